@@ -1,0 +1,140 @@
+//! What is said to `headroom-binderd`.
+
+use serde::{Deserialize, Serialize};
+
+/// A request. Anybody may ask for [`Status`](Request::Status); the rest is root's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Is it up, and how does it work here?
+    Status,
+    /// Everything that is open.
+    Ls,
+}
+
+/// A reply.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "kebab-case")]
+pub enum Reply {
+    /// To [`Request::Status`].
+    Status(Status),
+    /// To [`Request::Ls`].
+    Ls {
+        /// Devices in the order in which they were added.
+        devices: Vec<Device>,
+    },
+    /// The request was refused or failed.
+    Error {
+        /// For a person.
+        message: String,
+    },
+}
+
+/// The daemon in a few numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Crate version.
+    pub version: String,
+    /// The daemon's process id.
+    pub pid: u32,
+    /// Where the bus is mounted.
+    pub mount: String,
+    /// How receive buffers reach clients: `passthrough` or `notify-store`.
+    pub mapping: String,
+    /// Devices served.
+    pub devices: u32,
+    /// Opens of all devices.
+    pub processes: u32,
+    /// Transactions delivered since start.
+    pub transactions: u64,
+    /// What does not work here and what is lost by it, a sentence each.
+    pub degraded: Vec<String>,
+}
+
+/// One device: a context.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// File name in the mount.
+    pub name: String,
+    /// Pid of the context manager.
+    pub manager: Option<u32>,
+    /// Opens of the device.
+    pub processes: Vec<Process>,
+}
+
+/// One open of a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Who opened it.
+    pub pid: u32,
+    /// Effective uid of the opener.
+    pub euid: u32,
+    /// Name of the opener, where it can be read.
+    pub comm: Option<String>,
+    /// Threads that have called.
+    pub threads: Vec<Thread>,
+    /// Objects that it owns.
+    pub nodes: Vec<Node>,
+    /// Its names for the objects of others.
+    pub handles: Vec<Handle>,
+    /// Live buffers in its mapping.
+    pub buffers: Buffers,
+    /// Work queued for any of its threads.
+    pub queued: u32,
+}
+
+/// A thread of an open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thread {
+    /// Thread id.
+    pub tid: u32,
+    /// Looper state in words.
+    pub looper: String,
+    /// Blocked in a read.
+    pub waiting: bool,
+    /// Depth of its transaction stack.
+    pub stack: u32,
+}
+
+/// An object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// The owner's pointer.
+    pub ptr: u64,
+    /// The owner's cookie.
+    pub cookie: u64,
+    /// Strong references from outside.
+    pub strong: u32,
+    /// Weak references from outside.
+    pub weak: u32,
+    /// Handles that name it.
+    pub handles: u32,
+}
+
+/// A handle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handle {
+    /// The number.
+    pub handle: u32,
+    /// Strong references by this process.
+    pub strong: u32,
+    /// Weak references by this process.
+    pub weak: u32,
+    /// Pid of the node's owner; `None` when the node is dead.
+    pub owner: Option<u32>,
+    /// A death notification is registered.
+    pub death: bool,
+}
+
+/// The state of a mapping.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buffers {
+    /// Bytes of the mapping; 0 until it is known.
+    pub mapped_bytes: u64,
+    /// Live buffers.
+    pub count: u32,
+    /// Bytes in live buffers.
+    pub bytes: u64,
+    /// Bytes of one-way space left.
+    pub async_free_bytes: u64,
+}

@@ -1,0 +1,197 @@
+//! What is said to `headroom-oomd`.
+
+use serde::{Deserialize, Serialize};
+
+/// A request. Root may do all of it for anybody. A user may see and lower its own limit, see its own
+/// kills, and have its own largest process killed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Is it up, and how does it work here?
+    Status,
+    /// Sets a user's limit, from now on until cleared or restarted.
+    SetLimit {
+        /// Whose.
+        uid: u32,
+        /// Bytes that may not be exceeded.
+        hard_bytes: u64,
+        /// Bytes at which the daemon gets ready; 90 % of the hard limit when `None`.
+        soft_bytes: Option<u64>,
+    },
+    /// Removes a user's limit.
+    ClearLimit {
+        /// Whose.
+        uid: u32,
+    },
+    /// Limits and use of all users that the peer may see.
+    ListLimits,
+    /// Looks now, and kills where a limit is broken.
+    RunOomKiller {
+        /// Only this user; otherwise all limited users.
+        uid: Option<u32>,
+    },
+    /// The latest decisions, newest first.
+    Why {
+        /// At the most so many.
+        last: u32,
+    },
+}
+
+/// A reply.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "kebab-case")]
+pub enum Reply {
+    /// To [`Request::Status`].
+    Status(Status),
+    /// To [`Request::SetLimit`] and [`Request::ClearLimit`].
+    Done,
+    /// To [`Request::ListLimits`].
+    Limits {
+        /// By uid.
+        limits: Vec<UserLimit>,
+    },
+    /// To [`Request::RunOomKiller`]: one decision a user that was over its limit.
+    Ran {
+        /// Empty when nobody was over.
+        kills: Vec<Why>,
+    },
+    /// To [`Request::Why`].
+    Why {
+        /// Newest first.
+        records: Vec<Why>,
+    },
+    /// The request was refused or failed.
+    Error {
+        /// For a person.
+        message: String,
+    },
+}
+
+/// The daemon in a few numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Crate version.
+    pub version: String,
+    /// The daemon's process id.
+    pub pid: u32,
+    /// How memory is watched: `bpf` or `proc`.
+    pub notifier: String,
+    /// The notifier is attached (a limit is set).
+    pub attached: bool,
+    /// Users with a limit.
+    pub limited_users: u32,
+    /// Victims since start.
+    pub kills: u64,
+    /// What does not work here and what is lost by it, a sentence each.
+    pub degraded: Vec<String>,
+}
+
+/// A user's limit and account.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserLimit {
+    /// Whose.
+    pub uid: u32,
+    /// Hard limit, bytes.
+    pub hard_bytes: u64,
+    /// Soft limit, bytes.
+    pub soft_bytes: u64,
+    /// Charged now, bytes: anonymous, shared and swapped memory.
+    pub used_bytes: u64,
+    /// Of these, bytes of a victim that is not gone yet.
+    pub dying_bytes: u64,
+    /// Where the limit comes from: `config` or `runtime`.
+    pub source: String,
+}
+
+/// What made the daemon look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Trigger {
+    /// The notifier saw the hard limit broken.
+    Notifier,
+    /// The timer found a limit broken.
+    Timer,
+    /// Somebody asked for it.
+    Request,
+}
+
+/// Who sent the signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Killer {
+    /// The notifier's program, inside the kernel, in the page fault that broke the limit.
+    Kernel,
+    /// The daemon, through a pidfd.
+    Daemon,
+}
+
+/// A process in a decision.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Process id.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
+    /// Anonymous and shared memory, bytes.
+    pub rss_bytes: u64,
+    /// Swapped memory, bytes.
+    pub swap_bytes: u64,
+}
+
+/// How the victim ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "kebab-case")]
+pub enum Outcome {
+    /// Signalled; its memory is not back yet.
+    Dying,
+    /// Gone, and its memory is back.
+    Reclaimed {
+        /// Bytes by which the user's account fell.
+        bytes_back: u64,
+        /// From the signal until the memory was back, microseconds.
+        micros: u64,
+        /// `process_mrelease` helped.
+        mreleased: bool,
+    },
+    /// Still there when its grace was over; the next one was chosen.
+    Stuck {
+        /// Why, as far as it can be told.
+        reason: String,
+    },
+    /// Nobody could be killed.
+    NoVictim {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// One decision with all that went into it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Why {
+    /// Counts up from 1.
+    pub id: u64,
+    /// When, microseconds since the epoch.
+    pub at_micros: u64,
+    /// Whose limit.
+    pub uid: u32,
+    /// What made the daemon look.
+    pub trigger: Trigger,
+    /// Who sent the signal; `None` when nobody was killed.
+    pub killer: Option<Killer>,
+    /// Hard limit, bytes.
+    pub hard_bytes: u64,
+    /// Charged at the decision, bytes.
+    pub used_bytes: u64,
+    /// Who died.
+    pub victim: Option<Candidate>,
+    /// Who would have been next.
+    pub runner_up: Option<Candidate>,
+    /// Processes of the user that were looked at.
+    pub considered: u32,
+    /// The rule, in words.
+    pub rule: String,
+    /// From the break of the limit to the signal, microseconds; `None` when the break was not timed.
+    pub decide_micros: Option<u64>,
+    /// How it ended.
+    pub outcome: Outcome,
+}
