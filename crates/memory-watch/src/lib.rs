@@ -1,1 +1,24 @@
-//! (skeleton)
+//! Everything Headroom reads.
+//!
+//! Each module reads one interface of the operating system. Those which are file trees (`/proc`,
+//! `/sys`) take their root as a parameter, return structs of `Option<T>` where the kernel may leave
+//! something out, and errors that carry the path. Nothing here decides or acts, with one exception
+//! that has to be here: the BPF notifier kills the *armed* victim in the very page fault that breaks
+//! a hard limit, because nothing else is as early.
+
+pub mod error;
+pub mod process;
+pub mod watch;
+
+pub use error::NotifierError;
+pub use error::ReadError;
+pub use watch::ArmedVictim;
+pub use watch::Backend;
+pub use watch::Event;
+pub use watch::Killed;
+pub use watch::KilledBy;
+pub use watch::ProcessSample;
+pub use watch::Reconciled;
+pub use watch::SlotLimit;
+pub use watch::Usage;
+pub use watch::Watch;

@@ -1,0 +1,109 @@
+//! What can go wrong while reading, each error naming the thing it is about.
+
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+
+/// A file of `/proc` (or a fake tree in its place) could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file could not be opened or read.
+    #[error("cannot read {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file was read but does not have the form it should have.
+    #[error("{}: cannot parse {what}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// The field or line that is missing or malformed.
+        what: String,
+    },
+}
+
+impl ReadError {
+    pub(crate) fn io(path: &Path, source: io::Error) -> Self {
+        Self::Io { path: path.to_owned(), source }
+    }
+
+    pub(crate) fn parse(path: &Path, what: impl Into<String>) -> Self {
+        Self::Parse { path: path.to_owned(), what: what.into() }
+    }
+
+    /// Whether the process the file belonged to is gone (`ENOENT` or `ESRCH`).
+    pub fn is_gone(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => {
+                source.kind() == io::ErrorKind::NotFound
+                    || source.raw_os_error() == Some(libc::ESRCH)
+            }
+            Self::Parse { .. } => false,
+        }
+    }
+}
+
+/// The notifier could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum NotifierError {
+    /// The kernel lacks something the notifier cannot do without.
+    #[error("this kernel or container does not allow the BPF notifier: {0}")]
+    Unsupported(String),
+    /// A BPF operation failed.
+    #[error("BPF: cannot {doing}: {source}")]
+    Bpf {
+        /// The operation, naming its map or program.
+        doing: String,
+        /// What libbpf or the kernel said.
+        source: libbpf_rs::Error,
+    },
+    /// A system call failed.
+    #[error("cannot {doing}: {source}")]
+    Os {
+        /// The operation.
+        doing: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The soft limit is above the hard one, or the hard one is zero.
+    #[error(
+        "uid {uid}: soft limit of {soft_pages} pages must be at most the hard limit of {hard_pages} pages, and the hard limit at least 1"
+    )]
+    BadLimit {
+        /// The user.
+        uid: u32,
+        /// The soft limit asked for.
+        soft_pages: u64,
+        /// The hard limit asked for.
+        hard_pages: u64,
+    },
+    /// More users than there are slots for.
+    #[error(
+        "uid {uid}: {slots} users have limits already, and there is room for no more; clear one first"
+    )]
+    TooManyLimits {
+        /// The user that found no room.
+        uid: u32,
+        /// How many users can be limited at a time.
+        slots: usize,
+    },
+    /// The user has no limit, so there is nothing to arm or release.
+    #[error("uid {0} has no limit set")]
+    NoSuchLimit(u32),
+    /// A file of `/proc` could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+impl NotifierError {
+    pub(crate) fn bpf(doing: impl Into<String>, source: libbpf_rs::Error) -> Self {
+        Self::Bpf { doing: doing.into(), source }
+    }
+
+    pub(crate) fn os(doing: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self::Os { doing: doing.into(), source: source.into() }
+    }
+}

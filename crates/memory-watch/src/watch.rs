@@ -1,0 +1,262 @@
+//! The one face of everything that watches users' memory: the BPF notifier, the `/proc` poller, a
+//! fake in a test.
+//!
+//! Units: pages are of the machine's page size (4 KiB on x86-64); times are nanoseconds. What is
+//! *charged* to a user is anonymous + shared + swapped-out memory of its processes, not file pages
+//! (those are shared and can be dropped). The user is the *real* uid, as the initial user namespace
+//! sees it.
+
+use std::os::fd::BorrowedFd;
+
+use crate::error::NotifierError;
+
+/// A user's limits, in pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotLimit {
+    /// From here on the account is exact and the daemon is woken (once; see [`Event::SoftCrossed`]).
+    pub soft_pages: u64,
+    /// Above this a process must die.
+    pub hard_pages: u64,
+}
+
+/// A user's account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Pages charged now, those of a dying victim included. Below the soft limit each process may
+    /// be off by a few dozen pages a CPU, until the next [`Watch::reconcile`].
+    pub pages: u64,
+    /// The most that was ever charged since the limit was set.
+    pub peak_pages: u64,
+    /// Of `pages`: those of the victim, until its account is gone.
+    pub dying_pages: u64,
+    /// How often the account changed.
+    pub events: u64,
+    /// How often the soft limit was crossed upwards (after having fallen clearly below it).
+    pub soft_crossings: u64,
+    /// How often a process was killed, or should have been, at the hard limit.
+    pub hard_crossings: u64,
+    /// Processes killed by the notifier itself.
+    pub kills: u64,
+    /// Events that found the ring buffer full, and accounts that found the account table full. When
+    /// this grows, [`Watch::reconcile`] at once.
+    pub lost: u64,
+    /// A victim was killed and [`Watch::release_latch`] has not been called since: nobody else dies.
+    pub latched: bool,
+}
+
+impl Usage {
+    /// Pages that count against the limit: all but those that are on their way back.
+    pub fn live_pages(&self) -> u64 {
+        self.pages.saturating_sub(self.dying_pages)
+    }
+}
+
+/// The process chosen to die if its user breaks the hard limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArmedVictim {
+    /// Thread-group id (the pid of `/proc`), in the initial pid namespace.
+    pub tgid: u32,
+    /// [`ProcessSample::start_time_ns`]: a process with the same tgid but another start time is
+    /// somebody else and is never killed.
+    pub start_time_ns: u64,
+}
+
+/// Who delivered the signal at a hard crossing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KilledBy {
+    /// The armed victim was the task that crossed the limit; it died in its own page fault.
+    ArmedSelf,
+    /// The armed victim was killed from another task's page fault (kernel 6.13 or later).
+    ArmedOther,
+    /// Nobody was armed; the task that crossed the limit was its user's largest process.
+    UnarmedSelf,
+}
+
+/// A process killed by the notifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Killed {
+    /// Its thread-group id.
+    pub tgid: u32,
+    /// Its start time, as in [`ProcessSample::start_time_ns`].
+    pub start_time_ns: u64,
+    /// Pages charged for it at the kill.
+    pub pages: u64,
+    /// How.
+    pub by: KilledBy,
+}
+
+/// What a watch tells its owner. `time_ns` is `CLOCK_MONOTONIC`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The user reached its soft limit. Not repeated until [`Event::SoftCleared`].
+    SoftCrossed {
+        /// The user.
+        uid: u32,
+        /// Live pages at the crossing.
+        pages: u64,
+        /// When.
+        time_ns: u64,
+    },
+    /// The user fell below its soft limit by more than a sixteenth of it.
+    SoftCleared {
+        /// The user.
+        uid: u32,
+        /// Live pages.
+        pages: u64,
+        /// When.
+        time_ns: u64,
+    },
+    /// The user is above its hard limit and no victim is dying. With `killed: None` the notifier
+    /// could not or must not kill and the owner has to; it is told once until the account falls
+    /// below the limit, the victim is armed anew or the latch is released.
+    HardCrossed {
+        /// The user.
+        uid: u32,
+        /// Live pages at the crossing, before the victim's became dying ones.
+        pages: u64,
+        /// When.
+        time_ns: u64,
+        /// Whom the notifier killed.
+        killed: Option<Killed>,
+        /// The armed victim was gone, was another process by now, or belonged to another user.
+        armed_was_stale: bool,
+    },
+}
+
+impl Event {
+    /// The user the event is about.
+    pub fn uid(&self) -> u32 {
+        match self {
+            Self::SoftCrossed { uid, .. }
+            | Self::SoftCleared { uid, .. }
+            | Self::HardCrossed { uid, .. } => *uid,
+        }
+    }
+}
+
+/// One process in a snapshot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessSample {
+    /// Thread-group id: what users call the pid.
+    pub tgid: u32,
+    /// The leader's parent.
+    pub parent_tgid: u32,
+    /// Real uid.
+    pub uid: u32,
+    /// Start of the leader on `CLOCK_BOOTTIME`. The poller knows it to a clock tick only
+    /// ([`ProcessSample::start_ticks`]).
+    pub start_time_ns: u64,
+    /// Anonymous pages.
+    pub anon_pages: u64,
+    /// File pages; never charged.
+    pub file_pages: u64,
+    /// Shared memory and tmpfs pages.
+    pub shmem_pages: u64,
+    /// Pages in swap.
+    pub swap_pages: u64,
+    /// `comm`, zero-padded.
+    pub comm: [u8; 16],
+    /// `oom_score_adj`, -1000 to 1000.
+    pub oom_score_adj: i16,
+    /// It has begun to exit, or a signal that ends it is under way.
+    pub exiting: bool,
+    /// Names the address space; the same in two samples: they share their memory. 0: unknown.
+    pub mm_id: u64,
+}
+
+impl ProcessSample {
+    /// What is charged to the user: anonymous + shared + swapped-out pages.
+    pub fn charged_pages(&self) -> u64 {
+        self.anon_pages + self.shmem_pages + self.swap_pages
+    }
+
+    /// `comm` as text, as far as it is UTF-8.
+    pub fn comm(&self) -> &str {
+        let end = self.comm.iter().position(|&b| b == 0).unwrap_or(self.comm.len());
+        match std::str::from_utf8(&self.comm[..end]) {
+            Ok(text) => text,
+            Err(e) => std::str::from_utf8(&self.comm[..e.valid_up_to()]).unwrap_or_default(),
+        }
+    }
+
+    /// The start time in clock ticks, as field 22 of `/proc/<pid>/stat` has it (100 a second on
+    /// every Linux of today).
+    pub fn start_ticks(&self) -> u64 {
+        self.start_time_ns / crate::process::NS_PER_TICK
+    }
+
+    /// This process as a victim to arm.
+    pub fn as_victim(&self) -> ArmedVictim {
+        ArmedVictim { tgid: self.tgid, start_time_ns: self.start_time_ns }
+    }
+}
+
+/// What a reconciliation found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reconciled {
+    /// Processes visited.
+    pub processes: u64,
+    /// Accounts that exist afterwards (address spaces of limited users).
+    pub accounts: u64,
+    /// Sum of the absolute corrections, in pages. Below the soft limit a few dozen pages a process
+    /// are normal: those accounts are kept in batches.
+    pub drift_pages: u64,
+    /// Address spaces that were charged for the first time.
+    pub added: u64,
+    /// Accounts dropped because nothing uses their address space any more.
+    pub dropped: u64,
+}
+
+/// How a watch gets its knowledge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// In the kernel, at every change.
+    Bpf,
+    /// By reading `/proc` on a timer.
+    ProcPolling,
+}
+
+/// Watches the memory of limited users. Users without a limit cost nothing and are not watched.
+pub trait Watch: Send {
+    /// How this watch works.
+    fn backend(&self) -> Backend;
+
+    /// Sets or changes a user's limits. The first one switches the watch on; the user's living
+    /// processes are charged at once.
+    fn set_limit(&mut self, uid: u32, limit: SlotLimit) -> Result<(), NotifierError>;
+
+    /// Removes a user's limits and account; the last one switches the watch off. No limit: no-op.
+    fn clear_limit(&mut self, uid: u32) -> Result<(), NotifierError>;
+
+    /// The user's account, without a system call; `None` for a user without a limit.
+    fn usage(&self, uid: u32) -> Option<Usage>;
+
+    /// Names the process to be killed at the hard limit, or nobody. Nobody armed: the notifier
+    /// kills the task that crosses the limit if it is the user's largest process, unless
+    /// [`Watch::spare_unarmed`] forbids it.
+    fn arm(&mut self, uid: u32, victim: Option<ArmedVictim>) -> Result<(), NotifierError>;
+
+    /// With `true`, nobody but an armed victim is ever killed by the watch itself: for users some
+    /// of whose processes are protected. Initially `false`.
+    fn spare_unarmed(&mut self, uid: u32, spare: bool) -> Result<(), NotifierError>;
+
+    /// The owner is about to kill this process itself: takes the user's latch, so that the watch
+    /// kills nobody meanwhile, and counts the process' pages as dying. `false`: a victim is dying
+    /// already, leave it at that.
+    fn take_latch(&mut self, uid: u32, victim: ArmedVictim) -> Result<bool, NotifierError>;
+
+    /// The victim is gone and its memory back (or its grace is over): the next may die.
+    fn release_latch(&mut self, uid: u32);
+
+    /// Becomes readable when [`Watch::drain`] has something to do.
+    fn events_fd(&self) -> BorrowedFd<'_>;
+
+    /// Hands over what happened since the last call; never blocks.
+    fn drain(&mut self, f: &mut dyn FnMut(Event));
+
+    /// All processes with an address space, kernel threads left out; clears `out` first.
+    fn processes(&self, out: &mut Vec<ProcessSample>) -> Result<(), NotifierError>;
+
+    /// Corrects all accounts by a scan that trusts nothing.
+    fn reconcile(&mut self) -> Result<Reconciled, NotifierError>;
+}
