@@ -1,0 +1,86 @@
+//! What the driver needs from the world: client memory, the receivers' mappings, identities.
+//!
+//! A front end implements these for real clients, tests with byte vectors. None of them may block
+//! for long: the driver is owned by the thread that calls it.
+
+use crate::ProcessId;
+
+/// A thread in an ioctl on one open of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Caller {
+    /// The open.
+    pub process: ProcessId,
+    /// The calling thread, as the host numbers threads.
+    pub tid: u32,
+    /// Its effective uid.
+    pub euid: u32,
+}
+
+/// Client memory could not be read or written (bad pointer, or the client is gone).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("client memory is not accessible")]
+pub struct Fault;
+
+/// A receiver's mapping could not be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the receiver's mapping could not be written")]
+pub struct StoreError;
+
+/// One range to read in a client.
+#[derive(Debug)]
+pub struct ReadPart<'a> {
+    /// Where in the client.
+    pub address: u64,
+    /// Filled with the bytes found there.
+    pub into: &'a mut [u8],
+}
+
+/// Memory of a client that is blocked in its ioctl, so that its tid is still its own.
+pub trait ClientMemory {
+    /// Fills `into` from `address` in the caller's address space, or nothing useful on a fault.
+    fn read(&mut self, from: Caller, address: u64, into: &mut [u8]) -> Result<(), Fault>;
+
+    /// Several ranges in one go (data and offsets of one transaction).
+    fn read_vectored(&mut self, from: Caller, parts: &mut [ReadPart<'_>]) -> Result<(), Fault> {
+        parts.iter_mut().try_for_each(|part| self.read(from, part.address, part.into))
+    }
+
+    /// Writes `bytes` at `address` in the caller's address space.
+    fn write(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault>;
+}
+
+/// Where a process mapped its open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// Address in the process.
+    pub address: u64,
+    /// Bytes; the driver uses at most 4 MiB of them.
+    pub len: u64,
+}
+
+/// The receivers' buffer mappings: write-only for the driver, never trusted, never read back.
+pub trait Mappings {
+    /// Where the open is mapped in its process; `None` = not mapped (a transaction to it fails
+    /// with `BR_DEAD_REPLY`, `-ESRCH`). Asked until `Some`, then remembered.
+    fn mapping(&mut self, process: ProcessId) -> Option<Mapping>;
+
+    /// Writes `bytes` at `offset` into the mapping.
+    fn store(&mut self, process: ProcessId, offset: u64, bytes: &[u8]) -> Result<(), StoreError>;
+
+    /// Makes the range read as zeros (`TF_CLEAR_BUF`); bytes outside it stay.
+    fn zero(&mut self, process: ProcessId, offset: u64, len: u64) -> Result<(), StoreError>;
+
+    /// Gives whole pages (4096 bytes) back; they read as zeros afterwards.
+    fn punch(&mut self, process: ProcessId, offset: u64, len: u64) -> Result<(), StoreError>;
+}
+
+/// Who a client is in another client's eyes.
+pub trait Identity {
+    /// The sender's pid as the receiver's pid namespace sees it, 0 if it can't be seen.
+    fn pid_seen_by(&mut self, receiver: ProcessId, sender: ProcessId) -> i32;
+}
+
+/// All of it.
+pub trait Host: ClientMemory + Mappings + Identity {}
+
+impl<T: ClientMemory + Mappings + Identity> Host for T {}
