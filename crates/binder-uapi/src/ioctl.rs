@@ -1,7 +1,5 @@
 //! ioctl numbers, as encoded by the kernel's `_IO*` macros (type, number, direction and size).
 
-use core::mem::size_of;
-
 use crate::types::*;
 
 const NONE: u32 = 0;
@@ -12,6 +10,10 @@ const READ: u32 = 2;
 /// 8-15, number in 0-7.
 pub(crate) const fn encode(dir: u32, ty: u8, nr: u8, size: usize) -> u32 {
     dir << 30 | (size as u32) << 16 | (ty as u32) << 8 | nr as u32
+}
+/// Bytes of the payload behind a command, return or ioctl word, as its encoding says.
+pub const fn payload_len(word: u32) -> usize {
+    (word >> 16 & 0x3fff) as usize
 }
 pub(crate) const fn io(ty: u8, nr: u8) -> u32 {
     encode(NONE, ty, nr, 0)

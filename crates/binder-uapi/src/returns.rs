@@ -1,7 +1,7 @@
 //! `BR_` returns: what the driver writes and a client parses.
 
 use crate::command::{Cursor, StreamError, put};
-use crate::ioctl::{io, ior};
+use crate::ioctl::{io, ior, payload_len};
 use crate::types::*;
 
 /// An error code for the thread.
@@ -28,6 +28,8 @@ pub const BR_ACQUIRE: u32 = ior::<BinderPtrCookie>(b'r', 8);
 pub const BR_RELEASE: u32 = ior::<BinderPtrCookie>(b'r', 9);
 /// Last weak reference from outside is gone.
 pub const BR_DECREFS: u32 = ior::<BinderPtrCookie>(b'r', 10);
+/// Never sent.
+pub const BR_ATTEMPT_ACQUIRE: u32 = ior::<BinderPriPtrCookie>(b'r', 11);
 /// First word of every read.
 pub const BR_NOOP: u32 = io(b'r', 12);
 /// Please start another looper.
@@ -51,7 +53,8 @@ pub const BR_FROZEN_BINDER: u32 = ior::<BinderFrozenStateInfo>(b'r', 21);
 /// A freeze notification was withdrawn.
 pub const BR_CLEAR_FREEZE_NOTIFICATION_DONE: u32 = ior::<u64>(b'r', 22);
 
-/// One `BR_` return.
+/// One `BR_` return. The three that no driver ever sent ([`BR_ACQUIRE_RESULT`],
+/// [`BR_ATTEMPT_ACQUIRE`], [`BR_FINISHED`]) have no form here: a reader calls them unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Return {
     /// [`BR_ERROR`]: negative errno.
@@ -130,11 +133,36 @@ impl Return {
         }
     }
 
+    /// The `BR_` word that announces this return.
+    pub const fn word(&self) -> u32 {
+        match self {
+            Return::Error(_) => BR_ERROR,
+            Return::Ok => BR_OK,
+            Return::Transaction(_) => BR_TRANSACTION,
+            Return::TransactionSecCtx(_) => BR_TRANSACTION_SEC_CTX,
+            Return::Reply(_) => BR_REPLY,
+            Return::DeadReply => BR_DEAD_REPLY,
+            Return::TransactionComplete => BR_TRANSACTION_COMPLETE,
+            Return::IncRefs(_) => BR_INCREFS,
+            Return::Acquire(_) => BR_ACQUIRE,
+            Return::Release(_) => BR_RELEASE,
+            Return::DecRefs(_) => BR_DECREFS,
+            Return::Noop => BR_NOOP,
+            Return::SpawnLooper => BR_SPAWN_LOOPER,
+            Return::DeadBinder(_) => BR_DEAD_BINDER,
+            Return::ClearDeathNotificationDone(_) => BR_CLEAR_DEATH_NOTIFICATION_DONE,
+            Return::FailedReply => BR_FAILED_REPLY,
+            Return::FrozenReply => BR_FROZEN_REPLY,
+            Return::OnewaySpamSuspect => BR_ONEWAY_SPAM_SUSPECT,
+            Return::TransactionPendingFrozen => BR_TRANSACTION_PENDING_FROZEN,
+            Return::FrozenBinder(_) => BR_FROZEN_BINDER,
+            Return::ClearFreezeNotificationDone(_) => BR_CLEAR_FREEZE_NOTIFICATION_DONE,
+        }
+    }
+
     /// Bytes that [`write_to`](Self::write_to) appends: the word and the size encoded in it.
-    pub fn encoded_len(&self) -> usize {
-        let mut out = Vec::new();
-        self.write_to(&mut out);
-        out.len()
+    pub const fn encoded_len(&self) -> usize {
+        4 + payload_len(self.word())
     }
 }
 

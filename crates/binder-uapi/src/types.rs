@@ -296,6 +296,19 @@ wire!(
     }
 );
 wire!(
+    /// `BR_ATTEMPT_ACQUIRE`; never sent by any driver.
+    BinderPriPtrCookie {
+        /// Priority.
+        priority: i32,
+        /// Unused; the C header leaves it to the compiler.
+        pad: u32,
+        /// Pointer.
+        ptr: u64,
+        /// Cookie.
+        cookie: u64,
+    }
+);
+wire!(
     /// `BR_FROZEN_BINDER`.
     BinderFrozenStateInfo {
         /// The listener's cookie.
