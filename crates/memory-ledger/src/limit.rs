@@ -1,0 +1,91 @@
+//! A hard and a soft limit that make sense together.
+
+/// Smallest hard limit, bytes. A login shell alone has more than this; whoever asks for less has
+/// most likely forgotten a unit (`512` for `512M`).
+pub const MIN_HARD_BYTES: u64 = 1 << 20;
+/// The soft limit unless one is given, in percent of the hard limit.
+pub const SOFT_LIMIT_PERCENT: u64 = 90;
+
+/// What a user may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    hard_bytes: u64,
+    soft_bytes: u64,
+}
+
+/// Why two numbers are no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LimitError {
+    /// A hard limit of nothing.
+    #[error("a hard limit of 0 would kill everything the user runs; to remove a limit, clear it")]
+    Zero,
+    /// Below [`MIN_HARD_BYTES`].
+    #[error(
+        "a hard limit of {0} bytes is too small to run even a shell; the least is {MIN_HARD_BYTES} bytes (1M). Is a unit missing?"
+    )]
+    TooSmall(u64),
+    /// A soft limit of nothing.
+    #[error(
+        "a soft limit of 0 would keep the daemon on alert for ever; leave it out for {SOFT_LIMIT_PERCENT} % of the hard limit"
+    )]
+    SoftZero,
+    /// The wrong way round.
+    #[error("the soft limit ({soft} bytes) is above the hard limit ({hard} bytes)")]
+    SoftAboveHard {
+        /// Soft limit, bytes.
+        soft: u64,
+        /// Hard limit, bytes.
+        hard: u64,
+    },
+}
+
+impl Limit {
+    /// A limit of `hard_bytes`; the soft limit is [`SOFT_LIMIT_PERCENT`] of it unless given.
+    pub fn new(hard_bytes: u64, soft_bytes: Option<u64>) -> Result<Self, LimitError> {
+        match (hard_bytes, soft_bytes) {
+            (0, _) => return Err(LimitError::Zero),
+            (hard, _) if hard < MIN_HARD_BYTES => return Err(LimitError::TooSmall(hard)),
+            (_, Some(0)) => return Err(LimitError::SoftZero),
+            (hard, Some(soft)) if soft > hard => {
+                return Err(LimitError::SoftAboveHard { soft, hard });
+            }
+            _ => {}
+        }
+        // Divided first: the product could overflow.
+        let soft_bytes = soft_bytes.unwrap_or(hard_bytes / 100 * SOFT_LIMIT_PERCENT);
+        Ok(Self { hard_bytes, soft_bytes })
+    }
+
+    /// Bytes that may not be exceeded.
+    pub fn hard_bytes(&self) -> u64 {
+        self.hard_bytes
+    }
+
+    /// Bytes at which the killer gets ready.
+    pub fn soft_bytes(&self) -> u64 {
+        self.soft_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_soft_limit_is_nine_tenths_unless_given() {
+        assert_eq!(Limit::new(100 << 20, None).unwrap().soft_bytes(), (100 << 20) / 100 * 90);
+        assert_eq!(Limit::new(100 << 20, Some(7)).unwrap().soft_bytes(), 7);
+        assert!(Limit::new(u64::MAX, None).unwrap().soft_bytes() < u64::MAX);
+    }
+
+    #[test]
+    fn limits_that_make_no_sense_are_refused_by_name() {
+        assert_eq!(Limit::new(0, None), Err(LimitError::Zero));
+        assert_eq!(Limit::new(0, Some(0)), Err(LimitError::Zero));
+        assert_eq!(Limit::new(512, None), Err(LimitError::TooSmall(512)));
+        assert_eq!(Limit::new(1 << 20, Some(0)), Err(LimitError::SoftZero));
+        let wrong_way_round = LimitError::SoftAboveHard { soft: 2 << 20, hard: 1 << 20 };
+        assert_eq!(Limit::new(1 << 20, Some(2 << 20)), Err(wrong_way_round));
+        assert!(Limit::new(1 << 20, Some(1 << 20)).is_ok(), "equal is allowed");
+    }
+}

@@ -1,0 +1,83 @@
+//! What is known of a process.
+
+use std::fmt;
+
+/// A process for good: pids come back, a pid with its start time does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessId {
+    /// Process (thread group) id.
+    pub pid: u32,
+    /// When it started, in a unit of the reader's choice; only ever compared.
+    pub start_time: u64,
+}
+
+/// A process name as the kernel keeps it: 15 bytes at the most, of any kind. Needs no allocation.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Comm([u8; 16]);
+
+impl Comm {
+    /// From bytes; ends at the first NUL or after 15 bytes.
+    pub fn new(bytes: &[u8]) -> Self {
+        let mut comm = [0; 16];
+        for (to, from) in comm[..15].iter_mut().zip(bytes.iter().take_while(|b| **b != 0)) {
+            *to = *from;
+        }
+        Self(comm)
+    }
+
+    /// Without the padding.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.split(|b| *b == 0).next().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Comm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&String::from_utf8_lossy(self.as_bytes()), f)
+    }
+}
+
+impl fmt::Debug for Comm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&String::from_utf8_lossy(self.as_bytes()), f)
+    }
+}
+
+/// A process at the moment of the snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Which.
+    pub id: ProcessId,
+    /// Real uid: whose account is charged.
+    pub uid: u32,
+    /// Anonymous and shared memory, bytes. File pages are left out: they come back without a kill.
+    pub rss_bytes: u64,
+    /// Swapped memory, bytes.
+    pub swap_bytes: u64,
+    /// Name.
+    pub comm: Comm,
+    /// A thread of the kernel; has no memory of its own.
+    pub kernel_thread: bool,
+    /// A zombie, or on its way to be one: killing it again brings nothing.
+    pub exiting: bool,
+}
+
+impl Process {
+    /// What its death would give back, bytes.
+    pub fn charged_bytes(&self) -> u64 {
+        self.rss_bytes.saturating_add(self.swap_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_cut_at_fifteen_bytes_and_at_a_nul() {
+        assert_eq!(Comm::new(b"a-name-that-is-too-long").as_bytes(), b"a-name-that-is-");
+        assert_eq!(Comm::new(b"sh\0garbage").as_bytes(), b"sh");
+        assert_eq!(Comm::new(b"").as_bytes(), b"");
+        assert_eq!(Comm::new(b"a\xffb").to_string(), "a\u{fffd}b");
+    }
+}
