@@ -1,0 +1,40 @@
+# make run    installs what is missing, builds, and starts both daemons here (needs root)
+# make test   installs what is missing, builds, and runs every test
+# make demo   shows both daemons at work, under a minute after the build (needs root)
+# make bench  runs the benchmarks
+# make lint   formatting, clippy, licences, shell scripts
+# make clean  removes everything that was built
+
+.PHONY: run test demo bench lint clean setup setup-lint setup-test build
+
+target := $(or $(CARGO_TARGET_DIR),target)
+
+run: build
+	$(target)/release/headroom up
+
+build: setup
+	cargo build --release --locked --workspace --bins
+
+setup setup-lint setup-test:
+	@scripts/setup $(patsubst setup-%,%,$(filter setup-%,$@))
+
+test: setup-test
+	cargo build --locked --workspace --bins
+	tests/clients/run $(target)/debug
+	cargo test --locked --workspace
+
+demo: setup-test build
+	scripts/demo $(target)/release
+
+bench: build
+	cargo bench --locked --package bench
+
+lint: setup-lint
+	cargo fmt --all --check
+	cargo fmt --manifest-path tests/clients/Cargo.toml --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	scripts/lint-shell
+	cargo test --locked --quiet --package headroom --test dependencies
+
+clean:
+	cargo clean

@@ -1,0 +1,9 @@
+package headroom.hello;
+
+/** What the client offers to the service. */
+interface IHelloListener {
+    /** Answers while its own call is under way. */
+    int answer(int question);
+    /** One way. */
+    oneway void heard(int number);
+}
