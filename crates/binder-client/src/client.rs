@@ -1,0 +1,242 @@
+//! One open of a device: its mapping and its ioctls.
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::time::Duration;
+
+use binder_uapi::ioctl::*;
+use binder_uapi::{
+    BinderExtendedError, BinderFreezeInfo, BinderFrozenStatusInfo, BinderNodeDebugInfo,
+    BinderNodeInfoForRef, BinderVersion, BinderWriteRead, CURRENT_PROTOCOL_VERSION,
+    FlatBinderObject,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::ClientError;
+
+/// What libbinder maps: 1 MiB less two pages.
+pub const LIBBINDER_MAP_LEN: usize = 1024 * 1024 - 2 * 4096;
+
+/// How to open a device.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes to map; 0 maps nothing, and then nothing can be received.
+    pub map_len: usize,
+    /// Ask for a writable mapping, which a driver refuses where it can.
+    pub map_writable: bool,
+    /// How many loopers the driver may ask for.
+    pub max_threads: u32,
+    /// Open with `O_NONBLOCK`: a read with nothing there fails with `EAGAIN`.
+    pub nonblock: bool,
+}
+
+impl Default for Options {
+    /// What libbinder does, without looper threads.
+    fn default() -> Self {
+        let map_len = LIBBINDER_MAP_LEN;
+        Self { map_len, map_writable: false, max_threads: 0, nonblock: false }
+    }
+}
+
+struct Map {
+    address: usize,
+    len: usize,
+}
+
+impl Map {
+    fn new(fd: BorrowedFd<'_>, options: &Options) -> Result<Self, Errno> {
+        let mut protection = ProtFlags::READ;
+        protection.set(ProtFlags::WRITE, options.map_writable);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
+        let at = unsafe { mmap(ptr::null_mut(), options.map_len, protection, flags, fd, 0) }?;
+        Ok(Self { address: at as usize, len: options.map_len })
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `new`; every view of it borrows the client.
+        let _ = unsafe { munmap(self.address as *mut c_void, self.len) };
+    }
+}
+
+/// One open of a device. Threads share it; each has its own [`Session`](crate::Session).
+pub struct Client {
+    path: PathBuf,
+    // Unmapped before the descriptor is closed, as libraries do.
+    map: Option<Map>,
+    fd: OwnedFd,
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Client {
+    /// Opens a device as libraries do: open, version, number of threads, mapping.
+    pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self, ClientError> {
+        let path = path.as_ref().to_owned();
+        let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
+        flags.set(OFlags::NONBLOCK, options.nonblock);
+        let fd = open(&path, flags, Mode::empty())
+            .map_err(|errno| ClientError::Open { path: path.clone(), errno })?;
+        let mut client = Self { path, map: None, fd };
+        let found = client.version()?;
+        if found != CURRENT_PROTOCOL_VERSION {
+            return Err(ClientError::Version { path: client.path, found });
+        }
+        client.set_max_threads(options.max_threads)?;
+        if options.map_len > 0 {
+            let path = client.path.clone();
+            let len = options.map_len;
+            let map = Map::new(client.fd.as_fd(), options);
+            client.map = Some(map.map_err(|errno| ClientError::Map { path, len, errno })?);
+        }
+        Ok(client)
+    }
+
+    /// The device's path, as it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Address and length of the mapping.
+    pub fn mapping(&self) -> Option<(u64, usize)> {
+        self.map.as_ref().map(|map| (map.address as u64, map.len))
+    }
+
+    /// Any ioctl with any argument.
+    ///
+    /// # Safety
+    /// `argument` must be what `request` asks for: the driver reads and writes behind it.
+    pub unsafe fn ioctl_raw(&self, request: u32, argument: usize) -> Result<i32, Errno> {
+        // SAFETY: the caller's promise.
+        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), request as _, argument) };
+        if result < 0 {
+            let code = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+            return Err(Errno::from_raw_os_error(code));
+        }
+        Ok(result)
+    }
+
+    /// `BINDER_WRITE_READ`, once. `bwr` tells what was consumed even when it fails.
+    ///
+    /// # Safety
+    /// `read_size` bytes at `read_buffer` must be the caller's to be written over, or not mapped.
+    pub unsafe fn write_read(&self, bwr: &mut BinderWriteRead) -> Result<(), Errno> {
+        // SAFETY: a live `BinderWriteRead`, and the caller's promise about what it points at.
+        unsafe { self.ioctl_raw(BINDER_WRITE_READ, bwr as *mut _ as usize) }.map(drop)
+    }
+
+    /// An ioctl whose argument is one plain structure that points at nothing.
+    fn plain<T>(&self, doing: &'static str, request: u32, arg: &mut T) -> Result<(), ClientError> {
+        debug_assert_eq!(payload_len(request), size_of::<T>(), "{doing}");
+        // SAFETY: every request below encodes the size of `T`, which holds no pointer.
+        unsafe { self.ioctl_raw(request, arg as *mut T as usize) }
+            .map(drop)
+            .map_err(|errno| ClientError::Ioctl { doing, errno })
+    }
+
+    /// `BINDER_VERSION`.
+    pub fn version(&self) -> Result<i32, ClientError> {
+        let mut version = BinderVersion::default();
+        self.plain("BINDER_VERSION", BINDER_VERSION, &mut version)?;
+        Ok(version.protocol_version)
+    }
+
+    /// `BINDER_SET_MAX_THREADS`.
+    pub fn set_max_threads(&self, mut threads: u32) -> Result<(), ClientError> {
+        self.plain("BINDER_SET_MAX_THREADS", BINDER_SET_MAX_THREADS, &mut threads)
+    }
+
+    /// `BINDER_SET_CONTEXT_MGR`: this open becomes handle 0 of its device.
+    pub fn become_context_manager(&self) -> Result<(), ClientError> {
+        self.plain("BINDER_SET_CONTEXT_MGR", BINDER_SET_CONTEXT_MGR, &mut 0i32)
+    }
+
+    /// `BINDER_SET_CONTEXT_MGR_EXT`: the same, with the node's pointer, cookie and flags.
+    pub fn become_context_manager_ext(&self, object: FlatBinderObject) -> Result<(), ClientError> {
+        let mut object = object;
+        self.plain("BINDER_SET_CONTEXT_MGR_EXT", BINDER_SET_CONTEXT_MGR_EXT, &mut object)
+    }
+
+    /// `BINDER_THREAD_EXIT`: the calling thread will not call again.
+    pub fn thread_exit(&self) -> Result<(), ClientError> {
+        self.plain("BINDER_THREAD_EXIT", BINDER_THREAD_EXIT, &mut 0i32)
+    }
+
+    /// `BINDER_GET_NODE_DEBUG_INFO`: this process's first node above `ptr`; all zeros at the end.
+    pub fn node_debug_info(&self, ptr: u64) -> Result<BinderNodeDebugInfo, ClientError> {
+        let mut info = BinderNodeDebugInfo { ptr, ..Default::default() };
+        self.plain("BINDER_GET_NODE_DEBUG_INFO", BINDER_GET_NODE_DEBUG_INFO, &mut info)?;
+        Ok(info)
+    }
+
+    /// `BINDER_GET_NODE_INFO_FOR_REF`, for the context manager.
+    pub fn node_info_for_ref(&self, handle: u32) -> Result<BinderNodeInfoForRef, ClientError> {
+        let mut info = BinderNodeInfoForRef { handle, ..Default::default() };
+        self.plain("BINDER_GET_NODE_INFO_FOR_REF", BINDER_GET_NODE_INFO_FOR_REF, &mut info)?;
+        Ok(info)
+    }
+
+    /// `BINDER_GET_EXTENDED_ERROR`: why the calling thread's last transaction failed; clears it.
+    pub fn extended_error(&self) -> Result<BinderExtendedError, ClientError> {
+        let mut error = BinderExtendedError::default();
+        self.plain("BINDER_GET_EXTENDED_ERROR", BINDER_GET_EXTENDED_ERROR, &mut error)?;
+        Ok(error)
+    }
+
+    /// `BINDER_ENABLE_ONEWAY_SPAM_DETECTION`.
+    pub fn enable_oneway_spam_detection(&self, enable: bool) -> Result<(), ClientError> {
+        let mut on = u32::from(enable);
+        let request = BINDER_ENABLE_ONEWAY_SPAM_DETECTION;
+        self.plain("BINDER_ENABLE_ONEWAY_SPAM_DETECTION", request, &mut on)
+    }
+
+    /// `BINDER_FREEZE`.
+    pub fn freeze(&self, pid: u32, freeze: bool, timeout_ms: u32) -> Result<(), ClientError> {
+        let mut info = BinderFreezeInfo { pid, enable: u32::from(freeze), timeout_ms };
+        self.plain("BINDER_FREEZE", BINDER_FREEZE, &mut info)
+    }
+
+    /// `BINDER_GET_FROZEN_INFO`.
+    pub fn frozen_info(&self, pid: u32) -> Result<BinderFrozenStatusInfo, ClientError> {
+        let mut info = BinderFrozenStatusInfo { pid, ..Default::default() };
+        self.plain("BINDER_GET_FROZEN_INFO", BINDER_GET_FROZEN_INFO, &mut info)?;
+        Ok(info)
+    }
+
+    /// Waits until one of `events` (or an error) holds; empty flags when time is up.
+    pub fn poll(&self, events: PollFlags, patience: Duration) -> Result<PollFlags, ClientError> {
+        let failed = |errno| ClientError::Ioctl { doing: "poll", errno };
+        let timeout = Timespec::try_from(patience).map_err(|_| failed(Errno::INVAL))?;
+        let mut fds = [PollFd::new(&self.fd, events)];
+        poll(&mut fds, Some(&timeout)).map_err(failed)?;
+        Ok(fds[0].revents())
+    }
+
+    /// A range of the mapping, in place.
+    pub(crate) fn view(&self, address: u64, len: u64) -> Result<&[u8], ClientError> {
+        if len == 0 {
+            return Ok(&[]);
+        }
+        let outside = ClientError::OutsideMapping { address, len };
+        let (start, map_len) = self.mapping().ok_or(outside.clone())?;
+        let offset = address.checked_sub(start).ok_or(outside.clone())?;
+        if offset.checked_add(len).is_none_or(|end| end > map_len as u64) {
+            return Err(outside);
+        }
+        // SAFETY: inside the mapping, which lives as long as `self`. The driver writes a buffer
+        // before it hands it out and not again until it is freed; a view is had from a `Received`,
+        // which freeing consumes.
+        Ok(unsafe { std::slice::from_raw_parts(address as *const u8, len as usize) })
+    }
+}

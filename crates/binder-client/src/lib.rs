@@ -1,0 +1,38 @@
+//! A raw client of the binder UAPI, for tests and benchmarks.
+//!
+//! It speaks the wire and nothing above it: no AIDL, no parcels of any language, no object model. It
+//! knows nothing about who serves the device, so the same test runs on any driver: give it a path.
+//!
+//! * [`Client`]: one open of a device with its mapping, and the ioctls; shared by threads;
+//! * [`Session`]: one thread's side of it: commands out, returns in, calls, replies, serving;
+//! * [`Parcel`] and [`Payload`]: what is sent; [`Received`]: what came, seen in place;
+//! * [`registry`]: a context manager that hands out objects by name, and its users' side;
+//! * [`binderfs`]: adding devices.
+//!
+//! ```no_run
+//! # use binder_client::{Client, Options, Payload, Session};
+//! # fn main() -> Result<(), binder_client::ClientError> {
+//! let client = Client::open("/dev/binderfs/binder", &Options::default())?;
+//! let mut session = Session::new(&client);
+//! let reply = session.call(0, 1, Payload::bytes(b"ping"))?;
+//! assert_eq!(reply.data()?, b"ping");
+//! session.free(reply);
+//! session.flush()
+//! # }
+//! ```
+
+pub mod binderfs;
+mod client;
+mod error;
+mod parcel;
+mod received;
+pub mod registry;
+mod session;
+
+pub use client::{Client, LIBBINDER_MAP_LEN, Options};
+pub use error::ClientError;
+pub use parcel::{Parcel, Payload};
+pub use received::Received;
+pub use rustix::event::PollFlags;
+pub use rustix::io::Errno;
+pub use session::{Answer, Call, Echo, RefuseAll, Served, Service, Session};

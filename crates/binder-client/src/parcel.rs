@@ -1,0 +1,97 @@
+//! What is sent: bytes, and where the objects are in them.
+
+use binder_uapi::{
+    BINDER_TYPE_BINDER, BINDER_TYPE_HANDLE, BINDER_TYPE_WEAK_BINDER, BINDER_TYPE_WEAK_HANDLE,
+    FlatBinderObject,
+};
+use zerocopy::IntoBytes;
+
+/// A message under construction. Objects start at multiples of 4, as the driver demands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parcel {
+    /// The data.
+    pub data: Vec<u8>,
+    /// Where in `data` an object starts, ascending.
+    pub offsets: Vec<u64>,
+}
+
+impl Parcel {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends bytes.
+    pub fn bytes(mut self, bytes: &[u8]) -> Self {
+        self.data.extend_from_slice(bytes);
+        self
+    }
+
+    /// Appends an object at the next multiple of 8.
+    pub fn object(mut self, object: FlatBinderObject) -> Self {
+        self.data.resize(self.data.len().next_multiple_of(8), 0);
+        self.offsets.push(self.data.len() as u64);
+        self.data.extend_from_slice(object.as_bytes());
+        self
+    }
+
+    /// Appends a strong reference to an object of ours.
+    pub fn binder(self, ptr: u64, cookie: u64) -> Self {
+        self.object(FlatBinderObject { ty: BINDER_TYPE_BINDER, flags: 0, binder: ptr, cookie })
+    }
+
+    /// Appends a weak reference to an object of ours.
+    pub fn weak_binder(self, ptr: u64, cookie: u64) -> Self {
+        self.object(FlatBinderObject { ty: BINDER_TYPE_WEAK_BINDER, flags: 0, binder: ptr, cookie })
+    }
+
+    /// Appends a strong reference to somebody else's object.
+    pub fn handle(self, handle: u32) -> Self {
+        let binder = u64::from(handle);
+        self.object(FlatBinderObject { ty: BINDER_TYPE_HANDLE, flags: 0, binder, cookie: 0 })
+    }
+
+    /// Appends a weak reference to somebody else's object.
+    pub fn weak_handle(self, handle: u32) -> Self {
+        let binder = u64::from(handle);
+        self.object(FlatBinderObject { ty: BINDER_TYPE_WEAK_HANDLE, flags: 0, binder, cookie: 0 })
+    }
+
+    /// A look at it, for sending.
+    pub fn payload(&self) -> Payload<'_> {
+        Payload { data: &self.data, offsets: &self.offsets }
+    }
+}
+
+/// What a call carries, borrowed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Payload<'a> {
+    /// The data.
+    pub data: &'a [u8],
+    /// Where in `data` an object starts.
+    pub offsets: &'a [u64],
+}
+
+impl<'a> Payload<'a> {
+    /// Bytes without objects.
+    pub fn bytes(data: &'a [u8]) -> Self {
+        Self { data, offsets: &[] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_aligned_and_their_offsets_are_kept() {
+        let parcel = Parcel::new().bytes(b"abc").binder(1, 2).bytes(b"d").handle(7);
+        assert_eq!(parcel.offsets, [8, 40]);
+        assert_eq!(parcel.data.len(), 64);
+        assert_eq!(&parcel.data[..4], b"abc\0");
+        assert_eq!(parcel.data[8..12], BINDER_TYPE_BINDER.to_ne_bytes());
+        assert_eq!(parcel.data[48..52], 7u32.to_ne_bytes());
+        let payload = parcel.payload();
+        assert_eq!((payload.data.len(), payload.offsets), (64, &[8, 40][..]));
+    }
+}
