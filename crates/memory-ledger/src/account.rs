@@ -2,7 +2,7 @@
 
 use crate::authority::{Layers, Source};
 use crate::limit::Limit;
-use crate::process::ProcessId;
+use crate::process::{Process, ProcessId};
 
 /// How long a victim may take before it counts as stuck, besides the time for its size,
 /// milliseconds. Measured on a loaded machine: a starved victim was gone after 1.8 s at the worst
@@ -50,8 +50,10 @@ pub struct InFlight {
     pub used_bytes: u64,
     /// When it was signalled, nanoseconds.
     pub signalled_ns: u64,
-    /// Since when it has no memory any more: gone, or emptied from outside.
-    pub emptied_ns: Option<u64>,
+    /// Since when its memory counts as released from outside (`process_mrelease`), nanoseconds.
+    pub released_ns: Option<u64>,
+    /// Since when it is gone, nanoseconds.
+    pub gone_ns: Option<u64>,
 }
 
 impl InFlight {
@@ -132,14 +134,28 @@ impl Account {
 
     /// A victim was signalled. `used_bytes` is what the user had at that moment.
     pub fn signalled(&mut self, id: ProcessId, bytes: u64, used_bytes: u64, now_ns: u64) {
-        let signalled_ns = now_ns;
-        self.in_flight = Some(InFlight { id, bytes, used_bytes, signalled_ns, emptied_ns: None });
+        self.in_flight = Some(InFlight {
+            id,
+            bytes,
+            used_bytes,
+            signalled_ns: now_ns,
+            released_ns: None,
+            gone_ns: None,
+        });
     }
 
-    /// The victim is gone, or its memory was released from outside.
-    pub fn emptied(&mut self, id: ProcessId, now_ns: u64) {
+    /// The victim's memory was released from outside though it is not gone. Not all kinds can be, so
+    /// that counts only as far as the account shows it.
+    pub fn released(&mut self, id: ProcessId, now_ns: u64) {
         if let Some(victim) = self.in_flight.as_mut().filter(|victim| victim.id == id) {
-            victim.emptied_ns.get_or_insert(now_ns);
+            victim.released_ns.get_or_insert(now_ns);
+        }
+    }
+
+    /// The victim is gone.
+    pub fn gone(&mut self, id: ProcessId, now_ns: u64) {
+        if let Some(victim) = self.in_flight.as_mut().filter(|victim| victim.id == id) {
+            victim.gone_ns.get_or_insert(now_ns);
         }
     }
 
@@ -148,37 +164,41 @@ impl Account {
     pub fn settle(&mut self, now_ns: u64) -> Option<(InFlight, Settled)> {
         let victim = self.in_flight?;
         let took_ns = now_ns.saturating_sub(victim.signalled_ns);
-        let settled = match victim.emptied_ns {
-            Some(emptied_ns) if self.shows_the_fall(&victim, emptied_ns, now_ns) => {
-                let bytes_back = victim.used_bytes.saturating_sub(self.reading.used_bytes);
-                Settled::Back { bytes_back, took_ns }
-            }
-            None if now_ns >= victim.deadline_ns() => {
-                self.stuck.push(victim.id);
-                Settled::Stuck { took_ns }
-            }
-            _ => return None,
+        let settled = if self.is_back(&victim, now_ns) {
+            let bytes_back = victim.used_bytes.saturating_sub(self.reading.used_bytes);
+            Settled::Back { bytes_back, took_ns }
+        } else if victim.gone_ns.is_none() && now_ns >= victim.deadline_ns() {
+            self.stuck.push(victim.id);
+            Settled::Stuck { took_ns }
+        } else {
+            return None;
         };
         self.in_flight = None;
         Some((victim, settled))
     }
 
-    /// The account was read after the victim was emptied, and counts nothing of it any more. What
-    /// others allocate meanwhile must not look like the victim's memory, so after a bound the
-    /// reading stands as it is.
-    fn shows_the_fall(&self, victim: &InFlight, emptied_ns: u64, now_ns: u64) -> bool {
+    /// The account was read after the victim lost its memory, and shows it. What others allocate
+    /// meanwhile can hide the fall, so once the victim is gone the wait has a bound.
+    fn is_back(&self, victim: &InFlight, now_ns: u64) -> bool {
         let fell = self.reading.used_bytes <= victim.used_bytes.saturating_sub(victim.bytes / 2);
-        let counted = self.reading.dying_bytes == 0 || fell;
-        let fresh = self.reading.at_ns >= emptied_ns;
-        let waited = now_ns.saturating_sub(emptied_ns);
-        fresh && (counted || waited >= ACCOUNT_SETTLE_MS * NS_PER_MS)
+        let shown = self.reading.dying_bytes == 0 || fell;
+        let fresh = |since: Option<u64>| since.is_some_and(|since| self.reading.at_ns >= since);
+        let settled_long = victim
+            .gone_ns
+            .is_some_and(|gone| now_ns.saturating_sub(gone) >= ACCOUNT_SETTLE_MS * NS_PER_MS);
+        (fresh(victim.gone_ns) && (shown || settled_long)) || (fresh(victim.released_ns) && shown)
+    }
+
+    /// Forgets stuck victims that are not among the living any more.
+    pub fn forget_gone(&mut self, processes: &[Process]) {
+        self.stuck.retain(|id| processes.iter().any(|process| process.id == *id));
     }
 
     /// When something has to be looked at again though nothing happens, nanoseconds.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let victim = self.in_flight?;
-        Some(match victim.emptied_ns {
-            Some(emptied_ns) => emptied_ns.saturating_add(ACCOUNT_SETTLE_MS * NS_PER_MS),
+        Some(match victim.gone_ns {
+            Some(gone_ns) => gone_ns.saturating_add(ACCOUNT_SETTLE_MS * NS_PER_MS),
             None => victim.deadline_ns(),
         })
     }

@@ -89,7 +89,7 @@ impl World {
             Step::Empty(user) => {
                 if let Some((id, emptied)) = &mut self.in_flight[user] {
                     emptied.get_or_insert(self.now_ns);
-                    self.ledger.account_mut(USERS[user]).unwrap().emptied(*id, self.now_ns);
+                    self.ledger.account_mut(USERS[user]).unwrap().gone(*id, self.now_ns);
                     let id = *id;
                     self.processes.retain(|p| p.id != id);
                 }

@@ -108,7 +108,7 @@ fn the_next_one_waits_until_the_last_ones_memory_is_back() {
     read(&mut ledger, ALICE, 115, 60, MS);
     assert_eq!(ledger.decide(ALICE, &processes, &[]), Verdict::Wait(id));
     assert_eq!(ledger.account_mut(ALICE).unwrap().settle(MS), None, "not gone yet");
-    ledger.account_mut(ALICE).unwrap().emptied(id, 2 * MS);
+    ledger.account_mut(ALICE).unwrap().gone(id, 2 * MS);
     assert_eq!(ledger.account_mut(ALICE).unwrap().settle(3 * MS), None, "not read since");
     read(&mut ledger, ALICE, 56, 0, 3 * MS);
     let (_, settled) = ledger.account_mut(ALICE).unwrap().settle(3 * MS).unwrap();
@@ -122,7 +122,7 @@ fn a_victim_that_was_not_enough_is_followed_by_the_next() {
     let processes = [process(10, ALICE, 160), process(11, ALICE, 140)];
     let account = ledger.account_mut(ALICE).unwrap();
     account.signalled(processes[0].id, 160 * MIB, 300 * MIB, 0);
-    account.emptied(processes[0].id, MS);
+    account.gone(processes[0].id, MS);
     read(&mut ledger, ALICE, 140, 0, 2 * MS);
     assert!(ledger.account_mut(ALICE).unwrap().settle(2 * MS).is_some());
     assert_eq!(victim(ledger.decide(ALICE, &processes[1..], &[])), Some(11));
@@ -169,7 +169,7 @@ fn memory_that_stays_though_its_process_is_gone_delays_the_next_kill_only_for_a_
     let id = process(10, ALICE, 70).id;
     let account = ledger.account_mut(ALICE).unwrap();
     account.signalled(id, 70 * MIB, 150 * MIB, 0);
-    account.emptied(id, MS);
+    account.gone(id, MS);
     let bound = account.next_deadline_ns().unwrap();
     read(&mut ledger, ALICE, 150, 70, 2 * MS);
     assert_eq!(ledger.account_mut(ALICE).unwrap().settle(2 * MS), None);
@@ -194,4 +194,31 @@ fn a_new_limit_counts_at_once_and_keeps_the_victim_in_flight() {
     let change = ledger.plan_clear(ALICE, Asker::Root).unwrap();
     ledger.apply(change);
     assert!(ledger.account(ALICE).is_none());
+}
+
+#[test]
+fn memory_released_from_outside_counts_though_the_victim_cannot_go() {
+    let mut ledger = ledger(150, 0);
+    let id = process(10, ALICE, 70).id;
+    let account = ledger.account_mut(ALICE).unwrap();
+    account.signalled(id, 70 * MIB, 150 * MIB, 0);
+    account.released(id, MS);
+    read(&mut ledger, ALICE, 149, 69, 2 * MS);
+    assert_eq!(ledger.account_mut(ALICE).unwrap().settle(900 * MS), None, "still charged");
+    read(&mut ledger, ALICE, 80, 0, 901 * MS);
+    let (_, settled) = ledger.account_mut(ALICE).unwrap().settle(901 * MS).unwrap();
+    assert_eq!(settled, Settled::Back { bytes_back: 70 * MIB, took_ns: 901 * MS });
+}
+
+#[test]
+fn stuck_victims_are_forgotten_when_they_are_gone_after_all() {
+    let mut ledger = ledger(150, 0);
+    let processes = [process(10, ALICE, 70)];
+    let account = ledger.account_mut(ALICE).unwrap();
+    account.signalled(processes[0].id, 70 * MIB, 150 * MIB, 0);
+    account.settle(u64::MAX).unwrap();
+    account.forget_gone(&processes);
+    assert_eq!(account.stuck(), [processes[0].id]);
+    account.forget_gone(&[]);
+    assert!(account.stuck().is_empty());
 }
