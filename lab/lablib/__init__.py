@@ -1,0 +1,1 @@
+"""The lab: Debian kernels in QEMU, with our programs inside. One concept a module."""

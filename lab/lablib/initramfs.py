@@ -1,0 +1,91 @@
+"""The base initramfs of a kernel: static busybox, our init, the modules. Uncompressed: TCG is slow at unpacking."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from . import cache, modules
+from .cpio import Archive
+from .errors import LabError
+from .kernel import Kernel
+
+GUEST = Path(__file__).resolve().parent.parent / "guest"
+# Loaded at every boot, in this order (dependencies come first by themselves).
+AT_BOOT = ["virtio_pci", "virtio_console", "virtio_blk", "fuse", "binder_linux"]
+# There for init or modprobe when asked for.
+ON_DEMAND = ["ext4", "zram", "overlay"]
+# ext4 and zram ask the crypto API for these by name; newer kernels have them built in.
+WHERE_SEPARATE = ["crc32c_generic", "crc32c_cryptoapi", "lzo_rle", "lz4"]
+MODULE_OPTIONS = {"binder_linux": "devices=binder,hwbinder,vndbinder"}
+
+
+def get(kernel: Kernel) -> Path:
+    """The initramfs file of `kernel`, built when an input changed (about a second)."""
+    busybox = shutil.which("busybox")
+    if not busybox:
+        raise LabError("no static busybox: run lab/setup")
+    scripts = sorted(GUEST.iterdir())
+    key = cache.fingerprint(
+        kernel.release, str(kernel.packages), Path(busybox).read_bytes(), *[s.read_bytes() for s in scripts],
+        Path(__file__).read_bytes(), Path(modules.__file__).read_bytes(),
+    )
+    directory = cache.root() / "initramfs"
+    directory.mkdir(exist_ok=True)
+    target = directory / f"{kernel.line}-{key}.cpio"
+    with cache.lock(f"initramfs-{kernel.line}"):
+        if not target.exists():
+            for old in directory.glob(f"{kernel.line}-*"):
+                old.unlink()
+            part = target.with_suffix(".part")
+            part.write_bytes(build(kernel, Path(busybox), scripts))
+            part.rename(target)
+    return target
+
+
+def build(kernel: Kernel, busybox: Path, scripts: list[Path]) -> bytes:
+    """The archive's bytes."""
+    archive = Archive()
+    for directory in ("proc", "sys", "dev", "tmp", "run", "root", "mnt", "scratch", "etc", "payload"):
+        archive.directory(directory)
+    archive.character_device("dev/console", 5, 1)
+    archive.file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")
+    archive.file("etc/group", b"root:x:0:\nnogroup:x:65534:\n")
+    archive.file("bin/busybox", busybox.read_bytes(), 0o755)
+    applets = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split()
+    for applet in applets:
+        if applet not in ("busybox", "init", "linuxrc"):
+            archive.symlink(f"bin/{applet}", "busybox")
+    archive.symlink("sbin", "bin")
+    for script in scripts:
+        name = "init" if script.name == "init" else f"lab/{script.name}"
+        archive.file(name, script.read_bytes(), 0o755)
+    add_modules(archive, kernel)
+    return archive.bytes()
+
+
+def add_modules(archive: Archive, kernel: Kernel) -> None:
+    """The modules, the list of what init loads, and the dependency file for modprobe."""
+    tree = kernel.path / "modules"
+    chosen = modules.select(tree, AT_BOOT + ON_DEMAND, WHERE_SEPARATE)
+    first = {m.name for m in modules.select(tree, AT_BOOT, [])}
+    known = {m.name: m for m in chosen}
+    load, depends = [], []
+    for module in chosen:
+        archive.file(f"lib/modules/{kernel.release}/{module.name}.ko", module.data)
+        if module.name in first:
+            load.append(f"{module.name} {MODULE_OPTIONS.get(module.name, '')}".strip())
+        depends.append(f"{module.name}.ko:" + "".join(f" {n}.ko" for n in closure(module, known)))
+    archive.file("lab/modules-at-boot", ("\n".join(load) + "\n").encode())
+    archive.file(f"lib/modules/{kernel.release}/modules.dep", ("\n".join(depends) + "\n").encode())
+
+
+def closure(module: modules.Module, known: dict[str, modules.Module]) -> list[str]:
+    """All that `module` needs, nearest first, as modules.dep lists it."""
+    found: list[str] = []
+    for name in module.needs:
+        if name in known:
+            for each in [name, *closure(known[name], known)]:
+                if each in found:
+                    found.remove(each)
+                found.append(each)
+    return found

@@ -1,0 +1,123 @@
+"""A kernel line (6.1, 6.12, 7.x) becomes a directory: vmlinux, config, modules, what it came from."""
+
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from . import cache, vmlinux
+from .apt import Apt
+from .errors import LabError
+
+META_PACKAGE = "linux-image-amd64"
+# Newest version of each line: 6.1 before the published binder improvements, 6.12 after, 7.x the newest there is.
+LINES = {"6.1": r"6\.1\.", "6.12": r"6\.12\.", "7.x": r"7\."}
+# Since 7.2 linux-image only depends on the packages that hold the files.
+PARTS = re.compile(r"linux-(image|base|binary|modules)-\d")
+# Modules a lab machine could use; the rest (graphics, sound, network cards ...) is nine tenths of the bytes.
+KEPT_MODULES = ("arch", "block", "crypto", "fs", "lib", "mm", "net/9p", "net/vmw_vsock", "drivers/android",
+                "drivers/block", "drivers/char", "drivers/virtio")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One unpacked kernel. `release` is what `uname -r` says."""
+
+    line: str
+    release: str
+    packages: dict[str, str]
+    directory: str
+
+    @property
+    def path(self) -> Path:
+        """The directory that holds `vmlinux`, `config` and `modules/`."""
+        return Path(self.directory)
+
+
+def get(line: str, update: bool = False) -> Kernel:
+    """The kernel of that line, downloaded and unpacked on first use."""
+    if line not in LINES:
+        raise LabError(f"unknown kernel {line!r}: one of {', '.join(LINES)}")
+    with cache.lock(f"kernel-{line}"):
+        known = cached(line)
+        if known and not update:
+            return known
+        with cache.lock("apt"):
+            apt = Apt()
+            apt.update(force=update)
+        packages = resolve(apt, line)
+        if known and known.packages == packages:
+            return known
+        return unpack(apt, line, packages)
+
+
+def cached(line: str) -> Kernel | None:
+    """What the cache has, without building anything."""
+    record = cache.root() / "kernels" / line / "kernel.json"
+    if not record.exists():
+        return None
+    return Kernel(**json.loads(record.read_text(encoding="utf-8")), directory=str(record.parent))
+
+
+def resolve(apt: Apt, line: str) -> dict[str, str]:
+    """The packages of the newest kernel of the line: name to version."""
+    for version in apt.versions(META_PACKAGE):
+        if re.match(LINES[line], version):
+            break
+    else:
+        raise LabError(f"the mirror offers no {META_PACKAGE} {line}: only {', '.join(apt.versions(META_PACKAGE))}")
+    todo, packages = [(META_PACKAGE, version)], {}
+    while todo:
+        name, wanted = todo.pop()
+        for dependency, exact in apt.depends(name, wanted).items():
+            if PARTS.match(dependency) and dependency not in packages:
+                packages[dependency] = exact
+                todo.append((dependency, exact))
+    if not packages:
+        raise LabError(f"{META_PACKAGE} {version} depends on no kernel package that the lab knows")
+    return packages
+
+
+def unpack(apt: Apt, line: str, packages: dict[str, str]) -> Kernel:
+    """Downloads and unpacks, keeps what the lab needs, drops the rest."""
+    home = cache.root() / "kernels"
+    home.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home, prefix=f"{line}.new.") as scratch:
+        tree, kept = Path(scratch) / "tree", Path(scratch) / "kept"
+        kept.mkdir()
+        for name, version in packages.items():
+            deb = apt.download(name, version, Path(scratch))
+            subprocess.run(["dpkg-deb", "-x", deb, tree], check=True)
+        builtin = [*tree.glob("lib/modules/*/modules.builtin"), *tree.glob("usr/lib/modules/*/modules.builtin")]
+        images = list(tree.glob("boot/vmlinuz-*")) + list(tree.glob("usr/lib/modules/*/vmlinuz"))
+        modules = [m for m in [*tree.glob("lib/modules/*"), *tree.glob("usr/lib/modules/*")] if (m / "kernel").is_dir()]
+        if not images or len(modules) != 1 or len(builtin) != 1:
+            raise LabError(f"{', '.join(packages)}: no kernel image, no modules or no modules.builtin inside")
+        release = modules[0].name
+        vmlinux.extract(images[0], kept / "vmlinux")
+        for config in [*tree.glob("boot/config-*"), *tree.glob("usr/lib/modules/*/config")]:
+            shutil.copy(config, kept / "config")
+        keep_modules(modules[0], kept / "modules")
+        shutil.copy(builtin[0], kept / "modules")
+        record = {"line": line, "release": release, "packages": packages}
+        (kept / "kernel.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+        final = home / line
+        shutil.rmtree(final, ignore_errors=True)
+        kept.rename(final)
+    return Kernel(**record, directory=str(final))
+
+
+def keep_modules(source: Path, target: Path) -> None:
+    """Moves the kept part of `/lib/modules/RELEASE` (same file system)."""
+    for part in KEPT_MODULES:
+        if (source / "kernel" / part).is_dir():
+            (target / "kernel" / part).parent.mkdir(parents=True, exist_ok=True)
+            (source / "kernel" / part).rename(target / "kernel" / part)
+
+
+def as_json(kernel: Kernel) -> dict[str, object]:
+    """For `lab/versions`."""
+    return {key: value for key, value in asdict(kernel).items() if key != "directory"}

@@ -1,0 +1,104 @@
+"""The root file system: Debian trixie with the other OOM daemons and libgbinder's tools, as an ext4 image."""
+
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+
+from . import apt, cache
+from .errors import LabError, tail
+
+SUITE = "trixie"
+# libgbinder exists in backports only, so no pinning is needed.
+SUITES = (SUITE, "trixie-backports")
+PACKAGES = (
+    "systemd", "systemd-sysv", "systemd-oomd", "dbus", "udev", "kmod", "procps", "psmisc", "iproute2", "python3",
+    "earlyoom", "nohang", "libgbinder1", "libgbinder-tools", "python3-gbinder", "libglibutil1", "stress-ng",
+)
+# What a machine without network, terminals or a clock to keep need not start.
+MASKED = (
+    "systemd-timesyncd.service", "systemd-networkd.service", "systemd-resolved.service", "systemd-logind.service",
+    "systemd-udevd.service", "systemd-udev-trigger.service", "systemd-udevd-control.socket", "systemd-udevd-kernel.socket",
+    "systemd-hwdb-update.service", "systemd-journal-catalog-update.service", "systemd-journal-flush.service",
+    "systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket", "systemd-journald-audit.socket",
+    "systemd-update-utmp.service", "systemd-random-seed.service", "systemd-sysusers.service", "systemd-pstore.service",
+    "systemd-tmpfiles-setup.service", "systemd-tmpfiles-setup-dev.service", "systemd-tmpfiles-setup-dev-early.service",
+    "systemd-tmpfiles-clean.timer", "systemd-binfmt.service", "systemd-sysctl.service", "systemd-modules-load.service",
+    "systemd-remount-fs.service", "systemd-firstboot.service", "systemd-machine-id-commit.service", "dev-hugepages.mount",
+    "dev-mqueue.mount", "sys-kernel-debug.mount", "sys-kernel-tracing.mount", "sys-kernel-config.mount",
+    "sys-fs-fuse-connections.mount", "proc-sys-fs-binfmt_misc.automount", "kmod-static-nodes.service", "modprobe@.service",
+    "getty@.service", "serial-getty@.service", "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer",
+    "e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer", "networking.service", "earlyoom.service", "nohang.service",
+    "nohang-desktop.service", "systemd-oomd.service", "systemd-oomd.socket",
+)
+FREE_SPACE_MIB = 400
+
+
+def get(update: bool = False) -> Path:
+    """The image, built on first use or when the recipe changed (about a minute)."""
+    key = cache.fingerprint(Path(__file__).read_bytes())
+    directory = cache.root() / "rootfs"
+    directory.mkdir(exist_ok=True)
+    target = directory / f"{SUITE}-{key}.ext4"
+    with cache.lock("rootfs"):
+        if not target.exists() or update:
+            part = target.with_suffix(".part")
+            packages = build(directory, part)
+            for old in directory.glob(f"{SUITE}-*.ext4"):
+                old.unlink()
+            (directory / "packages.json").write_text(json.dumps(packages, indent=1), encoding="utf-8")
+            part.rename(target)
+    return target
+
+
+def packages() -> dict[str, str]:
+    """Name and version of what the built image was asked to contain; empty when it is not built."""
+    record = cache.root() / "rootfs/packages.json"
+    return json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
+
+
+def build(directory: Path, image: Path) -> dict[str, str]:
+    """Runs mmdebstrap, then makes the file system from the tree; returns the versions installed."""
+    sources = [f"deb [signed-by={apt.keyring()}] {apt.mirror()} {suite} main" for suite in SUITES]
+    with tempfile.TemporaryDirectory(dir=directory, prefix="tree.") as scratch:
+        tree = Path(scratch) / "root"
+        command(
+            "mmdebstrap", "--quiet", "--variant=apt", f"--include={','.join(PACKAGES)}", "--architectures=amd64",
+            "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/doc/*",
+            "--dpkgopt=path-exclude=/usr/share/locale/*", SUITE, str(tree), *sources,
+        )
+        settle(tree)
+        asked = [n for n in PACKAGES]
+        listing = command("dpkg-query", f"--admindir={tree}/var/lib/dpkg", "-W", "-f", "${Package} ${Version}\n", *asked)
+        used_mib = int(command("du", "-sm", str(tree)).split()[0])
+        image.unlink(missing_ok=True)
+        command("mke2fs", "-q", "-t", "ext4", "-m", "0", "-O", "^has_journal", "-d", str(tree), str(image),
+                f"{used_mib + FREE_SPACE_MIB}M")
+    return dict(line.split() for line in listing.splitlines())
+
+
+def settle(tree: Path) -> None:
+    """Turns a fresh installation into one that boots in seconds under emulation."""
+    units = tree / "etc/systemd/system"
+    for unit in MASKED:
+        (units / unit).unlink(missing_ok=True)
+        (units / unit).symlink_to("/dev/null")
+    (tree / "etc/machine-id").write_text("0" * 31 + "1\n", encoding="utf-8")
+    (tree / "etc/hostname").write_text("lab\n", encoding="utf-8")
+    (tree / "etc/fstab").write_text("", encoding="utf-8")
+    # libgbinder finds today's service managers with exactly this.
+    (tree / "etc/gbinder.conf").write_text("[General]\nApiLevel = 36\n", encoding="utf-8")
+    # systemd runs its first-boot units when these are older than /usr.
+    for stamp in ("etc/.updated", "var/.updated"):
+        (tree / stamp).touch()
+
+
+def command(*argv: str) -> str:
+    """A host tool; its output, or an error that names it."""
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise LabError(f"no {argv[0]}: run lab/setup") from None
+    if done.returncode != 0:
+        raise LabError(f"{argv[0]} failed ({done.returncode}):\n{tail(done.stdout + done.stderr)}")
+    return done.stdout
