@@ -1,1 +1,40 @@
-//! (skeleton)
+//! The binder device in user space: a FUSE filesystem whose files behave like `/dev/binder`.
+//!
+//! Unmodified clients `open`, `mmap`, `ioctl` and `poll` a file of this filesystem; a [`Server`] decodes what the
+//! kernel tells it of that, lets a [`binder_driver::Driver`] decide, and acts.
+//!
+//! * [`wire`]: the FUSE protocol as plain data, no I/O;
+//! * `channel`, `mount`: `/dev/fuse` and the mount over it;
+//! * `tree`: names, owners and modes, node ids;
+//! * `mapping`: how receive buffers reach a client's mapping (passthrough, notify-store);
+//! * `host`: what the driver core needs from the world, for real clients;
+//! * `page_server`: why a client cannot make us wait for ourselves;
+//! * [`server`](Server): the event loop.
+//!
+//! ```no_run
+//! use binder_fuse::{Config, Event, Server};
+//!
+//! let mut server = Server::new(&Config::new("/dev/binderfs"))?;
+//! // Serves until it is unmounted; add a signalfd or a socket with `add_external` to have a say.
+//! while server.next_event()? != Event::Unmounted {}
+//! # Ok::<(), binder_fuse::Error>(())
+//! ```
+
+mod channel;
+mod client_memory;
+mod error;
+mod host;
+mod mapping;
+mod maps;
+mod mount;
+mod mountinfo;
+mod page_server;
+mod pid_view;
+mod server;
+mod thread_watch;
+mod tree;
+pub mod wire;
+
+pub use error::Error;
+pub use mapping::{MappingChoice, MappingKind};
+pub use server::{Config, Event, Server};

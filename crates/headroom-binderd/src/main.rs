@@ -1,2 +1,95 @@
-//! (skeleton)
-fn main() {}
+//! The binder daemon: mounts the devices, serves them, and answers on its control socket.
+
+mod answer;
+mod signals;
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use binder_fuse::{Config, Event, MappingChoice, Server};
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+/// Tokens of what we add to the server's event loop.
+const SIGNALS: u32 = 0;
+const CONTROL: u32 = 1;
+/// Anybody may ask for the status; what only root may see is checked by request.
+const SOCKET_MODE: u32 = 0o666;
+
+/// Serves binder devices to unmodified clients, without a kernel driver.
+///
+/// Stays in the foreground, logs to standard error, and cleans up on SIGINT and SIGTERM.
+#[derive(Parser)]
+#[command(name = "headroom-binderd", version)]
+struct Args {
+    /// Where to mount the devices; made if it is missing.
+    #[arg(long, value_name = "DIR", default_value = "/dev/binderfs")]
+    mount: PathBuf,
+    /// The control socket.
+    #[arg(long, value_name = "PATH", default_value = control::BINDERD_SOCKET)]
+    socket: PathBuf,
+    /// Devices to start with, separated by commas.
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "binder,hwbinder,vndbinder"
+    )]
+    devices: Vec<String>,
+    /// How receive buffers reach clients: auto, passthrough or notify-store.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    mapping: MappingChoice,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
+    match run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("headroom-binderd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> anyhow::Result<()> {
+    // Before anything starts a thread, so that no thread takes a signal for itself.
+    let signals = signals::Signals::block().context("cannot take signals")?;
+    // The socket first: it also tells whether another daemon is running.
+    let mut control = control::Server::bind(&args.socket, SOCKET_MODE)?;
+    let config = Config { mount: args.mount, devices: args.devices, mapping: args.mapping };
+    let mut server = Server::new(&config)?;
+    server.add_external(std::os::fd::AsFd::as_fd(&signals), SIGNALS)?;
+    server.add_external(std::os::fd::AsFd::as_fd(&control), CONTROL)?;
+    tracing::info!(
+        "serving {} on {} by {}, control socket {}",
+        config.devices.join(", "),
+        server.mount_point().display(),
+        server.mapping().name(),
+        control.path().display(),
+    );
+    loop {
+        match server.next_event()? {
+            Event::External(CONTROL) => {
+                control.serve(|peer, request| answer::answer(&server, peer, request));
+            }
+            Event::External(_) => {
+                if let Some(name) = signals.take() {
+                    tracing::info!("{name}: unmounting, {} opens end", server.open_count());
+                    return Ok(());
+                }
+            }
+            Event::Unmounted => {
+                anyhow::bail!("{}: unmounted by somebody else", server.mount_point().display())
+            }
+        }
+    }
+}

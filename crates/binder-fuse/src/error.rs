@@ -1,0 +1,74 @@
+//! What can keep the device from being served.
+
+use std::io;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+
+/// An error of the server. Clients never see one: they get errnos.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// `/dev/fuse` cannot be opened.
+    #[error("/dev/fuse: {errno}; load the fuse module, or give the container access to the device")]
+    FuseDevice {
+        /// Why.
+        errno: Errno,
+    },
+    /// The mount point cannot be used.
+    #[error("{path}: {doing}: {errno}")]
+    MountPoint {
+        /// The mount point.
+        path: PathBuf,
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        errno: Errno,
+    },
+    /// Somebody serves this mount point already.
+    #[error(
+        "{path}: a {fstype} filesystem is mounted there already; stop its owner or choose another mount point"
+    )]
+    InUse {
+        /// The mount point.
+        path: PathBuf,
+        /// Type of the filesystem.
+        fstype: String,
+    },
+    /// The kernel's FUSE is too old.
+    #[error("the kernel speaks FUSE {major}.{minor}; 7.31 (Linux 5.4) or later is needed")]
+    TooOld {
+        /// Its major version.
+        major: u32,
+        /// Its minor version.
+        minor: u32,
+    },
+    /// The kernel's first request was not INIT.
+    #[error("the kernel did not start the FUSE session: {0}")]
+    Handshake(String),
+    /// A device name that no file could have, or one that is taken.
+    #[error("device name {name:?}: {reason}")]
+    DeviceName {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Passthrough was asked for and cannot be had.
+    #[error("mapping by passthrough is not possible here: {0}; use auto or notify-store")]
+    NoPassthrough(String),
+    /// A system call that should not fail did.
+    #[error("{doing}: {error}")]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        error: io::Error,
+    },
+}
+
+impl Error {
+    /// For `map_err`: names what was being done.
+    pub(crate) fn io<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> Self {
+        move |error| Self::Io { doing, error: error.into() }
+    }
+}

@@ -1,0 +1,180 @@
+//! The driver's view of the world, for real clients: [`binder_driver::Host`] over the opens.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use binder_driver::{
+    Caller, ClientMemory, Fault, Identity, Mapping, Mappings, ProcessId, ReadPart, StoreError,
+};
+use binder_uapi::{Return, ReturnReader};
+use slotmap::{Key, KeyData, SlotMap, new_key_type};
+
+use crate::mapping::Backing;
+use crate::mountinfo::Device;
+use crate::page_server::PageServer;
+use crate::pid_view::PidView;
+use crate::tree::DEVICE_SIZE;
+use crate::{client_memory, maps};
+
+new_key_type! {
+    /// An open file of a device; its number is the `fh` that the kernel keeps for us.
+    pub(crate) struct OpenKey;
+}
+
+impl OpenKey {
+    pub(crate) fn to_fh(self) -> u64 {
+        self.data().as_ffi()
+    }
+
+    pub(crate) fn from_fh(fh: u64) -> Self {
+        KeyData::from_ffi(fh).into()
+    }
+}
+
+/// One open of a device.
+pub(crate) struct Open {
+    pub(crate) process: ProcessId,
+    /// Its node, whose number is its inode number too.
+    pub(crate) node: u64,
+    /// Process that opened it, in our pid namespace.
+    pub(crate) pid: u32,
+    pub(crate) pid_view: PidView,
+    pub(crate) nonblock: bool,
+    pub(crate) backing: Box<dyn Backing>,
+    /// Threads that have called, and the request that each is parked in.
+    pub(crate) threads: HashMap<u32, Option<u64>>,
+    /// Name of the pollers, once one waits.
+    pub(crate) poll_handle: Option<u64>,
+    pub(crate) told_writable: bool,
+}
+
+/// All opens.
+pub(crate) struct ClientHost {
+    pub(crate) opens: SlotMap<OpenKey, Open>,
+    by_process: HashMap<ProcessId, OpenKey>,
+    pages: Arc<PageServer>,
+    /// Numbers of our filesystem in the clients' maps.
+    device: Device,
+    /// Transactions that were handed to a reader.
+    pub(crate) transactions: u64,
+}
+
+impl ClientHost {
+    pub(crate) fn new(pages: Arc<PageServer>, device: Device) -> Self {
+        Self {
+            opens: SlotMap::with_key(),
+            by_process: HashMap::new(),
+            pages,
+            device,
+            transactions: 0,
+        }
+    }
+
+    pub(crate) fn insert(&mut self, open: Open) -> OpenKey {
+        let process = open.process;
+        let key = self.opens.insert(open);
+        self.by_process.insert(process, key);
+        key
+    }
+
+    pub(crate) fn remove(&mut self, key: OpenKey) -> Option<Open> {
+        let open = self.opens.remove(key)?;
+        self.by_process.remove(&open.process);
+        Some(open)
+    }
+
+    pub(crate) fn key_of(&self, process: ProcessId) -> Option<OpenKey> {
+        self.by_process.get(&process).copied()
+    }
+
+    fn open_of(&mut self, process: ProcessId) -> Option<&mut Open> {
+        let key = self.key_of(process)?;
+        self.opens.get_mut(key)
+    }
+
+    fn with_backing(
+        &mut self,
+        process: ProcessId,
+        f: impl FnOnce(&mut dyn Backing) -> std::io::Result<()>,
+    ) -> Result<(), StoreError> {
+        let open = self.open_of(process).ok_or(StoreError)?;
+        f(&mut *open.backing).map_err(|error| {
+            tracing::warn!("pid {}: cannot write its receive buffer: {error}", open.pid);
+            StoreError
+        })
+    }
+}
+
+impl ClientMemory for ClientHost {
+    fn read(&mut self, from: Caller, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        self.read_vectored(from, &mut [ReadPart { address, into }])
+    }
+
+    fn read_vectored(&mut self, from: Caller, parts: &mut [ReadPart<'_>]) -> Result<(), Fault> {
+        let _inside = self.pages.enter(from.tid);
+        client_memory::read(from.tid, parts)
+    }
+
+    fn write(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        let written = {
+            let _inside = self.pages.enter(to.tid);
+            client_memory::write(to.tid, address, bytes)
+        };
+        // What is written to clients is their streams of returns.
+        if written.is_ok() {
+            self.transactions += transactions_in(bytes);
+        }
+        written
+    }
+}
+
+fn transactions_in(returns: &[u8]) -> u64 {
+    let is_transaction =
+        |item: &Return| matches!(item, Return::Transaction(_) | Return::TransactionSecCtx(_));
+    ReturnReader::new(returns).map_while(Result::ok).filter(is_transaction).count() as u64
+}
+
+impl Mappings for ClientHost {
+    fn mapping(&mut self, process: ProcessId) -> Option<Mapping> {
+        let (pages, device) = (Arc::clone(&self.pages), self.device);
+        let open = self.open_of(process)?;
+        let found = {
+            // Reading the maps takes a lock that a page fault of the client may hold.
+            let _inside = pages.enter(open.pid);
+            maps::find(open.pid, device, open.node)?
+        };
+        if found.writable {
+            // The protocol refuses such a mapping; FUSE does not let us, so we do not use it.
+            if !std::mem::replace(&mut open.told_writable, true) {
+                tracing::warn!(
+                    "pid {}: its mapping is writable; it gets nothing until it is mapped read-only",
+                    open.pid
+                );
+            }
+            return None;
+        }
+        Some(Mapping { address: found.address, len: found.len.min(DEVICE_SIZE) })
+    }
+
+    fn store(&mut self, process: ProcessId, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        self.with_backing(process, |backing| backing.store(offset, bytes))
+    }
+
+    fn zero(&mut self, process: ProcessId, offset: u64, len: u64) -> Result<(), StoreError> {
+        self.with_backing(process, |backing| backing.zero(offset, len))
+    }
+
+    fn punch(&mut self, process: ProcessId, offset: u64, len: u64) -> Result<(), StoreError> {
+        self.with_backing(process, |backing| backing.punch(offset, len))
+    }
+}
+
+impl Identity for ClientHost {
+    fn pid_seen_by(&mut self, receiver: ProcessId, sender: ProcessId) -> i32 {
+        let view = |process| Some(&self.opens.get(self.key_of(process)?)?.pid_view);
+        match (view(sender), view(receiver)) {
+            (Some(sender), Some(receiver)) => sender.seen_by(receiver),
+            _ => 0,
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! How receive buffers reach their client's mapping: two ways behind one trait.
+//!
+//! Both are write-only for the driver: a client can make its mapping writable, so nothing is ever
+//! believed that is read back from it.
+
+mod notify_store;
+mod passthrough;
+
+use std::io;
+
+pub(crate) use notify_store::{NotifyStore, Truth};
+pub(crate) use passthrough::Passthrough;
+
+/// Bytes of a page, the unit of [`Backing::punch`].
+pub(crate) const PAGE: u64 = 4096;
+
+/// Where the bytes of one open's mapping come from. Offsets and lengths lie within
+/// [`DEVICE_SIZE`](crate::tree::DEVICE_SIZE); whatever does not is an error.
+pub(crate) trait Backing {
+    /// Writes `bytes` at `offset`.
+    fn store(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Makes a range read as zeros.
+    fn zero(&mut self, offset: u64, len: u64) -> io::Result<()>;
+    /// Gives whole pages back.
+    fn punch(&mut self, offset: u64, len: u64) -> io::Result<()>;
+    /// `FOPEN_*` flags and backing id of the OPEN reply.
+    fn open_reply(&self) -> (u32, i32);
+}
+
+/// How mappings are backed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MappingKind {
+    /// The client maps a memfd of ours: a store is a plain copy.
+    Passthrough,
+    /// We push bytes into the page cache of the device file, and keep a copy for when the cache drops them.
+    NotifyStore,
+}
+
+impl MappingKind {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Passthrough => "passthrough",
+            Self::NotifyStore => "notify-store",
+        }
+    }
+}
+
+/// Which mapping to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MappingChoice {
+    /// Passthrough where it works, else notify-store with one warning.
+    #[default]
+    Auto,
+    /// This one or nothing.
+    Only(MappingKind),
+}
+
+impl std::str::FromStr for MappingChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "passthrough" => Ok(Self::Only(MappingKind::Passthrough)),
+            "notify-store" => Ok(Self::Only(MappingKind::NotifyStore)),
+            _ => Err(format!("{text:?} is none of auto, passthrough, notify-store")),
+        }
+    }
+}
+
+/// The range as `usize`, if it lies within the device file.
+fn checked_range(offset: u64, len: u64) -> io::Result<std::ops::Range<usize>> {
+    let end = offset.checked_add(len).filter(|&end| end <= crate::tree::DEVICE_SIZE);
+    let end = end.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+    Ok(offset as usize..end as usize)
+}

@@ -1,0 +1,171 @@
+//! NOTIFY_STORE: we push bytes into the page cache of the device file.
+//!
+//! The page cache may drop pages; the kernel then asks for them by READ, which [`Truth`] answers.
+//! Stores are widened to whole pages: a page that was stored whole counts as read, so that a client's
+//! first touch of a fresh buffer needs no READ.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use super::{Backing, PAGE, checked_range};
+use crate::channel::Channel;
+use crate::page_server::{PageServer, lock};
+use crate::wire::reply::ReplyBuffer;
+use crate::wire::types::FOPEN_DIRECT_IO;
+
+/// Bytes pushed in one notification.
+const CHUNK: u64 = 64 * 1024;
+
+/// What the mapping contains: pages that were stored; all others are zeros.
+#[derive(Default)]
+pub(crate) struct Truth {
+    pages: BTreeMap<u64, Box<[u8; PAGE as usize]>>,
+}
+
+impl Truth {
+    /// Copies out of the mapping's contents.
+    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) {
+        each_page(offset, into.len(), |page, within, part| match self.pages.get(&page) {
+            Some(bytes) => into[part].copy_from_slice(&bytes[within]),
+            None => into[part].fill(0),
+        });
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) {
+        each_page(offset, bytes.len(), |page, within, part| {
+            let target = self.pages.entry(page).or_insert_with(|| Box::new([0; PAGE as usize]));
+            target[within].copy_from_slice(&bytes[part]);
+        });
+    }
+
+    fn zero(&mut self, offset: u64, len: usize) {
+        each_page(offset, len, |page, within, _| {
+            if let Some(target) = self.pages.get_mut(&page) {
+                target[within].fill(0);
+            }
+        });
+    }
+
+    /// Drops whole pages.
+    fn punch(&mut self, offset: u64, len: u64) {
+        let range = offset.div_ceil(PAGE)..(offset + len) / PAGE;
+        if range.is_empty() {
+            return;
+        }
+        let mut behind = self.pages.split_off(&range.start);
+        self.pages.append(&mut behind.split_off(&range.end));
+    }
+}
+
+/// Calls `f(page number, range within the page, range within the whole)` for each page of a range.
+fn each_page(
+    offset: u64,
+    len: usize,
+    mut f: impl FnMut(u64, std::ops::Range<usize>, std::ops::Range<usize>),
+) {
+    let mut done = 0;
+    while done < len {
+        let at = offset + done as u64;
+        let start = (at % PAGE) as usize;
+        let step = (PAGE as usize - start).min(len - done);
+        f(at / PAGE, start..start + step, done..done + step);
+        done += step;
+    }
+}
+
+/// One open's mapping.
+pub(crate) struct NotifyStore {
+    channel: Arc<Channel>,
+    pages: Arc<PageServer>,
+    node: u64,
+    truth: Arc<Mutex<Truth>>,
+    reply: ReplyBuffer,
+}
+
+impl NotifyStore {
+    /// For the open of `node`.
+    pub(crate) fn new(channel: &Arc<Channel>, pages: &Arc<PageServer>, node: u64) -> Self {
+        let truth = Arc::new(Mutex::new(Truth::default()));
+        pages.add(node, Arc::clone(&truth));
+        let (channel, pages) = (Arc::clone(channel), Arc::clone(pages));
+        Self { channel, pages, node, truth, reply: ReplyBuffer::default() }
+    }
+
+    /// Pushes the pages around a range, as the truth has them.
+    fn push(&mut self, range: std::ops::Range<usize>) -> io::Result<()> {
+        let mut at = range.start as u64 / PAGE * PAGE;
+        let end = (range.end as u64).next_multiple_of(PAGE);
+        let mut chunk = Vec::new();
+        while at < end {
+            chunk.resize(CHUNK.min(end - at) as usize, 0);
+            lock(&self.truth).read(at, &mut chunk);
+            let notification = self.reply.notify_store(self.node, at, &chunk);
+            // The kernel takes the page's lock, which a reader of the page may hold until it is answered.
+            let _inside = self.pages.enter(0);
+            self.channel.send(notification)?;
+            at += chunk.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+impl Backing for NotifyStore {
+    fn store(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let range = checked_range(offset, bytes.len() as u64)?;
+        lock(&self.truth).write(offset, bytes);
+        self.push(range)
+    }
+
+    fn zero(&mut self, offset: u64, len: u64) -> io::Result<()> {
+        let range = checked_range(offset, len)?;
+        lock(&self.truth).zero(offset, range.len());
+        self.push(range)
+    }
+
+    fn punch(&mut self, offset: u64, len: u64) -> io::Result<()> {
+        checked_range(offset, len)?;
+        lock(&self.truth).punch(offset, len);
+        let _inside = self.pages.enter(0);
+        self.channel.send(self.reply.notify_inval_inode(self.node, offset, len))
+    }
+
+    fn open_reply(&self) -> (u32, i32) {
+        // DIRECT_IO: write(2) comes to us, and is refused; mappings use the page cache all the same.
+        (FOPEN_DIRECT_IO, 0)
+    }
+}
+
+impl Drop for NotifyStore {
+    fn drop(&mut self) {
+        self.pages.remove(self.node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_and_the_rest_is_zeros() {
+        let mut truth = Truth::default();
+        truth.write(PAGE - 2, b"abcd");
+        let mut bytes = [9; 8];
+        truth.read(PAGE - 4, &mut bytes);
+        assert_eq!(&bytes, b"\0\0abcd\0\0");
+        truth.zero(PAGE - 1, 2);
+        truth.read(PAGE - 4, &mut bytes);
+        assert_eq!(&bytes, b"\0\0a\0\0d\0\0");
+        assert_eq!(truth.pages.len(), 2);
+    }
+
+    #[test]
+    fn punching_drops_whole_pages_only() {
+        let mut truth = Truth::default();
+        truth.write(0, &[1; 5 * PAGE as usize]);
+        truth.punch(PAGE, 3 * PAGE);
+        assert_eq!(truth.pages.keys().copied().collect::<Vec<_>>(), [0, 4]);
+        truth.punch(10, 20);
+        assert_eq!(truth.pages.len(), 2, "a part of a page stays");
+    }
+}

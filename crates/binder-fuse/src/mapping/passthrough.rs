@@ -1,0 +1,110 @@
+//! FUSE passthrough: the client's mapping is the mapping of a memfd that we write.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::{Backing, checked_range};
+use crate::channel::Channel;
+use crate::tree::DEVICE_SIZE;
+use crate::wire::types::{FOPEN_DIRECT_IO, FOPEN_PASSTHROUGH};
+
+/// One open's memfd. It is sparse: pages exist where something was stored.
+pub(crate) struct Passthrough {
+    channel: Arc<Channel>,
+    memfd: File,
+    backing_id: i32,
+    /// Made at the first store: an open that never receives costs no address space.
+    view: Option<View>,
+}
+
+/// Our own writable mapping of the memfd.
+struct View(NonNull<u8>);
+
+// SAFETY: the pointer is to a mapping that the `View` owns alone, and only `&mut` methods go through it.
+unsafe impl Send for View {}
+
+impl View {
+    fn new(memfd: &File) -> io::Result<Self> {
+        let len = DEVICE_SIZE as usize;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory. The file
+        // is sealed against shrinking, so an access within its length never faults.
+        let address = unsafe {
+            mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, memfd.as_fd(), 0)
+        }?;
+        NonNull::new(address.cast()).map(Self).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, of this length, and nothing refers to it any more.
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), DEVICE_SIZE as usize) };
+    }
+}
+
+impl Passthrough {
+    /// A memfd registered as backing file. Fails without `CAP_SYS_ADMIN` in the first user namespace, and
+    /// before Linux 6.9.
+    pub(crate) fn new(channel: &Arc<Channel>) -> io::Result<Self> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memfd = File::from(memfd_create("binder-buffers", flags)?);
+        memfd.set_len(DEVICE_SIZE)?;
+        // Writing cannot be sealed (we write, and punch holes); the length can, so that no client that
+        // gets at the file can make our stores fault.
+        rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let backing_id = channel.backing_open(&memfd)?;
+        Ok(Self { channel: Arc::clone(channel), memfd, backing_id, view: None })
+    }
+
+    fn view(&mut self) -> io::Result<*mut u8> {
+        if self.view.is_none() {
+            self.view = Some(View::new(&self.memfd)?);
+        }
+        self.view.as_ref().map(|view| view.0.as_ptr()).ok_or(io::ErrorKind::OutOfMemory.into())
+    }
+}
+
+impl Backing for Passthrough {
+    fn store(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let range = checked_range(offset, bytes.len() as u64)?;
+        let view = self.view()?;
+        // SAFETY: the range lies in the view. The client may read or write the same memory at the same
+        // time; we form no reference to it and never read it.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), view.add(range.start), bytes.len())
+        };
+        Ok(())
+    }
+
+    fn zero(&mut self, offset: u64, len: u64) -> io::Result<()> {
+        let range = checked_range(offset, len)?;
+        let view = self.view()?;
+        // SAFETY: as in `store`.
+        unsafe { std::ptr::write_bytes(view.add(range.start), 0, range.len()) };
+        Ok(())
+    }
+
+    fn punch(&mut self, offset: u64, len: u64) -> io::Result<()> {
+        checked_range(offset, len)?;
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(fallocate(&self.memfd, flags, offset, len)?)
+    }
+
+    fn open_reply(&self) -> (u32, i32) {
+        // DIRECT_IO: read(2) and write(2) still come to us, and are refused.
+        (FOPEN_PASSTHROUGH | FOPEN_DIRECT_IO, self.backing_id)
+    }
+}
+
+impl Drop for Passthrough {
+    fn drop(&mut self) {
+        self.channel.backing_close(self.backing_id);
+    }
+}

@@ -1,0 +1,123 @@
+//! Where a client mapped its open, out of `/proc/<pid>/maps`.
+//!
+//! FUSE tells nobody about `mmap`. Every open has its own inode, so the line with the right device and
+//! inode number is the mapping of that open and of no other.
+
+use std::io::{BufRead, BufReader};
+
+use crate::mountinfo::Device;
+
+/// The mapping, as its process sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClientMapping {
+    pub(crate) address: u64,
+    pub(crate) len: u64,
+    /// The process gave itself the right to write, which the protocol forbids.
+    pub(crate) writable: bool,
+}
+
+/// Finds the mapping of `inode` on `device` in the maps of `pid`; `None` if there is none or the process
+/// is gone.
+pub(crate) fn find(pid: u32, device: Device, inode: u64) -> Option<ClientMapping> {
+    let file = std::fs::File::open(format!("/proc/{pid}/maps")).ok()?;
+    find_in(BufReader::with_capacity(16 * 1024, file), device, inode)
+}
+
+fn find_in(mut maps: impl BufRead, device: Device, inode: u64) -> Option<ClientMapping> {
+    let mut found: Option<ClientMapping> = None;
+    let mut line = Vec::with_capacity(256);
+    loop {
+        line.clear();
+        if maps.read_until(b'\n', &mut line).ok()? == 0 {
+            return found;
+        }
+        let area = std::str::from_utf8(&line).ok().and_then(Area::parse);
+        let area = area.filter(|area| area.device == device && area.inode == inode);
+        match (&mut found, area) {
+            (None, Some(area)) if area.offset == 0 => {
+                let len = area.end - area.start;
+                found = Some(ClientMapping { address: area.start, len, writable: area.writable });
+            }
+            // mprotect(2) or madvise(2) on a part splits the mapping into adjacent areas.
+            (Some(mapping), Some(area))
+                if area.start == mapping.address + mapping.len && area.offset == mapping.len =>
+            {
+                mapping.len += area.end - area.start;
+                mapping.writable |= area.writable;
+            }
+            (Some(_), _) => return found,
+            (None, _) => {}
+        }
+    }
+}
+
+/// One line.
+struct Area {
+    start: u64,
+    end: u64,
+    writable: bool,
+    offset: u64,
+    device: Device,
+    inode: u64,
+}
+
+impl Area {
+    /// `7f00-7f10 r--p 00000000 00:27 4098   /path`
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split_ascii_whitespace();
+        let hex = |text| u64::from_str_radix(text, 16).ok();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let permissions = fields.next()?;
+        let offset = hex(fields.next()?)?;
+        let (major, minor) = fields.next()?.split_once(':')?;
+        let device = Device {
+            major: u32::from_str_radix(major, 16).ok()?,
+            minor: u32::from_str_radix(minor, 16).ok()?,
+        };
+        let inode = fields.next()?.parse().ok()?;
+        let writable = permissions.as_bytes().get(1) == Some(&b'w');
+        Some(Self { start: hex(start)?, end: hex(end)?, writable, offset, device, inode })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FUSE: Device = Device { major: 0, minor: 0x27 };
+
+    const MAPS: &str = "\
+55d0c0a00000-55d0c0a21000 r-xp 00001000 fe:00 4098                       /usr/bin/client
+7f1200000000-7f12000fe000 r--p 00000000 00:27 4098                       /dev/binderfs/binder
+7f1200200000-7f1200300000 r--p 00000000 00:27 4099                       /dev/binderfs/binder (deleted)
+7f1200400000-7f1200401000 r--p 00000000 00:27 5000                       /dev/binderfs/binder
+7f1200401000-7f1200402000 rw-p 00001000 00:27 5000                       /dev/binderfs/binder
+7f1200500000-7f1200501000 r--p 00002000 00:27 5001                       /dev/binderfs/binder
+7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0                          [stack]
+";
+
+    fn find_sample(inode: u64) -> Option<ClientMapping> {
+        find_in(MAPS.as_bytes(), FUSE, inode)
+    }
+
+    #[test]
+    fn device_and_inode_together_name_the_mapping() {
+        let mapping = find_sample(4098).unwrap();
+        assert_eq!(mapping.address, 0x7f12_0000_0000);
+        assert_eq!(mapping.len, 0xfe000);
+        assert!(!mapping.writable);
+        assert!(find_sample(4099).is_some(), "an unlinked device goes on working");
+        assert_eq!(find_sample(1), None);
+    }
+
+    #[test]
+    fn a_split_mapping_is_one_and_writable_if_any_part_is() {
+        let mapping = find_sample(5000).unwrap();
+        assert_eq!((mapping.len, mapping.writable), (0x2000, true));
+    }
+
+    #[test]
+    fn a_mapping_that_does_not_start_at_the_start_of_the_file_is_none() {
+        assert_eq!(find_sample(5001), None);
+    }
+}

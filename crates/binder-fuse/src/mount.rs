@@ -1,0 +1,144 @@
+//! The mount: made on construction, undone on drop, a dead predecessor cleaned up first.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use crate::channel::Channel;
+use crate::error::Error;
+use crate::mountinfo::{self, Device, MountEntry};
+
+/// What `/proc/mounts` shows; the part behind the dot is FUSE's subtype.
+const FSTYPE: &str = "fuse.binder";
+const SOURCE: &str = "headroom";
+
+/// A mounted device filesystem. Dropping it unmounts (lazily where clients still hold files open) and
+/// removes the directory if it was made for the mount.
+///
+/// Nothing in here may look at the mounted filesystem: the thread that does is the one that would have
+/// to answer.
+pub(crate) struct Mount {
+    path: PathBuf,
+    made: bool,
+    device: Device,
+}
+
+impl Mount {
+    /// Mounts on `dir`, which is made where it is missing (its parents, too).
+    ///
+    /// * `allow_other`: clients are other users; without it only the mounter could come in.
+    /// * `default_permissions`: the kernel checks the mode, owner and group that we report, as it does for
+    ///   real device nodes, so that `chmod` and `chown` mean what they say.
+    pub(crate) fn new(dir: &Path, channel: &Channel) -> Result<Self, Error> {
+        let (path, made) = prepare(dir)?;
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let options = format!(
+            "fd={},rootmode=40000,user_id={},group_id={},allow_other,default_permissions",
+            channel.as_fd().as_raw_fd(),
+            uid.as_raw(),
+            gid.as_raw(),
+        );
+        let options = CString::new(options).unwrap_or_default();
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        let mounted = mount(SOURCE, &path, FSTYPE, flags, options.as_c_str());
+        if let Err(errno) = mounted {
+            if made {
+                let _ = std::fs::remove_dir(&path);
+            }
+            return Err(fail(&path, "cannot mount (root is needed)")(errno));
+        }
+        let mut this = Self { path, made, device: Device { major: 0, minor: 0 } };
+        this.device = look_up(&this.path)?
+            .filter(|entry| entry.fstype == FSTYPE)
+            .ok_or_else(|| {
+                fail(&this.path, "the mount is not in /proc/self/mountinfo")(Errno::NOENT)
+            })?
+            .device;
+        Ok(this)
+    }
+
+    /// Device numbers of the mounted filesystem; the minor number is also the connection's name in
+    /// `/sys/fs/fuse/connections`.
+    pub(crate) fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Where it is mounted, absolute.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Somebody else unmounted it: nothing is left to undo but the directory.
+    pub(crate) fn is_mounted(&self) -> bool {
+        matches!(look_up(&self.path), Ok(Some(entry)) if entry.device == self.device)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Lazy: it never waits for clients. The connection itself dies with the last descriptor of
+        // /dev/fuse, which aborts whatever clients still have pending.
+        if self.is_mounted()
+            && let Err(errno) = unmount(&self.path, UnmountFlags::DETACH)
+        {
+            tracing::warn!("{}: cannot unmount: {errno}", self.path.display());
+        }
+        if self.made {
+            let _ = std::fs::remove_dir(&self.path);
+        }
+    }
+}
+
+fn fail(path: &Path, doing: &'static str) -> impl FnOnce(Errno) -> Error {
+    let path = path.to_owned();
+    move |errno| Error::MountPoint { path, doing, errno }
+}
+
+fn from_io(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
+fn look_up(path: &Path) -> Result<Option<MountEntry>, Error> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo")
+        .map_err(Error::io("cannot read /proc/self/mountinfo"))?;
+    Ok(mountinfo::topmost(&text, path))
+}
+
+/// Makes the directory usable; answers its absolute path and whether it was made.
+fn prepare(dir: &Path) -> Result<(PathBuf, bool), Error> {
+    let dir = std::path::absolute(dir).map_err(from_io).map_err(fail(dir, "not a usable path"))?;
+    let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
+        return Err(fail(&dir, "not a usable mount point")(Errno::INVAL));
+    };
+    std::fs::create_dir_all(parent).map_err(from_io).map_err(fail(parent, "cannot make it"))?;
+    // Only the parent is resolved: the directory itself may be a dead mount, which cannot be looked at.
+    let parent =
+        parent.canonicalize().map_err(from_io).map_err(fail(parent, "cannot resolve it"))?;
+    let path = parent.join(name);
+    clear_stale(&path)?;
+    let made = match std::fs::create_dir(&path) {
+        Ok(()) => true,
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => false,
+        Err(error) => return Err(fail(&path, "cannot make it")(from_io(error))),
+    };
+    Ok((path, made))
+}
+
+/// Unmounts what crashed predecessors left on `path`; refuses a mount that is alive.
+fn clear_stale(path: &Path) -> Result<(), Error> {
+    while let Some(entry) = look_up(path)? {
+        if !entry.fstype.starts_with("fuse") && entry.fstype != "binder" {
+            return Ok(()); // an ordinary filesystem: we mount over it
+        }
+        if !matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN)) {
+            return Err(Error::InUse { path: path.to_owned(), fstype: entry.fstype });
+        }
+        tracing::warn!("{}: unmounting what a dead daemon left there", path.display());
+        unmount(path, UnmountFlags::DETACH)
+            .map_err(fail(path, "cannot unmount a dead daemon's mount"))?;
+    }
+    Ok(())
+}

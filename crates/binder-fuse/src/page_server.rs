@@ -1,0 +1,243 @@
+//! Serves page faults while the event loop is inside a call that may wait for one.
+//!
+//! The event loop copies from and to client memory and stores into the page cache of our own files.
+//! Both may have to wait until a page of one of **our own** files has been read: a client may map
+//! `features/…` and name an address in that mapping as its write buffer, or drop a page of its
+//! receive buffer and touch it again while we store there. The kernel asks us for the page, and we
+//! would be waiting for ourselves. So the loop announces such calls ([`PageServer::enter`]), and when
+//! one lasts longer than [`RESCUE_AFTER`], a helper thread reads requests in its place: it answers
+//! READs, and keeps the others for the loop in their order.
+//!
+//! The cost of an announcement is two atomic stores, and one `timerfd_settime` each [`RESCUE_AFTER`] at most.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+
+use crate::channel::{Channel, Incoming, RequestBuffer};
+use crate::error::Error;
+use crate::mapping::Truth;
+use crate::tree;
+use crate::wire::reply::ReplyBuffer;
+use crate::wire::{Operation, Request};
+
+/// How long an announced call may last before the helper steps in. A call takes microseconds; ten
+/// milliseconds keep the helper asleep unless something is wrong.
+const RESCUE_AFTER: Duration = Duration::from_millis(10);
+/// A call that lasts this long is reported: some client's memory does not answer.
+const COMPLAIN_AFTER: Duration = Duration::from_secs(2);
+
+/// See the module's documentation.
+pub(crate) struct PageServer {
+    shared: Arc<Shared>,
+    helper: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    channel: Arc<Channel>,
+    /// The event loop is inside an announced call, on behalf of this thread (0 = not inside).
+    inside: AtomicU32,
+    /// The timer will fire.
+    armed: AtomicBool,
+    stop: AtomicBool,
+    timer: OwnedFd,
+    /// Readable while the backlog has requests.
+    signal: OwnedFd,
+    backlog: Mutex<VecDeque<Box<[u64]>>>,
+    truths: Mutex<HashMap<u64, Arc<Mutex<Truth>>>>,
+}
+
+/// Held during a call that may wait for a page of our own.
+pub(crate) struct Inside<'a>(&'a AtomicU32);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, SeqCst);
+    }
+}
+
+/// A panic elsewhere does not make these plain maps inconsistent.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl PageServer {
+    /// Starts the helper.
+    pub(crate) fn new(channel: Arc<Channel>) -> Result<Self, Error> {
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)
+            .map_err(Error::io("cannot make a timer"))?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let signal =
+            rustix::event::eventfd(0, flags).map_err(Error::io("cannot make an eventfd"))?;
+        let shared = Arc::new(Shared {
+            channel,
+            inside: AtomicU32::new(0),
+            armed: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            timer,
+            signal,
+            backlog: Mutex::default(),
+            truths: Mutex::default(),
+        });
+        let helper = std::thread::Builder::new()
+            .name("page-server".into())
+            .spawn({
+                let shared = Arc::clone(&shared);
+                move || shared.help()
+            })
+            .map_err(Error::io("cannot start the page server"))?;
+        Ok(Self { shared, helper: Some(helper) })
+    }
+
+    /// Announces a call that touches memory of `tid`'s process (never 0).
+    pub(crate) fn enter(&self, tid: u32) -> Inside<'_> {
+        let shared = &*self.shared;
+        shared.inside.store(tid.max(1), SeqCst);
+        // Either the helper has not looked at `armed` yet and will see us inside, or it has cleared it
+        // and we arm anew.
+        if !shared.armed.swap(true, SeqCst) {
+            shared.arm(RESCUE_AFTER);
+        }
+        Inside(&shared.inside)
+    }
+
+    /// Serves READs of `node` from `truth`.
+    pub(crate) fn add(&self, node: u64, truth: Arc<Mutex<Truth>>) {
+        lock(&self.shared.truths).insert(node, truth);
+    }
+
+    /// Undoes [`add`](Self::add).
+    pub(crate) fn remove(&self, node: u64) {
+        lock(&self.shared.truths).remove(&node);
+    }
+
+    /// Readable while [`take`](Self::take) has something.
+    pub(crate) fn signal(&self) -> BorrowedFd<'_> {
+        self.shared.signal.as_fd()
+    }
+
+    /// A request that the helper kept, oldest first. `None` also clears the signal.
+    pub(crate) fn take(&self) -> Option<Box<[u64]>> {
+        let mut backlog = lock(&self.shared.backlog);
+        let request = backlog.pop_front();
+        if request.is_none() {
+            let _ = rustix::io::read(&self.shared.signal, &mut [0; 8]);
+        }
+        request
+    }
+
+    /// Answers a READ on behalf of whoever read it.
+    pub(crate) fn answer_read(
+        &self,
+        reply: &mut ReplyBuffer,
+        request: &Request<'_>,
+    ) -> std::io::Result<()> {
+        self.shared.answer_read(reply, request)
+    }
+}
+
+impl Drop for PageServer {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, SeqCst);
+        self.shared.arm(Duration::from_nanos(1));
+        if let Some(helper) = self.helper.take() {
+            let _ = helper.join();
+        }
+    }
+}
+
+impl Shared {
+    fn arm(&self, after: Duration) {
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let it_value = Timespec { tv_sec: 0, tv_nsec: i64::from(after.subsec_nanos()) };
+        let spec = Itimerspec { it_interval: zero, it_value };
+        // Cannot fail: the descriptor is a timer and the value is in range.
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec);
+    }
+
+    /// The helper's life.
+    fn help(&self) {
+        let mut buffer = RequestBuffer::new();
+        let mut reply = ReplyBuffer::default();
+        while !self.stop.load(SeqCst) {
+            if rustix::io::read(&self.timer, &mut [0; 8]).is_err() {
+                continue;
+            }
+            self.armed.store(false, SeqCst);
+            if self.inside.load(SeqCst) != 0 {
+                self.rescue(&mut buffer, &mut reply);
+            }
+        }
+    }
+
+    /// Reads requests until the event loop is out of its call.
+    fn rescue(&self, buffer: &mut RequestBuffer, reply: &mut ReplyBuffer) {
+        let start = Instant::now();
+        let mut complained = false;
+        loop {
+            let tid = self.inside.load(SeqCst);
+            if tid == 0 || self.stop.load(SeqCst) {
+                return;
+            }
+            if !complained && start.elapsed() > COMPLAIN_AFTER {
+                complained = true;
+                tracing::warn!(
+                    "memory of thread {tid} has not answered for {COMPLAIN_AFTER:?}; every client \
+                     waits until it does or its process is killed"
+                );
+            }
+            match self.channel.read(buffer) {
+                Ok(Incoming::Request(len)) => self.rescue_request(buffer, len, reply),
+                Ok(Incoming::Nothing) => {
+                    let wait = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+                    let mut fds = [PollFd::new(&self.channel, PollFlags::IN)];
+                    let _ = rustix::event::poll(&mut fds, Some(&wait));
+                }
+                Ok(Incoming::Closed) | Err(_) => return,
+            }
+        }
+    }
+
+    fn rescue_request(&self, buffer: &RequestBuffer, len: usize, reply: &mut ReplyBuffer) {
+        let bytes = buffer.bytes(len);
+        if let Ok(request) = Request::parse(bytes)
+            && matches!(request.operation, Operation::Read(_))
+        {
+            let _ = self.answer_read(reply, &request);
+            return;
+        }
+        let mut kept = vec![0_u64; len.div_ceil(8)].into_boxed_slice();
+        zerocopy::IntoBytes::as_mut_bytes(&mut kept[..])[..len].copy_from_slice(bytes);
+        lock(&self.backlog).push_back(kept);
+        let _ = rustix::io::write(&self.signal, &1_u64.to_ne_bytes());
+    }
+
+    fn answer_read(&self, reply: &mut ReplyBuffer, request: &Request<'_>) -> std::io::Result<()> {
+        let (node, unique) = (request.header.nodeid, request.header.unique);
+        let Operation::Read(read) = &request.operation else {
+            return self.channel.send(reply.error(unique, libc::EINVAL));
+        };
+        if tree::is_feature(node) {
+            let content = tree::read_fixed(tree::Place::Feature, read.offset, read.size);
+            return self.channel.send(reply.bytes(unique, content.unwrap_or_default()));
+        }
+        let truth = lock(&self.truths).get(&node).cloned();
+        match truth {
+            Some(truth) => {
+                // A page fault asks for whole pages, up to the readahead that INIT allows (none).
+                let mut page = vec![0; (read.size as usize).min(1 << 20)];
+                lock(&truth).read(read.offset, &mut page);
+                self.channel.send(reply.bytes(unique, &page))
+            }
+            None => self.channel.send(reply.error(unique, libc::EINVAL)),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Who a client is: its process, and its pid as other pid namespaces see it.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+/// `_IO(0xb7, 2)`: the parent of a pid namespace.
+const NS_GET_PARENT: libc::Ioctl = 0xb702;
+
+/// Namespace that this process lives in, by inode.
+pub(crate) fn own_namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino())
+}
+
+/// The process that the thread `tid` belongs to: its pid in our namespace (`own`) and in others. `None` if
+/// there is no such thread.
+pub(crate) fn process_of(tid: u32, own: u64) -> Option<(u32, PidView)> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let pid: u32 = field(&status, "Tgid:")?.parse().ok()?;
+    let seen = field(&status, "NStgid:").and_then(|pids| {
+        let chain = namespaces(tid, own)?;
+        PidView::zip(&chain, pids)
+    });
+    // One that cannot be looked at is seen by our own namespace alone.
+    Some((pid, seen.unwrap_or_else(|| PidView { levels: vec![(own, pid as i32)] })))
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+/// Pid namespaces of a thread, from `own` inwards.
+fn namespaces(tid: u32, own: u64) -> Option<Vec<u64>> {
+    let path = format!("/proc/{tid}/ns/pid");
+    if std::fs::metadata(&path).ok()?.ino() == own {
+        return Some(vec![own]);
+    }
+    let mut namespace = File::open(path).ok()?;
+    let mut chain = Vec::new();
+    loop {
+        let inode = namespace.metadata().ok()?.ino();
+        chain.push(inode);
+        if inode == own {
+            chain.reverse();
+            return Some(chain);
+        }
+        // SAFETY: NS_GET_PARENT takes no argument and returns a new descriptor, or -1.
+        let parent = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) };
+        if parent < 0 {
+            return None;
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        namespace = unsafe { OwnedFd::from_raw_fd(parent) }.into();
+    }
+}
+
+/// The pids of one process, from our own pid namespace inwards to its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PidView {
+    /// (inode of the namespace, pid in it); never empty.
+    levels: Vec<(u64, i32)>,
+}
+
+impl PidView {
+    /// `namespaces` and the pids of an `NStgid:` line, both from the outside in.
+    fn zip(namespaces: &[u64], nstgid: &str) -> Option<Self> {
+        let pids: Vec<i32> =
+            nstgid.split_ascii_whitespace().map_while(|p| p.parse().ok()).collect();
+        (pids.len() == namespaces.len())
+            .then(|| Self { levels: namespaces.iter().copied().zip(pids).collect() })
+    }
+
+    /// This process's pid in the namespace that `receiver` lives in; 0 if it is not visible there.
+    pub(crate) fn seen_by(&self, receiver: &PidView) -> i32 {
+        let Some(&(namespace, _)) = receiver.levels.last() else { return 0 };
+        self.levels.iter().find(|level| level.0 == namespace).map_or(0, |level| level.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(namespaces: &[u64], nstgid: &str) -> PidView {
+        PidView::zip(namespaces, nstgid).unwrap()
+    }
+
+    #[test]
+    fn a_pid_is_what_the_receivers_namespace_sees() {
+        let host = view(&[1], "500");
+        let inner = view(&[1, 2], "600\t7");
+        let sibling = view(&[1, 3], "700\t9");
+        assert_eq!(host.seen_by(&host), 500);
+        assert_eq!(inner.seen_by(&host), 600, "from outside");
+        assert_eq!(inner.seen_by(&inner), 7, "from within");
+        assert_eq!(host.seen_by(&inner), 0, "not visible from within");
+        assert_eq!(inner.seen_by(&sibling), 0, "nor from beside");
+    }
+
+    #[test]
+    fn our_own_process_is_found() {
+        let (pid, view) = process_of(std::process::id(), own_namespace()).unwrap();
+        assert_eq!(pid, std::process::id());
+        assert_eq!(view.seen_by(&view), pid as i32);
+        assert_eq!(process_of(0, own_namespace()), None);
+    }
+
+    #[test]
+    fn a_thread_belongs_to_its_process() {
+        let found = std::thread::spawn(move || {
+            let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+            assert_ne!(tid, std::process::id());
+            process_of(tid, own_namespace())
+        });
+        let (pid, view) = found.join().unwrap().unwrap();
+        assert_eq!(pid, std::process::id());
+        assert_eq!(view.seen_by(&view), pid as i32, "not the thread's id");
+    }
+}

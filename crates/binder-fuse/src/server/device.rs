@@ -1,0 +1,231 @@
+//! Opens of devices: open, close, death, poll, and the requests that wait.
+
+use std::collections::HashMap;
+use std::io;
+
+use binder_driver::{Caller, Errno, Opener, Wake, WriteRead};
+use binder_uapi::BinderWriteRead;
+use zerocopy::IntoBytes;
+
+use super::{Server, THREAD};
+use crate::host::{Open, OpenKey};
+use crate::mapping::{Backing, MappingKind, NotifyStore, Passthrough};
+use crate::pid_view;
+use crate::thread_watch::Exit;
+use crate::tree::{DeviceId, Place};
+use crate::wire::types::{
+    FOPEN_DIRECT_IO, InHeader, OpenIn, OpenOut, POLL_SCHEDULE_NOTIFY, PollIn, PollOut,
+};
+
+/// What an interrupted call "returns": the kernel restarts it where the signal's handler asks for that
+/// (SA_RESTART), and turns it into EINTR otherwise. Not an errno of user space; the number is the kernel's own.
+const ERESTARTSYS: i32 = 512;
+
+impl Server {
+    pub(super) fn open(&mut self, header: &InHeader, open: &OpenIn) -> io::Result<()> {
+        let opened = match self.tree.place(header.nodeid) {
+            Some(Place::Device(device)) => self.open_device(header, open, device),
+            Some(Place::Control | Place::Feature) => {
+                Ok(OpenOut { open_flags: FOPEN_DIRECT_IO, ..OpenOut::default() })
+            }
+            Some(Place::Root | Place::Features) => Err(libc::EISDIR),
+            None => Err(libc::ENOENT),
+        };
+        match opened {
+            Ok(out) => self.channel.send(self.reply.body(header.unique, &out)),
+            Err(errno) => self.send_error(header, errno),
+        }
+    }
+
+    /// Errno (positive) on failure.
+    fn open_device(
+        &mut self,
+        header: &InHeader,
+        open: &OpenIn,
+        device: DeviceId,
+    ) -> Result<OpenOut, i32> {
+        // Pid 0: a process of a pid namespace that is not visible here. Its memory cannot be reached.
+        let client = pid_view::process_of(header.pid, self.own_namespace);
+        let (pid, pid_view) = client.ok_or(libc::EPERM)?;
+        let context = self.tree.context(device).ok_or(libc::ENOENT)?;
+        self.tree.claim(header.nodeid)?;
+        let backing = self.make_backing(header.nodeid).map_err(|error| {
+            tracing::warn!("pid {pid}: cannot give its open a buffer: {error}");
+            self.tree.unclaim(header.nodeid);
+            error.raw_os_error().unwrap_or(libc::ENOMEM)
+        })?;
+        let opener = Opener { pid, euid: header.uid };
+        let process = self.driver.open(context, opener).map_err(|errno| {
+            self.tree.unclaim(header.nodeid);
+            errno.code()
+        })?;
+        tracing::debug!("pid {pid} opened {} as node {}", self.tree.name(device), header.nodeid);
+        let (open_flags, backing_id) = backing.open_reply();
+        let key = self.host.insert(Open {
+            process,
+            node: header.nodeid,
+            pid,
+            pid_view,
+            nonblock: open.flags & libc::O_NONBLOCK as u32 != 0,
+            backing,
+            threads: HashMap::new(),
+            poll_handle: None,
+            told_writable: false,
+        });
+        Ok(OpenOut { fh: key.to_fh(), open_flags, backing_id })
+    }
+
+    fn make_backing(&self, node: u64) -> io::Result<Box<dyn Backing>> {
+        Ok(match self.mapping {
+            MappingKind::Passthrough => Box::new(Passthrough::new(&self.channel)?),
+            MappingKind::NotifyStore => {
+                Box::new(NotifyStore::new(&self.channel, &self.pages, node))
+            }
+        })
+    }
+
+    pub(super) fn flush(&mut self, header: &InHeader, fh: u64) -> io::Result<()> {
+        if let Some(open) = self.host.opens.get(OpenKey::from_fh(fh)) {
+            self.driver.flush(open.process);
+        }
+        self.send_ok(header)
+    }
+
+    pub(super) fn release(&mut self, header: &InHeader, fh: u64) -> io::Result<()> {
+        let key = OpenKey::from_fh(fh);
+        if let Some(open) = self.host.opens.get(key) {
+            let process = open.process;
+            self.driver.release(&mut self.host, process);
+        }
+        if let Some(open) = self.host.remove(key) {
+            for (tid, request) in open.threads {
+                self.threads.unwatch(tid, open.process);
+                if let Some(unique) = request {
+                    // The kernel releases a file after its last call; a call that is left was lost.
+                    tracing::warn!("thread {tid} was still in a call when its file was released");
+                    self.parked.remove(&unique);
+                    self.channel.send(self.reply.error(unique, libc::EBADF))?;
+                }
+            }
+            self.tree.unclaim(open.node);
+        }
+        self.send_ok(header)
+    }
+
+    /// Takes note of a thread that calls on an open.
+    pub(super) fn note_thread(&mut self, key: OpenKey, tid: u32) {
+        let Some(open) = self.host.opens.get_mut(key) else { return };
+        if open.threads.contains_key(&tid) {
+            return;
+        }
+        let process = open.process;
+        let token = THREAD | u64::from(tid);
+        let stale = self.threads.watch(tid, process, std::os::fd::AsFd::as_fd(&self.epoll), token);
+        stale.into_iter().for_each(|exit| self.thread_gone(exit));
+        if let Some(open) = self.host.opens.get_mut(key) {
+            open.threads.insert(tid, None);
+        }
+    }
+
+    /// A client's thread is gone.
+    pub(super) fn thread_gone(&mut self, exit: Exit) {
+        for process in exit.processes {
+            self.driver.thread_exit(&mut self.host, process, exit.tid);
+            let key = self.host.key_of(process);
+            if let Some(open) = key.and_then(|key| self.host.opens.get_mut(key)) {
+                open.threads.remove(&exit.tid);
+            }
+        }
+        if let Err(error) = self.serve_wakes() {
+            tracing::warn!("cannot answer a parked request: {error}");
+        }
+    }
+
+    pub(super) fn poll(&mut self, header: &InHeader, poll: &PollIn) -> io::Result<()> {
+        let key = OpenKey::from_fh(poll.fh);
+        let revents = match self.host.opens.get(key) {
+            Some(open) if header.pid != 0 => {
+                let caller = Caller { process: open.process, tid: header.pid, euid: header.uid };
+                self.note_thread(key, header.pid);
+                let readable = self.driver.poll(caller);
+                if poll.flags & POLL_SCHEDULE_NOTIFY != 0
+                    && let Some(open) = self.host.opens.get_mut(key)
+                {
+                    open.poll_handle = Some(poll.kh);
+                }
+                if readable { libc::POLLIN | libc::POLLRDNORM } else { 0 }
+            }
+            Some(_) => libc::POLLERR,
+            // ENOSYS would switch polling off for the devices too.
+            None => libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM,
+        };
+        let out = PollOut { revents: revents as u32, padding: 0 };
+        self.channel.send(self.reply.body(header.unique, &out))
+    }
+
+    /// A signal for a caller. It is answered at once: until then the caller cannot even be killed.
+    pub(super) fn interrupt(&mut self, header: &InHeader, unique: u64) -> io::Result<()> {
+        let parked = self.parked.get(&unique).copied();
+        let interrupted = parked.and_then(|(key, tid)| {
+            let process = self.host.opens.get(key)?.process;
+            Some((key, tid, self.driver.interrupt(process, tid)?))
+        });
+        let Some((key, tid, bwr)) = interrupted else {
+            // Not here yet, or answered already. EAGAIN has the kernel send the interrupt again, if the
+            // request is still there.
+            return self.send_error(header, libc::EAGAIN);
+        };
+        self.unpark(key, tid);
+        self.channel.send(self.reply.ioctl(unique, -ERESTARTSYS, bwr.as_bytes()))
+    }
+
+    pub(super) fn park(&mut self, key: OpenKey, tid: u32, unique: u64) {
+        if let Some(open) = self.host.opens.get_mut(key) {
+            open.threads.insert(tid, Some(unique));
+            self.parked.insert(unique, (key, tid));
+        }
+    }
+
+    /// The request in which a thread is parked, which is no longer so.
+    fn unpark(&mut self, key: OpenKey, tid: u32) -> Option<u64> {
+        let unique = self.host.opens.get_mut(key)?.threads.get_mut(&tid)?.take()?;
+        self.parked.remove(&unique);
+        Some(unique)
+    }
+
+    /// Answers a BINDER_WRITE_READ: the argument goes back whatever the result is.
+    pub(super) fn finish(
+        &mut self,
+        unique: u64,
+        bwr: &BinderWriteRead,
+        result: Result<(), Errno>,
+    ) -> io::Result<()> {
+        let result = result.map_or_else(|errno| -errno.code(), |()| 0);
+        self.channel.send(self.reply.ioctl(unique, result, bwr.as_bytes()))
+    }
+
+    /// Completes what the driver has woken.
+    pub(super) fn serve_wakes(&mut self) -> io::Result<()> {
+        while let Some(wake) = self.driver.next_wake() {
+            match wake {
+                Wake::Reader { process, tid } => {
+                    if let WriteRead::Done { bwr, result } =
+                        self.driver.resume(&mut self.host, process, tid)
+                    {
+                        let key = self.host.key_of(process);
+                        if let Some(unique) = key.and_then(|key| self.unpark(key, tid)) {
+                            self.finish(unique, &bwr, result)?;
+                        }
+                    }
+                }
+                Wake::Poll { process } => {
+                    let open = self.host.key_of(process).and_then(|key| self.host.opens.get(key));
+                    if let Some(kh) = open.and_then(|open| open.poll_handle) {
+                        self.channel.send(self.reply.notify_poll(kh))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

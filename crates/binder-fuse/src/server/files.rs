@@ -1,0 +1,84 @@
+//! Names, attributes, directories: everything about files that is not binder.
+
+use std::io;
+
+use super::Server;
+use crate::tree::Place;
+use crate::wire::reply::push_dirent;
+use crate::wire::types::{AttrOut, EntryOut, InHeader, OpenOut, ReadIn, SetattrIn, StatfsOut};
+
+/// How long the kernel may keep attributes, seconds.
+const ATTR_SECONDS: u64 = 1;
+/// How long the kernel may keep the name of what never changes, seconds.
+const FIXED_NAME_SECONDS: u64 = 3600;
+
+impl Server {
+    pub(super) fn send_ok(&mut self, header: &InHeader) -> io::Result<()> {
+        self.channel.send(self.reply.bytes(header.unique, &[]))
+    }
+
+    pub(super) fn send_error(&mut self, header: &InHeader, errno: i32) -> io::Result<()> {
+        self.channel.send(self.reply.error(header.unique, errno))
+    }
+
+    pub(super) fn send_attr(&mut self, header: &InHeader) -> io::Result<()> {
+        match self.tree.attr(header.nodeid) {
+            Some(attr) => {
+                let out = AttrOut { attr_valid: ATTR_SECONDS, attr, ..AttrOut::default() };
+                self.channel.send(self.reply.body(header.unique, &out))
+            }
+            None => self.send_error(header, libc::ENOENT),
+        }
+    }
+
+    pub(super) fn lookup(&mut self, header: &InHeader, name: &[u8]) -> io::Result<()> {
+        let node = match self.tree.lookup(header.nodeid, name) {
+            Ok(node) => node,
+            Err(errno) => return self.send_error(header, errno),
+        };
+        // A device's name is never cached: the next open must ask again, and gets another node.
+        let device = matches!(self.tree.place(node), Some(Place::Device(_)));
+        let entry_valid = if device { 0 } else { FIXED_NAME_SECONDS };
+        let attr = self.tree.attr(node).unwrap_or_default();
+        let (nodeid, attr_valid) = (node, ATTR_SECONDS);
+        let out = EntryOut { nodeid, entry_valid, attr_valid, attr, ..EntryOut::default() };
+        self.channel.send(self.reply.body(header.unique, &out))
+    }
+
+    pub(super) fn setattr(&mut self, header: &InHeader, change: &SetattrIn) -> io::Result<()> {
+        match self.tree.setattr(header.nodeid, change) {
+            Ok(()) => self.send_attr(header),
+            Err(errno) => self.send_error(header, errno),
+        }
+    }
+
+    pub(super) fn unlink(&mut self, header: &InHeader, name: &[u8]) -> io::Result<()> {
+        match self.tree.unlink(header.nodeid, name) {
+            Ok(context) => {
+                self.driver.remove_context(context);
+                self.send_ok(header)
+            }
+            Err(errno) => self.send_error(header, errno),
+        }
+    }
+
+    pub(super) fn opendir(&mut self, header: &InHeader) -> io::Result<()> {
+        self.channel.send(self.reply.body(header.unique, &OpenOut::default()))
+    }
+
+    pub(super) fn readdir(&mut self, header: &InHeader, read: &ReadIn) -> io::Result<()> {
+        let mut out = Vec::new();
+        for entry in self.tree.entries(header.nodeid, read.offset) {
+            let room = read.size as usize;
+            if !push_dirent(&mut out, room, entry.ino, entry.next, entry.directory, entry.name) {
+                break;
+            }
+        }
+        self.channel.send(self.reply.bytes(header.unique, &out))
+    }
+
+    pub(super) fn statfs(&mut self, header: &InHeader) -> io::Result<()> {
+        let out = StatfsOut { bsize: 4096, frsize: 4096, namelen: 255, ..StatfsOut::default() };
+        self.channel.send(self.reply.body(header.unique, &out))
+    }
+}

@@ -1,0 +1,136 @@
+//! The INIT negotiation, and the choice of the mapping.
+
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::channel::{Channel, Incoming, RequestBuffer};
+use crate::error::Error;
+use crate::mapping::{MappingChoice, MappingKind, Passthrough};
+use crate::wire::reply::ReplyBuffer;
+use crate::wire::types::{
+    INIT_EXT, INIT_PARALLEL_DIROPS, INIT_PASSTHROUGH, InitIn, InitOut, KERNEL_MINOR_VERSION,
+    KERNEL_VERSION, OLDEST_MINOR_VERSION,
+};
+use crate::wire::{Operation, Request};
+
+/// The kernel sends INIT by itself right after mount(2); without an answer by then something is very wrong.
+const INIT_SECONDS: i64 = 10;
+
+/// Answers INIT and decides how mappings are backed.
+pub(super) fn start(
+    channel: &Arc<Channel>,
+    choice: MappingChoice,
+    degraded: &mut Vec<String>,
+) -> Result<MappingKind, Error> {
+    let mut buffer = RequestBuffer::new();
+    let len = wait_for_init(channel, &mut buffer)?;
+    let request = Request::parse(buffer.bytes(len)).map_err(|e| Error::Handshake(e.to_string()))?;
+    let Operation::Init(init, flags2) = request.operation else {
+        return Err(Error::Handshake(format!("expected INIT, got {:?}", request.operation)));
+    };
+    let want_passthrough = choice != MappingChoice::Only(MappingKind::NotifyStore);
+    let (out, passthrough) = negotiate(&init, flags2, want_passthrough)?;
+    channel
+        .send(ReplyBuffer::default().body(request.header.unique, &out))
+        .map_err(Error::io("cannot answer INIT"))?;
+    let lacking = if passthrough {
+        Passthrough::new(channel).err().map(|error| format!("a backing file is refused: {error}"))
+    } else {
+        Some("the kernel does not offer it (Linux 6.9 does)".to_owned())
+    };
+    match (choice, lacking) {
+        (MappingChoice::Only(MappingKind::NotifyStore), _) => Ok(MappingKind::NotifyStore),
+        (_, None) => Ok(MappingKind::Passthrough),
+        (MappingChoice::Only(MappingKind::Passthrough), Some(why)) => {
+            Err(Error::NoPassthrough(why))
+        }
+        (MappingChoice::Auto, Some(why)) => {
+            degraded.push(format!(
+                "no FUSE passthrough ({why}): receive buffers go through the page cache by notify-store, \
+                 one more copy each, and cannot be mapped shared"
+            ));
+            Ok(MappingKind::NotifyStore)
+        }
+    }
+}
+
+fn wait_for_init(channel: &Channel, buffer: &mut RequestBuffer) -> Result<usize, Error> {
+    let wait = Timespec { tv_sec: INIT_SECONDS, tv_nsec: 0 };
+    let mut fds = [PollFd::new(channel, PollFlags::IN)];
+    rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&wait)))
+        .map_err(Error::io("cannot wait for INIT"))?;
+    match channel.read(buffer).map_err(Error::io("cannot read INIT"))? {
+        Incoming::Request(len) => Ok(len),
+        Incoming::Nothing => Err(Error::Handshake(format!("no INIT within {INIT_SECONDS} s"))),
+        Incoming::Closed => Err(Error::Handshake("unmounted before INIT".into())),
+    }
+}
+
+/// The reply to INIT, and whether passthrough is on.
+fn negotiate(init: &InitIn, flags2: u32, want_passthrough: bool) -> Result<(InitOut, bool), Error> {
+    if init.major != KERNEL_VERSION || init.minor < OLDEST_MINOR_VERSION {
+        return Err(Error::TooOld { major: init.major, minor: init.minor });
+    }
+    let offered = u64::from(init.flags) | u64::from(flags2) << 32;
+    let mut wanted = INIT_PARALLEL_DIROPS | INIT_EXT;
+    if want_passthrough {
+        wanted |= INIT_PASSTHROUGH;
+    }
+    let agreed = offered & wanted;
+    let passthrough = agreed & INIT_PASSTHROUGH != 0;
+    let out = InitOut {
+        major: KERNEL_VERSION,
+        minor: KERNEL_MINOR_VERSION.min(init.minor),
+        // Reading ahead would only lock more pages of a receive buffer for longer.
+        max_readahead: 0,
+        flags: agreed as u32,
+        flags2: (agreed >> 32) as u32,
+        max_background: 64,
+        congestion_threshold: 48,
+        // Writes are refused; the kernel's minimum.
+        max_write: 4096,
+        time_gran: 1,
+        // tmpfs below us, nothing below tmpfs.
+        max_stack_depth: u32::from(passthrough),
+        ..InitOut::default()
+    };
+    Ok((out, passthrough))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn init(minor: u32, flags: u64) -> (InitIn, u32) {
+        let init =
+            InitIn { major: 7, minor, max_readahead: 131_072, flags: (flags & 0xffff_ffff) as u32 };
+        (init, (flags >> 32) as u32)
+    }
+
+    #[test]
+    fn passthrough_is_agreed_on_where_it_is_offered_and_wanted() {
+        let (new, flags2) = init(45, INIT_EXT | INIT_PASSTHROUGH | INIT_PARALLEL_DIROPS | 1);
+        let (out, passthrough) = negotiate(&new, flags2, true).unwrap();
+        assert!(passthrough);
+        assert_eq!((out.minor, out.max_stack_depth, out.flags2), (40, 1, 1 << 5));
+        assert_eq!(u64::from(out.flags), INIT_EXT | INIT_PARALLEL_DIROPS, "nothing else");
+        let (out, passthrough) = negotiate(&new, flags2, false).unwrap();
+        assert!(!passthrough);
+        assert_eq!((out.max_stack_depth, out.flags2), (0, 0));
+    }
+
+    #[test]
+    fn an_older_kernel_gets_its_own_version_and_no_passthrough() {
+        let (old, flags2) = init(31, INIT_PARALLEL_DIROPS);
+        let (out, passthrough) = negotiate(&old, flags2, true).unwrap();
+        assert_eq!((out.minor, passthrough), (31, false));
+    }
+
+    #[test]
+    fn a_kernel_that_is_too_old_is_named() {
+        let (old, flags2) = init(30, 0);
+        let error = negotiate(&old, flags2, true).unwrap_err();
+        assert!(error.to_string().contains("7.30"), "{error}");
+    }
+}

@@ -1,0 +1,160 @@
+//! The ioctls of a device and of `binder-control`.
+
+use std::io;
+
+use binder_driver::{Caller, Errno, WriteRead};
+use binder_uapi::ioctl::*;
+use binder_uapi::{
+    BinderNodeDebugInfo, BinderNodeInfoForRef, BinderVersion, BinderWriteRead, BinderfsDevice,
+    CURRENT_PROTOCOL_VERSION, FlatBinderObject,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::Server;
+use crate::host::OpenKey;
+use crate::tree::Place;
+use crate::wire::types::{IOCTL_COMPAT, IOCTL_DIR, InHeader, IoctlIn};
+
+/// Mode of an added device, as in binderfs: its creator gives it away.
+const ADDED_DEVICE_MODE: u32 = 0o600;
+
+/// The ioctl's argument, which the kernel has copied in; it is as long as its number says.
+fn argument<T: FromBytes>(data: &[u8]) -> Result<T, Errno> {
+    T::read_from_bytes(data).map_err(|_| Errno::EINVAL)
+}
+
+fn bytes(value: impl IntoBytes + zerocopy::Immutable) -> Vec<u8> {
+    value.as_bytes().to_vec()
+}
+
+impl Server {
+    pub(super) fn ioctl(
+        &mut self,
+        header: &InHeader,
+        ioctl: &IoctlIn,
+        data: &[u8],
+    ) -> io::Result<()> {
+        if ioctl.flags & IOCTL_DIR != 0 {
+            return self.send_error(header, libc::ENOTTY);
+        }
+        let key = OpenKey::from_fh(ioctl.fh);
+        if let Some(open) = self.host.opens.get(key) {
+            let caller = Caller { process: open.process, tid: header.pid, euid: header.uid };
+            return self.device_ioctl(header, key, caller, ioctl, data);
+        }
+        match self.tree.place(header.nodeid) {
+            Some(Place::Control) => match self.control_ioctl(ioctl, data) {
+                Ok(data) => self.channel.send(self.reply.ioctl(header.unique, 0, &data)),
+                Err(errno) => self.send_error(header, errno),
+            },
+            _ => self.send_error(header, libc::ENOTTY),
+        }
+    }
+
+    fn device_ioctl(
+        &mut self,
+        header: &InHeader,
+        key: OpenKey,
+        caller: Caller,
+        ioctl: &IoctlIn,
+        data: &[u8],
+    ) -> io::Result<()> {
+        if ioctl.flags & IOCTL_COMPAT != 0 {
+            // 32-bit processes speak protocol 7, with other structures.
+            tracing::warn!("thread {}: 32-bit clients are not supported, refusing", header.pid);
+            return self.send_error(header, libc::EINVAL);
+        }
+        if header.pid == 0 {
+            return self.send_error(header, libc::EPERM);
+        }
+        self.note_thread(key, header.pid);
+        if ioctl.cmd == BINDER_WRITE_READ {
+            return self.write_read(header, key, caller, data);
+        }
+        match self.small_ioctl(caller, ioctl.cmd, data) {
+            Ok(out) => self.channel.send(self.reply.ioctl(header.unique, 0, &out)),
+            Err(errno) => self.send_error(header, errno.code()),
+        }
+    }
+
+    fn write_read(
+        &mut self,
+        header: &InHeader,
+        key: OpenKey,
+        caller: Caller,
+        data: &[u8],
+    ) -> io::Result<()> {
+        let Ok(bwr) = argument::<BinderWriteRead>(data) else {
+            return self.send_error(header, libc::EINVAL);
+        };
+        let Some(open) = self.host.opens.get(key) else {
+            return self.send_error(header, libc::EBADF);
+        };
+        if open.threads.get(&caller.tid).is_some_and(Option::is_some) {
+            // A thread is in one call at a time; two at once would make us lose one of them.
+            return self.send_error(header, libc::EBUSY);
+        }
+        let nonblock = open.nonblock;
+        match self.driver.write_read(&mut self.host, caller, bwr, nonblock) {
+            WriteRead::Done { bwr, result } => self.finish(header.unique, &bwr, result),
+            WriteRead::Parked => {
+                self.park(key, caller.tid, header.unique);
+                Ok(())
+            }
+        }
+    }
+
+    /// All but BINDER_WRITE_READ: they answer at once, with data or an errno.
+    fn small_ioctl(&mut self, caller: Caller, cmd: u32, data: &[u8]) -> Result<Vec<u8>, Errno> {
+        let process = caller.process;
+        let done = |()| Vec::new();
+        match cmd {
+            BINDER_VERSION => {
+                Ok(bytes(BinderVersion { protocol_version: CURRENT_PROTOCOL_VERSION }))
+            }
+            BINDER_SET_MAX_THREADS => {
+                self.driver.set_max_threads(process, argument(data)?).map(done)
+            }
+            BINDER_SET_CONTEXT_MGR => self.driver.set_context_manager(caller, None).map(done),
+            BINDER_SET_CONTEXT_MGR_EXT => {
+                let object: FlatBinderObject = argument(data)?;
+                self.driver.set_context_manager(caller, Some(object)).map(done)
+            }
+            BINDER_THREAD_EXIT => {
+                self.driver.thread_exit(&mut self.host, process, caller.tid);
+                Ok(Vec::new())
+            }
+            BINDER_GET_NODE_DEBUG_INFO => {
+                let query: BinderNodeDebugInfo = argument(data)?;
+                self.driver.node_debug_info(process, query.ptr).map(bytes)
+            }
+            BINDER_GET_NODE_INFO_FOR_REF => {
+                let query: BinderNodeInfoForRef = argument(data)?;
+                self.driver.node_info_for_ref(process, query).map(bytes)
+            }
+            BINDER_ENABLE_ONEWAY_SPAM_DETECTION => {
+                let enable: u32 = argument(data)?;
+                self.driver.enable_oneway_spam_detection(process, enable != 0).map(done)
+            }
+            BINDER_GET_EXTENDED_ERROR => self.driver.extended_error(caller).map(bytes),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// `binder-control`; errno (positive) on failure.
+    fn control_ioctl(&mut self, ioctl: &IoctlIn, data: &[u8]) -> Result<Vec<u8>, i32> {
+        if ioctl.cmd != BINDER_CTL_ADD {
+            return Err(libc::EINVAL);
+        }
+        let mut device = BinderfsDevice::read_from_bytes(data).map_err(|_| libc::EINVAL)?;
+        let end = device.name.iter().position(|&byte| byte == 0).ok_or(libc::ENAMETOOLONG)?;
+        let name = std::str::from_utf8(&device.name[..end]).map_err(|_| libc::EINVAL)?;
+        self.tree.check_name(name)?;
+        let context = self.driver.add_context(name);
+        self.tree.add(name, context, ADDED_DEVICE_MODE);
+        tracing::info!("device {name} added");
+        // There is no device node, hence no numbers; clients open the file by its name.
+        (device.major, device.minor) = (0, 0);
+        Ok(bytes(device))
+    }
+}

@@ -1,0 +1,332 @@
+//! The event loop: one thread that owns the driver and everything around it.
+
+mod device;
+mod files;
+mod handshake;
+mod ioctl;
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use binder_driver::{Driver, snapshot::Snapshot};
+use rustix::event::epoll;
+use rustix::io::Errno;
+
+use crate::channel::{Channel, Incoming, RequestBuffer};
+use crate::error::Error;
+use crate::host::{ClientHost, OpenKey};
+use crate::mapping::{MappingChoice, MappingKind};
+use crate::mount::Mount;
+use crate::page_server::PageServer;
+use crate::thread_watch::{self, ThreadWatch};
+use crate::tree::Tree;
+use crate::wire::reply::ReplyBuffer;
+use crate::wire::{Operation, ParseError, Request, opcode};
+
+/// Requests served before other events have their turn.
+const REQUESTS_PER_TURN: usize = 64;
+/// Mode of the devices that the server starts with. On Android, init makes them world-accessible right after the
+/// mount; where no init knows of binder, that falls to us: every user's clients must get in. Devices added
+/// later start with 0600 as in binderfs, and whoever adds one gives it away.
+const DEVICE_MODE: u32 = 0o666;
+
+const FUSE: u64 = 0;
+const BACKLOG: u64 = 1;
+const THREAD_TIMER: u64 = 2;
+const EXTERNAL: u64 = 1 << 32;
+const THREAD: u64 = 2 << 32;
+const KIND: u64 = !0 << 32;
+
+/// What to serve.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to mount; made if it is missing.
+    pub mount: PathBuf,
+    /// Devices to start with.
+    pub devices: Vec<String>,
+    /// How receive buffers reach clients.
+    pub mapping: MappingChoice,
+}
+
+impl Config {
+    /// The three devices of Android, with the best mapping that there is.
+    pub fn new(mount: impl Into<PathBuf>) -> Self {
+        let devices = ["binder", "hwbinder", "vndbinder"].map(str::to_owned).to_vec();
+        Self { mount: mount.into(), devices, mapping: MappingChoice::Auto }
+    }
+}
+
+/// Why [`Server::next_event`] returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The external descriptor of this token is ready for reading.
+    External(u32),
+    /// The filesystem was unmounted, or its connection aborted, by somebody else. There is nothing left to serve.
+    Unmounted,
+}
+
+/// A mounted device filesystem with its driver. Dropping it unmounts; calls of clients that are still pending fail
+/// with `ECONNABORTED`, later ones with `ENOTCONN`.
+///
+/// The process that serves must never use the mount itself, not even to look at it.
+pub struct Server {
+    // Fields are dropped in this order: the name disappears, then what clients hold, then (with its last user) the
+    // connection.
+    mount: Mount,
+    driver: Driver,
+    host: ClientHost,
+    tree: Tree,
+    threads: ThreadWatch,
+    pages: Arc<PageServer>,
+    mapping: MappingKind,
+    degraded: Vec<String>,
+    own_namespace: u64,
+    /// Parked requests by their unique id.
+    parked: HashMap<u64, (OpenKey, u32)>,
+    reply: ReplyBuffer,
+    buffer: Option<RequestBuffer>,
+    externals: Vec<u32>,
+    closed: bool,
+    epoll: OwnedFd,
+    channel: Arc<Channel>,
+}
+
+impl Server {
+    /// Mounts and gets ready; nothing is served before [`next_event`](Self::next_event).
+    pub fn new(config: &Config) -> Result<Self, Error> {
+        thread_watch::raise_file_limit();
+        let channel = Arc::new(Channel::open()?);
+        let mount = Mount::new(&config.mount, &channel)?;
+        let mut degraded = Vec::new();
+        let mapping = handshake::start(&channel, config.mapping, &mut degraded)?;
+        let pages = Arc::new(PageServer::new(Arc::clone(&channel))?);
+        let threads = ThreadWatch::new().map_err(Error::io("cannot make a timer"))?;
+        if !threads.is_immediate() {
+            degraded.push(
+                "no thread pidfds (Linux 6.9 has them): the exit of a client's thread is seen up to a second late"
+                    .into(),
+            );
+        }
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(Error::io("cannot make an epoll instance"))?;
+        let created = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs());
+        let host = ClientHost::new(Arc::clone(&pages), mount.device());
+        let mut server = Self {
+            mount,
+            driver: Driver::new(),
+            host,
+            tree: Tree::new(created),
+            threads,
+            pages,
+            mapping,
+            degraded,
+            own_namespace: crate::pid_view::own_namespace(),
+            parked: HashMap::new(),
+            reply: ReplyBuffer::default(),
+            buffer: Some(RequestBuffer::new()),
+            externals: Vec::new(),
+            closed: false,
+            epoll,
+            channel,
+        };
+        server.watch(server.channel.as_fd(), FUSE)?;
+        server.watch(server.pages.signal(), BACKLOG)?;
+        server.watch(server.threads.timer(), THREAD_TIMER)?;
+        for name in &config.devices {
+            server.add_first_device(name)?;
+        }
+        for sentence in &server.degraded {
+            tracing::warn!("{sentence}");
+        }
+        Ok(server)
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> Result<(), Error> {
+        let data = epoll::EventData::new_u64(token);
+        epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)
+            .map_err(Error::io("cannot watch a descriptor"))
+    }
+
+    fn add_first_device(&mut self, name: &str) -> Result<(), Error> {
+        self.tree.check_name(name).map_err(|errno| Error::DeviceName {
+            name: name.to_owned(),
+            reason: match errno {
+                libc::EEXIST => "it is taken",
+                libc::ENAMETOOLONG => "longer than 255 bytes",
+                libc::ENOSPC => "too many devices",
+                _ => "not a file name",
+            },
+        })?;
+        let context = self.driver.add_context(name);
+        self.tree.add(name, context, DEVICE_MODE);
+        Ok(())
+    }
+
+    /// Watches one more descriptor for reading; [`next_event`](Self::next_event) returns its token whenever
+    /// it is ready. It must stay open as long as the server lives.
+    pub fn add_external(&mut self, fd: BorrowedFd<'_>, token: u32) -> Result<(), Error> {
+        self.watch(fd, EXTERNAL | u64::from(token))
+    }
+
+    /// Serves clients until something happens that is the caller's affair.
+    pub fn next_event(&mut self) -> Result<Event, Error> {
+        loop {
+            if let Some(token) = self.externals.pop() {
+                return Ok(Event::External(token));
+            }
+            if self.closed {
+                return Ok(Event::Unmounted);
+            }
+            self.turn()?;
+        }
+    }
+
+    /// Waits for events and serves them. Exits of threads come before requests, because a request may come from a
+    /// new thread with the number of one that has left.
+    fn turn(&mut self) -> Result<(), Error> {
+        let mut events = [MaybeUninit::uninit(); 64];
+        let ready = match epoll::wait(&self.epoll, &mut events, None) {
+            Ok((ready, _)) => ready,
+            Err(Errno::INTR) => return Ok(()),
+            Err(errno) => return Err(Error::io("cannot wait for events")(errno)),
+        };
+        let mut requests = false;
+        for event in ready.iter() {
+            let token = event.data.u64();
+            match (token & KIND, token) {
+                (THREAD, _) => {
+                    let exit = self.threads.exited(token as u32);
+                    exit.into_iter().for_each(|exit| self.thread_gone(exit));
+                }
+                (EXTERNAL, _) => self.externals.push(token as u32),
+                (_, THREAD_TIMER) => {
+                    self.threads.check().into_iter().for_each(|exit| self.thread_gone(exit));
+                }
+                (_, BACKLOG) => self.serve_backlog()?,
+                _ => requests = true,
+            }
+        }
+        if requests { self.serve_requests() } else { Ok(()) }
+    }
+
+    /// Requests that the page server took in our place.
+    fn serve_backlog(&mut self) -> Result<(), Error> {
+        while let Some(words) = self.pages.take() {
+            let bytes = zerocopy::IntoBytes::as_bytes(&words[..]);
+            let len = bytes.first_chunk().map_or(0, |len| u32::from_le_bytes(*len) as usize);
+            self.serve(&bytes[..len.min(bytes.len())])?;
+        }
+        Ok(())
+    }
+
+    fn serve_requests(&mut self) -> Result<(), Error> {
+        let Some(mut buffer) = self.buffer.take() else { return Ok(()) };
+        let mut result = Ok(());
+        for _ in 0..REQUESTS_PER_TURN {
+            match self.channel.read(&mut buffer) {
+                Ok(Incoming::Request(len)) => result = self.serve(buffer.bytes(len)),
+                Ok(Incoming::Nothing) => break,
+                Ok(Incoming::Closed) => self.closed = true,
+                Err(error) => result = Err(Error::io("cannot read requests")(error)),
+            }
+            if result.is_err() || self.closed {
+                break;
+            }
+        }
+        self.buffer = Some(buffer);
+        result
+    }
+
+    fn serve(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let sent = match Request::parse(bytes) {
+            Ok(request) => self.dispatch(&request),
+            Err(error @ ParseError::Body { unique, .. }) => {
+                tracing::warn!("{error}, refusing it");
+                self.channel.send(self.reply.error(unique, libc::EINVAL))
+            }
+            Err(error @ ParseError::Short { .. }) => {
+                tracing::warn!("{error}, ignoring it");
+                Ok(())
+            }
+        };
+        sent.map_err(Error::io("cannot answer a request"))?;
+        self.serve_wakes().map_err(Error::io("cannot answer a parked request"))
+    }
+
+    fn dispatch(&mut self, request: &Request<'_>) -> std::io::Result<()> {
+        let header = &request.header;
+        match &request.operation {
+            Operation::Ioctl(ioctl, data) => self.ioctl(header, ioctl, data),
+            Operation::Poll(poll) => self.poll(header, poll),
+            Operation::Interrupt { unique } => self.interrupt(header, *unique),
+            Operation::Read(_) => self.pages.answer_read(&mut self.reply, request),
+            Operation::Lookup { name } => self.lookup(header, name),
+            Operation::Forget { nlookup } => {
+                self.tree.forget(header.nodeid, *nlookup);
+                Ok(())
+            }
+            Operation::BatchForget(list) => {
+                list.iter().for_each(|one| self.tree.forget(one.nodeid, one.nlookup));
+                Ok(())
+            }
+            Operation::Getattr => self.send_attr(header),
+            Operation::Setattr(change) => self.setattr(header, change),
+            Operation::Open(open) => self.open(header, open),
+            Operation::Flush(flush) => self.flush(header, flush.fh),
+            Operation::Release(release) => self.release(header, release.fh),
+            Operation::Opendir => self.opendir(header),
+            Operation::Readdir(read) => self.readdir(header, read),
+            Operation::Unlink { name } => self.unlink(header, name),
+            Operation::Statfs => self.statfs(header),
+            Operation::Releasedir => self.send_ok(header),
+            Operation::Write => self.send_error(header, libc::EINVAL),
+            Operation::Destroy => {
+                self.closed = true;
+                self.send_ok(header)
+            }
+            Operation::Init(..) => self.send_error(header, libc::EIO),
+            Operation::Other => {
+                tracing::debug!("{} is not served", opcode::name(header.opcode));
+                self.send_error(header, opcode::refusal(header.opcode))
+            }
+        }
+    }
+
+    /// Where it is mounted, absolute.
+    pub fn mount_point(&self) -> &Path {
+        self.mount.path()
+    }
+
+    /// How receive buffers reach clients here.
+    pub fn mapping(&self) -> MappingKind {
+        self.mapping
+    }
+
+    /// What does not work here and what is lost by it, a sentence each; each was logged at the start.
+    pub fn degraded(&self) -> &[String] {
+        &self.degraded
+    }
+
+    /// Devices that have a name.
+    pub fn device_count(&self) -> usize {
+        self.tree.device_count()
+    }
+
+    /// Opens of all devices.
+    pub fn open_count(&self) -> usize {
+        self.host.opens.len()
+    }
+
+    /// Transactions delivered since the start.
+    pub fn transactions(&self) -> u64 {
+        self.host.transactions
+    }
+
+    /// Everything that the driver holds.
+    pub fn snapshot(&self) -> Snapshot {
+        self.driver.snapshot()
+    }
+}

@@ -1,0 +1,16 @@
+//! The FUSE wire format: numbers, structures, parsing and encoding. No I/O.
+//!
+//! Only what a binder device needs is here; names and numbers are those of `linux/fuse.h`
+//! (protocol 7.31 and later, little endian hosts).
+//!
+//! * [`opcode`]: request numbers, and what becomes of those that we do not serve;
+//! * [`types`]: the structures;
+//! * [`request`]: bytes off `/dev/fuse` to an [`Operation`];
+//! * [`reply`]: replies and notifications to bytes.
+
+pub mod opcode;
+pub mod reply;
+pub mod request;
+pub mod types;
+
+pub use request::{Operation, ParseError, Request};

@@ -1,0 +1,105 @@
+//! What the control socket answers.
+
+use binder_driver::snapshot::{
+    BufferSnapshot, ContextSnapshot, HandleSnapshot, NodeSnapshot, ProcessSnapshot, ThreadSnapshot,
+};
+use binder_fuse::Server;
+use control::Peer;
+use control::binderd::{Buffers, Device, Handle, Node, Process, Reply, Request, Status, Thread};
+
+/// Answers one request. Anybody may see the status; what clients have open is root's to know.
+pub fn answer(server: &Server, peer: Peer, request: Result<Request, String>) -> Reply {
+    match request {
+        Ok(Request::Status) => Reply::Status(status(server)),
+        Ok(Request::Ls) if peer.is_root() => {
+            Reply::Ls { devices: server.snapshot().contexts.into_iter().map(device).collect() }
+        }
+        Ok(Request::Ls) => Reply::Error {
+            message: format!("uid {} may not list what is open: only root may", peer.uid),
+        },
+        Err(complaint) => {
+            Reply::Error { message: format!("cannot understand the request: {complaint}") }
+        }
+    }
+}
+
+fn status(server: &Server) -> Status {
+    Status {
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        mount: server.mount_point().display().to_string(),
+        mapping: server.mapping().name().into(),
+        devices: count(server.device_count()),
+        processes: count(server.open_count()),
+        transactions: server.transactions(),
+        degraded: server.degraded().to_vec(),
+    }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn device(context: ContextSnapshot) -> Device {
+    Device {
+        name: context.name,
+        manager: context.manager_pid,
+        processes: context.processes.into_iter().map(process).collect(),
+    }
+}
+
+fn process(process: ProcessSnapshot) -> Process {
+    let comm = std::fs::read_to_string(format!("/proc/{}/comm", process.pid)).ok();
+    Process {
+        pid: process.pid,
+        euid: process.euid,
+        comm: comm.map(|comm| comm.trim_end().to_owned()),
+        threads: process.threads.into_iter().map(thread).collect(),
+        nodes: process.nodes.into_iter().map(node).collect(),
+        handles: process.handles.into_iter().map(handle).collect(),
+        buffers: process.buffers.map_or_else(no_buffers, buffers),
+        queued: count(process.queued_work),
+    }
+}
+
+fn thread(thread: ThreadSnapshot) -> Thread {
+    Thread {
+        tid: thread.tid,
+        looper: thread.looper,
+        waiting: thread.waiting,
+        stack: count(thread.stack_depth),
+    }
+}
+
+fn node(node: NodeSnapshot) -> Node {
+    Node {
+        ptr: node.ptr,
+        cookie: node.cookie,
+        strong: node.strong.0,
+        weak: node.weak,
+        handles: node.refs,
+    }
+}
+
+fn handle(handle: HandleSnapshot) -> Handle {
+    Handle {
+        handle: handle.handle,
+        strong: handle.strong,
+        weak: handle.weak,
+        owner: handle.owner_pid,
+        death: handle.death,
+    }
+}
+
+fn buffers(buffers: BufferSnapshot) -> Buffers {
+    Buffers {
+        mapped_bytes: buffers.size,
+        count: count(buffers.live),
+        bytes: buffers.used,
+        async_free_bytes: buffers.free_async,
+    }
+}
+
+fn no_buffers() -> Buffers {
+    Buffers { mapped_bytes: 0, count: 0, bytes: 0, async_free_bytes: 0 }
+}
