@@ -7,11 +7,14 @@
 //! a hard limit, because nothing else is as early.
 
 pub mod error;
+pub mod notifier;
 pub mod process;
+mod text;
 pub mod watch;
 
 pub use error::NotifierError;
 pub use error::ReadError;
+pub use notifier::Notifier;
 pub use watch::ArmedVictim;
 pub use watch::Backend;
 pub use watch::Event;

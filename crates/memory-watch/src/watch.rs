@@ -254,7 +254,8 @@ pub trait Watch: Send {
     /// Hands over what happened since the last call; never blocks.
     fn drain(&mut self, f: &mut dyn FnMut(Event));
 
-    /// All processes with an address space, kernel threads left out; clears `out` first.
+    /// All processes with an address space, ordered by tgid; clears `out` first. Kernel threads are
+    /// left out, and (by some kernels' task iterator) pid 1, which must not be killed anyway.
     fn processes(&self, out: &mut Vec<ProcessSample>) -> Result<(), NotifierError>;
 
     /// Corrects all accounts by a scan that trusts nothing.

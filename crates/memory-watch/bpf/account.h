@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 OR BSD-2-Clause OR GPL-2.0-only */
+/* The life of an account: first sight, changes, a new owner, the end. */
+#pragma once
+
+#include "crossing.h"
+#include "resident.h"
+
+#define OWNER(uid, slot) ((u64)(uid) << 32 | (slot))
+
+/* Takes an account off its user. Whoever exchanges a member for 0 subtracts it: never twice. */
+static __always_inline void forget(struct account *account, u64 mm)
+{
+	struct slot *slot = slot_at((u32)LOAD(account->owner));
+	s64 rest = 0;
+
+	for (u32 m = MM_ANON; m < MM_MEMBERS; m++)
+		rest += __sync_lock_test_and_set(&account->pages[m], 0);
+	bpf_map_delete_elem(&accounts, &mm);
+	if (!slot)
+		return;
+	if (rest)
+		__sync_fetch_and_sub(&slot->pages, rest);
+	if (LOAD(slot->victim_mm) == mm) {
+		slot->victim_mm = 0;
+		slot->dying_pages = 0;
+	}
+	if (LOAD(slot->largest_mm) == mm) {
+		slot->largest_mm = 0;
+		slot->largest_pages = 0;
+	}
+}
+
+/* Records a member's true value; returns by how much it changed. Not inlined: see exact_count. */
+static __noinline s64 set_exact(struct account *account, struct mm_struct *mm, u32 member)
+{
+	s64 batched = batched_count(mm, member);
+	s64 now = exact_from(mm, member, batched);
+
+	account->seen[member] = batched;
+	if (LOAD(account->pages[member]) == now)
+		return 0;
+	return now - __sync_lock_test_and_set(&account->pages[member], now);
+}
+
+/* Charges an mm not seen before, all members at once. False: its user has no limit, or no room. */
+static __always_inline bool first_sight(struct mm_struct *mm, u32 uid, u32 tgid, struct cause *cause)
+{
+	struct account fresh = {};
+	struct slot *slot;
+	u32 *index = bpf_map_lookup_elem(&slot_of_uid, &uid);
+	u64 key = (u64)mm;
+	long failed;
+
+	if (!index)
+		return false;
+	slot = slot_at(*index);
+	if (!slot)
+		return false;
+	fresh.owner = OWNER(uid, *index);
+	fresh.tgid = tgid;
+	for (u32 m = 0; m < MM_MEMBERS; m++)
+		set_exact(&fresh, mm, m);
+	failed = bpf_map_update_elem(&accounts, &key, &fresh, BPF_NOEXIST);
+	if (failed) {
+		if (failed != -EEXIST)
+			__sync_fetch_and_add(&slot->lost, 1);
+		return false;
+	}
+	cause->mm_pages = charged(&fresh);
+	settle(slot, cause, cause->mm_pages);
+	return true;
+}
+
+/* The mm's task has changed its uid: the charge follows. False: nothing left to account. */
+static __always_inline bool change_owner(struct account *account, u32 uid, struct cause *cause)
+{
+	u64 old = LOAD(account->owner);
+	u32 *index = bpf_map_lookup_elem(&slot_of_uid, &uid);
+	struct slot *from, *to;
+
+	if (!index) {
+		forget(account, cause->mm);
+		return false;
+	}
+	if (__sync_val_compare_and_swap(&account->owner, old, OWNER(uid, *index)) != old)
+		return true;
+	cause->mm_pages = charged(account);
+	from = slot_at((u32)old);
+	if (from) {
+		__sync_fetch_and_sub(&from->pages, cause->mm_pages);
+		if (LOAD(from->victim_mm) == cause->mm) {
+			from->victim_mm = 0;
+			from->dying_pages = 0;
+		}
+	}
+	to = slot_at(*index);
+	if (to)
+		settle(to, cause, cause->mm_pages);
+	return true;
+}
+
+/* Follows the batched part only; cheap, and right again at the next exact look. */
+static __always_inline s64 follow_batches(struct account *account, s64 batched, u32 member)
+{
+	s64 moved = batched - __sync_lock_test_and_set(&account->seen[member], batched);
+
+	__sync_fetch_and_add(&account->pages[member], moved);
+	return moved;
+}

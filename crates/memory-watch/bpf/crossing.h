@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 OR BSD-2-Clause OR GPL-2.0-only */
+/* What happens when a user's account meets its limits. */
+#pragma once
+
+#include "maps.h"
+
+#define OOM_SCORE_ADJ_MIN (-1000)
+
+/* Who made an account change. */
+struct cause {
+	u64 mm;           /* whose memory changed */
+	s64 mm_pages;     /* what that mm is charged now */
+	bool own;         /* the current task did it to its own mm */
+	bool may_kill;    /* false while a scan corrects accounts */
+};
+
+struct kill {
+	u32 by;
+	u32 tgid;
+	u64 start_ns;
+	u64 mm;
+	s64 pages;
+};
+
+static __always_inline bool tell(struct slot *slot, u32 kind, s64 pages, struct kill *kill, bool stale)
+{
+	struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+
+	if (!event) {
+		__sync_fetch_and_add(&slot->lost, 1);
+		return false;
+	}
+	event->kind = kind;
+	event->uid = slot->uid;
+	event->pages = pages;
+	event->time_ns = bpf_ktime_get_ns();
+	event->killed_by = kill ? kill->by : KILLED_NONE;
+	event->killed_tgid = kill ? kill->tgid : 0;
+	event->killed_start_ns = kill ? kill->start_ns : 0;
+	event->killed_pages = kill ? kill->pages : 0;
+	event->stale = stale;
+	event->unused = 0;
+	bpf_ringbuf_submit(event, BPF_RB_FORCE_WAKEUP);
+	return true;
+}
+
+struct search {
+	u64 mm;
+	s64 pages;
+	u32 uid;
+	u32 unused;
+};
+
+static long look_for_larger(void *map, u64 *mm, struct account *account, struct search *search)
+{
+	s64 pages;
+
+	if ((u32)(LOAD(account->owner) >> 32) != search->uid)
+		return 0;
+	pages = charged(account);
+	if (pages > search->pages) {
+		search->pages = pages;
+		search->mm = *mm;
+	}
+	return 0;
+}
+
+/*
+ * Is this mm the user's largest? The last answer is kept; all accounts are looked at only when it no
+ * longer holds (the largest shrank, died, or was overtaken), never once an event.
+ */
+static __always_inline bool is_largest(struct slot *slot, u64 mm, s64 pages)
+{
+	struct search search = { .mm = mm, .pages = pages, .uid = slot->uid };
+
+	if (LOAD(slot->largest_mm) == mm) {
+		if (pages >= LOAD(slot->largest_pages))
+			return true;
+	} else if (pages <= LOAD(slot->largest_pages)) {
+		return false;
+	}
+	bpf_for_each_map_elem(&accounts, look_for_larger, &search, 0);
+	slot->largest_mm = search.mm;
+	slot->largest_pages = search.pages;
+	return search.mm == mm;
+}
+
+static __always_inline bool is_armed_task(struct task_struct *task, u32 uid, struct armed *victim)
+{
+	return task->tgid == (s32)victim->tgid &&
+	       task->group_leader->start_boottime == victim->start_ns &&
+	       task->real_cred->uid.val == uid;
+}
+
+/* Kills the current task's process. */
+static __always_inline long kill_current(struct task_struct *current, u32 by, struct kill *kill)
+{
+	kill->by = by;
+	kill->tgid = current->tgid;
+	kill->start_ns = current->group_leader->start_boottime;
+	kill->mm = (u64)current->mm;
+	return bpf_send_signal(SIGKILL);
+}
+
+enum { OTHER_CANNOT = 0, OTHER_STALE = 1, OTHER_KILLED = 2, OTHER_REFUSED = 3 };
+
+/* Kills the armed victim while another task is running, where the kernel can (6.13 and later). */
+static __always_inline int kill_other(u32 uid, struct armed *victim, struct kill *kill)
+{
+	struct task_struct *task;
+	int result = OTHER_STALE;
+
+	if (!bpf_ksym_exists(bpf_send_signal_task) || !bpf_ksym_exists(bpf_task_from_pid))
+		return OTHER_CANNOT;
+	task = bpf_task_from_pid(victim->tgid);
+	if (!task)
+		return OTHER_STALE;
+	if (is_armed_task(task, uid, victim)) {
+		kill->by = KILLED_ARMED_OTHER;
+		kill->tgid = victim->tgid;
+		kill->start_ns = victim->start_ns;
+		kill->mm = (u64)task->mm;
+		result = bpf_send_signal_task(task, SIGKILL, PIDTYPE_TGID, 0) ? OTHER_REFUSED :
+										 OTHER_KILLED;
+	}
+	bpf_task_release(task);
+	return result;
+}
+
+static __always_inline bool may_die_unarmed(struct task_struct *current, struct slot *slot,
+					    struct cause *cause)
+{
+	return cause->own && !LOAD(slot->spare_unarmed) &&
+	       current->signal->oom_score_adj != OOM_SCORE_ADJ_MIN &&
+	       is_largest(slot, cause->mm, cause->mm_pages);
+}
+
+/*
+ * The account is above the hard limit. One victim a user at a time: whoever takes the latch may kill;
+ * only the daemon gives it back. A failed signal gives it back too, and the next event tries again.
+ *
+ * Armed: only the armed process, recognised by tgid, start time and uid, whatever task is running.
+ * Nobody armed (or what was armed is gone): the current task, if it grew its own memory and is the
+ * user's largest process. A change made from outside (fork, exec, reclaim) never kills unarmed.
+ */
+static __always_inline void hard_crossing(struct slot *slot, struct cause *cause, s64 live)
+{
+	struct task_struct *current = bpf_get_current_task_btf();
+	struct kill kill = {};
+	struct account *account;
+	bool stale = false, killed = false;
+	u32 armed_index;
+
+	if (LOAD(slot->latch) || __sync_val_compare_and_swap(&slot->latch, 0, 1) != 0)
+		return;
+	armed_index = LOAD(slot->armed_index);
+	if (!cause->may_kill) {
+		armed_index = 0;
+	} else if (armed_index == 1 || armed_index == 2) {
+		struct armed victim = slot->armed[armed_index - 1];
+
+		if (is_armed_task(current, slot->uid, &victim)) {
+			killed = !kill_current(current, KILLED_ARMED_SELF, &kill);
+		} else {
+			int result = kill_other(slot->uid, &victim, &kill);
+
+			killed = result == OTHER_KILLED;
+			stale = result == OTHER_STALE;
+		}
+	}
+	if (cause->may_kill && (!armed_index || stale) && may_die_unarmed(current, slot, cause))
+		killed = !kill_current(current, KILLED_UNARMED_SELF, &kill);
+	if (!killed) {
+		slot->latch = 0;
+		if (!LOAD(slot->told) && !__sync_val_compare_and_swap(&slot->told, 0, 1)) {
+			__sync_fetch_and_add(&slot->hard_crossings, 1);
+			if (!tell(slot, EVENT_HARD_CROSSED, live, NULL, stale))
+				slot->told = 0;
+		}
+		return;
+	}
+	account = account_of(kill.mm);
+	kill.pages = account ? charged(account) : 0;
+	slot->victim_mm = account ? kill.mm : 0;
+	slot->dying_pages = kill.pages;
+	__sync_fetch_and_add(&slot->kills, 1);
+	__sync_fetch_and_add(&slot->hard_crossings, 1);
+	tell(slot, EVENT_HARD_CROSSED, live, &kill, stale);
+}
+
+/* Applies a change to the user's sum and looks at the limits. */
+static __always_inline void settle(struct slot *slot, struct cause *cause, s64 delta)
+{
+	s64 pages = __sync_fetch_and_add(&slot->pages, delta) + delta, live;
+
+	slot->events++;
+	if (pages > slot->peak_pages)
+		slot->peak_pages = pages;
+	if (LOAD(slot->victim_mm) == cause->mm)
+		slot->dying_pages = cause->mm_pages;
+	live = pages - LOAD(slot->dying_pages);
+
+	if (live >= (s64)LOAD(slot->soft_pages)) {
+		if (LOAD(slot->zone) == ZONE_FAR &&
+		    __sync_val_compare_and_swap(&slot->zone, ZONE_FAR, ZONE_NEAR) == ZONE_FAR) {
+			__sync_fetch_and_add(&slot->soft_crossings, 1);
+			if (!tell(slot, EVENT_SOFT_CROSSED, live, NULL, false))
+				slot->zone = ZONE_FAR;
+		}
+	} else if (live < (s64)LOAD(slot->clear_pages)) {
+		if (LOAD(slot->zone) == ZONE_NEAR &&
+		    __sync_val_compare_and_swap(&slot->zone, ZONE_NEAR, ZONE_FAR) == ZONE_NEAR) {
+			slot->told = 0;
+			slot->largest_mm = 0;
+			slot->largest_pages = 0;
+			tell(slot, EVENT_SOFT_CLEARED, live, NULL, false);
+		}
+	}
+	if (live > (s64)LOAD(slot->hard_pages)) {
+		if (delta > 0 || !cause->may_kill)
+			hard_crossing(slot, cause, live);
+	} else if (LOAD(slot->told) && live < (s64)(slot->hard_pages - slot->hard_pages / 64)) {
+		slot->told = 0;
+	}
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 OR BSD-2-Clause OR GPL-2.0-only */
+#pragma once
+
+#include "kernel.h"
+#include "shared.h"
+
+/* Accounts, by address of the mm. Preallocated: an insertion under memory pressure must not fail. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_ACCOUNTS);
+	__type(key, u64);
+	__type(value, struct account);
+} accounts SEC(".maps");
+
+/* Limited users: uid to index of its slot. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_SLOTS);
+	__type(key, u32);
+	__type(value, u32);
+} slot_of_uid SEC(".maps");
+
+/* Mapped by the daemon, which reads usage and writes limits and victims without a system call. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, MAX_SLOTS);
+	__type(key, u32);
+	__type(value, struct slot);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct scan);
+} scans SEC(".maps");
+
+/* Crossings are rare (hysteresis, told-once, latch), so 16 pages hold a thousand of them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 64 * 1024);
+} events SEC(".maps");
+
+#define LOAD(x) (*(volatile typeof(x) *)&(x))
+
+static __always_inline struct slot *slot_at(u32 index)
+{
+	return bpf_map_lookup_elem(&slots, &index);
+}
+
+static __always_inline struct account *account_of(u64 mm)
+{
+	return bpf_map_lookup_elem(&accounts, &mm);
+}
+
+static __always_inline s64 charged(struct account *account)
+{
+	return LOAD(account->pages[MM_ANON]) + LOAD(account->pages[MM_SWAP]) +
+	       LOAD(account->pages[MM_SHMEM]);
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-2-Clause OR GPL-2.0-only
+/*
+ * Keeps one account per address space of each limited user, and one sum per user, by listening to the
+ * kernel's own resident-set counters. A change looks at one account and one user, never at a list.
+ * Levels are absolute, so a missed event heals with the next; fork, exec and exit need no hooks:
+ * they arrive as changes made to an mm from outside.
+ */
+#include "account.h"
+
+/* An mm changed that is not the current task's: its owner's uid, if it (still) has one. */
+static __always_inline bool uid_of_owner(struct mm_struct *mm, u32 *uid)
+{
+	struct task_struct *owner;
+
+	if (!bpf_core_field_exists(mm->owner))
+		return false;
+	owner = mm->owner;
+	if (!owner)
+		return false;
+	*uid = owner->real_cred->uid.val;
+	return true;
+}
+
+SEC("tp_btf/rss_stat")
+int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
+{
+	struct task_struct *current = bpf_get_current_task_btf();
+	struct cause cause = { .mm = (u64)mm, .may_kill = true };
+	struct account *account;
+	struct slot *slot;
+	u32 uid, member = changed;
+	s64 batched, delta;
+
+	if (member >= MM_MEMBERS)
+		return 0;
+	/* Known already; said again in a way that clang keeps and the verifier understands. */
+	barrier_var(member);
+	member &= MM_MEMBERS - 1;
+	cause.own = (u64)current->mm == cause.mm && !(current->flags & PF_KTHREAD);
+	account = account_of(cause.mm);
+	if (cause.own)
+		uid = current->real_cred->uid.val;
+	else if (!uid_of_owner(mm, &uid)) {
+		if (!account)
+			return 0;
+		uid = account->owner >> 32;
+	}
+	if (!account) {
+		if (cause.own || mm->mm_users.counter > 0)
+			first_sight(mm, uid, cause.own ? current->tgid : 0, &cause);
+		return 0;
+	}
+	if ((u32)(account->owner >> 32) != uid && !change_owner(account, uid, &cause))
+		return 0;
+	slot = slot_at((u32)account->owner);
+	if (!slot)
+		return 0;
+
+	batched = batched_count(mm, member);
+	if (cause.own && LOAD(slot->zone) == ZONE_FAR) {
+		if (batched == LOAD(account->seen[member]))
+			return 0;
+		delta = follow_batches(account, batched, member);
+	} else {
+		delta = set_exact(account, mm, member);
+	}
+	if (cause.own && account->tgid != current->tgid)
+		account->tgid = current->tgid; /* during fork the owner still has its parent's */
+	if (member != MM_FILE && delta) {
+		cause.mm_pages = charged(account);
+		settle(slot, &cause, delta);
+	}
+	/* exit_mmap drives the counters to 0 after the last user is gone: the account's end. */
+	if (!cause.own && mm->mm_users.counter == 0 && charged(account) == 0)
+		forget(account, cause.mm);
+	return 0;
+}
+
+/*
+ * Of a process whose leader has exited while other threads live on, one of those speaks for it (the
+ * reader drops doubles).
+ */
+static __always_inline struct mm_struct *mm_to_report(struct task_struct *task)
+{
+	if (task->flags & PF_KTHREAD)
+		return NULL;
+	if (task->pid != task->tgid && task->group_leader->mm)
+		return NULL;
+	return task->mm;
+}
+
+SEC("iter/task")
+int snapshot(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task, *leader;
+	struct sample sample = {};
+	struct mm_struct *mm;
+
+	if (!task)
+		return 0;
+	mm = mm_to_report(task);
+	if (!mm)
+		return 0;
+	leader = task->group_leader;
+	sample.mm = (u64)mm;
+	sample.start_ns = leader->start_boottime;
+	for (u32 m = 0; m < MM_MEMBERS; m++)
+		sample.pages[m] = exact_count(mm, m);
+	sample.tgid = task->tgid;
+	sample.parent_tgid = leader->real_parent->tgid;
+	sample.uid = task->real_cred->uid.val;
+	sample.oom_score_adj = task->signal->oom_score_adj;
+	sample.exiting = task->flags & PF_EXITING || task->signal->flags & SIGNAL_GROUP_EXIT;
+	bpf_probe_read_kernel(sample.comm, sizeof(sample.comm), leader->comm);
+	bpf_seq_write(ctx->meta->seq, &sample, sizeof(sample));
+	return 0;
+}
+
+/*
+ * Charges what is not charged yet and corrects the rest. It runs beside on_rss_stat: both store
+ * absolute values and add the difference to what was there, so neither can count a page twice.
+ */
+SEC("iter/task")
+int reconcile(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct cause cause = {};
+	struct account *account;
+	struct mm_struct *mm;
+	struct scan *scan;
+	struct slot *slot;
+	u32 uid, zero = 0;
+	s64 delta = 0;
+
+	scan = bpf_map_lookup_elem(&scans, &zero);
+	if (!task || !scan)
+		return 0;
+	mm = mm_to_report(task);
+	if (!mm)
+		return 0;
+	scan->processes++;
+	cause.mm = (u64)mm;
+	uid = task->real_cred->uid.val;
+	account = account_of(cause.mm);
+	if (!account) {
+		if (!first_sight(mm, uid, task->tgid, &cause))
+			return 0;
+		scan->added++;
+		account = account_of(cause.mm);
+		if (!account)
+			return 0;
+	}
+	account->round = scan->round;
+	/* It may have exited before we charged it; later exits are seen by on_rss_stat. */
+	if (mm->mm_users.counter == 0) {
+		forget(account, cause.mm);
+		return 0;
+	}
+	if ((u32)(account->owner >> 32) != uid && !change_owner(account, uid, &cause))
+		return 0;
+	slot = slot_at((u32)account->owner);
+	if (!slot)
+		return 0;
+	set_exact(account, mm, MM_FILE);
+	for (u32 m = MM_ANON; m < MM_MEMBERS; m++) {
+		s64 error = set_exact(account, mm, m);
+
+		scan->drift_pages += error < 0 ? -error : error;
+		delta += error;
+	}
+	cause.mm_pages = charged(account);
+	settle(slot, &cause, delta);
+	return 0;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

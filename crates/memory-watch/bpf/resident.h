@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 OR BSD-2-Clause OR GPL-2.0-only */
+/* Reading an address space's counters. The only place that knows their layout. */
+#pragma once
+
+#include "kernel.h"
+#include "shared.h"
+
+/* Where each CPU keeps its per-CPU variables; found by percpu_probe.bpf.c before we are loaded. */
+const volatile struct cpu_layout cpus = {};
+
+/* What the CPUs have counted and not yet folded into the counter. */
+static __noinline s64 unfolded(const void *counters)
+{
+	s64 sum = 0;
+
+	for (u32 cpu = 0; cpu < MAX_CPUS; cpu++) {
+		s32 part = 0;
+
+		if (cpu >= cpus.count)
+			break;
+		bpf_probe_read_kernel(&part, sizeof(part), counters + cpus.offset[cpu]);
+		sum += part;
+	}
+	return sum;
+}
+
+static __always_inline bool flat_counters(void)
+{
+	return bpf_core_type_exists(struct mm_rss_stat);
+}
+
+static __always_inline s64 flat_count(struct mm_struct *mm, u32 member)
+{
+	struct mm_struct___flat *flat = (void *)mm;
+
+	/* Keeps clang from computing these addresses, unknown to newer kernels, ahead of the branch. */
+	barrier_var(flat);
+	switch (member) {
+	case MM_FILE:
+		return flat->rss_stat.count[MM_FILE].counter;
+	case MM_ANON:
+		return flat->rss_stat.count[MM_ANON].counter;
+	case MM_SWAP:
+		return flat->rss_stat.count[MM_SWAP].counter;
+	default:
+		return flat->rss_stat.count[MM_SHMEM].counter;
+	}
+}
+
+/* The part of a counter that moves in batches (a variable index is not allowed, hence the switch). */
+static __always_inline s64 batched_count(struct mm_struct *mm, u32 member)
+{
+	if (flat_counters())
+		return flat_count(mm, member);
+	barrier_var(mm);
+	switch (member) {
+	case MM_FILE:
+		return mm->rss_stat[MM_FILE].count;
+	case MM_ANON:
+		return mm->rss_stat[MM_ANON].count;
+	case MM_SWAP:
+		return mm->rss_stat[MM_SWAP].count;
+	default:
+		return mm->rss_stat[MM_SHMEM].count;
+	}
+}
+
+static __always_inline const void *percpu_base(struct mm_struct *mm, u32 member)
+{
+	barrier_var(mm);
+	switch (member) {
+	case MM_FILE:
+		return mm->rss_stat[MM_FILE].counters;
+	case MM_ANON:
+		return mm->rss_stat[MM_ANON].counters;
+	case MM_SWAP:
+		return mm->rss_stat[MM_SWAP].counters;
+	default:
+		return mm->rss_stat[MM_SHMEM].counters;
+	}
+}
+
+/* The true value, given the batched part. */
+static __always_inline s64 exact_from(struct mm_struct *mm, u32 member, s64 batched)
+{
+	s64 exact = batched;
+
+	if (!flat_counters())
+		exact += unfolded(percpu_base(mm, member));
+	return exact > 0 ? exact : 0;
+}
+
+/*
+ * Not inlined: clang would take the offsets of both layouts out of a loop over members, and the
+ * unknown one out of its dead branch with them.
+ */
+static __noinline s64 exact_count(struct mm_struct *mm, u32 member)
+{
+	return exact_from(mm, member, batched_count(mm, member));
+}

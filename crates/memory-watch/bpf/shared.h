@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 OR BSD-2-Clause OR GPL-2.0-only */
+/*
+ * What the programs and the daemon exchange. Mirrored field by field in src/notifier/wire.rs, whose
+ * test compares the sizes with the loaded object's maps.
+ */
+#pragma once
+
+#define MAX_CPUS 1024
+#define MAX_SLOTS 1024
+#define MAX_ACCOUNTS 32768
+
+/* One address space of a limited user. `owner` is uid << 32 | slot, changed only as a whole. */
+struct account {
+	u64 owner;
+	s64 pages[4]; /* what is charged, by member; file pages are kept for information only */
+	s64 seen[4];  /* the batched part of the counter at the last look */
+	u32 tgid;
+	u32 round; /* the last scan that met it */
+};
+
+enum { ZONE_FAR = 0, ZONE_NEAR = 1 };
+
+struct armed {
+	u32 tgid;
+	u32 unused;
+	u64 start_ns;
+};
+
+/* One limited user. */
+struct slot {
+	/* Written by the daemon. */
+	u64 soft_pages;
+	u64 hard_pages;
+	u64 clear_pages; /* below this the soft crossing is over */
+	u32 uid;
+	u32 spare_unarmed;
+	u32 armed_index; /* 0: nobody; 1, 2: armed[index - 1] */
+	u32 unused;
+	struct armed armed[2];
+	u64 unused_line[7];
+	/* Written by both; a cache line apart. */
+	s64 pages;
+	s64 peak_pages;
+	s64 dying_pages;
+	u64 events;
+	u32 zone;
+	u32 latch;
+	u32 told;
+	u32 unused2;
+	u64 victim_mm;
+	u64 largest_mm;
+	s64 largest_pages;
+	u64 soft_crossings;
+	u64 hard_crossings;
+	u64 kills;
+	u64 lost;
+	u64 unused_tail;
+};
+
+enum { EVENT_SOFT_CROSSED = 1, EVENT_SOFT_CLEARED = 2, EVENT_HARD_CROSSED = 3 };
+enum { KILLED_NONE = 0, KILLED_ARMED_SELF = 1, KILLED_ARMED_OTHER = 2, KILLED_UNARMED_SELF = 3 };
+
+struct event {
+	u32 kind;
+	u32 uid;
+	u64 pages;
+	u64 time_ns;
+	u32 killed_by;
+	u32 killed_tgid;
+	u64 killed_start_ns;
+	u64 killed_pages;
+	u32 stale;
+	u32 unused;
+};
+
+/* One process, as the snapshot iterator writes it. */
+struct sample {
+	u64 mm;
+	u64 start_ns;
+	s64 pages[4];
+	u32 tgid;
+	u32 parent_tgid;
+	u32 uid;
+	s16 oom_score_adj;
+	u8 exiting;
+	u8 unused;
+	char comm[16];
+};
+
+/* The running scan: set by the daemon, counted by the reconcile iterator. */
+struct scan {
+	u32 round;
+	u32 unused;
+	u64 processes;
+	u64 added;
+	u64 drift_pages;
+};
+
+struct cpu_layout {
+	u32 count;
+	u32 unused;
+	u64 offset[MAX_CPUS];
+};

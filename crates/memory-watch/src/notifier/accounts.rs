@@ -1,0 +1,148 @@
+//! The account table from outside: reading it, and finding what the kernel side cannot: accounts
+//! whose address space is gone, and sums that no account explains.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use std::time::Instant;
+
+use libbpf_rs::Map;
+use libbpf_rs::MapCore;
+use libbpf_rs::MapFlags;
+use zerocopy::FromBytes;
+
+use super::wire::Account;
+use super::wire::Slot;
+use crate::error::NotifierError;
+use crate::watch::Reconciled;
+
+/// An account that no process uses is dropped after this long without a change. Address spaces on
+/// their way out (a large `exit`) have no process either, but they do change.
+const STRAY_GRACE: Duration = Duration::from_secs(2);
+/// A difference between a user's sum and its accounts that is the same in so many scans is an error
+/// and not a snapshot taken in mid-change.
+const RESIDUE_ROUNDS: u32 = 3;
+const BATCH: u32 = 4096;
+
+/// All accounts, by mm.
+pub fn read_all(accounts: &Map<'_>) -> Result<HashMap<u64, Account>, NotifierError> {
+    let mut all = HashMap::new();
+    let batches = accounts
+        .lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
+        .map_err(|e| NotifierError::bpf("read map accounts", e))?;
+    for (key, value) in batches {
+        if let (Ok(key), Ok(account)) =
+            (<[u8; 8]>::try_from(key.as_slice()), Account::read_from_bytes(&value))
+        {
+            all.insert(u64::from_ne_bytes(key), account);
+        }
+    }
+    Ok(all)
+}
+
+/// What one address space is charged; `None` if it has no account.
+pub fn charged(accounts: &Map<'_>, mm: u64) -> Result<Option<i64>, NotifierError> {
+    let value = accounts
+        .lookup(&mm.to_ne_bytes(), MapFlags::ANY)
+        .map_err(|e| NotifierError::bpf("read map accounts", e))?;
+    Ok(value.and_then(|value| Account::read_from_bytes(&value).ok()).map(|a| a.charged()))
+}
+
+/// Deletes a user's accounts; nothing writes them any more.
+pub fn remove_user(accounts: &Map<'_>, uid: u32) -> Result<(), NotifierError> {
+    for (mm, account) in read_all(accounts)? {
+        if account.uid() == uid {
+            // Gone already if its process has just exited.
+            let _ = accounts.delete(&mm.to_ne_bytes());
+        }
+    }
+    Ok(())
+}
+
+struct Stray {
+    since: Instant,
+    charged: i64,
+}
+
+/// What looked wrong in earlier scans.
+#[derive(Default)]
+pub struct Strays {
+    unused: HashMap<u64, Stray>,
+    residue: HashMap<u32, (i64, u32)>,
+}
+
+impl Strays {
+    /// Looks at all accounts after scan number `round` and drops what has been wrong for long enough.
+    pub fn sweep<'s>(
+        &mut self,
+        accounts: &Map<'_>,
+        round: u32,
+        users: impl Iterator<Item = (u32, &'s Slot)>,
+        result: &mut Reconciled,
+    ) -> Result<(), NotifierError> {
+        let users: HashMap<u32, &Slot> = users.collect();
+        let all = read_all(accounts)?;
+        let mut sums: HashMap<u32, i64> = HashMap::new();
+        let mut unused = std::mem::take(&mut self.unused);
+        for (mm, account) in &all {
+            let charged = account.charged();
+            let stray = (account.round != round).then(|| match unused.remove(mm) {
+                Some(stray) if stray.charged == charged => stray,
+                _ => Stray { since: Instant::now(), charged },
+            });
+            match stray {
+                Some(stray) if stray.since.elapsed() >= STRAY_GRACE => {
+                    self.drop_account(accounts, *mm, &users, result);
+                    continue;
+                }
+                Some(stray) => {
+                    self.unused.insert(*mm, stray);
+                }
+                None => (),
+            }
+            *sums.entry(account.uid()).or_default() += charged;
+            result.accounts += 1;
+        }
+        for (uid, slot) in users {
+            self.correct_sum(uid, slot, sums.get(&uid).copied().unwrap_or(0), result);
+        }
+        Ok(())
+    }
+
+    fn drop_account(
+        &self,
+        accounts: &Map<'_>,
+        mm: u64,
+        users: &HashMap<u32, &Slot>,
+        result: &mut Reconciled,
+    ) {
+        let Ok(Some(last)) = accounts.lookup_and_delete(&mm.to_ne_bytes()) else { return };
+        let Ok(last) = Account::read_from_bytes(&last) else { return };
+        result.dropped += 1;
+        result.drift_pages += last.charged().unsigned_abs();
+        if let Some(slot) = users.get(&last.uid()) {
+            slot.pages.fetch_sub(last.charged(), Relaxed);
+            if slot.victim_mm.compare_exchange(mm, 0, Relaxed, Relaxed).is_ok() {
+                slot.dying_pages.store(0, Relaxed);
+            }
+        }
+    }
+
+    fn correct_sum(&mut self, uid: u32, slot: &Slot, sum: i64, result: &mut Reconciled) {
+        let difference = slot.pages.load(Relaxed) - sum;
+        if difference == 0 {
+            self.residue.remove(&uid);
+            return;
+        }
+        let (last, rounds) = self.residue.entry(uid).or_insert((difference, 0));
+        if *last != difference {
+            (*last, *rounds) = (difference, 0);
+        }
+        *rounds += 1;
+        if *rounds >= RESIDUE_ROUNDS {
+            self.residue.remove(&uid);
+            slot.pages.fetch_sub(difference, Relaxed);
+            result.drift_pages += difference.unsigned_abs();
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! The BPF implementation of [`Watch`]: accounts kept in the kernel, at every change.
+//!
+//! Loaded once; attached while at least one user has a limit, so that no limit costs nothing.
+
+mod accounts;
+mod load;
+mod scan;
+mod shared_map;
+mod wire;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::os::fd::AsRawFd;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::Release;
+
+use libbpf_rs::Link;
+use libbpf_rs::Map;
+use libbpf_rs::MapCore;
+use libbpf_rs::MapFlags;
+use libbpf_rs::Object;
+use libbpf_rs::RingBuffer;
+use libbpf_rs::RingBufferBuilder;
+use zerocopy::FromBytes;
+
+use self::accounts::Strays;
+use self::shared_map::SharedMap;
+use self::wire::Scan;
+use self::wire::Slot;
+use self::wire::WireEvent;
+use crate::error::NotifierError;
+use crate::watch::ArmedVictim;
+use crate::watch::Backend;
+use crate::watch::Event;
+use crate::watch::ProcessSample;
+use crate::watch::Reconciled;
+use crate::watch::SlotLimit;
+use crate::watch::Usage;
+use crate::watch::Watch;
+
+/// Room for the samples of 800 processes a read.
+const ITERATOR_BUFFER_BYTES: usize = 64 * 1024;
+/// A soft crossing is over when the account falls below soft − soft/16: wide enough that a program
+/// which frees and takes a few MiB at its limit does not wake the daemon each time.
+const CLEAR_SHARE: u64 = 16;
+/// More events than the ring buffer holds.
+const EVENT_QUEUE: usize = 1024;
+
+/// The BPF notifier.
+pub struct Notifier {
+    // Fields drop in this order: first nothing runs any more, then what it used goes.
+    link: Option<Link>,
+    ring: RingBuffer<'static>,
+    slots: SharedMap<Slot>,
+    scan: SharedMap<Scan>,
+    object: Object,
+    queue: Arc<Mutex<VecDeque<Event>>>,
+    index_of: HashMap<u32, u32>,
+    strays: Strays,
+    buffer: RefCell<Vec<u8>>,
+}
+
+impl Notifier {
+    /// Opens and loads the programs; nothing is attached yet. Fails where the kernel has no type
+    /// information, refuses tracing programs, or we are not in the initial pid namespace (the kernel
+    /// side knows global pids only).
+    pub fn load() -> Result<Self, NotifierError> {
+        require_initial_pid_namespace()?;
+        let object = load::notifier()?;
+        let queue = Arc::new(Mutex::new(VecDeque::with_capacity(EVENT_QUEUE)));
+        let ring = {
+            let queue = Arc::clone(&queue);
+            let events = map(&object, "events")?;
+            let mut builder = RingBufferBuilder::new();
+            builder
+                .add(&events, move |bytes: &[u8]| {
+                    let event = WireEvent::read_from_bytes(bytes).ok().and_then(|e| e.decode());
+                    if let (Some(event), Ok(mut queue)) = (event, queue.lock()) {
+                        queue.push_back(event);
+                    }
+                    0
+                })
+                .map_err(|e| NotifierError::bpf("use ring buffer events", e))?;
+            builder.build().map_err(|e| NotifierError::bpf("open ring buffer events", e))?
+        };
+        let notifier = Self {
+            link: None,
+            ring,
+            slots: SharedMap::new(&map(&object, "slots")?)?,
+            scan: SharedMap::new(&map(&object, "scans")?)?,
+            object,
+            queue,
+            index_of: HashMap::new(),
+            strays: Strays::default(),
+            buffer: RefCell::new(vec![0; ITERATOR_BUFFER_BYTES]),
+        };
+        notifier.check_own_sample()?;
+        Ok(notifier)
+    }
+
+    /// Whether the programs run at present.
+    pub fn is_attached(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// How many address spaces have an account.
+    pub fn account_count(&self) -> Result<usize, NotifierError> {
+        Ok(accounts::read_all(&map(&self.object, "accounts")?)?.len())
+    }
+
+    /// A wrong idea of the kernel's layout would make us kill the wrong processes, so what the
+    /// programs read about ourselves must agree with `/proc`.
+    fn check_own_sample(&self) -> Result<(), NotifierError> {
+        let mut samples = Vec::new();
+        self.processes(&mut samples)?;
+        let statm = crate::process::Proc::default().statm(std::process::id())?;
+        let own = samples.iter().find(|sample| sample.tgid == std::process::id());
+        let Some(own) = own else {
+            return Err(NotifierError::Unsupported(
+                "the task iterator does not list this process".into(),
+            ));
+        };
+        let read = own.anon_pages + own.file_pages + own.shmem_pages;
+        // statm may leave out what CPUs have not folded yet, and we allocate meanwhile: 4 MiB.
+        const TOLERANCE_PAGES: u64 = 1024;
+        if read.abs_diff(statm.resident_pages) > TOLERANCE_PAGES {
+            return Err(NotifierError::Unsupported(format!(
+                "the programs read {read} resident pages of this process, /proc/self/statm says {}",
+                statm.resident_pages
+            )));
+        }
+        Ok(())
+    }
+
+    fn slot(&self, uid: u32) -> Option<&Slot> {
+        self.slots.get(*self.index_of.get(&uid)? as usize)
+    }
+
+    fn slot_or_error(&self, uid: u32) -> Result<&Slot, NotifierError> {
+        self.slot(uid).ok_or(NotifierError::NoSuchLimit(uid))
+    }
+
+    fn attach(&mut self) -> Result<(), NotifierError> {
+        if self.link.is_none() {
+            let program =
+                self.object
+                    .progs_mut()
+                    .find(|program| program.name() == "on_rss_stat")
+                    .ok_or_else(|| NotifierError::Unsupported("on_rss_stat is missing".into()))?;
+            let link = program
+                .attach()
+                .map_err(|e| NotifierError::bpf("attach to tracepoint rss_stat", e))?;
+            self.link = Some(link);
+        }
+        Ok(())
+    }
+
+    /// Gives the user a slot and makes the programs see it.
+    fn add_user(&mut self, uid: u32) -> Result<(), NotifierError> {
+        let taken: std::collections::HashSet<u32> = self.index_of.values().copied().collect();
+        let index = (0..wire::MAX_SLOTS as u32)
+            .find(|index| !taken.contains(index))
+            .ok_or(NotifierError::TooManyLimits { uid, slots: wire::MAX_SLOTS })?;
+        self.slots.clear(index as usize);
+        self.index_of.insert(uid, index);
+        if let Some(slot) = self.slot(uid) {
+            slot.uid.store(uid, Relaxed);
+            // Until the real ones follow, no limit is broken.
+            slot.soft_pages.store(i64::MAX as u64, Relaxed);
+            slot.hard_pages.store(i64::MAX as u64, Relaxed);
+        }
+        let published = map(&self.object, "slot_of_uid").and_then(|slot_of_uid| {
+            slot_of_uid
+                .update(&uid.to_ne_bytes(), &index.to_ne_bytes(), MapFlags::ANY)
+                .map_err(|e| NotifierError::bpf(format!("add uid {uid} to map slot_of_uid"), e))
+        });
+        if published.is_err() {
+            self.index_of.remove(&uid);
+        }
+        published
+    }
+
+    fn remove_user(&mut self, uid: u32) -> Result<(), NotifierError> {
+        let Some(index) = self.index_of.remove(&uid) else { return Ok(()) };
+        if self.index_of.is_empty() {
+            self.link = None;
+        }
+        map(&self.object, "slot_of_uid")?
+            .delete(&uid.to_ne_bytes())
+            .map_err(|e| NotifierError::bpf(format!("take uid {uid} from map slot_of_uid"), e))?;
+        // A program that looked the user up a moment ago may still be running; when this returns,
+        // none is.
+        wait_for_running_programs();
+        accounts::remove_user(&map(&self.object, "accounts")?, uid)?;
+        self.slots.clear(index as usize);
+        Ok(())
+    }
+}
+
+impl Watch for Notifier {
+    fn backend(&self) -> Backend {
+        Backend::Bpf
+    }
+
+    fn set_limit(&mut self, uid: u32, limit: SlotLimit) -> Result<(), NotifierError> {
+        let SlotLimit { soft_pages, hard_pages } = limit;
+        if hard_pages == 0 || soft_pages > hard_pages || hard_pages > i64::MAX as u64 {
+            return Err(NotifierError::BadLimit { uid, soft_pages, hard_pages });
+        }
+        if !self.index_of.contains_key(&uid) {
+            self.attach()?;
+            if let Err(error) = self.add_user(uid) {
+                if self.index_of.is_empty() {
+                    self.link = None;
+                }
+                return Err(error);
+            }
+        }
+        let slot = self.slot_or_error(uid)?;
+        slot.clear_pages.store(soft_pages - soft_pages / CLEAR_SHARE, Relaxed);
+        slot.hard_pages.store(hard_pages, Relaxed);
+        slot.soft_pages.store(soft_pages, Relaxed);
+        slot.told.store(0, Release);
+        // Charges what lives already, and looks at the new limits at once.
+        self.reconcile().map(|_| ())
+    }
+
+    fn clear_limit(&mut self, uid: u32) -> Result<(), NotifierError> {
+        self.remove_user(uid)
+    }
+
+    fn usage(&self, uid: u32) -> Option<Usage> {
+        let slot = self.slot(uid)?;
+        let pages = |value: &std::sync::atomic::AtomicI64| value.load(Relaxed).max(0) as u64;
+        Some(Usage {
+            pages: pages(&slot.pages),
+            peak_pages: pages(&slot.peak_pages),
+            dying_pages: pages(&slot.dying_pages),
+            events: slot.events.load(Relaxed),
+            soft_crossings: slot.soft_crossings.load(Relaxed),
+            hard_crossings: slot.hard_crossings.load(Relaxed),
+            kills: slot.kills.load(Relaxed),
+            lost: slot.lost.load(Relaxed),
+            latched: slot.latch.load(Relaxed) != 0,
+        })
+    }
+
+    fn arm(&mut self, uid: u32, victim: Option<ArmedVictim>) -> Result<(), NotifierError> {
+        let slot = self.slot_or_error(uid)?;
+        let index = match victim {
+            None => 0,
+            Some(victim) => {
+                // The one not in use is filled, then chosen in one store: the programs never see
+                // one process' tgid with another's start time.
+                let free = if slot.armed_index.load(Relaxed) == 1 { 1 } else { 0 };
+                slot.armed[free].tgid.store(victim.tgid, Relaxed);
+                slot.armed[free].start_ns.store(victim.start_time_ns, Relaxed);
+                free as u32 + 1
+            }
+        };
+        slot.armed_index.store(index, Release);
+        slot.told.store(0, Release);
+        Ok(())
+    }
+
+    fn spare_unarmed(&mut self, uid: u32, spare: bool) -> Result<(), NotifierError> {
+        self.slot_or_error(uid)?.spare_unarmed.store(spare.into(), Release);
+        Ok(())
+    }
+
+    fn take_latch(&mut self, uid: u32, victim: ArmedVictim) -> Result<bool, NotifierError> {
+        let slot = self.slot_or_error(uid)?;
+        if slot.latch.compare_exchange(0, 1, Release, Relaxed).is_err() {
+            return Ok(false);
+        }
+        let mut samples = Vec::new();
+        self.processes(&mut samples)?;
+        let found = samples.iter().find(|sample| sample.as_victim() == victim);
+        if let Some(mm) = found.map(|sample| sample.mm_id)
+            && let Some(pages) = accounts::charged(&map(&self.object, "accounts")?, mm)?
+        {
+            slot.dying_pages.store(pages, Relaxed);
+            slot.victim_mm.store(mm, Release);
+        }
+        Ok(true)
+    }
+
+    fn release_latch(&mut self, uid: u32) {
+        let Some(slot) = self.slot(uid) else { return };
+        if slot.latch.load(Relaxed) == 0 {
+            return;
+        }
+        // A victim that is still there (its grace is over) counts as alive again.
+        slot.victim_mm.store(0, Relaxed);
+        slot.dying_pages.store(0, Relaxed);
+        slot.told.store(0, Relaxed);
+        slot.latch.store(0, Release);
+    }
+
+    fn events_fd(&self) -> BorrowedFd<'_> {
+        let fd = self.ring.epoll_fd();
+        // SAFETY: the ring's epoll instance, open as long as `self.ring` lives.
+        unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) }
+    }
+
+    fn drain(&mut self, f: &mut dyn FnMut(Event)) {
+        if let Err(error) = self.ring.consume() {
+            tracing::warn!("cannot read BPF events: {error}; the next scan corrects the accounts");
+        }
+        let mut crossed = false;
+        loop {
+            let event = self.queue.lock().ok().and_then(|mut queue| queue.pop_front());
+            let Some(event) = event else { break };
+            crossed |= matches!(event, Event::SoftCrossed { .. });
+            f(event);
+        }
+        // From here on the user's changes are read exactly; what its idle processes hold has to be.
+        if crossed && let Err(error) = self.reconcile() {
+            tracing::warn!("cannot reconcile after a soft crossing: {error}");
+        }
+    }
+
+    fn processes(&self, out: &mut Vec<ProcessSample>) -> Result<(), NotifierError> {
+        scan::snapshot(&self.object, &mut self.buffer.borrow_mut(), out)
+    }
+
+    fn reconcile(&mut self) -> Result<Reconciled, NotifierError> {
+        let Some(scan) = self.scan.get(0).filter(|_| !self.index_of.is_empty()) else {
+            return Ok(Reconciled::default());
+        };
+        let round = scan.round.load(Relaxed).wrapping_add(1);
+        scan.processes.store(0, Relaxed);
+        scan.added.store(0, Relaxed);
+        scan.drift_pages.store(0, Relaxed);
+        scan.round.store(round, Release);
+        scan::reconcile(&self.object, &mut self.buffer.borrow_mut())?;
+        let mut result = Reconciled {
+            processes: scan.processes.load(Relaxed),
+            drift_pages: scan.drift_pages.load(Relaxed),
+            added: scan.added.load(Relaxed),
+            ..Reconciled::default()
+        };
+        let accounts = map(&self.object, "accounts")?;
+        let users = self
+            .index_of
+            .iter()
+            .filter_map(|(uid, index)| self.slots.get(*index as usize).map(|slot| (*uid, slot)));
+        self.strays.sweep(&accounts, round, users, &mut result)?;
+        Ok(result)
+    }
+}
+
+fn map<'o>(object: &'o Object, name: &str) -> Result<Map<'o>, NotifierError> {
+    object
+        .maps()
+        .find(|map| map.name() == name)
+        .ok_or_else(|| NotifierError::Unsupported(format!("BPF map {name} is missing")))
+}
+
+/// The programs see global pids only, and we name processes by ours.
+fn require_initial_pid_namespace() -> Result<(), NotifierError> {
+    /// `PROC_PID_INIT_INO`: the initial pid namespace's inode number, the same on every boot.
+    const INITIAL: &str = "pid:[4026531836]";
+    let path = std::path::Path::new("/proc/self/ns/pid");
+    let namespace = std::fs::read_link(path).map_err(|e| crate::ReadError::io(path, e))?;
+    if namespace.as_os_str() != INITIAL {
+        return Err(NotifierError::Unsupported(
+            "we are in a pid namespace of our own, and BPF programs see the initial one".into(),
+        ));
+    }
+    Ok(())
+}
+
+/// Waits until no program that was running when it was called is running any more.
+fn wait_for_running_programs() {
+    const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
+    // SAFETY: takes integers only. It is an RCU grace period, which tracing programs hold off.
+    let done = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    if done != 0 {
+        // Refused on nohz_full machines. A program runs for microseconds.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,69 @@
+//! Reads from the task iterators.
+
+use std::io::Read;
+
+use libbpf_rs::Iter;
+use libbpf_rs::Object;
+use zerocopy::FromBytes;
+
+use super::wire::WireSample;
+use crate::error::NotifierError;
+use crate::watch::ProcessSample;
+
+/// Runs the iterator `program` over all tasks and gives what it writes to `f`, in whole records of
+/// `record` bytes.
+fn run(
+    object: &Object,
+    program: &str,
+    buffer: &mut [u8],
+    record: usize,
+    f: &mut dyn FnMut(&[u8]),
+) -> Result<(), NotifierError> {
+    let link = object
+        .progs_mut()
+        .find(|candidate| candidate.name() == program)
+        .ok_or_else(|| NotifierError::Unsupported(format!("BPF program {program} is missing")))?
+        .attach()
+        .map_err(|e| NotifierError::bpf(format!("attach iterator {program}"), e))?;
+    let mut iterator =
+        Iter::new(&link).map_err(|e| NotifierError::bpf(format!("start iterator {program}"), e))?;
+    let mut filled = 0;
+    loop {
+        let read = match iterator.read(&mut buffer[filled..]) {
+            Ok(0) => return Ok(()),
+            Ok(read) => read,
+            // The kernel ends a read early after a million tasks that wrote nothing.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => continue,
+            Err(e) => return Err(NotifierError::os(format!("read iterator {program}"), e)),
+        };
+        filled += read;
+        let whole = filled - filled % record;
+        buffer[..whole].chunks_exact(record).for_each(&mut *f);
+        buffer.copy_within(whole..filled, 0);
+        filled -= whole;
+    }
+}
+
+/// All processes that have an address space, into `out`.
+pub fn snapshot(
+    object: &Object,
+    buffer: &mut [u8],
+    out: &mut Vec<ProcessSample>,
+) -> Result<(), NotifierError> {
+    out.clear();
+    run(object, "snapshot", buffer, size_of::<WireSample>(), &mut |bytes| {
+        if let Ok(sample) = WireSample::read_from_bytes(bytes) {
+            out.push(sample.decode());
+        }
+    })?;
+    // Several threads speak for a process whose leader has exited; the iterator's order is by tid,
+    // so they need not be neighbours.
+    out.sort_unstable_by_key(|sample| sample.tgid);
+    out.dedup_by_key(|sample| sample.tgid);
+    Ok(())
+}
+
+/// Lets the kernel side charge and correct the accounts.
+pub fn reconcile(object: &Object, buffer: &mut [u8]) -> Result<(), NotifierError> {
+    run(object, "reconcile", buffer, 1, &mut |_| ())
+}

@@ -1,0 +1,193 @@
+//! What the BPF programs and the daemon exchange: the same structs as `bpf/shared.h`, field by
+//! field. [`super::Notifier::load`] compares their sizes with the loaded maps.
+
+use std::sync::atomic::AtomicI64;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::AtomicU64;
+
+use zerocopy::FromBytes;
+use zerocopy::Immutable;
+use zerocopy::IntoBytes;
+use zerocopy::KnownLayout;
+
+use crate::watch::Event;
+use crate::watch::Killed;
+use crate::watch::KilledBy;
+use crate::watch::ProcessSample;
+
+/// As many CPUs as the programs can read counters of.
+pub const MAX_CPUS: usize = 1024;
+/// As many users as can be limited at a time.
+pub const MAX_SLOTS: usize = 1024;
+
+/// `struct account`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout)]
+pub struct Account {
+    pub owner: u64,
+    pub pages: [i64; 4],
+    pub seen: [i64; 4],
+    pub tgid: u32,
+    pub round: u32,
+}
+
+impl Account {
+    pub fn uid(&self) -> u32 {
+        (self.owner >> 32) as u32
+    }
+
+    /// Anonymous, swapped-out and shared pages; those of files (index 0) are not charged.
+    pub fn charged(&self) -> i64 {
+        self.pages[1] + self.pages[2] + self.pages[3]
+    }
+}
+
+/// `struct armed`.
+#[repr(C)]
+pub struct Armed {
+    pub tgid: AtomicU32,
+    pub unused: u32,
+    pub start_ns: AtomicU64,
+}
+
+/// `struct slot`: memory shared with the programs, hence atomics throughout.
+#[repr(C)]
+pub struct Slot {
+    pub soft_pages: AtomicU64,
+    pub hard_pages: AtomicU64,
+    pub clear_pages: AtomicU64,
+    pub uid: AtomicU32,
+    pub spare_unarmed: AtomicU32,
+    pub armed_index: AtomicU32,
+    pub unused: u32,
+    pub armed: [Armed; 2],
+    pub unused_line: [u64; 7],
+    pub pages: AtomicI64,
+    pub peak_pages: AtomicI64,
+    pub dying_pages: AtomicI64,
+    pub events: AtomicU64,
+    pub zone: AtomicU32,
+    pub latch: AtomicU32,
+    pub told: AtomicU32,
+    pub unused2: u32,
+    pub victim_mm: AtomicU64,
+    pub largest_mm: AtomicU64,
+    pub largest_pages: AtomicI64,
+    pub soft_crossings: AtomicU64,
+    pub hard_crossings: AtomicU64,
+    pub kills: AtomicU64,
+    pub lost: AtomicU64,
+    pub unused_tail: u64,
+}
+
+/// `struct scan`, shared like [`Slot`].
+#[repr(C)]
+pub struct Scan {
+    pub round: AtomicU32,
+    pub unused: u32,
+    pub processes: AtomicU64,
+    pub added: AtomicU64,
+    pub drift_pages: AtomicU64,
+}
+
+/// `struct event`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout)]
+pub struct WireEvent {
+    kind: u32,
+    uid: u32,
+    pages: u64,
+    time_ns: u64,
+    killed_by: u32,
+    killed_tgid: u32,
+    killed_start_ns: u64,
+    killed_pages: u64,
+    stale: u32,
+    unused: u32,
+}
+
+impl WireEvent {
+    /// `None` for a kind that this version does not know (never sent by our own programs).
+    pub fn decode(&self) -> Option<Event> {
+        let Self { uid, pages, time_ns, .. } = *self;
+        let by = match self.killed_by {
+            1 => Some(KilledBy::ArmedSelf),
+            2 => Some(KilledBy::ArmedOther),
+            3 => Some(KilledBy::UnarmedSelf),
+            _ => None,
+        };
+        let killed = by.map(|by| Killed {
+            tgid: self.killed_tgid,
+            start_time_ns: self.killed_start_ns,
+            pages: self.killed_pages,
+            by,
+        });
+        match self.kind {
+            1 => Some(Event::SoftCrossed { uid, pages, time_ns }),
+            2 => Some(Event::SoftCleared { uid, pages, time_ns }),
+            3 => Some(Event::HardCrossed {
+                uid,
+                pages,
+                time_ns,
+                killed,
+                armed_was_stale: self.stale != 0,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// `struct sample`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout)]
+pub struct WireSample {
+    mm: u64,
+    start_ns: u64,
+    pages: [i64; 4],
+    tgid: u32,
+    parent_tgid: u32,
+    uid: u32,
+    oom_score_adj: i16,
+    exiting: u8,
+    unused: u8,
+    comm: [u8; 16],
+}
+
+impl WireSample {
+    pub fn decode(&self) -> ProcessSample {
+        let pages = |member: usize| u64::try_from(self.pages[member]).unwrap_or(0);
+        ProcessSample {
+            tgid: self.tgid,
+            parent_tgid: self.parent_tgid,
+            uid: self.uid,
+            start_time_ns: self.start_ns,
+            file_pages: pages(0),
+            anon_pages: pages(1),
+            swap_pages: pages(2),
+            shmem_pages: pages(3),
+            comm: self.comm,
+            oom_score_adj: self.oom_score_adj,
+            exiting: self.exiting != 0,
+            mm_id: self.mm,
+        }
+    }
+}
+
+/// `struct cpu_layout`.
+#[repr(C)]
+#[derive(Clone, Debug, IntoBytes, Immutable)]
+pub struct CpuLayout {
+    pub count: u32,
+    pub unused: u32,
+    pub offset: [u64; MAX_CPUS],
+}
+
+/// `struct addresses` of `percpu_probe.bpf.c`, its scratch space left out.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout)]
+pub struct CpuAddresses {
+    pub base: u64,
+    pub count: u32,
+    pub unused: u32,
+    pub element: [u64; MAX_CPUS],
+}

@@ -1,0 +1,86 @@
+//! `/proc/<pid>/status`.
+
+use super::Proc;
+use crate::error::ReadError;
+use crate::text::keys_and_values;
+use crate::text::kib_to_bytes;
+
+/// Identity and exact resident sizes. The sizes are `None` for kernel threads and zombies, and where
+/// the kernel is older than the line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// `Tgid`.
+    pub tgid: Option<u32>,
+    /// `PPid`.
+    pub ppid: Option<u32>,
+    /// `Uid`, first column: the real one.
+    pub uid: Option<u32>,
+    /// `RssAnon`, in bytes.
+    pub anon_bytes: Option<u64>,
+    /// `RssFile`, in bytes.
+    pub file_bytes: Option<u64>,
+    /// `RssShmem`, in bytes.
+    pub shmem_bytes: Option<u64>,
+    /// `VmSwap`, in bytes.
+    pub swap_bytes: Option<u64>,
+    /// `Threads`.
+    pub threads: Option<u64>,
+}
+
+impl Status {
+    /// What is charged to a user: anonymous + shared + swapped-out bytes. `None` without an address
+    /// space.
+    pub fn charged_bytes(&self) -> Option<u64> {
+        Some(self.anon_bytes? + self.shmem_bytes.unwrap_or(0) + self.swap_bytes.unwrap_or(0))
+    }
+}
+
+impl Proc {
+    /// Reads `/proc/<pid>/status`.
+    pub fn status(&mut self, pid: u32) -> Result<Status, ReadError> {
+        let content = self.read(pid, "status")?;
+        let mut status = Status::default();
+        // Only the name can hold bytes that are no UTF-8, and lossy conversion would allocate.
+        let from = content.bytes.iter().position(|&b| b == b'\n').unwrap_or(0);
+        let text = std::str::from_utf8(&content.bytes[from..])
+            .map_err(|_| content.malformed("the file as UTF-8"))?;
+        for (key, value) in keys_and_values(text) {
+            match key {
+                "Tgid" => status.tgid = value.parse().ok(),
+                "PPid" => status.ppid = value.parse().ok(),
+                "Uid" => {
+                    status.uid = value.split_ascii_whitespace().next().and_then(|v| v.parse().ok());
+                }
+                "RssAnon" => status.anon_bytes = kib_to_bytes(value),
+                "RssFile" => status.file_bytes = kib_to_bytes(value),
+                "RssShmem" => status.shmem_bytes = kib_to_bytes(value),
+                "VmSwap" => status.swap_bytes = kib_to_bytes(value),
+                "Threads" => status.threads = value.parse().ok(),
+                _ => (),
+            }
+        }
+        Ok(status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::fake;
+    use super::*;
+
+    #[test]
+    fn reads_its_own_process() {
+        let status = Proc::default().status(std::process::id()).unwrap();
+        assert_eq!(status.tgid, Some(std::process::id()));
+        assert_eq!(status.uid, Some(rustix::process::getuid().as_raw()));
+        assert!(status.charged_bytes().unwrap() > 0);
+    }
+
+    #[test]
+    fn a_zombie_has_no_sizes() {
+        let (_dir, mut proc) = fake(5, "status", b"Name:\t\xff:x\nTgid:\t5\nUid:\t7\t8\t9\t9\n");
+        let status = proc.status(5).unwrap();
+        assert_eq!((status.tgid, status.uid), (Some(5), Some(7)));
+        assert_eq!(status.charged_bytes(), None);
+    }
+}

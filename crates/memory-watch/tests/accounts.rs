@@ -1,0 +1,310 @@
+//! The account of a user against what `/proc` says, whatever its processes do.
+
+mod support;
+
+use memory_watch::Notifier;
+use memory_watch::SlotLimit;
+use memory_watch::Watch;
+use support::FAR_AWAY;
+use support::Hog;
+use support::eventually;
+use support::notifier;
+use support::pages_by_proc;
+
+/// An exact account (the soft limit is passed from the start) that never kills.
+const EXACT: SlotLimit = SlotLimit { soft_pages: 1, hard_pages: FAR_AWAY };
+const BATCHED: SlotLimit = SlotLimit { soft_pages: FAR_AWAY, hard_pages: FAR_AWAY };
+
+fn pages(notifier: &Notifier, uid: u32) -> u64 {
+    notifier.usage(uid).expect("the user has a limit").pages
+}
+
+/// Limits `uid` so that its account is exact from the first page on.
+fn exact_notifier(uid: u32) -> Option<Notifier> {
+    let mut notifier = notifier()?;
+    notifier.set_limit(uid, EXACT).unwrap();
+    Some(notifier)
+}
+
+/// A hog may take a page or two after its answer, on its way to sleep: hence `eventually`.
+fn assert_agrees(notifier: &Notifier, uid: u32) {
+    let (mut account, mut truth) = (0, 0);
+    eventually("account and /proc agree", || {
+        (account, truth) = (pages(notifier, uid), pages_by_proc(uid));
+        account == truth || {
+            println!("uid {uid}: account {account}, /proc {truth}");
+            false
+        }
+    });
+}
+
+/// After the last process nothing may be left: no page, no account.
+fn assert_empty(notifier: &mut Notifier, uid: u32) {
+    eventually("the accounts are gone", || notifier.account_count().unwrap() == 0);
+    assert_eq!(pages(notifier, uid), 0);
+    assert_eq!(notifier.usage(uid).unwrap().lost, 0);
+}
+
+#[test]
+fn anonymous_pages_are_charged_one_by_one() {
+    let uid = 61_001;
+    let Some(mut notifier) = exact_notifier(uid) else { return };
+    let mut hog = Hog::start(uid);
+    assert_agrees(&notifier, uid);
+    let before = pages(&notifier, uid);
+    hog.tell("touch 1000");
+    let grown = pages(&notifier, uid) - before;
+    assert!((1000..1010).contains(&grown), "grew by {grown}");
+    assert_agrees(&notifier, uid);
+    hog.tell("free");
+    assert_agrees(&notifier, uid);
+    drop(hog);
+    assert_empty(&mut notifier, uid);
+}
+
+#[test]
+fn shared_memory_is_charged_like_anonymous() {
+    let uid = 61_002;
+    let Some(mut notifier) = exact_notifier(uid) else { return };
+    let mut hog = Hog::start(uid);
+    let before = pages(&notifier, uid);
+    hog.tell("shmem 500");
+    let grown = pages(&notifier, uid) - before;
+    assert!((500..510).contains(&grown), "grew by {grown}");
+    assert_agrees(&notifier, uid);
+    drop(hog);
+    assert_empty(&mut notifier, uid);
+}
+
+#[test]
+fn huge_pages_count_with_all_their_pages() {
+    let uid = 61_003;
+    let Some(mut notifier) = exact_notifier(uid) else { return };
+    let mut hog = Hog::start(uid);
+    let before = pages(&notifier, uid);
+    hog.tell("huge 4");
+    assert_agrees(&notifier, uid);
+    let grown = pages(&notifier, uid) - before;
+    // Without huge pages (switched off, none free) the four touches take a page each.
+    assert!((2048..2060).contains(&grown) || grown < 20, "grew by {grown}");
+    drop(hog);
+    assert_empty(&mut notifier, uid);
+}
+
+#[test]
+fn threads_of_a_process_share_one_account() {
+    let uid = 61_004;
+    let Some(mut notifier) = exact_notifier(uid) else { return };
+    let mut hog = Hog::start(uid);
+    hog.tell("threads 8 300");
+    assert_agrees(&notifier, uid);
+    assert_eq!(notifier.account_count().unwrap(), 1);
+    drop(hog);
+    assert_empty(&mut notifier, uid);
+}
+
+#[test]
+fn a_forked_child_is_charged_before_it_runs_and_gone_when_it_dies() {
+    let uid = 61_005;
+    let Some(mut notifier) = exact_notifier(uid) else { return };
+    let mut hog = Hog::start(uid);
+    hog.tell("touch 2000");
+    let alone = pages(&notifier, uid);
+    let child: i32 = hog.ask("fork").parse().unwrap();
+    assert_eq!(notifier.account_count().unwrap(), 2);
+    assert!(pages(&notifier, uid) >= alone + 2000, "the child shares 2000 pages and is charged");
+    assert_agrees(&notifier, uid);
+    kill(child);
+    hog.tell("reap");
+    assert_agrees(&notifier, uid);
+    eventually("the child's account is gone", || notifier.account_count().unwrap() == 1);
+    drop(hog);
+    assert_empty(&mut notifier, uid);
+}
+
+#[test]
+fn exec_starts_a_new_account_and_ends_the_old_one() {
+    let uid = 61_006;
+    let Some(mut notifier) = exact_notifier(uid) else { return };
+    let mut hog = Hog::start(uid);
+    hog.tell("touch 3000");
+    assert_eq!(hog.ask("exec"), "ready");
+    assert!(pages(&notifier, uid) < 3000, "the old memory is not charged any more");
+    assert_agrees(&notifier, uid);
+    assert_eq!(notifier.account_count().unwrap(), 1);
+    drop(hog);
+    assert_empty(&mut notifier, uid);
+}
+
+#[test]
+fn a_change_of_uid_moves_the_charge() {
+    let (from, to) = (61_007, 0);
+    let Some(mut notifier) = exact_notifier(from) else { return };
+    let mut hog = Hog::start(0);
+    hog.tell("touch 1500");
+    assert_eq!(pages(&notifier, from), 0, "root has no limit and no account");
+    hog.tell(&format!("setuid {from}"));
+    hog.tell("touch 1");
+    assert!(pages(&notifier, from) >= 1500, "charged in full at its first fault");
+    assert_agrees(&notifier, from);
+    drop(hog);
+    assert_empty(&mut notifier, from);
+    assert!(notifier.usage(to).is_none());
+}
+
+#[test]
+fn a_change_of_uid_between_two_limited_users_moves_the_charge() {
+    let (from, to) = (61_008, 61_009);
+    let Some(mut notifier) = exact_notifier(from) else { return };
+    notifier.set_limit(to, EXACT).unwrap();
+    let mut hog = Hog::start(0);
+    hog.tell(&format!("realuid {from}"));
+    hog.tell("touch 800");
+    assert!(pages(&notifier, from) >= 800);
+    hog.tell(&format!("realuid {to}"));
+    hog.tell("touch 1");
+    assert_eq!(pages(&notifier, from), 0);
+    assert!(pages(&notifier, to) >= 801);
+    assert_agrees(&notifier, to);
+    hog.tell("realuid 0");
+    hog.tell("touch 1");
+    assert_eq!(pages(&notifier, to), 0, "root has no limit, so nobody is charged");
+    drop(hog);
+    assert_empty(&mut notifier, to);
+}
+
+#[test]
+fn processes_that_live_when_the_limit_is_set_are_charged_at_once() {
+    let uid = 61_010;
+    let Some(mut notifier) = notifier() else { return };
+    let mut hogs: Vec<Hog> = (0..5).map(|_| Hog::start(uid)).collect();
+    for hog in &mut hogs {
+        hog.tell("touch 400");
+    }
+    notifier.set_limit(uid, EXACT).unwrap();
+    assert!(pages(&notifier, uid) >= 2000);
+    assert_agrees(&notifier, uid);
+    for hog in &mut hogs {
+        hog.tell("touch 10");
+    }
+    assert_agrees(&notifier, uid);
+    drop(hogs);
+    assert_empty(&mut notifier, uid);
+}
+
+#[test]
+fn a_process_whose_main_thread_has_exited_is_still_seen() {
+    let uid = 61_011;
+    let Some(mut notifier) = notifier() else { return };
+    let mut hog = Hog::start(uid);
+    hog.tell("touch 700");
+    hog.tell("leaderexit");
+    notifier.set_limit(uid, EXACT).unwrap();
+    assert!(pages(&notifier, uid) >= 700, "charged {}", pages(&notifier, uid));
+    let mut samples = Vec::new();
+    notifier.processes(&mut samples).unwrap();
+    let own: Vec<_> = samples.iter().filter(|sample| sample.uid == uid).collect();
+    assert_eq!(own.len(), 1);
+    assert_eq!(own[0].tgid, hog.pid());
+    drop(hog);
+    assert_empty(&mut notifier, uid);
+}
+
+#[test]
+fn the_account_of_a_churning_user_is_exact() {
+    for (uid, count, steps) in [(61_012, 1, 400), (61_013, 20, 100), (61_014, 100, 40)] {
+        let Some(mut notifier) = exact_notifier(uid) else { return };
+        let hogs = churn(uid, count, steps);
+        assert_agrees(&notifier, uid);
+        let found = notifier.reconcile().unwrap();
+        assert_eq!((found.drift_pages, found.added, found.dropped), (0, 0, 0), "{found:?}");
+        assert_eq!(found.accounts, count as u64);
+        drop(hogs);
+        assert_empty(&mut notifier, uid);
+    }
+}
+
+/// Processes that have churned and sleep now.
+fn churn(uid: u32, count: usize, steps: usize) -> Vec<Hog> {
+    let mut hogs: Vec<Hog> = (0..count).map(|_| Hog::start(uid)).collect();
+    for (seed, hog) in hogs.iter_mut().enumerate() {
+        hog.begin(&format!("churn {} {steps}", seed + 1));
+    }
+    for hog in &mut hogs {
+        assert_eq!(hog.answer(), "ok");
+    }
+    hogs
+}
+
+#[test]
+fn a_user_far_from_its_limits_is_charged_in_batches_and_corrected_by_a_scan() {
+    let uid = 61_015;
+    let Some(mut notifier) = notifier() else { return };
+    notifier.set_limit(uid, BATCHED).unwrap();
+    let hogs = churn(uid, 20, 60);
+    let (account, truth) = (pages(&notifier, uid), pages_by_proc(uid));
+    // Each process may hide less than a batch (32 here, more with many CPUs) a CPU and member.
+    let batch = 32.max(2 * cpus());
+    let bound = 20 * 3 * batch * cpus();
+    assert!(account.abs_diff(truth) <= bound, "{account} against {truth}");
+    let found = notifier.reconcile().unwrap();
+    assert!(found.drift_pages >= account.abs_diff(truth), "{found:?}");
+    assert_agrees(&notifier, uid);
+    drop(hogs);
+    assert_empty(&mut notifier, uid);
+}
+
+fn cpus() -> u64 {
+    std::thread::available_parallelism().map_or(1, |n| n.get() as u64)
+}
+
+#[test]
+fn the_snapshot_agrees_with_proc() {
+    let uid = 61_016;
+    let Some(notifier) = notifier() else { return };
+    let mut hog = Hog::start(uid);
+    hog.tell("touch 123");
+    hog.tell("shmem 45");
+    let mut samples = Vec::new();
+    notifier.processes(&mut samples).unwrap();
+    let sample = samples.iter().find(|sample| sample.tgid == hog.pid()).expect("the hog");
+    let mut proc = memory_watch::process::Proc::default();
+    let (stat, status) = (proc.stat(hog.pid()).unwrap(), proc.status(hog.pid()).unwrap());
+    assert_eq!(Some(sample.anon_pages * 4096), status.anon_bytes);
+    assert_eq!(Some(sample.file_pages * 4096), status.file_bytes);
+    assert_eq!(Some(sample.shmem_pages * 4096), status.shmem_bytes);
+    assert_eq!(sample.start_ticks(), stat.start_ticks);
+    assert_eq!((sample.uid, sample.parent_tgid), (uid, std::process::id()));
+    assert_eq!(sample.comm, stat.comm);
+    assert!(sample.mm_id != 0 && !sample.exiting);
+    assert!(samples.windows(2).all(|pair| pair[0].tgid < pair[1].tgid), "each once, sorted");
+}
+
+#[test]
+fn without_a_limit_nothing_is_attached() {
+    let uid = 61_017;
+    let Some(mut notifier) = notifier() else { return };
+    assert!(!notifier.is_attached());
+    notifier.set_limit(uid, EXACT).unwrap();
+    notifier.set_limit(uid + 1, EXACT).unwrap();
+    assert!(notifier.is_attached());
+    let hog = Hog::start(uid);
+    eventually("the hog is charged", || pages(&notifier, uid) > 0);
+    notifier.clear_limit(uid).unwrap();
+    assert!(notifier.is_attached(), "another user still has a limit");
+    assert!(notifier.usage(uid).is_none());
+    assert_eq!(notifier.account_count().unwrap(), 0);
+    notifier.clear_limit(uid + 1).unwrap();
+    assert!(!notifier.is_attached());
+    notifier.clear_limit(uid + 1).unwrap();
+    // The same user again, seeded anew.
+    notifier.set_limit(uid, EXACT).unwrap();
+    assert_agrees(&notifier, uid);
+    drop(hog);
+    assert_empty(&mut notifier, uid);
+}
+
+fn kill(pid: i32) {
+    // SAFETY: integers only; a child of our own hog.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+}

@@ -1,0 +1,230 @@
+//! A process that does to its memory what it is told: one command a line on standard input, one
+//! line of answer each. Ends with its input. `memory-watch-hog UID` runs as that user.
+
+use std::io::BufRead;
+use std::io::Write;
+use std::ptr::null_mut;
+
+const PAGE: usize = 4096;
+const HUGE: usize = 2 << 20;
+
+/// What is mapped: address and bytes.
+type Areas = Vec<(usize, usize)>;
+
+fn main() {
+    if let Some(uid) = std::env::args().nth(1).and_then(|arg| arg.parse().ok()) {
+        become_user(uid);
+    }
+    let mut areas = Areas::new();
+    answer("ready");
+    for line in std::io::stdin().lock().lines() {
+        let Ok(line) = line else { return };
+        let mut words = line.split_whitespace();
+        let command = words.next().unwrap_or_default();
+        let numbers: Vec<usize> = words.filter_map(|word| word.parse().ok()).collect();
+        let number = |index: usize| numbers.get(index).copied().unwrap_or(0);
+        match command {
+            "touch" => touch(map(&mut areas, number(0) * PAGE, libc::MAP_PRIVATE), number(0)),
+            "shmem" => touch(map(&mut areas, number(0) * PAGE, libc::MAP_SHARED), number(0)),
+            "huge" => touch_huge(&mut areas, number(0)),
+            "threads" => touch_in_threads(&mut areas, number(0), number(1)),
+            "free" => unmap_all(&mut areas),
+            "fork" => {
+                answer(&fork_sleeper().to_string());
+                continue;
+            }
+            "forktouch" => {
+                answer(&fork_toucher(number(0)).to_string());
+                continue;
+            }
+            "reap" => while wait_for_child() {},
+            "setuid" => become_user(number(0) as u32),
+            "realuid" => change_real_uid(number(0) as u32),
+            "exec" => exec_self(),
+            "churn" => churn(&mut areas, number(0) as u64, number(1)),
+            "leaderexit" => exit_leader(),
+            other => {
+                answer(&format!("unknown command {other}"));
+                continue;
+            }
+        }
+        answer("ok");
+    }
+}
+
+fn answer(text: &str) {
+    let mut out = std::io::stdout().lock();
+    // Nobody listens any more: the test is over.
+    if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
+        std::process::exit(0);
+    }
+}
+
+fn become_user(uid: u32) {
+    // SAFETY: integers only; glibc applies it to all threads.
+    let failed = unsafe { libc::setresuid(uid, uid, uid) };
+    assert_eq!(failed, 0, "setresuid({uid}): {}", std::io::Error::last_os_error());
+}
+
+/// Changes the real uid alone; the effective one stays root's, so that it can be changed again.
+fn change_real_uid(uid: u32) {
+    // SAFETY: integers only.
+    let failed = unsafe { libc::setresuid(uid, 0, 0) };
+    assert_eq!(failed, 0, "setresuid({uid}): {}", std::io::Error::last_os_error());
+}
+
+fn map(areas: &mut Areas, bytes: usize, kind: libc::c_int) -> usize {
+    // SAFETY: a fresh anonymous mapping.
+    let address = unsafe {
+        libc::mmap(
+            null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            kind | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    assert_ne!(address, libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
+    // SAFETY: the mapping just made. Refused where there are no huge pages; 4 KiB ones come then.
+    let _ = unsafe { libc::madvise(address, bytes, libc::MADV_NOHUGEPAGE) };
+    areas.push((address as usize, bytes));
+    address as usize
+}
+
+fn touch(address: usize, pages: usize) {
+    for page in 0..pages {
+        // SAFETY: inside a mapping of at least `pages` pages that only we know.
+        unsafe { ((address + page * PAGE) as *mut u8).write_volatile(1) };
+    }
+}
+
+fn touch_huge(areas: &mut Areas, count: usize) {
+    let start = map(areas, (count + 1) * HUGE, libc::MAP_PRIVATE).next_multiple_of(HUGE);
+    // SAFETY: inside the mapping just made.
+    unsafe { libc::madvise(start as *mut _, count * HUGE, libc::MADV_HUGEPAGE) };
+    for huge in 0..count {
+        touch(start + huge * HUGE, 1);
+    }
+}
+
+fn touch_in_threads(areas: &mut Areas, threads: usize, pages: usize) {
+    let starts: Vec<usize> =
+        (0..threads).map(|_| map(areas, pages * PAGE, libc::MAP_PRIVATE)).collect();
+    std::thread::scope(|scope| {
+        for start in starts {
+            scope.spawn(move || touch(start, pages));
+        }
+    });
+}
+
+fn unmap_all(areas: &mut Areas) {
+    for (address, bytes) in areas.drain(..) {
+        // SAFETY: our own mapping, used by nobody any more.
+        unsafe { libc::munmap(address as *mut _, bytes) };
+    }
+}
+
+fn fork(child: impl FnOnce()) -> i32 {
+    // SAFETY: we have one thread; the child only touches memory and sleeps.
+    match unsafe { libc::fork() } {
+        0 => {
+            // SAFETY: integers only. It must not outlive a killed parent.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            child();
+            // SAFETY: ends the child without running the parent's exit handlers.
+            unsafe { libc::_exit(0) }
+        }
+        pid => {
+            assert!(pid > 0, "fork: {}", std::io::Error::last_os_error());
+            pid
+        }
+    }
+}
+
+fn sleep_forever() {
+    loop {
+        // SAFETY: waits for a signal.
+        unsafe { libc::pause() };
+    }
+}
+
+fn fork_sleeper() -> i32 {
+    fork(sleep_forever)
+}
+
+/// The child maps and touches memory of its own, then sleeps; answers when it has.
+fn fork_toucher(pages: usize) -> i32 {
+    let mut fds = [0; 2];
+    // SAFETY: room for two descriptors.
+    unsafe { libc::pipe(fds.as_mut_ptr()) };
+    let pid = fork(|| {
+        touch(map(&mut Areas::new(), pages * PAGE, libc::MAP_PRIVATE), pages);
+        // SAFETY: writes one byte from a static.
+        unsafe { libc::write(fds[1], b"x".as_ptr().cast(), 1) };
+        sleep_forever();
+    });
+    let mut byte = 0u8;
+    // SAFETY: room for one byte; both descriptors are ours.
+    unsafe {
+        libc::close(fds[1]);
+        libc::read(fds[0], (&raw mut byte).cast(), 1);
+        libc::close(fds[0]);
+    }
+    pid
+}
+
+fn wait_for_child() -> bool {
+    // SAFETY: no status wanted.
+    unsafe { libc::waitpid(-1, null_mut(), 0) > 0 }
+}
+
+fn exec_self() {
+    use std::os::unix::process::CommandExt;
+    let error = std::process::Command::new("/proc/self/exe").exec();
+    panic!("exec /proc/self/exe: {error}");
+}
+
+/// The main thread ends while another one lives on, with its memory.
+fn exit_leader() {
+    std::thread::spawn(|| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        answer("ok");
+        sleep_forever();
+    });
+    // SAFETY: ends this thread alone; nothing on its stack is used by the other one.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+}
+
+/// `steps` random changes, some of them by short-lived children.
+fn churn(areas: &mut Areas, seed: u64, steps: usize) {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for _ in 0..steps {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let pages = (state >> 8) as usize % 200 + 1;
+        match state % 8 {
+            0 | 1 => touch(map(areas, pages * PAGE, libc::MAP_PRIVATE), pages),
+            2 => touch(map(areas, pages * PAGE, libc::MAP_SHARED), pages),
+            3 => touch_in_threads(areas, 2, pages / 2 + 1),
+            4 | 5 if areas.len() > 4 => {
+                let (address, bytes) = areas.swap_remove((state >> 20) as usize % areas.len());
+                // SAFETY: our own mapping, used by nobody any more.
+                unsafe { libc::munmap(address as *mut _, bytes) };
+            }
+            6 => {
+                let pid = fork(|| {
+                    touch(map(&mut Areas::new(), pages * PAGE, libc::MAP_PRIVATE), pages);
+                });
+                // SAFETY: our own child, no status wanted.
+                unsafe { libc::waitpid(pid, null_mut(), 0) };
+            }
+            7 => {
+                let done = std::process::Command::new("/bin/true").status();
+                assert!(done.is_ok(), "run /bin/true: {done:?}");
+            }
+            _ => touch(map(areas, PAGE, libc::MAP_PRIVATE), 1),
+        }
+    }
+}
