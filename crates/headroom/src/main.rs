@@ -1,2 +1,49 @@
-//! (skeleton)
-fn main() {}
+//! `headroom`: starts the daemons, asks them, and explains what they did.
+//!
+//! One module a command; [`arguments`] is the command line itself. A command collects what it has to
+//! say as text or JSON and prints it in one go ([`output`]).
+
+mod arguments;
+mod binder;
+mod clock;
+mod daemon;
+mod doctor;
+mod limit;
+mod output;
+mod run_oom_killer;
+mod size;
+mod status;
+mod up;
+mod user;
+mod why;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::{Arguments, BinderCommand, Command};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("headroom: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let globals = &arguments.globals;
+    match &arguments.command {
+        Command::Up(options) => return up::up(globals, options),
+        Command::Limit(command) => limit::limit(globals, command)?,
+        Command::RunOomKiller { user } => run_oom_killer::run_oom_killer(globals, user.as_ref())?,
+        Command::Status => return status::status(globals),
+        Command::Why { number, id } => why::why(globals, *number, *id)?,
+        Command::Binder(BinderCommand::Ls) => binder::ls(globals)?,
+        Command::Doctor => return doctor::doctor(globals),
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,9 +1,7 @@
 //! `memory-eater UID MIB`: becomes user UID (no account needed), touches MIB MiB page by page, says so,
-//! and waits until its standard input ends.
+//! and waits to be killed. It dies with the process that started it.
 
-use std::io::Read;
-
-use rustix::process::{Gid, Uid};
+use rustix::process::{Gid, Signal, Uid, set_parent_process_death_signal};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 
 const MIB: usize = 1 << 20;
@@ -16,13 +14,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     set_thread_groups(&[])?;
     set_thread_gid(Gid::from_raw(uid))?;
     set_thread_uid(Uid::from_raw(uid))?;
+    // After the change of user, which forgets it.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut eaten = Vec::with_capacity(mib);
     for _ in 0..mib {
         // Not zero: zeroed memory is not touched before it is used.
         eaten.push(vec![1_u8; MIB]);
     }
     println!("{} has {mib} MiB", std::process::id());
-    std::io::stdin().read_to_end(&mut Vec::new())?;
-    drop(eaten);
-    Ok(())
+    loop {
+        std::thread::park();
+    }
 }

@@ -1,0 +1,63 @@
+//! Asking the daemons: one question, one answer; a refusal becomes an error.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use control::{Client, binderd, oomd};
+
+fn ask<Q: serde::Serialize, R: serde::de::DeserializeOwned>(
+    name: &str,
+    socket: &Path,
+    request: &Q,
+) -> anyhow::Result<R> {
+    Client::connect(socket)
+        .and_then(|mut client| client.call(request))
+        .with_context(|| format!("cannot ask {name}"))
+}
+
+/// Asks `headroom-oomd`.
+pub fn ask_oomd(socket: &Path, request: &oomd::Request) -> anyhow::Result<oomd::Reply> {
+    match ask("headroom-oomd", socket, request)? {
+        oomd::Reply::Error { message } => bail!("headroom-oomd: {message}"),
+        reply => Ok(reply),
+    }
+}
+
+/// Asks `headroom-binderd`.
+pub fn ask_binderd(socket: &Path, request: &binderd::Request) -> anyhow::Result<binderd::Reply> {
+    match ask("headroom-binderd", socket, request)? {
+        binderd::Reply::Error { message } => bail!("headroom-binderd: {message}"),
+        reply => Ok(reply),
+    }
+}
+
+/// The complaint about an answer to another question.
+pub fn unexpected(reply: &impl std::fmt::Debug) -> anyhow::Error {
+    anyhow::anyhow!(
+        "the daemon gave the answer to another question ({reply:?}); are daemon and command of one version?"
+    )
+}
+
+/// `headroom-oomd`'s status.
+pub fn oomd_status(socket: &Path) -> anyhow::Result<oomd::Status> {
+    match ask_oomd(socket, &oomd::Request::Status)? {
+        oomd::Reply::Status(status) => Ok(status),
+        reply => Err(unexpected(&reply)),
+    }
+}
+
+/// `headroom-binderd`'s status.
+pub fn binderd_status(socket: &Path) -> anyhow::Result<binderd::Status> {
+    match ask_binderd(socket, &binderd::Request::Status)? {
+        binderd::Reply::Status(status) => Ok(status),
+        reply => Err(unexpected(&reply)),
+    }
+}
+
+/// The latest decisions of `headroom-oomd`, newest first.
+pub fn records(socket: &Path, last: u32) -> anyhow::Result<Vec<oomd::Why>> {
+    match ask_oomd(socket, &oomd::Request::Why { last })? {
+        oomd::Reply::Why { records } => Ok(records),
+        reply => Err(unexpected(&reply)),
+    }
+}

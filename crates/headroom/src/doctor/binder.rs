@@ -1,0 +1,112 @@
+//! What `headroom-binderd` uses.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+
+use super::Check;
+use super::capabilities::Capability;
+use super::system::System;
+
+const DAEMON: &str = "headroom-binderd";
+/// The user who owns nothing.
+const NOBODY: u32 = 65534;
+
+/// All checks.
+pub fn checks(system: &System) -> Vec<Check> {
+    vec![
+        Check::new(
+            "FUSE",
+            fuse(),
+            "binder devices cannot be served",
+            "modprobe fuse; in a container, let it have the device /dev/fuse",
+        )
+        .needed_by(DAEMON),
+        Check::new(
+            "mount",
+            system.capabilities.require(Capability::SysAdmin),
+            "the bus cannot be mounted",
+            "run the daemon as root; in a container, add the capability",
+        )
+        .needed_by(DAEMON),
+        Check::new(
+            "process_vm_readv",
+            other_memory(),
+            "what clients send cannot be read",
+            "run the daemon as root with CAP_SYS_PTRACE and kernel.yama.ptrace_scope below 3",
+        )
+        .needed_by(DAEMON),
+        Check::new(
+            "FUSE passthrough",
+            passthrough(system),
+            "receive buffers are filled by FUSE_NOTIFY_STORE: one copy and one call more a transaction",
+            "kernel 6.9 or newer, and CAP_SYS_ADMIN",
+        ),
+        Check::new(
+            "PIDFD_THREAD",
+            thread_pidfd(),
+            "a thread's end is not seen at once when its process lives on",
+            "kernel 6.9 or newer",
+        ),
+    ]
+}
+
+fn fuse() -> Result<String, String> {
+    match open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(_) => Ok("/dev/fuse opens".into()),
+        Err(errno) => Err(format!("cannot open /dev/fuse: {errno}")),
+    }
+}
+
+fn passthrough(system: &System) -> Result<String, String> {
+    if system.version < (6, 9) {
+        return Err(format!("kernel {}.{} has none", system.version.0, system.version.1));
+    }
+    let capability = system.capabilities.require(Capability::SysAdmin)?;
+    Ok(format!("kernel {}.{} has it, and {capability}", system.version.0, system.version.1))
+}
+
+/// Reads from address 0 of a process of another user: who may do so learns that nothing is there.
+fn other_memory() -> Result<String, String> {
+    let child = Command::new("/bin/cat")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .spawn();
+    let mut child = child.map_err(|e| format!("cannot start a process of another user: {e}"))?;
+    let pid = child.id().try_into().unwrap_or(0);
+    let mut byte = 0u8;
+    let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let remote = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 1 };
+    // SAFETY: one local vector of one byte of ours; the remote address is the kernel's to check.
+    let got = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+    let error = std::io::Error::last_os_error();
+    // Its standard input ends here, and so does it.
+    drop(child.stdin.take());
+    let _ = child.wait();
+    if got >= 0 || error.raw_os_error() == Some(libc::EFAULT) {
+        Ok("the memory of another user's process can be read".into())
+    } else {
+        Err(format!("the memory of another user's process: {error}{}", yama()))
+    }
+}
+
+fn yama() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
+        .map_or(String::new(), |scope| format!(" (kernel.yama.ptrace_scope is {})", scope.trim()))
+}
+
+fn thread_pidfd() -> Result<String, String> {
+    let thread = rustix::thread::gettid().as_raw_nonzero().get();
+    // PIDFD_THREAD has the value of O_EXCL (linux/pidfd.h).
+    // SAFETY: plain numbers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, thread, libc::O_EXCL) };
+    match super::system_fd(fd) {
+        Ok(_) => Ok("pidfd_open gives pidfds of threads".into()),
+        Err(Errno::INVAL) => Err("pidfd_open does not know it".into()),
+        Err(errno) => Err(format!("pidfd_open: {errno}")),
+    }
+}

@@ -1,0 +1,143 @@
+//! What `headroom-oomd` uses besides BPF.
+
+use std::io::Write;
+
+use super::Check;
+use super::capabilities::Capability;
+use super::system::System;
+
+const DAEMON: &str = "headroom-oomd";
+
+/// All checks.
+pub fn checks(system: &System) -> Vec<Check> {
+    vec![
+        Check::new("pidfd", pidfd(), "no process can be killed safely", "kernel 5.3 or newer")
+            .needed_by(DAEMON),
+        Check::new(
+            "CAP_KILL",
+            system.capabilities.require(Capability::Kill),
+            "processes of other users cannot be killed",
+            "run the daemon as root",
+        )
+        .needed_by(DAEMON),
+        Check::new(
+            "/proc",
+            proc(),
+            "processes of other users are not seen",
+            "run the daemon as root; mount /proc with hidepid=0, or with gid= of the daemon",
+        )
+        .needed_by(DAEMON),
+        Check::new(
+            "process_mrelease",
+            mrelease(),
+            "a victim's memory comes back only as fast as the victim itself frees it",
+            "kernel 5.15 or newer; no seccomp filter that forbids it",
+        ),
+        Check::new(
+            "PSI",
+            psi(),
+            "stalls for memory are not seen",
+            "a kernel with CONFIG_PSI, started with psi=1",
+        ),
+        Check::new(
+            "PSI windows",
+            psi_window(),
+            "stalls are seen in windows of 2 s only",
+            "give the daemon CAP_SYS_RESOURCE",
+        ),
+        Check::new(
+            "CAP_SYS_RESOURCE",
+            system.capabilities.require(Capability::SysResource),
+            "the daemon cannot protect itself from the kernel's OOM killer (oom_score_adj)",
+            "give the daemon CAP_SYS_RESOURCE",
+        ),
+        Check::new(
+            "SCHED_FIFO",
+            fifo(),
+            "the daemon competes for the CPU with those it watches",
+            "give the daemon CAP_SYS_NICE; RT bandwidth in its cgroup",
+        ),
+        Check::new("cgroup", Ok(cgroup()), "", ""),
+    ]
+}
+
+fn pidfd() -> Result<String, String> {
+    let us = rustix::process::getpid();
+    match rustix::process::pidfd_open(us, rustix::process::PidfdFlags::empty()) {
+        Ok(_) => Ok("pidfd_open works".into()),
+        Err(errno) => Err(format!("pidfd_open: {errno}")),
+    }
+}
+
+/// With hidepid, a process that may not look sees no folder of another user's process at all.
+fn proc() -> Result<String, String> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let hidepid = mounts
+        .lines()
+        .filter_map(|line| {
+            line.split(' ').nth(3).filter(|_| line.split(' ').nth(1) == Some("/proc"))
+        })
+        .flat_map(|options| options.split(','))
+        .find(|option| option.starts_with("hidepid=") && *option != "hidepid=0");
+    let note = hidepid.map_or(String::new(), |option| format!(" ({option})"));
+    match std::fs::read_to_string("/proc/1/status") {
+        Ok(_) => Ok(format!("the processes of others are seen{note}")),
+        Err(error) => Err(format!("/proc/1/status: {error}{note}")),
+    }
+}
+
+/// Without a pidfd the call fails before it does anything; how it fails tells whether it is there.
+fn mrelease() -> Result<String, String> {
+    // SAFETY: plain numbers.
+    let rc = unsafe { libc::syscall(libc::SYS_process_mrelease, -1, 0) };
+    let error = std::io::Error::last_os_error();
+    if rc == -1 && error.raw_os_error() == Some(libc::EBADF) {
+        Ok("the kernel has it".into())
+    } else {
+        Err(error.to_string())
+    }
+}
+
+fn psi() -> Result<String, String> {
+    std::fs::read_to_string("/proc/pressure/memory")
+        .map(|_| "/proc/pressure/memory can be read".into())
+        .map_err(|error| format!("/proc/pressure/memory: {error}"))
+}
+
+/// A trigger of 150 ms stalls in 1 s; it lasts as long as the file is open. Without the capability
+/// only windows of n x 2 s are accepted.
+fn psi_window() -> Result<String, String> {
+    std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/proc/pressure/memory")
+        .and_then(|mut file| file.write_all(b"some 150000 1000000\0"))
+        .map(|()| "a window of 1 s is accepted".into())
+        .map_err(|error| format!("a window of 1 s: {error}"))
+}
+
+/// Tries it on the thread that asks, and goes back.
+fn fifo() -> Result<String, String> {
+    let fifo = libc::sched_param { sched_priority: 1 };
+    let other = libc::sched_param { sched_priority: 0 };
+    // SAFETY: 0 is the calling thread, and the parameter is ours.
+    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &fifo) } != 0 {
+        return Err(std::io::Error::last_os_error().to_string());
+    }
+    // SAFETY: as above. Going back is always allowed.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &other) };
+    Ok("a thread can be made SCHED_FIFO".into())
+}
+
+fn cgroup() -> String {
+    let controllers = std::fs::read_to_string("/sys/fs/cgroup/cgroup.controllers");
+    let version = match controllers {
+        Ok(controllers) if controllers.split_whitespace().any(|c| c == "memory") => {
+            "v2 with memory"
+        }
+        Ok(_) => "v2 without memory",
+        Err(_) if std::path::Path::new("/sys/fs/cgroup").read_dir().is_ok() => "v1, or none",
+        Err(_) => "none",
+    };
+    format!("{version}; limits are by user and need none")
+}

@@ -1,0 +1,139 @@
+//! `headroom limit`: users' limits.
+
+use std::fmt::Write;
+
+use anyhow::ensure;
+use control::oomd::{Reply, Request, UserLimit};
+
+use crate::arguments::{Globals, LimitCommand};
+use crate::daemon::{ask_oomd, unexpected};
+use crate::output;
+use crate::size::Size;
+use crate::user::{self, User};
+
+/// Runs the command.
+pub fn limit(globals: &Globals, command: &LimitCommand) -> anyhow::Result<()> {
+    match command {
+        LimitCommand::Set { user, size, soft } => set(globals, user, *size, *soft),
+        LimitCommand::Get { user } => get(globals, user),
+        LimitCommand::List => {
+            let limits = limits(globals)?;
+            output::print_as(globals.json, &limits, || table(&limits))
+        }
+        LimitCommand::Clear { user } => {
+            done(globals, &Request::ClearLimit { uid: user.uid })?;
+            output::print_as(globals.json, &Option::<UserLimit>::None, || {
+                format!("{} has no limit\n", user::name(user.uid))
+            })
+        }
+    }
+}
+
+fn set(globals: &Globals, user: &User, hard: Size, soft: Option<Size>) -> anyhow::Result<()> {
+    ensure!(
+        hard.0 > 0,
+        "a limit of 0 would kill everything; use `headroom limit clear` to have none"
+    );
+    if let Some(soft) = soft {
+        ensure!(soft <= hard, "the soft limit ({soft}) is above the hard limit ({hard})");
+    }
+    let request =
+        Request::SetLimit { uid: user.uid, hard_bytes: hard.0, soft_bytes: soft.map(|s| s.0) };
+    done(globals, &request)?;
+    get(globals, user)
+}
+
+fn get(globals: &Globals, user: &User) -> anyhow::Result<()> {
+    let limit = limits(globals)?.into_iter().find(|limit| limit.uid == user.uid);
+    output::print_as(globals.json, &limit, || match &limit {
+        Some(limit) => table(std::slice::from_ref(limit)),
+        None => format!("{} has no limit\n", user::name(user.uid)),
+    })
+}
+
+fn limits(globals: &Globals) -> anyhow::Result<Vec<UserLimit>> {
+    match ask_oomd(&globals.oomd_socket, &Request::ListLimits)? {
+        Reply::Limits { limits } => Ok(limits),
+        reply => Err(unexpected(&reply)),
+    }
+}
+
+fn done(globals: &Globals, request: &Request) -> anyhow::Result<()> {
+    match ask_oomd(&globals.oomd_socket, request)? {
+        Reply::Done => Ok(()),
+        reply => Err(unexpected(&reply)),
+    }
+}
+
+fn table(limits: &[UserLimit]) -> String {
+    if limits.is_empty() {
+        return "no user has a limit\n".into();
+    }
+    let names: Vec<String> = limits.iter().map(|limit| user::name(limit.uid)).collect();
+    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(4);
+    let mut text = format!(
+        "{:<width$}  {:>11}  {:>11}  {:>11}  {:>6}  FROM\n",
+        "USER", "LIMIT", "SOFT", "USED", ""
+    );
+    for (name, limit) in names.iter().zip(limits) {
+        let _ = write!(
+            text,
+            "{name:<width$}  {:>11}  {:>11}  {:>11}  {:>6}  {}",
+            Size(limit.hard_bytes),
+            Size(limit.soft_bytes),
+            Size(limit.used_bytes),
+            percent(limit.used_bytes, limit.hard_bytes),
+            limit.source,
+        );
+        if limit.dying_bytes > 0 {
+            let _ = write!(text, "  ({} of it dying)", Size(limit.dying_bytes));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// `40.0%`.
+pub fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "-".into();
+    }
+    let tenths = u128::from(part) * 1000 / u128::from(whole);
+    format!("{}.{}%", tenths / 10, tenths % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_shows_what_is_left_and_what_is_dying() {
+        let limit = UserLimit {
+            uid: 4_000_000_000,
+            hard_bytes: 256 << 20,
+            soft_bytes: 230 << 20,
+            used_bytes: 128 << 20,
+            dying_bytes: 64 << 20,
+            source: "runtime".into(),
+        };
+        let text = table(&[limit]);
+        for part in [
+            "4000000000",
+            "256.0 MiB",
+            "230.0 MiB",
+            "128.0 MiB",
+            "50.0%",
+            "runtime",
+            "64.0 MiB of it",
+        ] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+        assert_eq!(table(&[]), "no user has a limit\n");
+    }
+
+    #[test]
+    fn percentages_survive_extreme_numbers() {
+        assert_eq!(percent(u64::MAX, 1), "1844674407370955161500.0%");
+        assert_eq!(percent(1, 0), "-");
+    }
+}

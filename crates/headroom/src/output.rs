@@ -1,0 +1,71 @@
+//! Printing: in one go, and a reader that has gone away is no error.
+
+use std::io::{ErrorKind, Write};
+
+use anyhow::Context;
+use serde::Serialize;
+
+/// Prints `text`. A closed pipe (`headroom why | head -1`) is fine.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints `value` as JSON when asked to, the text otherwise.
+pub fn print_as(
+    json: bool,
+    value: &impl Serialize,
+    text: impl FnOnce() -> String,
+) -> anyhow::Result<()> {
+    if !json {
+        return print(&text());
+    }
+    let mut document = serde_json::to_string_pretty(value).context("cannot write JSON")?;
+    document.push('\n');
+    print(&document)
+}
+
+/// A text that others chose (process names) with everything escaped that a terminal would obey.
+pub fn printable(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || ('\u{200b}'..='\u{202e}').contains(&c) || c == '\u{feff}' {
+            safe.extend(c.escape_default());
+        } else {
+            safe.push(c);
+        }
+    }
+    safe
+}
+
+/// "1 process", "2 processes".
+pub fn count(number: impl Into<u64>, one: &str, many: &str) -> String {
+    match number.into() {
+        1 => format!("1 {one}"),
+        n => format!("{n} {many}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_cannot_draw_on_the_terminal_by_its_name() {
+        assert_eq!(printable("bash"), "bash");
+        assert_eq!(printable("größe 大"), "größe 大");
+        assert_eq!(printable("\x1b[31mroot\n"), "\\u{1b}[31mroot\\n");
+        assert_eq!(printable("a\u{202e}b"), "a\\u{202e}b");
+    }
+
+    #[test]
+    fn one_is_not_many() {
+        assert_eq!(count(1u32, "process", "processes"), "1 process");
+        assert_eq!(count(0u32, "process", "processes"), "0 processes");
+    }
+}

@@ -1,0 +1,23 @@
+//! `headroom run-oom-killer`: have the daemon look now.
+
+use control::oomd::{Reply, Request};
+
+use crate::arguments::Globals;
+use crate::daemon::{ask_oomd, unexpected};
+use crate::user::User;
+use crate::{output, user, why};
+
+/// Runs the command.
+pub fn run_oom_killer(globals: &Globals, user: Option<&User>) -> anyhow::Result<()> {
+    let uid = user.map(|user| user.uid);
+    match ask_oomd(&globals.oomd_socket, &Request::RunOomKiller { uid })? {
+        Reply::Ran { kills } => {
+            output::print_as(globals.json, &kills, || match (&kills[..], uid) {
+                ([], None) => "nobody is over a limit\n".into(),
+                ([], Some(uid)) => format!("{} is not over a limit\n", user::name(uid)),
+                (kills, _) => why::explain_all(kills),
+            })
+        }
+        reply => Err(unexpected(&reply)),
+    }
+}

@@ -1,0 +1,189 @@
+//! `headroom up`: both daemons in the foreground.
+//!
+//! The daemons are children in a process group of their own, so that Ctrl-C reaches us alone and they are
+//! asked to stop once. They are told to stop by the kernel if we die. One thread a daemon watches its
+//! control socket and prints what changes.
+
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+
+use crate::arguments::{Globals, Up};
+
+mod signals;
+mod watch;
+
+use signals::{Signals, Wake};
+
+/// How long a daemon may take until it answers.
+const READY_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a daemon may take to clean up after SIGTERM.
+const STOP_PATIENCE: Duration = Duration::from_secs(15);
+/// How often the main loop looks whether patience is over.
+const TICK: Duration = Duration::from_millis(200);
+
+/// One of the two.
+struct Daemon {
+    name: &'static str,
+    child: Child,
+    ready: watch::Ready,
+    ended: Option<ExitStatus>,
+}
+
+/// Runs the command.
+pub fn up(globals: &Globals, options: &Up) -> anyhow::Result<ExitCode> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "`up` needs root: mounting the bus, reading every process and loading BPF programs do; \
+         try `sudo headroom up`"
+    );
+    let mut signals = Signals::block().context("cannot wait for signals")?;
+    let mut daemons = Vec::new();
+    let outcome = start(globals, options, &mut daemons)
+        .and_then(|()| supervise(globals, &mut daemons, &mut signals));
+    let clean = stop(&mut daemons, &mut signals);
+    outcome?;
+    watch::say("headroom", if clean { "stopped" } else { "stopped, but not cleanly" });
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn start(globals: &Globals, options: &Up, daemons: &mut Vec<Daemon>) -> anyhow::Result<()> {
+    if !options.no_binder {
+        let mut command = Command::new(beside_us("headroom-binderd")?);
+        command.arg("--mount").arg(&options.mount).arg("--socket").arg(&globals.binderd_socket);
+        daemons.push(Daemon::spawn("binder", command, watch::binder(&globals.binderd_socket))?);
+    }
+    if !options.no_oom {
+        let mut command = Command::new(beside_us("headroom-oomd")?);
+        command.arg("--socket").arg(&globals.oomd_socket);
+        if let Some(config) = &options.config {
+            command.arg("--config").arg(config);
+        }
+        daemons.push(Daemon::spawn("oom", command, watch::oom(&globals.oomd_socket))?);
+    }
+    Ok(())
+}
+
+/// The daemons are installed beside `headroom`; nothing else is ever run as root.
+fn beside_us(name: &str) -> anyhow::Result<PathBuf> {
+    let us = std::env::current_exe().context("cannot find our own executable")?;
+    let path = us.parent().unwrap_or(Path::new("/")).join(name);
+    ensure!(path.is_file(), "{} is missing: it belongs beside {}", path.display(), us.display());
+    Ok(path)
+}
+
+impl Daemon {
+    fn spawn(
+        name: &'static str,
+        mut command: Command,
+        watcher: watch::Watcher,
+    ) -> anyhow::Result<Self> {
+        let parent = rustix::process::getpid();
+        command.process_group(0);
+        // SAFETY: only async-signal-safe calls between fork and exec, and no allocation.
+        unsafe {
+            command.pre_exec(move || {
+                rustix::process::set_parent_process_death_signal(Some(
+                    rustix::process::Signal::TERM,
+                ))?;
+                // We may have died before that.
+                match rustix::process::getppid() {
+                    Some(pid) if pid == parent => Ok(()),
+                    _ => Err(rustix::io::Errno::SRCH.into()),
+                }
+            });
+        }
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        let ready = watcher.spawn(name, child.id());
+        Ok(Self { name, child, ready, ended: None })
+    }
+
+    fn has_ended(&mut self) -> bool {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait().ok().flatten();
+        }
+        self.ended.is_some()
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        if self.ended.is_none() {
+            // It is our child and not reaped, so the pid is still its own.
+            let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
+            let _ = pid.map(|pid| rustix::process::kill_process(pid, signal));
+        }
+    }
+}
+
+/// Until we are asked to stop (`Ok`), or a daemon is gone or does not come up.
+fn supervise(
+    globals: &Globals,
+    daemons: &mut [Daemon],
+    signals: &mut Signals,
+) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let mut all_ready = false;
+    loop {
+        if let Wake::Stop = signals.wait(TICK) {
+            return Ok(());
+        }
+        for daemon in daemons.iter_mut() {
+            if daemon.has_ended() {
+                bail!("{} {}", daemon.name, describe(daemon.ended));
+            }
+            if !daemon.ready.is_set() && start.elapsed() > READY_PATIENCE {
+                bail!("{} did not answer within {} s", daemon.name, READY_PATIENCE.as_secs());
+            }
+        }
+        if !all_ready && daemons.iter().all(|daemon| daemon.ready.is_set()) {
+            all_ready = true;
+            watch::say("headroom", &ready_line(globals));
+        }
+    }
+}
+
+fn ready_line(globals: &Globals) -> String {
+    let mut hint = String::from("ready; Ctrl-C stops it.");
+    let defaults = globals.oomd_socket == Path::new(control::OOMD_SOCKET)
+        && globals.binderd_socket == Path::new(control::BINDERD_SOCKET);
+    if defaults {
+        hint += " Elsewhere: headroom status, headroom limit set USER 512M, headroom binder ls";
+    }
+    hint
+}
+
+/// Stops what still runs. True if every daemon ended with exit code 0.
+fn stop(daemons: &mut [Daemon], signals: &mut Signals) -> bool {
+    for daemon in daemons.iter() {
+        daemon.signal(rustix::process::Signal::TERM);
+    }
+    let start = Instant::now();
+    while !daemons.iter_mut().all(Daemon::has_ended) {
+        if start.elapsed() > STOP_PATIENCE {
+            for daemon in daemons.iter_mut().filter(|daemon| daemon.ended.is_none()) {
+                eprintln!(
+                    "headroom: {} did not stop within {} s and is killed; `headroom doctor` tells what it left",
+                    daemon.name,
+                    STOP_PATIENCE.as_secs()
+                );
+                daemon.signal(rustix::process::Signal::KILL);
+                daemon.ended = daemon.child.wait().ok();
+            }
+            break;
+        }
+        signals.wait(TICK);
+    }
+    daemons.iter().all(|daemon| daemon.ended.is_some_and(|status| status.success()))
+}
+
+fn describe(ended: Option<ExitStatus>) -> String {
+    match ended.map(|status| (status.code(), status.signal())) {
+        Some((Some(code), _)) => format!("ended with exit code {code}"),
+        Some((None, Some(signal))) => format!("was killed by signal {signal}"),
+        _ => "ended".into(),
+    }
+}

@@ -1,0 +1,120 @@
+//! Watching a daemon through its control socket, and printing what changes.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use control::{binderd, oomd};
+
+use crate::output::{self, printable};
+use crate::{daemon, status, why};
+
+/// How often a daemon is asked.
+const INTERVAL: Duration = Duration::from_millis(300);
+/// Kills that are told in a line each; of a burst, only so many.
+const KILLS_TOLD: u32 = 16;
+
+/// Set once the daemon has answered.
+#[derive(Clone, Default)]
+pub struct Ready(Arc<AtomicBool>);
+
+impl Ready {
+    /// The daemon has answered.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// What is worth a line when it changes, and the lines then due.
+struct News {
+    pid: u32,
+    line: String,
+    /// Compared with the last one; the line is printed when it differs.
+    key: String,
+    degraded: Vec<String>,
+    kills: u64,
+}
+
+/// How to ask one kind of daemon.
+pub struct Watcher {
+    socket: PathBuf,
+    ask: fn(&Path) -> anyhow::Result<News>,
+}
+
+/// Watches `headroom-binderd`.
+pub fn binder(socket: &Path) -> Watcher {
+    fn ask(socket: &Path) -> anyhow::Result<News> {
+        let status: binderd::Status = daemon::binderd_status(socket)?;
+        Ok(News {
+            pid: status.pid,
+            line: status::binderd_line(&status),
+            key: format!("{} {} {}", status.mount, status.mapping, status.devices),
+            degraded: status.degraded,
+            kills: 0,
+        })
+    }
+    Watcher { socket: socket.to_owned(), ask }
+}
+
+/// Watches `headroom-oomd`.
+pub fn oom(socket: &Path) -> Watcher {
+    fn ask(socket: &Path) -> anyhow::Result<News> {
+        let status: oomd::Status = daemon::oomd_status(socket)?;
+        Ok(News {
+            pid: status.pid,
+            line: status::oomd_line(&status),
+            key: format!("{} {} {}", status.notifier, status.attached, status.limited_users),
+            degraded: status.degraded,
+            kills: status.kills,
+        })
+    }
+    Watcher { socket: socket.to_owned(), ask }
+}
+
+impl Watcher {
+    /// Starts a thread that lives as long as we do. Answers of another process than `pid` (a daemon
+    /// that was there before) are not the daemon's.
+    pub fn spawn(self, name: &'static str, pid: u32) -> Ready {
+        let ready = Ready::default();
+        let set = ready.clone();
+        std::thread::spawn(move || self.watch(name, pid, &set));
+        ready
+    }
+
+    fn watch(&self, name: &str, pid: u32, ready: &Ready) {
+        let mut last: Option<News> = None;
+        loop {
+            if let Some(news) = (self.ask)(&self.socket).ok().filter(|news| news.pid == pid) {
+                self.tell(name, last.as_ref(), &news);
+                ready.0.store(true, Ordering::Release);
+                last = Some(news);
+            }
+            std::thread::sleep(INTERVAL);
+        }
+    }
+
+    fn tell(&self, name: &str, last: Option<&News>, news: &News) {
+        if last.is_none_or(|last| last.key != news.key) {
+            say(name, &news.line);
+        }
+        let known = last.map_or(&[][..], |last| &last.degraded);
+        for sentence in news.degraded.iter().filter(|sentence| !known.contains(sentence)) {
+            say(name, &format!("degraded: {}", printable(sentence)));
+        }
+        let kills = news.kills.saturating_sub(last.map_or(0, |last| last.kills));
+        if kills > 0 {
+            let number = u32::try_from(kills).unwrap_or(u32::MAX).min(KILLS_TOLD);
+            let records = daemon::records(&self.socket, number).unwrap_or_default();
+            for record in records.iter().rev() {
+                say(name, &format!("{}; see `headroom why {}`", why::headline(record), record.id));
+            }
+        }
+    }
+}
+
+/// Prints a line under a daemon's name.
+pub fn say(name: &str, text: &str) {
+    // Nobody reads it: not a reason to stop the daemons.
+    let _ = output::print(&format!("{name:<9} {text}\n"));
+}

@@ -1,0 +1,106 @@
+//! Users by name or number, by way of the system's own user database.
+
+use std::ffi::{CStr, CString};
+use std::str::FromStr;
+
+/// A user named on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// Its number.
+    pub uid: u32,
+}
+
+impl FromStr for User {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+            // The largest number means "no user" to the kernel.
+            return match text.parse() {
+                Ok(uid) if uid != u32::MAX => Ok(Self { uid }),
+                _ => Err(format!("uid {text} is too large: at most {}", u32::MAX - 1)),
+            };
+        }
+        let name = CString::new(text).map_err(|_| "a user name has no NUL byte".to_owned())?;
+        match look_up(|entry, buffer, found| {
+            // SAFETY: the name ends with NUL; the other pointers are valid for the given lengths.
+            unsafe {
+                libc::getpwnam_r(name.as_ptr(), entry, buffer.as_mut_ptr(), buffer.len(), found)
+            }
+        }) {
+            Ok(Some(user)) => Ok(Self { uid: user.uid }),
+            Ok(None) => Err(format!("there is no user '{text}'; a uid works without an account")),
+            Err(error) => Err(format!("cannot look up user '{text}': {error}")),
+        }
+    }
+}
+
+/// The name of `uid`; its number where it has none.
+pub fn name(uid: u32) -> String {
+    let found = look_up(|entry, buffer, found| {
+        // SAFETY: the pointers are valid for the given lengths.
+        unsafe { libc::getpwuid_r(uid, entry, buffer.as_mut_ptr(), buffer.len(), found) }
+    });
+    match found {
+        Ok(Some(user)) => crate::output::printable(&user.name),
+        _ => uid.to_string(),
+    }
+}
+
+struct Found {
+    uid: u32,
+    name: String,
+}
+
+type Query<'a> =
+    dyn FnMut(*mut libc::passwd, &mut [libc::c_char], *mut *mut libc::passwd) -> i32 + 'a;
+
+/// Calls one of the `getpw*_r` functions with a buffer that is large enough.
+fn look_up(
+    mut query: impl FnMut(*mut libc::passwd, &mut [libc::c_char], *mut *mut libc::passwd) -> i32,
+) -> std::io::Result<Option<Found>> {
+    let query: &mut Query<'_> = &mut query;
+    let mut buffer = vec![0; 1024];
+    loop {
+        // SAFETY: all-zero is a valid passwd: null pointers and zeros.
+        let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
+        let mut found = std::ptr::null_mut();
+        match query(&mut entry, &mut buffer, &mut found) {
+            // No entry is success with nothing found, or one of these (getpwnam(3)).
+            0 | libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM if found.is_null() => {
+                return Ok(None);
+            }
+            0 => {
+                // SAFETY: on success the name points to a string in `buffer`, which is still alive.
+                let name = unsafe { CStr::from_ptr(entry.pw_name) };
+                let name = name.to_string_lossy().into_owned();
+                return Ok(Some(Found { uid: entry.pw_uid, name }));
+            }
+            libc::ERANGE if buffer.len() < 1 << 20 => buffer.resize(buffer.len() * 2, 0),
+            libc::EINTR => {}
+            errno => return Err(std::io::Error::from_raw_os_error(errno)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_are_understood() {
+        assert_eq!("root".parse(), Ok(User { uid: 0 }));
+        assert_eq!("0".parse(), Ok(User { uid: 0 }));
+        assert_eq!("60123".parse(), Ok(User { uid: 60123 }));
+        assert_eq!(name(0), "root");
+        assert_eq!(name(4_000_000_000), "4000000000");
+    }
+
+    #[test]
+    fn an_unknown_user_is_an_error_that_names_it() {
+        for text in ["no-such-user", "", "-1", "root ", "4294967295", "99999999999999"] {
+            let error = text.parse::<User>().expect_err(text);
+            assert!(error.contains(text), "{text}: {error}");
+        }
+    }
+}

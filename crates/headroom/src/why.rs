@@ -1,0 +1,182 @@
+//! `headroom why`: what was decided, and why.
+
+use std::fmt::Write;
+
+use anyhow::anyhow;
+use control::oomd::{Candidate, Killer, Outcome, Trigger, Why};
+
+use crate::arguments::Globals;
+use crate::output::{self, count, printable};
+use crate::size::Size;
+use crate::{clock, daemon, limit, user};
+
+/// Runs the command.
+pub fn why(globals: &Globals, number: u32, id: Option<u64>) -> anyhow::Result<()> {
+    let mut records = daemon::records(&globals.oomd_socket, id.map_or(number, |_| u32::MAX))?;
+    if let Some(id) = id {
+        let range = match (records.last(), records.first()) {
+            (Some(oldest), Some(newest)) => format!("{} to {} are known", oldest.id, newest.id),
+            _ => "none is known".into(),
+        };
+        records.retain(|record| record.id == id);
+        if records.is_empty() {
+            return Err(anyhow!("there is no decision {id} that you may see; {range}"));
+        }
+    }
+    output::print_as(globals.json, &records, || match &records[..] {
+        [] => "nobody was killed since the daemon started\n".into(),
+        records => explain_all(records),
+    })
+}
+
+/// Explains each, a paragraph apart.
+pub fn explain_all(records: &[Why]) -> String {
+    records.iter().map(explain).collect::<Vec<_>>().join("\n")
+}
+
+/// One line: who died, or why nobody did.
+pub fn headline(why: &Why) -> String {
+    let owner = user::name(why.uid);
+    match &why.victim {
+        Some(victim) => format!("killed {} of user {owner}", process(victim)),
+        None => format!("killed nobody of user {owner}"),
+    }
+}
+
+fn explain(why: &Why) -> String {
+    let mut text = format!("#{}  {}  {}\n", why.id, clock::point(why.at_micros), headline(why));
+    let mut line = |title: &str, content: String| {
+        let _ = writeln!(text, "    {title:<9} {content}");
+    };
+    line("limit", over(why));
+    line("trigger", trigger(why));
+    if let Some(victim) = &why.victim {
+        line("victim", format!("{}; {}", memory(victim), choice(why)));
+    }
+    match &why.runner_up {
+        Some(next) => line("next", format!("{}, {}", process(next), memory(next))),
+        None if why.victim.is_some() => line("next", "nobody: it was the only candidate".into()),
+        None => {}
+    }
+    line("outcome", outcome(&why.outcome));
+    text
+}
+
+fn over(why: &Why) -> String {
+    let (hard, used) = (why.hard_bytes, why.used_bytes);
+    let shares = format!("{} in use of {} allowed", Size(used), Size(hard));
+    match used.checked_sub(hard) {
+        None => format!("{shares}: {} below it", Size(hard - used)),
+        Some(0) => format!("{shares}: exactly at it"),
+        Some(excess) => {
+            format!("{shares}: {} over it ({})", Size(excess), limit::percent(excess, hard))
+        }
+    }
+}
+
+fn trigger(why: &Why) -> String {
+    let seen = match why.trigger {
+        Trigger::Notifier => "the notifier saw the limit broken",
+        Trigger::Timer => "the timer found the limit broken",
+        Trigger::Request => "somebody asked for it",
+    };
+    let sender = match why.killer {
+        Some(Killer::Kernel) => "; the signal was sent in the page fault itself",
+        Some(Killer::Daemon) => "; the daemon sent the signal",
+        None => "",
+    };
+    let delay = why.decide_micros.map(|t| format!(", {} after the break", clock::length(t)));
+    format!("{seen}{sender}{}", delay.unwrap_or_default())
+}
+
+fn choice(why: &Why) -> String {
+    let considered = count(why.considered, "process", "processes");
+    format!("{} ({considered} looked at)", printable(&why.rule))
+}
+
+fn outcome(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Dying => "signalled; its memory is not back yet".into(),
+        Outcome::Reclaimed { bytes_back, micros, mreleased } => {
+            let helped = if *mreleased { ", with process_mrelease" } else { "" };
+            format!("{} back in {}{helped}", Size(*bytes_back), clock::length(*micros))
+        }
+        Outcome::Stuck { reason } => {
+            format!("stuck, the next one was chosen: {}", printable(reason))
+        }
+        Outcome::NoVictim { reason } => format!("nobody could be killed: {}", printable(reason)),
+    }
+}
+
+fn process(candidate: &Candidate) -> String {
+    format!("{} (pid {})", printable(&candidate.comm), candidate.pid)
+}
+
+fn memory(candidate: &Candidate) -> String {
+    match candidate.swap_bytes {
+        0 => Size(candidate.rss_bytes).to_string(),
+        swap => format!("{} and {} swapped", Size(candidate.rss_bytes), Size(swap)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Why {
+        let candidate = |pid, comm: &str, mib: u64| Candidate {
+            pid,
+            comm: comm.into(),
+            rss_bytes: mib << 20,
+            swap_bytes: 0,
+        };
+        Why {
+            id: 7,
+            at_micros: 1_700_000_000_000_000,
+            uid: 4_000_000_000,
+            trigger: Trigger::Notifier,
+            killer: Some(Killer::Daemon),
+            hard_bytes: 256 << 20,
+            used_bytes: (256 << 20) + 4096,
+            victim: Some(candidate(42, "eater", 180)),
+            runner_up: Some(candidate(43, "sh\x1b[2J", 40)),
+            considered: 3,
+            rule: "largest of the user".into(),
+            decide_micros: Some(39),
+            outcome: Outcome::Reclaimed { bytes_back: 180 << 20, micros: 12_300, mreleased: true },
+        }
+    }
+
+    #[test]
+    fn an_explanation_says_who_whose_limit_by_how_much_who_was_next_and_how_fast() {
+        let text = explain(&record());
+        for part in [
+            "#7  ",
+            "killed eater (pid 42) of user 4000000000",
+            "256.0 MiB in use of 256.0 MiB allowed: 4.0 KiB over it (0.0%)",
+            "the notifier saw the limit broken; the daemon sent the signal, 39 µs after the break",
+            "180.0 MiB; largest of the user (3 processes looked at)",
+            "sh\\u{1b}[2J (pid 43), 40.0 MiB",
+            "180.0 MiB back in 12.3 ms, with process_mrelease",
+        ] {
+            assert!(text.contains(part), "'{part}' is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_decision_without_a_victim_says_why() {
+        let nobody = Why {
+            victim: None,
+            runner_up: None,
+            killer: None,
+            decide_micros: None,
+            trigger: Trigger::Timer,
+            outcome: Outcome::NoVictim { reason: "all are protected".into() },
+            ..record()
+        };
+        let text = explain(&nobody);
+        assert!(text.contains("killed nobody"), "{text}");
+        assert!(text.contains("nobody could be killed: all are protected"), "{text}");
+        assert!(!text.contains("next "), "{text}");
+    }
+}

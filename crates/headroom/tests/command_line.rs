@@ -1,0 +1,243 @@
+//! The shipped binary: what it says and which exit code it has, with and without daemons.
+
+mod support;
+
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+
+use control::oomd::{self, Candidate, Killer, Outcome, Reply, Request, Trigger, UserLimit, Why};
+use support::{FakeDaemon, headroom, run};
+
+#[test]
+fn bad_input_is_refused_with_the_word_that_is_wrong() {
+    // arguments, in the complaint
+    let cases: &[(&[&str], &str)] = &[
+        (&[], "Usage"),
+        (&["fly"], "'fly'"),
+        (&["limit"], "Usage"),
+        (&["limit", "set", "root"], "<SIZE>"),
+        (&["limit", "set", "root", "lots"], "'lots' is not a size"),
+        (&["limit", "set", "root", "512M", "--soft", "half"], "'half' is not a size"),
+        (&["limit", "set", "no-such-user", "512M"], "there is no user 'no-such-user'"),
+        (&["limit", "set", "4294967295", "512M"], "uid 4294967295 is too large"),
+        (&["limit", "get", "no-such-user"], "no-such-user"),
+        (&["limit", "clear", "-1"], "-1"),
+        (&["run-oom-killer", "no-such-user"], "no-such-user"),
+        (&["why", "-n", "many"], "'many'"),
+        (&["why", "-n", "3", "7"], "cannot be used with"),
+        (&["up", "--no-binder", "--no-oom"], "cannot be used with"),
+        (&["status", "now"], "'now'"),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    for (arguments, complaint) in cases {
+        let (code, stdout, stderr) = run(headroom(dir.path()).args(*arguments));
+        assert_eq!(code, Some(2), "{arguments:?}: {stderr}");
+        assert!(stdout.is_empty(), "{arguments:?}: {stdout}");
+        assert!(stderr.contains(complaint), "{arguments:?} should say {complaint}: {stderr}");
+    }
+}
+
+#[test]
+fn limits_that_make_no_sense_are_refused_before_anybody_is_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let cases: &[(&[&str], &str)] = &[
+        (&["limit", "set", "root", "0"], "limit clear"),
+        (&["limit", "set", "root", "1M", "--soft", "2M"], "above the hard limit"),
+    ];
+    for (arguments, complaint) in cases {
+        let (code, _, stderr) = run(headroom(dir.path()).args(*arguments));
+        assert_eq!(code, Some(1), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(complaint), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn without_a_daemon_every_question_fails_with_the_socket_in_the_message() {
+    let dir = tempfile::tempdir().unwrap();
+    let cases: &[(&[&str], &str)] = &[
+        (&["limit", "list"], "oomd.sock"),
+        (&["limit", "get", "root"], "oomd.sock"),
+        (&["limit", "set", "root", "1G"], "oomd.sock"),
+        (&["limit", "clear", "root"], "oomd.sock"),
+        (&["run-oom-killer"], "oomd.sock"),
+        (&["why"], "oomd.sock"),
+        (&["binder", "ls"], "binderd.sock"),
+    ];
+    for (arguments, socket) in cases {
+        let (code, stdout, stderr) = run(headroom(dir.path()).args(*arguments));
+        assert_eq!(code, Some(1), "{arguments:?}: {stderr}");
+        assert!(stdout.is_empty(), "{arguments:?}: {stdout}");
+        assert!(stderr.contains(socket) && stderr.contains("is it running?"), "{stderr}");
+    }
+}
+
+#[test]
+fn status_of_no_daemon_is_exit_code_1_and_still_prints() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, stdout, _) = run(headroom(dir.path()).arg("status"));
+    assert_eq!(code, Some(1));
+    assert_eq!(stdout.matches("no daemon is listening").count(), 2, "{stdout}");
+    let (code, stdout, _) = run(headroom(dir.path()).args(["status", "--json"]));
+    assert_eq!(code, Some(1));
+    let json: serde_json::Value = serde_json::from_str(&stdout).expect("not JSON");
+    assert!(json["binderd"]["status"].is_null() && json["oomd"]["error"].is_string(), "{json}");
+}
+
+#[test]
+fn up_without_root_says_so_and_starts_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = headroom(dir.path());
+    if rustix::process::geteuid().is_root() {
+        // The binary may lie where nobody else can reach it, so it runs through its open file.
+        let file = std::fs::File::open(env!("CARGO_BIN_EXE_headroom")).unwrap();
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).unwrap();
+        command = std::process::Command::new(path);
+        command.uid(60_001).gid(60_001);
+        let (code, _, stderr) = run(command.arg("up"));
+        assert_eq!(code, Some(1), "{stderr}");
+        assert!(stderr.contains("needs root"), "{stderr}");
+        return;
+    }
+    let (code, _, stderr) = run(command.arg("up"));
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("needs root"), "{stderr}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = FakeDaemon::start(dir.path().join("oomd.sock"), fake_oomd);
+    for arguments in [&["limit", "list"][..], &["why"], &["--help"], &["limit", "list", "--json"]] {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        drop(reader);
+        let (code, _, stderr) =
+            run(headroom(dir.path()).args(arguments).stdout(Stdio::from(writer)));
+        assert!(code.is_some(), "{arguments:?} was killed: {stderr}");
+        assert!(stderr.is_empty(), "{arguments:?}: {stderr}");
+    }
+}
+
+/// A daemon with one limit and one decision, that refuses to clear.
+fn fake_oomd(request: Request) -> Reply {
+    let limit = |hard_bytes, soft_bytes| UserLimit {
+        uid: 0,
+        hard_bytes,
+        soft_bytes,
+        used_bytes: 64 << 20,
+        dying_bytes: 0,
+        source: "runtime".into(),
+    };
+    match request {
+        Request::Status => Reply::Status(oomd::Status {
+            version: "0".into(),
+            pid: 1,
+            notifier: "proc".into(),
+            attached: true,
+            limited_users: 1,
+            kills: 1,
+            degraded: vec!["no BPF here, limits are checked on a timer".into()],
+        }),
+        Request::SetLimit { uid: 0, hard_bytes: 0x1000_0000, soft_bytes: Some(0x800_0000) } => {
+            Reply::Done
+        }
+        Request::ListLimits => Reply::Limits { limits: vec![limit(0x1000_0000, 0x800_0000)] },
+        Request::RunOomKiller { .. } => Reply::Ran { kills: Vec::new() },
+        Request::Why { .. } => Reply::Why { records: vec![record()] },
+        other => Reply::Error { message: format!("not for you: {other:?}") },
+    }
+}
+
+fn record() -> Why {
+    Why {
+        id: 3,
+        at_micros: 1_700_000_000_000_000,
+        uid: 0,
+        trigger: Trigger::Notifier,
+        killer: Some(Killer::Kernel),
+        hard_bytes: 256 << 20,
+        used_bytes: 257 << 20,
+        victim: Some(Candidate { pid: 9, comm: "hog".into(), rss_bytes: 200 << 20, swap_bytes: 0 }),
+        runner_up: None,
+        considered: 1,
+        rule: "largest".into(),
+        decide_micros: None,
+        outcome: Outcome::Dying,
+    }
+}
+
+#[test]
+fn what_the_daemon_says_is_shown_as_text_and_as_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = FakeDaemon::start(dir.path().join("oomd.sock"), fake_oomd);
+    let cases: &[(&[&str], &str)] = &[
+        (&["limit", "list"], "256.0 MiB"),
+        (&["limit", "get", "0"], "25.0%"),
+        (&["limit", "set", "root", "256M", "--soft", "128MiB"], "128.0 MiB"),
+        (&["limit", "get", "60002"], "60002 has no limit"),
+        (&["run-oom-killer"], "nobody is over a limit"),
+        (&["run-oom-killer", "root"], "root is not over a limit"),
+        (&["why"], "killed hog (pid 9) of user root"),
+        (&["why", "3"], "1.0 MiB over it"),
+        (&["status"], "degraded: no BPF here"),
+    ];
+    for (arguments, expected) in cases {
+        let (code, stdout, stderr) = run(headroom(dir.path()).args(*arguments));
+        assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
+        assert!(stdout.contains(expected), "{arguments:?} should print {expected}: {stdout}");
+        let (code, stdout, stderr) = run(headroom(dir.path()).args(*arguments).arg("--json"));
+        assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
+        serde_json::from_str::<serde_json::Value>(&stdout)
+            .unwrap_or_else(|e| panic!("{arguments:?} --json printed no JSON ({e}): {stdout}"));
+    }
+}
+
+#[test]
+fn a_refusal_and_an_unknown_decision_are_errors_in_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = FakeDaemon::start(dir.path().join("oomd.sock"), fake_oomd);
+    let cases: &[(&[&str], &str)] = &[
+        (&["limit", "clear", "root"], "headroom-oomd: not for you"),
+        (&["why", "4"], "no decision 4 that you may see; 3 to 3 are known"),
+    ];
+    for (arguments, complaint) in cases {
+        let (code, stdout, stderr) = run(headroom(dir.path()).args(*arguments));
+        assert_eq!(code, Some(1), "{arguments:?}: {stdout}");
+        assert!(stderr.contains(complaint), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_daemon_of_another_kind_is_an_error_and_not_a_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = FakeDaemon::start(
+        dir.path().join("oomd.sock"),
+        |_: serde_json::Value| serde_json::json!({ "answer": 42 }),
+    );
+    let (code, _, stderr) = run(headroom(dir.path()).args(["limit", "list"]));
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("of one version?"), "{stderr}");
+}
+
+#[test]
+fn doctor_reports_every_capability_with_what_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, stdout, stderr) = run(headroom(dir.path()).args(["doctor", "--json"]));
+    let report: serde_json::Value =
+        serde_json::from_str(&stdout).unwrap_or_else(|e| panic!("no JSON ({e}): {stdout}{stderr}"));
+    let mut disabled = false;
+    for part in ["binder", "oom"] {
+        for check in report[part].as_array().expect("checks") {
+            let present = check["present"].as_bool().expect("present");
+            assert!(!check["found"].as_str().unwrap().is_empty(), "{check}");
+            assert_eq!(check["lost"].as_str().unwrap().is_empty(), present, "{check}");
+            assert_eq!(check["remedy"].as_str().unwrap().is_empty(), present, "{check}");
+            disabled |= !check["disables"].is_null();
+        }
+    }
+    assert_eq!(code, Some(i32::from(disabled)), "{stdout}");
+    let (_, text, _) = run(headroom(dir.path()).arg("doctor"));
+    for word in ["FUSE", "process_mrelease", "BTF", "PSI", "cgroup", "headroom-oomd"] {
+        assert!(text.contains(word), "{word} is missing in\n{text}");
+    }
+}

@@ -1,0 +1,65 @@
+//! Running the shipped binary, and a daemon that says what a test tells it to.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use serde::{Serialize, de::DeserializeOwned};
+
+/// The command, with sockets in `dir` in place of the system's.
+pub fn headroom(dir: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headroom"));
+    command
+        .arg("--binderd-socket")
+        .arg(dir.join("binderd.sock"))
+        .arg("--oomd-socket")
+        .arg(dir.join("oomd.sock"))
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs it: exit code, standard output, standard error.
+pub fn run(command: &mut Command) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = command.output().expect("cannot run headroom");
+    let text = |bytes| String::from_utf8(bytes).expect("the output is not UTF-8");
+    (status.code(), text(stdout), text(stderr))
+}
+
+/// A daemon on a real control socket, gone with the value.
+pub struct FakeDaemon {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FakeDaemon {
+    /// Listens on `socket` and answers with `answer`.
+    pub fn start<Q: DeserializeOwned, R: Serialize>(
+        socket: PathBuf,
+        answer: impl Fn(Q) -> R + Send + 'static,
+    ) -> Self {
+        let mut server = control::Server::bind(&socket, 0o600).expect("cannot listen");
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Acquire) {
+                server.serve(|_, request: Result<Q, String>| answer(request.expect("bad request")));
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for FakeDaemon {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // A panic in there has been printed; a second one would hide the first.
+            let _ = thread.join();
+        }
+    }
+}
