@@ -1,30 +1,29 @@
 //! The driver: one value that owns every device, open, thread, node, reference and transaction.
+//!
+//! Its behaviour is in the files of the concepts; this one holds the slabs.
 
-use std::collections::VecDeque;
-
-use binder_uapi::{
-    BinderExtendedError, BinderNodeDebugInfo, BinderNodeInfoForRef, BinderWriteRead,
-    FlatBinderObject,
-};
-use slotmap::{SlotMap, new_key_type};
+use binder_uapi::BinderWriteRead;
+use slotmap::SlotMap;
 
 use crate::Errno;
-use crate::host::{Caller, Host};
-use crate::snapshot::Snapshot;
-
-new_key_type! {
-    /// A device. A stale one is an error value, never a panic.
-    pub struct ContextId;
-    /// One open of a device. A stale one is an error value, never a panic.
-    pub struct ProcessId;
-}
+use crate::buffer::{Buffer, HeldObject};
+use crate::context::Context;
+use crate::death::Death;
+use crate::keys::*;
+use crate::node::Node;
+use crate::process::Process;
+use crate::queue::Queues;
+use crate::reference::Reference;
+use crate::thread::Thread;
+use crate::transaction::Transaction;
+use crate::wake::Wakes;
 
 /// Who opens a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opener {
     /// Thread group id, as the host numbers processes.
     pub pid: u32,
-    /// Effective uid.
+    /// Effective uid; shown to the operator, rights go by that of the caller.
     pub euid: u32,
 }
 
@@ -61,12 +60,33 @@ pub enum Wake {
     },
 }
 
+/// Buffers that are reused from call to call, so that a steady state allocates nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    /// Commands as fetched.
+    pub commands: Vec<u8>,
+    /// What is being sent.
+    pub parcel: Vec<u8>,
+    /// Returns for a reader.
+    pub returns: Vec<u8>,
+}
+
 /// The driver core; see the crate's documentation.
 #[derive(Debug, Default)]
 pub struct Driver {
-    contexts: SlotMap<ContextId, String>,
-    processes: SlotMap<ProcessId, (ContextId, Opener)>,
-    wakes: VecDeque<Wake>,
+    pub(crate) contexts: SlotMap<ContextId, Context>,
+    pub(crate) processes: SlotMap<ProcessId, Process>,
+    pub(crate) threads: SlotMap<ThreadId, Thread>,
+    pub(crate) nodes: SlotMap<NodeId, Node>,
+    pub(crate) refs: SlotMap<RefId, Reference>,
+    pub(crate) transactions: SlotMap<TransactionId, Transaction>,
+    pub(crate) buffers: SlotMap<BufferId, Buffer>,
+    pub(crate) deaths: SlotMap<DeathId, Death>,
+    pub(crate) queues: Queues,
+    pub(crate) wakes: Wakes,
+    pub(crate) scratch: Scratch,
+    pub(crate) spare_held: Vec<Vec<HeldObject>>,
+    last_debug_id: u32,
 }
 
 impl Driver {
@@ -75,119 +95,9 @@ impl Driver {
         Self::default()
     }
 
-    /// Adds a device.
-    pub fn add_context(&mut self, name: &str) -> ContextId {
-        self.contexts.insert(name.to_owned())
-    }
-
-    /// Removes a device from sight: no more opens; existing ones go on working.
-    pub fn remove_context(&mut self, context: ContextId) {
-        self.contexts.remove(context);
-    }
-
-    /// Opens a device. `ENOENT`: no such device.
-    pub fn open(&mut self, context: ContextId, opener: Opener) -> Result<ProcessId, Errno> {
-        if !self.contexts.contains_key(context) {
-            return Err(Errno::ENOENT);
-        }
-        Ok(self.processes.insert((context, opener)))
-    }
-
-    /// `close(2)` of one descriptor of the open: its readers return to user space.
-    pub fn flush(&mut self, process: ProcessId) {
-        let _ = process;
-    }
-
-    /// Last close: the process dies in the driver's eyes.
-    pub fn release<H: Host>(&mut self, _host: &mut H, process: ProcessId) {
-        self.processes.remove(process);
-    }
-
-    /// `BINDER_THREAD_EXIT`, or the thread died.
-    pub fn thread_exit<H: Host>(&mut self, _host: &mut H, process: ProcessId, tid: u32) {
-        let _ = (process, tid);
-    }
-
-    /// `BINDER_WRITE_READ`: runs the commands, then reads or parks.
-    pub fn write_read<H: Host>(
-        &mut self,
-        _host: &mut H,
-        _caller: Caller,
-        bwr: BinderWriteRead,
-        _nonblock: bool,
-    ) -> WriteRead {
-        WriteRead::Done { bwr, result: Err(Errno::EINVAL) }
-    }
-
-    /// Finishes a parked read after [`Wake::Reader`]; may park again when its work was taken away.
-    pub fn resume<H: Host>(&mut self, _host: &mut H, _process: ProcessId, _tid: u32) -> WriteRead {
-        WriteRead::Done { bwr: BinderWriteRead::default(), result: Err(Errno::EBADF) }
-    }
-
-    /// A signal for a parked reader: the argument to hand back with `EINTR`; `None` if it is not
-    /// parked.
-    pub fn interrupt(&mut self, _process: ProcessId, _tid: u32) -> Option<BinderWriteRead> {
-        None
-    }
-
-    /// True = readable now. False arms one [`Wake::Poll`] for when it becomes readable.
-    pub fn poll(&mut self, _caller: Caller) -> bool {
-        false
-    }
-
-    /// Work for the front end after any call; drain until `None`.
-    pub fn next_wake(&mut self) -> Option<Wake> {
-        self.wakes.pop_front()
-    }
-
-    /// `BINDER_SET_MAX_THREADS`.
-    pub fn set_max_threads(&mut self, _process: ProcessId, _max: u32) -> Result<(), Errno> {
-        Err(Errno::EINVAL)
-    }
-
-    /// `BINDER_SET_CONTEXT_MGR` (`None`) and `_EXT`.
-    pub fn set_context_manager(
-        &mut self,
-        _caller: Caller,
-        _object: Option<FlatBinderObject>,
-    ) -> Result<(), Errno> {
-        Err(Errno::EINVAL)
-    }
-
-    /// `BINDER_GET_NODE_DEBUG_INFO`: the first node whose pointer is above `after`.
-    pub fn node_debug_info(
-        &self,
-        _process: ProcessId,
-        _after: u64,
-    ) -> Result<BinderNodeDebugInfo, Errno> {
-        Err(Errno::EINVAL)
-    }
-
-    /// `BINDER_GET_NODE_INFO_FOR_REF`.
-    pub fn node_info_for_ref(
-        &self,
-        _process: ProcessId,
-        _query: BinderNodeInfoForRef,
-    ) -> Result<BinderNodeInfoForRef, Errno> {
-        Err(Errno::EINVAL)
-    }
-
-    /// `BINDER_GET_EXTENDED_ERROR`: the calling thread's last error, which is then forgotten.
-    pub fn extended_error(&mut self, _caller: Caller) -> Result<BinderExtendedError, Errno> {
-        Err(Errno::EINVAL)
-    }
-
-    /// `BINDER_ENABLE_ONEWAY_SPAM_DETECTION`.
-    pub fn enable_oneway_spam_detection(
-        &mut self,
-        _process: ProcessId,
-        _enable: bool,
-    ) -> Result<(), Errno> {
-        Err(Errno::EINVAL)
-    }
-
-    /// Everything that the driver holds.
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot::default()
+    /// A number for people: nodes and transactions share one sequence.
+    pub(crate) fn new_debug_id(&mut self) -> u32 {
+        self.last_debug_id = self.last_debug_id.wrapping_add(1);
+        self.last_debug_id
     }
 }

@@ -5,15 +5,42 @@
 //! what it returns; whatever the driver needs from the world goes through the traits of [`host`].
 //! Nothing in here blocks, locks, makes a system call or reads a clock, so a run is a
 //! deterministic sequence that a test can replay.
+//!
+//! The rules of the protocol live in the file of their noun: `context`, `process`, `thread`,
+//! `node`, `reference` and `handles`, `call` (sending), `objects` and `scatter_gather`
+//! (translation), `transaction` (call stacks), `buffer` and `allocator`, `death`, `work` (what a
+//! reader can be handed), `commands` and `read` (the two halves of `BINDER_WRITE_READ`), `wake`.
 #![forbid(unsafe_code)]
 
+mod allocator;
+mod buffer;
+mod call;
+mod check;
+mod commands;
+mod context;
+mod death;
 mod driver;
 mod errno;
+mod handles;
 pub mod host;
+mod keys;
+mod limits;
+mod node;
+mod objects;
+mod process;
+mod queue;
+mod read;
+mod reference;
+mod scatter_gather;
 pub mod snapshot;
+mod thread;
+mod transaction;
+mod wake;
+mod work;
 
-pub use driver::{ContextId, Driver, Opener, ProcessId, Wake, WriteRead};
+pub use driver::{Driver, Opener, Wake, WriteRead};
 pub use errno::Errno;
 pub use host::{
     Caller, ClientMemory, Fault, Host, Identity, Mapping, Mappings, ReadPart, StoreError,
 };
+pub use keys::{ContextId, ProcessId};

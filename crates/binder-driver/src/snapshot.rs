@@ -2,15 +2,44 @@
 
 use serde::Serialize;
 
+use crate::context::Context;
+use crate::driver::Driver;
+use crate::keys::{ContextId, ThreadId};
+use crate::node::Node;
+use crate::process::Process;
+use crate::reference::Reference;
+use crate::transaction::Transaction;
+
 /// Everything, at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Snapshot {
     /// One entry a device, also a removed one that still has opens.
     pub contexts: Vec<ContextSnapshot>,
     /// Transactions on their way or waiting for their reply.
-    pub transactions: usize,
+    pub transactions: Vec<TransactionSnapshot>,
     /// Nodes whose owner is gone but that somebody still refers to.
     pub dead_nodes: usize,
+}
+
+/// One transaction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TransactionSnapshot {
+    /// Debug id, as in the extended error.
+    pub id: u32,
+    /// `call`, `oneway` or `reply`.
+    pub kind: String,
+    /// Tid that waits for the reply to a call; `None` for the others, and once it is gone.
+    pub from_tid: Option<u32>,
+    /// Pid of the receiver, while it holds the buffer.
+    pub to_pid: Option<u32>,
+    /// Tid that serves the call.
+    pub to_tid: Option<u32>,
+    /// The clients' own code.
+    pub code: u32,
+    /// `TF_*`.
+    pub flags: u32,
+    /// Bytes of data.
+    pub data_size: Option<u64>,
 }
 
 /// One device.
@@ -73,6 +102,10 @@ pub struct NodeSnapshot {
     pub ptr: u64,
     /// Cookie in the owner.
     pub cookie: u64,
+    /// Takes file descriptors.
+    pub accepts_fds: bool,
+    /// Asks for the sender's security context (which the driver has none of).
+    pub wants_security_context: bool,
     /// Processes that hold a reference.
     pub refs: u32,
     /// Strong counts: of references, and of the owner's side (buffers, pending acknowledgements).
@@ -96,8 +129,8 @@ pub struct HandleSnapshot {
     pub strong: u32,
     /// Weak count.
     pub weak: u32,
-    /// A death notification is registered.
-    pub death: bool,
+    /// State of the death notification that is registered, as `armed` or `dead`.
+    pub death: Option<String>,
 }
 
 /// A receive buffer.
@@ -111,4 +144,108 @@ pub struct BufferSnapshot {
     pub used: u64,
     /// Bytes that one-way calls may still take.
     pub free_async: u64,
+}
+
+impl Driver {
+    /// Everything that the driver holds.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            contexts: self
+                .contexts
+                .iter()
+                .map(|(id, entry)| self.context_snapshot(id, entry))
+                .collect(),
+            transactions: self
+                .transactions
+                .values()
+                .map(|t| self.transaction_snapshot(t))
+                .collect(),
+            dead_nodes: self.nodes.values().filter(|node| node.owner.is_none()).count(),
+        }
+    }
+
+    fn context_snapshot(&self, id: ContextId, context: &Context) -> ContextSnapshot {
+        let manager = context.manager.and_then(|node| self.nodes[node].owner);
+        let opens = self.processes.values().filter(|process| process.context == id);
+        ContextSnapshot {
+            name: context.name.clone(),
+            removed: context.removed,
+            manager_pid: manager.map(|process| self.processes[process].opener.pid),
+            manager_uid: context.manager_uid,
+            processes: opens.map(|process| self.process_snapshot(process)).collect(),
+        }
+    }
+
+    fn transaction_snapshot(&self, transaction: &Transaction) -> TransactionSnapshot {
+        let tid = |thread| self.threads.get(thread).map(|thread| thread.tid);
+        let buffer = transaction.buffer.map(|buffer| &self.buffers[buffer]);
+        TransactionSnapshot {
+            id: transaction.id,
+            kind: transaction.kind.to_string(),
+            from_tid: transaction.from.and_then(tid),
+            to_pid: buffer.map(|buffer| self.processes[buffer.process].opener.pid),
+            to_tid: transaction.to_thread.and_then(tid),
+            code: transaction.code,
+            flags: transaction.flags,
+            data_size: buffer.map(|buffer| buffer.layout.data_size),
+        }
+    }
+
+    fn process_snapshot(&self, process: &Process) -> ProcessSnapshot {
+        let handles = process.refs.iter().map(|id| self.handle_snapshot(&self.refs[id]));
+        let nodes = process.nodes.values().map(|&id| self.node_snapshot(&self.nodes[id]));
+        let threads = process.threads.values().map(|&id| self.thread_snapshot(id));
+        ProcessSnapshot {
+            pid: process.opener.pid,
+            euid: process.opener.euid,
+            max_threads: process.max_threads,
+            threads: threads.collect(),
+            nodes: nodes.collect(),
+            handles: handles.collect(),
+            buffers: process.area.as_ref().map(|area| BufferSnapshot {
+                size: area.ranges.size().into(),
+                live: area.ranges.live_count(),
+                used: area.ranges.used().into(),
+                free_async: area.free_oneway.into(),
+            }),
+            queued_work: self.queues.len(process.todo),
+        }
+    }
+
+    fn thread_snapshot(&self, id: ThreadId) -> ThreadSnapshot {
+        let thread = &self.threads[id];
+        ThreadSnapshot {
+            tid: thread.tid,
+            looper: thread.looper.to_string(),
+            waiting: thread.parked.is_some(),
+            stack_depth: self.stack_of(id).count(),
+            queued_work: self.queues.len(thread.todo),
+        }
+    }
+
+    fn node_snapshot(&self, node: &Node) -> NodeSnapshot {
+        NodeSnapshot {
+            id: node.id,
+            ptr: node.ptr,
+            cookie: node.cookie,
+            accepts_fds: node.accepts_fds,
+            wants_security_context: node.wants_security_context,
+            refs: node.ref_count,
+            strong: (node.internal_strong, node.local_strong),
+            weak: node.local_weak,
+            queued_oneway: node.oneway_todo.map_or(0, |queue| self.queues.len(queue)),
+        }
+    }
+
+    fn handle_snapshot(&self, reference: &Reference) -> HandleSnapshot {
+        let node = &self.nodes[reference.node];
+        HandleSnapshot {
+            handle: reference.handle,
+            node: node.id,
+            owner_pid: node.owner.map(|owner| self.processes[owner].opener.pid),
+            strong: reference.strong,
+            weak: reference.weak,
+            death: reference.death.map(|id| self.deaths[id].state.to_string()),
+        }
+    }
 }

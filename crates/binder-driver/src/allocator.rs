@@ -1,0 +1,238 @@
+//! The ranges of one receiver's mapping: best fit by size, merged with their neighbours on release.
+//!
+//! Everything kept is proportional to the live ranges (and the holes between them), never to the
+//! size of the mapping.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug)]
+struct Range<T> {
+    len: u32,
+    /// `None` = free.
+    owner: Option<T>,
+}
+
+/// An allocator of ranges of `0..size`; a live range carries a `T`.
+#[derive(Debug)]
+pub struct Allocator<T> {
+    /// All ranges in address order, gapless; two free ones never touch.
+    ranges: BTreeMap<u32, Range<T>>,
+    /// The free ones as (len, offset).
+    free: BTreeSet<(u32, u32)>,
+    size: u32,
+    used: u32,
+    live: usize,
+}
+
+impl<T: Copy> Allocator<T> {
+    /// One free range of `size` bytes.
+    pub fn new(size: u32) -> Self {
+        let mut new =
+            Self { ranges: BTreeMap::new(), free: BTreeSet::new(), size, used: 0, live: 0 };
+        if size > 0 {
+            new.insert_free(0, size);
+        }
+        new
+    }
+
+    fn insert_free(&mut self, offset: u32, len: u32) {
+        self.ranges.insert(offset, Range { len, owner: None });
+        self.free.insert((len, offset));
+    }
+
+    /// Takes `len` bytes (not 0) from the smallest free range that has them, the lowest among
+    /// equals. `None`: no free range is that large.
+    pub fn allocate(&mut self, len: u32, owner: T) -> Option<u32> {
+        debug_assert!(len > 0);
+        let &(found, offset) = self.free.range((len, 0)..).next()?;
+        self.free.remove(&(found, offset));
+        self.ranges.insert(offset, Range { len, owner: Some(owner) });
+        if found > len {
+            self.insert_free(offset + len, found - len);
+        }
+        self.used += len;
+        self.live += 1;
+        Some(offset)
+    }
+
+    /// Frees the live range that starts at `offset`; answers its length and owner.
+    pub fn release(&mut self, offset: u32) -> Option<(u32, T)> {
+        let range = self.ranges.get(&offset)?;
+        let (len, owner) = (range.len, range.owner?);
+        self.used -= len;
+        self.live -= 1;
+        let (mut start, mut end) = (offset, offset + len);
+        if let Some((&next, range)) = self.ranges.range(end..).next()
+            && range.owner.is_none()
+        {
+            end = next + range.len;
+            self.free.remove(&(range.len, next));
+            self.ranges.remove(&next);
+        }
+        if let Some((&previous, range)) = self.ranges.range(..offset).next_back()
+            && range.owner.is_none()
+        {
+            start = previous;
+            self.free.remove(&(range.len, previous));
+            self.ranges.remove(&offset);
+        }
+        self.insert_free(start, end - start);
+        Some((len, owner))
+    }
+
+    /// The owner of the live range that starts at `offset`.
+    pub fn owner(&self, offset: u32) -> Option<T> {
+        self.ranges.get(&offset)?.owner
+    }
+
+    /// Live ranges in address order: offset, length, owner.
+    pub fn live(&self) -> impl Iterator<Item = (u32, u32, T)> {
+        self.ranges.iter().filter_map(|(&at, range)| Some((at, range.len, range.owner?)))
+    }
+
+    /// How many ranges are live.
+    pub fn live_count(&self) -> usize {
+        self.live
+    }
+
+    /// Bytes in live ranges.
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Bytes in all.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Recomputes everything that is kept twice; the error names what disagrees.
+    pub fn check(&self) -> Result<(), String> {
+        let (mut at, mut used, mut live, mut holes, mut last_free) = (0, 0, 0, 0, false);
+        for (&offset, range) in &self.ranges {
+            let free = range.owner.is_none();
+            if offset != at || range.len == 0 {
+                return Err(format!("range at {offset} of {} bytes, expected at {at}", range.len));
+            }
+            if free && last_free {
+                return Err(format!("two free ranges touch at {offset}"));
+            }
+            if free != self.free.contains(&(range.len, offset)) {
+                return Err(format!("free list and range at {offset} disagree"));
+            }
+            (at, last_free) = (offset + range.len, free);
+            if free {
+                holes += 1;
+            } else {
+                used += range.len;
+                live += 1;
+            }
+        }
+        let counted = (at, used, live, holes);
+        let kept = (self.size, self.used, self.live, self.free.len());
+        if counted == kept { Ok(()) } else { Err(format!("counted {counted:?}, kept {kept:?}")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_smallest_hole_that_fits_is_taken() {
+        let mut a = Allocator::new(1024);
+        let [big, wall, small, _end] = [256, 8, 64, 8].map(|len| a.allocate(len, ()).unwrap());
+        a.release(big);
+        a.release(small);
+        assert_eq!(a.allocate(64, ()), Some(small));
+        assert_eq!(a.allocate(72, ()), Some(big));
+        assert_eq!(wall, 256);
+    }
+
+    #[test]
+    fn a_full_area_refuses_and_recovers() {
+        let mut a = Allocator::new(64);
+        assert_eq!(a.allocate(64, ()), Some(0));
+        assert_eq!(a.allocate(8, ()), None);
+        assert_eq!(a.release(0), Some((64, ())));
+        assert_eq!(a.release(0), None);
+        assert_eq!(a.allocate(64, ()), Some(0));
+    }
+
+    #[test]
+    fn an_empty_area_refuses_everything() {
+        assert_eq!(Allocator::new(0).allocate(8, ()), None);
+    }
+
+    #[test]
+    fn neighbours_merge_whatever_the_order_of_release() {
+        let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+        for order in orders {
+            let mut a = Allocator::new(96);
+            let at = [32, 32, 32].map(|len| a.allocate(len, ()).unwrap());
+            for i in order {
+                a.release(at[i]).unwrap();
+                a.check().unwrap();
+            }
+            assert_eq!(a.allocate(96, ()), Some(0), "{order:?}");
+        }
+    }
+
+    /// One flag a byte: the first byte of a range remembers its length.
+    struct Naive {
+        bytes: Vec<bool>,
+        live: BTreeMap<u32, u32>,
+    }
+
+    impl Naive {
+        fn allocate(&mut self, len: u32) -> Option<u32> {
+            let mut holes = Vec::new();
+            let mut at = 0;
+            while at < self.bytes.len() {
+                let taken = self.bytes[at];
+                let run = self.bytes[at..].iter().take_while(|&&b| b == taken).count();
+                if !taken {
+                    holes.push((run as u32, at as u32));
+                }
+                at += run;
+            }
+            let (_, offset) = holes.into_iter().filter(|&(run, _)| run >= len).min()?;
+            self.bytes[offset as usize..(offset + len) as usize].fill(true);
+            self.live.insert(offset, len);
+            Some(offset)
+        }
+
+        fn release(&mut self, offset: u32) -> Option<u32> {
+            let len = self.live.remove(&offset)?;
+            self.bytes[offset as usize..(offset + len) as usize].fill(false);
+            Some(len)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_sequence_agrees_with_a_naive_model(
+            steps in prop::collection::vec((any::<bool>(), 1u32..40, any::<prop::sample::Index>()),
+                                           1..300),
+        ) {
+            let mut real = Allocator::new(1024);
+            let mut naive = Naive { bytes: vec![false; 1024], live: BTreeMap::new() };
+            for (allocate, words, which) in steps {
+                if allocate || naive.live.is_empty() {
+                    prop_assert_eq!(real.allocate(words * 8, words), naive.allocate(words * 8));
+                } else {
+                    let offset = *which.get(&naive.live.keys().copied().collect::<Vec<_>>());
+                    let len = naive.release(offset).unwrap();
+                    prop_assert_eq!(real.owner(offset), Some(len / 8));
+                    prop_assert_eq!(real.release(offset), Some((len, len / 8)));
+                }
+                prop_assert_eq!(real.check(), Ok(()));
+                prop_assert_eq!(real.live_count(), naive.live.len());
+                prop_assert_eq!(real.used(), naive.live.values().sum::<u32>());
+                let live: Vec<_> = real.live().map(|(at, len, _)| (at, len)).collect();
+                prop_assert_eq!(live, naive.live.clone().into_iter().collect::<Vec<_>>());
+            }
+        }
+    }
+}

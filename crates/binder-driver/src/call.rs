@@ -1,0 +1,332 @@
+//! Sending: `BC_TRANSACTION` and `BC_REPLY`, from the target to the receiver's queue.
+
+use binder_uapi::returns::*;
+use binder_uapi::{BinderTransactionData, TF_CLEAR_BUF, TF_ONE_WAY};
+
+use crate::Errno;
+use crate::buffer::{BufferRequest, Layout};
+use crate::driver::Driver;
+use crate::host::{Caller, Host, ReadPart};
+use crate::keys::{BufferId, NodeId, ProcessId, ThreadId, TransactionId};
+use crate::limits::MAX_THREAD_WORK;
+use crate::objects::Parcel;
+use crate::thread::NO_ERROR;
+use crate::transaction::{Kind, Transaction};
+use crate::work::Work;
+
+/// Why a transaction was not sent: the sender's `BR_` word and the extended error's errno.
+#[derive(Clone, Copy, Debug)]
+struct Failure {
+    word: u32,
+    errno: Errno,
+    /// The call that was being replied to, which fails as well.
+    in_reply_to: Option<TransactionId>,
+}
+
+impl Failure {
+    fn dead(errno: Errno) -> Self {
+        Self { word: BR_DEAD_REPLY, errno, in_reply_to: None }
+    }
+}
+
+impl From<Errno> for Failure {
+    /// A missing mapping counts as a dead target.
+    fn from(errno: Errno) -> Self {
+        let word = if errno == Errno::ESRCH { BR_DEAD_REPLY } else { BR_FAILED_REPLY };
+        Self { word, errno, in_reply_to: None }
+    }
+}
+
+/// The sending side of one command.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender {
+    pub caller: Caller,
+    pub thread: ThreadId,
+}
+
+/// Where a transaction goes.
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    process: ProcessId,
+    /// The node; a local strong reference was taken for the buffer. `None` for a reply.
+    node: Option<NodeId>,
+    /// The thread that must take it.
+    thread: Option<ThreadId>,
+}
+
+impl Driver {
+    /// `BC_TRANSACTION`, `BC_REPLY` and their scatter-gather forms. A failure is told to the
+    /// sender with its next read, and to the waiting caller if it was a reply.
+    pub(crate) fn transact<H: Host>(
+        &mut self,
+        host: &mut H,
+        sender: Sender,
+        data: &BinderTransactionData,
+        extra_size: u64,
+        is_reply: bool,
+    ) {
+        let id = self.new_debug_id();
+        self.set_extended_error(sender.thread, id, NO_ERROR, 0);
+        let sent = if is_reply {
+            self.reply(host, id, sender, data, extra_size)
+        } else {
+            self.call(host, id, sender, data, extra_size)
+        };
+        let Err(Failure { word, errno, in_reply_to }) = sent else { return };
+        self.set_extended_error(sender.thread, id, word, -errno.code());
+        self.threads[sender.thread].return_error = true;
+        let Some(call) = in_reply_to else {
+            return self.push_thread_work(sender.thread, Work::ReturnError(word));
+        };
+        self.push_thread_work(sender.thread, Work::ReturnError(BR_TRANSACTION_COMPLETE));
+        if let Some(caller) = self.transactions[call].from
+            && self.threads[caller].extended_error.command == NO_ERROR
+        {
+            self.set_extended_error(caller, id, word, -errno.code());
+        }
+        self.send_failed_reply(host, call, word);
+    }
+
+    fn call<H: Host>(
+        &mut self,
+        host: &mut H,
+        id: u32,
+        sender: Sender,
+        data: &BinderTransactionData,
+        extra_size: u64,
+    ) -> Result<(), Failure> {
+        let oneway = data.flags & TF_ONE_WAY != 0;
+        let node = self.target_node(sender.caller.process, data.handle())?;
+        let owner = self.nodes[node].owner.ok_or(Failure::dead(Errno::EINVAL))?;
+        let thread = if oneway { None } else { self.nested_target(sender.thread, owner)? };
+        if self.queues.len(self.threads[sender.thread].todo) >= MAX_THREAD_WORK {
+            return Err(Errno::ENOMEM.into());
+        }
+        let target = Target { process: owner, node: Some(node), thread };
+        let buffer = self.fill_buffer(host, sender, target, data, extra_size, oneway)?;
+        let kind = if oneway { Kind::Oneway } else { Kind::Call };
+        let call = self.new_transaction(id, kind, sender, data, buffer);
+        if oneway {
+            let spam = self.is_oneway_spam(buffer);
+            self.queue_oneway(target, node, call);
+            let word = if spam { BR_ONEWAY_SPAM_SUSPECT } else { BR_TRANSACTION_COMPLETE };
+            self.push_thread_work(sender.thread, Work::TransactionComplete(word));
+        } else {
+            let caller = &mut self.threads[sender.thread];
+            let entry = &mut self.transactions[call];
+            entry.from = Some(sender.thread);
+            entry.to_thread = thread;
+            entry.from_parent = caller.stack.replace(call);
+            // Read together with the reply: one wake-up less.
+            let complete = Work::TransactionComplete(BR_TRANSACTION_COMPLETE);
+            self.push_deferred_work(sender.thread, complete);
+            self.queue_for(target, call);
+        }
+        Ok(())
+    }
+
+    /// The node behind a handle that may be called.
+    fn target_node(&mut self, process: ProcessId, handle: u32) -> Result<NodeId, Failure> {
+        if handle != 0 {
+            let reference = self.ref_by_handle(process, handle, true).ok_or(Errno::EINVAL)?;
+            return Ok(self.refs[reference].node);
+        }
+        let context = &self.contexts[self.processes[process].context];
+        let node = context.manager.ok_or(Failure::dead(Errno::EINVAL))?;
+        let owner = self.nodes[node].owner.ok_or(Failure::dead(Errno::EINVAL))?;
+        if self.processes[owner].opener.pid == self.processes[process].opener.pid {
+            return Err(Errno::EINVAL.into());
+        }
+        Ok(node)
+    }
+
+    /// The thread that must take a call to `owner`, because it waits further down in the sender's
+    /// stack. `EPROTO`: the sender may not call now.
+    fn nested_target(
+        &self,
+        sender: ThreadId,
+        owner: ProcessId,
+    ) -> Result<Option<ThreadId>, Failure> {
+        let entry = &self.threads[sender];
+        let mut queued = self.queues.iter(entry.todo);
+        if queued.any(|(_, work)| matches!(work, Work::Transaction(_))) {
+            return Err(Errno::EPROTO.into());
+        }
+        if entry.stack.is_some_and(|top| self.transactions[top].to_thread != Some(sender)) {
+            return Err(Errno::EPROTO.into());
+        }
+        let mut at = entry.stack;
+        while let Some(call) = at {
+            let call = &self.transactions[call];
+            if let Some(from) = call.from.filter(|&from| self.threads[from].process == owner) {
+                return Ok(Some(from));
+            }
+            at = call.from_parent;
+        }
+        Ok(None)
+    }
+
+    fn reply<H: Host>(
+        &mut self,
+        host: &mut H,
+        id: u32,
+        sender: Sender,
+        data: &BinderTransactionData,
+        extra_size: u64,
+    ) -> Result<(), Failure> {
+        let call = self.threads[sender.thread].stack.ok_or(Errno::EPROTO)?;
+        if self.transactions[call].to_thread != Some(sender.thread) {
+            return Err(Errno::EPROTO.into());
+        }
+        self.threads[sender.thread].stack = self.transactions[call].to_parent;
+        let failed = |failure| Failure { in_reply_to: Some(call), ..failure };
+        let caller = self.transactions[call].from.ok_or(failed(Failure::dead(Errno::ESRCH)))?;
+        let process = self.threads[caller].process;
+        let target = Target { process, node: None, thread: Some(caller) };
+        let buffer =
+            self.fill_buffer(host, sender, target, data, extra_size, false).map_err(failed)?;
+        let reply = self.new_transaction(id, Kind::Reply, sender, data, buffer);
+        let complete = Work::TransactionComplete(BR_TRANSACTION_COMPLETE);
+        self.push_thread_work(sender.thread, complete);
+        self.pop_call(caller, call);
+        self.push_thread_work(caller, Work::Transaction(reply));
+        self.finish_transaction(host, call);
+        Ok(())
+    }
+
+    fn new_transaction(
+        &mut self,
+        id: u32,
+        kind: Kind,
+        sender: Sender,
+        data: &BinderTransactionData,
+        buffer: BufferId,
+    ) -> TransactionId {
+        let transaction = self.transactions.insert(Transaction {
+            id,
+            kind,
+            from: None,
+            from_parent: None,
+            to_thread: None,
+            to_parent: None,
+            buffer: Some(buffer),
+            code: data.code,
+            flags: data.flags,
+            sender_euid: sender.caller.euid,
+        });
+        self.buffers[buffer].transaction = Some(transaction);
+        transaction
+    }
+
+    /// Hands a call to the thread that must take it, an idle one, or the process.
+    fn queue_for(&mut self, target: Target, id: TransactionId) {
+        let work = Work::Transaction(id);
+        match target.thread.or_else(|| self.select_idle(target.process)) {
+            Some(thread) => self.push_thread_work(thread, work),
+            None => {
+                self.queues.push(self.processes[target.process].todo, work);
+                self.wake_process(target.process);
+            }
+        }
+    }
+
+    /// One-way calls to one node go one at a time, in the order they were sent.
+    fn queue_oneway(&mut self, target: Target, node: NodeId, id: TransactionId) {
+        let entry = &mut self.nodes[node];
+        if !std::mem::replace(&mut entry.has_oneway, true) {
+            self.hold_oneway_slot(id);
+            return self.queue_for(target, id);
+        }
+        let queue = *entry.oneway_todo.get_or_insert_with(|| self.queues.create());
+        self.queues.push(queue, Work::Transaction(id));
+    }
+
+    /// Reserves the receiver's buffer, copies the sender's data, translates the objects in a
+    /// private copy and stores the result. Undone on failure.
+    fn fill_buffer<H: Host>(
+        &mut self,
+        host: &mut H,
+        sender: Sender,
+        target: Target,
+        data: &BinderTransactionData,
+        extra_size: u64,
+        oneway: bool,
+    ) -> Result<BufferId, Failure> {
+        let layout = Layout::new(data.data_size, data.offsets_size, extra_size)?;
+        let sender_pid = self.processes[sender.caller.process].opener.pid;
+        let buffer = self.allocate_buffer(
+            host,
+            BufferRequest {
+                process: target.process,
+                layout,
+                target: target.node,
+                oneway,
+                clear: data.flags & TF_CLEAR_BUF != 0,
+                sender_pid,
+            },
+        )?;
+        if let Some(node) = target.node {
+            self.inc_local(node, true);
+        }
+        let mut bytes = std::mem::take(&mut self.scratch.parcel);
+        let filled = self.copy_parcel(host, sender, buffer, data, extra_size, &mut bytes);
+        self.scratch.parcel = bytes;
+        if let Err(errno) = filled {
+            self.release_buffer(host, buffer);
+            // Whatever happened, this receiver has a mapping.
+            return Err(Failure { word: BR_FAILED_REPLY, errno, in_reply_to: None });
+        }
+        Ok(buffer)
+    }
+
+    fn copy_parcel<H: Host>(
+        &mut self,
+        host: &mut H,
+        sender: Sender,
+        buffer: BufferId,
+        data: &BinderTransactionData,
+        extra_size: u64,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), Errno> {
+        let layout = self.buffers[buffer].layout;
+        // The area held it, so it is 4 MiB at most.
+        bytes.resize(layout.total as usize, 0);
+        let (data_part, rest) = bytes.split_at_mut(layout.offsets_at as usize);
+        let (offsets_part, extra_part) =
+            rest.split_at_mut((layout.extra_at - layout.offsets_at) as usize);
+        let (into_data, padding) = data_part.split_at_mut(layout.data_size as usize);
+        padding.fill(0);
+        let (into_offsets, padding) = offsets_part.split_at_mut(layout.offsets_size as usize);
+        padding.fill(0);
+        extra_part.fill(0);
+        let mut parts = [
+            ReadPart { address: data.buffer, into: into_data },
+            ReadPart { address: data.offsets, into: into_offsets },
+        ];
+        let parts = match (layout.data_size, layout.offsets_size) {
+            (0, 0) => &mut parts[..0],
+            (_, 0) => &mut parts[..1],
+            (0, _) => &mut parts[1..],
+            _ => &mut parts[..],
+        };
+        if !parts.is_empty() {
+            host.read_vectored(sender.caller, parts).map_err(|_| Errno::EFAULT)?;
+        }
+        if !layout.offsets_size.is_multiple_of(8) || !extra_size.is_multiple_of(8) {
+            return Err(Errno::EINVAL);
+        }
+        let (process, offset) = (self.buffers[buffer].process, self.buffers[buffer].offset);
+        if layout.offsets_size > 0 {
+            let address = self.buffer_address(buffer);
+            let mut held = std::mem::take(&mut self.buffers[buffer].held);
+            let parcel = Parcel { bytes, layout, address, held: &mut held };
+            let translated = self.translate_objects(host, sender, process, parcel);
+            self.buffers[buffer].held = held;
+            translated?;
+        }
+        if !bytes.is_empty() {
+            host.store(process, offset.into(), bytes).map_err(|_| Errno::ENOMEM)?;
+        }
+        Ok(())
+    }
+}

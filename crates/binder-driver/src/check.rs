@@ -1,0 +1,340 @@
+//! An independent account of the driver's state: everything that is kept twice, or that must have
+//! a reason to exist, is recomputed from scratch. For tests and simulators.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::buffer::HeldObject;
+use crate::driver::Driver;
+use crate::keys::*;
+use crate::queue::{QueueId, WorkId};
+use crate::transaction::Kind;
+use crate::work::Work;
+
+/// What each node must count, and whose one-way slot is taken.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct NodeAccount {
+    internal_strong: u32,
+    refs: u32,
+    local_strong: u32,
+    local_weak: u32,
+    oneway_slots: u32,
+}
+
+macro_rules! ensure {
+    ($holds:expr, $($message:tt)+) => {
+        if !$holds {
+            return Err(format!($($message)+));
+        }
+    };
+}
+
+impl Driver {
+    /// Checks every invariant; the error names the first that is broken.
+    #[doc(hidden)]
+    pub fn check_invariants(&self) -> Result<(), String> {
+        let queued = self.check_queues()?;
+        self.check_threads()?;
+        self.check_wakes()?;
+        self.check_buffers()?;
+        self.check_transactions(&queued)?;
+        self.check_nodes()?;
+        self.check_refs()?;
+        self.check_deaths(&queued)
+    }
+
+    /// Nothing is left but devices.
+    #[doc(hidden)]
+    pub fn is_empty(&self) -> bool {
+        self.processes.is_empty()
+            && self.threads.is_empty()
+            && self.nodes.is_empty()
+            && self.refs.is_empty()
+            && self.transactions.is_empty()
+            && self.buffers.is_empty()
+            && self.deaths.is_empty()
+            && self.queues.totals() == (0, 0)
+            && self.contexts.values().all(|context| context.opens == 0)
+    }
+
+    /// Each queue has one owner, each item is what its owner thinks; answers all items.
+    fn check_queues(&self) -> Result<BTreeMap<Item, Vec<WorkId>>, String> {
+        let threads = self.threads.values().map(|thread| thread.todo);
+        let processes = self.processes.values().map(|process| process.todo);
+        let nodes = self.nodes.values().filter_map(|node| node.oneway_todo);
+        let queues: Vec<QueueId> = threads.chain(processes).chain(nodes).collect();
+        let distinct: BTreeSet<_> = queues.iter().collect();
+        ensure!(distinct.len() == queues.len(), "a queue has two owners");
+        let mut items: BTreeMap<Item, Vec<WorkId>> = BTreeMap::new();
+        let mut count = 0;
+        for &queue in &queues {
+            let mut here = 0;
+            for (id, work) in self.queues.iter(queue) {
+                items.entry(Item::of(work)).or_default().push(id);
+                here += 1;
+            }
+            ensure!(here == self.queues.len(queue), "queue counts {}", self.queues.len(queue));
+            count += here;
+        }
+        let totals = (queues.len(), count);
+        ensure!(totals == self.queues.totals(), "{totals:?} but {:?}", self.queues.totals());
+        Ok(items)
+    }
+
+    fn check_threads(&self) -> Result<(), String> {
+        let listed: usize = self.processes.values().map(|process| process.threads.len()).sum();
+        ensure!(listed == self.threads.len(), "{listed} of {} threads listed", self.threads.len());
+        for (id, thread) in &self.threads {
+            let work = || self.queues.iter(thread.todo).map(|(_, work)| work);
+            let errors = work().filter(|w| matches!(w, Work::ReturnError(_) | Work::Error(_)));
+            ensure!(errors.count() == thread.return_error.into(), "return errors of {id:?}");
+            let errors = work().filter(|w| matches!(w, Work::ReplyError(_))).count();
+            ensure!(errors == thread.reply_error.into(), "reply errors of {id:?}");
+            let mut seen = BTreeSet::new();
+            for call in self.stack_of(id) {
+                ensure!(seen.insert(call), "the stack of {id:?} has a loop");
+                let entry = self.transactions.get(call);
+                let member = entry.is_some_and(|t| t.from == Some(id) || t.to_thread == Some(id));
+                ensure!(member, "the stack of {id:?} holds a foreign call {call:?}");
+            }
+        }
+        for (id, process) in &self.processes {
+            let opens = self.contexts.get(process.context).map(|context| context.opens);
+            ensure!(opens > Some(0), "{id:?} has no context");
+        }
+        Ok(())
+    }
+
+    /// Every parked reader that has work is woken, and work of a process wakes one of those that
+    /// would take it.
+    fn check_wakes(&self) -> Result<(), String> {
+        for (id, thread) in &self.threads {
+            let Some(parked) = thread.parked else { continue };
+            let own = self.has_work(id, false);
+            ensure!(parked.woken || !own, "{id:?} is parked with work of its own");
+            let idle = self.processes[thread.process].idle.iter().filter(|&&t| t == id).count();
+            let expected = parked.process_work && !parked.woken;
+            ensure!(idle == usize::from(expected), "{id:?} is listed idle {idle} times");
+        }
+        for (id, process) in &self.processes {
+            let known = process.idle.iter().all(|&thread| self.threads.contains_key(thread));
+            ensure!(known, "{id:?} lists a stale thread as idle");
+            let woken = process
+                .threads
+                .values()
+                .any(|&thread| self.threads[thread].parked.is_some_and(|parked| parked.woken));
+            let waiting = !self.queues.is_empty(process.todo) && !process.idle.is_empty();
+            ensure!(woken || !waiting, "{id:?} has work and idle threads, none of them woken");
+        }
+        Ok(())
+    }
+
+    fn check_buffers(&self) -> Result<(), String> {
+        let mut listed = 0;
+        for (id, process) in &self.processes {
+            let Some(area) = &process.area else { continue };
+            area.ranges.check().map_err(|error| format!("{id:?}: {error}"))?;
+            let mut oneway = 0;
+            for (offset, len, buffer) in area.ranges.live() {
+                let entry = self.buffers.get(buffer).ok_or("a range without its buffer")?;
+                let here = entry.process == id && entry.offset == offset;
+                ensure!(here, "{buffer:?} is not where it thinks");
+                ensure!(entry.layout.total.max(8) == len.into(), "{buffer:?} has {len} bytes");
+                ensure!(entry.delivered || entry.transaction.is_some(), "{buffer:?} leaks");
+                oneway += if entry.oneway { len } else { 0 };
+                listed += 1;
+            }
+            let half = area.ranges.size() / 2;
+            let free = area.free_oneway;
+            ensure!(free + oneway == half, "{id:?}: {free} + {oneway} async of {half}");
+        }
+        ensure!(listed == self.buffers.len(), "{listed} of {} buffers listed", self.buffers.len());
+        Ok(())
+    }
+
+    fn check_transactions(&self, queued: &BTreeMap<Item, Vec<WorkId>>) -> Result<(), String> {
+        let mut on_stacks: BTreeMap<TransactionId, BTreeSet<ThreadId>> = BTreeMap::new();
+        for id in self.threads.keys() {
+            for call in self.stack_of(id) {
+                on_stacks.entry(call).or_default().insert(id);
+            }
+        }
+        let mut below: BTreeSet<TransactionId> = BTreeSet::new();
+        below.extend(self.transactions.values().filter_map(|t| t.from_parent));
+        for (id, entry) in &self.transactions {
+            let in_queues = queued.get(&Item::Transaction(id)).map_or(0, Vec::len);
+            let stacks = on_stacks.get(&id);
+            let on = |thread: ThreadId| stacks.is_some_and(|s| s.contains(&thread));
+            ensure!(in_queues <= 1, "{id:?} is queued {in_queues} times");
+            if let Some(from) = entry.from {
+                ensure!(entry.kind == Kind::Call && on(from), "{id:?} lost its caller's stack");
+            }
+            if entry.kind != Kind::Call {
+                ensure!(in_queues == 1, "{} {id:?} is nowhere", entry.kind);
+            } else if in_queues == 0 {
+                let served = entry.to_thread.is_some_and(on);
+                let unwinding = entry.to_thread.is_none() && below.contains(&id);
+                ensure!(served || unwinding, "call {id:?} will never end");
+            }
+            if let Some(buffer) = entry.buffer {
+                let back = self.buffers.get(buffer).and_then(|buffer| buffer.transaction);
+                ensure!(back == Some(id), "{id:?} and its buffer disagree");
+            }
+            ensure!(entry.buffer.is_some() || in_queues == 0, "{id:?} lost its buffer");
+        }
+        for (id, buffer) in &self.buffers {
+            let Some(transaction) = buffer.transaction else { continue };
+            let back = self.transactions.get(transaction).and_then(|t| t.buffer);
+            ensure!(back == Some(id), "{id:?} and its transaction disagree");
+        }
+        let known = |item: &Item| match item {
+            Item::Transaction(id) => self.transactions.contains_key(*id),
+            Item::Node(id) => self.nodes.contains_key(*id),
+            Item::Death(id) => self.deaths.contains_key(*id),
+            Item::Word => true,
+        };
+        ensure!(queued.keys().all(known), "a queue holds a stale item");
+        Ok(())
+    }
+
+    fn node_accounts(&self) -> Result<BTreeMap<NodeId, NodeAccount>, String> {
+        let mut accounts: BTreeMap<NodeId, NodeAccount> = BTreeMap::new();
+        for reference in self.refs.values() {
+            let account = accounts.entry(reference.node).or_default();
+            account.refs += 1;
+            account.internal_strong += u32::from(reference.strong > 0);
+        }
+        for (id, buffer) in &self.buffers {
+            for object in &buffer.held {
+                if let HeldObject::Node { node, strong } = *object {
+                    let account = accounts.entry(node).or_default();
+                    account.local_strong += u32::from(strong);
+                    account.local_weak += u32::from(!strong);
+                }
+            }
+            let Some(node) = buffer.target else { continue };
+            let owner = self.nodes.get(node).map(|node| node.owner);
+            ensure!(owner == Some(Some(buffer.process)), "the target of {id:?} is gone");
+            let account = accounts.entry(node).or_default();
+            account.local_strong += 1;
+            account.oneway_slots += u32::from(buffer.holds_oneway_slot);
+        }
+        for manager in self.contexts.values().filter_map(|context| context.manager) {
+            let account = accounts.entry(manager).or_default();
+            account.local_strong += 1;
+            account.local_weak += 1;
+        }
+        for (id, node) in &self.nodes {
+            let account = accounts.entry(id).or_default();
+            account.local_strong += u32::from(node.pending_strong);
+            account.local_weak += u32::from(node.pending_weak);
+        }
+        Ok(accounts)
+    }
+
+    fn check_nodes(&self) -> Result<(), String> {
+        let accounts = self.node_accounts()?;
+        ensure!(accounts.len() == self.nodes.len(), "somebody refers to a node that is gone");
+        for (id, node) in &self.nodes {
+            let kept = NodeAccount {
+                internal_strong: node.internal_strong,
+                refs: node.ref_count,
+                local_strong: node.local_strong,
+                local_weak: node.local_weak,
+                oneway_slots: node.has_oneway.into(),
+            };
+            ensure!(kept == accounts[&id], "{id:?} keeps {kept:?}, counted {:?}", accounts[&id]);
+            let waiting = node.oneway_todo.is_some_and(|queue| !self.queues.is_empty(queue));
+            ensure!(node.has_oneway || !waiting, "{id:?} has one-ways that nothing starts");
+            let linked = std::iter::successors(node.first_ref, |&at| {
+                self.refs.get(at).and_then(|reference| reference.next_of_node)
+            });
+            ensure!(linked.count() == node.ref_count as usize, "the list of {id:?}'s references");
+            let used = node.ref_count > 0 || node.local_weak > 0 || node.local_strong > 0;
+            let Some(owner) = node.owner else {
+                ensure!(node.ref_count > 0, "dead {id:?} leaks");
+                ensure!(node.work.is_none(), "dead {id:?} is queued");
+                continue;
+            };
+            let listed = self.processes.get(owner).and_then(|owner| owner.nodes.get(&node.ptr));
+            ensure!(listed == Some(&id), "{id:?} is not listed by its owner");
+            let told = node.has_strong || node.has_weak;
+            ensure!(used || (told && node.work.is_some()), "{id:?} leaks");
+            let strong = node.internal_strong > 0 || node.local_strong > 0;
+            let must_tell = (node.has_strong && !strong) || (node.has_weak && !used);
+            ensure!(!must_tell || node.work.is_some(), "the owner never hears of {id:?}");
+        }
+        let listed: usize = self.processes.values().map(|process| process.nodes.len()).sum();
+        let owned = self.nodes.values().filter(|node| node.owner.is_some()).count();
+        ensure!(listed == owned, "{listed} nodes listed, {owned} owned");
+        Ok(())
+    }
+
+    fn check_refs(&self) -> Result<(), String> {
+        let mut listed = 0;
+        for (id, process) in &self.processes {
+            process.refs.check().map_err(|error| format!("{id:?}: {error}"))?;
+            listed += process.refs.len();
+        }
+        ensure!(listed == self.refs.len(), "{listed} of {} refs listed", self.refs.len());
+        for (id, entry) in &self.refs {
+            ensure!(entry.strong > 0 || entry.weak > 0, "{id:?} leaks");
+            let process = &self.processes[entry.process];
+            let found = process.refs.get(entry.handle);
+            ensure!(found == Some(id), "{id:?} is not under its handle");
+            ensure!(process.refs.of_node(entry.node) == Some(id), "{id:?} is not under its node");
+            ensure!(self.nodes[entry.node].owner != Some(entry.process), "{id:?} to its own node");
+        }
+        Ok(())
+    }
+
+    fn check_deaths(&self, queued: &BTreeMap<Item, Vec<WorkId>>) -> Result<(), String> {
+        use crate::death::DeathState::*;
+        let registered: BTreeSet<_> = self.refs.values().filter_map(|entry| entry.death).collect();
+        for (id, death) in &self.deaths {
+            let items = queued.get(&Item::Death(id)).map_or(&[][..], Vec::as_slice);
+            let work = Vec::from_iter(death.work);
+            ensure!(items == work, "{id:?} ({}) is queued as {items:?}", death.state);
+            let process = &self.processes[death.process];
+            let sent = process.delivered_deaths.contains(&(death.cookie, id));
+            ensure!(sent == death.delivered, "{id:?} and its process disagree");
+            let alive = match death.state {
+                Armed => registered.contains(&id) && !sent && work.is_empty(),
+                Dead => registered.contains(&id) && (sent ^ !work.is_empty()),
+                DeadAndClear => !registered.contains(&id) && (sent ^ !work.is_empty()),
+                Clear => !registered.contains(&id) && !sent && !work.is_empty(),
+            };
+            ensure!(alive, "{id:?} is {} without a reason", death.state);
+        }
+        for (id, process) in &self.processes {
+            let counted = self.deaths.values().filter(|death| death.process == id).count();
+            ensure!(counted == process.deaths, "{id:?} counts {} deaths", process.deaths);
+        }
+        for entry in self.refs.values() {
+            // A dead node's watchers were told; an unacknowledged or acknowledged one stays so.
+            let Some(death) = entry.death.and_then(|id| self.deaths.get(id)) else { continue };
+            let dead = self.nodes[entry.node].owner.is_none();
+            ensure!(dead || death.state == Armed, "a death was announced of a living node");
+        }
+        Ok(())
+    }
+}
+
+/// A queued item that has an object behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Item {
+    Transaction(TransactionId),
+    Node(NodeId),
+    Death(DeathId),
+    Word,
+}
+
+impl Item {
+    fn of(work: Work) -> Self {
+        match work {
+            Work::Transaction(id) => Item::Transaction(id),
+            Work::Node(id) => Item::Node(id),
+            Work::Death(id) => Item::Death(id),
+            _ => Item::Word,
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The write half of `BINDER_WRITE_READ`: fetching and running `BC_` commands.
+
+use binder_uapi::{BinderWriteRead, Command, CommandReader, StreamError};
+
+use crate::Errno;
+use crate::call::Sender;
+use crate::driver::Driver;
+use crate::host::{Caller, Host};
+use crate::limits::{COMMAND_CHUNK, MAX_COMMAND_BYTES};
+use crate::work::Work;
+
+impl Driver {
+    /// Runs commands until they end, one is malformed, or one leaves an error for the thread to
+    /// read. `write_consumed` follows each command that was run.
+    pub(crate) fn run_commands<H: Host>(
+        &mut self,
+        host: &mut H,
+        sender: Sender,
+        bwr: &mut BinderWriteRead,
+    ) -> Result<(), Errno> {
+        let mut chunk = std::mem::take(&mut self.scratch.commands);
+        chunk.resize(COMMAND_CHUNK, 0);
+        let limit = bwr.write_size.min(bwr.write_consumed.saturating_add(MAX_COMMAND_BYTES));
+        let mut result = Ok(());
+        while result.is_ok()
+            && bwr.write_consumed < limit
+            && !self.threads[sender.thread].return_error
+        {
+            result = fetch(host, sender.caller, bwr, &mut chunk)
+                .and_then(|len| self.run_chunk(host, sender, bwr, &chunk[..len]));
+        }
+        self.scratch.commands = chunk;
+        result
+    }
+
+    /// Runs the whole commands in a chunk that starts at `write_consumed`.
+    fn run_chunk<H: Host>(
+        &mut self,
+        host: &mut H,
+        sender: Sender,
+        bwr: &mut BinderWriteRead,
+        chunk: &[u8],
+    ) -> Result<(), Errno> {
+        let start = bwr.write_consumed;
+        let ends_here = bwr.write_size - start == chunk.len() as u64;
+        let mut reader = CommandReader::new(chunk);
+        while !self.threads[sender.thread].return_error {
+            let command = match reader.next() {
+                None => return Ok(()),
+                Some(Ok(command)) => command,
+                // Cut by the chunk, not by the client: the next chunk starts with it.
+                Some(Err(StreamError::Truncated { .. })) if !ends_here && reader.consumed() > 0 => {
+                    return Ok(());
+                }
+                Some(Err(StreamError::Truncated { .. } | StreamError::Unknown { .. })) => {
+                    return Err(Errno::EINVAL);
+                }
+            };
+            self.run_command(host, sender, command)?;
+            bwr.write_consumed = start + reader.consumed() as u64;
+        }
+        Ok(())
+    }
+
+    fn run_command<H: Host>(
+        &mut self,
+        host: &mut H,
+        sender: Sender,
+        command: Command,
+    ) -> Result<(), Errno> {
+        let Sender { caller: Caller { process, .. }, thread } = sender;
+        match command {
+            Command::Transaction { data, buffers_size } => {
+                self.transact(host, sender, &data, buffers_size.unwrap_or(0), false);
+            }
+            Command::Reply { data, buffers_size } => {
+                self.transact(host, sender, &data, buffers_size.unwrap_or(0), true);
+            }
+            Command::FreeBuffer(address) => self.free_buffer(host, process, address),
+            Command::IncRefs(handle) => self.acquire_handle(process, handle, false)?,
+            Command::Acquire(handle) => self.acquire_handle(process, handle, true)?,
+            Command::Release(handle) => self.release_handle(process, handle, true),
+            Command::DecRefs(handle) => self.release_handle(process, handle, false),
+            Command::IncRefsDone(node) => self.acknowledge_node(process, node, false),
+            Command::AcquireDone(node) => self.acknowledge_node(process, node, true),
+            Command::RegisterLooper => self.register_looper(thread),
+            Command::EnterLooper => self.enter_looper(thread),
+            Command::ExitLooper => self.exit_looper(thread),
+            Command::RequestDeathNotification(request) => {
+                if let Err(errno) = self.request_death(process, request) {
+                    self.threads[thread].return_error = true;
+                    self.push_thread_work(thread, Work::Error(-errno.code()));
+                }
+            }
+            Command::ClearDeathNotification(request) => self.clear_death(process, thread, request),
+            Command::DeadBinderDone(cookie) => self.dead_binder_done(process, thread, cookie),
+            // The first two were never implemented by any driver.
+            Command::AcquireResult(_)
+            | Command::AttemptAcquire(_)
+            | Command::RequestFreezeNotification(_)
+            | Command::ClearFreezeNotification(_)
+            | Command::FreezeNotificationDone(_) => return Err(Errno::EINVAL),
+        }
+        Ok(())
+    }
+}
+
+/// Fetches what comes at `write_consumed`: a chunk, or just one command where a chunk faults, so
+/// that commands in front of a hole are run.
+fn fetch<H: Host>(
+    host: &mut H,
+    caller: Caller,
+    bwr: &BinderWriteRead,
+    chunk: &mut [u8],
+) -> Result<usize, Errno> {
+    let left = bwr.write_size - bwr.write_consumed;
+    let address = bwr.write_buffer.wrapping_add(bwr.write_consumed);
+    let whole = left.min(chunk.len() as u64) as usize;
+    if host.read(caller, address, &mut chunk[..whole]).is_ok() {
+        return Ok(whole);
+    }
+    if whole < 4 {
+        return Err(Errno::EFAULT);
+    }
+    host.read(caller, address, &mut chunk[..4]).map_err(|_| Errno::EFAULT)?;
+    // The word carries the size of its payload in 14 bits.
+    let word = u32::from_ne_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);
+    let len = (4 + (word >> 16 & 0x3fff) as usize).min(whole);
+    host.read(caller, address, &mut chunk[..len]).map_err(|_| Errno::EFAULT)?;
+    Ok(len)
+}

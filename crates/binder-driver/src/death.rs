@@ -1,0 +1,183 @@
+//! Death notifications: asked for on a handle, sent when the node's owner dies, withdrawn at will.
+
+use std::fmt;
+
+use binder_uapi::{BinderHandleCookie, Return};
+
+use crate::Errno;
+use crate::driver::Driver;
+use crate::host::Host;
+use crate::keys::{DeathId, ProcessId, RefId, ThreadId};
+use crate::limits::MAX_DEATHS_A_PROCESS;
+use crate::queue::WorkId;
+use crate::work::{DeliverToRead, Flow, Reader, Work};
+
+/// Where a notification is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeathState {
+    /// Registered; nothing queued.
+    Armed,
+    /// `BR_DEAD_BINDER` is queued, or sent and not acknowledged.
+    Dead,
+    /// As `Dead`, and withdrawn since: the answer follows the acknowledgement.
+    DeadAndClear,
+    /// `BR_CLEAR_DEATH_NOTIFICATION_DONE` is queued.
+    Clear,
+}
+
+impl fmt::Display for DeathState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DeathState::Armed => "armed",
+            DeathState::Dead => "dead",
+            DeathState::DeadAndClear => "dead, clear follows",
+            DeathState::Clear => "clear",
+        })
+    }
+}
+
+/// One notification.
+#[derive(Debug)]
+pub struct Death {
+    pub process: ProcessId,
+    pub cookie: u64,
+    pub state: DeathState,
+    /// Queued.
+    pub work: Option<WorkId>,
+    /// Sent, and `BC_DEAD_BINDER_DONE` is due.
+    pub delivered: bool,
+}
+
+impl Driver {
+    /// `BC_REQUEST_DEATH_NOTIFICATION`. An unknown handle or a second request is ignored;
+    /// `ENOMEM`: too many.
+    pub(crate) fn request_death(
+        &mut self,
+        process: ProcessId,
+        request: BinderHandleCookie,
+    ) -> Result<(), Errno> {
+        let Some(id) = self.ref_by_handle(process, request.handle, false) else { return Ok(()) };
+        let reference = &mut self.refs[id];
+        if reference.death.is_some() {
+            return Ok(());
+        }
+        let entry = &mut self.processes[process];
+        if entry.deaths >= MAX_DEATHS_A_PROCESS {
+            return Err(Errno::ENOMEM);
+        }
+        entry.deaths += 1;
+        reference.death = Some(self.deaths.insert(Death {
+            process,
+            cookie: request.cookie,
+            state: DeathState::Armed,
+            work: None,
+            delivered: false,
+        }));
+        if self.nodes[reference.node].owner.is_none() {
+            self.send_death(id);
+        }
+        Ok(())
+    }
+
+    /// The node of this reference is dead: queues its notification, if there is one.
+    pub(crate) fn send_death(&mut self, reference: RefId) {
+        let Some(death) = self.refs[reference].death else { return };
+        self.deaths[death].state = DeathState::Dead;
+        self.queue_death(death, None);
+    }
+
+    /// Queues the notification for a thread that is in the pool, else for its process.
+    fn queue_death(&mut self, death: DeathId, thread: Option<ThreadId>) {
+        let process = self.deaths[death].process;
+        let queue = match thread.filter(|&thread| self.threads[thread].looper.in_pool()) {
+            Some(thread) => {
+                self.threads[thread].has_urgent = true;
+                self.threads[thread].todo
+            }
+            None => self.processes[process].todo,
+        };
+        self.deaths[death].work = Some(self.queues.push(queue, Work::Death(death)));
+        if queue == self.processes[process].todo {
+            self.wake_process(process);
+        }
+    }
+
+    /// `BC_CLEAR_DEATH_NOTIFICATION`. Anything but the cookie that was registered is ignored.
+    pub(crate) fn clear_death(
+        &mut self,
+        process: ProcessId,
+        thread: ThreadId,
+        request: BinderHandleCookie,
+    ) {
+        let Some(id) = self.ref_by_handle(process, request.handle, false) else { return };
+        let Some(death) = self.refs[id].death else { return };
+        let entry = &mut self.deaths[death];
+        if entry.cookie != request.cookie {
+            return;
+        }
+        self.refs[id].death = None;
+        if entry.work.is_some() || entry.delivered {
+            entry.state = DeathState::DeadAndClear;
+        } else {
+            entry.state = DeathState::Clear;
+            self.queue_death(death, Some(thread));
+        }
+    }
+
+    /// `BC_DEAD_BINDER_DONE`. A cookie that was not sent is ignored.
+    pub(crate) fn dead_binder_done(&mut self, process: ProcessId, thread: ThreadId, cookie: u64) {
+        let delivered = &mut self.processes[process].delivered_deaths;
+        let first = (cookie, DeathId::default());
+        let Some(&(found, death)) = delivered.range(first..).next() else { return };
+        if found != cookie {
+            return;
+        }
+        delivered.remove(&(cookie, death));
+        let entry = &mut self.deaths[death];
+        entry.delivered = false;
+        match entry.state {
+            DeathState::DeadAndClear => {
+                entry.state = DeathState::Clear;
+                self.queue_death(death, Some(thread));
+            }
+            _ => entry.state = DeathState::Armed,
+        }
+    }
+
+    /// Forgets a notification, wherever it is.
+    pub(crate) fn remove_death(&mut self, death: DeathId) {
+        let Some(entry) = self.deaths.remove(death) else { return };
+        entry.work.map(|work| self.queues.unlink(work));
+        let process = &mut self.processes[entry.process];
+        process.delivered_deaths.remove(&(entry.cookie, death));
+        process.deaths -= 1;
+    }
+}
+
+impl DeliverToRead for DeathId {
+    fn deliver<H: Host>(self, driver: &mut Driver, _: &mut H, reader: &mut Reader<'_>) -> Flow {
+        let death = &mut driver.deaths[self];
+        death.work = None;
+        let cookie = death.cookie;
+        if death.state == DeathState::Clear {
+            reader.put(Return::ClearDeathNotificationDone(cookie));
+            driver.remove_death(self);
+            return Flow::Continue;
+        }
+        death.delivered = true;
+        driver.processes[reader.process].delivered_deaths.insert((cookie, self));
+        reader.put(Return::DeadBinder(cookie));
+        // The reader may want to make calls because of it: it gets nothing else with it.
+        Flow::Return
+    }
+
+    fn cancel<H: Host>(self, driver: &mut Driver, _: &mut H, _: Option<ThreadId>) {
+        let death = &mut driver.deaths[self];
+        death.work = None;
+        if driver.processes[death.process].dead {
+            driver.remove_death(self);
+        } else {
+            driver.queue_death(self, None);
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! What one client may make the driver hold or do; every bound is here.
+
+/// Bytes of a mapping that are used: the kernel driver's own cap.
+pub const MAX_MAPPING: u64 = 4 << 20;
+
+/// Nodes that one process may own, and references that it may hold. Twice the million handles that
+/// the driver is measured with; a node and a reference take some 300 bytes together, so a hostile
+/// pair of processes costs at most some 600 MiB.
+pub const MAX_OBJECTS_A_PROCESS: usize = 2 << 20;
+
+/// Threads of one process that the driver remembers.
+pub const MAX_THREADS_A_PROCESS: usize = 1 << 16;
+
+/// Death notifications of one process that are registered, queued or unacknowledged.
+pub const MAX_DEATHS_A_PROCESS: usize = MAX_OBJECTS_A_PROCESS;
+
+/// Items in a thread's own queue, above which its transactions fail: a thread that writes but never
+/// reads. A transaction to a well-behaved thread finds a handful.
+pub const MAX_THREAD_WORK: usize = 1 << 18;
+
+/// Command bytes that one ioctl runs before it returns with a partial `write_consumed`. libbinder's
+/// batches are a few KiB; 4 MiB of the cheapest command keep the driver busy for tens of ms.
+pub const MAX_COMMAND_BYTES: u64 = 4 << 20;
+
+/// Command bytes that are fetched at a time; an ordinary write fits in one.
+pub const COMMAND_CHUNK: usize = 4096;
+
+/// Bytes that one read delivers at most.
+pub const MAX_READ_BYTES: u64 = 64 << 10;

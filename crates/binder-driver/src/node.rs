@@ -1,0 +1,338 @@
+//! Nodes: objects that a process owns, and what their owner must hear of their reference counts.
+//!
+//! *Internal* strong references are those of other processes' references; *local* ones are the
+//! owner's side: transactions on their way to the node, buffers that name it, acknowledgements
+//! that are due, and the context for its manager.
+
+use binder_uapi::{BinderNodeDebugInfo, BinderNodeInfoForRef, BinderPtrCookie, FlatBinderObject};
+use binder_uapi::{FLAT_BINDER_FLAG_ACCEPTS_FDS, FLAT_BINDER_FLAG_TXN_SECURITY_CTX, Return};
+
+use crate::Errno;
+use crate::driver::Driver;
+use crate::host::Host;
+use crate::keys::{NodeId, ProcessId, RefId, ThreadId};
+use crate::limits::MAX_OBJECTS_A_PROCESS;
+use crate::queue::{QueueId, WorkId};
+use crate::work::{DeliverToRead, Flow, Reader, Work};
+
+/// An object of a process.
+#[derive(Debug, Default)]
+pub struct Node {
+    /// Debug id.
+    pub id: u32,
+    pub ptr: u64,
+    pub cookie: u64,
+    /// `None` = the owner died.
+    pub owner: Option<ProcessId>,
+    pub accepts_fds: bool,
+    pub wants_security_context: bool,
+    /// References with a strong count.
+    pub internal_strong: u32,
+    pub local_strong: u32,
+    pub local_weak: u32,
+    /// The owner was told of strong (`BR_ACQUIRE`) / weak (`BR_INCREFS`) references.
+    pub has_strong: bool,
+    pub has_weak: bool,
+    /// ... and has not acknowledged it yet.
+    pub pending_strong: bool,
+    pub pending_weak: bool,
+    /// Head of the list of references to it.
+    pub first_ref: Option<RefId>,
+    pub ref_count: u32,
+    /// Its work item, when queued.
+    pub work: Option<WorkId>,
+    /// A one-way call is on its way, or its buffer is not yet freed.
+    pub has_oneway: bool,
+    /// One-way calls behind that one; created with the first.
+    pub oneway_todo: Option<QueueId>,
+}
+
+impl Node {
+    fn is_strong(&self) -> bool {
+        self.internal_strong > 0 || self.local_strong > 0
+    }
+
+    fn is_weak(&self) -> bool {
+        self.ref_count > 0 || self.local_weak > 0 || self.is_strong()
+    }
+
+    fn name(&self) -> BinderPtrCookie {
+        BinderPtrCookie { ptr: self.ptr, cookie: self.cookie }
+    }
+}
+
+impl Driver {
+    /// The caller's node for a local object, created if it is new. Who does not take a reference
+    /// then must call [`Self::drop_node_if_unused`].
+    pub(crate) fn node_for_object(
+        &mut self,
+        process: ProcessId,
+        object: FlatBinderObject,
+    ) -> Result<NodeId, Errno> {
+        let entry = self.process(process)?;
+        if let Some(&node) = entry.nodes.get(&object.binder) {
+            return Ok(node);
+        }
+        if entry.nodes.len() >= MAX_OBJECTS_A_PROCESS {
+            return Err(Errno::ENOMEM);
+        }
+        let node = Node {
+            id: self.new_debug_id(),
+            ptr: object.binder,
+            cookie: object.cookie,
+            owner: Some(process),
+            accepts_fds: object.flags & FLAT_BINDER_FLAG_ACCEPTS_FDS != 0,
+            wants_security_context: object.flags & FLAT_BINDER_FLAG_TXN_SECURITY_CTX != 0,
+            ..Node::default()
+        };
+        let node = self.nodes.insert(node);
+        self.process_mut(process)?.nodes.insert(object.binder, node);
+        Ok(node)
+    }
+
+    /// A reference of another process became strong; `notify` is the owner's thread that hears of
+    /// it with its next return. Without one, the owner must know of strong references already.
+    pub(crate) fn inc_internal_strong(
+        &mut self,
+        node: NodeId,
+        notify: Option<ThreadId>,
+    ) -> Result<(), Errno> {
+        let manager = self.is_manager_node(node);
+        let entry = &mut self.nodes[node];
+        if notify.is_none() && entry.internal_strong == 0 && !(manager && entry.has_strong) {
+            return Err(Errno::EINVAL);
+        }
+        entry.internal_strong += 1;
+        if let (Some(thread), false) = (notify, entry.has_strong) {
+            let queued = entry.work.take();
+            queued.map(|work| self.queues.unlink(work));
+            self.nodes[node].work = Some(self.push_deferred_work(thread, Work::Node(node)));
+        }
+        Ok(())
+    }
+
+    /// A reference of another process became weak.
+    pub(crate) fn inc_internal_weak(&mut self, node: NodeId, notify: Option<ThreadId>) {
+        let entry = &self.nodes[node];
+        if let (Some(thread), false, None) = (notify, entry.has_weak, entry.work) {
+            self.nodes[node].work = Some(self.push_deferred_work(thread, Work::Node(node)));
+        }
+    }
+
+    fn is_manager_node(&self, node: NodeId) -> bool {
+        let owner = self.nodes[node].owner.and_then(|owner| self.processes.get(owner));
+        owner.is_some_and(|owner| self.contexts[owner.context].manager == Some(node))
+    }
+
+    pub(crate) fn inc_local(&mut self, node: NodeId, strong: bool) {
+        let entry = &mut self.nodes[node];
+        if strong {
+            entry.local_strong += 1;
+        } else {
+            entry.local_weak += 1;
+        }
+    }
+
+    pub(crate) fn dec_internal_strong(&mut self, node: NodeId) {
+        self.nodes[node].internal_strong -= 1;
+        self.node_lost_strong(node);
+    }
+
+    /// A local reference is gone. Nodes of dead owners have none left to give back.
+    pub(crate) fn dec_local(&mut self, node: NodeId, strong: bool) {
+        let Some(entry) = self.nodes.get_mut(node) else { return };
+        if entry.owner.is_none() {
+            return;
+        }
+        if strong {
+            entry.local_strong -= 1;
+            self.node_lost_strong(node);
+        } else {
+            entry.local_weak -= 1;
+            self.node_lost_weak(node);
+        }
+    }
+
+    fn node_lost_strong(&mut self, node: NodeId) {
+        if !self.nodes[node].is_strong() {
+            self.tell_owner_or_drop(node);
+        }
+    }
+
+    /// A weak reference of either kind is gone.
+    pub(crate) fn node_lost_weak(&mut self, node: NodeId) {
+        let entry = &self.nodes[node];
+        if entry.local_weak == 0 && entry.ref_count == 0 {
+            self.tell_owner_or_drop(node);
+        }
+    }
+
+    fn tell_owner_or_drop(&mut self, node: NodeId) {
+        let entry = &self.nodes[node];
+        match entry.owner {
+            Some(owner) if entry.has_strong || entry.has_weak => {
+                if entry.work.is_none() {
+                    let todo = self.processes[owner].todo;
+                    self.nodes[node].work = Some(self.queues.push(todo, Work::Node(node)));
+                    self.wake_process(owner);
+                }
+            }
+            _ => self.drop_node_if_unused(node),
+        }
+    }
+
+    /// Forgets a node that nobody refers to and whose owner has nothing to hear of.
+    pub(crate) fn drop_node_if_unused(&mut self, node: NodeId) {
+        let Some(entry) = self.nodes.get(node) else { return };
+        let told = entry.owner.is_some() && (entry.has_strong || entry.has_weak);
+        if entry.is_weak() || told {
+            return;
+        }
+        let (owner, ptr) = (entry.owner, entry.ptr);
+        self.unlink_node(node);
+        self.nodes.remove(node);
+        if let Some(process) = owner.and_then(|owner| self.processes.get_mut(owner)) {
+            process.nodes.remove(&ptr);
+        }
+    }
+
+    /// Takes the node off the queues that it is on and has.
+    fn unlink_node(&mut self, node: NodeId) {
+        let entry = &mut self.nodes[node];
+        let queued = entry.work.take();
+        if let Some(queue) = entry.oneway_todo.take() {
+            self.queues.destroy(queue);
+        }
+        queued.map(|work| self.queues.unlink(work));
+    }
+
+    /// `BC_INCREFS_DONE` / `BC_ACQUIRE_DONE`. What the driver has not asked for is ignored.
+    pub(crate) fn acknowledge_node(
+        &mut self,
+        process: ProcessId,
+        name: BinderPtrCookie,
+        strong: bool,
+    ) {
+        let Some(&node) = self.processes[process].nodes.get(&name.ptr) else { return };
+        let entry = &mut self.nodes[node];
+        if entry.cookie != name.cookie {
+            return;
+        }
+        let pending = if strong { &mut entry.pending_strong } else { &mut entry.pending_weak };
+        if std::mem::take(pending) {
+            self.dec_local(node, strong);
+        }
+    }
+
+    /// The owner dies: watchers are told, and the node lives on for its references only.
+    pub(crate) fn release_node<H: Host>(&mut self, host: &mut H, node: NodeId) {
+        if let Some(queue) = self.nodes[node].oneway_todo {
+            while let Some(work) = self.queues.pop(queue) {
+                work.cancel(self, host, None);
+            }
+        }
+        self.unlink_node(node);
+        let entry = &mut self.nodes[node];
+        let (owner, ptr, first) = (entry.owner.take(), entry.ptr, entry.first_ref);
+        entry.local_strong = 0;
+        entry.local_weak = 0;
+        entry.pending_strong = false;
+        entry.pending_weak = false;
+        entry.has_oneway = false;
+        if let Some(process) = owner.and_then(|owner| self.processes.get_mut(owner)) {
+            process.nodes.remove(&ptr);
+        }
+        let mut at = first;
+        while let Some(reference) = at {
+            at = self.refs[reference].next_of_node;
+            self.send_death(reference);
+        }
+        self.drop_node_if_unused(node);
+    }
+
+    /// `BINDER_GET_NODE_DEBUG_INFO`: the first node whose pointer is above `after`; zeroes if there
+    /// is none.
+    pub fn node_debug_info(
+        &self,
+        process: ProcessId,
+        after: u64,
+    ) -> Result<BinderNodeDebugInfo, Errno> {
+        let above = (std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded);
+        let first = self.process(process)?.nodes.range(above).next();
+        Ok(first.map_or_else(BinderNodeDebugInfo::default, |(_, &node)| {
+            let entry = &self.nodes[node];
+            BinderNodeDebugInfo {
+                ptr: entry.ptr,
+                cookie: entry.cookie,
+                has_strong_ref: entry.has_strong.into(),
+                has_weak_ref: entry.has_weak.into(),
+            }
+        }))
+    }
+
+    /// `BINDER_GET_NODE_INFO_FOR_REF`: `EINVAL` unless all but the handle is 0, `EPERM` unless the
+    /// caller is the context manager, `ENOENT` without a strong reference of that handle.
+    pub fn node_info_for_ref(
+        &self,
+        process: ProcessId,
+        query: BinderNodeInfoForRef,
+    ) -> Result<BinderNodeInfoForRef, Errno> {
+        self.process(process)?;
+        let empty = BinderNodeInfoForRef { handle: query.handle, ..Default::default() };
+        if query != empty {
+            return Err(Errno::EINVAL);
+        }
+        if !self.is_manager(process) {
+            return Err(Errno::EPERM);
+        }
+        let reference = self.ref_by_handle(process, query.handle, true).ok_or(Errno::ENOENT)?;
+        let node = &self.nodes[self.refs[reference].node];
+        Ok(BinderNodeInfoForRef {
+            strong_count: node.local_strong + node.internal_strong,
+            weak_count: node.local_weak,
+            ..empty
+        })
+    }
+}
+
+impl DeliverToRead for NodeId {
+    fn deliver<H: Host>(self, driver: &mut Driver, _: &mut H, reader: &mut Reader<'_>) -> Flow {
+        let node = &mut driver.nodes[self];
+        node.work = None;
+        let name = node.name();
+        let (strong, weak) = (node.is_strong(), node.is_weak());
+        let (had_strong, had_weak) = (node.has_strong, node.has_weak);
+        if weak && !had_weak {
+            node.has_weak = true;
+            node.pending_weak = true;
+            node.local_weak += 1;
+            reader.put(Return::IncRefs(name));
+        }
+        if strong && !had_strong {
+            node.has_strong = true;
+            node.pending_strong = true;
+            node.local_strong += 1;
+            reader.put(Return::Acquire(name));
+        }
+        if !strong && had_strong {
+            node.has_strong = false;
+            reader.put(Return::Release(name));
+        }
+        if !weak && had_weak {
+            node.has_weak = false;
+            reader.put(Return::DecRefs(name));
+        }
+        driver.drop_node_if_unused(self);
+        Flow::Continue
+    }
+
+    fn cancel<H: Host>(self, driver: &mut Driver, _: &mut H, _: Option<ThreadId>) {
+        let node = &mut driver.nodes[self];
+        node.work = None;
+        // The thread is gone but its process may live: another thread tells the owner.
+        let Some(owner) = node.owner.filter(|&owner| !driver.processes[owner].dead) else { return };
+        let todo = driver.processes[owner].todo;
+        driver.nodes[self].work = Some(driver.queues.push(todo, Work::Node(self)));
+        driver.wake_process(owner);
+    }
+}

@@ -1,0 +1,143 @@
+//! Processes: one open of a device each.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::Errno;
+use crate::buffer::ReceiveArea;
+use crate::driver::{Driver, Opener};
+use crate::host::Host;
+use crate::keys::{ContextId, DeathId, NodeId, ProcessId, ThreadId};
+use crate::queue::QueueId;
+use crate::reference::References;
+use crate::work::DeliverToRead;
+
+/// One open.
+#[derive(Debug)]
+pub struct Process {
+    pub context: ContextId,
+    pub opener: Opener,
+    /// By tid.
+    pub threads: BTreeMap<u32, ThreadId>,
+    /// Threads parked with nothing of their own to wait for; the last one is woken first, its
+    /// caches being the warmest.
+    pub idle: Vec<ThreadId>,
+    /// Work that any thread may take.
+    pub todo: QueueId,
+    /// Nodes it owns, by pointer.
+    pub nodes: BTreeMap<u64, NodeId>,
+    pub refs: References,
+    /// Death notifications sent but not acknowledged, by cookie.
+    pub delivered_deaths: BTreeSet<(u64, DeathId)>,
+    /// Death notifications of any state.
+    pub deaths: usize,
+    /// Where its transactions arrive; known once the first one came.
+    pub area: Option<ReceiveArea>,
+    pub max_threads: u32,
+    /// `BR_SPAWN_LOOPER` sent, `BC_REGISTER_LOOPER` not yet seen.
+    pub requested_threads: u32,
+    /// Requested threads that have registered.
+    pub started_threads: u32,
+    /// Tells `BR_ONEWAY_SPAM_SUSPECT` apart from `BR_TRANSACTION_COMPLETE`.
+    pub spam_detection: bool,
+    /// A poller waits to hear of work.
+    pub poll_armed: bool,
+    /// It is being released.
+    pub dead: bool,
+}
+
+impl Driver {
+    /// Opens a device. `ENOENT`: no such device.
+    pub fn open(&mut self, context: ContextId, opener: Opener) -> Result<ProcessId, Errno> {
+        let entry = self.contexts.get_mut(context).filter(|c| !c.removed).ok_or(Errno::ENOENT)?;
+        entry.opens += 1;
+        Ok(self.processes.insert(Process {
+            context,
+            opener,
+            threads: BTreeMap::new(),
+            idle: Vec::new(),
+            todo: self.queues.create(),
+            nodes: BTreeMap::new(),
+            refs: References::default(),
+            delivered_deaths: BTreeSet::new(),
+            deaths: 0,
+            area: None,
+            max_threads: 0,
+            requested_threads: 0,
+            started_threads: 0,
+            spam_detection: false,
+            poll_armed: false,
+            dead: false,
+        }))
+    }
+
+    /// The process, or `EBADF` for a stale key.
+    pub(crate) fn process(&self, id: ProcessId) -> Result<&Process, Errno> {
+        self.processes.get(id).ok_or(Errno::EBADF)
+    }
+
+    pub(crate) fn process_mut(&mut self, id: ProcessId) -> Result<&mut Process, Errno> {
+        self.processes.get_mut(id).ok_or(Errno::EBADF)
+    }
+
+    /// `close(2)` of one descriptor of the open: its readers return to user space, those that come
+    /// to read next too.
+    pub fn flush(&mut self, process: ProcessId) {
+        let Ok(entry) = self.process(process) else { return };
+        let threads: Vec<_> = entry.threads.values().copied().collect();
+        for thread in threads {
+            self.threads[thread].need_return = true;
+            self.wake_thread(thread);
+        }
+    }
+
+    /// Last close: the process dies. Its callers get `BR_DEAD_REPLY`, watchers of its nodes
+    /// `BR_DEAD_BINDER`; parked reads are forgotten.
+    pub fn release<H: Host>(&mut self, host: &mut H, process: ProcessId) {
+        let Ok(entry) = self.process_mut(process) else { return };
+        entry.dead = true;
+        let (context, todo) = (entry.context, entry.todo);
+        if self.is_manager(process) {
+            self.contexts[context].manager = None;
+        }
+        while let Some((_, &thread)) = self.processes[process].threads.first_key_value() {
+            self.release_thread(host, thread);
+        }
+        while let Some((_, &node)) = self.processes[process].nodes.first_key_value() {
+            self.release_node(host, node);
+        }
+        while let Some(reference) = self.processes[process].refs.last() {
+            self.remove_ref(reference);
+        }
+        while let Some(work) = self.queues.pop(todo) {
+            work.cancel(self, host, None);
+        }
+        while let Some((_, death)) = self.processes[process].delivered_deaths.first().copied() {
+            self.remove_death(death);
+        }
+        self.forget_buffers(process);
+        self.queues.destroy(todo);
+        self.processes.remove(process);
+        let entry = &mut self.contexts[context];
+        entry.opens -= 1;
+        if entry.removed && entry.opens == 0 {
+            self.contexts.remove(context);
+        }
+    }
+
+    /// `BINDER_SET_MAX_THREADS`.
+    pub fn set_max_threads(&mut self, process: ProcessId, max: u32) -> Result<(), Errno> {
+        self.process_mut(process)?.max_threads = max;
+        Ok(())
+    }
+
+    /// `BINDER_ENABLE_ONEWAY_SPAM_DETECTION`: whether this process, when it floods a receiver,
+    /// is told so by `BR_ONEWAY_SPAM_SUSPECT`.
+    pub fn enable_oneway_spam_detection(
+        &mut self,
+        process: ProcessId,
+        enable: bool,
+    ) -> Result<(), Errno> {
+        self.process_mut(process)?.spam_detection = enable;
+        Ok(())
+    }
+}

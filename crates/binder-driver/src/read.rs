@@ -1,0 +1,206 @@
+//! The read half of `BINDER_WRITE_READ`: taking work and writing `BR_` returns.
+
+use binder_uapi::returns::{BR_NOOP, BR_SPAWN_LOOPER};
+use binder_uapi::{BinderTransactionDataSecctx, BinderWriteRead};
+use zerocopy::IntoBytes;
+
+use crate::Errno;
+use crate::driver::{Driver, WriteRead};
+use crate::host::{Caller, Host};
+use crate::keys::{ProcessId, ThreadId, TransactionId};
+use crate::limits::MAX_READ_BYTES;
+use crate::work::{DeliverToRead, Flow, Reader};
+
+/// Room that must be left before an item is taken: the largest return.
+const ROOM_FOR_ONE: u64 = 4 + size_of::<BinderTransactionDataSecctx>() as u64;
+
+impl Driver {
+    /// `BINDER_WRITE_READ`: runs the commands, then reads or parks. With `nonblock` it answers
+    /// `EAGAIN` instead of parking.
+    pub fn write_read<H: Host>(
+        &mut self,
+        host: &mut H,
+        caller: Caller,
+        mut bwr: BinderWriteRead,
+        nonblock: bool,
+    ) -> WriteRead {
+        let thread = match self.thread_of(caller.process, caller.tid) {
+            Ok(thread) => thread,
+            Err(errno) => return WriteRead::Done { bwr, result: Err(errno) },
+        };
+        // One request a thread: a front end that lost track of a parked one gets its work here.
+        if self.unpark(thread).is_some() {
+            self.wake_for_process_work(caller.process);
+        }
+        let sender = crate::call::Sender { caller, thread };
+        if bwr.write_consumed < bwr.write_size {
+            if let Err(errno) = self.run_commands(host, sender, &mut bwr) {
+                bwr.read_consumed = 0;
+                return self.answer(thread, bwr, Err(errno));
+            }
+            if bwr.write_consumed < bwr.write_size && !self.threads[thread].return_error {
+                // More commands than one call may run: the caller comes again.
+                return self.answer(thread, bwr, Ok(()));
+            }
+        }
+        if bwr.read_size == 0 {
+            return self.answer(thread, bwr, Ok(()));
+        }
+        self.read(host, caller, thread, bwr, nonblock)
+    }
+
+    /// Finishes a parked read after [`Wake::Reader`](crate::Wake::Reader). It may park again when
+    /// its work was taken away meanwhile; a thread that is not parked stays so
+    /// ([`WriteRead::Parked`]: there is nothing to answer).
+    pub fn resume<H: Host>(&mut self, host: &mut H, process: ProcessId, tid: u32) -> WriteRead {
+        let Some(thread) = self.known_thread(process, tid) else { return WriteRead::Parked };
+        let Some(parked) = self.unpark(thread) else { return WriteRead::Parked };
+        self.read(host, parked.caller, thread, parked.bwr, false)
+    }
+
+    fn answer(
+        &mut self,
+        thread: ThreadId,
+        bwr: BinderWriteRead,
+        result: Result<(), Errno>,
+    ) -> WriteRead {
+        self.threads[thread].need_return = false;
+        WriteRead::Done { bwr, result }
+    }
+
+    fn read<H: Host>(
+        &mut self,
+        host: &mut H,
+        caller: Caller,
+        thread: ThreadId,
+        mut bwr: BinderWriteRead,
+        nonblock: bool,
+    ) -> WriteRead {
+        let mut out = std::mem::take(&mut self.scratch.returns);
+        let answer = loop {
+            let process_work = self.takes_process_work(thread);
+            if !self.has_work(thread, process_work) {
+                if nonblock {
+                    break self.answer(thread, bwr, Err(Errno::EAGAIN));
+                }
+                self.park(thread, caller, bwr);
+                break WriteRead::Parked;
+            }
+            out.clear();
+            let taken = self.take_work(host, caller, thread, &bwr, process_work, &mut out);
+            let only_noop = bwr.read_consumed + out.len() as u64 == 4;
+            if only_noop && !taken.no_room && !self.threads[thread].need_return {
+                // All work turned out to be void.
+                continue;
+            }
+            let result = self.hand_over(host, caller, thread, &mut bwr, &mut out, taken.arriving);
+            break self.answer(thread, bwr, result);
+        };
+        self.scratch.returns = out;
+        self.wake_for_process_work(caller.process);
+        answer
+    }
+
+    /// Fills `out` with what there is room for.
+    fn take_work<H: Host>(
+        &mut self,
+        host: &mut H,
+        caller: Caller,
+        thread: ThreadId,
+        bwr: &BinderWriteRead,
+        process_work: bool,
+        out: &mut Vec<u8>,
+    ) -> Taken {
+        let mut taken = Taken::default();
+        let room = bwr.read_size.saturating_sub(bwr.read_consumed).min(MAX_READ_BYTES);
+        if bwr.read_consumed == 0 && room >= 4 {
+            out.extend_from_slice(BR_NOOP.as_bytes());
+        }
+        let mut reader = Reader { process: caller.process, thread, out };
+        loop {
+            let own = self.threads[thread].todo;
+            let queue = if !self.queues.is_empty(own) {
+                own
+            } else if process_work {
+                self.processes[caller.process].todo
+            } else {
+                return taken;
+            };
+            if self.queues.is_empty(queue) {
+                return taken;
+            }
+            if room.saturating_sub(reader.out.len() as u64) < ROOM_FOR_ONE {
+                taken.no_room = true;
+                return taken;
+            }
+            let Some(work) = self.queues.pop(queue) else { return taken };
+            if self.queues.is_empty(own) {
+                self.threads[thread].has_urgent = false;
+            }
+            match work.deliver(self, host, &mut reader) {
+                Flow::Continue => {}
+                Flow::Return => return taken,
+                Flow::ReturnWith(transaction) => {
+                    taken.arriving = Some(transaction);
+                    return taken;
+                }
+            }
+        }
+    }
+
+    /// Writes the returns to the client; only then a transaction is delivered. On a fault it fails
+    /// for its sender, and the reader sees `EFAULT` with nothing consumed.
+    fn hand_over<H: Host>(
+        &mut self,
+        host: &mut H,
+        caller: Caller,
+        thread: ThreadId,
+        bwr: &mut BinderWriteRead,
+        out: &mut [u8],
+        arriving: Option<TransactionId>,
+    ) -> Result<(), Errno> {
+        let spawn = self.wants_looper(caller.process, thread);
+        let at = bwr.read_buffer.wrapping_add(bwr.read_consumed);
+        let mut written = Ok(());
+        if spawn && bwr.read_consumed == 0 && out.len() >= 4 {
+            out[..4].copy_from_slice(BR_SPAWN_LOOPER.as_bytes());
+        } else if spawn && bwr.read_size >= 4 {
+            written = host.write(caller, bwr.read_buffer, BR_SPAWN_LOOPER.as_bytes());
+        }
+        if written.is_ok() && !out.is_empty() {
+            written = host.write(caller, at, out);
+        }
+        if written.is_err() {
+            if let Some(transaction) = arriving {
+                self.transaction_lost(host, transaction);
+            }
+            return Err(Errno::EFAULT);
+        }
+        if spawn && bwr.read_size >= 4 {
+            self.processes[caller.process].requested_threads += 1;
+        }
+        if let Some(transaction) = arriving {
+            self.transaction_arrived(host, thread, transaction);
+        }
+        bwr.read_consumed += out.len() as u64;
+        Ok(())
+    }
+
+    /// The process should start another looper: none was asked for that has not come, none is
+    /// idle, and the maximum is not reached.
+    fn wants_looper(&self, process: ProcessId, thread: ThreadId) -> bool {
+        let entry = &self.processes[process];
+        entry.requested_threads == 0
+            && entry.idle.is_empty()
+            && entry.started_threads < entry.max_threads
+            && self.threads[thread].looper.in_pool()
+    }
+}
+
+/// What a read has taken.
+#[derive(Debug, Default)]
+struct Taken {
+    arriving: Option<TransactionId>,
+    /// It stopped for want of room, not of work.
+    no_room: bool,
+}

@@ -1,0 +1,106 @@
+//! Scatter-gather buffers: `BINDER_TYPE_PTR` objects, copied behind the offsets, with the pointers
+//! to them fixed up in their parents.
+
+use binder_uapi::{BINDER_BUFFER_FLAG_HAS_PARENT, BINDER_TYPE_PTR, BinderBufferObject};
+
+use crate::Errno;
+use crate::call::Sender;
+use crate::host::Host;
+use crate::objects::Parcel;
+
+/// Where the last fix-up happened: later ones may only go into that object or its ancestors, and
+/// only behind it.
+#[derive(Clone, Copy, Debug)]
+struct LastFixup {
+    /// Offset of the parent object.
+    object: u64,
+    /// Lowest offset inside the parent's buffer that may be written next.
+    lowest: u64,
+}
+
+/// The state of one parcel's scatter-gather buffers.
+#[derive(Debug)]
+pub struct Gather {
+    /// Where the next buffer goes in the parcel.
+    next: u64,
+    end: u64,
+    last: Option<LastFixup>,
+}
+
+impl Gather {
+    pub fn new(parcel: &Parcel<'_>) -> Self {
+        Self { next: parcel.layout.extra_at, end: parcel.layout.total, last: None }
+    }
+
+    /// Copies the buffer of the object at `at` (the `index`th) and points the object and its
+    /// parent at the receiver's copy.
+    pub fn buffer<H: Host>(
+        &mut self,
+        host: &mut H,
+        sender: Sender,
+        parcel: &mut Parcel<'_>,
+        index: u64,
+        at: u64,
+    ) -> Result<(), Errno> {
+        let object: BinderBufferObject = parcel.get(at)?;
+        if object.length > self.end - self.next {
+            return Err(Errno::EINVAL);
+        }
+        let start = self.next;
+        let into = &mut parcel.bytes[start as usize..(start + object.length) as usize];
+        if !into.is_empty() {
+            host.read(sender.caller, object.buffer, into).map_err(|_| Errno::EFAULT)?;
+        }
+        // The extra space is padded to 8, so the next start cannot pass its end.
+        self.next = start + object.length.next_multiple_of(8);
+        let address = parcel.address.wrapping_add(start);
+        if object.flags & BINDER_BUFFER_FLAG_HAS_PARENT != 0 {
+            let slot = self.parent_slot(parcel, index, &object)?;
+            parcel.put(slot, &address)?;
+        }
+        parcel.put(at, &BinderBufferObject { buffer: address, ..object })?;
+        self.last = Some(LastFixup { object: at, lowest: 0 });
+        Ok(())
+    }
+
+    /// Where in the parcel the pointer to a child sits.
+    fn parent_slot(
+        &self,
+        parcel: &Parcel<'_>,
+        index: u64,
+        child: &BinderBufferObject,
+    ) -> Result<u64, Errno> {
+        if child.parent >= index {
+            return Err(Errno::EINVAL);
+        }
+        let parent_at = parcel.object_at(child.parent)?;
+        let parent = pointer_object(parcel, parent_at)?;
+        let lowest = self.lowest_slot(parcel, parent_at)?;
+        let room = parent.length.checked_sub(8).ok_or(Errno::EINVAL)?;
+        if child.parent_offset < lowest || child.parent_offset > room {
+            return Err(Errno::EINVAL);
+        }
+        // Earlier objects point at the receiver's copy already.
+        Ok(parent.buffer.wrapping_sub(parcel.address) + child.parent_offset)
+    }
+
+    /// Walks from the last fixed-up object to its ancestors; `EINVAL` if `parent_at` is not among
+    /// them. Answers the lowest offset that may be written there.
+    fn lowest_slot(&self, parcel: &Parcel<'_>, parent_at: u64) -> Result<u64, Errno> {
+        let LastFixup { mut object, mut lowest } = self.last.ok_or(Errno::EINVAL)?;
+        while object != parent_at {
+            let last = pointer_object(parcel, object)?;
+            if last.flags & BINDER_BUFFER_FLAG_HAS_PARENT == 0 {
+                return Err(Errno::EINVAL);
+            }
+            lowest = last.parent_offset + 8;
+            object = parcel.object_at(last.parent)?;
+        }
+        Ok(lowest)
+    }
+}
+
+fn pointer_object(parcel: &Parcel<'_>, at: u64) -> Result<BinderBufferObject, Errno> {
+    let object: BinderBufferObject = parcel.get(at)?;
+    if object.ty == BINDER_TYPE_PTR { Ok(object) } else { Err(Errno::EINVAL) }
+}

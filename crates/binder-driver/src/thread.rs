@@ -1,0 +1,190 @@
+//! Threads: a caller's tid on one open, its place in the looper pool, and its end.
+
+use std::fmt;
+
+use binder_uapi::{BinderExtendedError, BinderWriteRead};
+
+use crate::Errno;
+use crate::driver::Driver;
+use crate::host::{Caller, Host};
+use crate::keys::{ProcessId, ThreadId, TransactionId};
+use crate::limits::MAX_THREADS_A_PROCESS;
+use crate::queue::QueueId;
+use crate::work::{DeliverToRead, Work};
+
+/// A thread's place in the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Looper {
+    /// `BC_ENTER_LOOPER`: the application's own thread.
+    pub entered: bool,
+    /// `BC_REGISTER_LOOPER`: a thread that the driver asked for.
+    pub registered: bool,
+    /// `BC_EXIT_LOOPER`.
+    pub exited: bool,
+    /// It mixed the above in a wrong way; recorded, without further effect.
+    pub invalid: bool,
+}
+
+impl Looper {
+    /// In the pool by either way.
+    pub fn in_pool(self) -> bool {
+        self.entered || self.registered
+    }
+}
+
+impl fmt::Display for Looper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flags = [
+            (self.entered, "entered"),
+            (self.registered, "registered"),
+            (self.exited, "exited"),
+            (self.invalid, "invalid"),
+        ];
+        let names = flags.iter().filter(|(set, _)| *set).map(|(_, name)| *name);
+        f.write_str(&names.collect::<Vec<_>>().join("|"))
+    }
+}
+
+/// A read that waits for work.
+#[derive(Clone, Copy, Debug)]
+pub struct Parked {
+    pub caller: Caller,
+    pub bwr: BinderWriteRead,
+    /// It also takes work that is queued for the whole process.
+    pub process_work: bool,
+    /// Tells this park from earlier ones of the thread.
+    pub token: u64,
+    /// A wake-up is on its way.
+    pub woken: bool,
+}
+
+/// A thread that has used the open.
+#[derive(Debug)]
+pub struct Thread {
+    pub process: ProcessId,
+    pub tid: u32,
+    pub looper: Looper,
+    /// Work for this very thread.
+    pub todo: QueueId,
+    /// `todo` holds something worth returning for, not only items that go along with others.
+    pub has_urgent: bool,
+    /// The call that it is in: an incoming one (`to_thread` is this thread) or an outgoing one.
+    pub stack: Option<TransactionId>,
+    /// A [`Work::ReturnError`] or [`Work::Error`] is queued: commands wait until it was read.
+    pub return_error: bool,
+    /// A [`Work::ReplyError`] is queued.
+    pub reply_error: bool,
+    pub extended_error: BinderExtendedError,
+    /// Its next read returns at once (a descriptor of the open was closed).
+    pub need_return: bool,
+    pub parked: Option<Parked>,
+    /// It has polled the open.
+    pub polls: bool,
+}
+
+impl Driver {
+    /// The thread of this tid, known from now on.
+    pub(crate) fn thread_of(&mut self, process: ProcessId, tid: u32) -> Result<ThreadId, Errno> {
+        let entry = self.processes.get_mut(process).ok_or(Errno::EBADF)?;
+        if let Some(&thread) = entry.threads.get(&tid) {
+            return Ok(thread);
+        }
+        if entry.threads.len() >= MAX_THREADS_A_PROCESS {
+            return Err(Errno::ENOMEM);
+        }
+        let thread = self.threads.insert(Thread {
+            process,
+            tid,
+            looper: Looper::default(),
+            todo: self.queues.create(),
+            has_urgent: false,
+            stack: None,
+            return_error: false,
+            reply_error: false,
+            extended_error: BinderExtendedError { id: 0, command: NO_ERROR, param: 0 },
+            need_return: false,
+            parked: None,
+            polls: false,
+        });
+        entry.threads.insert(tid, thread);
+        Ok(thread)
+    }
+
+    /// The thread, if it has used the open.
+    pub(crate) fn known_thread(&self, process: ProcessId, tid: u32) -> Option<ThreadId> {
+        self.processes.get(process)?.threads.get(&tid).copied()
+    }
+
+    pub(crate) fn enter_looper(&mut self, thread: ThreadId) {
+        let looper = &mut self.threads[thread].looper;
+        looper.invalid |= looper.registered;
+        looper.entered = true;
+    }
+
+    pub(crate) fn register_looper(&mut self, thread: ThreadId) {
+        let entry = &mut self.threads[thread];
+        let process = &mut self.processes[entry.process];
+        if entry.looper.entered || process.requested_threads == 0 {
+            entry.looper.invalid = true;
+        } else {
+            process.requested_threads -= 1;
+            process.started_threads += 1;
+        }
+        entry.looper.registered = true;
+    }
+
+    pub(crate) fn exit_looper(&mut self, thread: ThreadId) {
+        self.threads[thread].looper.exited = true;
+    }
+
+    /// `BINDER_THREAD_EXIT`, or the thread died: whoever waits for its reply gets
+    /// `BR_DEAD_REPLY`; its parked read is forgotten.
+    pub fn thread_exit<H: Host>(&mut self, host: &mut H, process: ProcessId, tid: u32) {
+        if let Some(thread) = self.known_thread(process, tid) {
+            self.release_thread(host, thread);
+        }
+    }
+
+    pub(crate) fn release_thread<H: Host>(&mut self, host: &mut H, thread: ThreadId) {
+        self.unpark(thread);
+        let Some(entry) = self.threads.remove(thread) else { return };
+        self.processes[entry.process].threads.remove(&entry.tid);
+        self.leave_stack(host, thread, entry.stack);
+        while let Some(work) = self.queues.pop(entry.todo) {
+            work.cancel(self, host, Some(thread));
+        }
+        self.queues.destroy(entry.todo);
+        self.wake_for_process_work(entry.process);
+    }
+
+    /// Queues an item that the thread returns for.
+    pub(crate) fn push_thread_work(&mut self, thread: ThreadId, work: Work) {
+        self.push_deferred_work(thread, work);
+        self.threads[thread].has_urgent = true;
+        self.wake_thread(thread);
+    }
+
+    /// Queues an item that waits until the thread returns for another one.
+    pub(crate) fn push_deferred_work(
+        &mut self,
+        thread: ThreadId,
+        work: Work,
+    ) -> crate::queue::WorkId {
+        self.queues.push(self.threads[thread].todo, work)
+    }
+
+    /// Records why the thread's last transaction failed.
+    pub(crate) fn set_extended_error(&mut self, thread: ThreadId, id: u32, word: u32, param: i32) {
+        self.threads[thread].extended_error = BinderExtendedError { id, command: word, param };
+    }
+
+    /// `BINDER_GET_EXTENDED_ERROR`: the calling thread's last error, which is then forgotten.
+    pub fn extended_error(&mut self, caller: Caller) -> Result<BinderExtendedError, Errno> {
+        let thread = self.thread_of(caller.process, caller.tid)?;
+        let none = BinderExtendedError { id: 0, command: NO_ERROR, param: 0 };
+        Ok(std::mem::replace(&mut self.threads[thread].extended_error, none))
+    }
+}
+
+/// `command` of an extended error that tells of no error.
+pub const NO_ERROR: u32 = binder_uapi::returns::BR_OK;

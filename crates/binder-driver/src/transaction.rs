@@ -1,0 +1,215 @@
+//! Transactions: calls, one-ways and replies, the call stacks of threads, and their unwinding.
+//!
+//! A thread's stack is a chain of calls, newest first. A call is in two chains at once: its
+//! caller's (`from_parent` leads on) and, from delivery on, its server's (`to_parent` leads on).
+
+use std::fmt;
+
+use binder_uapi::returns::*;
+use binder_uapi::{BinderTransactionData, Return};
+
+use crate::driver::Driver;
+use crate::host::Host;
+use crate::keys::{BufferId, ThreadId, TransactionId};
+use crate::work::{DeliverToRead, Flow, Reader, Work};
+
+/// What a transaction is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The sender waits for the reply.
+    Call,
+    /// Nobody waits.
+    Oneway,
+    /// The answer to a call.
+    Reply,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Call => "call",
+            Kind::Oneway => "oneway",
+            Kind::Reply => "reply",
+        })
+    }
+}
+
+/// One transaction. A one-way and a reply are over when delivered, a call when replied to.
+#[derive(Debug)]
+pub struct Transaction {
+    /// Debug id.
+    pub id: u32,
+    pub kind: Kind,
+    /// The thread that waits for the reply to a call; `None` once it is gone.
+    pub from: Option<ThreadId>,
+    pub from_parent: Option<TransactionId>,
+    /// The thread that must take a nested call, then the one that serves it.
+    pub to_thread: Option<ThreadId>,
+    pub to_parent: Option<TransactionId>,
+    /// `None` once the receiver has freed it.
+    pub buffer: Option<BufferId>,
+    pub code: u32,
+    pub flags: u32,
+    pub sender_euid: u32,
+}
+
+impl Driver {
+    /// The call that `below` stands on in the chain of `thread`.
+    fn parent_for(&self, thread: ThreadId, call: TransactionId) -> Option<TransactionId> {
+        let entry = &self.transactions[call];
+        if entry.from == Some(thread) { entry.from_parent } else { entry.to_parent }
+    }
+
+    /// The stack of a thread, newest first.
+    pub(crate) fn stack_of(&self, thread: ThreadId) -> impl Iterator<Item = TransactionId> {
+        std::iter::successors(self.threads[thread].stack, move |&at| self.parent_for(thread, at))
+    }
+
+    /// Takes the caller's thread off a call that is over.
+    pub(crate) fn pop_call(&mut self, caller: ThreadId, call: TransactionId) {
+        debug_assert_eq!(self.threads[caller].stack, Some(call));
+        self.threads[caller].stack = self.transactions[call].from_parent;
+        self.transactions[call].from = None;
+    }
+
+    /// Ends a transaction; a buffer that nobody will ever see goes with it.
+    pub(crate) fn finish_transaction<H: Host>(&mut self, host: &mut H, id: TransactionId) {
+        let Some(entry) = self.transactions.remove(id) else { return };
+        let Some(buffer) = entry.buffer else { return };
+        self.buffers[buffer].transaction = None;
+        if !self.buffers[buffer].delivered {
+            self.release_buffer(host, buffer);
+        }
+    }
+
+    /// Fails a call. Where its caller is gone, the call that the caller was serving fails, and so
+    /// on until somebody hears of it.
+    pub(crate) fn send_failed_reply<H: Host>(
+        &mut self,
+        host: &mut H,
+        call: TransactionId,
+        word: u32,
+    ) {
+        let mut at = Some(call);
+        while let Some(call) = at {
+            let entry = &self.transactions[call];
+            at = match entry.from {
+                Some(caller) => {
+                    self.pop_call(caller, call);
+                    if !std::mem::replace(&mut self.threads[caller].reply_error, true) {
+                        self.push_thread_work(caller, Work::ReplyError(word));
+                    }
+                    None
+                }
+                None => entry.from_parent,
+            };
+            self.finish_transaction(host, call);
+        }
+    }
+
+    /// A thread is gone (`stack` was its own): whoever waits for its answer is told; calls that it
+    /// made go on without a caller.
+    pub(crate) fn leave_stack<H: Host>(
+        &mut self,
+        host: &mut H,
+        thread: ThreadId,
+        stack: Option<TransactionId>,
+    ) {
+        let serving = stack.filter(|&top| self.transactions[top].to_thread == Some(thread));
+        let mut at = stack;
+        while let Some(call) = at {
+            let entry = &mut self.transactions[call];
+            if entry.from == Some(thread) {
+                entry.from = None;
+                at = entry.from_parent;
+            } else {
+                entry.to_thread = None;
+                at = entry.to_parent;
+                if let Some(buffer) = entry.buffer.take() {
+                    self.buffers[buffer].transaction = None;
+                }
+            }
+        }
+        if let Some(call) = serving {
+            self.send_failed_reply(host, call, BR_DEAD_REPLY);
+        }
+    }
+
+    /// The bytes of a delivered transaction have arrived: the buffer is the receiver's, and a call
+    /// is on its stack.
+    pub(crate) fn transaction_arrived<H: Host>(
+        &mut self,
+        host: &mut H,
+        thread: ThreadId,
+        id: TransactionId,
+    ) {
+        let entry = &mut self.transactions[id];
+        if let Some(buffer) = entry.buffer {
+            self.buffers[buffer].delivered = true;
+        }
+        if entry.kind == Kind::Call {
+            entry.to_parent = self.threads[thread].stack.replace(id);
+            entry.to_thread = Some(thread);
+        } else {
+            self.finish_transaction(host, id);
+        }
+    }
+
+    /// The bytes of a delivered transaction could not be written: it fails for its sender.
+    pub(crate) fn transaction_lost<H: Host>(&mut self, host: &mut H, id: TransactionId) {
+        if self.transactions[id].kind == Kind::Call {
+            self.send_failed_reply(host, id, BR_FAILED_REPLY);
+        } else {
+            self.finish_transaction(host, id);
+        }
+    }
+}
+
+impl DeliverToRead for TransactionId {
+    fn deliver<H: Host>(self, driver: &mut Driver, host: &mut H, reader: &mut Reader<'_>) -> Flow {
+        let entry = &driver.transactions[self];
+        let Some(buffer_id) = entry.buffer else {
+            // Only delivered buffers can be freed; one without its buffer has nothing to say.
+            driver.finish_transaction(host, self);
+            return Flow::Continue;
+        };
+        let buffer = &driver.buffers[buffer_id];
+        let target = buffer.target.map(|node| &driver.nodes[node]);
+        let sender = entry.from.map(|thread| driver.threads[thread].process);
+        let address = driver.buffer_address(buffer_id);
+        let data = BinderTransactionData {
+            target: target.map_or(0, |node| node.ptr),
+            cookie: target.map_or(0, |node| node.cookie),
+            code: entry.code,
+            flags: entry.flags,
+            sender_pid: sender.map_or(0, |sender| host.pid_seen_by(reader.process, sender)),
+            sender_euid: entry.sender_euid,
+            data_size: buffer.layout.data_size,
+            offsets_size: buffer.layout.offsets_size,
+            buffer: address,
+            offsets: address.wrapping_add(buffer.layout.offsets_at),
+        };
+        // Nodes that ask for the sender's security context get none: the host has none to give.
+        reader.put(match entry.kind {
+            Kind::Reply => Return::Reply(data),
+            Kind::Call | Kind::Oneway => Return::Transaction(data),
+        });
+        Flow::ReturnWith(self)
+    }
+
+    fn cancel<H: Host>(self, driver: &mut Driver, host: &mut H, thread: Option<ThreadId>) {
+        let entry = &driver.transactions[self];
+        let receiver = entry.buffer.map(|buffer| driver.buffers[buffer].process);
+        let alive = receiver.filter(|&process| !driver.processes[process].dead);
+        let for_any_thread = entry.kind != Kind::Reply && entry.to_thread.is_none();
+        match (entry.kind, alive) {
+            // It was handed to an idle thread that never saw it; another one may take it.
+            (_, Some(process)) if for_any_thread && thread.is_some() => {
+                driver.queues.push(driver.processes[process].todo, Work::Transaction(self));
+                driver.wake_process(process);
+            }
+            (Kind::Call, _) => driver.send_failed_reply(host, self, BR_DEAD_REPLY),
+            _ => driver.finish_transaction(host, self),
+        }
+    }
+}

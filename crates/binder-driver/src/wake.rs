@@ -1,0 +1,150 @@
+//! Parking and waking: which reader hears of which work.
+
+use std::collections::VecDeque;
+
+use binder_uapi::BinderWriteRead;
+
+use crate::driver::{Driver, Wake};
+use crate::host::Caller;
+use crate::keys::{ProcessId, ThreadId};
+use crate::thread::Parked;
+
+/// Wake-ups for the front end; a reader's counts only while that very park lasts.
+#[derive(Debug, Default)]
+pub struct Wakes {
+    queue: VecDeque<Pending>,
+    next_token: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Pending {
+    Reader { thread: ThreadId, token: u64 },
+    Poll(ProcessId),
+}
+
+impl Driver {
+    /// The thread would take work that is queued for its whole process.
+    pub(crate) fn takes_process_work(&self, thread: ThreadId) -> bool {
+        let entry = &self.threads[thread];
+        entry.stack.is_none() && self.queues.is_empty(entry.todo)
+    }
+
+    /// There is something that the thread returns for.
+    pub(crate) fn has_work(&self, thread: ThreadId, process_work: bool) -> bool {
+        let entry = &self.threads[thread];
+        entry.need_return
+            || (entry.has_urgent && !self.queues.is_empty(entry.todo))
+            || (process_work && !self.queues.is_empty(self.processes[entry.process].todo))
+    }
+
+    /// Keeps a read until work arrives.
+    pub(crate) fn park(&mut self, thread: ThreadId, caller: Caller, bwr: BinderWriteRead) {
+        let process_work = self.takes_process_work(thread);
+        let token = self.wakes.next_token;
+        self.wakes.next_token += 1;
+        self.threads[thread].parked =
+            Some(Parked { caller, bwr, process_work, token, woken: false });
+        if process_work {
+            self.processes[caller.process].idle.push(thread);
+        }
+    }
+
+    /// Ends a park, whoever asked for it.
+    pub(crate) fn unpark(&mut self, thread: ThreadId) -> Option<Parked> {
+        let parked = self.threads.get_mut(thread)?.parked.take()?;
+        self.leave_idle(parked.caller.process, thread);
+        Some(parked)
+    }
+
+    fn leave_idle(&mut self, process: ProcessId, thread: ThreadId) {
+        let idle = &mut self.processes[process].idle;
+        if let Some(at) = idle.iter().rposition(|&other| other == thread) {
+            idle.remove(at);
+        }
+    }
+
+    /// Lets the front end resume the thread if it is parked, or tells its poller.
+    pub(crate) fn wake_thread(&mut self, thread: ThreadId) {
+        let entry = &mut self.threads[thread];
+        let process = entry.process;
+        match &mut entry.parked {
+            Some(parked) if !parked.woken => {
+                parked.woken = true;
+                let token = parked.token;
+                self.leave_idle(process, thread);
+                self.wakes.queue.push_back(Pending::Reader { thread, token });
+            }
+            None if entry.polls => self.wake_poll(process),
+            _ => {}
+        }
+    }
+
+    fn wake_poll(&mut self, process: ProcessId) {
+        let entry = &mut self.processes[process];
+        if std::mem::take(&mut entry.poll_armed) {
+            self.wakes.queue.push_back(Pending::Poll(process));
+        }
+    }
+
+    /// Takes an idle thread for work that is handed to it directly.
+    pub(crate) fn select_idle(&mut self, process: ProcessId) -> Option<ThreadId> {
+        self.processes[process].idle.last().copied()
+    }
+
+    /// Work was queued for the whole process: one idle thread hears of it, or the pollers.
+    pub(crate) fn wake_process(&mut self, process: ProcessId) {
+        match self.select_idle(process) {
+            Some(thread) => self.wake_thread(thread),
+            None => self.wake_poll(process),
+        }
+    }
+
+    /// A thread left without emptying the process's queue: another one has to look after it.
+    pub(crate) fn wake_for_process_work(&mut self, process: ProcessId) {
+        let Some(entry) = self.processes.get(process) else { return };
+        if !entry.dead && !self.queues.is_empty(entry.todo) {
+            self.wake_process(process);
+        }
+    }
+
+    /// A signal for a parked reader: un-parks it; the argument to hand back with `EINTR`. `None`
+    /// if it is not parked (it was answered already).
+    pub fn interrupt(&mut self, process: ProcessId, tid: u32) -> Option<BinderWriteRead> {
+        let thread = self.known_thread(process, tid)?;
+        let parked = self.unpark(thread)?;
+        self.wake_for_process_work(process);
+        Some(parked.bwr)
+    }
+
+    /// True = readable now for this thread. False arms one [`Wake::Poll`] for when the open
+    /// becomes readable. A stale open and one with too many threads are always readable: the read
+    /// tells the error.
+    pub fn poll(&mut self, caller: Caller) -> bool {
+        let Ok(thread) = self.thread_of(caller.process, caller.tid) else { return true };
+        self.threads[thread].polls = true;
+        let readable = self.has_work(thread, self.takes_process_work(thread));
+        if !readable {
+            self.processes[caller.process].poll_armed = true;
+        }
+        readable
+    }
+
+    /// Work for the front end after any call; drain until `None`. A parked reader appears once
+    /// until it is resumed, a poller once until it polls again.
+    pub fn next_wake(&mut self) -> Option<Wake> {
+        loop {
+            match self.wakes.queue.pop_front()? {
+                Pending::Poll(process) if self.processes.contains_key(process) => {
+                    return Some(Wake::Poll { process });
+                }
+                Pending::Reader { thread, token } => {
+                    let Some(entry) = self.threads.get(thread) else { continue };
+                    if entry.parked.is_some_and(|parked| parked.token == token) {
+                        return Some(Wake::Reader { process: entry.process, tid: entry.tid });
+                    }
+                }
+                Pending::Poll(_) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Work items: whatever can be delivered to a reader.
+//!
+//! Each kind of item lives with its concept and implements [`DeliverToRead`] there; this file only
+//! names the kinds and hands an item to its own code.
+
+use binder_uapi::Return;
+use binder_uapi::returns::*;
+use zerocopy::IntoBytes;
+
+use crate::driver::Driver;
+use crate::host::Host;
+use crate::keys::{DeathId, NodeId, ProcessId, ThreadId, TransactionId};
+
+/// An item in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// A call, one-way or reply on its way.
+    Transaction(TransactionId),
+    /// The thread's last command failed: a `BR_` word without payload.
+    ReturnError(u32),
+    /// A `BR_ERROR` with a negative errno.
+    Error(i32),
+    /// The call that the thread waits for failed: a `BR_` word without payload.
+    ReplyError(u32),
+    /// The thread's transaction was taken: `BR_TRANSACTION_COMPLETE` or what replaces it.
+    TransactionComplete(u32),
+    /// The owner has to hear of a change of the node's reference counts.
+    Node(NodeId),
+    /// A death notification, or the answer to its withdrawal.
+    Death(DeathId),
+}
+
+/// What a reader does after an item was delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Takes the next item.
+    Continue,
+    /// Returns to user space with what it has.
+    Return,
+    /// Returns to user space, and the transaction is the reader's once the bytes have arrived.
+    ReturnWith(TransactionId),
+}
+
+/// The reading thread, and the bytes for it.
+pub struct Reader<'a> {
+    /// The open that reads.
+    pub process: ProcessId,
+    /// The thread that reads.
+    pub thread: ThreadId,
+    /// Where the returns go.
+    pub out: &'a mut Vec<u8>,
+}
+
+impl Reader<'_> {
+    /// Appends a return.
+    pub fn put(&mut self, value: Return) {
+        value.write_to(self.out);
+    }
+
+    /// Appends a return that has no payload.
+    pub fn put_word(&mut self, word: u32) {
+        self.out.extend_from_slice(word.as_bytes());
+    }
+}
+
+/// What an item knows to do.
+pub trait DeliverToRead {
+    /// Writes the item for the reader and carries out what delivery means.
+    fn deliver<H: Host>(self, driver: &mut Driver, host: &mut H, reader: &mut Reader<'_>) -> Flow;
+
+    /// The queue dies with its owner: gives up what the item holds. `thread` is the thread that
+    /// the item was queued for; an item that any thread of a living process may take goes back to
+    /// the process.
+    fn cancel<H: Host>(self, driver: &mut Driver, host: &mut H, thread: Option<ThreadId>);
+}
+
+impl DeliverToRead for Work {
+    fn deliver<H: Host>(self, driver: &mut Driver, host: &mut H, reader: &mut Reader<'_>) -> Flow {
+        match self {
+            Work::Transaction(id) => id.deliver(driver, host, reader),
+            Work::Node(id) => id.deliver(driver, host, reader),
+            Work::Death(id) => id.deliver(driver, host, reader),
+            Work::ReturnError(word) => {
+                driver.threads[reader.thread].return_error = false;
+                reader.put_word(word);
+                Flow::Continue
+            }
+            Work::Error(errno) => {
+                driver.threads[reader.thread].return_error = false;
+                reader.put(Return::Error(errno));
+                Flow::Continue
+            }
+            Work::ReplyError(word) => {
+                driver.threads[reader.thread].reply_error = false;
+                reader.put_word(word);
+                Flow::Continue
+            }
+            Work::TransactionComplete(word) => {
+                let spam = word == BR_ONEWAY_SPAM_SUSPECT;
+                let wants_spam = driver.processes[reader.process].spam_detection;
+                reader.put_word(if spam && !wants_spam { BR_TRANSACTION_COMPLETE } else { word });
+                Flow::Continue
+            }
+        }
+    }
+
+    fn cancel<H: Host>(self, driver: &mut Driver, host: &mut H, thread: Option<ThreadId>) {
+        match self {
+            Work::Transaction(id) => id.cancel(driver, host, thread),
+            Work::Node(id) => id.cancel(driver, host, thread),
+            Work::Death(id) => id.cancel(driver, host, thread),
+            // Words for a thread that will not read them.
+            Work::ReturnError(_)
+            | Work::Error(_)
+            | Work::ReplyError(_)
+            | Work::TransactionComplete(_) => {}
+        }
+    }
+}
