@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from . import initramfs, kernel as kernels, rootfs
 from .cpio import Archive
-from .errors import LabError, tail
+from .errors import LabError, last_words
 
 QEMU = "qemu-system-x86_64"
 EXIT_TIMEOUT, EXIT_BOOT_FAILED = 124, 125
@@ -217,7 +217,7 @@ def run(spec: Spec, out: BinaryIO | None = None, err: BinaryIO | None = None) ->
         outcome.status = port.status
     else:
         outcome.status, text = problem or (EXIT_BOOT_FAILED, "the machine stopped")
-        sys.stderr.write(f"lab: {text}\n{tail(console + said.decode(errors='replace'))}\n")
+        sys.stderr.write(f"lab: {text}\n{last_words(console + said.decode(errors='replace'))}\n")
     return outcome
 
 

@@ -1,0 +1,94 @@
+"""The killers that meet in the scenarios: how each is started inside the machine, and when it is ready."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import LabError
+
+# The unprivileged user whose programs misbehave, and what headroom is told about it when it comes without a configuration.
+PERSON_UID = 1000
+DEFAULT_HARD_LIMIT = "75%"
+OOMD_READY = "systemctl -q is-active systemd-oomd && oomctl 2>/dev/null | grep -q lab.service"
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """`start` is shell for inside, run in the background with its log in /run/lab/daemon.log; `ready` is a test, too."""
+
+    start: str
+    ready: str
+    systemd: bool = False
+
+
+# As their Debian units start them, with default configurations.
+PEERS = {
+    "none": Contestant("exec sleep infinity", "true"),
+    "earlyoom": Contestant(
+        "echo -100 >/proc/self/oom_score_adj; exec nice -n -20 earlyoom -r 3600",
+        "grep -q 'mem avail' /run/lab/daemon.log",
+    ),
+    "nohang": Contestant(
+        "exec nohang --monitor --config /etc/nohang/nohang.conf",
+        "grep -q 'Monitoring has started' /run/lab/daemon.log",
+    ),
+    "systemd-oomd": Contestant(
+        "rm -f /etc/systemd/system/systemd-oomd.service /etc/systemd/system/systemd-oomd.socket; systemctl daemon-reload; "
+        "systemctl start systemd-oomd.service && "
+        "systemctl set-property --runtime lab.service ManagedOOMSwap=kill ManagedOOMMemoryPressure=kill; exec sleep infinity",
+        OOMD_READY, systemd=True,
+    ),
+}
+NAMES = [*PEERS, "headroom"]
+
+
+def get(name: str, limit_mib: int | None) -> Contestant:
+    """The contestant; `limit_mib` is the user's limit in the user-limit scenario, which only headroom knows about."""
+    if name in PEERS:
+        return PEERS[name]
+    if name != "headroom":
+        raise LabError(f"no such daemon {name!r}: one of {', '.join(NAMES)}")
+    hard = f"{limit_mib}M" if limit_mib else DEFAULT_HARD_LIMIT
+    limit = f'[[limit]]\nuser = {PERSON_UID}\nhard = "{hard}"\n'
+    # The user-limit scenario is about one particular limit, so it overrules the configuration that came along.
+    keep = "" if limit_mib else "[ -e /payload/headroom/oomd.toml ] || "
+    return Contestant(
+        f"mkdir -p /run/headroom; {keep}printf %s {shlex.quote(limit)} >/payload/headroom/oomd.toml; "
+        "exec /payload/headroom/headroom-oomd --socket /run/headroom/oomd.sock --config /payload/headroom/oomd.toml",
+        "[ -S /run/headroom/oomd.sock ]",
+    )
+
+
+def payload(name: str, directory: Path | None) -> list[tuple[Path, str]]:
+    """What has to travel with it."""
+    if name != "headroom":
+        return []
+    if directory is None:
+        raise LabError("--daemon headroom needs --headroom DIR, with headroom-oomd (lab/build-payload) and maybe oomd.toml")
+    if not (directory / "headroom-oomd").exists():
+        raise LabError(f"{directory} has no headroom-oomd: lab/build-payload headroom-oomd, and copy it there")
+    return [(directory, "/payload/headroom")]
+
+
+def script(contestant: Contestant, scenario: str) -> str:
+    """Shell: starts it, waits until it is ready (20 s), plays the scenario, tells if the daemon died."""
+    return f"""
+( {contestant.start} ) >/run/lab/daemon.log 2>&1 &
+daemon=$!
+tries=0
+until {contestant.ready}; do
+    tries=$((tries + 1))
+    if [ $tries -gt 200 ] || ! kill -0 $daemon 2>/dev/null; then
+        echo "the daemon did not get ready; its log:" >&2
+        cat /run/lab/daemon.log >&2
+        exit 3
+    fi
+    sleep 0.1
+done
+{scenario}
+status=$?
+kill -0 $daemon 2>/dev/null || echo "the daemon did not live to the end" >&2
+echo "--- the daemon's log:" >&2
+tail -n 40 /run/lab/daemon.log >&2
+exit $status
+"""

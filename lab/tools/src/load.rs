@@ -1,0 +1,99 @@
+//! The processes that take too much, and the one that only sits there.
+
+use std::process::{Child, Command};
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::Result;
+use crate::clock::{now_ns, sleep_until};
+use crate::memory::{MIB, Mapping};
+use crate::options::Options;
+use crate::shared;
+
+/// Children of the herd, and how fast each grows.
+const HERD: usize = 8;
+const HERD_MIB_PER_S: u64 = 25;
+/// What each process of the fork bomb holds, and how often it doubles.
+const BOMB_MIB: usize = 1;
+const BOMB_PERIOD: Duration = Duration::from_millis(250);
+
+/// Holds `--mib` of touched memory for ever.
+pub fn hold(options: &Options) -> Result<()> {
+    let mut memory = Mapping::anonymous(options.get::<usize>("mib")? * MIB)?;
+    memory.write_pages(1);
+    idle()
+}
+
+/// Grows by `--rate` MiB/s (0: as fast as it can) up to `--cap` MiB (0: no end), then holds it.
+pub fn leak(options: &Options) -> Result<()> {
+    let rate = options.get_or("rate", 0_u64)?;
+    let cap = options.get_or("cap", 0_usize)?;
+    let mut held = Vec::new();
+    let started = now_ns();
+    while cap == 0 || held.len() < cap {
+        let mut memory = Mapping::anonymous(MIB)?;
+        memory.write_pages(1);
+        held.push(memory);
+        if let Some(due) = (held.len() as u64 * 1_000_000_000).checked_div(rate) {
+            sleep_until(started + due);
+        }
+    }
+    idle()
+}
+
+/// A parent whose children all leak; it counts those that are killed and does not replace them.
+pub fn herd(options: &Options) -> Result<()> {
+    let shared = shared::map(&options.get::<String>("shared")?)?;
+    let rate = HERD_MIB_PER_S.to_string();
+    let program = std::env::current_exe().map_err(|e| format!("our own path: {e}"))?;
+    let mut children: Vec<Child> = (0..HERD)
+        .map(|_| Command::new(&program).args(["leak", "--rate", &rate]).spawn())
+        .collect::<std::io::Result<_>>()
+        .map_err(|e| format!("cannot start a child: {e}"))?;
+    while !children.is_empty() {
+        children.retain_mut(|child| {
+            let alive = matches!(child.try_wait(), Ok(None));
+            if !alive {
+                shared.load_deaths.fetch_add(1, Relaxed);
+                let _ = shared.first_death_ns.compare_exchange(0, now_ns(), Relaxed, Relaxed);
+            }
+            alive
+        });
+        sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Every process takes a little and forks again and again.
+pub fn forkbomb(_: &Options) -> Result<()> {
+    // SAFETY: ignoring SIGCHLD needs no handler; the kernel then reaps the children.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    loop {
+        // SAFETY: this process has one thread, so the child may go on as if nothing had happened.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let mut memory = Mapping::anonymous(BOMB_MIB * MIB)?;
+            memory.write_pages(1);
+            // Kept until the process dies: a mapping has no destructor.
+        }
+        sleep(BOMB_PERIOD);
+    }
+}
+
+/// Takes `--mib` of memory, then reads `--file` round and round: more than is left for it.
+pub fn thrash(options: &Options) -> Result<()> {
+    let mut memory = Mapping::anonymous(options.get::<usize>("mib")? * MIB)?;
+    memory.write_pages(1);
+    let file = Mapping::file(&options.get::<String>("file")?)?;
+    loop {
+        file.read_pages();
+        memory.read_pages();
+    }
+}
+
+fn idle() -> ! {
+    loop {
+        sleep(Duration::from_secs(3600));
+    }
+}
