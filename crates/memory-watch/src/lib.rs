@@ -6,15 +6,28 @@
 //! that has to be here: the BPF notifier kills the *armed* victim in the very page fault that breaks
 //! a hard limit, because nothing else is as early.
 
+pub mod capability;
+pub mod choice;
 pub mod error;
+pub mod meminfo;
 pub mod notifier;
+pub mod poller;
+pub mod pressure;
 pub mod process;
 mod text;
 pub mod watch;
 
+pub use capability::Capability;
+pub use capability::Probe;
+pub use choice::Chosen;
+pub use choice::choose;
 pub use error::NotifierError;
 pub use error::ReadError;
+pub use meminfo::Meminfo;
 pub use notifier::Notifier;
+pub use poller::ProcPoller;
+pub use pressure::Pressure;
+pub use pressure::PressureTrigger;
 pub use watch::ArmedVictim;
 pub use watch::Backend;
 pub use watch::Event;

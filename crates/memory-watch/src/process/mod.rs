@@ -3,6 +3,7 @@
 
 mod cgroup;
 mod cmdline;
+mod oom_score_adj;
 mod smaps_rollup;
 mod stat;
 mod statm;

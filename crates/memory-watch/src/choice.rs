@@ -1,0 +1,46 @@
+//! Chooses how to watch: in the kernel where that works, by polling otherwise.
+
+use crate::error::NotifierError;
+use crate::notifier::Notifier;
+use crate::poller::ProcPoller;
+use crate::watch::Watch;
+
+/// A watch, and why it is not the best one if it isn't.
+pub struct Chosen {
+    /// The watch.
+    pub watch: Box<dyn Watch>,
+    /// Why the BPF notifier could not be used, in words for an operator; `None` if it is used. To be
+    /// said once, at start.
+    pub degraded: Option<String>,
+}
+
+/// The BPF notifier, or else the poller. Fails only if neither works.
+pub fn choose() -> Result<Chosen, NotifierError> {
+    match Notifier::load() {
+        Ok(notifier) => Ok(Chosen { watch: Box::new(notifier), degraded: None }),
+        Err(error) => Ok(Chosen {
+            watch: Box::new(ProcPoller::new()?),
+            degraded: Some(format!(
+                "{error}; watching by reading /proc on a timer instead, which acts later"
+            )),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::Backend;
+
+    #[test]
+    fn polling_comes_with_a_reason_and_the_notifier_without() {
+        let chosen = choose().unwrap();
+        match chosen.watch.backend() {
+            Backend::Bpf => assert_eq!(chosen.degraded, None),
+            Backend::ProcPolling => {
+                println!("skipped: {}", chosen.degraded.as_deref().unwrap_or_default());
+                assert!(chosen.degraded.is_some());
+            }
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Crossing the limits: who is told, who dies, and that nobody else does.
+
+mod support;
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+use std::time::Instant;
+
+use memory_watch::ArmedVictim;
+use memory_watch::Event;
+use memory_watch::Killed;
+use memory_watch::KilledBy;
+use memory_watch::Notifier;
+use memory_watch::ProcessSample;
+use memory_watch::SlotLimit;
+use memory_watch::Watch;
+use support::FAR_AWAY;
+use support::Hog;
+use support::MIB;
+use support::eventually;
+use support::notifier;
+
+/// What a hog allocates when it is to break a limit of 64 MiB: enough to, and no danger if it can't.
+const TOO_MUCH: &str = "touch 40000";
+const LIMIT: SlotLimit = SlotLimit { soft_pages: 48 * MIB, hard_pages: 64 * MIB };
+
+/// Waits for an event that `choose` wants; other events are dropped.
+fn wait_for<T>(notifier: &mut Notifier, what: &str, choose: impl Fn(&Event) -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let mut chosen = None;
+        let mut seen = Vec::new();
+        notifier.drain(&mut |event| {
+            seen.push(event);
+            chosen = chosen.take().or_else(|| choose(&event));
+        });
+        if let Some(chosen) = chosen {
+            return chosen;
+        }
+        println!("waiting for {what}, seen {seen:?}");
+        let left = deadline.saturating_duration_since(Instant::now());
+        assert!(!left.is_zero(), "no event within 10 s: {what}");
+        let fd = notifier.events_fd();
+        let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+        let timeout = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&timeout)).expect("poll the events");
+    }
+}
+
+fn all_events(notifier: &mut Notifier) -> Vec<Event> {
+    let mut events = Vec::new();
+    notifier.drain(&mut |event| events.push(event));
+    events
+}
+
+fn hard_crossing(event: &Event) -> Option<(Option<Killed>, u64, bool)> {
+    match event {
+        Event::HardCrossed { killed, pages, armed_was_stale, .. } => {
+            Some((*killed, *pages, *armed_was_stale))
+        }
+        _ => None,
+    }
+}
+
+fn alive(hogs: &mut [Hog]) -> usize {
+    hogs.iter_mut().map(|hog| usize::from(hog.is_alive())).sum()
+}
+
+fn sample_of(notifier: &Notifier, hog: &Hog) -> ProcessSample {
+    let mut samples = Vec::new();
+    notifier.processes(&mut samples).unwrap();
+    *samples.iter().find(|sample| sample.tgid == hog.pid()).expect("the hog is listed")
+}
+
+fn victim(notifier: &Notifier, hog: &Hog) -> ArmedVictim {
+    sample_of(notifier, hog).as_victim()
+}
+
+/// Can the kernel kill the armed victim while another process runs?
+fn can_kill_others() -> bool {
+    memory_watch::capability::probe(memory_watch::Capability::SendSignalTask).is_present()
+}
+
+#[test]
+fn the_soft_limit_is_told_once_until_the_account_has_clearly_fallen() {
+    let uid = 61_101;
+    let Some(mut notifier) = notifier() else { return };
+    let limit = SlotLimit { soft_pages: 16 * MIB, hard_pages: FAR_AWAY };
+    notifier.set_limit(uid, limit).unwrap();
+    let mut hog = Hog::start(uid);
+    hog.tell("touch 2000");
+    assert_eq!(all_events(&mut notifier), []);
+    hog.tell("touch 3000");
+    let (pages, at) = wait_for(&mut notifier, "the soft crossing", |event| match event {
+        Event::SoftCrossed { uid: 61_101, pages, time_ns } => Some((*pages, *time_ns)),
+        _ => None,
+    });
+    assert!((16 * MIB..16 * MIB + 100).contains(&pages), "crossed at {pages} pages");
+    assert!(at > 0);
+    hog.tell("touch 1000");
+    assert_eq!(all_events(&mut notifier), [], "once is enough");
+    hog.tell("free");
+    wait_for(&mut notifier, "the all-clear", |event| {
+        matches!(event, Event::SoftCleared { uid: 61_101, .. }).then_some(())
+    });
+    hog.tell("touch 5000");
+    wait_for(&mut notifier, "the second crossing", |event| {
+        matches!(event, Event::SoftCrossed { .. }).then_some(())
+    });
+    assert_eq!(notifier.usage(uid).unwrap().soft_crossings, 2);
+    assert!(hog.is_alive());
+}
+
+#[test]
+fn a_limit_below_what_is_used_is_told_at_once() {
+    let uid = 61_102;
+    let Some(mut notifier) = notifier() else { return };
+    let mut hog = Hog::start(uid);
+    hog.tell("touch 5000");
+    let limit = SlotLimit { soft_pages: 1000, hard_pages: 2000 };
+    notifier.set_limit(uid, limit).unwrap();
+    let events = all_events(&mut notifier);
+    assert!(matches!(events[0], Event::SoftCrossed { .. }), "{events:?}");
+    // A scan never kills: the owner is told and decides.
+    assert!(matches!(events[1], Event::HardCrossed { killed: None, .. }), "{events:?}");
+    assert!(hog.is_alive());
+}
+
+#[test]
+fn the_largest_process_dies_in_its_own_fault_when_nobody_is_armed() {
+    let uid = 61_103;
+    let Some(mut notifier) = notifier() else { return };
+    notifier.set_limit(uid, LIMIT).unwrap();
+    let mut small = Hog::start(uid);
+    small.tell("touch 2000");
+    let mut large = Hog::start(uid);
+    large.begin(TOO_MUCH);
+    let (killed, pages, stale) = wait_for(&mut notifier, "the kill", hard_crossing);
+    let killed = killed.expect("the crossing killed somebody");
+    assert_eq!((killed.tgid, killed.by, stale), (large.pid(), KilledBy::UnarmedSelf, false));
+    // The first page too many; a fault that maps several at once would be this many.
+    assert!((64 * MIB + 1..64 * MIB + 17).contains(&pages), "at {pages} pages");
+    assert!(killed.pages > 55 * MIB);
+    assert!(large.was_killed() && small.is_alive());
+}
+
+#[test]
+fn the_armed_victim_dies_in_its_own_fault() {
+    let uid = 61_104;
+    let Some(mut notifier) = notifier() else { return };
+    notifier.set_limit(uid, LIMIT).unwrap();
+    // The idle one is larger: without arms the kill would not be this one's.
+    let mut idle = Hog::start(uid);
+    idle.tell("touch 9000");
+    let mut hog = Hog::start(uid);
+    let armed = victim(&notifier, &hog);
+    notifier.arm(uid, Some(armed)).unwrap();
+    hog.begin(TOO_MUCH);
+    let (killed, pages, _) = wait_for(&mut notifier, "the kill", hard_crossing);
+    let killed = killed.expect("the crossing killed somebody");
+    assert_eq!((killed.tgid, killed.start_time_ns), (armed.tgid, armed.start_time_ns));
+    assert_eq!(killed.by, KilledBy::ArmedSelf);
+    assert!((64 * MIB + 1..64 * MIB + 17).contains(&pages), "at {pages} pages");
+    assert!(hog.was_killed() && idle.is_alive());
+}
+
+#[test]
+fn the_armed_victim_dies_while_another_process_crosses_the_limit() {
+    let uid = 61_105;
+    let Some(mut notifier) = notifier() else { return };
+    if !can_kill_others() {
+        println!("skipped: this kernel has no bpf_send_signal_task (Linux 6.13)");
+        return;
+    }
+    notifier.set_limit(uid, LIMIT).unwrap();
+    let mut idle = Hog::start(uid);
+    idle.tell("touch 9000");
+    let armed = victim(&notifier, &idle);
+    notifier.arm(uid, Some(armed)).unwrap();
+    let mut grower = Hog::start(uid);
+    grower.tell("touch 8000");
+    let (killed, ..) = wait_for(&mut notifier, "the kill", hard_crossing);
+    let killed = killed.expect("the crossing killed somebody");
+    assert_eq!((killed.tgid, killed.by), (idle.pid(), KilledBy::ArmedOther));
+    assert!(idle.was_killed() && grower.is_alive());
+    eventually("the victim's pages are gone", || notifier.usage(uid).unwrap().dying_pages == 0);
+    assert!(notifier.usage(uid).unwrap().latched, "until the owner says so");
+}
+
+#[test]
+fn a_process_with_the_victims_tgid_but_another_start_time_lives() {
+    let uid = 61_106;
+    let Some(mut notifier) = notifier() else { return };
+    notifier.set_limit(uid, LIMIT).unwrap();
+    notifier.spare_unarmed(uid, true).unwrap();
+    let mut innocent = Hog::start(uid);
+    innocent.tell("touch 9000");
+    let mut armed = victim(&notifier, &innocent);
+    armed.start_time_ns -= 1;
+    notifier.arm(uid, Some(armed)).unwrap();
+    let mut grower = Hog::start(uid);
+    grower.tell("touch 8000");
+    let (killed, _, stale) = wait_for(&mut notifier, "the crossing", hard_crossing);
+    assert_eq!(killed, None);
+    assert!(stale || !can_kill_others());
+    // Nor when it is the one that grows.
+    innocent.tell("touch 100");
+    assert!(innocent.is_alive() && grower.is_alive());
+    assert_eq!(notifier.usage(uid).unwrap().kills, 0);
+}
+
+#[test]
+fn a_process_of_another_user_is_not_killed_even_when_armed() {
+    let uid = 61_107;
+    let Some(mut notifier) = notifier() else { return };
+    notifier.set_limit(uid, LIMIT).unwrap();
+    notifier.spare_unarmed(uid, true).unwrap();
+    let mut stranger = Hog::start(uid + 1000);
+    let armed = victim(&notifier, &stranger);
+    notifier.arm(uid, Some(armed)).unwrap();
+    let mut grower = Hog::start(uid);
+    grower.tell("touch 17000");
+    let (killed, ..) = wait_for(&mut notifier, "the crossing", hard_crossing);
+    assert_eq!(killed, None);
+    assert!(stranger.is_alive() && grower.is_alive());
+}
+
+#[test]
+fn a_spared_user_is_told_and_nobody_dies() {
+    let uid = 61_108;
+    let Some(mut notifier) = notifier() else { return };
+    notifier.set_limit(uid, LIMIT).unwrap();
+    notifier.spare_unarmed(uid, true).unwrap();
+    let mut hog = Hog::start(uid);
+    hog.tell("touch 20000");
+    let (killed, ..) = wait_for(&mut notifier, "the crossing", hard_crossing);
+    assert_eq!(killed, None);
+    assert!(hog.is_alive());
+    assert_eq!(notifier.usage(uid).unwrap().hard_crossings, 1, "told once");
+    // Once there is a victim, the next fault kills it.
+    let armed = victim(&notifier, &hog);
+    notifier.arm(uid, Some(armed)).unwrap();
+    hog.begin("touch 10");
+    let (killed, ..) = wait_for(&mut notifier, "the kill", hard_crossing);
+    assert_eq!(killed.map(|killed| killed.tgid), Some(hog.pid()));
+    assert!(hog.was_killed());
+}
+
+#[test]
+fn a_fork_never_kills_the_parent_unarmed() {
+    let uid = 61_109;
+    let Some(mut notifier) = notifier() else { return };
+    notifier.set_limit(uid, LIMIT).unwrap();
+    let mut hog = Hog::start(uid);
+    hog.tell("touch 9000");
+    // The child's pages are charged while the parent runs. It crosses the limit, and nobody dies of
+    // it: not the parent, whose memory did not grow.
+    let child: i32 = hog.ask("fork").parse().expect("the child's pid");
+    let (killed, ..) = wait_for(&mut notifier, "the crossing", hard_crossing);
+    assert!(killed.is_none_or(|killed| killed.tgid as i32 == child), "{killed:?}");
+    assert!(notifier.usage(uid).unwrap().pages > 64 * MIB);
+    assert!(hog.is_alive());
+}
+
+#[test]
+fn of_eight_allocators_one_dies_and_the_next_only_when_the_latch_is_released() {
+    let uid = 61_110;
+    let Some(mut notifier) = notifier() else { return };
+    notifier.set_limit(uid, LIMIT).unwrap();
+    let mut hogs: Vec<Hog> = (0..8).map(|_| Hog::start(uid)).collect();
+    for (number, hog) in hogs.iter_mut().enumerate() {
+        // Together 180 MiB, so that one death does not suffice. Each takes more than those before
+        // it, so that the largest is one that still grows, however they are scheduled.
+        hog.begin(&format!("touch {}", 4000 + 500 * number));
+    }
+    let (killed, ..) = wait_for(&mut notifier, "the kill", |event| {
+        hard_crossing(event).filter(|(killed, ..)| killed.is_some())
+    });
+    let first = killed.expect("chosen above").tgid;
+    for hog in &mut hogs {
+        if hog.pid() == first {
+            assert!(hog.was_killed());
+        } else {
+            assert_eq!(hog.answer(), "ok", "all others got their memory");
+        }
+    }
+    let usage = notifier.usage(uid).unwrap();
+    assert!(usage.live_pages() > LIMIT.hard_pages, "still above: {usage:?}");
+    assert_eq!((usage.kills, usage.latched), (1, true));
+    assert_eq!(alive(&mut hogs), 7);
+
+    notifier.release_latch(uid);
+    for hog in hogs.iter_mut().filter(|hog| hog.pid() != first) {
+        hog.begin("touch 50");
+    }
+    wait_for(&mut notifier, "the second kill", |event| {
+        hard_crossing(event).filter(|(killed, ..)| killed.is_some())
+    });
+    eventually("another one is dead", || alive(&mut hogs) == 6);
+    assert_eq!(notifier.usage(uid).unwrap().kills, 2);
+}
+
+#[test]
+fn the_owners_own_kill_holds_the_latch_and_counts_as_dying() {
+    let uid = 61_111;
+    let Some(mut notifier) = notifier() else { return };
+    notifier.set_limit(uid, LIMIT).unwrap();
+    let mut idle = Hog::start(uid);
+    idle.tell("touch 9000");
+    let chosen = victim(&notifier, &idle);
+    assert!(notifier.take_latch(uid, chosen).unwrap());
+    assert!(!notifier.take_latch(uid, chosen).unwrap(), "one at a time");
+    let usage = notifier.usage(uid).unwrap();
+    assert!(usage.latched && usage.dying_pages >= 9000, "{usage:?}");
+    assert!(usage.live_pages() < 1000);
+    // Another one breaks the limit (with the victim's pages), and nobody is killed for it.
+    let mut grower = Hog::start(uid);
+    grower.tell("touch 9000");
+    assert!(grower.is_alive() && idle.is_alive());
+    assert!(notifier.usage(uid).unwrap().pages > LIMIT.hard_pages);
+    drop(idle);
+    eventually("the victim's pages are gone", || notifier.usage(uid).unwrap().dying_pages == 0);
+    notifier.release_latch(uid);
+    assert!(!notifier.usage(uid).unwrap().latched);
+}
+
+#[test]
+fn impossible_limits_and_unknown_users_are_refused() {
+    let Some(mut notifier) = notifier() else { return };
+    let limit = SlotLimit { soft_pages: 2, hard_pages: 1 };
+    let message = notifier.set_limit(61_112, limit).unwrap_err().to_string();
+    assert!(message.contains("uid 61112") && message.contains("2 pages"), "{message}");
+    let none = SlotLimit { soft_pages: 0, hard_pages: 0 };
+    assert!(notifier.set_limit(61_112, none).is_err());
+    assert!(!notifier.is_attached());
+    assert!(notifier.usage(61_112).is_none());
+    let message = notifier.arm(61_112, None).unwrap_err().to_string();
+    assert!(message.contains("uid 61112 has no limit"), "{message}");
+    notifier.release_latch(61_112);
+}
+
+#[test]
+fn nothing_is_readable_before_something_happens() {
+    let uid = 61_113;
+    let Some(mut notifier) = notifier() else { return };
+    notifier.set_limit(uid, LIMIT).unwrap();
+    let mut hog = Hog::start(uid);
+    hog.tell("touch 1000");
+    let fd = notifier.events_fd();
+    let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    assert_eq!(rustix::event::poll(&mut fds, Some(&now)).unwrap(), 0);
+    assert!(notifier.events_fd().as_fd().try_clone_to_owned().is_ok());
+}

@@ -1,0 +1,78 @@
+//! The fallback that reads `/proc` on a timer.
+
+mod support;
+
+use memory_watch::Event;
+use memory_watch::ProcPoller;
+use memory_watch::SlotLimit;
+use memory_watch::Watch;
+use support::Hog;
+use support::MIB;
+use support::eventually;
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("skipped: needs root, to start processes of other users");
+    }
+    root
+}
+
+#[test]
+fn polling_tells_both_crossings_and_kills_nobody() {
+    if !is_root() {
+        return;
+    }
+    let uid = 61_201;
+    let mut poller = ProcPoller::new().unwrap();
+    let limit = SlotLimit { soft_pages: 16 * MIB, hard_pages: 24 * MIB };
+    poller.set_limit(uid, limit).unwrap();
+    let mut hog = Hog::start(uid);
+    hog.tell("touch 5000");
+    let mut events = Vec::new();
+    eventually("the soft crossing", || {
+        poller.drain(&mut |event| events.push(event));
+        matches!(events[..], [Event::SoftCrossed { uid: 61_201, .. }])
+    });
+    hog.tell("touch 2000");
+    eventually("the hard crossing", || {
+        poller.drain(&mut |event| events.push(event));
+        matches!(events[..], [_, Event::HardCrossed { killed: None, .. }])
+    });
+    assert!(hog.is_alive());
+    let mut samples = Vec::new();
+    poller.processes(&mut samples).unwrap();
+    let sample = samples.iter().find(|sample| sample.tgid == hog.pid()).expect("the hog");
+    assert_eq!(poller.usage(uid).unwrap().pages, sample.charged_pages());
+
+    assert!(poller.take_latch(uid, sample.as_victim()).unwrap());
+    assert!(!poller.take_latch(uid, sample.as_victim()).unwrap());
+    assert_eq!(poller.usage(uid).unwrap().live_pages(), 0);
+    drop(hog);
+    poller.reconcile().unwrap();
+    poller.release_latch(uid);
+    assert_eq!(poller.usage(uid).unwrap().pages, 0);
+    poller.clear_limit(uid).unwrap();
+    assert!(poller.usage(uid).is_none());
+}
+
+#[test]
+fn polling_and_the_notifier_see_the_same_processes() {
+    let Some(notifier) = support::notifier() else { return };
+    let poller = ProcPoller::new().unwrap();
+    let uid = 61_202;
+    let mut hog = Hog::start(uid);
+    hog.tell("touch 300");
+    let (mut in_kernel, mut in_proc) = (Vec::new(), Vec::new());
+    notifier.processes(&mut in_kernel).unwrap();
+    poller.processes(&mut in_proc).unwrap();
+    let find = |samples: &[memory_watch::ProcessSample]| {
+        *samples.iter().find(|sample| sample.tgid == hog.pid()).expect("the hog")
+    };
+    let (mut kernel, proc) = (find(&in_kernel), find(&in_proc));
+    assert_eq!(kernel.start_ticks(), proc.start_ticks());
+    // What the poller cannot know.
+    kernel.start_time_ns = proc.start_time_ns;
+    kernel.mm_id = 0;
+    assert_eq!(kernel, proc);
+}
