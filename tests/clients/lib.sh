@@ -100,4 +100,5 @@ fail() {
     exit 1
 }
 
-gbinder() { chroot "$clients/gbinder/root" "$@"; }
+# libgbinder's tools run with the libraries of their own suite.
+gbinder() { timeout "$patience_s" chroot "$clients/gbinder/root" "$@"; }

@@ -93,8 +93,8 @@ fn table(limits: &[UserLimit]) -> String {
     text
 }
 
-/// `40.0%`.
-pub fn percent(part: u64, whole: u64) -> String {
+// `40.0%`.
+fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "-".into();
     }

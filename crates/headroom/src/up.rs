@@ -10,6 +10,9 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::Signal;
 
 use crate::arguments::{Globals, Up};
 
@@ -18,6 +21,9 @@ mod watch;
 
 use signals::{Signals, Wake};
 
+/// The daemons' names in what we print.
+const BINDER: &str = "binder";
+const OOM: &str = "oom";
 /// How long a daemon may take until it answers.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a daemon may take to clean up after SIGTERM.
@@ -45,6 +51,7 @@ pub fn up(globals: &Globals, options: &Up) -> anyhow::Result<ExitCode> {
     let outcome = start(globals, options, &mut daemons)
         .and_then(|()| supervise(globals, &mut daemons, &mut signals));
     let clean = stop(&mut daemons, &mut signals);
+    sweep(&daemons, globals, options);
     outcome?;
     watch::say("headroom", if clean { "stopped" } else { "stopped, but not cleanly" });
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -54,7 +61,7 @@ fn start(globals: &Globals, options: &Up, daemons: &mut Vec<Daemon>) -> anyhow::
     if !options.no_binder {
         let mut command = Command::new(beside_us("headroom-binderd")?);
         command.arg("--mount").arg(&options.mount).arg("--socket").arg(&globals.binderd_socket);
-        daemons.push(Daemon::spawn("binder", command, watch::binder(&globals.binderd_socket))?);
+        daemons.push(Daemon::spawn(BINDER, command, watch::binder(&globals.binderd_socket))?);
     }
     if !options.no_oom {
         let mut command = Command::new(beside_us("headroom-oomd")?);
@@ -62,7 +69,7 @@ fn start(globals: &Globals, options: &Up, daemons: &mut Vec<Daemon>) -> anyhow::
         if let Some(config) = &options.config {
             command.arg("--config").arg(config);
         }
-        daemons.push(Daemon::spawn("oom", command, watch::oom(&globals.oomd_socket))?);
+        daemons.push(Daemon::spawn(OOM, command, watch::oom(&globals.oomd_socket))?);
     }
     Ok(())
 }
@@ -86,9 +93,7 @@ impl Daemon {
         // SAFETY: only async-signal-safe calls between fork and exec, and no allocation.
         unsafe {
             command.pre_exec(move || {
-                rustix::process::set_parent_process_death_signal(Some(
-                    rustix::process::Signal::TERM,
-                ))?;
+                rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
                 // We may have died before that.
                 match rustix::process::getppid() {
                     Some(pid) if pid == parent => Ok(()),
@@ -110,7 +115,7 @@ impl Daemon {
         self.ended.is_some()
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
+    fn signal(&self, signal: Signal) {
         if self.ended.is_none() {
             // It is our child and not reaped, so the pid is still its own.
             let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
@@ -159,7 +164,7 @@ fn ready_line(globals: &Globals) -> String {
 /// Stops what still runs. True if every daemon ended with exit code 0.
 fn stop(daemons: &mut [Daemon], signals: &mut Signals) -> bool {
     for daemon in daemons.iter() {
-        daemon.signal(rustix::process::Signal::TERM);
+        daemon.signal(Signal::TERM);
     }
     let start = Instant::now();
     while !daemons.iter_mut().all(Daemon::has_ended) {
@@ -170,7 +175,7 @@ fn stop(daemons: &mut [Daemon], signals: &mut Signals) -> bool {
                     daemon.name,
                     STOP_PATIENCE.as_secs()
                 );
-                daemon.signal(rustix::process::Signal::KILL);
+                daemon.signal(Signal::KILL);
                 daemon.ended = daemon.child.wait().ok();
             }
             break;
@@ -178,6 +183,28 @@ fn stop(daemons: &mut [Daemon], signals: &mut Signals) -> bool {
         signals.wait(TICK);
     }
     daemons.iter().all(|daemon| daemon.ended.is_some_and(|status| status.success()))
+}
+
+/// Removes what a killed daemon could not. (One that ended by itself has cleaned up, and the socket may
+/// be another's, which it found in use.)
+fn sweep(daemons: &[Daemon], globals: &Globals, options: &Up) {
+    let was_killed = |daemon: &&Daemon| daemon.ended.is_some_and(|end| end.signal().is_some());
+    for daemon in daemons.iter().filter(was_killed) {
+        if daemon.name == OOM {
+            let _ = std::fs::remove_file(&globals.oomd_socket);
+            continue;
+        }
+        let _ = std::fs::remove_file(&globals.binderd_socket);
+        // Only a mount without a server answers so.
+        if rustix::fs::statfs(&options.mount).err() == Some(Errno::NOTCONN) {
+            match unmount(&options.mount, UnmountFlags::DETACH) {
+                Ok(()) => watch::say(BINDER, &format!("unmounted {}", options.mount.display())),
+                Err(errno) => {
+                    eprintln!("headroom: cannot unmount {}: {errno}", options.mount.display());
+                }
+            }
+        }
+    }
 }
 
 fn describe(ended: Option<ExitStatus>) -> String {

@@ -8,7 +8,7 @@ use control::oomd::{Candidate, Killer, Outcome, Trigger, Why};
 use crate::arguments::Globals;
 use crate::output::{self, count, printable};
 use crate::size::Size;
-use crate::{clock, daemon, limit, user};
+use crate::{clock, daemon, user};
 
 /// Runs the command.
 pub fn why(globals: &Globals, number: u32, id: Option<u64>) -> anyhow::Result<()> {
@@ -69,7 +69,8 @@ fn over(why: &Why) -> String {
         None => format!("{shares}: {} below it", Size(hard - used)),
         Some(0) => format!("{shares}: exactly at it"),
         Some(excess) => {
-            format!("{shares}: {} over it ({})", Size(excess), limit::percent(excess, hard))
+            let pages = count(excess.div_ceil(rustix::param::page_size() as u64), "page", "pages");
+            format!("{shares}: {} over it ({pages})", Size(excess))
         }
     }
 }
@@ -80,13 +81,14 @@ fn trigger(why: &Why) -> String {
         Trigger::Timer => "the timer found the limit broken",
         Trigger::Request => "somebody asked for it",
     };
-    let sender = match why.killer {
-        Some(Killer::Kernel) => "; the signal was sent in the page fault itself",
-        Some(Killer::Daemon) => "; the daemon sent the signal",
-        None => "",
-    };
     let delay = why.decide_micros.map(|t| format!(", {} after the break", clock::length(t)));
-    format!("{seen}{sender}{}", delay.unwrap_or_default())
+    match why.killer {
+        Some(Killer::Kernel) => format!("{seen}; the signal was sent in the page fault itself"),
+        Some(Killer::Daemon) => {
+            format!("{seen}; the daemon sent the signal{}", delay.unwrap_or_default())
+        }
+        None => seen.into(),
+    }
 }
 
 fn choice(why: &Why) -> String {
@@ -153,7 +155,7 @@ mod tests {
         for part in [
             "#7  ",
             "killed eater (pid 42) of user 4000000000",
-            "256.0 MiB in use of 256.0 MiB allowed: 4.0 KiB over it (0.0%)",
+            "256.0 MiB in use of 256.0 MiB allowed: 4.0 KiB over it (1 page)",
             "the notifier saw the limit broken; the daemon sent the signal, 39 µs after the break",
             "180.0 MiB; largest of the user (3 processes looked at)",
             "sh\\u{1b}[2J (pid 43), 40.0 MiB",
