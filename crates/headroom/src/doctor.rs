@@ -1,9 +1,9 @@
 //! `headroom doctor`: what this machine offers, tried out rather than looked up where that is harmless.
 
 mod binder;
-mod bpf;
 mod capabilities;
 mod memory;
+mod notifier;
 mod system;
 
 use std::fmt::Write;
@@ -73,7 +73,7 @@ pub fn doctor(globals: &Globals) -> anyhow::Result<ExitCode> {
         kernel: system.release.clone(),
         root: rustix::process::geteuid().is_root(),
         binder: binder::checks(&system),
-        oom: memory::checks(&system).into_iter().chain(bpf::checks(&system)).collect(),
+        oom: memory::checks(&system).into_iter().chain(notifier::checks()).collect(),
         daemons: daemons(globals),
     };
     output::print_as(globals.json, &report, || text(&report))?;

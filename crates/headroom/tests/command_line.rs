@@ -237,7 +237,9 @@ fn doctor_reports_every_capability_with_what_is_lost() {
     }
     assert_eq!(code, Some(i32::from(disabled)), "{stdout}");
     let (_, text, _) = run(headroom(dir.path()).arg("doctor"));
-    for word in ["FUSE", "process_mrelease", "BTF", "PSI", "cgroup", "headroom-oomd"] {
+    for word in
+        ["fuse", "process-mrelease", "kernel-btf", "bpf-notifier", "psi", "cgroup", "headroom-oomd"]
+    {
         assert!(text.contains(word), "{word} is missing in\n{text}");
     }
 }

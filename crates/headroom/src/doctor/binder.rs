@@ -18,36 +18,36 @@ const NOBODY: u32 = 65534;
 pub fn checks(system: &System) -> Vec<Check> {
     vec![
         Check::new(
-            "FUSE",
+            "fuse",
             fuse(),
             "binder devices cannot be served",
             "modprobe fuse; in a container, let it have the device /dev/fuse",
         )
         .needed_by(DAEMON),
         Check::new(
-            "mount",
+            "cap-sys-admin",
             system.capabilities.require(Capability::SysAdmin),
             "the bus cannot be mounted",
             "run the daemon as root; in a container, add the capability",
         )
         .needed_by(DAEMON),
         Check::new(
-            "process_vm_readv",
+            "process-vm",
             other_memory(),
             "what clients send cannot be read",
             "run the daemon as root with CAP_SYS_PTRACE and kernel.yama.ptrace_scope below 3",
         )
         .needed_by(DAEMON),
         Check::new(
-            "FUSE passthrough",
+            "fuse-passthrough",
             passthrough(system),
-            "receive buffers are filled by FUSE_NOTIFY_STORE: one copy and one call more a transaction",
+            "receive buffers go through the page cache by notify-store: one more copy each",
             "kernel 6.9 or newer, and CAP_SYS_ADMIN",
         ),
         Check::new(
-            "PIDFD_THREAD",
+            "pidfd-thread",
             thread_pidfd(),
-            "a thread's end is not seen at once when its process lives on",
+            "the end of a thread whose process lives on is seen up to a second late",
             "kernel 6.9 or newer",
         ),
     ]

@@ -1,6 +1,4 @@
-//! What `headroom-oomd` uses besides BPF.
-
-use std::io::Write;
+//! What `headroom-oomd` uses besides what it watches memory with.
 
 use super::Check;
 use super::capabilities::Capability;
@@ -14,45 +12,27 @@ pub fn checks(system: &System) -> Vec<Check> {
         Check::new("pidfd", pidfd(), "no process can be killed safely", "kernel 5.3 or newer")
             .needed_by(DAEMON),
         Check::new(
-            "CAP_KILL",
+            "cap-kill",
             system.capabilities.require(Capability::Kill),
             "processes of other users cannot be killed",
             "run the daemon as root",
         )
         .needed_by(DAEMON),
         Check::new(
-            "/proc",
+            "proc",
             proc(),
             "processes of other users are not seen",
             "run the daemon as root; mount /proc with hidepid=0, or with gid= of the daemon",
         )
         .needed_by(DAEMON),
         Check::new(
-            "process_mrelease",
+            "process-mrelease",
             mrelease(),
             "a victim's memory comes back only as fast as the victim itself frees it",
             "kernel 5.15 or newer; no seccomp filter that forbids it",
         ),
         Check::new(
-            "PSI",
-            psi(),
-            "stalls for memory are not seen",
-            "a kernel with CONFIG_PSI, started with psi=1",
-        ),
-        Check::new(
-            "PSI windows",
-            psi_window(),
-            "stalls are seen in windows of 2 s only",
-            "give the daemon CAP_SYS_RESOURCE",
-        ),
-        Check::new(
-            "CAP_SYS_RESOURCE",
-            system.capabilities.require(Capability::SysResource),
-            "the daemon cannot protect itself from the kernel's OOM killer (oom_score_adj)",
-            "give the daemon CAP_SYS_RESOURCE",
-        ),
-        Check::new(
-            "SCHED_FIFO",
+            "sched-fifo",
             fifo(),
             "the daemon competes for the CPU with those it watches",
             "give the daemon CAP_SYS_NICE; RT bandwidth in its cgroup",
@@ -96,24 +76,6 @@ fn mrelease() -> Result<String, String> {
     } else {
         Err(error.to_string())
     }
-}
-
-fn psi() -> Result<String, String> {
-    std::fs::read_to_string("/proc/pressure/memory")
-        .map(|_| "/proc/pressure/memory can be read".into())
-        .map_err(|error| format!("/proc/pressure/memory: {error}"))
-}
-
-/// A trigger of 150 ms stalls in 1 s; it lasts as long as the file is open. Without the capability
-/// only windows of n x 2 s are accepted.
-fn psi_window() -> Result<String, String> {
-    std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/proc/pressure/memory")
-        .and_then(|mut file| file.write_all(b"some 150000 1000000\0"))
-        .map(|()| "a window of 1 s is accepted".into())
-        .map_err(|error| format!("a window of 1 s: {error}"))
 }
 
 /// Tries it on the thread that asks, and goes back.
