@@ -1,0 +1,24 @@
+//! Two clocks.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::event::Timespec;
+use rustix::time::{ClockId, clock_gettime};
+
+/// `CLOCK_MONOTONIC`, nanoseconds: the clock of the notifier's events.
+pub fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Microseconds since the epoch.
+pub fn epoch_micros() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// From now until then on the monotonic clock; nothing when it has passed.
+pub fn until(deadline_ns: u64) -> Timespec {
+    let left = deadline_ns.saturating_sub(monotonic_ns());
+    Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 }
+}

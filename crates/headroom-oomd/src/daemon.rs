@@ -1,0 +1,79 @@
+//! The event loop: one thread, one epoll.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+
+use anyhow::Context;
+use control::Server;
+use rustix::event::epoll;
+use rustix::io::Errno;
+
+use crate::clock::until;
+use crate::killer::Killer;
+use crate::requests;
+
+/// epoll's words.
+const KILLER: u64 = 0;
+const SERVER: u64 = 1;
+const SIGNALS: u64 = 2;
+
+/// SIGINT and SIGTERM as something to read; to be made before any thread is started, which inherits
+/// that they are blocked.
+pub struct Signals(OwnedFd);
+
+impl Signals {
+    /// Blocks the signals and opens the fd.
+    pub fn block() -> std::io::Result<Self> {
+        // SAFETY: the set is initialised by sigemptyset before it is used and lives through the
+        // calls; signalfd's new fd is owned by nobody else.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, libc::SIGINT);
+            libc::sigaddset(&mut set, libc::SIGTERM);
+            let error = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            if error != 0 {
+                return Err(std::io::Error::from_raw_os_error(error));
+            }
+            match libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+                -1 => Err(std::io::Error::last_os_error()),
+                fd => Ok(Self(OwnedFd::from_raw_fd(fd))),
+            }
+        }
+    }
+}
+
+/// Works until a signal says to end.
+pub fn run(
+    killer: &mut Killer,
+    server: &mut Server,
+    signals: &Signals,
+    degraded: &[String],
+) -> anyhow::Result<()> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make epoll")?;
+    let fds = [(killer.as_fd(), KILLER), (server.as_fd(), SERVER), (signals.0.as_fd(), SIGNALS)];
+    for (fd, word) in fds {
+        epoll::add(&epoll, fd, epoll::EventData::new_u64(word), epoll::EventFlags::IN)
+            .context("cannot watch")?;
+    }
+    loop {
+        let timeout = killer.next_deadline_ns().map(until);
+        let mut ready = [MaybeUninit::uninit(); 4];
+        let ready = match epoll::wait(&epoll, &mut ready, timeout.as_ref()) {
+            Ok((ready, _)) => ready,
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(errno).context("cannot wait for events"),
+        };
+        // Whatever woke us: kills go first.
+        killer.dispatch();
+        for event in ready.iter() {
+            match event.data.u64() {
+                SERVER => {
+                    server.serve(|peer, request| requests::answer(killer, degraded, peer, request));
+                }
+                SIGNALS => return Ok(()),
+                _ => {}
+            }
+        }
+    }
+}

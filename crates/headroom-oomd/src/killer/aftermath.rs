@@ -1,0 +1,234 @@
+//! From the kill until the memory is back and the next one may die.
+
+use std::os::fd::AsFd;
+
+use control::oomd::{Outcome, Trigger};
+use memory_ledger::{InFlight, Phase, ProcessId, Settled};
+use memory_watch::Backend;
+use reclaim::{Mrelease, Progress, Reclaim, Victim};
+use rustix::event::epoll;
+
+use super::{Killer, NS_PER_MS};
+use crate::clock::monotonic_ns;
+
+/// How soon an account is read again when its victim is gone and it does not show it, milliseconds.
+const REREAD_MS: u64 = 5;
+
+/// A victim that has been killed.
+pub(super) struct Dying {
+    pub(super) record: u64,
+    pub(super) uid: u32,
+    pub(super) id: ProcessId,
+    /// What it had; its grace follows from that.
+    flight: InFlight,
+    /// `None`: it was gone before it could be pinned.
+    reclaim: Option<Reclaim>,
+    progress: Progress,
+}
+
+impl Dying {
+    pub(super) fn new(
+        record: u64,
+        uid: u32,
+        id: ProcessId,
+        bytes: u64,
+        used_bytes: u64,
+        signalled_ns: u64,
+        victim: Option<Victim>,
+    ) -> Self {
+        let flight =
+            InFlight { id, bytes, used_bytes, signalled_ns, released_ns: None, gone_ns: None };
+        let progress = if victim.is_some() { Progress::Pending } else { Progress::Gone };
+        let reclaim = victim.map(|victim| Reclaim::new(victim, bytes, signalled_ns));
+        Self { record, uid, id, flight, reclaim, progress }
+    }
+
+    /// A reaper's result.
+    pub(super) fn released(&mut self, result: Mrelease) {
+        if let Some(reclaim) = &mut self.reclaim {
+            reclaim.released(result);
+        }
+    }
+
+    fn mreleased(&self) -> bool {
+        self.reclaim.as_ref().and_then(Reclaim::mrelease) == Some(Mrelease::Freed)
+    }
+
+    fn outcome(&self, settled: Settled) -> Outcome {
+        match settled {
+            Settled::Back { bytes_back, took_ns } => {
+                let mreleased = self.mreleased();
+                Outcome::Reclaimed { bytes_back, micros: took_ns / 1000, mreleased }
+            }
+            Settled::Stuck { took_ns } => Outcome::Stuck { reason: self.why_stuck(took_ns) },
+        }
+    }
+
+    fn why_stuck(&self, took_ns: u64) -> String {
+        let state = state_of(self.id.pid).unwrap_or("in an unknown state");
+        let help = match self.reclaim.as_ref().and_then(Reclaim::mrelease) {
+            Some(Mrelease::Freed) => "process_mrelease freed what is private",
+            Some(Mrelease::Busy) => "process_mrelease found its memory busy",
+            Some(Mrelease::LettingGo) => "its exit is freeing its memory",
+            Some(Mrelease::NotDying) => "it shares its memory with a process that is not dying",
+            Some(Mrelease::Unsupported) => "this kernel has no process_mrelease",
+            Some(Mrelease::Failed(_)) => "process_mrelease failed",
+            None => "process_mrelease was not called",
+        };
+        format!("{} ms after SIGKILL it is still {state}; {help}", took_ns / NS_PER_MS)
+    }
+}
+
+/// A process's state in words.
+fn state_of(pid: u32) -> Option<&'static str> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let after_name = stat.iter().rposition(|b| *b == b')')? + 2;
+    Some(match stat.get(after_name)? {
+        b'D' => "in an uninterruptible sleep",
+        b'R' => "running",
+        b'S' | b'I' => "sleeping",
+        b'T' | b't' => "stopped",
+        b'Z' | b'X' => "a zombie",
+        _ => "in an unknown state",
+    })
+}
+
+impl Killer {
+    /// Begins to follow a victim.
+    pub(super) fn watch_over(&mut self, dying: Dying) {
+        if let Some(reclaim) = &dying.reclaim {
+            let word = epoll::EventData::new_u64(dying.record);
+            if let Err(errno) =
+                epoll::add(&self.epoll, reclaim.as_fd(), word, epoll::EventFlags::IN)
+            {
+                tracing::warn!("cannot watch the victim: {errno}; the timer looks after it");
+            }
+        }
+        self.dying.push(dying);
+    }
+
+    /// Takes every victim as far as it has come.
+    pub(super) fn advance(&mut self) {
+        if self.dying.is_empty() {
+            return;
+        }
+        for at in 0..self.dying.len() {
+            self.step(at);
+        }
+        // Backwards: what has ended is taken out.
+        for at in (0..self.dying.len()).rev() {
+            if let Some((settled, counted)) = self.settled(at) {
+                let dying = self.dying.swap_remove(at);
+                self.stop_watching(&dying);
+                self.records.finish(dying.record, dying.outcome(settled));
+                if counted {
+                    self.let_the_next_one_die(dying.uid, dying.record);
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, at: usize) {
+        let Self { dying, reaper, ledger, epoll, .. } = self;
+        let dying = &mut dying[at];
+        let now_ns = monotonic_ns();
+        let Some(reclaim) = &mut dying.reclaim else { return };
+        let progress = reclaim.step(now_ns, reaper, dying.record);
+        if progress == dying.progress {
+            return;
+        }
+        dying.progress = progress;
+        let account = ledger.account_mut(dying.uid);
+        match progress {
+            Progress::Pending => {}
+            Progress::Released => {
+                account.into_iter().for_each(|account| account.released(dying.id, now_ns));
+            }
+            Progress::Gone => {
+                // A pidfd stays readable: out of the way of the event loop.
+                let _ = epoll::delete(epoll, reclaim.as_fd());
+                account.into_iter().for_each(|account| account.gone(dying.id, now_ns));
+            }
+        }
+    }
+
+    /// How the wait for this victim ended, if it has, and whether the user's next one waited for it.
+    fn settled(&mut self, at: usize) -> Option<(Settled, bool)> {
+        let Dying { uid, id, flight, progress, .. } = self.dying[at];
+        let awaited = self.ledger.account(uid).and_then(|account| account.in_flight());
+        if awaited.is_none_or(|awaited| awaited.id != id) {
+            return settled_unaccounted(flight, progress).map(|settled| (settled, false));
+        }
+        if progress != Progress::Pending && self.watch.backend() == Backend::ProcPolling {
+            self.correct_accounts();
+        }
+        for correct in [progress != Progress::Pending, false] {
+            self.read(uid);
+            let ended = self.ledger.account_mut(uid)?.settle(monotonic_ns());
+            if let Some((_, settled)) = ended {
+                return Some((settled, true));
+            }
+            if !correct {
+                break;
+            }
+            self.correct_accounts();
+        }
+        None
+    }
+
+    fn stop_watching(&self, dying: &Dying) {
+        if let Some(reclaim) = &dying.reclaim
+            && dying.progress != Progress::Gone
+        {
+            let _ = epoll::delete(&self.epoll, reclaim.as_fd());
+        }
+    }
+
+    /// One victim's memory is back, or its grace over: what if that was not enough?
+    fn let_the_next_one_die(&mut self, uid: u32, record: u64) {
+        // Armed before the latch opens: then the notifier has the right one at hand.
+        if self.read(uid).is_some_and(|phase| phase > Phase::Within) {
+            self.arm(uid);
+            self.scan_soon();
+        }
+        self.watch.release_latch(uid);
+        let trigger = self.records.get(record).map_or(Trigger::Timer, |why| why.trigger);
+        self.strike(uid, trigger, None);
+    }
+
+    /// A latch that was taken while we know of no victim: the word of a kill was lost. Freed at the
+    /// second look, so that word on its way has the time to arrive.
+    pub(super) fn free_odd_latch(&mut self, uid: u32) {
+        let latched = self.watch.usage(uid).is_some_and(|usage| usage.latched);
+        let awaited = self.ledger.account(uid).is_some_and(|account| account.in_flight().is_some());
+        if !latched || awaited {
+            self.odd_latches.remove(&uid);
+        } else if !self.odd_latches.insert(uid) {
+            tracing::warn!(uid, "the notifier killed a process and the word of it was lost");
+            self.odd_latches.remove(&uid);
+            self.watch.release_latch(uid);
+        }
+    }
+
+    pub(super) fn aftermath_deadline_ns(&self) -> Option<u64> {
+        let due = |dying: &Dying| match dying.progress {
+            Progress::Pending => {
+                let step = dying.reclaim.as_ref().and_then(Reclaim::next_deadline_ns);
+                step.unwrap_or(u64::MAX).min(dying.flight.deadline_ns())
+            }
+            _ => monotonic_ns() + REREAD_MS * NS_PER_MS,
+        };
+        self.dying.iter().map(due).min()
+    }
+}
+
+/// The end of a victim for which no account waits: its user's limit is gone, or another victim of
+/// the same user is the one that is waited for.
+fn settled_unaccounted(flight: InFlight, progress: Progress) -> Option<Settled> {
+    let took_ns = monotonic_ns().saturating_sub(flight.signalled_ns);
+    match progress {
+        Progress::Gone => Some(Settled::Back { bytes_back: flight.bytes, took_ns }),
+        _ if monotonic_ns() >= flight.deadline_ns() => Some(Settled::Stuck { took_ns }),
+        _ => None,
+    }
+}

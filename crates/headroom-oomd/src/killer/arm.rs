@@ -1,0 +1,108 @@
+//! Above the soft limit a victim is kept ready.
+
+use memory_ledger::{Choice, NoVictim, ProcessId};
+use memory_watch::{ArmedVictim, ProcessSample};
+use reclaim::{Identity, OpenError, Victim};
+
+use super::Killer;
+
+/// How often another victim is looked for when the chosen one is gone before it is pinned.
+const TRIES: u32 = 3;
+/// The soft limit counts as left below 15/16 of it, as for the notifier: a program that frees and
+/// takes a little at its limit should not cost a scan each time.
+const CLEAR_SHARE: u64 = 16;
+
+/// A victim with its pidfd open.
+pub(super) struct Armed {
+    pub(super) victim: Victim,
+    pub(super) choice: Choice,
+}
+
+/// Why nobody is armed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unarmed {
+    #[error(transparent)]
+    Nobody(#[from] NoVictim),
+    #[error("the chosen process cannot be pinned: {0}")]
+    Open(#[from] OpenError),
+}
+
+/// A process as `reclaim` names it.
+pub(super) fn identity(id: ProcessId, uid: u32) -> Identity {
+    let sample = ProcessSample { start_time_ns: id.start_time, ..ProcessSample::default() };
+    Identity { pid: id.pid, uid, start_ticks: sample.start_ticks() }
+}
+
+/// A process as `memory-watch` names it.
+pub(super) fn as_victim(id: ProcessId) -> ArmedVictim {
+    ArmedVictim { tgid: id.pid, start_time_ns: id.start_time }
+}
+
+impl Killer {
+    /// Chooses the user's victim anew.
+    pub(super) fn arm(&mut self, uid: u32) {
+        if let Err(why) = self.try_arm(uid) {
+            tracing::debug!(uid, "nobody to arm: {why}");
+        }
+    }
+
+    /// Chooses the user's victim anew, pins it and tells the watch. On failure nobody is armed.
+    pub(super) fn try_arm(&mut self, uid: u32) -> Result<(), Unarmed> {
+        let mut failed = None;
+        for _ in 0..TRIES {
+            self.look_at_processes();
+            let choice = match self.ledger.prepare(uid, &self.processes, &self.protected) {
+                Some(Ok(choice)) => choice,
+                Some(Err(nobody)) => {
+                    self.disarm(uid);
+                    return Err(nobody.into());
+                }
+                None => {
+                    self.disarm(uid);
+                    return Err(NoVictim::NoProcess.into());
+                }
+            };
+            let id = choice.victim.id;
+            if let Some(armed) = self.armed.get_mut(&uid)
+                && armed.choice.victim.id == id
+                && !armed.victim.has_exited()
+            {
+                armed.choice = choice;
+                return Ok(());
+            }
+            match Victim::open(identity(id, uid)) {
+                Ok(victim) => {
+                    if let Err(error) = self.watch.arm(uid, Some(as_victim(id))) {
+                        tracing::warn!(
+                            uid,
+                            "cannot arm the notifier: {error}; the daemon will kill"
+                        );
+                    }
+                    self.armed.insert(uid, Armed { victim, choice });
+                    return Ok(());
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        self.disarm(uid);
+        Err(failed.map_or(NoVictim::NoProcess.into(), Unarmed::Open))
+    }
+
+    pub(super) fn disarm(&mut self, uid: u32) {
+        if self.armed.remove(&uid).is_some()
+            && let Err(error) = self.watch.arm(uid, None)
+        {
+            tracing::warn!(uid, "cannot disarm the notifier: {error}");
+        }
+    }
+
+    /// Disarms a user that has left its soft limit clearly behind.
+    pub(super) fn disarm_when_clear(&mut self, uid: u32) {
+        let Some(account) = self.ledger.account(uid) else { return };
+        let soft = account.limit().soft_bytes();
+        if account.reading().used_bytes < soft - soft / CLEAR_SHARE {
+            self.disarm(uid);
+            self.helpless.remove(&uid);
+        }
+    }
+}

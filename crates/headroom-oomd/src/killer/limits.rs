@@ -1,0 +1,95 @@
+//! A limit comes, changes, goes.
+
+use control::oomd::Trigger;
+use memory_ledger::{Asker, Change, Limit, Phase, Refusal, Source};
+use memory_watch::{NotifierError, SlotLimit};
+
+use super::Killer;
+
+/// Why a limit was not set or cleared.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// The asker may not.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The watch could not.
+    #[error(transparent)]
+    Watch(#[from] NotifierError),
+}
+
+impl Killer {
+    /// Sets a user's limit. One that is broken already takes effect at once.
+    pub fn set_limit(
+        &mut self,
+        uid: u32,
+        limit: Limit,
+        source: Source,
+        asker: Asker,
+    ) -> Result<(), ChangeError> {
+        let change = self.ledger.plan_set(uid, limit, source, asker)?;
+        Ok(self.put_into_force(change)?)
+    }
+
+    /// Clears a user's limit, or its own layer of it.
+    pub fn clear_limit(&mut self, uid: u32, asker: Asker) -> Result<(), ChangeError> {
+        let change = self.ledger.plan_clear(uid, asker)?;
+        Ok(self.put_into_force(change)?)
+    }
+
+    fn put_into_force(&mut self, change: Change) -> Result<(), NotifierError> {
+        let uid = change.uid;
+        let Some(limit) = change.limit() else {
+            // Our side first: whatever the watch says then, nobody is killed for this limit any more.
+            self.ledger.apply(change);
+            self.armed.remove(&uid);
+            self.helpless.remove(&uid);
+            tracing::info!(uid, "limit cleared");
+            return self.watch.clear_limit(uid);
+        };
+        let hard_pages = limit.hard_bytes() / self.page_bytes;
+        // A soft limit of less than a page is one of a page.
+        let soft_pages = (limit.soft_bytes() / self.page_bytes).max(1);
+        let own_user = uid == rustix::process::getuid().as_raw();
+        let first = self.ledger.accounts().is_empty();
+        self.watch.set_limit(uid, SlotLimit { soft_pages, hard_pages })?;
+        if own_user {
+            // The daemon is one of this user's processes, and must not be the one at hand.
+            self.watch.spare_unarmed(uid, true)?;
+        }
+        self.ledger.apply(change);
+        let (hard_bytes, soft_bytes) = (limit.hard_bytes(), limit.soft_bytes());
+        tracing::info!(uid, hard_bytes, soft_bytes, "limit set");
+        if first {
+            self.next_scan_ns = 0;
+        }
+        self.helpless.remove(&uid);
+        match self.read(uid) {
+            Some(Phase::Broken) => drop(self.strike(uid, Trigger::Request, None)),
+            Some(Phase::AboveSoft) => {
+                self.arm(uid);
+                self.scan_soon();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Looks now, at one user or at all, and kills where a limit is broken. Returns the decisions:
+    /// new ones, and those about victims that are on their way out already.
+    pub fn run(&mut self, uid: Option<u32>) -> Vec<u64> {
+        self.correct_accounts();
+        self.take_events();
+        let mut decisions = Vec::new();
+        for user in self.users().into_iter().filter(|user| uid.is_none_or(|uid| uid == *user)) {
+            if self.read(user) != Some(Phase::Broken) {
+                continue;
+            }
+            // Asked for explicitly: "nobody can be killed" is worth repeating.
+            self.helpless.remove(&user);
+            let new = self.strike(user, Trigger::Request, None);
+            let on_the_way = || self.dying.iter().rev().find(|d| d.uid == user).map(|d| d.record);
+            decisions.extend(new.or_else(on_the_way));
+        }
+        decisions
+    }
+}

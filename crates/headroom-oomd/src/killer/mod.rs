@@ -1,0 +1,309 @@
+//! State and timers between watch, ledger and victims.
+//!
+//! * [`limits`](self::limits): a limit comes, changes, goes;
+//! * [`arm`](self::arm): above the soft limit a victim is kept ready;
+//! * [`strike`](self::strike): at the hard limit it dies, by the notifier's hand or ours;
+//! * [`aftermath`](self::aftermath): until its memory is back and the next one may die.
+//!
+//! Three things make the killer look: the notifier, a timer that trusts nothing and scans, a request.
+
+mod aftermath;
+mod arm;
+mod limits;
+mod strike;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use control::oomd::{Status, Trigger, UserLimit};
+use memory_ledger::{Account, Comm, Ledger, Phase, Process, ProcessId, Reading};
+use memory_watch::{Backend, Event, ProcessSample, Watch};
+use reclaim::Reaper;
+use rustix::event::epoll;
+
+use crate::clock::{monotonic_ns, until};
+use crate::records::Records;
+use aftermath::Dying;
+use arm::Armed;
+use strike::Crossing;
+
+/// How often is scanned while a user is above its soft limit, milliseconds: the interval of the
+/// published timer.
+const ALERT_SCAN_MS: u64 = 200;
+/// How often otherwise, milliseconds, as long as anybody has a limit.
+const CALM_SCAN_MS: u64 = 2_000;
+/// Room made beforehand, processes: a scan in need should not have to allocate.
+const PROCESSES: usize = 8192;
+/// Room made beforehand, events of one wake-up.
+const EVENTS: usize = 1024;
+
+const NS_PER_MS: u64 = 1_000_000;
+/// epoll's words; victims have their record's number, which starts at 1, behind them.
+const WATCH: u64 = 0;
+const REAPER: u64 = u64::MAX;
+
+/// The heart of the daemon.
+pub struct Killer {
+    watch: Box<dyn Watch>,
+    reaper: Reaper,
+    epoll: OwnedFd,
+    ledger: Ledger,
+    records: Records,
+    armed: BTreeMap<u32, Armed>,
+    dying: Vec<Dying>,
+    /// Users over their limit of whom nobody can be killed: said once.
+    helpless: BTreeSet<u32>,
+    /// Users whose latch was taken at the last scan though we know of no victim.
+    odd_latches: BTreeSet<u32>,
+    protected: Vec<u32>,
+    page_bytes: u64,
+    next_scan_ns: u64,
+    // Kept for their room.
+    events: Vec<Event>,
+    samples: Vec<ProcessSample>,
+    processes: Vec<Process>,
+}
+
+impl Killer {
+    /// Nobody is limited yet.
+    pub fn new(watch: Box<dyn Watch>, reaper: Reaper) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let add = |fd, word| {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(word), epoll::EventFlags::IN)
+        };
+        add(watch.events_fd(), WATCH)?;
+        add(reaper.as_fd(), REAPER)?;
+        Ok(Self {
+            watch,
+            reaper,
+            epoll,
+            ledger: Ledger::default(),
+            records: Records::new(),
+            armed: BTreeMap::new(),
+            dying: Vec::new(),
+            helpless: BTreeSet::new(),
+            odd_latches: BTreeSet::new(),
+            protected: vec![std::process::id()],
+            page_bytes: rustix::param::page_size() as u64,
+            next_scan_ns: 0,
+            events: Vec::with_capacity(EVENTS),
+            samples: Vec::with_capacity(PROCESSES),
+            processes: Vec::with_capacity(PROCESSES),
+        })
+    }
+
+    /// The decisions so far.
+    pub fn records(&self) -> &Records {
+        &self.records
+    }
+
+    /// The accounts.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// The killer's part of the daemon's status.
+    pub fn status(&self, degraded: &[String]) -> Status {
+        let notifier = match self.watch.backend() {
+            Backend::Bpf => "bpf",
+            Backend::ProcPolling => "proc",
+        };
+        let limited_users = self.ledger.accounts().len() as u32;
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            notifier: notifier.to_owned(),
+            attached: limited_users > 0,
+            limited_users,
+            kills: self.records.kills(),
+            degraded: degraded.to_vec(),
+        }
+    }
+
+    /// Limits with fresh accounts, of one user or of all.
+    pub fn limits(&mut self, uid: Option<u32>) -> Vec<UserLimit> {
+        for uid in self.users() {
+            self.read(uid);
+        }
+        let wanted = |account: &&Account| uid.is_none_or(|uid| account.uid == uid);
+        let describe = |account: &Account| UserLimit {
+            uid: account.uid,
+            hard_bytes: account.limit().hard_bytes(),
+            soft_bytes: account.limit().soft_bytes(),
+            used_bytes: account.reading().used_bytes,
+            dying_bytes: account.reading().dying_bytes,
+            source: account.source().as_str().to_owned(),
+        };
+        self.ledger.accounts().iter().filter(wanted).map(describe).collect()
+    }
+
+    fn users(&self) -> Vec<u32> {
+        self.ledger.accounts().iter().map(|account| account.uid).collect()
+    }
+
+    /// Takes over the watch's present view of a user.
+    fn read(&mut self, uid: u32) -> Option<Phase> {
+        let usage = self.watch.usage(uid)?;
+        let reading = Reading {
+            used_bytes: usage.pages * self.page_bytes,
+            dying_bytes: usage.dying_pages * self.page_bytes,
+            at_ns: monotonic_ns(),
+        };
+        self.ledger.read(uid, reading)
+    }
+
+    /// Looks at all processes, into `self.processes`. On failure the list is empty.
+    fn look_at_processes(&mut self) {
+        self.processes.clear();
+        if let Err(error) = self.watch.processes(&mut self.samples) {
+            tracing::warn!(
+                "cannot list processes: {error}; nobody can be chosen until it works again"
+            );
+            return;
+        }
+        let page_bytes = self.page_bytes;
+        let convert = |sample: &ProcessSample| Process {
+            id: ProcessId { pid: sample.tgid, start_time: sample.start_time_ns },
+            uid: sample.uid,
+            rss_bytes: (sample.anon_pages + sample.shmem_pages) * page_bytes,
+            swap_bytes: sample.swap_pages * page_bytes,
+            comm: Comm::new(&sample.comm),
+            // The watch leaves kernel threads out.
+            kernel_thread: false,
+            exiting: sample.exiting,
+        };
+        self.processes.extend(self.samples.iter().map(convert));
+    }
+
+    fn correct_accounts(&mut self) {
+        if let Err(error) = self.watch.reconcile() {
+            tracing::warn!("cannot correct the accounts: {error}; trying again with the next scan");
+        }
+    }
+
+    /// Does all that is due. To be called when the fd is readable or the deadline has passed.
+    pub fn dispatch(&mut self) {
+        self.take_events();
+        let Self { reaper, dying, .. } = self;
+        reaper.drain(|record, result| {
+            if let Some(dying) = dying.iter_mut().find(|dying| dying.record == record) {
+                dying.released(result);
+            }
+        });
+        self.advance();
+        if !self.ledger.accounts().is_empty() && monotonic_ns() >= self.next_scan_ns {
+            self.scan();
+        }
+    }
+
+    fn take_events(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        events.clear();
+        self.watch.drain(&mut |event| events.push(event));
+        // Who can be killed at once is killed before anything else is looked at.
+        for event in &events {
+            if let Event::HardCrossed { uid, pages, time_ns, killed: None, .. } = *event
+                && self.armed.contains_key(&uid)
+            {
+                let crossing = Crossing { bytes: pages * self.page_bytes, time_ns };
+                self.strike(uid, Trigger::Notifier, Some(crossing));
+            }
+        }
+        for event in &events {
+            self.take_event(*event);
+        }
+        self.events = events;
+    }
+
+    fn take_event(&mut self, event: Event) {
+        match event {
+            Event::SoftCrossed { uid, .. } => {
+                if self.read(uid).is_some_and(|phase| phase > Phase::Within) {
+                    self.arm(uid);
+                    self.scan_soon();
+                }
+            }
+            Event::SoftCleared { uid, .. } => {
+                if self.read(uid) == Some(Phase::Within) {
+                    self.disarm(uid);
+                }
+            }
+            Event::HardCrossed { uid, pages, time_ns, killed, .. } => {
+                let crossing = Crossing { bytes: pages * self.page_bytes, time_ns };
+                match killed {
+                    Some(killed) => self.adopt(uid, killed, crossing),
+                    None => drop(self.strike(uid, Trigger::Notifier, Some(crossing))),
+                }
+            }
+        }
+    }
+
+    fn scan_soon(&mut self) {
+        let soon = monotonic_ns() + ALERT_SCAN_MS * NS_PER_MS;
+        self.next_scan_ns = self.next_scan_ns.min(soon);
+    }
+
+    /// The timer's look: trusts nothing that was heard.
+    fn scan(&mut self) {
+        self.correct_accounts();
+        self.take_events();
+        for uid in self.users() {
+            let phase = self.read(uid);
+            self.free_odd_latch(uid);
+            match phase {
+                Some(Phase::Broken) => drop(self.strike(uid, Trigger::Timer, None)),
+                Some(Phase::AboveSoft) => self.arm(uid),
+                Some(Phase::Within) => self.disarm_when_clear(uid),
+                None => {}
+            }
+            if self.ledger.account(uid).is_some_and(|account| !account.stuck().is_empty()) {
+                self.forget_gone(uid);
+            }
+        }
+        let alert = !self.armed.is_empty() || self.ledger.anybody_above_soft();
+        let pause = if alert { ALERT_SCAN_MS } else { CALM_SCAN_MS };
+        self.next_scan_ns = monotonic_ns() + pause * NS_PER_MS;
+    }
+
+    fn forget_gone(&mut self, uid: u32) {
+        self.look_at_processes();
+        if let Some(account) = self.ledger.account_mut(uid)
+            && !self.processes.is_empty()
+        {
+            account.forget_gone(&self.processes);
+        }
+    }
+
+    /// When [`dispatch`](Killer::dispatch) is due though the fd is not readable.
+    pub fn next_deadline_ns(&self) -> Option<u64> {
+        let scan = (!self.ledger.accounts().is_empty()).then_some(self.next_scan_ns);
+        [scan, self.aftermath_deadline_ns()].into_iter().flatten().min()
+    }
+
+    /// Works until all these decisions have ended, or `patience_ns` is over. Nobody else's limit
+    /// waits meanwhile, only the control socket does.
+    pub fn settle(&mut self, records: &[u64], patience_ns: u64) {
+        let end = monotonic_ns() + patience_ns;
+        while self.dying.iter().any(|dying| records.contains(&dying.record)) && monotonic_ns() < end
+        {
+            let deadline = self.next_deadline_ns().map_or(end, |deadline| deadline.min(end));
+            let mut ready = [MaybeUninit::uninit(); 1];
+            if let Err(errno) = epoll::wait(&self.epoll, &mut ready, Some(&until(deadline)))
+                && errno != rustix::io::Errno::INTR
+            {
+                tracing::error!("epoll: {errno}; not waiting for the victims");
+                return;
+            }
+            self.dispatch();
+        }
+    }
+}
+
+/// Readable when there is something to [`dispatch`](Killer::dispatch).
+impl AsFd for Killer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}

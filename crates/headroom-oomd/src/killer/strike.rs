@@ -1,0 +1,209 @@
+//! At the hard limit the victim dies, by the notifier's hand or ours.
+
+use control::oomd::{Candidate, Killer as KilledBy, Outcome, Trigger, Why};
+use memory_ledger::{Choice, Comm, Phase, Process, ProcessId, verdict};
+use memory_watch::Killed;
+use reclaim::Victim;
+
+use super::Killer;
+use super::aftermath::Dying;
+use super::arm::{Unarmed, as_victim, identity};
+use crate::clock::{epoch_micros, monotonic_ns};
+
+/// How often another victim is tried when the chosen one turns out to be gone.
+const TRIES: u32 = 3;
+
+/// The moment a limit was broken, as the notifier saw it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Crossing {
+    pub(super) bytes: u64,
+    pub(super) time_ns: u64,
+}
+
+/// A kill that has happened.
+struct Blow {
+    uid: u32,
+    trigger: Trigger,
+    killer: KilledBy,
+    choice: Choice,
+    /// `None`: it is gone already.
+    victim: Option<Victim>,
+    used_bytes: u64,
+    signalled_ns: u64,
+    decide_ns: Option<u64>,
+}
+
+impl Killer {
+    /// Kills the user's victim if its limit is broken and nobody is dying for it already. Returns
+    /// the decision, which can be that nobody can be killed.
+    ///
+    /// With a victim armed, nothing up to the signal allocates, locks, or logs.
+    pub(super) fn strike(
+        &mut self,
+        uid: u32,
+        trigger: Trigger,
+        crossing: Option<Crossing>,
+    ) -> Option<u64> {
+        if self.read(uid)? != Phase::Broken
+            || self.ledger.account(uid)?.in_flight().is_some()
+            || self.watch.usage(uid)?.latched
+        {
+            return None;
+        }
+        for _ in 0..TRIES {
+            // The notifier has the same victim in its slot: should it strike at this very moment,
+            // it kills the same one. The latch, which needs a scan, can wait for the signal.
+            if let Some(armed) = self.armed.get(&uid)
+                && !armed.victim.has_exited()
+                && armed.victim.kill().is_ok()
+            {
+                let signalled_ns = monotonic_ns();
+                return self.struck(uid, trigger, crossing, signalled_ns);
+            }
+            if let Err(why) = self.try_arm(uid) {
+                return self.record_helplessness(uid, trigger, &why);
+            }
+        }
+        None
+    }
+
+    fn struck(
+        &mut self,
+        uid: u32,
+        trigger: Trigger,
+        crossing: Option<Crossing>,
+        signalled_ns: u64,
+    ) -> Option<u64> {
+        let armed = self.armed.remove(&uid)?;
+        if let Err(error) = self.watch.take_latch(uid, as_victim(armed.choice.victim.id)) {
+            tracing::warn!(uid, "the notifier does not know of the victim: {error}");
+        }
+        let reading = self.ledger.account(uid)?.reading();
+        Some(self.follow(Blow {
+            uid,
+            trigger,
+            killer: KilledBy::Daemon,
+            choice: armed.choice,
+            victim: Some(armed.victim),
+            used_bytes: crossing.map_or(reading.used_bytes, |crossing| crossing.bytes),
+            signalled_ns,
+            decide_ns: crossing.map(|crossing| signalled_ns.saturating_sub(crossing.time_ns)),
+        }))
+    }
+
+    /// Takes over a victim that the notifier has killed.
+    pub(super) fn adopt(&mut self, uid: u32, killed: Killed, crossing: Crossing) {
+        let id = ProcessId { pid: killed.tgid, start_time: killed.start_time_ns };
+        if self.dying.iter().any(|dying| dying.id == id) {
+            return;
+        }
+        let armed = self.armed.remove(&uid).filter(|armed| armed.choice.victim.id == id);
+        let (victim, mut choice) = match armed {
+            Some(armed) => (Some(armed.victim), armed.choice),
+            None => (Victim::open(identity(id, uid)).ok(), self.explain(uid, id)),
+        };
+        // What the notifier counted at the kill is later and better than what was sampled before.
+        let bytes = killed.pages * self.page_bytes;
+        choice.victim.rss_bytes = bytes.saturating_sub(choice.victim.swap_bytes);
+        self.follow(Blow {
+            uid,
+            trigger: Trigger::Notifier,
+            killer: KilledBy::Kernel,
+            choice,
+            victim,
+            used_bytes: crossing.bytes,
+            signalled_ns: crossing.time_ns,
+            decide_ns: Some(0),
+        });
+    }
+
+    /// The choice that the notifier made on its own, as far as it can still be seen.
+    fn explain(&mut self, uid: u32, id: ProcessId) -> Choice {
+        self.look_at_processes();
+        let known = self.processes.iter().find(|process| process.id == id).copied();
+        let victim = known.unwrap_or(Process {
+            id,
+            uid,
+            rss_bytes: 0,
+            swap_bytes: 0,
+            comm: Comm::default(),
+            kernel_thread: false,
+            exiting: true,
+        });
+        self.processes.retain(|process| process.id != id);
+        let next = self.ledger.prepare(uid, &self.processes, &self.protected);
+        let next = next.and_then(Result::ok);
+        Choice {
+            victim,
+            runner_up: next.map(|next| next.victim),
+            considered: next.map_or(0, |next| next.considered) + 1,
+        }
+    }
+
+    /// Puts a kill on record and its victim among the dying.
+    fn follow(&mut self, blow: Blow) -> u64 {
+        let Blow { uid, choice, used_bytes, signalled_ns, .. } = blow;
+        let (id, bytes) = (choice.victim.id, choice.victim.charged_bytes());
+        self.helpless.remove(&uid);
+        let account = self.ledger.account_mut(uid);
+        let hard_bytes = account.as_ref().map_or(0, |account| account.limit().hard_bytes());
+        if let Some(account) = account.filter(|account| account.in_flight().is_none()) {
+            account.signalled(id, bytes, used_bytes, signalled_ns);
+            if blow.victim.is_none() {
+                account.gone(id, monotonic_ns());
+            }
+        }
+        let ago_micros = monotonic_ns().saturating_sub(signalled_ns) / 1000;
+        let record = self.records.add(Why {
+            id: 0,
+            at_micros: epoch_micros().saturating_sub(ago_micros),
+            uid,
+            trigger: blow.trigger,
+            killer: Some(blow.killer),
+            hard_bytes,
+            used_bytes,
+            victim: Some(candidate(&choice.victim)),
+            runner_up: choice.runner_up.as_ref().map(candidate),
+            considered: choice.considered,
+            rule: verdict::RULE.to_owned(),
+            decide_micros: blow.decide_ns.map(|ns| ns / 1000),
+            outcome: Outcome::Dying,
+        });
+        let dying = Dying::new(record, uid, id, bytes, used_bytes, signalled_ns, blow.victim);
+        self.watch_over(dying);
+        record
+    }
+
+    /// Puts on record that nobody can be killed, once until something changes.
+    fn record_helplessness(&mut self, uid: u32, trigger: Trigger, why: &Unarmed) -> Option<u64> {
+        if !self.helpless.insert(uid) {
+            return None;
+        }
+        let account = self.ledger.account(uid)?;
+        let considered = self.processes.iter().filter(|process| process.uid == uid).count();
+        Some(self.records.add(Why {
+            id: 0,
+            at_micros: epoch_micros(),
+            uid,
+            trigger,
+            killer: None,
+            hard_bytes: account.limit().hard_bytes(),
+            used_bytes: account.reading().used_bytes,
+            victim: None,
+            runner_up: None,
+            considered: considered as u32,
+            rule: verdict::RULE.to_owned(),
+            decide_micros: None,
+            outcome: Outcome::NoVictim { reason: why.to_string() },
+        }))
+    }
+}
+
+fn candidate(process: &Process) -> Candidate {
+    Candidate {
+        pid: process.id.pid,
+        comm: process.comm.to_string(),
+        rss_bytes: process.rss_bytes,
+        swap_bytes: process.swap_bytes,
+    }
+}

@@ -1,0 +1,26 @@
+//! The OOM daemon: watches the memory of limited users and kills one process of a user that breaks
+//! its limit.
+//!
+//! The rules are in `memory-ledger`, what is read comes from `memory-watch`, what is done is in
+//! `reclaim`. Here they are put together:
+//!
+//! * [`killer`]: state and timers between watch, ledger and victims;
+//! * [`records`]: why who died;
+//! * [`requests`]: what the control socket is asked, and who may ask it;
+//! * [`config`], [`size`], [`users`]: the configuration file;
+//! * [`watching`]: the BPF notifier, or the fallback;
+//! * [`privileges`]: what keeps the daemon able to act when memory is short;
+//! * [`daemon`]: the event loop around all that;
+//! * [`log`], [`clock`]: small tools.
+
+pub mod clock;
+pub mod config;
+pub mod daemon;
+pub mod killer;
+pub mod log;
+pub mod privileges;
+pub mod records;
+pub mod requests;
+pub mod size;
+pub mod users;
+pub mod watching;

@@ -1,0 +1,162 @@
+//! Why who died: the latest decisions.
+
+use std::collections::VecDeque;
+
+use control::oomd::{Outcome, Why};
+
+/// Decisions that are kept.
+const KEPT: usize = 1000;
+
+/// The latest decisions in memory; each is a log line as well.
+#[derive(Debug, Default)]
+pub struct Records {
+    /// Oldest first, ids without gaps.
+    kept: VecDeque<Why>,
+    last_id: u64,
+    kills: u64,
+}
+
+impl Records {
+    /// Room for all, so that a decision does not have to allocate it.
+    pub fn new() -> Self {
+        Self { kept: VecDeque::with_capacity(KEPT), last_id: 0, kills: 0 }
+    }
+
+    /// Keeps a decision; its id is given here.
+    pub fn add(&mut self, mut why: Why) -> u64 {
+        self.last_id += 1;
+        why.id = self.last_id;
+        self.kills += u64::from(why.killer.is_some());
+        log_decision(&why);
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(why);
+        self.last_id
+    }
+
+    /// Victims since start.
+    pub fn kills(&self) -> u64 {
+        self.kills
+    }
+
+    fn position(&self, id: u64) -> Option<usize> {
+        let first = self.kept.front()?.id;
+        usize::try_from(id.checked_sub(first)?).ok().filter(|at| *at < self.kept.len())
+    }
+
+    /// One decision, while it is kept.
+    pub fn get(&self, id: u64) -> Option<&Why> {
+        self.position(id).map(|at| &self.kept[at])
+    }
+
+    /// How a decision ended.
+    pub fn finish(&mut self, id: u64, outcome: Outcome) {
+        let Some(at) = self.position(id) else { return };
+        self.kept[at].outcome = outcome;
+        log_outcome(&self.kept[at]);
+    }
+
+    /// The latest `last`, newest first, of one user or of all.
+    pub fn latest(&self, last: u32, uid: Option<u32>) -> Vec<Why> {
+        let wanted = |why: &&Why| uid.is_none_or(|uid| why.uid == uid);
+        self.kept.iter().rev().filter(wanted).take(last as usize).cloned().collect()
+    }
+}
+
+// Names are the users' own words: they are logged quoted, with control characters escaped.
+
+fn log_decision(why: &Why) {
+    let Why { id, uid, hard_bytes, used_bytes, considered, trigger, .. } = why;
+    let (Some(victim), Some(killer)) = (&why.victim, why.killer) else {
+        let reason = match &why.outcome {
+            Outcome::NoVictim { reason } => reason.as_str(),
+            _ => "",
+        };
+        tracing::warn!(
+            id,
+            uid,
+            hard_bytes,
+            used_bytes,
+            considered,
+            ?trigger,
+            reason,
+            "a limit is broken and nobody can be killed"
+        );
+        return;
+    };
+    let next = why.runner_up.as_ref().map(|next| next.pid);
+    tracing::warn!(
+        id, uid, pid = victim.pid, comm = ?victim.comm, rss_bytes = victim.rss_bytes,
+        swap_bytes = victim.swap_bytes, hard_bytes, used_bytes, considered, ?trigger, ?killer,
+        decide_micros = why.decide_micros, runner_up_pid = next, rule = why.rule,
+        "killed"
+    );
+}
+
+fn log_outcome(why: &Why) {
+    let (id, uid) = (why.id, why.uid);
+    let pid = why.victim.as_ref().map(|victim| victim.pid);
+    match &why.outcome {
+        Outcome::Reclaimed { bytes_back, micros, mreleased } => {
+            tracing::info!(id, uid, pid, bytes_back, micros, mreleased, "memory is back");
+        }
+        Outcome::Stuck { reason } => {
+            tracing::warn!(id, uid, pid, reason, "the victim does not go, choosing another");
+        }
+        Outcome::Dying | Outcome::NoVictim { .. } => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use control::oomd::{Killer, Trigger};
+
+    use super::*;
+
+    fn why(uid: u32) -> Why {
+        Why {
+            id: 0,
+            at_micros: 0,
+            uid,
+            trigger: Trigger::Timer,
+            killer: Some(Killer::Daemon),
+            hard_bytes: 1,
+            used_bytes: 2,
+            victim: None,
+            runner_up: None,
+            considered: 0,
+            rule: String::new(),
+            decide_micros: None,
+            outcome: Outcome::Dying,
+        }
+    }
+
+    #[test]
+    fn the_latest_thousand_are_kept_and_all_are_counted() {
+        let mut records = Records::new();
+        for i in 0..KEPT as u32 + 5 {
+            assert_eq!(records.add(why(i % 2)), u64::from(i) + 1);
+        }
+        assert_eq!(records.kills(), 1005);
+        assert!(records.get(5).is_none() && records.get(0).is_none());
+        assert_eq!(records.get(6).unwrap().id, 6);
+        assert_eq!(records.get(1005).unwrap().id, 1005);
+        assert!(records.get(1006).is_none());
+        assert_eq!(records.latest(2, None).iter().map(|w| w.id).collect::<Vec<_>>(), [1005, 1004]);
+        let of_one = records.latest(2, Some(1));
+        assert_eq!(of_one.iter().map(|w| w.id).collect::<Vec<_>>(), [1004, 1002]);
+        assert_eq!(records.latest(u32::MAX, None).len(), KEPT);
+    }
+
+    #[test]
+    fn an_outcome_finds_its_record_unless_that_is_forgotten() {
+        let mut records = Records::new();
+        let id = records.add(why(1));
+        let reason = "x".to_owned();
+        records.finish(id, Outcome::Stuck { reason: reason.clone() });
+        assert_eq!(records.get(id).unwrap().outcome, Outcome::Stuck { reason });
+        records.finish(77, Outcome::Dying);
+        assert_eq!(records.latest(9, None).len(), 1);
+    }
+}

@@ -1,0 +1,67 @@
+//! What the control socket is asked, and who may ask it.
+
+use control::Peer;
+use control::oomd::{Reply, Request};
+use memory_ledger::{Asker, Limit, Source};
+
+use crate::killer::Killer;
+
+/// How long the answer to "run the killer" waits for the victims' memory, nanoseconds. The socket
+/// serves nobody else meanwhile; limits are enforced all the same.
+const RUN_PATIENCE_NS: u64 = 500_000_000;
+
+/// Answers a request, or the complaint about one that cannot be understood.
+pub fn answer(
+    killer: &mut Killer,
+    degraded: &[String],
+    peer: Peer,
+    request: Result<Request, String>,
+) -> Reply {
+    let done = match request {
+        Ok(request) => obey(killer, degraded, peer, request),
+        Err(complaint) => Err(format!("cannot understand the request: {complaint}")),
+    };
+    done.unwrap_or_else(|message| Reply::Error { message })
+}
+
+fn obey(
+    killer: &mut Killer,
+    degraded: &[String],
+    peer: Peer,
+    request: Request,
+) -> Result<Reply, String> {
+    let asker = if peer.is_root() { Asker::Root } else { Asker::User(peer.uid) };
+    let only = if peer.is_root() { None } else { Some(peer.uid) };
+    match request {
+        Request::Status => Ok(Reply::Status(killer.status(degraded))),
+        Request::SetLimit { uid, hard_bytes, soft_bytes } => {
+            let limit = Limit::new(hard_bytes, soft_bytes).map_err(|e| e.to_string())?;
+            killer
+                .set_limit(uid, limit, Source::Runtime, asker)
+                .map(|()| Reply::Done)
+                .map_err(|e| e.to_string())
+        }
+        Request::ClearLimit { uid } => {
+            killer.clear_limit(uid, asker).map(|()| Reply::Done).map_err(|e| e.to_string())
+        }
+        Request::ListLimits => Ok(Reply::Limits { limits: killer.limits(only) }),
+        Request::RunOomKiller { uid } => {
+            if let (Some(uid), Asker::User(own)) = (uid, asker)
+                && uid != own
+            {
+                return Err(format!(
+                    "uid {own} may not run the killer for uid {uid}; only root may"
+                ));
+            }
+            let uid = uid.or(only);
+            if let Some(uid) = uid.filter(|uid| killer.ledger().account(*uid).is_none()) {
+                return Err(format!("uid {uid} has no limit, so there is nothing it could break"));
+            }
+            let decisions = killer.run(uid);
+            killer.settle(&decisions, RUN_PATIENCE_NS);
+            let kept = |id: &u64| killer.records().get(*id).cloned();
+            Ok(Reply::Ran { kills: decisions.iter().filter_map(kept).collect() })
+        }
+        Request::Why { last } => Ok(Reply::Why { records: killer.records().latest(last, only) }),
+    }
+}

@@ -1,0 +1,30 @@
+//! The BPF notifier, or the fallback.
+
+use memory_watch::{Chosen, Notifier, NotifierError, ProcPoller};
+
+/// Which watch is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Wanted {
+    /// The BPF notifier where it works, else polling.
+    #[default]
+    Auto,
+    /// The BPF notifier or nothing.
+    Bpf,
+    /// Polling of `/proc`.
+    Proc,
+}
+
+/// The watch, and what is lost by it not being the best one.
+pub fn select(wanted: Wanted) -> Result<Chosen, NotifierError> {
+    match wanted {
+        Wanted::Auto => memory_watch::choose(),
+        Wanted::Bpf => Ok(Chosen { watch: Box::new(Notifier::load()?), degraded: None }),
+        Wanted::Proc => Ok(Chosen {
+            watch: Box::new(ProcPoller::new()?),
+            degraded: Some(
+                "told to watch by reading /proc on a timer, which acts later than the BPF notifier"
+                    .to_owned(),
+            ),
+        }),
+    }
+}

@@ -1,0 +1,125 @@
+//! What may be asked over the control socket, and by whom.
+
+mod support;
+
+use control::oomd::{Reply, Request};
+use support::daemon::Daemon;
+use support::hog::Hog;
+use support::{MIB, privileged};
+
+const ALICE: u32 = 62101;
+const BOB: u32 = 62102;
+
+#[test]
+#[ignore = "a helper of the others"]
+fn hog_that_other_tests_start() {
+    support::hog::obey();
+}
+
+fn set(uid: u32, mib: u64) -> Request {
+    Request::SetLimit { uid, hard_bytes: mib * MIB, soft_bytes: None }
+}
+
+/// The refusal's words.
+fn refused(reply: Reply) -> String {
+    match reply {
+        Reply::Error { message } => message,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+fn visible(reply: Reply) -> Vec<(u32, u64, String)> {
+    match reply {
+        Reply::Limits { limits } => {
+            limits.into_iter().map(|l| (l.uid, l.hard_bytes / MIB, l.source)).collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn users_see_and_lower_their_own_limit_and_nothing_else() {
+    if !privileged() {
+        return;
+    }
+    let config = format!("[[limit]]\nuser = {ALICE}\nhard = \"100M\"\n");
+    let daemon = Daemon::start(&config, &[]);
+    let list = Request::ListLimits;
+    let clear = |uid| Request::ClearLimit { uid };
+
+    assert_eq!(visible(daemon.ask_as(ALICE, &list)), [(ALICE, 100, "config".into())]);
+    assert_eq!(visible(daemon.ask_as(BOB, &list)), []);
+    assert!(refused(daemon.ask_as(ALICE, &set(ALICE, 101))).contains("the configuration"));
+    assert!(refused(daemon.ask_as(ALICE, &clear(ALICE))).contains("the configuration"));
+    assert_eq!(daemon.ask_as(ALICE, &set(ALICE, 50)), Reply::Done);
+    assert_eq!(visible(daemon.ask_as(ALICE, &list)), [(ALICE, 50, "runtime".into())]);
+    assert_eq!(daemon.ask_as(ALICE, &set(ALICE, 100)), Reply::Done, "back up to root's");
+    assert_eq!(daemon.ask_as(ALICE, &set(ALICE, 60)), Reply::Done);
+    assert_eq!(daemon.ask_as(ALICE, &clear(ALICE)), Reply::Done, "its own layer");
+    assert_eq!(visible(daemon.ask(&list)), [(ALICE, 100, "config".into())]);
+
+    assert_eq!(daemon.ask_as(BOB, &set(BOB, 70)), Reply::Done, "lower than no limit");
+    let both = [(ALICE, 100, "config".to_owned()), (BOB, 70, "runtime".to_owned())];
+    assert_eq!(visible(daemon.ask(&list)), both);
+    assert_eq!(visible(daemon.ask_as(BOB, &list)), both[1..]);
+    assert!(refused(daemon.ask_as(BOB, &set(ALICE, 10))).contains("only root may"));
+    assert!(refused(daemon.ask_as(BOB, &clear(ALICE))).contains("only root may"));
+    let run = |uid| Request::RunOomKiller { uid };
+    assert!(refused(daemon.ask_as(BOB, &run(Some(ALICE)))).contains("only root may"));
+    assert_eq!(daemon.ask_as(BOB, &run(None)), Reply::Ran { kills: vec![] });
+    assert_eq!(daemon.ask_as(BOB, &clear(BOB)), Reply::Done);
+    assert!(refused(daemon.ask_as(BOB, &clear(BOB))).contains("has no limit"));
+    assert!(refused(daemon.ask_as(BOB, &run(None))).contains("has no limit"));
+    assert!(matches!(daemon.ask_as(BOB, &Request::Status), Reply::Status(_)));
+}
+
+#[test]
+fn users_see_their_own_kills_only() {
+    if !privileged() {
+        return;
+    }
+    let (daemon, carol) = (Daemon::start("", &[]), 62103);
+    daemon.set_limit(carol, 32 * MIB);
+    let mut hog = Hog::start(carol);
+    hog.grow(64 << 10);
+    assert!(!hog.survived());
+    daemon.ended(carol);
+    let count = |reply| match reply {
+        Reply::Why { records } => records.len(),
+        other => panic!("{other:?}"),
+    };
+    let why = Request::Why { last: 10 };
+    assert_eq!(count(daemon.ask_as(carol, &why)), 1);
+    assert_eq!(count(daemon.ask_as(BOB, &why)), 0);
+    assert_eq!(count(daemon.ask(&why)), 1);
+    assert_eq!(count(daemon.ask(&Request::Why { last: 0 })), 0);
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused_with_the_reason_and_others_go_on() {
+    if !privileged() {
+        return;
+    }
+    let daemon = Daemon::start("", &[]);
+    let limit = |uid, hard_bytes, soft_bytes| Request::SetLimit { uid, hard_bytes, soft_bytes };
+    let cases = [
+        (limit(ALICE, 0, None), "clear it"),
+        (limit(ALICE, 512, None), "Is a unit missing?"),
+        (limit(ALICE, MIB, Some(0)), "soft limit of 0"),
+        (limit(ALICE, MIB, Some(2 * MIB)), "above the hard limit"),
+        (limit(0, MIB, None), "uid 0 cannot be limited"),
+        (limit(u32::MAX, MIB, None), "no user"),
+        (Request::ClearLimit { uid: ALICE }, "has no limit"),
+        (Request::RunOomKiller { uid: Some(ALICE) }, "has no limit"),
+    ];
+    for (request, part) in cases {
+        let message = refused(daemon.ask(&request));
+        assert!(message.contains(part), "{request:?}: {message}");
+    }
+    let mut client = control::Client::connect(&daemon.socket()).unwrap();
+    let garbage = serde_json::json!({ "request": "set-limit", "uid": -1 });
+    let message = refused(client.call(&garbage).unwrap());
+    assert!(message.contains("cannot understand the request"), "{message}");
+    assert!(matches!(client.call(&Request::Status).unwrap(), Reply::Status(_)));
+    assert_eq!(daemon.status().limited_users, 0);
+}

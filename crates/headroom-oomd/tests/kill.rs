@@ -1,0 +1,216 @@
+//! A real daemon kills real processes.
+
+mod support;
+
+use control::oomd::{Killer, Outcome, Reply, Request, Trigger};
+use rustix::process::{Pid, Signal, kill_process};
+use support::daemon::Daemon;
+use support::hog::Hog;
+use support::{MIB, eventually, privileged};
+
+#[test]
+#[ignore = "a helper of the others"]
+fn hog_that_other_tests_start() {
+    support::hog::obey();
+}
+
+/// So many processes of one user grow at the same time; their sum breaks the limit, and one less
+/// does not.
+fn exactly_one_of(count: u64, uid: u32, limit_mib: u64, each_kib: u64, arguments: &[&str]) {
+    if !privileged() {
+        return;
+    }
+    let daemon = Daemon::start("", arguments);
+    daemon.set_limit(uid, limit_mib * MIB);
+    let mut hogs: Vec<Hog> = (0..count).map(|_| Hog::start(uid)).collect();
+    let before = daemon.limit(uid).unwrap().used_bytes;
+    hogs.iter_mut().for_each(|hog| hog.grow(each_kib));
+    // Whoever has all it wants can still die for another one's page.
+    for hog in &mut hogs {
+        hog.survived();
+    }
+    let why = daemon.ended(uid);
+    // Memory can be back before its process is gone.
+    let dead: Vec<u32> = eventually("somebody dies", || {
+        let dead = hogs.iter_mut().filter_map(|hog| (!hog.is_alive()).then(|| hog.pid()));
+        Some(dead.collect()).filter(|dead: &Vec<u32>| !dead.is_empty())
+    });
+
+    assert_eq!(dead.len(), 1, "{:#?}", daemon.why(uid));
+    let victim = why.victim.as_ref().unwrap();
+    assert_eq!(victim.pid, dead[0]);
+    assert_eq!(why.uid, uid);
+    assert_eq!(why.hard_bytes, limit_mib * MIB);
+    assert!(why.used_bytes > why.hard_bytes, "{why:#?}");
+    assert!(why.killer.is_some() && !why.rule.is_empty() && why.at_micros > 0);
+    assert!(victim.comm.starts_with("hog"), "{why:#?}");
+    assert!(victim.rss_bytes > MIB && victim.rss_bytes <= why.used_bytes, "{why:#?}");
+    assert!(u64::from(why.considered) <= count && why.considered > 0);
+    assert_eq!(why.runner_up.is_some(), count > 1, "{why:#?}");
+    assert!(matches!(why.outcome, Outcome::Reclaimed { .. }), "{why:#?}");
+
+    // Its memory is back, and the others were left alone.
+    let survivors = before / count * (count - 1) + (count - 1) * each_kib * 1024;
+    eventually("the account is what the survivors have", || {
+        let used = daemon.limit(uid).unwrap();
+        (used.dying_bytes == 0 && used.used_bytes.abs_diff(survivors) < 4 * MIB).then_some(())
+    });
+    let alive = hogs.iter_mut().map(Hog::is_alive).filter(|alive| *alive).count();
+    assert_eq!(alive as u64, count - 1);
+    assert_eq!(daemon.why(uid).len(), 1);
+    assert_eq!(daemon.status().kills, 1);
+    let line = eventually("the kill is logged", || {
+        daemon.log().into_iter().find(|line| line.contains("killed"))
+    });
+    assert!(line.contains(&format!("pid={}", dead[0])), "{line}");
+}
+
+#[test]
+fn a_process_that_breaks_its_users_limit_alone_dies() {
+    exactly_one_of(1, 62001, 128, 200 << 10, &[]);
+}
+
+#[test]
+fn one_of_four_dies_and_three_live() {
+    exactly_one_of(4, 62002, 128, 36 << 10, &[]);
+}
+
+#[test]
+fn one_of_eight_dies_and_seven_live() {
+    exactly_one_of(8, 62003, 128, 16 << 10, &[]);
+}
+
+#[test]
+fn without_bpf_the_timer_finds_the_limit_broken() {
+    exactly_one_of(4, 62004, 128, 36 << 10, &["--notifier", "proc"]);
+}
+
+#[test]
+fn a_stopped_process_can_be_the_victim() {
+    if !privileged() {
+        return;
+    }
+    let (uid, daemon) = (62005, Daemon::start("", &[]));
+    daemon.set_limit(uid, 128 * MIB);
+    let (mut large, mut small) = (Hog::start(uid), Hog::start(uid));
+    large.grow(80 << 10);
+    assert!(large.survived());
+    kill_process(Pid::from_raw(large.pid() as i32).unwrap(), Signal::STOP).unwrap();
+    small.grow(60 << 10);
+    assert!(small.survived(), "the smaller one died: {:#?}", daemon.why(uid));
+    large.died();
+    let why = daemon.ended(uid);
+    assert_eq!(why.victim.unwrap().pid, large.pid());
+    assert!(matches!(why.outcome, Outcome::Reclaimed { bytes_back, .. } if bytes_back > 40 * MIB));
+}
+
+#[test]
+fn a_family_that_shares_its_memory_loses_no_more_members_than_needed() {
+    if !privileged() {
+        return;
+    }
+    let (uid, daemon) = (62006, Daemon::start("", &[]));
+    daemon.set_limit(uid, 128 * MIB);
+    let mut parent = Hog::start(uid);
+    parent.grow(30 << 10);
+    assert!(parent.survived());
+    // Each child is charged its parent's 30 MiB and something: the fourth breaks the limit.
+    parent.fork(4);
+    daemon.ended(uid);
+    eventually("the account is within the limit", || {
+        let used = daemon.limit(uid).unwrap();
+        (used.dying_bytes == 0 && used.used_bytes <= 128 * MIB).then_some(())
+    });
+    let kills = daemon.why(uid);
+    let parent_died = kills.iter().any(|why| why.victim.as_ref().unwrap().pid == parent.pid());
+    // When the parent is the largest its children end with it.
+    assert!(kills.len() == 1 || parent_died, "{kills:#?}");
+}
+
+#[test]
+fn one_users_limit_is_no_other_users_business() {
+    if !privileged() {
+        return;
+    }
+    let (daemon, guilty, innocent) = (Daemon::start("", &[]), 62007, 62008);
+    daemon.set_limit(guilty, 64 * MIB);
+    daemon.set_limit(innocent, 64 * MIB);
+    let (mut other, mut hog) = (Hog::start(innocent), Hog::start(guilty));
+    other.grow(50 << 10);
+    assert!(other.survived());
+    hog.grow(100 << 10);
+    assert!(!hog.survived());
+    assert!(other.is_alive());
+    assert_eq!(daemon.ended(guilty).victim.unwrap().pid, hog.pid());
+    assert!(daemon.why(innocent).is_empty());
+}
+
+#[test]
+fn a_limit_that_is_broken_when_it_is_set_takes_effect_at_once() {
+    if !privileged() {
+        return;
+    }
+    let (uid, daemon) = (62009, Daemon::start("", &[]));
+    let (mut large, mut small) = (Hog::start(uid), Hog::start(uid));
+    for (hog, kib) in [(&mut large, 80 << 10), (&mut small, 20 << 10)] {
+        hog.grow(kib);
+        assert!(hog.survived());
+    }
+    daemon.set_limit(uid, 64 * MIB);
+    large.died();
+    let why = daemon.ended(uid);
+    assert_eq!((why.victim.unwrap().pid, why.killer), (large.pid(), Some(Killer::Daemon)));
+    assert_eq!(why.trigger, Trigger::Request);
+    assert!(small.is_alive());
+}
+
+#[test]
+fn a_limit_that_one_death_cannot_satisfy_takes_the_next_largest_too_one_after_the_other() {
+    if !privileged() {
+        return;
+    }
+    let (uid, daemon) = (62010, Daemon::start("", &[]));
+    let mut hogs: Vec<Hog> = (0..3).map(|_| Hog::start(uid)).collect();
+    for (hog, mib) in hogs.iter_mut().zip([60, 50, 20]) {
+        hog.grow(mib << 10);
+        assert!(hog.survived());
+    }
+    daemon.set_limit(uid, 40 * MIB);
+    hogs[0].died();
+    hogs[1].died();
+    let kills = eventually("two kills have ended", || {
+        let kills = daemon.why(uid);
+        let ended = kills.iter().filter(|why| why.outcome != Outcome::Dying).count();
+        (ended == 2).then_some(kills)
+    });
+    let pids: Vec<u32> = kills.iter().map(|why| why.victim.as_ref().unwrap().pid).collect();
+    assert_eq!(pids, [hogs[0].pid(), hogs[1].pid()]);
+    let Outcome::Reclaimed { micros, .. } = kills[0].outcome else { panic!("{kills:#?}") };
+    assert!(kills[1].at_micros >= kills[0].at_micros + micros, "both at a time: {kills:#?}");
+    assert!(hogs[2].is_alive());
+}
+
+#[test]
+fn the_killer_runs_on_request() {
+    if !privileged() {
+        return;
+    }
+    // Without the notifier, so that there is something left to be found.
+    let (uid, daemon) = (62011, Daemon::start("", &["--notifier", "proc"]));
+    daemon.set_limit(uid, 64 * MIB);
+    let run = Request::RunOomKiller { uid: None };
+    assert_eq!(daemon.ask(&run), Reply::Ran { kills: vec![] });
+    let mut hog = Hog::start(uid);
+    hog.grow(100 << 10);
+    hog.survived();
+    let Reply::Ran { kills } = daemon.ask(&run) else { panic!("no answer") };
+    match kills.as_slice() {
+        // The timer was quicker.
+        [] => assert_eq!(daemon.why(uid).len(), 1),
+        [why] => assert!(matches!(why.outcome, Outcome::Reclaimed { .. }), "{why:#?}"),
+        more => panic!("{more:#?}"),
+    }
+    hog.died();
+    assert_eq!(daemon.ended(uid).victim.unwrap().pid, hog.pid());
+    assert_eq!(daemon.why(uid).len(), 1);
+}

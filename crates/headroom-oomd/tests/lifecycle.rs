@@ -1,0 +1,146 @@
+//! Coming up, going down, and refusing to.
+
+mod support;
+
+use control::oomd::{Reply, Request};
+use rustix::process::Signal;
+use support::daemon::{self, Daemon};
+use support::{MIB, eventually, privileged};
+
+const UID: u32 = 62201;
+
+/// Tracing links that the process holds.
+fn links(pid: u32) -> usize {
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
+    let infos = fds.filter_map(|fd| std::fs::read_to_string(fd.unwrap().path()).ok());
+    infos.filter(|info| info.contains("link_type:")).count()
+}
+
+#[test]
+fn the_notifier_is_attached_with_the_first_limit_and_detached_with_the_last() {
+    if !privileged() {
+        return;
+    }
+    let daemon = Daemon::start("", &["--notifier", "bpf"]);
+    let attached = || (daemon.status().attached, links(daemon.pid()));
+    assert_eq!(attached(), (false, 0));
+    daemon.set_limit(UID, 64 * MIB);
+    daemon.set_limit(UID + 1, 64 * MIB);
+    assert_eq!(attached(), (true, 1));
+    assert_eq!(daemon.ask(&Request::ClearLimit { uid: UID }), Reply::Done);
+    assert_eq!(attached(), (true, 1));
+    assert_eq!(daemon.ask(&Request::ClearLimit { uid: UID + 1 }), Reply::Done);
+    assert_eq!(attached(), (false, 0));
+}
+
+#[test]
+fn sigterm_and_sigint_end_it_and_nothing_is_left_behind() {
+    if !privileged() {
+        return;
+    }
+    for signal in [Signal::TERM, Signal::INT] {
+        let daemon = Daemon::start("", &[]);
+        daemon.set_limit(UID, 64 * MIB);
+        let (status, dir, log) = daemon.end(signal);
+        assert!(status.success(), "{status} {log:?}");
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().flatten().collect();
+        assert_eq!(left.len(), 1, "only the configuration: {left:?}");
+        assert!(log.iter().any(|line| line.contains("told to end")), "{log:?}");
+    }
+}
+
+#[test]
+fn what_is_missing_is_said_once_and_in_the_status() {
+    if !privileged() {
+        return;
+    }
+    let daemon = Daemon::start("", &["--notifier", "proc"]);
+    let status = daemon.status();
+    assert_eq!(status.notifier, "proc");
+    assert!(status.degraded.iter().any(|what| what.contains("/proc")), "{:?}", status.degraded);
+    for what in &status.degraded {
+        let said = || daemon.log().iter().filter(|line| line.contains(what)).count();
+        assert_eq!(eventually("it is logged", || Some(said()).filter(|said| *said > 0)), 1);
+    }
+}
+
+#[test]
+fn limits_of_the_configuration_are_in_force_when_it_answers() {
+    if !privileged() {
+        return;
+    }
+    let config = format!(
+        "[[limit]]\nuser = \"daemon\"\nhard = \"3G\"\n\n[[limit]]\nuser = {UID}\nhard = \"1.5G\"\nsoft = \"50%\"\n"
+    );
+    let daemon = Daemon::start(&config, &[]);
+    let limit = daemon.limit(UID).unwrap();
+    assert_eq!((limit.hard_bytes, limit.soft_bytes), (1536 * MIB, 768 * MIB));
+    assert_eq!(limit.source, "config");
+    assert_eq!(daemon.status().limited_users, 2);
+}
+
+#[test]
+fn a_bad_configuration_ends_it_with_the_file_the_line_and_the_reason() {
+    let cases = [
+        (
+            "[[limit]]\nuser = 62201\nhrad = \"1G\"\n",
+            ":3: unknown key \"hrad\"; did you mean \"hard\"?",
+        ),
+        (
+            "[[limit]]\nuser = \"no-such-user\"\nhard = \"1G\"\n",
+            ":2: there is no user \"no-such-user\"",
+        ),
+        ("[[limit]]\nuser = 0\nhard = \"1G\"\n", ":2: uid 0 cannot be limited"),
+        ("[[limit]]\nuser = 62201\nhard = \"1Q\"\n", ":3: \"1Q\" is no amount of memory"),
+        ("[[limit]]\nuser = 62201\nhard = \"1G\"\nsoft = \"2G\"\n", ":4: the soft limit"),
+        ("[[limit]\n", ":1: "),
+    ];
+    for (config, part) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let output = daemon::command(dir.path(), config).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{config:?}: {stderr}");
+        let expected = format!("{}{part}", dir.path().join("oomd.toml").display());
+        assert!(stderr.contains(&expected), "{config:?}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "one line says it: {stderr}");
+    }
+}
+
+#[test]
+fn a_configuration_that_is_asked_for_must_exist() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = daemon::command(dir.path(), "");
+    std::fs::remove_file(dir.path().join("oomd.toml")).unwrap();
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("oomd.toml: cannot read the configuration"), "{stderr}");
+}
+
+#[test]
+fn unknown_arguments_are_a_usage_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = daemon::command(dir.path(), "").arg("--faster").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn a_second_daemon_on_the_same_socket_is_refused_and_the_first_goes_on() {
+    if !privileged() {
+        return;
+    }
+    let first = Daemon::start("", &[]);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("oomd.toml"), "").unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_headroom-oomd"))
+        .arg("--socket")
+        .arg(first.socket())
+        .arg("--config")
+        .arg(dir.path().join("oomd.toml"))
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("already listening"), "{stderr}");
+    assert_eq!(first.status().limited_users, 0);
+}

@@ -1,0 +1,143 @@
+//! The shipped binary, with a socket and a configuration of its own.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+
+use control::Client;
+use control::oomd::{Reply, Request, Status, UserLimit, Why};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::eventually;
+
+/// A running daemon, ended on drop.
+pub struct Daemon {
+    child: Child,
+    dir: tempfile::TempDir,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+/// The binary with a configuration file and a socket in `dir`.
+pub fn command(dir: &Path, config: &str) -> Command {
+    let path = dir.join("oomd.toml");
+    std::fs::write(&path, config).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headroom-oomd"));
+    command.arg("--config").arg(path).arg("--socket").arg(dir.join("oomd.sock"));
+    command
+}
+
+impl Daemon {
+    /// Starts it with this configuration and further arguments, and waits until it answers.
+    pub fn start(config: &str, arguments: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        // Other users have to reach the socket.
+        let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(dir.path(), all).unwrap();
+        let mut child =
+            command(dir.path(), config).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (stderr, lines) = (child.stderr.take().unwrap(), log.clone());
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                lines.lock().unwrap().push(line);
+            }
+        });
+        let mut daemon = Self { child, dir, log };
+        eventually("the daemon answers", || {
+            let ended = daemon.child.try_wait().unwrap();
+            assert!(ended.is_none(), "the daemon ended: {ended:?} {:?}", daemon.log());
+            let mut client = Client::connect(&daemon.socket()).ok()?;
+            client.call::<Reply>(&Request::Status).ok()
+        });
+        daemon
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("oomd.sock")
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// One request, as root.
+    pub fn ask(&self, request: &Request) -> Reply {
+        Client::connect(&self.socket()).unwrap().call(request).unwrap()
+    }
+
+    /// One request with another user's credentials: a thread has its own, as far as the kernel is
+    /// concerned.
+    pub fn ask_as(&self, uid: u32, request: &Request) -> Reply {
+        let (socket, request) = (self.socket(), request.clone());
+        let ask = move || {
+            let keep = u32::MAX;
+            // SAFETY: setresuid takes integers. Only this thread changes, and it ends with the call.
+            let done = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, keep) };
+            assert_eq!(done, 0, "cannot become uid {uid}");
+            Client::connect(&socket).unwrap().call(&request).unwrap()
+        };
+        std::thread::spawn(ask).join().unwrap()
+    }
+
+    pub fn set_limit(&self, uid: u32, hard_bytes: u64) {
+        let request = Request::SetLimit { uid, hard_bytes, soft_bytes: None };
+        assert_eq!(self.ask(&request), Reply::Done);
+    }
+
+    pub fn status(&self) -> Status {
+        match self.ask(&Request::Status) {
+            Reply::Status(status) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn limit(&self, uid: u32) -> Option<UserLimit> {
+        match self.ask(&Request::ListLimits) {
+            Reply::Limits { limits } => limits.into_iter().find(|limit| limit.uid == uid),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Decisions about a user, oldest first.
+    pub fn why(&self, uid: u32) -> Vec<Why> {
+        match self.ask(&Request::Why { last: 1000 }) {
+            Reply::Why { records } => {
+                records.into_iter().rev().filter(|why| why.uid == uid).collect()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The first decision about a user, once its victim's memory is back or given up.
+    pub fn ended(&self, uid: u32) -> Why {
+        eventually("a kill has come to its end", || {
+            let first = self.why(uid).into_iter().next()?;
+            (first.outcome != control::oomd::Outcome::Dying).then_some(first)
+        })
+    }
+
+    /// Tells it to end, and how it did.
+    pub fn end(mut self, signal: Signal) -> (ExitStatus, tempfile::TempDir, Vec<String>) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let status = eventually("the daemon ends", || self.child.try_wait().unwrap());
+        let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().unwrap());
+        let log = self.log();
+        (status, dir, log)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- the daemon's log\n{}\n---", self.log().join("\n"));
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! A daemon of our own, and processes that take memory.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+pub mod daemon;
+pub mod hog;
+
+use std::time::{Duration, Instant};
+
+/// How long anything may take.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// One MiB.
+pub const MIB: u64 = 1 << 20;
+
+/// Asks again until there is an answer; panics with `what` when there is none in time.
+pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(start.elapsed() < PATIENCE, "in {PATIENCE:?} it did not happen that {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// These tests need root; where they do not have it they say so and do nothing.
+pub fn privileged() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("skipped: needs root");
+    }
+    root
+}
