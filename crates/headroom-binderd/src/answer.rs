@@ -87,7 +87,7 @@ fn handle(handle: HandleSnapshot) -> Handle {
         strong: handle.strong,
         weak: handle.weak,
         owner: handle.owner_pid,
-        death: handle.death,
+        death: handle.death.is_some(),
     }
 }
 

@@ -1,0 +1,266 @@
+//! A daemon of its own for each test, and clients in processes of their own.
+//!
+//! A test binary plays its clients itself: it starts itself again with [`ROLE`] set, which makes the test
+//! `a_client_process` do that role instead of nothing.
+#![allow(dead_code, missing_docs)]
+
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use binder_client::Client;
+use control::binderd::{Device, Process, Reply, Request, Status};
+use tempfile::TempDir;
+
+pub const ROLE: &str = "HEADROOM_TEST_ROLE";
+pub const DEVICE: &str = "HEADROOM_TEST_DEVICE";
+/// Nothing here takes a second; what takes this long hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Why nothing can be mounted here, said once a test.
+pub fn cannot_mount() -> bool {
+    let reason = if !rustix::process::geteuid().is_root() {
+        "not root"
+    } else if !Path::new("/dev/fuse").exists() {
+        "no /dev/fuse"
+    } else {
+        return false;
+    };
+    eprintln!("skipped: {reason}");
+    true
+}
+
+/// Tries until `ready` has something.
+pub fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A running daemon; ends, and has cleaned up, when it is dropped.
+pub struct Daemon {
+    pub dir: TempDir,
+    child: Child,
+}
+
+impl Daemon {
+    /// Three devices, the best mapping.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    pub fn start_with(args: &[&str]) -> Self {
+        Self::start_in(TempDir::new().unwrap(), args)
+    }
+
+    pub fn start_in(dir: TempDir, args: &[&str]) -> Self {
+        use std::os::unix::fs::PermissionsExt;
+        // Clients of other users must get through.
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let child = Self::command(dir.path(), args).spawn().unwrap();
+        let mut daemon = Self { dir, child };
+        wait_for("the daemon", || {
+            if let Some(status) = daemon.child.try_wait().unwrap() {
+                panic!("the daemon ended: {status}");
+            }
+            control::Client::connect(&daemon.socket()).ok()
+        });
+        daemon.status();
+        daemon
+    }
+
+    pub fn command(dir: &Path, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headroom-binderd"));
+        command.arg("--mount").arg(dir.join("mount")).arg("--socket").arg(dir.join("socket"));
+        command.args(args);
+        command
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    pub fn mount(&self) -> PathBuf {
+        self.dir.path().join("mount")
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("socket")
+    }
+
+    pub fn binder(&self) -> PathBuf {
+        self.mount().join("binder")
+    }
+
+    pub fn ask(&self, request: &Request) -> Reply {
+        control::Client::connect(&self.socket()).unwrap().call(request).unwrap()
+    }
+
+    pub fn status(&self) -> Status {
+        match self.ask(&Request::Status) {
+            Reply::Status(status) => status,
+            other => panic!("not a status: {other:?}"),
+        }
+    }
+
+    pub fn ls(&self) -> Vec<Device> {
+        match self.ask(&Request::Ls) {
+            Reply::Ls { devices } => devices,
+            other => panic!("not a list: {other:?}"),
+        }
+    }
+
+    /// Opens of all devices by `pid`.
+    pub fn opens_of(&self, pid: u32) -> Vec<Process> {
+        let opens = self.ls().into_iter().flat_map(|device| device.processes);
+        opens.filter(|process| process.pid == pid).collect()
+    }
+
+    /// Waits until a thread is blocked in a read of its device.
+    pub fn wait_until_blocked(&self, tid: u32) {
+        wait_for("a thread to block in a read", || {
+            let opens = self.ls().into_iter().flat_map(|device| device.processes);
+            let mut threads = opens.flat_map(|process| process.threads);
+            threads.any(|thread| thread.tid == tid && thread.waiting).then_some(())
+        });
+    }
+
+    /// Waits until `pid` has nothing open any more.
+    pub fn wait_until_gone(&self, pid: u32) {
+        wait_for("the opens of a dead process to go", || {
+            self.opens_of(pid).is_empty().then_some(())
+        });
+    }
+
+    pub fn signal(&self, signal: i32) {
+        kill(self.pid(), signal);
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        wait_for("the daemon to end", || self.child.try_wait().unwrap())
+    }
+
+    /// Ends the daemon as an operator does; what it left must be nothing.
+    pub fn stop(&mut self) -> ExitStatus {
+        self.signal(libc::SIGTERM);
+        self.wait()
+    }
+
+    /// A client in a process of its own.
+    pub fn client(&self, role: &str) -> ClientProcess {
+        ClientProcess::start(role, &self.binder())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if self.child.try_wait().unwrap().is_some() {
+            return;
+        }
+        self.signal(libc::SIGTERM);
+        let deadline = Instant::now() + PATIENCE;
+        while self.child.try_wait().unwrap().is_none() {
+            if Instant::now() > deadline {
+                self.signal(libc::SIGKILL);
+                let _ = rustix::mount::unmount(self.mount(), rustix::mount::UnmountFlags::DETACH);
+                let _ = self.child.wait();
+                panic!("the daemon did not end");
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+pub fn kill(pid: i32, signal: i32) {
+    // SAFETY: plain numbers.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "pid {pid}");
+}
+
+pub fn gettid() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
+pub fn is_mounted(path: &Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    mounts.lines().any(|line| line.split(' ').nth(4) == path.to_str())
+}
+
+/// A client in a process of its own; killed when it is dropped.
+pub struct ClientProcess {
+    child: Child,
+    stdin: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl ClientProcess {
+    pub fn start(role: &str, device: &Path) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_client_process", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env(DEVICE, device)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let stdin = child.stdin.take().unwrap();
+        Self { child, stdin, lines }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The rest of the next line that the role has [`tell`]-ed.
+    pub fn hear(&mut self) -> String {
+        loop {
+            let line = self.lines.next().expect("the client ended without a word").unwrap();
+            // The test harness may have written on the same line before.
+            if let Some((_, told)) = line.split_once("role: ") {
+                return told.to_owned();
+            }
+        }
+    }
+
+    /// A line for the role to read.
+    pub fn say(&mut self, line: &str) {
+        writeln!(self.stdin, "{line}").unwrap();
+    }
+
+    pub fn kill(&self) {
+        kill(self.pid() as i32, libc::SIGKILL);
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        wait_for("a client to end", || self.child.try_wait().unwrap())
+    }
+}
+
+impl Drop for ClientProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// From a role to its test.
+pub fn tell(text: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "role: {text}").unwrap();
+    out.flush().unwrap();
+}
+
+/// What this process is to play, and on which device.
+pub fn role() -> Option<(String, PathBuf)> {
+    Some((std::env::var(ROLE).ok()?, std::env::var_os(DEVICE)?.into()))
+}
+
+pub fn open(device: impl AsRef<Path>) -> Client {
+    Client::open(device, &binder_client::Options::default()).unwrap()
+}

@@ -1,0 +1,147 @@
+//! From start to end of the daemon: nothing is left behind, whatever happens.
+#![allow(missing_docs)]
+
+mod common;
+
+use binder_client::{Errno, Session};
+use common::{Daemon, cannot_mount, gettid, is_mounted, open, wait_for};
+use control::binderd::{Reply, Request};
+use tempfile::TempDir;
+
+#[test]
+fn a_client_process() {}
+
+#[test]
+fn sigterm_and_sigint_end_it_with_nothing_left() {
+    if cannot_mount() {
+        return;
+    }
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let mut daemon = Daemon::start();
+        assert!(is_mounted(&daemon.mount()));
+        daemon.signal(signal);
+        assert_eq!(daemon.wait().code(), Some(0));
+        assert!(!is_mounted(&daemon.mount()));
+        assert_eq!(std::fs::read_dir(daemon.dir.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn clients_that_hold_the_device_cannot_hold_the_daemon() {
+    if cannot_mount() {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    let client = open(daemon.binder());
+    let (tid_out, tid_in) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let blocked = scope.spawn(|| {
+            let mut session = Session::new(&client);
+            session.enter_looper().unwrap();
+            tid_out.send(gettid()).unwrap();
+            loop {
+                if let Err(error) = session.receive() {
+                    return error.errno();
+                }
+            }
+        });
+        daemon.wait_until_blocked(tid_in.recv().unwrap());
+        assert_eq!(daemon.stop().code(), Some(0));
+        assert_eq!(blocked.join().unwrap(), Some(Errno::CONNABORTED));
+    });
+    assert_eq!(client.version().unwrap_err().errno(), Some(Errno::NOTCONN));
+    assert!(!is_mounted(&daemon.mount()));
+    assert!(!daemon.mount().exists());
+}
+
+#[test]
+fn the_mount_of_a_dead_daemon_is_replaced() {
+    if cannot_mount() {
+        return;
+    }
+    let mut first = Daemon::start();
+    first.signal(libc::SIGKILL);
+    first.wait();
+    assert!(is_mounted(&first.mount()), "it had no chance");
+    let errno = std::fs::metadata(first.mount()).unwrap_err().raw_os_error();
+    assert_eq!(errno, Some(libc::ENOTCONN));
+    let dir = std::mem::replace(&mut first.dir, TempDir::new().unwrap());
+    let mut second = Daemon::start_in(dir, &[]);
+    assert_eq!(open(second.binder()).version(), Ok(8));
+    second.stop();
+    assert!(!is_mounted(&second.mount()));
+}
+
+#[test]
+fn a_mount_that_is_served_is_left_alone() {
+    if cannot_mount() {
+        return;
+    }
+    let first = Daemon::start();
+    let other = TempDir::new().unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_headroom-binderd"));
+    command.arg("--mount").arg(first.mount()).arg("--socket").arg(other.path().join("socket"));
+    let second = command.output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    let complaint = String::from_utf8_lossy(&second.stderr);
+    assert!(complaint.contains("is mounted there already"), "{complaint}");
+    assert_eq!(open(first.binder()).version(), Ok(8));
+}
+
+#[test]
+fn being_unmounted_by_somebody_else_is_an_error() {
+    if cannot_mount() {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    rustix::mount::unmount(daemon.mount(), rustix::mount::UnmountFlags::empty()).unwrap();
+    assert_eq!(daemon.wait().code(), Some(1));
+    assert!(!daemon.socket().exists());
+}
+
+#[test]
+fn wrong_arguments_are_named() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    let complaint = |args: &[&str], code| {
+        let output = Daemon::command(dir.path(), args).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{args:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(complaint(&["--mapping", "magic"], 2).contains("magic"));
+    assert!(complaint(&["--no-such-flag"], 2).contains("--no-such-flag"));
+    assert!(complaint(&["--devices", "a/b"], 1).contains("a/b"));
+    assert!(complaint(&["--devices", "twice,twice"], 1).contains("taken"));
+    assert!(!is_mounted(&dir.path().join("mount")));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn the_control_socket_tells_what_is_open() {
+    if cannot_mount() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let status = daemon.status();
+    assert_eq!(status.pid, daemon.pid() as u32);
+    assert_eq!(status.mount, daemon.mount().to_str().unwrap());
+    assert_eq!((status.devices, status.processes, status.transactions), (3, 0, 0));
+    let client = open(daemon.binder());
+    client.become_context_manager().unwrap();
+    assert_eq!(daemon.status().processes, 1);
+    let devices = daemon.ls();
+    let names: Vec<_> = devices.iter().map(|device| device.name.as_str()).collect();
+    assert_eq!(names, ["binder", "hwbinder", "vndbinder"]);
+    let own = std::process::id();
+    assert_eq!(devices[0].manager, Some(own));
+    assert_eq!((devices[0].processes[0].pid, devices[0].processes[0].euid), (own, 0));
+    drop(client);
+    wait_for("the open to go", || (daemon.status().processes == 0).then_some(()));
+    let mut socket = control::Client::connect(&daemon.socket()).unwrap();
+    let reply: Reply = socket.call(&serde_json::json!({"request": "nonsense"})).unwrap();
+    assert!(matches!(reply, Reply::Error { .. }), "{reply:?}");
+    let reply: Reply = socket.call(&Request::Status).unwrap();
+    assert!(matches!(reply, Reply::Status(_)), "the connection goes on");
+}
