@@ -3,6 +3,7 @@
 use std::fmt;
 
 use binder_uapi::{BinderHandleCookie, Return};
+use slotmap::KeyData;
 
 use crate::Errno;
 use crate::driver::Driver;
@@ -127,7 +128,8 @@ impl Driver {
     /// `BC_DEAD_BINDER_DONE`. A cookie that was not sent is ignored.
     pub(crate) fn dead_binder_done(&mut self, process: ProcessId, thread: ThreadId, cookie: u64) {
         let delivered = &mut self.processes[process].delivered_deaths;
-        let first = (cookie, DeathId::default());
+        // Keys count from 1, so this is below all of them.
+        let first = (cookie, DeathId::from(KeyData::from_ffi(0)));
         let Some(&(found, death)) = delivered.range(first..).next() else { return };
         if found != cookie {
             return;

@@ -16,7 +16,7 @@ pub const MAX_DEATHS_A_PROCESS: usize = MAX_OBJECTS_A_PROCESS;
 
 /// Items in a thread's own queue, above which its transactions fail: a thread that writes but never
 /// reads. A transaction to a well-behaved thread finds a handful.
-pub const MAX_THREAD_WORK: usize = 1 << 18;
+pub const MAX_THREAD_WORK: usize = 1 << 16;
 
 /// Command bytes that one ioctl runs before it returns with a partial `write_consumed`. libbinder's
 /// batches are a few KiB; 4 MiB of the cheapest command keep the driver busy for tens of ms.

@@ -1,0 +1,449 @@
+//! A world for the driver: clients whose memory is byte vectors, and short ways to act for them.
+#![allow(dead_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use binder_driver::*;
+use binder_uapi::*;
+use zerocopy::IntoBytes;
+
+/// Bytes of an ordinary client's mapping.
+pub const MAPPING: u64 = 64 << 10;
+/// Bytes of room in an ordinary read, as libbinder has.
+pub const READ_SIZE: u64 = 256;
+const MAPPING_ADDRESS: u64 = 0x7000_0000_0000;
+const READ_ADDRESS: u64 = 0x5000_0000_0000;
+const WRITE_ADDRESS: u64 = 0x1000_0000;
+
+/// Clients' memory and mappings.
+#[derive(Default)]
+pub struct FakeHost {
+    memory: BTreeMap<(ProcessId, u64), Vec<u8>>,
+    mappings: BTreeMap<ProcessId, Vec<u8>>,
+    next_address: u64,
+    /// Opens whose memory is gone.
+    pub faulting: BTreeSet<ProcessId>,
+    /// Mappings that cannot be written.
+    pub unwritable: BTreeSet<ProcessId>,
+    /// Processes that see no pids but their own.
+    pub blind: BTreeSet<ProcessId>,
+    /// Requests to the host, by name.
+    pub counts: BTreeMap<&'static str, usize>,
+}
+
+impl FakeHost {
+    fn find(&mut self, process: ProcessId, address: u64, len: usize) -> Result<&mut [u8], Fault> {
+        if self.faulting.contains(&process) {
+            return Err(Fault);
+        }
+        let regions = self.memory.range_mut((process, 0)..=(process, address));
+        let (&(owner, base), bytes) = regions.into_iter().next_back().ok_or(Fault)?;
+        let start = (address - base) as usize;
+        let end = start.checked_add(len).ok_or(Fault)?;
+        if owner != process { Err(Fault) } else { bytes.get_mut(start..end).ok_or(Fault) }
+    }
+
+    fn count(&mut self, name: &'static str) {
+        *self.counts.entry(name).or_default() += 1;
+    }
+}
+
+impl ClientMemory for FakeHost {
+    fn read(&mut self, from: Caller, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        self.count("read");
+        into.copy_from_slice(self.find(from.process, address, into.len())?);
+        Ok(())
+    }
+
+    fn read_vectored(&mut self, from: Caller, parts: &mut [ReadPart<'_>]) -> Result<(), Fault> {
+        self.count("read_vectored");
+        parts.iter_mut().try_for_each(|part| {
+            let len = part.into.len();
+            part.into.copy_from_slice(self.find(from.process, part.address, len)?);
+            Ok(())
+        })
+    }
+
+    fn write(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        self.count("write");
+        self.find(to.process, address, bytes.len())?.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+impl Mappings for FakeHost {
+    fn mapping(&mut self, process: ProcessId) -> Option<Mapping> {
+        self.count("mapping");
+        let len = self.mappings.get(&process)?.len() as u64;
+        Some(Mapping { address: MAPPING_ADDRESS, len })
+    }
+
+    fn store(&mut self, process: ProcessId, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        self.count("store");
+        if self.unwritable.contains(&process) {
+            return Err(StoreError);
+        }
+        let mapping = self.mappings.get_mut(&process).ok_or(StoreError)?;
+        mapping[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn zero(&mut self, process: ProcessId, offset: u64, len: u64) -> Result<(), StoreError> {
+        self.count("zero");
+        let mapping = self.mappings.get_mut(&process).ok_or(StoreError)?;
+        mapping[offset as usize..(offset + len) as usize].fill(0);
+        Ok(())
+    }
+
+    fn punch(&mut self, process: ProcessId, offset: u64, len: u64) -> Result<(), StoreError> {
+        self.zero(process, offset, len)
+    }
+}
+
+impl Identity for FakeHost {
+    fn pid_seen_by(&mut self, receiver: ProcessId, _sender: ProcessId) -> i32 {
+        if self.blind.contains(&receiver) { 0 } else { 4242 }
+    }
+}
+
+/// What a client saw of an ioctl.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub returns: Vec<Return>,
+    pub bwr: BinderWriteRead,
+    pub result: Result<(), Errno>,
+    pub parked: bool,
+}
+
+impl Seen {
+    /// The returns without the `BR_NOOP` (or what replaced it) in front.
+    pub fn news(&self) -> &[Return] {
+        assert_eq!(self.result, Ok(()), "{self:?}");
+        assert!(!self.parked, "still parked");
+        assert!(matches!(self.returns[0], Return::Noop | Return::SpawnLooper), "{self:?}");
+        &self.returns[1..]
+    }
+
+    /// The only transaction or reply in it.
+    pub fn parcel(&self) -> BinderTransactionData {
+        let found: Vec<_> = self.returns.iter().filter_map(parcel_of).collect();
+        assert_eq!(found.len(), 1, "{self:?}");
+        found[0]
+    }
+}
+
+pub fn parcel_of(value: &Return) -> Option<BinderTransactionData> {
+    match value {
+        Return::Transaction(data) | Return::Reply(data) => Some(*data),
+        _ => None,
+    }
+}
+
+/// What is to be sent.
+#[derive(Clone, Debug, Default)]
+pub struct Parcel {
+    pub data: Vec<u8>,
+    pub offsets: Vec<u64>,
+    pub buffers_size: Option<u64>,
+}
+
+impl Parcel {
+    pub fn bytes(bytes: &[u8]) -> Self {
+        Self { data: bytes.to_vec(), ..Self::default() }
+    }
+
+    pub fn object(mut self, object: &(impl IntoBytes + zerocopy::Immutable)) -> Self {
+        self.data.resize(self.data.len().next_multiple_of(8), 0);
+        self.offsets.push(self.data.len() as u64);
+        self.data.extend_from_slice(object.as_bytes());
+        self
+    }
+
+    pub fn flat(self, ty: u32, binder: u64, cookie: u64) -> Self {
+        self.object(&FlatBinderObject { ty, flags: 0, binder, cookie })
+    }
+
+    pub fn binder(self, ptr: u64) -> Self {
+        self.flat(BINDER_TYPE_BINDER, ptr, cookie_of(ptr))
+    }
+
+    pub fn handle(self, handle: u32) -> Self {
+        self.flat(BINDER_TYPE_HANDLE, handle.into(), 0)
+    }
+}
+
+/// The cookie that well-behaved clients give their object `ptr`.
+pub fn cookie_of(ptr: u64) -> u64 {
+    ptr ^ 0xc00c_1e00
+}
+
+pub fn name_of(ptr: u64) -> BinderPtrCookie {
+    BinderPtrCookie { ptr, cookie: cookie_of(ptr) }
+}
+
+/// The driver and its clients.
+#[derive(Default)]
+pub struct World {
+    pub driver: Driver,
+    pub host: FakeHost,
+    pub polled: Vec<ProcessId>,
+}
+
+impl World {
+    pub fn new() -> (Self, ContextId) {
+        let mut world = Self::default();
+        let context = world.driver.add_context("binder");
+        (world, context)
+    }
+
+    /// A process with an ordinary mapping; its main thread.
+    pub fn process(&mut self, context: ContextId, pid: u32) -> Caller {
+        let caller = self.unmapped(context, pid);
+        self.map(caller, MAPPING);
+        caller
+    }
+
+    /// A process that does not map its open.
+    pub fn unmapped(&mut self, context: ContextId, pid: u32) -> Caller {
+        let process = self.driver.open(context, Opener { pid, euid: 1000 }).unwrap();
+        Caller { process, tid: pid, euid: 1000 }
+    }
+
+    pub fn map(&mut self, caller: Caller, len: u64) {
+        self.host.mappings.insert(caller.process, vec![0xee; len as usize]);
+    }
+
+    /// A world with a context manager (pid 1) and `clients` processes (pid 10, 20, ...).
+    pub fn with_manager<const N: usize>() -> (Self, Caller, [Caller; N]) {
+        let (mut world, context) = Self::new();
+        let manager = world.process(context, 1);
+        world.driver.set_context_manager(manager, None).unwrap();
+        let clients = std::array::from_fn(|i| world.process(context, 10 * (i as u32 + 1)));
+        (world, manager, clients)
+    }
+
+    /// Puts bytes into the client's memory until the end of its ioctl.
+    pub fn place(&mut self, caller: Caller, bytes: &[u8]) -> u64 {
+        let address = WRITE_ADDRESS + self.host.next_address;
+        self.host.next_address += (bytes.len() as u64).next_multiple_of(64) + 64;
+        self.host.memory.insert((caller.process, address), bytes.to_vec());
+        address
+    }
+
+    pub fn transaction(
+        &mut self,
+        caller: Caller,
+        handle: u32,
+        code: u32,
+        flags: u32,
+        parcel: &Parcel,
+    ) -> (BinderTransactionData, Option<u64>) {
+        let data = BinderTransactionData {
+            target: handle.into(),
+            code,
+            flags,
+            data_size: parcel.data.len() as u64,
+            offsets_size: parcel.offsets.len() as u64 * 8,
+            buffer: self.place(caller, &parcel.data),
+            offsets: self.place(caller, parcel.offsets.as_bytes()),
+            ..BinderTransactionData::default()
+        };
+        (data, parcel.buffers_size)
+    }
+
+    /// `BC_TRANSACTION` of the caller, its data in place.
+    pub fn call(&mut self, caller: Caller, handle: u32, parcel: &Parcel) -> Command {
+        let (data, buffers_size) = self.transaction(caller, handle, 1, 0, parcel);
+        Command::Transaction { data, buffers_size }
+    }
+
+    pub fn oneway(&mut self, caller: Caller, handle: u32, code: u32, parcel: &Parcel) -> Command {
+        let (data, buffers_size) = self.transaction(caller, handle, code, TF_ONE_WAY, parcel);
+        Command::Transaction { data, buffers_size }
+    }
+
+    pub fn reply(&mut self, caller: Caller, parcel: &Parcel) -> Command {
+        let (data, buffers_size) = self.transaction(caller, 0, 0, 0, parcel);
+        Command::Reply { data, buffers_size }
+    }
+
+    pub fn write_read(
+        &mut self,
+        caller: Caller,
+        commands: &[u8],
+        read_size: u64,
+        nonblock: bool,
+    ) -> Seen {
+        let write_buffer = self.place(caller, commands);
+        let read_buffer = READ_ADDRESS + (u64::from(caller.tid) << 20);
+        self.host.memory.insert((caller.process, read_buffer), vec![0; read_size as usize]);
+        let bwr = BinderWriteRead {
+            write_size: commands.len() as u64,
+            write_buffer,
+            read_size,
+            read_buffer,
+            ..BinderWriteRead::default()
+        };
+        self.ioctl(caller, bwr, nonblock)
+    }
+
+    /// A `BINDER_WRITE_READ` with an argument of the client's own making.
+    pub fn ioctl(&mut self, caller: Caller, bwr: BinderWriteRead, nonblock: bool) -> Seen {
+        let answer = self.driver.write_read(&mut self.host, caller, bwr, nonblock);
+        self.host
+            .memory
+            .retain(|&(process, address), _| process != caller.process || address >= READ_ADDRESS);
+        self.seen(caller, answer)
+    }
+
+    pub fn seen(&mut self, caller: Caller, answer: WriteRead) -> Seen {
+        self.driver.check_invariants().unwrap_or_else(|broken| panic!("{broken}"));
+        let WriteRead::Done { bwr, result } = answer else {
+            let bwr = BinderWriteRead::default();
+            return Seen { returns: Vec::new(), bwr, result: Ok(()), parked: true };
+        };
+        let mut bytes = vec![0; bwr.read_consumed as usize];
+        if !bytes.is_empty() && result.is_ok() {
+            self.host.read(caller, bwr.read_buffer, &mut bytes).unwrap();
+        } else {
+            bytes.clear();
+        }
+        let returns: Result<Vec<_>, _> = ReturnReader::new(&bytes).collect();
+        Seen { returns: returns.unwrap(), bwr, result, parked: false }
+    }
+
+    /// Runs commands without reading.
+    pub fn write(&mut self, caller: Caller, commands: &[Command]) -> Seen {
+        self.write_read(caller, &encode(commands), 0, true)
+    }
+
+    /// Runs commands, then reads what there is.
+    pub fn run(&mut self, caller: Caller, commands: &[Command]) -> Seen {
+        self.write_read(caller, &encode(commands), READ_SIZE, true)
+    }
+
+    /// Reads what there is.
+    pub fn read(&mut self, caller: Caller) -> Seen {
+        self.run(caller, &[])
+    }
+
+    /// Runs commands, then waits.
+    pub fn wait(&mut self, caller: Caller, commands: &[Command]) -> Seen {
+        self.write_read(caller, &encode(commands), READ_SIZE, false)
+    }
+
+    /// Runs commands, then waits; nothing may be there yet.
+    pub fn park(&mut self, caller: Caller, commands: &[Command]) {
+        let seen = self.wait(caller, commands);
+        assert!(seen.parked, "{seen:?}");
+    }
+
+    /// Resumes whom the driver wakes; those that were answered.
+    pub fn wake(&mut self) -> Vec<(Caller, Seen)> {
+        let mut answered = Vec::new();
+        while let Some(wake) = self.driver.next_wake() {
+            match wake {
+                Wake::Poll { process } => self.polled.push(process),
+                Wake::Reader { process, tid } => {
+                    let caller = Caller { process, tid, euid: 1000 };
+                    let answer = self.driver.resume(&mut self.host, process, tid);
+                    let seen = self.seen(caller, answer);
+                    if !seen.parked {
+                        answered.push((caller, seen));
+                    }
+                }
+            }
+        }
+        answered
+    }
+
+    /// The only reader that is woken must be this one; what it sees.
+    pub fn woken(&mut self, caller: Caller) -> Seen {
+        let mut answered = self.wake();
+        assert_eq!(answered.len(), 1, "{answered:?}");
+        let (who, seen) = answered.remove(0);
+        assert_eq!((who.process, who.tid), (caller.process, caller.tid));
+        seen
+    }
+
+    pub fn release(&mut self, caller: Caller) {
+        self.driver.release(&mut self.host, caller.process);
+        self.host.memory.retain(|&(process, _), _| process != caller.process);
+        self.host.mappings.remove(&caller.process);
+        self.driver.check_invariants().unwrap_or_else(|broken| panic!("{broken}"));
+    }
+
+    pub fn thread_exit(&mut self, caller: Caller) {
+        self.driver.thread_exit(&mut self.host, caller.process, caller.tid);
+        self.driver.check_invariants().unwrap_or_else(|broken| panic!("{broken}"));
+    }
+
+    /// What the receiver finds at an address of its mapping.
+    pub fn mapped(&self, caller: Caller, address: u64, len: u64) -> &[u8] {
+        let at = (address - MAPPING_ADDRESS) as usize;
+        &self.host.mappings[&caller.process][at..at + len as usize]
+    }
+
+    /// The receiver's view of a parcel's data.
+    pub fn data(&self, caller: Caller, data: &BinderTransactionData) -> Vec<u8> {
+        self.mapped(caller, data.buffer, data.data_size).to_vec()
+    }
+
+    /// The objects of a parcel, as the receiver sees them.
+    pub fn objects(&self, caller: Caller, data: &BinderTransactionData) -> Vec<FlatBinderObject> {
+        use zerocopy::FromBytes;
+        let bytes = self.data(caller, data);
+        let offsets = self.mapped(caller, data.offsets, data.offsets_size);
+        let offsets = offsets.chunks(8).map(|o| u64::from_ne_bytes(o.try_into().unwrap()));
+        offsets
+            .map(|at| FlatBinderObject::read_from_prefix(&bytes[at as usize..]).unwrap().0)
+            .collect()
+    }
+
+    /// Passes a new object of `owner` to `holder` through the manager, as a service registers and
+    /// is looked up; the holder's handle, which it has acquired. Needs everybody idle.
+    pub fn share(&mut self, owner: Caller, ptr: u64, manager: Caller, holder: Caller) -> u32 {
+        let register = self.call(owner, 0, &Parcel::default().binder(ptr));
+        assert_eq!(self.write(owner, &[register]).result, Ok(()));
+        let request = self.read(manager).parcel();
+        let at_manager = self.objects(manager, &request)[0].handle();
+        let reply = self.reply(manager, &Parcel::default());
+        let free = Command::FreeBuffer(request.buffer);
+        self.run(manager, &[Command::Acquire(at_manager), free, reply]).news();
+        let seen = self.read(owner);
+        let answer = self.run_bookkeeping(owner, &seen);
+        self.write(owner, &[Command::FreeBuffer(answer.unwrap().buffer)]);
+        let lookup = self.call(holder, 0, &Parcel::default());
+        assert_eq!(self.write(holder, &[lookup]).result, Ok(()));
+        let request = self.read(manager).parcel();
+        let reply = self.reply(manager, &Parcel::default().handle(at_manager));
+        let free = Command::FreeBuffer(request.buffer);
+        self.run(manager, &[free, reply, Command::Release(at_manager)]).news();
+        let answer = self.read(holder).parcel();
+        let handle = self.objects(holder, &answer)[0].handle();
+        let free = Command::FreeBuffer(answer.buffer);
+        self.write(holder, &[Command::Acquire(handle), free]);
+        handle
+    }
+
+    /// Acknowledges the node returns; the parcel among them.
+    pub fn run_bookkeeping(&mut self, owner: Caller, seen: &Seen) -> Option<BinderTransactionData> {
+        let mut done = Vec::new();
+        let mut parcel = None;
+        for value in seen.news() {
+            match *value {
+                Return::IncRefs(node) => done.push(Command::IncRefsDone(node)),
+                Return::Acquire(node) => done.push(Command::AcquireDone(node)),
+                ref other => parcel = parcel_of(other).or(parcel),
+            }
+        }
+        self.write(owner, &done);
+        parcel
+    }
+}
+
+pub fn encode(commands: &[Command]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    commands.iter().for_each(|command| command.write_to(&mut bytes));
+    bytes
+}

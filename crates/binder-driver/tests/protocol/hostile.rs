@@ -1,0 +1,317 @@
+//! Clients that lie. Each gets its error, and others go on.
+
+use binder_driver::{Caller, Errno, WriteRead};
+use binder_uapi::command::*;
+use binder_uapi::*;
+use zerocopy::IntoBytes;
+
+use crate::common::*;
+
+/// A call from another client still works.
+fn others_go_on(world: &mut World, manager: Caller, client: Caller) {
+    let call = world.call(client, 0, &Parcel::bytes(b"alive"));
+    world.write(client, &[call]);
+    let request = world.read(manager).parcel();
+    assert_eq!(world.data(manager, &request), b"alive");
+    let reply = world.reply(manager, &Parcel::default());
+    world.run(manager, &[Command::FreeBuffer(request.buffer), reply]);
+    world.read(client).parcel();
+}
+
+#[test]
+fn garbage_ends_the_write_behind_the_last_good_command() {
+    let (mut world, manager, [client, other]) = World::with_manager();
+    let good = encode(&[Command::EnterLooper, Command::Acquire(0)]);
+    for word in [0xdead_beef, 0, BC_FREE_BUFFER ^ 1 << 31] {
+        let bytes = [&good[..], word.as_bytes(), &good[..]].concat();
+        let seen = world.write_read(client, &bytes, READ_SIZE, true);
+        assert_eq!(seen.result, Err(Errno::EINVAL));
+        assert_eq!(seen.bwr.write_consumed, good.len() as u64);
+        assert_eq!(seen.bwr.read_consumed, 0);
+    }
+    others_go_on(&mut world, manager, other);
+}
+
+#[test]
+fn truncated_commands_are_refused_at_every_length() {
+    let (mut world, manager, [client, other]) = World::with_manager();
+    let call = world.call(client, 0, &Parcel::default());
+    let whole = encode(&[Command::EnterLooper, call]);
+    for len in 5..whole.len() {
+        let seen = world.write_read(client, &whole[..len], READ_SIZE, true);
+        assert_eq!((seen.result, seen.bwr.write_consumed), (Err(Errno::EINVAL), 4), "{len}");
+    }
+    others_go_on(&mut world, manager, other);
+}
+
+#[test]
+fn unsupported_commands_are_refused() {
+    let (mut world, _, [client]) = World::with_manager();
+    let freeze = BinderHandleCookie::default();
+    for command in [
+        Command::AcquireResult(0),
+        Command::AttemptAcquire(BinderPriDesc::default()),
+        Command::RequestFreezeNotification(freeze),
+        Command::ClearFreezeNotification(freeze),
+        Command::FreezeNotificationDone(0),
+    ] {
+        assert_eq!(world.write(client, &[command]).result, Err(Errno::EINVAL), "{command:?}");
+    }
+}
+
+#[test]
+fn a_command_buffer_that_is_not_there_is_a_fault_behind_the_last_good_command() {
+    let (mut world, _, [client]) = World::with_manager();
+    let bytes = encode(&[Command::EnterLooper, Command::Acquire(0)]);
+    let write_buffer = world.place(client, &bytes);
+    let write_size = bytes.len() as u64 + 100;
+    let bwr = BinderWriteRead { write_buffer, write_size, ..Default::default() };
+    let seen = world.ioctl(client, bwr, true);
+    assert_eq!(seen.result, Err(Errno::EFAULT));
+    assert_eq!(seen.bwr.write_consumed, bytes.len() as u64);
+    let bwr = BinderWriteRead { write_buffer: u64::MAX - 2, write_size: 8, ..Default::default() };
+    assert_eq!(world.ioctl(client, bwr, true).result, Err(Errno::EFAULT));
+}
+
+#[test]
+fn a_gigantic_command_buffer_is_run_in_bounded_steps() {
+    let (mut world, _, [client]) = World::with_manager();
+    let bytes: Vec<u8> = BC_ENTER_LOOPER.to_ne_bytes().repeat(5 << 18);
+    let write_buffer = world.place(client, &bytes);
+    let bwr =
+        BinderWriteRead { write_buffer, write_size: bytes.len() as u64, ..Default::default() };
+    let seen = world.ioctl(client, bwr, true);
+    assert_eq!((seen.result, seen.bwr.write_consumed), (Ok(()), 4 << 20));
+    // A claim of 2^64 bytes is read no further than it is there.
+    let write_buffer = world.place(client, &bytes[..4096]);
+    let bwr = BinderWriteRead { write_buffer, write_size: u64::MAX, ..Default::default() };
+    let seen = world.ioctl(client, bwr, true);
+    assert_eq!((seen.result, seen.bwr.write_consumed), (Err(Errno::EFAULT), 4096));
+}
+
+#[test]
+fn consumed_counts_beyond_the_sizes_do_nothing() {
+    let (mut world, _, [client]) = World::with_manager();
+    let bwr = BinderWriteRead { write_consumed: 9, write_size: 8, ..Default::default() };
+    assert_eq!(world.ioctl(client, bwr, true).result, Ok(()));
+    let call = world.oneway(client, 0, 0, &Parcel::default());
+    world.write(client, &[call]);
+    let bwr = BinderWriteRead { read_consumed: u64::MAX, read_size: 8, ..Default::default() };
+    let answer = world.driver.write_read(&mut world.host, client, bwr, true);
+    assert_eq!(answer, binder_driver::WriteRead::Done { bwr, result: Ok(()) });
+    assert_eq!(world.read(client).news(), [Return::TransactionComplete]);
+}
+
+/// Sends a parcel with these raw offsets; the extended error.
+fn send_offsets(data: &[u8], offsets: &[u64]) -> BinderExtendedError {
+    let (mut world, manager, [client, other]) = World::with_manager();
+    let parcel = Parcel { data: data.to_vec(), offsets: offsets.to_vec(), buffers_size: None };
+    let call = world.call(client, 0, &parcel);
+    assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply], "{offsets:?}");
+    let error = world.driver.extended_error(client).unwrap();
+    others_go_on(&mut world, manager, other);
+    error
+}
+
+#[test]
+fn offsets_outside_misaligned_overlapping_or_decreasing_fail_the_call() {
+    let object = Parcel::default().binder(0x10).binder(0x20).data;
+    let cases: [&[u64]; 9] =
+        [&[48], &[25], &[28], &[u64::MAX], &[u64::MAX - 7], &[1 << 40], &[0, 8], &[24, 0], &[0, 0]];
+    for offsets in cases {
+        let error = send_offsets(&object, offsets);
+        assert_eq!(error.param, -Errno::EINVAL.code(), "{offsets:?}");
+    }
+}
+
+#[test]
+fn objects_of_no_known_type_fail_the_call() {
+    assert_eq!(send_offsets(&[0; 64], &[0]).param, -Errno::EINVAL.code());
+    assert_eq!(send_offsets(&[0xff; 64], &[8]).param, -Errno::EINVAL.code());
+}
+
+#[test]
+fn descriptors_are_refused_as_not_accepted() {
+    let fd = BinderFdObject { ty: BINDER_TYPE_FD, ..Default::default() };
+    let parcel = Parcel::default().object(&fd);
+    assert_eq!(send_offsets(&parcel.data, &parcel.offsets).param, -Errno::EPERM.code());
+    let array = BinderFdArrayObject { ty: BINDER_TYPE_FDA, ..Default::default() };
+    let parcel = Parcel::default().object(&array);
+    assert_eq!(send_offsets(&parcel.data, &parcel.offsets).param, -Errno::EPERM.code());
+}
+
+#[test]
+fn huge_and_odd_sizes_fail_the_call() {
+    let cases = [
+        (u64::MAX, 0, Errno::EINVAL),
+        (u64::MAX - 7, 8, Errno::EINVAL),
+        (1 << 63, 1 << 63, Errno::EINVAL),
+        (1 << 40, 0, Errno::ENOSPC),
+        (MAPPING + 1, 0, Errno::ENOSPC),
+        (0, 12, Errno::EINVAL),
+    ];
+    for (data_size, offsets_size, errno) in cases {
+        let (mut world, manager, [client, other]) = World::with_manager();
+        let at = world.place(client, &[0; 64]);
+        let data = BinderTransactionData {
+            data_size,
+            offsets_size,
+            buffer: at,
+            offsets: at,
+            ..Default::default()
+        };
+        let call = Command::Transaction { data, buffers_size: None };
+        assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply]);
+        let error = world.driver.extended_error(client).unwrap();
+        assert_eq!(error.param, -errno.code(), "{data_size} {offsets_size}");
+        others_go_on(&mut world, manager, other);
+    }
+}
+
+#[test]
+fn data_that_is_not_there_fails_the_call() {
+    let (mut world, manager, [client, other]) = World::with_manager();
+    let data = BinderTransactionData { data_size: 16, buffer: 0x10, ..Default::default() };
+    let call = Command::Transaction { data, buffers_size: None };
+    assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply]);
+    let error = world.driver.extended_error(client).unwrap();
+    assert_eq!(error.param, -Errno::EFAULT.code());
+    others_go_on(&mut world, manager, other);
+}
+
+#[test]
+fn a_mapping_that_cannot_be_written_fails_the_call() {
+    let (mut world, manager, [client]) = World::with_manager();
+    world.host.unwritable.insert(manager.process);
+    let call = world.call(client, 0, &Parcel::bytes(b"x"));
+    assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply]);
+    world.host.unwritable.clear();
+    others_go_on(&mut world, manager, client);
+}
+
+#[test]
+fn unknown_handles_are_refused_or_ignored() {
+    let (mut world, manager, [client]) = World::with_manager();
+    for handle in [1, 77, u32::MAX] {
+        let call = world.call(client, handle, &Parcel::default());
+        assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply]);
+        let parcel = Parcel::default().handle(handle);
+        let call = world.call(client, 0, &parcel);
+        assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply]);
+        let commands = [
+            Command::IncRefs(handle),
+            Command::Acquire(handle),
+            Command::Release(handle),
+            Command::DecRefs(handle),
+        ];
+        let seen = world.write(client, &commands);
+        assert_eq!((seen.result, seen.bwr.write_consumed), (Ok(()), 32));
+    }
+    others_go_on(&mut world, manager, client);
+}
+
+#[test]
+fn freeing_what_is_not_ones_own_or_freed_already_is_ignored() {
+    let (mut world, manager, [client, other]) = World::with_manager();
+    let calls = [client, other].map(|caller| {
+        let call = world.call(caller, 0, &Parcel::bytes(&[9; 32]));
+        world.write(caller, &[call]);
+    });
+    assert_eq!(calls.len(), 2);
+    let request = world.read(manager).parcel();
+    let live = |world: &World| {
+        world.driver.snapshot().contexts[0].processes[0].buffers.as_ref().unwrap().live
+    };
+    assert_eq!(live(&world), 2);
+    // Foreign, null, inside, not yet delivered, absurd.
+    world.write(client, &[Command::FreeBuffer(request.buffer)]);
+    for address in [0, request.buffer + 8, request.buffer + 32, u64::MAX] {
+        world.write(manager, &[Command::FreeBuffer(address)]);
+    }
+    assert_eq!(live(&world), 2);
+    let free = Command::FreeBuffer(request.buffer);
+    world.write(manager, &[free, free]);
+    assert_eq!(live(&world), 1);
+}
+
+#[test]
+fn a_buffer_freed_before_the_reply_does_not_disturb_it() {
+    let (mut world, manager, [client]) = World::with_manager();
+    let call = world.call(client, 0, &Parcel::bytes(b"x"));
+    world.park(client, &[call]);
+    let request = world.read(manager).parcel();
+    world.write(manager, &[Command::FreeBuffer(request.buffer)]);
+    let reply = world.reply(manager, &Parcel::bytes(b"y"));
+    world.write(manager, &[reply]);
+    let answer = world.woken(client).parcel();
+    assert_eq!(world.data(client, &answer), b"y");
+}
+
+#[test]
+fn a_buffer_marked_for_it_is_cleared_when_freed() {
+    let (mut world, manager, [client]) = World::with_manager();
+    let (data, _) = world.transaction(client, 0, 1, TF_CLEAR_BUF, &Parcel::bytes(&[7; 24]));
+    let call = Command::Transaction { data, buffers_size: None };
+    world.write(client, &[call]);
+    let request = world.read(manager).parcel();
+    assert_eq!(world.mapped(manager, request.buffer, 24), [7; 24]);
+    world.write(manager, &[Command::FreeBuffer(request.buffer)]);
+    assert_eq!(world.mapped(manager, request.buffer, 24), [0; 24]);
+    assert_eq!(world.mapped(manager, request.buffer + 24, 8), [0xee; 8], "nothing else is");
+}
+
+#[test]
+fn dropping_more_than_one_took_harms_nobody_else() {
+    let (mut world, manager, [owner, client]) = World::with_manager();
+    let handle = world.share(owner, 0x10, manager, client);
+    let call = world.oneway(owner, 0, 0, &Parcel::default().binder(0x10));
+    world.write(owner, &[call]);
+    let request = world.read(manager).parcel();
+    let held = world.objects(manager, &request)[0].handle();
+    // The manager drops the count that its buffer holds, then frees the buffer.
+    world.write(manager, &[Command::Release(held), Command::Release(held)]);
+    world.write(manager, &[Command::FreeBuffer(request.buffer)]);
+    let call = world.oneway(client, handle, 3, &Parcel::default());
+    world.write(client, &[call]);
+    assert_eq!(world.read(owner).news(), [Return::TransactionComplete]);
+    let found = [world.read(owner), world.read(owner)]
+        .iter()
+        .filter(|seen| seen.result.is_ok())
+        .any(|seen| seen.returns.iter().any(|r| parcel_of(r).is_some_and(|p| p.code == 3)));
+    assert!(found);
+}
+
+#[test]
+fn translated_objects_do_not_come_from_the_receivers_mapping() {
+    let (mut world, manager, [owner]) = World::with_manager();
+    let call = world.oneway(owner, 0, 0, &Parcel::default().binder(0x10));
+    world.write(owner, &[call]);
+    let request = world.read(manager).parcel();
+    // The receiver writes over the object and its offsets, then frees the buffer.
+    let offset = request.buffer - 0x7000_0000_0000;
+    binder_driver::Mappings::store(&mut world.host, manager.process, offset, &[0xff; 32]).unwrap();
+    world.write(manager, &[Command::FreeBuffer(request.buffer)]);
+    assert_eq!(world.driver.snapshot().contexts[0].processes[0].handles, []);
+}
+
+#[test]
+fn a_thread_that_never_reads_cannot_queue_without_end() {
+    let (mut world, context) = World::new();
+    let manager = world.process(context, 1);
+    world.map(manager, 4 << 20);
+    world.driver.set_context_manager(manager, None).unwrap();
+    let client = world.process(context, 2);
+    let calls = encode(&vec![world.oneway(client, 0, 0, &Parcel::default()); 40_000]);
+    let mut sent = Vec::new();
+    for _ in 0..2 {
+        let write_buffer = world.place(client, &calls);
+        let write_size = calls.len() as u64;
+        let bwr = BinderWriteRead { write_size, write_buffer, ..Default::default() };
+        let answer = world.driver.write_read(&mut world.host, client, bwr, true);
+        let WriteRead::Done { bwr, result: Ok(()) } = answer else { panic!("{answer:?}") };
+        sent.push(bwr.write_consumed / 68);
+    }
+    assert_eq!(sent, [40_000, 25_537], "65,536 and the one that fails");
+    let error = world.driver.extended_error(client).unwrap();
+    assert_eq!(error.param, -Errno::ENOMEM.code());
+}

@@ -1,0 +1,14 @@
+//! The rules of the protocol, one sentence a test. Every ioctl is followed by a full check of the
+//! driver's invariants.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod calls;
+mod deaths;
+mod hostile;
+mod manager;
+mod oneway;
+mod references;
+mod scatter_gather;
+mod threads;
