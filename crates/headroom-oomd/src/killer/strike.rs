@@ -74,10 +74,11 @@ impl Killer {
         crossing: Option<Crossing>,
         signalled_ns: u64,
     ) -> Option<u64> {
-        let armed = self.armed.remove(&uid)?;
-        if let Err(error) = self.watch.take_latch(uid, as_victim(armed.choice.victim.id)) {
+        let id = self.armed.get(&uid)?.choice.victim.id;
+        if let Err(error) = self.watch.take_latch(uid, as_victim(id)) {
             tracing::warn!(uid, "the notifier does not know of the victim: {error}");
         }
+        let armed = self.armed.remove(&uid)?;
         let reading = self.ledger.account(uid)?.reading();
         Some(self.follow(Blow {
             uid,

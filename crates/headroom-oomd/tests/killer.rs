@@ -1,0 +1,368 @@
+//! The killer with a watch that says what the test wants, and real processes. Alone in its program:
+//! it replaces the allocator, to count.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use control::oomd::{Killer as KilledBy, Outcome, Trigger};
+use headroom_oomd::clock::monotonic_ns;
+use headroom_oomd::killer::Killer;
+use memory_ledger::{Asker, Limit, Source};
+use memory_watch::{
+    ArmedVictim, Backend, Event, Killed, NotifierError, ProcessSample, Reconciled, SlotLimit,
+    Usage, Watch,
+};
+use reclaim::Reaper;
+use rustix::event::{EventfdFlags, eventfd};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const UID: u32 = 62301;
+/// The limit in all tests, pages.
+const HARD: u64 = 1000;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: everything is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller keeps our contract, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the block came from alloc above, so from the system's allocator.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What the fake watch knows and has been told.
+#[derive(Default)]
+struct State {
+    usage: Usage,
+    events: Vec<Event>,
+    samples: Vec<ProcessSample>,
+    armed: Option<ArmedVictim>,
+    releases: u32,
+    /// Allocations so far when the last events had been handed over.
+    at_event: u64,
+    /// Allocations from then until the latch was taken, which comes right after the signal.
+    before_signal: Option<u64>,
+}
+
+struct FakeWatch {
+    state: Arc<Mutex<State>>,
+    fd: OwnedFd,
+}
+
+impl FakeWatch {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+}
+
+impl Watch for FakeWatch {
+    fn backend(&self) -> Backend {
+        Backend::Bpf
+    }
+
+    fn set_limit(&mut self, _: u32, _: SlotLimit) -> Result<(), NotifierError> {
+        Ok(())
+    }
+
+    fn clear_limit(&mut self, _: u32) -> Result<(), NotifierError> {
+        Ok(())
+    }
+
+    fn usage(&self, _: u32) -> Option<Usage> {
+        Some(self.state().usage)
+    }
+
+    fn arm(&mut self, _: u32, victim: Option<ArmedVictim>) -> Result<(), NotifierError> {
+        self.state().armed = victim;
+        Ok(())
+    }
+
+    fn spare_unarmed(&mut self, _: u32, _: bool) -> Result<(), NotifierError> {
+        Ok(())
+    }
+
+    fn take_latch(&mut self, _: u32, _: ArmedVictim) -> Result<bool, NotifierError> {
+        let mut state = self.state();
+        state.before_signal = Some(ALLOCATIONS.get() - state.at_event);
+        state.usage.latched = true;
+        Ok(true)
+    }
+
+    fn release_latch(&mut self, _: u32) {
+        let mut state = self.state();
+        state.releases += 1;
+        state.usage.latched = false;
+    }
+
+    fn events_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn drain(&mut self, f: &mut dyn FnMut(Event)) {
+        let events = std::mem::take(&mut self.state().events);
+        for event in events {
+            f(event);
+        }
+        self.state().at_event = ALLOCATIONS.get();
+    }
+
+    fn processes(&self, out: &mut Vec<ProcessSample>) -> Result<(), NotifierError> {
+        out.clone_from(&self.state().samples);
+        Ok(())
+    }
+
+    fn reconcile(&mut self) -> Result<Reconciled, NotifierError> {
+        Ok(Reconciled::default())
+    }
+}
+
+/// A process of the limited user, with as many pages as the fake watch says.
+struct Process(Child);
+
+impl Process {
+    fn start() -> Self {
+        Self(Command::new("sleep").arg("120").uid(UID).current_dir("/").spawn().unwrap())
+    }
+
+    fn sample(&self, pages: u64) -> ProcessSample {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        let ticks: u64 = fields[19].parse().unwrap();
+        let mut comm = [0; 16];
+        comm[..5].copy_from_slice(b"sleep");
+        ProcessSample {
+            tgid: self.0.id(),
+            uid: UID,
+            start_time_ns: ticks * memory_watch::process::NS_PER_TICK,
+            anon_pages: pages,
+            comm,
+            ..ProcessSample::default()
+        }
+    }
+
+    fn signal(&mut self) -> Option<i32> {
+        self.0.try_wait().unwrap().and_then(|status| status.signal())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Bench {
+    killer: Killer,
+    state: Arc<Mutex<State>>,
+    processes: Vec<Process>,
+}
+
+impl Bench {
+    /// A limited user with processes of these sizes; `None` without root.
+    fn new(pages: &[u64]) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: needs root");
+            return None;
+        }
+        let processes: Vec<Process> = pages.iter().map(|_| Process::start()).collect();
+        let state = Arc::new(Mutex::new(State::default()));
+        state.lock().unwrap().samples =
+            processes.iter().zip(pages).map(|(process, pages)| process.sample(*pages)).collect();
+        let fd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let watch = Box::new(FakeWatch { state: state.clone(), fd });
+        let mut killer = Killer::new(watch, Reaper::start(1).unwrap()).unwrap();
+        let limit = Limit::new(HARD * rustix::param::page_size() as u64, None).unwrap();
+        killer.set_limit(UID, limit, Source::Runtime, Asker::Root).unwrap();
+        Some(Self { killer, state, processes })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    fn uses(&self, pages: u64) {
+        self.state().usage.pages = pages;
+    }
+
+    fn pid(&self, at: usize) -> u32 {
+        self.processes[at].0.id()
+    }
+
+    /// The user crosses its soft limit, and the killer hears of it.
+    fn cross_soft(&mut self, pages: u64) {
+        self.uses(pages);
+        self.state().events.push(Event::SoftCrossed { uid: UID, pages, time_ns: monotonic_ns() });
+        self.killer.dispatch();
+    }
+
+    fn cross_hard(&mut self, pages: u64, killed: Option<Killed>) {
+        self.uses(pages);
+        let (time_ns, armed_was_stale) = (monotonic_ns(), false);
+        let event = Event::HardCrossed { uid: UID, pages, time_ns, killed, armed_was_stale };
+        self.state().events.push(event);
+        self.killer.dispatch();
+    }
+
+    /// Works until it is so; panics with `what` when it does not come to be.
+    fn until(&mut self, what: &str, mut so: impl FnMut(&mut Self) -> bool) {
+        let start = Instant::now();
+        while !so(self) {
+            assert!(start.elapsed() < PATIENCE, "in {PATIENCE:?} it did not happen that {what}");
+            self.killer.dispatch();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[test]
+fn between_the_word_of_the_notifier_and_the_signal_nothing_is_allocated() {
+    let Some(mut bench) = Bench::new(&[500, 460]) else { return };
+    bench.cross_soft(960);
+    assert_eq!(bench.state().armed.map(|armed| armed.tgid), Some(bench.pid(0)));
+    bench.cross_hard(1001, None);
+    assert_eq!(bench.state().before_signal, Some(0));
+    bench.until("the victim dies", |bench| bench.processes[0].signal() == Some(9));
+}
+
+#[test]
+fn the_record_tells_the_whole_story_of_a_kill_by_the_daemon() {
+    let Some(mut bench) = Bench::new(&[300, 500, 201]) else { return };
+    bench.cross_soft(960);
+    bench.cross_hard(1001, None);
+    let why = bench.killer.records().get(1).unwrap().clone();
+    assert_eq!((why.trigger, why.killer), (Trigger::Notifier, Some(KilledBy::Daemon)));
+    assert_eq!(why.victim.as_ref().unwrap().pid, bench.pid(1));
+    assert_eq!(why.victim.as_ref().unwrap().comm, "sleep");
+    assert_eq!(why.runner_up.as_ref().unwrap().pid, bench.pid(0));
+    assert_eq!((why.considered, why.uid), (3, UID));
+    assert!(why.decide_micros.is_some());
+    bench.uses(501);
+    bench.until("its memory is back", |bench| {
+        bench.killer.records().get(1).unwrap().outcome != Outcome::Dying
+    });
+    let Outcome::Reclaimed { bytes_back, .. } = bench.killer.records().get(1).unwrap().outcome
+    else {
+        panic!("{:?}", bench.killer.records().get(1));
+    };
+    assert_eq!(bytes_back, 500 * rustix::param::page_size() as u64);
+    assert_eq!(bench.state().releases, 1);
+}
+
+#[test]
+fn a_kill_by_the_notifier_is_followed_and_put_on_record() {
+    let Some(mut bench) = Bench::new(&[600, 401]) else { return };
+    bench.cross_soft(960);
+    // The notifier killed another one than the daemon had armed.
+    bench.processes[1].0.kill().unwrap();
+    let sample = bench.state().samples[1];
+    let killed = Killed {
+        tgid: sample.tgid,
+        start_time_ns: sample.start_time_ns,
+        pages: 402,
+        by: memory_watch::KilledBy::UnarmedSelf,
+    };
+    bench.state().usage.latched = true;
+    bench.cross_hard(1001, Some(killed));
+    let why = bench.killer.records().get(1).unwrap().clone();
+    assert_eq!((why.killer, why.decide_micros), (Some(KilledBy::Kernel), Some(0)));
+    assert_eq!(why.victim.as_ref().unwrap().pid, bench.pid(1));
+    assert_eq!(why.victim.unwrap().rss_bytes, 402 * rustix::param::page_size() as u64);
+    assert_eq!(why.runner_up.unwrap().pid, bench.pid(0));
+    bench.uses(600);
+    bench.until("its memory is back", |bench| bench.state().releases == 1);
+    assert_eq!(bench.processes[0].signal(), None);
+    assert_eq!(bench.killer.records().kills(), 1);
+}
+
+#[test]
+fn one_crossing_heard_twice_costs_one_life() {
+    let Some(mut bench) = Bench::new(&[600, 500]) else { return };
+    bench.cross_soft(960);
+    bench.cross_hard(1100, None);
+    bench.cross_hard(1100, None);
+    assert_eq!(bench.killer.records().kills(), 1);
+    assert_eq!(bench.killer.run(Some(UID)), [1], "the one that is dying already");
+    bench.until("the victim dies", |bench| bench.processes[0].signal() == Some(9));
+    assert_eq!(bench.processes[1].signal(), None);
+}
+
+#[test]
+fn word_of_a_crossing_that_is_over_costs_nobody_his_life() {
+    let Some(mut bench) = Bench::new(&[600, 500]) else { return };
+    bench.cross_soft(960);
+    let (pages, time_ns) = (1001, monotonic_ns());
+    let event =
+        Event::HardCrossed { uid: UID, pages, time_ns, killed: None, armed_was_stale: false };
+    bench.state().events.push(event);
+    bench.killer.dispatch();
+    assert_eq!(bench.killer.records().kills(), 0);
+    bench.killer.clear_limit(UID, Asker::Root).unwrap();
+    bench.cross_hard(2000, None);
+    assert_eq!(bench.killer.records().kills(), 0, "the limit is gone");
+}
+
+#[test]
+fn an_armed_process_that_is_gone_is_replaced_at_the_last_moment() {
+    let Some(mut bench) = Bench::new(&[600, 500]) else { return };
+    bench.cross_soft(960);
+    bench.processes[0].0.kill().unwrap();
+    bench.processes[0].0.wait().unwrap();
+    bench.state().samples.remove(0);
+    bench.cross_hard(1001, None);
+    bench.until("the other one dies", |bench| bench.processes[1].signal() == Some(9));
+}
+
+#[test]
+fn that_nobody_can_be_killed_is_said_once() {
+    let Some(mut bench) = Bench::new(&[]) else { return };
+    bench.cross_hard(1001, None);
+    bench.cross_hard(1001, None);
+    let records = bench.killer.records().latest(9, None);
+    assert_eq!(records.len(), 1);
+    assert!(
+        matches!(&records[0].outcome, Outcome::NoVictim { reason } if reason.contains("no process"))
+    );
+    assert_eq!(bench.killer.run(None).len(), 1, "and again when asked");
+}
+
+#[test]
+fn a_latch_whose_kill_was_never_heard_of_is_freed_by_the_timer() {
+    let Some(mut bench) = Bench::new(&[600, 500]) else { return };
+    bench.state().usage.latched = true;
+    bench.cross_soft(1001);
+    bench.until("the latch is freed", |bench| bench.state().releases == 1);
+    bench.until("somebody dies after all", |bench| bench.processes[0].signal() == Some(9));
+    let why = bench.killer.records().get(1).unwrap();
+    assert_eq!((why.trigger, why.decide_micros), (Trigger::Timer, None));
+}
+
+#[test]
+fn a_victim_outlives_the_limit_it_died_for_on_record() {
+    let Some(mut bench) = Bench::new(&[600, 500]) else { return };
+    bench.cross_soft(960);
+    bench.cross_hard(1100, None);
+    bench.killer.clear_limit(UID, Asker::Root).unwrap();
+    bench.until("the record is closed", |bench| {
+        matches!(bench.killer.records().get(1).unwrap().outcome, Outcome::Reclaimed { .. })
+    });
+}
