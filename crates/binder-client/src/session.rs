@@ -192,13 +192,17 @@ impl<'c> Session<'c> {
         result.map_err(|errno| ClientError::Ioctl { doing: "BINDER_WRITE_READ", errno })
     }
 
-    /// Sends what is queued, without reading.
+    /// Sends what is queued. Reads only where the driver demands it: it takes no command from a thread
+    /// that has not been told yet of an error with the one before.
     pub fn flush(&mut self) -> Result<(), ClientError> {
+        let mut read = false;
         while !self.out.is_empty() {
-            match self.write_read(false) {
+            let before = self.out.len();
+            match self.write_read(read) {
                 Err(error) if self.goes_on_after(&error) => {}
                 other => other?,
             }
+            read = self.out.len() == before;
         }
         Ok(())
     }

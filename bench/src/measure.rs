@@ -1,0 +1,160 @@
+//! Subjects that take turns, and what their times amount to.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+/// Something whose round trips are timed.
+pub trait Subject {
+    /// A short name for tables.
+    fn name(&self) -> &str;
+
+    /// One round trip with `message`; `reply` is as long and gets what comes back.
+    fn round_trip(&mut self, message: &[u8], reply: &mut [u8]) -> Result<()>;
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Blocks a subject.
+    pub blocks: usize,
+    /// Round trips in a block.
+    pub block: usize,
+    /// Round trips before the first block, thrown away.
+    pub warm_up: usize,
+}
+
+/// Times of one subject, microseconds.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Worst.
+    pub max: f64,
+    /// Lowest median of a block: with [`Self::slowest_block`] how far the blocks lie apart.
+    pub fastest_block: f64,
+    /// Highest median of a block.
+    pub slowest_block: f64,
+    /// Round trips.
+    pub runs: usize,
+}
+
+/// The value that `fraction` of the sorted samples do not exceed.
+pub fn percentile(sorted: &[u64], fraction: f64) -> u64 {
+    let rank = (sorted.len() as f64 * fraction).ceil() as usize;
+    sorted.get(rank.saturating_sub(1).min(sorted.len().saturating_sub(1))).copied().unwrap_or(0)
+}
+
+impl Summary {
+    /// Sums up blocks of nanoseconds.
+    pub fn of_blocks(blocks: &[Vec<u64>]) -> Self {
+        let us = |ns: u64| ns as f64 / 1000.0;
+        let median = |block: &Vec<u64>| {
+            let mut sorted = block.clone();
+            sorted.sort_unstable();
+            percentile(&sorted, 0.5)
+        };
+        let medians: Vec<u64> = blocks.iter().map(median).collect();
+        let mut all: Vec<u64> = blocks.concat();
+        all.sort_unstable();
+        Self {
+            p50: us(percentile(&all, 0.5)),
+            p99: us(percentile(&all, 0.99)),
+            max: us(all.last().copied().unwrap_or(0)),
+            fastest_block: us(medians.iter().min().copied().unwrap_or(0)),
+            slowest_block: us(medians.iter().max().copied().unwrap_or(0)),
+            runs: all.len(),
+        }
+    }
+}
+
+/// Lets the subjects take turns with messages of `size` bytes; every reply must equal its message.
+pub fn interleave(
+    subjects: &mut [Box<dyn Subject>],
+    size: usize,
+    plan: Plan,
+) -> Result<Vec<Summary>> {
+    let message: Vec<u8> = (0..size).map(|i| (i * 31 + 7) as u8).collect();
+    let mut reply = vec![0; size];
+    let mut samples: Vec<Vec<Vec<u64>>> = vec![Vec::new(); subjects.len()];
+    for subject in subjects.iter_mut() {
+        block(subject.as_mut(), plan.warm_up, &message, &mut reply)?;
+    }
+    for _ in 0..plan.blocks {
+        for (subject, samples) in subjects.iter_mut().zip(&mut samples) {
+            samples.push(block(subject.as_mut(), plan.block, &message, &mut reply)?);
+        }
+    }
+    Ok(samples.iter().map(|blocks| Summary::of_blocks(blocks)).collect())
+}
+
+fn block(
+    subject: &mut dyn Subject,
+    runs: usize,
+    message: &[u8],
+    reply: &mut [u8],
+) -> Result<Vec<u64>> {
+    let mut samples = Vec::with_capacity(runs);
+    reply.fill(0);
+    for _ in 0..runs {
+        let start = Instant::now();
+        let done = subject.round_trip(message, reply);
+        samples.push(start.elapsed().as_nanos() as u64);
+        done.with_context(|| format!("{}, {} bytes", subject.name(), message.len()))?;
+    }
+    // Once a block, so that checking costs the measurement nothing.
+    anyhow::ensure!(runs == 0 || reply == message, "{}: a reply differs", subject.name());
+    Ok(samples)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_occurred() {
+        let samples: Vec<u64> = (1..=100).collect();
+        assert_eq!(percentile(&samples, 0.5), 50);
+        assert_eq!(percentile(&samples, 0.99), 99);
+        assert_eq!(percentile(&samples, 1.0), 100);
+        assert_eq!(percentile(&[7], 0.01), 7);
+        assert_eq!(percentile(&[], 0.5), 0);
+    }
+
+    #[test]
+    fn a_summary_tells_the_worst_and_how_far_blocks_lie_apart() {
+        let summary = Summary::of_blocks(&[vec![3000, 1000, 2000], vec![5000, 4000, 90_000]]);
+        assert_eq!((summary.p50, summary.max, summary.runs), (3.0, 90.0, 6));
+        assert_eq!((summary.fastest_block, summary.slowest_block), (2.0, 5.0));
+    }
+
+    struct Echo(Vec<&'static str>, &'static str);
+
+    impl Subject for Echo {
+        fn name(&self) -> &str {
+            self.1
+        }
+
+        fn round_trip(&mut self, message: &[u8], reply: &mut [u8]) -> Result<()> {
+            self.0.push(self.1);
+            reply.copy_from_slice(message);
+            if self.1 == "liar" {
+                reply[0] ^= 1;
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_wrong_reply_is_an_error_not_a_fast_result() {
+        let plan = Plan { blocks: 1, block: 2, warm_up: 0 };
+        let mut subjects: Vec<Box<dyn Subject>> = vec![Box::new(Echo(Vec::new(), "liar"))];
+        let error = interleave(&mut subjects, 4, plan).unwrap_err();
+        assert_eq!(error.to_string(), "liar: a reply differs");
+        let mut subjects: Vec<Box<dyn Subject>> = vec![Box::new(Echo(Vec::new(), "honest"))];
+        let summaries = interleave(&mut subjects, 4, plan).unwrap();
+        assert_eq!(summaries[0].runs, 2);
+    }
+}

@@ -1,0 +1,54 @@
+//! The other end of a round trip: the same program, started again.
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result};
+
+/// The first argument that turns a benchmark into a peer.
+pub const PEER: &str = "peer";
+/// What a peer says on stderr once it can be talked to.
+const READY: &str = "ready";
+
+/// A peer; killed on drop.
+pub struct Peer(Child);
+
+impl Peer {
+    /// Starts the running program as `peer ARGUMENTS`, with `stdin` and `stdout` as its descriptors 0
+    /// and 1, and waits until it is ready. It inherits core and priority.
+    pub fn start(arguments: &[&str], stdin: Stdio, stdout: Stdio) -> Result<Self> {
+        let program = std::env::current_exe().context("where am I?")?;
+        let mut command = Command::new(program);
+        command.arg(PEER).args(arguments).stdin(stdin).stdout(stdout).stderr(Stdio::piped());
+        let mut peer = Self(command.spawn().context("cannot start the peer")?);
+        let stderr = peer.0.stderr.take().context("no stderr")?;
+        let mut first = String::new();
+        BufReader::new(stderr).read_line(&mut first).context("the peer's first words")?;
+        anyhow::ensure!(
+            first.trim_end() == READY,
+            "peer {}: {}",
+            arguments.join(" "),
+            first.trim()
+        );
+        Ok(peer)
+    }
+
+    /// The same with one descriptor, as its stdin.
+    pub fn start_on(arguments: &[&str], stdin: OwnedFd) -> Result<Self> {
+        Self::start(arguments, stdin.into(), Stdio::null())
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Said by a peer when it can be talked to.
+pub fn say_ready() {
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    eprintln!("{READY}");
+}

@@ -1,0 +1,108 @@
+//! Results: a table for people, lines for machines.
+
+use serde::Serialize;
+
+use crate::measure::Summary;
+
+/// One result, as a line of JSON.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measurement<'a> {
+    /// The benchmark.
+    pub bench: &'a str,
+    /// What was varied, as `4 B`.
+    pub case: String,
+    /// Who was measured.
+    pub subject: &'a str,
+    /// What of it: `rtt_us_p50`, `over_seqpacket`...
+    pub metric: &'a str,
+    /// The figure.
+    pub value: f64,
+    /// Its unit: `us`, `ratio`...
+    pub unit: &'a str,
+    /// How many runs it sums up.
+    pub runs: usize,
+}
+
+impl Measurement<'_> {
+    /// Prints it on stdout.
+    pub fn print(&self) {
+        if let Ok(line) = serde_json::to_string(self) {
+            println!("{line}");
+        }
+    }
+}
+
+/// A number of bytes, for people.
+pub fn bytes(n: usize) -> String {
+    match n {
+        n if n >= 1 << 20 && n.is_multiple_of(1 << 20) => format!("{} MiB", n >> 20),
+        n if n >= 1 << 10 && n.is_multiple_of(1 << 10) => format!("{} KiB", n >> 10),
+        n => format!("{n} B"),
+    }
+}
+
+/// Prints the rows of one case: each subject, and how many times the baseline's median it takes.
+pub fn round_trips(bench: &str, case: &str, baseline: (&str, &str), results: &[(&str, Summary)]) {
+    let (baseline, over_baseline) = baseline;
+    let base = results.iter().find(|(name, _)| *name == baseline).map(|(_, summary)| summary.p50);
+    for (subject, s) in results {
+        let ratio = base.map(|base| s.p50 / base);
+        let shown = ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
+        let blocks = format!("{:.2}-{:.2}", s.fastest_block, s.slowest_block);
+        eprintln!(
+            "{case:>8}  {subject:<24} {:>9.2} {:>9.2} {:>10.1}  {blocks:>15}  {shown:>6}",
+            s.p50, s.p99, s.max
+        );
+        let line = |metric, value: f64, unit| Measurement {
+            bench,
+            case: case.to_owned(),
+            subject,
+            metric,
+            value: (value * 1000.0).round() / 1000.0,
+            unit,
+            runs: s.runs,
+        };
+        line("rtt_us_p50", s.p50, "us").print();
+        line("rtt_us_p99", s.p99, "us").print();
+        line("rtt_us_max", s.max, "us").print();
+        if let Some(ratio) = ratio.filter(|_| *subject != baseline) {
+            line(over_baseline, ratio, "ratio").print();
+        }
+    }
+}
+
+/// The head of the table of [`round_trips`].
+pub fn round_trips_head(baseline: &str) {
+    eprintln!(
+        "{:>8}  {:<24} {:>9} {:>9} {:>10}  {:>15}  over {baseline}",
+        "bytes", "round trip, us", "p50", "p99", "max", "blocks' p50"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_well() {
+        let shown = [0, 4, 1023, 1024, 1500, 65_536, 1 << 20].map(bytes);
+        assert_eq!(shown, ["0 B", "4 B", "1023 B", "1 KiB", "1500 B", "64 KiB", "1 MiB"]);
+    }
+
+    #[test]
+    fn a_measurement_is_one_line_with_the_agreed_keys() {
+        let line = Measurement {
+            bench: "roundtrip",
+            case: bytes(4),
+            subject: "pipe",
+            metric: "rtt_us_p50",
+            value: 2.07,
+            unit: "us",
+            runs: 10,
+        };
+        assert_eq!(
+            serde_json::to_string(&line).unwrap(),
+            r#"{"bench":"roundtrip","case":"4 B","subject":"pipe","metric":"rtt_us_p50","value":2.07,"unit":"us","runs":10}"#
+        );
+    }
+}

@@ -1,0 +1,222 @@
+//! A client in a process of its own, for tests: `peer DEVICE ACTION [ARGUMENT...]`.
+//!
+//! It says `ready` when it is about to do what it is for, and dies with the process that started it.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use binder_client::{
+    Answer, Call, Client, ClientError, Echo, Options, Payload, Received, Session, registry,
+};
+use binder_uapi::TF_ACCEPT_FDS;
+use e2e::random::Random;
+
+/// Object of an echo service; the number means nothing.
+const OBJECT: u64 = 0xec40;
+/// Code of a plain call.
+const CALL: u32 = 1;
+
+type Outcome = Result<(), String>;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    die_with_parent();
+    let outcome = match &words[..] {
+        [device, "manager", threads] => number(threads).and_then(|n| manager(device, n)),
+        [device, "echo", name] => echo_service(device, name),
+        [device, "caller", name, count, seed] => number(count)
+            .and_then(|count| number(seed).and_then(|seed| caller(device, name, count, seed))),
+        [device, "call", name] => one_call(device, name),
+        [device, "read"] => read(device),
+        [device, "read-in-thread"] => read_in_thread(device),
+        [device, "busy", name] => busy_service(device, name),
+        [device, "whoami", uid] => number(uid).and_then(|uid| call_as(device, uid as u32)),
+        _ => Err(format!("peer: unknown arguments {words:?}")),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("peer {}: {error}", words.join(" "));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn die_with_parent() {
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+}
+
+fn number(word: &str) -> Result<u64, String> {
+    word.parse().map_err(|_| format!("{word}: not a number"))
+}
+
+fn text(error: ClientError) -> String {
+    error.to_string()
+}
+
+fn open(device: &str) -> Result<Client, String> {
+    Client::open(Path::new(device), &Options::default()).map_err(text)
+}
+
+fn ready() {
+    println!("ready");
+}
+
+/// Serves the registry with one thread and echoes with the others.
+fn manager(device: &str, threads: u64) -> Outcome {
+    let client = open(device)?;
+    client.become_context_manager().map_err(text)?;
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(|| Session::new(&client).serve(&mut Echo));
+        }
+        let mut session = Session::new(&client);
+        ready();
+        // With one thread all calls come here; with several, names need a single owner.
+        registry::serve(&mut session).map_err(text)
+    })
+}
+
+fn find(session: &mut Session<'_>, name: &str) -> Result<u32, String> {
+    if name == "manager" {
+        return Ok(0);
+    }
+    for _ in 0..2000 {
+        if let Some(handle) = registry::find(session, name).map_err(text)? {
+            return Ok(handle);
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Err(format!("nobody publishes {name}"))
+}
+
+/// Publishes an object and echoes what is sent to it.
+fn echo_service(device: &str, name: &str) -> Outcome {
+    let client = open(device)?;
+    let mut session = Session::new(&client);
+    registry::publish(&mut session, name, OBJECT, 0).map_err(text)?;
+    ready();
+    session.serve(&mut Echo).map_err(text)
+}
+
+/// Publishes an object that takes calls and never answers them: it says `called` and sleeps.
+fn busy_service(device: &str, name: &str) -> Outcome {
+    let client = open(device)?;
+    let mut session = Session::new(&client);
+    registry::publish(&mut session, name, OBJECT, 0).map_err(text)?;
+    ready();
+    let mut sleep = |_: &mut Session<'_>, _: &Received<'_>| -> Answer {
+        println!("called");
+        loop {
+            thread::sleep(Duration::from_secs(3600));
+        }
+    };
+    session.serve(&mut sleep).map_err(text)
+}
+
+/// Calls `name` again and again, with sizes and contents that the seed decides, checks each reply, and
+/// says how far it is. Passes an object of its own with some calls, which so comes back.
+fn caller(device: &str, name: &str, count: u64, seed: u64) -> Outcome {
+    let client = open(device)?;
+    let mut session = Session::new(&client);
+    let mut random = Random::new(seed);
+    let mut handle = find(&mut session, name)?;
+    ready();
+    let mut done = 0;
+    while done < count {
+        let size = match random.below(10) {
+            0 => random.below(64 * 1024),
+            1..5 => random.below(4096),
+            _ => random.below(64),
+        };
+        let fill = random.below(256) as u8;
+        match checked_echo(&mut session, handle, size as usize, fill, random.below(4) == 0) {
+            Ok(()) => done += 1,
+            // The service was killed: its successor has the same name.
+            Err(ClientError::DeadReply) if handle != 0 => {
+                session.release(handle);
+                handle = find(&mut session, name)?;
+            }
+            Err(error) => {
+                let why = client.extended_error();
+                return Err(format!("call {done} of {size} bytes: {error} ({why:?})"));
+            }
+        }
+        if done % 10 == 0 {
+            println!("{done}");
+        }
+    }
+    session.flush().map_err(text)
+}
+
+fn checked_echo(
+    session: &mut Session<'_>,
+    handle: u32,
+    size: usize,
+    fill: u8,
+    with_object: bool,
+) -> Result<(), ClientError> {
+    let mut parcel = binder_client::Parcel::new().bytes(&vec![fill; size]);
+    if with_object {
+        parcel = parcel.binder(OBJECT + u64::from(fill), 0);
+    }
+    let reply = session.call(handle, CALL, parcel.payload())?;
+    let data = reply.data()?;
+    let right = data.len() == parcel.data.len() && data[..size].iter().all(|byte| *byte == fill);
+    // Our own object comes back as itself, not as a handle.
+    let objects = reply.objects()?;
+    let right = right && objects.iter().all(|object| object.binder == OBJECT + u64::from(fill));
+    let right = right && objects.len() == usize::from(with_object);
+    session.free(reply);
+    if right { Ok(()) } else { Err(ClientError::Contents("the echo differs from what was sent")) }
+}
+
+fn one_call(device: &str, name: &str) -> Outcome {
+    let client = open(device)?;
+    let mut session = Session::new(&client);
+    let handle = find(&mut session, name)?;
+    ready();
+    let payload = Payload::bytes(b"one call");
+    let call = Call { handle, code: CALL, flags: TF_ACCEPT_FDS, payload };
+    let reply = session.call_with(call, &mut Echo).map_err(text)?;
+    if reply.data().map_err(text)? != b"one call" {
+        return Err("the echo differs from what was sent".to_owned());
+    }
+    session.free(reply);
+    println!("answered");
+    session.flush().map_err(text)
+}
+
+/// Blocks in a read for which nothing ever comes.
+fn read(device: &str) -> Outcome {
+    let client = open(device)?;
+    let mut session = Session::new(&client);
+    session.enter_looper().map_err(text)?;
+    ready();
+    session.serve(&mut Echo).map_err(text)
+}
+
+/// The same in a thread that is not the process's first.
+fn read_in_thread(device: &str) -> Outcome {
+    let client = open(device)?;
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| Session::new(&client).serve(&mut Echo).map_err(text));
+        ready();
+        reader.join().map_err(|_| "the reader panicked".to_owned())?
+    })
+}
+
+/// Becomes another user, for good, and calls the manager.
+fn call_as(device: &str, uid: u32) -> Outcome {
+    // SAFETY: plain numbers; the process has one thread.
+    let changed =
+        unsafe { libc::setresgid(uid, uid, uid) == 0 && libc::setresuid(uid, uid, uid) == 0 };
+    if !changed {
+        return Err(format!("cannot become uid {uid}: {}", std::io::Error::last_os_error()));
+    }
+    die_with_parent();
+    one_call(device, "manager")
+}

@@ -1,0 +1,306 @@
+//! A private `headroom-binderd`.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use control::binderd::{Device, Reply, Request, Status};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use tempfile::TempDir;
+
+use crate::wait;
+
+/// The folder with the daemon's program, where it is not found beside the running one.
+pub const BIN_DIR: &str = "HEADROOM_BIN_DIR";
+const DAEMON: &str = "headroom-binderd";
+
+/// How receive buffers reach clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapping {
+    /// FUSE passthrough to a memfd.
+    Passthrough,
+    /// `FUSE_NOTIFY_STORE` into the page cache.
+    NotifyStore,
+    /// What the daemon thinks best.
+    Auto,
+}
+
+impl Mapping {
+    /// The daemon's word for it.
+    pub fn argument(self) -> &'static str {
+        match self {
+            Self::Passthrough => "passthrough",
+            Self::NotifyStore => "notify-store",
+            Self::Auto => "auto",
+        }
+    }
+}
+
+/// Why there is no bus.
+#[derive(Debug, thiserror::Error)]
+pub enum BusError {
+    /// This machine cannot have one; a test is skipped.
+    #[error("{0}")]
+    Unavailable(String),
+    /// It should have come up, or gone down, and did not.
+    #[error("{0}")]
+    Broken(String),
+}
+
+/// A daemon of our own, with its mount and socket in a temporary folder. Stopped on drop.
+pub struct Bus {
+    folder: TempDir,
+    mount: PathBuf,
+    socket: PathBuf,
+    child: Child,
+    stopped: bool,
+    /// Hanging up ends the watchdog.
+    watchdog: Option<Sender<()>>,
+}
+
+/// Finds the daemon: in [`BIN_DIR`], else where the running program or its parent folders are.
+fn daemon_program() -> Result<PathBuf, BusError> {
+    let mut tried = Vec::new();
+    let folders: Vec<PathBuf> = match std::env::var_os(BIN_DIR) {
+        Some(folder) => vec![folder.into()],
+        None => {
+            let here = std::env::current_exe().map_err(|e| BusError::Broken(e.to_string()))?;
+            here.ancestors().skip(1).take(2).map(Path::to_owned).collect()
+        }
+    };
+    for folder in folders {
+        let program = folder.join(DAEMON);
+        if program.is_file() {
+            return Ok(program);
+        }
+        tried.push(program.display().to_string());
+    }
+    Err(BusError::Broken(format!(
+        "no {DAEMON} at {}; build it first (cargo build -p {DAEMON}) or set {BIN_DIR}",
+        tried.join(" or ")
+    )))
+}
+
+fn unavailable() -> Option<String> {
+    if !geteuid().is_root() {
+        return Some("a bus for several users needs root".to_owned());
+    }
+    if !Path::new("/dev/fuse").exists() {
+        return Some("/dev/fuse is missing".to_owned());
+    }
+    None
+}
+
+/// FUSE passthrough came with Linux 6.9.
+fn has_passthrough() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(9))
+}
+
+impl Bus {
+    /// Starts a daemon and waits until it answers.
+    pub fn start(mapping: Mapping) -> Result<Self, BusError> {
+        Self::start_with(mapping, |_| ())
+    }
+
+    /// The same; `adjust` may change the command first.
+    pub fn start_with(
+        mapping: Mapping,
+        adjust: impl FnOnce(&mut Command),
+    ) -> Result<Self, BusError> {
+        if let Some(reason) = unavailable() {
+            return Err(BusError::Unavailable(reason));
+        }
+        if mapping == Mapping::Passthrough && !has_passthrough() {
+            return Err(BusError::Unavailable("FUSE passthrough needs Linux 6.9".to_owned()));
+        }
+        let program = daemon_program()?;
+        let broken = |what: &str| {
+            let what = what.to_owned();
+            move |error: io::Error| BusError::Broken(format!("{what}: {error}"))
+        };
+        // Other users must get through to the mount.
+        let folder = tempfile::Builder::new()
+            .prefix("headroom-e2e-")
+            .permissions(Permissions::from_mode(0o755))
+            .tempdir()
+            .map_err(broken("temporary folder"))?;
+        let mount = folder.path().join("binderfs");
+        let socket = folder.path().join("binderd.sock");
+        let log = File::create(folder.path().join("log")).map_err(broken("log file"))?;
+        fs::create_dir(&mount).map_err(broken("mount point"))?;
+        let mut command = Command::new(&program);
+        command.arg("--mount").arg(&mount).arg("--socket").arg(&socket);
+        command.args(["--mapping", mapping.argument()]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        adjust(&mut command);
+        let child = command.spawn().map_err(broken(&program.display().to_string()))?;
+        let mut bus = Self { folder, mount, socket, child, stopped: false, watchdog: None };
+        bus.wait_until_ready()?;
+        Ok(bus)
+    }
+
+    fn wait_until_ready(&mut self) -> Result<(), BusError> {
+        let mut exited = None;
+        let ready = wait::until(wait::PATIENCE, || {
+            exited = self.child.try_wait().ok().flatten();
+            (exited.is_some() || self.status().is_ok()).then_some(())
+        });
+        match (exited, ready) {
+            (Some(status), _) => {
+                self.stopped = true;
+                Err(BusError::Broken(format!("{DAEMON} ended at once ({status}):\n{}", self.log())))
+            }
+            (None, None) => {
+                let pid = self.pid();
+                let (state, log) = (wait::describe(pid), self.log());
+                Err(BusError::Broken(format!("{DAEMON} is not ready ({state}):\n{log}")))
+            }
+            (None, Some(())) => Ok(()),
+        }
+    }
+
+    /// From now on, tears the bus down when it is still there after `limit`: then every call on it
+    /// fails, and nobody stays blocked.
+    pub fn limit_time(&mut self, limit: Duration) {
+        let (hang_up, hung_up): (Sender<()>, Receiver<()>) = channel();
+        self.watchdog = Some(hang_up);
+        let pid = self.pid();
+        let device = fs::metadata(&self.mount).map_or(0, |metadata| metadata.dev());
+        thread::spawn(move || {
+            if hung_up.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                eprintln!(
+                    "the bus of {DAEMON} {pid} is in use for more than {} s: tearing it down; {}",
+                    limit.as_secs(),
+                    wait::describe(pid)
+                );
+                abort_connection(device);
+                let _ = Pid::from_raw(pid as i32).map(|pid| kill_process(pid, Signal::KILL));
+            }
+        });
+    }
+
+    /// Pid of the daemon.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where the bus is mounted.
+    pub fn mount(&self) -> &Path {
+        &self.mount
+    }
+
+    /// A device (or any other file) of the bus.
+    pub fn device(&self, name: &str) -> PathBuf {
+        self.mount.join(name)
+    }
+
+    /// What the daemon has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    fn ask(&self, request: Request) -> Result<Reply, String> {
+        let mut client = control::Client::connect(&self.socket).map_err(|e| e.to_string())?;
+        client.call(&request).map_err(|e| e.to_string())
+    }
+
+    /// What the daemon says of itself.
+    pub fn status(&self) -> Result<Status, String> {
+        match self.ask(Request::Status)? {
+            Reply::Status(status) => Ok(status),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    /// What is open.
+    pub fn ls(&self) -> Result<Vec<Device>, String> {
+        match self.ask(Request::Ls)? {
+            Reply::Ls { devices } => Ok(devices),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    /// Waits until nothing is open any more: no process, and so no node, handle, buffer or manager.
+    pub fn wait_until_empty(&self) -> Result<(), String> {
+        let mut last = Ok(Vec::new());
+        let is_empty = |d: &Device| d.processes.is_empty() && d.manager.is_none();
+        wait::until(wait::PATIENCE, || {
+            last = self.ls();
+            last.as_ref().is_ok_and(|devices| devices.iter().all(is_empty)).then_some(())
+        })
+        .ok_or_else(|| format!("not everything is gone: {last:#?}"))
+    }
+
+    /// Stops the daemon as an operator would, and checks that nothing of it is left.
+    pub fn stop(mut self) -> Result<(), String> {
+        self.shut_down()
+    }
+
+    fn shut_down(&mut self) -> Result<(), String> {
+        self.stopped = true;
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::TERM).map_err(|e| format!("SIGTERM to the daemon: {e}"))?;
+        let status = wait::until(wait::PATIENCE, || self.child.try_wait().ok().flatten());
+        let mut faults = Vec::new();
+        match status {
+            Some(status) if status.success() => {}
+            Some(status) => faults.push(format!("the daemon's end: {}", end(status))),
+            None => {
+                let state = wait::describe(self.pid());
+                faults.push(format!("the daemon does not end after SIGTERM ({state})"));
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+            }
+        }
+        if is_mounted(&self.mount) {
+            faults.push(format!("{} is still mounted", self.mount.display()));
+            let flags = rustix::mount::UnmountFlags::DETACH;
+            let _ = rustix::mount::unmount(&self.mount, flags);
+        }
+        if self.socket.exists() {
+            faults.push(format!("{} is still there", self.socket.display()));
+        }
+        if faults.is_empty() {
+            return Ok(());
+        }
+        Err(format!("{}\nits log:\n{}", faults.join("\n"), self.log()))
+    }
+}
+
+impl Drop for Bus {
+    fn drop(&mut self) {
+        if !self.stopped {
+            if thread::panicking() {
+                eprintln!("the daemon's log:\n{}", self.log());
+            }
+            if let Err(faults) = self.shut_down() {
+                eprintln!("{faults}");
+            }
+        }
+    }
+}
+
+fn end(status: ExitStatus) -> String {
+    status.signal().map_or(status.to_string(), |signal| format!("killed by signal {signal}"))
+}
+
+fn is_mounted(path: &Path) -> bool {
+    let Ok(table) = fs::read_to_string("/proc/self/mountinfo") else { return false };
+    let path = path.to_string_lossy();
+    table.lines().any(|line| line.split(' ').nth(4) == Some(&path))
+}
+
+/// Makes every request on a FUSE mount fail, whatever its daemon does.
+fn abort_connection(device: u64) {
+    // FUSE mounts have anonymous devices: their minor number names the connection.
+    let minor = rustix::fs::minor(device);
+    let _ = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+}

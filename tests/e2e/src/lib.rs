@@ -1,0 +1,14 @@
+//! What end-to-end tests and benchmarks need to run a bus of their own and to torture it.
+//!
+//! * [`Bus`]: a private `headroom-binderd` on a temporary mount, gone without a trace at the end;
+//! * [`Peer`]: a client in a process of its own (the program `peer`), to be stopped or killed;
+//! * [`wait`]: bounded waits and what `/proc` says about a process;
+//! * [`random`]: a seeded generator, so that a failing run can be repeated.
+
+pub mod bus;
+pub mod peer;
+pub mod random;
+pub mod wait;
+
+pub use bus::{Bus, BusError, Mapping};
+pub use peer::Peer;

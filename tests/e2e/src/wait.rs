@@ -1,0 +1,57 @@
+//! Bounded waits, and what `/proc` says about a process.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test calls it hung. Generous: the machine may be busy.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits until `done` gives a value; `None` when `patience` is over.
+pub fn until<T>(patience: Duration, mut done: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + patience;
+    let mut pause = Duration::from_micros(200);
+    loop {
+        if let Some(value) = done() {
+            return Some(value);
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+        sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
+/// The state letter of a process or thread (`S`, `D`, `T`, `Z`...); `None` when it is gone.
+pub fn state(tid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
+    // The name may hold anything, so the fields start behind its last parenthesis.
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// The states of all threads of a process, with where in the kernel each of them sleeps.
+pub fn describe(pid: u32) -> String {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return format!("process {pid} is gone");
+    };
+    let mut lines = Vec::new();
+    for thread in threads.flatten() {
+        let tid = thread.file_name().to_string_lossy().into_owned();
+        let state = tid.parse().ok().and_then(state).unwrap_or('?');
+        let wchan = fs::read_to_string(thread.path().join("wchan")).unwrap_or_default();
+        lines.push(format!("thread {tid}: {state} {wchan}"));
+    }
+    lines.join("; ")
+}
+
+/// Waits until the thread sleeps (`S`): it has reached the blocking call that it was on its way to.
+/// A sleep before that call would fool us, so the sleep must hold for a while.
+pub fn until_asleep(tid: u32) -> bool {
+    let mut in_a_row = 0;
+    until(PATIENCE, || {
+        in_a_row = if state(tid) == Some('S') { in_a_row + 1 } else { 0 };
+        (in_a_row >= 5).then_some(())
+    })
+    .is_some()
+}

@@ -1,0 +1,60 @@
+//! Clients against the real daemon: what works, what is refused, and what must never hang.
+//!
+//! Every test runs twice, on each way in which receive buffers reach clients, on a bus of its own. At its
+//! end nothing may be open any more, and the daemon must go without a trace.
+
+mod blocking;
+mod calls;
+mod deaths;
+mod devices;
+mod hostile;
+mod stress;
+mod support;
+
+use std::time::Duration;
+
+use e2e::{Bus, BusError, Mapping};
+
+/// When a test hangs for certain.
+const LONGEST_TEST: Duration = Duration::from_secs(300);
+
+/// Runs a test on a fresh bus; afterwards the bus must be empty.
+fn on_bus(mapping: Mapping, test: fn(&Bus)) {
+    let mut bus = match Bus::start(mapping) {
+        Ok(bus) => bus,
+        Err(BusError::Unavailable(reason)) => {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+        Err(BusError::Broken(fault)) => panic!("{fault}"),
+    };
+    bus.limit_time(LONGEST_TEST);
+    let status = bus.status().unwrap();
+    assert_eq!(status.mapping, mapping.argument(), "the daemon does as it is told");
+    test(&bus);
+    if let Err(left) = bus.wait_until_empty() {
+        panic!("{left}");
+    }
+    if let Err(fault) = bus.stop() {
+        panic!("{fault}");
+    }
+}
+
+/// Makes a test of each function and each mapping.
+#[macro_export]
+macro_rules! both_mappings {
+    ($($name:ident)*) => {
+        mod passthrough {
+            $(#[test]
+            fn $name() {
+                $crate::on_bus(e2e::Mapping::Passthrough, super::$name);
+            })*
+        }
+        mod notify_store {
+            $(#[test]
+            fn $name() {
+                $crate::on_bus(e2e::Mapping::NotifyStore, super::$name);
+            })*
+        }
+    };
+}
