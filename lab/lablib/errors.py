@@ -1,5 +1,10 @@
 """The one exception that a user of the lab sees as a plain message."""
 
+import re
+
+# Lines of a dying kernel that say why.
+BAD = re.compile(r"Kernel panic|BUG: |Oops|RIP: 0010|general protection|invalid opcode|WARNING: |lab: ")
+
 
 class LabError(Exception):
     """Something the reader can act on; printed without a traceback."""
@@ -11,9 +16,6 @@ def tail(text: str, lines: int = 15) -> str:
 
 
 def last_words(console: str, lines: int = 15) -> str:
-    """The end of a kernel's console, or the panic in it, which the traces that follow would push out."""
-    found = console.find("Kernel panic")
-    if found < 0:
-        return tail(console, lines)
-    start = console.rfind("\n", 0, found) + 1
-    return "\n".join("  | " + line for line in console[start:].splitlines()[:lines])
+    """The end of a kernel's console, or what it said when things went wrong, which the traces that follow would push out."""
+    bad = [line for line in console.splitlines() if BAD.search(line)][:lines]
+    return "\n".join("  | " + line for line in bad) or tail(console, lines)

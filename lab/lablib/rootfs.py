@@ -1,6 +1,7 @@
 """The root file system: Debian trixie with the other OOM daemons and libgbinder's tools, as an ext4 image."""
 
 import json
+import os
 import subprocess
 import tempfile
 from pathlib import Path
@@ -59,6 +60,8 @@ def packages() -> dict[str, str]:
 
 def build(directory: Path, image: Path) -> dict[str, str]:
     """Runs mmdebstrap, then makes the file system from the tree; returns the versions installed."""
+    if os.geteuid() != 0:
+        raise LabError("building the root file system needs root: run sudo -E lab/build once")
     sources = [f"deb [signed-by={apt.keyring()}] {apt.mirror()} {suite} main" for suite in SUITES]
     with tempfile.TemporaryDirectory(dir=directory, prefix="tree.") as scratch:
         tree = Path(scratch) / "root"
@@ -68,11 +71,11 @@ def build(directory: Path, image: Path) -> dict[str, str]:
             "--dpkgopt=path-exclude=/usr/share/locale/*", SUITE, str(tree), *sources,
         )
         settle(tree)
-        asked = [n for n in PACKAGES]
-        listing = command("dpkg-query", f"--admindir={tree}/var/lib/dpkg", "-W", "-f", "${Package} ${Version}\n", *asked)
+        admin = f"--admindir={tree}/var/lib/dpkg"
+        listing = command("dpkg-query", admin, "-W", "-f", "${Package} ${Version}\n", *PACKAGES)
         used_mib = int(command("du", "-sm", str(tree)).split()[0])
         image.unlink(missing_ok=True)
-        command("mke2fs", "-q", "-t", "ext4", "-m", "0", "-O", "^has_journal", "-d", str(tree), str(image),
+        command("/sbin/mke2fs", "-q", "-t", "ext4", "-m", "0", "-O", "^has_journal", "-d", str(tree), str(image),
                 f"{used_mib + FREE_SPACE_MIB}M")
     return dict(line.split() for line in listing.splitlines())
 

@@ -6,9 +6,11 @@
 
 mod binder_version;
 mod clock;
+mod groups;
 mod interactive;
 mod load;
 mod memory;
+mod observer;
 mod options;
 mod scenario;
 mod shared;
