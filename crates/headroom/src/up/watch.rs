@@ -1,4 +1,5 @@
-//! Watching a daemon through its control socket, and printing what changes.
+//! Watching a daemon through its control socket, and printing what changes. What does not work here
+//! the daemons say themselves, on standard error.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,8 +8,7 @@ use std::time::Duration;
 
 use control::{binderd, oomd};
 
-use crate::output::{self, printable};
-use crate::{daemon, status, why};
+use crate::{daemon, output, status, why};
 
 /// How often a daemon is asked.
 const INTERVAL: Duration = Duration::from_millis(300);
@@ -32,7 +32,6 @@ struct News {
     line: String,
     /// Compared with the last one; the line is printed when it differs.
     key: String,
-    degraded: Vec<String>,
     kills: u64,
 }
 
@@ -50,7 +49,6 @@ pub fn binder(socket: &Path) -> Watcher {
             pid: status.pid,
             line: status::binderd_line(&status),
             key: format!("{} {} {}", status.mount, status.mapping, status.devices),
-            degraded: status.degraded,
             kills: 0,
         })
     }
@@ -65,7 +63,6 @@ pub fn oom(socket: &Path) -> Watcher {
             pid: status.pid,
             line: status::oomd_line(&status),
             key: format!("{} {} {}", status.notifier, status.attached, status.limited_users),
-            degraded: status.degraded,
             kills: status.kills,
         })
     }
@@ -97,10 +94,6 @@ impl Watcher {
     fn tell(&self, name: &str, last: Option<&News>, news: &News) {
         if last.is_none_or(|last| last.key != news.key) {
             say(name, &news.line);
-        }
-        let known = last.map_or(&[][..], |last| &last.degraded);
-        for sentence in news.degraded.iter().filter(|sentence| !known.contains(sentence)) {
-            say(name, &format!("degraded: {}", printable(sentence)));
         }
         let kills = news.kills.saturating_sub(last.map_or(0, |last| last.kills));
         if kills > 0 {
