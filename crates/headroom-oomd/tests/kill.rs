@@ -104,6 +104,69 @@ fn a_stopped_process_can_be_the_victim() {
     assert!(matches!(why.outcome, Outcome::Reclaimed { bytes_back, .. } if bytes_back > 40 * MIB));
 }
 
+/// A cgroup (v1 freezer) of our own, removed with its processes thawed.
+struct Freezer(std::path::PathBuf);
+
+impl Freezer {
+    fn new() -> Option<Self> {
+        let root = std::path::Path::new("/sys/fs/cgroup/freezer");
+        if !root.join("tasks").exists() {
+            println!("skipped: no v1 freezer at {}", root.display());
+            return None;
+        }
+        let path = root.join(format!("headroom-test-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Some(Self(path))
+    }
+
+    fn freeze(&self, pid: u32) {
+        std::fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
+        std::fs::write(self.0.join("freezer.state"), "FROZEN").unwrap();
+        eventually("it is frozen", || {
+            let state = std::fs::read_to_string(self.0.join("freezer.state")).unwrap();
+            (state.trim() == "FROZEN").then_some(())
+        });
+    }
+
+    fn thaw(&self) {
+        std::fs::write(self.0.join("freezer.state"), "THAWED").unwrap();
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        self.thaw();
+        let start = std::time::Instant::now();
+        while std::fs::remove_dir(&self.0).is_err() && start.elapsed() < support::PATIENCE {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_victim_that_cannot_even_die_gives_its_memory_back() {
+    if !privileged() {
+        return;
+    }
+    let Some(freezer) = Freezer::new() else { return };
+    let (uid, daemon) = (62012, Daemon::start("", &[]));
+    daemon.set_limit(uid, 128 * MIB);
+    let (mut frozen, mut small) = (Hog::start(uid), Hog::start(uid));
+    frozen.grow(80 << 10);
+    assert!(frozen.survived());
+    freezer.freeze(frozen.pid());
+    small.grow(60 << 10);
+    assert!(small.survived());
+    let why = daemon.ended(uid);
+    assert_eq!(why.victim.as_ref().unwrap().pid, frozen.pid());
+    let Outcome::Reclaimed { mreleased, bytes_back, .. } = why.outcome else { panic!("{why:#?}") };
+    assert!(mreleased && bytes_back > 40 * MIB, "{why:#?}");
+    assert!(frozen.is_alive(), "frozen, it cannot have died");
+    assert!(small.is_alive() && daemon.why(uid).len() == 1);
+    freezer.thaw();
+    frozen.died();
+}
+
 #[test]
 fn a_family_that_shares_its_memory_loses_no_more_members_than_needed() {
     if !privileged() {

@@ -80,11 +80,6 @@ impl Ledger {
         Some(account.phase())
     }
 
-    /// Somebody is above its soft limit.
-    pub fn anybody_above_soft(&self) -> bool {
-        self.accounts.iter().any(|account| account.phase() > Phase::Within)
-    }
-
     /// Who of this user dies now.
     pub fn decide(&self, uid: u32, processes: &[Process], protected: &[u32]) -> Verdict {
         verdict(&Snapshot { accounts: &self.accounts, processes, protected }, uid)

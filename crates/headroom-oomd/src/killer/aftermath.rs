@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use control::oomd::{Outcome, Trigger};
-use memory_ledger::{InFlight, Phase, ProcessId, Settled};
+use memory_ledger::{InFlight, ProcessId, Settled};
 use memory_watch::Backend;
 use reclaim::{Mrelease, Progress, Reclaim, Victim};
 use rustix::event::epoll;
@@ -187,10 +187,8 @@ impl Killer {
     /// One victim's memory is back, or its grace over: what if that was not enough?
     fn let_the_next_one_die(&mut self, uid: u32, record: u64) {
         // Armed before the latch opens: then the notifier has the right one at hand.
-        if self.read(uid).is_some_and(|phase| phase > Phase::Within) {
-            self.arm(uid);
-            self.scan_soon();
-        }
+        self.read(uid);
+        self.arm_or_disarm(uid);
         self.watch.release_latch(uid);
         let trigger = self.records.get(record).map_or(Trigger::Timer, |why| why.trigger);
         self.strike(uid, trigger, None);

@@ -8,8 +8,8 @@ use super::Killer;
 
 /// How often another victim is looked for when the chosen one is gone before it is pinned.
 const TRIES: u32 = 3;
-/// The soft limit counts as left below 15/16 of it, as for the notifier: a program that frees and
-/// takes a little at its limit should not cost a scan each time.
+/// The soft limit counts as left below 15/16 of it, as for the notifier, which tells of the next
+/// crossing only after that.
 const CLEAR_SHARE: u64 = 16;
 
 /// A victim with its pidfd open.
@@ -39,8 +39,22 @@ pub(super) fn as_victim(id: ProcessId) -> ArmedVictim {
 }
 
 impl Killer {
-    /// Chooses the user's victim anew.
-    pub(super) fn arm(&mut self, uid: u32) {
+    /// The user is above its soft limit, or has not left it clearly behind.
+    pub(super) fn is_near(&self, uid: u32) -> bool {
+        self.ledger.account(uid).is_some_and(|account| {
+            let soft = account.limit().soft_bytes();
+            account.reading().used_bytes >= soft - soft / CLEAR_SHARE
+        })
+    }
+
+    /// Keeps a victim ready for a user near its limit, and none for others.
+    pub(super) fn arm_or_disarm(&mut self, uid: u32) {
+        if !self.is_near(uid) {
+            self.disarm(uid);
+            self.helpless.remove(&uid);
+            return;
+        }
+        self.scan_soon();
         if let Err(why) = self.try_arm(uid) {
             tracing::debug!(uid, "nobody to arm: {why}");
         }
@@ -88,21 +102,13 @@ impl Killer {
         Err(failed.map_or(NoVictim::NoProcess.into(), Unarmed::Open))
     }
 
-    pub(super) fn disarm(&mut self, uid: u32) {
-        if self.armed.remove(&uid).is_some()
+    /// Nobody is armed, here or in the notifier.
+    fn disarm(&mut self, uid: u32) {
+        self.armed.remove(&uid);
+        if self.ledger.account(uid).is_some()
             && let Err(error) = self.watch.arm(uid, None)
         {
             tracing::warn!(uid, "cannot disarm the notifier: {error}");
-        }
-    }
-
-    /// Disarms a user that has left its soft limit clearly behind.
-    pub(super) fn disarm_when_clear(&mut self, uid: u32) {
-        let Some(account) = self.ledger.account(uid) else { return };
-        let soft = account.limit().soft_bytes();
-        if account.reading().used_bytes < soft - soft / CLEAR_SHARE {
-            self.disarm(uid);
-            self.helpless.remove(&uid);
         }
     }
 }

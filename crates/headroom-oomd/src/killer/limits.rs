@@ -65,11 +65,7 @@ impl Killer {
         self.helpless.remove(&uid);
         match self.read(uid) {
             Some(Phase::Broken) => drop(self.strike(uid, Trigger::Request, None)),
-            Some(Phase::AboveSoft) => {
-                self.arm(uid);
-                self.scan_soon();
-            }
-            _ => {}
+            _ => self.arm_or_disarm(uid),
         }
         Ok(())
     }

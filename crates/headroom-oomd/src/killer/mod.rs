@@ -219,16 +219,9 @@ impl Killer {
 
     fn take_event(&mut self, event: Event) {
         match event {
-            Event::SoftCrossed { uid, .. } => {
-                if self.read(uid).is_some_and(|phase| phase > Phase::Within) {
-                    self.arm(uid);
-                    self.scan_soon();
-                }
-            }
-            Event::SoftCleared { uid, .. } => {
-                if self.read(uid) == Some(Phase::Within) {
-                    self.disarm(uid);
-                }
+            Event::SoftCrossed { uid, .. } | Event::SoftCleared { uid, .. } => {
+                self.read(uid);
+                self.arm_or_disarm(uid);
             }
             Event::HardCrossed { uid, pages, time_ns, killed, .. } => {
                 let crossing = Crossing { bytes: pages * self.page_bytes, time_ns };
@@ -254,15 +247,13 @@ impl Killer {
             self.free_odd_latch(uid);
             match phase {
                 Some(Phase::Broken) => drop(self.strike(uid, Trigger::Timer, None)),
-                Some(Phase::AboveSoft) => self.arm(uid),
-                Some(Phase::Within) => self.disarm_when_clear(uid),
-                None => {}
+                _ => self.arm_or_disarm(uid),
             }
             if self.ledger.account(uid).is_some_and(|account| !account.stuck().is_empty()) {
                 self.forget_gone(uid);
             }
         }
-        let alert = !self.armed.is_empty() || self.ledger.anybody_above_soft();
+        let alert = self.users().into_iter().any(|uid| self.is_near(uid));
         let pause = if alert { ALERT_SCAN_MS } else { CALM_SCAN_MS };
         self.next_scan_ns = monotonic_ns() + pause * NS_PER_MS;
     }
