@@ -27,7 +27,7 @@ demo: setup-test build
 	scripts/demo $(target)/release
 
 bench: build
-	cargo bench --locked --package bench
+	$(target)/release/roundtrip --headroom
 
 lint: setup-lint
 	cargo fmt --all --check
