@@ -48,7 +48,7 @@ struct search {
 	u64 mm;
 	s64 pages;
 	u32 uid;
-	u32 unused;
+	u32 tgid;
 };
 
 static long look_for_larger(void *map, u64 *mm, struct account *account, struct search *search)
@@ -61,28 +61,28 @@ static long look_for_larger(void *map, u64 *mm, struct account *account, struct 
 	if (pages > search->pages) {
 		search->pages = pages;
 		search->mm = *mm;
+		search->tgid = account->tgid;
 	}
 	return 0;
 }
 
 /*
- * Is this mm the user's largest? The last answer is kept; all accounts are looked at only when it no
- * longer holds (the largest shrank, died, or was overtaken), never once an event.
+ * Finds the user's largest process, by a look at all accounts. Done once a crossing; if the one that
+ * was found could not be killed, again only when it, or one that has outgrown it, comes along.
  */
-static __always_inline bool is_largest(struct slot *slot, u64 mm, s64 pages)
+static __always_inline void find_largest(struct slot *slot, struct cause *cause, u32 current_tgid)
 {
-	struct search search = { .mm = mm, .pages = pages, .uid = slot->uid };
+	struct search search = {
+		.mm = cause->mm, .pages = cause->mm_pages, .uid = slot->uid, .tgid = current_tgid
+	};
 
-	if (LOAD(slot->largest_mm) == mm) {
-		if (pages >= LOAD(slot->largest_pages))
-			return true;
-	} else if (pages <= LOAD(slot->largest_pages)) {
-		return false;
-	}
+	if (LOAD(slot->told) && LOAD(slot->largest_mm) != cause->mm &&
+	    cause->mm_pages <= LOAD(slot->largest_pages))
+		return;
 	bpf_for_each_map_elem(&accounts, look_for_larger, &search, 0);
 	slot->largest_mm = search.mm;
 	slot->largest_pages = search.pages;
-	return search.mm == mm;
+	slot->largest_tgid = search.tgid;
 }
 
 static __always_inline bool is_armed_task(struct task_struct *task, u32 uid, struct armed *victim)
@@ -104,35 +104,66 @@ static __always_inline long kill_current(struct task_struct *current, u32 by, st
 
 enum { OTHER_CANNOT = 0, OTHER_STALE = 1, OTHER_KILLED = 2, OTHER_REFUSED = 3 };
 
-/* Kills the armed victim while another task is running, where the kernel can (6.13 and later). */
-static __always_inline int kill_other(u32 uid, struct armed *victim, struct kill *kill)
+/* Signals a process while another one is running, where the kernel can (6.13 and later). */
+static __always_inline int signal_other(struct task_struct *task, u32 by, struct kill *kill)
+{
+	kill->by = by;
+	kill->tgid = task->tgid;
+	kill->start_ns = task->start_boottime;
+	kill->mm = (u64)task->mm;
+	return bpf_send_signal_task(task, SIGKILL, PIDTYPE_TGID, 0) ? OTHER_REFUSED : OTHER_KILLED;
+}
+
+static __always_inline bool can_signal_others(void)
+{
+	return bpf_ksym_exists(bpf_send_signal_task) && bpf_ksym_exists(bpf_task_from_pid);
+}
+
+static __always_inline int kill_other_armed(u32 uid, struct armed *victim, struct kill *kill)
 {
 	struct task_struct *task;
 	int result = OTHER_STALE;
 
-	if (!bpf_ksym_exists(bpf_send_signal_task) || !bpf_ksym_exists(bpf_task_from_pid))
+	if (!can_signal_others())
 		return OTHER_CANNOT;
 	task = bpf_task_from_pid(victim->tgid);
 	if (!task)
 		return OTHER_STALE;
-	if (is_armed_task(task, uid, victim)) {
-		kill->by = KILLED_ARMED_OTHER;
-		kill->tgid = victim->tgid;
-		kill->start_ns = victim->start_ns;
-		kill->mm = (u64)task->mm;
-		result = bpf_send_signal_task(task, SIGKILL, PIDTYPE_TGID, 0) ? OTHER_REFUSED :
-										 OTHER_KILLED;
-	}
+	if (is_armed_task(task, uid, victim))
+		result = signal_other(task, KILLED_ARMED_OTHER, kill);
 	bpf_task_release(task);
 	return result;
 }
 
-static __always_inline bool may_die_unarmed(struct task_struct *current, struct slot *slot,
-					    struct cause *cause)
+/* The account's tgid may be old (fork, reuse of a pid), so the process must have that very mm now. */
+static __always_inline int kill_other_largest(struct slot *slot, struct kill *kill)
 {
-	return cause->own && !LOAD(slot->spare_unarmed) &&
-	       current->signal->oom_score_adj != OOM_SCORE_ADJ_MIN &&
-	       is_largest(slot, cause->mm, cause->mm_pages);
+	struct task_struct *task;
+	int result = OTHER_STALE;
+
+	if (!can_signal_others())
+		return OTHER_CANNOT;
+	task = bpf_task_from_pid(slot->largest_tgid);
+	if (!task)
+		return OTHER_STALE;
+	if ((u64)task->mm == slot->largest_mm && task->real_cred->uid.val == slot->uid &&
+	    task->signal->oom_score_adj != OOM_SCORE_ADJ_MIN)
+		result = signal_other(task, KILLED_UNARMED_OTHER, kill);
+	bpf_task_release(task);
+	return result;
+}
+
+/* Nobody is armed: the user's largest process dies, unless the daemon forbids it or it is protected. */
+static __always_inline bool kill_unarmed(struct slot *slot, struct cause *cause,
+					 struct task_struct *current, struct kill *kill)
+{
+	if (!cause->own || LOAD(slot->spare_unarmed))
+		return false;
+	find_largest(slot, cause, current->tgid);
+	if (slot->largest_mm != cause->mm)
+		return kill_other_largest(slot, kill) == OTHER_KILLED;
+	return current->signal->oom_score_adj != OOM_SCORE_ADJ_MIN &&
+	       !kill_current(current, KILLED_UNARMED_SELF, kill);
 }
 
 /*
@@ -140,8 +171,9 @@ static __always_inline bool may_die_unarmed(struct task_struct *current, struct 
  * only the daemon gives it back. A failed signal gives it back too, and the next event tries again.
  *
  * Armed: only the armed process, recognised by tgid, start time and uid, whatever task is running.
- * Nobody armed (or what was armed is gone): the current task, if it grew its own memory and is the
- * user's largest process. A change made from outside (fork, exec, reclaim) never kills unarmed.
+ * Nobody armed (or what was armed is gone): the user's largest process, itself in its own fault or,
+ * where the kernel can, in another's. A change made from outside (fork, exec, reclaim) never kills
+ * unarmed: a fork doubles the charge without taking memory, so the daemon looks first.
  */
 static __always_inline void hard_crossing(struct slot *slot, struct cause *cause, s64 live)
 {
@@ -162,14 +194,14 @@ static __always_inline void hard_crossing(struct slot *slot, struct cause *cause
 		if (is_armed_task(current, slot->uid, &victim)) {
 			killed = !kill_current(current, KILLED_ARMED_SELF, &kill);
 		} else {
-			int result = kill_other(slot->uid, &victim, &kill);
+			int result = kill_other_armed(slot->uid, &victim, &kill);
 
 			killed = result == OTHER_KILLED;
 			stale = result == OTHER_STALE;
 		}
 	}
-	if (cause->may_kill && (!armed_index || stale) && may_die_unarmed(current, slot, cause))
-		killed = !kill_current(current, KILLED_UNARMED_SELF, &kill);
+	if (cause->may_kill && (!armed_index || stale))
+		killed = kill_unarmed(slot, cause, current, &kill);
 	if (!killed) {
 		slot->latch = 0;
 		if (!LOAD(slot->told) && !__sync_val_compare_and_swap(&slot->told, 0, 1)) {

@@ -46,7 +46,7 @@ struct slot {
 	u32 zone;
 	u32 latch;
 	u32 told;
-	u32 unused2;
+	u32 largest_tgid;
 	u64 victim_mm;
 	u64 largest_mm;
 	s64 largest_pages;
@@ -58,7 +58,13 @@ struct slot {
 };
 
 enum { EVENT_SOFT_CROSSED = 1, EVENT_SOFT_CLEARED = 2, EVENT_HARD_CROSSED = 3 };
-enum { KILLED_NONE = 0, KILLED_ARMED_SELF = 1, KILLED_ARMED_OTHER = 2, KILLED_UNARMED_SELF = 3 };
+enum {
+	KILLED_NONE = 0,
+	KILLED_ARMED_SELF = 1,
+	KILLED_ARMED_OTHER = 2,
+	KILLED_UNARMED_SELF = 3,
+	KILLED_UNARMED_OTHER = 4,
+};
 
 struct event {
 	u32 kind;

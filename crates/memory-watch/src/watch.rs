@@ -70,6 +70,9 @@ pub enum KilledBy {
     ArmedOther,
     /// Nobody was armed; the task that crossed the limit was its user's largest process.
     UnarmedSelf,
+    /// Nobody was armed; the user's largest process was killed from another task's page fault
+    /// (kernel 6.13 or later).
+    UnarmedOther,
 }
 
 /// A process killed by the notifier.
@@ -232,8 +235,9 @@ pub trait Watch: Send {
     fn usage(&self, uid: u32) -> Option<Usage>;
 
     /// Names the process to be killed at the hard limit, or nobody. Nobody armed: the notifier
-    /// kills the task that crosses the limit if it is the user's largest process, unless
-    /// [`Watch::spare_unarmed`] forbids it.
+    /// kills the user's largest process, unless [`Watch::spare_unarmed`] forbids it, or that process
+    /// has an `oom_score_adj` of -1000, or the limit was crossed by a fork. Kernels before 6.13 kill
+    /// whoever it is in its own next page fault only.
     fn arm(&mut self, uid: u32, victim: Option<ArmedVictim>) -> Result<(), NotifierError>;
 
     /// With `true`, nobody but an armed victim is ever killed by the watch itself: for users some

@@ -285,10 +285,10 @@ fn the_snapshot_agrees_with_proc() {
 fn without_a_limit_nothing_is_attached() {
     let uid = 61_017;
     let Some(mut notifier) = notifier() else { return };
-    assert!(!notifier.is_attached());
+    assert_eq!((notifier.is_attached(), links(&notifier)), (false, 0));
     notifier.set_limit(uid, EXACT).unwrap();
     notifier.set_limit(uid + 1, EXACT).unwrap();
-    assert!(notifier.is_attached());
+    assert_eq!((notifier.is_attached(), links(&notifier)), (true, 1));
     let hog = Hog::start(uid);
     eventually("the hog is charged", || pages(&notifier, uid) > 0);
     notifier.clear_limit(uid).unwrap();
@@ -297,12 +297,19 @@ fn without_a_limit_nothing_is_attached() {
     assert_eq!(notifier.account_count().unwrap(), 0);
     notifier.clear_limit(uid + 1).unwrap();
     assert!(!notifier.is_attached());
+    eventually("the kernel has no link to the program", || links(&notifier) == 0);
     notifier.clear_limit(uid + 1).unwrap();
     // The same user again, seeded anew.
     notifier.set_limit(uid, EXACT).unwrap();
     assert_agrees(&notifier, uid);
     drop(hog);
     assert_empty(&mut notifier, uid);
+}
+
+/// How many links attach the notifier's program to the tracepoint, says the kernel.
+fn links(notifier: &Notifier) -> usize {
+    let program = notifier.run_stats().unwrap().program_id;
+    libbpf_rs::query::LinkInfoIter::default().filter(|link| link.prog_id == program).count()
 }
 
 fn kill(pid: i32) {

@@ -145,6 +145,26 @@ fn the_largest_process_dies_in_its_own_fault_when_nobody_is_armed() {
 }
 
 #[test]
+fn the_largest_process_dies_in_anothers_fault_when_nobody_is_armed() {
+    let uid = 61_114;
+    let Some(mut notifier) = notifier() else { return };
+    if !can_kill_others() {
+        println!("skipped: this kernel has no bpf_send_signal_task (Linux 6.13)");
+        return;
+    }
+    notifier.set_limit(uid, LIMIT).unwrap();
+    let mut large = Hog::start(uid);
+    large.tell("touch 10000");
+    let mut small = Hog::start(uid);
+    small.tell("touch 7000");
+    let (killed, pages, _) = wait_for(&mut notifier, "the kill", hard_crossing);
+    let killed = killed.expect("the crossing killed somebody");
+    assert_eq!((killed.tgid, killed.by), (large.pid(), KilledBy::UnarmedOther));
+    assert!((64 * MIB + 1..64 * MIB + 17).contains(&pages), "at {pages} pages");
+    assert!(large.was_killed() && small.is_alive());
+}
+
+#[test]
 fn the_armed_victim_dies_in_its_own_fault() {
     let uid = 61_104;
     let Some(mut notifier) = notifier() else { return };

@@ -4,6 +4,7 @@
 
 mod accounts;
 mod load;
+mod run_stats;
 mod scan;
 mod shared_map;
 mod wire;
@@ -28,6 +29,8 @@ use libbpf_rs::RingBufferBuilder;
 use zerocopy::FromBytes;
 
 use self::accounts::Strays;
+pub use self::run_stats::CountRuns;
+pub use self::run_stats::RunStats;
 use self::shared_map::SharedMap;
 use self::wire::Scan;
 use self::wire::Slot;
@@ -110,6 +113,11 @@ impl Notifier {
     /// How many address spaces have an account.
     pub fn account_count(&self) -> Result<usize, NotifierError> {
         Ok(accounts::read_all(&map(&self.object, "accounts")?)?.len())
+    }
+
+    /// What the program costs.
+    pub fn run_stats(&self) -> Result<RunStats, NotifierError> {
+        run_stats::read(&self.object)
     }
 
     /// A wrong idea of the kernel's layout would make us kill the wrong processes, so what the

@@ -69,7 +69,7 @@ pub struct Slot {
     pub zone: AtomicU32,
     pub latch: AtomicU32,
     pub told: AtomicU32,
-    pub unused2: u32,
+    pub largest_tgid: AtomicU32,
     pub victim_mm: AtomicU64,
     pub largest_mm: AtomicU64,
     pub largest_pages: AtomicI64,
@@ -114,6 +114,7 @@ impl WireEvent {
             1 => Some(KilledBy::ArmedSelf),
             2 => Some(KilledBy::ArmedOther),
             3 => Some(KilledBy::UnarmedSelf),
+            4 => Some(KilledBy::UnarmedOther),
             _ => None,
         };
         let killed = by.map(|by| Killed {
