@@ -15,8 +15,9 @@ use crate::observer::{Observed, Parts, SECOND_NS, Terms, observe};
 use crate::options::Options;
 use crate::shared::{self, Shared};
 
-/// Time for the interactive process to show how it fares without a load.
-const WARM_UP_NS: u64 = 3 * SECOND_NS;
+/// Before the load starts, the interactive process has its pages and has done so many rounds; it is given so long for that.
+const WARM_UP_BEATS: u64 = 50;
+const WARM_UP_MAX_NS: u64 = 60 * SECOND_NS;
 const BYSTANDER_MIB: usize = 64;
 /// thrash: memory taken, of what is available, and the file read, of all memory.
 const THRASH_ANONYMOUS_PERCENT: usize = 90;
@@ -136,15 +137,19 @@ fn report(
     println!("{{{}}}", fields.join(","));
 }
 
-/// Lets the interactive process find its beat and returns its longest delay in the last second; then its account starts anew.
+/// Lets the interactive process find its beat and returns its longest delay in one more second; then its account starts anew.
 fn warm_up(shared: &Shared) -> Result<u64> {
-    let until = now_ns() + WARM_UP_NS;
-    sleep_until(until - SECOND_NS);
-    shared.max_lag_ns.store(0, Relaxed);
-    sleep_until(until);
-    if shared.beats.load(Relaxed) == 0 {
-        return Err("the interactive process does not run".into());
+    let deadline = now_ns() + WARM_UP_MAX_NS;
+    while shared.beats.load(Relaxed) < WARM_UP_BEATS {
+        if now_ns() > deadline {
+            return Err(
+                "the interactive process does not find its beat: is the host too busy?".into()
+            );
+        }
+        sleep_until(now_ns() + SECOND_NS / 10);
     }
+    shared.max_lag_ns.store(0, Relaxed);
+    sleep_until(now_ns() + SECOND_NS);
     shared.sum_lag_ns.store(0, Relaxed);
     Ok(shared.max_lag_ns.swap(0, Relaxed))
 }
