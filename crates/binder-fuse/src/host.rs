@@ -45,7 +45,9 @@ pub(crate) struct Open {
     pub(crate) threads: HashMap<u32, Option<u64>>,
     /// Name of the pollers, once one waits.
     pub(crate) poll_handle: Option<u64>,
+    /// Warnings about this open that were given.
     pub(crate) told_writable: bool,
+    pub(crate) told_broken: bool,
 }
 
 /// All opens.
@@ -99,7 +101,9 @@ impl ClientHost {
     ) -> Result<(), StoreError> {
         let open = self.open_of(process).ok_or(StoreError)?;
         f(&mut *open.backing).map_err(|error| {
-            tracing::warn!("pid {}: cannot write its receive buffer: {error}", open.pid);
+            if !std::mem::replace(&mut open.told_broken, true) {
+                tracing::warn!("pid {}: cannot write its receive buffer: {error}", open.pid);
+            }
             StoreError
         })
     }

@@ -1,11 +1,15 @@
 //! Who a client is: its process, and its pid as other pid namespaces see it.
 
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 /// `_IO(0xb7, 2)`: the parent of a pid namespace.
 const NS_GET_PARENT: libc::Ioctl = 0xb702;
+
+/// More than a status file is long: it is read in one go.
+const STATUS_BYTES: usize = 4096;
 
 /// Namespace that this process lives in, by inode.
 pub(crate) fn own_namespace() -> u64 {
@@ -15,7 +19,8 @@ pub(crate) fn own_namespace() -> u64 {
 /// The process that the thread `tid` belongs to: its pid in our namespace (`own`) and in others. `None` if
 /// there is no such thread.
 pub(crate) fn process_of(tid: u32, own: u64) -> Option<(u32, PidView)> {
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let mut status = String::with_capacity(STATUS_BYTES);
+    File::open(format!("/proc/{tid}/status")).ok()?.read_to_string(&mut status).ok()?;
     let pid: u32 = field(&status, "Tgid:")?.parse().ok()?;
     let seen = field(&status, "NStgid:").and_then(|pids| {
         let chain = namespaces(tid, own)?;

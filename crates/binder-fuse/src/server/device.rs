@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 
-use binder_driver::{Caller, Errno, Opener, Wake, WriteRead};
+use binder_driver::{Caller, Errno, Opener, ProcessId, Wake, WriteRead};
 use binder_uapi::BinderWriteRead;
 use zerocopy::IntoBytes;
 
@@ -50,7 +50,7 @@ impl Server {
         let context = self.tree.context(device).ok_or(libc::ENOENT)?;
         self.tree.claim(header.nodeid)?;
         let backing = self.make_backing(header.nodeid).map_err(|error| {
-            tracing::warn!("pid {pid}: cannot give its open a buffer: {error}");
+            self.warn_once("backing", || format!("pid {pid}: no buffer for its open: {error}"));
             self.tree.unclaim(header.nodeid);
             error.raw_os_error().unwrap_or(libc::ENOMEM)
         })?;
@@ -71,6 +71,7 @@ impl Server {
             threads: HashMap::new(),
             poll_handle: None,
             told_writable: false,
+            told_broken: false,
         });
         Ok(OpenOut { fh: key.to_fh(), open_flags, backing_id })
     }
@@ -136,9 +137,7 @@ impl Server {
                 open.threads.remove(&exit.tid);
             }
         }
-        if let Err(error) = self.serve_wakes() {
-            tracing::warn!("cannot answer a parked request: {error}");
-        }
+        self.serve_wakes();
     }
 
     pub(super) fn poll(&mut self, header: &InHeader, poll: &PollIn) -> io::Result<()> {
@@ -205,27 +204,34 @@ impl Server {
     }
 
     /// Completes what the driver has woken.
-    pub(super) fn serve_wakes(&mut self) -> io::Result<()> {
+    pub(super) fn serve_wakes(&mut self) {
         while let Some(wake) = self.driver.next_wake() {
-            match wake {
-                Wake::Reader { process, tid } => {
-                    if let WriteRead::Done { bwr, result } =
-                        self.driver.resume(&mut self.host, process, tid)
-                    {
-                        let key = self.host.key_of(process);
-                        if let Some(unique) = key.and_then(|key| self.unpark(key, tid)) {
-                            self.finish(unique, &bwr, result)?;
-                        }
-                    }
-                }
-                Wake::Poll { process } => {
-                    let open = self.host.key_of(process).and_then(|key| self.host.opens.get(key));
-                    if let Some(kh) = open.and_then(|open| open.poll_handle) {
-                        self.channel.send(self.reply.notify_poll(kh))?;
-                    }
-                }
+            let sent = match wake {
+                Wake::Reader { process, tid } => self.resume(process, tid),
+                Wake::Poll { process } => self.wake_pollers(process),
+            };
+            if let Err(error) = sent {
+                tracing::warn!("{wake:?}: the kernel does not take the answer: {error}");
             }
         }
-        Ok(())
+    }
+
+    fn resume(&mut self, process: ProcessId, tid: u32) -> io::Result<()> {
+        let WriteRead::Done { bwr, result } = self.driver.resume(&mut self.host, process, tid)
+        else {
+            return Ok(());
+        };
+        match self.host.key_of(process).and_then(|key| self.unpark(key, tid)) {
+            Some(unique) => self.finish(unique, &bwr, result),
+            None => Ok(()),
+        }
+    }
+
+    fn wake_pollers(&mut self, process: ProcessId) -> io::Result<()> {
+        let open = self.host.key_of(process).and_then(|key| self.host.opens.get(key));
+        match open.and_then(|open| open.poll_handle) {
+            Some(kh) => self.channel.send(self.reply.notify_poll(kh)),
+            None => Ok(()),
+        }
     }
 }

@@ -61,7 +61,9 @@ impl Server {
     ) -> io::Result<()> {
         if ioctl.flags & IOCTL_COMPAT != 0 {
             // 32-bit processes speak protocol 7, with other structures.
-            tracing::warn!("thread {}: 32-bit clients are not supported, refusing", header.pid);
+            self.warn_once("compat", || {
+                format!("thread {}: 32-bit clients are not supported, refusing", header.pid)
+            });
             return self.send_error(header, libc::EINVAL);
         }
         if header.pid == 0 {

@@ -5,7 +5,7 @@ mod files;
 mod handshake;
 mod ioctl;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -89,6 +89,8 @@ pub struct Server {
     reply: ReplyBuffer,
     buffer: Option<RequestBuffer>,
     externals: Vec<u32>,
+    /// Topics of warnings that were given.
+    told: HashSet<&'static str>,
     closed: bool,
     epoll: OwnedFd,
     channel: Arc<Channel>,
@@ -128,6 +130,7 @@ impl Server {
             reply: ReplyBuffer::default(),
             buffer: Some(RequestBuffer::new()),
             externals: Vec::new(),
+            told: HashSet::new(),
             closed: false,
             epoll,
             channel,
@@ -205,7 +208,7 @@ impl Server {
                 (_, THREAD_TIMER) => {
                     self.threads.check().into_iter().for_each(|exit| self.thread_gone(exit));
                 }
-                (_, BACKLOG) => self.serve_backlog()?,
+                (_, BACKLOG) => self.serve_backlog(),
                 _ => requests = true,
             }
         }
@@ -213,13 +216,12 @@ impl Server {
     }
 
     /// Requests that the page server took in our place.
-    fn serve_backlog(&mut self) -> Result<(), Error> {
+    fn serve_backlog(&mut self) {
         while let Some(words) = self.pages.take() {
             let bytes = zerocopy::IntoBytes::as_bytes(&words[..]);
             let len = bytes.first_chunk().map_or(0, |len| u32::from_le_bytes(*len) as usize);
-            self.serve(&bytes[..len.min(bytes.len())])?;
+            self.serve(&bytes[..len.min(bytes.len())]);
         }
-        Ok(())
     }
 
     fn serve_requests(&mut self) -> Result<(), Error> {
@@ -227,7 +229,7 @@ impl Server {
         let mut result = Ok(());
         for _ in 0..REQUESTS_PER_TURN {
             match self.channel.read(&mut buffer) {
-                Ok(Incoming::Request(len)) => result = self.serve(buffer.bytes(len)),
+                Ok(Incoming::Request(len)) => self.serve(buffer.bytes(len)),
                 Ok(Incoming::Nothing) => break,
                 Ok(Incoming::Closed) => self.closed = true,
                 Err(error) => result = Err(Error::io("cannot read requests")(error)),
@@ -240,20 +242,34 @@ impl Server {
         result
     }
 
-    fn serve(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let sent = match Request::parse(bytes) {
-            Ok(request) => self.dispatch(&request),
+    /// Serves one request. A reply that the kernel does not take costs its caller an EIO, and nobody else anything.
+    fn serve(&mut self, bytes: &[u8]) {
+        let failed = match Request::parse(bytes) {
+            Ok(request) => {
+                let unique = request.header.unique;
+                self.dispatch(&request).err().map(|error| (unique, libc::EIO, error.to_string()))
+            }
             Err(error @ ParseError::Body { unique, .. }) => {
-                tracing::warn!("{error}, refusing it");
-                self.channel.send(self.reply.error(unique, libc::EINVAL))
+                Some((unique, libc::EINVAL, error.to_string()))
             }
             Err(error @ ParseError::Short { .. }) => {
                 tracing::warn!("{error}, ignoring it");
-                Ok(())
+                None
             }
         };
-        sent.map_err(Error::io("cannot answer a request"))?;
-        self.serve_wakes().map_err(Error::io("cannot answer a parked request"))
+        if let Some((unique, errno, why)) = failed {
+            tracing::warn!("request {unique}: {why}; it fails");
+            // FORGET has no reply, and one that was answered takes no other: both are no error here.
+            let _ = self.channel.send(self.reply.error(unique, errno));
+        }
+        self.serve_wakes();
+    }
+
+    /// Warns of something that a client does to itself, once: a client could fill the log otherwise.
+    fn warn_once(&mut self, topic: &'static str, text: impl FnOnce() -> String) {
+        if self.told.insert(topic) {
+            tracing::warn!("{} (said once)", text());
+        }
     }
 
     fn dispatch(&mut self, request: &Request<'_>) -> std::io::Result<()> {
