@@ -2,8 +2,9 @@
 //!
 //! So many processes of one user take memory as fast as they can until their sum is above the limit;
 //! without one of them it is not. Per case (number of processes) one line of JSON is printed:
-//! pages above the limit when it was seen to be broken, pages touched from then until the victim's
-//! last one, the number of victims, and the microseconds until the signal.
+//! pages above the limit when it was seen to be broken, pages that all processes touched from then
+//! until the signal or the victim's last page, whichever is later, the number of victims, and the
+//! microseconds until the signal.
 //!
 //! The second figure does not come from the daemon: every process writes down when it touched each
 //! of its pages.
@@ -105,7 +106,11 @@ fn start_daemon(arguments: &Arguments, dir: &Path) -> anyhow::Result<Reaped> {
         .arg("--config")
         .arg(config)
         .args(["--notifier", &arguments.notifier])
-        .stderr(Stdio::null())
+        .stderr(if std::env::var_os("HEADROOM_LOG").is_some() {
+            Stdio::inherit()
+        } else {
+            Stdio::null()
+        })
         .spawn()?;
     Ok(Reaped(daemon))
 }
@@ -294,8 +299,10 @@ fn evaluate(
     let micros = why.decide_micros.unwrap_or_default();
     let broken_ns = (why.at_micros as i64 - offset_micros - micros as i64) as u64 * 1000;
     let times = |child: usize| board.of(child as u64).iter().skip(1);
+    let signalled_ns = broken_ns + micros * 1000;
     let last = times(child).map(|time| time.load(Ordering::Relaxed)).max().unwrap_or(0);
-    let between = |time: &AtomicU64| (broken_ns..=last).contains(&time.load(Ordering::Relaxed));
+    let end = last.max(signalled_ns);
+    let between = |time: &AtomicU64| (broken_ns..=end).contains(&time.load(Ordering::Relaxed));
     let touched_after =
         (0..children.len()).map(|child| times(child).filter(|t| between(t)).count() as u64).sum();
     Ok(Run {

@@ -218,6 +218,7 @@ impl Killer {
     }
 
     fn take_event(&mut self, event: Event) {
+        tracing::debug!(?event, "the notifier says");
         match event {
             Event::SoftCrossed { uid, .. } | Event::SoftCleared { uid, .. } => {
                 self.read(uid);
