@@ -42,6 +42,17 @@ impl Driver {
         self.check_deaths(&queued)
     }
 
+    /// For when all wake-ups were acted on: nobody is parked with work to take.
+    #[doc(hidden)]
+    pub fn check_all_woken(&self) -> Result<(), String> {
+        for (id, thread) in &self.threads {
+            let Some(parked) = thread.parked else { continue };
+            let forgotten = parked.woken || self.has_work(id, parked.process_work);
+            ensure!(!forgotten, "{id:?} sleeps over its work");
+        }
+        Ok(())
+    }
+
     /// Nothing is left but devices.
     #[doc(hidden)]
     pub fn is_empty(&self) -> bool {

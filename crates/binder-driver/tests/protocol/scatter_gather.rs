@@ -13,6 +13,9 @@ fn pointer(address: u64, length: u64, flags: u32, parent: u64, offset: u64) -> B
     BinderBufferObject { ty, flags, buffer: address, length, parent, parent_offset: offset }
 }
 
+/// Address (0 = one that is there), length, flags, parent, offset in the parent.
+type Pointer = (u64, u64, u32, u64, u64);
+
 /// A parcel of pointer objects, with extra space for all of them.
 fn gathered(objects: &[BinderBufferObject]) -> Parcel {
     let parcel = objects.iter().fold(Parcel::default(), |parcel, object| parcel.object(object));
@@ -45,7 +48,7 @@ fn buffers_are_copied_and_pointers_to_them_fixed_up() {
 #[test]
 fn broken_buffers_fail_the_call() {
     let far = (1 << 40, 8);
-    let cases: [(&str, Errno, Vec<(u64, u64, u32, u64, u64)>); 8] = [
+    let cases: [(&str, Errno, Vec<Pointer>); 8] = [
         ("a parent that comes later", Errno::EINVAL, vec![(0, 16, CHILD, 1, 0), (0, 16, 0, 0, 0)]),
         ("a parent that is itself", Errno::EINVAL, vec![(0, 16, CHILD, 0, 0)]),
         ("a slot outside the parent", Errno::EINVAL, vec![(0, 16, 0, 0, 0), (0, 8, CHILD, 0, 9)]),

@@ -1,0 +1,507 @@
+//! What happens in the random world.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use binder_driver::*;
+use binder_uapi::*;
+
+use crate::client::{Client, Frame};
+use crate::common::*;
+use crate::random::Random;
+
+const PROCESSES: usize = 6;
+const THREADS: u64 = 4;
+const OBJECTS: u64 = 8;
+const RECENT_STEPS: usize = 40;
+
+pub struct Simulation {
+    pub step: u64,
+    pub digest: u64,
+    /// The last steps, for people.
+    pub log: VecDeque<String>,
+    /// How often each return was seen.
+    pub returns: BTreeMap<u32, u64>,
+    random: Random,
+    world: World,
+    contexts: [ContextId; 2],
+    clients: BTreeMap<ProcessId, Client>,
+    next_pid: u32,
+    next_code: u32,
+    next_cookie: u64,
+}
+
+impl Simulation {
+    pub fn new(seed: u64) -> Self {
+        let (mut world, first) = World::new();
+        // Once a step is enough.
+        world.unchecked = true;
+        let contexts = [first, world.driver.add_context("hwbinder")];
+        Self {
+            step: 0,
+            digest: 0,
+            log: VecDeque::new(),
+            returns: BTreeMap::new(),
+            random: Random::new(seed),
+            world,
+            contexts,
+            clients: BTreeMap::new(),
+            next_pid: 0,
+            next_code: 0,
+            next_cookie: 0,
+        }
+    }
+
+    fn note(&mut self, what: std::fmt::Arguments<'_>) {
+        if self.log.len() == RECENT_STEPS {
+            self.log.pop_front();
+        }
+        self.log.push_back(format!("{}: {what}", self.step));
+    }
+
+    pub fn step(&mut self) {
+        self.step += 1;
+        if self.random.one_in(10) {
+            self.world.host.faulting.clear();
+            self.world.host.unwritable.clear();
+        }
+        match self.random.below(100) {
+            0 if self.clients.len() > 1 && self.random.one_in(4) => self.release_one(),
+            0..3 => self.open(),
+            3 => self.thread_exit(),
+            4..8 => self.interrupt(),
+            8 => self.flush(),
+            9..12 => self.poll(),
+            12 => self.become_manager(),
+            13 => self.lie(),
+            14 => self.fault(),
+            _ => self.act(),
+        }
+        self.drain();
+    }
+
+    /// Acts on all wake-ups; then nobody may be asleep with work.
+    fn drain(&mut self) {
+        for (caller, seen) in self.world.wake() {
+            self.see(caller, &seen);
+        }
+        let driver = &self.world.driver;
+        driver.check_invariants().unwrap_or_else(|broken| panic!("{broken}"));
+        driver.check_all_woken().unwrap_or_else(|broken| panic!("{broken}"));
+        if self.step.is_multiple_of(16) {
+            self.check_waiting_threads();
+        }
+    }
+
+    /// Who waits for a reply is in a call, or has the answer in its queue.
+    fn check_waiting_threads(&self) {
+        let snapshot = self.world.driver.snapshot();
+        let processes = snapshot.contexts.iter().flat_map(|context| &context.processes);
+        let depths: BTreeMap<u32, (usize, usize)> = processes
+            .flat_map(|process| &process.threads)
+            .map(|thread| (thread.tid, (thread.stack_depth, thread.queued_work)))
+            .collect();
+        for client in self.clients.values().filter(|client| !client.hostile) {
+            for (tid, thread) in &client.threads {
+                let waiting = thread.frames.last() == Some(&Frame::Out);
+                let (depth, queued) = depths.get(tid).copied().unwrap_or_default();
+                assert!(!waiting || depth > 0 || queued > 0, "thread {tid} waits for nothing");
+                assert!(
+                    depth <= thread.frames.len(),
+                    "thread {tid} is in more calls than it knows"
+                );
+            }
+        }
+    }
+
+    /// Everybody closes; the driver must be empty.
+    pub fn end(&mut self) {
+        while let Some((&process, _)) = self.clients.first_key_value() {
+            self.release(process);
+            self.drain();
+        }
+        assert!(self.world.driver.is_empty(), "left: {:?}", self.world.driver.snapshot());
+        self.world.host.faulting.clear();
+        self.world.host.unwritable.clear();
+    }
+
+    fn any_process(&mut self) -> Option<ProcessId> {
+        let ids: Vec<_> = self.clients.keys().copied().collect();
+        self.random.pick(&ids)
+    }
+
+    fn any_thread(&mut self) -> Option<Caller> {
+        let process = self.any_process()?;
+        let main = self.clients[&process].main;
+        // Tids are unique in the world, as they are on a host.
+        let tid = main.tid * 16 + self.random.below(THREADS) as u32;
+        Some(Caller { tid, ..main })
+    }
+
+    /// A thread that is not in a read, unless luck is bad.
+    fn any_running_thread(&mut self) -> Option<Caller> {
+        for _ in 0..8 {
+            let caller = self.any_thread()?;
+            let client = self.clients.get_mut(&caller.process)?;
+            if !client.thread(caller.tid).parked {
+                return Some(caller);
+            }
+        }
+        None
+    }
+
+    fn open(&mut self) {
+        if self.clients.len() >= PROCESSES {
+            return;
+        }
+        self.next_pid += 1;
+        let pid = self.next_pid;
+        let context = self.contexts[usize::from(self.random.one_in(12))];
+        let main = self.world.unmapped(context, pid);
+        if !self.random.one_in(20) {
+            let len = self.random.pick(&[4096, MAPPING, MAPPING + 100]).unwrap_or(MAPPING);
+            self.world.map(main, len);
+        }
+        self.world.driver.set_max_threads(main.process, self.random.below(4) as u32).unwrap();
+        let spam = self.random.one_in(2);
+        self.world.driver.enable_oneway_spam_detection(main.process, spam).unwrap();
+        self.clients.insert(main.process, Client::new(main));
+        self.note(format_args!("open pid {pid} as {:?}", main.process));
+        if self.random.one_in(2) {
+            let _ = self.world.driver.set_context_manager(main, None);
+        }
+    }
+
+    fn become_manager(&mut self) {
+        let Some(process) = self.any_process() else { return };
+        let main = self.clients[&process].main;
+        let result = self.world.driver.set_context_manager(main, None);
+        self.note(format_args!("{process:?} becomes manager: {result:?}"));
+    }
+
+    fn release_one(&mut self) {
+        if let Some(process) = self.any_process() {
+            self.release(process);
+        }
+    }
+
+    fn release(&mut self, process: ProcessId) {
+        self.note(format_args!("release {process:?}"));
+        let Some(client) = self.clients.remove(&process) else { return };
+        self.world.release(client.main);
+        self.world.host.faulting.remove(&process);
+        self.world.host.unwritable.remove(&process);
+    }
+
+    fn thread_exit(&mut self) {
+        let Some(caller) = self.any_thread() else { return };
+        self.note(format_args!("exit of thread {}", caller.tid));
+        self.world.thread_exit(caller);
+        if let Some(client) = self.clients.get_mut(&caller.process) {
+            client.threads.remove(&caller.tid);
+        }
+    }
+
+    fn interrupt(&mut self) {
+        let Some(caller) = self.any_thread() else { return };
+        let parked = self.world.driver.interrupt(caller.process, caller.tid).is_some();
+        self.note(format_args!("interrupt {}: parked {parked}", caller.tid));
+        let Some(client) = self.clients.get_mut(&caller.process) else { return };
+        let thread = client.thread(caller.tid);
+        assert_eq!(std::mem::take(&mut thread.parked), parked);
+    }
+
+    fn flush(&mut self) {
+        let Some(process) = self.any_process() else { return };
+        self.note(format_args!("flush {process:?}"));
+        self.world.driver.flush(process);
+    }
+
+    fn poll(&mut self) {
+        let Some(caller) = self.any_thread() else { return };
+        if self.clients.get_mut(&caller.process).is_some_and(|c| c.thread(caller.tid).parked) {
+            return;
+        }
+        let readable = self.world.driver.poll(caller);
+        self.note(format_args!("poll {}: {readable}", caller.tid));
+        let seen = self.world.read(caller);
+        // Readable may turn out to be void news, but unreadable is never work.
+        assert!(readable || seen.result == Err(Errno::EAGAIN), "{seen:?}");
+        self.see(caller, &seen);
+    }
+
+    /// Memory of a process goes away, for some ten steps.
+    fn fault(&mut self) {
+        let Some(process) = self.any_process() else { return };
+        let host = &mut self.world.host;
+        let reads = self.random.one_in(2);
+        let set = if reads { &mut host.faulting } else { &mut host.unwritable };
+        set.insert(process);
+        if let Some(client) = self.clients.get_mut(&process) {
+            // What it did not see it cannot account for; what others send it fails.
+            client.hostile |= reads;
+        }
+        self.note(format_args!("{process:?} faults"));
+    }
+
+    /// A client sends what no client should.
+    fn lie(&mut self) {
+        let Some(caller) = self.any_thread() else { return };
+        let Some(client) = self.clients.get_mut(&caller.process) else { return };
+        client.hostile = true;
+        if client.thread(caller.tid).parked {
+            return;
+        }
+        let mut commands = Vec::new();
+        for _ in 0..1 + self.random.below(3) {
+            let command = self.lying_command(caller);
+            command.write_to(&mut commands);
+        }
+        if self.random.one_in(4) {
+            let at = self.random.below(commands.len() as u64) as usize;
+            commands[at] ^= 1 << self.random.below(8);
+        }
+        if self.random.one_in(4) {
+            commands.truncate(self.random.below(commands.len() as u64) as usize);
+        }
+        self.note(format_args!("thread {} lies in {} bytes", caller.tid, commands.len()));
+        let seen = self.world.write_read(caller, &commands, READ_SIZE, true);
+        self.see(caller, &seen);
+    }
+
+    fn lying_command(&mut self, caller: Caller) -> Command {
+        let handle = self.random.below(6) as u32;
+        let ptr = self.random.below(OBJECTS);
+        let cookie = self.random.below(3);
+        let node = BinderPtrCookie { ptr, cookie: cookie_of(ptr) };
+        let request = BinderHandleCookie { handle, cookie };
+        let flags = self.random.below(2) as u32 * TF_ONE_WAY;
+        let mut parcel = self.parcel(caller, 3);
+        for offset in &mut parcel.offsets {
+            if self.random.one_in(3) {
+                *offset = offset.wrapping_add(self.random.next() >> self.random.below(64));
+            }
+        }
+        let code = self.code();
+        let (data, buffers_size) = self.world.transaction(caller, handle, code, flags, &parcel);
+        let buffers = &self.clients[&caller.process].buffers;
+        let addresses: Vec<_> = buffers.iter().map(|buffer| buffer.address).collect();
+        let address = self.random.pick(&addresses).unwrap_or(0);
+        match self.random.below(14) {
+            0 => Command::Acquire(handle),
+            1 => Command::IncRefs(handle),
+            2 => Command::Release(handle),
+            3 => Command::DecRefs(handle),
+            4 => Command::AcquireDone(node),
+            5 => Command::IncRefsDone(node),
+            6 => Command::RequestDeathNotification(request),
+            7 => Command::ClearDeathNotification(request),
+            8 => Command::DeadBinderDone(cookie),
+            9 => Command::FreeBuffer(address.wrapping_add(self.random.below(2) * 8)),
+            10 => Command::Reply { data, buffers_size },
+            11 => Command::FreezeNotificationDone(1),
+            _ => Command::Transaction { data, buffers_size },
+        }
+    }
+
+    fn code(&mut self) -> u32 {
+        self.next_code += 1;
+        self.next_code
+    }
+
+    /// Random contents: the client's own objects and its handles.
+    fn parcel(&mut self, caller: Caller, most: u64) -> Parcel {
+        let sizes = [0, 0, 3, 40, 600, 5_000];
+        let size = self.random.pick(&sizes).unwrap_or(0);
+        let mut parcel = Parcel::bytes(&vec![0xab; size]);
+        let client = &self.clients[&caller.process];
+        let (strong, any) = (client.strong_handles(), client.handles());
+        for _ in 0..self.random.below(most + 1) {
+            let ptr = 0x100 + self.random.below(OBJECTS);
+            parcel = match self.random.below(4) {
+                0 | 1 => parcel.binder(ptr),
+                2 => parcel.flat(BINDER_TYPE_WEAK_BINDER, ptr, cookie_of(ptr)),
+                _ => match (self.random.pick(&strong), self.random.pick(&any)) {
+                    (Some(handle), _) if self.random.one_in(2) => parcel.handle(handle),
+                    (_, Some(handle)) => parcel.flat(BINDER_TYPE_WEAK_HANDLE, handle.into(), 0),
+                    _ => parcel,
+                },
+            };
+        }
+        parcel
+    }
+
+    /// An ordinary thread does something ordinary.
+    fn act(&mut self) {
+        let Some(caller) = self.any_running_thread() else { return };
+        let mut commands = Vec::new();
+        for _ in 0..self.random.below(4) {
+            // After a call only reading makes sense.
+            let called = matches!(commands.last(), Some(Command::Transaction { data, .. })
+                if data.flags & TF_ONE_WAY == 0);
+            match self.command(caller) {
+                Some(command) if !called => commands.push(command),
+                _ => {}
+            }
+        }
+        self.send(caller, &commands);
+    }
+
+    fn send(&mut self, caller: Caller, commands: &[Command]) {
+        let bytes = encode(commands);
+        let mode = self.random.below(4);
+        self.note(format_args!("thread {} mode {mode}: {commands:?}", caller.tid));
+        // Who serves a call does not go to sleep over it.
+        let thread = self.clients.get_mut(&caller.process).map(|c| c.thread(caller.tid));
+        let serving = thread.is_some_and(|thread| thread.frames.last() == Some(&Frame::In));
+        let calls = commands.iter().any(|c| matches!(c, Command::Transaction { .. }));
+        let mode = if serving && !calls { mode % 2 } else { mode };
+        let (read_size, nonblock) = match mode {
+            0 => (0, true),
+            1 => (READ_SIZE, true),
+            2 => (4096, false),
+            _ => (READ_SIZE, false),
+        };
+        // The client's books first: the answer builds on them.
+        let consumed = self.books_before(caller, commands);
+        let seen = self.world.write_read(caller, &bytes, read_size, nonblock);
+        if !seen.parked && seen.bwr.write_consumed < consumed {
+            // An error waited to be read, so the rest was not run: this client is confused now.
+            if let Some(client) = self.clients.get_mut(&caller.process) {
+                client.hostile = true;
+            }
+        }
+        self.see(caller, &seen);
+    }
+
+    /// Enters what the commands do into the client's books.
+    fn books_before(&mut self, caller: Caller, commands: &[Command]) -> u64 {
+        let Some(client) = self.clients.get_mut(&caller.process) else { return 0 };
+        for command in commands {
+            match *command {
+                Command::Transaction { data, .. } if data.flags & TF_ONE_WAY != 0 => {
+                    client.thread(caller.tid).unconfirmed += 1;
+                }
+                Command::Transaction { .. } => client.thread(caller.tid).frames.push(Frame::Out),
+                Command::Reply { .. } => {
+                    let frame = client.thread(caller.tid).frames.pop();
+                    client.thread(caller.tid).unconfirmed += 1;
+                    assert!(client.hostile || frame == Some(Frame::In));
+                }
+                _ => {}
+            }
+        }
+        encode(commands).len() as u64
+    }
+
+    fn command(&mut self, caller: Caller) -> Option<Command> {
+        let top = self.clients.get_mut(&caller.process)?.thread(caller.tid).frames.last().copied();
+        match self.random.below(16) {
+            0..4 if top != Some(Frame::Out) => {
+                let oneway = self.random.one_in(2);
+                let parcel = self.parcel(caller, 3);
+                let strong = self.clients[&caller.process].strong_handles();
+                let handle = self.random.pick(&strong).filter(|_| !self.random.one_in(3));
+                let flags = if oneway { TF_ONE_WAY } else { 0 };
+                let clear = if self.random.one_in(4) { TF_CLEAR_BUF } else { 0 };
+                let (code, handle) = (self.code(), handle.unwrap_or(0));
+                let sent = self.world.transaction(caller, handle, code, flags | clear, &parcel);
+                Some(Command::Transaction { data: sent.0, buffers_size: sent.1 })
+            }
+            4..8 if top == Some(Frame::In) => {
+                let parcel = self.parcel(caller, 2);
+                let (data, buffers_size) = self.world.transaction(caller, 0, 0, 0, &parcel);
+                // One reply a frame: the books are written when it is sent.
+                Some(Command::Reply { data, buffers_size })
+            }
+            8..12 => self.free_or_count(caller),
+            12 | 13 => self.clients.get_mut(&caller.process)?.due.pop(),
+            14 => self.death_command(caller),
+            _ => self.random.pick(&[
+                Command::EnterLooper,
+                Command::RegisterLooper,
+                Command::ExitLooper,
+            ]),
+        }
+    }
+
+    fn free_or_count(&mut self, caller: Caller) -> Option<Command> {
+        let client = self.clients.get_mut(&caller.process)?;
+        let held: Vec<(u32, (u32, u32))> = client.held.iter().map(|(h, c)| (*h, *c)).collect();
+        match self.random.below(6) {
+            0 => {
+                let handle = self.random.pick(&client.strong_handles())?;
+                client.held.entry(handle).or_default().0 += 1;
+                Some(Command::Acquire(handle))
+            }
+            1 => {
+                let handle = self.random.pick(&client.handles())?;
+                client.held.entry(handle).or_default().1 += 1;
+                Some(Command::IncRefs(handle))
+            }
+            2 => {
+                let (handle, (strong, _)) = self.random.pick(&held)?;
+                (strong > 0).then(|| client.drop_count(handle, true))?;
+                Some(Command::Release(handle))
+            }
+            3 => {
+                let (handle, (_, weak)) = self.random.pick(&held)?;
+                (weak > 0).then(|| client.drop_count(handle, false))?;
+                Some(Command::DecRefs(handle))
+            }
+            _ if client.buffers.is_empty() => None,
+            _ => {
+                let at = self.random.below(client.buffers.len() as u64) as usize;
+                let buffer = client.buffers.swap_remove(at);
+                let left = client.handles();
+                client.deaths.retain(|handle, _| left.contains(handle));
+                Some(Command::FreeBuffer(buffer.address))
+            }
+        }
+    }
+
+    fn death_command(&mut self, caller: Caller) -> Option<Command> {
+        let client = self.clients.get_mut(&caller.process)?;
+        let watched: Vec<(u32, u64)> = client.deaths.iter().map(|(h, c)| (*h, *c)).collect();
+        if self.random.one_in(3) {
+            let (handle, cookie) = self.random.pick(&watched)?;
+            client.deaths.remove(&handle);
+            return Some(Command::ClearDeathNotification(BinderHandleCookie { handle, cookie }));
+        }
+        let handle = self.random.pick(&client.handles())?;
+        if client.deaths.contains_key(&handle) {
+            return None;
+        }
+        self.next_cookie += 1;
+        let cookie = self.next_cookie;
+        client.deaths.insert(handle, cookie);
+        client.cookies.insert(cookie);
+        Some(Command::RequestDeathNotification(BinderHandleCookie { handle, cookie }))
+    }
+
+    /// A client takes note of what an ioctl gave it.
+    fn see(&mut self, caller: Caller, seen: &Seen) {
+        let code = seen.result.err().map_or(0, Errno::code) as u64;
+        self.fold(code << 32 | seen.bwr.read_consumed << 1 | u64::from(seen.parked));
+        let Some(client) = self.clients.get_mut(&caller.process) else { return };
+        client.thread(caller.tid).parked = seen.parked;
+        if matches!(seen.result, Err(Errno::EFAULT | Errno::EINVAL)) {
+            assert!(client.hostile, "an honest client got {seen:?}");
+        }
+        for value in &seen.returns {
+            let data = parcel_of(value);
+            let objects = data.map_or(Vec::new(), |data| self.world.objects(caller, &data));
+            if let Some(client) = self.clients.get_mut(&caller.process) {
+                client.see(caller.tid, value, &objects);
+            }
+            let mut bytes = Vec::new();
+            value.write_to(&mut bytes);
+            let word = u32::from_ne_bytes(bytes[..4].try_into().expect("a word"));
+            *self.returns.entry(word).or_default() += 1;
+            bytes.into_iter().for_each(|byte| self.fold(byte.into()));
+        }
+    }
+
+    fn fold(&mut self, value: u64) {
+        self.digest = (self.digest.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+}

@@ -1,0 +1,178 @@
+//! What a client knows of itself: its counts, buffers and call stacks, from what it did and saw.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use binder_driver::Caller;
+use binder_uapi::*;
+
+use crate::common::{cookie_of, parcel_of};
+
+/// A call that a thread is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// It was called.
+    In,
+    /// It waits for a reply.
+    Out,
+}
+
+#[derive(Debug, Default)]
+pub struct ThreadModel {
+    pub parked: bool,
+    pub frames: Vec<Frame>,
+    /// One-way calls and replies that have not been confirmed.
+    pub unconfirmed: usize,
+}
+
+#[derive(Debug)]
+pub struct Buffer {
+    pub address: u64,
+    /// The node of a one-way call.
+    pub oneway: Option<u64>,
+    /// Handles that came in it: (handle, strong).
+    pub handles: Vec<(u32, bool)>,
+}
+
+/// One process.
+#[derive(Debug)]
+pub struct Client {
+    pub main: Caller,
+    /// It lies, or lost returns to a fault: nothing it sees proves anything.
+    pub hostile: bool,
+    pub threads: BTreeMap<u32, ThreadModel>,
+    /// Counts that it took by commands: (strong, weak) by handle.
+    pub held: BTreeMap<u32, (u32, u32)>,
+    pub buffers: Vec<Buffer>,
+    /// `*_DONE` commands due.
+    pub due: Vec<Command>,
+    /// Death notifications by handle.
+    pub deaths: BTreeMap<u32, u64>,
+    /// Cookies that may still be told of.
+    pub cookies: BTreeSet<u64>,
+    /// The highest one-way code seen at each node.
+    pub last_oneway: BTreeMap<u64, u32>,
+}
+
+impl Client {
+    pub fn new(main: Caller) -> Self {
+        Self {
+            main,
+            hostile: false,
+            threads: BTreeMap::new(),
+            held: BTreeMap::new(),
+            buffers: Vec::new(),
+            due: Vec::new(),
+            deaths: BTreeMap::new(),
+            cookies: BTreeSet::new(),
+            last_oneway: BTreeMap::new(),
+        }
+    }
+
+    pub fn thread(&mut self, tid: u32) -> &mut ThreadModel {
+        self.threads.entry(tid).or_default()
+    }
+
+    /// Handles that may be called.
+    pub fn strong_handles(&self) -> Vec<u32> {
+        let held = self.held.iter().filter(|(_, (strong, _))| *strong > 0).map(|(h, _)| *h);
+        let came = self.buffers.iter().flat_map(|buffer| &buffer.handles);
+        held.chain(came.filter(|(_, strong)| *strong).map(|(handle, _)| *handle)).collect()
+    }
+
+    /// Handles of any kind.
+    pub fn handles(&self) -> Vec<u32> {
+        let came = self.buffers.iter().flat_map(|buffer| &buffer.handles);
+        self.held.keys().copied().chain(came.map(|(handle, _)| *handle)).collect()
+    }
+
+    /// A count was given back.
+    pub fn drop_count(&mut self, handle: u32, strong: bool) {
+        let counts = self.held.get_mut(&handle).expect("only held counts are dropped");
+        *(if strong { &mut counts.0 } else { &mut counts.1 }) -= 1;
+        if *counts == (0, 0) {
+            self.held.remove(&handle);
+        }
+        // The reference, and its notification with it, may be gone.
+        if !self.handles().contains(&handle) {
+            self.deaths.remove(&handle);
+        }
+    }
+
+    /// Takes note of a return; `objects` are those of its parcel.
+    pub fn see(&mut self, tid: u32, value: &Return, objects: &[FlatBinderObject]) {
+        if let Some(data) = parcel_of(value) {
+            self.see_parcel(tid, value, &data, objects);
+        }
+        let hostile = self.hostile;
+        let thread = self.thread(tid);
+        match *value {
+            Return::IncRefs(node) => self.due.push(Command::IncRefsDone(node)),
+            Return::Acquire(node) => self.due.push(Command::AcquireDone(node)),
+            Return::DeadBinder(cookie) => {
+                assert!(hostile || self.cookies.contains(&cookie), "an unknown death {cookie}");
+                self.due.push(Command::DeadBinderDone(cookie));
+            }
+            Return::ClearDeathNotificationDone(cookie) => {
+                assert!(self.cookies.remove(&cookie) || hostile, "an unknown clear {cookie}");
+            }
+            Return::DeadReply | Return::FailedReply => {
+                if thread.frames.last() == Some(&Frame::Out) {
+                    thread.frames.pop();
+                } else {
+                    assert!(hostile || thread.unconfirmed > 0, "an error for nothing");
+                    thread.unconfirmed = thread.unconfirmed.saturating_sub(1);
+                }
+            }
+            Return::TransactionComplete => {
+                if thread.frames.last() != Some(&Frame::Out) {
+                    thread.unconfirmed = thread.unconfirmed.saturating_sub(1);
+                }
+            }
+            Return::Reply(_) => {
+                let waiting = thread.frames.pop();
+                assert!(hostile || waiting == Some(Frame::Out), "a reply to nothing");
+            }
+            Return::Transaction(data) if data.flags & TF_ONE_WAY == 0 => {
+                thread.frames.push(Frame::In);
+            }
+            _ => {}
+        }
+    }
+
+    fn see_parcel(
+        &mut self,
+        tid: u32,
+        value: &Return,
+        data: &BinderTransactionData,
+        objects: &[FlatBinderObject],
+    ) {
+        let mut oneway = None;
+        if matches!(value, Return::Transaction(_)) && !self.hostile {
+            let manager = data.target == 0 && data.cookie == 0;
+            assert!(manager || data.cookie == cookie_of(data.target), "somebody else's node");
+            if data.flags & TF_ONE_WAY != 0 {
+                let node = data.target;
+                let busy = self.buffers.iter().any(|buffer| buffer.oneway == Some(node));
+                assert!(!busy, "a second one-way at node {node:#x} before the first was freed");
+                let last = self.last_oneway.insert(node, data.code);
+                assert!(last < Some(data.code), "one-way order at node {node:#x}, thread {tid}");
+                oneway = Some(node);
+            }
+        }
+        let mut handles = Vec::new();
+        for object in objects {
+            match object.ty {
+                BINDER_TYPE_HANDLE => handles.push((object.handle(), true)),
+                BINDER_TYPE_WEAK_HANDLE => handles.push((object.handle(), false)),
+                BINDER_TYPE_BINDER | BINDER_TYPE_WEAK_BINDER => assert!(
+                    self.hostile || object.cookie == cookie_of(object.binder) || object.binder == 0,
+                    "somebody else's object"
+                ),
+                ty => panic!("object of type {ty:#x}"),
+            }
+        }
+        let known = self.buffers.iter().any(|buffer| buffer.address == data.buffer);
+        assert!(self.hostile || !known, "two buffers at {:#x}", data.buffer);
+        self.buffers.push(Buffer { address: data.buffer, oneway, handles });
+    }
+}
