@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, Weak};
 
 use super::eventually;
 
@@ -18,27 +18,36 @@ pub struct Hog {
     child: Child,
     orders: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
+    _program: Arc<Program>,
 }
 
-/// A copy of this program that any user can reach.
-fn program() -> &'static PathBuf {
-    static PROGRAM: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-    let (_, path) = PROGRAM.get_or_init(|| {
+/// A copy of this program that any user can reach; removed with the last hog.
+struct Program {
+    path: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+fn program() -> Arc<Program> {
+    static PROGRAM: Mutex<Weak<Program>> = Mutex::new(Weak::new());
+    let mut known = PROGRAM.lock().unwrap();
+    known.upgrade().unwrap_or_else(|| {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("hog");
         std::fs::copy(std::env::current_exe().unwrap(), &path).unwrap();
         for path in [dir.path(), &path] {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
         }
-        (dir, path)
-    });
-    path
+        let program = Arc::new(Program { path, _dir: dir });
+        *known = Arc::downgrade(&program);
+        program
+    })
 }
 
 impl Hog {
     /// Starts one that has no memory to speak of yet.
     pub fn start(uid: u32) -> Self {
-        let mut child = Command::new(program())
+        let program = program();
+        let mut child = Command::new(&program.path)
             .args([HELPER, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
             .env(VARIABLE, "1")
             .current_dir("/")
@@ -50,7 +59,7 @@ impl Hog {
             .unwrap();
         let orders = child.stdin.take().unwrap();
         let answers = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut hog = Self { child, orders, answers };
+        let mut hog = Self { child, orders, answers, _program: program };
         assert_eq!(hog.answer().as_deref(), Some("ready"));
         hog
     }
