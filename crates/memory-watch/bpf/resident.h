@@ -29,22 +29,31 @@ static __always_inline bool flat_counters(void)
 	return bpf_core_type_exists(struct mm_rss_stat);
 }
 
+/* By probe read: the verifier of those kernels refuses a plain load from an array of a typedef. */
+#define FLAT_COUNT(value, flat, m) \
+	bpf_core_read(&(value), sizeof(value), &(flat)->rss_stat.count[m].counter)
+
 static __always_inline s64 flat_count(struct mm_struct *mm, u32 member)
 {
 	struct mm_struct___flat *flat = (void *)mm;
+	s64 value = 0;
 
 	/* Keeps clang from computing these addresses, unknown to newer kernels, ahead of the branch. */
 	barrier_var(flat);
 	switch (member) {
 	case MM_FILE:
-		return flat->rss_stat.count[MM_FILE].counter;
+		FLAT_COUNT(value, flat, MM_FILE);
+		break;
 	case MM_ANON:
-		return flat->rss_stat.count[MM_ANON].counter;
+		FLAT_COUNT(value, flat, MM_ANON);
+		break;
 	case MM_SWAP:
-		return flat->rss_stat.count[MM_SWAP].counter;
+		FLAT_COUNT(value, flat, MM_SWAP);
+		break;
 	default:
-		return flat->rss_stat.count[MM_SHMEM].counter;
+		FLAT_COUNT(value, flat, MM_SHMEM);
 	}
+	return value;
 }
 
 /* The part of a counter that moves in batches (a variable index is not allowed, hence the switch). */
