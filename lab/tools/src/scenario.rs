@@ -112,8 +112,7 @@ fn report(
     let died: Vec<String> = all.iter().filter_map(|part| part.story(terms.started_ns)).collect();
     let since_start = |at: Option<u64>| json_ms(at.map(|at| at.saturating_sub(terms.started_ns)));
     let recovery = seen.back_at_ns.zip(seen.pressed_at_ns).map(|(back, pressed)| back - pressed);
-    let over_mib =
-        terms.limit_kib.map(|_| format!("{:.1}", seen.over_limit_kib_max as f64 / 1024.0));
+    let over_kib = terms.limit_kib.map(|_| seen.over_limit_kib_max.to_string());
     let fields = [
         ("stall_ms_max", (seen.stall_ns_max / 1_000_000).to_string()),
         ("victims_wrong", wrong.to_string()),
@@ -129,7 +128,7 @@ fn report(
         ("swap_free_mib_min", (seen.lowest_swap_free_kib / 1024).to_string()),
         ("pressed_after_ms", since_start(seen.pressed_at_ns)),
         ("limit_mib", terms.limit_kib.map_or("null".into(), |kib| (kib / 1024).to_string())),
-        ("over_limit_mib_max", over_mib.unwrap_or("null".into())),
+        ("over_limit_kib_max", over_kib.unwrap_or("null".into())),
         ("died", format!("[{}]", died.join(","))),
     ];
     let fields: Vec<String> =
