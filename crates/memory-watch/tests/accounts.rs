@@ -8,6 +8,7 @@ use memory_watch::Watch;
 use support::FAR_AWAY;
 use support::Hog;
 use support::eventually;
+use support::fault_batch;
 use support::notifier;
 use support::pages_by_proc;
 
@@ -29,9 +30,10 @@ fn exact_notifier(uid: u32) -> Option<Notifier> {
 /// A hog may take a page or two after its answer, on its way to sleep: hence `eventually`.
 fn assert_agrees(notifier: &Notifier, uid: u32) {
     let (mut account, mut truth) = (0, 0);
+    let behind = fault_batch() * notifier.account_count().unwrap() as u64 * 3;
     eventually("account and /proc agree", || {
         (account, truth) = (pages(notifier, uid), pages_by_proc(uid));
-        account == truth || {
+        account.abs_diff(truth) <= behind || {
             println!("uid {uid}: account {account}, /proc {truth}");
             false
         }
@@ -54,7 +56,7 @@ fn anonymous_pages_are_charged_one_by_one() {
     let before = pages(&notifier, uid);
     hog.tell("touch 1000");
     let grown = pages(&notifier, uid) - before;
-    assert!((1000..1010).contains(&grown), "grew by {grown}");
+    assert!((1000 - fault_batch()..1010 + fault_batch()).contains(&grown), "grew by {grown}");
     assert_agrees(&notifier, uid);
     hog.tell("free");
     assert_agrees(&notifier, uid);
@@ -70,7 +72,7 @@ fn shared_memory_is_charged_like_anonymous() {
     let before = pages(&notifier, uid);
     hog.tell("shmem 500");
     let grown = pages(&notifier, uid) - before;
-    assert!((500..510).contains(&grown), "grew by {grown}");
+    assert!((500 - fault_batch()..510 + fault_batch()).contains(&grown), "grew by {grown}");
     assert_agrees(&notifier, uid);
     drop(hog);
     assert_empty(&mut notifier, uid);
@@ -145,7 +147,7 @@ fn a_change_of_uid_moves_the_charge() {
     hog.tell("touch 1500");
     assert_eq!(pages(&notifier, from), 0, "root has no limit and no account");
     hog.tell(&format!("setuid {from}"));
-    hog.tell("touch 1");
+    hog.tell("touch 100");
     assert!(pages(&notifier, from) >= 1500, "charged in full at its first fault");
     assert_agrees(&notifier, from);
     drop(hog);
@@ -163,12 +165,12 @@ fn a_change_of_uid_between_two_limited_users_moves_the_charge() {
     hog.tell("touch 800");
     assert!(pages(&notifier, from) >= 800);
     hog.tell(&format!("realuid {to}"));
-    hog.tell("touch 1");
+    hog.tell("touch 100");
     assert_eq!(pages(&notifier, from), 0);
-    assert!(pages(&notifier, to) >= 801);
+    assert!(pages(&notifier, to) >= 800);
     assert_agrees(&notifier, to);
     hog.tell("realuid 0");
-    hog.tell("touch 1");
+    hog.tell("touch 100");
     assert_eq!(pages(&notifier, to), 0, "root has no limit, so nobody is charged");
     drop(hog);
     assert_empty(&mut notifier, to);
@@ -289,7 +291,8 @@ fn without_a_limit_nothing_is_attached() {
     notifier.set_limit(uid, EXACT).unwrap();
     notifier.set_limit(uid + 1, EXACT).unwrap();
     assert_eq!((notifier.is_attached(), links(&notifier)), (true, 1));
-    let hog = Hog::start(uid);
+    let mut hog = Hog::start(uid);
+    hog.tell("touch 100");
     eventually("the hog is charged", || pages(&notifier, uid) > 0);
     notifier.clear_limit(uid).unwrap();
     assert!(notifier.is_attached(), "another user still has a limit");

@@ -18,6 +18,7 @@ use support::FAR_AWAY;
 use support::Hog;
 use support::MIB;
 use support::eventually;
+use support::fault_batch;
 use support::notifier;
 
 /// What a hog allocates when it is to break a limit of 64 MiB: enough to, and no danger if it can't.
@@ -95,7 +96,7 @@ fn the_soft_limit_is_told_once_until_the_account_has_clearly_fallen() {
         Event::SoftCrossed { uid: 61_101, pages, time_ns } => Some((*pages, *time_ns)),
         _ => None,
     });
-    assert!((16 * MIB..16 * MIB + 100).contains(&pages), "crossed at {pages} pages");
+    assert!((16 * MIB..16 * MIB + 200).contains(&pages), "crossed at {pages} pages");
     assert!(at > 0);
     hog.tell("touch 1000");
     assert_eq!(all_events(&mut notifier), [], "once is enough");
@@ -139,8 +140,8 @@ fn the_largest_process_dies_in_its_own_fault_when_nobody_is_armed() {
     let killed = killed.expect("the crossing killed somebody");
     assert_eq!((killed.tgid, killed.by, stale), (large.pid(), KilledBy::UnarmedSelf, false));
     // The first page too many; a fault that maps several at once would be this many.
-    assert!((64 * MIB + 1..64 * MIB + 17).contains(&pages), "at {pages} pages");
-    assert!(killed.pages > 55 * MIB);
+    assert!((64 * MIB + 1..64 * MIB + 17 + fault_batch()).contains(&pages), "at {pages} pages");
+    assert!(killed.pages > 50 * MIB, "{killed:?}");
     assert!(large.was_killed() && small.is_alive());
 }
 
@@ -160,7 +161,7 @@ fn the_largest_process_dies_in_anothers_fault_when_nobody_is_armed() {
     let (killed, pages, _) = wait_for(&mut notifier, "the kill", hard_crossing);
     let killed = killed.expect("the crossing killed somebody");
     assert_eq!((killed.tgid, killed.by), (large.pid(), KilledBy::UnarmedOther));
-    assert!((64 * MIB + 1..64 * MIB + 17).contains(&pages), "at {pages} pages");
+    assert!((64 * MIB + 1..64 * MIB + 17 + fault_batch()).contains(&pages), "at {pages} pages");
     assert!(large.was_killed() && small.is_alive());
 }
 
@@ -180,7 +181,7 @@ fn the_armed_victim_dies_in_its_own_fault() {
     let killed = killed.expect("the crossing killed somebody");
     assert_eq!((killed.tgid, killed.start_time_ns), (armed.tgid, armed.start_time_ns));
     assert_eq!(killed.by, KilledBy::ArmedSelf);
-    assert!((64 * MIB + 1..64 * MIB + 17).contains(&pages), "at {pages} pages");
+    assert!((64 * MIB + 1..64 * MIB + 17 + fault_batch()).contains(&pages), "at {pages} pages");
     assert!(hog.was_killed() && idle.is_alive());
 }
 
@@ -260,7 +261,7 @@ fn a_spared_user_is_told_and_nobody_dies() {
     // Once there is a victim, the next fault kills it.
     let armed = victim(&notifier, &hog);
     notifier.arm(uid, Some(armed)).unwrap();
-    hog.begin("touch 10");
+    hog.begin("touch 200");
     let (killed, ..) = wait_for(&mut notifier, "the kill", hard_crossing);
     assert_eq!(killed.map(|killed| killed.tgid), Some(hog.pid()));
     assert!(hog.was_killed());

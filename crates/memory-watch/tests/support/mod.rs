@@ -51,6 +51,14 @@ fn is_refused(error: &NotifierError) -> bool {
     }
 }
 
+/// Before Linux 6.2 a thread tells of its faults in batches of 64 only, so the account may be that many
+/// pages a thread behind.
+pub fn fault_batch() -> u64 {
+    let types = libbpf_rs::btf::Btf::from_vmlinux().expect("the kernel's types");
+    let batched = types.type_by_name::<libbpf_rs::btf::BtfType<'_>>("mm_rss_stat").is_some();
+    if batched { 64 } else { 0 }
+}
+
 /// A child process that takes commands; killed when dropped.
 pub struct Hog {
     child: Child,
