@@ -334,13 +334,11 @@ impl Simulation {
     fn act(&mut self) {
         let Some(caller) = self.any_running_thread() else { return };
         let mut commands = Vec::new();
-        for _ in 0..self.random.below(4) {
-            // After a call only reading makes sense.
-            let called = matches!(commands.last(), Some(Command::Transaction { data, .. })
-                if data.flags & TF_ONE_WAY == 0);
-            match self.command(caller) {
-                Some(command) if !called => commands.push(command),
-                _ => {}
+        for _ in 0..1 + self.random.below(5) {
+            let Some(command) = self.command(caller) else { continue };
+            // One change of the call stack an ioctl: the answer is needed for the next.
+            if !(changes_stack(&command) && commands.iter().any(changes_stack)) {
+                commands.push(command);
             }
         }
         self.send(caller, &commands);
@@ -397,7 +395,7 @@ impl Simulation {
         let top = self.clients.get_mut(&caller.process)?.thread(caller.tid).frames.last().copied();
         match self.random.below(16) {
             0..4 if top != Some(Frame::Out) => {
-                let oneway = self.random.one_in(2);
+                let oneway = self.random.one_in(3);
                 let parcel = self.parcel(caller, 3);
                 let strong = self.clients[&caller.process].strong_handles();
                 let handle = self.random.pick(&strong).filter(|_| !self.random.one_in(3));
@@ -427,7 +425,7 @@ impl Simulation {
     fn free_or_count(&mut self, caller: Caller) -> Option<Command> {
         let client = self.clients.get_mut(&caller.process)?;
         let held: Vec<(u32, (u32, u32))> = client.held.iter().map(|(h, c)| (*h, *c)).collect();
-        match self.random.below(6) {
+        match self.random.below(12) {
             0 => {
                 let handle = self.random.pick(&client.strong_handles())?;
                 client.held.entry(handle).or_default().0 += 1;
@@ -504,4 +502,9 @@ impl Simulation {
     fn fold(&mut self, value: u64) {
         self.digest = (self.digest.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
     }
+}
+
+/// A reply, or any call: a one-way is not sent while a reply is waited for either.
+fn changes_stack(command: &Command) -> bool {
+    matches!(command, Command::Reply { .. } | Command::Transaction { .. })
 }

@@ -123,10 +123,8 @@ impl Client {
                     thread.unconfirmed = thread.unconfirmed.saturating_sub(1);
                 }
             }
-            Return::TransactionComplete => {
-                if thread.frames.last() != Some(&Frame::Out) {
-                    thread.unconfirmed = thread.unconfirmed.saturating_sub(1);
-                }
+            Return::TransactionComplete if thread.frames.last() != Some(&Frame::Out) => {
+                thread.unconfirmed = thread.unconfirmed.saturating_sub(1);
             }
             Return::Reply(_) => {
                 let waiting = thread.frames.pop();
