@@ -1,0 +1,133 @@
+//! The other side of the fork: threads that make one system call at a time, as they are told.
+//!
+//! An actor knows nothing about binder. It reads an [`Order`] from its socket, carries it out, and writes
+//! the result back; while a call blocks, nothing comes back, and that is how the stage sees it.
+
+use std::os::fd::RawFd;
+use std::ptr;
+
+/// Threads an actor can have.
+pub const MAX_THREADS: usize = 6;
+/// Sockets of the threads sit here, out of the way of what the script opens.
+pub const FIRST_SOCKET: RawFd = 200;
+/// The file through which the stage looks at the actor's memory.
+pub const WINDOW: RawFd = 199;
+
+/// What a thread is told to do.
+#[derive(Clone, Copy)]
+pub enum Order {
+    /// Make a system call.
+    Call(i64, [u64; 6]),
+    /// Start the thread that listens to this socket.
+    Start(usize),
+    /// End this thread.
+    Leave,
+    /// Catch `SIGUSR1` from now on, with these `SA_` flags.
+    CatchSignal(i32),
+}
+
+impl Order {
+    /// The order as it crosses the socket.
+    pub fn encode(self) -> [u64; 8] {
+        let mut words = [0; 8];
+        match self {
+            Order::Call(number, arguments) => {
+                words[1] = number as u64;
+                words[2..].copy_from_slice(&arguments);
+            }
+            Order::Start(index) => words[..2].copy_from_slice(&[1, index as u64]),
+            Order::Leave => words[0] = 2,
+            Order::CatchSignal(flags) => words[..2].copy_from_slice(&[3, flags as u64]),
+        }
+        words
+    }
+
+    fn decode(words: [u64; 8]) -> Self {
+        match words[0] {
+            1 => Order::Start(words[1] as usize),
+            2 => Order::Leave,
+            3 => Order::CatchSignal(words[1] as i32),
+            _ => Order::Call(words[1] as i64, [2, 3, 4, 5, 6, 7].map(|i| words[i])),
+        }
+    }
+}
+
+/// Becomes an actor. `sockets` and `window` are moved to their places, everything else is closed.
+pub fn become_actor(sockets: &[RawFd; MAX_THREADS], window: RawFd) -> ! {
+    // SAFETY: plain calls on descriptors of this freshly forked, single-threaded process.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        for (index, socket) in sockets.iter().enumerate() {
+            libc::dup2(*socket, FIRST_SOCKET + index as RawFd);
+        }
+        libc::dup2(window, WINDOW);
+        libc::close_range(3, WINDOW as u32 - 1, 0);
+        libc::close_range((FIRST_SOCKET as usize + MAX_THREADS) as u32, u32::MAX, 0);
+    }
+    listen(FIRST_SOCKET);
+    // SAFETY: ends the process at once, without running the stage's own destructors.
+    unsafe { libc::_exit(0) }
+}
+
+fn listen(socket: RawFd) {
+    loop {
+        let mut words = [0u64; 8];
+        // SAFETY: the buffer is as long as said.
+        let got = unsafe {
+            libc::recv(socket, words.as_mut_ptr().cast(), size_of_val(&words), libc::MSG_WAITALL)
+        };
+        match got {
+            64 => {}
+            -1 if last_errno() == libc::EINTR => continue,
+            _ => return,
+        }
+        let result = match Order::decode(words) {
+            Order::Call(number, arguments) => call(number, arguments),
+            Order::Start(index) => start(index),
+            Order::CatchSignal(flags) => catch_signal(flags),
+            Order::Leave => {
+                answer(socket, 0);
+                return;
+            }
+        };
+        answer(socket, result);
+    }
+}
+
+fn answer(socket: RawFd, result: i64) {
+    // SAFETY: eight bytes of a live value.
+    unsafe { libc::send(socket, ptr::from_ref(&result).cast(), 8, libc::MSG_NOSIGNAL) };
+}
+
+/// The result, or the negative errno.
+fn call(number: i64, [a, b, c, d, e, f]: [u64; 6]) -> i64 {
+    // SAFETY: the stage answers for what it orders; the pointers are into the arena, into nothing (on
+    // purpose), or into mappings that the stage ordered.
+    let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
+    if result == -1 { -i64::from(last_errno()) } else { result }
+}
+
+fn start(index: usize) -> i64 {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        // SAFETY: has no arguments.
+        let _ = tell.send(unsafe { libc::syscall(libc::SYS_gettid) });
+        listen(FIRST_SOCKET + index as RawFd);
+    });
+    told.recv().unwrap_or(-i64::from(libc::EAGAIN))
+}
+
+fn catch_signal(flags: i32) -> i64 {
+    extern "C" fn nothing(_: i32) {}
+    // SAFETY: a zeroed sigaction is valid, and the handler does nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as *const () as usize;
+        action.sa_flags = flags;
+        i64::from(libc::sigaction(libc::SIGUSR1, &action, ptr::null_mut()))
+    }
+}
+
+fn last_errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}

@@ -1,0 +1,165 @@
+//! The cases, by subject.
+//!
+//! Opens are nonblocking where a script only looks at what is there (a read of nothing is `EAGAIN`, without
+//! any waiting), and blocking where waiting is the subject or a death must be waited for.
+
+use binder_uapi::{BinderTransactionData, Command};
+
+use crate::peer::{MAP_LEN, Peer};
+use crate::stage::{Outcome, Stage, Stop};
+use crate::transaction::{Tx, local};
+
+mod buffers;
+mod calls;
+mod context_manager;
+mod death;
+mod descriptors;
+mod freeze;
+mod freeze_notification;
+mod ioctls;
+mod looper;
+mod mapping;
+mod objects;
+mod oneway;
+mod poll;
+mod processes;
+mod references;
+mod scatter_gather;
+mod stack;
+mod streams;
+
+/// One case: a script and its name.
+pub struct Case {
+    /// `subject.what_happens`.
+    pub name: &'static str,
+    /// A sentence about it.
+    pub about: &'static str,
+    /// The script.
+    pub play: fn(&Stage) -> Outcome,
+}
+
+/// A table of cases.
+macro_rules! cases {
+    ($($name:literal, $play:path, $about:literal;)*) => {
+        /// The cases of this subject.
+        pub const CASES: &[$crate::cases::Case] =
+            &[$($crate::cases::Case { name: $name, about: $about, play: $play }),*];
+    };
+}
+use cases;
+
+/// All cases, in the order in which they are played.
+pub fn all() -> Vec<&'static Case> {
+    let tables = [
+        ioctls::CASES,
+        context_manager::CASES,
+        mapping::CASES,
+        streams::CASES,
+        calls::CASES,
+        stack::CASES,
+        oneway::CASES,
+        buffers::CASES,
+        objects::CASES,
+        descriptors::CASES,
+        scatter_gather::CASES,
+        references::CASES,
+        death::CASES,
+        looper::CASES,
+        poll::CASES,
+        processes::CASES,
+        freeze::CASES,
+        freeze_notification::CASES,
+    ];
+    tables.into_iter().flatten().collect()
+}
+
+const NONBLOCK: i32 = libc::O_NONBLOCK;
+
+/// A node that many scripts use: pointer and cookie.
+const NODE: (u64, u64) = (0x1000, 0x1001);
+/// Another one.
+const OTHER_NODE: (u64, u64) = (0x2000, 0x2001);
+/// A handle that nobody has.
+const UNKNOWN: u32 = 77;
+
+/// A process with a nonblocking open, mapped.
+fn client(s: &Stage) -> Result<Peer, Stop> {
+    let peer = s.process()?;
+    peer.set_up(NONBLOCK, MAP_LEN)?;
+    Ok(peer)
+}
+
+/// A process with a blocking open, mapped.
+fn blocking_client(s: &Stage) -> Result<Peer, Stop> {
+    let peer = s.process()?;
+    peer.set_up(0, MAP_LEN)?;
+    Ok(peer)
+}
+
+/// The context manager.
+fn manager(s: &Stage) -> Result<Peer, Stop> {
+    let peer = client(s)?;
+    peer.manage()?;
+    Ok(peer)
+}
+
+/// The context manager, with a blocking open.
+fn blocking_manager(s: &Stage) -> Result<Peer, Stop> {
+    let peer = blocking_client(s)?;
+    peer.manage()?;
+    Ok(peer)
+}
+
+/// The context manager and a client.
+fn pair(s: &Stage) -> Result<(Peer, Peer), Stop> {
+    Ok((manager(s)?, client(s)?))
+}
+
+/// Gives the manager a strong reference to a node of `owner`; returns the manager's handle. Quiet: objects
+/// and references have cases of their own.
+fn introduce(
+    s: &Stage,
+    owner: &Peer,
+    manager: &Peer,
+    (ptr, cookie): (u64, u64),
+) -> Result<u32, Stop> {
+    s.note(&format!("the manager gets a reference to {ptr:#x}"));
+    s.quietly(|| {
+        let got = owner.send(&Tx::to(0, 1).one_way().object(local(ptr, cookie)))?;
+        owner.acknowledge(&got)?;
+        let data = manager.receive()?;
+        let handle = manager.handle_in(&data, 0)?;
+        manager.write(&[Command::Acquire(handle), Command::FreeBuffer(data.buffer)])?;
+        settle(owner)?;
+        Ok(handle)
+    })
+}
+
+/// Takes in what is there (a nonblocking open), or what the reference protocol owes (a blocking one).
+fn settle(owner: &Peer) -> Outcome {
+    match owner.is_blocking()? {
+        true => Ok(()),
+        false => owner.drain(),
+    }
+}
+
+/// Passes a reference that the manager holds on to `to`, which keeps it strongly.
+fn pass_on(s: &Stage, manager: &Peer, handle: u32, to: &Peer) -> Result<u32, Stop> {
+    s.note("the manager passes it on");
+    s.quietly(|| {
+        to.post(&Tx::to(0, 2))?;
+        let data = manager.receive()?;
+        manager.reply(&Tx::new().object(crate::transaction::remote(handle)))?;
+        manager.free(&data)?;
+        let reply = to.receive()?;
+        let mine = to.handle_in(&reply, 0)?;
+        to.write(&[Command::Acquire(mine), Command::FreeBuffer(reply.buffer)])?;
+        Ok(mine)
+    })
+}
+
+/// The client makes a sync call that the manager has read and not answered.
+fn call_in_progress(manager: &Peer, client: &Peer) -> Result<BinderTransactionData, Stop> {
+    client.post(&Tx::to(0, 1).data(b"call"))?;
+    manager.receive()
+}

@@ -1,0 +1,695 @@
+//! One thread of a process with one open of the device: what scripts act through. Every act is a
+//! line of the transcript.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use binder_uapi::ioctl::*;
+use binder_uapi::*;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::actor::Order;
+use crate::arena::Arena;
+use crate::describe::{Describe, errno_name};
+use crate::process::Process;
+use crate::stage::{Outcome, Shared, Stop};
+use crate::transaction::Tx;
+
+/// What a client of libbinder maps, bytes.
+pub const MAP_LEN: u64 = (1 << 20) - 2 * 4096;
+/// Room for returns of a usual read, bytes.
+pub const READ_LEN: usize = 512;
+
+/// One open of the device; shared by the threads that use it.
+#[derive(Default)]
+struct Open {
+    fd: Cell<i32>,
+    map: Cell<Option<(u64, u64)>>,
+}
+
+/// A `BINDER_WRITE_READ` under way.
+struct Pending {
+    bwr: u64,
+    early: Option<i64>,
+}
+
+/// What one `BINDER_WRITE_READ` gave.
+#[derive(Debug)]
+pub struct Got {
+    /// 0, or the errno.
+    pub errno: i32,
+    /// The returns, in order.
+    pub returns: Vec<Return>,
+}
+
+impl Got {
+    /// The transaction or reply in it.
+    pub fn incoming(&self) -> Result<BinderTransactionData, Stop> {
+        let found = self.returns.iter().find_map(|item| match item {
+            Return::Transaction(data) | Return::Reply(data) => Some(*data),
+            Return::TransactionSecCtx(data) => Some(data.transaction_data),
+            _ => None,
+        });
+        found.ok_or_else(|| Stop("no transaction or reply came".to_owned()))
+    }
+}
+
+/// A thread with an open of the device.
+#[derive(Clone)]
+pub struct Peer {
+    shared: Rc<Shared>,
+    process: Rc<Process>,
+    thread: usize,
+    label: String,
+    open: Rc<Open>,
+    pending: Rc<RefCell<Option<Pending>>>,
+}
+
+impl Peer {
+    /// The first thread of a process, without an open yet.
+    pub fn new(shared: Rc<Shared>, process: Rc<Process>) -> Self {
+        let label = format!("P{}", process.number);
+        let open = Rc::new(Open { fd: Cell::new(-1), map: Cell::new(None) });
+        Self { shared, process, thread: 0, label, open, pending: Rc::default() }
+    }
+
+    /// One more thread on the same open.
+    pub fn new_thread(&self) -> Result<Self, Stop> {
+        let thread = self.process.start_thread()?;
+        let label = format!("P{}/T{}", self.process.number, thread + 1);
+        Ok(Self { thread, label, pending: Rc::default(), ..self.clone() })
+    }
+
+    /// The same thread, to open the device once more.
+    pub fn second_open(&self) -> Self {
+        let open = Rc::new(Open { fd: Cell::new(-1), map: Cell::new(None) });
+        Self { open, label: format!("{}'s other open", self.label), ..self.clone() }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid() as u32
+    }
+
+    /// Memory that the driver sees at the same address.
+    pub fn arena(&self) -> &Arena {
+        self.process.arena(self.thread)
+    }
+
+    /// The descriptor of the open.
+    pub fn fd(&self) -> i32 {
+        self.open.fd.get()
+    }
+
+    /// Sets the descriptor of the open, which came some other way.
+    pub fn adopt_fd(&self, fd: i32) {
+        self.open.fd.set(fd);
+    }
+
+    /// Adds a line about this peer.
+    pub fn log(&self, line: impl AsRef<str>) {
+        self.shared.log(format!("{} {}", self.label, line.as_ref()));
+    }
+
+    // --- system calls ---
+
+    /// A system call that should return: its result or negative errno.
+    pub fn call(&self, number: i64, arguments: [u64; 6]) -> Result<i64, Stop> {
+        self.process.order(self.thread, Order::Call(number, arguments))?;
+        self.wait(self.shared.patience.hangs)?.ok_or_else(|| Stop(format!("{} hangs", self.label)))
+    }
+
+    fn wait(&self, patience: Duration) -> Result<Option<i64>, Stop> {
+        Ok(self.process.answer(self.thread, patience)?)
+    }
+
+    fn logged(&self, what: &str, result: i64) -> i64 {
+        match result {
+            0.. => self.log(format!("{what} = ok")),
+            error => self.log(format!("{what} = {}", errno_name(-error as i32))),
+        }
+        result
+    }
+
+    /// Opens the device with these flags besides `O_RDWR|O_CLOEXEC`.
+    pub fn open(&self, flags: i32) -> Result<i64, Stop> {
+        let path = self.arena().place(self.shared.device.as_bytes_with_nul());
+        let flags = flags | libc::O_RDWR | libc::O_CLOEXEC;
+        let at = libc::AT_FDCWD as i64 as u64;
+        let result = self.call(libc::SYS_openat, [at, path, flags as u64, 0, 0, 0])?;
+        if result >= 0 {
+            self.open.fd.set(result as i32);
+        }
+        let mode = if flags & libc::O_NONBLOCK != 0 { "open nonblocking" } else { "open" };
+        Ok(self.logged(mode, result))
+    }
+
+    /// Maps the device with this protection and these flags.
+    pub fn map_as(&self, len: u64, access: i32, flags: i32) -> Result<i64, Stop> {
+        let fd = self.fd() as u64;
+        let arguments = [0, len, access as u64, flags as u64, fd, 0];
+        let result = self.call(libc::SYS_mmap, arguments)?;
+        if result > 0 {
+            self.open.map.set(Some((result as u64, len)));
+            self.shared.names.add_mapping(&self.process, result as u64, len);
+        }
+        let writable = if access & libc::PROT_WRITE != 0 { " writable" } else { "" };
+        let shared = if flags & libc::MAP_SHARED != 0 { " shared" } else { "" };
+        Ok(self.logged(&format!("mmap {len}{writable}{shared}"), result))
+    }
+
+    /// Maps the device as libraries do.
+    pub fn map(&self, len: u64) -> Result<i64, Stop> {
+        self.map_as(len, libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_NORESERVE)
+    }
+
+    /// Address and length of the mapping.
+    pub fn mapping(&self) -> Result<(u64, u64), Stop> {
+        self.open.map.get().ok_or_else(|| Stop(format!("{} has no mapping", self.label)))
+    }
+
+    /// Unmaps it.
+    pub fn unmap(&self) -> Outcome {
+        let (address, len) = self.mapping()?;
+        let result = self.call(libc::SYS_munmap, [address, len, 0, 0, 0, 0])?;
+        self.logged("munmap", result);
+        Ok(())
+    }
+
+    /// Closes the device.
+    pub fn close(&self) -> Outcome {
+        let result = self.call(libc::SYS_close, [self.fd() as u64, 0, 0, 0, 0, 0])?;
+        self.logged("close", result);
+        Ok(())
+    }
+
+    /// Opens, asks for the version as libraries do, and maps; one line.
+    pub fn set_up(&self, flags: i32, map_len: u64) -> Outcome {
+        let path = self.arena().place(self.shared.device.as_bytes_with_nul());
+        let all = (flags | libc::O_RDWR | libc::O_CLOEXEC) as u64;
+        let at = libc::AT_FDCWD as i64 as u64;
+        let fd = self.call(libc::SYS_openat, [at, path, all, 0, 0, 0])?;
+        if fd < 0 {
+            return Err(Stop(format!("open: {}", errno_name(-fd as i32))));
+        }
+        self.open.fd.set(fd as i32);
+        let version = self.arena().place(&[0; 4]);
+        let request = u64::from(BINDER_VERSION);
+        let result = self.call(libc::SYS_ioctl, [fd as u64, request, version, 0, 0, 0])?;
+        if result < 0 {
+            return Err(Stop(format!("BINDER_VERSION: {}", errno_name(-result as i32))));
+        }
+        if map_len > 0 {
+            let kind = (libc::MAP_PRIVATE | libc::MAP_NORESERVE) as u64;
+            let arguments = [0, map_len, libc::PROT_READ as u64, kind, fd as u64, 0];
+            let map = self.call(libc::SYS_mmap, arguments)?;
+            if map < 0 {
+                return Err(Stop(format!("mmap: {}", errno_name(-map as i32))));
+            }
+            self.open.map.set(Some((map as u64, map_len)));
+            self.shared.names.add_mapping(&self.process, map as u64, map_len);
+        }
+        let blocking = if flags & libc::O_NONBLOCK == 0 { ", blocking" } else { "" };
+        let mapped = match map_len {
+            0 => ", unmapped".to_owned(),
+            MAP_LEN => String::new(),
+            len => format!(", {len} bytes"),
+        };
+        self.log(format!("sets up{blocking}{mapped}"));
+        Ok(())
+    }
+
+    /// Whether a read of nothing waits.
+    pub fn is_blocking(&self) -> Result<bool, Stop> {
+        let arguments = [self.fd() as u64, libc::F_GETFL as u64, 0, 0, 0, 0];
+        let flags = self.call(libc::SYS_fcntl, arguments)?;
+        Ok(flags & i64::from(libc::O_NONBLOCK) == 0)
+    }
+
+    // --- ioctls ---
+
+    /// An ioctl on an address; nothing is said about it.
+    pub fn raw_ioctl(&self, request: u32, argument: u64) -> Result<i64, Stop> {
+        let fd = self.fd() as u64;
+        self.call(libc::SYS_ioctl, [fd, request.into(), argument, 0, 0, 0])
+    }
+
+    /// An ioctl on an address, such as NULL or one that faults.
+    pub fn ioctl_at(&self, name: &str, request: u32, argument: u64) -> Outcome {
+        let at = self.shared.names.address(&self.process, argument);
+        let result = self.raw_ioctl(request, argument)?;
+        self.logged(&format!("{name} at {at}"), result);
+        Ok(())
+    }
+
+    /// An ioctl with a structure, as it was and as it is afterwards.
+    pub fn ioctl<T>(&self, name: &str, request: u32, argument: T) -> Result<(i32, T), Stop>
+    where
+        T: FromBytes + IntoBytes + Immutable + Clone,
+    {
+        let at = self.arena().place(argument.as_bytes());
+        let result = self.raw_ioctl(request, at)?;
+        let after = self.arena().get(at, size_of::<T>()).unwrap_or_default();
+        let after = T::read_from_bytes(&after).map_err(|_| Stop("short structure".to_owned()))?;
+        self.logged(name, result);
+        Ok((if result < 0 { -result as i32 } else { 0 }, after))
+    }
+
+    /// `BINDER_SET_CONTEXT_MGR`.
+    pub fn manage(&self) -> Result<i32, Stop> {
+        Ok(self.ioctl("BINDER_SET_CONTEXT_MGR", BINDER_SET_CONTEXT_MGR, 0i32)?.0)
+    }
+
+    /// `BINDER_SET_CONTEXT_MGR_EXT`.
+    pub fn manage_as(&self, object: FlatBinderObject) -> Result<i32, Stop> {
+        let (flags, ptr, cookie) = (object.flags, object.binder, object.cookie);
+        let name =
+            format!("BINDER_SET_CONTEXT_MGR_EXT flags={flags:#x} ptr={ptr:#x} cookie={cookie:#x}");
+        Ok(self.ioctl(&name, BINDER_SET_CONTEXT_MGR_EXT, object)?.0)
+    }
+
+    /// `BINDER_SET_MAX_THREADS`.
+    pub fn set_max_threads(&self, threads: u32) -> Outcome {
+        let name = format!("BINDER_SET_MAX_THREADS {threads}");
+        self.ioctl(&name, BINDER_SET_MAX_THREADS, threads).map(drop)
+    }
+
+    /// `BINDER_THREAD_EXIT`.
+    pub fn thread_exit(&self) -> Outcome {
+        self.ioctl("BINDER_THREAD_EXIT", BINDER_THREAD_EXIT, 0i32).map(drop)
+    }
+
+    /// `BINDER_GET_EXTENDED_ERROR`, decoded.
+    pub fn extended_error(&self) -> Outcome {
+        let name = "BINDER_GET_EXTENDED_ERROR";
+        let argument = BinderExtendedError::default();
+        let (errno, error) = self.ioctl(name, BINDER_GET_EXTENDED_ERROR, argument)?;
+        if errno == 0 {
+            self.log(format!("  {}", self.describing(|d| d.extended_error(&error))));
+        }
+        Ok(())
+    }
+
+    /// `BINDER_GET_NODE_DEBUG_INFO`, decoded.
+    pub fn node_debug_info(&self, ptr: u64) -> Result<BinderNodeDebugInfo, Stop> {
+        let argument = BinderNodeDebugInfo { ptr, ..Default::default() };
+        let name = format!("BINDER_GET_NODE_DEBUG_INFO after {ptr:#x}");
+        let (_, info) = self.ioctl(&name, BINDER_GET_NODE_DEBUG_INFO, argument)?;
+        self.log(format!(
+            "  ptr={:#x} cookie={:#x} strong={} weak={}",
+            info.ptr, info.cookie, info.has_strong_ref, info.has_weak_ref
+        ));
+        Ok(info)
+    }
+
+    /// `BINDER_GET_NODE_INFO_FOR_REF`, decoded.
+    pub fn node_info(&self, argument: BinderNodeInfoForRef) -> Outcome {
+        let name = format!("BINDER_GET_NODE_INFO_FOR_REF {}", argument.handle);
+        let (_, info) = self.ioctl(&name, BINDER_GET_NODE_INFO_FOR_REF, argument)?;
+        let reserved = [info.reserved1, info.reserved2, info.reserved3];
+        self.log(format!(
+            "  handle={} strong={} weak={} reserved={reserved:?}",
+            info.handle, info.strong_count, info.weak_count
+        ));
+        Ok(())
+    }
+
+    /// `BINDER_FREEZE` on another's process.
+    pub fn freeze(&self, whom: &Peer, enable: u32, timeout_ms: u32) -> Result<i32, Stop> {
+        let info = BinderFreezeInfo { pid: whom.pid(), enable, timeout_ms };
+        let name = format!("BINDER_FREEZE {} enable={enable} timeout={timeout_ms}", whom.label);
+        Ok(self.ioctl(&name, BINDER_FREEZE, info)?.0)
+    }
+
+    /// Starts a `BINDER_FREEZE` that waits for calls in flight; end it with [`Self::finish_freeze`].
+    pub fn start_freeze(&self, whom: &Peer, timeout_ms: u32) -> Outcome {
+        let info = BinderFreezeInfo { pid: whom.pid(), enable: 1, timeout_ms };
+        let at = self.arena().place(info.as_bytes());
+        let arguments = [self.fd() as u64, BINDER_FREEZE.into(), at, 0, 0, 0];
+        self.process.order(self.thread, Order::Call(libc::SYS_ioctl, arguments))?;
+        self.log(format!("BINDER_FREEZE {} enable=1 timeout={timeout_ms}", whom.label));
+        match self.wait(self.shared.patience.blocks)? {
+            None => self.log("... blocks"),
+            Some(result) => {
+                self.logged("... BINDER_FREEZE", result);
+                return Err(Stop("BINDER_FREEZE does not wait".to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends [`Self::start_freeze`].
+    pub fn finish_freeze(&self) -> Outcome {
+        let result = self.wait(self.shared.patience.hangs)?;
+        let result = result.ok_or_else(|| Stop("BINDER_FREEZE hangs".to_owned()))?;
+        self.logged("... BINDER_FREEZE", result);
+        Ok(())
+    }
+
+    /// `BINDER_GET_FROZEN_INFO` on another's process.
+    pub fn frozen_info(&self, whom: &Peer) -> Outcome {
+        let argument = BinderFrozenStatusInfo { pid: whom.pid(), ..Default::default() };
+        let name = format!("BINDER_GET_FROZEN_INFO {}", whom.label);
+        let (errno, info) = self.ioctl(&name, BINDER_GET_FROZEN_INFO, argument)?;
+        if errno == 0 {
+            self.log(format!("  sync={:#x} async={:#x}", info.sync_recv, info.async_recv));
+        }
+        Ok(())
+    }
+
+    // --- BINDER_WRITE_READ ---
+
+    fn describing<T>(&self, describe: impl FnOnce(&Describe<'_>) -> T) -> T {
+        let read = |address, len| match self.process.arena_of(address) {
+            Some(arena) => arena.get(address, len).ok_or(libc::EFAULT),
+            // While a call is under way nobody can look: the address is not one of a buffer then.
+            None if self.pending.borrow().is_some() => Err(libc::EFAULT),
+            None => self.process.peek(self.thread, address, len),
+        };
+        let names = &self.shared.names;
+        describe(&Describe { names, process: &self.process, read: &read })
+    }
+
+    /// Starts a `BINDER_WRITE_READ` with these commands and this room for returns.
+    pub fn start_bytes(&self, stream: &[u8], room: usize) -> Outcome {
+        let write_buffer = if stream.is_empty() { 0 } else { self.arena().place(stream) };
+        let bwr = BinderWriteRead {
+            write_size: stream.len() as u64,
+            write_consumed: 0,
+            write_buffer,
+            read_size: room as u64,
+            read_consumed: 0,
+            read_buffer: if room == 0 { 0 } else { self.arena().returns() },
+        };
+        for line in self.describing(|d| d.commands(stream)) {
+            self.log(format!("> {line}"));
+        }
+        self.start_bwr(bwr)
+    }
+
+    /// Starts a `BINDER_WRITE_READ` with this argument.
+    pub fn start_bwr(&self, bwr: BinderWriteRead) -> Outcome {
+        assert!(bwr.read_size <= Arena::returns_len() as u64 || bwr.read_buffer == 0);
+        let at = self.arena().place(bwr.as_bytes());
+        let arguments = [self.fd() as u64, BINDER_WRITE_READ.into(), at, 0, 0, 0];
+        self.process.order(self.thread, Order::Call(libc::SYS_ioctl, arguments))?;
+        *self.pending.borrow_mut() = Some(Pending { bwr: at, early: None });
+        Ok(())
+    }
+
+    /// Starts with commands.
+    pub fn start(&self, commands: &[Command], room: usize) -> Outcome {
+        self.start_bytes(&encode(commands), room)
+    }
+
+    /// Says whether the call under way blocks.
+    pub fn blocks(&self) -> Outcome {
+        let answer = self.wait(self.shared.patience.blocks)?;
+        let mut pending = self.pending.borrow_mut();
+        let Some(pending) = pending.as_mut() else {
+            return Err(Stop(format!("{} has no call under way", self.label)));
+        };
+        match answer {
+            None => self.log("... blocks"),
+            Some(result) => {
+                pending.early = Some(result);
+                self.log("... does not block");
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the call under way and tells what it gave.
+    pub fn finish(&self) -> Result<Got, Stop> {
+        let early = self.pending.borrow().as_ref().map(|pending| (pending.bwr, pending.early));
+        let Some((bwr_at, early)) = early else {
+            return Err(Stop(format!("{} has no call under way", self.label)));
+        };
+        let result = match early {
+            Some(result) => result,
+            None => match self.wait(self.shared.patience.hangs)? {
+                Some(result) => result,
+                None => return Err(Stop(format!("{} hangs in BINDER_WRITE_READ", self.label))),
+            },
+        };
+        *self.pending.borrow_mut() = None;
+        let after = self.arena().get(bwr_at, size_of::<BinderWriteRead>()).unwrap_or_default();
+        let bwr = BinderWriteRead::read_from_bytes(&after).unwrap_or_default();
+        let errno = if result < 0 { -result as i32 } else { 0 };
+        self.report(errno, &bwr);
+        Ok(Got { errno, returns: self.returns(&bwr) })
+    }
+
+    fn report(&self, errno: i32, bwr: &BinderWriteRead) {
+        let mut line = match errno {
+            0 => "= ok".to_owned(),
+            errno => format!("= {}", errno_name(errno)),
+        };
+        if bwr.write_size != 0 || bwr.write_consumed != 0 {
+            line += &format!(", wrote {}/{}", bwr.write_consumed, bwr.write_size);
+        }
+        if bwr.read_size != 0 || bwr.read_consumed != 0 {
+            line += &format!(", read {}/{}", bwr.read_consumed, bwr.read_size);
+        }
+        self.log(line);
+    }
+
+    fn returns(&self, bwr: &BinderWriteRead) -> Vec<Return> {
+        let len = bwr.read_consumed.min(Arena::returns_len() as u64) as usize;
+        let stream = self.arena().get(bwr.read_buffer, len).unwrap_or_default();
+        let mut items = Vec::new();
+        for item in ReturnReader::new(&stream) {
+            match item {
+                Ok(item) => {
+                    self.log(format!("< {}", self.describing(|d| d.item(&item))));
+                    items.push(item);
+                }
+                Err(error) => self.log(format!("< does not parse: {error}")),
+            }
+        }
+        items
+    }
+
+    /// Commands, with room for returns.
+    pub fn exchange(&self, commands: &[Command], room: usize) -> Result<Got, Stop> {
+        self.start(commands, room)?;
+        self.finish()
+    }
+
+    /// Commands alone.
+    pub fn write(&self, commands: &[Command]) -> Result<Got, Stop> {
+        self.exchange(commands, 0)
+    }
+
+    /// Bytes that may be no commands.
+    pub fn write_bytes(&self, stream: &[u8]) -> Result<Got, Stop> {
+        self.start_bytes(stream, 0)?;
+        self.finish()
+    }
+
+    /// A read.
+    pub fn read(&self) -> Result<Got, Stop> {
+        self.exchange(&[], READ_LEN)
+    }
+
+    /// Reads until a transaction or reply comes; acknowledges references on the way.
+    pub fn receive(&self) -> Result<BinderTransactionData, Stop> {
+        for _ in 0..16 {
+            let got = self.read()?;
+            if got.errno != 0 {
+                break;
+            }
+            self.acknowledge(&got)?;
+            if let Ok(data) = got.incoming() {
+                return Ok(data);
+            }
+        }
+        Err(Stop(format!("no transaction or reply came to {}", self.label)))
+    }
+
+    /// Reads until nothing is there (at most 16 times); for nonblocking opens.
+    pub fn drain(&self) -> Outcome {
+        for _ in 0..16 {
+            let got = self.read()?;
+            if got.errno != 0 {
+                return Ok(());
+            }
+            self.acknowledge(&got)?;
+        }
+        Err(Stop(format!("{} never runs out of returns", self.label)))
+    }
+
+    /// Acknowledges the references in it.
+    pub fn acknowledge(&self, got: &Got) -> Outcome {
+        let acknowledgements: Vec<Command> = got
+            .returns
+            .iter()
+            .filter_map(|item| match item {
+                Return::IncRefs(node) => Some(Command::IncRefsDone(*node)),
+                Return::Acquire(node) => Some(Command::AcquireDone(*node)),
+                _ => None,
+            })
+            .collect();
+        if acknowledgements.is_empty() {
+            return Ok(());
+        }
+        self.write(&acknowledgements).map(drop)
+    }
+
+    /// Sends a transaction and reads at once.
+    pub fn send(&self, tx: &Tx) -> Result<Got, Stop> {
+        self.exchange(&[tx.transaction(self.arena())], READ_LEN)
+    }
+
+    /// Sends a transaction without reading.
+    pub fn post(&self, tx: &Tx) -> Result<Got, Stop> {
+        self.write(&[tx.transaction(self.arena())])
+    }
+
+    /// Sends a reply and reads at once.
+    pub fn reply(&self, tx: &Tx) -> Result<Got, Stop> {
+        self.exchange(&[tx.reply(self.arena())], READ_LEN)
+    }
+
+    /// Frees a received buffer.
+    pub fn free(&self, data: &BinderTransactionData) -> Outcome {
+        self.write(&[Command::FreeBuffer(data.buffer)]).map(drop)
+    }
+
+    /// Bytes of its memory, as it sees them.
+    pub fn peek(&self, address: u64, len: usize) -> Result<Vec<u8>, i32> {
+        self.process.peek(self.thread, address, len)
+    }
+
+    /// The handle in the object at the `index`th offset of what was received.
+    pub fn handle_in(&self, data: &BinderTransactionData, index: u64) -> Result<u32, Stop> {
+        let lost = |_| Stop(format!("{} cannot read its buffer", self.label));
+        let offset = self.peek(data.offsets + 8 * index, 8).map_err(lost)?;
+        let offset = u64::from_ne_bytes(offset.try_into().unwrap_or_default());
+        let object = self.peek(data.buffer.wrapping_add(offset), 24).map_err(lost)?;
+        let object = FlatBinderObject::read_from_bytes(&object).unwrap_or_default();
+        if !matches!(object.ty, BINDER_TYPE_HANDLE | BINDER_TYPE_WEAK_HANDLE) {
+            return Err(Stop(format!("{} was not given a handle", self.label)));
+        }
+        Ok(object.handle())
+    }
+
+    // --- poll, signals, ends ---
+
+    /// Lets time go by for what a driver does on its own after a death: as long as a call must take to be
+    /// said to block.
+    pub fn let_time_pass(&self) {
+        std::thread::sleep(self.shared.patience.blocks);
+    }
+
+    /// `poll` for input, at once or up to `patience_ms`.
+    pub fn poll(&self, patience_ms: u64) -> Outcome {
+        #[derive(IntoBytes, Immutable)]
+        #[repr(C)]
+        struct Entry(i32, i16, i16);
+        let events = libc::POLLIN | libc::POLLOUT;
+        let at = self.arena().place(Entry(self.fd(), events, 0).as_bytes());
+        let result = self.call(libc::SYS_poll, [at, 1, patience_ms, 0, 0, 0])?;
+        let after = self.arena().get(at, 8).unwrap_or_default();
+        let events = i16::from_ne_bytes([after[6], after[7]]);
+        self.log(match result {
+            0 => "poll = nothing".to_owned(),
+            1 => format!("poll = {}", event_names(events)),
+            error => format!("poll = {}", errno_name(-error as i32)),
+        });
+        Ok(())
+    }
+
+    /// Starts a `poll` for input that waits; end it with [`Self::finish_poll`].
+    pub fn start_poll(&self) -> Result<u64, Stop> {
+        let mut entry = [0u8; 8];
+        entry[..4].copy_from_slice(&self.fd().to_ne_bytes());
+        entry[4..6].copy_from_slice(&libc::POLLIN.to_ne_bytes());
+        let at = self.arena().place(&entry);
+        let patience = self.shared.patience.hangs.as_millis() as u64;
+        let arguments = [at, 1, patience, 0, 0, 0];
+        self.process.order(self.thread, Order::Call(libc::SYS_poll, arguments))?;
+        if self.wait(self.shared.patience.blocks)?.is_some() {
+            return Err(Stop(format!("{}'s poll does not wait", self.label)));
+        }
+        self.log("poll ... waits");
+        Ok(at)
+    }
+
+    /// Ends [`Self::start_poll`].
+    pub fn finish_poll(&self, at: u64) -> Outcome {
+        let hangs = self.shared.patience.hangs * 2;
+        let result = self.wait(hangs)?.ok_or_else(|| Stop("poll hangs".to_owned()))?;
+        let after = self.arena().get(at, 8).unwrap_or_default();
+        let events = i16::from_ne_bytes([after[6], after[7]]);
+        self.log(match result {
+            0 => "... poll = nothing, time is up".to_owned(),
+            1 => format!("... poll = {}", event_names(events)),
+            error => format!("... poll = {}", errno_name(-error as i32)),
+        });
+        Ok(())
+    }
+
+    /// Catches `SIGUSR1` from now on.
+    pub fn catch_signal(&self, flags: i32) -> Outcome {
+        self.process.order(self.thread, Order::CatchSignal(flags))?;
+        self.wait(self.shared.patience.hangs)?;
+        Ok(())
+    }
+
+    /// Sends `SIGUSR1` to this thread.
+    pub fn interrupt(&self) -> Outcome {
+        self.log("gets a signal");
+        Ok(self.process.signal(self.thread, libc::SIGUSR1)?)
+    }
+
+    /// Ends this thread; not the first of a process.
+    pub fn leave(&self) -> Outcome {
+        self.log("ends, without a word to the driver");
+        self.process.order(self.thread, Order::Leave)?;
+        self.wait(self.shared.patience.hangs)?;
+        Ok(())
+    }
+
+    /// Ends the process by its own hand.
+    pub fn exit_group(&self) -> Outcome {
+        self.log("exits");
+        self.process.order(self.thread, Order::Call(libc::SYS_exit_group, [0; 6]))?;
+        match self.process.has_ended() {
+            true => Ok(()),
+            false => Err(Stop(format!("{} does not end", self.label))),
+        }
+    }
+
+    /// Ends the process with `SIGKILL`.
+    pub fn die(&self) -> Outcome {
+        self.log("dies");
+        match self.process.kill() {
+            true => Ok(()),
+            false => Err(Stop(format!("{} survives SIGKILL", self.label))),
+        }
+    }
+}
+
+fn event_names(events: i16) -> String {
+    let known = [
+        (libc::POLLIN, "IN"),
+        (libc::POLLOUT, "OUT"),
+        (libc::POLLERR, "ERR"),
+        (libc::POLLHUP, "HUP"),
+        (libc::POLLNVAL, "NVAL"),
+    ];
+    let names: Vec<&str> =
+        known.iter().filter(|(bit, _)| events & bit != 0).map(|(_, name)| *name).collect();
+    names.join("|")
+}
+
+/// Commands as bytes.
+pub fn encode(commands: &[Command]) -> Vec<u8> {
+    let mut stream = Vec::new();
+    for command in commands {
+        command.write_to(&mut stream);
+    }
+    stream
+}

@@ -1,0 +1,105 @@
+//! Plays cases, each on a context of its own.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use binder_client::{Client, Options, Payload, Session, binderfs};
+
+use crate::cases::Case;
+use crate::stage::{Patience, Stage};
+use crate::transcript::Played;
+
+/// How long the driver may take to let go of a case's processes.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where cases find a context.
+pub enum Contexts {
+    /// A binderfs: a new device for every case.
+    Binderfs {
+        /// Its directory.
+        directory: PathBuf,
+    },
+    /// One device that all cases use, one after the other.
+    Device(PathBuf),
+}
+
+impl Contexts {
+    /// A sibling `binder-control` makes it a binderfs.
+    pub fn of(device: &Path) -> Result<Self> {
+        if !device.exists() {
+            bail!("{}: no such device", device.display());
+        }
+        let directory = device.parent().unwrap_or(Path::new("/")).to_owned();
+        Ok(match directory.join("binder-control").exists() {
+            true => Contexts::Binderfs { directory },
+            false => Contexts::Device(device.to_owned()),
+        })
+    }
+
+    fn take(&self, number: usize) -> Result<PathBuf> {
+        match self {
+            Contexts::Binderfs { directory } => {
+                let name = format!("conformance-{}-{number}", std::process::id());
+                binderfs::add_device(&directory.join("binder-control"), name.as_bytes())
+                    .with_context(|| format!("cannot add the device {name}"))?;
+                Ok(directory.join(name))
+            }
+            Contexts::Device(device) => {
+                wait_until_unmanaged(device)?;
+                Ok(device.clone())
+            }
+        }
+    }
+
+    fn give_back(&self, device: &Path) -> Result<()> {
+        if let Contexts::Binderfs { .. } = self {
+            std::fs::remove_file(device)
+                .with_context(|| format!("cannot remove {}", device.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// A driver may release a dead process some time after its end: a call to handle 0 tells.
+fn wait_until_unmanaged(device: &Path) -> Result<()> {
+    let until = Instant::now() + RELEASE_PATIENCE;
+    let options = Options { map_len: 0, ..Options::default() };
+    loop {
+        let client = Client::open(device, &options)?;
+        let mut session = Session::new(&client);
+        let nobody = Payload { data: &[], offsets: &[] };
+        match session.oneway(0, 0, nobody) {
+            Err(binder_client::ClientError::DeadReply) => return Ok(()),
+            _ if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
+            other => bail!(
+                "{}: somebody else is its context manager (a call to handle 0 gave {other:?}); the suite \
+                 needs the device for itself",
+                device.display()
+            ),
+        }
+    }
+}
+
+/// Plays one case.
+pub fn play(case: &Case, contexts: &Contexts, number: usize, patience: Patience) -> Result<Played> {
+    let device = contexts.take(number)?;
+    let path = CString::new(device.as_os_str().as_bytes()).context("a NUL in the device's path")?;
+    let stage = Stage::new(path, patience);
+    let outcome = (case.play)(&stage);
+    let lines = stage.end(outcome);
+    contexts.give_back(&device)?;
+    Ok(Played { case: case.name.to_owned(), about: case.about.to_owned(), lines })
+}
+
+/// Whether a driver serves the device at all: an error that an operator understands, else.
+pub fn check(contexts: &Contexts) -> Result<()> {
+    let device = contexts.take(0)?;
+    let client = Client::open(&device, &Options::default());
+    contexts.give_back(&device)?;
+    let client = client.context("this is no binder device that works")?;
+    let mut session = Session::new(&client);
+    session.enter_looper().context("BINDER_WRITE_READ does not work")
+}

@@ -1,0 +1,149 @@
+//! Our driver against the transcript of the kernel's own.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const HERE: &str = env!("CARGO_MANIFEST_DIR");
+const SUITE: &str = env!("CARGO_BIN_EXE_conformance");
+const START_PATIENCE: Duration = Duration::from_secs(20);
+const END_PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running daemon; ended and waited for on drop, and its mount taken away if it would not.
+struct Daemon {
+    child: Child,
+    mount: PathBuf,
+}
+
+impl Daemon {
+    fn start(directory: &Path) -> Self {
+        let binary = binary("headroom-binderd");
+        let mount = directory.join("binderfs");
+        fs::create_dir(&mount).expect("a directory for the mount");
+        let log = File::create(directory.join("binderd.log")).expect("a log");
+        let child = Command::new(&binary)
+            .arg("--mount")
+            .arg(&mount)
+            .arg("--socket")
+            .arg(directory.join("binderd.sock"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: cannot start: {error}", binary.display()));
+        let mut daemon = Self { child, mount };
+        daemon.wait_until_ready(directory);
+        daemon
+    }
+
+    fn wait_until_ready(&mut self, directory: &Path) {
+        let until = Instant::now() + START_PATIENCE;
+        let log = || fs::read_to_string(directory.join("binderd.log")).unwrap_or_default();
+        while !self.mount.join("binder").exists() {
+            let ended = self.child.try_wait().expect("a status");
+            assert!(ended.is_none(), "headroom-binderd ended ({ended:?}):\n{}", log());
+            assert!(Instant::now() < until, "headroom-binderd does not become ready:\n{}", log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let socket = directory.join("binderd.sock");
+        assert!(socket.exists(), "no socket:\n{}", log());
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let until = Instant::now() + END_PATIENCE;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > until {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // Already gone where the daemon ended well.
+        let _ = rustix::mount::unmount(&self.mount, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// A program of this workspace: from `HEADROOM_BIN_DIR`, or beside what cargo builds.
+fn binary(name: &str) -> PathBuf {
+    let beside = Path::new(SUITE).parent().expect("a directory").to_owned();
+    let directory = std::env::var_os("HEADROOM_BIN_DIR").map_or(beside, PathBuf::from);
+    let path = directory.join(name);
+    assert!(
+        path.exists(),
+        "{} is missing: build it (cargo build --bin {name}), or say where it is with HEADROOM_BIN_DIR",
+        path.display()
+    );
+    path
+}
+
+/// Why this machine cannot play the suite; `None` when it can.
+fn missing() -> Option<&'static str> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("needs root to mount and to become another user");
+    }
+    (!Path::new("/dev/fuse").exists()).then_some("needs /dev/fuse")
+}
+
+fn suite(arguments: &[&std::ffi::OsStr]) -> std::process::Output {
+    Command::new(SUITE).args(arguments).stdin(Stdio::null()).output().expect("the suite starts")
+}
+
+#[test]
+fn our_driver_differs_from_the_kernels_only_where_a_reason_is_given() {
+    if let Some(reason) = missing() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::start(directory.path());
+    let played = suite(&["--device".as_ref(), daemon.mount.join("binder").as_os_str()]);
+    drop(daemon);
+    let log = fs::read_to_string(directory.path().join("binderd.log")).unwrap_or_default();
+    let said = String::from_utf8_lossy(&played.stderr);
+    assert!(
+        played.status.success(),
+        "the suite could not be played: {said}\nthe daemon said:\n{log}"
+    );
+
+    let transcript = directory.path().join("ours.txt");
+    fs::write(&transcript, &played.stdout).expect("the transcript is kept");
+    let here = Path::new(HERE);
+    let compared = suite(&[
+        "compare".as_ref(),
+        here.join("reference/6.12.txt").as_os_str(),
+        transcript.as_os_str(),
+        "--known".as_ref(),
+        here.join("known-differences.toml").as_os_str(),
+    ]);
+    let findings = String::from_utf8_lossy(&compared.stdout);
+    let said = String::from_utf8_lossy(&compared.stderr);
+    assert!(compared.status.success(), "{findings}{said}");
+    println!("{}", findings.lines().last().unwrap_or_default());
+}
+
+#[test]
+fn every_case_of_the_suite_is_in_the_reference() {
+    let listed = suite(&["--list".as_ref()]);
+    let listed = String::from_utf8(listed.stdout).expect("text");
+    let reference =
+        fs::read_to_string(Path::new(HERE).join("reference/6.12.txt")).expect("a reference");
+    let cases: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(!cases.is_empty());
+    for case in cases {
+        assert!(reference.contains(&format!("== {case}\n")), "{case} is not in reference/6.12.txt");
+    }
+}
+
+#[test]
+fn a_device_that_is_none_is_an_error_that_says_so() {
+    let played = suite(&["--device".as_ref(), "/dev/null".as_ref()]);
+    assert_eq!(played.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&played.stderr);
+    assert!(said.contains("/dev/null"), "{said}");
+}
