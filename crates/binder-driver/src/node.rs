@@ -271,7 +271,7 @@ impl Driver {
     }
 
     /// `BINDER_GET_NODE_INFO_FOR_REF`: `EINVAL` unless all but the handle is 0, `EPERM` unless the
-    /// caller is the context manager, `ENOENT` without a strong reference of that handle.
+    /// caller is the context manager, `EINVAL` without a strong reference of that handle.
     pub fn node_info_for_ref(
         &self,
         process: ProcessId,
@@ -285,7 +285,7 @@ impl Driver {
         if !self.is_manager(process) {
             return Err(Errno::EPERM);
         }
-        let reference = self.ref_by_handle(process, query.handle, true).ok_or(Errno::ENOENT)?;
+        let reference = self.ref_by_handle(process, query.handle, true).ok_or(Errno::EINVAL)?;
         let node = &self.nodes[self.refs[reference].node];
         Ok(BinderNodeInfoForRef {
             strong_count: node.local_strong + node.internal_strong,

@@ -125,7 +125,7 @@ fn node_information_is_for_the_manager_alone() {
     assert_eq!(refused, Err(Errno::EPERM));
     let unknown = BinderNodeInfoForRef { handle: 99, ..Default::default() };
     let refused = world.driver.node_info_for_ref(manager.process, unknown);
-    assert_eq!(refused, Err(Errno::ENOENT));
+    assert_eq!(refused, Err(Errno::EINVAL));
 }
 
 #[test]
