@@ -7,6 +7,7 @@ use super::*;
 cases! {
     "process.signal", signal, "a signal ends a waiting read";
     "process.signal_restart", signal_restart, "a signal whose handler asks for a restart";
+    "process.signal_restart_after_write", restart_after_write, "what was written before is not taken again after a restart";
     "process.signal_in_call", signal_in_call, "a signal while waiting for a reply; the reply comes later";
     "process.signal_before", signal_before, "what was written before the wait is taken once";
     "process.killed_waiting", killed_waiting, "killed in a waiting read";
@@ -40,6 +41,22 @@ fn signal_restart(s: &Stage) -> Outcome {
     m.interrupt()?;
     m.blocks()?;
     m.finish().map(drop)
+}
+
+fn restart_after_write(s: &Stage) -> Outcome {
+    let m = manager(s)?;
+    let p = blocking_client(s)?;
+    p.catch_signal(libc::SA_RESTART)?;
+    p.start(&[Tx::to(0, 1).data(b"once").transaction(p.arena())], 256)?;
+    p.blocks()?;
+    p.interrupt()?;
+    p.blocks()?;
+    s.note("the manager sees one call");
+    m.receive()?;
+    m.reply(&Tx::new().data(b"answer"))?;
+    m.drain()?;
+    p.finish()?;
+    p.extended_error()
 }
 
 fn signal_in_call(s: &Stage) -> Outcome {
