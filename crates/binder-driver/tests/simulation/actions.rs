@@ -76,7 +76,12 @@ impl Simulation {
             14 => self.fault(),
             _ => self.act(),
         }
-        self.drain();
+        let sound = self.world.driver.check_invariants();
+        sound.unwrap_or_else(|broken| panic!("{broken}"));
+        // A front end may be late: much can happen between a wake-up and its reader's return.
+        if !self.random.one_in(3) {
+            self.drain();
+        }
     }
 
     /// Acts on all wake-ups; then nobody may be asleep with work.
@@ -202,7 +207,12 @@ impl Simulation {
     }
 
     fn interrupt(&mut self) {
-        let Some(caller) = self.any_thread() else { return };
+        // Rather one that was just woken: the signal races with its work.
+        let woken = match self.world.driver.next_wake() {
+            Some(Wake::Reader { process, tid }) => Some(Caller { process, tid, euid: 1000 }),
+            _ => None,
+        };
+        let Some(caller) = woken.or_else(|| self.any_thread()) else { return };
         let parked = self.world.driver.interrupt(caller.process, caller.tid).is_some();
         self.note(format_args!("interrupt {}: parked {parked}", caller.tid));
         let Some(client) = self.clients.get_mut(&caller.process) else { return };
