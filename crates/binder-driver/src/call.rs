@@ -73,11 +73,12 @@ impl Driver {
             self.call(host, id, sender, data, extra_size)
         };
         let Err(Failure { word, errno, in_reply_to }) = sent else { return };
-        self.set_extended_error(sender.thread, id, word, -errno.code());
         self.threads[sender.thread].return_error = true;
         let Some(call) = in_reply_to else {
+            self.set_extended_error(sender.thread, id, word, -errno.code());
             return self.push_thread_work(sender.thread, Work::ReturnError(word));
         };
+        // To the replier all went well; the error is the caller's.
         self.push_thread_work(sender.thread, Work::ReturnError(BR_TRANSACTION_COMPLETE));
         if let Some(caller) = self.transactions[call].from
             && self.threads[caller].extended_error.command == NO_ERROR

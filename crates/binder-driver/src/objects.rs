@@ -69,8 +69,8 @@ impl Parcel<'_> {
 }
 
 impl Driver {
-    /// Translates all objects; they must lie in the order of the offsets without overlap. On an
-    /// error, what was taken so far is in `parcel.held`.
+    /// Translates all objects; they must lie in the order of the offsets without overlap
+    /// (`EFAULT`). On an error, what was taken so far is in `parcel.held`.
     pub(crate) fn translate_objects<H: Host>(
         &mut self,
         host: &mut H,
@@ -82,10 +82,11 @@ impl Driver {
         let mut lowest = 0;
         for index in 0..parcel.layout.offsets_size / 8 {
             let at = parcel.object_at(index)?;
-            let (ty, size) = parcel.object(at)?;
-            if at < lowest {
-                return Err(Errno::EINVAL);
+            // The kernel's errno: the copy of what lies between two objects would fail.
+            if at < lowest || at > parcel.layout.data_size {
+                return Err(Errno::EFAULT);
             }
+            let (ty, size) = parcel.object(at)?;
             lowest = at + size;
             match ty {
                 BINDER_TYPE_BINDER | BINDER_TYPE_WEAK_BINDER => {

@@ -46,6 +46,9 @@ impl Driver {
         if bwr.read_size == 0 {
             return self.answer(thread, bwr, Ok(()));
         }
+        if let Err(errno) = self.check_read_buffer(host, caller, thread, &bwr) {
+            return self.answer(thread, bwr, Err(errno));
+        }
         self.read(host, caller, thread, bwr, nonblock)
     }
 
@@ -56,6 +59,24 @@ impl Driver {
         let Some(thread) = self.known_thread(process, tid) else { return WriteRead::Parked };
         let Some(parked) = self.unpark(thread) else { return WriteRead::Parked };
         self.read(host, parked.caller, thread, parked.bwr, false)
+    }
+
+    /// `EFAULT` for a buffer that takes no returns, before any work is taken for it. One that took
+    /// them last time is not asked again: at steady state this costs nothing.
+    fn check_read_buffer<H: Host>(
+        &mut self,
+        host: &mut H,
+        caller: Caller,
+        thread: ThreadId,
+        bwr: &BinderWriteRead,
+    ) -> Result<(), Errno> {
+        let good = self.threads[thread].good_read_buffer == Some(bwr.read_buffer);
+        if good || bwr.read_consumed != 0 || bwr.read_size < 4 {
+            return Ok(());
+        }
+        host.write(caller, bwr.read_buffer, BR_NOOP.as_bytes()).map_err(|_| Errno::EFAULT)?;
+        self.threads[thread].good_read_buffer = Some(bwr.read_buffer);
+        Ok(())
     }
 
     fn answer(
@@ -171,6 +192,7 @@ impl Driver {
             written = host.write(caller, at, out);
         }
         if written.is_err() {
+            self.threads[thread].good_read_buffer = None;
             if let Some(transaction) = arriving {
                 self.transaction_lost(host, transaction);
             }

@@ -75,8 +75,10 @@ pub struct Thread {
     /// A [`Work::ReplyError`] is queued.
     pub reply_error: bool,
     pub extended_error: BinderExtendedError,
-    /// Its next read returns at once (a descriptor of the open was closed).
+    /// Its next ioctl, if it is a read, returns at once: it is new, or a descriptor was closed.
     pub need_return: bool,
+    /// The read buffer that took returns last, so that a read can tell beforehand whether it will.
+    pub good_read_buffer: Option<u64>,
     pub parked: Option<Parked>,
     /// It has polled the open.
     pub polls: bool,
@@ -102,12 +104,21 @@ impl Driver {
             return_error: false,
             reply_error: false,
             extended_error: BinderExtendedError { id: 0, command: NO_ERROR, param: 0 },
-            need_return: false,
+            need_return: true,
+            good_read_buffer: None,
             parked: None,
             polls: false,
         });
         entry.threads.insert(tid, thread);
         Ok(thread)
+    }
+
+    /// Any ioctl but `BINDER_WRITE_READ`: the thread is known from now on, and its first read is
+    /// one like any other. `EBADF`: no such open; `ENOMEM`: too many threads.
+    pub fn note_ioctl(&mut self, caller: Caller) -> Result<(), Errno> {
+        let thread = self.thread_of(caller.process, caller.tid)?;
+        self.threads[thread].need_return = false;
+        Ok(())
     }
 
     /// The thread, if it has used the open.

@@ -30,6 +30,9 @@ fn serve() {
         assert_eq!((server.device_count(), server.open_count()), (2, 0));
         drop(server);
         println!("serving no more");
+        // The next mount would come while the test looks whether this one is gone.
+        line.clear();
+        stdin.lock().read_line(&mut line).unwrap();
     }
 }
 
@@ -68,6 +71,7 @@ fn a_server_can_be_embedded_and_unmounts_when_it_is_dropped() {
         writeln!(say, "enough").unwrap();
         hear("serving no more");
         assert!(!mount.exists(), "made for the mount, removed with it");
+        writeln!(say, "seen").unwrap();
     }
     assert!(child.wait().unwrap().success());
 }

@@ -1,7 +1,7 @@
 //! A world for the driver: clients whose memory is byte vectors, and short ways to act for them.
 #![allow(dead_code)]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use binder_driver::*;
 use binder_uapi::*;
@@ -189,6 +189,8 @@ pub struct World {
     pub polled: Vec<ProcessId>,
     /// The caller checks the invariants itself.
     pub unchecked: bool,
+    /// Threads that have asked for the version first, as clients do.
+    pub greeted: HashSet<Caller>,
 }
 
 impl World {
@@ -214,7 +216,17 @@ impl World {
     /// A process that does not map its open.
     pub fn unmapped(&mut self, context: ContextId, pid: u32) -> Caller {
         let process = self.driver.open(context, Opener { pid, euid: 1000 }).unwrap();
-        Caller { process, tid: pid, euid: 1000 }
+        let caller = Caller { process, tid: pid, euid: 1000 };
+        self.greet(caller);
+        caller
+    }
+
+    /// Another ioctl comes first: the reads that follow are ordinary ones.
+    pub fn greet(&mut self, caller: Caller) {
+        if self.greeted.insert(caller) {
+            // A stale open tells its error with what follows.
+            let _ = self.driver.note_ioctl(caller);
+        }
     }
 
     pub fn map(&mut self, caller: Caller, len: u64) {
@@ -297,6 +309,7 @@ impl World {
 
     /// A `BINDER_WRITE_READ` with an argument of the client's own making.
     pub fn ioctl(&mut self, caller: Caller, bwr: BinderWriteRead, nonblock: bool) -> Seen {
+        self.greet(caller);
         let answer = self.driver.write_read(&mut self.host, caller, bwr, nonblock);
         self.host
             .memory
@@ -383,6 +396,7 @@ impl World {
 
     pub fn thread_exit(&mut self, caller: Caller) {
         self.driver.thread_exit(&mut self.host, caller.process, caller.tid);
+        self.greeted.remove(&caller);
         self.check();
     }
 

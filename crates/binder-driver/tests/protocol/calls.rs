@@ -252,16 +252,17 @@ fn a_reply_that_fails_fails_the_call_and_tells_both_why() {
     let seen = world.run(manager, &[reply]);
     assert_eq!(seen.news(), [Return::TransactionComplete]);
     assert_eq!(world.woken(client).news(), [Return::TransactionComplete, Return::FailedReply]);
-    for caller in [manager, client] {
-        let error = world.driver.extended_error(caller).unwrap();
-        assert_eq!((error.command, error.param), (BR_FAILED_REPLY, -Errno::ENOSPC.code()));
-    }
+    let error = world.driver.extended_error(client).unwrap();
+    assert_eq!((error.command, error.param), (BR_FAILED_REPLY, -Errno::ENOSPC.code()));
+    let error = world.driver.extended_error(manager).unwrap();
+    assert_eq!((error.command, error.param), (BR_OK, 0), "the error is the caller's");
 }
 
 #[test]
 fn a_reader_whose_memory_is_gone_fails_the_call() {
     let (mut world, manager, [client]) = World::with_manager();
     let call = world.call(client, 0, &Parcel::default());
+    assert_eq!(world.read(manager).result, Err(Errno::EAGAIN), "its buffer takes returns");
     world.park(client, &[call]);
     world.host.faulting.insert(manager.process);
     let seen = world.read(manager);
@@ -269,6 +270,20 @@ fn a_reader_whose_memory_is_gone_fails_the_call() {
     assert_eq!(world.woken(client).news(), [Return::TransactionComplete, Return::FailedReply]);
     let buffers = world.driver.snapshot().contexts[0].processes[0].buffers.clone().unwrap();
     assert_eq!(buffers.live, 0, "the buffer that was never seen is gone");
+}
+
+#[test]
+fn a_read_buffer_that_takes_no_returns_takes_no_work() {
+    let (mut world, manager, [client]) = World::with_manager();
+    let call = world.call(client, 0, &Parcel::default());
+    world.park(client, &[call]);
+    world.host.faulting.insert(manager.process);
+    for _ in 0..2 {
+        let seen = world.read(manager);
+        assert_eq!((seen.result, seen.bwr.read_consumed), (Err(Errno::EFAULT), 0));
+    }
+    world.host.faulting.clear();
+    world.read(manager).parcel();
 }
 
 #[test]

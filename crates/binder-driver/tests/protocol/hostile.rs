@@ -116,11 +116,15 @@ fn send_offsets(data: &[u8], offsets: &[u64]) -> BinderExtendedError {
 #[test]
 fn offsets_outside_misaligned_overlapping_or_decreasing_fail_the_call() {
     let object = Parcel::default().binder(0x10).binder(0x20).data;
-    let cases: [&[u64]; 9] =
-        [&[48], &[25], &[28], &[u64::MAX], &[u64::MAX - 7], &[1 << 40], &[0, 8], &[24, 0], &[0, 0]];
-    for offsets in cases {
-        let error = send_offsets(&object, offsets);
-        assert_eq!(error.param, -Errno::EINVAL.code(), "{offsets:?}");
+    let cases: [(Errno, &[&[u64]]); 2] = [
+        (Errno::EINVAL, &[&[48], &[25], &[28]]),
+        (Errno::EFAULT, &[&[u64::MAX], &[u64::MAX - 7], &[1 << 40], &[0, 8], &[24, 0], &[0, 0]]),
+    ];
+    for (errno, cases) in cases {
+        for offsets in cases {
+            let error = send_offsets(&object, offsets);
+            assert_eq!(error.param, -errno.code(), "{offsets:?}");
+        }
     }
 }
 

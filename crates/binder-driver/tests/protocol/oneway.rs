@@ -106,6 +106,7 @@ fn a_flood_is_not_reported_to_a_sender_that_did_not_ask() {
 fn a_oneway_call_lost_by_a_faulting_reader_lets_the_next_one_go() {
     let (mut world, manager, [client]) = World::with_manager();
     let calls: Vec<_> = (0..2).map(|i| world.oneway(client, 0, i, &Parcel::default())).collect();
+    assert_eq!(world.read(manager).result, Err(Errno::EAGAIN), "its buffer takes returns");
     world.write(client, &calls);
     world.host.faulting.insert(manager.process);
     assert_eq!(world.read(manager).result, Err(Errno::EFAULT));

@@ -64,7 +64,7 @@ fn broken_buffers_fail_the_call() {
             Errno::EINVAL,
             vec![(0, 16, 0, 0, 0), (0, 16, 0, 0, 0), (0, 8, CHILD, 0, 0)],
         ),
-        ("an address that is not there", Errno::EFAULT, vec![(far.0, far.1, 0, 0, 0)]),
+        ("an address that is not there", Errno::EINVAL, vec![(far.0, far.1, 0, 0, 0)]),
     ];
     for (what, errno, objects) in cases {
         let (mut world, manager, [client]) = World::with_manager();

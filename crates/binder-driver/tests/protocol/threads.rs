@@ -231,3 +231,21 @@ fn a_parked_reader_dies_with_its_thread_or_process() {
     assert_eq!(world.wake(), []);
     assert_eq!(world.driver.interrupt(client.process, client.tid), None);
 }
+
+#[test]
+fn a_new_thread_returns_at_once_from_its_first_ioctl_if_that_is_a_read() {
+    let (mut world, _, [client]) = World::with_manager();
+    let caller = |tid| Caller { tid, ..client };
+    // Such a thread is readable for poll, and its read answers, with nothing but BR_NOOP.
+    world.greeted.insert(caller(11));
+    assert!(world.driver.poll(caller(11)));
+    let seen = world.wait(caller(11), &[]);
+    assert!(!seen.parked);
+    assert_eq!(seen.news(), []);
+    world.park(caller(11), &[]);
+    // After any other ioctl, or a write alone, the first read waits.
+    world.park(caller(12), &[]);
+    world.greeted.insert(caller(13));
+    world.write(caller(13), &[Command::EnterLooper]);
+    world.park(caller(13), &[]);
+}

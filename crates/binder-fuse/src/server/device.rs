@@ -17,10 +17,6 @@ use crate::wire::types::{
     FOPEN_DIRECT_IO, InHeader, OpenIn, OpenOut, POLL_SCHEDULE_NOTIFY, PollIn, PollOut,
 };
 
-/// What an interrupted call "returns": the kernel restarts it where the signal's handler asks for that
-/// (SA_RESTART), and turns it into EINTR otherwise. Not an errno of user space; the number is the kernel's own.
-const ERESTARTSYS: i32 = 512;
-
 impl Server {
     pub(super) fn open(&mut self, header: &InHeader, open: &OpenIn) -> io::Result<()> {
         let opened = match self.tree.place(header.nodeid) {
@@ -162,7 +158,8 @@ impl Server {
         self.channel.send(self.reply.body(header.unique, &out))
     }
 
-    /// A signal for a caller. It is answered at once: until then the caller cannot even be killed.
+    /// A signal for a caller. It is answered at once: until then the caller cannot even be killed. The answer is
+    /// EINTR whatever SA_RESTART says, as with the kernel's driver: a looper can be sent home by a signal.
     pub(super) fn interrupt(&mut self, header: &InHeader, unique: u64) -> io::Result<()> {
         let parked = self.parked.get(&unique).copied();
         let interrupted = parked.and_then(|(key, tid)| {
@@ -175,7 +172,7 @@ impl Server {
             return self.send_error(header, libc::EAGAIN);
         };
         self.unpark(key, tid);
-        self.channel.send(self.reply.ioctl(unique, -ERESTARTSYS, bwr.as_bytes()))
+        self.channel.send(self.reply.ioctl(unique, -libc::EINTR, bwr.as_bytes()))
     }
 
     pub(super) fn park(&mut self, key: OpenKey, tid: u32, unique: u64) {

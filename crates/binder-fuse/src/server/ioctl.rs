@@ -73,7 +73,8 @@ impl Server {
         if ioctl.cmd == BINDER_WRITE_READ {
             return self.write_read(header, key, caller, data);
         }
-        match self.small_ioctl(caller, ioctl.cmd, data) {
+        let known = self.driver.note_ioctl(caller);
+        match known.and_then(|()| self.small_ioctl(caller, ioctl.cmd, data)) {
             Ok(out) => self.channel.send(self.reply.ioctl(header.unique, 0, &out)),
             Err(errno) => self.send_error(header, errno.code()),
         }
