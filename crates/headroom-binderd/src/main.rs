@@ -20,7 +20,8 @@ const SOCKET_MODE: u32 = 0o666;
 
 /// Serves binder devices to unmodified clients, without a kernel driver.
 ///
-/// Stays in the foreground, logs to standard error, and cleans up on SIGINT and SIGTERM.
+/// Stays in the foreground, logs to standard error (HEADROOM_LOG=debug: more of it), and cleans up on SIGINT and
+/// SIGTERM.
 #[derive(Parser)]
 #[command(name = "headroom-binderd", version)]
 struct Args {
@@ -45,7 +46,7 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_env("HEADROOM_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())

@@ -25,7 +25,7 @@ use signals::{Signals, Wake};
 const BINDER: &str = "binder";
 const OOM: &str = "oom";
 /// Where the daemons look for the level of their logs.
-const LOG_LEVELS: [&str; 2] = ["RUST_LOG", "HEADROOM_LOG"];
+const LOG_LEVEL: &str = "HEADROOM_LOG";
 /// How long a daemon may take until it answers.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a daemon may take to clean up after SIGTERM.
@@ -93,10 +93,8 @@ impl Daemon {
         let parent = rustix::process::getpid();
         command.process_group(0);
         // What they would report as usual is in our own lines.
-        for level in LOG_LEVELS {
-            if std::env::var_os(level).is_none() {
-                command.env(level, "warn");
-            }
+        if std::env::var_os(LOG_LEVEL).is_none() {
+            command.env(LOG_LEVEL, "warn");
         }
         // SAFETY: only async-signal-safe calls between fork and exec, and no allocation.
         unsafe {
