@@ -32,3 +32,106 @@ pub fn pin_process(pid: u32, cpu: usize) -> Result<()> {
 pub fn be_eager() -> bool {
     setpriority_process(None, -20).is_ok()
 }
+
+/// Binds the calling thread, and what it starts from now on, to all cores but one. False where there
+/// is no other.
+pub fn avoid(cpu: usize) -> Result<bool> {
+    let cores = std::thread::available_parallelism().context("how many cores?")?.get();
+    let mut cpus = CpuSet::new();
+    // The caller may be pinned already, so the count above may be 1: ask the machine.
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    for core in cores_of(&online, cores).into_iter().filter(|core| *core != cpu) {
+        if core < CpuSet::MAX_CPU {
+            cpus.set(core);
+        }
+    }
+    if cpus.count() == 0 {
+        return Ok(false);
+    }
+    sched_setaffinity(None, &cpus).with_context(|| format!("cannot avoid core {cpu}"))?;
+    Ok(true)
+}
+
+/// Reads a list of cores as the kernel writes it (`0-3,8`); 0 to `fallback` where it says nothing.
+fn cores_of(list: &str, fallback: usize) -> Vec<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse().ok()?..=last.trim().parse::<usize>().ok()?)
+    };
+    let cores: Vec<usize> = list.split(',').filter_map(range).flatten().collect();
+    if cores.is_empty() { (0..fallback).collect() } else { cores }
+}
+
+/// How a client is scheduled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Real time, first in first out, with a priority from 1 to 99.
+    Fifo(i32),
+    /// Ordinary, with a nice value from -20 to 19.
+    Nice(i32),
+}
+
+impl Class {
+    /// Its name: `fifo-99`, `nice -20`.
+    pub fn name(self) -> String {
+        match self {
+            Self::Fifo(priority) => format!("fifo-{priority}"),
+            Self::Nice(nice) => format!("nice {nice}"),
+        }
+    }
+
+    /// Reads a name.
+    pub fn parse(name: &str) -> Result<Self> {
+        let (kind, number) = match name.strip_prefix("fifo-") {
+            Some(number) => (Self::Fifo as fn(i32) -> Self, number),
+            None => (Self::Nice as fn(i32) -> Self, name.strip_prefix("nice ").unwrap_or("")),
+        };
+        let class = number.parse().ok().map(kind);
+        match class {
+            Some(Self::Fifo(1..=99) | Self::Nice(-20..=19)) => Ok(class.unwrap_or(Self::Nice(0))),
+            _ => anyhow::bail!(
+                "\"{name}\" is no class: fifo-1 to fifo-99, \"nice -20\" to \"nice 19\""
+            ),
+        }
+    }
+
+    /// Puts the calling thread, and the threads that it starts, into this class.
+    pub fn take(self) -> Result<()> {
+        let parameter = |priority| libc::sched_param { sched_priority: priority };
+        let (policy, parameter) = match self {
+            Self::Fifo(priority) => (libc::SCHED_FIFO, parameter(priority)),
+            Self::Nice(_) => (libc::SCHED_OTHER, parameter(0)),
+        };
+        // SAFETY: the kernel reads the structure, which is ours.
+        if unsafe { libc::sched_setscheduler(0, policy, &parameter) } != 0 {
+            return Err(std::io::Error::last_os_error()).context(self.name());
+        }
+        if let Self::Nice(nice) = self {
+            setpriority_process(None, nice).with_context(|| self.name())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_read_as_they_are_written() {
+        for class in [Class::Fifo(99), Class::Fifo(1), Class::Nice(-20), Class::Nice(19)] {
+            assert_eq!(Class::parse(&class.name()).unwrap(), class);
+        }
+        for wrong in ["", "fifo-0", "fifo-100", "nice 20", "nice", "batch 3"] {
+            let error = Class::parse(wrong).unwrap_err().to_string();
+            assert!(error.contains(&format!("\"{wrong}\"")), "{error}");
+        }
+    }
+
+    #[test]
+    fn lists_of_cores_are_read() {
+        assert_eq!(cores_of("0-2,5\n", 1), [0, 1, 2, 5]);
+        assert_eq!(cores_of("0\n", 4), [0]);
+        assert_eq!(cores_of("", 2), [0, 1]);
+    }
+}

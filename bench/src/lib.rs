@@ -4,14 +4,23 @@
 //! that whatever else the machine does hits all of them alike. Medians are compared, never single
 //! runs; a result is always reported beside something that everybody knows, such as a socket.
 //!
-//! * [`measure`]: subjects, interleaving, medians and percentiles;
-//! * [`report`]: a table for people (stderr), one JSON object a line for machines (stdout);
-//! * [`affinity`]: one core, high priority;
+//! * [`devices`]: what is measured: a device of any driver, or a private daemon's;
+//! * [`measure`]: subjects, interleaving, percentiles; [`statistics`]: medians and their intervals;
+//! * [`results`]: one JSON object a line for machines (stdout); [`report`]: tables for people (stderr);
+//! * [`affinity`]: cores and scheduling classes; [`machine`]: CPU clocks and memory;
 //! * [`peer`]: the other end, the same program in a process of its own;
-//! * [`pingpong`]: round trips over a pipe, a socket, a futex, a binder device.
+//! * [`pingpong`]: round trips over a pipe, a socket, a futex, a binder device;
+//! * [`stash`], [`naive`]: a new node with every transaction, and the walk that was the norm;
 
 pub mod affinity;
+pub mod devices;
+pub mod machine;
 pub mod measure;
+pub mod naive;
 pub mod peer;
 pub mod pingpong;
+pub mod progress;
 pub mod report;
+pub mod results;
+pub mod stash;
+pub mod statistics;

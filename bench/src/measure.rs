@@ -11,6 +11,11 @@ pub trait Subject {
 
     /// One round trip with `message`; `reply` is as long and gets what comes back.
     fn round_trip(&mut self, message: &[u8], reply: &mut [u8]) -> Result<()>;
+
+    /// The other processes that work for it: their CPU time is part of its price.
+    fn helpers(&self) -> Vec<u32> {
+        Vec::new()
+    }
 }
 
 /// How much is measured.
@@ -76,7 +81,7 @@ pub fn interleave(
     size: usize,
     plan: Plan,
 ) -> Result<Vec<Summary>> {
-    let message: Vec<u8> = (0..size).map(|i| (i * 31 + 7) as u8).collect();
+    let message = message(size);
     let mut reply = vec![0; size];
     let mut samples: Vec<Vec<Vec<u64>>> = vec![Vec::new(); subjects.len()];
     for subject in subjects.iter_mut() {
@@ -90,7 +95,13 @@ pub fn interleave(
     Ok(samples.iter().map(|blocks| Summary::of_blocks(blocks)).collect())
 }
 
-fn block(
+/// Bytes that look like no others.
+pub fn message(size: usize) -> Vec<u8> {
+    (0..size).map(|i| (i * 31 + 7) as u8).collect()
+}
+
+/// Times `runs` round trips, nanoseconds each. The last reply must equal the message.
+pub fn block(
     subject: &mut dyn Subject,
     runs: usize,
     message: &[u8],

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result};
 
@@ -37,6 +37,19 @@ impl Peer {
     /// The same with one descriptor, as its stdin.
     pub fn start_on(arguments: &[&str], stdin: OwnedFd) -> Result<Self> {
         Self::start(arguments, stdin.into(), Stdio::null())
+    }
+
+    /// The same, to be talked to: what it reads as its stdin and what it writes to its stdout.
+    pub fn start_talking(arguments: &[&str]) -> Result<(Self, ChildStdin, BufReader<ChildStdout>)> {
+        let mut peer = Self::start(arguments, Stdio::piped(), Stdio::piped())?;
+        let stdin = peer.0.stdin.take().context("no stdin")?;
+        let stdout = peer.0.stdout.take().context("no stdout")?;
+        Ok((peer, stdin, BufReader::new(stdout)))
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
     }
 }
 

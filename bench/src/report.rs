@@ -1,36 +1,7 @@
-//! Results: a table for people, lines for machines.
-
-use serde::Serialize;
+//! Tables for people, on stderr.
 
 use crate::measure::Summary;
-
-/// One result, as a line of JSON.
-#[derive(Clone, Debug, Serialize)]
-pub struct Measurement<'a> {
-    /// The benchmark.
-    pub bench: &'a str,
-    /// What was varied, as `4 B`.
-    pub case: String,
-    /// Who was measured.
-    pub subject: &'a str,
-    /// What of it: `rtt_us_p50`, `over_seqpacket`...
-    pub metric: &'a str,
-    /// The figure.
-    pub value: f64,
-    /// Its unit: `us`, `ratio`...
-    pub unit: &'a str,
-    /// How many runs it sums up.
-    pub runs: usize,
-}
-
-impl Measurement<'_> {
-    /// Prints it on stdout.
-    pub fn print(&self) {
-        if let Ok(line) = serde_json::to_string(self) {
-            println!("{line}");
-        }
-    }
-}
+use crate::results::Measurement;
 
 /// A number of bytes, for people.
 pub fn bytes(n: usize) -> String {
@@ -53,14 +24,8 @@ pub fn round_trips(bench: &str, case: &str, baseline: (&str, &str), results: &[(
             "{case:>8}  {subject:<24} {:>9.2} {:>9.2} {:>10.1}  {blocks:>15}  {shown:>6}",
             s.p50, s.p99, s.max
         );
-        let line = |metric, value: f64, unit| Measurement {
-            bench,
-            case: case.to_owned(),
-            subject,
-            metric,
-            value: (value * 1000.0).round() / 1000.0,
-            unit,
-            runs: s.runs,
+        let line = |metric, value: f64, unit| {
+            Measurement::new(bench, case, subject, metric, value, unit, s.runs)
         };
         line("rtt_us_p50", s.p50, "us").print();
         line("rtt_us_p99", s.p99, "us").print();
@@ -87,22 +52,5 @@ mod tests {
     fn sizes_read_well() {
         let shown = [0, 4, 1023, 1024, 1500, 65_536, 1 << 20].map(bytes);
         assert_eq!(shown, ["0 B", "4 B", "1023 B", "1 KiB", "1500 B", "64 KiB", "1 MiB"]);
-    }
-
-    #[test]
-    fn a_measurement_is_one_line_with_the_agreed_keys() {
-        let line = Measurement {
-            bench: "roundtrip",
-            case: bytes(4),
-            subject: "pipe",
-            metric: "rtt_us_p50",
-            value: 2.07,
-            unit: "us",
-            runs: 10,
-        };
-        assert_eq!(
-            serde_json::to_string(&line).unwrap(),
-            r#"{"bench":"roundtrip","case":"4 B","subject":"pipe","metric":"rtt_us_p50","value":2.07,"unit":"us","runs":10}"#
-        );
     }
 }

@@ -1,11 +1,11 @@
 //! A call to the context manager of a binder device, whoever serves the device.
 
-use std::path::Path;
 use std::process::Stdio;
 
 use anyhow::{Context, Result};
 use binder_client::{Client, Echo, Options, Payload, Session};
 
+use crate::devices::Device;
 use crate::measure::Subject;
 use crate::peer::{Peer, say_ready};
 
@@ -13,23 +13,28 @@ use crate::peer::{Peer, say_ready};
 pub struct Binder {
     name: String,
     session: Session<'static>,
-    _peer: Peer,
+    peer: Peer,
+    daemon: Option<u32>,
 }
 
 impl Binder {
     /// Starts a context manager that echoes, and a client of it. Both live as long as the process.
-    pub fn start(name: &str, device: &Path) -> Result<Self> {
-        let path = device.to_str().context("the device's path is not UTF-8")?;
-        let peer = Peer::start(&["binder", path], Stdio::null(), Stdio::null())?;
+    pub fn start(device: &Device) -> Result<Self> {
+        let name = device.name.clone();
+        let peer = Peer::start(&["binder", device.path_text()?], Stdio::null(), Stdio::null())?;
         // A benchmark opens a handful of devices once: they may stay until its end.
-        let client = Box::leak(Box::new(Client::open(device, &Options::default())?));
-        Ok(Self { name: name.to_owned(), session: Session::new(client), _peer: peer })
+        let client = Box::leak(Box::new(Client::open(&device.path, &Options::default())?));
+        Ok(Self { name, session: Session::new(client), peer, daemon: device.daemon })
     }
 }
 
 impl Subject for Binder {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn helpers(&self) -> Vec<u32> {
+        std::iter::once(self.peer.pid()).chain(self.daemon).collect()
     }
 
     fn round_trip(&mut self, message: &[u8], reply: &mut [u8]) -> Result<()> {

@@ -14,7 +14,7 @@ use crate::peer::{Peer, say_ready};
 /// A connected pair.
 pub struct SeqPacket {
     socket: OwnedFd,
-    _peer: Peer,
+    peer: Peer,
 }
 
 impl SeqPacket {
@@ -28,13 +28,17 @@ impl SeqPacket {
         for socket in [&ours, &theirs] {
             sockopt::set_socket_send_buffer_size(socket, 2 * MAX_MESSAGE)?;
         }
-        Ok(Self { socket: ours, _peer: Peer::start_on(&["seqpacket"], theirs)? })
+        Ok(Self { socket: ours, peer: Peer::start_on(&["seqpacket"], theirs)? })
     }
 }
 
 impl Subject for SeqPacket {
     fn name(&self) -> &str {
         Self::NAME
+    }
+
+    fn helpers(&self) -> Vec<u32> {
+        vec![self.peer.pid()]
     }
 
     fn round_trip(&mut self, message: &[u8], reply: &mut [u8]) -> Result<()> {

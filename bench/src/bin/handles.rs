@@ -1,0 +1,196 @@
+//! What a handle costs when many are in use: a new node sent with every call and kept by the server,
+//! beside the walk over an ordered map by which free handles used to be found.
+
+use std::process::Stdio;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use bench::devices::{self, Device, DeviceArguments};
+use bench::measure::Summary;
+use bench::naive::NaiveTable;
+use bench::peer::{self, Peer};
+use bench::progress::Progress;
+use bench::results::Measurement;
+use bench::stash::{self, Sender};
+use bench::statistics::estimate;
+use bench::{affinity, machine};
+use binder_client::{Client, Options};
+use clap::Parser;
+
+const BENCH: &str = "handles";
+const NAIVE: &str = "naive-walk";
+
+/// Times calls that each bring a new node, per range of handles in use.
+#[derive(Parser)]
+struct Arguments {
+    #[command(flatten)]
+    devices: DeviceArguments,
+    /// The core on which everybody runs.
+    #[arg(long, default_value_t = 0)]
+    cpu: usize,
+    /// How many nodes are sent in all: at most 2,000,000, which is what headroom-binderd lets a process
+    /// have.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(2..=2_000_000))]
+    up_to: u32,
+    /// Nodes in a range.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    range: u32,
+    /// Times that it is all done, each with fresh processes.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Walks that are timed in each range; other handles are put where the walk would have.
+    #[arg(long, default_value_t = 100)]
+    naive_samples: u32,
+    /// Memory to leave to others, MiB: stops before that is touched.
+    #[arg(long, default_value_t = 4096)]
+    keep_free_mib: u64,
+}
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, device] = &words[..]
+        && first == peer::PEER
+    {
+        return stash::serve(device);
+    }
+    run(&Arguments::parse())
+}
+
+/// Blocks of one subject: by range, then by round.
+type Samples = Vec<Vec<Vec<u64>>>;
+
+fn run(arguments: &Arguments) -> Result<()> {
+    let ranges = ranges(arguments.up_to, arguments.range);
+    affinity::pin(arguments.cpu)?;
+    if !affinity::be_eager() {
+        eprintln!("not allowed to raise the priority: other work on the core will disturb");
+    }
+    let devices = arguments.devices.open(Some(arguments.cpu))?;
+    let mut samples: Vec<Samples> = vec![vec![Vec::new(); ranges.len()]; devices.len() + 1];
+    let mut progress = Progress::new(BENCH, arguments.rounds as usize * ranges.len());
+    for round in 1..=arguments.rounds {
+        one_round(arguments, &ranges, &devices, &mut samples, &mut |range| {
+            progress.step(&format!("round {round}, {range}"));
+        })?;
+    }
+    drop(progress);
+    let names = devices.iter().map(|device| device.name.as_str()).chain([NAIVE]);
+    let results: Vec<(&str, Samples)> = names.zip(samples).collect();
+    tell(&ranges, &results);
+    devices::close(devices)
+}
+
+/// First and last (exclusive) node of each range.
+fn ranges(up_to: u32, range: u32) -> Vec<(u32, u32)> {
+    (0..up_to).step_by(range as usize).map(|first| (first, up_to.min(first + range))).collect()
+}
+
+fn case(range: (u32, u32)) -> String {
+    format!("{}-{}", range.0, range.1)
+}
+
+/// Everybody fills up from nothing, taking turns by range. New processes each time.
+fn one_round(
+    arguments: &Arguments,
+    ranges: &[(u32, u32)],
+    devices: &[Device],
+    samples: &mut [Samples],
+    progress: &mut dyn FnMut(&str),
+) -> Result<()> {
+    let mut servers = Vec::new();
+    let mut clients = Vec::new();
+    for device in devices {
+        let server = Peer::start(&[device.path_text()?], Stdio::null(), Stdio::null());
+        servers.push(server.with_context(|| device.name.clone())?);
+        clients.push(Client::open(&device.path, &Options::default())?);
+    }
+    let mut senders: Vec<Sender> = clients.iter().map(Sender::new).collect();
+    let mut table = NaiveTable::default();
+    for (at, range) in ranges.iter().enumerate() {
+        progress(&case(*range));
+        let available = machine::available_mib()?;
+        anyhow::ensure!(
+            available > arguments.keep_free_mib,
+            "stopped at {} handles: {available} MiB of memory are left, and --keep-free-mib is {}",
+            range.0,
+            arguments.keep_free_mib
+        );
+        for ((device, sender), samples) in devices.iter().zip(&mut senders).zip(&mut *samples) {
+            let block = (range.0..range.1).map(|_| sender.send_new()).collect::<Result<_>>();
+            samples[at].push(block.with_context(|| device.name.clone())?);
+        }
+        if let Some(naive) = samples.last_mut() {
+            naive[at].push(walk(&mut table, *range, arguments.naive_samples)?);
+        }
+    }
+    Ok(())
+}
+
+/// Fills a range of the table, timing some of the walks.
+fn walk(table: &mut NaiveTable, (first, last): (u32, u32), timed: u32) -> Result<Vec<u64>> {
+    let every = ((last - first) / timed.max(1)).max(1);
+    let mut times = Vec::new();
+    for handle in first + 1..=last {
+        if timed > 0 && (handle - first).is_multiple_of(every) {
+            let start = Instant::now();
+            let found = table.allocate(handle.into());
+            times.push(start.elapsed().as_nanos() as u64);
+            anyhow::ensure!(found == handle, "the walk found {found}, {handle} is free");
+        } else {
+            table.insert(handle, handle.into());
+        }
+    }
+    Ok(times)
+}
+
+fn tell(ranges: &[(u32, u32)], results: &[(&str, Samples)]) {
+    eprintln!(
+        "{:<16} {:<24} {:>10} {:>10} {:>10}  {:>17}",
+        "handles in use", "us a new handle", "p50", "p99", "max", "rounds' p50"
+    );
+    for (name, samples) in results {
+        let naive = *name == NAIVE;
+        let [p50, p99] = if naive {
+            ["allocation_us_p50", "allocation_us_p99"]
+        } else {
+            ["rtt_us_p50", "rtt_us_p99"]
+        };
+        for (range, rounds) in ranges.iter().zip(samples) {
+            let s = Summary::of_blocks(rounds);
+            if s.runs == 0 {
+                continue;
+            }
+            let (case, spread) =
+                (case(*range), format!("{:.2}-{:.2}", s.fastest_block, s.slowest_block));
+            eprintln!(
+                "{case:<16} {name:<24} {:>10.2} {:>10.2} {:>10.1}  {spread:>17}",
+                s.p50, s.p99, s.max
+            );
+            Measurement::new(BENCH, &case, name, p50, s.p50, "us", s.runs).print();
+            Measurement::new(BENCH, &case, name, p99, s.p99, "us", s.runs).print();
+        }
+    }
+    for (name, samples) in results {
+        let [Some(first), Some(last)] = [samples.first(), samples.last()] else { continue };
+        let median = |block: &Vec<u64>| Summary::of_blocks(std::slice::from_ref(block)).p50;
+        let ratios: Vec<f64> = first
+            .iter()
+            .zip(last)
+            .map(|(first, last)| median(last) / median(first))
+            .filter(|ratio| ratio.is_finite())
+            .collect();
+        let Some(e) = estimate(&ratios) else { continue };
+        eprintln!(
+            "{name:<24} last range over first: {:.3} ({:.3} to {:.3} in {} rounds)",
+            e.median, e.low, e.high, e.runs
+        );
+        let case = ranges.last().map_or(String::new(), |last| format!("0-{}", last.1));
+        for (metric, value) in [
+            ("last_over_first", e.median),
+            ("last_over_first_low", e.low),
+            ("last_over_first_high", e.high),
+        ] {
+            Measurement::new(BENCH, &case, name, metric, value, "ratio", e.runs).print();
+        }
+    }
+}

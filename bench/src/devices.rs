@@ -1,0 +1,114 @@
+//! The devices that a benchmark measures: any driver's by path, or a private daemon's.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use e2e::{Bus, BusError, Mapping};
+
+use crate::affinity;
+
+/// Options that all benchmarks of binder devices share.
+#[derive(Args, Debug)]
+pub struct DeviceArguments {
+    /// A binder device without a context manager, of any driver.
+    #[arg(long)]
+    pub device: Option<PathBuf>,
+    /// What the results call --device, as in "kernel-6.12" [default: "binder PATH"].
+    #[arg(long, requires = "device")]
+    pub subject: Option<String>,
+    /// A daemon that serves --device: runs on the same core, and its CPU time counts.
+    #[arg(long, requires = "device")]
+    pub daemon_pid: Option<u32>,
+    /// Start a headroom-binderd of our own (found beside this program or in $HEADROOM_BIN_DIR), once
+    /// for each way in which it can map buffers.
+    #[arg(long)]
+    pub headroom: bool,
+}
+
+/// A device to measure.
+pub struct Device {
+    /// What the results call it.
+    pub name: String,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Who serves it, if that is a process.
+    pub daemon: Option<u32>,
+    bus: Option<Bus>,
+}
+
+impl Device {
+    /// The path as an argument of a peer.
+    pub fn path_text(&self) -> Result<&str> {
+        path_text(&self.path)
+    }
+}
+
+/// A path as an argument of a peer.
+pub fn path_text(path: &Path) -> Result<&str> {
+    path.to_str().context("the device's path is not UTF-8")
+}
+
+impl DeviceArguments {
+    /// Starts the private daemons and names what is there. On `core`, if given, run those daemons and
+    /// the one that serves --device.
+    pub fn open(&self, core: Option<usize>) -> Result<Vec<Device>> {
+        anyhow::ensure!(
+            self.device.is_some() || self.headroom,
+            "nothing to measure: give --device PATH, --headroom, or both"
+        );
+        let mut devices = Vec::new();
+        if let Some(path) = &self.device {
+            let named = self.subject.clone();
+            let name = named.unwrap_or_else(|| format!("binder {}", path.display()));
+            if let (Some(pid), Some(core)) = (self.daemon_pid, core) {
+                affinity::pin_process(pid, core).with_context(|| format!("process {pid}"))?;
+            }
+            let path = path.clone();
+            devices.push(Device { name, path, daemon: self.daemon_pid, bus: None });
+        }
+        if self.headroom {
+            devices.extend(private_devices(core)?);
+        }
+        anyhow::ensure!(!devices.is_empty(), "nothing is left to measure");
+        Ok(devices)
+    }
+}
+
+fn private_devices(core: Option<usize>) -> Result<Vec<Device>> {
+    let modes = [
+        ("headroom passthrough", Mapping::Passthrough),
+        ("headroom notify-store", Mapping::NotifyStore),
+    ];
+    let mut devices = Vec::new();
+    for (name, mapping) in modes {
+        let bus = match Bus::start(mapping) {
+            Ok(bus) => bus,
+            Err(BusError::Unavailable(reason)) => {
+                eprintln!("{name}: skipped: {reason}");
+                continue;
+            }
+            Err(fault) => anyhow::bail!("{name}: {fault}"),
+        };
+        if let Some(core) = core {
+            affinity::pin_process(bus.pid(), core).with_context(|| name.to_owned())?;
+        }
+        devices.push(Device {
+            name: name.to_owned(),
+            path: bus.device("binder"),
+            daemon: Some(bus.pid()),
+            bus: Some(bus),
+        });
+    }
+    Ok(devices)
+}
+
+/// Stops the private daemons, once their clients are gone.
+pub fn close(devices: Vec<Device>) -> Result<()> {
+    for Device { name, bus, .. } in devices {
+        if let Some(bus) = bus {
+            bus.stop().map_err(|fault| anyhow::anyhow!("{name}: {fault}"))?;
+        }
+    }
+    Ok(())
+}

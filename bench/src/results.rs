@@ -1,0 +1,117 @@
+//! Results as lines of JSON: what benchmarks print and the report reads.
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+/// One result, one line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// The benchmark.
+    pub bench: String,
+    /// What was varied, as `4 B`.
+    pub case: String,
+    /// Who was measured.
+    pub subject: String,
+    /// What of it: `rtt_us_p50`, `over_seqpacket`...
+    pub metric: String,
+    /// The figure.
+    pub value: f64,
+    /// Its unit: `us`, `ratio`...
+    pub unit: String,
+    /// How many runs it sums up.
+    pub runs: usize,
+}
+
+impl Measurement {
+    /// One of them. The value is rounded to what a measurement can bear: three decimals, and never
+    /// fewer than four digits.
+    pub fn new(
+        bench: &str,
+        case: &str,
+        subject: &str,
+        metric: &str,
+        value: f64,
+        unit: &str,
+        runs: usize,
+    ) -> Self {
+        let [bench, case, subject] = [bench, case, subject].map(str::to_owned);
+        let (metric, unit) = (metric.to_owned(), unit.to_owned());
+        Self { bench, case, subject, metric, value: rounded(value), unit, runs }
+    }
+
+    /// Prints it on stdout.
+    pub fn print(&self) {
+        if let Ok(line) = serde_json::to_string(self) {
+            println!("{line}");
+        }
+    }
+}
+
+fn rounded(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let decimals = (3 - value.abs().log10().floor() as i32).clamp(3, 12);
+    let scale = 10f64.powi(decimals);
+    (value * scale).round() / scale
+}
+
+/// Reads lines of results. Where a figure was measured again, the last one counts, at the place of the
+/// first. A line that is none is an error that names it.
+pub fn parse(text: &str) -> Result<Vec<Measurement>> {
+    let mut found: Vec<Measurement> = Vec::new();
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let new: Measurement = serde_json::from_str(line)
+            .with_context(|| format!("line {} is no result: {line}", index + 1))?;
+        anyhow::ensure!(new.value.is_finite(), "line {}: not a number: {line}", index + 1);
+        let same = |old: &Measurement| {
+            (&old.bench, &old.case, &old.subject, &old.metric)
+                == (&new.bench, &new.case, &new.subject, &new.metric)
+        };
+        match found.iter().position(same) {
+            Some(at) => found[at] = new,
+            None => found.push(new),
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(case: &str, value: f64) -> Measurement {
+        Measurement::new("roundtrip", case, "pipe", "rtt_us_p50", value, "us", 10)
+    }
+
+    #[test]
+    fn a_measurement_is_one_line_with_the_agreed_keys() {
+        assert_eq!(
+            serde_json::to_string(&line("4 B", 2.07)).unwrap(),
+            r#"{"bench":"roundtrip","case":"4 B","subject":"pipe","metric":"rtt_us_p50","value":2.07,"unit":"us","runs":10}"#
+        );
+    }
+
+    #[test]
+    fn what_is_printed_can_be_read_again_and_the_last_word_counts() {
+        let [first, other, again] = [line("4 B", 1.0), line("8 B", 2.0), line("4 B", 3.0)];
+        let lines = [&first, &other, &again].map(|m| serde_json::to_string(m).unwrap());
+        assert_eq!(parse(&lines.join("\n\n")).unwrap(), [again, other]);
+        assert_eq!(parse("").unwrap(), []);
+    }
+
+    #[test]
+    fn a_line_that_is_no_result_is_named() {
+        let good = serde_json::to_string(&line("4 B", 1.0)).unwrap();
+        for bad in ["oops", "{}", r#"{"bench":"x"}"#, "[1]"] {
+            let error = parse(&format!("{good}\n{bad}\n")).unwrap_err().to_string();
+            assert!(error.starts_with("line 2") && error.contains(bad), "{error}");
+        }
+    }
+
+    #[test]
+    fn small_figures_keep_their_digits() {
+        let shown = [1.23456, 1234.56789, 0.000123456, 0.0].map(rounded);
+        assert_eq!(shown, [1.235, 1234.568, 0.0001235, 0.0]);
+    }
+}
