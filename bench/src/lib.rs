@@ -11,8 +11,11 @@
 //! * [`peer`]: the other end, the same program in a process of its own;
 //! * [`pingpong`]: round trips over a pipe, a socket, a futex, a binder device;
 //! * [`stash`], [`naive`]: a new node with every transaction, and the walk that was the norm;
+//! * [`stressor`]: a process that eats memory;
+//! * [`contention`]: clients of several scheduling classes, one server;
 
 pub mod affinity;
+pub mod contention;
 pub mod devices;
 pub mod machine;
 pub mod measure;
@@ -24,3 +27,4 @@ pub mod report;
 pub mod results;
 pub mod stash;
 pub mod statistics;
+pub mod stressor;

@@ -1,0 +1,178 @@
+//! Clients of several scheduling classes, each thousands of calls of mixed sizes to one server.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bench::affinity::Class;
+use bench::contention::{self, Contender, Transport};
+use bench::devices::{self, DeviceArguments};
+use bench::peer;
+use bench::progress::Progress;
+use bench::results::Measurement;
+use bench::statistics::Tally;
+use clap::Parser;
+
+const BENCH: &str = "contention";
+/// How long a single client may take for its calls.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Times calls of clients of several scheduling classes that call one server at once.
+#[derive(Parser)]
+struct Arguments {
+    #[command(flatten)]
+    devices: DeviceArguments,
+    /// The clients' classes: fifo-1 to fifo-99 (needs root), "nice -20" (needs root) to "nice 19".
+    #[arg(long, value_delimiter = ',', default_value = "fifo-99,fifo-1,nice -20,nice 19")]
+    classes: Vec<String>,
+    /// Calls of each class in a round: those who are done go on until the last one is.
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
+    calls: u64,
+    /// Rounds.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    rounds: u64,
+    /// Longest duration of a round, seconds.
+    #[arg(long, default_value_t = 60)]
+    limit_seconds: u64,
+    /// Threads of the server.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    server_threads: u32,
+}
+
+/// One transport, its server running.
+struct Field {
+    name: String,
+    transport: Transport,
+    path: PathBuf,
+    _server: peer::Peer,
+    /// Each class's times, alone and with the others.
+    alone: Vec<Tally>,
+    together: Vec<Tally>,
+}
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match &words[..] {
+        [peer::PEER, rest @ ..] => contention::serve(rest),
+        _ => run(&Arguments::parse()),
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    let wanted: Result<Vec<Class>> =
+        arguments.classes.iter().map(|name| Class::parse(name)).collect();
+    let devices = arguments.devices.open(None)?;
+    let folder = tempfile::tempdir().context("temporary folder")?;
+    let mut fields = Vec::new();
+    let sockets = ("seqpacket".to_owned(), Transport::SeqPacket, folder.path().join("socket"));
+    let binders = devices.iter().map(|d| (d.name.clone(), Transport::Binder, d.path.clone()));
+    for (name, transport, path) in std::iter::once(sockets).chain(binders) {
+        let threads = arguments.server_threads as usize;
+        let server = contention::start_server(transport, devices::path_text(&path)?, threads);
+        let _server = server.with_context(|| name.clone())?;
+        fields.push(Field { name, transport, path, _server, alone: vec![], together: vec![] });
+    }
+    let classes = permitted(&wanted?, &fields[0])?;
+    for field in &mut fields {
+        field.alone = vec![Tally::default(); classes.len()];
+        field.together = field.alone.clone();
+    }
+    let mut progress = Progress::new(BENCH, arguments.rounds as usize * fields.len());
+    for round in 0..arguments.rounds {
+        for field in &mut fields {
+            progress.step(&format!("{}, round {}", field.name, round + 1));
+            one_round(arguments, &classes, round, field)?;
+        }
+    }
+    drop(progress);
+    tell(&classes, &fields, arguments);
+    drop(fields);
+    devices::close(devices)
+}
+
+/// The classes that we are let into.
+fn permitted(wanted: &[Class], field: &Field) -> Result<Vec<Class>> {
+    let mut classes = Vec::new();
+    for class in wanted {
+        match Contender::start(field.transport, &field.path, *class, 0) {
+            Ok(_) => classes.push(*class),
+            Err(error) => eprintln!("{}: skipped: {error}", class.name()),
+        }
+    }
+    anyhow::ensure!(!classes.is_empty(), "no class is left");
+    Ok(classes)
+}
+
+fn one_round(
+    arguments: &Arguments,
+    classes: &[Class],
+    round: u64,
+    field: &mut Field,
+) -> Result<()> {
+    let start = |(at, class): (usize, &Class)| {
+        let seed = round * 1000 + at as u64 + 1;
+        Contender::start(field.transport, &field.path, *class, seed)
+    };
+    let contenders: Result<Vec<Contender>> = classes.iter().enumerate().map(start).collect();
+    let mut contenders = contenders.with_context(|| field.name.clone())?;
+    for (contender, tally) in contenders.iter_mut().zip(&mut field.alone) {
+        contender.alone(arguments.calls / 10 + 1, PATIENCE)?;
+        tally.merge(&contender.alone(arguments.calls, PATIENCE)?);
+    }
+    let limit = Duration::from_secs(arguments.limit_seconds);
+    let tallies = contention::together(&mut contenders, arguments.calls, limit);
+    let tallies = tallies.with_context(|| field.name.clone())?;
+    for ((contender, new), tally) in contenders.iter().zip(&tallies).zip(&mut field.together) {
+        if new.count < arguments.calls {
+            eprintln!(
+                "{}, {}: only {} of {} calls in {} s",
+                field.name,
+                contender.class().name(),
+                new.count,
+                arguments.calls,
+                arguments.limit_seconds
+            );
+        }
+        tally.merge(new);
+    }
+    Ok(())
+}
+
+fn tell(classes: &[Class], fields: &[Field], arguments: &Arguments) {
+    eprintln!(
+        "{:<10} {:<24} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9}  max / alone",
+        "class", "us a call", "alone p50", "average", "min", "p99", "max", "calls"
+    );
+    for (at, class) in classes.iter().enumerate() {
+        for field in fields {
+            tell_one(&class.name(), &field.name, &field.alone[at], &field.together[at]);
+        }
+    }
+    eprintln!(
+        "({} rounds; no pages are reclaimed meanwhile: this benchmark drives no shrinker)",
+        arguments.rounds
+    );
+}
+
+fn tell_one(class: &str, name: &str, alone: &Tally, together: &Tally) {
+    let us = |ns: u64| ns as f64 / 1000.0;
+    let runs = together.count as usize;
+    let base = alone.percentile_us(0.5);
+    let (average, p99) = (together.average_us(), together.percentile_us(0.99));
+    let over = us(together.max) / base;
+    eprintln!(
+        "{class:<10} {name:<24} {base:>9.2} {average:>9.2} {:>9.2} {p99:>9.2} {:>10.1} {runs:>9}  {over:.1}",
+        us(together.min),
+        us(together.max),
+    );
+    let line = |metric, value, unit, runs| {
+        Measurement::new(BENCH, class, name, metric, value, unit, runs).print();
+    };
+    line("alone_us_p50", base, "us", alone.count as usize);
+    line("avg_us", average, "us", runs);
+    line("max_us", us(together.max), "us", runs);
+    line("min_us", us(together.min), "us", runs);
+    line("p99_us", p99, "us", runs);
+    line("max_over_median", over, "ratio", runs);
+}

@@ -1,0 +1,253 @@
+//! Vectors of 4 B to 64 KiB echoed, on an idle machine and beside a process that eats memory.
+
+use anyhow::{Context, Result};
+use bench::devices::{self, DeviceArguments};
+use bench::measure::{Subject, Summary, block, message};
+use bench::pingpong::{self, Binder, SeqPacket};
+use bench::progress::Progress;
+use bench::report::bytes;
+use bench::results::Measurement;
+use bench::statistics::{Estimate, estimate};
+use bench::stressor::{self, Stressor};
+use bench::{affinity, machine, peer};
+use clap::Parser;
+
+const BENCH: &str = "sendvec";
+const CONDITIONS: [&str; 2] = ["idle", "stress"];
+/// Below this, MiB, eating says nothing.
+const LEAST_STRESS_MIB: u64 = 64;
+
+/// Times echoes of vectors, idle and under memory stress.
+#[derive(Parser)]
+struct Arguments {
+    #[command(flatten)]
+    devices: DeviceArguments,
+    /// The core on which everybody but the memory stressor runs.
+    #[arg(long, default_value_t = 0)]
+    cpu: usize,
+    /// What the memory stressor eats, MiB; 0: no stress.
+    #[arg(long, default_value_t = 2048)]
+    stress_mib: u64,
+    /// Memory to leave to others, MiB: the stressor eats less if need be.
+    #[arg(long, default_value_t = 4096)]
+    keep_free_mib: u64,
+    /// Pairs of sweeps, one idle and one under stress.
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
+    pairs: u32,
+    /// Echoes of each size in a sweep.
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
+    block: u32,
+}
+
+/// What one subject did with one size under one condition.
+#[derive(Clone, Default)]
+struct Cell {
+    /// Times, nanoseconds, by sweep.
+    blocks: Vec<Vec<u64>>,
+    /// CPU time of all that took part, nanoseconds.
+    cpu: u64,
+    /// CPU time of the calling thread alone.
+    client_cpu: u64,
+}
+
+/// By subject, size and condition.
+type Cells = Vec<Vec<[Cell; 2]>>;
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match &words[..] {
+        [peer::PEER, stressor::KIND, mib, core] => stressor::serve(mib, core),
+        [peer::PEER, rest @ ..] => {
+            let rest: Vec<String> = rest.iter().map(|&word| word.to_owned()).collect();
+            pingpong::serve(&rest)
+        }
+        _ => run(&Arguments::parse()),
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    let sizes: Vec<usize> = (2..=16).map(|power| 1 << power).collect();
+    // Before we are pinned: it must be free to go elsewhere.
+    let mut stressor = start_stressor(arguments)?;
+    affinity::pin(arguments.cpu)?;
+    if !affinity::be_eager() {
+        eprintln!("not allowed to raise the priority: other work on the core will disturb");
+    }
+    let devices = arguments.devices.open(Some(arguments.cpu))?;
+    let mut subjects: Vec<Box<dyn Subject>> = vec![Box::new(SeqPacket::start()?)];
+    for device in &devices {
+        subjects.push(Box::new(Binder::start(device).context(device.name.clone())?));
+    }
+    let mut cells: Cells = vec![vec![Default::default(); sizes.len()]; subjects.len()];
+    let mut warm_up = cells.clone();
+    sweep(&mut subjects, &sizes, arguments.block, 0, &mut warm_up)?;
+    let mut progress = Progress::new(BENCH, arguments.pairs as usize);
+    for pair in 0..arguments.pairs {
+        progress.step("pairs of sweeps");
+        // Idle and stress in turns, the first one changing, so that a drift hits both alike.
+        let order = if pair % 2 == 0 { [0, 1] } else { [1, 0] };
+        for condition in order {
+            match (&mut stressor, condition) {
+                (None, 1) => continue,
+                (Some(stressor), 1) => {
+                    stressor.go()?;
+                    sweep(&mut subjects, &sizes, arguments.block, 1, &mut cells)?;
+                    stressor.rest()?;
+                }
+                _ => sweep(&mut subjects, &sizes, arguments.block, 0, &mut cells)?,
+            }
+        }
+    }
+    drop(progress);
+    tell(&sizes, &subjects, &cells);
+    drop(subjects);
+    devices::close(devices)
+}
+
+fn start_stressor(arguments: &Arguments) -> Result<Option<Stressor>> {
+    if arguments.stress_mib == 0 {
+        return Ok(None);
+    }
+    let available = machine::available_mib()?;
+    let mib = stressor::allowance_mib(arguments.stress_mib, available, arguments.keep_free_mib);
+    if mib < LEAST_STRESS_MIB {
+        eprintln!(
+            "no memory stress: {available} MiB are available and {} stay free (--keep-free-mib)",
+            arguments.keep_free_mib
+        );
+        return Ok(None);
+    }
+    if mib < arguments.stress_mib {
+        eprintln!("the memory stressor eats {mib} MiB only, to leave some free (--keep-free-mib)");
+    }
+    let stressor = Stressor::start(mib, arguments.cpu)?;
+    Ok(Some(stressor))
+}
+
+/// All sizes once; the subjects take turns with each.
+fn sweep(
+    subjects: &mut [Box<dyn Subject>],
+    sizes: &[usize],
+    runs: u32,
+    condition: usize,
+    cells: &mut Cells,
+) -> Result<()> {
+    for (at, size) in sizes.iter().enumerate() {
+        let message = message(*size);
+        let mut reply = vec![0; *size];
+        for (subject, cells) in subjects.iter_mut().zip(&mut *cells) {
+            let helpers = subject.helpers();
+            let cell = &mut cells[at][condition];
+            // The first echoes after somebody else's turn warm the caches.
+            block(subject.as_mut(), runs as usize / 10, &message, &mut reply)?;
+            let before = cpu(&helpers)?;
+            let times = block(subject.as_mut(), runs as usize, &message, &mut reply)?;
+            let after = cpu(&helpers)?;
+            cell.blocks.push(times);
+            cell.client_cpu += after.0 - before.0;
+            cell.cpu += (after.0 + after.1) - (before.0 + before.1);
+        }
+    }
+    Ok(())
+}
+
+/// CPU time of this thread, and of the others.
+fn cpu(helpers: &[u32]) -> Result<(u64, u64)> {
+    let others = helpers.iter().map(|pid| machine::process_cpu_ns(*pid)).sum::<Result<u64>>()?;
+    Ok((machine::thread_cpu_ns()?, others))
+}
+
+fn median(block: &[u64]) -> f64 {
+    Summary::of_blocks(&[block.to_vec()]).p50
+}
+
+/// Stress over idle, sweep by sweep.
+fn paired([idle, stress]: &[Cell; 2]) -> Vec<f64> {
+    let pairs = idle.blocks.iter().zip(&stress.blocks);
+    pairs.map(|(idle, stress)| median(stress) / median(idle)).collect()
+}
+
+/// Stress over idle, the median of all sizes, by pair of sweeps: the sizes of a sweep are not
+/// independent of each other, the pairs are.
+fn by_pair(cells: &[[Cell; 2]]) -> Vec<f64> {
+    let sizes: Vec<Vec<f64>> = cells.iter().map(paired).collect();
+    let pairs = sizes.iter().map(Vec::len).min().unwrap_or(0);
+    let of_pair = |pair: usize| sizes.iter().map(|size| size[pair]).collect::<Vec<f64>>();
+    (0..pairs).filter_map(|pair| estimate(&of_pair(pair))).map(|e| e.median).collect()
+}
+
+fn tell(sizes: &[usize], subjects: &[Box<dyn Subject>], cells: &Cells) {
+    eprintln!(
+        "{:>8} {:<24} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  stress / idle",
+        "vector", "us an echo", "idle", "p99", "CPU", "stress", "p99", "CPU"
+    );
+    for (at, size) in sizes.iter().enumerate() {
+        for (subject, cells) in subjects.iter().zip(cells) {
+            tell_size(&bytes(*size), subject.name(), &cells[at]);
+        }
+    }
+    let socket = cells.first().map_or(Vec::new(), |cells| by_pair(cells));
+    for (subject, cells) in subjects.iter().zip(cells) {
+        let name = subject.name();
+        let ours = by_pair(cells);
+        if let Some(e) = estimate(&ours) {
+            eprintln!("{name:<24} stress over idle, all sizes: {}", interval(&e));
+            print_ratio("all", name, "stress_over_idle", &e);
+        }
+        // What the machine itself did meanwhile (others' work, its clock) hits the socket as well.
+        let beside: Vec<f64> = ours.iter().zip(&socket).map(|(ours, it)| ours / it).collect();
+        if let Some(e) = estimate(&beside).filter(|_| name != SeqPacket::NAME) {
+            eprintln!("{name:<24} the same over the socket's: {}", interval(&e));
+            print_ratio("all", name, "stress_over_idle_over_seqpacket", &e);
+        }
+        let [Some(first), Some(last)] = [cells.first(), cells.last()] else { continue };
+        for (at, condition) in CONDITIONS.iter().enumerate() {
+            let pairs = first[at].blocks.iter().zip(&last[at].blocks);
+            let ratios: Vec<f64> = pairs.map(|(s, l)| median(l) / median(s)).collect();
+            let Some(e) = estimate(&ratios) else { continue };
+            eprintln!("{name:<24} largest over smallest, {condition}: {}", interval(&e));
+            print_ratio(condition, name, "largest_over_smallest", &e);
+        }
+    }
+}
+
+fn tell_size(size: &str, name: &str, cells: &[Cell; 2]) {
+    let mut columns = String::new();
+    for (condition, cell) in CONDITIONS.iter().zip(cells) {
+        let s = Summary::of_blocks(&cell.blocks);
+        if s.runs == 0 {
+            columns += &format!(" {:>9} {:>9} {:>9}", "-", "-", "-");
+            continue;
+        }
+        let each = |ns: u64| ns as f64 / s.runs as f64 / 1000.0;
+        let case = format!("{size} {condition}");
+        for (metric, value) in [
+            ("echo_us_p50", s.p50),
+            ("echo_us_p99", s.p99),
+            ("echo_us_max", s.max),
+            ("cpu_us", each(cell.cpu)),
+            ("client_cpu_us", each(cell.client_cpu)),
+        ] {
+            Measurement::new(BENCH, &case, name, metric, value, "us", s.runs).print();
+        }
+        columns += &format!(" {:>9.2} {:>9.2} {:>9.2}", s.p50, s.p99, each(cell.cpu));
+    }
+    let ratio = estimate(&paired(cells));
+    if let Some(e) = &ratio {
+        print_ratio(size, name, "stress_over_idle", e);
+    }
+    let ratio = ratio.map_or(String::new(), |e| interval(&e));
+    eprintln!("{size:>8} {name:<24}{columns}  {ratio}");
+}
+
+fn interval(e: &Estimate) -> String {
+    format!("{:.4} ({:.4} to {:.4})", e.median, e.low, e.high)
+}
+
+fn print_ratio(case: &str, name: &str, metric: &str, e: &Estimate) {
+    for (end, value) in [("", e.median), ("_low", e.low), ("_high", e.high)] {
+        let metric = format!("{metric}{end}");
+        Measurement::new(BENCH, case, name, &metric, value, "ratio", e.runs).print();
+    }
+}

@@ -1,0 +1,305 @@
+//! Clients of several scheduling classes and the one server that they all call.
+//!
+//! Each client is a process. It is told over its stdin what to do: `alone N` (so many calls), or
+//! `together N` (call until the next line comes; say `enough` after the N-th). To either it answers in the
+//! end with its times as one line of JSON.
+
+use std::io::{BufRead, BufReader, Write, stdin, stdout};
+use std::path::Path;
+use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use binder_client::{Client, Echo, Options, Payload, Session};
+use e2e::random::Random;
+use rustix::fd::OwnedFd;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, accept, bind, connect, listen,
+    recv, send, socket,
+};
+
+use crate::affinity::Class;
+use crate::measure::message;
+use crate::peer::{Peer, say_ready};
+use crate::statistics::Tally;
+
+/// Sizes of the calls, picked at random, bytes.
+pub const SIZES: [usize; 6] = [4, 128, 1024, 4096, 16_384, 65_536];
+
+/// Over what is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// A binder device.
+    Binder,
+    /// A Unix `SOCK_SEQPACKET` socket with a thread a connection: what the scheduler alone does.
+    SeqPacket,
+}
+
+impl Transport {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Binder => "binder",
+            Self::SeqPacket => "seqpacket",
+        }
+    }
+
+    fn parse(word: &str) -> Result<Self> {
+        let all = [Self::Binder, Self::SeqPacket];
+        all.into_iter()
+            .find(|one| one.word() == word)
+            .with_context(|| format!("no transport {word}"))
+    }
+}
+
+/// A peer's main function: `server TRANSPORT PATH THREADS` or `client TRANSPORT PATH CLASS SEED`.
+pub fn serve(words: &[&str]) -> Result<()> {
+    match words {
+        ["server", transport, path, threads] => {
+            let threads = threads.parse().context("how many threads?")?;
+            match Transport::parse(transport)? {
+                Transport::Binder => serve_binder(path, threads),
+                Transport::SeqPacket => serve_seqpacket(path),
+            }
+        }
+        ["client", transport, path, class, seed] => {
+            let seed = seed.parse().context("which seed?")?;
+            client(Transport::parse(transport)?, path, Class::parse(class)?, seed)
+        }
+        _ => bail!("no such peer: {words:?}"),
+    }
+}
+
+/// Starts the server.
+pub fn start_server(transport: Transport, path: &str, threads: usize) -> Result<Peer> {
+    let threads = threads.to_string();
+    let words = ["server", transport.word(), path, &threads];
+    Peer::start(&words, Stdio::null(), Stdio::null())
+}
+
+fn serve_binder(device: &str, threads: usize) -> Result<()> {
+    let client = Client::open(device, &Options::default())?;
+    let manager = client.become_context_manager();
+    manager.context("the device has a context manager already; give a device of its own")?;
+    let (failed, failure) = channel();
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            let (client, failed) = (&client, failed.clone());
+            scope.spawn(move || {
+                let mut session = Session::new(client);
+                let end = session.serve(&mut Echo);
+                let _ = failed.send(end);
+            });
+        }
+        say_ready();
+        // The other threads are blocked in the driver and cannot be asked to stop: the process ends.
+        let end = failure.recv().context("no thread")?;
+        eprintln!("a server's thread ended: {end:?}");
+        std::process::exit(1)
+    })
+}
+
+fn serve_seqpacket(path: &str) -> Result<()> {
+    let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
+    bind(&listener, &SocketAddrUnix::new(path)?).with_context(|| path.to_owned())?;
+    listen(&listener, 16)?;
+    say_ready();
+    loop {
+        let connection = accept(&listener)?;
+        thread::spawn(move || echo(&connection));
+    }
+}
+
+fn echo(connection: &OwnedFd) -> Result<()> {
+    let mut room = vec![0; SIZES[SIZES.len() - 1]];
+    loop {
+        let (len, _) = recv(connection, &mut room[..], RecvFlags::empty())?;
+        if len == 0 {
+            return Ok(());
+        }
+        send(connection, &room[..len], SendFlags::NOSIGNAL)?;
+    }
+}
+
+/// Something that sends and gets the same back.
+type Call<'c> = Box<dyn FnMut(&[u8]) -> Result<()> + 'c>;
+
+fn client(transport: Transport, path: &str, class: Class, seed: u64) -> Result<()> {
+    class.take()?;
+    match transport {
+        Transport::Binder => {
+            let client = Client::open(path, &Options::default())?;
+            let mut session = Session::new(&client);
+            obey(
+                seed,
+                Box::new(move |message| {
+                    let reply = session.call(0, 1, Payload::bytes(message))?;
+                    anyhow::ensure!(reply.data()?.len() == message.len(), "a reply is cut");
+                    session.free(reply);
+                    Ok(())
+                }),
+            )
+        }
+        Transport::SeqPacket => {
+            let connection = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
+            connect(&connection, &SocketAddrUnix::new(path)?).with_context(|| path.to_owned())?;
+            let mut room = vec![0; SIZES[SIZES.len() - 1]];
+            obey(
+                seed,
+                Box::new(move |message| {
+                    send(&connection, message, SendFlags::NOSIGNAL)?;
+                    let (len, _) = recv(&connection, &mut room[..], RecvFlags::empty())?;
+                    anyhow::ensure!(len == message.len(), "a reply is cut");
+                    Ok(())
+                }),
+            )
+        }
+    }
+}
+
+/// Does what it is told until nobody tells it anything any more.
+fn obey(seed: u64, mut call: Call<'_>) -> Result<()> {
+    let messages = SIZES.map(message);
+    let mut random = Random::new(seed);
+    let (sender, orders) = channel();
+    thread::spawn(move || {
+        for line in stdin().lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    say_ready();
+    while let Ok(order) = orders.recv() {
+        let (kind, count) = order.split_once(' ').context("what am I to do?")?;
+        let count: u64 = count.parse().context("how many calls?")?;
+        let mut tally = Tally::default();
+        loop {
+            let message = &messages[random.below(messages.len() as u64) as usize];
+            let start = Instant::now();
+            call(message)?;
+            tally.add(start.elapsed().as_nanos() as u64);
+            if kind == "alone" && tally.count >= count {
+                break;
+            }
+            if kind != "alone" {
+                if tally.count == count {
+                    answer("enough")?;
+                }
+                match orders.try_recv() {
+                    Err(TryRecvError::Empty) => {}
+                    Ok(_) => break,
+                    Err(TryRecvError::Disconnected) => return Ok(()),
+                }
+            }
+        }
+        answer(&serde_json::to_string(&tally)?)?;
+    }
+    Ok(())
+}
+
+fn answer(line: &str) -> Result<()> {
+    let mut out = stdout();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
+}
+
+/// A client, seen from the benchmark. Killed on drop.
+pub struct Contender {
+    class: Class,
+    _peer: Peer,
+    orders: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Contender {
+    /// Starts one. An error if this machine does not let us have the class.
+    pub fn start(transport: Transport, path: &Path, class: Class, seed: u64) -> Result<Self> {
+        let (name, seed) = (class.name(), seed.to_string());
+        let path = crate::devices::path_text(path)?;
+        let words = ["client", transport.word(), path, &name, &seed];
+        let (peer, orders, answers) = Peer::start_talking(&words)?;
+        Ok(Self { class, _peer: peer, orders, lines: lines_of(answers) })
+    }
+
+    /// Its class.
+    pub fn class(&self) -> Class {
+        self.class
+    }
+
+    /// Lets it make `count` calls and waits for them; `patience` is how long.
+    pub fn alone(&mut self, count: u64, patience: Duration) -> Result<Tally> {
+        self.order(&format!("alone {count}"))?;
+        self.tally(patience)
+    }
+
+    fn order(&mut self, order: &str) -> Result<()> {
+        writeln!(self.orders, "{order}").with_context(|| self.name())
+    }
+
+    fn name(&self) -> String {
+        format!("the client of class {}", self.class.name())
+    }
+
+    fn line(&self, patience: Duration) -> Result<Option<String>> {
+        match self.lines.recv_timeout(patience) {
+            Ok(line) => Ok(Some(line)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => bail!("{} has ended", self.name()),
+        }
+    }
+
+    fn tally(&self, patience: Duration) -> Result<Tally> {
+        loop {
+            let line = self.line(patience)?;
+            let line = line.with_context(|| format!("{} does not answer", self.name()))?;
+            if line != "enough" {
+                return serde_json::from_str(&line).with_context(|| self.name());
+            }
+        }
+    }
+}
+
+fn lines_of(answers: BufReader<ChildStdout>) -> Receiver<String> {
+    let (sender, lines) = channel();
+    thread::spawn(move || {
+        for line in answers.lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+/// Lets all of them call at once, until the slowest has made `count` calls or `limit` is over; nobody
+/// stops before.
+pub fn together(contenders: &mut [Contender], count: u64, limit: Duration) -> Result<Vec<Tally>> {
+    for contender in &mut *contenders {
+        contender.order(&format!("together {count}"))?;
+    }
+    let start = Instant::now();
+    for contender in &*contenders {
+        contender.line(limit.saturating_sub(start.elapsed()))?;
+    }
+    for contender in &mut *contenders {
+        contender.order("stop")?;
+    }
+    let patience = Duration::from_secs(30);
+    contenders.iter().map(|contender| contender.tally(patience)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transports_are_read_as_they_are_written() {
+        for transport in [Transport::Binder, Transport::SeqPacket] {
+            assert_eq!(Transport::parse(transport.word()).unwrap(), transport);
+        }
+        assert!(Transport::parse("pigeon").is_err());
+        assert!(serve(&["client", "pigeon"]).is_err());
+    }
+}

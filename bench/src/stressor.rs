@@ -1,0 +1,170 @@
+//! A process that eats memory: it holds what it was told to, writes to every page of it over and over,
+//! and gives a chunk back to the kernel and takes a new one on every pass.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{BufRead, BufReader, Write, stdin, stdout};
+use std::process::{ChildStdin, ChildStdout};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::affinity::{self, Class};
+use crate::machine;
+use crate::peer::{Peer, say_ready};
+
+/// The word that turns a peer into one: `peer stress MIB CORE`.
+pub const KIND: &str = "stress";
+const CHUNK: usize = 16 << 20;
+const PAGE: usize = 4096;
+
+/// The stressor, seen from the benchmark. Killed on drop.
+pub struct Stressor {
+    _peer: Peer,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    mib: u64,
+}
+
+/// How much of the `wanted` MiB may be eaten when so much is available and so much must stay free.
+pub fn allowance_mib(wanted: u64, available: u64, keep_free: u64) -> u64 {
+    wanted.min(available.saturating_sub(keep_free))
+}
+
+impl Stressor {
+    /// Starts one that will eat `mib`, on the cores other than `core` where there are any. It eats nothing
+    /// yet.
+    pub fn start(mib: u64, core: usize) -> Result<Self> {
+        let words = [mib.to_string(), core.to_string()];
+        let (peer, orders, answers) = Peer::start_talking(&[KIND, &words[0], &words[1]])?;
+        Ok(Self { _peer: peer, orders, answers, mib })
+    }
+
+    /// How much it eats, MiB.
+    pub fn mib(&self) -> u64 {
+        self.mib
+    }
+
+    /// Returns once everything is eaten; the eating goes on.
+    pub fn go(&mut self) -> Result<()> {
+        self.order("go", "full")
+    }
+
+    /// Returns once everything is given back.
+    pub fn rest(&mut self) -> Result<()> {
+        self.order("rest", "empty")
+    }
+
+    fn order(&mut self, order: &str, answer: &str) -> Result<()> {
+        writeln!(self.orders, "{order}").context("the memory stressor is gone")?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line).context("the memory stressor")?;
+        anyhow::ensure!(line.trim_end() == answer, "the memory stressor says \"{}\"", line.trim());
+        Ok(())
+    }
+}
+
+/// A range of memory of our own.
+struct Chunk(*mut u8);
+
+impl Chunk {
+    fn new() -> Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice.
+        let at = unsafe { mmap_anonymous(ptr::null_mut(), CHUNK, protection, MapFlags::PRIVATE) };
+        Ok(Self(at.context("the memory stressor gets no memory")?.cast()))
+    }
+
+    fn touch(&mut self, value: u8) {
+        for page in (0..CHUNK).step_by(PAGE) {
+            // SAFETY: inside the mapping, which nobody else knows. Volatile, or it would be left out.
+            unsafe { self.0.add(page).write_volatile(value) };
+        }
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, as long as this, and not used after.
+        let _ = unsafe { munmap(self.0.cast(), CHUNK) };
+    }
+}
+
+fn eat(mib: u64, stop: &AtomicBool, full: impl FnOnce() -> Result<()>) -> Result<()> {
+    let mut chunks = VecDeque::new();
+    for _ in 0..(mib << 20).div_ceil(CHUNK as u64) {
+        let mut chunk = Chunk::new()?;
+        chunk.touch(1);
+        chunks.push_back(chunk);
+    }
+    full()?;
+    for pass in 0usize.. {
+        for chunk in &mut chunks {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            chunk.touch(pass as u8);
+        }
+        // The oldest goes first: no more than agreed is held at any time.
+        if chunks.pop_front().is_some() {
+            chunks.push_back(Chunk::new()?);
+        }
+    }
+    Ok(())
+}
+
+fn say(word: &str) -> Result<()> {
+    let mut out = stdout();
+    writeln!(out, "{word}")?;
+    Ok(out.flush()?)
+}
+
+/// The stressor's main function.
+pub fn serve(mib: &str, core: &str) -> Result<()> {
+    let mib: u64 = mib.parse().context("how many MiB?")?;
+    let alone = !affinity::avoid(core.parse().context("which core?")?)?;
+    Class::Nice(if alone { 19 } else { 0 }).take()?;
+    // If memory does run out, this is the one to go.
+    let _ = fs::write("/proc/self/oom_score_adj", "1000");
+    let available = machine::available_mib()?;
+    anyhow::ensure!(available > mib, "{mib} MiB are wanted, {available} MiB are there");
+    say_ready();
+    let mut orders = stdin().lines();
+    while let Some(order) = orders.next() {
+        anyhow::ensure!(order? == "go", "an order out of turn");
+        let stop = AtomicBool::new(false);
+        let rest = thread::scope(|scope| {
+            let eater = scope.spawn(|| {
+                if let Err(error) = eat(mib, &stop, || say("full")) {
+                    // The other thread waits for orders, and who gives them for an answer.
+                    say(&format!("{error:#}")).ok();
+                    std::process::exit(1);
+                }
+            });
+            let rest = orders.next();
+            stop.store(true, Ordering::Relaxed);
+            eater.join().map(|()| rest)
+        });
+        let rest = rest.map_err(|_| anyhow::anyhow!("the eater panicked"))?;
+        match rest {
+            Some(_) => say("empty")?,
+            None => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stressor_leaves_others_their_share() {
+        assert_eq!(allowance_mib(2048, 20_000, 4096), 2048);
+        assert_eq!(allowance_mib(2048, 5000, 4096), 904);
+        assert_eq!(allowance_mib(2048, 1000, 4096), 0);
+    }
+}
