@@ -180,6 +180,7 @@ impl Drop for Board {
 fn start_child(board: &Board, child: u64) -> anyhow::Result<libc::pid_t> {
     let times = board.of(child);
     let len = times.len() * PAGE;
+    let parent = std::process::id() as i32;
     // SAFETY: this program has one thread, so the child may go on as it likes; it never returns.
     let pid = unsafe { libc::fork() };
     anyhow::ensure!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
@@ -193,6 +194,9 @@ fn start_child(board: &Board, child: u64) -> anyhow::Result<libc::pid_t> {
             libc::_exit(3);
         }
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        if libc::getppid() != parent {
+            libc::_exit(5);
+        }
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         let Ok(memory) = mmap_anonymous(std::ptr::null_mut(), len, prot, flags) else {
             libc::_exit(4)

@@ -149,11 +149,16 @@ pub fn obey() {
 
 /// A child that shares all memory, does nothing, and dies with its parent.
 fn fork_one() {
-    // SAFETY: the child calls only prctl, pause and _exit, which are safe after a fork whatever
+    let parent = std::process::id() as i32;
+    // SAFETY: the child calls only prctl, getppid, pause and _exit, which are safe after a fork whatever
     // other threads did.
     unsafe {
         if libc::fork() == 0 {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            // The parent may have been killed before that took effect.
+            if libc::getppid() != parent {
+                libc::_exit(0);
+            }
             loop {
                 libc::pause();
             }

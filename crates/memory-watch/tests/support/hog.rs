@@ -151,11 +151,18 @@ fn unmap_all(areas: &mut Areas) {
 }
 
 fn fork(child: impl FnOnce()) -> i32 {
+    let parent = std::process::id() as i32;
     // SAFETY: we have one thread; the child only touches memory and sleeps.
     match unsafe { libc::fork() } {
         0 => {
-            // SAFETY: integers only. It must not outlive a killed parent.
-            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            // SAFETY: integers only. It must not outlive a killed parent, nor one that was killed
+            // before this line: it would be charged to the user of the next run.
+            unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if libc::getppid() != parent {
+                    libc::_exit(0);
+                }
+            }
             child();
             // SAFETY: ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(0) }
