@@ -1,0 +1,58 @@
+"""One run of an out-of-memory scenario against one killer, in a fresh machine."""
+
+import io
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import contestants, machine
+from .errors import LabError, tail
+
+# How long a scenario may last, in seconds of the guest. A thrash and a fork bomb end only if somebody ends them.
+SECONDS = {"leak": 60, "herd": 60, "forkbomb": 30, "thrash": 40, "user-limit": 40}
+# user-limit: part of the machine's memory that the limited user may have.
+LIMIT_PERCENT = 20
+SCRATCH_MIB = 512
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The machine, in MiB and seconds; `headroom` is a directory with our daemon, and maybe its oomd.toml."""
+
+    kernel: str = "6.12"
+    memory: int = 768
+    cpus: int = 2
+    swap: int = 0
+    swap_on: str = "zram"
+    iops: int = 150
+    seconds: int | None = None
+    timeout: float = 300
+    headroom: Path | None = None
+    verbose: bool = False
+
+
+def play(setting: Setting, scenario: str, daemon: str, tools: Path) -> dict[str, object]:
+    """Plays it; the result, with what it was a run of."""
+    limit = setting.memory * LIMIT_PERCENT // 100 if scenario == "user-limit" else None
+    contestant = contestants.get(daemon, limit)
+    words = f"/payload/lab-tools scenario --scenario {scenario} --seconds {setting.seconds or SECONDS[scenario]}"
+    if limit:
+        words += f" --limit-mib {limit}"
+    spec = machine.Spec(
+        kernel=setting.kernel, command=["sh", "-c", contestants.script(contestant, words)], memory=setting.memory,
+        cpus=setting.cpus, payload=[(tools, "/payload/lab-tools"), *contestants.payload(daemon, setting.headroom)], rootfs=True,
+        systemd=contestant.systemd, swap=setting.swap, swap_on=setting.swap_on, scratch=SCRATCH_MIB, iops=setting.iops,
+        timeout=setting.timeout, boot_timeout=setting.timeout,
+    )
+    out, err = io.BytesIO(), io.BytesIO()
+    outcome = machine.run(spec, out, err)
+    said = err.getvalue().decode(errors="replace")
+    if setting.verbose:
+        sys.stderr.write(said)
+    if outcome.status != 0:
+        raise LabError(f"{daemon} in {scenario}: status {outcome.status}\n{tail(said, 40)}")
+    head = {"bench": "scenario", "case": scenario, "subject": daemon, "kernel": setting.kernel, "mem_mib": setting.memory,
+            "cpus": setting.cpus, "swap_mib": setting.swap, "swap_on": setting.swap_on if setting.swap else None, "iops": setting.iops}
+    tail_ = {"daemon_survived": "did not live to the end" not in said, "wall_s": round(outcome.wall_s, 1)}
+    return {**head, **json.loads(out.getvalue()), **tail_}

@@ -1,0 +1,220 @@
+"""What `make lab` plays: every benchmark and the conformance suite on every kernel, and the killers' scenarios.
+
+A step is one machine (or one program here) and what is made of its output. Steps that fail are reported and counted, the
+others go on. Results are lines of JSON, one file a step, so that a step done again replaces what it said before.
+"""
+
+import io
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Callable, Iterator
+
+from . import kernel, machine, payload, scenarios
+from .errors import LabError, tail
+
+BINARIES = ["roundtrip", "handles", "sendvec", "contention", "conformance", "headroom-binderd", "headroom-oomd"]
+REPO = payload.LAB.parent
+# Handles in use at most. The walk of 6.1 takes time in the square of their number: 100,000 would be half an hour of emulation.
+HANDLES = {"6.1": 40_000}
+HANDLES_ELSEWHERE = 100_000
+CONTESTANTS = ["none", "headroom", "earlyoom", "nohang", "systemd-oomd"]
+# A machine whose observer came later than this was starved by its host, and says nothing about the daemon: played again.
+STARVED_MS = 1000
+ATTEMPTS = 3
+# Rounds of each scenario: three of those that are compared, one of the others.
+ROUNDS = {"leak": 3, "herd": 3, "thrash": 3, "forkbomb": 1, "user-limit": 1}
+
+# What `conformance compare` says of a case that should not be so.
+COMPLAINT = re.compile(r"^\S+: (?:differs and is not|differs in another|listed, but|only in the)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Step:
+    """`alone`: nothing else may run meanwhile, since the machine's own time is measured."""
+
+    name: str
+    group: str
+    run: Callable[[Path], None]
+    alone: bool = False
+
+
+@dataclass
+class Plan:
+    """What is to be played, and with which programs."""
+
+    kernels: list[str]
+    quick: bool
+    binaries: dict[str, Path] = field(default_factory=dict)
+
+    def steps(self) -> Iterator[Step]:
+        """All of it, the longest first among those that may run side by side."""
+        for line in self.kernels:
+            yield Step(f"handles-{line}", "handles", lambda out, line=line: self.handles(line, out))
+        for line in self.kernels:
+            yield Step(f"contention-{line}", "contention", lambda out, line=line: self.contention(line, out))
+        for line in self.kernels:
+            yield Step(f"sendvec-{line}", "sendvec", lambda out, line=line: self.sendvec(line, out))
+        for line in self.kernels:
+            yield Step(f"roundtrip-{line}", "roundtrip", lambda out, line=line: self.roundtrip(line, out))
+        for line in self.kernels:
+            yield Step(f"conformance-{line}", "conformance", lambda out, line=line: self.conformance(line, out), alone=True)
+        for scenario, rounds in self.rounds().items():
+            for number in range(1, rounds + 1):
+                for daemon in CONTESTANTS if not self.quick else ["headroom"]:
+                    yield Step(
+                        f"scenario-{scenario}-{daemon}-{number}", "scenario",
+                        lambda out, s=scenario, d=daemon, n=number: self.scenario(s, d, n, out), alone=True,
+                    )
+
+    def rounds(self) -> dict[str, int]:
+        """Runs of each scenario."""
+        return {"leak": 1} if self.quick else ROUNDS
+
+    def build(self) -> None:
+        """The programs that go along."""
+        names = [name for name in BINARIES if name in ("conformance", "headroom-binderd", "headroom-oomd")] if self.quick else BINARIES
+        self.binaries = dict(zip(names, payload.build(names)))
+        self.binaries["lab-tools"] = payload.lab_tools()
+
+    # --- benchmarks on the instruction-count clock
+
+    def roundtrip(self, line: str, out: Path) -> None:
+        """Empty calls and larger ones, beside what everybody knows."""
+        self.bench(line, out, ["roundtrip", "--sizes", "4,1024,4096,16384,65536", "--blocks", "5", "--block", "100"])
+
+    def handles(self, line: str, out: Path) -> None:
+        """A new node with every call."""
+        most = str(HANDLES.get(line, HANDLES_ELSEWHERE))
+        words = ["handles", "--up-to", most, "--rounds", "1", "--naive-samples", "5", "--keep-free-mib", "64"]
+        self.bench(line, out, words, memory=1536, timeout=3600)
+
+    def sendvec(self, line: str, out: Path) -> None:
+        """Sizes only: what others eat does not matter to a clock that counts instructions."""
+        self.bench(line, out, ["sendvec", "--stress-mib", "0", "--pairs", "2", "--block", "100", "--keep-free-mib", "64"])
+
+    def contention(self, line: str, out: Path) -> None:
+        """Four scheduling classes on one CPU, while the shrinker works."""
+        words = ["contention", "--reclaim", "--calls", "1000", "--rounds", "2", "--limit-seconds", "600"]
+        self.bench(line, out, words, memory=1024, timeout=2400)
+
+    def bench(self, line: str, out: Path, words: list[str], memory: int = 768, timeout: float = 1200) -> None:
+        """One benchmark on the kernel's own driver and on ours, in one machine; its lines name the kernel."""
+        name = words[0]
+        command = [*words, "--device", "/dev/binder", "--subject", f"kernel-{line}", "--headroom"]
+        spec = machine.Spec(
+            kernel=line, command=command, icount=True, memory=memory, timeout=timeout,
+            payload=[(self.binaries[one], f"/payload/{one}") for one in (name, "headroom-binderd")],
+        )
+        said = output(spec, name)
+        lines = []
+        for result in map(json.loads, said.splitlines()):
+            if not result["subject"].startswith("kernel-"):
+                result["subject"] = f"{result['subject']} {line}"
+            result |= {"case": f"icount: {result['case']}", "kernel": line, "clock": "icount"}
+            lines.append(json.dumps(result))
+        write(out, "\n".join(lines))
+
+    # --- conformance
+
+    def conformance(self, line: str, out: Path) -> None:
+        """The kernel's driver plays as recorded, and ours on this kernel differs by what is known and nothing else."""
+        play = "conformance --hangs-after 15000"
+        serve = """
+            mkdir -p /run/headroom /run/bus
+            headroom-binderd --mount /run/bus --socket /run/headroom/binderd.sock >/run/lab/binderd.log 2>&1 &
+            daemon=$!
+            tries=0
+            until [ -e /run/bus/binder ] && [ -S /run/headroom/binderd.sock ]; do
+                tries=$((tries + 1))
+                if [ $tries -gt 300 ]; then cat /run/lab/binderd.log >&2; exit 3; fi
+                sleep 0.1
+            done
+        """
+        spec = machine.Spec(
+            kernel=line, timeout=1500, cpus=2, memory=1024,
+            command=["sh", "-ec", f"{play} --device /dev/binder\necho '#### ours'\n{serve}\n{play} --device /run/bus/binder\nkill $daemon"],
+            payload=[(self.binaries[one], f"/payload/{one}") for one in ("conformance", "headroom-binderd")],
+        )
+        theirs, _, ours = output(spec, "conformance").partition("#### ours\n")
+        if not ours:
+            raise LabError(f"conformance on {line}: no transcript of ours")
+        transcripts = out.parent / "conformance"
+        transcripts.mkdir(exist_ok=True)
+        for name, text in ((f"kernel-{line}.txt", theirs), (f"headroom-{line}.txt", ours)):
+            (transcripts / name).write_text(text)
+        reference = REPO / "conformance/reference"
+        against_record = self.compare(reference / f"{line}.txt", transcripts / f"kernel-{line}.txt", None)
+        # What differs is known against 6.12's driver, whatever kernel ours runs on.
+        against_ours = self.compare(reference / "6.12.txt", transcripts / f"headroom-{line}.txt", REPO / "conformance/known-differences.toml")
+        (transcripts / f"differences-{line}.txt").write_text(against_record + against_ours)
+        cases = sum(text.startswith("== ") for text in ours.splitlines())
+        result = {"bench": "conformance", "case": f"on Linux {line}", "unit": "cases", "runs": 1}
+        known = (REPO / "conformance/known-differences.toml").read_text().count("[[difference]]")
+        write(out, "\n".join(json.dumps(result | more) for more in (
+            {"subject": f"kernel-{line}", "metric": "unlike_its_record", "value": count(against_record)},
+            {"subject": f"headroom {line}", "metric": "cases", "value": cases},
+            {"subject": f"headroom {line}", "metric": "known_differences", "value": known},
+            {"subject": f"headroom {line}", "metric": "unknown_differences", "value": count(against_ours)},
+        )))
+        if against_record or against_ours:
+            raise LabError(f"conformance on {line} differs: {transcripts / f'differences-{line}.txt'}\n{tail(against_record + against_ours, 30)}")
+
+    def compare(self, reference: Path, ours: Path, known: Path | None) -> str:
+        """What `conformance compare` has to complain about; empty when all is as it should be."""
+        argv = [self.binaries["conformance"], "compare", reference, ours, *(["--known", known] if known else [])]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return "" if done.returncode == 0 else done.stdout + done.stderr
+
+    # --- killers
+
+    def scenario(self, scenario: str, daemon: str, number: int, out: Path) -> None:
+        """One run of one scenario."""
+        with tempfile.TemporaryDirectory(prefix="headroom-lab-") as directory:
+            shutil.copy(self.binaries["headroom-oomd"], Path(directory) / "headroom-oomd")
+            setting = scenarios.Setting(headroom=Path(directory))
+            for attempt in range(1, ATTEMPTS + 1):
+                result = scenarios.play(setting, scenario, daemon, self.binaries["lab-tools"])
+                if result["observer_late_ms_max"] <= STARVED_MS:
+                    break
+        write(out, json.dumps({**result, "run": number, "attempts": attempt}))
+
+
+def output(spec: machine.Spec, name: str) -> str:
+    """What the machine says on stdout; anything but success is an error with the end of what it said."""
+    out, err = io.BytesIO(), io.BytesIO()
+    outcome = machine.run(spec, out, err)
+    if outcome.status != 0:
+        said = err.getvalue().decode(errors="replace")
+        raise LabError(f"{name} on {spec.kernel}: status {outcome.status}\n{tail(said, 30)}")
+    return out.getvalue().decode(errors="replace")
+
+
+def write(path: Path, text: str) -> None:
+    """All or nothing."""
+    part = path.with_suffix(".part")
+    part.write_text(text + "\n")
+    part.rename(path)
+
+
+def count(differences: str) -> int:
+    """Cases that a comparison complains about."""
+    return len(COMPLAINT.findall(differences)) or (1 if differences else 0)
+
+
+def choose(plan: Plan, only: list[str]) -> list[Step]:
+    """The steps whose name begins with one of these (all, if none is given)."""
+    found = [step for step in plan.steps() if not only or any(step.name.startswith(word) for word in only)]
+    for word in only:
+        if not any(step.name.startswith(word) for step in found):
+            raise LabError(f"no step begins with {word!r}: try --list")
+    return found
+
+
+def kernels_of(names: list[str] | None) -> list[str]:
+    """Which kernels; all of them by default."""
+    return list(names or kernel.LINES)
