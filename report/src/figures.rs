@@ -1,0 +1,280 @@
+//! Figures: measurements, ours and published, by benchmark and clock.
+
+use bench::results::Measurement;
+
+use crate::subject;
+
+/// By which clock a figure was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// The real time of the machine that the report names.
+    Wall,
+    /// QEMU's instruction-count clock: virtual time.
+    InstructionCount,
+    /// The clock of an emulated machine that follows real time.
+    Emulated,
+}
+
+impl Clock {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Self; 3] = [Self::Wall, Self::InstructionCount, Self::Emulated];
+
+    /// What cases of that clock begin with.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Self::Wall => "",
+            Self::InstructionCount => "icount: ",
+            Self::Emulated => "emulated: ",
+        }
+    }
+
+    /// In a few words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Wall => "Wall clock",
+            Self::InstructionCount => "Instruction-count clock",
+            Self::Emulated => "Emulated machine, wall clock",
+        }
+    }
+
+    /// What its figures mean.
+    pub fn explanation(self) -> &'static str {
+        match self {
+            Self::Wall => "Real time on the machine named above.",
+            Self::InstructionCount => {
+                "Virtual time in an emulated machine with one CPU: QEMU counts one nanosecond an \
+                 instruction. It compares code paths, and says nothing about caches or cores; not \
+                 comparable with the wall clock."
+            }
+            Self::Emulated => {
+                "Real time inside a machine that QEMU emulates, many times slower than the hardware: \
+                 compares only within this table."
+            }
+        }
+    }
+}
+
+/// One figure.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// Benchmark, subject, metric, value, unit, runs; its case has lost the clock's prefix.
+    pub measurement: Measurement,
+    /// By which clock.
+    pub clock: Clock,
+    /// Others measured it: no clock of ours, shown beside all of them.
+    pub published: bool,
+}
+
+impl Figure {
+    /// One of ours: what its case begins with says by which clock.
+    pub fn measured(mut measurement: Measurement) -> Self {
+        let mut clock = Clock::Wall;
+        for one in [Clock::InstructionCount, Clock::Emulated] {
+            if let Some(rest) = measurement.case.strip_prefix(one.prefix()) {
+                measurement.case = rest.to_owned();
+                clock = one;
+                break;
+            }
+        }
+        Self { measurement, clock, published: false }
+    }
+
+    /// One that others published.
+    pub fn published(measurement: Measurement) -> Self {
+        Self { measurement, clock: Clock::Wall, published: true }
+    }
+}
+
+/// Many of them, in the order in which they were read.
+#[derive(Clone, Debug, Default)]
+pub struct Figures(Vec<Figure>);
+
+impl Figures {
+    /// These.
+    pub fn new(all: Vec<Figure>) -> Self {
+        Self(all)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Figure> {
+        self.0.iter()
+    }
+
+    /// How many were measured here.
+    pub fn measured(&self) -> usize {
+        self.0.iter().filter(|figure| !figure.published).count()
+    }
+
+    /// The benchmarks that were measured, in the order of their first figure.
+    pub fn benches(&self) -> Vec<&str> {
+        let measured = self.0.iter().filter(|figure| !figure.published);
+        unique(measured.map(|figure| figure.measurement.bench.as_str()))
+    }
+
+    /// The clocks by which a benchmark was measured.
+    pub fn clocks(&self, bench: &str) -> Vec<Clock> {
+        let used = |clock: &Clock| {
+            self.0.iter().any(|f| !f.published && f.clock == *clock && f.measurement.bench == bench)
+        };
+        Clock::ALL.into_iter().filter(used).collect()
+    }
+
+    /// A benchmark's figures by one clock, the published ones beside.
+    pub fn view<'f>(&'f self, bench: &'f str, clock: Clock) -> View<'f> {
+        let wanted = |figure: &&Figure| {
+            figure.measurement.bench == bench && (figure.published || figure.clock == clock)
+        };
+        let figures = self.0.iter().filter(wanted).map(|figure| &figure.measurement);
+        View { bench, clock, figures: figures.collect() }
+    }
+}
+
+/// The figures of one benchmark by one clock.
+pub struct View<'f> {
+    /// The benchmark.
+    pub bench: &'f str,
+    /// The clock.
+    pub clock: Clock,
+    figures: Vec<&'f Measurement>,
+}
+
+impl<'f> View<'f> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.figures.len()
+    }
+
+    /// None at all.
+    pub fn is_empty(&self) -> bool {
+        self.figures.is_empty()
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &'f Measurement> {
+        self.figures.iter().copied()
+    }
+
+    /// One of them.
+    pub fn find(&self, case: &str, subject: &str, metric: &str) -> Option<&'f Measurement> {
+        let same = |f: &&&Measurement| f.case == case && f.subject == subject && f.metric == metric;
+        self.figures.iter().find(same).copied()
+    }
+
+    /// The first of several metrics that is there.
+    pub fn first(&self, case: &str, subject: &str, metrics: &[&str]) -> Option<&'f Measurement> {
+        metrics.iter().find_map(|metric| self.find(case, subject, metric))
+    }
+
+    fn with(&self, metrics: &[&str]) -> impl Iterator<Item = &'f Measurement> {
+        self.iter().filter(|figure| metrics.contains(&figure.metric.as_str()))
+    }
+
+    /// Cases that have one of these metrics: by size or range where they name one, else as they came.
+    pub fn cases(&self, metrics: &[&str]) -> Vec<&'f str> {
+        let mut cases = unique(self.with(metrics).map(|figure| figure.case.as_str()));
+        cases.sort_by_key(|case| magnitude(case).unwrap_or(u64::MAX));
+        cases
+    }
+
+    /// Subjects that have one of these metrics, ours first.
+    pub fn subjects(&self, metrics: &[&str]) -> Vec<&'f str> {
+        let mut subjects = unique(self.with(metrics).map(|figure| figure.subject.as_str()));
+        subjects.sort_by_key(|name| subject::rank(name));
+        subjects
+    }
+
+    /// All metrics, in the order of their first figure.
+    pub fn metrics(&self) -> Vec<&'f str> {
+        unique(self.iter().map(|figure| figure.metric.as_str()))
+    }
+
+    /// One of ours has the metric.
+    pub fn has(&self, metric: &str) -> bool {
+        self.iter().any(|figure| figure.metric == metric)
+    }
+}
+
+fn unique<'f>(all: impl Iterator<Item = &'f str>) -> Vec<&'f str> {
+    let mut found = Vec::new();
+    for one in all {
+        if !found.contains(&one) {
+            found.push(one);
+        }
+    }
+    found
+}
+
+/// By what a case is sorted: the bytes of `16 KiB idle`, the start of `10000-20000`.
+pub fn magnitude(case: &str) -> Option<u64> {
+    range(case).map(|(first, _)| first).or_else(|| size(case).map(|(bytes, _)| bytes))
+}
+
+/// The bytes of a case such as `16 KiB idle`, and what follows them.
+pub fn size(case: &str) -> Option<(u64, &str)> {
+    let (count, rest) = case.split_once(' ')?;
+    let (unit, after) = rest.split_once(' ').unwrap_or((rest, ""));
+    let scale = match unit {
+        "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return None,
+    };
+    let bytes = count.parse::<f64>().ok()? * f64::from(scale);
+    (bytes.is_finite() && bytes >= 0.0).then_some((bytes as u64, after))
+}
+
+/// The ends of a case such as `10000-20000`.
+pub fn range(case: &str) -> Option<(u64, u64)> {
+    let (first, last) = case.split_once('-')?;
+    let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+    (first < last).then_some((first, last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(case: &str, subject: &str) -> Figure {
+        Figure::measured(Measurement::new("b", case, subject, "m", 1.0, "us", 1))
+    }
+
+    #[test]
+    fn the_prefix_of_a_case_says_by_which_clock_it_was_measured() {
+        let all = ["icount: 4 B", "4 B", "emulated: 4 B"].map(|case| figure(case, "pipe"));
+        let clocks = [Clock::InstructionCount, Clock::Wall, Clock::Emulated];
+        assert_eq!(all.clone().map(|figure| figure.clock), clocks);
+        assert!(all.iter().all(|figure| figure.measurement.case == "4 B"));
+        let figures = Figures::new(all.to_vec());
+        assert_eq!(figures.clocks("b"), Clock::ALL);
+        assert_eq!(figures.view("b", Clock::Wall).len(), 1);
+    }
+
+    #[test]
+    fn published_figures_stand_beside_those_of_every_clock_but_are_no_benchmark_alone() {
+        let published = Measurement::new("b", "4 B", "published", "m", 1.0, "us", 1);
+        let alone = Figures::new(vec![Figure::published(published.clone())]);
+        assert!(alone.benches().is_empty() && alone.clocks("b").is_empty());
+        let both = Figures::new(vec![figure("icount: 4 B", "pipe"), Figure::published(published)]);
+        assert_eq!(both.clocks("b"), [Clock::InstructionCount]);
+        assert_eq!(both.view("b", Clock::InstructionCount).subjects(&["m"]), ["pipe", "published"]);
+    }
+
+    #[test]
+    fn cases_are_sorted_by_what_they_measure() {
+        let figures = ["1 KiB", "all", "64 KiB idle", "4 B"].map(|case| figure(case, "pipe"));
+        let figures = Figures::new(figures.to_vec());
+        let view = figures.view("b", Clock::Wall);
+        assert_eq!(view.cases(&["m"]), ["4 B", "1 KiB", "64 KiB idle", "all"]);
+    }
+
+    #[test]
+    fn sizes_and_ranges_are_read() {
+        assert_eq!(size("16 KiB idle"), Some((16_384, "idle")));
+        assert_eq!(size("4 B"), Some((4, "")));
+        assert_eq!(range("10000-20000"), Some((10_000, 20_000)));
+        for case in ["all", "fifo-99", "nice -20", "-4 B", "nan B", "", "B", "1 -"] {
+            assert_eq!(magnitude(case), None, "{case}");
+        }
+    }
+}

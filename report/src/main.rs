@@ -1,0 +1,52 @@
+//! `report`: reads raw results and writes one static page.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use report::header::Header;
+use report::inputs::Inputs;
+use report::{page, published, quotable};
+
+/// Writes a static page of results, the published figures beside ours; says the quotable ones on stdout.
+#[derive(Parser)]
+struct Arguments {
+    /// Raw results, one JSON object a line; may be given several times. Of a figure measured twice the
+    /// last one counts.
+    #[arg(long, value_name = "FILE.jsonl")]
+    results: Vec<PathBuf>,
+    /// What `lab/scenario` printed, one JSON object a run; may be given several times.
+    #[arg(long, value_name = "FILE.jsonl")]
+    scenarios: Vec<PathBuf>,
+    /// What was measured with what: a JSON object, as `lab/versions` prints. `date`, `commit` and
+    /// `machine` in it replace what is found out here; the rest is shown as it is.
+    #[arg(long, value_name = "FILE.json")]
+    info: Option<PathBuf>,
+    /// The folder of the published figures.
+    #[arg(long, value_name = "DIR")]
+    reference: PathBuf,
+    /// Where index.html goes.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    anyhow::ensure!(
+        !(arguments.results.is_empty() && arguments.scenarios.is_empty()),
+        "nothing to report: give --results or --scenarios"
+    );
+    let inputs = Inputs::read(&arguments.results, &arguments.scenarios)?;
+    let published = published::read(&arguments.reference)?;
+    let header = Header::find(arguments.info.as_deref())?;
+    let (figures, sets) = inputs.figures(published);
+    let page = page::render(&header, &figures, &sets, &inputs.raw);
+    fs::create_dir_all(&arguments.out)
+        .with_context(|| format!("cannot make {}", arguments.out.display()))?;
+    let file = arguments.out.join("index.html");
+    fs::write(&file, page).with_context(|| format!("cannot write {}", file.display()))?;
+    print!("{}", quotable::text(&figures));
+    eprintln!("report: {}", file.display());
+    Ok(())
+}

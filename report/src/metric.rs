@@ -1,0 +1,150 @@
+//! What is known of metrics: what they mean, and which direction is better.
+
+/// A metric in words.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// Its key in the results.
+    pub key: &'static str,
+    /// What it is.
+    pub label: &'static str,
+    /// Which direction is better, if one is.
+    pub better: Better,
+}
+
+/// Which direction is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// Less.
+    Lower,
+    /// More.
+    Higher,
+    /// Near one.
+    One,
+    /// It is what it is.
+    Neither,
+}
+
+impl Better {
+    /// In words.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Lower => "lower is better",
+            Self::Higher => "higher is better",
+            Self::One => "nearer to 1 is better",
+            Self::Neither => "",
+        }
+    }
+}
+
+const fn metric(key: &'static str, label: &'static str, better: Better) -> Metric {
+    Metric { key, label, better }
+}
+
+use Better::{Higher, Lower, Neither, One};
+
+const KNOWN: &[Metric] = &[
+    metric("rtt_us_p50", "round trip, median", Lower),
+    metric("rtt_us_p99", "round trip, 99th percentile", Lower),
+    metric("rtt_us_max", "round trip, longest", Lower),
+    metric("rtt_us_mean", "round trip, mean", Lower),
+    metric("over_seqpacket", "median over that of a Unix seqpacket socket", Lower),
+    metric("allocation_us_p50", "allocation alone, median", Lower),
+    metric("allocation_us_p99", "allocation alone, 99th percentile", Lower),
+    metric("last_over_first", "last range over first range", One),
+    metric("echo_us_p50", "echo, median", Lower),
+    metric("echo_us_p99", "echo, 99th percentile", Lower),
+    metric("echo_us_max", "echo, longest", Lower),
+    metric("echo_us_mean", "echo, mean", Lower),
+    metric("cpu_us", "CPU time an echo, all that take part", Lower),
+    metric("client_cpu_us", "CPU time an echo, the caller alone", Lower),
+    metric("stress_over_idle", "under memory stress over idle", One),
+    metric("stress_over_idle_over_seqpacket", "the same over the socket's", One),
+    metric("largest_over_smallest", "largest vector over smallest", Lower),
+    metric("avg_us", "call, average", Lower),
+    metric("min_us", "call, shortest", Lower),
+    metric("max_us", "call, longest", Lower),
+    metric("p99_us", "call, 99th percentile", Lower),
+    metric("alone_us_p50", "call without the others, median", Lower),
+    metric("max_over_median", "longest call over the median without the others", Lower),
+    metric("max_over_min", "longest call over shortest", Lower),
+    metric("pages_reclaimed_per_s", "pages reclaimed a second meanwhile", Neither),
+    metric("order3_allocations", "physically contiguous allocations of order 3 and above", Lower),
+    metric("cpu_over_off", "CPU time with the notifier over without", One),
+    metric("pages_over_at_kill", "pages above the limit at the kill", Lower),
+    metric("pages_over_peak", "pages above the limit, most", Lower),
+    metric("pages_over", "pages above the limit", Lower),
+    metric("victims", "processes killed", Lower),
+    metric("kills", "processes killed", Lower),
+    metric("mb_per_s", "memory freed a second, from the signal on", Higher),
+    metric("over_limit", "rate over the machine's physical limit", Higher),
+    metric("cost_over_malloc", "cost over malloc's", Lower),
+    metric("usable_share", "share of the limit that could be used", Higher),
+    metric("stall_ms_max", "longest stall of the interactive process", Lower),
+    metric("victims_wrong", "wrong victims", Lower),
+    metric("recover_ms", "until memory is back", Lower),
+    metric("kernel_oom_kills", "kills by the kernel's own OOM killer", Lower),
+    metric("observer_late_ms_max", "observer late: how long the host starved the machine", Lower),
+    metric("first_death_ms", "until the load first lost a process", Neither),
+    metric("load_killed", "processes of the load killed", Neither),
+    metric("available_mib_min", "lowest available memory", Neither),
+];
+
+/// What is known of a metric.
+pub fn known(key: &str) -> Option<&'static Metric> {
+    KNOWN.iter().find(|metric| metric.key == key)
+}
+
+/// A metric's name for people: its key where nothing is known of it.
+pub fn label(key: &str) -> &str {
+    known(key).map_or(key, |metric| metric.label)
+}
+
+/// The word that marks a cell's lesser figures.
+pub fn word(key: &str) -> &str {
+    match key {
+        "rtt_us_mean" | "echo_us_mean" => "mean",
+        "allocation_us_p50" => "allocation alone",
+        "max_over_min" => "max ÷ min",
+        _ if key.ends_with("p99") || key.starts_with("p99") => "p99",
+        _ if key.ends_with("max") || key.starts_with("max") => "max",
+        _ if key.ends_with("min") || key.starts_with("min") => "min",
+        _ if key.starts_with("alone") => "alone",
+        _ => label(key),
+    }
+}
+
+/// A unit for people.
+pub fn unit(unit: &str) -> &str {
+    match unit {
+        "us" => "µs",
+        "mb_per_s" => "MB/s",
+        "ratio" => "×",
+        other => other,
+    }
+}
+
+/// The metric of which this one is an end of the interval: `x` of `x_low`, if `x` is there.
+pub fn interval_of<'k>(key: &'k str, all: &[&str]) -> Option<&'k str> {
+    let ends = ["_low", "_high", "_min", "_max"];
+    let base = ends.iter().find_map(|end| key.strip_suffix(end))?;
+    all.contains(&base).then_some(base)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_metric_is_called_by_its_key() {
+        assert_eq!(label("rtt_us_p50"), "round trip, median");
+        assert_eq!(label("wombats"), "wombats");
+    }
+
+    #[test]
+    fn ends_of_intervals_belong_to_their_metric() {
+        let all = ["mb_per_s", "mb_per_s_min", "max_us", "stall_ms_max"];
+        assert_eq!(interval_of("mb_per_s_min", &all), Some("mb_per_s"));
+        assert_eq!(interval_of("stall_ms_max", &all), None);
+        assert_eq!(interval_of("mb_per_s", &all), None);
+    }
+}

@@ -1,0 +1,86 @@
+//! Figures for people.
+
+/// Four digits, three below one, more only where they are whole: `0.00123`, `12.35`, `1,235`, `123,457`.
+pub fn show(value: f64) -> String {
+    if !value.is_finite() {
+        return "∞".to_owned();
+    }
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let power = value.abs().log10().floor() as i32;
+    let decimals = (if power < 0 { 2 } else { 3 } - power).clamp(0, 9) as usize;
+    let text = format!("{value:.decimals$}");
+    let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+    // A whole number needs no zeros behind it, a measured one keeps them.
+    let fraction = if value.fract() == 0.0 { "" } else { fraction };
+    let point = if fraction.is_empty() { "" } else { "." };
+    format!("{}{point}{fraction}", thousands(whole))
+}
+
+/// As short as an axis wants it: `0.5`, `20`, `5 k`, `1 M`.
+pub fn short(value: f64) -> String {
+    let (scaled, unit) = match value.abs() {
+        size if size >= 1e6 => (value / 1e6, " M"),
+        size if size >= 1e4 => (value / 1e3, " k"),
+        _ => (value, ""),
+    };
+    // Ticks are round numbers: six digits are all they have.
+    let text = format!("{scaled:.6}");
+    format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// A duration in milliseconds, in the unit that suits it.
+pub fn milliseconds(ms: f64) -> String {
+    if ms >= 10_000.0 {
+        format!("{:.1} s", ms / 1000.0)
+    } else if ms >= 1000.0 {
+        format!("{:.2} s", ms / 1000.0)
+    } else {
+        format!("{} ms", show(ms))
+    }
+}
+
+/// `u64` with commas.
+pub fn count(n: u64) -> String {
+    thousands(&n.to_string())
+}
+
+fn thousands(digits: &str) -> String {
+    let (sign, digits) = digits.strip_prefix('-').map_or(("", digits), |rest| ("-", rest));
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    format!("{sign}{out}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_keep_four_digits() {
+        let shown =
+            [0.0, 0.001_234_5, 0.694, 1.0, 1.5, 12.345, 1234.56, 123_456.7, -4321.0].map(show);
+        assert_eq!(
+            shown,
+            ["0", "0.00123", "0.694", "1", "1.500", "12.35", "1,235", "123,457", "-4,321"]
+        );
+        assert_eq!(show(f64::INFINITY), "∞");
+    }
+
+    #[test]
+    fn ticks_and_durations_are_short() {
+        assert_eq!(
+            [0.5, 20.0, 5000.0, 20_000.0, 2.5e6].map(short),
+            ["0.5", "20", "5000", "20 k", "2.5 M"]
+        );
+        let shown = [59.0, 1234.0, 15_545.0].map(milliseconds);
+        assert_eq!(shown, ["59 ms", "1.23 s", "15.5 s"]);
+        assert_eq!(count(1_000_000), "1,000,000");
+    }
+}

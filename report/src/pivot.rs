@@ -1,0 +1,182 @@
+//! Tables of figures: a row a case, a column a subject.
+
+use bench::results::Measurement;
+use maud::{Markup, html};
+
+use crate::figures::{View, range};
+use crate::metric;
+use crate::number;
+use crate::subject;
+
+/// What a table shows.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    /// The metric, and what stands in for it where a subject has none: the mean for a median.
+    pub main: &'static [&'static str],
+    /// Lesser figures of the same cells.
+    pub beside: &'static [&'static str],
+}
+
+/// The metrics of a table, known at run time only for benchmarks that nobody told us about.
+struct Metrics<'m> {
+    main: &'m [&'m str],
+    beside: &'m [&'m str],
+}
+
+impl Table {
+    /// The table, if somebody measured its metric.
+    pub fn render(&self, view: &View) -> Option<Markup> {
+        let own = view.iter().any(|figure| {
+            self.main.contains(&figure.metric.as_str()) && !subject::is_published(&figure.subject)
+        });
+        own.then(|| table(view, &Metrics { main: self.main, beside: self.beside }))
+    }
+
+    /// It shows the metric.
+    pub fn shows(&self, metric: &str) -> bool {
+        self.main.contains(&metric) || self.beside.contains(&metric)
+    }
+}
+
+/// A table of one metric.
+pub fn single(view: &View, metric: &str) -> Markup {
+    table(view, &Metrics { main: &[metric], beside: &[] })
+}
+
+fn table(view: &View, metrics: &Metrics) -> Markup {
+    let (cases, subjects) = (view.cases(metrics.main), view.subjects(metrics.main));
+    let key = metrics.main[0];
+    let unit = metrics.main.iter().find_map(|key| view.iter().find(|f| f.metric == *key));
+    let unit = metric::unit(unit.map_or("", |figure| figure.unit.as_str()));
+    let better = metric::known(key).map_or("", |known| known.better.text());
+    html! {
+        div.scroll tabindex="0" {
+            table {
+                caption {
+                    (capital(metric::label(key)))
+                    @if !unit.is_empty() { ", " (unit) }
+                    @if !better.is_empty() { span.better { (better) } }
+                    code { (key) }
+                }
+                thead { tr {
+                    th scope="col" { "case" }
+                    @for name in &subjects {
+                        th.ours[subject::is_ours(name)].published[subject::is_published(name)] scope="col" { (name) }
+                    }
+                } }
+                tbody {
+                    @for case in cases {
+                        tr {
+                            th scope="row" { (case_name(case)) }
+                            @for name in &subjects {
+                                td.ours[subject::is_ours(name)].published[subject::is_published(name)] {
+                                    (cell(view, case, name, metrics))
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn cell(view: &View, case: &str, subject: &str, metrics: &Metrics) -> Markup {
+    let Some(figure) = view.first(case, subject, metrics.main) else {
+        return html! { span.muted { "–" } };
+    };
+    let beside = metrics.beside.iter().filter_map(|key| view.find(case, subject, key));
+    html! {
+        span title=(format!("{} runs", number::count(figure.runs as u64))) { (number::show(figure.value)) }
+        @if figure.metric != metrics.main[0] { small { (metric::word(&figure.metric)) } }
+        @if let Some((low, high)) = interval(view, figure) {
+            small { "(" (number::show(low)) " – " (number::show(high)) ")" }
+        }
+        @for lesser in beside { small { (metric::word(&lesser.metric)) " " (number::show(lesser.value)) } }
+    }
+}
+
+/// The interval of a figure, if it has one.
+pub fn interval(view: &View, figure: &Measurement) -> Option<(f64, f64)> {
+    let end = |ends: [&str; 2]| {
+        let keys = ends.map(|end| format!("{}{end}", figure.metric));
+        let keys = keys.each_ref().map(String::as_str);
+        view.first(&figure.case, &figure.subject, &keys).map(|figure| figure.value)
+    };
+    Some((end(["_low", "_min"])?, end(["_high", "_max"])?))
+}
+
+/// A case for people.
+pub fn case_name(case: &str) -> String {
+    match range(case) {
+        Some((first, last)) => format!("{} – {}", number::count(first), number::count(last)),
+        None => case.to_owned(),
+    }
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}
+
+/// Each figure as it was read.
+pub fn everything(view: &View) -> Markup {
+    html! {
+        div.scroll tabindex="0" {
+            table.plain {
+                thead { tr {
+                    @for head in ["case", "subject", "metric", "value", "unit", "runs"] { th scope="col" { (head) } }
+                } }
+                tbody {
+                    @for figure in view.iter() {
+                        tr.ours[subject::is_ours(&figure.subject)] {
+                            td { (figure.case) }
+                            td { (figure.subject) }
+                            td { (figure.metric) }
+                            td.number { (figure.value) }
+                            td { (figure.unit) }
+                            td.number { (figure.runs) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::{Clock, Figure, Figures};
+
+    fn figures() -> Figures {
+        let line = |case: &str, subject: &str, metric: &str, value: f64| {
+            Figure::measured(Measurement::new("b", case, subject, metric, value, "us", 1200))
+        };
+        Figures::new(vec![
+            line("0-10000", "headroom", "x", 1235.0),
+            line("0-10000", "headroom", "x_low", 1000.0),
+            line("0-10000", "headroom", "x_high", 2000.0),
+            line("<script>alert(1)</script>", "a&b", "x", 2.0),
+        ])
+    }
+
+    #[test]
+    fn a_hostile_case_is_text() {
+        let figures = figures();
+        let view = figures.view("b", Clock::Wall);
+        for html in [single(&view, "x"), everything(&view)].map(Markup::into_string) {
+            assert!(!html.contains("<script"), "{html}");
+            assert!(html.contains("&lt;script&gt;alert(1)") && html.contains("a&amp;b"), "{html}");
+        }
+    }
+
+    #[test]
+    fn a_cell_shows_its_interval_and_how_many_runs() {
+        let figures = figures();
+        let html = single(&figures.view("b", Clock::Wall), "x").into_string();
+        for wanted in ["1,235", "(1,000 – 2,000)", "1,200 runs", "0 – 10,000"] {
+            assert!(html.contains(wanted), "{wanted} in {html}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Which plots each benchmark has.
+
+use crate::axis::Axis;
+use crate::figures::{View, range, size};
+use crate::interval_plot::{self, Interval};
+use crate::line_plot::{self, Line};
+use crate::plot::Plot;
+use crate::subject;
+
+/// The plots of a benchmark's figures.
+pub fn of(view: &View) -> Vec<Plot> {
+    let plots = match view.bench {
+        "roundtrip" => roundtrip(view),
+        "handles" => handles(view),
+        "sendvec" => sendvec(view),
+        "contention" => vec![contention(view)],
+        "reclaim" => vec![reclaim(view)],
+        _ => vec![],
+    };
+    plots.into_iter().flatten().collect()
+}
+
+/// A line a subject: of each case the place on the x axis, and the first of the metrics.
+fn lines(view: &View, metrics: &[&str], place: impl Fn(&str) -> Option<f64>) -> Vec<Line> {
+    let cases = view.cases(metrics);
+    let of_subject = |subject: &str| {
+        let point = |case: &&str| Some((place(case)?, view.first(case, subject, metrics)?.value));
+        let points = cases.iter().filter_map(point).filter(|(_, value)| *value > 0.0).collect();
+        Line { subject: subject.to_owned(), points }
+    };
+    view.subjects(metrics).into_iter().map(of_subject).collect()
+}
+
+/// Each line over its own first point.
+fn over_first(lines: &[Line]) -> Vec<Line> {
+    let over = |line: &Line| {
+        let first = line.points.first().map_or(1.0, |(_, value)| *value);
+        let points = line.points.iter().map(|(x, y)| (*x, y / first)).collect();
+        Line { subject: line.subject.clone(), points }
+    };
+    lines.iter().map(over).collect()
+}
+
+fn xs(lines: &[Line]) -> impl Iterator<Item = f64> {
+    lines.iter().flat_map(|line| &line.points).map(|(x, _)| *x)
+}
+
+fn ys(lines: &[Line]) -> impl Iterator<Item = f64> {
+    lines.iter().flat_map(|line| &line.points).map(|(_, y)| *y)
+}
+
+/// Both axes logarithmic, sizes in bytes below.
+fn by_size(title: &str, y_label: &str, lines: &[Line]) -> Option<Plot> {
+    let x = Axis::sizes("size", xs(lines));
+    line_plot::draw(title, x, Axis::logarithmic(y_label, ys(lines)), lines)
+}
+
+fn plain_size(case: &str) -> Option<f64> {
+    size(case).filter(|(_, condition)| condition.is_empty()).map(|(bytes, _)| bytes as f64)
+}
+
+fn roundtrip(view: &View) -> Vec<Option<Plot>> {
+    let times = lines(view, &["rtt_us_p50"], plain_size);
+    let ratios = lines(view, &["over_seqpacket"], plain_size);
+    vec![
+        by_size("Round trip by size, median", "µs", &times),
+        by_size("Round trip over that of a Unix seqpacket socket", "×", &ratios),
+    ]
+}
+
+fn handles(view: &View) -> Vec<Option<Plot>> {
+    let middle = |case: &str| range(case).map(|(first, last)| (first + last) as f64 / 2.0);
+    let all = lines(view, &["rtt_us_p50", "rtt_us_mean", "allocation_us_p50"], middle);
+    let grown = over_first(&all);
+    let mut ours = lines(view, &["rtt_us_p50"], middle);
+    ours.retain(|line| !subject::is_published(&line.subject));
+    let x = |lines: &[Line]| Axis::linear("handles in use", xs(lines));
+    let ratio = Axis::logarithmic("over the first range", ys(&grown));
+    let time = Axis::linear("µs", ys(&ours));
+    vec![
+        line_plot::draw(
+            "Each over its own first range (other machines' figures too)",
+            x(&grown),
+            ratio,
+            &grown,
+        ),
+        line_plot::draw("Round trip that brings a new node, median", x(&ours), time, &ours),
+    ]
+}
+
+fn sendvec(view: &View) -> Vec<Option<Plot>> {
+    let under = |condition: &'static str| {
+        move |case: &str| {
+            size(case).filter(|(_, found)| *found == condition).map(|(bytes, _)| bytes as f64)
+        }
+    };
+    let metrics = ["echo_us_p50", "echo_us_mean"];
+    let idle = lines(view, &metrics, under("idle"));
+    let stress = lines(view, &metrics, under("stress"));
+    let grown = over_first(&idle);
+    let ratios = lines(view, &["stress_over_idle"], plain_size);
+    let ratio = Axis::logarithmic("stress ÷ idle", ys(&ratios).chain([1.0]));
+    let sizes = Axis::sizes("size", xs(&ratios));
+    vec![
+        by_size("Echo by size, idle", "µs", &idle),
+        by_size("Echo by size, under memory stress", "µs", &stress),
+        by_size("Each over its own smallest vector, idle", "×", &grown),
+        line_plot::draw("Under memory stress over idle", sizes, ratio, &ratios),
+    ]
+}
+
+/// An interval for each case and subject that has a middle; the ends fall back to it.
+fn intervals(view: &View, low: &[&str], middle: &str, high: &[&str]) -> Vec<Interval> {
+    let mut found = Vec::new();
+    for case in view.cases(&[middle]) {
+        for subject in view.subjects(&[middle]) {
+            let Some(figure) = view.find(case, subject, middle) else { continue };
+            let end =
+                |metrics| view.first(case, subject, metrics).map_or(figure.value, |end| end.value);
+            let (low, middle, high) = (end(low), figure.value, end(high));
+            if low > 0.0 && middle > 0.0 && high > 0.0 {
+                let (category, subject) = (case.to_owned(), subject.to_owned());
+                found.push(Interval { category, subject, low, middle, high });
+            }
+        }
+    }
+    found
+}
+
+fn contention(view: &View) -> Option<Plot> {
+    let found = intervals(view, &["min_us"], "avg_us", &["max_us"]);
+    let title = "A call by class: shortest, average, longest";
+    interval_plot::draw(title, "µs", &view.cases(&["avg_us"]), &found)
+}
+
+fn reclaim(view: &View) -> Option<Plot> {
+    let low = ["mb_per_s_min", "mb_per_s_low"];
+    let found = intervals(view, &low, "mb_per_s", &["mb_per_s_max", "mb_per_s_high"]);
+    let title = "Memory freed a second: least, median, most";
+    interval_plot::draw(title, "MB/s", &view.cases(&["mb_per_s"]), &found)
+}

@@ -1,0 +1,175 @@
+//! The few figures that a person would quote: a table on the page's top, and the same on a terminal.
+
+use std::fmt::Write as _;
+
+use bench::results::Measurement;
+use maud::{Markup, html};
+
+use crate::figures::{Figures, View};
+use crate::metric;
+use crate::number;
+use crate::pivot;
+use crate::sections::SECTIONS;
+use crate::subject;
+
+/// Worth quoting: the metric, and of which cases.
+const WORTH: &[(&str, &str, Cases)] = &[
+    ("roundtrip", "rtt_us_p50", Cases::Ends),
+    ("roundtrip", "over_seqpacket", Cases::Ends),
+    ("handles", "last_over_first", Cases::All),
+    ("sendvec", "stress_over_idle", Cases::Last),
+    ("sendvec", "largest_over_smallest", Cases::All),
+    ("contention", "max_over_median", Cases::All),
+    ("contention", "order3_allocations", Cases::All),
+    ("notifier", "cpu_over_off", Cases::All),
+    ("overshoot", "pages_over_at_kill", Cases::All),
+    ("overshoot", "victims", Cases::All),
+    ("reclaim", "mb_per_s", Cases::All),
+    ("reclaim", "over_limit", Cases::All),
+    ("tmalloc", "cost_over_malloc", Cases::All),
+    ("tmalloc", "kills", Cases::All),
+    ("tmalloc", "pages_over", Cases::All),
+    ("tmalloc", "usable_share", Cases::All),
+    ("scenario", "stall_ms_max", Cases::All),
+    ("scenario", "recover_ms", Cases::All),
+    ("scenario", "victims_wrong", Cases::All),
+    ("scenario", "kernel_oom_kills", Cases::All),
+];
+
+/// Which cases of a metric.
+#[derive(Clone, Copy)]
+enum Cases {
+    All,
+    /// The smallest and the largest.
+    Ends,
+    /// The one that sums up the others: it is sorted behind the sizes.
+    Last,
+}
+
+/// One line: who did what.
+struct Quote {
+    what: String,
+    metric: String,
+    unit: String,
+    figures: Vec<(String, String)>,
+}
+
+fn quotes(figures: &Figures) -> Vec<(&'static str, Vec<Quote>)> {
+    let mut all = Vec::new();
+    for section in &SECTIONS {
+        let mut quotes = Vec::new();
+        for clock in figures.clocks(section.bench) {
+            let view = figures.view(section.bench, clock);
+            for (_, metric, cases) in WORTH.iter().filter(|(bench, _, _)| *bench == section.bench) {
+                quotes.extend(of_metric(&view, metric, *cases, clock.prefix()));
+            }
+        }
+        if !quotes.is_empty() {
+            all.push((section.title, quotes));
+        }
+    }
+    all
+}
+
+fn of_metric(view: &View, metric: &str, wanted: Cases, prefix: &str) -> Vec<Quote> {
+    let mut cases = view.cases(&[metric]);
+    // Where only others measured there is nothing of ours to quote.
+    cases.retain(|case| {
+        let own = |f: &Measurement| {
+            !subject::is_published(&f.subject) && f.case == *case && f.metric == metric
+        };
+        view.iter().any(own)
+    });
+    match wanted {
+        Cases::All => {}
+        Cases::Ends if cases.len() > 2 => cases = vec![cases[0], cases[cases.len() - 1]],
+        Cases::Ends => {}
+        Cases::Last => cases = cases.split_off(cases.len().saturating_sub(1)),
+    }
+    let of_case = |case: &str| {
+        let subjects = view.subjects(&[metric, "max_over_min"]);
+        let mut figures = Vec::new();
+        let mut unit = String::new();
+        for name in subjects {
+            // The published tables have no median alone: their own ratio stands beside, and says so.
+            let instead = ["max_over_min"];
+            let instead: &[&str] = if metric == "max_over_median" { &instead } else { &[] };
+            let found = view.find(case, name, metric).map(|f| (f, ""));
+            let found =
+                found.or_else(|| view.first(case, name, instead).map(|f| (f, " (max ÷ min)")));
+            let Some((figure, note)) = found else { continue };
+            if unit.is_empty() {
+                metric::unit(&figure.unit).clone_into(&mut unit);
+            }
+            let range = pivot::interval(view, figure).map_or(String::new(), |(low, high)| {
+                format!(" ({}–{})", number::show(low), number::show(high))
+            });
+            figures.push((name.to_owned(), format!("{}{range}{note}", number::show(figure.value))));
+        }
+        let what = format!("{prefix}{}", pivot::case_name(case));
+        Quote { what, metric: metric.to_owned(), unit, figures }
+    };
+    cases.into_iter().map(of_case).collect()
+}
+
+/// For a terminal: a paragraph a benchmark, a line a figure, who beside whom.
+pub fn text(figures: &Figures) -> String {
+    let mut out = String::new();
+    for (title, quotes) in quotes(figures) {
+        let _ = writeln!(out, "{}", clean(title));
+        for quote in quotes {
+            let each: Vec<String> =
+                quote.figures.iter().map(|(name, value)| format!("{name} {value}")).collect();
+            let head = format!("{} {}", quote.what, quote.metric);
+            let _ = writeln!(
+                out,
+                "  {:<42} {}: {}",
+                clean(&head),
+                quote.unit,
+                clean(&each.join(" · "))
+            );
+        }
+    }
+    out
+}
+
+/// Nothing from a file may steer a terminal.
+fn clean(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+}
+
+/// The same as a table of the page.
+pub fn render(figures: &Figures) -> Markup {
+    let all = quotes(figures);
+    html! {
+        @if !all.is_empty() {
+            section id="short" {
+                h2 { "In short" }
+                div.scroll tabindex="0" {
+                    table.short {
+                        @for (title, quotes) in &all {
+                            tbody {
+                                tr { th.group colspan="2" scope="colgroup" { (title) } }
+                                @for quote in quotes {
+                                    tr {
+                                        th scope="row" {
+                                            (quote.what) ", " (metric::label(&quote.metric))
+                                            @if !quote.unit.is_empty() { ", " (quote.unit) }
+                                        }
+                                        td { ul.figures {
+                                            @for (name, value) in &quote.figures {
+                                                li.ours[subject::is_ours(name)].published[subject::is_published(name)] {
+                                                    (name) " " b { (value) }
+                                                }
+                                            }
+                                        } }
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

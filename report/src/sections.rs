@@ -1,0 +1,215 @@
+//! What is shown of each benchmark, and how to read it.
+
+use maud::{Markup, html};
+
+use crate::figures::{Clock, Figures, View};
+use crate::metric;
+use crate::pivot::{self, Table};
+use crate::plots;
+use crate::scenario::{self, RunSet};
+use crate::scenario_table;
+
+/// A benchmark's place on the page.
+pub struct Section {
+    /// Its name in the results.
+    pub bench: &'static str,
+    /// Its title.
+    pub title: &'static str,
+    /// What is compared, and which direction is better.
+    reading: &'static str,
+    tables: &'static [Table],
+}
+
+const fn table(main: &'static [&'static str], beside: &'static [&'static str]) -> Table {
+    Table { main, beside }
+}
+
+/// The benchmarks that we know, in their order.
+pub const SECTIONS: [Section; 9] = [
+    Section {
+        bench: "roundtrip",
+        title: "Round trips",
+        reading: "A message of each size goes to another process and the same comes back, over binder devices and \
+                  over a Unix socket, a pipe and a futex in the same run; shorter is better.",
+        tables: &[table(&["rtt_us_p50"], &["rtt_us_p99"]), table(&["over_seqpacket"], &[])],
+    },
+    Section {
+        bench: "handles",
+        title: "Handles in use",
+        reading: "Every call brings a new node that the server keeps, so more and more handles are in use; a flat line \
+                  (last range over first near 1) is better. Published figures are from phones: compare shapes, not microseconds.",
+        tables: &[
+            table(&["last_over_first"], &[]),
+            table(
+                &["rtt_us_p50", "rtt_us_mean", "allocation_us_p50"],
+                &["rtt_us_p99", "allocation_us_p99"],
+            ),
+        ],
+    },
+    Section {
+        bench: "sendvec",
+        title: "Vectors echoed",
+        reading: "Vectors of 4 B to 64 KiB are echoed on an idle machine and beside a process that eats memory; shorter is \
+                  better, and stress over idle should stay near 1. Published figures are from phones: compare shapes.",
+        tables: &[
+            table(&["stress_over_idle"], &[]),
+            table(&["stress_over_idle_over_seqpacket"], &[]),
+            table(&["largest_over_smallest"], &[]),
+            table(&["echo_us_p50", "echo_us_mean"], &["echo_us_p99"]),
+        ],
+    },
+    Section {
+        bench: "contention",
+        title: "Contention between scheduling classes",
+        reading: "Clients of several scheduling classes call one server at once; a short longest call is better, above all \
+                  as a multiple of the median of the same client alone (published: of its shortest call).",
+        tables: &[
+            table(&["max_over_median", "max_over_min"], &[]),
+            table(&["avg_us"], &["min_us", "max_us"]),
+            table(&["order3_allocations"], &[]),
+            table(&["pages_reclaimed_per_s"], &[]),
+        ],
+    },
+    Section {
+        bench: "notifier",
+        title: "Cost of the memory notifier",
+        reading: "The same work with and without the notifier; CPU time over that without it, nearer to 1 is better.",
+        tables: &[table(&["cpu_over_off"], &[])],
+    },
+    Section {
+        bench: "overshoot",
+        title: "Memory above the limit",
+        reading: "Processes grow past their user's limit; fewer pages above it when the kill comes, and fewer victims, are better.",
+        tables: &[
+            table(&["pages_over_at_kill"], &[]),
+            table(&["pages_over_peak"], &[]),
+            table(&["victims"], &[]),
+        ],
+    },
+    Section {
+        bench: "reclaim",
+        title: "Reclaim of a killed process",
+        reading: "How fast a killed process's memory comes back, from the signal until it is free; faster is better, the slowest \
+                  case counts most. Published figures are from a phone.",
+        tables: &[table(&["mb_per_s"], &[]), table(&["over_limit"], &[])],
+    },
+    Section {
+        bench: "tmalloc",
+        title: "tmalloc",
+        reading: "Allocations that are reserved before they are granted: a cost near plain malloc's, no kills, no page above the \
+                  limit and a large usable share of it are better.",
+        tables: &[
+            table(&["cost_over_malloc"], &[]),
+            table(&["kills"], &[]),
+            table(&["pages_over"], &[]),
+            table(&["usable_share"], &[]),
+        ],
+    },
+    Section {
+        bench: scenario::BENCH,
+        title: "Out-of-memory scenarios",
+        reading: "The same small emulated machine runs out of memory with each contestant in charge, beside an interactive process \
+                  and a bystander that must live; shorter stalls, memory back sooner and no wrong victim are better.",
+        tables: &[
+            table(&["stall_ms_max"], &[]),
+            table(&["recover_ms"], &[]),
+            table(&["victims_wrong"], &[]),
+            table(&["kernel_oom_kills"], &[]),
+        ],
+    },
+];
+
+/// A section of the page: where it is, what it is called, what is in it.
+pub struct Rendered {
+    /// Its anchor.
+    pub anchor: String,
+    /// Its title.
+    pub title: String,
+    /// All of it.
+    pub markup: Markup,
+}
+
+/// Known benchmarks that nobody measured.
+pub fn missing(figures: &Figures) -> Vec<&'static str> {
+    let measured = figures.benches();
+    SECTIONS.iter().map(|section| section.bench).filter(|name| !measured.contains(name)).collect()
+}
+
+/// All sections that have figures: those we know, then the others.
+pub fn render(figures: &Figures, sets: &[RunSet]) -> Vec<Rendered> {
+    let measured = figures.benches();
+    let known = SECTIONS.iter().filter(|section| measured.contains(&section.bench));
+    let mut all: Vec<Rendered> = known.map(|section| one(section, figures, sets)).collect();
+    let unknown = |name: &&&str| SECTIONS.iter().all(|section| section.bench != **name);
+    for (at, bench) in measured.iter().filter(unknown).enumerate() {
+        let title = if bench.is_empty() { "(no name)" } else { bench };
+        let reading = "A benchmark that this report has no words for: its figures as they are.";
+        let markup = section(&format!("other-{at}"), title, reading, bench, &[], figures, &[]);
+        all.push(Rendered { anchor: format!("other-{at}"), title: title.to_owned(), markup });
+    }
+    all
+}
+
+fn one(known: &Section, figures: &Figures, sets: &[RunSet]) -> Rendered {
+    let Section { bench, title, reading, tables } = known;
+    let sets = if *bench == scenario::BENCH { sets } else { &[] };
+    let markup = section(bench, title, reading, bench, tables, figures, sets);
+    Rendered { anchor: (*bench).to_owned(), title: (*title).to_owned(), markup }
+}
+
+fn section(
+    anchor: &str,
+    title: &str,
+    reading: &str,
+    bench: &str,
+    tables: &[Table],
+    figures: &Figures,
+    sets: &[RunSet],
+) -> Markup {
+    let clocks = figures.clocks(bench);
+    html! {
+        section id=(anchor) {
+            h2 { (title) }
+            p.reading { (reading) }
+            @for clock in clocks {
+                @let view = figures.view(bench, clock);
+                @if bench != scenario::BENCH { (clock_head(clock)) }
+                @if sets.is_empty() { (body(&view, tables)) } @else {
+                    p.clock { strong { "Clock." } " Real time inside the emulated machine, many times slower than hardware; \
+                        a run whose observer came late says more about the host." }
+                    (scenario_table::render(sets))
+                    (all_figures(&view))
+                }
+            }
+        }
+    }
+}
+
+fn clock_head(clock: Clock) -> Markup {
+    html! {
+        h3 { (clock.name()) }
+        p.clock { (clock.explanation()) }
+    }
+}
+
+fn body(view: &View, tables: &[Table]) -> Markup {
+    let plots = plots::of(view);
+    let all = view.metrics();
+    let shown = |metric: &str| tables.iter().any(|table| table.shows(metric));
+    let others =
+        all.iter().filter(|metric| !shown(metric) && metric::interval_of(metric, &all).is_none());
+    let others: Vec<&str> = others.copied().collect();
+    let others = html! { @for metric in &others { (pivot::single(view, metric)) } };
+    html! {
+        @if !plots.is_empty() { div.plots { @for plot in &plots { (plot.render()) } } }
+        @for table in tables { @if let Some(table) = table.render(view) { (table) } }
+        @if tables.is_empty() { (others) } @else if !others.0.is_empty() {
+            details { summary { "More of what was measured" } (others) }
+        }
+        (all_figures(view))
+    }
+}
+
+fn all_figures(view: &View) -> Markup {
+    html! { details { summary { "All " (view.len()) " figures" } (pivot::everything(view)) } }
+}

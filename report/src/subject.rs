@@ -1,0 +1,168 @@
+//! Subjects: in which order and in which colours they are shown, the same everywhere.
+
+/// How many colours there are; `style.css` has as many.
+pub const COLOURS: usize = 9;
+
+/// A subject's look in plots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Which colour, below [`COLOURS`].
+    pub colour: usize,
+    /// Ours: thick.
+    pub ours: bool,
+    /// Published by others: dashed.
+    pub published: bool,
+}
+
+/// One of ours.
+pub fn is_ours(name: &str) -> bool {
+    name.starts_with("headroom")
+}
+
+/// Published by others.
+pub fn is_published(name: &str) -> bool {
+    name.starts_with("published")
+}
+
+/// Sorts subjects: ours, the kernel's own, yardsticks, peers, the published.
+pub fn rank(name: &str) -> (usize, String) {
+    const KNOWN: [&str; 12] = [
+        "headroom",
+        "kernel",
+        "seqpacket",
+        "pipe",
+        "futex",
+        "naive",
+        "none",
+        "earlyoom",
+        "nohang",
+        "systemd-oomd",
+        "",
+        "published",
+    ];
+    const UNKNOWN: usize = 10;
+    let known = KNOWN.iter().position(|known| !known.is_empty() && name.starts_with(known));
+    (known.unwrap_or(UNKNOWN), natural(name))
+}
+
+/// So that 6.12 comes after 6.1 and passthrough, the better of our two, before notify-store.
+fn natural(name: &str) -> String {
+    if name.contains("notify") {
+        return format!("~{name}");
+    }
+    let mut key = String::new();
+    let mut digits = String::new();
+    for letter in name.chars().chain(['\0']) {
+        if letter.is_ascii_digit() {
+            digits.push(letter);
+            continue;
+        }
+        if !digits.is_empty() {
+            key += &format!("{digits:0>8}");
+            digits.clear();
+        }
+        key.push(letter);
+    }
+    key
+}
+
+/// A subject's look. Colours are shared only by subjects that never meet in a plot, or of which one is dashed.
+pub fn look(name: &str) -> Look {
+    let (ours, published) = (is_ours(name), is_published(name));
+    let has = |part: &str| name.contains(part);
+    let colour = if ours {
+        match () {
+            () if has("notify") || has("7.") => 1,
+            () if has("6.1") && !has("6.12") => 8,
+            () => 0,
+        }
+    } else if has("kernel-6.12") || has("C driver") || has("earlyoom") {
+        3
+    } else if has("kernel-6") || has("walk") || has("mutex") || has("nohang") {
+        2
+    } else if has("kernel") || has("bitmap") || has("spinlock") || has("oomd") {
+        4
+    } else if has("seqpacket") || has("expedited") {
+        5
+    } else if has("pipe") || has("none") {
+        6
+    } else if has("futex") || has("second series") {
+        7
+    } else if published {
+        2
+    } else {
+        // Nobody told us: some colour, always the same.
+        name.bytes().fold(0usize, |sum, byte| sum * 31 % 1009 + usize::from(byte)) % 6 + 2
+    };
+    Look { colour, ours, published }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ours_come_first_and_the_published_last() {
+        let mut names = [
+            "published bitmap",
+            "stranger",
+            "pipe",
+            "kernel-6.12",
+            "kernel-7.x",
+            "kernel-6.1",
+            "headroom notify-store",
+            "headroom passthrough",
+            "seqpacket",
+            "futex",
+        ];
+        names.sort_by_key(|name| rank(name));
+        assert_eq!(
+            names,
+            [
+                "headroom passthrough",
+                "headroom notify-store",
+                "kernel-6.1",
+                "kernel-6.12",
+                "kernel-7.x",
+                "seqpacket",
+                "pipe",
+                "futex",
+                "stranger",
+                "published bitmap",
+            ]
+        );
+    }
+
+    #[test]
+    fn who_meets_in_a_plot_can_be_told_apart() {
+        let plots: [&[&str]; 4] = [
+            &[
+                "headroom (passthrough)",
+                "headroom (notify-store)",
+                "kernel-6.1",
+                "kernel-6.12",
+                "kernel-7.x",
+                "seqpacket",
+                "pipe",
+                "futex",
+            ],
+            &[
+                "headroom-6.1",
+                "headroom-6.12",
+                "headroom-7.x",
+                "kernel-6.1",
+                "kernel-6.12",
+                "kernel-7.x",
+            ],
+            &["headroom", "none", "earlyoom", "nohang", "systemd-oomd"],
+            &["headroom", "published mutex", "published spinlock", "seqpacket"],
+        ];
+        for names in plots {
+            let mut looks: Vec<Look> = names.iter().map(|name| look(name)).collect();
+            looks.sort_by_key(|look| (look.colour, look.published));
+            looks.dedup();
+            assert_eq!(looks.len(), names.len(), "{names:?}");
+            assert!(looks.iter().all(|look| look.colour < COLOURS));
+        }
+    }
+}
