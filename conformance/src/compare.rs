@@ -15,6 +15,15 @@ pub struct Known {
     pub difference: Vec<KnownDifference>,
 }
 
+impl Known {
+    /// Adds another list: what it says of a case counts. An empty difference says that there is none.
+    pub fn overrule(&mut self, more: Known) {
+        self.difference.retain(|old| more.difference.iter().all(|new| new.case != old.case));
+        self.difference
+            .extend(more.difference.into_iter().filter(|new| !new.diff.trim().is_empty()));
+    }
+}
+
 /// One difference that is meant to be there.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -206,6 +215,20 @@ mod tests {
         let findings = compare(&cases, &cases, &known("a.a", "- one\n"));
         assert_eq!(findings, [Finding::NoLonger { case: "a.a".to_owned() }]);
         assert!(findings[0].fails());
+    }
+
+    #[test]
+    fn of_two_lists_the_later_one_counts_case_by_case() {
+        let reference = [played("a.a", &["one"]), played("a.b", &["two"])];
+        let subject = [played("a.a", &["1"]), played("a.b", &["two"])];
+        let mut list = known("a.a", "- one\n+ uno\n");
+        list.overrule(known("a.b", "- two\n"));
+        assert!(compare(&reference, &subject, &list).iter().all(Finding::fails));
+        list.overrule(known("a.a", "- one\n+ 1\n"));
+        list.overrule(known("a.b", ""));
+        let findings = compare(&reference, &subject, &list);
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert!(!findings[0].fails());
     }
 
     #[test]

@@ -69,16 +69,16 @@ enum Job {
         reference: PathBuf,
         /// The one that is held against it.
         subject: PathBuf,
-        /// Differences that have a reason (TOML).
+        /// Differences that have a reason (TOML). More than one: what a later file says of a case counts.
         #[arg(long, value_name = "FILE")]
-        known: Option<PathBuf>,
+        known: Vec<PathBuf>,
     },
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse() {
         Arguments { command: Some(Job::Compare { reference, subject, known }), .. } => {
-            run_compare(&reference, &subject, known.as_deref())
+            run_compare(&reference, &subject, &known)
         }
         arguments => run_suite(&arguments),
     };
@@ -124,7 +124,7 @@ fn run_suite(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run_compare(reference: &Path, subject: &Path, known: Option<&Path>) -> Result<ExitCode> {
+fn run_compare(reference: &Path, subject: &Path, lists: &[PathBuf]) -> Result<ExitCode> {
     let read = |path: &Path| {
         std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
     };
@@ -132,11 +132,11 @@ fn run_compare(reference: &Path, subject: &Path, known: Option<&Path>) -> Result
         transcript::parse(&read(path)?)
             .map_err(|why| anyhow::anyhow!("{} is no transcript: {why}", path.display()))
     };
-    let known: Known = match known {
-        Some(path) => toml::from_str(&read(path)?)
-            .with_context(|| format!("{} does not parse", path.display()))?,
-        None => Known::default(),
-    };
+    let mut known = Known::default();
+    for path in lists {
+        let more = toml::from_str(&read(path)?);
+        known.overrule(more.with_context(|| format!("{} does not parse", path.display()))?);
+    }
     let reference = transcript(reference)?;
     let findings = compare(&reference, &transcript(subject)?, &known);
     for finding in &findings {
