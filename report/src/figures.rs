@@ -169,10 +169,12 @@ impl<'f> View<'f> {
         self.iter().filter(|figure| metrics.contains(&figure.metric.as_str()))
     }
 
-    /// Cases that have one of these metrics: by size or range where they name one, else as they came.
+    /// Cases that have one of these metrics: those that sum up or name no size as they came, then by size
+    /// or range.
     pub fn cases(&self, metrics: &[&str]) -> Vec<&'f str> {
         let mut cases = unique(self.with(metrics).map(|figure| figure.case.as_str()));
-        cases.sort_by_key(|case| magnitude(case).unwrap_or(u64::MAX));
+        cases
+            .sort_by_key(|case| magnitude(case).map_or(0, |magnitude| magnitude.saturating_add(1)));
         cases
     }
 
@@ -186,11 +188,6 @@ impl<'f> View<'f> {
     /// All metrics, in the order of their first figure.
     pub fn metrics(&self) -> Vec<&'f str> {
         unique(self.iter().map(|figure| figure.metric.as_str()))
-    }
-
-    /// One of ours has the metric.
-    pub fn has(&self, metric: &str) -> bool {
-        self.iter().any(|figure| figure.metric == metric)
     }
 }
 
@@ -265,7 +262,7 @@ mod tests {
         let figures = ["1 KiB", "all", "64 KiB idle", "4 B"].map(|case| figure(case, "pipe"));
         let figures = Figures::new(figures.to_vec());
         let view = figures.view("b", Clock::Wall);
-        assert_eq!(view.cases(&["m"]), ["4 B", "1 KiB", "64 KiB idle", "all"]);
+        assert_eq!(view.cases(&["m"]), ["all", "4 B", "1 KiB", "64 KiB idle"]);
     }
 
     #[test]

@@ -22,11 +22,11 @@ pub struct Interval {
 }
 
 /// Height of an interval, in units of the drawing.
-const ROW: u32 = 15;
+const ROW: u32 = 16;
 /// Height of what is not intervals: axis and margins.
-const REST: u32 = 66;
+const REST: u32 = 70;
 /// Width of a letter, about.
-const LETTER: f64 = 7.2;
+const LETTER: f64 = 7.8;
 
 /// Draws intervals, a band a category, on a logarithmic axis. Nothing without an interval.
 pub fn draw(
@@ -75,12 +75,12 @@ fn canvas<'s>(
     let x = intervals.iter().flat_map(|interval| [interval.low, interval.high]);
     let (x, y) = (Axis::logarithmic(x_label, x), Axis::categories(categories));
     let longest = categories.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-    let label = (longest as f64 * LETTER + 16.0).clamp(60.0, 230.0) as u32;
+    let label = (longest as f64 * LETTER + 16.0).clamp(60.0, 260.0) as u32;
     let (ends, ticks) = ((x.low(), x.high()), x.ticks().count());
     let mut chart = ChartBuilder::on(&area)
         .margin(8)
         .margin_right(18)
-        .x_label_area_size(44)
+        .x_label_area_size(48)
         .y_label_area_size(label)
         .build_cartesian_2d(x, y)?;
     let text = ("sans-serif", TEXT).into_font().color(&INK);

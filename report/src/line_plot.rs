@@ -39,8 +39,8 @@ fn canvas<'s>(svg: &'s mut String, x: Axis, y: Axis, lines: &[&Line]) -> Result<
     let mut chart = ChartBuilder::on(&area)
         .margin(8)
         .margin_right(18)
-        .x_label_area_size(44)
-        .y_label_area_size(58)
+        .x_label_area_size(48)
+        .y_label_area_size(64)
         .build_cartesian_2d(x, y)?;
     let text = ("sans-serif", TEXT).into_font().color(&INK);
     chart

@@ -8,14 +8,27 @@ pub fn show(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
+    // A whole number needs no zeros behind it, a measured one keeps them.
+    if value.fract() == 0.0 { thousands(&format!("{value:.0}")) } else { digits(value) }
+}
+
+fn digits(value: f64) -> String {
+    if !value.is_finite() {
+        return "∞".to_owned();
+    }
     let power = value.abs().log10().floor() as i32;
     let decimals = (if power < 0 { 2 } else { 3 } - power).clamp(0, 9) as usize;
     let text = format!("{value:.decimals$}");
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
-    // A whole number needs no zeros behind it, a measured one keeps them.
-    let fraction = if value.fract() == 0.0 { "" } else { fraction };
     let point = if fraction.is_empty() { "" } else { "." };
     format!("{}{point}{fraction}", thousands(whole))
+}
+
+/// A figure in its unit: a time or a ratio keeps its digits, so that a column lines up; a count that is
+/// whole has none to keep.
+pub fn figure(value: f64, unit: &str) -> String {
+    let measured = ["us", "ratio"].contains(&unit) && value != 0.0;
+    if measured { digits(value) } else { show(value) }
 }
 
 /// As short as an axis wants it: `0.5`, `20`, `5 k`, `1 M`.
@@ -71,6 +84,15 @@ mod tests {
             ["0", "0.00123", "0.694", "1", "1.500", "12.35", "1,235", "123,457", "-4,321"]
         );
         assert_eq!(show(f64::INFINITY), "∞");
+    }
+
+    #[test]
+    fn times_and_ratios_keep_their_digits_counts_have_none() {
+        assert_eq!(
+            [("us", 42.0), ("ratio", 1.0), ("pages", 42.0), ("us", 0.0), ("us", 5000.0)]
+                .map(|(unit, value)| figure(value, unit)),
+            ["42.00", "1.000", "42", "0", "5,000"]
+        );
     }
 
     #[test]

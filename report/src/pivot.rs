@@ -49,28 +49,35 @@ fn table(view: &View, metrics: &Metrics) -> Markup {
     let unit = metrics.main.iter().find_map(|key| view.iter().find(|f| f.metric == *key));
     let unit = metric::unit(unit.map_or("", |figure| figure.unit.as_str()));
     let better = metric::known(key).map_or("", |known| known.better.text());
+    // What stands in for the metric in a whole column is said once, at its head.
+    let instead: Vec<Option<&str>> =
+        subjects.iter().map(|name| stands_in(view, &cases, name, metrics)).collect();
     html! {
+        figure.table {
+        figcaption {
+            (capital(metric::label(key)))
+            @if !unit.is_empty() { ", " (unit) }
+            @if !better.is_empty() { span.better { (better) } }
+            code { (key) }
+        }
         div.scroll tabindex="0" {
             table {
-                caption {
-                    (capital(metric::label(key)))
-                    @if !unit.is_empty() { ", " (unit) }
-                    @if !better.is_empty() { span.better { (better) } }
-                    code { (key) }
-                }
                 thead { tr {
                     th scope="col" { "case" }
-                    @for name in &subjects {
-                        th.ours[subject::is_ours(name)].published[subject::is_published(name)] scope="col" { (name) }
+                    @for (name, instead) in subjects.iter().zip(&instead) {
+                        th.ours[subject::is_ours(name)].published[subject::is_published(name)] scope="col" {
+                            (name)
+                            @if let Some(instead) = instead { small { (metric::word(instead)) } }
+                        }
                     }
                 } }
                 tbody {
                     @for case in cases {
                         tr {
                             th scope="row" { (case_name(case)) }
-                            @for name in &subjects {
+                            @for (name, instead) in subjects.iter().zip(&instead) {
                                 td.ours[subject::is_ours(name)].published[subject::is_published(name)] {
-                                    (cell(view, case, name, metrics))
+                                    (cell(view, case, name, metrics, instead.is_some()))
                                 }
                             }
                         }
@@ -78,21 +85,36 @@ fn table(view: &View, metrics: &Metrics) -> Markup {
                 }
             }
         }
+        }
     }
 }
 
-fn cell(view: &View, case: &str, subject: &str, metrics: &Metrics) -> Markup {
+/// The metric that stands in for the first one in all cells of a subject.
+fn stands_in<'m>(
+    view: &View,
+    cases: &[&str],
+    subject: &str,
+    metrics: &Metrics<'m>,
+) -> Option<&'m str> {
+    let found = |case: &&str| view.first(case, subject, metrics.main);
+    let mut keys: Vec<&str> = cases.iter().filter_map(found).map(|f| f.metric.as_str()).collect();
+    keys.dedup();
+    let [one] = keys[..] else { return None };
+    metrics.main.iter().skip(1).find(|key| **key == one).copied()
+}
+
+fn cell(view: &View, case: &str, subject: &str, metrics: &Metrics, said: bool) -> Markup {
     let Some(figure) = view.first(case, subject, metrics.main) else {
         return html! { span.muted { "–" } };
     };
     let beside = metrics.beside.iter().filter_map(|key| view.find(case, subject, key));
     html! {
-        span title=(format!("{} runs", number::count(figure.runs as u64))) { (number::show(figure.value)) }
-        @if figure.metric != metrics.main[0] { small { (metric::word(&figure.metric)) } }
+        span title=(format!("{} runs", number::count(figure.runs as u64))) { (number::figure(figure.value, &figure.unit)) }
+        @if figure.metric != metrics.main[0] && !said { small { (metric::word(&figure.metric)) } }
         @if let Some((low, high)) = interval(view, figure) {
-            small { "(" (number::show(low)) " – " (number::show(high)) ")" }
+            small { "(" (number::figure(low, &figure.unit)) " – " (number::figure(high, &figure.unit)) ")" }
         }
-        @for lesser in beside { small { (metric::word(&lesser.metric)) " " (number::show(lesser.value)) } }
+        @for lesser in beside { small { (metric::word(&lesser.metric)) " " (number::figure(lesser.value, &lesser.unit)) } }
     }
 }
 

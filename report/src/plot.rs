@@ -13,7 +13,7 @@ pub const WIDTH: u32 = 600;
 /// Height of a plot of lines.
 pub const HEIGHT: u32 = 360;
 /// Size of the text.
-pub const TEXT: u32 = 13;
+pub const TEXT: u32 = 15;
 
 /// The colours of subjects on light ground, told apart by most of the colour-blind too.
 pub const PALETTE: [RGBColor; COLOURS] = [

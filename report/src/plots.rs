@@ -64,7 +64,7 @@ fn roundtrip(view: &View) -> Vec<Option<Plot>> {
     let ratios = lines(view, &["over_seqpacket"], plain_size);
     vec![
         by_size("Round trip by size, median", "µs", &times),
-        by_size("Round trip over that of a Unix seqpacket socket", "×", &ratios),
+        by_size("Round trip over that of a Unix seqpacket socket", "ratio", &ratios),
     ]
 }
 
@@ -104,7 +104,7 @@ fn sendvec(view: &View) -> Vec<Option<Plot>> {
     vec![
         by_size("Echo by size, idle", "µs", &idle),
         by_size("Echo by size, under memory stress", "µs", &stress),
-        by_size("Each over its own smallest vector, idle", "×", &grown),
+        by_size("Each over its own smallest vector, idle", "ratio", &grown),
         line_plot::draw("Under memory stress over idle", sizes, ratio, &ratios),
     ]
 }

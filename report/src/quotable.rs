@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use bench::results::Measurement;
 use maud::{Markup, html};
 
-use crate::figures::{Figures, View};
+use crate::figures::{Clock, Figures, View};
 use crate::metric;
 use crate::number;
 use crate::pivot;
@@ -17,7 +17,7 @@ const WORTH: &[(&str, &str, Cases)] = &[
     ("roundtrip", "rtt_us_p50", Cases::Ends),
     ("roundtrip", "over_seqpacket", Cases::Ends),
     ("handles", "last_over_first", Cases::All),
-    ("sendvec", "stress_over_idle", Cases::Last),
+    ("sendvec", "stress_over_idle", Cases::First),
     ("sendvec", "largest_over_smallest", Cases::All),
     ("contention", "max_over_median", Cases::All),
     ("contention", "order3_allocations", Cases::All),
@@ -42,13 +42,14 @@ enum Cases {
     All,
     /// The smallest and the largest.
     Ends,
-    /// The one that sums up the others: it is sorted behind the sizes.
-    Last,
+    /// The one that sums up the others: it is sorted before them.
+    First,
 }
 
 /// One line: who did what.
 struct Quote {
     what: String,
+    clock: Clock,
     metric: String,
     unit: String,
     figures: Vec<(String, String)>,
@@ -61,7 +62,7 @@ fn quotes(figures: &Figures) -> Vec<(&'static str, Vec<Quote>)> {
         for clock in figures.clocks(section.bench) {
             let view = figures.view(section.bench, clock);
             for (_, metric, cases) in WORTH.iter().filter(|(bench, _, _)| *bench == section.bench) {
-                quotes.extend(of_metric(&view, metric, *cases, clock.prefix()));
+                quotes.extend(of_metric(&view, metric, *cases));
             }
         }
         if !quotes.is_empty() {
@@ -71,7 +72,7 @@ fn quotes(figures: &Figures) -> Vec<(&'static str, Vec<Quote>)> {
     all
 }
 
-fn of_metric(view: &View, metric: &str, wanted: Cases, prefix: &str) -> Vec<Quote> {
+fn of_metric(view: &View, metric: &str, wanted: Cases) -> Vec<Quote> {
     let mut cases = view.cases(&[metric]);
     // Where only others measured there is nothing of ours to quote.
     cases.retain(|case| {
@@ -84,10 +85,10 @@ fn of_metric(view: &View, metric: &str, wanted: Cases, prefix: &str) -> Vec<Quot
         Cases::All => {}
         Cases::Ends if cases.len() > 2 => cases = vec![cases[0], cases[cases.len() - 1]],
         Cases::Ends => {}
-        Cases::Last => cases = cases.split_off(cases.len().saturating_sub(1)),
+        Cases::First => cases.truncate(1),
     }
     let of_case = |case: &str| {
-        let subjects = view.subjects(&[metric, "max_over_min"]);
+        let subjects = view.subjects(&[metric, "max_over_min", "stall_ms_max"]);
         let mut figures = Vec::new();
         let mut unit = String::new();
         for name in subjects {
@@ -97,17 +98,30 @@ fn of_metric(view: &View, metric: &str, wanted: Cases, prefix: &str) -> Vec<Quot
             let found = view.find(case, name, metric).map(|f| (f, ""));
             let found =
                 found.or_else(|| view.first(case, name, instead).map(|f| (f, " (max ÷ min)")));
-            let Some((figure, note)) = found else { continue };
+            let Some((figure, note)) = found else {
+                // Who was there, but in most runs did not get memory back: worth a word.
+                if metric == "recover_ms" && view.find(case, name, "stall_ms_max").is_some() {
+                    figures.push((name.to_owned(), "never".to_owned()));
+                }
+                continue;
+            };
             if unit.is_empty() {
                 metric::unit(&figure.unit).clone_into(&mut unit);
             }
             let range = pivot::interval(view, figure).map_or(String::new(), |(low, high)| {
-                format!(" ({}–{})", number::show(low), number::show(high))
+                format!(
+                    " ({}–{})",
+                    number::figure(low, &figure.unit),
+                    number::figure(high, &figure.unit)
+                )
             });
-            figures.push((name.to_owned(), format!("{}{range}{note}", number::show(figure.value))));
+            figures.push((
+                name.to_owned(),
+                format!("{}{range}{note}", number::figure(figure.value, &figure.unit)),
+            ));
         }
-        let what = format!("{prefix}{}", pivot::case_name(case));
-        Quote { what, metric: metric.to_owned(), unit, figures }
+        let (what, clock) = (pivot::case_name(case), view.clock);
+        Quote { what, clock, metric: metric.to_owned(), unit, figures }
     };
     cases.into_iter().map(of_case).collect()
 }
@@ -120,7 +134,7 @@ pub fn text(figures: &Figures) -> String {
         for quote in quotes {
             let each: Vec<String> =
                 quote.figures.iter().map(|(name, value)| format!("{name} {value}")).collect();
-            let head = format!("{} {}", quote.what, quote.metric);
+            let head = format!("{}{} {}", quote.clock.prefix(), quote.what, quote.metric);
             let _ = writeln!(
                 out,
                 "  {:<42} {}: {}",
@@ -155,6 +169,7 @@ pub fn render(figures: &Figures) -> Markup {
                                         th scope="row" {
                                             (quote.what) ", " (metric::label(&quote.metric))
                                             @if !quote.unit.is_empty() { ", " (quote.unit) }
+                                            @if quote.clock != Clock::Wall { small { (quote.clock.name()) } }
                                         }
                                         td { ul.figures {
                                             @for (name, value) in &quote.figures {

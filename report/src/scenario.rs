@@ -202,7 +202,7 @@ impl Runs {
         Self { sets }
     }
 
-    /// The medians as measurements. A case says on which machine, if there were several.
+    /// The medians as measurements, and where runs differ the least and the most as `_low` and `_high`. A case says on which machine, if there were several.
     pub fn measurements(&self) -> Vec<Measurement> {
         let several = self.sets.iter().any(|set| set.machine != self.sets[0].machine);
         let mut all = Vec::new();
@@ -216,8 +216,16 @@ impl Runs {
                 let Some(spread) = set.spread(key).filter(|s| s.median.is_finite()) else {
                     continue;
                 };
-                let (subject, runs) = (&set.subject, spread.runs);
-                all.push(Measurement::new(BENCH, &case, subject, key, spread.median, unit, runs));
+                let mut line = |metric: &str, value| {
+                    let (subject, runs) = (&set.subject, spread.runs);
+                    all.push(Measurement::new(BENCH, &case, subject, metric, value, unit, runs));
+                };
+                line(key, spread.median);
+                // The ends of the runs, unless it has none above: once it did not happen at all.
+                if spread.min < spread.max && spread.never == 0 {
+                    line(&format!("{key}_low"), spread.min);
+                    line(&format!("{key}_high"), spread.max);
+                }
             }
         }
         all
@@ -256,7 +264,7 @@ mod tests {
         let runs = runs(&[run("none", 30, "5", 0), run("none", 10, "null", 0)]);
         assert_eq!(runs.sets[0].spread("recover_ms").unwrap().median, f64::INFINITY);
         let metrics: Vec<String> = runs.measurements().into_iter().map(|m| m.metric).collect();
-        assert_eq!(metrics, ["stall_ms_max"]);
+        assert_eq!(metrics, ["stall_ms_max", "stall_ms_max_low", "stall_ms_max_high"]);
     }
 
     #[test]

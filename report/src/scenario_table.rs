@@ -22,9 +22,10 @@ pub fn render(sets: &[RunSet]) -> Markup {
     }
     html! {
         @for machine in machines {
+            figure.table {
+            figcaption { "Median of the runs (least – most)" @if !machine.is_empty() { ": " (machine) } }
             div.scroll tabindex="0" {
                 table.scenario {
-                    caption { "Median of the runs (least – most); " (machine) }
                     thead { tr {
                         @for head in ["scenario", "contestant", "who died", "longest stall", "memory back after",
                             "wrong victims", "kernel OOM kills", "first death", "lowest available", "observer late", "runs"] {
@@ -45,6 +46,7 @@ pub fn render(sets: &[RunSet]) -> Markup {
                         }
                     }
                 }
+            }
             }
         }
     }
@@ -77,8 +79,8 @@ fn cells(set: &RunSet) -> Markup {
         td.died { (died(set)) }
         td { (spread(set.spread("stall_ms_max"), number::milliseconds, "-")) }
         td { (spread(set.spread("recover_ms"), number::milliseconds, "never")) }
-        td { (spread(set.spread("victims_wrong"), number::show, "-")) }
-        td { (spread(set.spread("kernel_oom_kills"), number::show, "-")) }
+        td { (spread(set.spread("victims_wrong"), number::short, "-")) }
+        td { (spread(set.spread("kernel_oom_kills"), number::short, "-")) }
         td { (spread(set.spread("first_death_ms"), number::milliseconds, "none")) }
         td {
             (spread(set.spread("available_mib_min"), mib, "-"))
@@ -102,7 +104,7 @@ fn died(set: &RunSet) -> Markup {
     html! {
         @if let Some(killed) = killed {
             div {
-                "load, " (spread(Some(killed), number::show, "-"))
+                "load, " (spread(Some(killed), number::short, "-"))
                 @if !ended.is_empty() { small { (listed(&ended, set.len())) } }
             }
         }
@@ -124,11 +126,16 @@ fn times(count: usize, runs: usize) -> String {
 
 fn spread(value: Option<Spread>, show: impl Fn(f64) -> String, missing: &str) -> Markup {
     let Some(value) = value else { return html! { span.muted { (missing) } } };
+    let Spread { median, min, max, never, runs } = value;
+    let ends = if min == max { show(min) } else { format!("{} – {}", show(min), show(max)) };
     html! {
-        @if value.median.is_finite() { (show(value.median)) } @else { span.muted { (missing) } }
-        @if value.min != value.max || value.median.is_infinite() {
-            small { "(" (show(value.min)) " – " (show(value.max)) ")" }
+        @if median.is_infinite() {
+            span.muted { (missing) }
+            small { "in " (never) " of " (runs) ", else " (ends) }
+        } @else {
+            (show(median))
+            @if min != max { small { "(" (ends) ")" } }
+            @if never > 0 { small { (missing) " in " (never) " of " (runs) } }
         }
-        @if value.never > 0 { small { (missing) " in " (value.never) " of " (value.runs) } }
     }
 }

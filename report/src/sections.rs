@@ -202,9 +202,12 @@ fn body(view: &View, tables: &[Table]) -> Markup {
     let others = html! { @for metric in &others { (pivot::single(view, metric)) } };
     html! {
         @if !plots.is_empty() { div.plots { @for plot in &plots { (plot.render()) } } }
-        @for table in tables { @if let Some(table) = table.render(view) { (table) } }
-        @if tables.is_empty() { (others) } @else if !others.0.is_empty() {
-            details { summary { "More of what was measured" } (others) }
+        div.tables {
+            @for table in tables { @if let Some(table) = table.render(view) { (table) } }
+            @if tables.is_empty() { (others) }
+        }
+        @if !tables.is_empty() && !others.0.is_empty() {
+            details { summary { "More of what was measured" } div.tables { (others) } }
         }
         (all_figures(view))
     }

@@ -1,0 +1,171 @@
+//! The program on a small set of results, one of them hostile.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn report(results: &Path, out: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_report"))
+        .arg("--results")
+        .arg(results)
+        .arg("--scenarios")
+        .arg(here("tests/fixtures/scenarios.jsonl"))
+        .arg("--info")
+        .arg(here("tests/fixtures/info.json"))
+        .arg("--reference")
+        .arg(here("../bench/reference"))
+        .arg("--out")
+        .arg(out)
+        .output()
+        .expect("cannot run report")
+}
+
+/// The page and what was said on stdout.
+fn page() -> (String, String) {
+    let folder = TempDir::new().unwrap();
+    let out = folder.path().join("new/folder");
+    let output = report(&here("tests/fixtures/results.jsonl"), &out);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let page = fs::read_to_string(out.join("index.html")).expect("a page");
+    (page, String::from_utf8(output.stdout).expect("UTF-8"))
+}
+
+/// The part of the page from one anchor to the end of its section.
+fn section<'p>(page: &'p str, anchor: &str) -> &'p str {
+    let start = page.find(&format!("<section id=\"{anchor}\">"));
+    let rest = &page[start.unwrap_or_else(|| panic!("no section {anchor}"))..];
+    rest.split("</section>").next().unwrap()
+}
+
+/// The values of an attribute, wherever it is.
+fn attributes<'p>(page: &'p str, name: &str) -> Vec<&'p str> {
+    let start = format!(" {name}=\"");
+    page.split(&start).skip(1).filter_map(|rest| rest.split('"').next()).collect()
+}
+
+#[test]
+fn every_benchmark_has_its_section_even_one_that_nobody_knows() {
+    let (page, _) = page();
+    for known in report::sections::SECTIONS {
+        let section = section(&page, known.bench);
+        assert!(section.contains(known.title) && section.contains("<table"), "{}", known.bench);
+    }
+    let other = section(&page, "other-0");
+    assert!(other.contains("teleport") && other.contains("<table"), "{other}");
+    for plotted in ["roundtrip", "handles", "sendvec", "contention", "reclaim"] {
+        assert!(section(&page, plotted).contains("<figure class=\"plot\">"), "{plotted}");
+    }
+}
+
+#[test]
+fn the_page_needs_no_network_and_runs_no_script() {
+    let (page, _) = page();
+    for name in ["src", "href", "srcset", "action", "poster", "xlink:href", "xmlns"] {
+        for value in attributes(&page, name) {
+            assert!(value.starts_with('#') || value.starts_with("data:"), "{name}={value}");
+        }
+    }
+    for reference in ["@import", "url(", "<link", "<iframe", "<script", "<img"] {
+        assert!(!page.contains(reference), "{reference}");
+    }
+    assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+}
+
+#[test]
+fn hostile_names_are_shown_as_text() {
+    let (page, said) = page();
+    for text in [
+        "&lt;script&gt;alert(1)&lt;/script&gt;",
+        "&lt;img src=http:",
+        "wombats&quot; onload=&quot;x",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+    assert!(!page.contains("wombats\" onload"));
+    assert!(!said.contains("script"), "an unknown benchmark is not worth quoting: {said}");
+}
+
+#[test]
+fn published_figures_stand_beside_ours() {
+    let (page, said) = page();
+    for (bench, subject, figure) in [
+        ("handles", "published tree walk", "13.17"),
+        ("sendvec", "published kcalloc", "326.5"),
+        ("contention", "published spinlock", "58,094"),
+        ("reclaim", "published expedited", "3,236"),
+    ] {
+        let section = section(&page, bench);
+        assert!(section.contains(subject) && section.contains(figure), "{bench}: {subject}");
+        assert!(section.contains("headroom"), "{bench}");
+    }
+    let line = said.lines().find(|line| line.contains("last_over_first")).expect("a line");
+    assert!(line.contains("headroom passthrough 1.010"), "{line}");
+    assert!(line.contains("published tree walk 13.17"), "{line}");
+}
+
+#[test]
+fn virtual_time_stands_apart_from_the_wall_clock() {
+    let (page, said) = page();
+    let section = section(&page, "roundtrip");
+    let (wall, counted) =
+        section.split_once("<h3>Instruction-count clock</h3>").expect("two parts");
+    assert!(wall.contains("headroom passthrough") && !wall.contains("kernel-6.12"));
+    assert!(counted.contains("kernel-6.12") && !counted.contains("headroom passthrough"));
+    assert!(counted.contains("Virtual time"));
+    assert!(said.contains("icount: 4 B"), "{said}");
+}
+
+#[test]
+fn the_table_of_scenarios_says_who_died_and_what_never_came_back() {
+    let (page, said) = page();
+    let section = section(&page, "scenario");
+    for wanted in [
+        "bystander (signal 9) in 1 of 3",
+        "in 2 of 3, else 15.3 s",
+        "the contestant itself in 1 of 3",
+        "kernel 6.12, 768 MiB, 2 CPUs, no swap",
+        "host starved it",
+    ] {
+        assert!(section.contains(wanted), "{wanted} in {section}");
+    }
+    let herd = said.lines().find(|line| line.contains("herd recover_ms")).expect("a line");
+    assert!(herd.contains("systemd-oomd never"), "{herd}");
+}
+
+#[test]
+fn the_head_says_what_was_measured_with_what() {
+    let (page, _) = page();
+    for wanted in ["2026-11-21", "Z80", "kernels.6.12.release", "6.12.107+deb13-amd64"] {
+        assert!(page.contains(wanted), "{wanted}");
+    }
+}
+
+#[test]
+fn the_raw_results_are_in_the_page() {
+    let (page, _) = page();
+    let links = attributes(&page, "href");
+    let raw =
+        links.iter().find(|link| link.starts_with("data:")).expect("a link to the raw results");
+    let lines = fs::read_to_string(here("tests/fixtures/results.jsonl")).unwrap();
+    assert_eq!(raw.matches("%22metric%22").count(), lines.lines().count());
+}
+
+#[test]
+fn a_malformed_line_names_its_file_and_line_and_writes_nothing() {
+    let folder = TempDir::new().unwrap();
+    let results = folder.path().join("broken.jsonl");
+    let good = fs::read_to_string(here("tests/fixtures/results.jsonl")).unwrap();
+    let first = good.lines().next().unwrap();
+    fs::write(&results, format!("{first}\n{first}\n{{\"bench\":\"roundtrip\"\n")).unwrap();
+    let output = report(&results, folder.path());
+    assert!(!output.status.success());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("broken.jsonl") && error.contains("line 3"), "{error}");
+    assert!(!folder.path().join("index.html").exists());
+}
