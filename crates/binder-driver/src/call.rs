@@ -1,7 +1,7 @@
 //! Sending: `BC_TRANSACTION` and `BC_REPLY`, from the target to the receiver's queue.
 
 use binder_uapi::returns::*;
-use binder_uapi::{BinderTransactionData, TF_CLEAR_BUF, TF_ONE_WAY};
+use binder_uapi::{BinderTransactionData, TF_CLEAR_BUF, TF_ONE_WAY, TF_UPDATE_TXN};
 
 use crate::Errno;
 use crate::buffer::{BufferRequest, Layout};
@@ -18,14 +18,15 @@ use crate::work::Work;
 #[derive(Clone, Copy, Debug)]
 struct Failure {
     word: u32,
-    errno: Errno,
+    /// `None`: nothing is wrong with what was sent.
+    errno: Option<Errno>,
     /// The call that was being replied to, which fails as well.
     in_reply_to: Option<TransactionId>,
 }
 
 impl Failure {
     fn dead(errno: Errno) -> Self {
-        Self { word: BR_DEAD_REPLY, errno, in_reply_to: None }
+        Self { word: BR_DEAD_REPLY, errno: Some(errno), in_reply_to: None }
     }
 }
 
@@ -33,7 +34,7 @@ impl From<Errno> for Failure {
     /// A missing mapping counts as a dead target.
     fn from(errno: Errno) -> Self {
         let word = if errno == Errno::ESRCH { BR_DEAD_REPLY } else { BR_FAILED_REPLY };
-        Self { word, errno, in_reply_to: None }
+        Self { word, errno: Some(errno), in_reply_to: None }
     }
 }
 
@@ -73,9 +74,10 @@ impl Driver {
             self.call(host, id, sender, data, extra_size)
         };
         let Err(Failure { word, errno, in_reply_to }) = sent else { return };
+        let param = errno.map_or(0, |errno| -errno.code());
         self.threads[sender.thread].return_error = true;
         let Some(call) = in_reply_to else {
-            self.set_extended_error(sender.thread, id, word, -errno.code());
+            self.set_extended_error(sender.thread, id, word, param);
             return self.push_thread_work(sender.thread, Work::ReturnError(word));
         };
         // To the replier all went well; the error is the caller's.
@@ -83,7 +85,7 @@ impl Driver {
         if let Some(caller) = self.transactions[call].from
             && self.threads[caller].extended_error.command == NO_ERROR
         {
-            self.set_extended_error(caller, id, word, -errno.code());
+            self.set_extended_error(caller, id, word, param);
         }
         self.send_failed_reply(host, call, word);
     }
@@ -105,12 +107,27 @@ impl Driver {
         }
         let target = Target { process: owner, node: Some(node), thread };
         let buffer = self.fill_buffer(host, sender, target, data, extra_size, oneway)?;
+        let freezer = &mut self.processes[owner].freezer;
+        let frozen = freezer.frozen;
+        freezer.sync_received |= frozen && !oneway;
+        freezer.async_received |= frozen && oneway;
+        if frozen && !oneway {
+            self.release_buffer(host, buffer);
+            return Err(Failure { word: BR_FROZEN_REPLY, errno: None, in_reply_to: None });
+        }
         let kind = if oneway { Kind::Oneway } else { Kind::Call };
         let call = self.new_transaction(id, kind, sender, data, buffer);
         if oneway {
             let spam = self.is_oneway_spam(buffer);
+            if frozen && data.flags & TF_UPDATE_TXN != 0 {
+                self.drop_outdated(host, node, call);
+            }
             self.queue_oneway(target, node, call);
-            let word = if spam { BR_ONEWAY_SPAM_SUSPECT } else { BR_TRANSACTION_COMPLETE };
+            let word = match (frozen, spam) {
+                (true, _) => BR_TRANSACTION_PENDING_FROZEN,
+                (_, true) => BR_ONEWAY_SPAM_SUSPECT,
+                _ => BR_TRANSACTION_COMPLETE,
+            };
             self.push_thread_work(sender.thread, Work::TransactionComplete(word));
         } else {
             let caller = &mut self.threads[sender.thread];
@@ -210,12 +227,15 @@ impl Driver {
             from_parent: None,
             to_thread: None,
             to_parent: None,
+            to: Some(self.buffers[buffer].process),
             buffer: Some(buffer),
             code: data.code,
             flags: data.flags,
             sender_euid: sender.caller.euid,
         });
+        let process = self.buffers[buffer].process;
         self.buffers[buffer].transaction = Some(transaction);
+        self.processes[process].freezer.outstanding += 1;
         transaction
     }
 
@@ -240,6 +260,26 @@ impl Driver {
         }
         let queue = *entry.oneway_todo.get_or_insert_with(|| self.queues.create());
         self.queues.push(queue, Work::Transaction(id));
+    }
+
+    /// `TF_UPDATE_TXN`: the first queued one-way call that this one replaces is dropped. It is of
+    /// the same sender and code, and came with the same flags.
+    fn drop_outdated<H: Host>(&mut self, host: &mut H, node: NodeId, newer: TransactionId) {
+        let Some(queue) = self.nodes[node].oneway_todo else { return };
+        let key = |id: TransactionId| {
+            let entry = &self.transactions[id];
+            let sender = entry.buffer.map(|buffer| self.buffers[buffer].sender_pid);
+            (entry.code, entry.flags, sender)
+        };
+        let wanted = key(newer);
+        let outdated = self.queues.iter(queue).find_map(|(work_id, work)| match work {
+            Work::Transaction(older) if key(older) == wanted => Some((work_id, older)),
+            _ => None,
+        });
+        if let Some((work, older)) = outdated {
+            self.queues.unlink(work);
+            self.finish_transaction(host, older);
+        }
     }
 
     /// Reserves the receiver's buffer, copies the sender's data, translates the objects in a
@@ -275,7 +315,7 @@ impl Driver {
         if let Err(errno) = filled {
             self.release_buffer(host, buffer);
             // Whatever happened, this receiver has a mapping.
-            return Err(Failure { word: BR_FAILED_REPLY, errno, in_reply_to: None });
+            return Err(Failure { word: BR_FAILED_REPLY, errno: Some(errno), in_reply_to: None });
         }
         Ok(buffer)
     }

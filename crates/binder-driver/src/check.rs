@@ -39,7 +39,8 @@ impl Driver {
         self.check_transactions(&queued)?;
         self.check_nodes()?;
         self.check_refs()?;
-        self.check_deaths(&queued)
+        self.check_deaths(&queued)?;
+        self.check_freezes(&queued)
     }
 
     /// For when all wake-ups were acted on: nobody is parked with work to take.
@@ -63,6 +64,8 @@ impl Driver {
             && self.transactions.is_empty()
             && self.buffers.is_empty()
             && self.deaths.is_empty()
+            && self.freezes.is_empty()
+            && self.freeze_notifications.is_empty()
             && self.queues.totals() == (0, 0)
             && self.contexts.values().all(|context| context.opens == 0)
     }
@@ -201,6 +204,7 @@ impl Driver {
             Item::Transaction(id) => self.transactions.contains_key(*id),
             Item::Node(id) => self.nodes.contains_key(*id),
             Item::Death(id) => self.deaths.contains_key(*id),
+            Item::FreezeNotification(id) => self.freeze_notifications.contains_key(*id),
             Item::Word => true,
         };
         ensure!(queued.keys().all(known), "a queue holds a stale item");
@@ -328,6 +332,44 @@ impl Driver {
         }
         Ok(())
     }
+
+    fn check_freezes(&self, queued: &BTreeMap<Item, Vec<WorkId>>) -> Result<(), String> {
+        for (id, process) in &self.processes {
+            let outstanding = self.transactions.values().filter(|t| t.to == Some(id)).count();
+            let freezer = &process.freezer;
+            let kept = freezer.outstanding;
+            ensure!(kept == outstanding, "{id:?} keeps {kept} outstanding, counted {outstanding}");
+            let waits = self.freezes.iter().filter(|(_, wait)| wait.targets.contains(&id));
+            let waits: BTreeSet<_> = waits.map(|(wait, _)| wait).collect();
+            ensure!(waits == freezer.waits, "{id:?} does not know who waits for it");
+            let watchers = self.freeze_notifications.iter().filter(|(_, n)| n.owner == Some(id));
+            let watchers: BTreeSet<_> = watchers.map(|(watcher, _)| watcher).collect();
+            ensure!(watchers == freezer.watchers, "{id:?} does not know its watchers");
+            let asked = self.freeze_notifications.values().filter(|n| n.process == id).count();
+            ensure!(asked == process.freeze_notifications, "{id:?} counts {asked} notifications");
+        }
+        let alive = |id: &ProcessId| self.processes.contains_key(*id);
+        for (id, wait) in &self.freezes {
+            ensure!(alive(&wait.caller) && wait.targets.iter().all(alive), "{id:?} is stale");
+        }
+        let registered: BTreeSet<_> = self.refs.values().filter_map(|entry| entry.freeze).collect();
+        for (id, entry) in &self.freeze_notifications {
+            let items = queued.get(&Item::FreezeNotification(id)).map_or(&[][..], Vec::as_slice);
+            ensure!(items == Vec::from_iter(entry.work), "{id:?} is queued as {items:?}");
+            let listed = &self.processes[entry.process].sent_freeze_notifications;
+            ensure!(listed.contains(&(entry.cookie, id)) == entry.sent, "{id:?} sent or not");
+            ensure!(entry.clear != registered.contains(&id), "{id:?} is not where it belongs");
+            ensure!(!entry.sent || entry.work.is_none(), "{id:?} is sent and queued");
+            ensure!(entry.sent || !entry.resend, "{id:?} follows nothing");
+            ensure!(!entry.clear || entry.sent || entry.work.is_some(), "{id:?} leaks");
+            ensure!(!entry.clear || entry.owner.is_none(), "{id:?} is withdrawn and watches");
+            let owner = entry.owner.map(|owner| &self.processes[owner].freezer);
+            let pending = entry.work.is_some() || entry.resend;
+            let told = owner.is_none_or(|f| pending || entry.is_frozen == f.announced);
+            ensure!(told, "{id:?} missed a change");
+        }
+        Ok(())
+    }
 }
 
 /// A queued item that has an object behind it.
@@ -336,6 +378,7 @@ enum Item {
     Transaction(TransactionId),
     Node(NodeId),
     Death(DeathId),
+    FreezeNotification(FreezeNotificationId),
     Word,
 }
 
@@ -345,6 +388,7 @@ impl Item {
             Work::Transaction(id) => Item::Transaction(id),
             Work::Node(id) => Item::Node(id),
             Work::Death(id) => Item::Death(id),
+            Work::FreezeNotification(id) => Item::FreezeNotification(id),
             _ => Item::Word,
         }
     }

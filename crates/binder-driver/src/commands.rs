@@ -94,12 +94,17 @@ impl Driver {
             }
             Command::ClearDeathNotification(request) => self.clear_death(process, thread, request),
             Command::DeadBinderDone(cookie) => self.dead_binder_done(process, thread, cookie),
-            // The first two were never implemented by any driver.
-            Command::AcquireResult(_)
-            | Command::AttemptAcquire(_)
-            | Command::RequestFreezeNotification(_)
-            | Command::ClearFreezeNotification(_)
-            | Command::FreezeNotificationDone(_) => return Err(Errno::EINVAL),
+            Command::RequestFreezeNotification(request) => {
+                self.request_freeze_notification(process, request)?;
+            }
+            Command::ClearFreezeNotification(request) => {
+                self.clear_freeze_notification(process, request)?;
+            }
+            Command::FreezeNotificationDone(cookie) => {
+                self.freeze_notification_done(process, cookie)?;
+            }
+            // Never implemented by any driver.
+            Command::AcquireResult(_) | Command::AttemptAcquire(_) => return Err(Errno::EINVAL),
         }
         Ok(())
     }

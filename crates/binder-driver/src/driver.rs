@@ -9,6 +9,8 @@ use crate::Errno;
 use crate::buffer::{Buffer, HeldObject};
 use crate::context::Context;
 use crate::death::Death;
+use crate::freeze::FreezeWait;
+use crate::freeze_notification::FreezeNotification;
 use crate::keys::*;
 use crate::node::Node;
 use crate::process::Process;
@@ -58,6 +60,13 @@ pub enum Wake {
         /// The open.
         process: ProcessId,
     },
+    /// A [`Freeze::Waiting`](crate::Freeze::Waiting) is over: answer its request.
+    Freeze {
+        /// Which one.
+        id: FreezeId,
+        /// The ioctl's result.
+        result: Result<(), Errno>,
+    },
 }
 
 /// Buffers that are reused from call to call, so that a steady state allocates nothing.
@@ -82,6 +91,8 @@ pub struct Driver {
     pub(crate) transactions: SlotMap<TransactionId, Transaction>,
     pub(crate) buffers: SlotMap<BufferId, Buffer>,
     pub(crate) deaths: SlotMap<DeathId, Death>,
+    pub(crate) freezes: SlotMap<FreezeId, FreezeWait>,
+    pub(crate) freeze_notifications: SlotMap<FreezeNotificationId, FreezeNotification>,
     pub(crate) queues: Queues,
     pub(crate) wakes: Wakes,
     pub(crate) scratch: Scratch,

@@ -19,4 +19,8 @@ new_key_type! {
     pub struct BufferId;
     /// A death notification.
     pub struct DeathId;
+    /// A `BINDER_FREEZE` that waits. A stale one is an error value, never a panic.
+    pub struct FreezeId;
+    /// A freeze notification.
+    pub struct FreezeNotificationId;
 }

@@ -8,7 +8,8 @@
 //!
 //! The rules of the protocol live in the file of their noun: `context`, `process`, `thread`,
 //! `node`, `reference` and `handles`, `call` (sending), `objects` and `scatter_gather`
-//! (translation), `transaction` (call stacks), `buffer` and `allocator`, `death`, `work` (what a
+//! (translation), `transaction` (call stacks), `buffer` and `allocator`, `death`, `freeze`
+//! and `freeze_notification`, `work` (what a
 //! reader can be handed), `commands` and `read` (the two halves of `BINDER_WRITE_READ`), `wake`.
 #![forbid(unsafe_code)]
 
@@ -21,6 +22,8 @@ mod context;
 mod death;
 mod driver;
 mod errno;
+mod freeze;
+mod freeze_notification;
 mod handles;
 pub mod host;
 mod keys;
@@ -40,7 +43,8 @@ mod work;
 
 pub use driver::{Driver, Opener, Wake, WriteRead};
 pub use errno::Errno;
+pub use freeze::Freeze;
 pub use host::{
     Caller, ClientMemory, Fault, Host, Identity, Mapping, Mappings, ReadPart, StoreError,
 };
-pub use keys::{ContextId, ProcessId};
+pub use keys::{ContextId, FreezeId, ProcessId};

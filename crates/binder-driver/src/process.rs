@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::Errno;
 use crate::buffer::ReceiveArea;
 use crate::driver::{Driver, Opener};
+use crate::freeze::Freezer;
 use crate::host::Host;
-use crate::keys::{ContextId, DeathId, NodeId, ProcessId, ThreadId};
+use crate::keys::{ContextId, DeathId, FreezeNotificationId, NodeId, ProcessId, ThreadId};
 use crate::queue::QueueId;
 use crate::reference::References;
 use crate::work::DeliverToRead;
@@ -30,6 +31,11 @@ pub struct Process {
     pub delivered_deaths: BTreeSet<(u64, DeathId)>,
     /// Death notifications of any state.
     pub deaths: usize,
+    pub freezer: Freezer,
+    /// Freeze notifications sent but not acknowledged, by cookie.
+    pub sent_freeze_notifications: BTreeSet<(u64, FreezeNotificationId)>,
+    /// Freeze notifications of any state that it asked for.
+    pub freeze_notifications: usize,
     /// Where its transactions arrive; known once the first one came.
     pub area: Option<ReceiveArea>,
     pub max_threads: u32,
@@ -60,6 +66,9 @@ impl Driver {
             refs: References::default(),
             delivered_deaths: BTreeSet::new(),
             deaths: 0,
+            freezer: Freezer::default(),
+            sent_freeze_notifications: BTreeSet::new(),
+            freeze_notifications: 0,
             area: None,
             max_threads: 0,
             requested_threads: 0,
@@ -114,6 +123,10 @@ impl Driver {
         while let Some((_, death)) = self.processes[process].delivered_deaths.first().copied() {
             self.remove_death(death);
         }
+        while let Some(&(_, sent)) = self.processes[process].sent_freeze_notifications.first() {
+            self.remove_freeze_notification(sent);
+        }
+        self.release_freezer(process);
         self.forget_buffers(process);
         self.queues.destroy(todo);
         self.processes.remove(process);

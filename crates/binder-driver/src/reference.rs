@@ -7,7 +7,7 @@ use slotmap::Key;
 use crate::Errno;
 use crate::driver::Driver;
 use crate::handles::{Handles, release_excess};
-use crate::keys::{DeathId, NodeId, ProcessId, RefId, ThreadId};
+use crate::keys::{DeathId, FreezeNotificationId, NodeId, ProcessId, RefId, ThreadId};
 use crate::limits::MAX_OBJECTS_A_PROCESS;
 
 /// One reference.
@@ -19,6 +19,7 @@ pub struct Reference {
     pub strong: u32,
     pub weak: u32,
     pub death: Option<DeathId>,
+    pub freeze: Option<FreezeNotificationId>,
     /// The node's list of references.
     pub previous_of_node: Option<RefId>,
     pub next_of_node: Option<RefId>,
@@ -148,6 +149,7 @@ impl Driver {
             strong: 0,
             weak: 0,
             death: None,
+            freeze: None,
             previous_of_node: None,
             next_of_node: target.first_ref,
         });
@@ -208,6 +210,9 @@ impl Driver {
         }
         if let Some(death) = entry.death {
             self.remove_death(death);
+        }
+        if let Some(freeze) = entry.freeze {
+            self.remove_freeze_notification(freeze);
         }
         self.nodes[entry.node].ref_count -= 1;
         if entry.strong > 0 {

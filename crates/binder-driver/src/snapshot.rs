@@ -64,6 +64,8 @@ pub struct ProcessSnapshot {
     pub pid: u32,
     /// Effective uid of the opener.
     pub euid: u32,
+    /// It takes no sync calls (`BINDER_FREEZE`).
+    pub frozen: bool,
     /// Loopers that the driver may ask for.
     pub max_threads: u32,
     /// Its threads by tid.
@@ -198,6 +200,7 @@ impl Driver {
         ProcessSnapshot {
             pid: process.opener.pid,
             euid: process.opener.euid,
+            frozen: process.freezer.frozen,
             max_threads: process.max_threads,
             threads: threads.collect(),
             nodes: nodes.collect(),

@@ -10,7 +10,7 @@ use binder_uapi::{BinderTransactionData, Return};
 
 use crate::driver::Driver;
 use crate::host::Host;
-use crate::keys::{BufferId, ThreadId, TransactionId};
+use crate::keys::{BufferId, ProcessId, ThreadId, TransactionId};
 use crate::work::{DeliverToRead, Flow, Reader, Work};
 
 /// What a transaction is.
@@ -46,6 +46,8 @@ pub struct Transaction {
     /// The thread that must take a nested call, then the one that serves it.
     pub to_thread: Option<ThreadId>,
     pub to_parent: Option<TransactionId>,
+    /// The receiver, while it counts this one as outstanding.
+    pub to: Option<ProcessId>,
     /// `None` once the receiver has freed it.
     pub buffer: Option<BufferId>,
     pub code: u32,
@@ -75,6 +77,9 @@ impl Driver {
     /// Ends a transaction; a buffer that nobody will ever see goes with it.
     pub(crate) fn finish_transaction<H: Host>(&mut self, host: &mut H, id: TransactionId) {
         let Some(entry) = self.transactions.remove(id) else { return };
+        if let Some(to) = entry.to {
+            self.transaction_left(to);
+        }
         let Some(buffer) = entry.buffer else { return };
         self.buffers[buffer].transaction = None;
         if !self.buffers[buffer].delivered {
@@ -125,8 +130,12 @@ impl Driver {
             } else {
                 entry.to_thread = None;
                 at = entry.to_parent;
+                let to = entry.to.take();
                 if let Some(buffer) = entry.buffer.take() {
                     self.buffers[buffer].transaction = None;
+                }
+                if let Some(to) = to {
+                    self.transaction_left(to);
                 }
             }
         }

@@ -6,7 +6,7 @@ use binder_uapi::BinderWriteRead;
 
 use crate::driver::{Driver, Wake};
 use crate::host::Caller;
-use crate::keys::{ProcessId, ThreadId};
+use crate::keys::{FreezeId, ProcessId, ThreadId};
 use crate::thread::Parked;
 
 /// Wake-ups for the front end; a reader's counts only while that very park lasts.
@@ -20,6 +20,14 @@ pub struct Wakes {
 enum Pending {
     Reader { thread: ThreadId, token: u64 },
     Poll(ProcessId),
+    Freeze(FreezeId),
+}
+
+impl Wakes {
+    /// A waiting freeze has to be looked at.
+    pub fn freeze(&mut self, id: FreezeId) {
+        self.queue.push_back(Pending::Freeze(id));
+    }
 }
 
 impl Driver {
@@ -141,6 +149,11 @@ impl Driver {
                     let Some(entry) = self.threads.get(thread) else { continue };
                     if entry.parked.is_some_and(|parked| parked.token == token) {
                         return Some(Wake::Reader { process: entry.process, tid: entry.tid });
+                    }
+                }
+                Pending::Freeze(id) => {
+                    if let Some(result) = self.resume_freeze(id) {
+                        return Some(Wake::Freeze { id, result });
                     }
                 }
                 Pending::Poll(_) => {}

@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 use crate::driver::Driver;
 use crate::host::Host;
-use crate::keys::{DeathId, NodeId, ProcessId, ThreadId, TransactionId};
+use crate::keys::{DeathId, FreezeNotificationId, NodeId, ProcessId, ThreadId, TransactionId};
 
 /// An item in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub enum Work {
     Node(NodeId),
     /// A death notification, or the answer to its withdrawal.
     Death(DeathId),
+    /// A freeze notification, or the answer to its withdrawal.
+    FreezeNotification(FreezeNotificationId),
 }
 
 /// What a reader does after an item was delivered.
@@ -80,6 +82,7 @@ impl DeliverToRead for Work {
             Work::Transaction(id) => id.deliver(driver, host, reader),
             Work::Node(id) => id.deliver(driver, host, reader),
             Work::Death(id) => id.deliver(driver, host, reader),
+            Work::FreezeNotification(id) => id.deliver(driver, host, reader),
             Work::ReturnError(word) => {
                 driver.threads[reader.thread].return_error = false;
                 reader.put_word(word);
@@ -109,6 +112,7 @@ impl DeliverToRead for Work {
             Work::Transaction(id) => id.cancel(driver, host, thread),
             Work::Node(id) => id.cancel(driver, host, thread),
             Work::Death(id) => id.cancel(driver, host, thread),
+            Work::FreezeNotification(id) => id.cancel(driver, host, thread),
             // Words for a thread that will not read them.
             Work::ReturnError(_)
             | Work::Error(_)

@@ -30,7 +30,7 @@ const FEATURE_CONTENT: &[u8] = b"1\n";
 /// The driver features that a client can ask for by the presence of a file. One that is not
 /// implemented has no file, as with an older kernel; a file that reads "0" would be taken for a yes by
 /// clients that only look whether it exists.
-const FEATURES: [&str; 2] = ["extended_error", "oneway_spam_detection"];
+const FEATURES: [&str; 3] = ["extended_error", "freeze_notification", "oneway_spam_detection"];
 
 /// Names a device; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -187,6 +187,8 @@ pub struct World {
     pub driver: Driver,
     pub host: FakeHost,
     pub polled: Vec<ProcessId>,
+    /// Freezes that waited and are over.
+    pub frozen: Vec<(FreezeId, Result<(), Errno>)>,
     /// The caller checks the invariants itself.
     pub unchecked: bool,
     /// Threads that have asked for the version first, as clients do.
@@ -365,6 +367,7 @@ impl World {
         while let Some(wake) = self.driver.next_wake() {
             match wake {
                 Wake::Poll { process } => self.polled.push(process),
+                Wake::Freeze { id, result } => self.frozen.push((id, result)),
                 Wake::Reader { process, tid } => {
                     let caller = Caller { process, tid, euid: 1000 };
                     let answer = self.driver.resume(&mut self.host, process, tid);
@@ -385,6 +388,14 @@ impl World {
         let (who, seen) = answered.remove(0);
         assert_eq!((who.process, who.tid), (caller.process, caller.tid));
         seen
+    }
+
+    /// `BINDER_FREEZE` of a pid.
+    pub fn freeze(&mut self, caller: Caller, pid: u32, enable: bool, timeout_ms: u32) -> Freeze {
+        let info = BinderFreezeInfo { pid, enable: enable.into(), timeout_ms };
+        let answer = self.driver.freeze(caller.process, info);
+        self.check();
+        answer
     }
 
     pub fn release(&mut self, caller: Caller) {

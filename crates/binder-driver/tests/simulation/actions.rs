@@ -13,6 +13,8 @@ const PROCESSES: usize = 6;
 const THREADS: u64 = 4;
 const OBJECTS: u64 = 8;
 const RECENT_STEPS: usize = 40;
+/// The code of one-way calls that replace each other; all others differ, and grow.
+pub const UPDATE_CODE: u32 = u32::MAX;
 
 pub struct Simulation {
     pub step: u64,
@@ -28,6 +30,8 @@ pub struct Simulation {
     next_pid: u32,
     next_code: u32,
     next_cookie: u64,
+    /// Freezes that wait.
+    freezes: Vec<FreezeId>,
 }
 
 impl Simulation {
@@ -48,6 +52,7 @@ impl Simulation {
             next_pid: 0,
             next_code: 0,
             next_cookie: 0,
+            freezes: Vec::new(),
         }
     }
 
@@ -74,6 +79,8 @@ impl Simulation {
             12 => self.become_manager(),
             13 => self.lie(),
             14 => self.fault(),
+            15 | 16 => self.freeze(),
+            17 => self.end_freeze(),
             _ => self.act(),
         }
         let sound = self.world.driver.check_invariants();
@@ -88,6 +95,11 @@ impl Simulation {
     fn drain(&mut self) {
         for (caller, seen) in self.world.wake() {
             self.see(caller, &seen);
+        }
+        for (id, result) in std::mem::take(&mut self.world.frozen) {
+            assert!(self.freezes.contains(&id), "a freeze ended twice");
+            self.freezes.retain(|&other| other != id);
+            *self.returns.entry(2 + u32::from(result.is_ok())).or_default() += 1;
         }
         let driver = &self.world.driver;
         driver.check_invariants().unwrap_or_else(|broken| panic!("{broken}"));
@@ -210,6 +222,10 @@ impl Simulation {
         // Rather one that was just woken: the signal races with its work.
         let woken = match self.world.driver.next_wake() {
             Some(Wake::Reader { process, tid }) => Some(Caller { process, tid, euid: 1000 }),
+            Some(Wake::Freeze { id, result }) => {
+                self.world.frozen.push((id, result));
+                None
+            }
             _ => None,
         };
         let Some(caller) = woken.or_else(|| self.any_thread()) else { return };
@@ -238,6 +254,36 @@ impl Simulation {
         let no_work = matches!(seen.result, Err(Errno::EAGAIN | Errno::EFAULT));
         assert!(readable || no_work, "{seen:?}");
         self.see(caller, &seen);
+    }
+
+    fn freeze(&mut self) {
+        let (Some(caller), Some(target)) = (self.any_process(), self.any_process()) else { return };
+        let (caller, pid) = (self.clients[&caller].main, self.clients[&target].main.tid);
+        let (enable, timeout) = (!self.random.one_in(3), self.random.below(2) as u32 * 100);
+        let answer = self.world.freeze(caller, pid, enable, timeout);
+        self.note(format_args!("freeze {pid} {enable} {timeout}: {answer:?}"));
+        match answer {
+            Freeze::Waiting(id) => self.freezes.push(id),
+            Freeze::Done(result) => {
+                *self.returns.entry(u32::from(result.is_ok())).or_default() += 1;
+                let info = self.world.driver.frozen_info(pid).expect("an open");
+                let busy = info.sync_recv & 2 != 0;
+                assert_eq!(result.is_err(), enable && busy, "{result:?} but {info:?}");
+            }
+        }
+    }
+
+    /// A freeze that waits is interrupted, or its time is over.
+    fn end_freeze(&mut self) {
+        let Some(id) = self.random.pick(&self.freezes) else { return };
+        self.freezes.retain(|&other| other != id);
+        if self.random.one_in(2) {
+            self.note(format_args!("interrupt {id:?}"));
+            self.world.driver.freeze_interrupted(id);
+        } else {
+            let result = self.world.driver.freeze_timed_out(id);
+            self.note(format_args!("timeout of {id:?}: {result:?}"));
+        }
     }
 
     /// Memory of a process goes away, for some ten steps.
@@ -309,7 +355,11 @@ impl Simulation {
             8 => Command::DeadBinderDone(cookie),
             9 => Command::FreeBuffer(address.wrapping_add(self.random.below(2) * 8)),
             10 => Command::Reply { data, buffers_size },
-            11 => Command::FreezeNotificationDone(1),
+            11 => match self.random.below(3) {
+                0 => Command::FreezeNotificationDone(cookie),
+                1 => Command::RequestFreezeNotification(request),
+                _ => Command::ClearFreezeNotification(request),
+            },
             _ => Command::Transaction { data, buffers_size },
         }
     }
@@ -411,8 +461,12 @@ impl Simulation {
                 let strong = self.clients[&caller.process].strong_handles();
                 let handle = self.random.pick(&strong).filter(|_| !self.random.one_in(3));
                 let flags = if oneway { TF_ONE_WAY } else { 0 };
-                let clear = if self.random.one_in(4) { TF_CLEAR_BUF } else { 0 };
-                let (code, handle) = (self.code(), handle.unwrap_or(0));
+                let mut clear = if self.random.one_in(4) { TF_CLEAR_BUF } else { 0 };
+                let (mut code, handle) = (self.code(), handle.unwrap_or(0));
+                if oneway && self.random.one_in(6) {
+                    // One of those replaces an earlier one while the receiver is frozen.
+                    (code, clear) = (UPDATE_CODE, TF_UPDATE_TXN);
+                }
                 let sent = self.world.transaction(caller, handle, code, flags | clear, &parcel);
                 Some(Command::Transaction { data: sent.0, buffers_size: sent.1 })
             }
@@ -424,6 +478,7 @@ impl Simulation {
             }
             8..12 => self.free_or_count(caller),
             12 | 13 => self.clients.get_mut(&caller.process)?.due.pop(),
+            14 if self.random.one_in(2) => self.freeze_command(caller),
             14 => self.death_command(caller),
             _ => self.random.pick(&[
                 Command::EnterLooper,
@@ -466,6 +521,25 @@ impl Simulation {
                 Some(Command::FreeBuffer(buffer.address))
             }
         }
+    }
+
+    fn freeze_command(&mut self, caller: Caller) -> Option<Command> {
+        let client = self.clients.get_mut(&caller.process)?;
+        client.freezes.retain(|handle, _| client.held.contains_key(handle));
+        let watched: Vec<(u32, u64)> = client.freezes.iter().map(|(h, c)| (*h, *c)).collect();
+        if self.random.one_in(3) {
+            let (handle, cookie) = self.random.pick(&watched)?;
+            client.freezes.remove(&handle);
+            return Some(Command::ClearFreezeNotification(BinderHandleCookie { handle, cookie }));
+        }
+        // Its own counts keep the reference alive, and the notification with it.
+        let held: Vec<u32> = client.held.keys().copied().collect();
+        let handle = self.random.pick(&held).filter(|h| !client.freezes.contains_key(h))?;
+        self.next_cookie += 1;
+        let cookie = self.next_cookie;
+        client.freezes.insert(handle, cookie);
+        client.freeze_cookies.insert(cookie, None);
+        Some(Command::RequestFreezeNotification(BinderHandleCookie { handle, cookie }))
     }
 
     fn death_command(&mut self, caller: Caller) -> Option<Command> {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use binder_driver::Caller;
 use binder_uapi::*;
 
+use crate::actions::UPDATE_CODE;
 use crate::common::{cookie_of, parcel_of};
 
 /// A call that a thread is in.
@@ -49,6 +50,10 @@ pub struct Client {
     pub deaths: BTreeMap<u32, u64>,
     /// Cookies that may still be told of.
     pub cookies: BTreeSet<u64>,
+    /// Freeze notifications by handle.
+    pub freezes: BTreeMap<u32, u64>,
+    /// Cookies of freeze notifications that may still be told of, and what was told last.
+    pub freeze_cookies: BTreeMap<u64, Option<bool>>,
     /// The highest one-way code seen at each node.
     pub last_oneway: BTreeMap<u64, u32>,
 }
@@ -64,6 +69,8 @@ impl Client {
             due: Vec::new(),
             deaths: BTreeMap::new(),
             cookies: BTreeSet::new(),
+            freezes: BTreeMap::new(),
+            freeze_cookies: BTreeMap::new(),
             last_oneway: BTreeMap::new(),
         }
     }
@@ -91,6 +98,10 @@ impl Client {
         *(if strong { &mut counts.0 } else { &mut counts.1 }) -= 1;
         if *counts == (0, 0) {
             self.held.remove(&handle);
+            // The notification may be gone with the reference, and its acknowledgement is an error then.
+            if let Some(cookie) = self.freezes.remove(&handle) {
+                self.due.retain(|due| *due != Command::FreezeNotificationDone(cookie));
+            }
         }
         // The reference, and its notification with it, may be gone.
         if !self.handles().contains(&handle) {
@@ -115,7 +126,17 @@ impl Client {
             Return::ClearDeathNotificationDone(cookie) => {
                 assert!(self.cookies.remove(&cookie) || hostile, "an unknown clear {cookie}");
             }
-            Return::DeadReply | Return::FailedReply => {
+            Return::FrozenBinder(info) => {
+                let told = self.freeze_cookies.get_mut(&info.cookie);
+                assert!(hostile || told.is_some(), "an unknown freeze {info:?}");
+                told.map(|told| told.replace(info.is_frozen != 0));
+                self.due.push(Command::FreezeNotificationDone(info.cookie));
+            }
+            Return::ClearFreezeNotificationDone(cookie) => {
+                let known = self.freeze_cookies.remove(&cookie).is_some();
+                assert!(known || hostile, "an unknown freeze clear {cookie}");
+            }
+            Return::DeadReply | Return::FailedReply | Return::FrozenReply => {
                 if thread.frames.last() == Some(&Frame::Out) {
                     thread.frames.pop();
                 } else {
@@ -123,7 +144,9 @@ impl Client {
                     thread.unconfirmed = thread.unconfirmed.saturating_sub(1);
                 }
             }
-            Return::TransactionComplete if thread.frames.last() != Some(&Frame::Out) => {
+            Return::TransactionComplete | Return::TransactionPendingFrozen
+                if thread.frames.last() != Some(&Frame::Out) =>
+            {
                 thread.unconfirmed = thread.unconfirmed.saturating_sub(1);
             }
             Return::Reply(_) => {
@@ -152,8 +175,10 @@ impl Client {
                 let node = data.target;
                 let busy = self.buffers.iter().any(|buffer| buffer.oneway == Some(node));
                 assert!(!busy, "a second one-way at node {node:#x} before the first was freed");
-                let last = self.last_oneway.insert(node, data.code);
-                assert!(last < Some(data.code), "one-way order at node {node:#x}, thread {tid}");
+                if data.code != UPDATE_CODE {
+                    let last = self.last_oneway.insert(node, data.code);
+                    assert!(last < Some(data.code), "one-way order at {node:#x}, thread {tid}");
+                }
                 oneway = Some(node);
             }
         }

@@ -66,10 +66,19 @@ fn assert_lively(returns: &BTreeMap<u32, u64>, steps: u64) {
         BR_DECREFS,
         BR_DEAD_BINDER,
         BR_CLEAR_DEATH_NOTIFICATION_DONE,
+        BR_FROZEN_REPLY,
+        BR_TRANSACTION_PENDING_FROZEN,
+        BR_FROZEN_BINDER,
+        BR_CLEAR_FREEZE_NOTIFICATION_DONE,
+        // Freezes: failed and succeeded at once, and after a wait.
+        0,
+        1,
+        2,
+        3,
     ];
     let counts = words.map(|word| returns.get(&word).copied().unwrap_or(0));
     println!(
-        "transactions, replies, completes, dead, failed, spawn, incs, acqs, rels, decs, deaths, clears: {counts:?}"
+        "transactions, replies, completes, dead, failed, spawn, incs, acqs, rels, decs, deaths, clears, frozen, pending, freezes, clears, outcomes: {counts:?}"
     );
     assert!(steps < 10_000 || counts.iter().all(|&count| count > 0), "a dull run: {counts:?}");
 }

@@ -161,6 +161,9 @@ impl Server {
     /// A signal for a caller. It is answered at once: until then the caller cannot even be killed. The answer is
     /// EINTR whatever SA_RESTART says, as with the kernel's driver: a looper can be sent home by a signal.
     pub(super) fn interrupt(&mut self, header: &InHeader, unique: u64) -> io::Result<()> {
+        if let Some(sent) = self.interrupt_freeze(unique) {
+            return sent;
+        }
         let parked = self.parked.get(&unique).copied();
         let interrupted = parked.and_then(|(key, tid)| {
             let process = self.host.opens.get(key)?.process;
@@ -206,6 +209,7 @@ impl Server {
             let sent = match wake {
                 Wake::Reader { process, tid } => self.resume(process, tid),
                 Wake::Poll { process } => self.wake_pollers(process),
+                Wake::Freeze { id, result } => self.freeze_ended(id, result),
             };
             if let Err(error) = sent {
                 tracing::warn!("{wake:?}: the kernel does not take the answer: {error}");

@@ -5,8 +5,8 @@ use std::io;
 use binder_driver::{Caller, Errno, WriteRead};
 use binder_uapi::ioctl::*;
 use binder_uapi::{
-    BinderNodeDebugInfo, BinderNodeInfoForRef, BinderVersion, BinderWriteRead, BinderfsDevice,
-    CURRENT_PROTOCOL_VERSION, FlatBinderObject,
+    BinderFrozenStatusInfo, BinderNodeDebugInfo, BinderNodeInfoForRef, BinderVersion,
+    BinderWriteRead, BinderfsDevice, CURRENT_PROTOCOL_VERSION, FlatBinderObject,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -74,6 +74,9 @@ impl Server {
             return self.write_read(header, key, caller, data);
         }
         let known = self.driver.note_ioctl(caller);
+        if let (BINDER_FREEZE, Ok(()), Ok(info)) = (ioctl.cmd, known, argument(data)) {
+            return self.freeze(header.unique, caller, info);
+        }
         match known.and_then(|()| self.small_ioctl(caller, ioctl.cmd, data)) {
             Ok(out) => self.channel.send(self.reply.ioctl(header.unique, 0, &out)),
             Err(errno) => self.send_error(header, errno.code()),
@@ -138,6 +141,10 @@ impl Server {
             BINDER_ENABLE_ONEWAY_SPAM_DETECTION => {
                 let enable: u32 = argument(data)?;
                 self.driver.enable_oneway_spam_detection(process, enable != 0).map(done)
+            }
+            BINDER_GET_FROZEN_INFO => {
+                let query: BinderFrozenStatusInfo = argument(data)?;
+                self.driver.frozen_info(query.pid).map(bytes)
             }
             BINDER_GET_EXTENDED_ERROR => self.driver.extended_error(caller).map(bytes),
             _ => Err(Errno::EINVAL),

@@ -2,6 +2,7 @@
 
 mod device;
 mod files;
+mod freeze;
 mod handshake;
 mod ioctl;
 
@@ -36,6 +37,7 @@ const DEVICE_MODE: u32 = 0o666;
 const FUSE: u64 = 0;
 const BACKLOG: u64 = 1;
 const THREAD_TIMER: u64 = 2;
+const FREEZE_TIMER: u64 = 3;
 const EXTERNAL: u64 = 1 << 32;
 const THREAD: u64 = 2 << 32;
 const KIND: u64 = !0 << 32;
@@ -86,6 +88,7 @@ pub struct Server {
     own_namespace: u64,
     /// Parked requests by their unique id.
     parked: HashMap<u64, (OpenKey, u32)>,
+    freezes: freeze::Freezes,
     reply: ReplyBuffer,
     buffer: Option<RequestBuffer>,
     externals: Vec<u32>,
@@ -127,6 +130,7 @@ impl Server {
             degraded,
             own_namespace: crate::pid_view::own_namespace(),
             parked: HashMap::new(),
+            freezes: freeze::Freezes::new().map_err(Error::io("cannot make a timer"))?,
             reply: ReplyBuffer::default(),
             buffer: Some(RequestBuffer::new()),
             externals: Vec::new(),
@@ -138,6 +142,7 @@ impl Server {
         server.watch(server.channel.as_fd(), FUSE)?;
         server.watch(server.pages.signal(), BACKLOG)?;
         server.watch(server.threads.timer(), THREAD_TIMER)?;
+        server.watch(server.freezes.timer(), FREEZE_TIMER)?;
         for name in &config.devices {
             server.add_first_device(name)?;
         }
@@ -208,6 +213,7 @@ impl Server {
                 (_, THREAD_TIMER) => {
                     self.threads.check().into_iter().for_each(|exit| self.thread_gone(exit));
                 }
+                (_, FREEZE_TIMER) => self.serve_freeze_timeouts(),
                 (_, BACKLOG) => self.serve_backlog(),
                 _ => requests = true,
             }

@@ -33,6 +33,8 @@ fn main() -> ExitCode {
         [device, "read"] => read(device),
         [device, "read-in-thread"] => read_in_thread(device),
         [device, "busy", name] => busy_service(device, name),
+        [device, "freeze", pid, timeout] => number(pid)
+            .and_then(|pid| number(timeout).and_then(|timeout| freeze(device, pid, timeout))),
         [device, "whoami", uid] => number(uid).and_then(|uid| call_as(device, uid as u32)),
         _ => Err(format!("peer: unknown arguments {words:?}")),
     };
@@ -207,6 +209,13 @@ fn read_in_thread(device: &str) -> Outcome {
         ready();
         reader.join().map_err(|_| "the reader panicked".to_owned())?
     })
+}
+
+/// Freezes a process, and waits for what is under way to it.
+fn freeze(device: &str, pid: u64, timeout: u64) -> Outcome {
+    let client = open(device)?;
+    ready();
+    client.freeze(pid as u32, true, timeout as u32).map_err(text)
 }
 
 /// Becomes another user, for good, and calls the manager.

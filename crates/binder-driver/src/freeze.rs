@@ -1,0 +1,211 @@
+//! Freezing: no calls for a process whose threads are about to be stopped.
+//!
+//! A frozen process refuses sync calls and keeps one-way ones. A freeze succeeds only when nothing
+//! is under way to the process and none of its threads is in a call; with a timeout it waits for
+//! that. The driver has no clock: the front end measures the time and calls
+//! [`Driver::freeze_timed_out`].
+
+use std::collections::BTreeSet;
+
+use binder_uapi::{BinderFreezeInfo, BinderFrozenStatusInfo};
+
+use crate::Errno;
+use crate::driver::Driver;
+use crate::keys::{FreezeId, FreezeNotificationId, ProcessId};
+
+/// What a process knows of its being frozen.
+#[derive(Debug, Default)]
+pub struct Freezer {
+    pub frozen: bool,
+    /// A sync call was refused since the freeze.
+    pub sync_received: bool,
+    /// A one-way call came since the freeze.
+    pub async_received: bool,
+    /// Transactions to the process that are not over: queued, or calls not yet replied to.
+    pub outstanding: usize,
+    /// Watchers were last told that it is frozen.
+    pub announced: bool,
+    /// Freezes that wait for the last of the outstanding transactions.
+    pub waits: BTreeSet<FreezeId>,
+    /// Notifications registered on nodes of the process.
+    pub watchers: BTreeSet<FreezeNotificationId>,
+}
+
+/// A `BINDER_FREEZE` that waits.
+#[derive(Debug)]
+pub struct FreezeWait {
+    /// The open that asked.
+    pub caller: ProcessId,
+    /// The opens that are to be frozen and are still there.
+    pub targets: BTreeSet<ProcessId>,
+    /// They were thawed meanwhile.
+    pub thawed: bool,
+}
+
+/// What becomes of a `BINDER_FREEZE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Freeze {
+    /// Answer now.
+    Done(Result<(), Errno>),
+    /// Keep the request until [`Wake::Freeze`](crate::Wake::Freeze), an interrupt
+    /// ([`Driver::freeze_interrupted`]) or its timeout ([`Driver::freeze_timed_out`]).
+    Waiting(FreezeId),
+}
+
+impl Driver {
+    fn opens_of_pid(&self, pid: u32) -> BTreeSet<ProcessId> {
+        let opens = self.processes.iter();
+        opens.filter(|(_, open)| open.opener.pid == pid).map(|(id, _)| id).collect()
+    }
+
+    /// `BINDER_FREEZE`, for every open of a pid (as the host numbers processes).
+    ///
+    /// `EINVAL`: the pid has no open; `EAGAIN`: something is under way to it (it is not frozen
+    /// then), or it was thawed while this waited.
+    pub fn freeze(&mut self, caller: ProcessId, info: BinderFreezeInfo) -> Freeze {
+        let targets = self.opens_of_pid(info.pid);
+        if targets.is_empty() {
+            return Freeze::Done(Err(Errno::EINVAL));
+        }
+        if info.enable == 0 {
+            targets.iter().for_each(|&target| self.thaw(target));
+            return Freeze::Done(Ok(()));
+        }
+        for &target in &targets {
+            let freezer = &mut self.processes[target].freezer;
+            freezer.frozen = true;
+            freezer.sync_received = false;
+            freezer.async_received = false;
+        }
+        if info.timeout_ms == 0 || self.is_drained(&targets) {
+            return Freeze::Done(self.conclude_freeze(&targets));
+        }
+        let id = self.freezes.insert(FreezeWait { caller, targets, thawed: false });
+        for target in &self.freezes[id].targets {
+            self.processes[*target].freezer.waits.insert(id);
+        }
+        Freeze::Waiting(id)
+    }
+
+    fn is_drained(&self, targets: &BTreeSet<ProcessId>) -> bool {
+        targets.iter().all(|&target| self.processes[target].freezer.outstanding == 0)
+    }
+
+    /// Something is on its way to the process, or one of its threads is in a call.
+    fn is_busy(&self, process: ProcessId) -> bool {
+        let entry = &self.processes[process];
+        let mut threads = entry.threads.values();
+        entry.freezer.outstanding > 0 || threads.any(|&thread| self.threads[thread].stack.is_some())
+    }
+
+    /// All of them are frozen and their watchers told, or none is.
+    fn conclude_freeze(&mut self, targets: &BTreeSet<ProcessId>) -> Result<(), Errno> {
+        if targets.iter().any(|&target| self.is_busy(target)) {
+            self.give_up_freeze(targets);
+            return Err(Errno::EAGAIN);
+        }
+        for &target in targets {
+            self.processes[target].freezer.frozen = true;
+            self.announce_freeze(target, true);
+        }
+        Ok(())
+    }
+
+    fn give_up_freeze(&mut self, targets: &BTreeSet<ProcessId>) {
+        for &target in targets {
+            let freezer = &mut self.processes[target].freezer;
+            freezer.frozen = false;
+            // It was frozen before this attempt, and watchers think that it still is.
+            if freezer.announced {
+                self.announce_freeze(target, false);
+            }
+        }
+    }
+
+    fn thaw(&mut self, target: ProcessId) {
+        let freezer = &mut self.processes[target].freezer;
+        freezer.frozen = false;
+        freezer.sync_received = false;
+        freezer.async_received = false;
+        for &wait in &freezer.waits {
+            self.freezes[wait].thawed = true;
+            self.wakes.freeze(wait);
+        }
+        self.announce_freeze(target, false);
+    }
+
+    /// The waiting freeze leaves the books of its targets.
+    fn end_wait(&mut self, id: FreezeId) -> Option<FreezeWait> {
+        let wait = self.freezes.remove(id)?;
+        for target in &wait.targets {
+            self.processes[*target].freezer.waits.remove(&id);
+        }
+        Some(wait)
+    }
+
+    /// A waiting freeze was woken: its result, unless it has to wait on.
+    pub(crate) fn resume_freeze(&mut self, id: FreezeId) -> Option<Result<(), Errno>> {
+        let wait = self.freezes.get(id)?;
+        if wait.thawed {
+            self.end_wait(id);
+            return Some(Err(Errno::EAGAIN));
+        }
+        if !self.is_drained(&wait.targets) {
+            return None;
+        }
+        let wait = self.end_wait(id)?;
+        Some(self.conclude_freeze(&wait.targets))
+    }
+
+    /// The time of a waiting freeze is over: what to answer. A stale id is `EAGAIN`.
+    pub fn freeze_timed_out(&mut self, id: FreezeId) -> Result<(), Errno> {
+        let wait = self.end_wait(id).ok_or(Errno::EAGAIN)?;
+        self.conclude_freeze(&wait.targets)
+    }
+
+    /// A signal for the thread that waits for a freeze, which is given up.
+    pub fn freeze_interrupted(&mut self, id: FreezeId) {
+        if let Some(wait) = self.end_wait(id) {
+            self.give_up_freeze(&wait.targets);
+        }
+    }
+
+    /// A transaction to the process is over.
+    pub(crate) fn transaction_left(&mut self, process: ProcessId) {
+        let Some(entry) = self.processes.get_mut(process) else { return };
+        entry.freezer.outstanding -= 1;
+        if entry.freezer.outstanding == 0 {
+            entry.freezer.waits.iter().for_each(|&wait| self.wakes.freeze(wait));
+        }
+    }
+
+    /// The process is going away: nobody waits for it, and it waits for nobody.
+    pub(crate) fn release_freezer(&mut self, process: ProcessId) {
+        for wait in std::mem::take(&mut self.processes[process].freezer.waits) {
+            self.freezes[wait].targets.remove(&process);
+            self.wakes.freeze(wait);
+        }
+        for watcher in std::mem::take(&mut self.processes[process].freezer.watchers) {
+            self.freeze_notifications[watcher].owner = None;
+        }
+        let asked = self.freezes.iter().filter(|(_, wait)| wait.caller == process);
+        let asked: Vec<FreezeId> = asked.map(|(id, _)| id).collect();
+        asked.into_iter().for_each(|id| self.freeze_interrupted(id));
+    }
+
+    /// `BINDER_GET_FROZEN_INFO`, over every open of the pid. `EINVAL`: it has none.
+    pub fn frozen_info(&self, pid: u32) -> Result<BinderFrozenStatusInfo, Errno> {
+        let opens = self.opens_of_pid(pid);
+        if opens.is_empty() {
+            return Err(Errno::EINVAL);
+        }
+        let mut info = BinderFrozenStatusInfo { pid, ..Default::default() };
+        for id in opens {
+            let freezer = &self.processes[id].freezer;
+            info.sync_recv |= u32::from(freezer.sync_received) | u32::from(self.is_busy(id)) << 1;
+            info.async_recv |= u32::from(freezer.async_received);
+        }
+        Ok(info)
+    }
+}

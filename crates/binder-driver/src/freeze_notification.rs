@@ -1,0 +1,182 @@
+//! Freeze notifications: asked for on a handle, sent whenever the node's owner is frozen or thawed.
+//!
+//! One is outstanding at a time: what changes before it is acknowledged follows as one more.
+
+use binder_uapi::{BinderFrozenStateInfo, BinderHandleCookie, Return};
+use slotmap::KeyData;
+
+use crate::Errno;
+use crate::driver::Driver;
+use crate::host::Host;
+use crate::keys::{FreezeNotificationId, ProcessId, ThreadId};
+use crate::limits::MAX_DEATHS_A_PROCESS;
+use crate::queue::WorkId;
+use crate::work::{DeliverToRead, Flow, Reader, Work};
+
+/// One notification.
+#[derive(Debug)]
+pub struct FreezeNotification {
+    /// Who hears of it.
+    pub process: ProcessId,
+    /// Whose state it is; `None` = dead, or the notification was withdrawn.
+    pub owner: Option<ProcessId>,
+    pub cookie: u64,
+    /// What is to be told, or was told last.
+    pub is_frozen: bool,
+    /// Queued.
+    pub work: Option<WorkId>,
+    /// Sent, and `BC_FREEZE_NOTIFICATION_DONE` is due.
+    pub sent: bool,
+    /// The acknowledgement is followed by another one.
+    pub resend: bool,
+    /// Withdrawn: the next thing that is sent is the answer to that.
+    pub clear: bool,
+}
+
+impl Driver {
+    /// `BC_REQUEST_FREEZE_NOTIFICATION`; the present state is told at once. `EINVAL`: unknown
+    /// handle, or asked for before; `ENOMEM`: too many.
+    pub(crate) fn request_freeze_notification(
+        &mut self,
+        process: ProcessId,
+        request: BinderHandleCookie,
+    ) -> Result<(), Errno> {
+        let reference = self.ref_by_handle(process, request.handle, false).ok_or(Errno::EINVAL)?;
+        let entry = &mut self.refs[reference];
+        if entry.freeze.is_some() {
+            return Err(Errno::EINVAL);
+        }
+        let count = &mut self.processes[process].freeze_notifications;
+        if *count >= MAX_DEATHS_A_PROCESS {
+            return Err(Errno::ENOMEM);
+        }
+        *count += 1;
+        let owner = self.nodes[entry.node].owner;
+        let id = self.freeze_notifications.insert(FreezeNotification {
+            process,
+            owner,
+            cookie: request.cookie,
+            // A freeze that still waits is announced when it succeeds.
+            is_frozen: owner.is_some_and(|owner| self.processes[owner].freezer.announced),
+            work: None,
+            sent: false,
+            resend: false,
+            clear: false,
+        });
+        entry.freeze = Some(id);
+        if let Some(owner) = owner {
+            self.processes[owner].freezer.watchers.insert(id);
+            self.queue_freeze_notification(id);
+        }
+        Ok(())
+    }
+
+    fn queue_freeze_notification(&mut self, id: FreezeNotificationId) {
+        let process = self.freeze_notifications[id].process;
+        let todo = self.processes[process].todo;
+        let work = self.queues.push(todo, Work::FreezeNotification(id));
+        self.freeze_notifications[id].work = Some(work);
+        self.wake_process(process);
+    }
+
+    /// Tells who watches nodes of the process.
+    pub(crate) fn announce_freeze(&mut self, process: ProcessId, is_frozen: bool) {
+        let freezer = &mut self.processes[process].freezer;
+        freezer.announced = is_frozen;
+        for id in freezer.watchers.iter().copied().collect::<Vec<_>>() {
+            let entry = &mut self.freeze_notifications[id];
+            if entry.sent && entry.is_frozen != is_frozen {
+                entry.resend = true;
+            }
+            entry.is_frozen = is_frozen;
+            if entry.work.is_none() && !entry.sent {
+                self.queue_freeze_notification(id);
+            }
+        }
+    }
+
+    /// `BC_CLEAR_FREEZE_NOTIFICATION`. `EINVAL`: unknown handle, nothing asked for, or another
+    /// cookie.
+    pub(crate) fn clear_freeze_notification(
+        &mut self,
+        process: ProcessId,
+        request: BinderHandleCookie,
+    ) -> Result<(), Errno> {
+        let reference = self.ref_by_handle(process, request.handle, false).ok_or(Errno::EINVAL)?;
+        let id = self.refs[reference].freeze.ok_or(Errno::EINVAL)?;
+        if self.freeze_notifications[id].cookie != request.cookie {
+            return Err(Errno::EINVAL);
+        }
+        self.refs[reference].freeze = None;
+        self.stop_watching(id);
+        let entry = &mut self.freeze_notifications[id];
+        entry.clear = true;
+        if entry.sent {
+            entry.resend = true;
+        } else if entry.work.is_none() {
+            self.queue_freeze_notification(id);
+        }
+        Ok(())
+    }
+
+    /// `BC_FREEZE_NOTIFICATION_DONE`. `EINVAL`: no such notification was sent.
+    pub(crate) fn freeze_notification_done(
+        &mut self,
+        process: ProcessId,
+        cookie: u64,
+    ) -> Result<(), Errno> {
+        let sent = &mut self.processes[process].sent_freeze_notifications;
+        // Keys count from 1, so this is below all of them.
+        let first = (cookie, FreezeNotificationId::from(KeyData::from_ffi(0)));
+        let next = sent.range(first..).next().copied();
+        let (_, id) = next.filter(|(found, _)| *found == cookie).ok_or(Errno::EINVAL)?;
+        sent.remove(&(cookie, id));
+        let entry = &mut self.freeze_notifications[id];
+        entry.sent = false;
+        if std::mem::take(&mut entry.resend) {
+            self.queue_freeze_notification(id);
+        }
+        Ok(())
+    }
+
+    fn stop_watching(&mut self, id: FreezeNotificationId) {
+        if let Some(owner) = self.freeze_notifications[id].owner.take() {
+            self.processes[owner].freezer.watchers.remove(&id);
+        }
+    }
+
+    /// Forgets a notification, wherever it is.
+    pub(crate) fn remove_freeze_notification(&mut self, id: FreezeNotificationId) {
+        self.stop_watching(id);
+        let Some(entry) = self.freeze_notifications.remove(id) else { return };
+        entry.work.map(|work| self.queues.unlink(work));
+        let process = &mut self.processes[entry.process];
+        process.sent_freeze_notifications.remove(&(entry.cookie, id));
+        process.freeze_notifications -= 1;
+    }
+}
+
+impl DeliverToRead for FreezeNotificationId {
+    fn deliver<H: Host>(self, driver: &mut Driver, _: &mut H, reader: &mut Reader<'_>) -> Flow {
+        let entry = &mut driver.freeze_notifications[self];
+        entry.work = None;
+        let (cookie, is_frozen) = (entry.cookie, entry.is_frozen);
+        if entry.clear {
+            reader.put(Return::ClearFreezeNotificationDone(cookie));
+            driver.remove_freeze_notification(self);
+            return Flow::Continue;
+        }
+        entry.sent = true;
+        driver.processes[reader.process].sent_freeze_notifications.insert((cookie, self));
+        let info = BinderFrozenStateInfo { cookie, is_frozen: is_frozen.into(), reserved: 0 };
+        reader.put(Return::FrozenBinder(info));
+        // The reader may want to make calls because of it: it gets nothing else with it.
+        Flow::Return
+    }
+
+    fn cancel<H: Host>(self, driver: &mut Driver, _: &mut H, _: Option<ThreadId>) {
+        // It is queued for processes only, and this one dies.
+        driver.freeze_notifications[self].work = None;
+        driver.remove_freeze_notification(self);
+    }
+}

@@ -1,0 +1,79 @@
+//! Freezing processes by the driver.
+
+use std::time::{Duration, Instant};
+
+use binder_client::{ClientError, Errno, Payload, Session};
+use binder_uapi::Return;
+use e2e::Bus;
+
+use crate::support::{CALL, bounded, expect_echo, find, manager, open, peer};
+
+crate::both_mappings! {
+    a_freeze_that_waits_stalls_nobody_and_ends_with_its_time
+    a_process_killed_while_it_freezes_another_leaves_it_thawed
+    the_frozen_are_told_from_the_dead_and_answer_again_when_thawed
+}
+
+fn a_freeze_that_waits_stalls_nobody_and_ends_with_its_time(bus: &Bus) {
+    let _manager = manager(bus);
+    let service = peer(bus, &["busy", "service"]);
+    let caller = peer(bus, &["call", "service"]);
+    service.expect("called");
+    let (freezer, pid) = (open(bus), service.pid());
+    let freezing = std::thread::spawn(move || {
+        let begun = Instant::now();
+        (freezer.freeze(pid, true, 300), begun.elapsed())
+    });
+    let client = open(bus);
+    let mut session = Session::new(&client);
+    for _ in 0..100 {
+        expect_echo(&mut session, 0, b"meanwhile");
+    }
+    let (result, took) = bounded("the freeze", || freezing.join().unwrap());
+    assert_eq!(result.unwrap_err().errno(), Some(Errno::AGAIN));
+    assert!(took >= Duration::from_millis(300), "it waited {took:?} only");
+    drop(caller);
+}
+
+fn a_process_killed_while_it_freezes_another_leaves_it_thawed(bus: &Bus) {
+    let _manager = manager(bus);
+    let service = peer(bus, &["busy", "service"]);
+    let caller = peer(bus, &["call", "service"]);
+    service.expect("called");
+    let mut freezer = peer(bus, &["freeze", &service.pid().to_string(), "3600000"]);
+    freezer.expect_asleep();
+    let client = open(bus);
+    let frozen = |session: &mut Session<'_>, handle| {
+        session.call(handle, CALL, Payload::default()).map(drop) == Err(ClientError::FrozenReply)
+    };
+    let mut session = Session::new(&client);
+    let handle = find(&mut session, "service");
+    assert!(frozen(&mut session, handle), "no calls while a freeze waits");
+    freezer.kill();
+    drop(caller);
+    // It serves one caller for ever: another one waits, which it did not while that was refused.
+    let another = peer(bus, &["call", "service"]);
+    another.expect_asleep();
+    session.release(handle);
+    session.flush().unwrap();
+}
+
+fn the_frozen_are_told_from_the_dead_and_answer_again_when_thawed(bus: &Bus) {
+    let _manager = manager(bus);
+    let service = peer(bus, &["echo", "service"]);
+    let client = open(bus);
+    let mut session = Session::new(&client);
+    let handle = find(&mut session, "service");
+    client.freeze(service.pid(), true, 1000).unwrap();
+    let refused = session.call(handle, CALL, Payload::default()).map(drop);
+    assert_eq!(refused, Err(ClientError::FrozenReply));
+    let told = session.oneway(handle, CALL, Payload::bytes(b"for later")).unwrap();
+    assert_eq!(told, Return::TransactionPendingFrozen);
+    let info = client.frozen_info(service.pid()).unwrap();
+    assert_eq!(info.async_recv, 1);
+    assert_eq!(info.sync_recv & 1, 1);
+    client.freeze(service.pid(), false, 0).unwrap();
+    expect_echo(&mut session, handle, b"thawed");
+    let error = client.freeze(u32::MAX, true, 0).unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::INVAL), "nobody there");
+}
