@@ -120,25 +120,28 @@ impl Figures {
     }
 
     /// A benchmark's figures by one clock, the published ones beside.
-    pub fn view<'f>(&'f self, bench: &'f str, clock: Clock) -> View<'f> {
+    pub fn view(&self, bench: &str, clock: Clock) -> View {
         let wanted = |figure: &&Figure| {
             figure.measurement.bench == bench && (figure.published || figure.clock == clock)
         };
-        let figures = self.0.iter().filter(wanted).map(|figure| &figure.measurement);
-        View { bench, clock, figures: figures.collect() }
+        let figures = self.0.iter().filter(wanted).map(|figure| figure.measurement.clone());
+        View { bench: bench.to_owned(), clock, kernel: None, figures: figures.collect() }
     }
 }
 
 /// The figures of one benchmark by one clock.
-pub struct View<'f> {
+#[derive(Clone, Debug)]
+pub struct View {
     /// The benchmark.
-    pub bench: &'f str,
+    pub bench: String,
     /// The clock.
     pub clock: Clock,
-    figures: Vec<&'f Measurement>,
+    /// The kernel, if these are one kernel's of several.
+    pub kernel: Option<String>,
+    figures: Vec<Measurement>,
 }
 
-impl<'f> View<'f> {
+impl View {
     /// How many there are.
     pub fn len(&self) -> usize {
         self.figures.len()
@@ -150,28 +153,61 @@ impl<'f> View<'f> {
     }
 
     /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &'f Measurement> {
-        self.figures.iter().copied()
+    pub fn iter(&self) -> impl Iterator<Item = &Measurement> {
+        self.figures.iter()
+    }
+
+    /// Kernel by kernel, if subjects name at least two: first the subjects that name none, if there are
+    /// some, then each kernel's own without that name. The published are beside all of them.
+    pub fn by_kernel(&self) -> Vec<Self> {
+        let named = self.figures.iter().filter_map(|figure| subject::split(&figure.subject));
+        let mut kernels = unique(named.map(|(_, kernel)| kernel));
+        if kernels.len() < 2 {
+            return vec![self.clone()];
+        }
+        kernels.sort_by_key(|kernel| subject::natural(kernel));
+        let of = |kernel: Option<&str>| {
+            let own = |figure: &Measurement| match subject::split(&figure.subject) {
+                _ if subject::is_published(&figure.subject) => Some(figure.clone()),
+                None => kernel.is_none().then(|| figure.clone()),
+                Some((base, found)) => (Some(found) == kernel).then(|| {
+                    let base = if base == "kernel" { "kernel driver" } else { base };
+                    Measurement { subject: base.to_owned(), ..figure.clone() }
+                }),
+            };
+            let figures = self.figures.iter().filter_map(own).collect();
+            let (bench, kernel) = (self.bench.clone(), kernel.map(str::to_owned));
+            Self { bench, clock: self.clock, kernel, figures }
+        };
+        let measured = |part: &Self| part.iter().any(|f| !subject::is_published(&f.subject));
+        [None].into_iter().chain(kernels.into_iter().map(Some)).map(of).filter(measured).collect()
+    }
+
+    /// Only some of the subjects.
+    pub fn only(&self, wanted: impl Fn(&str) -> bool) -> Self {
+        let mut view = self.clone();
+        view.figures.retain(|figure| wanted(&figure.subject));
+        view
     }
 
     /// One of them.
-    pub fn find(&self, case: &str, subject: &str, metric: &str) -> Option<&'f Measurement> {
-        let same = |f: &&&Measurement| f.case == case && f.subject == subject && f.metric == metric;
-        self.figures.iter().find(same).copied()
+    pub fn find(&self, case: &str, subject: &str, metric: &str) -> Option<&Measurement> {
+        let same = |f: &&Measurement| f.case == case && f.subject == subject && f.metric == metric;
+        self.figures.iter().find(same)
     }
 
     /// The first of several metrics that is there.
-    pub fn first(&self, case: &str, subject: &str, metrics: &[&str]) -> Option<&'f Measurement> {
+    pub fn first(&self, case: &str, subject: &str, metrics: &[&str]) -> Option<&Measurement> {
         metrics.iter().find_map(|metric| self.find(case, subject, metric))
     }
 
-    fn with(&self, metrics: &[&str]) -> impl Iterator<Item = &'f Measurement> {
+    fn with(&self, metrics: &[&str]) -> impl Iterator<Item = &Measurement> {
         self.iter().filter(|figure| metrics.contains(&figure.metric.as_str()))
     }
 
     /// Cases that have one of these metrics: those that sum up or name no size as they came, then by size
     /// or range.
-    pub fn cases(&self, metrics: &[&str]) -> Vec<&'f str> {
+    pub fn cases(&self, metrics: &[&str]) -> Vec<&str> {
         let mut cases = unique(self.with(metrics).map(|figure| figure.case.as_str()));
         cases
             .sort_by_key(|case| magnitude(case).map_or(0, |magnitude| magnitude.saturating_add(1)));
@@ -179,14 +215,14 @@ impl<'f> View<'f> {
     }
 
     /// Subjects that have one of these metrics, ours first.
-    pub fn subjects(&self, metrics: &[&str]) -> Vec<&'f str> {
+    pub fn subjects(&self, metrics: &[&str]) -> Vec<&str> {
         let mut subjects = unique(self.with(metrics).map(|figure| figure.subject.as_str()));
         subjects.sort_by_key(|name| subject::rank(name));
         subjects
     }
 
     /// All metrics, in the order of their first figure.
-    pub fn metrics(&self) -> Vec<&'f str> {
+    pub fn metrics(&self) -> Vec<&str> {
         unique(self.iter().map(|figure| figure.metric.as_str()))
     }
 }
@@ -263,6 +299,23 @@ mod tests {
         let figures = Figures::new(figures.to_vec());
         let view = figures.view("b", Clock::Wall);
         assert_eq!(view.cases(&["m"]), ["all", "4 B", "1 KiB", "64 KiB idle"]);
+    }
+
+    #[test]
+    fn several_kernels_are_looked_at_one_by_one_each_beside_the_published() {
+        let names =
+            ["kernel-6.12", "headroom 6.12", "kernel-6.1", "published", "pipe 6.1", "futex"];
+        let figures = Figures::new(names.map(|name| figure("4 B", name)).to_vec());
+        let parts = figures.view("b", Clock::Wall).by_kernel();
+        let kernels: Vec<_> = parts.iter().map(|part| part.kernel.as_deref()).collect();
+        assert_eq!(kernels, [None, Some("6.1"), Some("6.12")]);
+        assert_eq!(parts[0].subjects(&["m"]), ["futex", "published"]);
+        assert_eq!(parts[1].subjects(&["m"]), ["kernel driver", "pipe", "published"]);
+        assert_eq!(parts[2].subjects(&["m"]), ["headroom", "kernel driver", "published"]);
+        let alone = Figures::new(vec![figure("4 B", "kernel-6.12"), figure("4 B", "pipe")]);
+        let parts = alone.view("b", Clock::Wall).by_kernel();
+        assert_eq!((parts.len(), &parts[0].kernel), (1, &None));
+        assert_eq!(parts[0].subjects(&["m"]), ["kernel-6.12", "pipe"]);
     }
 
     #[test]

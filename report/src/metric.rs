@@ -79,6 +79,18 @@ const KNOWN: &[Metric] = &[
     metric("over_limit", "rate over the machine's physical limit", Higher),
     metric("cost_over_malloc", "cost over malloc's", Lower),
     metric("usable_share", "share of the limit that could be used", Higher),
+    metric(
+        "unknown_differences",
+        "cases that differ from the kernel's driver without a listed reason",
+        Lower,
+    ),
+    metric("known_differences", "cases that differ for a listed reason", Lower),
+    metric(
+        "unlike_its_record",
+        "cases in which the kernel's driver differs from its own record",
+        Lower,
+    ),
+    metric("cases", "cases played", Neither),
     metric("stall_ms_max", "longest stall of the interactive process", Lower),
     metric("victims_wrong", "wrong victims", Lower),
     metric("recover_ms", "until memory is back", Lower),

@@ -44,40 +44,39 @@ pub fn single(view: &View, metric: &str) -> Markup {
 }
 
 fn table(view: &View, metrics: &Metrics) -> Markup {
-    let (cases, subjects) = (view.cases(metrics.main), view.subjects(metrics.main));
     let key = metrics.main[0];
     let unit = metrics.main.iter().find_map(|key| view.iter().find(|f| f.metric == *key));
     let unit = metric::unit(unit.map_or("", |figure| figure.unit.as_str()));
     let better = metric::known(key).map_or("", |known| known.better.text());
-    // What stands in for the metric in a whole column is said once, at its head.
-    let instead: Vec<Option<&str>> =
-        subjects.iter().map(|name| stands_in(view, &cases, name, metrics)).collect();
+    let parts = view.by_kernel();
+    let columns = columns(&parts, metrics);
     html! {
         figure.table {
-        figcaption {
-            (capital(metric::label(key)))
-            @if !unit.is_empty() { ", " (unit) }
-            @if !better.is_empty() { span.better { (better) } }
-            code { (key) }
-        }
-        div.scroll tabindex="0" {
-            table {
-                thead { tr {
-                    th scope="col" { "case" }
-                    @for (name, instead) in subjects.iter().zip(&instead) {
-                        th.ours[subject::is_ours(name)].published[subject::is_published(name)] scope="col" {
-                            (name)
-                            @if let Some(instead) = instead { small { (metric::word(instead)) } }
+            figcaption {
+                (capital(metric::label(key)))
+                @if !unit.is_empty() { ", " (unit) }
+                @if !better.is_empty() { span.better { (better) } }
+                code { (key) }
+            }
+            div.scroll tabindex="0" {
+                table {
+                    thead { tr {
+                        th scope="col" { "case" }
+                        @for (name, instead) in &columns {
+                            th.ours[subject::is_ours(name)].published[subject::is_published(name)] scope="col" {
+                                (name)
+                                @if let Some(instead) = instead { small { (metric::word(instead)) } }
+                            }
                         }
-                    }
-                } }
-                tbody {
-                    @for case in cases {
-                        tr {
-                            th scope="row" { (case_name(case)) }
-                            @for (name, instead) in subjects.iter().zip(&instead) {
-                                td.ours[subject::is_ours(name)].published[subject::is_published(name)] {
-                                    (cell(view, case, name, metrics, instead.is_some()))
+                    } }
+                    tbody {
+                        @for (case, part, kernel) in rows(view, &parts, metrics) {
+                            tr {
+                                th scope="row" { (row_name(case, kernel)) }
+                                @for (name, instead) in &columns {
+                                    td.ours[subject::is_ours(name)].published[subject::is_published(name)] {
+                                        (cell(part, case, name, metrics, instead.is_some()))
+                                    }
                                 }
                             }
                         }
@@ -85,22 +84,64 @@ fn table(view: &View, metrics: &Metrics) -> Markup {
                 }
             }
         }
-        }
     }
 }
 
+/// The subjects, and what stands in for the metric in a whole column: that is said once, at its head.
+fn columns<'m>(parts: &[View], metrics: &Metrics<'m>) -> Vec<(String, Option<&'m str>)> {
+    let mut names: Vec<&str> = Vec::new();
+    for name in parts.iter().flat_map(|part| part.subjects(metrics.main)) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names.sort_by_key(|name| subject::rank(name));
+    let column = |name: &&str| ((*name).to_owned(), stands_in(parts, name, metrics));
+    names.iter().map(column).collect()
+}
+
 /// The metric that stands in for the first one in all cells of a subject.
-fn stands_in<'m>(
-    view: &View,
-    cases: &[&str],
-    subject: &str,
-    metrics: &Metrics<'m>,
-) -> Option<&'m str> {
-    let found = |case: &&str| view.first(case, subject, metrics.main);
-    let mut keys: Vec<&str> = cases.iter().filter_map(found).map(|f| f.metric.as_str()).collect();
+fn stands_in<'m>(parts: &[View], subject: &str, metrics: &Metrics<'m>) -> Option<&'m str> {
+    let of_part = |part: &View| {
+        let cases = part.cases(metrics.main);
+        let found = cases.iter().filter_map(|case| part.first(case, subject, metrics.main));
+        found.map(|figure| figure.metric.clone()).collect::<Vec<_>>()
+    };
+    let mut keys: Vec<String> = parts.iter().flat_map(of_part).collect();
     keys.dedup();
-    let [one] = keys[..] else { return None };
-    metrics.main.iter().skip(1).find(|key| **key == one).copied()
+    let [one] = &keys[..] else { return None };
+    metrics.main.iter().skip(1).find(|key| *key == one).copied()
+}
+
+/// A row for each case and kernel that somebody measured; a case that was only published has one.
+fn rows<'v>(
+    view: &'v View,
+    parts: &'v [View],
+    metrics: &Metrics,
+) -> Vec<(&'v str, &'v View, Option<&'v str>)> {
+    let mut rows = Vec::new();
+    for case in view.cases(metrics.main) {
+        let there = |part: &&View| {
+            let mut names = part.subjects(metrics.main).into_iter();
+            names.any(|name| {
+                !subject::is_published(name) && part.first(case, name, metrics.main).is_some()
+            })
+        };
+        let before = rows.len();
+        rows.extend(parts.iter().filter(there).map(|part| (case, part, part.kernel.as_deref())));
+        if rows.len() == before {
+            rows.extend(parts.first().map(|part| (case, part, None)));
+        }
+    }
+    rows
+}
+
+fn row_name(case: &str, kernel: Option<&str>) -> Markup {
+    let kernel = kernel.filter(|kernel| !case.ends_with(&format!(" {kernel}")));
+    html! {
+        (case_name(case))
+        @if let Some(kernel) = kernel { " " span.kernel { "Linux " (kernel) } }
+    }
 }
 
 fn cell(view: &View, case: &str, subject: &str, metrics: &Metrics, said: bool) -> Markup {

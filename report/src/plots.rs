@@ -7,9 +7,43 @@ use crate::line_plot::{self, Line};
 use crate::plot::Plot;
 use crate::subject;
 
-/// The plots of a benchmark's figures.
+/// The plots of a benchmark's figures: where there are several kernels, first the kernels beside each
+/// other, then all that was measured on each.
 pub fn of(view: &View) -> Vec<Plot> {
-    let plots = match view.bench {
+    let parts = view.by_kernel();
+    let mut views = Vec::new();
+    if parts.len() > 1 {
+        let names = drivers(view, &parts);
+        views.push((
+            view.only(|name| names.iter().any(|one| one == name)),
+            ", the drivers by kernel".to_owned(),
+        ));
+    }
+    for part in parts {
+        let note = part.kernel.as_ref().map_or(String::new(), |kernel| format!(", Linux {kernel}"));
+        views.push((part, note));
+    }
+    views.iter().flat_map(|(view, note)| of_part(view, note)).collect()
+}
+
+/// The kernels' own drivers, one of ours on each kernel (the first: passthrough, where there is that), and
+/// the published.
+fn drivers(view: &View, parts: &[View]) -> Vec<String> {
+    let all = view.subjects(&view.metrics());
+    let wanted = |name: &&str| match subject::split(name) {
+        None => subject::is_published(name),
+        Some((base, kernel)) => {
+            let part = parts.iter().find(|part| part.kernel.as_deref() == Some(kernel));
+            let ours = part
+                .and_then(|part| part.subjects(&part.metrics()).first().map(|&name| name == base));
+            base == "kernel" || (subject::is_ours(base) && ours == Some(true))
+        }
+    };
+    all.into_iter().filter(wanted).map(str::to_owned).collect()
+}
+
+fn of_part(view: &View, note: &str) -> Vec<Plot> {
+    let plots = match view.bench.as_str() {
         "roundtrip" => roundtrip(view),
         "handles" => handles(view),
         "sendvec" => sendvec(view),
@@ -17,7 +51,10 @@ pub fn of(view: &View) -> Vec<Plot> {
         "reclaim" => vec![reclaim(view)],
         _ => vec![],
     };
-    plots.into_iter().flatten().collect()
+    let named = |plot: Plot| Plot { title: format!("{}{note}", plot.title), ..plot };
+    // A plot of the published alone is no comparison.
+    let own = |plot: &Plot| plot.subjects.iter().any(|name| !subject::is_published(name));
+    plots.into_iter().flatten().filter(own).map(named).collect()
 }
 
 /// A line a subject: of each case the place on the x axis, and the first of the metrics.

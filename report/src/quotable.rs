@@ -30,6 +30,7 @@ const WORTH: &[(&str, &str, Cases)] = &[
     ("tmalloc", "kills", Cases::All),
     ("tmalloc", "pages_over", Cases::All),
     ("tmalloc", "usable_share", Cases::All),
+    ("conformance", "unknown_differences", Cases::All),
     ("scenario", "stall_ms_max", Cases::All),
     ("scenario", "recover_ms", Cases::All),
     ("scenario", "victims_wrong", Cases::All),
@@ -60,9 +61,9 @@ fn quotes(figures: &Figures) -> Vec<(&'static str, Vec<Quote>)> {
     for section in &SECTIONS {
         let mut quotes = Vec::new();
         for clock in figures.clocks(section.bench) {
-            let view = figures.view(section.bench, clock);
+            let parts = figures.view(section.bench, clock).by_kernel();
             for (_, metric, cases) in WORTH.iter().filter(|(bench, _, _)| *bench == section.bench) {
-                quotes.extend(of_metric(&view, metric, *cases));
+                quotes.extend(parts.iter().flat_map(|part| of_metric(part, metric, *cases)));
             }
         }
         if !quotes.is_empty() {
@@ -120,7 +121,10 @@ fn of_metric(view: &View, metric: &str, wanted: Cases) -> Vec<Quote> {
                 format!("{}{range}{note}", number::figure(figure.value, &figure.unit)),
             ));
         }
-        let (what, clock) = (pivot::case_name(case), view.clock);
+        let (mut what, clock) = (pivot::case_name(case), view.clock);
+        if let Some(kernel) = &view.kernel {
+            what += &format!(" on Linux {kernel}");
+        }
         Quote { what, clock, metric: metric.to_owned(), unit, figures }
     };
     cases.into_iter().map(of_case).collect()

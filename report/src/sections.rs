@@ -25,7 +25,7 @@ const fn table(main: &'static [&'static str], beside: &'static [&'static str]) -
 }
 
 /// The benchmarks that we know, in their order.
-pub const SECTIONS: [Section; 9] = [
+pub const SECTIONS: [Section; 10] = [
     Section {
         bench: "roundtrip",
         title: "Round trips",
@@ -103,6 +103,18 @@ pub const SECTIONS: [Section; 9] = [
             table(&["kills"], &[]),
             table(&["pages_over"], &[]),
             table(&["usable_share"], &[]),
+        ],
+    },
+    Section {
+        bench: "conformance",
+        title: "Conformance",
+        reading: "The same cases are played on the kernel's own driver and on ours; each that differs must be listed with its \
+                  reason, so fewer unknown differences are better, and none is the aim.",
+        tables: &[
+            table(&["unknown_differences"], &[]),
+            table(&["known_differences"], &[]),
+            table(&["cases"], &[]),
+            table(&["unlike_its_record"], &[]),
         ],
     },
     Section {

@@ -45,8 +45,18 @@ pub fn rank(name: &str) -> (usize, String) {
     (known.unwrap_or(UNKNOWN), natural(name))
 }
 
+/// A subject without the kernel that it names at its end, and that: `headroom` and `6.12` of `headroom-6.12`
+/// or `headroom 6.12`.
+pub fn split(name: &str) -> Option<(&str, &str)> {
+    let at = name.rfind([' ', '-'])?;
+    let (base, kernel) = (&name[..at], &name[at + 1..]);
+    let (major, minor) = kernel.split_once('.')?;
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (number(major) && (number(minor) || minor == "x") && !base.is_empty()).then_some((base, kernel))
+}
+
 /// So that 6.12 comes after 6.1 and passthrough, the better of our two, before notify-store.
-fn natural(name: &str) -> String {
+pub fn natural(name: &str) -> String {
     if name.contains("notify") {
         return format!("~{name}");
     }
@@ -72,8 +82,9 @@ pub fn look(name: &str) -> Look {
     let has = |part: &str| name.contains(part);
     let colour = if ours {
         match () {
-            () if has("notify") || has("7.") => 1,
-            () if has("6.1") && !has("6.12") => 8,
+            () if has("6.12") => 0,
+            () if has("6.1") => 8,
+            () if has("7.") || has("notify") => 1,
             () => 0,
         }
     } else if has("kernel-6.12") || has("C driver") || has("earlyoom") {
@@ -131,6 +142,24 @@ mod tests {
                 "published bitmap",
             ]
         );
+    }
+
+    #[test]
+    fn kernels_are_taken_off_names() {
+        assert_eq!(split("headroom passthrough 6.12"), Some(("headroom passthrough", "6.12")));
+        assert_eq!(split("kernel-7.x"), Some(("kernel", "7.x")));
+        for name in [
+            "naive-walk",
+            "published bitmap",
+            "-6.12",
+            "",
+            "a 6.",
+            "a .1",
+            "6.12",
+            "binder /dev/x-1",
+        ] {
+            assert_eq!(split(name), None, "{name}");
+        }
     }
 
     #[test]
