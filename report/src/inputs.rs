@@ -49,15 +49,20 @@ impl Inputs {
         Ok(text)
     }
 
+    /// All measurements, the medians of the scenarios among them.
+    pub fn all(&self) -> Vec<Measurement> {
+        let mut all = self.measurements.clone();
+        for measurement in Runs::group(&self.runs).measurements() {
+            put(&mut all, measurement);
+        }
+        all
+    }
+
     /// Everything as figures, those of the scenarios and the published ones among them; and the runs of
     /// the scenarios, set by set.
     pub fn figures(&self, published: Vec<Measurement>) -> (Figures, Vec<RunSet>) {
         let runs = Runs::group(&self.runs);
-        let mut all = self.measurements.clone();
-        for measurement in runs.measurements() {
-            put(&mut all, measurement);
-        }
-        let ours = all.into_iter().map(Figure::measured);
+        let ours = self.all().into_iter().map(Figure::measured);
         let figures = ours.chain(published.into_iter().map(Figure::published)).collect();
         (Figures::new(figures), runs.sets)
     }

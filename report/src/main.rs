@@ -1,7 +1,7 @@
 //! `report`: reads raw results and writes one static page.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -26,7 +26,7 @@ struct Arguments {
     /// The folder of the published figures.
     #[arg(long, value_name = "DIR")]
     reference: PathBuf,
-    /// Where index.html goes.
+    /// Where index.html goes, and results.jsonl: all measurements, each once.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
@@ -46,7 +46,22 @@ fn main() -> Result<()> {
         .with_context(|| format!("cannot make {}", arguments.out.display()))?;
     let file = arguments.out.join("index.html");
     fs::write(&file, page).with_context(|| format!("cannot write {}", file.display()))?;
+    merged(&arguments, &inputs)?;
     print!("{}", quotable::text(&figures));
     eprintln!("report: {}", file.display());
     Ok(())
+}
+
+/// Writes all measurements as one file, unless that is what was read.
+fn merged(arguments: &Arguments, inputs: &Inputs) -> Result<()> {
+    let file = arguments.out.join("results.jsonl");
+    let real = |path: &Path| fs::canonicalize(path).ok();
+    let read = arguments.results.iter().chain(&arguments.scenarios);
+    let own = real(&file);
+    if own.is_some() && read.map(|path| real(path)).any(|path| path == own) {
+        return Ok(());
+    }
+    let lines: Result<Vec<String>, _> = inputs.all().iter().map(serde_json::to_string).collect();
+    let text = lines.context("results")?.join("\n") + "\n";
+    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
 }

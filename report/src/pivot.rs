@@ -137,7 +137,7 @@ fn rows<'v>(
 }
 
 fn row_name(case: &str, kernel: Option<&str>) -> Markup {
-    let kernel = kernel.filter(|kernel| !case.ends_with(&format!(" {kernel}")));
+    let kernel = kernel.filter(|kernel| !names_kernel(case, kernel));
     html! {
         (case_name(case))
         @if let Some(kernel) = kernel { " " span.kernel { "Linux " (kernel) } }
@@ -166,7 +166,14 @@ pub fn interval(view: &View, figure: &Measurement) -> Option<(f64, f64)> {
         let keys = keys.each_ref().map(String::as_str);
         view.first(&figure.case, &figure.subject, &keys).map(|figure| figure.value)
     };
-    Some((end(["_low", "_min"])?, end(["_high", "_max"])?))
+    let (low, high) = (end(["_low", "_min"])?, end(["_high", "_max"])?);
+    // Of a single run there is none to tell.
+    (low < high).then_some((low, high))
+}
+
+/// The case says itself on which kernel.
+pub fn names_kernel(case: &str, kernel: &str) -> bool {
+    case.strip_suffix(kernel).is_some_and(|rest| rest.ends_with(' '))
 }
 
 /// A case for people.

@@ -122,7 +122,9 @@ fn of_metric(view: &View, metric: &str, wanted: Cases) -> Vec<Quote> {
             ));
         }
         let (mut what, clock) = (pivot::case_name(case), view.clock);
-        if let Some(kernel) = &view.kernel {
+        if let Some(kernel) =
+            view.kernel.as_ref().filter(|kernel| !pivot::names_kernel(case, kernel))
+        {
             what += &format!(" on Linux {kernel}");
         }
         Quote { what, clock, metric: metric.to_owned(), unit, figures }

@@ -171,3 +171,21 @@ fn a_malformed_line_names_its_file_and_line_and_writes_nothing() {
     assert!(error.contains("broken.jsonl") && error.contains("line 3"), "{error}");
     assert!(!folder.path().join("index.html").exists());
 }
+
+#[test]
+fn all_measurements_are_written_as_one_file_but_never_over_what_was_read() {
+    let folder = TempDir::new().unwrap();
+    assert!(report(&here("tests/fixtures/results.jsonl"), folder.path()).status.success());
+    let merged = folder.path().join("results.jsonl");
+    let text = fs::read_to_string(&merged).expect("merged results");
+    for line in [
+        r#""case":"icount: 4 B","subject":"kernel-6.12""#,
+        r#""case":"herd","subject":"headroom","metric":"stall_ms_max""#,
+    ] {
+        assert!(text.contains(line), "{line}");
+    }
+    let first_line = format!("{}\n", text.lines().next().unwrap());
+    fs::write(&merged, &first_line).unwrap();
+    assert!(report(&merged, folder.path()).status.success());
+    assert_eq!(fs::read_to_string(&merged).unwrap(), first_line);
+}
