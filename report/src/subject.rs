@@ -87,6 +87,8 @@ pub fn look(name: &str) -> Look {
             () if has("7.") || has("notify") => 1,
             () => 0,
         }
+    } else if has("naive") {
+        7
     } else if has("kernel-6.12") || has("C driver") || has("earlyoom") {
         3
     } else if has("kernel-6") || has("walk") || has("mutex") || has("nohang") {
@@ -164,7 +166,8 @@ mod tests {
 
     #[test]
     fn who_meets_in_a_plot_can_be_told_apart() {
-        let plots: [&[&str]; 4] = [
+        let plots: [&[&str]; 5] = [
+            &["headroom notify-store 6.1", "kernel-6.1", "naive-walk 6.1", "published tree walk"],
             &[
                 "headroom (passthrough)",
                 "headroom (notify-store)",
