@@ -13,6 +13,7 @@
 //! * [`stash`], [`naive`]: a new node with every transaction, and the walk that was the norm;
 //! * [`stressor`]: a process that eats memory;
 //! * [`contention`]: clients of several scheduling classes, one server;
+//! * [`tracing`]: counts of kernel events; [`order3`]: large allocations; [`shrink`]: the shrinkers, driven.
 
 pub mod affinity;
 pub mod contention;
@@ -20,11 +21,14 @@ pub mod devices;
 pub mod machine;
 pub mod measure;
 pub mod naive;
+pub mod order3;
 pub mod peer;
 pub mod pingpong;
 pub mod progress;
 pub mod report;
 pub mod results;
+pub mod shrink;
 pub mod stash;
 pub mod statistics;
 pub mod stressor;
+pub mod tracing;

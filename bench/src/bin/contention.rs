@@ -7,10 +7,12 @@ use anyhow::{Context, Result};
 use bench::affinity::Class;
 use bench::contention::{self, Contender, Transport};
 use bench::devices::{self, DeviceArguments};
+use bench::order3::{self, Order3};
 use bench::peer;
 use bench::progress::Progress;
 use bench::results::Measurement;
-use bench::statistics::Tally;
+use bench::shrink::{Shrinking, Shrunk};
+use bench::statistics::{Tally, estimate};
 use clap::Parser;
 
 const BENCH: &str = "contention";
@@ -34,6 +36,12 @@ struct Arguments {
     /// Longest duration of a round, seconds.
     #[arg(long, default_value_t = 60)]
     limit_seconds: u64,
+    /// Drive the kernel's shrinkers meanwhile (needs root): every other program's caches go as well.
+    #[arg(long)]
+    reclaim: bool,
+    /// Clients that are let in while allocations of order 3 and higher are counted; 0: do not count.
+    #[arg(long, default_value_t = 100)]
+    newcomers: usize,
     /// Threads of the server.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     server_threads: u32,
@@ -44,10 +52,13 @@ struct Field {
     name: String,
     transport: Transport,
     path: PathBuf,
-    _server: peer::Peer,
+    daemon: Option<u32>,
+    server: peer::Peer,
     /// Each class's times, alone and with the others.
     alone: Vec<Tally>,
     together: Vec<Tally>,
+    /// What the kernel's shrinkers did in each round.
+    shrunk: Vec<Shrunk>,
 }
 
 fn main() -> Result<()> {
@@ -65,14 +76,18 @@ fn run(arguments: &Arguments) -> Result<()> {
     let devices = arguments.devices.open(None)?;
     let folder = tempfile::tempdir().context("temporary folder")?;
     let mut fields = Vec::new();
-    let sockets = ("seqpacket".to_owned(), Transport::SeqPacket, folder.path().join("socket"));
-    let binders = devices.iter().map(|d| (d.name.clone(), Transport::Binder, d.path.clone()));
-    for (name, transport, path) in std::iter::once(sockets).chain(binders) {
+    let socket = folder.path().join("socket");
+    let sockets = ("seqpacket".to_owned(), Transport::SeqPacket, socket, None);
+    let binders =
+        devices.iter().map(|d| (d.name.clone(), Transport::Binder, d.path.clone(), d.daemon));
+    for (name, transport, path, daemon) in std::iter::once(sockets).chain(binders) {
         let threads = arguments.server_threads as usize;
         let server = contention::start_server(transport, devices::path_text(&path)?, threads);
-        let _server = server.with_context(|| name.clone())?;
-        fields.push(Field { name, transport, path, _server, alone: vec![], together: vec![] });
+        let server = server.with_context(|| name.clone())?;
+        let (alone, together, shrunk) = (vec![], vec![], vec![]);
+        fields.push(Field { name, transport, path, daemon, server, alone, together, shrunk });
     }
+    count_order3(arguments.newcomers, &fields);
     let classes = permitted(&wanted?, &fields[0])?;
     for field in &mut fields {
         field.alone = vec![Tally::default(); classes.len()];
@@ -82,7 +97,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     for round in 0..arguments.rounds {
         for field in &mut fields {
             progress.step(&format!("{}, round {}", field.name, round + 1));
+            let shrinking = arguments.reclaim.then(Shrinking::start).transpose()?;
             one_round(arguments, &classes, round, field)?;
+            field.shrunk.extend(shrinking.map(Shrinking::stop).transpose()?);
         }
     }
     drop(progress);
@@ -149,10 +166,52 @@ fn tell(classes: &[Class], fields: &[Field], arguments: &Arguments) {
             tell_one(&class.name(), &field.name, &field.alone[at], &field.together[at]);
         }
     }
+    eprintln!("({} rounds)", arguments.rounds);
+    fields.iter().for_each(tell_shrunk);
+}
+
+/// What the shrinkers did while a binder device was in use. The kernel's driver alone has one: pages of a
+/// daemon's device are not counted by it.
+fn tell_shrunk(field: &Field) {
+    let rates: Vec<f64> = field.shrunk.iter().filter_map(|shrunk| shrunk.pages_per_s).collect();
+    let Some(rate) = estimate(&rates) else { return };
+    if field.transport != Transport::Binder || field.daemon.is_some() {
+        return;
+    }
+    let calls: u64 = field.shrunk.iter().map(|shrunk| shrunk.rounds).sum();
     eprintln!(
-        "({} rounds; no pages are reclaimed meanwhile: this benchmark drives no shrinker)",
-        arguments.rounds
+        "{:<24} {:.0} binder pages a second given back, shrinkers called {calls} times",
+        field.name, rate.median
     );
+    let (metric, runs) = ("pages_reclaimed_per_s", rates.len());
+    Measurement::new(BENCH, "all", &field.name, metric, rate.median, "pages/s", runs).print();
+}
+
+/// Says what it costs to let clients in, where it can be counted.
+fn count_order3(newcomers: usize, fields: &[Field]) {
+    if newcomers == 0 {
+        return;
+    }
+    for field in fields.iter().filter(|field| field.transport == Transport::Binder) {
+        let mut pids = vec![field.server.pid()];
+        pids.extend(field.daemon);
+        match order3::count(&field.path, newcomers, &pids) {
+            Ok(Order3 { all, required }) => {
+                eprintln!(
+                    "{:<24} {newcomers} clients opened, mapped 4 MiB and called: {all} allocations of order 3 or higher, {required} of them required",
+                    field.name
+                );
+                let case = format!("{newcomers} clients");
+                for (metric, count) in [("order3_allocations", all), ("order3_required", required)]
+                {
+                    let count = count as f64;
+                    Measurement::new(BENCH, &case, &field.name, metric, count, "", newcomers)
+                        .print();
+                }
+            }
+            Err(why) => eprintln!("{}: order3_allocations: skipped: {why:#}", field.name),
+        }
+    }
 }
 
 fn tell_one(class: &str, name: &str, alone: &Tally, together: &Tally) {
