@@ -12,16 +12,21 @@
 //! * [`pingpong`]: round trips over a pipe, a socket, a futex, a binder device;
 //! * [`stash`], [`naive`]: a new node with every transaction, and the walk that was the norm;
 //! * [`stressor`]: a process that eats memory;
+//! * [`oomd`]: a private headroom-oomd; [`child`]: processes that somebody else kills;
+//! * [`overshoot`]: processes that grow over their user's limit;
 //! * [`contention`]: clients of several scheduling classes, one server;
 //! * [`tracing`]: counts of kernel events; [`order3`]: large allocations; [`shrink`]: the shrinkers, driven.
 
 pub mod affinity;
+pub mod child;
 pub mod contention;
 pub mod devices;
 pub mod machine;
 pub mod measure;
 pub mod naive;
+pub mod oomd;
 pub mod order3;
+pub mod overshoot;
 pub mod peer;
 pub mod pingpong;
 pub mod progress;

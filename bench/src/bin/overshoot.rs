@@ -1,0 +1,165 @@
+//! By how much is a limit exceeded, and how many die for it?
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use bench::child::Child;
+use bench::oomd;
+use bench::overshoot::{Run, run};
+use bench::progress::Progress;
+use bench::results::Measurement;
+use bench::statistics::estimate;
+use clap::{Parser, ValueEnum};
+
+const BENCH: &str = "overshoot";
+const MIB: u64 = 1 << 20;
+
+/// Has processes of one user take memory until their sum is over its limit, and reports the pages above
+/// it when the kill was decided, the most there were until the signal or the victim's last page, and the
+/// victims. Needs root.
+#[derive(Parser)]
+struct Arguments {
+    /// Runs of each case, each with a fresh daemon
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// The limit. A small one is broken by the processes' own few dozen pages too, and costs more victims
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(8..=4096))]
+    limit_mib: u64,
+    /// Cases: numbers of processes
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 8], value_parser = clap::value_parser!(u16).range(1..=64))]
+    processes: Vec<u16>,
+    /// How memory is watched; several take turns
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Notifier::Bpf, Notifier::Proc])]
+    notifier: Vec<Notifier>,
+    /// Busy loops beside, of ordinary priority
+    #[arg(long, default_value_t = 0)]
+    busy: usize,
+    /// The daemon; by default the headroom-oomd beside this program or in $HEADROOM_BIN_DIR
+    #[arg(long)]
+    daemon: Option<PathBuf>,
+    /// Two runs of each case, under a limit of 64 MiB
+    #[arg(long)]
+    quick: bool,
+}
+
+/// A way to watch memory.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Notifier {
+    /// In the kernel where that works
+    Auto,
+    /// In the kernel
+    Bpf,
+    /// By reading /proc on a timer
+    Proc,
+}
+
+impl Notifier {
+    fn option(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Bpf => "bpf",
+            Self::Proc => "proc",
+        }
+    }
+
+    fn subject(self) -> &'static str {
+        match self {
+            Self::Auto | Self::Bpf => "headroom",
+            Self::Proc => "headroom proc",
+        }
+    }
+}
+
+fn main() -> Result<()> {
+    let mut arguments = Arguments::parse();
+    if arguments.quick {
+        (arguments.runs, arguments.limit_mib) = (2, 64);
+    }
+    anyhow::ensure!(rustix::process::geteuid().is_root(), "changing users needs root");
+    let program = oomd::program(arguments.daemon.clone())?;
+    let _busy = busy_loops(arguments.busy)?;
+    let each = arguments.runs as usize * arguments.notifier.len();
+    let mut progress = Progress::new(BENCH, arguments.processes.len() * each);
+    let mut results = Vec::new();
+    for &processes in &arguments.processes {
+        let case = format!("{processes} process{}", if processes == 1 { "" } else { "es" });
+        let mut runs: Vec<Vec<Run>> = vec![Vec::new(); arguments.notifier.len()];
+        for number in 1..=arguments.runs {
+            for (notifier, runs) in arguments.notifier.iter().zip(&mut runs) {
+                progress.step(&format!("{case}, {}, run {number}", notifier.subject()));
+                let one =
+                    run(&program, notifier.option(), arguments.limit_mib * MIB, processes.into());
+                runs.push(one.with_context(|| format!("{case}, {}", notifier.subject()))?);
+            }
+        }
+        results.push((case, runs));
+    }
+    drop(progress);
+    tell(&arguments.notifier, &results);
+    Ok(())
+}
+
+fn busy_loops(count: usize) -> Result<Vec<Child>> {
+    (0..count)
+        .map(|_| Child::start(Command::new("sh").args(["-c", "while :; do :; done"])))
+        .collect()
+}
+
+fn tell(notifiers: &[Notifier], results: &[(String, Vec<Vec<Run>>)]) {
+    eprintln!(
+        "{:<12} {:<14} {:>17} {:>17} {:>9} {:>15} {:>17} {:>9}",
+        "",
+        "median (most)",
+        "pages over, kill",
+        "peak",
+        "victims",
+        "us to signal",
+        "ms to memory",
+        "in kernel"
+    );
+    for (case, runs) in results {
+        for (notifier, runs) in notifiers.iter().zip(runs) {
+            tell_one(case, notifier.subject(), runs);
+        }
+    }
+}
+
+fn tell_one(case: &str, subject: &str, runs: &[Run]) {
+    let columns: [(&str, &str, Vec<f64>); 5] = [
+        ("pages_over_at_kill", "pages", runs.iter().map(|r| r.pages_over_at_kill as f64).collect()),
+        ("pages_over_peak", "pages", runs.iter().map(|r| r.pages_over_peak as f64).collect()),
+        ("victims", "processes", runs.iter().map(|r| r.victims as f64).collect()),
+        ("signal_us", "us", runs.iter().map(|r| r.signal_us as f64).collect()),
+        (
+            "memory_back_ms",
+            "ms",
+            runs.iter().filter_map(|r| Some(r.memory_back_us? as f64 / 1000.0)).collect(),
+        ),
+    ];
+    let mut row = format!("{case:<12} {subject:<14}");
+    for ((metric, unit, values), width) in columns.iter().zip([17, 17, 9, 15, 17]) {
+        let Some(e) = estimate(values) else {
+            row += &format!(" {:>width$}", "-");
+            continue;
+        };
+        let most = values.iter().copied().fold(f64::MIN, f64::max);
+        row += &format!(" {:>width$}", format!("{} ({most})", Short(e.median), most = Short(most)));
+        let line = |metric: &str, value| {
+            Measurement::new(BENCH, case, subject, metric, value, unit, e.runs).print();
+        };
+        line(metric, e.median);
+        line(&format!("{metric}_max"), most);
+    }
+    let in_kernel = runs.iter().filter(|run| run.by_kernel).count();
+    eprintln!("{row} {:>9}", format!("{in_kernel}/{}", runs.len()));
+}
+
+/// A figure without decimals where it has none.
+struct Short(f64);
+
+impl std::fmt::Display for Short {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.fract() == 0.0 { write!(f, "{}", self.0) } else { write!(f, "{:.1}", self.0) }
+    }
+}

@@ -1,0 +1,105 @@
+//! A child process that may be killed by somebody else at any time.
+
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, WaitId, WaitIdOptions, WaitIdStatus, waitid};
+
+/// The child; killed and reaped on drop, by its pid, which is its own until then.
+pub struct Child {
+    pid: libc::pid_t,
+}
+
+impl Child {
+    /// Starts a program.
+    pub fn start(command: &mut Command) -> Result<Self> {
+        let child = command.spawn();
+        let child = child.with_context(|| format!("cannot start {:?}", command.get_program()))?;
+        Ok(Self::of(child.id() as libc::pid_t))
+    }
+
+    /// A child of ours that nobody else waits for.
+    pub fn of(pid: libc::pid_t) -> Self {
+        Self { pid }
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> u32 {
+        self.pid as u32
+    }
+
+    /// How it ended, if it has. It stays a zombie, so its pid stays its own.
+    fn end(&self) -> Option<WaitIdStatus> {
+        let pid = Pid::from_raw(self.pid)?;
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(pid), look).ok().flatten()
+    }
+
+    /// It is dead.
+    pub fn has_ended(&self) -> bool {
+        self.end().is_some()
+    }
+
+    /// It is dead, and a SIGKILL did it.
+    pub fn was_killed(&self) -> bool {
+        self.end().is_some_and(|status| status.terminating_signal() == Some(libc::SIGKILL))
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: our own child, not waited for yet: the pid is still its own.
+        unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            libc::waitpid(self.pid, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// What a forked child does: change to `uid`, die with its parent, use small pages only. It must be
+/// called in the child, right after the fork. Ends the child when something is refused.
+///
+/// # Safety
+/// The process must be a fresh fork of a program with one thread.
+pub unsafe fn become_user(uid: u32, parent: u32) {
+    // SAFETY: plain system calls with integers.
+    unsafe {
+        libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
+        if libc::setresuid(uid, uid, uid) != 0 {
+            libc::_exit(3);
+        }
+        // After the change of user, which resets it.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        if libc::getppid() as u32 != parent {
+            libc::_exit(5);
+        }
+    }
+}
+
+/// A uid that nobody has, another one in each running program.
+pub fn nobodys_uid() -> u32 {
+    /// Above what systems hand out, below the ranges of user namespaces' ids on most.
+    const FROM: u32 = 62_000_000;
+    FROM + std::process::id()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_is_killed_is_told_from_one_that_exits() {
+        let start = |script| Child::start(Command::new("sh").args(["-c", script])).unwrap();
+        let ends = |child: &Child| {
+            let start = std::time::Instant::now();
+            while !child.has_ended() && start.elapsed().as_secs() < 60 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            (child.has_ended(), child.was_killed())
+        };
+        assert_eq!(ends(&start("exit 3")), (true, false));
+        assert_eq!(ends(&start("kill -9 $$")), (true, true));
+        let alive = start("sleep 60");
+        assert_eq!((alive.has_ended(), alive.was_killed()), (false, false));
+    }
+}

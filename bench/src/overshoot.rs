@@ -1,0 +1,206 @@
+//! Processes of one user that grow over its limit together, and what a daemon did about it.
+//!
+//! Every process writes down when it touched each of its pages, so that what came after the limit was
+//! broken does not rest on the daemon's word.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use control::oomd::{Killer, Outcome, Why};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::child::{Child, become_user, nobodys_uid};
+use crate::oomd::{Oomd, PATIENCE};
+
+const PAGE: usize = 4096;
+
+/// What one run showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Pages above the limit when the daemon (or its program in the kernel) decided to kill.
+    pub pages_over_at_kill: i64,
+    /// These and all that were touched from then until the signal or the victim's last page,
+    /// whichever is later.
+    pub pages_over_peak: i64,
+    /// Processes killed, once all others had touched all of their pages.
+    pub victims: usize,
+    /// From the break of the limit to the signal, microseconds.
+    pub signal_us: u64,
+    /// From the signal until the victim's memory was back, microseconds.
+    pub memory_back_us: Option<u64>,
+    /// The signal came from inside the kernel.
+    pub by_kernel: bool,
+}
+
+/// Memory that parent and children share: the start signal, and a time for each page of each child.
+struct Board {
+    words: &'static [AtomicU64],
+    pages_each: usize,
+}
+
+impl Board {
+    fn new(children: usize, pages_each: usize) -> Result<Self> {
+        let words = 1 + children * pages_each;
+        // A file of a file system on disk where there is one, not shared anonymous memory: its pages
+        // are not charged to the user. Otherwise one page in 512 is the board's.
+        let file = tempfile::tempfile_in("/var/tmp").or_else(|_| tempfile::tempfile());
+        let file = file.context("a temporary file")?;
+        rustix::fs::ftruncate(&file, (words * 8) as u64).context("a temporary file")?;
+        let (prot, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        // SAFETY: a new mapping of the file's length, unmapped on drop only; atomics may be shared
+        // with the children.
+        let words = unsafe {
+            let at = mmap(std::ptr::null_mut(), words * 8, prot, flags, &file, 0);
+            let at = at.context("the board of times")?;
+            std::slice::from_raw_parts(at.cast::<AtomicU64>(), words)
+        };
+        for word in words {
+            word.store(0, Ordering::Relaxed);
+        }
+        Ok(Self { words, pages_each })
+    }
+
+    fn go(&self) -> &AtomicU64 {
+        &self.words[0]
+    }
+
+    fn of(&self, child: usize) -> &'static [AtomicU64] {
+        let from = 1 + child * self.pages_each;
+        &self.words[from..from + self.pages_each]
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        let at = self.words.as_ptr().cast_mut().cast();
+        // SAFETY: the mapping made in `new`; nothing refers to it after the board.
+        let _ = unsafe { rustix::mm::munmap(at, std::mem::size_of_val(self.words)) };
+    }
+}
+
+/// A child that touches its pages when the board says go, and then waits to be killed. To be called
+/// while there is one thread.
+fn start_child(board: &Board, child: usize, uid: u32) -> Result<Child> {
+    let times = board.of(child);
+    let len = times.len() * PAGE;
+    let parent = std::process::id();
+    // SAFETY: this program has one thread, so the child may go on as it likes; it never returns.
+    let pid = unsafe { libc::fork() };
+    anyhow::ensure!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
+    if pid > 0 {
+        return Ok(Child::of(pid));
+    }
+    // SAFETY: a fresh fork; plain system calls with integers, and writes into a new mapping of that
+    // length.
+    unsafe {
+        become_user(uid, parent);
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let Ok(memory) = mmap_anonymous(std::ptr::null_mut(), len, prot, flags) else {
+            libc::_exit(4)
+        };
+        // Also charges the child to its user: its account begins with the first change.
+        memory.cast::<u8>().write_volatile(1);
+        times[0].store(1, Ordering::Relaxed);
+        while board.go().load(Ordering::Acquire) == 0 {
+            libc::sched_yield();
+        }
+        for (page, time) in times.iter().enumerate().skip(1) {
+            memory.cast::<u8>().add(page * PAGE).write_volatile(1);
+            time.store(monotonic_ns(), Ordering::Relaxed);
+        }
+        loop {
+            libc::pause();
+        }
+    }
+}
+
+/// Has `processes` of one user break a limit of `limit_bytes` under a fresh daemon that watches with
+/// `notifier`. Together they want a sixteenth more than the limit; without one of them they would be
+/// below it. One alone wants twice the limit.
+pub fn run(program: &PathBuf, notifier: &str, limit_bytes: u64, processes: usize) -> Result<Run> {
+    let oomd = Oomd::start(program, notifier)?;
+    let uid = nobodys_uid();
+    oomd.limit(uid, limit_bytes)?;
+    let share = limit_bytes as usize / PAGE / processes;
+    let pages = if processes == 1 { share * 2 } else { share + share / 16 };
+    let board = Board::new(processes, pages)?;
+    let children: Vec<Child> =
+        (0..processes).map(|child| start_child(&board, child, uid)).collect::<Result<_>>()?;
+    let start = Instant::now();
+    while (0..processes).any(|child| board.of(child)[0].load(Ordering::Relaxed) == 0) {
+        anyhow::ensure!(start.elapsed() < PATIENCE, "the children do not start");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    board.go().store(1, Ordering::Release);
+    let why = oomd.first_kill_ended()?;
+    // Whoever was not killed goes on to its last page, which must not cost another one its life.
+    let victims = count_victims(&board, &children, &why);
+    evaluate(&board, &children, &why, victims)
+}
+
+/// Children that have been killed once all others have touched all of their pages.
+fn count_victims(board: &Board, children: &[Child], why: &Why) -> usize {
+    let first = why.victim.as_ref().map(|victim| victim.pid);
+    let start = Instant::now();
+    loop {
+        let done = |child: usize| {
+            board.of(child).last().is_some_and(|time| time.load(Ordering::Relaxed) > 0)
+        };
+        let victims = children.iter().filter(|child| child.has_ended()).count();
+        // The first one's memory is back, but its exit may still be under way.
+        let all = (0..children.len()).all(|child| {
+            let dying = Some(children[child].pid()) == first;
+            (done(child) && !dying) || children[child].has_ended()
+        });
+        if all || start.elapsed() > PATIENCE {
+            return victims;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn evaluate(board: &Board, children: &[Child], why: &Why, victims: usize) -> Result<Run> {
+    let victim = why.victim.as_ref().with_context(|| format!("no victim: {why:?}"))?;
+    let known = children.iter().any(|child| child.pid() == victim.pid);
+    anyhow::ensure!(known, "a stranger died: {why:?}");
+    let signal_us = why.decide_micros.unwrap_or_default();
+    // The record has the time of the signal on the other clock.
+    let offset_us = epoch_us() as i64 - (monotonic_ns() / 1000) as i64;
+    let broken_ns = (why.at_micros as i64 - offset_us - signal_us as i64) as u64 * 1000;
+    let mut touched: Vec<u64> = (0..children.len())
+        .flat_map(|child| board.of(child).iter().skip(1))
+        .map(|time| time.load(Ordering::Relaxed))
+        .collect();
+    let of_victim = children.iter().position(|child| child.pid() == victim.pid);
+    let last = of_victim.and_then(|child| {
+        board.of(child).iter().skip(1).map(|time| time.load(Ordering::Relaxed)).max()
+    });
+    let end = last.unwrap_or(0).max(broken_ns + signal_us * 1000);
+    touched.retain(|time| (broken_ns..=end).contains(time));
+    let over = (why.used_bytes as i64 - why.hard_bytes as i64) / PAGE as i64;
+    Ok(Run {
+        pages_over_at_kill: over,
+        pages_over_peak: over + touched.len() as i64,
+        victims,
+        signal_us,
+        memory_back_us: match why.outcome {
+            Outcome::Reclaimed { micros, .. } => Some(micros),
+            _ => None,
+        },
+        by_kernel: why.killer == Some(Killer::Kernel),
+    })
+}
+
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn epoch_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
