@@ -1,8 +1,10 @@
 //! What is sent: bytes, and where the objects are in them.
 
+use std::os::fd::{AsRawFd, BorrowedFd};
+
 use binder_uapi::{
-    BINDER_TYPE_BINDER, BINDER_TYPE_HANDLE, BINDER_TYPE_WEAK_BINDER, BINDER_TYPE_WEAK_HANDLE,
-    FlatBinderObject,
+    BINDER_TYPE_BINDER, BINDER_TYPE_FD, BINDER_TYPE_HANDLE, BINDER_TYPE_WEAK_BINDER,
+    BINDER_TYPE_WEAK_HANDLE, FlatBinderObject,
 };
 use zerocopy::IntoBytes;
 
@@ -55,6 +57,12 @@ impl Parcel {
     pub fn weak_handle(self, handle: u32) -> Self {
         let binder = u64::from(handle);
         self.object(FlatBinderObject { ty: BINDER_TYPE_WEAK_HANDLE, flags: 0, binder, cookie: 0 })
+    }
+
+    /// Appends a file descriptor of ours; the receiver gets one of its own.
+    pub fn fd(self, fd: BorrowedFd<'_>) -> Self {
+        let binder = fd.as_raw_fd() as u64;
+        self.object(FlatBinderObject { ty: BINDER_TYPE_FD, flags: 0, binder, cookie: 0 })
     }
 
     /// A look at it, for sending.

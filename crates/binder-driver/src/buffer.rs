@@ -2,13 +2,16 @@
 
 use crate::Errno;
 use crate::allocator::Allocator;
+use crate::call::Sender;
+use crate::descriptors::FileSlot;
 use crate::driver::Driver;
 use crate::host::{Host, Mapping};
 use crate::keys::{BufferId, NodeId, ProcessId, RefId, TransactionId};
 use crate::limits::MAX_MAPPING;
 use crate::work::Work;
 
-/// How the parts of a buffer lie: data, offsets, extra (scatter-gather), each padded to 8 bytes.
+/// How the parts of a buffer lie: data, offsets, extra (scatter-gather), the sender's security
+/// context; each padded to 8 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     pub data_size: u64,
@@ -17,17 +20,25 @@ pub struct Layout {
     pub offsets_at: u64,
     /// Where the extra buffers start.
     pub extra_at: u64,
+    /// Where they end, and the sender's security context starts.
+    pub extra_end: u64,
     pub total: u64,
 }
 
 impl Layout {
     /// `EINVAL` when the sizes do not fit in 64 bits together.
-    pub fn new(data_size: u64, offsets_size: u64, extra_size: u64) -> Result<Self, Errno> {
+    pub fn new(
+        data_size: u64,
+        offsets_size: u64,
+        extra_size: u64,
+        context_size: u64,
+    ) -> Result<Self, Errno> {
         let padded = |size: u64| size.checked_next_multiple_of(8).ok_or(Errno::EINVAL);
         let offsets_at = padded(data_size)?;
         let extra_at = offsets_at.checked_add(padded(offsets_size)?).ok_or(Errno::EINVAL)?;
-        let total = extra_at.checked_add(padded(extra_size)?).ok_or(Errno::EINVAL)?;
-        Ok(Self { data_size, offsets_size, offsets_at, extra_at, total })
+        let extra_end = extra_at.checked_add(padded(extra_size)?).ok_or(Errno::EINVAL)?;
+        let total = extra_end.checked_add(padded(context_size)?).ok_or(Errno::EINVAL)?;
+        Ok(Self { data_size, offsets_size, offsets_at, extra_at, extra_end, total })
     }
 }
 
@@ -60,6 +71,12 @@ pub struct Buffer {
     pub delivered: bool,
     pub sender_pid: u32,
     pub held: Vec<HeldObject>,
+    /// Files that have not been given yet.
+    pub files: Vec<FileSlot>,
+    /// The receiver's descriptors that are closed when it frees the buffer.
+    pub close_on_free: Vec<u32>,
+    /// Where the sender's security context is in the buffer.
+    pub context_at: Option<u64>,
 }
 
 /// A process's mapping and what is in it.
@@ -124,6 +141,9 @@ impl Driver {
             delivered: false,
             sender_pid: request.sender_pid,
             held: self.spare_held.pop().unwrap_or_default(),
+            files: Vec::new(),
+            close_on_free: Vec::new(),
+            context_at: None,
         });
         let Some(offset) = area.ranges.allocate(len, id) else {
             self.buffers.remove(id);
@@ -168,13 +188,20 @@ impl Driver {
     }
 
     /// `BC_FREE_BUFFER`: an address that is not that of a delivered buffer is ignored.
-    pub(crate) fn free_buffer<H: Host>(&mut self, host: &mut H, process: ProcessId, address: u64) {
+    pub(crate) fn free_buffer<H: Host>(&mut self, host: &mut H, sender: Sender, address: u64) {
+        let process = sender.caller.process;
         let Some(area) = &self.processes[process].area else { return };
         let offset = u32::try_from(address.wrapping_sub(area.mapping.address)).ok();
         let Some(id) = offset.and_then(|offset| area.ranges.owner(offset)) else { return };
-        if self.buffers[id].delivered {
-            self.release_buffer(host, id);
+        if !self.buffers[id].delivered {
+            return;
         }
+        let fds = std::mem::take(&mut self.buffers[id].close_on_free);
+        if !fds.is_empty() {
+            host.close_on_return(sender.caller, &fds);
+            self.threads[sender.thread].need_return = true;
+        }
+        self.release_buffer(host, id);
     }
 
     /// Gives up a buffer with all that it holds, and starts the node's next one-way call if this
@@ -191,6 +218,7 @@ impl Driver {
             self.dec_local(node, true);
         }
         self.release_held(buffer.held);
+        buffer.files.iter().for_each(|slot| host.drop_file(slot.file));
         let process = &mut self.processes[buffer.process];
         if buffer.clear && !process.dead {
             // A mapping that cannot be cleared belongs to a client that is going away.
@@ -254,8 +282,9 @@ mod tests {
 
     #[test]
     fn parts_are_padded_to_eight_bytes() {
-        let layout = Layout::new(13, 8, 3).unwrap();
-        assert_eq!((layout.offsets_at, layout.extra_at, layout.total), (16, 24, 32));
+        let layout = Layout::new(13, 8, 3, 9).unwrap();
+        assert_eq!((layout.offsets_at, layout.extra_at, layout.extra_end), (16, 24, 32));
+        assert_eq!(layout.total, 48);
     }
 
     #[test]
@@ -263,7 +292,7 @@ mod tests {
         for (data, offsets, extra) in
             [(u64::MAX, 0, 0), (u64::MAX - 7, 8, 0), (8, u64::MAX - 15, 8), (0, 0, u64::MAX - 3)]
         {
-            assert_eq!(Layout::new(data, offsets, extra), Err(Errno::EINVAL));
+            assert_eq!(Layout::new(data, offsets, extra, 8), Err(Errno::EINVAL));
         }
     }
 }

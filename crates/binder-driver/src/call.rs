@@ -1,7 +1,7 @@
 //! Sending: `BC_TRANSACTION` and `BC_REPLY`, from the target to the receiver's queue.
 
 use binder_uapi::returns::*;
-use binder_uapi::{BinderTransactionData, TF_CLEAR_BUF, TF_ONE_WAY, TF_UPDATE_TXN};
+use binder_uapi::{BinderTransactionData, TF_ACCEPT_FDS, TF_CLEAR_BUF, TF_ONE_WAY, TF_UPDATE_TXN};
 
 use crate::Errno;
 use crate::buffer::{BufferRequest, Layout};
@@ -53,6 +53,8 @@ struct Target {
     node: Option<NodeId>,
     /// The thread that must take it.
     thread: Option<ThreadId>,
+    /// It takes descriptors.
+    accepts_fds: bool,
 }
 
 impl Driver {
@@ -105,7 +107,8 @@ impl Driver {
         if self.queues.len(self.threads[sender.thread].todo) >= MAX_THREAD_WORK {
             return Err(Errno::ENOMEM.into());
         }
-        let target = Target { process: owner, node: Some(node), thread };
+        let accepts_fds = self.nodes[node].accepts_fds;
+        let target = Target { process: owner, node: Some(node), thread, accepts_fds };
         let buffer = self.fill_buffer(host, sender, target, data, extra_size, oneway)?;
         let freezer = &mut self.processes[owner].freezer;
         let frozen = freezer.frozen;
@@ -200,7 +203,8 @@ impl Driver {
         let failed = |failure| Failure { in_reply_to: Some(call), ..failure };
         let caller = self.transactions[call].from.ok_or(failed(Failure::dead(Errno::ESRCH)))?;
         let process = self.threads[caller].process;
-        let target = Target { process, node: None, thread: Some(caller) };
+        let accepts_fds = self.transactions[call].flags & TF_ACCEPT_FDS != 0;
+        let target = Target { process, node: None, thread: Some(caller), accepts_fds };
         let buffer =
             self.fill_buffer(host, sender, target, data, extra_size, false).map_err(failed)?;
         let reply = self.new_transaction(id, Kind::Reply, sender, data, buffer);
@@ -293,7 +297,16 @@ impl Driver {
         extra_size: u64,
         oneway: bool,
     ) -> Result<BufferId, Failure> {
-        let layout = Layout::new(data.data_size, data.offsets_size, extra_size)?;
+        let wanted = target.node.is_some_and(|node| self.nodes[node].wants_security_context);
+        let context = if wanted {
+            // As a string: its reader knows no length.
+            let context = host.security_context(sender.caller).ok_or(Errno::EINVAL)?;
+            [context, vec![0]].concat()
+        } else {
+            Vec::new()
+        };
+        let context_size = context.len() as u64;
+        let layout = Layout::new(data.data_size, data.offsets_size, extra_size, context_size)?;
         let sender_pid = self.processes[sender.caller.process].opener.pid;
         let buffer = self.allocate_buffer(
             host,
@@ -310,7 +323,8 @@ impl Driver {
             self.inc_local(node, true);
         }
         let mut bytes = std::mem::take(&mut self.scratch.parcel);
-        let filled = self.copy_parcel(host, sender, buffer, data, extra_size, &mut bytes);
+        let parts = (extra_size, &context[..], target.accepts_fds);
+        let filled = self.copy_parcel(host, sender, buffer, data, parts, &mut bytes);
         self.scratch.parcel = bytes;
         if let Err(errno) = filled {
             self.release_buffer(host, buffer);
@@ -326,7 +340,7 @@ impl Driver {
         sender: Sender,
         buffer: BufferId,
         data: &BinderTransactionData,
-        extra_size: u64,
+        (extra_size, context, accepts_fds): (u64, &[u8], bool),
         bytes: &mut Vec<u8>,
     ) -> Result<(), Errno> {
         let layout = self.buffers[buffer].layout;
@@ -340,6 +354,11 @@ impl Driver {
         let (into_offsets, padding) = offsets_part.split_at_mut(layout.offsets_size as usize);
         padding.fill(0);
         extra_part.fill(0);
+        if !context.is_empty() {
+            let at = (layout.extra_end - layout.extra_at) as usize;
+            extra_part[at..at + context.len()].copy_from_slice(context);
+            self.buffers[buffer].context_at = Some(layout.extra_end);
+        }
         let mut parts = [
             ReadPart { address: data.buffer, into: into_data },
             ReadPart { address: data.offsets, into: into_offsets },
@@ -360,9 +379,12 @@ impl Driver {
         if layout.offsets_size > 0 {
             let address = self.buffer_address(buffer);
             let mut held = std::mem::take(&mut self.buffers[buffer].held);
-            let parcel = Parcel { bytes, layout, address, held: &mut held };
+            let (held_ref, mut files) = (&mut held, Vec::new());
+            let parcel =
+                Parcel { bytes, layout, address, held: held_ref, files: &mut files, accepts_fds };
             let translated = self.translate_objects(host, sender, process, parcel);
             self.buffers[buffer].held = held;
+            self.buffers[buffer].files = files;
             translated?;
         }
         if !bytes.is_empty() {

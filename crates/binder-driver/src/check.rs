@@ -123,6 +123,7 @@ impl Driver {
     fn check_wakes(&self) -> Result<(), String> {
         for (id, thread) in &self.threads {
             let Some(parked) = thread.parked else { continue };
+            ensure!(thread.giving.is_none(), "{id:?} is parked and gives");
             let own = self.has_work(id, false);
             ensure!(parked.woken || !own, "{id:?} is parked with work of its own");
             let idle = self.processes[thread.process].idle.iter().filter(|&&t| t == id).count();
@@ -154,6 +155,7 @@ impl Driver {
                 ensure!(here, "{buffer:?} is not where it thinks");
                 ensure!(entry.layout.total.max(8) == len.into(), "{buffer:?} has {len} bytes");
                 ensure!(entry.delivered || entry.transaction.is_some(), "{buffer:?} leaks");
+                ensure!(!entry.delivered || entry.files.is_empty(), "{buffer:?} kept its files");
                 oneway += if entry.oneway { len } else { 0 };
                 listed += 1;
             }
@@ -175,7 +177,9 @@ impl Driver {
         let mut below: BTreeSet<TransactionId> = BTreeSet::new();
         below.extend(self.transactions.values().filter_map(|t| t.from_parent));
         for (id, entry) in &self.transactions {
-            let in_queues = queued.get(&Item::Transaction(id)).map_or(0, Vec::len);
+            let given = self.threads.values().filter_map(|thread| thread.giving.as_ref());
+            let given = given.filter(|giving| giving.transaction == id).count();
+            let in_queues = queued.get(&Item::Transaction(id)).map_or(0, Vec::len) + given;
             let stacks = on_stacks.get(&id);
             let on = |thread: ThreadId| stacks.is_some_and(|s| s.contains(&thread));
             ensure!(in_queues <= 1, "{id:?} is queued {in_queues} times");

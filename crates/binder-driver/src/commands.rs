@@ -76,7 +76,7 @@ impl Driver {
             Command::Reply { data, buffers_size } => {
                 self.transact(host, sender, &data, buffers_size.unwrap_or(0), true);
             }
-            Command::FreeBuffer(address) => self.free_buffer(host, process, address),
+            Command::FreeBuffer(address) => self.free_buffer(host, sender, address),
             Command::IncRefs(handle) => self.acquire_handle(process, handle, false)?,
             Command::Acquire(handle) => self.acquire_handle(process, handle, true)?,
             Command::Release(handle) => self.release_handle(process, handle, true),

@@ -43,6 +43,12 @@ pub enum WriteRead {
     /// Nothing to read: keep the request and answer it after a [`Wake::Reader`]
     /// ([`Driver::resume`]) or an interrupt, never otherwise.
     Parked,
+    /// The read took a transaction with files: give the reader [`Driver::files_to_give`], then call
+    /// [`Driver::files_given`] or [`Driver::files_refused`]. Signals have to wait for that.
+    Giving {
+        /// The argument so far: commands are consumed, nothing is read.
+        bwr: BinderWriteRead,
+    },
 }
 
 /// What the front end has to do.

@@ -1,9 +1,9 @@
-//! What the driver needs from the world: client memory, the receivers' mappings, identities.
+//! What the driver needs from the world: client memory, the receivers' mappings, files, identities.
 //!
 //! A front end implements these for real clients, tests with byte vectors. None of them may block
 //! for long: the driver is owned by the thread that calls it.
 
-use crate::ProcessId;
+use crate::{Errno, ProcessId};
 
 /// A thread in an ioctl on one open of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,13 +74,34 @@ pub trait Mappings {
     fn punch(&mut self, process: ProcessId, offset: u64, len: u64) -> Result<(), StoreError>;
 }
 
+/// A file that was taken from its sender: the host's own name for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileToken(pub u64);
+
+/// Files on their way from one client's descriptor table to another's.
+pub trait Files {
+    /// Takes the file behind a descriptor of the caller. `EBADF`: there is none; `EPERM`: it may
+    /// not be taken; `ENOMEM`: too many are on their way.
+    fn take_file(&mut self, from: Caller, fd: u32) -> Result<FileToken, Errno>;
+
+    /// The file was given to its receiver, or never will be. Each token is dropped once.
+    fn drop_file(&mut self, file: FileToken);
+
+    /// Descriptors to close in the caller's process when it returns from its ioctl: those of an
+    /// array whose buffer it has freed.
+    fn close_on_return(&mut self, caller: Caller, fds: &[u32]);
+}
+
 /// Who a client is in another client's eyes.
 pub trait Identity {
     /// The sender's pid as the receiver's pid namespace sees it, 0 if it can't be seen.
     fn pid_seen_by(&mut self, receiver: ProcessId, sender: ProcessId) -> i32;
+
+    /// The caller's security context, without a final NUL; `None` where the system has none.
+    fn security_context(&mut self, caller: Caller) -> Option<Vec<u8>>;
 }
 
 /// All of it.
-pub trait Host: ClientMemory + Mappings + Identity {}
+pub trait Host: ClientMemory + Mappings + Files + Identity {}
 
-impl<T: ClientMemory + Mappings + Identity> Host for T {}
+impl<T: ClientMemory + Mappings + Files + Identity> Host for T {}

@@ -7,8 +7,8 @@
 //! deterministic sequence that a test can replay.
 //!
 //! The rules of the protocol live in the file of their noun: `context`, `process`, `thread`,
-//! `node`, `reference` and `handles`, `call` (sending), `objects` and `scatter_gather`
-//! (translation), `transaction` (call stacks), `buffer` and `allocator`, `death`, `freeze`
+//! `node`, `reference` and `handles`, `call` (sending), `objects`, `scatter_gather`
+//! and `descriptors` (translation), `transaction` (call stacks), `buffer` and `allocator`, `death`, `freeze`
 //! and `freeze_notification`, `work` (what a
 //! reader can be handed), `commands` and `read` (the two halves of `BINDER_WRITE_READ`), `wake`.
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@ mod check;
 mod commands;
 mod context;
 mod death;
+mod descriptors;
 mod driver;
 mod errno;
 mod freeze;
@@ -45,6 +46,7 @@ pub use driver::{Driver, Opener, Wake, WriteRead};
 pub use errno::Errno;
 pub use freeze::Freeze;
 pub use host::{
-    Caller, ClientMemory, Fault, Host, Identity, Mapping, Mappings, ReadPart, StoreError,
+    Caller, ClientMemory, Fault, FileToken, Files, Host, Identity, Mapping, Mappings, ReadPart,
+    StoreError,
 };
 pub use keys::{ContextId, FreezeId, ProcessId};

@@ -14,6 +14,9 @@ pub const MAX_THREADS_A_PROCESS: usize = 1 << 16;
 /// Death notifications of one process that are registered, queued or unacknowledged.
 pub const MAX_DEATHS_A_PROCESS: usize = MAX_OBJECTS_A_PROCESS;
 
+/// File descriptors in one transaction: as many as Android's native handles have at most.
+pub const MAX_FILES_A_TRANSACTION: usize = 1024;
+
 /// Items in a thread's own queue, above which its transactions fail: a thread that writes but never
 /// reads. A transaction to a well-behaved thread finds a handful.
 pub const MAX_THREAD_WORK: usize = 1 << 16;

@@ -6,6 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::Errno;
 use crate::buffer::{HeldObject, Layout};
 use crate::call::Sender;
+use crate::descriptors::FileSlot;
 use crate::driver::Driver;
 use crate::host::Host;
 use crate::keys::ProcessId;
@@ -19,6 +20,9 @@ pub struct Parcel<'a> {
     /// Where the receiver will see `bytes`.
     pub address: u64,
     pub held: &'a mut Vec<HeldObject>,
+    pub files: &'a mut Vec<FileSlot>,
+    /// The target takes descriptors.
+    pub accepts_fds: bool,
 }
 
 impl Parcel<'_> {
@@ -96,8 +100,8 @@ impl Driver {
                     self.translate_handle(sender, receiver, &mut parcel, at)?;
                 }
                 BINDER_TYPE_PTR => gather.buffer(host, sender, &mut parcel, index, at)?,
-                // Descriptors are refused as by a target that does not accept them.
-                _ => return Err(Errno::EPERM),
+                BINDER_TYPE_FD => self.translate_fd(host, sender, &mut parcel, at)?,
+                _ => self.translate_fd_array(host, sender, &mut gather, &mut parcel, index, at)?,
             }
         }
         Ok(())

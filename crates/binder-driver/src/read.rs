@@ -29,6 +29,9 @@ impl Driver {
             Err(errno) => return WriteRead::Done { bwr, result: Err(errno) },
         };
         // One request a thread: a front end that lost track of a parked one gets its work here.
+        if self.threads[thread].giving.is_some() {
+            let _ = self.files_refused(host, caller.process, caller.tid);
+        }
         if self.unpark(thread).is_some() {
             self.wake_for_process_work(caller.process);
         }
@@ -114,7 +117,13 @@ impl Driver {
                 // All work turned out to be void.
                 continue;
             }
-            let result = self.hand_over(host, caller, thread, &mut bwr, &mut out, taken.arriving);
+            if let Some((transaction, at)) = taken.arriving
+                && self.carries_files(transaction)
+            {
+                break self.begin_giving(caller, thread, bwr, &out, (transaction, at));
+            }
+            let arriving = taken.arriving.map(|(transaction, _)| transaction);
+            let result = self.hand_over(host, caller, thread, &mut bwr, &mut out, arriving);
             break self.answer(thread, bwr, result);
         };
         self.scratch.returns = out;
@@ -158,11 +167,12 @@ impl Driver {
             if self.queues.is_empty(own) {
                 self.threads[thread].has_urgent = false;
             }
+            let at = reader.out.len();
             match work.deliver(self, host, &mut reader) {
                 Flow::Continue => {}
                 Flow::Return => return taken,
                 Flow::ReturnWith(transaction) => {
-                    taken.arriving = Some(transaction);
+                    taken.arriving = Some((transaction, at));
                     return taken;
                 }
             }
@@ -171,7 +181,7 @@ impl Driver {
 
     /// Writes the returns to the client; only then a transaction is delivered. On a fault it fails
     /// for its sender, and the reader sees `EFAULT` with nothing consumed.
-    fn hand_over<H: Host>(
+    pub(crate) fn hand_over<H: Host>(
         &mut self,
         host: &mut H,
         caller: Caller,
@@ -222,7 +232,8 @@ impl Driver {
 /// What a read has taken.
 #[derive(Debug, Default)]
 struct Taken {
-    arriving: Option<TransactionId>,
+    /// A transaction, and where in the returns it starts.
+    arriving: Option<(TransactionId, usize)>,
     /// It stopped for want of room, not of work.
     no_room: bool,
 }

@@ -29,7 +29,7 @@ pub struct Gather {
 
 impl Gather {
     pub fn new(parcel: &Parcel<'_>) -> Self {
-        Self { next: parcel.layout.extra_at, end: parcel.layout.total, last: None }
+        Self { next: parcel.layout.extra_at, end: parcel.layout.extra_end, last: None }
     }
 
     /// Copies the buffer of the object at `at` (the `index`th) and points the object and its
@@ -55,7 +55,7 @@ impl Gather {
         self.next = start + object.length.next_multiple_of(8);
         let address = parcel.address.wrapping_add(start);
         if object.flags & BINDER_BUFFER_FLAG_HAS_PARENT != 0 {
-            let slot = self.parent_slot(parcel, index, &object)?;
+            let slot = self.parent_slot(parcel, index, &object, 8)?;
             parcel.put(slot, &address)?;
         }
         parcel.put(at, &BinderBufferObject { buffer: address, ..object })?;
@@ -63,12 +63,18 @@ impl Gather {
         Ok(())
     }
 
-    /// Where in the parcel the pointer to a child sits.
-    fn parent_slot(
+    /// Something was written into the buffer of `object`: later fix-ups go behind it.
+    pub fn fixed_up(&mut self, object: u64, lowest: u64) {
+        self.last = Some(LastFixup { object, lowest });
+    }
+
+    /// Where in the parcel `len` bytes for a child sit: the pointer to it, or its descriptors.
+    pub fn parent_slot(
         &self,
         parcel: &Parcel<'_>,
         index: u64,
         child: &BinderBufferObject,
+        len: u64,
     ) -> Result<u64, Errno> {
         if child.parent >= index {
             return Err(Errno::EINVAL);
@@ -76,7 +82,7 @@ impl Gather {
         let parent_at = parcel.object_at(child.parent)?;
         let parent = pointer_object(parcel, parent_at)?;
         let lowest = self.lowest_slot(parcel, parent_at)?;
-        let room = parent.length.checked_sub(8).ok_or(Errno::EINVAL)?;
+        let room = parent.length.checked_sub(len).ok_or(Errno::EINVAL)?;
         if child.parent_offset < lowest || child.parent_offset > room {
             return Err(Errno::EINVAL);
         }

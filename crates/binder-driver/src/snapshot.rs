@@ -106,7 +106,7 @@ pub struct NodeSnapshot {
     pub cookie: u64,
     /// Takes file descriptors.
     pub accepts_fds: bool,
-    /// Asks for the sender's security context (which the driver has none of).
+    /// Asks for the sender's security context.
     pub wants_security_context: bool,
     /// Processes that hold a reference.
     pub refs: u32,

@@ -5,6 +5,7 @@ use std::fmt;
 use binder_uapi::{BinderExtendedError, BinderWriteRead};
 
 use crate::Errno;
+use crate::descriptors::Giving;
 use crate::driver::Driver;
 use crate::host::{Caller, Host};
 use crate::keys::{ProcessId, ThreadId, TransactionId};
@@ -80,6 +81,7 @@ pub struct Thread {
     /// The read buffer that took returns last, so that a read can tell beforehand whether it will.
     pub good_read_buffer: Option<u64>,
     pub parked: Option<Parked>,
+    pub giving: Option<Box<Giving>>,
     /// It has polled the open.
     pub polls: bool,
 }
@@ -107,6 +109,7 @@ impl Driver {
             need_return: true,
             good_read_buffer: None,
             parked: None,
+            giving: None,
             polls: false,
         });
         entry.threads.insert(tid, thread);
@@ -161,6 +164,9 @@ impl Driver {
         let Some(entry) = self.threads.remove(thread) else { return };
         self.processes[entry.process].threads.remove(&entry.tid);
         self.leave_stack(host, thread, entry.stack);
+        if let Some(giving) = entry.giving {
+            giving.transaction.cancel(self, host, Some(thread));
+        }
         while let Some(work) = self.queues.pop(entry.todo) {
             work.cancel(self, host, Some(thread));
         }

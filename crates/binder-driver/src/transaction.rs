@@ -6,7 +6,7 @@
 use std::fmt;
 
 use binder_uapi::returns::*;
-use binder_uapi::{BinderTransactionData, Return};
+use binder_uapi::{BinderTransactionData, BinderTransactionDataSecctx, Return};
 
 use crate::driver::Driver;
 use crate::host::Host;
@@ -198,10 +198,13 @@ impl DeliverToRead for TransactionId {
             buffer: address,
             offsets: address.wrapping_add(buffer.layout.offsets_at),
         };
-        // Nodes that ask for the sender's security context get none: the host has none to give.
-        reader.put(match entry.kind {
-            Kind::Reply => Return::Reply(data),
-            Kind::Call | Kind::Oneway => Return::Transaction(data),
+        reader.put(match (entry.kind, buffer.context_at) {
+            (Kind::Reply, _) => Return::Reply(data),
+            (_, None) => Return::Transaction(data),
+            (_, Some(at)) => Return::TransactionSecCtx(BinderTransactionDataSecctx {
+                transaction_data: data,
+                secctx: address.wrapping_add(at),
+            }),
         });
         Flow::ReturnWith(self)
     }

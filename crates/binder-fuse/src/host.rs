@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use binder_driver::{
-    Caller, ClientMemory, Fault, Identity, Mapping, Mappings, ProcessId, ReadPart, StoreError,
+    Caller, ClientMemory, Errno, Fault, FileToken, Files, Identity, Mapping, Mappings, ProcessId,
+    ReadPart, StoreError,
 };
 use binder_uapi::{Return, ReturnReader};
 use slotmap::{Key, KeyData, SlotMap, new_key_type};
 
+use crate::files::Store;
 use crate::mapping::Backing;
 use crate::mountinfo::Device;
 use crate::page_server::PageServer;
@@ -57,6 +59,9 @@ pub(crate) struct ClientHost {
     pages: Arc<PageServer>,
     /// Numbers of our filesystem in the clients' maps.
     device: Device,
+    pub(crate) files: Store,
+    /// Descriptors to close by threads on their way out of their ioctls.
+    pub(crate) closes: HashMap<u32, Vec<u32>>,
     /// Transactions that were handed to a reader.
     pub(crate) transactions: u64,
 }
@@ -68,6 +73,8 @@ impl ClientHost {
             by_process: HashMap::new(),
             pages,
             device,
+            files: Store::new(),
+            closes: HashMap::new(),
             transactions: 0,
         }
     }
@@ -180,5 +187,27 @@ impl Identity for ClientHost {
             (Some(sender), Some(receiver)) => sender.seen_by(receiver),
             _ => 0,
         }
+    }
+
+    fn security_context(&mut self, caller: Caller) -> Option<Vec<u8>> {
+        let context = std::fs::read(format!("/proc/{}/attr/current", caller.tid)).ok()?;
+        // Modules end theirs with a newline, a NUL, or nothing.
+        let end = context.iter().position(|byte| matches!(byte, 0 | b'\n'));
+        let context = &context[..end.unwrap_or(context.len())];
+        (!context.is_empty()).then(|| context.to_vec())
+    }
+}
+
+impl Files for ClientHost {
+    fn take_file(&mut self, from: Caller, fd: u32) -> Result<FileToken, Errno> {
+        self.files.take(from, fd)
+    }
+
+    fn drop_file(&mut self, file: FileToken) {
+        self.files.drop(file);
+    }
+
+    fn close_on_return(&mut self, caller: Caller, fds: &[u32]) {
+        self.closes.entry(caller.tid).or_default().extend_from_slice(fds);
     }
 }

@@ -8,6 +8,7 @@
 //! * `tree`: names, owners and modes, node ids;
 //! * `mapping`: how receive buffers reach a client's mapping (passthrough, notify-store);
 //! * `host`: what the driver core needs from the world, for real clients;
+//! * `files`: how file descriptors get from client to client;
 //! * `page_server`: why a client cannot make us wait for ourselves;
 //! * [`server`](Server): the event loop.
 //!
@@ -23,6 +24,7 @@
 mod channel;
 mod client_memory;
 mod error;
+mod files;
 mod host;
 mod mapping;
 mod maps;

@@ -27,6 +27,13 @@ pub struct FakeHost {
     pub unwritable: BTreeSet<ProcessId>,
     /// Processes that see no pids but their own.
     pub blind: BTreeSet<ProcessId>,
+    /// Descriptor tables: the file behind each number.
+    pub tables: BTreeMap<ProcessId, BTreeMap<u32, u64>>,
+    /// Files that are on their way, by token.
+    pub taken: BTreeMap<FileToken, u64>,
+    next_token: u64,
+    /// The security context of everybody, where there is one.
+    pub security_context: Option<Vec<u8>>,
     /// Requests to the host, by name.
     pub counts: BTreeMap<&'static str, usize>,
 }
@@ -104,6 +111,40 @@ impl Identity for FakeHost {
     fn pid_seen_by(&mut self, receiver: ProcessId, _sender: ProcessId) -> i32 {
         if self.blind.contains(&receiver) { 0 } else { 4242 }
     }
+
+    fn security_context(&mut self, _caller: Caller) -> Option<Vec<u8>> {
+        self.security_context.clone()
+    }
+}
+
+impl Files for FakeHost {
+    fn take_file(&mut self, from: Caller, fd: u32) -> Result<FileToken, Errno> {
+        let table = self.tables.get(&from.process);
+        let file = *table.and_then(|table| table.get(&fd)).ok_or(Errno::EBADF)?;
+        self.next_token += 1;
+        let token = FileToken(self.next_token);
+        self.taken.insert(token, file);
+        Ok(token)
+    }
+
+    fn drop_file(&mut self, file: FileToken) {
+        assert!(self.taken.remove(&file).is_some(), "{file:?} is dropped twice");
+    }
+
+    fn close_on_return(&mut self, caller: Caller, fds: &[u32]) {
+        let table = self.tables.entry(caller.process).or_default();
+        fds.iter().for_each(|fd| _ = table.remove(fd));
+    }
+}
+
+impl FakeHost {
+    /// A new descriptor of a process for a file; the lowest number that is free.
+    pub fn install(&mut self, process: ProcessId, file: u64) -> u32 {
+        let table = self.tables.entry(process).or_default();
+        let fd = (3..).find(|fd| !table.contains_key(fd)).unwrap();
+        table.insert(fd, file);
+        fd
+    }
 }
 
 /// What a client saw of an ioctl.
@@ -135,6 +176,7 @@ impl Seen {
 pub fn parcel_of(value: &Return) -> Option<BinderTransactionData> {
     match value {
         Return::Transaction(data) | Return::Reply(data) => Some(*data),
+        Return::TransactionSecCtx(data) => Some(data.transaction_data),
         _ => None,
     }
 }
@@ -161,6 +203,15 @@ impl Parcel {
 
     pub fn flat(self, ty: u32, binder: u64, cookie: u64) -> Self {
         self.object(&FlatBinderObject { ty, flags: 0, binder, cookie })
+    }
+
+    pub fn bytes_behind(mut self, bytes: &[u8]) -> Self {
+        self.data.extend_from_slice(bytes);
+        self
+    }
+
+    pub fn fd(self, fd: u32) -> Self {
+        self.flat(BINDER_TYPE_FD, fd.into(), 0)
     }
 
     pub fn binder(self, ptr: u64) -> Self {
@@ -191,6 +242,8 @@ pub struct World {
     pub frozen: Vec<(FreezeId, Result<(), Errno>)>,
     /// The caller checks the invariants itself.
     pub unchecked: bool,
+    /// Readers that wait for files, where [`World::give`] is left to the test.
+    pub gifts: Option<Vec<(Caller, BinderWriteRead)>>,
     /// Threads that have asked for the version first, as clients do.
     pub greeted: HashSet<Caller>,
 }
@@ -205,6 +258,33 @@ impl World {
     fn check(&self) {
         if !self.unchecked {
             self.driver.check_invariants().unwrap_or_else(|broken| panic!("{broken}"));
+            self.check_files();
+        }
+    }
+
+    /// What was taken is on its way, nothing else.
+    pub fn check_files(&self) {
+        let mut tokens = self.driver.files_on_their_way();
+        tokens.sort();
+        assert_eq!(tokens, self.host.taken.keys().copied().collect::<Vec<_>>(), "files leak");
+    }
+
+    /// Gives a reader its files, or fails to; what it sees then.
+    pub fn give(&mut self, caller: Caller, bwr: BinderWriteRead, fails: bool) -> Seen {
+        let files = self.driver.files_to_give(caller.process, caller.tid);
+        assert!(!files.is_empty(), "nothing to give");
+        let answer = if fails {
+            self.driver.files_refused(&mut self.host, caller.process, caller.tid)
+        } else {
+            let file_of = |token: &FileToken| self.host.taken[token];
+            let files: Vec<u64> = files.iter().map(file_of).collect();
+            let fds: Vec<u32> =
+                files.into_iter().map(|file| self.host.install(caller.process, file)).collect();
+            self.driver.files_given(&mut self.host, caller.process, caller.tid, &fds)
+        };
+        match answer {
+            Some(answer) => self.seen(caller, answer),
+            None => self.ioctl(caller, bwr, true),
         }
     }
 
@@ -321,6 +401,12 @@ impl World {
 
     pub fn seen(&mut self, caller: Caller, answer: WriteRead) -> Seen {
         self.check();
+        if let WriteRead::Giving { bwr } = answer {
+            match &mut self.gifts {
+                Some(gifts) => gifts.push((caller, bwr)),
+                None => return self.give(caller, bwr, false),
+            }
+        }
         let WriteRead::Done { bwr, result } = answer else {
             let bwr = BinderWriteRead::default();
             return Seen { returns: Vec::new(), bwr, result: Ok(()), parked: true };
@@ -402,6 +488,7 @@ impl World {
         self.driver.release(&mut self.host, caller.process);
         self.host.memory.retain(|&(process, _), _| process != caller.process);
         self.host.mappings.remove(&caller.process);
+        self.host.tables.remove(&caller.process);
         self.check();
     }
 

@@ -139,9 +139,13 @@ fn descriptors_are_refused_as_not_accepted() {
     let fd = BinderFdObject { ty: BINDER_TYPE_FD, ..Default::default() };
     let parcel = Parcel::default().object(&fd);
     assert_eq!(send_offsets(&parcel.data, &parcel.offsets).param, -Errno::EPERM.code());
+}
+
+#[test]
+fn an_array_of_descriptors_in_no_buffer_fails_the_call() {
     let array = BinderFdArrayObject { ty: BINDER_TYPE_FDA, ..Default::default() };
     let parcel = Parcel::default().object(&array);
-    assert_eq!(send_offsets(&parcel.data, &parcel.offsets).param, -Errno::EPERM.code());
+    assert_eq!(send_offsets(&parcel.data, &parcel.offsets).param, -Errno::EINVAL.code());
 }
 
 #[test]

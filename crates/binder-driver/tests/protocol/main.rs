@@ -6,6 +6,7 @@ mod common;
 
 mod calls;
 mod deaths;
+mod descriptors;
 mod freezes;
 mod hostile;
 mod manager;

@@ -13,6 +13,13 @@ const PROCESSES: usize = 6;
 const THREADS: u64 = 4;
 const OBJECTS: u64 = 8;
 const RECENT_STEPS: usize = 40;
+/// Everybody's object as a context manager.
+const MANAGER: Option<FlatBinderObject> = Some(FlatBinderObject {
+    ty: BINDER_TYPE_BINDER,
+    flags: FLAT_BINDER_FLAG_ACCEPTS_FDS,
+    binder: 0,
+    cookie: 0,
+});
 /// The code of one-way calls that replace each other; all others differ, and grow.
 pub const UPDATE_CODE: u32 = u32::MAX;
 
@@ -39,6 +46,7 @@ impl Simulation {
         let (mut world, first) = World::new();
         // Once a step is enough.
         world.unchecked = true;
+        world.gifts = Some(Vec::new());
         let contexts = [first, world.driver.add_context("hwbinder")];
         Self {
             step: 0,
@@ -81,10 +89,12 @@ impl Simulation {
             14 => self.fault(),
             15 | 16 => self.freeze(),
             17 => self.end_freeze(),
+            18..22 => self.give(),
             _ => self.act(),
         }
         let sound = self.world.driver.check_invariants();
         sound.unwrap_or_else(|broken| panic!("{broken}"));
+        self.world.check_files();
         // A front end may be late: much can happen between a wake-up and its reader's return.
         if !self.random.one_in(3) {
             self.drain();
@@ -109,7 +119,7 @@ impl Simulation {
         }
     }
 
-    /// Who waits for a reply is in a call, or has the answer in its queue.
+    /// Who waits for a reply is in a call, or has the answer in its queue or hand.
     fn check_waiting_threads(&self) {
         let snapshot = self.world.driver.snapshot();
         let processes = snapshot.contexts.iter().flat_map(|context| &context.processes);
@@ -121,7 +131,11 @@ impl Simulation {
             for (tid, thread) in &client.threads {
                 let waiting = thread.frames.last() == Some(&Frame::Out);
                 let (depth, queued) = depths.get(tid).copied().unwrap_or_default();
-                assert!(!waiting || depth > 0 || queued > 0, "thread {tid} waits for nothing");
+                let given = self.is_giving(Caller { tid: *tid, ..client.main });
+                assert!(
+                    !waiting || depth > 0 || queued > 0 || given,
+                    "thread {tid} waits for nothing"
+                );
                 assert!(
                     depth <= thread.frames.len(),
                     "thread {tid} is in more calls than it knows"
@@ -184,14 +198,14 @@ impl Simulation {
         self.clients.insert(main.process, Client::new(main));
         self.note(format_args!("open pid {pid} as {:?}", main.process));
         if self.random.one_in(2) {
-            let _ = self.world.driver.set_context_manager(main, None);
+            let _ = self.world.driver.set_context_manager(main, MANAGER);
         }
     }
 
     fn become_manager(&mut self) {
         let Some(process) = self.any_process() else { return };
         let main = self.clients[&process].main;
-        let result = self.world.driver.set_context_manager(main, None);
+        let result = self.world.driver.set_context_manager(main, MANAGER);
         self.note(format_args!("{process:?} becomes manager: {result:?}"));
     }
 
@@ -205,6 +219,7 @@ impl Simulation {
         self.note(format_args!("release {process:?}"));
         let Some(client) = self.clients.remove(&process) else { return };
         self.world.release(client.main);
+        self.world.gifts.as_mut().expect("kept").retain(|(caller, _)| caller.process != process);
         self.world.host.faulting.remove(&process);
         self.world.host.unwritable.remove(&process);
     }
@@ -213,6 +228,8 @@ impl Simulation {
         let Some(caller) = self.any_thread() else { return };
         self.note(format_args!("exit of thread {}", caller.tid));
         self.world.thread_exit(caller);
+        let gifts = self.world.gifts.as_mut().expect("kept");
+        gifts.retain(|(other, _)| (other.process, other.tid) != (caller.process, caller.tid));
         if let Some(client) = self.clients.get_mut(&caller.process) {
             client.threads.remove(&caller.tid);
         }
@@ -229,6 +246,11 @@ impl Simulation {
             _ => None,
         };
         let Some(caller) = woken.or_else(|| self.any_thread()) else { return };
+        if self.is_giving(caller) {
+            let interrupted = self.world.driver.interrupt(caller.process, caller.tid);
+            assert_eq!(interrupted, None, "signals have to wait");
+            return;
+        }
         let parked = self.world.driver.interrupt(caller.process, caller.tid).is_some();
         self.note(format_args!("interrupt {}: parked {parked}", caller.tid));
         let Some(client) = self.clients.get_mut(&caller.process) else { return };
@@ -254,6 +276,26 @@ impl Simulation {
         let no_work = matches!(seen.result, Err(Errno::EAGAIN | Errno::EFAULT));
         assert!(readable || no_work, "{seen:?}");
         self.see(caller, &seen);
+    }
+
+    /// A reader gets the files that it waits for, or cannot be given them.
+    fn give(&mut self) {
+        let gifts = self.world.gifts.as_mut().expect("kept");
+        if gifts.is_empty() {
+            return;
+        }
+        let at = self.random.below(gifts.len() as u64) as usize;
+        let (caller, bwr) = gifts.swap_remove(at);
+        let fails = self.random.one_in(3);
+        self.note(format_args!("gift for {}: fails {fails}", caller.tid));
+        *self.returns.entry(4 + u32::from(fails)).or_default() += 1;
+        let seen = self.world.give(caller, bwr, fails);
+        self.see(caller, &seen);
+    }
+
+    fn is_giving(&self, caller: Caller) -> bool {
+        let gifts = self.world.gifts.as_ref().expect("kept");
+        gifts.iter().any(|(other, _)| (other.process, other.tid) == (caller.process, caller.tid))
     }
 
     fn freeze(&mut self) {
@@ -378,8 +420,23 @@ impl Simulation {
         let (strong, any) = (client.strong_handles(), client.handles());
         for _ in 0..self.random.below(most + 1) {
             let ptr = 0x100 + self.random.below(OBJECTS);
-            parcel = match self.random.below(4) {
-                0 | 1 => parcel.binder(ptr),
+            let accepts = if ptr.is_multiple_of(2) { FLAT_BINDER_FLAG_ACCEPTS_FDS } else { 0 };
+            parcel = match self.random.below(5) {
+                0 | 1 => parcel.object(&FlatBinderObject {
+                    ty: BINDER_TYPE_BINDER,
+                    flags: accepts,
+                    binder: ptr,
+                    cookie: cookie_of(ptr),
+                }),
+                3 => {
+                    let file = self.random.below(100);
+                    let fd = self.world.host.install(caller.process, file);
+                    // One in ten is closed before it is sent.
+                    if self.random.one_in(10) {
+                        self.world.host.tables.entry(caller.process).or_default().remove(&fd);
+                    }
+                    parcel.fd(fd)
+                }
                 2 => parcel.flat(BINDER_TYPE_WEAK_BINDER, ptr, cookie_of(ptr)),
                 _ => match (self.random.pick(&strong), self.random.pick(&any)) {
                     (Some(handle), _) if self.random.one_in(2) => parcel.handle(handle),
@@ -460,7 +517,7 @@ impl Simulation {
                 let parcel = self.parcel(caller, 3);
                 let strong = self.clients[&caller.process].strong_handles();
                 let handle = self.random.pick(&strong).filter(|_| !self.random.one_in(3));
-                let flags = if oneway { TF_ONE_WAY } else { 0 };
+                let flags = if oneway { TF_ONE_WAY } else { TF_ACCEPT_FDS };
                 let mut clear = if self.random.one_in(4) { TF_CLEAR_BUF } else { 0 };
                 let (mut code, handle) = (self.code(), handle.unwrap_or(0));
                 if oneway && self.random.one_in(6) {
@@ -573,6 +630,10 @@ impl Simulation {
         for value in &seen.returns {
             let data = parcel_of(value);
             let objects = data.map_or(Vec::new(), |data| self.world.objects(caller, &data));
+            for fd in objects.iter().filter(|object| object.ty == BINDER_TYPE_FD) {
+                let table = self.world.host.tables.get_mut(&caller.process).expect("a table");
+                assert!(table.remove(&(fd.binder as u32)).is_some(), "not the reader's: {fd:?}");
+            }
             if let Some(client) = self.clients.get_mut(&caller.process) {
                 client.see(caller.tid, value, &objects);
             }

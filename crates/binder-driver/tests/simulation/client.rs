@@ -187,6 +187,7 @@ impl Client {
             match object.ty {
                 BINDER_TYPE_HANDLE => handles.push((object.handle(), true)),
                 BINDER_TYPE_WEAK_HANDLE => handles.push((object.handle(), false)),
+                BINDER_TYPE_FD => {}
                 BINDER_TYPE_BINDER | BINDER_TYPE_WEAK_BINDER => assert!(
                     self.hostile || object.cookie == cookie_of(object.binder) || object.binder == 0,
                     "somebody else's object"

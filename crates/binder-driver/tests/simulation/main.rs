@@ -70,11 +70,14 @@ fn assert_lively(returns: &BTreeMap<u32, u64>, steps: u64) {
         BR_TRANSACTION_PENDING_FROZEN,
         BR_FROZEN_BINDER,
         BR_CLEAR_FREEZE_NOTIFICATION_DONE,
-        // Freezes: failed and succeeded at once, and after a wait.
+        // Not words, but counts of the world. Freezes: failed and succeeded at once, and after a wait.
         0,
         1,
         2,
         3,
+        // Files: given, and not.
+        4,
+        5,
     ];
     let counts = words.map(|word| returns.get(&word).copied().unwrap_or(0));
     println!(

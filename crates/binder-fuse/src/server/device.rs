@@ -7,7 +7,7 @@ use binder_driver::{Caller, Errno, Opener, ProcessId, Wake, WriteRead};
 use binder_uapi::BinderWriteRead;
 use zerocopy::IntoBytes;
 
-use super::{Server, THREAD};
+use super::{Parked, Server, THREAD};
 use crate::host::{Open, OpenKey};
 use crate::mapping::{Backing, MappingKind, NotifyStore, Passthrough};
 use crate::pid_view;
@@ -97,7 +97,8 @@ impl Server {
         if let Some(open) = self.host.remove(key) {
             for (tid, request) in open.threads {
                 self.threads.unwatch(tid, open.process);
-                if let Some(unique) = request {
+                // One that is given files has been answered.
+                if let Some(unique) = request.filter(|unique| self.parked.contains_key(unique)) {
                     // The kernel releases a file after its last call; a call that is left was lost.
                     tracing::warn!("thread {tid} was still in a call when its file was released");
                     self.parked.remove(&unique);
@@ -165,9 +166,9 @@ impl Server {
             return sent;
         }
         let parked = self.parked.get(&unique).copied();
-        let interrupted = parked.and_then(|(key, tid)| {
+        let interrupted = parked.and_then(|Parked { key, caller, .. }| {
             let process = self.host.opens.get(key)?.process;
-            Some((key, tid, self.driver.interrupt(process, tid)?))
+            Some((key, caller.tid, self.driver.interrupt(process, caller.tid)?))
         });
         let Some((key, tid, bwr)) = interrupted else {
             // Not here yet, or answered already. EAGAIN has the kernel send the interrupt again, if the
@@ -178,28 +179,53 @@ impl Server {
         self.channel.send(self.reply.ioctl(unique, -libc::EINTR, bwr.as_bytes()))
     }
 
-    pub(super) fn park(&mut self, key: OpenKey, tid: u32, unique: u64) {
-        if let Some(open) = self.host.opens.get_mut(key) {
-            open.threads.insert(tid, Some(unique));
-            self.parked.insert(unique, (key, tid));
+    fn park(&mut self, request: Parked) {
+        if let Some(open) = self.host.opens.get_mut(request.key) {
+            open.threads.insert(request.caller.tid, Some(request.unique));
+            self.parked.insert(request.unique, request);
         }
     }
 
     /// The request in which a thread is parked, which is no longer so.
-    fn unpark(&mut self, key: OpenKey, tid: u32) -> Option<u64> {
+    fn unpark(&mut self, key: OpenKey, tid: u32) -> Option<Parked> {
         let unique = self.host.opens.get_mut(key)?.threads.get_mut(&tid)?.take()?;
-        self.parked.remove(&unique);
-        Some(unique)
+        self.parked.remove(&unique)
+    }
+
+    /// Does with a BINDER_WRITE_READ what the driver says.
+    pub(super) fn answer_read(&mut self, request: Parked, answer: WriteRead) -> io::Result<()> {
+        match answer {
+            WriteRead::Done { bwr, result } => {
+                self.finish(request.unique, request.caller.tid, &bwr, result)
+            }
+            WriteRead::Parked => {
+                self.park(request);
+                Ok(())
+            }
+            WriteRead::Giving { bwr } => self.begin_gift(request, bwr),
+        }
+    }
+
+    /// The read goes on as if its caller had come again.
+    pub(super) fn read_again(&mut self, request: Parked, bwr: BinderWriteRead) -> io::Result<()> {
+        let Some(open) = self.host.opens.get(request.key) else { return Ok(()) };
+        let nonblock = open.nonblock;
+        let answer = self.driver.write_read(&mut self.host, request.caller, bwr, nonblock);
+        self.answer_read(request, answer)
     }
 
     /// Answers a BINDER_WRITE_READ: the argument goes back whatever the result is.
-    pub(super) fn finish(
+    fn finish(
         &mut self,
         unique: u64,
+        tid: u32,
         bwr: &BinderWriteRead,
         result: Result<(), Errno>,
     ) -> io::Result<()> {
         let result = result.map_or_else(|errno| -errno.code(), |()| 0);
+        if !self.host.closes.is_empty() && self.answer_and_close(unique, tid, result, bwr) {
+            return Ok(());
+        }
         self.channel.send(self.reply.ioctl(unique, result, bwr.as_bytes()))
     }
 
@@ -218,12 +244,12 @@ impl Server {
     }
 
     fn resume(&mut self, process: ProcessId, tid: u32) -> io::Result<()> {
-        let WriteRead::Done { bwr, result } = self.driver.resume(&mut self.host, process, tid)
-        else {
+        let answer = self.driver.resume(&mut self.host, process, tid);
+        if answer == WriteRead::Parked {
             return Ok(());
-        };
+        }
         match self.host.key_of(process).and_then(|key| self.unpark(key, tid)) {
-            Some(unique) => self.finish(unique, &bwr, result),
+            Some(request) => self.answer_read(request, answer),
             None => Ok(()),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use binder_driver::{Caller, Errno, WriteRead};
+use binder_driver::{Caller, Errno};
 use binder_uapi::ioctl::*;
 use binder_uapi::{
     BinderFrozenStatusInfo, BinderNodeDebugInfo, BinderNodeInfoForRef, BinderVersion,
@@ -10,7 +10,7 @@ use binder_uapi::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::Server;
+use super::{Parked, Server};
 use crate::host::OpenKey;
 use crate::tree::Place;
 use crate::wire::types::{IOCTL_COMPAT, IOCTL_DIR, InHeader, IoctlIn};
@@ -71,7 +71,7 @@ impl Server {
         }
         self.note_thread(key, header.pid);
         if ioctl.cmd == BINDER_WRITE_READ {
-            return self.write_read(header, key, caller, data);
+            return self.write_read(header, key, caller, ioctl.arg, data);
         }
         let known = self.driver.note_ioctl(caller);
         if let (BINDER_FREEZE, Ok(()), Ok(info)) = (ioctl.cmd, known, argument(data)) {
@@ -88,6 +88,7 @@ impl Server {
         header: &InHeader,
         key: OpenKey,
         caller: Caller,
+        argument_at: u64,
         data: &[u8],
     ) -> io::Result<()> {
         let Ok(bwr) = argument::<BinderWriteRead>(data) else {
@@ -100,14 +101,8 @@ impl Server {
             // A thread is in one call at a time; two at once would make us lose one of them.
             return self.send_error(header, libc::EBUSY);
         }
-        let nonblock = open.nonblock;
-        match self.driver.write_read(&mut self.host, caller, bwr, nonblock) {
-            WriteRead::Done { bwr, result } => self.finish(header.unique, &bwr, result),
-            WriteRead::Parked => {
-                self.park(key, caller.tid, header.unique);
-                Ok(())
-            }
-        }
+        let request = Parked { key, caller, unique: header.unique, argument: argument_at };
+        self.read_again(request, bwr)
     }
 
     /// All but BINDER_WRITE_READ: they answer at once, with data or an errno.

@@ -3,6 +3,7 @@
 mod device;
 mod files;
 mod freeze;
+mod gift;
 mod handshake;
 mod ioctl;
 
@@ -12,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use binder_driver::{Driver, snapshot::Snapshot};
+use binder_driver::{Caller, Driver, snapshot::Snapshot};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
@@ -38,6 +39,7 @@ const FUSE: u64 = 0;
 const BACKLOG: u64 = 1;
 const THREAD_TIMER: u64 = 2;
 const FREEZE_TIMER: u64 = 3;
+const GIFTS: u64 = 4;
 const EXTERNAL: u64 = 1 << 32;
 const THREAD: u64 = 2 << 32;
 const KIND: u64 = !0 << 32;
@@ -87,7 +89,8 @@ pub struct Server {
     degraded: Vec<String>,
     own_namespace: u64,
     /// Parked requests by their unique id.
-    parked: HashMap<u64, (OpenKey, u32)>,
+    parked: HashMap<u64, Parked>,
+    gifts: gift::Gifts,
     freezes: freeze::Freezes,
     reply: ReplyBuffer,
     buffer: Option<RequestBuffer>,
@@ -97,6 +100,16 @@ pub struct Server {
     closed: bool,
     epoll: OwnedFd,
     channel: Arc<Channel>,
+}
+
+/// A BINDER_WRITE_READ that is not answered yet.
+#[derive(Clone, Copy, Debug)]
+struct Parked {
+    key: OpenKey,
+    caller: Caller,
+    unique: u64,
+    /// Address of the caller's `binder_write_read`.
+    argument: u64,
 }
 
 impl Server {
@@ -115,6 +128,7 @@ impl Server {
                     .into(),
             );
         }
+        degraded.extend(crate::files::lacking());
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(Error::io("cannot make an epoll instance"))?;
         let created = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs());
@@ -130,6 +144,7 @@ impl Server {
             degraded,
             own_namespace: crate::pid_view::own_namespace(),
             parked: HashMap::new(),
+            gifts: gift::Gifts::default(),
             freezes: freeze::Freezes::new().map_err(Error::io("cannot make a timer"))?,
             reply: ReplyBuffer::default(),
             buffer: Some(RequestBuffer::new()),
@@ -213,6 +228,7 @@ impl Server {
                 (_, THREAD_TIMER) => {
                     self.threads.check().into_iter().for_each(|exit| self.thread_gone(exit));
                 }
+                (_, GIFTS) => self.serve_gifts(),
                 (_, FREEZE_TIMER) => self.serve_freeze_timeouts(),
                 (_, BACKLOG) => self.serve_backlog(),
                 _ => requests = true,

@@ -2,15 +2,22 @@
 //!
 //! It says `ready` when it is about to do what it is for, and dies with the process that started it.
 
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::FromRawFd;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use binder_client::{
-    Answer, Call, Client, ClientError, Echo, Options, Payload, Received, Session, registry,
+    Answer, Call, Client, ClientError, Echo, Options, Parcel, Payload, Received, Session, registry,
 };
-use binder_uapi::TF_ACCEPT_FDS;
+use binder_uapi::{
+    BINDER_TYPE_BINDER, BINDER_TYPE_FD, FLAT_BINDER_FLAG_ACCEPTS_FDS, FlatBinderObject,
+    TF_ACCEPT_FDS,
+};
 use e2e::random::Random;
 
 /// Object of an echo service; the number means nothing.
@@ -33,6 +40,10 @@ fn main() -> ExitCode {
         [device, "read"] => read(device),
         [device, "read-in-thread"] => read_in_thread(device),
         [device, "busy", name] => busy_service(device, name),
+        [device, "files", uid] => number(uid).and_then(|uid| files_service(device, uid as u32)),
+        [device, "files-interrupted", uid] => {
+            number(uid).and_then(|uid| files_service_interrupted(device, uid as u32))
+        }
         [device, "freeze", pid, timeout] => number(pid)
             .and_then(|pid| number(timeout).and_then(|timeout| freeze(device, pid, timeout))),
         [device, "whoami", uid] => number(uid).and_then(|uid| call_as(device, uid as u32)),
@@ -218,8 +229,53 @@ fn freeze(device: &str, pid: u64, timeout: u64) -> Outcome {
     client.freeze(pid as u32, true, timeout as u32).map_err(text)
 }
 
+/// As another user, becomes a context manager that takes files: it writes `seen` into each, closes it, and answers
+/// with how many descriptors it has left open.
+fn files_service(device: &str, uid: u32) -> Outcome {
+    become_user(uid)?;
+    let client = open(device)?;
+    let flags = FLAT_BINDER_FLAG_ACCEPTS_FDS;
+    let object = FlatBinderObject { ty: BINDER_TYPE_BINDER, flags, binder: 0, cookie: 0 };
+    client.become_context_manager_ext(object).map_err(text)?;
+    let mut session = Session::new(&client);
+    ready();
+    let mut service = |_: &mut Session<'_>, incoming: &Received<'_>| -> Answer {
+        let objects = incoming.objects().unwrap_or_default();
+        for file in objects.iter().filter(|object| object.ty == BINDER_TYPE_FD) {
+            // SAFETY: the driver made this descriptor for us.
+            let mut file = unsafe { File::from_raw_fd(file.binder as i32) };
+            let _ = file.write_all(b"seen");
+        }
+        let left = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        Answer::Reply(Parcel::new().bytes(&(left as u32).to_ne_bytes()))
+    };
+    session.set_interruptible(false);
+    session.serve(&mut service).map_err(text)
+}
+
+/// The same under a hail of signals, whose handler counts them.
+fn files_service_interrupted(device: &str, uid: u32) -> Outcome {
+    static SIGNALS: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn count(_: i32) {
+        SIGNALS.fetch_add(1, Ordering::Relaxed);
+    }
+    let every = libc::timeval { tv_sec: 0, tv_usec: 300 };
+    let timer = libc::itimerval { it_interval: every, it_value: every };
+    // SAFETY: the handler touches one atomic number; the structures are valid.
+    unsafe {
+        libc::signal(libc::SIGALRM, count as *const () as usize);
+        libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut());
+    }
+    files_service(device, uid)
+}
+
 /// Becomes another user, for good, and calls the manager.
 fn call_as(device: &str, uid: u32) -> Outcome {
+    become_user(uid)?;
+    one_call(device, "manager")
+}
+
+fn become_user(uid: u32) -> Outcome {
     // SAFETY: plain numbers; the process has one thread.
     let changed =
         unsafe { libc::setresgid(uid, uid, uid) == 0 && libc::setresuid(uid, uid, uid) == 0 };
@@ -227,5 +283,5 @@ fn call_as(device: &str, uid: u32) -> Outcome {
         return Err(format!("cannot become uid {uid}: {}", std::io::Error::last_os_error()));
     }
     die_with_parent();
-    one_call(device, "manager")
+    Ok(())
 }

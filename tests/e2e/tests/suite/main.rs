@@ -7,6 +7,7 @@ mod blocking;
 mod calls;
 mod deaths;
 mod devices;
+mod files;
 mod freezing;
 mod hostile;
 mod stress;

@@ -1,0 +1,164 @@
+//! File descriptors in transactions, and security contexts.
+
+use binder_driver::*;
+use binder_uapi::*;
+
+use crate::common::*;
+
+/// A manager that accepts descriptors and a client with two files: 3 and 4.
+fn world_with_files() -> (World, Caller, Caller) {
+    let (mut world, context) = World::new();
+    let manager = world.process(context, 1);
+    let flags = FLAT_BINDER_FLAG_ACCEPTS_FDS;
+    let object = FlatBinderObject { ty: BINDER_TYPE_BINDER, flags, binder: 0, cookie: 0 };
+    world.driver.set_context_manager(manager, Some(object)).unwrap();
+    let client = world.process(context, 10);
+    assert_eq!(
+        (world.host.install(client.process, 7), world.host.install(client.process, 8)),
+        (3, 4)
+    );
+    (world, manager, client)
+}
+
+fn errno(world: &mut World, caller: Caller) -> i32 {
+    world.driver.extended_error(caller).unwrap().param
+}
+
+/// An array of these descriptors in a buffer of its own.
+fn array(world: &mut World, client: Caller, fds: &[u32]) -> Parcel {
+    let bytes: Vec<u8> = fds.iter().flat_map(|fd| fd.to_ne_bytes()).collect();
+    let buffer = world.place(client, &bytes);
+    let length = bytes.len() as u64;
+    let ptr = BinderBufferObject { ty: BINDER_TYPE_PTR, buffer, length, ..Default::default() };
+    let num_fds = fds.len() as u64;
+    let fda = BinderFdArrayObject { ty: BINDER_TYPE_FDA, num_fds, ..Default::default() };
+    let parcel = Parcel::bytes(b"ahead---").object(&ptr).object(&fda);
+    Parcel { buffers_size: Some(length.next_multiple_of(8)), ..parcel }
+}
+
+#[test]
+fn a_descriptor_becomes_one_of_the_receivers() {
+    let (mut world, manager, client) = world_with_files();
+    let call = world.oneway(client, 0, 1, &Parcel::default().fd(4).bytes_behind(b"x").fd(3));
+    world.run(client, &[call]).news();
+    assert_eq!(world.host.taken.len(), 2, "taken when it was sent");
+    let parcel = world.read(manager).parcel();
+    let objects = world.objects(manager, &parcel);
+    let file = |object: &FlatBinderObject| world.host.tables[&manager.process][&object.handle()];
+    assert_eq!(objects.iter().map(file).collect::<Vec<_>>(), [8, 7]);
+    assert!(world.host.taken.is_empty());
+    world.write(manager, &[Command::FreeBuffer(parcel.buffer)]);
+    assert_eq!(world.host.tables[&manager.process].len(), 2, "they stay when the buffer is freed");
+}
+
+#[test]
+fn an_array_is_closed_with_its_buffer() {
+    let (mut world, manager, client) = world_with_files();
+    let parcel = array(&mut world, client, &[3, 4]);
+    let call = world.oneway(client, 0, 1, &parcel);
+    world.run(client, &[call]).news();
+    let parcel = world.read(manager).parcel();
+    assert_eq!(world.host.tables[&manager.process].len(), 2);
+    // The read behind it returns at once, so that they are closed now.
+    let seen = world.wait(manager, &[Command::FreeBuffer(parcel.buffer)]);
+    assert_eq!(seen.news(), []);
+    assert!(world.host.tables[&manager.process].is_empty());
+}
+
+#[test]
+fn files_that_cannot_be_given_fail_the_call_and_the_reader_waits_on() {
+    let (mut world, manager, client) = world_with_files();
+    world.gifts = Some(Vec::new());
+    world.park(manager, &[]);
+    let call = world.call(client, 0, &Parcel::default().fd(3));
+    world.park(client, &[call]);
+    assert_eq!(world.wake(), [], "neither is answered");
+    let (reader, bwr) = world.gifts.as_mut().unwrap().remove(0);
+    assert_eq!(reader, manager);
+    assert_eq!(world.give(manager, bwr, true).result, Err(Errno::EAGAIN));
+    let failed = [Return::TransactionComplete, Return::FailedReply];
+    assert_eq!(world.woken(client).news(), failed);
+    assert!(world.host.taken.is_empty());
+}
+
+#[test]
+fn a_reply_whose_files_cannot_be_given_fails_for_who_waits_for_it() {
+    let (mut world, manager, client) = world_with_files();
+    let (data, _) = world.transaction(client, 0, 1, TF_ACCEPT_FDS, &Parcel::default());
+    world.park(client, &[Command::Transaction { data, buffers_size: None }]);
+    world.read(manager).parcel();
+    let fd = world.host.install(manager.process, 9);
+    let reply = world.reply(manager, &Parcel::default().fd(fd));
+    world.write(manager, &[reply]);
+    world.gifts = Some(Vec::new());
+    assert_eq!(world.wake(), []);
+    let (_, bwr) = world.gifts.take().unwrap().remove(0);
+    let seen = world.give(client, bwr, true);
+    assert_eq!(seen.news(), [Return::TransactionComplete, Return::FailedReply]);
+}
+
+#[test]
+fn a_reader_that_dies_while_it_is_given_files_leaves_the_call_to_another() {
+    let (mut world, manager, client) = world_with_files();
+    let second = Caller { tid: 2, ..manager };
+    world.greet(second);
+    world.gifts = Some(Vec::new());
+    world.park(manager, &[]);
+    let call = world.call(client, 0, &Parcel::default().fd(3));
+    world.park(client, &[call]);
+    world.wake();
+    world.thread_exit(manager);
+    assert!(world.driver.files_to_give(manager.process, manager.tid).is_empty());
+    world.gifts = None;
+    world.read(second).parcel();
+    assert_eq!(world.host.tables[&manager.process].len(), 1);
+}
+
+#[test]
+fn a_receiver_that_dies_unread_leaves_no_file_behind() {
+    let (mut world, manager, client) = world_with_files();
+    let call = world.oneway(client, 0, 1, &Parcel::default().fd(3));
+    world.run(client, &[call]).news();
+    world.release(manager);
+    assert!(world.host.taken.is_empty());
+}
+
+#[test]
+fn a_bad_descriptor_behind_good_ones_gives_them_back() {
+    let (mut world, _manager, client) = world_with_files();
+    let parcel = array(&mut world, client, &[3, 150]);
+    let call = world.oneway(client, 0, 1, &parcel);
+    assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply]);
+    assert_eq!(errno(&mut world, client), -9, "EBADF");
+    assert!(world.host.taken.is_empty());
+}
+
+#[test]
+fn more_descriptors_than_a_transaction_may_carry_fail_it() {
+    let (mut world, _manager, client) = world_with_files();
+    let parcel = array(&mut world, client, &[3; 1025]);
+    let call = world.oneway(client, 0, 1, &parcel);
+    assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply]);
+    assert_eq!(errno(&mut world, client), -12, "ENOMEM");
+    assert!(world.host.taken.is_empty());
+}
+
+#[test]
+fn a_node_that_asks_for_it_gets_the_security_context_of_the_sender() {
+    let (mut world, context) = World::new();
+    let manager = world.process(context, 1);
+    let flags = FLAT_BINDER_FLAG_TXN_SECURITY_CTX;
+    let object = FlatBinderObject { ty: BINDER_TYPE_BINDER, flags, binder: 0, cookie: 0 };
+    world.driver.set_context_manager(manager, Some(object)).unwrap();
+    let client = world.process(context, 10);
+    let call = world.oneway(client, 0, 1, &Parcel::bytes(b"who"));
+    assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply]);
+    assert_eq!(errno(&mut world, client), -22, "a system without contexts");
+    world.host.security_context = Some(b"u:r:shell:s0".to_vec());
+    let call = world.oneway(client, 0, 1, &Parcel::bytes(b"who"));
+    world.run(client, &[call]).news();
+    let seen = world.read(manager);
+    let Return::TransactionSecCtx(data) = seen.news()[0] else { panic!("{seen:?}") };
+    assert_eq!(world.mapped(manager, data.secctx, 13), b"u:r:shell:s0\0");
+    assert_eq!(world.data(manager, &data.transaction_data), b"who");
+}

@@ -1,0 +1,231 @@
+//! Puts files into a stopped thread's descriptor table: the thread makes a pair of sockets, we fetch one end and
+//! send the files into it, the thread receives them at the other. No name, network or permission is involved.
+
+use std::io;
+use std::mem::{offset_of, size_of, zeroed};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::store::{Closer, fetch};
+use super::tracee::{Lost, Tracee};
+use crate::client_memory;
+use binder_driver::ReadPart;
+
+/// Files in one message (`SCM_MAX_FD`).
+const FILES_A_MESSAGE: usize = 253;
+/// Below the stack pointer, this much may be in use (the ABI's red zone).
+const RED_ZONE: u64 = 128;
+
+/// What the thread needs in its memory, as it lies there.
+#[repr(C)]
+struct Frame {
+    sockets: [i32; 2],
+    message: libc::msghdr,
+    part: libc::iovec,
+    byte: u64,
+}
+
+const CONTROL_AT: usize = size_of::<Frame>();
+
+fn control_len(files: usize) -> usize {
+    // SAFETY: computes a number from a number.
+    unsafe { libc::CMSG_SPACE((files * size_of::<i32>()) as u32) as usize }
+}
+
+/// Why no file was given.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The thread could not be used.
+    Lost(Lost),
+    /// It is there, and a call of it or of ours failed.
+    Refused(io::Error),
+}
+
+impl From<Lost> for Failure {
+    fn from(lost: Lost) -> Self {
+        Self::Lost(lost)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// Memory of the thread that is ours for the moment.
+pub(super) struct Scratch {
+    tid: u32,
+    address: u64,
+    /// What was there, where that matters.
+    saved: Vec<u8>,
+}
+
+impl Scratch {
+    /// In the thread's read buffer (`room`: address and bytes), which it expects to be written; else below its
+    /// stack, and put back afterwards.
+    pub(super) fn new(tracee: &Tracee, room: (u64, u64), files: usize) -> io::Result<Self> {
+        let need = (CONTROL_AT + control_len(files.min(FILES_A_MESSAGE))) as u64;
+        let tid = tracee.tid();
+        let (start, len) = (room.0.next_multiple_of(8), room.1.saturating_sub(8));
+        if len >= need {
+            return Ok(Self { tid, address: start, saved: Vec::new() });
+        }
+        let address = (tracee.stack().saturating_sub(RED_ZONE + need)) & !15;
+        let mut saved = vec![0; need as usize];
+        client_memory::read(tid, &mut [ReadPart { address, into: &mut saved }])
+            .map_err(|_| io::Error::other("no memory below its stack"))?;
+        Ok(Self { tid, address, saved })
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        client_memory::write(self.tid, self.address, bytes)
+            .map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))
+    }
+
+    fn read(&self, at: usize, into: &mut [u8]) -> io::Result<()> {
+        let address = self.address + at as u64;
+        client_memory::read(self.tid, &mut [ReadPart { address, into }])
+            .map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))
+    }
+
+    fn put_back(&self) {
+        let _ = self.write(&self.saved);
+    }
+}
+
+/// Installs the files, close-on-exec; their numbers, in order. On a failure none of them stays.
+pub(super) fn install(
+    tracee: &mut Tracee,
+    files: &[Arc<OwnedFd>],
+    room: (u64, u64),
+    closer: &Closer,
+) -> Result<Vec<u32>, Failure> {
+    let scratch = Scratch::new(tracee, room, files.len())?;
+    let installed = install_with(tracee, files, &scratch, closer);
+    scratch.put_back();
+    installed
+}
+
+fn install_with(
+    tracee: &mut Tracee,
+    files: &[Arc<OwnedFd>],
+    scratch: &Scratch,
+    closer: &Closer,
+) -> Result<Vec<u32>, Failure> {
+    let kind = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as u64;
+    let arguments = [libc::AF_UNIX as u64, kind, 0, scratch.address, 0, 0];
+    checked(tracee.call(libc::SYS_socketpair, arguments)?)?;
+    let mut sockets = [0; 8];
+    scratch.read(0, &mut sockets)?;
+    let [near, far] = [0, 4].map(|at| i32::from_ne_bytes([0, 1, 2, 3].map(|i| sockets[at + i])));
+    let fetched = fetch(tracee.tid(), near).map(Arc::new);
+    // The first file then gets the number that it would have got without us.
+    close(tracee, near)?;
+    let mut fds = Vec::with_capacity(files.len());
+    let passed = match fetched {
+        Ok(socket) => {
+            let mut messages = files.chunks(FILES_A_MESSAGE);
+            let passed =
+                messages.try_for_each(|files| pass(tracee, files, &socket, far, scratch, &mut fds));
+            // A hostile client may have put another file in its place meanwhile.
+            closer.close(socket);
+            passed
+        }
+        Err(error) => Err(error.into()),
+    };
+    if let Err(Failure::Refused(error)) = passed {
+        fds.push(far as u32);
+        close_all(tracee, &fds)?;
+        return Err(error.into());
+    }
+    passed?;
+    take_place_of_socket(tracee, far, &mut fds)?;
+    Ok(fds)
+}
+
+/// The socket's number is lower than those of the files behind the first: the last one moves there.
+fn take_place_of_socket(tracee: &mut Tracee, far: i32, fds: &mut [u32]) -> Result<(), Lost> {
+    if let [_, .., last] = fds {
+        let moved = *last;
+        let arguments = [u64::from(moved), far as u64, libc::O_CLOEXEC as u64, 0, 0, 0];
+        if tracee.call(libc::SYS_dup3, arguments)? == i64::from(far) {
+            *last = far as u32;
+            return close(tracee, moved as i32);
+        }
+    }
+    close(tracee, far)
+}
+
+/// Sends some files into the thread and has it receive them; also on a failure, `fds` has what arrived.
+fn pass(
+    tracee: &mut Tracee,
+    files: &[Arc<OwnedFd>],
+    socket: &OwnedFd,
+    far: i32,
+    scratch: &Scratch,
+    fds: &mut Vec<u32>,
+) -> Result<(), Failure> {
+    send(socket, files)?;
+    scratch.write(frame(scratch.address, files.len()).as_slice())?;
+    let message = scratch.address + offset_of!(Frame, message) as u64;
+    let flags = (libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) as u64;
+    let received = tracee.call(libc::SYS_recvmsg, [far as u64, message, flags, 0, 0, 0])?;
+    checked(received)?;
+    // A full table truncates the message: what did arrive is closed again with the others.
+    let mut control = vec![0; control_len(files.len())];
+    scratch.read(CONTROL_AT, &mut control)?;
+    let header = size_of::<libc::cmsghdr>();
+    let len = usize::from_ne_bytes(control[..8].try_into().unwrap_or_default());
+    let count = len.saturating_sub(header).min(control.len() - header) / 4;
+    let numbers = control[header..].chunks_exact(4).take(count);
+    fds.extend(numbers.map(|fd| u32::from_ne_bytes([fd[0], fd[1], fd[2], fd[3]])));
+    if count < files.len() {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE).into());
+    }
+    Ok(())
+}
+
+/// The thread's frame for `recvmsg`, as bytes.
+fn frame(address: u64, files: usize) -> Vec<u8> {
+    let at = |offset: usize| (address + offset as u64) as *mut libc::c_void;
+    // SAFETY: plain numbers and null pointers.
+    let mut frame: Frame = unsafe { zeroed() };
+    frame.part = libc::iovec { iov_base: at(offset_of!(Frame, byte)), iov_len: 1 };
+    frame.message.msg_iov = at(offset_of!(Frame, part)).cast();
+    frame.message.msg_iovlen = 1;
+    frame.message.msg_control = at(CONTROL_AT);
+    frame.message.msg_controllen = control_len(files) as _;
+    // SAFETY: a zeroed structure of plain data has no uninitialised bytes, padding included.
+    let bytes =
+        unsafe { std::slice::from_raw_parts((&raw const frame).cast::<u8>(), size_of::<Frame>()) };
+    // An empty control message: what is not overwritten counts no file.
+    [bytes, &[0; 16][..]].concat()
+}
+
+fn send(socket: &OwnedFd, files: &[Arc<OwnedFd>]) -> io::Result<()> {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    let fds: Vec<_> = files.iter().map(|file| std::os::fd::AsFd::as_fd(&**file)).collect();
+    let mut space = vec![std::mem::MaybeUninit::uninit(); control_len(files.len())];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    sendmsg(socket, &[io::IoSlice::new(b"f")], &mut control, flags)?;
+    Ok(())
+}
+
+/// Closes descriptors of the thread.
+pub(super) fn close_all(tracee: &mut Tracee, fds: &[u32]) -> Result<(), Lost> {
+    fds.iter().try_for_each(|&fd| close(tracee, fd as i32))
+}
+
+fn close(tracee: &mut Tracee, fd: i32) -> Result<(), Lost> {
+    // One that the client has closed itself meanwhile is no error.
+    tracee.call(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]).map(drop)
+}
+
+fn checked(result: i64) -> io::Result<()> {
+    if result < 0 { Err(io::Error::from_raw_os_error(-result as i32)) } else { Ok(()) }
+}

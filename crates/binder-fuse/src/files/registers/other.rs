@@ -1,0 +1,44 @@
+//! The registers of a stopped thread where nobody has taught us them: files are refused there.
+
+use std::io;
+
+/// A thread's files can be reached here.
+pub(super) const SUPPORTED: bool = false;
+
+/// There are none: [`get`](Self::get) fails, and nothing else makes any.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Registers {}
+
+impl Registers {
+    pub(super) fn get(_: u32) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn set(&self, _: u32) -> io::Result<()> {
+        match *self {}
+    }
+
+    pub(super) fn is_behind_call(&self, _: u32) -> io::Result<bool> {
+        match *self {}
+    }
+
+    pub(super) fn calling(self, _: i64, _: [u64; 6]) -> Self {
+        match self {}
+    }
+
+    pub(super) fn again(self) -> Self {
+        match self {}
+    }
+
+    pub(super) fn returning(self, _: i64) -> Self {
+        match self {}
+    }
+
+    pub(super) fn result(&self) -> i64 {
+        match *self {}
+    }
+
+    pub(super) fn stack(&self) -> u64 {
+        match *self {}
+    }
+}

@@ -1,0 +1,162 @@
+//! Reads whose transaction carries files: handed to the [`Giver`], and finished when it has an outcome.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use binder_driver::{Caller, Errno, WriteRead};
+use binder_uapi::BinderWriteRead;
+use zerocopy::IntoBytes;
+
+use super::{GIFTS, Parked, Server};
+use crate::client_memory;
+use crate::files::{Giver, Job, Outcome, Verdict};
+
+/// Gifts that are under way.
+#[derive(Default)]
+pub(super) struct Gifts {
+    /// Started with the first one.
+    giver: Option<Giver>,
+    waiting: HashMap<u64, Gift>,
+    last: u64,
+}
+
+struct Gift {
+    request: Parked,
+    bwr: BinderWriteRead,
+}
+
+impl Server {
+    fn giver(&mut self) -> io::Result<&Giver> {
+        if self.gifts.giver.is_none() {
+            let giver = Giver::start(Arc::clone(&self.channel))?;
+            rustix::event::epoll::add(
+                &self.epoll,
+                giver.signal(),
+                rustix::event::epoll::EventData::new_u64(GIFTS),
+                rustix::event::epoll::EventFlags::IN,
+            )?;
+            self.gifts.giver = Some(giver);
+        }
+        self.gifts.giver.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// A read has taken a transaction with files.
+    pub(super) fn begin_gift(&mut self, request: Parked, bwr: BinderWriteRead) -> io::Result<()> {
+        let Caller { process, tid, .. } = request.caller;
+        if let Some(open) = self.host.opens.get_mut(request.key) {
+            open.threads.insert(tid, Some(request.unique));
+        }
+        let tokens = self.driver.files_to_give(process, tid);
+        let files = tokens.iter().filter_map(|&token| self.host.files.get(token)).collect();
+        self.gifts.last += 1;
+        let gift = self.gifts.last;
+        let reply = self.reply.ioctl(request.unique, 0, bwr.as_bytes()).to_vec();
+        let room = (
+            bwr.read_buffer.wrapping_add(bwr.read_consumed),
+            bwr.read_size.saturating_sub(bwr.read_consumed),
+        );
+        let job = Job { gift: Some(gift), tid, reply, room, files, closes: Vec::new() };
+        self.gifts.waiting.insert(gift, Gift { request, bwr });
+        match self.giver().map(|giver| giver.hand_over(job)) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                let error = io::Error::other("the thread that gives files has ended");
+                self.gift_done(gift, Outcome::Unanswered(error))
+            }
+            Err(error) => self.gift_done(gift, Outcome::Unanswered(error)),
+        }
+    }
+
+    /// Outcomes have come in.
+    pub(super) fn serve_gifts(&mut self) {
+        let Some(giver) = &self.gifts.giver else { return };
+        giver.clear_signal();
+        while let Some((gift, outcome)) = self.gifts.giver.as_ref().and_then(Giver::outcome) {
+            if let Err(error) = self.gift_done(gift, outcome) {
+                tracing::warn!("the kernel does not take the answer to a read: {error}");
+            }
+        }
+        self.serve_wakes();
+    }
+
+    fn gift_done(&mut self, id: u64, outcome: Outcome) -> io::Result<()> {
+        let Some(Gift { request, bwr }) = self.gifts.waiting.remove(&id) else { return Ok(()) };
+        let Caller { process, tid, .. } = request.caller;
+        if let Some(open) = self.host.opens.get_mut(request.key)
+            && open.threads.get(&tid) == Some(&Some(request.unique))
+        {
+            open.threads.insert(tid, None);
+        }
+        match outcome {
+            Outcome::Given(fds) => {
+                let answer = self.driver.files_given(&mut self.host, process, tid, &fds);
+                if answer.is_none() && !self.host.closes.contains_key(&tid) {
+                    // The driver has forgotten the read: nobody would know of them.
+                    self.host.closes.insert(tid, fds);
+                }
+                self.decide(id, &request, answer);
+            }
+            Outcome::Stopped(error) => {
+                self.tell_refusal(tid, &error);
+                let answer = self.driver.files_refused(&mut self.host, process, tid);
+                self.decide(id, &request, answer);
+            }
+            Outcome::Unanswered(error) => {
+                self.tell_refusal(tid, &error);
+                return match self.driver.files_refused(&mut self.host, process, tid) {
+                    Some(answer) => self.answer_read(request, answer),
+                    None => self.read_again(request, bwr),
+                };
+            }
+            Outcome::Lost => {
+                let _ = self.driver.files_refused(&mut self.host, process, tid);
+            }
+        }
+        Ok(())
+    }
+
+    fn tell_refusal(&mut self, tid: u32, error: &io::Error) {
+        self.warn_once("files", || {
+            format!(
+                "thread {tid} cannot be given file descriptors: {error}; transactions that carry some fail for \
+                 their senders (it may be traced by a debugger, or have its table full)"
+            )
+        });
+        tracing::debug!("thread {tid} cannot be given files: {error}");
+    }
+
+    /// How a stopped reader goes on. `None`: it reads again.
+    fn decide(&mut self, gift: u64, request: &Parked, answer: Option<WriteRead>) {
+        let tid = request.caller.tid;
+        let result = match answer {
+            Some(WriteRead::Done { bwr, result }) => {
+                let written = {
+                    let _inside = self.pages.enter(tid);
+                    client_memory::write(tid, request.argument, bwr.as_bytes())
+                };
+                let result = written.map_err(|_| Errno::EFAULT).and(result);
+                Some(result.map_or_else(|errno| -errno.code(), |()| 0))
+            }
+            _ => None,
+        };
+        let closes = self.host.closes.remove(&tid).unwrap_or_default();
+        if let Some(giver) = &self.gifts.giver {
+            giver.decide(Verdict { gift, result, closes });
+        }
+    }
+
+    /// Answers a BINDER_WRITE_READ whose caller has to close descriptors on its way out. False: it has none.
+    pub(super) fn answer_and_close(
+        &mut self,
+        unique: u64,
+        tid: u32,
+        result: i32,
+        bwr: &BinderWriteRead,
+    ) -> bool {
+        let Some(closes) = self.host.closes.remove(&tid) else { return false };
+        let reply = self.reply.ioctl(unique, result, bwr.as_bytes()).to_vec();
+        let job = Job { gift: None, tid, reply, room: (0, 0), files: Vec::new(), closes };
+        self.giver().is_ok_and(|giver| giver.hand_over(job))
+    }
+}
