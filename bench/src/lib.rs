@@ -13,11 +13,12 @@
 //! * [`stash`], [`naive`]: a new node with every transaction, and the walk that was the norm;
 //! * [`stressor`]: a process that eats memory;
 //! * [`oomd`]: a private headroom-oomd; [`child`]: processes that somebody else kills;
-//! * [`overshoot`]: processes that grow over their user's limit;
+//! * [`overshoot`]: processes that grow over their user's limit; [`askers`]: those that ask for far more;
 //! * [`contention`]: clients of several scheduling classes, one server;
 //! * [`tracing`]: counts of kernel events; [`order3`]: large allocations; [`shrink`]: the shrinkers, driven.
 
 pub mod affinity;
+pub mod askers;
 pub mod child;
 pub mod contention;
 pub mod devices;
