@@ -24,6 +24,9 @@ pub struct DeviceArguments {
     /// for each way in which it can map buffers.
     #[arg(long)]
     pub headroom: bool,
+    /// Only this way: passthrough or notify-store.
+    #[arg(long, requires = "headroom", value_parser = ["passthrough", "notify-store"])]
+    pub mapping: Option<String>,
 }
 
 /// A device to measure.
@@ -68,20 +71,21 @@ impl DeviceArguments {
             devices.push(Device { name, path, daemon: self.daemon_pid, bus: None });
         }
         if self.headroom {
-            devices.extend(private_devices(core)?);
+            devices.extend(private_devices(core, self.mapping.as_deref())?);
         }
         anyhow::ensure!(!devices.is_empty(), "nothing is left to measure");
         Ok(devices)
     }
 }
 
-fn private_devices(core: Option<usize>) -> Result<Vec<Device>> {
+fn private_devices(core: Option<usize>, only: Option<&str>) -> Result<Vec<Device>> {
     let modes = [
         ("headroom passthrough", Mapping::Passthrough),
         ("headroom notify-store", Mapping::NotifyStore),
     ];
     let mut devices = Vec::new();
-    for (name, mapping) in modes {
+    let wanted = |name: &str| only.is_none_or(|only| name.ends_with(only));
+    for (name, mapping) in modes.into_iter().filter(|(name, _)| wanted(name)) {
         let bus = match Bus::start(mapping) {
             Ok(bus) => bus,
             Err(BusError::Unavailable(reason)) => {
