@@ -53,7 +53,7 @@ fn main() -> Result<()> {
     }
     let mut arguments = Arguments::parse();
     if arguments.quick {
-        (arguments.rounds, arguments.times) = (6, 5);
+        (arguments.rounds, arguments.times) = (6, 2);
     }
     run(&arguments)
 }

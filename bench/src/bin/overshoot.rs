@@ -38,7 +38,7 @@ struct Arguments {
     /// The daemon; by default the headroom-oomd beside this program or in $HEADROOM_BIN_DIR
     #[arg(long)]
     daemon: Option<PathBuf>,
-    /// Two runs of each case, under a limit of 64 MiB
+    /// One run of each case, under a limit of 64 MiB
     #[arg(long)]
     quick: bool,
 }
@@ -74,7 +74,7 @@ impl Notifier {
 fn main() -> Result<()> {
     let mut arguments = Arguments::parse();
     if arguments.quick {
-        (arguments.runs, arguments.limit_mib) = (2, 64);
+        (arguments.runs, arguments.limit_mib) = (1, 64);
     }
     anyhow::ensure!(rustix::process::geteuid().is_root(), "changing users needs root");
     let program = oomd::program(arguments.daemon.clone())?;

@@ -40,7 +40,7 @@ struct Arguments {
     /// Memory to leave to others, MiB: larger victims are left out
     #[arg(long, default_value_t = 4096)]
     keep_free_mib: u64,
-    /// One round with victims of 64 MiB
+    /// One round with victims of 32 MiB
     #[arg(long)]
     quick: bool,
 }
@@ -55,7 +55,7 @@ fn main() -> Result<()> {
     }
     let mut arguments = Arguments::parse();
     if arguments.quick {
-        (arguments.rounds, arguments.mib) = (1, vec![64]);
+        (arguments.rounds, arguments.mib) = (1, vec![32]);
     }
     run(&arguments)
 }

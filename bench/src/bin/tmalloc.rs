@@ -45,14 +45,14 @@ struct Arguments {
     /// The daemon; by default the headroom-oomd beside this program or in $HEADROOM_BIN_DIR
     #[arg(long)]
     daemon: Option<PathBuf>,
-    /// Two runs of each case
+    /// One run of each case
     #[arg(long)]
     quick: bool,
 }
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let runs = if arguments.quick { 2 } else { arguments.runs };
+    let runs = if arguments.quick { 1 } else { arguments.runs };
     anyhow::ensure!(rustix::process::geteuid().is_root(), "changing users needs root");
     let program = oomd::program(arguments.daemon.clone())?;
     let mut progress = Progress::new(BENCH, arguments.processes.len() * runs as usize);

@@ -1,0 +1,132 @@
+//! The benchmarks of memory, for a moment each: that they run, print what the report reads, and leave
+//! nothing behind.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use bench::results::{Measurement, parse};
+
+/// One at a time: whatever is a child of ours once a program is gone is what it left behind.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Runs a program with `--quick`; its lines. `None` where something that it needs is missing.
+fn quick(bench: &str, program: &str) -> Option<Vec<Measurement>> {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: {bench} needs root");
+        return None;
+    }
+    if matches!(bench, "overshoot" | "notifier")
+        && let Err(error) = memory_watch::Notifier::load()
+    {
+        println!("skipped: {bench}: {error}");
+        return None;
+    }
+    // Orphans become our children instead of init's.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
+    assert_eq!(children(), [""; 0], "before {bench}");
+    let output = Command::new(program).arg("--quick").stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{bench}: {}: {said}", output.status);
+    assert_eq!(children(), [""; 0], "{bench} left them behind");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines = parse(&text).unwrap();
+    assert_eq!(lines.len(), text.lines().count(), "a figure was printed twice: {text}");
+    assert!(lines.iter().all(|line| line.bench == bench && line.runs > 0), "{lines:?}");
+    Some(lines)
+}
+
+/// Our children, as `/proc` shows them: name and state.
+fn children() -> Vec<String> {
+    let ours = std::process::id().to_string();
+    let stats = fs::read_dir("/proc").unwrap().flatten();
+    let stats = stats.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    let child = |stat: &String| {
+        let after_name = stat.rsplit_once(") ").map(|(_, rest)| rest);
+        after_name.and_then(|rest| rest.split(' ').nth(1)) == Some(&ours)
+    };
+    stats.filter(child).map(|stat| stat.split(' ').take(3).collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// The value of a metric in all of these cases.
+fn values(lines: &[Measurement], subject: &str, metric: &str, wanted: &[&str]) -> Vec<f64> {
+    let missing = |case: &str| format!("{case}, {subject}: no {metric} in {lines:#?}");
+    let value = |case: &&str| {
+        let same = |line: &&Measurement| {
+            (line.case.as_str(), line.subject.as_str(), line.metric.as_str())
+                == (*case, subject, metric)
+        };
+        lines.iter().find(same).unwrap_or_else(|| panic!("{}", missing(case))).value
+    };
+    wanted.iter().map(value).collect()
+}
+
+const PROCESSES: [&str; 3] = ["1 process", "4 processes", "8 processes"];
+
+#[test]
+fn overshoot_reports_pages_and_victims_of_notifier_and_polling() {
+    let Some(lines) = quick("overshoot", env!("CARGO_BIN_EXE_overshoot")) else { return };
+    for subject in ["headroom", "headroom proc"] {
+        for metric in ["pages_over_at_kill", "pages_over_peak", "victims", "memory_back_ms"] {
+            for metric in [metric.to_owned(), format!("{metric}_max")] {
+                let found = values(&lines, subject, &metric, &PROCESSES);
+                assert!(found.iter().all(|value| *value > 0.0), "{subject}, {metric}: {found:?}");
+            }
+        }
+        let at_kill = values(&lines, subject, "pages_over_at_kill_max", &PROCESSES);
+        let peak = values(&lines, subject, "pages_over_peak_max", &PROCESSES);
+        assert!(at_kill.iter().zip(&peak).all(|(at, peak)| at <= peak), "{at_kill:?} {peak:?}");
+    }
+}
+
+#[test]
+fn notifier_reports_cpu_time_over_that_without_it() {
+    let Some(lines) = quick("notifier", env!("CARGO_BIN_EXE_notifier")) else { return };
+    let wanted = ["faults, limited user", "faults, other user", "forks, limited user"];
+    let [low, middle, high] = ["cpu_over_off_low", "cpu_over_off", "cpu_over_off_high"]
+        .map(|metric| values(&lines, "headroom", metric, &wanted));
+    for ((low, middle), high) in low.iter().zip(&middle).zip(&high) {
+        assert!(0.0 < *low && low <= middle && middle <= high, "{low} {middle} {high}");
+    }
+    assert!(values(&lines, "headroom", "fault_ns", &wanted[..2]).iter().all(|ns| *ns > 0.0));
+    assert!(values(&lines, "no notifier", "fault_ns", &wanted[..2]).iter().all(|ns| *ns > 0.0));
+}
+
+#[test]
+fn reclaim_reports_rates_of_every_kind_of_victim_with_and_without_help() {
+    let Some(lines) = quick("reclaim", env!("CARGO_BIN_EXE_reclaim")) else { return };
+    let conditions = [
+        "idle core",
+        "SCHED_IDLE under competition",
+        "nice 19 under competition",
+        "stopped",
+        "64 threads",
+    ];
+    let wanted: Vec<String> = ["32 MiB", "32 MiB THP"]
+        .iter()
+        .flat_map(|size| conditions.map(|condition| format!("{size}, {condition}")))
+        .collect();
+    let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
+    for subject in ["kill", "headroom"] {
+        for metric in ["mb_per_s", "mb_per_s_min", "over_limit"] {
+            let found = values(&lines, subject, metric, &wanted);
+            // By the signal alone a victim that hardly runs may give back nothing in time.
+            let least = if subject == "kill" { 0.0 } else { f64::MIN_POSITIVE };
+            assert!(found.iter().all(|value| *value >= least), "{subject}, {metric}: {found:?}");
+        }
+    }
+    let limits = values(&lines, "munmap", "mb_per_s", &["32 MiB", "32 MiB THP"]);
+    assert!(limits.iter().all(|rate| *rate > 0.0), "{limits:?}");
+}
+
+#[test]
+fn tmalloc_reports_the_baseline_and_nobody_else() {
+    let Some(lines) = quick("tmalloc", env!("CARGO_BIN_EXE_tmalloc")) else { return };
+    assert!(lines.iter().all(|line| line.subject == "malloc"), "{lines:?}");
+    assert_eq!(values(&lines, "malloc", "kills", &PROCESSES), [1.0, 4.0, 8.0]);
+    let over = values(&lines, "malloc", "pages_over", &PROCESSES);
+    assert!(over.iter().all(|pages| *pages > 0.0), "{over:?}");
+    let shares = values(&lines, "malloc", "usable_share", &PROCESSES);
+    assert!(shares.iter().all(|share| *share > 0.0 && *share <= 1.0), "{shares:?}");
+}
