@@ -1,11 +1,13 @@
 # make run    installs what is missing, builds, and starts both daemons here (needs root)
 # make test   installs what is missing, builds, and runs every test
 # make demo   shows both daemons at work, under a minute after the build (needs root)
-# make bench  runs the benchmarks
+# make bench  measures here what fits in 20 minutes, and writes target/report/index.html
+# make lab    measures everything, also in virtual machines: kernels, other daemons (an hour or more)
+# make slice  the part of it that every change must pass (minutes)
 # make lint   formatting, clippy, licences, shell scripts
 # make clean  removes everything that was built
 
-.PHONY: run test demo bench lint clean setup setup-lint setup-test build
+.PHONY: run test demo bench lab slice lint clean setup setup-lint setup-test build
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -27,7 +29,17 @@ demo: setup-test build
 	scripts/demo $(target)/release
 
 bench: build
-	$(target)/release/roundtrip --headroom
+	scripts/bench $(target)/release $(target)/report
+
+lab: build
+	lab/setup
+	lab/suite --out $(target)/report && failed=0 || failed=1; \
+	scripts/bench $(target)/release $(target)/report || failed=1; \
+	exit $$failed
+
+slice: setup
+	lab/setup
+	lab/suite --quick --out $(target)/slice
 
 lint: setup-lint
 	cargo fmt --all --check
