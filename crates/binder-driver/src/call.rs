@@ -136,6 +136,7 @@ impl Driver {
             let caller = &mut self.threads[sender.thread];
             let entry = &mut self.transactions[call];
             entry.from = Some(sender.thread);
+            entry.nice = host.nice(sender.caller.tid);
             entry.to_thread = thread;
             entry.from_parent = caller.stack.replace(call);
             // Read together with the reply: one wake-up less.
@@ -200,6 +201,7 @@ impl Driver {
             return Err(Errno::EPROTO.into());
         }
         self.threads[sender.thread].stack = self.transactions[call].to_parent;
+        self.restore_priority(host, sender.caller, call);
         let failed = |failure| Failure { in_reply_to: Some(call), ..failure };
         let caller = self.transactions[call].from.ok_or(failed(Failure::dead(Errno::ESRCH)))?;
         let process = self.threads[caller].process;
@@ -236,6 +238,8 @@ impl Driver {
             code: data.code,
             flags: data.flags,
             sender_euid: sender.caller.euid,
+            nice: None,
+            own_nice: None,
         });
         let process = self.buffers[buffer].process;
         self.buffers[buffer].transaction = Some(transaction);

@@ -1,4 +1,5 @@
-//! What the driver needs from the world: client memory, the receivers' mappings, files, identities.
+//! What the driver needs from the world: client memory, the receivers' mappings, files, identities,
+//! priorities.
 //!
 //! A front end implements these for real clients, tests with byte vectors. None of them may block
 //! for long: the driver is owned by the thread that calls it.
@@ -97,11 +98,28 @@ pub trait Identity {
     /// The sender's pid as the receiver's pid namespace sees it, 0 if it can't be seen.
     fn pid_seen_by(&mut self, receiver: ProcessId, sender: ProcessId) -> i32;
 
+    /// A uid (as the host numbers users) as the receiver's user namespace sees it; `u32::MAX` if it
+    /// has no number there.
+    fn uid_seen_by(&mut self, receiver: ProcessId, uid: u32) -> u32;
+
     /// The caller's security context, without a final NUL; `None` where the system has none.
     fn security_context(&mut self, caller: Caller) -> Option<Vec<u8>>;
 }
 
-/// All of it.
-pub trait Host: ClientMemory + Mappings + Files + Identity {}
+/// The nice values of clients' threads.
+pub trait Scheduler {
+    /// A thread's nice value (-20 to 19); `None` where they cannot be changed and put back: then
+    /// none is inherited.
+    fn nice(&mut self, tid: u32) -> Option<i32>;
 
-impl<T: ClientMemory + Mappings + Files + Identity> Host for T {}
+    /// Gives a thread another one, if it might have taken that itself. False: it keeps its own.
+    fn inherit_nice(&mut self, tid: u32, nice: i32) -> bool;
+
+    /// Gives a thread back what it had before [`inherit_nice`](Self::inherit_nice).
+    fn restore_nice(&mut self, tid: u32, nice: i32);
+}
+
+/// All of it.
+pub trait Host: ClientMemory + Mappings + Files + Identity + Scheduler {}
+
+impl<T: ClientMemory + Mappings + Files + Identity + Scheduler> Host for T {}

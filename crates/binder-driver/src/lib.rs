@@ -8,7 +8,7 @@
 //!
 //! The rules of the protocol live in the file of their noun: `context`, `process`, `thread`,
 //! `node`, `reference` and `handles`, `call` (sending), `objects`, `scatter_gather`
-//! and `descriptors` (translation), `transaction` (call stacks), `buffer` and `allocator`, `death`, `freeze`
+//! and `descriptors` (translation), `transaction` (call stacks), `priority`, `buffer` and `allocator`, `death`, `freeze`
 //! and `freeze_notification`, `work` (what a
 //! reader can be handed), `commands` and `read` (the two halves of `BINDER_WRITE_READ`), `wake`.
 #![forbid(unsafe_code)]
@@ -31,6 +31,7 @@ mod keys;
 mod limits;
 mod node;
 mod objects;
+mod priority;
 mod process;
 mod queue;
 mod read;
@@ -47,6 +48,6 @@ pub use errno::Errno;
 pub use freeze::Freeze;
 pub use host::{
     Caller, ClientMemory, Fault, FileToken, Files, Host, Identity, Mapping, Mappings, ReadPart,
-    StoreError,
+    Scheduler, StoreError,
 };
 pub use keys::{ContextId, FreezeId, ProcessId};

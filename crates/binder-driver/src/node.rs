@@ -5,7 +5,10 @@
 //! that are due, and the context for its manager.
 
 use binder_uapi::{BinderNodeDebugInfo, BinderNodeInfoForRef, BinderPtrCookie, FlatBinderObject};
-use binder_uapi::{FLAT_BINDER_FLAG_ACCEPTS_FDS, FLAT_BINDER_FLAG_TXN_SECURITY_CTX, Return};
+use binder_uapi::{
+    FLAT_BINDER_FLAG_ACCEPTS_FDS, FLAT_BINDER_FLAG_PRIORITY_MASK,
+    FLAT_BINDER_FLAG_TXN_SECURITY_CTX, Return,
+};
 
 use crate::Errno;
 use crate::driver::Driver;
@@ -26,6 +29,8 @@ pub struct Node {
     pub owner: Option<ProcessId>,
     pub accepts_fds: bool,
     pub wants_security_context: bool,
+    /// The weakest nice value that a call to it is served with.
+    pub min_priority: i32,
     /// References with a strong count.
     pub internal_strong: u32,
     pub local_strong: u32,
@@ -83,6 +88,7 @@ impl Driver {
             owner: Some(process),
             accepts_fds: object.flags & FLAT_BINDER_FLAG_ACCEPTS_FDS != 0,
             wants_security_context: object.flags & FLAT_BINDER_FLAG_TXN_SECURITY_CTX != 0,
+            min_priority: (object.flags & FLAT_BINDER_FLAG_PRIORITY_MASK) as i32,
             ..Node::default()
         };
         let node = self.nodes.insert(node);

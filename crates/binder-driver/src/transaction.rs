@@ -53,6 +53,10 @@ pub struct Transaction {
     pub code: u32,
     pub flags: u32,
     pub sender_euid: u32,
+    /// The caller's nice value; `None` where it is not inherited.
+    pub nice: Option<i32>,
+    /// That of the thread which serves the call with another one.
+    pub own_nice: Option<i32>,
 }
 
 impl Driver {
@@ -159,6 +163,7 @@ impl Driver {
         if entry.kind == Kind::Call {
             entry.to_parent = self.threads[thread].stack.replace(id);
             entry.to_thread = Some(thread);
+            self.inherit_priority(host, thread, id);
         } else {
             self.finish_transaction(host, id);
         }
@@ -192,7 +197,7 @@ impl DeliverToRead for TransactionId {
             code: entry.code,
             flags: entry.flags,
             sender_pid: sender.map_or(0, |sender| host.pid_seen_by(reader.process, sender)),
-            sender_euid: entry.sender_euid,
+            sender_euid: host.uid_seen_by(reader.process, entry.sender_euid),
             data_size: buffer.layout.data_size,
             offsets_size: buffer.layout.offsets_size,
             buffer: address,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use binder_driver::{
     Caller, ClientMemory, Errno, Fault, FileToken, Files, Identity, Mapping, Mappings, ProcessId,
-    ReadPart, StoreError,
+    ReadPart, Scheduler, StoreError,
 };
 use binder_uapi::{Return, ReturnReader};
 use slotmap::{Key, KeyData, SlotMap, new_key_type};
@@ -16,7 +16,8 @@ use crate::mountinfo::Device;
 use crate::page_server::PageServer;
 use crate::pid_view::PidView;
 use crate::tree::DEVICE_SIZE;
-use crate::{client_memory, maps};
+use crate::user_view::UserView;
+use crate::{client_memory, maps, priority};
 
 new_key_type! {
     /// An open file of a device; its number is the `fh` that the kernel keeps for us.
@@ -41,6 +42,7 @@ pub(crate) struct Open {
     /// Process that opened it, in our pid namespace.
     pub(crate) pid: u32,
     pub(crate) pid_view: PidView,
+    pub(crate) user_view: UserView,
     pub(crate) nonblock: bool,
     pub(crate) backing: Box<dyn Backing>,
     /// Threads that have called, and the request that each is parked in.
@@ -62,6 +64,8 @@ pub(crate) struct ClientHost {
     pub(crate) files: Store,
     /// Descriptors to close by threads on their way out of their ioctls.
     pub(crate) closes: HashMap<u32, Vec<u32>>,
+    /// Priorities are inherited.
+    pub(crate) priorities: bool,
     /// Transactions that were handed to a reader.
     pub(crate) transactions: u64,
 }
@@ -75,6 +79,7 @@ impl ClientHost {
             device,
             files: Store::new(),
             closes: HashMap::new(),
+            priorities: priority::can_change(),
             transactions: 0,
         }
     }
@@ -189,12 +194,33 @@ impl Identity for ClientHost {
         }
     }
 
+    fn uid_seen_by(&mut self, receiver: ProcessId, uid: u32) -> u32 {
+        self.open_of(receiver).map_or(uid, |open| open.user_view.sees(open.pid, uid))
+    }
+
     fn security_context(&mut self, caller: Caller) -> Option<Vec<u8>> {
         let context = std::fs::read(format!("/proc/{}/attr/current", caller.tid)).ok()?;
         // Modules end theirs with a newline, a NUL, or nothing.
         let end = context.iter().position(|byte| matches!(byte, 0 | b'\n'));
         let context = &context[..end.unwrap_or(context.len())];
         (!context.is_empty()).then(|| context.to_vec())
+    }
+}
+
+impl Scheduler for ClientHost {
+    fn nice(&mut self, tid: u32) -> Option<i32> {
+        self.priorities.then(|| priority::nice(tid)).flatten()
+    }
+
+    fn inherit_nice(&mut self, tid: u32, nice: i32) -> bool {
+        let nice = nice.clamp(-20, 19);
+        priority::may_have(tid, nice) && priority::set_nice(tid, nice).is_ok()
+    }
+
+    fn restore_nice(&mut self, tid: u32, nice: i32) {
+        if let Err(error) = priority::set_nice(tid, nice) {
+            tracing::debug!("thread {tid} does not get its nice value {nice} back: {error}");
+        }
     }
 }
 

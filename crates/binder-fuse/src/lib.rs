@@ -32,9 +32,11 @@ mod mount;
 mod mountinfo;
 mod page_server;
 mod pid_view;
+mod priority;
 mod server;
 mod thread_watch;
 mod tree;
+mod user_view;
 pub mod wire;
 
 pub use error::Error;

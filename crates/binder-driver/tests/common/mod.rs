@@ -32,6 +32,10 @@ pub struct FakeHost {
     /// Files that are on their way, by token.
     pub taken: BTreeMap<FileToken, u64>,
     next_token: u64,
+    /// Nice values that threads have, where it is not 0.
+    pub nice: BTreeMap<u32, i32>,
+    /// Threads that may not have another one.
+    pub stubborn: BTreeSet<u32>,
     /// The security context of everybody, where there is one.
     pub security_context: Option<Vec<u8>>,
     /// Requests to the host, by name.
@@ -112,8 +116,30 @@ impl Identity for FakeHost {
         if self.blind.contains(&receiver) { 0 } else { 4242 }
     }
 
+    fn uid_seen_by(&mut self, receiver: ProcessId, uid: u32) -> u32 {
+        if self.blind.contains(&receiver) { u32::MAX } else { uid }
+    }
+
     fn security_context(&mut self, _caller: Caller) -> Option<Vec<u8>> {
         self.security_context.clone()
+    }
+}
+
+impl Scheduler for FakeHost {
+    fn nice(&mut self, tid: u32) -> Option<i32> {
+        Some(self.nice.get(&tid).copied().unwrap_or(0))
+    }
+
+    fn inherit_nice(&mut self, tid: u32, nice: i32) -> bool {
+        let may = !self.stubborn.contains(&tid);
+        if may {
+            self.nice.insert(tid, nice);
+        }
+        may
+    }
+
+    fn restore_nice(&mut self, tid: u32, nice: i32) {
+        self.nice.insert(tid, nice);
     }
 }
 

@@ -11,6 +11,7 @@ mod freezes;
 mod hostile;
 mod manager;
 mod oneway;
+mod priorities;
 mod references;
 mod scatter_gather;
 mod threads;

@@ -136,6 +136,8 @@ impl Simulation {
                     !waiting || depth > 0 || queued > 0 || given,
                     "thread {tid} waits for nothing"
                 );
+                let nice = self.world.host.nice.get(tid).copied().unwrap_or(0);
+                assert!(depth > 0 || nice == own_nice(*tid), "thread {tid} kept nice {nice}");
                 assert!(
                     depth <= thread.frames.len(),
                     "thread {tid} is in more calls than it knows"
@@ -188,6 +190,9 @@ impl Simulation {
         let pid = self.next_pid;
         let context = self.contexts[usize::from(self.random.one_in(12))];
         let main = self.world.unmapped(context, pid);
+        for tid in (0..THREADS as u32).map(|thread| pid * 16 + thread) {
+            self.world.host.nice.insert(tid, own_nice(tid));
+        }
         if !self.random.one_in(20) {
             let len = self.random.pick(&[4096, MAPPING, MAPPING + 100]).unwrap_or(MAPPING);
             self.world.map(main, len);
@@ -648,6 +653,11 @@ impl Simulation {
     fn fold(&mut self, value: u64) {
         self.digest = (self.digest.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
     }
+}
+
+/// The nice value that a thread has of its own.
+fn own_nice(tid: u32) -> i32 {
+    tid as i32 % 7 - 3
 }
 
 /// A reply, or any call: a one-way is not sent while a reply is waited for either.

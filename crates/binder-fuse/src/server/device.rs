@@ -13,6 +13,7 @@ use crate::mapping::{Backing, MappingKind, NotifyStore, Passthrough};
 use crate::pid_view;
 use crate::thread_watch::Exit;
 use crate::tree::{DeviceId, Place};
+use crate::user_view::UserView;
 use crate::wire::types::{
     FOPEN_DIRECT_IO, InHeader, OpenIn, OpenOut, POLL_SCHEDULE_NOTIFY, PollIn, PollOut,
 };
@@ -62,6 +63,7 @@ impl Server {
             node: header.nodeid,
             pid,
             pid_view,
+            user_view: UserView::of(pid, self.own_users),
             nonblock: open.flags & libc::O_NONBLOCK as u32 != 0,
             backing,
             threads: HashMap::new(),

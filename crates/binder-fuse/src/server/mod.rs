@@ -88,6 +88,7 @@ pub struct Server {
     mapping: MappingKind,
     degraded: Vec<String>,
     own_namespace: u64,
+    own_users: u64,
     /// Parked requests by their unique id.
     parked: HashMap<u64, Parked>,
     gifts: gift::Gifts,
@@ -129,6 +130,11 @@ impl Server {
             );
         }
         degraded.extend(crate::files::lacking());
+        if !crate::priority::can_change() {
+            degraded.push(
+                "no CAP_SYS_NICE: calls are served with the server's own nice value, not the caller's".into(),
+            );
+        }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(Error::io("cannot make an epoll instance"))?;
         let created = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs());
@@ -143,6 +149,7 @@ impl Server {
             mapping,
             degraded,
             own_namespace: crate::pid_view::own_namespace(),
+            own_users: crate::user_view::own_namespace(),
             parked: HashMap::new(),
             gifts: gift::Gifts::default(),
             freezes: freeze::Freezes::new().map_err(Error::io("cannot make a timer"))?,

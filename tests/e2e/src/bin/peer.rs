@@ -4,19 +4,19 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsFd, FromRawFd};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use binder_client::{
     Answer, Call, Client, ClientError, Echo, Options, Parcel, Payload, Received, Session, registry,
 };
 use binder_uapi::{
-    BINDER_TYPE_BINDER, BINDER_TYPE_FD, FLAT_BINDER_FLAG_ACCEPTS_FDS, FlatBinderObject,
-    TF_ACCEPT_FDS,
+    BINDER_TYPE_BINDER, BINDER_TYPE_FD, FLAT_BINDER_FLAG_ACCEPTS_FDS,
+    FLAT_BINDER_FLAG_PRIORITY_MASK, FlatBinderObject, TF_ACCEPT_FDS,
 };
 use e2e::random::Random;
 
@@ -31,6 +31,9 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     die_with_parent();
+    if let [device, "unshared", map, rest @ ..] = &words[..] {
+        return unshared(device, map, rest);
+    }
     let outcome = match &words[..] {
         [device, "manager", threads] => number(threads).and_then(|n| manager(device, n)),
         [device, "echo", name] => echo_service(device, name),
@@ -40,10 +43,13 @@ fn main() -> ExitCode {
         [device, "read"] => read(device),
         [device, "read-in-thread"] => read_in_thread(device),
         [device, "busy", name] => busy_service(device, name),
+        [device, "who"] => who_service(device),
+        [device, "nice", uid] => number(uid).and_then(|uid| nice_service(device, uid as u32)),
         [device, "files", uid] => number(uid).and_then(|uid| files_service(device, uid as u32)),
         [device, "files-interrupted", uid] => {
             number(uid).and_then(|uid| files_service_interrupted(device, uid as u32))
         }
+        [device, "files-cost", count] => number(count).and_then(|count| files_cost(device, count)),
         [device, "freeze", pid, timeout] => number(pid)
             .and_then(|pid| number(timeout).and_then(|timeout| freeze(device, pid, timeout))),
         [device, "whoami", uid] => number(uid).and_then(|uid| call_as(device, uid as u32)),
@@ -229,6 +235,55 @@ fn freeze(device: &str, pid: u64, timeout: u64) -> Outcome {
     client.freeze(pid as u32, true, timeout as u32).map_err(text)
 }
 
+/// Becomes a context manager that answers with who called, as it sees that: pid and uid.
+fn who_service(device: &str) -> Outcome {
+    let client = open(device)?;
+    client.become_context_manager().map_err(text)?;
+    ready();
+    let mut service = |_: &mut Session<'_>, incoming: &Received<'_>| -> Answer {
+        let sender = incoming.transaction();
+        let pid = sender.sender_pid.to_ne_bytes();
+        Answer::Reply(Parcel::new().bytes(&pid).bytes(&sender.sender_euid.to_ne_bytes()))
+    };
+    Session::new(&client).serve(&mut service).map_err(text)
+}
+
+/// Does something in a user and a pid namespace of its own; `map` is the former's uid map.
+fn unshared(device: &str, map: &str, action: &[&str]) -> ExitCode {
+    // SAFETY: plain numbers; the process has one thread.
+    if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWPID) } != 0 {
+        eprintln!("cannot unshare: {}", std::io::Error::last_os_error());
+        return ExitCode::FAILURE;
+    }
+    // The namespace belongs to who made it, so a parent's help is not needed for a single uid of one's own.
+    let mapped = std::fs::write("/proc/self/uid_map", map);
+    let child = mapped
+        .and_then(|()| std::env::current_exe())
+        .and_then(|program| std::process::Command::new(program).arg(device).args(action).status());
+    match child {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        other => {
+            eprintln!("unshared {action:?}: {other:?}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// As another user, becomes a context manager without a minimum priority, and answers with its nice value.
+fn nice_service(device: &str, uid: u32) -> Outcome {
+    become_user(uid)?;
+    let client = open(device)?;
+    let flags = FLAT_BINDER_FLAG_PRIORITY_MASK;
+    let object = FlatBinderObject { ty: BINDER_TYPE_BINDER, flags, binder: 0, cookie: 0 };
+    client.become_context_manager_ext(object).map_err(text)?;
+    ready();
+    let mut service = |_: &mut Session<'_>, _: &Received<'_>| -> Answer {
+        let nice = rustix::process::getpriority_process(None).unwrap_or(i32::MAX);
+        Answer::Reply(Parcel::new().bytes(&nice.to_ne_bytes()))
+    };
+    Session::new(&client).serve(&mut service).map_err(text)
+}
+
 /// As another user, becomes a context manager that takes files: it writes `seen` into each, closes it, and answers
 /// with how many descriptors it has left open.
 fn files_service(device: &str, uid: u32) -> Outcome {
@@ -251,6 +306,30 @@ fn files_service(device: &str, uid: u32) -> Outcome {
     };
     session.set_interruptible(false);
     session.serve(&mut service).map_err(text)
+}
+
+/// What a file costs: calls to a [`files_service`] without one and with one, in turn; prints the medians.
+fn files_cost(device: &str, count: u64) -> Outcome {
+    let client = open(device)?;
+    let mut session = Session::new(&client);
+    let (_read, write) = std::io::pipe().map_err(|error| error.to_string())?;
+    let with = Parcel::new().fd(write.as_fd());
+    let without = Parcel::new().bytes(&[0; 24]);
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..count {
+        for (parcel, times) in [&without, &with].into_iter().zip(&mut times) {
+            let begun = Instant::now();
+            let reply = session.call(0, CALL, parcel.payload()).map_err(text)?;
+            times.push(begun.elapsed());
+            session.free(reply);
+        }
+    }
+    for (what, times) in ["without a file", "with one"].into_iter().zip(&mut times) {
+        times.sort();
+        let at = |share: usize| times[times.len() * share / 100];
+        println!("{what}: median {:?}, p99 {:?}, best {:?}", at(50), at(99), times[0]);
+    }
+    session.flush().map_err(text)
 }
 
 /// The same under a hail of signals, whose handler counts them.

@@ -10,6 +10,8 @@ mod devices;
 mod files;
 mod freezing;
 mod hostile;
+mod identity;
+mod priorities;
 mod stress;
 mod support;
 

@@ -1,0 +1,66 @@
+//! Nice values that calls inherit.
+
+use binder_driver::*;
+use binder_uapi::*;
+
+use crate::common::*;
+
+/// A manager with this minimum priority and a client.
+fn world(min_priority: u32) -> (World, Caller, Caller) {
+    let (mut world, context) = World::new();
+    let manager = world.process(context, 1);
+    let flags = min_priority;
+    let object = FlatBinderObject { ty: BINDER_TYPE_BINDER, flags, binder: 0, cookie: 0 };
+    world.driver.set_context_manager(manager, Some(object)).unwrap();
+    let client = world.process(context, 10);
+    (world, manager, client)
+}
+
+/// The server's nice value while it serves the client, and afterwards.
+fn served_with(world: &mut World, manager: Caller, client: Caller) -> (i32, i32) {
+    let nice = |world: &World| world.host.nice.get(&manager.tid).copied().unwrap_or(0);
+    let call = world.call(client, 0, &Parcel::default());
+    world.park(client, &[call]);
+    world.read(manager).parcel();
+    let during = nice(world);
+    let reply = world.reply(manager, &Parcel::default());
+    world.run(manager, &[reply]).news();
+    world.woken(client).parcel();
+    (during, nice(world))
+}
+
+#[test]
+fn a_call_is_served_with_the_nice_value_of_its_caller() {
+    let (mut world, manager, client) = world(0x7f);
+    for (callers, servers) in [(-10, 0), (10, 0), (5, 5), (0, -3)] {
+        world.host.nice.extend([(client.tid, callers), (manager.tid, servers)]);
+        assert_eq!(served_with(&mut world, manager, client), (callers, servers));
+    }
+}
+
+#[test]
+fn a_node_is_served_with_its_own_minimum_at_least() {
+    let (mut world, manager, client) = world(4);
+    for (callers, during) in [(10, 4), (4, 4), (2, 2)] {
+        world.host.nice.extend([(client.tid, callers), (manager.tid, 7)]);
+        assert_eq!(served_with(&mut world, manager, client), (during, 7));
+    }
+}
+
+#[test]
+fn a_server_that_may_not_have_another_value_keeps_its_own() {
+    let (mut world, manager, client) = world(0x7f);
+    world.host.nice.extend([(client.tid, -10), (manager.tid, 3)]);
+    world.host.stubborn.insert(manager.tid);
+    assert_eq!(served_with(&mut world, manager, client), (3, 3));
+}
+
+#[test]
+fn a_oneway_call_is_served_with_the_servers_own_value() {
+    let (mut world, manager, client) = world(0x7f);
+    world.host.nice.extend([(client.tid, -10), (manager.tid, 3)]);
+    let oneway = world.oneway(client, 0, 1, &Parcel::default());
+    world.run(client, &[oneway]).news();
+    world.read(manager).parcel();
+    assert_eq!(world.host.nice[&manager.tid], 3);
+}

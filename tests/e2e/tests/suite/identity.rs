@@ -1,0 +1,68 @@
+//! Who a caller is, in the eyes of receivers in other namespaces.
+
+use std::path::PathBuf;
+
+use binder_client::{Client, Options, Payload, Session};
+use e2e::Bus;
+
+use crate::support::{CALL, open, peer};
+
+crate::both_mappings! {
+    a_caller_is_nobody_to_a_receiver_that_cannot_see_it
+    a_caller_in_namespaces_of_its_own_is_seen_from_outside_as_what_it_is_there
+}
+
+/// Calls as this user; the pid and uid that the receiver saw.
+fn call_as(device: PathBuf, uid: u32) -> (i32, u32) {
+    let call = move || {
+        // SAFETY: plain numbers; a raw call changes the calling thread alone, which ends with this test.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) }, 0);
+        let client = Client::open(device, &Options::default()).unwrap();
+        let mut session = Session::new(&client);
+        let reply = session.call(0, CALL, Payload::default()).unwrap();
+        let seen: [u8; 8] = reply.data().unwrap().try_into().unwrap();
+        session.free(reply);
+        session.flush().unwrap();
+        let [a, b, c, d, e, f, g, h] = seen;
+        (i32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]))
+    };
+    std::thread::spawn(call).join().unwrap()
+}
+
+fn a_caller_is_nobody_to_a_receiver_that_cannot_see_it(bus: &Bus) {
+    // Root of ours is user 1000 there, and nobody else is known.
+    let _service = peer(bus, &["unshared", "1000 0 1", "who"]);
+    let device = || bus.device("binder");
+    assert_eq!(call_as(device(), 0), (0, 1000));
+    assert_eq!(call_as(device(), 65534), (0, u32::MAX), "not root, whatever else");
+}
+
+fn a_caller_in_namespaces_of_its_own_is_seen_from_outside_as_what_it_is_there(bus: &Bus) {
+    let server = open(bus);
+    server.become_context_manager().unwrap();
+    let mut caller = peer_that_calls(bus);
+    let mut session = Session::new(&server);
+    session.enter_looper().unwrap();
+    let mut seen = None;
+    let mut service = |_: &mut Session<'_>, incoming: &binder_client::Received<'_>| {
+        let sender = incoming.transaction();
+        // While it waits for the answer it is there.
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", sender.sender_pid));
+        seen = Some((sender.sender_pid, sender.sender_euid, stat.unwrap_or_default()));
+        binder_client::Answer::Echo
+    };
+    while session.serve_one(&mut service).unwrap() != binder_client::Served::Transaction {}
+    session.flush().unwrap();
+    let (pid, uid, stat) = seen.unwrap();
+    caller.expect("answered");
+    caller.wait_for_success();
+    assert_eq!(uid, 0);
+    // It was a child of the process that unshared, and has a number here, not 1.
+    assert_ne!(pid, 1);
+    let words: Vec<&str> = stat.split(' ').collect();
+    assert_eq!(words.get(3), Some(&caller.pid().to_string().as_str()), "{stat}");
+}
+
+fn peer_that_calls(bus: &Bus) -> e2e::Peer {
+    peer(bus, &["unshared", "1000 0 1", "call", "manager"])
+}
