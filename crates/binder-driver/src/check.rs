@@ -40,7 +40,24 @@ impl Driver {
         self.check_nodes()?;
         self.check_refs()?;
         self.check_deaths(&queued)?;
-        self.check_freezes(&queued)
+        self.check_freezes(&queued)?;
+        self.check_users()
+    }
+
+    /// Each user is charged what its opens have.
+    fn check_users(&self) -> Result<(), String> {
+        for (id, user) in &self.users {
+            let opens = || self.processes.values().filter(|process| process.user == id);
+            let objects = opens().map(|open| {
+                open.nodes.len() + open.refs.len() + open.deaths + open.freeze_notifications
+            });
+            let counted = (opens().count(), objects.sum());
+            let kept = (user.opens, user.objects);
+            ensure!(kept == counted, "uid {} keeps {kept:?}, counted {counted:?}", user.uid);
+            ensure!(self.users_by_uid.get(&user.uid) == Some(&id), "uid {} is lost", user.uid);
+        }
+        ensure!(self.users.len() == self.users_by_uid.len(), "a user is listed twice");
+        Ok(())
     }
 
     /// For when all wake-ups were acted on: nobody is parked with work to take.
@@ -65,6 +82,7 @@ impl Driver {
             && self.buffers.is_empty()
             && self.deaths.is_empty()
             && self.freezes.is_empty()
+            && self.users.is_empty()
             && self.freeze_notifications.is_empty()
             && self.queues.totals() == (0, 0)
             && self.contexts.values().all(|context| context.opens == 0)

@@ -58,15 +58,15 @@ impl Driver {
         request: BinderHandleCookie,
     ) -> Result<(), Errno> {
         let Some(id) = self.ref_by_handle(process, request.handle, false) else { return Ok(()) };
-        let reference = &mut self.refs[id];
-        if reference.death.is_some() {
+        if self.refs[id].death.is_some() {
             return Ok(());
         }
-        let entry = &mut self.processes[process];
-        if entry.deaths >= MAX_DEATHS_A_PROCESS {
+        if self.processes[process].deaths >= MAX_DEATHS_A_PROCESS {
             return Err(Errno::ENOMEM);
         }
-        entry.deaths += 1;
+        self.charge_object(process)?;
+        self.processes[process].deaths += 1;
+        let reference = &mut self.refs[id];
         reference.death = Some(self.deaths.insert(Death {
             process,
             cookie: request.cookie,
@@ -153,6 +153,7 @@ impl Driver {
         let process = &mut self.processes[entry.process];
         process.delivered_deaths.remove(&(entry.cookie, death));
         process.deaths -= 1;
+        self.discharge_object(entry.process);
     }
 }
 

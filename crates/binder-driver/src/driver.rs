@@ -2,6 +2,8 @@
 //!
 //! Its behaviour is in the files of the concepts; this one holds the slabs.
 
+use std::collections::HashMap;
+
 use binder_uapi::BinderWriteRead;
 use slotmap::SlotMap;
 
@@ -15,6 +17,7 @@ use crate::keys::*;
 use crate::node::Node;
 use crate::process::Process;
 use crate::queue::Queues;
+use crate::quota::User;
 use crate::reference::Reference;
 use crate::thread::Thread;
 use crate::transaction::Transaction;
@@ -91,6 +94,8 @@ pub(crate) struct Scratch {
 pub struct Driver {
     pub(crate) contexts: SlotMap<ContextId, Context>,
     pub(crate) processes: SlotMap<ProcessId, Process>,
+    pub(crate) users: SlotMap<UserId, User>,
+    pub(crate) users_by_uid: HashMap<u32, UserId>,
     pub(crate) threads: SlotMap<ThreadId, Thread>,
     pub(crate) nodes: SlotMap<NodeId, Node>,
     pub(crate) refs: SlotMap<RefId, Reference>,

@@ -33,6 +33,9 @@ pub enum Errno {
     /// Malformed or unsupported request.
     #[error("invalid argument (EINVAL)")]
     EINVAL,
+    /// A user has too many opens.
+    #[error("too many opens of devices by one user (EMFILE)")]
+    EMFILE,
     /// The receiver's buffer space is used up.
     #[error("no buffer space left in the receiver (ENOSPC)")]
     ENOSPC,
@@ -55,6 +58,7 @@ impl Errno {
             Errno::EFAULT => 14,
             Errno::EBUSY => 16,
             Errno::EINVAL => 22,
+            Errno::EMFILE => 24,
             Errno::ENOSPC => 28,
             Errno::EPROTO => 71,
         }

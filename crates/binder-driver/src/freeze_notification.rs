@@ -42,15 +42,15 @@ impl Driver {
         request: BinderHandleCookie,
     ) -> Result<(), Errno> {
         let reference = self.ref_by_handle(process, request.handle, false).ok_or(Errno::EINVAL)?;
-        let entry = &mut self.refs[reference];
-        if entry.freeze.is_some() {
+        if self.refs[reference].freeze.is_some() {
             return Err(Errno::EINVAL);
         }
-        let count = &mut self.processes[process].freeze_notifications;
-        if *count >= MAX_DEATHS_A_PROCESS {
+        if self.processes[process].freeze_notifications >= MAX_DEATHS_A_PROCESS {
             return Err(Errno::ENOMEM);
         }
-        *count += 1;
+        self.charge_object(process)?;
+        self.processes[process].freeze_notifications += 1;
+        let entry = &mut self.refs[reference];
         let owner = self.nodes[entry.node].owner;
         let id = self.freeze_notifications.insert(FreezeNotification {
             process,
@@ -153,6 +153,7 @@ impl Driver {
         let process = &mut self.processes[entry.process];
         process.sent_freeze_notifications.remove(&(entry.cookie, id));
         process.freeze_notifications -= 1;
+        self.discharge_object(entry.process);
     }
 }
 

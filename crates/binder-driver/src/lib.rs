@@ -10,7 +10,8 @@
 //! `node`, `reference` and `handles`, `call` (sending), `objects`, `scatter_gather`
 //! and `descriptors` (translation), `transaction` (call stacks), `priority`, `buffer` and `allocator`, `death`, `freeze`
 //! and `freeze_notification`, `work` (what a
-//! reader can be handed), `commands` and `read` (the two halves of `BINDER_WRITE_READ`), `wake`.
+//! reader can be handed), `commands` and `read` (the two halves of `BINDER_WRITE_READ`), `wake`,
+//! `quota`.
 #![forbid(unsafe_code)]
 
 mod allocator;
@@ -34,6 +35,7 @@ mod objects;
 mod priority;
 mod process;
 mod queue;
+mod quota;
 mod read;
 mod reference;
 mod scatter_gather;

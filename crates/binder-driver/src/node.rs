@@ -81,6 +81,7 @@ impl Driver {
         if entry.nodes.len() >= MAX_OBJECTS_A_PROCESS {
             return Err(Errno::ENOMEM);
         }
+        self.charge_object(process)?;
         let node = Node {
             id: self.new_debug_id(),
             ptr: object.binder,
@@ -197,9 +198,14 @@ impl Driver {
         let (owner, ptr) = (entry.owner, entry.ptr);
         self.unlink_node(node);
         self.nodes.remove(node);
-        if let Some(process) = owner.and_then(|owner| self.processes.get_mut(owner)) {
-            process.nodes.remove(&ptr);
-        }
+        self.forget_node_of(owner, ptr);
+    }
+
+    /// The owner has the node no more.
+    fn forget_node_of(&mut self, owner: Option<ProcessId>, ptr: u64) {
+        let Some(owner) = owner.filter(|&owner| self.processes.contains_key(owner)) else { return };
+        self.processes[owner].nodes.remove(&ptr);
+        self.discharge_object(owner);
     }
 
     /// Takes the node off the queues that it is on and has.
@@ -245,9 +251,7 @@ impl Driver {
         entry.pending_strong = false;
         entry.pending_weak = false;
         entry.has_oneway = false;
-        if let Some(process) = owner.and_then(|owner| self.processes.get_mut(owner)) {
-            process.nodes.remove(&ptr);
-        }
+        self.forget_node_of(owner, ptr);
         let mut at = first;
         while let Some(reference) = at {
             at = self.refs[reference].next_of_node;

@@ -7,7 +7,7 @@ use crate::buffer::ReceiveArea;
 use crate::driver::{Driver, Opener};
 use crate::freeze::Freezer;
 use crate::host::Host;
-use crate::keys::{ContextId, DeathId, FreezeNotificationId, NodeId, ProcessId, ThreadId};
+use crate::keys::{ContextId, DeathId, FreezeNotificationId, NodeId, ProcessId, ThreadId, UserId};
 use crate::queue::QueueId;
 use crate::reference::References;
 use crate::work::DeliverToRead;
@@ -17,6 +17,7 @@ use crate::work::DeliverToRead;
 pub struct Process {
     pub context: ContextId,
     pub opener: Opener,
+    pub user: UserId,
     /// By tid.
     pub threads: BTreeMap<u32, ThreadId>,
     /// Threads parked with nothing of their own to wait for; the last one is woken first, its
@@ -52,13 +53,15 @@ pub struct Process {
 }
 
 impl Driver {
-    /// Opens a device. `ENOENT`: no such device.
+    /// Opens a device. `ENOENT`: no such device; `EMFILE`: its user has too many opens.
     pub fn open(&mut self, context: ContextId, opener: Opener) -> Result<ProcessId, Errno> {
-        let entry = self.contexts.get_mut(context).filter(|c| !c.removed).ok_or(Errno::ENOENT)?;
-        entry.opens += 1;
+        self.contexts.get(context).filter(|c| !c.removed).ok_or(Errno::ENOENT)?;
+        let user = self.admit_open(opener.euid)?;
+        self.contexts[context].opens += 1;
         Ok(self.processes.insert(Process {
             context,
             opener,
+            user,
             threads: BTreeMap::new(),
             idle: Vec::new(),
             todo: self.queues.create(),
@@ -129,6 +132,7 @@ impl Driver {
         self.release_freezer(process);
         self.forget_buffers(process);
         self.queues.destroy(todo);
+        self.leave_user(self.processes[process].user);
         self.processes.remove(process);
         let entry = &mut self.contexts[context];
         entry.opens -= 1;

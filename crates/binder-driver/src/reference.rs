@@ -139,6 +139,8 @@ impl Driver {
         if entry.refs.len() >= MAX_OBJECTS_A_PROCESS {
             return Err(Errno::ENOMEM);
         }
+        self.charge_object(process)?;
+        let entry = &mut self.processes[process];
         let manager = self.contexts[entry.context].manager == Some(node);
         let handle = entry.refs.take_handle(manager);
         let target = &mut self.nodes[node];
@@ -200,6 +202,7 @@ impl Driver {
     pub(crate) fn remove_ref(&mut self, id: RefId) {
         let Some(entry) = self.refs.remove(id) else { return };
         self.processes[entry.process].refs.remove(entry.handle, entry.node);
+        self.discharge_object(entry.process);
         let (previous, next) = (entry.previous_of_node, entry.next_of_node);
         match previous {
             Some(previous) => self.refs[previous].next_of_node = next,

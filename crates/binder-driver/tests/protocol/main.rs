@@ -12,6 +12,7 @@ mod hostile;
 mod manager;
 mod oneway;
 mod priorities;
+mod quotas;
 mod references;
 mod scatter_gather;
 mod threads;

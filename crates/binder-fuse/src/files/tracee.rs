@@ -14,6 +14,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// A stop is looked for without sleeping this long: it comes within some microseconds.
 const IMPATIENCE: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_micros(100);
+/// A thread that takes longer than this is looked at: one that its control group froze will not come.
+const SUSPICION: Duration = Duration::from_millis(5);
 
 /// Why a thread does not do what we want.
 #[derive(Debug)]
@@ -69,6 +71,12 @@ pub(super) fn ptrace(
     // request reads or writes.
     let result = unsafe { libc::ptrace(request, tid as libc::pid_t, address, data) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// The thread sleeps where the freezers of control groups put it (the first kind, the second kind).
+fn is_frozen(tid: u32) -> bool {
+    let place = std::fs::read_to_string(format!("/proc/{tid}/wchan")).unwrap_or_default();
+    place.contains("refrigerator") || place.contains("freezer_trap")
 }
 
 impl Tracee {
@@ -159,12 +167,19 @@ impl Tracee {
     /// Its next stop; `Ok(None)` when it is stuck, an error when it is gone.
     fn wait(&mut self) -> Result<Option<Stop>, ()> {
         let begun = Instant::now();
+        let mut suspicion = SUSPICION;
         loop {
             if let Some(stop) = self.look()? {
                 return Ok(Some(stop));
             }
             match begun.elapsed() {
                 waited if waited > PATIENCE => return Ok(None),
+                waited if waited > suspicion => {
+                    if is_frozen(self.tid) {
+                        return Ok(None);
+                    }
+                    suspicion += SUSPICION;
+                }
                 waited if waited > IMPATIENCE => std::thread::sleep(NAP),
                 _ => std::thread::yield_now(),
             }

@@ -54,6 +54,9 @@ impl Server {
         let opener = Opener { pid, euid: header.uid };
         let process = self.driver.open(context, opener).map_err(|errno| {
             self.tree.unclaim(header.nodeid);
+            if errno == Errno::EMFILE {
+                self.warn_once("opens", || format!("uid {}: {errno}, refusing more", header.uid));
+            }
             errno.code()
         })?;
         tracing::debug!("pid {pid} opened {} as node {}", self.tree.name(device), header.nodeid);

@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         [device, "read"] => read(device),
         [device, "read-in-thread"] => read_in_thread(device),
         [device, "busy", name] => busy_service(device, name),
+        [device, "deaf"] => deaf_service(device),
         [device, "who"] => who_service(device),
         [device, "nice", uid] => number(uid).and_then(|uid| nice_service(device, uid as u32)),
         [device, "files", uid] => number(uid).and_then(|uid| files_service(device, uid as u32)),
@@ -233,6 +234,18 @@ fn freeze(device: &str, pid: u64, timeout: u64) -> Outcome {
     let client = open(device)?;
     ready();
     client.freeze(pid as u32, true, timeout as u32).map_err(text)
+}
+
+/// Becomes a context manager that takes files and never reads.
+fn deaf_service(device: &str) -> Outcome {
+    let client = open(device)?;
+    let flags = FLAT_BINDER_FLAG_ACCEPTS_FDS;
+    let object = FlatBinderObject { ty: BINDER_TYPE_BINDER, flags, binder: 0, cookie: 0 };
+    client.become_context_manager_ext(object).map_err(text)?;
+    ready();
+    loop {
+        thread::sleep(Duration::from_secs(3600));
+    }
 }
 
 /// Becomes a context manager that answers with who called, as it sees that: pid and uid.

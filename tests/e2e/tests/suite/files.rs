@@ -3,6 +3,8 @@
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use binder_client::{Client, ClientError, Options, Parcel, Session};
@@ -17,6 +19,8 @@ crate::both_mappings! {
     a_receiver_under_a_hail_of_signals_gets_its_files_and_its_signals
     a_receiver_with_a_debugger_gets_no_files_and_the_call_fails
     a_stopped_receiver_gets_its_files_when_it_goes_on
+    a_receiver_frozen_again_and_again_holds_up_nobody
+    files_that_nobody_takes_are_no_more_than_one_users_share
     receivers_killed_at_random_leave_no_file_behind
 }
 
@@ -129,6 +133,116 @@ fn a_stopped_receiver_gets_its_files_when_it_goes_on(bus: &Bus) {
     std::thread::sleep(std::time::Duration::from_millis(50));
     service.signal(Signal::CONT);
     bounded("the call", || calling.join().unwrap()).unwrap();
+}
+
+/// A freezer that a process can be put into; thawed and removed on drop.
+struct Freezer(std::path::PathBuf);
+
+impl Freezer {
+    /// One of the first or the second kind of control groups; `None` where there is neither.
+    fn new(pid: u32) -> Option<Self> {
+        let name = format!("headroom-e2e-{pid}");
+        let folders = ["/sys/fs/cgroup/freezer", "/sys/fs/cgroup"].map(Path::new);
+        let folder = folders.iter().map(|folder| folder.join(&name)).find(|folder| {
+            std::fs::create_dir(folder).is_ok() && folder.join("cgroup.procs").exists()
+        })?;
+        let freezer = Self(folder);
+        std::fs::write(freezer.0.join("cgroup.procs"), pid.to_string()).ok()?;
+        Some(freezer)
+    }
+
+    fn set(&self, frozen: bool) -> bool {
+        let (old, new) = if frozen { ("FROZEN", "1") } else { ("THAWED", "0") };
+        std::fs::write(self.0.join("freezer.state"), old).is_ok()
+            || std::fs::write(self.0.join("cgroup.freeze"), new).is_ok()
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        self.set(false);
+        let up = self.0.with_file_name("cgroup.procs");
+        for pid in std::fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines()
+        {
+            let _ = std::fs::write(&up, pid);
+        }
+        // Not before the dead are gone from it.
+        let _ = wait::until(wait::PATIENCE, || std::fs::remove_dir(&self.0).ok());
+    }
+}
+
+fn a_receiver_frozen_again_and_again_holds_up_nobody(bus: &Bus) {
+    let device = bus.device("hwbinder");
+    let frozen = e2e::Peer::start(Path::new(env!("CARGO_BIN_EXE_peer")), &device, &["files", "0"]);
+    frozen.expect("ready");
+    let Some(freezer) = Freezer::new(frozen.pid()).filter(|freezer| freezer.set(true)) else {
+        return eprintln!("skipped: no control group with a freezer");
+    };
+    let done = Arc::new(AtomicBool::new(false));
+    let calling = std::thread::spawn({
+        let done = Arc::clone(&done);
+        move || {
+            let client = Client::open(device, &Options::default()).unwrap();
+            let mut session = Session::new(&client);
+            let mut fates = [0, 0];
+            while !done.load(Ordering::Relaxed) {
+                match send_pipes(&mut session, 1) {
+                    Ok(_) => fates[0] += 1,
+                    // It was frozen while it was given its file.
+                    Err(ClientError::FailedReply) => fates[1] += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            // Thawed, it serves as ever.
+            send_pipes(&mut session, 1).unwrap();
+            fates
+        }
+    });
+    let _service = peer(bus, &["files", "0"]);
+    let client = open(bus);
+    let mut session = Session::new(&client);
+    for round in 0..60 {
+        freezer.set(round % 2 == 0);
+        send_pipes(&mut session, 1).unwrap();
+        std::thread::sleep(std::time::Duration::from_micros(round * 97 % 5000));
+    }
+    freezer.set(false);
+    done.store(true, Ordering::Relaxed);
+    let fates = bounded("the caller of the frozen", || calling.join().unwrap());
+    println!("{fates:?} calls to it succeeded and failed");
+    drop(frozen);
+}
+
+fn files_that_nobody_takes_are_no_more_than_one_users_share(bus: &Bus) {
+    let device = bus.device("hwbinder");
+    let mut deaf = e2e::Peer::start(Path::new(env!("CARGO_BIN_EXE_peer")), &device, &["deaf"]);
+    deaf.expect("ready");
+    let before = descriptors(bus.pid());
+    let client = Client::open(&device, &Options::default()).unwrap();
+    let mut session = Session::new(&client);
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let parcel = (0..500).fold(Parcel::new(), |parcel, _| parcel.fd(file.as_fd()));
+    let mut sent = 0;
+    let error = loop {
+        match session.oneway(0, CALL, parcel.payload()) {
+            Ok(_) => sent += 500,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, ClientError::FailedReply);
+    assert_eq!(client.extended_error().unwrap().param, -libc::ENOMEM);
+    assert_eq!(sent, 4000, "4096 is one user's share");
+    // Another open of the same user has its share in common with this one.
+    let _service = peer(bus, &["files", NOBODY]);
+    let other = open(bus);
+    let mut other = Session::new(&other);
+    let refused = send_pipes(&mut other, 100);
+    assert_eq!(refused, Err(ClientError::FailedReply));
+    deaf.kill();
+    let given_back =
+        wait::until(wait::PATIENCE, || (descriptors(bus.pid()) <= before + 3).then_some(()));
+    assert!(given_back.is_some(), "{} now, {before} before", descriptors(bus.pid()));
+    send_pipes(&mut other, 100).unwrap();
 }
 
 fn receivers_killed_at_random_leave_no_file_behind(bus: &Bus) {
