@@ -78,6 +78,16 @@ impl Store {
     }
 }
 
+impl Drop for Store {
+    fn drop(&mut self) {
+        // An open of our own filesystem may be among them, and nobody serves its close any more: the closer waits
+        // until the connection is gone, not we.
+        if let Some(closer) = &self.closer {
+            self.files.drain().for_each(|(_, taken)| closer.close(taken.file));
+        }
+    }
+}
+
 fn refusal(what: &str, error: &io::Error) -> Errno {
     tracing::debug!("{what}: {error}");
     match error.raw_os_error() {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use binder_client::{Client, ClientError, Options, Parcel, Session};
-use e2e::{Bus, random::Random, wait};
+use e2e::{Bus, BusError, Mapping, random::Random, wait};
 use rustix::process::Signal;
 
 use crate::support::{CALL, bounded, open, peer};
@@ -282,4 +282,27 @@ fn receivers_killed_at_random_leave_no_file_behind(bus: &Bus) {
     assert!(settled.is_some(), "{} descriptors now, {before} before", descriptors(bus.pid()));
     // Other tests run beside this one, so this is no more than a hint of the worst.
     assert!(descriptors(std::process::id()) < own + 500);
+}
+
+/// An open of the very bus is on its way when the daemon ends, and closing that would ask the daemon.
+#[test]
+fn a_daemon_ends_though_it_holds_an_open_of_its_own() {
+    for mapping in [Mapping::Passthrough, Mapping::NotifyStore] {
+        let mut bus = match Bus::start(mapping) {
+            Ok(bus) => bus,
+            Err(BusError::Unavailable(reason)) => return eprintln!("skipped: {reason}"),
+            Err(BusError::Broken(fault)) => panic!("{fault}"),
+        };
+        bus.limit_time(std::time::Duration::from_secs(120));
+        let _deaf = peer(&bus, &["deaf"]);
+        let client = open(&bus);
+        let mut session = Session::new(&client);
+        let another = std::fs::File::open(bus.device("hwbinder")).unwrap();
+        for _ in 0..3 {
+            let parcel = Parcel::new().fd(another.as_fd());
+            session.oneway(0, CALL, parcel.payload()).unwrap();
+        }
+        drop(another);
+        bus.stop().unwrap();
+    }
 }
