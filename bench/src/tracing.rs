@@ -1,14 +1,19 @@
 //! Counts of kernel events, by an instance of tracefs that nobody else sees.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 /// Room for events, KiB a CPU: some ten thousand.
 const BUFFER_KIB: &str = "4096";
+/// How long an instance may be in use by somebody else when we are done with it.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One event, being counted. Taken away on drop.
 pub struct Trace {
@@ -68,8 +73,13 @@ impl Trace {
 impl Drop for Trace {
     fn drop(&mut self) {
         let _ = fs::write(self.event.join("enable"), "0");
-        if let Err(error) = fs::remove_dir(&self.instance) {
-            eprintln!("{} is left behind: {error}", self.instance.display());
+        let until = Instant::now() + PATIENCE;
+        // A process that another thread is just starting has our open files until it is started.
+        while let Err(error) = fs::remove_dir(&self.instance) {
+            if error.kind() != ErrorKind::ResourceBusy || Instant::now() > until {
+                return eprintln!("{} is left behind: {error}", self.instance.display());
+            }
+            sleep(Duration::from_millis(5));
         }
     }
 }
