@@ -30,6 +30,11 @@ pub enum Request {
         /// Only this user; otherwise all limited users.
         uid: Option<u32>,
     },
+    /// Who would die now, and why.
+    Explain {
+        /// If this user's limit were broken; `None`: if the machine ran short.
+        uid: Option<u32>,
+    },
     /// The latest decisions, newest first.
     Why {
         /// At the most so many.
@@ -60,6 +65,8 @@ pub enum Reply {
         /// Newest first.
         records: Vec<Why>,
     },
+    /// To [`Request::Explain`].
+    Explained(Explanation),
     /// The request was refused or failed.
     Error {
         /// For a person.
@@ -113,6 +120,36 @@ pub enum Trigger {
     Timer,
     /// Somebody asked for it.
     Request,
+    /// Available memory and swap were below their levels.
+    Memory,
+    /// At its rate the machine was to be out of memory before the kill had helped.
+    Forecast,
+    /// All programs waited for memory most of the time.
+    Stall,
+}
+
+impl Trigger {
+    /// It was about the whole machine, not about one user's limit.
+    pub fn is_of_the_machine(self) -> bool {
+        matches!(self, Self::Memory | Self::Forecast | Self::Stall)
+    }
+}
+
+/// Who would die now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// Where the user's account, or the machine, stands; a sentence.
+    pub state: String,
+    /// The first to die.
+    pub victim: Option<Candidate>,
+    /// Who would die with it.
+    pub others: Vec<Candidate>,
+    /// Who would be next.
+    pub runner_up: Option<Candidate>,
+    /// Processes that were looked at.
+    pub considered: u32,
+    /// The rule in words, or why nobody could be killed.
+    pub rule: String,
 }
 
 /// Who sent the signal.
@@ -136,6 +173,9 @@ pub struct Candidate {
     pub rss_bytes: u64,
     /// Swapped memory, bytes.
     pub swap_bytes: u64,
+    /// Growth in the last seconds, bytes.
+    #[serde(default)]
+    pub grown_bytes: u64,
 }
 
 /// How the victim ended.
@@ -172,18 +212,24 @@ pub struct Why {
     pub id: u64,
     /// When, microseconds since the epoch.
     pub at_micros: u64,
-    /// Whose limit.
+    /// Whose limit; where it was about the machine, whose process.
     pub uid: u32,
     /// What made the daemon look.
     pub trigger: Trigger,
+    /// What was wrong with the machine, in words; empty when a limit was broken.
+    #[serde(default)]
+    pub state: String,
     /// Who sent the signal; `None` when nobody was killed.
     pub killer: Option<Killer>,
-    /// Hard limit, bytes.
+    /// Hard limit, bytes; 0 where it was about the machine.
     pub hard_bytes: u64,
-    /// Charged at the decision, bytes.
+    /// Charged at the decision, bytes; where it was about the machine, what was in use.
     pub used_bytes: u64,
     /// Who died.
     pub victim: Option<Candidate>,
+    /// Who died with it: others of its family that grew together.
+    #[serde(default)]
+    pub others: Vec<Candidate>,
     /// Who would have been next.
     pub runner_up: Option<Candidate>,
     /// Processes of the user that were looked at.

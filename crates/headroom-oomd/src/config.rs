@@ -5,23 +5,34 @@
 //! user = "alice"      # or a uid: 1000
 //! hard = "2G"         # bytes, K, M, G, T, or % of the machine's memory
 //! soft = "1.8G"       # the same, or % of the hard limit; 90 % when left out
+//!
+//! [machine]           # see `machine_config`
+//! soft = "10%"
 //! ```
 
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use memory_ledger::{Asker, Ledger, Limit, Source};
+use memory_ledger::{Asker, Ledger, Limit, Source, Thresholds};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::{size, users};
+use crate::{machine_config, size, users};
 
 /// What is read from a file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Each user once.
     pub limits: Vec<(u32, Limit)>,
+    /// When the machine itself counts as short of memory; `None`: never.
+    pub machine: Option<Thresholds>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { limits: Vec::new(), machine: Some(Thresholds::default()) }
+    }
 }
 
 /// Why a file is no configuration: where, and what.
@@ -45,7 +56,7 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 /// A complaint about a place in the text.
-type Complaint = (Range<usize>, String);
+pub(crate) type Complaint = (Range<usize>, String);
 
 impl Config {
     /// Reads a file; percentages are of `ram_bytes`. With `may_be_missing` a file that does not
@@ -71,8 +82,11 @@ impl Config {
         let document = DeTable::parse(text)
             .map_err(|e| (e.span().unwrap_or_default(), e.message().replace('\n', "; ")))?;
         let table = document.get_ref();
-        only_keys(table, &["limit"], "the configuration")?;
+        only_keys(table, &["limit", "machine"], "the configuration")?;
         let mut config = Self::default();
+        if let Some(section) = table.get("machine") {
+            config.machine = machine_config::parse(section)?;
+        }
         let mut seen: Vec<(u32, usize)> = Vec::new();
         let Some(entry) = table.get("limit") else { return Ok(config) };
         let wrong = |at: &Spanned<DeValue>| {
@@ -152,7 +166,7 @@ fn parse_size(size: &Spanned<DeValue>, whole: u64) -> Result<u64, Complaint> {
 }
 
 /// Refuses keys that nobody would read, with the one that was probably meant.
-fn only_keys(table: &DeTable, known: &[&str], place: &str) -> Result<(), Complaint> {
+pub(crate) fn only_keys(table: &DeTable, known: &[&str], place: &str) -> Result<(), Complaint> {
     let unknown = table.keys().find(|key| !known.contains(&key.get_ref().as_ref()));
     let Some(key) = unknown else { return Ok(()) };
     let name = key.get_ref();
@@ -223,7 +237,7 @@ mod tests {
         let cases: &[(&str, usize, &str)] = &[
             ("[[limit]]\nuser = 5000\nhrad = \"1G\"\n", 3, "did you mean \"hard\"?"),
             ("[[limits]]\nuser = 5000\n", 1, "did you mean \"limit\"?"),
-            ("\nverbose = true\n", 2, "the configuration knows \"limit\""),
+            ("\nverbose = true\n", 2, "knows \"limit\", \"machine\""),
             (
                 "[[limit]]\nuser = \"nobody-i-know\"\nhard = \"1G\"\n",
                 2,

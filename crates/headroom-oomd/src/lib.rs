@@ -7,7 +7,7 @@
 //! * [`killer`]: state and timers between watch, ledger and victims;
 //! * [`records`]: why who died;
 //! * [`requests`]: what the control socket is asked, and who may ask it;
-//! * [`config`], [`size`], [`users`]: the configuration file;
+//! * [`config`], [`machine_config`], [`size`], [`users`]: the configuration file;
 //! * [`watching`]: the BPF notifier, or the fallback;
 //! * [`privileges`]: what keeps the daemon able to act when memory is short;
 //! * [`daemon`]: the event loop around all that;
@@ -18,6 +18,7 @@ pub mod config;
 pub mod daemon;
 pub mod killer;
 pub mod log;
+pub mod machine_config;
 pub mod privileges;
 pub mod records;
 pub mod requests;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use control::{OOMD_SOCKET, Server};
+use control::{Client, ControlError, OOMD_SOCKET, Server};
 use headroom_oomd::config::Config;
 use headroom_oomd::daemon::{self, Signals};
 use headroom_oomd::killer::Killer;
@@ -55,7 +55,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     };
     let signals = Signals::block().context("cannot take over SIGINT and SIGTERM")?;
     let _log = Log::start().context("cannot start the log thread")?;
-    let mut server = Server::bind(&arguments.socket, SOCKET_MODE)?;
+    // Before anything is killed; the socket itself comes last, as the sign that limits are in force.
+    if Client::connect(&arguments.socket).is_ok() {
+        return Err(ControlError::InUse(arguments.socket.clone()).into());
+    }
 
     let mut degraded = Vec::new();
     let chosen = watching::select(arguments.notifier).context("cannot watch memory")?;
@@ -68,6 +71,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
     let mut killer = Killer::new(chosen.watch, reaper).context("cannot make epoll")?;
     degraded.extend(privileges::lock_memory().err());
+    if let Some(thresholds) = config.machine {
+        let lost = killer.watch_machine(thresholds).context("cannot watch the machine's memory")?;
+        degraded.extend(lost);
+    }
     for what in &degraded {
         tracing::warn!("degraded: {what}");
     }
@@ -76,6 +83,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
             .set_limit(uid, limit, Source::Config, Asker::Root)
             .with_context(|| format!("cannot put the limit of uid {uid} into force"))?;
     }
+    let mut server = Server::bind(&arguments.socket, SOCKET_MODE)?;
     let notifier = killer.status(&[]).notifier;
     tracing::info!(notifier, socket = %arguments.socket.display(), "ready");
     daemon::run(&mut killer, &mut server, &signals, &degraded)?;

@@ -86,9 +86,11 @@ fn log_decision(why: &Why) {
         return;
     };
     let next = why.runner_up.as_ref().map(|next| next.pid);
+    let others: Vec<u32> = why.others.iter().map(|other| other.pid).collect();
     tracing::warn!(
         id, uid, pid = victim.pid, comm = ?victim.comm, rss_bytes = victim.rss_bytes,
-        swap_bytes = victim.swap_bytes, hard_bytes, used_bytes, considered, ?trigger, ?killer,
+        swap_bytes = victim.swap_bytes, grown_bytes = victim.grown_bytes, ?others, state = why.state,
+        hard_bytes, used_bytes, considered, ?trigger, ?killer,
         decide_micros = why.decide_micros, runner_up_pid = next, rule = why.rule,
         "killed"
     );
@@ -120,6 +122,8 @@ mod tests {
             at_micros: 0,
             uid,
             trigger: Trigger::Timer,
+            state: String::new(),
+            others: Vec::new(),
             killer: Some(Killer::Daemon),
             hard_bytes: 1,
             used_bytes: 2,

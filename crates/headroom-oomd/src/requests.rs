@@ -62,6 +62,19 @@ fn obey(
             let kept = |id: &u64| killer.records().get(*id).cloned();
             Ok(Reply::Ran { kills: decisions.iter().filter_map(kept).collect() })
         }
+        Request::Explain { uid } => {
+            let Some(uid) = uid.or(only) else {
+                return killer.explain_next(None).map(Reply::Explained).ok_or_else(String::new);
+            };
+            if let Asker::User(own) = asker
+                && uid != own
+            {
+                return Err(format!("uid {own} may not look into the processes of uid {uid}"));
+            }
+            let explained = killer.explain_next(Some(uid));
+            let missing = || format!("uid {uid} has no limit, so there is nothing it could break");
+            explained.map(Reply::Explained).ok_or_else(missing)
+        }
         Request::Why { last } => Ok(Reply::Why { records: killer.records().latest(last, only) }),
     }
 }

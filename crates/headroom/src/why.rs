@@ -48,10 +48,16 @@ fn explain(why: &Why) -> String {
     let mut line = |title: &str, content: String| {
         let _ = writeln!(text, "    {title:<9} {content}");
     };
-    line("limit", over(why));
+    match why.trigger.is_of_the_machine() {
+        true => line("machine", printable(&why.state).to_string()),
+        false => line("limit", over(why)),
+    }
     line("trigger", trigger(why));
     if let Some(victim) = &why.victim {
         line("victim", format!("{}; {}", memory(victim), choice(why)));
+    }
+    if !why.others.is_empty() {
+        line("and", others(&why.others));
     }
     match &why.runner_up {
         Some(next) => line("next", format!("{}, {}", process(next), memory(next))),
@@ -80,6 +86,9 @@ fn trigger(why: &Why) -> String {
         Trigger::Notifier => "the notifier saw the limit broken",
         Trigger::Timer => "the timer found the limit broken",
         Trigger::Request => "somebody asked for it",
+        Trigger::Memory => "the machine's memory fell below its level",
+        Trigger::Forecast => "the machine's memory was running out too fast to wait",
+        Trigger::Stall => "the machine did little but wait for memory",
     };
     let delay = why.decide_micros.map(|t| format!(", {} after the break", clock::length(t)));
     match why.killer {
@@ -110,14 +119,31 @@ fn outcome(outcome: &Outcome) -> String {
     }
 }
 
-fn process(candidate: &Candidate) -> String {
+/// So many of the others of a herd are named.
+const NAMED: usize = 4;
+
+/// Who died with the victim.
+pub fn others(others: &[Candidate]) -> String {
+    let named: Vec<String> = others.iter().take(NAMED).map(process).collect();
+    let bytes = others.iter().map(|other| other.rss_bytes + other.swap_bytes).sum();
+    let more = others.len() - named.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("with it, {} more in all: {}{more}", Size(bytes), named.join(", "))
+}
+
+pub fn process(candidate: &Candidate) -> String {
     format!("{} (pid {})", printable(&candidate.comm), candidate.pid)
 }
 
-fn memory(candidate: &Candidate) -> String {
-    match candidate.swap_bytes {
+/// What a process has.
+pub fn memory(candidate: &Candidate) -> String {
+    let has = match candidate.swap_bytes {
         0 => Size(candidate.rss_bytes).to_string(),
         swap => format!("{} and {} swapped", Size(candidate.rss_bytes), Size(swap)),
+    };
+    match candidate.grown_bytes {
+        0 => has,
+        grown => format!("{has}, {} of it taken in the last seconds", Size(grown)),
     }
 }
 
@@ -131,12 +157,15 @@ mod tests {
             comm: comm.into(),
             rss_bytes: mib << 20,
             swap_bytes: 0,
+            grown_bytes: 0,
         };
         Why {
             id: 7,
             at_micros: 1_700_000_000_000_000,
             uid: 4_000_000_000,
             trigger: Trigger::Notifier,
+            state: String::new(),
+            others: Vec::new(),
             killer: Some(Killer::Daemon),
             hard_bytes: 256 << 20,
             used_bytes: (256 << 20) + 4096,

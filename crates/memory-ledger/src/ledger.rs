@@ -4,7 +4,7 @@ use crate::account::{Account, Phase, Reading};
 use crate::authority::{Asker, Change, Layers, Refusal, Source};
 use crate::limit::Limit;
 use crate::process::Process;
-use crate::verdict::{Choice, NoVictim, Snapshot, Verdict, choose, verdict};
+use crate::verdict::{Choice, NoVictim, Snapshot, Verdict, choose_for, verdict};
 
 /// The limited users.
 #[derive(Clone, Debug, Default)]
@@ -92,7 +92,7 @@ impl Ledger {
         processes: &[Process],
         protected: &[u32],
     ) -> Option<Result<Choice, NoVictim>> {
-        self.account(uid).map(|account| choose(account, processes, protected))
+        self.account(uid).map(|account| choose_for(account, processes, protected))
     }
 
     /// When something has to be looked at again though nothing happens, nanoseconds.

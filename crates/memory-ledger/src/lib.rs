@@ -4,7 +4,11 @@
 //! * [`authority`]: whose word about a user's limit counts;
 //! * [`account`]: what a user has, and its victim on the way out;
 //! * [`process`]: what is known of a process;
+//! * [`growth`]: who grew of late;
+//! * [`score`]: how much a process is to blame, as one number;
+//! * [`family`], [`herd`]: processes that belong, and grow, together;
 //! * [`verdict`]: from a snapshot of all that to who dies and why;
+//! * [`machine`]: when the machine itself runs short;
 //! * [`ledger`]: all accounts together.
 //!
 //! Time comes in as nanoseconds of a clock that never goes back, memory in bytes, processes as a
@@ -13,14 +17,22 @@
 
 pub mod account;
 pub mod authority;
+pub mod family;
+pub mod growth;
+pub mod herd;
 pub mod ledger;
 pub mod limit;
+pub mod machine;
 pub mod process;
+pub mod score;
 pub mod verdict;
 
 pub use account::{Account, InFlight, Phase, Reading, Settled};
 pub use authority::{Asker, Change, Refusal, Source};
+pub use growth::Growth;
+pub use herd::Herd;
 pub use ledger::Ledger;
 pub use limit::{Limit, LimitError};
-pub use process::{Comm, Process, ProcessId};
-pub use verdict::{Choice, NoVictim, Snapshot, Verdict, verdict};
+pub use machine::{Alarm, Level, Machine, MachineReading, Raised, Thresholds};
+pub use process::{Comm, Process, ProcessId, Stance};
+pub use verdict::{Cause, Choice, NoVictim, Scope, Snapshot, Verdict, choose, verdict};

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A process for good: pids come back, a pid with its start time does not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId {
     /// Process (thread group) id.
     pub pid: u32,
@@ -43,8 +43,22 @@ impl fmt::Debug for Comm {
     }
 }
 
+/// What the rules say of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stance {
+    /// Never to be killed.
+    Never,
+    /// Only when nobody else can be.
+    Avoid,
+    /// No rule is about it.
+    #[default]
+    Ordinary,
+    /// Before anybody else.
+    Prefer,
+}
+
 /// A process at the moment of the snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// Which.
     pub id: ProcessId,
@@ -60,6 +74,21 @@ pub struct Process {
     pub kernel_thread: bool,
     /// A zombie, or on its way to be one: killing it again brings nothing.
     pub exiting: bool,
+    /// Pid of its parent; 0 where unknown.
+    pub parent_pid: u32,
+    /// Its process group; 0 where unknown.
+    pub group: u32,
+    /// It leads a session: a login shell, a service's first process, a desktop.
+    pub session_leader: bool,
+    /// What its owner says of it, -1000 (never) to 1000.
+    pub oom_score_adj: i16,
+    /// Bytes by which it grew in the last [`WINDOW_NS`](crate::growth::WINDOW_NS); see
+    /// [`Growth`](crate::growth::Growth).
+    pub grown_bytes: u64,
+    /// It started within that time.
+    pub newborn: bool,
+    /// What the rules say of it.
+    pub stance: Stance,
 }
 
 impl Process {

@@ -1,10 +1,11 @@
 //! Who dies, and why: a pure function of a snapshot.
 
-use crate::account::{Account, Phase};
-use crate::process::{Process, ProcessId};
+use std::fmt;
 
-/// The rule in words, for the record.
-pub const RULE: &str = "largest anonymous + shared + swapped memory of the user over its limit";
+use crate::account::{Account, Phase};
+use crate::herd::{Herd, cull, worst_herd};
+use crate::process::{Process, ProcessId, Stance};
+use crate::score::{OOM_SCORE_ADJ_NEVER, grows, rank};
 
 /// Everything a decision depends on.
 #[derive(Clone, Copy, Debug)]
@@ -17,8 +18,22 @@ pub struct Snapshot<'a> {
     pub protected: &'a [u32],
 }
 
+/// Among whom a victim is looked for, and what for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scope<'a> {
+    /// Only this user's processes; everybody's otherwise.
+    pub uid: Option<u32>,
+    /// Victims that did not go, or are on their way; never chosen again.
+    pub passed_over: &'a [ProcessId],
+    /// What should come back, bytes: of a herd as many die as it takes. `None`: one at a time. Where
+    /// a limit is watched page by page, each of a herd has broken it by a page when it dies, and one
+    /// that stops in time lives. A fork bomb dies as a whole in any case.
+    pub need_bytes: Option<u64>,
+}
+
 /// The decision about one user.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "boxing would allocate on the way to a kill")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// No limit, or not broken.
     Within,
@@ -31,14 +46,61 @@ pub enum Verdict {
 }
 
 /// A victim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// Who.
     pub victim: Process,
+    /// Who dies with it: others of its herd, the worst first.
+    pub others: Vec<Process>,
     /// Who would have been next.
     pub runner_up: Option<Process>,
-    /// Processes of the user that were looked at, whether they could be chosen or not.
+    /// Processes in scope that were looked at, whether they could be chosen or not.
     pub considered: u32,
+    /// What spoke for it.
+    pub cause: Cause,
+}
+
+/// What spoke for a victim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cause {
+    /// It has the most memory; nobody grows notably.
+    #[default]
+    Largest,
+    /// It grows, and memory and growth together are the most.
+    Growing,
+    /// A rule prefers it.
+    Preferred,
+    /// All others are protected: rules, or their owners, would rather spare it.
+    LastResort,
+    /// Its family grows together, and has the most together.
+    Herd(Herd),
+}
+
+/// The rule in words, for the record.
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Largest => write!(f, "largest anonymous + shared + swapped memory"),
+            Self::Growing => {
+                write!(f, "most memory, where what was taken in the last seconds counts most")
+            }
+            Self::Preferred => write!(f, "a rule prefers it as a victim"),
+            Self::LastResort => write!(f, "nobody is left but those that a rule would spare"),
+            Self::Herd(herd) => {
+                let Herd { eldest_pid, members, born, .. } = herd;
+                let mib = |bytes: u64| bytes >> 20;
+                let (has, grown) = (mib(herd.bytes), mib(herd.grown_bytes));
+                if herd.bomb {
+                    let family =
+                        format!("a family of {members} processes (eldest: pid {eldest_pid})");
+                    return write!(f, "fork bomb: {family}, {born} of them new, has {has} MiB");
+                }
+                let family =
+                    format!("{members} processes of one family (eldest: pid {eldest_pid})");
+                write!(f, "herd: {family} have {has} MiB and took {grown} of them just now")
+            }
+        }
+    }
 }
 
 /// Why nobody can be killed.
@@ -49,10 +111,10 @@ pub enum NoVictim {
     NoProcess,
     /// There are some, but none is eligible.
     #[error(
-        "none of the user's {considered} processes can be chosen: {protected} protected, {dying} dying already, {empty} without memory"
+        "none of {considered} processes can be chosen: {protected} protected, {dying} dying already, {empty} without memory"
     )]
     NoneEligible {
-        /// Processes of the user.
+        /// Processes in scope.
         considered: u32,
         /// Of these, protected, pid 1 or a kernel thread.
         protected: u32,
@@ -72,48 +134,78 @@ pub fn verdict(snapshot: &Snapshot, uid: u32) -> Verdict {
     if let Some(victim) = account.in_flight() {
         return Verdict::Wait(victim.id);
     }
-    match choose(account, snapshot.processes, snapshot.protected) {
+    match choose_for(account, snapshot.processes, snapshot.protected) {
         Ok(choice) => Verdict::Kill(choice),
         Err(nobody) => Verdict::Nobody(nobody),
     }
 }
 
 /// The victim that a user's limit would cost, whether it is broken already or not.
-pub fn choose(
+pub fn choose_for(
     account: &Account,
     processes: &[Process],
     protected: &[u32],
 ) -> Result<Choice, NoVictim> {
-    let mut best: Option<Process> = None;
-    let mut runner_up: Option<Process> = None;
+    let mut passed_over = account.stuck().to_vec();
+    passed_over.extend(account.in_flight().map(|victim| victim.id));
+    let scope = Scope { uid: Some(account.uid), passed_over: &passed_over, need_bytes: None };
+    choose(&scope, processes, protected)
+}
+
+/// The victim, and those that have to die with it.
+pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result<Choice, NoVictim> {
     let (mut considered, mut kept, mut dying, mut empty) = (0, 0, 0, 0);
-    for process in processes.iter().filter(|process| process.uid == account.uid) {
+    let mut candidates = Vec::with_capacity(processes.len());
+    for process in processes.iter().filter(|p| scope.uid.is_none_or(|uid| uid == p.uid)) {
         considered += 1;
-        let id = process.id;
-        if id.pid <= 1 || process.kernel_thread || protected.contains(&id.pid) {
+        let never = process.stance == Stance::Never || process.oom_score_adj == OOM_SCORE_ADJ_NEVER;
+        let pid = process.id.pid;
+        if pid <= 1 || process.kernel_thread || protected.contains(&pid) || never {
             kept += 1;
-        } else if process.exiting
-            || account.stuck().contains(&id)
-            || account.in_flight().is_some_and(|victim| victim.id == id)
-        {
+        } else if process.exiting || scope.passed_over.contains(&process.id) {
             dying += 1;
         } else if process.charged_bytes() == 0 {
             empty += 1;
-        } else if best.is_none_or(|best| rank(process) > rank(&best)) {
-            runner_up = best.replace(*process);
-        } else if runner_up.is_none_or(|second| rank(process) > rank(&second)) {
-            runner_up = Some(*process);
+        } else {
+            candidates.push(*process);
         }
     }
-    match best {
-        Some(victim) => Ok(Choice { victim, runner_up, considered }),
-        None if considered == 0 => Err(NoVictim::NoProcess),
-        None => Err(NoVictim::NoneEligible { considered, protected: kept, dying, empty }),
+    let Some(worst) = candidates.iter().max_by_key(|process| rank(process)).copied() else {
+        return Err(match considered {
+            0 => NoVictim::NoProcess,
+            _ => NoVictim::NoneEligible { considered, protected: kept, dying, empty },
+        });
+    };
+    let mut choice = Choice {
+        victim: worst,
+        others: Vec::new(),
+        runner_up: None,
+        considered,
+        cause: match worst.stance {
+            Stance::Prefer => Cause::Preferred,
+            Stance::Never | Stance::Avoid => Cause::LastResort,
+            Stance::Ordinary if grows(&worst) => Cause::Growing,
+            Stance::Ordinary => Cause::Largest,
+        },
+    };
+    if worst.stance <= Stance::Ordinary {
+        blame_a_herd(&mut choice, &candidates, scope.need_bytes);
     }
+    let lives =
+        |p: &&Process| p.id != choice.victim.id && !choice.others.iter().any(|o| o.id == p.id);
+    choice.runner_up = candidates.iter().filter(lives).max_by_key(|p| rank(p)).copied();
+    Ok(choice)
 }
 
-/// Larger first; of equals the younger, which has less work to lose; of those the higher pid. Total,
-/// so the order of the list does not matter.
-fn rank(process: &Process) -> (u64, u64, u32) {
-    (process.charged_bytes(), process.id.start_time, process.id.pid)
+/// If a herd is to blame more than the worst single process, its members die instead.
+fn blame_a_herd(choice: &mut Choice, candidates: &[Process], need_bytes: Option<u64>) {
+    let Some((herd, blame, mut members)) = worst_herd(candidates) else { return };
+    let single = if choice.victim.stance == Stance::Avoid { 0 } else { rank(&choice.victim).1 };
+    if blame <= single {
+        return;
+    }
+    members.truncate(cull(&herd, &members, need_bytes));
+    choice.victim = members.remove(0);
+    choice.others = members;
+    choice.cause = Cause::Herd(herd);
 }

@@ -68,6 +68,7 @@ impl World {
                     comm: Comm::new(b"p"),
                     kernel_thread: pid == 2,
                     exiting,
+                    ..Process::default()
                 };
                 self.processes.push(process);
             }

@@ -14,10 +14,8 @@ fn process(pid: u32, uid: u32, mib: u64) -> Process {
         id: ProcessId { pid, start_time: u64::from(pid) },
         uid,
         rss_bytes: mib * MIB,
-        swap_bytes: 0,
         comm: Comm::new(b"hog"),
-        kernel_thread: false,
-        exiting: false,
+        ..Process::default()
     }
 }
 

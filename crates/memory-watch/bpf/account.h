@@ -26,7 +26,7 @@ static __always_inline void forget(struct account *account, u64 mm)
 	}
 	if (LOAD(slot->largest_mm) == mm) {
 		slot->largest_mm = 0;
-		slot->largest_pages = 0;
+		slot->largest_score = 0;
 	}
 }
 

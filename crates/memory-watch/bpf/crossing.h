@@ -46,20 +46,20 @@ static __always_inline bool tell(struct slot *slot, u32 kind, s64 pages, struct 
 
 struct search {
 	u64 mm;
-	s64 pages;
+	s64 score;
 	u32 uid;
 	u32 tgid;
 };
 
-static long look_for_larger(void *map, u64 *mm, struct account *account, struct search *search)
+static long look_for_worse(void *map, u64 *mm, struct account *account, struct search *search)
 {
-	s64 pages;
+	s64 found;
 
 	if ((u32)(LOAD(account->owner) >> 32) != search->uid)
 		return 0;
-	pages = charged(account);
-	if (pages > search->pages) {
-		search->pages = pages;
+	found = score(account, charged(account));
+	if (found > search->score) {
+		search->score = found;
 		search->mm = *mm;
 		search->tgid = account->tgid;
 	}
@@ -67,21 +67,23 @@ static long look_for_larger(void *map, u64 *mm, struct account *account, struct 
 }
 
 /*
- * Finds the user's largest process, by a look at all accounts. Done once a crossing; if the one that
- * was found could not be killed, again only when it, or one that has outgrown it, comes along.
+ * Finds the user's largest process, growth counted more than size, by a look at all accounts. Done
+ * once a crossing; if the one that was found could not be killed, again only when it, or one that has
+ * outgrown it, comes along.
  */
 static __always_inline void find_largest(struct slot *slot, struct cause *cause, u32 current_tgid)
 {
-	struct search search = {
-		.mm = cause->mm, .pages = cause->mm_pages, .uid = slot->uid, .tgid = current_tgid
-	};
+	struct account *account = account_of(cause->mm);
+	struct search search = { .mm = cause->mm, .uid = slot->uid, .tgid = current_tgid };
+
+	search.score = account ? score(account, cause->mm_pages) : cause->mm_pages;
 
 	if (LOAD(slot->told) && LOAD(slot->largest_mm) != cause->mm &&
-	    cause->mm_pages <= LOAD(slot->largest_pages))
+	    search.score <= LOAD(slot->largest_score))
 		return;
-	bpf_for_each_map_elem(&accounts, look_for_larger, &search, 0);
+	bpf_for_each_map_elem(&accounts, look_for_worse, &search, 0);
 	slot->largest_mm = search.mm;
-	slot->largest_pages = search.pages;
+	slot->largest_score = search.score;
 	slot->largest_tgid = search.tgid;
 }
 
@@ -244,7 +246,7 @@ static __always_inline void settle(struct slot *slot, struct cause *cause, s64 d
 		    __sync_val_compare_and_swap(&slot->zone, ZONE_NEAR, ZONE_FAR) == ZONE_NEAR) {
 			slot->told = 0;
 			slot->largest_mm = 0;
-			slot->largest_pages = 0;
+			slot->largest_score = 0;
 			tell(slot, EVENT_SOFT_CLEARED, live, NULL, false);
 		}
 	}

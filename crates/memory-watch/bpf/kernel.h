@@ -71,7 +71,16 @@ struct cred {
 	kuid_t uid;
 };
 
+struct upid {
+	s32 nr;
+};
+
+struct pid {
+	struct upid numbers[1];
+};
+
 struct signal_struct {
+	struct pid *pids[4];
 	u32 flags;
 	s16 oom_score_adj;
 };

@@ -60,3 +60,16 @@ static __always_inline s64 charged(struct account *account)
 	return LOAD(account->pages[MM_ANON]) + LOAD(account->pages[MM_SWAP]) +
 	       LOAD(account->pages[MM_SHMEM]);
 }
+
+/*
+ * Whoever goes on taking memory as since the mark will have so much in half a minute: an idle process
+ * is not taken for the one that grows, unless it is far larger. The same weight as the daemon's.
+ */
+#define GROWTH_WEIGHT 8
+
+static __always_inline s64 score(struct account *account, s64 pages)
+{
+	s64 grown = pages - LOAD(account->marked[0]);
+
+	return grown > 0 ? pages + GROWTH_WEIGHT * grown : pages;
+}

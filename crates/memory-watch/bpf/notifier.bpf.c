@@ -89,6 +89,21 @@ static __always_inline struct mm_struct *mm_to_report(struct task_struct *task)
 	return task->mm;
 }
 
+/* A process group's or session's id, as the initial pid namespace sees it. */
+static __always_inline u32 pid_of(struct task_struct *leader, enum pid_type type)
+{
+	struct pid *pid = NULL;
+	s32 nr = 0;
+
+	if (type == PIDTYPE_PGID)
+		bpf_core_read(&pid, sizeof(pid), &leader->signal->pids[PIDTYPE_PGID]);
+	else
+		bpf_core_read(&pid, sizeof(pid), &leader->signal->pids[PIDTYPE_SID]);
+	if (pid)
+		bpf_core_read(&nr, sizeof(nr), &pid->numbers[0].nr);
+	return nr;
+}
+
 SEC("iter/task")
 int snapshot(struct bpf_iter__task *ctx)
 {
@@ -110,6 +125,8 @@ int snapshot(struct bpf_iter__task *ctx)
 	sample.parent_tgid = leader->real_parent->tgid;
 	sample.uid = task->real_cred->uid.val;
 	sample.oom_score_adj = task->signal->oom_score_adj;
+	sample.group = pid_of(leader, PIDTYPE_PGID);
+	sample.session_leader = pid_of(leader, PIDTYPE_SID) == sample.tgid;
 	sample.exiting = task->flags & PF_EXITING || task->signal->flags & SIGNAL_GROUP_EXIT;
 	bpf_probe_read_kernel(sample.comm, sizeof(sample.comm), leader->comm);
 	bpf_seq_write(ctx->meta->seq, &sample, sizeof(sample));
@@ -149,8 +166,14 @@ int reconcile(struct bpf_iter__task *ctx)
 		account = account_of(cause.mm);
 		if (!account)
 			return 0;
+		/* When it came is not known, so it has not grown. */
+		account->marked[0] = account->marked[1] = charged(account);
 	}
 	account->round = scan->round;
+	if (scan->mark) {
+		account->marked[0] = account->marked[1];
+		account->marked[1] = charged(account);
+	}
 	/* It may have exited before we charged it; later exits are seen by on_rss_stat. */
 	if (mm->mm_users.counter == 0) {
 		forget(account, cause.mm);

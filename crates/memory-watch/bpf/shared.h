@@ -14,6 +14,7 @@ struct account {
 	u64 owner;
 	s64 pages[4]; /* what is charged, by member; file pages are kept for information only */
 	s64 seen[4];  /* the batched part of the counter at the last look */
+	s64 marked[2]; /* what was charged at the last two marks, the older one first */
 	u32 tgid;
 	u32 round; /* the last scan that met it */
 };
@@ -49,7 +50,7 @@ struct slot {
 	u32 largest_tgid;
 	u64 victim_mm;
 	u64 largest_mm;
-	s64 largest_pages;
+	s64 largest_score;
 	u64 soft_crossings;
 	u64 hard_crossings;
 	u64 kills;
@@ -89,14 +90,16 @@ struct sample {
 	u32 uid;
 	s16 oom_score_adj;
 	u8 exiting;
-	u8 unused;
+	u8 session_leader;
 	char comm[16];
+	u32 group;
+	u32 unused;
 };
 
 /* The running scan: set by the daemon, counted by the reconcile iterator. */
 struct scan {
 	u32 round;
-	u32 unused;
+	u32 mark; /* this one marks what everybody has */
 	u64 processes;
 	u64 added;
 	u64 drift_pages;

@@ -9,6 +9,7 @@
 pub mod capability;
 pub mod choice;
 pub mod error;
+pub mod machine;
 pub mod meminfo;
 pub mod notifier;
 pub mod poller;
@@ -23,6 +24,7 @@ pub use choice::Chosen;
 pub use choice::choose;
 pub use error::NotifierError;
 pub use error::ReadError;
+pub use machine::MachineReader;
 pub use meminfo::Meminfo;
 pub use notifier::Notifier;
 pub use poller::ProcPoller;

@@ -43,7 +43,7 @@ impl Meminfo {
         Ok(info)
     }
 
-    fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let mut info = Self::default();
         for (key, value) in keys_and_values(text) {
             let field = match key {

@@ -95,6 +95,8 @@ impl ProcPoller {
             comm: stat.comm,
             oom_score_adj: proc.oom_score_adj(pid)?,
             exiting: stat.is_exiting(),
+            session_leader: stat.session == pid,
+            group: stat.group,
             mm_id: 0,
         }))
     }

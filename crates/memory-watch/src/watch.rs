@@ -157,6 +157,10 @@ pub struct ProcessSample {
     pub shmem_pages: u64,
     /// Pages in swap.
     pub swap_pages: u64,
+    /// Its process group.
+    pub group: u32,
+    /// It leads its session.
+    pub session_leader: bool,
     /// `comm`, zero-padded.
     pub comm: [u8; 16],
     /// `oom_score_adj`, -1000 to 1000.
@@ -235,7 +239,8 @@ pub trait Watch: Send {
     fn usage(&self, uid: u32) -> Option<Usage>;
 
     /// Names the process to be killed at the hard limit, or nobody. Nobody armed: the notifier
-    /// kills the user's largest process, unless [`Watch::spare_unarmed`] forbids it, or that process
+    /// kills the user's largest process, where each page taken in the last seconds counts as several,
+    /// unless [`Watch::spare_unarmed`] forbids it, or that process
     /// has an `oom_score_adj` of -1000, or the limit was crossed by a fork. Kernels before 6.13 kill
     /// whoever it is in its own next page fault only.
     fn arm(&mut self, uid: u32, victim: Option<ArmedVictim>) -> Result<(), NotifierError>;

@@ -373,3 +373,47 @@ fn nothing_is_readable_before_something_happens() {
     assert_eq!(rustix::event::poll(&mut fds, Some(&now)).unwrap(), 0);
     assert!(notifier.events_fd().as_fd().try_clone_to_owned().is_ok());
 }
+
+#[test]
+fn with_nobody_armed_the_one_that_grew_dies_and_not_a_larger_one_that_is_idle() {
+    let uid = 61_115;
+    let Some(mut notifier) = notifier() else { return };
+    let mut idle = Hog::start(uid);
+    idle.tell("touch 9000");
+    // It was there before the limit, so it has not grown.
+    notifier.set_limit(uid, LIMIT).unwrap();
+    let mut grower = Hog::start(uid);
+    grower.begin("touch 8000");
+    let (killed, ..) = wait_for(&mut notifier, "the kill", hard_crossing);
+    let killed = killed.expect("the crossing killed somebody");
+    assert_eq!((killed.tgid, killed.by), (grower.pid(), KilledBy::UnarmedSelf));
+    assert!(grower.was_killed() && idle.is_alive());
+}
+
+#[test]
+fn a_sample_tells_the_process_group_and_who_leads_a_session() {
+    let Some(notifier) = notifier() else { return };
+    let mut poller = memory_watch::ProcPoller::new().unwrap();
+    let mut child = std::process::Command::new("setsid")
+        .args(["--wait", "--fork", "sleep", "60"])
+        .spawn()
+        .expect("setsid of util-linux");
+    let watches: [&mut dyn Watch; 2] = [&mut { notifier }, &mut poller];
+    for watch in watches {
+        let mut samples = Vec::new();
+        eventually("setsid and its child, which leads a session", || {
+            watch.processes(&mut samples).unwrap();
+            let leader = samples.iter().find(|sample| sample.parent_tgid == child.id());
+            leader.is_some_and(|leader| leader.session_leader && leader.group == leader.tgid)
+        });
+        let own = samples.iter().find(|sample| sample.tgid == child.id()).unwrap();
+        assert!(!own.session_leader);
+        assert_eq!(own.group as i32, rustix::process::getpgrp().as_raw_nonzero().get());
+    }
+    let mut samples = Vec::new();
+    poller.processes(&mut samples).unwrap();
+    let sleeper = samples.iter().find(|sample| sample.parent_tgid == child.id()).unwrap();
+    let sleeper = rustix::process::Pid::from_raw(sleeper.tgid as i32).unwrap();
+    rustix::process::kill_process(sleeper, rustix::process::Signal::KILL).unwrap();
+    child.wait().unwrap();
+}

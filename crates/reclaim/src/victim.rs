@@ -88,6 +88,7 @@ pub enum KillError {
 #[derive(Clone, Debug)]
 pub struct Victim {
     identity: Identity,
+    handles_term: bool,
     pidfd: Arc<OwnedFd>,
 }
 
@@ -124,7 +125,8 @@ impl Victim {
         if found.uid != uid {
             return Err(OpenError::AnotherUser { pid, found: found.uid, expected: uid });
         }
-        Ok(Self { identity, pidfd: Arc::new(pidfd) })
+        let handles_term = found.handles_term;
+        Ok(Self { identity, handles_term, pidfd: Arc::new(pidfd) })
     }
 
     /// Who it is.
@@ -134,12 +136,26 @@ impl Victim {
 
     /// Sends SIGKILL. One system call: no allocation, no lock, no log.
     pub fn kill(&self) -> Result<(), KillError> {
+        self.signal(Signal::KILL)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), KillError> {
         let pid = self.identity.pid;
-        match pidfd_send_signal(&*self.pidfd, Signal::KILL) {
+        match pidfd_send_signal(&*self.pidfd, signal) {
             Ok(()) => Ok(()),
             Err(Errno::SRCH) => Err(KillError::Gone(pid)),
             Err(errno) => Err(KillError::Io { pid, errno }),
         }
+    }
+
+    /// It has a handler for SIGTERM. To all others SIGTERM is as good as SIGKILL, or as nothing.
+    pub fn can_be_asked(&self) -> bool {
+        self.handles_term
+    }
+
+    /// Asks it to end: SIGTERM, which it may handle, or ignore.
+    pub fn ask_to_end(&self) -> Result<(), KillError> {
+        self.signal(Signal::TERM)
     }
 
     /// All its threads are gone, and with them its memory (unless others share it).
@@ -177,6 +193,7 @@ struct Found {
     uid: u32,
     start_ticks: u64,
     kernel_thread: bool,
+    handles_term: bool,
 }
 
 fn read_identity(pid: u32) -> Result<Option<Found>, Errno> {
@@ -185,7 +202,8 @@ fn read_identity(pid: u32) -> Result<Option<Found>, Errno> {
     let Some((kernel_thread, start_ticks)) = parse_stat(stat) else { return Ok(None) };
     let status = read_proc(pid, "status", &mut buffer)?;
     let Some(uid) = parse_uid(status) else { return Ok(None) };
-    Ok(Some(Found { uid, start_ticks, kernel_thread }))
+    let handles_term = catches(status, libc::SIGTERM);
+    Ok(Some(Found { uid, start_ticks, kernel_thread, handles_term }))
 }
 
 /// Reads the beginning of a file of `/proc/<pid>` without allocating.
@@ -224,6 +242,15 @@ fn parse_uid(status: &[u8]) -> Option<u32> {
     std::str::from_utf8(real).ok()?.parse().ok()
 }
 
+/// There is a handler for the signal, as far as `/proc/<pid>/status` was read (a process of hundreds
+/// of groups has a longer one).
+fn catches(status: &[u8], signal: i32) -> bool {
+    let line = status.split(|b| *b == b'\n').find_map(|line| line.strip_prefix(b"SigCgt:\t"));
+    let mask = line.and_then(|mask| std::str::from_utf8(mask).ok());
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,5 +268,12 @@ mod tests {
         let status = b"Name:\tUid:\nUmask:\t0022\nUid:\t1000\t0\t0\t0\nGid:\t5\t5\t5\t5\n";
         assert_eq!(parse_uid(status), Some(1000));
         assert_eq!(parse_uid(b"Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn a_handler_is_told_from_the_lack_of_one() {
+        assert!(catches(b"SigIgn:\t0000000000000000\nSigCgt:\t0000000000004002\n", libc::SIGTERM));
+        assert!(!catches(b"SigCgt:\t0000000000000002\n", libc::SIGTERM));
+        assert!(!catches(b"SigCgt:\t00000", libc::SIGTERM) && !catches(b"", libc::SIGTERM));
     }
 }

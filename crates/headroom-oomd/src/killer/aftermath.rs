@@ -14,9 +14,24 @@ use crate::clock::monotonic_ns;
 /// How soon an account is read again when its victim is gone and it does not show it, milliseconds.
 const REREAD_MS: u64 = 5;
 
-/// A victim that has been killed.
+/// A victim that was asked to end first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    /// When it is killed if it is still there, nanoseconds.
+    until_ns: u64,
+}
+
+impl Asked {
+    pub(super) fn until(until_ns: u64) -> Self {
+        Self { until_ns }
+    }
+}
+
+/// A victim that has been killed, or asked to end.
 pub(super) struct Dying {
-    pub(super) record: u64,
+    pub(super) token: u64,
+    /// The decision it died for; of a herd, the first one has it.
+    pub(super) record: Option<u64>,
     pub(super) uid: u32,
     pub(super) id: ProcessId,
     /// What it had; its grace follows from that.
@@ -24,11 +39,12 @@ pub(super) struct Dying {
     /// `None`: it was gone before it could be pinned.
     reclaim: Option<Reclaim>,
     progress: Progress,
+    pub(super) asked: Option<Asked>,
 }
 
 impl Dying {
     pub(super) fn new(
-        record: u64,
+        token: u64,
         uid: u32,
         id: ProcessId,
         bytes: u64,
@@ -40,7 +56,24 @@ impl Dying {
             InFlight { id, bytes, used_bytes, signalled_ns, released_ns: None, gone_ns: None };
         let progress = if victim.is_some() { Progress::Pending } else { Progress::Gone };
         let reclaim = victim.map(|victim| Reclaim::new(victim, bytes, signalled_ns));
-        Self { record, uid, id, flight, reclaim, progress }
+        Self { token, record: None, uid, id, flight, reclaim, progress, asked: None }
+    }
+
+    /// The same, of one that was only asked.
+    pub(super) fn asked(self, asked: Option<Asked>) -> Self {
+        Self { asked, ..self }
+    }
+
+    /// No more asking.
+    fn kill(&mut self) {
+        let Some(reclaim) = &self.reclaim else { return };
+        self.asked = None;
+        let victim = reclaim.victim().clone();
+        // Gone is as good.
+        let _ = victim.kill();
+        let now_ns = monotonic_ns();
+        self.flight.signalled_ns = now_ns;
+        self.reclaim = Some(Reclaim::new(victim, self.flight.bytes, now_ns));
     }
 
     /// A reaper's result.
@@ -97,7 +130,7 @@ impl Killer {
     /// Begins to follow a victim.
     pub(super) fn watch_over(&mut self, dying: Dying) {
         if let Some(reclaim) = &dying.reclaim {
-            let word = epoll::EventData::new_u64(dying.record);
+            let word = epoll::EventData::new_u64(dying.token);
             if let Err(errno) =
                 epoll::add(&self.epoll, reclaim.as_fd(), word, epoll::EventFlags::IN)
             {
@@ -120,8 +153,12 @@ impl Killer {
             if let Some((settled, counted)) = self.settled(at) {
                 let dying = self.dying.swap_remove(at);
                 self.stop_watching(&dying);
-                self.records.finish(dying.record, dying.outcome(settled));
-                if counted {
+                if let Some(record) = dying.record {
+                    self.records.finish(record, dying.outcome(settled));
+                }
+                self.remember_stuck(&dying, settled, counted);
+                // The last one of a herd opens the way.
+                if !self.dying.iter().any(|other| other.uid == dying.uid) {
                     self.let_the_next_one_die(dying.uid, dying.record);
                 }
             }
@@ -132,8 +169,14 @@ impl Killer {
         let Self { dying, reaper, ledger, epoll, .. } = self;
         let dying = &mut dying[at];
         let now_ns = monotonic_ns();
+        if dying.asked.is_some_and(|asked| now_ns >= asked.until_ns) {
+            dying.kill();
+        }
         let Some(reclaim) = &mut dying.reclaim else { return };
-        let progress = reclaim.step(now_ns, reaper, dying.record);
+        let progress = match dying.asked {
+            Some(_) if !reclaim.victim().has_exited() => Progress::Pending,
+            _ => reclaim.step(now_ns, reaper, dying.token),
+        };
         if progress == dying.progress {
             return;
         }
@@ -157,7 +200,8 @@ impl Killer {
         let Dying { uid, id, flight, progress, .. } = self.dying[at];
         let awaited = self.ledger.account(uid).and_then(|account| account.in_flight());
         if awaited.is_none_or(|awaited| awaited.id != id) {
-            return settled_unaccounted(flight, progress).map(|settled| (settled, false));
+            let asked = self.dying[at].asked.is_some();
+            return settled_unaccounted(flight, progress, asked).map(|settled| (settled, false));
         }
         if progress != Progress::Pending && self.watch.backend() == Backend::ProcPolling {
             self.correct_accounts();
@@ -176,6 +220,24 @@ impl Killer {
         None
     }
 
+    fn remember_stuck(&mut self, dying: &Dying, settled: Settled, counted: bool) {
+        if let (Settled::Stuck { .. }, false, Some(watch)) = (settled, counted, &mut self.machine) {
+            watch.stuck.push(dying.id);
+        }
+    }
+
+    pub(super) fn new_token(&mut self) -> u64 {
+        self.last_token += 1;
+        self.last_token
+    }
+
+    /// Whoever was asked to end is killed: there is no time any more.
+    pub(super) fn ask_no_longer(&mut self) {
+        for dying in self.dying.iter_mut().filter(|dying| dying.asked.is_some()) {
+            dying.kill();
+        }
+    }
+
     fn stop_watching(&self, dying: &Dying) {
         if let Some(reclaim) = &dying.reclaim
             && dying.progress != Progress::Gone
@@ -185,12 +247,14 @@ impl Killer {
     }
 
     /// One victim's memory is back, or its grace over: what if that was not enough?
-    fn let_the_next_one_die(&mut self, uid: u32, record: u64) {
+    fn let_the_next_one_die(&mut self, uid: u32, record: Option<u64>) {
         // Armed before the latch opens: then the notifier has the right one at hand.
         self.read(uid);
         self.arm_or_disarm(uid);
         self.watch.release_latch(uid);
-        let trigger = self.records.get(record).map_or(Trigger::Timer, |why| why.trigger);
+        let trigger = record.and_then(|record| self.records.get(record)).map(|why| why.trigger);
+        let trigger = trigger.filter(|trigger| !trigger.is_of_the_machine());
+        let trigger = trigger.unwrap_or(Trigger::Timer);
         self.strike(uid, trigger, None);
     }
 
@@ -210,6 +274,9 @@ impl Killer {
 
     pub(super) fn aftermath_deadline_ns(&self) -> Option<u64> {
         let due = |dying: &Dying| match dying.progress {
+            Progress::Pending if dying.asked.is_some() => {
+                dying.asked.map_or(u64::MAX, |asked| asked.until_ns)
+            }
             Progress::Pending => {
                 let step = dying.reclaim.as_ref().and_then(Reclaim::next_deadline_ns);
                 step.unwrap_or(u64::MAX).min(dying.flight.deadline_ns())
@@ -222,11 +289,16 @@ impl Killer {
 
 /// The end of a victim for which no account waits: its user's limit is gone, or another victim of
 /// the same user is the one that is waited for.
-fn settled_unaccounted(flight: InFlight, progress: Progress) -> Option<Settled> {
+fn settled_unaccounted(flight: InFlight, progress: Progress, asked: bool) -> Option<Settled> {
     let took_ns = monotonic_ns().saturating_sub(flight.signalled_ns);
     match progress {
-        Progress::Gone => Some(Settled::Back { bytes_back: flight.bytes, took_ns }),
-        _ if monotonic_ns() >= flight.deadline_ns() => Some(Settled::Stuck { took_ns }),
-        _ => None,
+        // Where no account tells, an empty victim is as good as none.
+        Progress::Gone | Progress::Released => {
+            Some(Settled::Back { bytes_back: flight.bytes, took_ns })
+        }
+        Progress::Pending if !asked && monotonic_ns() >= flight.deadline_ns() => {
+            Some(Settled::Stuck { took_ns })
+        }
+        Progress::Pending => None,
     }
 }

@@ -1,10 +1,11 @@
 //! A limit comes, changes, goes.
 
-use control::oomd::Trigger;
+use control::oomd::{Explanation, Trigger};
 use memory_ledger::{Asker, Change, Limit, Phase, Refusal, Source};
 use memory_watch::{NotifierError, SlotLimit};
 
 use super::Killer;
+use super::machine::explanation;
 
 /// Why a limit was not set or cleared.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +71,18 @@ impl Killer {
         Ok(())
     }
 
+    /// Who would die if this user's limit were broken now, or the machine ran short. `None`: the user
+    /// has no limit.
+    pub fn explain_next(&mut self, uid: Option<u32>) -> Option<Explanation> {
+        let Some(uid) = uid else { return Some(self.explain_machine()) };
+        self.read(uid)?;
+        self.look_at_processes();
+        let choice = self.ledger.prepare(uid, &self.processes, &self.protected)?;
+        let account = self.ledger.account(uid)?;
+        let (used, hard) = (account.reading().used_bytes >> 20, account.limit().hard_bytes() >> 20);
+        Some(explanation(format!("{used} MiB in use of {hard} MiB allowed"), choice))
+    }
+
     /// Looks now, at one user or at all, and kills where a limit is broken. Returns the decisions:
     /// new ones, and those about victims that are on their way out already.
     pub fn run(&mut self, uid: Option<u32>) -> Vec<u64> {
@@ -83,7 +96,8 @@ impl Killer {
             // Asked for explicitly: "nobody can be killed" is worth repeating.
             self.helpless.remove(&user);
             let new = self.strike(user, Trigger::Request, None);
-            let on_the_way = || self.dying.iter().rev().find(|d| d.uid == user).map(|d| d.record);
+            let on_the_way =
+                || self.dying.iter().rev().filter(|d| d.uid == user).find_map(|d| d.record);
             decisions.extend(new.or_else(on_the_way));
         }
         decisions

@@ -5,11 +5,16 @@
 //! * [`strike`](self::strike): at the hard limit it dies, by the notifier's hand or ours;
 //! * [`aftermath`](self::aftermath): until its memory is back and the next one may die.
 //!
-//! Three things make the killer look: the notifier, a timer that trusts nothing and scans, a request.
+//! * [`machine`](self::machine): without any limit, when the machine itself runs short.
+//!
+//! Four things make the killer look: the notifier, a timer that trusts nothing and scans, the machine's
+//! own state, a request.
 
 mod aftermath;
 mod arm;
+mod herd;
 mod limits;
+mod machine;
 mod strike;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +23,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use control::oomd::{Status, Trigger, UserLimit};
-use memory_ledger::{Account, Comm, Ledger, Phase, Process, ProcessId, Reading};
+use memory_ledger::{Account, Comm, Growth, Ledger, Phase, Process, ProcessId, Reading};
 use memory_watch::{Backend, Event, ProcessSample, Watch};
 use reclaim::Reaper;
 use rustix::event::epoll;
@@ -27,20 +32,23 @@ use crate::clock::{monotonic_ns, until};
 use crate::records::Records;
 use aftermath::Dying;
 use arm::Armed;
+use machine::MachineWatch;
 use strike::Crossing;
 
 /// How often is scanned while a user is above its soft limit, milliseconds: the interval of the
 /// published timer.
 const ALERT_SCAN_MS: u64 = 200;
-/// How often otherwise, milliseconds, as long as anybody has a limit.
+/// How often otherwise, milliseconds: half the time over which growth counts.
 const CALM_SCAN_MS: u64 = 2_000;
+/// With very many processes less often: calm scans take a thousandth of one CPU at the most.
+const CALM_SCAN_SHARE: u64 = 1_000;
 /// Room made beforehand, processes: a scan in need should not have to allocate.
 const PROCESSES: usize = 8192;
 /// Room made beforehand, events of one wake-up.
 const EVENTS: usize = 1024;
 
 const NS_PER_MS: u64 = 1_000_000;
-/// epoll's words; victims have their record's number, which starts at 1, behind them.
+/// epoll's words; victims have numbers of their own, from 1 on.
 const WATCH: u64 = 0;
 const REAPER: u64 = u64::MAX;
 
@@ -52,7 +60,11 @@ pub struct Killer {
     ledger: Ledger,
     records: Records,
     armed: BTreeMap<u32, Armed>,
+    machine: Option<MachineWatch>,
+    growth: Growth,
     dying: Vec<Dying>,
+    /// The number of the latest victim.
+    last_token: u64,
     /// Users over their limit of whom nobody can be killed: said once.
     helpless: BTreeSet<u32>,
     /// Users whose latch was taken at the last scan though we know of no victim.
@@ -82,7 +94,10 @@ impl Killer {
             ledger: Ledger::default(),
             records: Records::new(),
             armed: BTreeMap::new(),
+            machine: None,
+            growth: Growth::with_room(PROCESSES),
             dying: Vec::new(),
+            last_token: 0,
             helpless: BTreeSet::new(),
             odd_latches: BTreeSet::new(),
             protected: vec![std::process::id()],
@@ -173,8 +188,17 @@ impl Killer {
             // The watch leaves kernel threads out.
             kernel_thread: false,
             exiting: sample.exiting,
+            parent_pid: sample.parent_tgid,
+            group: sample.group,
+            session_leader: sample.session_leader,
+            oom_score_adj: sample.oom_score_adj,
+            ..Process::default()
         };
         self.processes.extend(self.samples.iter().map(convert));
+        for process in &mut self.processes {
+            process.exiting |= self.dying.iter().any(|dying| dying.id == process.id);
+        }
+        self.growth.look(&mut self.processes, monotonic_ns());
     }
 
     fn correct_accounts(&mut self) {
@@ -187,13 +211,14 @@ impl Killer {
     pub fn dispatch(&mut self) {
         self.take_events();
         let Self { reaper, dying, .. } = self;
-        reaper.drain(|record, result| {
-            if let Some(dying) = dying.iter_mut().find(|dying| dying.record == record) {
+        reaper.drain(|token, result| {
+            if let Some(dying) = dying.iter_mut().find(|dying| dying.token == token) {
                 dying.released(result);
             }
         });
         self.advance();
-        if !self.ledger.accounts().is_empty() && monotonic_ns() >= self.next_scan_ns {
+        self.look_at_machine();
+        if self.needs_scans() && monotonic_ns() >= self.next_scan_ns {
             self.scan();
         }
     }
@@ -239,9 +264,19 @@ impl Killer {
         self.next_scan_ns = self.next_scan_ns.min(soon);
     }
 
+    fn needs_scans(&self) -> bool {
+        self.machine.is_some() || !self.ledger.accounts().is_empty()
+    }
+
     /// The timer's look: trusts nothing that was heard.
     fn scan(&mut self) {
-        self.correct_accounts();
+        let begun_ns = monotonic_ns();
+        // Who grows is only known if everybody was looked at before.
+        self.look_at_processes();
+        self.forget_stuck_of_the_machine();
+        if !self.ledger.accounts().is_empty() {
+            self.correct_accounts();
+        }
         self.take_events();
         for uid in self.users() {
             let phase = self.read(uid);
@@ -255,8 +290,22 @@ impl Killer {
             }
         }
         let alert = self.users().into_iter().any(|uid| self.is_near(uid));
-        let pause = if alert { ALERT_SCAN_MS } else { CALM_SCAN_MS };
-        self.next_scan_ns = monotonic_ns() + pause * NS_PER_MS;
+        let took_ns = monotonic_ns() - begun_ns;
+        let pause_ns = if alert {
+            ALERT_SCAN_MS * NS_PER_MS
+        } else {
+            (CALM_SCAN_MS * NS_PER_MS).max(took_ns * CALM_SCAN_SHARE)
+        };
+        self.next_scan_ns = monotonic_ns() + pause_ns;
+    }
+
+    fn forget_stuck_of_the_machine(&mut self) {
+        if let Some(watch) = &mut self.machine
+            && !self.processes.is_empty()
+        {
+            let processes = &self.processes;
+            watch.stuck.retain(|id| processes.iter().any(|process| process.id == *id));
+        }
     }
 
     fn forget_gone(&mut self, uid: u32) {
@@ -270,15 +319,17 @@ impl Killer {
 
     /// When [`dispatch`](Killer::dispatch) is due though the fd is not readable.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        let scan = (!self.ledger.accounts().is_empty()).then_some(self.next_scan_ns);
-        [scan, self.aftermath_deadline_ns()].into_iter().flatten().min()
+        let scan = self.needs_scans().then_some(self.next_scan_ns);
+        let deadlines = [scan, self.machine_deadline_ns(), self.aftermath_deadline_ns()];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Works until all these decisions have ended, or `patience_ns` is over. Nobody else's limit
     /// waits meanwhile, only the control socket does.
     pub fn settle(&mut self, records: &[u64], patience_ns: u64) {
         let end = monotonic_ns() + patience_ns;
-        while self.dying.iter().any(|dying| records.contains(&dying.record)) && monotonic_ns() < end
+        while self.dying.iter().any(|d| d.record.is_some_and(|record| records.contains(&record)))
+            && monotonic_ns() < end
         {
             let deadline = self.next_deadline_ns().map_or(end, |deadline| deadline.min(end));
             let mut ready = [MaybeUninit::uninit(); 1];

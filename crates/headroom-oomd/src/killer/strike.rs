@@ -1,12 +1,12 @@
 //! At the hard limit the victim dies, by the notifier's hand or ours.
 
 use control::oomd::{Candidate, Killer as KilledBy, Outcome, Trigger, Why};
-use memory_ledger::{Choice, Comm, Phase, Process, ProcessId, verdict};
+use memory_ledger::{Cause, Choice, Phase, Process, ProcessId};
 use memory_watch::Killed;
 use reclaim::Victim;
 
 use super::Killer;
-use super::aftermath::Dying;
+use super::aftermath::{Asked, Dying};
 use super::arm::{Unarmed, as_victim, identity};
 use crate::clock::{epoch_micros, monotonic_ns};
 
@@ -21,16 +21,20 @@ pub(super) struct Crossing {
 }
 
 /// A kill that has happened.
-struct Blow {
-    uid: u32,
-    trigger: Trigger,
-    killer: KilledBy,
-    choice: Choice,
+pub(super) struct Blow {
+    pub(super) uid: u32,
+    pub(super) trigger: Trigger,
+    /// What was wrong with the machine; empty for a limit.
+    pub(super) state: String,
+    pub(super) killer: KilledBy,
+    pub(super) choice: Choice,
     /// `None`: it is gone already.
-    victim: Option<Victim>,
-    used_bytes: u64,
-    signalled_ns: u64,
-    decide_ns: Option<u64>,
+    pub(super) victim: Option<Victim>,
+    /// It was not killed, but asked to end.
+    pub(super) asked: Option<Asked>,
+    pub(super) used_bytes: u64,
+    pub(super) signalled_ns: u64,
+    pub(super) decide_ns: Option<u64>,
 }
 
 impl Killer {
@@ -47,6 +51,7 @@ impl Killer {
         if self.read(uid)? != Phase::Broken
             || self.ledger.account(uid)?.in_flight().is_some()
             || self.watch.usage(uid)?.latched
+            || self.dying.iter().any(|dying| dying.uid == uid)
         {
             return None;
         }
@@ -83,6 +88,8 @@ impl Killer {
         Some(self.follow(Blow {
             uid,
             trigger,
+            state: String::new(),
+            asked: None,
             killer: KilledBy::Daemon,
             choice: armed.choice,
             victim: Some(armed.victim),
@@ -109,6 +116,8 @@ impl Killer {
         self.follow(Blow {
             uid,
             trigger: Trigger::Notifier,
+            state: String::new(),
+            asked: None,
             killer: KilledBy::Kernel,
             choice,
             victim,
@@ -122,28 +131,17 @@ impl Killer {
     fn explain(&mut self, uid: u32, id: ProcessId) -> Choice {
         self.look_at_processes();
         let known = self.processes.iter().find(|process| process.id == id).copied();
-        let victim = known.unwrap_or(Process {
-            id,
-            uid,
-            rss_bytes: 0,
-            swap_bytes: 0,
-            comm: Comm::default(),
-            kernel_thread: false,
-            exiting: true,
-        });
+        let victim = known.unwrap_or(Process { id, uid, exiting: true, ..Process::default() });
         self.processes.retain(|process| process.id != id);
-        let next = self.ledger.prepare(uid, &self.processes, &self.protected);
-        let next = next.and_then(Result::ok);
-        Choice {
-            victim,
-            runner_up: next.map(|next| next.victim),
-            considered: next.map_or(0, |next| next.considered) + 1,
-        }
+        let next = self.ledger.prepare(uid, &self.processes, &self.protected).and_then(Result::ok);
+        let considered = next.as_ref().map_or(0, |next| next.considered) + 1;
+        let (runner_up, others) = (next.map(|next| next.victim), Vec::new());
+        Choice { victim, others, runner_up, considered, cause: Cause::Growing }
     }
 
     /// Puts a kill on record and its victim among the dying.
-    fn follow(&mut self, blow: Blow) -> u64 {
-        let Blow { uid, choice, used_bytes, signalled_ns, .. } = blow;
+    pub(super) fn follow(&mut self, blow: Blow) -> u64 {
+        let Blow { uid, mut choice, used_bytes, signalled_ns, .. } = blow;
         let (id, bytes) = (choice.victim.id, choice.victim.charged_bytes());
         self.helpless.remove(&uid);
         let account = self.ledger.account_mut(uid);
@@ -154,24 +152,32 @@ impl Killer {
                 account.gone(id, monotonic_ns());
             }
         }
+        let asked = blow.asked.is_some();
+        let token = self.new_token();
+        let dying = Dying::new(token, uid, id, bytes, used_bytes, signalled_ns, blow.victim);
+        self.watch_over(dying.asked(blow.asked));
+        self.strike_others(&mut choice, asked);
         let ago_micros = monotonic_ns().saturating_sub(signalled_ns) / 1000;
         let record = self.records.add(Why {
             id: 0,
             at_micros: epoch_micros().saturating_sub(ago_micros),
             uid,
             trigger: blow.trigger,
+            state: blow.state,
             killer: Some(blow.killer),
-            hard_bytes,
+            hard_bytes: if blow.trigger.is_of_the_machine() { 0 } else { hard_bytes },
             used_bytes,
             victim: Some(candidate(&choice.victim)),
+            others: choice.others.iter().map(candidate).collect(),
             runner_up: choice.runner_up.as_ref().map(candidate),
             considered: choice.considered,
-            rule: verdict::RULE.to_owned(),
+            rule: choice.cause.to_string(),
             decide_micros: blow.decide_ns.map(|ns| ns / 1000),
             outcome: Outcome::Dying,
         });
-        let dying = Dying::new(record, uid, id, bytes, used_bytes, signalled_ns, blow.victim);
-        self.watch_over(dying);
+        if let Some(dying) = self.dying.iter_mut().find(|dying| dying.token == token) {
+            dying.record = Some(record);
+        }
         record
     }
 
@@ -190,21 +196,24 @@ impl Killer {
             killer: None,
             hard_bytes: account.limit().hard_bytes(),
             used_bytes: account.reading().used_bytes,
+            state: String::new(),
             victim: None,
+            others: Vec::new(),
             runner_up: None,
             considered: considered as u32,
-            rule: verdict::RULE.to_owned(),
+            rule: Cause::Growing.to_string(),
             decide_micros: None,
             outcome: Outcome::NoVictim { reason: why.to_string() },
         }))
     }
 }
 
-fn candidate(process: &Process) -> Candidate {
+pub(super) fn candidate(process: &Process) -> Candidate {
     Candidate {
         pid: process.id.pid,
         comm: process.comm.to_string(),
         rss_bytes: process.rss_bytes,
         swap_bytes: process.swap_bytes,
+        grown_bytes: process.grown_bytes,
     }
 }

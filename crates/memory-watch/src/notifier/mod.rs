@@ -18,6 +18,8 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::Ordering::Release;
+use std::time::Duration;
+use std::time::Instant;
 
 use libbpf_rs::Link;
 use libbpf_rs::Map;
@@ -50,6 +52,8 @@ const ITERATOR_BUFFER_BYTES: usize = 64 * 1024;
 /// A soft crossing is over when the account falls below soft − soft/16: wide enough that a program
 /// which frees and takes a few MiB at its limit does not wake the daemon each time.
 const CLEAR_SHARE: u64 = 16;
+/// Growth counts from the mark before the last one, so from one or two of these ago.
+const MARK_INTERVAL: Duration = Duration::from_secs(2);
 /// More events than the ring buffer holds.
 const EVENT_QUEUE: usize = 1024;
 
@@ -65,6 +69,8 @@ pub struct Notifier {
     index_of: HashMap<u32, u32>,
     strays: Strays,
     buffer: RefCell<Vec<u8>>,
+    /// When a scan last marked what everybody has.
+    marked: Option<Instant>,
 }
 
 impl Notifier {
@@ -100,6 +106,7 @@ impl Notifier {
             index_of: HashMap::new(),
             strays: Strays::default(),
             buffer: RefCell::new(vec![0; ITERATOR_BUFFER_BYTES]),
+            marked: None,
         };
         notifier.check_own_sample()?;
         Ok(notifier)
@@ -344,8 +351,13 @@ impl Watch for Notifier {
         scan.processes.store(0, Relaxed);
         scan.added.store(0, Relaxed);
         scan.drift_pages.store(0, Relaxed);
+        let mark = self.marked.is_none_or(|at| at.elapsed() >= MARK_INTERVAL);
+        scan.mark.store(mark.into(), Relaxed);
         scan.round.store(round, Release);
         scan::reconcile(&self.object, &mut self.buffer.borrow_mut())?;
+        if mark {
+            self.marked = Some(Instant::now());
+        }
         let mut result = Reconciled {
             processes: scan.processes.load(Relaxed),
             drift_pages: scan.drift_pages.load(Relaxed),

@@ -27,6 +27,7 @@ pub struct Account {
     pub owner: u64,
     pub pages: [i64; 4],
     pub seen: [i64; 4],
+    pub marked: [i64; 2],
     pub tgid: u32,
     pub round: u32,
 }
@@ -72,7 +73,7 @@ pub struct Slot {
     pub largest_tgid: AtomicU32,
     pub victim_mm: AtomicU64,
     pub largest_mm: AtomicU64,
-    pub largest_pages: AtomicI64,
+    pub largest_score: AtomicI64,
     pub soft_crossings: AtomicU64,
     pub hard_crossings: AtomicU64,
     pub kills: AtomicU64,
@@ -84,7 +85,7 @@ pub struct Slot {
 #[repr(C)]
 pub struct Scan {
     pub round: AtomicU32,
-    pub unused: u32,
+    pub mark: AtomicU32,
     pub processes: AtomicU64,
     pub added: AtomicU64,
     pub drift_pages: AtomicU64,
@@ -150,8 +151,10 @@ pub struct WireSample {
     uid: u32,
     oom_score_adj: i16,
     exiting: u8,
-    unused: u8,
+    session_leader: u8,
     comm: [u8; 16],
+    group: u32,
+    unused: u32,
 }
 
 impl WireSample {
@@ -169,6 +172,8 @@ impl WireSample {
             comm: self.comm,
             oom_score_adj: self.oom_score_adj,
             exiting: self.exiting != 0,
+            session_leader: self.session_leader != 0,
+            group: self.group,
             mm_id: self.mm,
         }
     }

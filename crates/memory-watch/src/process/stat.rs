@@ -13,6 +13,8 @@ pub struct Stat {
     pub state: u8,
     /// Field 4: the parent's tgid.
     pub ppid: u32,
+    /// Field 5: the process group.
+    pub group: u32,
     /// Field 6: the session's leader.
     pub session: u32,
     /// Field 9: `PF_*` flags.
@@ -82,6 +84,7 @@ impl Proc {
             comm,
             state,
             ppid: number(4)? as u32,
+            group: number(5)? as u32,
             session: number(6)? as u32,
             flags: number(9)?,
             threads: number(20)?,

@@ -1,0 +1,150 @@
+//! The section about the machine as a whole.
+//!
+//! ```toml
+//! [machine]
+//! enabled = true
+//! soft = "10%"          # available memory at which somebody is asked to end
+//! hard = "5%"           # ... and killed
+//! swap-soft = "10%"     # free swap at which that counts
+//! swap-hard = "5%"
+//! forecast-ms = 100     # killed if nothing will be left in so long; 0: never
+//! stall-percent = 50    # killed if all programs waited for memory for this share of the time
+//! stall-ms = 5000       # ... over so long; 0: never
+//! ```
+//! Percentages are of what programs have and could have (`MemAvailable` + `AnonPages`), or of all
+//! swap.
+
+use memory_ledger::{Level, Thresholds};
+use toml::Spanned;
+use toml::de::DeValue;
+
+use crate::config::{Complaint, only_keys};
+use crate::size;
+
+const KEYS: &[&str] = &[
+    "enabled",
+    "soft",
+    "hard",
+    "swap-soft",
+    "swap-hard",
+    "forecast-ms",
+    "stall-percent",
+    "stall-ms",
+];
+
+/// Reads the section; `None` when it says `enabled = false`.
+pub(crate) fn parse(section: &Spanned<DeValue>) -> Result<Option<Thresholds>, Complaint> {
+    let table = section.get_ref().as_table().ok_or_else(|| {
+        (section.span(), "the machine is described in one [machine] section".to_owned())
+    })?;
+    only_keys(table, KEYS, "a [machine] section")?;
+    let mut enabled = true;
+    let mut thresholds = Thresholds::default();
+    for (key, value) in table {
+        match key.get_ref().as_ref() {
+            "enabled" => enabled = truth(value)?,
+            "soft" => thresholds.soft = level(value)?,
+            "hard" => thresholds.hard = level(value)?,
+            "swap-soft" => thresholds.swap_soft = level(value)?,
+            "swap-hard" => thresholds.swap_hard = level(value)?,
+            "forecast-ms" => thresholds.forecast_ms = number(value, 10_000)?,
+            "stall-percent" => thresholds.stall_percent = number(value, 100)? as u32,
+            _ => thresholds.stall_ms = number(value, 600_000)?,
+        }
+    }
+    for (low, high) in [("hard", "soft"), ("swap-hard", "swap-soft")] {
+        let pair = match low {
+            "hard" => (thresholds.hard, thresholds.soft),
+            _ => (thresholds.swap_hard, thresholds.swap_soft),
+        };
+        let above = match pair {
+            (Level::Share(low), Level::Share(high)) => low > high,
+            (Level::Bytes(low), Level::Bytes(high)) => low > high,
+            _ => false,
+        };
+        if above {
+            let at =
+                table.get(low).or_else(|| table.get(high)).map_or(section.span(), Spanned::span);
+            return Err((at, format!("\"{low}\" is above \"{high}\"")));
+        }
+    }
+    Ok(enabled.then_some(thresholds))
+}
+
+fn truth(value: &Spanned<DeValue>) -> Result<bool, Complaint> {
+    let wrong = || (value.span(), "this is true or false".to_owned());
+    value.get_ref().as_bool().ok_or_else(wrong)
+}
+
+/// A whole number up to `most`.
+fn number(value: &Spanned<DeValue>, most: u64) -> Result<u64, Complaint> {
+    let wrong = || (value.span(), format!("this is a whole number from 0 to {most}"));
+    let number = value.get_ref().as_integer().ok_or_else(wrong)?;
+    let number = u64::from_str_radix(number.as_str(), number.radix()).map_err(|_| wrong())?;
+    if number <= most { Ok(number) } else { Err(wrong()) }
+}
+
+/// An amount of memory, or a share of it.
+fn level(value: &Spanned<DeValue>) -> Result<Level, Complaint> {
+    /// All of it, in the unit of a share.
+    const WHOLE: u64 = 10_000;
+    let complain = |message: String| (value.span(), message);
+    match value.get_ref() {
+        DeValue::String(text) if text.trim_end().ends_with('%') => size::parse(text, WHOLE)
+            .map(|hundredths| Level::Share(hundredths as u32))
+            .map_err(|e| complain(e.to_string())),
+        DeValue::String(text) => {
+            size::parse(text, 0).map(Level::Bytes).map_err(|e| complain(e.to_string()))
+        }
+        DeValue::Integer(_) => number(value, u64::MAX >> 1).map(Level::Bytes),
+        other => Err(complain(format!(
+            "a level is a text like \"10%\" or \"512M\", or a number of bytes, not a {}",
+            other.type_str()
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use toml::de::DeTable;
+
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Option<Thresholds>, String> {
+        let document = DeTable::parse(text).unwrap();
+        parse(document.get_ref().get("machine").unwrap()).map_err(|(_, message)| message)
+    }
+
+    #[test]
+    fn what_is_not_said_is_as_by_default() {
+        assert_eq!(parsed("[machine]"), Ok(Some(Thresholds::default())));
+        assert_eq!(parsed("[machine]\nenabled = false"), Ok(None));
+        let text = "[machine]\nsoft = \"12.5%\"\nhard = \"64M\"\nforecast-ms = 0\nstall-ms = 7000";
+        let expected = Thresholds {
+            soft: Level::Share(1250),
+            hard: Level::Bytes(64 << 20),
+            forecast_ms: 0,
+            stall_ms: 7000,
+            ..Thresholds::default()
+        };
+        assert_eq!(parsed(text), Ok(Some(expected)));
+    }
+
+    #[test]
+    fn every_mistake_is_named() {
+        for (text, part) in [
+            ("machine = 1", "one [machine] section"),
+            ("[machine]\nsfot = \"1%\"", "did you mean \"soft\"?"),
+            ("[machine]\nsoft = \"101%\"", "more than the whole"),
+            ("[machine]\nsoft = true", "not a boolean"),
+            ("[machine]\nsoft = \"1%\"\nhard = \"2%\"", "\"hard\" is above \"soft\""),
+            ("[machine]\nswap-hard = \"20%\"", "\"swap-hard\" is above \"swap-soft\""),
+            ("[machine]\nstall-percent = 101", "from 0 to 100"),
+            ("[machine]\nstall-ms = -1", "whole number"),
+            ("[machine]\nenabled = \"yes\"", "true or false"),
+        ] {
+            let message = parsed(text).expect_err(text);
+            assert!(message.contains(part), "{text}: {message}");
+        }
+    }
+}

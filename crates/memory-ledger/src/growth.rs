@@ -1,0 +1,132 @@
+//! Who grew of late: it is growth that breaks a limit, not size.
+
+use crate::process::{Process, ProcessId};
+
+/// The time over which growth counts, nanoseconds. Long enough to see a process that takes memory in
+/// gulps, short enough that one which has stopped growing is soon left alone.
+pub const WINDOW_NS: u64 = 4_000_000_000;
+
+/// What everybody had at one moment, by id.
+#[derive(Clone, Debug, Default)]
+struct Mark {
+    at_ns: u64,
+    bytes: Vec<(ProcessId, u64)>,
+}
+
+impl Mark {
+    fn take(&mut self, processes: &[Process], now_ns: u64) {
+        self.at_ns = now_ns;
+        self.bytes.clear();
+        self.bytes.extend(processes.iter().map(|process| (process.id, process.charged_bytes())));
+        self.bytes.sort_unstable();
+    }
+
+    fn bytes(&self, id: ProcessId) -> Option<u64> {
+        let at = self.bytes.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        Some(self.bytes[at].1)
+    }
+}
+
+/// Remembers two moments. Growth is counted from the older one, which is half a window to a whole
+/// one ago as long as somebody looks often enough.
+#[derive(Clone, Debug, Default)]
+pub struct Growth {
+    older: Mark,
+    newer: Mark,
+    begun: bool,
+}
+
+impl Growth {
+    /// With room for so many processes, so that a look in need does not have to allocate.
+    pub fn with_room(processes: usize) -> Self {
+        let mark = || Mark { at_ns: 0, bytes: Vec::with_capacity(processes) };
+        Self { older: mark(), newer: mark(), begun: false }
+    }
+
+    /// Fills in `grown_bytes` and `newborn` of all processes, which have to be all there are. At the
+    /// first look nobody has grown.
+    pub fn look(&mut self, processes: &mut [Process], now_ns: u64) {
+        if !self.begun {
+            self.begun = true;
+            self.older.take(processes, now_ns);
+            self.newer.take(processes, now_ns);
+        }
+        let elapsed_ns = now_ns.saturating_sub(self.older.at_ns);
+        for process in &mut *processes {
+            let before = self.older.bytes(process.id);
+            process.newborn = before.is_none();
+            let grown = process.charged_bytes().saturating_sub(before.unwrap_or(0));
+            process.grown_bytes = per_window(grown, elapsed_ns);
+        }
+        if now_ns.saturating_sub(self.newer.at_ns) >= WINDOW_NS / 2 {
+            std::mem::swap(&mut self.older, &mut self.newer);
+            self.newer.take(processes, now_ns);
+        }
+    }
+}
+
+/// Growth over a longer time, as that of one window; over a shorter one it is taken as it is.
+fn per_window(grown: u64, elapsed_ns: u64) -> u64 {
+    if elapsed_ns <= WINDOW_NS {
+        return grown;
+    }
+    let scaled = u128::from(grown) * u128::from(WINDOW_NS) / u128::from(elapsed_ns);
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    fn process(pid: u32, bytes: u64) -> Process {
+        let id = ProcessId { pid, start_time: 7 };
+        Process { id, rss_bytes: bytes, ..Process::default() }
+    }
+
+    fn look(growth: &mut Growth, at_s: u64, sizes: &[(u32, u64)]) -> Vec<(u64, bool)> {
+        let mut processes: Vec<Process> = sizes.iter().map(|(pid, b)| process(*pid, *b)).collect();
+        growth.look(&mut processes, at_s * S);
+        processes.iter().map(|process| (process.grown_bytes, process.newborn)).collect()
+    }
+
+    #[test]
+    fn at_the_first_look_nobody_has_grown() {
+        assert_eq!(look(&mut Growth::default(), 5, &[(1, 100)]), [(0, false)]);
+    }
+
+    #[test]
+    fn growth_counts_from_the_mark_and_who_was_not_there_has_grown_by_all_it_has() {
+        let mut growth = Growth::default();
+        look(&mut growth, 0, &[(1, 100), (2, 50)]);
+        let now = look(&mut growth, 1, &[(3, 10), (2, 40), (1, 130)]);
+        assert_eq!(now, [(10, true), (0, false), (30, false)]);
+    }
+
+    #[test]
+    fn who_stopped_growing_is_let_off_after_a_window() {
+        let mut growth = Growth::default();
+        look(&mut growth, 0, &[(1, 100)]);
+        assert_eq!(look(&mut growth, 2, &[(1, 300)]), [(200, false)]);
+        assert_eq!(look(&mut growth, 4, &[(1, 300)]), [(200, false)], "the older mark is from 0 s");
+        assert_eq!(look(&mut growth, 5, &[(1, 300)]), [(0, false)]);
+    }
+
+    #[test]
+    fn growth_of_a_long_time_is_spread_over_it() {
+        let mut growth = Growth::default();
+        look(&mut growth, 0, &[(1, 100)]);
+        assert_eq!(look(&mut growth, 40, &[(1, 1100)]), [(100, false)]);
+    }
+
+    #[test]
+    fn a_pid_that_came_back_is_another_process() {
+        let mut growth = Growth::default();
+        look(&mut growth, 0, &[(1, 100)]);
+        let mut again = process(1, 100);
+        again.id.start_time = 8;
+        growth.look(std::slice::from_mut(&mut again), S);
+        assert_eq!((again.grown_bytes, again.newborn), (100, true));
+    }
+}

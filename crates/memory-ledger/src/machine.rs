@@ -1,0 +1,417 @@
+//! When the machine itself runs short: too little available, soon nothing, or everybody waiting.
+//!
+//! Works without any limit. A reading comes in, an [`Alarm`] or nothing comes out, and when the next
+//! reading should be taken.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+const NS_PER_MS: u64 = 1_000_000;
+const MIB: u64 = 1 << 20;
+
+/// Memory that programs can fill, bytes a second: what earlyoom found with several filling at once.
+/// Decides how long nobody needs to look.
+const FASTEST_FILL: u64 = 6_000 * MIB;
+/// The pause between two looks, milliseconds. A look costs some 10 µs.
+const PAUSE_MS: std::ops::RangeInclusive<u64> = 10..=1_000;
+/// Growth is measured over this time at the most, and a tenth of it at the least, milliseconds.
+const RATE_WINDOW_MS: u64 = 500;
+/// Readings that are kept: a window of the shortest pauses.
+const KEPT: usize = (RATE_WINDOW_MS / 10) as usize + 2;
+/// Where "exhausted soon" is believed: below so many times the soft level. Above it a program that
+/// takes what it needs in one go would be mistaken for a leak.
+const FORECAST_LEVELS: u64 = 2;
+
+/// An amount of memory that should stay free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// So many hundredths of a percent of the whole.
+    Share(u32),
+    /// So many bytes.
+    Bytes(u64),
+}
+
+impl Level {
+    /// So many percent.
+    pub const fn percent(percent: u32) -> Self {
+        Self::Share(percent * 100)
+    }
+
+    /// In bytes.
+    pub fn of(self, whole: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Share(hundredths) => {
+                let part = u128::from(whole) * u128::from(hundredths) / 10_000;
+                u64::try_from(part).unwrap_or(u64::MAX)
+            }
+        }
+    }
+}
+
+/// When to act. Memory *and* swap have to be short: while there is swap, the kernel can make room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thresholds {
+    /// Available memory at which somebody is asked to end, or killed if there is no time to ask.
+    pub soft: Level,
+    /// Available memory at which somebody is killed.
+    pub hard: Level,
+    /// Free swap at which the soft level counts.
+    pub swap_soft: Level,
+    /// Free swap at which the hard level counts.
+    pub swap_hard: Level,
+    /// If memory and swap will be exhausted in so many milliseconds, somebody is killed; 0: never.
+    pub forecast_ms: u64,
+    /// If all programs waited for memory for this share of the time, percent, ...
+    pub stall_percent: u32,
+    /// ... over so many milliseconds, somebody is killed; 0: never.
+    pub stall_ms: u64,
+}
+
+impl Default for Thresholds {
+    /// earlyoom's levels, which years of desktops have tested.
+    fn default() -> Self {
+        Self {
+            soft: Level::percent(10),
+            hard: Level::percent(5),
+            swap_soft: Level::percent(10),
+            swap_hard: Level::percent(5),
+            // Two looks and a kill: a victim of 1 GiB is gone after some 60 ms.
+            forecast_ms: 100,
+            // Half of the time over 5 s is no hiccup: nobody can work like that.
+            stall_percent: 50,
+            stall_ms: 5_000,
+        }
+    }
+}
+
+/// The machine at one moment, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MachineReading {
+    /// When, nanoseconds.
+    pub at_ns: u64,
+    /// What new programs can have without swapping (`MemAvailable`).
+    pub available: u64,
+    /// What all programs have and could have: `MemAvailable` + `AnonPages`. The kernel's own memory
+    /// is left out: on a machine where that is a lot, a share of all memory comes too late.
+    pub total: u64,
+    /// Swap that is free and can be used.
+    pub swap_free: u64,
+    /// All swap.
+    pub swap_total: u64,
+    /// How long all programs have waited for memory since boot, nanoseconds; `None` where the kernel
+    /// does not say.
+    pub stalled_ns: Option<u64>,
+}
+
+/// Swap that can really be used, bytes, when some of it is compressed memory (zram): to fill that,
+/// memory is needed as well. `stored` bytes lie in it at present and take `taken` bytes of memory.
+pub fn usable_swap(free: u64, zram_free: u64, stored: u64, taken: u64, available: u64) -> u64 {
+    // Without experience a third, the usual ratio of zstd and lzo on programs' memory.
+    let (stored, taken) = if stored < MIB { (3, 1) } else { (stored, taken.max(1)) };
+    let room = u128::from(available) * u128::from(stored) / u128::from(taken);
+    let zram_usable = zram_free.min(u64::try_from(room).unwrap_or(u64::MAX));
+    free.saturating_sub(zram_free).saturating_add(zram_usable)
+}
+
+/// Why somebody has to die.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alarm {
+    /// Below the soft level. `left_ms`: until the hard one is reached, if it goes on like this.
+    Soft {
+        /// `None`: it does not get less.
+        left_ms: Option<u64>,
+    },
+    /// Below the hard level.
+    Hard,
+    /// Above the levels, but not for long.
+    Exhausting {
+        /// Until nothing is left.
+        in_ms: u64,
+    },
+    /// Everybody waits for memory.
+    Stalled {
+        /// So much of the time.
+        percent: u32,
+    },
+}
+
+/// An alarm and the reading that raised it, as a sentence for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Raised {
+    /// Why.
+    pub alarm: Alarm,
+    /// The reading.
+    pub reading: MachineReading,
+    /// What would end the alarm, bytes.
+    pub need_bytes: u64,
+}
+
+impl fmt::Display for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MachineReading { available, total, swap_free, swap_total, .. } = self.reading;
+        let percent = |part: u64, whole: u64| part as f64 * 100.0 / whole.max(1) as f64;
+        let (mib, share) = (available / MIB, percent(available, total));
+        write!(f, "{mib} MiB ({share:.1} %) of memory available")?;
+        if swap_total > 0 {
+            write!(
+                f,
+                ", {} MiB ({:.1} %) of swap",
+                swap_free / MIB,
+                percent(swap_free, swap_total)
+            )?;
+        }
+        match self.alarm {
+            Alarm::Soft { .. } => write!(f, ": below the soft level"),
+            Alarm::Hard => write!(f, ": below the hard level"),
+            Alarm::Exhausting { in_ms } => write!(f, ": at this rate exhausted in {in_ms} ms"),
+            Alarm::Stalled { percent } => {
+                write!(f, ": all programs waited for memory {percent} % of the time")
+            }
+        }
+    }
+}
+
+/// Watches the readings.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    thresholds: Thresholds,
+    /// Oldest first.
+    kept: VecDeque<MachineReading>,
+    /// Oldest first: when, and how long all had waited by then.
+    stalls: VecDeque<(u64, u64)>,
+    next_look_ns: u64,
+}
+
+impl Machine {
+    /// Nothing read yet; the first look is due at once.
+    pub fn new(thresholds: Thresholds) -> Self {
+        let (kept, stalls) = (VecDeque::with_capacity(KEPT + 1), VecDeque::with_capacity(64));
+        Self { thresholds, kept, stalls, next_look_ns: 0 }
+    }
+
+    /// When to act.
+    pub fn thresholds(&self) -> &Thresholds {
+        &self.thresholds
+    }
+
+    /// The latest reading.
+    pub fn reading(&self) -> Option<&MachineReading> {
+        self.kept.back()
+    }
+
+    /// When the next reading is due, nanoseconds.
+    pub fn next_look_ns(&self) -> u64 {
+        self.next_look_ns
+    }
+
+    /// The next look is due then: a reading failed.
+    pub fn postpone(&mut self, until_ns: u64) {
+        self.next_look_ns = until_ns;
+    }
+
+    /// A stall has had its victim: it takes a new one to raise the alarm again.
+    pub fn forget_stalls(&mut self) {
+        self.stalls.clear();
+    }
+
+    /// Takes a reading.
+    pub fn read(&mut self, reading: MachineReading) -> Option<Raised> {
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(reading);
+        let stalled = self.stalled_percent(&reading);
+        let soft = self.thresholds.soft.of(reading.total);
+        let hard = self.thresholds.hard.of(reading.total);
+        let rate = self.bytes_lost_a_second();
+        self.next_look_ns = reading.at_ns + pause_ns(&reading, soft, rate);
+
+        let swap_below = |level: Level| reading.swap_free <= level.of(reading.swap_total);
+        let exhausted_ms = ms_until(reading.available + reading.swap_free, rate);
+        let near = reading.available <= soft.saturating_mul(FORECAST_LEVELS);
+        let alarm = if reading.available <= hard && swap_below(self.thresholds.swap_hard) {
+            Alarm::Hard
+        } else if reading.available <= soft && swap_below(self.thresholds.swap_soft) {
+            Alarm::Soft { left_ms: ms_until(reading.available.saturating_sub(hard), rate) }
+        } else if let Some(in_ms) =
+            exhausted_ms.filter(|ms| near && *ms < self.thresholds.forecast_ms)
+        {
+            Alarm::Exhausting { in_ms }
+        } else if let Some(percent) = stalled.filter(|p| *p >= self.thresholds.stall_percent) {
+            Alarm::Stalled { percent }
+        } else {
+            return None;
+        };
+        // Half of the soft level on top: at the level itself the next page would raise it again.
+        let need_bytes = (soft + soft / 2).saturating_sub(reading.available);
+        Some(Raised { alarm, reading, need_bytes })
+    }
+
+    /// What is lost a second, of memory and swap together; `None` when it does not get less.
+    fn bytes_lost_a_second(&self) -> Option<u64> {
+        let now = self.kept.back()?;
+        let age = |then: &MachineReading| now.at_ns.saturating_sub(then.at_ns);
+        let window = RATE_WINDOW_MS * NS_PER_MS;
+        let then = self.kept.iter().find(|then| age(then) <= window)?;
+        let elapsed = age(then);
+        let free = |reading: &MachineReading| reading.available.saturating_add(reading.swap_free);
+        let lost = free(then).checked_sub(free(now)).filter(|lost| *lost > 0)?;
+        if elapsed < window / 10 {
+            return None;
+        }
+        let rate = u128::from(lost) * 1_000_000_000 / u128::from(elapsed);
+        Some(u64::try_from(rate).unwrap_or(u64::MAX))
+    }
+
+    /// How much of the last `stall_ms` all programs waited; `None` before so much has been seen.
+    fn stalled_percent(&mut self, reading: &MachineReading) -> Option<u32> {
+        let window = self.thresholds.stall_ms * NS_PER_MS;
+        let stalled_ns = reading.stalled_ns.filter(|_| window > 0)?;
+        let spacing = window / 32;
+        if self.stalls.back().is_none_or(|(at, _)| reading.at_ns.saturating_sub(*at) >= spacing) {
+            self.stalls.push_back((reading.at_ns, stalled_ns));
+        }
+        // The oldest that is still needed is the last one outside of the window.
+        while self.stalls.get(1).is_some_and(|(at, _)| reading.at_ns.saturating_sub(*at) >= window)
+        {
+            self.stalls.pop_front();
+        }
+        let (at, before) = *self.stalls.front()?;
+        let elapsed = reading.at_ns.saturating_sub(at);
+        let waited = u128::from(stalled_ns.saturating_sub(before));
+        (elapsed >= window).then(|| (waited * 100 / u128::from(elapsed.max(1))).min(100) as u32)
+    }
+}
+
+fn ms_until(bytes: u64, rate: Option<u64>) -> Option<u64> {
+    let ms = u128::from(bytes) * 1000 / u128::from(rate?.max(1));
+    Some(u64::try_from(ms).unwrap_or(u64::MAX))
+}
+
+/// How long nothing can happen: until the soft level at the fastest that programs can fill, or at a
+/// quarter of the time that the present rate leaves. Free swap gives no rest: it fills as quickly.
+fn pause_ns(reading: &MachineReading, soft: u64, rate: Option<u64>) -> u64 {
+    let above = reading.available.saturating_sub(soft);
+    let fastest = ms_until(above, Some(FASTEST_FILL)).unwrap_or(0);
+    let present = ms_until(above, rate).map_or(u64::MAX, |ms| ms / 4);
+    fastest.min(present).clamp(*PAUSE_MS.start(), *PAUSE_MS.end()) * NS_PER_MS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+    const MS: u64 = NS_PER_MS;
+
+    fn reading(at_ms: u64, available_mib: u64) -> MachineReading {
+        let (at_ns, available) = (at_ms * MS, available_mib * MIB);
+        MachineReading { at_ns, available, total: 1000 * MIB, ..MachineReading::default() }
+    }
+
+    fn alarm(machine: &mut Machine, reading: MachineReading) -> Option<Alarm> {
+        machine.read(reading).map(|raised| raised.alarm)
+    }
+
+    #[test]
+    fn below_the_soft_level_somebody_is_asked_and_below_the_hard_one_killed() {
+        let mut machine = Machine::new(Thresholds::default());
+        assert_eq!(alarm(&mut machine, reading(0, 500)), None);
+        assert_eq!(alarm(&mut machine, reading(1000, 101)), None);
+        let soft = alarm(&mut machine, reading(2000, 100));
+        assert_eq!(soft, Some(Alarm::Soft { left_ms: None }));
+        assert_eq!(alarm(&mut machine, reading(3000, 50)), Some(Alarm::Hard));
+        let raised = machine.read(reading(3001, 50)).unwrap();
+        assert_eq!(raised.need_bytes, 100 * MIB);
+        assert_eq!(raised.to_string(), "50 MiB (5.0 %) of memory available: below the hard level");
+    }
+
+    #[test]
+    fn while_there_is_swap_nobody_has_to_die() {
+        let mut machine = Machine::new(Thresholds::default());
+        let swap = |at_ms, free_mib| MachineReading {
+            swap_total: 1000 * MIB,
+            swap_free: free_mib * MIB,
+            ..reading(at_ms, 40)
+        };
+        assert_eq!(alarm(&mut machine, swap(0, 300)), None);
+        assert!(matches!(alarm(&mut machine, swap(1000, 100)), Some(Alarm::Soft { .. })));
+        let raised = machine.read(swap(2000, 50)).unwrap();
+        assert_eq!(raised.alarm, Alarm::Hard);
+        assert!(raised.to_string().contains("50 MiB (5.0 %) of swap"), "{raised}");
+    }
+
+    #[test]
+    fn compressed_swap_counts_as_far_as_there_is_memory_for_it() {
+        let mib = |n: u64| n * MIB;
+        assert_eq!(usable_swap(mib(900), 0, 0, 0, mib(40)), mib(900), "a disk");
+        assert_eq!(usable_swap(mib(900), mib(900), mib(300), mib(100), mib(40)), mib(120));
+        assert_eq!(usable_swap(mib(900), mib(400), mib(300), mib(100), mib(40)), mib(620));
+        assert_eq!(usable_swap(mib(900), mib(900), 0, 0, mib(40)), mib(120), "nothing stored yet");
+        assert_eq!(usable_swap(mib(900), mib(900), mib(300), mib(100), mib(4000)), mib(900));
+    }
+
+    #[test]
+    fn a_fast_leak_is_seen_before_the_levels_are_reached() {
+        let mut machine = Machine::new(Thresholds::default());
+        // 2 GB/s: 190 MiB are gone in 95 ms.
+        for step in 0..7 {
+            let at_20ms = reading(20 * step, 470 - 40 * step);
+            assert_eq!(alarm(&mut machine, at_20ms), None, "step {step}");
+        }
+        let Some(Alarm::Exhausting { in_ms }) = alarm(&mut machine, reading(140, 190)) else {
+            panic!("not seen")
+        };
+        assert!((90..100).contains(&in_ms), "{in_ms}");
+        assert!(machine.next_look_ns() <= 152 * MS);
+    }
+
+    #[test]
+    fn a_program_that_takes_its_fill_while_there_is_plenty_is_left_alone() {
+        let mut machine = Machine::new(Thresholds::default());
+        for step in 0..8 {
+            assert_eq!(alarm(&mut machine, reading(10 * step, 900 - 90 * step)), None);
+        }
+    }
+
+    #[test]
+    fn the_time_left_follows_from_the_rate() {
+        let mut machine = Machine::new(Thresholds::default());
+        machine.read(reading(0, 140));
+        let soft = alarm(&mut machine, reading(400, 90));
+        assert_eq!(soft, Some(Alarm::Soft { left_ms: Some(320) }));
+    }
+
+    #[test]
+    fn the_less_there_is_the_sooner_is_looked_again() {
+        let mut machine = Machine::new(Thresholds::default());
+        let mut pause = |available, total| {
+            let at_ns = 5_000_000_000_000;
+            machine.read(MachineReading { at_ns, available, total, ..MachineReading::default() });
+            (machine.next_look_ns() - at_ns) / MS
+        };
+        assert_eq!(pause(60 * GIB, 64 * GIB), 1000);
+        assert_eq!(pause(4 * GIB, 16 * GIB), 409);
+        assert_eq!(pause(GIB, 16 * GIB), 10);
+    }
+
+    #[test]
+    fn if_everybody_waits_for_long_enough_somebody_dies_and_then_the_clock_starts_anew() {
+        let mut machine = Machine::new(Thresholds::default());
+        let waits = |at_ms: u64, stalled_ms: u64| MachineReading {
+            stalled_ns: Some(stalled_ms * MS),
+            ..reading(at_ms, 200)
+        };
+        for second in 0..5 {
+            assert_eq!(alarm(&mut machine, waits(second * 1000, second * 600)), None);
+        }
+        assert_eq!(alarm(&mut machine, waits(5000, 3000)), Some(Alarm::Stalled { percent: 60 }));
+        machine.forget_stalls();
+        assert_eq!(alarm(&mut machine, waits(5010, 3010)), None);
+        for second in 6..20 {
+            let (at, waited) = (second * 1000, 3010 + (second - 5) * 400);
+            assert_eq!(alarm(&mut machine, waits(at, waited)), None, "two fifths are not enough");
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! How much a process is to blame, as one number.
+
+use crate::process::{Process, Stance};
+
+/// Each byte that was taken in the last window counts as so many more: who goes on like that will
+/// have them in half a minute. An idle database is then spared for a leak of a tenth of its size,
+/// and a program that starts up beside an old slow leak is not always the one that dies.
+pub const GROWTH_WEIGHT: u64 = 8;
+/// A session's leader counts by this part: with a login shell go all its jobs and the user's work,
+/// and little memory comes back. One that is itself the leak is still found.
+pub const SESSION_LEADER_SHARE: u64 = 4;
+/// A process grows notably if it would double in [`GROWTH_WEIGHT`] windows.
+pub const NOTABLE_SHARE: u64 = 8;
+
+/// `oom_score_adj` at which the kernel leaves a process alone whatever happens; so do we.
+pub const OOM_SCORE_ADJ_NEVER: i16 = -1000;
+
+/// Bytes it has and, weighted, those it is taking.
+pub fn score(process: &Process) -> u64 {
+    let bytes = u128::from(process.charged_bytes())
+        + u128::from(GROWTH_WEIGHT) * u128::from(process.grown_bytes);
+    // As a share of its own memory, unlike the kernel's, which adds a share of the machine's: there
+    // a small process with a high value dies before a large one, and nothing comes back.
+    let willing = (1000 + i64::from(process.oom_score_adj)).clamp(0, 2000) as u128;
+    let share = if process.session_leader { u128::from(SESSION_LEADER_SHARE) } else { 1 };
+    u64::try_from(bytes * willing / 1000 / share).unwrap_or(u64::MAX)
+}
+
+/// It has been growing, not just moving a little.
+pub fn grows(process: &Process) -> bool {
+    process.grown_bytes > 0 && process.grown_bytes >= process.charged_bytes() / NOTABLE_SHARE
+}
+
+/// Who dies first; the order of the list does not matter. Of equals the younger, which has less work
+/// to lose; of those the higher pid.
+pub fn rank(process: &Process) -> (Stance, u64, u64, u32) {
+    (process.stance, score(process), process.id.start_time, process.id.pid)
+}

@@ -1,0 +1,264 @@
+//! Who dies in the situations that people complain about, and what must hold in any.
+
+use memory_ledger::{Cause, Choice, NoVictim, Process, ProcessId, Scope, Stance, choose};
+use proptest::prelude::*;
+
+const MIB: u64 = 1 << 20;
+const USER: u32 = 1000;
+
+/// Has `mib`, of which it took `grown` in the last window.
+fn process(pid: u32, parent_pid: u32, mib: u64, grown: u64) -> Process {
+    Process {
+        id: ProcessId { pid, start_time: u64::from(pid) },
+        uid: USER,
+        rss_bytes: mib * MIB,
+        parent_pid,
+        group: pid,
+        grown_bytes: grown * MIB,
+        newborn: grown == mib && grown > 0,
+        ..Process::default()
+    }
+}
+
+fn shell(pid: u32) -> Process {
+    Process { session_leader: true, ..process(pid, 1, 12, 0) }
+}
+
+fn of_group(group: u32, process: Process) -> Process {
+    Process { group, ..process }
+}
+
+fn everybody(processes: &[Process], need: u64) -> Choice {
+    let scope = Scope { need_bytes: Some(need * MIB), ..Scope::default() };
+    choose(&scope, processes, &[]).unwrap()
+}
+
+/// Pids of all that die, ascending.
+fn dead(choice: &Choice) -> Vec<u32> {
+    let all = std::iter::once(&choice.victim).chain(&choice.others);
+    let mut pids: Vec<u32> = all.map(|process| process.id.pid).collect();
+    pids.sort_unstable();
+    pids
+}
+
+fn growing_children(parent: u32, count: u32, mib: u64, grown: u64) -> Vec<Process> {
+    let child = |n| of_group(parent, process(parent + n, parent, mib, grown));
+    (1..=count).map(child).collect()
+}
+
+#[test]
+fn each_situation_has_its_victims() {
+    let with = |first: Vec<Process>, rest: Vec<Process>| [first, rest].concat();
+    let herd =
+        |mib, grown| with(vec![process(100, 50, 2, 0)], growing_children(100, 8, mib, grown));
+    let build = with(vec![process(100, 50, 30, 1)], growing_children(100, 8, 300, 50));
+    let bomb = with(vec![of_group(100, process(100, 50, 1, 0))], growing_children(100, 40, 1, 1));
+    let situations: Vec<(&str, Vec<Process>, u64, Vec<u32>)> = vec![
+        (
+            "a herd beside an idle bystander that is larger than each of it: all of the herd, not \
+             its parent, which can tell what happened",
+            with(vec![shell(50), process(60, 50, 64, 0)], herd(58, 58)),
+            35,
+            (101..=108).collect(),
+        ),
+        (
+            "a parallel build with some memory to spare: the jobs that cover the need",
+            with(vec![shell(50), process(60, 50, 2000, 0)], build),
+            200,
+            vec![107, 108],
+        ),
+        (
+            "a leak beside a big idle database",
+            vec![shell(50), process(60, 1, 4000, 0), process(70, 50, 900, 400)],
+            500,
+            vec![70],
+        ),
+        (
+            "a database that moves a little beside a leak of a tenth of its size",
+            vec![process(60, 1, 4000, 2), process(70, 50, 450, 450)],
+            500,
+            vec![70],
+        ),
+        (
+            "nobody grows: the largest",
+            vec![shell(50), process(60, 1, 400, 0), process(70, 50, 300, 0)],
+            10,
+            vec![60],
+        ),
+        (
+            "a fork bomb of small processes beside larger idle ones: all of it, its root as well",
+            with(vec![shell(50), process(60, 50, 64, 0)], bomb),
+            10,
+            (100..=140).collect(),
+        ),
+        (
+            "a shell with the leak as its child",
+            vec![
+                Process { session_leader: true, ..process(50, 1, 40, 2) },
+                process(70, 50, 30, 30),
+            ],
+            10,
+            vec![70],
+        ),
+        (
+            "a leak that leads a session itself, as a service's first process does",
+            vec![
+                Process { session_leader: true, ..process(70, 1, 900, 600) },
+                process(60, 1, 200, 0),
+            ],
+            10,
+            vec![70],
+        ),
+        (
+            "many idle helpers of one browser beside a leak",
+            with(growing_children(100, 30, 100, 0), vec![process(70, 50, 800, 300)]),
+            100,
+            vec![70],
+        ),
+    ];
+    for (what, mut processes, need, expected) in situations {
+        for _ in 0..3 {
+            let third = processes.len() / 3;
+            processes.rotate_left(third.max(1));
+            let choice = everybody(&processes, need);
+            assert_eq!(dead(&choice), expected, "{what}: {}", choice.cause);
+            assert!(choice.runner_up.is_none_or(|next| !expected.contains(&next.id.pid)), "{what}");
+        }
+    }
+}
+
+#[test]
+fn an_interactive_shell_outlives_the_fork_bomb_that_was_typed_into_it() {
+    let mut all = vec![shell(50)];
+    all.extend((0..60).map(|n| of_group(100, process(100 + n, 1, 1, 1))));
+    let choice = everybody(&all, 10);
+    let Cause::Herd(herd) = choice.cause else { panic!("{:?}", choice.cause) };
+    assert!(herd.bomb && herd.members == 60 && herd.born == 60, "{herd:?}");
+    assert_eq!(choice.runner_up.map(|next| next.id.pid), Some(50));
+    let text = choice.cause.to_string();
+    assert!(text.contains("fork bomb") && text.contains("60 processes"), "{text}");
+}
+
+#[test]
+fn of_a_herd_that_breaks_a_limit_one_dies_at_a_time() {
+    let mut all = growing_children(100, 8, 58, 58);
+    all.push(process(60, 50, 64, 0));
+    let scope = Scope { uid: Some(USER), ..Scope::default() };
+    let choice = choose(&scope, &all, &[]).unwrap();
+    assert_eq!((dead(&choice), choice.runner_up.unwrap().id.pid), (vec![108], 107));
+    assert!(matches!(choice.cause, Cause::Herd(_)));
+}
+
+#[test]
+fn rules_come_before_sizes() {
+    let with = |stance, process: Process| Process { stance, ..process };
+    let large = process(60, 1, 900, 900);
+    let preferred = with(Stance::Prefer, process(61, 1, 5, 0));
+    let choice = everybody(&[large, preferred], 10);
+    assert_eq!((choice.victim.id.pid, choice.cause), (61, Cause::Preferred));
+
+    let avoided = with(Stance::Avoid, large);
+    let choice = everybody(&[avoided, process(62, 1, 5, 0)], 10);
+    assert_eq!((choice.victim.id.pid, choice.cause), (62, Cause::Largest));
+    let choice = everybody(&[avoided], 10);
+    assert_eq!((choice.victim.id.pid, choice.cause), (60, Cause::LastResort));
+
+    let never = with(Stance::Never, large);
+    let nobody = NoVictim::NoneEligible { considered: 1, protected: 1, dying: 0, empty: 0 };
+    assert_eq!(choose(&Scope::default(), &[never], &[]), Err(nobody));
+}
+
+#[test]
+fn whom_a_rule_spares_does_not_die_with_its_herd() {
+    let mut all = growing_children(100, 6, 50, 50);
+    all[2].stance = Stance::Never;
+    all[3].stance = Stance::Avoid;
+    assert_eq!(dead(&everybody(&all, 1000)), [101, 102, 105, 106]);
+}
+
+#[test]
+fn what_owners_say_of_their_processes_counts_as_a_share_of_their_size() {
+    let adjusted = |adj, process: Process| Process { oom_score_adj: adj, ..process };
+    // The kernel would kill the small one: it adds 30 % of the machine's memory to it.
+    let all = [adjusted(300, process(60, 1, 79, 0)), process(61, 1, 900, 0)];
+    assert_eq!(everybody(&all, 10).victim.id.pid, 61);
+    let all = [adjusted(300, process(60, 1, 79, 0)), process(61, 1, 90, 0)];
+    assert_eq!(everybody(&all, 10).victim.id.pid, 60);
+    let all = [adjusted(-900, process(60, 1, 900, 0)), process(61, 1, 100, 0)];
+    assert_eq!(everybody(&all, 10).victim.id.pid, 61);
+    let all = [adjusted(-1000, process(60, 1, 900, 0)), process(61, 1, 1, 0)];
+    assert_eq!(everybody(&all, 10).victim.id.pid, 61);
+    assert!(choose(&Scope::default(), &all[..1], &[]).is_err());
+}
+
+fn any_process() -> impl Strategy<Value = Process> {
+    let numbers = (1u32..60, 0u32..60, 0u32..8, 0u32..2, 0u64..300, 0u64..300);
+    let kinds = (-1000i16..=1000, 0usize..8, prop::bool::weighted(0.1), prop::bool::weighted(0.1));
+    (numbers, kinds).prop_map(
+        |((pid, parent, group, user, mib, grown), (adj, rule, leader, exiting))| {
+            let stances = [Stance::Never, Stance::Avoid, Stance::Prefer];
+            Process {
+                uid: USER + user,
+                group,
+                session_leader: leader,
+                exiting,
+                oom_score_adj: adj,
+                stance: stances.get(rule).copied().unwrap_or_default(),
+                ..process(pid, parent, mib, grown.min(mib))
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2048, failure_persistence: None, ..Default::default() })]
+    #[test]
+    fn whoever_dies_may_die_is_in_scope_and_dies_once(
+        mut processes in prop::collection::vec(any_process(), 0..50),
+        only in prop::option::of(0u32..2),
+        need in prop::option::of(0u64..2000),
+        rotate in 0usize..50,
+    ) {
+        processes.sort_by_key(|p| p.id.pid);
+        processes.dedup_by_key(|p| p.id.pid);
+        let uid = only.map(|user| USER + user);
+        let passed_over: Vec<ProcessId> = processes.iter().map(|p| p.id).take(2).collect();
+        let protected: Vec<u32> = processes.iter().map(|p| p.id.pid).skip(2).take(2).collect();
+        let scope = Scope { uid, passed_over: &passed_over, need_bytes: need.map(|need| need * MIB) };
+        let may = |p: &Process| {
+            uid.is_none_or(|uid| uid == p.uid)
+                && p.id.pid > 1
+                && !p.exiting
+                && p.charged_bytes() > 0
+                && p.stance != Stance::Never
+                && p.oom_score_adj > -1000
+                && !passed_over.contains(&p.id)
+                && !protected.contains(&p.id.pid)
+        };
+        let decision = choose(&scope, &processes, &protected);
+        let Ok(choice) = &decision else {
+            prop_assert!(!processes.iter().any(may), "somebody could have been killed");
+            return Ok(());
+        };
+        let all: Vec<&Process> = std::iter::once(&choice.victim).chain(&choice.others).collect();
+        prop_assert!(all.iter().all(|p| may(p)));
+        let mut pids: Vec<u32> = all.iter().map(|p| p.id.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        prop_assert_eq!(pids.len(), all.len());
+        prop_assert!(all.iter().all(|p| p.uid == choice.victim.uid), "a herd is one user's");
+        if let Some(next) = choice.runner_up {
+            prop_assert!(may(&next) && !pids.contains(&next.id.pid));
+        } else {
+            prop_assert_eq!(processes.iter().filter(|p| may(p)).count(), all.len());
+        }
+        // Spared ones die alone, and only when nobody else is left.
+        if choice.victim.stance == Stance::Avoid {
+            prop_assert!(processes.iter().filter(|p| may(p)).all(|p| p.stance == Stance::Avoid));
+            prop_assert!(choice.others.is_empty());
+        }
+        let middle = rotate % processes.len().max(1);
+        processes.rotate_left(middle);
+        prop_assert_eq!(choose(&scope, &processes, &protected), decision, "the order does not matter");
+    }
+}
