@@ -53,6 +53,11 @@ pub enum Command {
         /// Only the decision with this number
         id: Option<u64>,
     },
+    /// Say who would die now, and why
+    Explain {
+        /// If this user's limit were broken; otherwise, if the machine ran short of memory
+        user: Option<User>,
+    },
     /// Look into the binder driver
     #[command(subcommand)]
     Binder(BinderCommand),

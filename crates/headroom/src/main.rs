@@ -8,6 +8,7 @@ mod binder;
 mod clock;
 mod daemon;
 mod doctor;
+mod explain;
 mod limit;
 mod output;
 mod run_oom_killer;
@@ -42,6 +43,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::RunOomKiller { user } => run_oom_killer::run_oom_killer(globals, user.as_ref())?,
         Command::Status => return status::status(globals),
         Command::Why { number, id } => why::why(globals, *number, *id)?,
+        Command::Explain { user } => explain::explain(globals, user.as_ref())?,
         Command::Binder(BinderCommand::Ls) => binder::ls(globals)?,
         Command::Doctor => return doctor::doctor(globals),
     }

@@ -1,0 +1,75 @@
+//! `headroom explain`: who would die now, and why.
+
+use std::fmt::Write;
+
+use control::oomd::{Explanation, Reply, Request};
+
+use crate::arguments::Globals;
+use crate::daemon::{ask_oomd, unexpected};
+use crate::output::{self, count, printable};
+use crate::user::User;
+use crate::why::{memory, others, process};
+
+/// Runs the command.
+pub fn explain(globals: &Globals, user: Option<&User>) -> anyhow::Result<()> {
+    let uid = user.map(|user| user.uid);
+    match ask_oomd(&globals.oomd_socket, &Request::Explain { uid })? {
+        Reply::Explained(found) => output::print_as(globals.json, &found, || text(&found)),
+        reply => Err(unexpected(&reply)),
+    }
+}
+
+fn text(found: &Explanation) -> String {
+    let mut text = String::new();
+    let mut line = |title: &str, content: String| {
+        let _ = writeln!(text, "{title:<9} {content}");
+    };
+    line("now", printable(&found.state).to_string());
+    match &found.victim {
+        Some(victim) => line("victim", format!("{}, {}", process(victim), memory(victim))),
+        None => line("victim", "nobody".into()),
+    }
+    if !found.others.is_empty() {
+        line("and", others(&found.others));
+    }
+    let considered = count(found.considered, "process", "processes");
+    line("because", format!("{} ({considered} looked at)", printable(&found.rule)));
+    if let Some(next) = &found.runner_up {
+        line("next", format!("{}, {}", process(next), memory(next)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use control::oomd::Candidate;
+
+    use super::*;
+
+    #[test]
+    fn the_text_names_the_victim_the_reason_and_who_is_next() {
+        let candidate = |pid, comm: &str| Candidate {
+            pid,
+            comm: comm.to_owned(),
+            rss_bytes: 64 << 20,
+            swap_bytes: 0,
+            grown_bytes: 0,
+        };
+        let mut found = Explanation {
+            state: "900 MiB in use of 1024 MiB allowed".into(),
+            victim: Some(candidate(7, "leak\n")),
+            others: vec![candidate(8, "child")],
+            runner_up: Some(candidate(9, "editor")),
+            considered: 3,
+            rule: "it grew".into(),
+        };
+        let shown = text(&found);
+        for part in ["900 MiB in use", "pid 7", "pid 8", "pid 9", "it grew (3 processes looked at)"]
+        {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        assert_eq!(shown.lines().count(), 5, "a name cannot add lines: {shown}");
+        found.victim = None;
+        assert!(text(&found).contains("nobody"));
+    }
+}
