@@ -100,8 +100,10 @@ impl Watch for FakeWatch {
         Ok(())
     }
 
-    fn take_latch(&mut self, _: u32, _: ArmedVictim) -> Result<bool, NotifierError> {
+    fn take_latch(&mut self, _: u32, victim: ArmedVictim) -> Result<bool, NotifierError> {
         let mut state = self.state();
+        let found = state.samples.iter().find(|sample| sample.as_victim() == victim);
+        state.usage.dying_pages = found.map_or(0, ProcessSample::charged_pages);
         state.before_signal = Some(ALLOCATIONS.get() - state.at_event);
         state.usage.latched = true;
         Ok(true)
@@ -200,8 +202,10 @@ impl Bench {
         self.state.lock().unwrap()
     }
 
+    /// The account as it is read from now on; a victim's pages are gone from it.
     fn uses(&self, pages: u64) {
-        self.state().usage.pages = pages;
+        let mut state = self.state();
+        (state.usage.pages, state.usage.dying_pages) = (pages, 0);
     }
 
     fn pid(&self, at: usize) -> u32 {
@@ -216,7 +220,11 @@ impl Bench {
     }
 
     fn cross_hard(&mut self, pages: u64, killed: Option<Killed>) {
-        self.uses(pages);
+        self.state().usage.pages = pages;
+        // A victim can be gone before the killer looks for the first time, its pages are not.
+        if let Some(killed) = killed {
+            self.state().usage.dying_pages = killed.pages;
+        }
         let (time_ns, armed_was_stale) = (monotonic_ns(), false);
         let event = Event::HardCrossed { uid: UID, pages, time_ns, killed, armed_was_stale };
         self.state().events.push(event);
