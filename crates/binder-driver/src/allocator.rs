@@ -12,6 +12,17 @@ struct Range<T> {
     owner: Option<T>,
 }
 
+/// A range that was live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Released<T> {
+    /// Its bytes.
+    pub len: u32,
+    /// Whose it was.
+    pub owner: T,
+    /// The free range that it is part of now.
+    pub hole: std::ops::Range<u32>,
+}
+
 /// An allocator of ranges of `0..size`; a live range carries a `T`.
 #[derive(Debug)]
 pub struct Allocator<T> {
@@ -55,8 +66,8 @@ impl<T: Copy> Allocator<T> {
         Some(offset)
     }
 
-    /// Frees the live range that starts at `offset`; answers its length and owner.
-    pub fn release(&mut self, offset: u32) -> Option<(u32, T)> {
+    /// Frees the live range that starts at `offset`.
+    pub fn release(&mut self, offset: u32) -> Option<Released<T>> {
         let range = self.ranges.get(&offset)?;
         let (len, owner) = (range.len, range.owner?);
         self.used -= len;
@@ -77,7 +88,7 @@ impl<T: Copy> Allocator<T> {
             self.ranges.remove(&offset);
         }
         self.insert_free(start, end - start);
-        Some((len, owner))
+        Some(Released { len, owner, hole: start..end })
     }
 
     /// The owner of the live range that starts at `offset`.
@@ -155,7 +166,7 @@ mod tests {
         let mut a = Allocator::new(64);
         assert_eq!(a.allocate(64, ()), Some(0));
         assert_eq!(a.allocate(8, ()), None);
-        assert_eq!(a.release(0), Some((64, ())));
+        assert_eq!(a.release(0), Some(Released { len: 64, owner: (), hole: 0..64 }));
         assert_eq!(a.release(0), None);
         assert_eq!(a.allocate(64, ()), Some(0));
     }
@@ -203,6 +214,14 @@ mod tests {
             Some(offset)
         }
 
+        /// The free bytes around a free one.
+        fn hole(&self, at: u32) -> std::ops::Range<u32> {
+            let (before, after) = self.bytes.split_at(at as usize);
+            let before = before.iter().rev().take_while(|&&taken| !taken).count() as u32;
+            let after = after.iter().take_while(|&&taken| !taken).count() as u32;
+            at - before..at + after
+        }
+
         fn release(&mut self, offset: u32) -> Option<u32> {
             let len = self.live.remove(&offset)?;
             self.bytes[offset as usize..(offset + len) as usize].fill(false);
@@ -225,7 +244,8 @@ mod tests {
                     let offset = *which.get(&naive.live.keys().copied().collect::<Vec<_>>());
                     let len = naive.release(offset).unwrap();
                     prop_assert_eq!(real.owner(offset), Some(len / 8));
-                    prop_assert_eq!(real.release(offset), Some((len, len / 8)));
+                    let hole = naive.hole(offset);
+                    prop_assert_eq!(real.release(offset), Some(Released { len, owner: len / 8, hole }));
                 }
                 prop_assert_eq!(real.check(), Ok(()));
                 prop_assert_eq!(real.live_count(), naive.live.len());

@@ -8,6 +8,7 @@ use crate::driver::Driver;
 use crate::host::{Host, Mapping};
 use crate::keys::{BufferId, NodeId, ProcessId, RefId, TransactionId};
 use crate::limits::MAX_MAPPING;
+use crate::pages::AreaPages;
 use crate::work::Work;
 
 /// How the parts of a buffer lie: data, offsets, extra (scatter-gather), the sender's security
@@ -84,6 +85,7 @@ pub struct Buffer {
 pub struct ReceiveArea {
     pub mapping: Mapping,
     pub ranges: Allocator<BufferId>,
+    pub pages: AreaPages,
     /// Bytes that one-way calls may still take; half of the mapping in all.
     pub free_oneway: u32,
     /// A flood was reported; not again until a tenth of the mapping is free for one-way calls.
@@ -94,7 +96,13 @@ impl ReceiveArea {
     fn new(mapping: Mapping) -> Self {
         // Whole pages, as much as the driver ever uses.
         let size = (mapping.len.min(MAX_MAPPING) & !4095) as u32;
-        Self { mapping, ranges: Allocator::new(size), free_oneway: size / 2, spam_reported: false }
+        Self {
+            mapping,
+            ranges: Allocator::new(size),
+            pages: AreaPages::default(),
+            free_oneway: size / 2,
+            spam_reported: false,
+        }
     }
 }
 
@@ -152,6 +160,7 @@ impl Driver {
         if request.oneway {
             area.free_oneway -= len;
         }
+        self.idle_pages.take(&mut area.pages, offset..offset + len);
         self.buffers[id].offset = offset;
         Ok(id)
     }
@@ -223,12 +232,15 @@ impl Driver {
         if buffer.clear && !process.dead {
             // A mapping that cannot be cleared belongs to a client that is going away.
             let _ = host.zero(buffer.process, buffer.offset.into(), buffer.layout.total);
+            process.touch(buffer.offset, buffer.layout.total);
         }
         let Some(area) = process.area.as_mut() else { return };
-        let freed = area.ranges.release(buffer.offset).map_or(0, |(len, _)| len);
+        let Some(freed) = area.ranges.release(buffer.offset) else { return };
         if buffer.oneway {
-            area.free_oneway += freed;
+            area.free_oneway += freed.len;
         }
+        let range = buffer.offset..buffer.offset + freed.len;
+        self.idle_pages.put(buffer.process, &mut area.pages, range, freed.hole);
     }
 
     fn release_held(&mut self, mut held: Vec<HeldObject>) {
@@ -267,6 +279,7 @@ impl Driver {
     /// The process dies and its mapping with it; nodes and references of its own are gone already.
     pub(crate) fn forget_buffers(&mut self, process: ProcessId) {
         let Some(area) = self.processes[process].area.take() else { return };
+        self.idle_pages.forget(&area.pages);
         for (_, _, id) in area.ranges.live() {
             let transaction = self.buffers.remove(id).and_then(|buffer| buffer.transaction);
             if let Some(transaction) = transaction.and_then(|id| self.transactions.get_mut(id)) {

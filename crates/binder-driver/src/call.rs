@@ -392,6 +392,7 @@ impl Driver {
             translated?;
         }
         if !bytes.is_empty() {
+            self.processes[process].touch(offset, bytes.len() as u64);
             host.store(process, offset.into(), bytes).map_err(|_| Errno::ENOMEM)?;
         }
         Ok(())

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::buffer::HeldObject;
 use crate::driver::Driver;
 use crate::keys::*;
+use crate::pages::PAGE;
 use crate::queue::{QueueId, WorkId};
 use crate::transaction::Kind;
 use crate::work::Work;
@@ -84,6 +85,7 @@ impl Driver {
             && self.freezes.is_empty()
             && self.users.is_empty()
             && self.freeze_notifications.is_empty()
+            && self.idle_pages.len() == 0
             && self.queues.totals() == (0, 0)
             && self.contexts.values().all(|context| context.opens == 0)
     }
@@ -181,6 +183,12 @@ impl Driver {
             let free = area.free_oneway;
             ensure!(free + oneway == half, "{id:?}: {free} + {oneway} async of {half}");
         }
+        let areas = self.processes.iter().filter_map(|(id, p)| Some((id, &p.area.as_ref()?.pages)));
+        self.idle_pages.check(areas, |id, page| {
+            let area = self.processes[id].area.as_ref();
+            let (from, to) = (page * PAGE, (page + 1) * PAGE);
+            area.is_some_and(|a| a.ranges.live().any(|(at, len, _)| at < to && at + len > from))
+        })?;
         ensure!(listed == self.buffers.len(), "{listed} of {} buffers listed", self.buffers.len());
         Ok(())
     }

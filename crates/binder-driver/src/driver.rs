@@ -15,6 +15,7 @@ use crate::freeze::FreezeWait;
 use crate::freeze_notification::FreezeNotification;
 use crate::keys::*;
 use crate::node::Node;
+use crate::pages::IdlePages;
 use crate::process::Process;
 use crate::queue::Queues;
 use crate::quota::User;
@@ -108,6 +109,8 @@ pub struct Driver {
     pub(crate) wakes: Wakes,
     pub(crate) scratch: Scratch,
     pub(crate) spare_held: Vec<Vec<HeldObject>>,
+    pub(crate) idle_pages: IdlePages,
+    pub(crate) reclaimed_pages: u64,
     last_debug_id: u32,
 }
 

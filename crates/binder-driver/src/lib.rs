@@ -8,7 +8,8 @@
 //!
 //! The rules of the protocol live in the file of their noun: `context`, `process`, `thread`,
 //! `node`, `reference` and `handles`, `call` (sending), `objects`, `scatter_gather`
-//! and `descriptors` (translation), `transaction` (call stacks), `priority`, `buffer` and `allocator`, `death`, `freeze`
+//! and `descriptors` (translation), `transaction` (call stacks), `priority`, `buffer` and `allocator`,
+//! `pages` and `reclaim`, `death`, `freeze`
 //! and `freeze_notification`, `work` (what a
 //! reader can be handed), `commands` and `read` (the two halves of `BINDER_WRITE_READ`), `wake`,
 //! `quota`.
@@ -32,11 +33,13 @@ mod keys;
 mod limits;
 mod node;
 mod objects;
+mod pages;
 mod priority;
 mod process;
 mod queue;
 mod quota;
 mod read;
+mod reclaim;
 mod reference;
 mod scatter_gather;
 pub mod snapshot;
@@ -53,3 +56,4 @@ pub use host::{
     Scheduler, StoreError,
 };
 pub use keys::{ContextId, FreezeId, ProcessId};
+pub use reclaim::PageCounts;

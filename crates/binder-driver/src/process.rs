@@ -52,6 +52,16 @@ pub struct Process {
     pub dead: bool,
 }
 
+impl Process {
+    /// A part of a live buffer gets contents.
+    pub fn touch(&mut self, offset: u32, len: u64) {
+        if let Some(area) = &mut self.area {
+            // It lies in the area.
+            area.pages.touch(offset..offset + len as u32);
+        }
+    }
+}
+
 impl Driver {
     /// Opens a device. `ENOENT`: no such device; `EMFILE`: its user has too many opens.
     pub fn open(&mut self, context: ContextId, opener: Opener) -> Result<ProcessId, Errno> {

@@ -146,6 +146,10 @@ pub struct BufferSnapshot {
     pub used: u64,
     /// Bytes that one-way calls may still take.
     pub free_async: u64,
+    /// Pages (4096 bytes) that hold memory.
+    pub touched_pages: u32,
+    /// Of these, pages on which no buffer lies.
+    pub idle_pages: u32,
 }
 
 impl Driver {
@@ -210,6 +214,8 @@ impl Driver {
                 live: area.ranges.live_count(),
                 used: area.ranges.used().into(),
                 free_async: area.free_oneway.into(),
+                touched_pages: area.pages.touched(),
+                idle_pages: area.pages.idle(),
             }),
             queued_work: self.queues.len(process.todo),
         }

@@ -19,7 +19,7 @@ const WRITE_ADDRESS: u64 = 0x1000_0000;
 #[derive(Default)]
 pub struct FakeHost {
     memory: BTreeMap<(ProcessId, u64), Vec<u8>>,
-    mappings: BTreeMap<ProcessId, Vec<u8>>,
+    pub mappings: BTreeMap<ProcessId, Vec<u8>>,
     next_address: u64,
     /// Opens whose memory is gone.
     pub faulting: BTreeSet<ProcessId>,
@@ -107,6 +107,11 @@ impl Mappings for FakeHost {
     }
 
     fn punch(&mut self, process: ProcessId, offset: u64, len: u64) -> Result<(), StoreError> {
+        self.count("punch");
+        if self.unwritable.contains(&process) {
+            return Err(StoreError);
+        }
+        assert!(offset.is_multiple_of(4096) && len.is_multiple_of(4096) && len > 0);
         self.zero(process, offset, len)
     }
 }

@@ -13,6 +13,7 @@ mod manager;
 mod oneway;
 mod priorities;
 mod quotas;
+mod reclaim;
 mod references;
 mod scatter_gather;
 mod threads;

@@ -90,6 +90,7 @@ impl Simulation {
             15 | 16 => self.freeze(),
             17 => self.end_freeze(),
             18..22 => self.give(),
+            22 => self.reclaim(),
             _ => self.act(),
         }
         let sound = self.world.driver.check_invariants();
@@ -99,6 +100,19 @@ impl Simulation {
         if !self.random.one_in(3) {
             self.drain();
         }
+    }
+
+    /// Memory is short: some idle pages go back, and the mappings' contents with them.
+    fn reclaim(&mut self) {
+        let most = 1 + self.random.below(6) as u32;
+        let before = self.world.driver.page_counts();
+        let given = self.world.driver.reclaim(&mut self.world.host, most);
+        let after = self.world.driver.page_counts();
+        assert!(given <= most && u64::from(given) <= before.idle);
+        assert_eq!(after.touched + u64::from(given), before.touched);
+        assert_eq!(after.reclaimed, before.reclaimed + u64::from(given));
+        *self.returns.entry(6).or_default() += u64::from(given);
+        self.note(format_args!("{given} of {} idle pages go back", before.idle));
     }
 
     /// Acts on all wake-ups; then nobody may be asleep with work.

@@ -1,0 +1,401 @@
+//! Pages of receivers' mappings that hold memory, and which of them could be given back.
+//!
+//! A page is *untouched* until something is stored in it, *in use* while a buffer lies on it, and *idle* after
+//! that: it keeps its memory, so that the next buffer finds it warm, until [`IdlePages`] gives it up under
+//! pressure. All idle pages of all receivers are on one list, the coldest first. What is kept here is
+//! proportional to the pages that were touched, not to the mappings.
+
+use std::ops::Range;
+
+use crate::keys::ProcessId;
+
+/// Bytes of a page, the unit in which a mapping's memory is given back.
+pub const PAGE: u32 = 4096;
+
+/// Of a page: nothing was stored in it, or it was given back.
+const UNTOUCHED: u32 = u32::MAX;
+/// Of a page: it holds memory and a buffer lies on it.
+const IN_USE: u32 = u32::MAX - 1;
+/// Of the list: nothing comes before or after.
+const NONE: u32 = u32::MAX;
+
+/// The pages on which a range lies, even with one byte.
+fn pages_under(range: Range<u32>) -> Range<u32> {
+    range.start / PAGE..range.end.div_ceil(PAGE)
+}
+
+/// The pages of one receiver's mapping.
+#[derive(Debug, Default)]
+pub struct AreaPages {
+    /// By page number, to the last touched one: `UNTOUCHED`, `IN_USE`, or the place in the list.
+    states: Vec<u32>,
+    touched: u32,
+    idle: u32,
+}
+
+impl AreaPages {
+    /// Pages that hold memory.
+    pub fn touched(&self) -> u32 {
+        self.touched
+    }
+
+    /// Of these, pages on which no buffer lies.
+    pub fn idle(&self) -> u32 {
+        self.idle
+    }
+
+    fn known(&self, pages: Range<u32>) -> Range<usize> {
+        let end = (pages.end as usize).min(self.states.len());
+        (pages.start as usize).min(end)..end
+    }
+
+    /// Something is about to be stored in a live buffer.
+    pub fn touch(&mut self, buffer: Range<u32>) {
+        let pages = pages_under(buffer);
+        if self.states.len() < pages.end as usize {
+            self.states.resize(pages.end as usize, UNTOUCHED);
+        }
+        for state in &mut self.states[pages.start as usize..pages.end as usize] {
+            if *state == UNTOUCHED {
+                *state = IN_USE;
+                self.touched += 1;
+            }
+        }
+    }
+
+    fn forget(&mut self, page: u32) {
+        self.states[page as usize] = UNTOUCHED;
+        self.touched -= 1;
+        while self.states.last() == Some(&UNTOUCHED) {
+            self.states.pop();
+        }
+        if self.states.len() < self.states.capacity() / 4 {
+            self.states.shrink_to(2 * self.states.len());
+        }
+    }
+}
+
+/// A run of idle pages of one receiver that has left the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ColdRun {
+    /// Whose they are.
+    pub process: ProcessId,
+    /// Page numbers.
+    pub pages: Range<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    process: ProcessId,
+    page: u32,
+    colder: u32,
+    warmer: u32,
+}
+
+/// The idle pages of all receivers, a list from cold to warm.
+#[derive(Debug)]
+pub struct IdlePages {
+    entries: Vec<Entry>,
+    /// Entries that are not on the list.
+    spare: Vec<u32>,
+    coldest: u32,
+    warmest: u32,
+}
+
+impl Default for IdlePages {
+    fn default() -> Self {
+        Self { entries: Vec::new(), spare: Vec::new(), coldest: NONE, warmest: NONE }
+    }
+}
+
+impl IdlePages {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.spare.len()
+    }
+
+    /// A buffer has been placed: the pages under it are idle no more.
+    pub fn take(&mut self, area: &mut AreaPages, buffer: Range<u32>) {
+        for page in area.known(pages_under(buffer)) {
+            let place = area.states[page];
+            if place < IN_USE {
+                self.unlink(place);
+                area.states[page] = IN_USE;
+                area.idle -= 1;
+            }
+        }
+    }
+
+    /// A buffer is gone. `hole` is the free range that it has become part of: pages that lie in it whole have
+    /// no other buffer on them.
+    pub fn put(
+        &mut self,
+        process: ProcessId,
+        area: &mut AreaPages,
+        buffer: Range<u32>,
+        hole: Range<u32>,
+    ) {
+        let under = pages_under(buffer);
+        let whole = hole.start.div_ceil(PAGE)..hole.end / PAGE;
+        let pages = under.start.max(whole.start)..under.end.min(whole.end);
+        for page in area.known(pages) {
+            if area.states[page] == IN_USE {
+                area.states[page] = self.push_warmest(process, page as u32);
+                area.idle += 1;
+            }
+        }
+    }
+
+    /// The coldest page and those behind it that follow it in its mapping, at most `most` in all. They count
+    /// as untouched from now on; `area` finds their mapping.
+    pub fn take_coldest(&mut self, most: u32) -> Option<ColdRun> {
+        if most == 0 || self.coldest == NONE {
+            return None;
+        }
+        let Entry { process, page, .. } = self.entries[self.coldest as usize];
+        let mut pages = page..page;
+        while pages.len() < most as usize && self.coldest != NONE {
+            let next = self.entries[self.coldest as usize];
+            if next.process != process || next.page != pages.end {
+                break;
+            }
+            self.unlink(self.coldest);
+            pages.end += 1;
+        }
+        Some(ColdRun { process, pages })
+    }
+
+    /// Their memory is gone.
+    pub fn given_back(area: &mut AreaPages, pages: Range<u32>) {
+        area.idle -= pages.len() as u32;
+        // From the end: the last known page is always a touched one.
+        pages.rev().for_each(|page| area.forget(page));
+    }
+
+    /// They keep their memory until a buffer has been on them again: giving it back failed.
+    pub fn kept(area: &mut AreaPages, pages: Range<u32>) {
+        area.idle -= pages.len() as u32;
+        pages.for_each(|page| area.states[page as usize] = IN_USE);
+    }
+
+    /// The mapping is gone.
+    pub fn forget(&mut self, area: &AreaPages) {
+        for &place in area.states.iter().filter(|&&state| state < IN_USE) {
+            self.unlink(place);
+        }
+    }
+
+    fn push_warmest(&mut self, process: ProcessId, page: u32) -> u32 {
+        let entry = Entry { process, page, colder: self.warmest, warmer: NONE };
+        let place = match self.spare.pop() {
+            Some(place) => {
+                self.entries[place as usize] = entry;
+                place
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
+            }
+        };
+        match self.warmest {
+            NONE => self.coldest = place,
+            warmest => self.entries[warmest as usize].warmer = place,
+        }
+        self.warmest = place;
+        place
+    }
+
+    fn unlink(&mut self, place: u32) {
+        let Entry { colder, warmer, .. } = self.entries[place as usize];
+        match colder {
+            NONE => self.coldest = warmer,
+            colder => self.entries[colder as usize].warmer = warmer,
+        }
+        match warmer {
+            NONE => self.warmest = colder,
+            warmer => self.entries[warmer as usize].colder = colder,
+        }
+        self.spare.push(place);
+        if self.spare.len() == self.entries.len() {
+            // Nothing idle is left: what a burst needed goes back too.
+            *self = Self::default();
+        }
+    }
+
+    /// Recomputes what is kept twice. `covered` tells whether a live buffer lies on a page of a receiver.
+    pub fn check<'a>(
+        &self,
+        areas: impl Iterator<Item = (ProcessId, &'a AreaPages)>,
+        covered: impl Fn(ProcessId, u32) -> bool,
+    ) -> Result<(), String> {
+        let mut listed = 0;
+        for (process, area) in areas {
+            let touched = area.states.iter().filter(|&&state| state != UNTOUCHED).count();
+            let idle = area.states.iter().filter(|&&state| state < IN_USE).count();
+            if (touched, idle) != (area.touched as usize, area.idle as usize) {
+                return Err(format!("{process:?}: {touched} pages touched, {idle} idle: {area:?}"));
+            }
+            for (page, &state) in (0..).zip(&area.states) {
+                if state < IN_USE {
+                    let entry = self.entries.get(state as usize);
+                    let here = entry.is_some_and(|e| e.process == process && e.page == page);
+                    if !here || covered(process, page) {
+                        return Err(format!("{process:?}: page {page} is not idle"));
+                    }
+                }
+            }
+            listed += idle;
+        }
+        let (mut walked, mut at) = (0, self.coldest);
+        while at != NONE && walked <= self.entries.len() {
+            (walked, at) = (walked + 1, self.entries[at as usize].warmer);
+        }
+        if (listed, listed) == (walked, self.len()) {
+            Ok(())
+        } else {
+            Err(format!("{listed} idle pages, {walked} on the list, {} kept", self.len()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+    use proptest::prelude::*;
+    use slotmap::SlotMap;
+
+    use super::*;
+
+    fn processes(count: usize) -> Vec<ProcessId> {
+        let mut map: SlotMap<ProcessId, ()> = SlotMap::with_key();
+        (0..count).map(|_| map.insert(())).collect()
+    }
+
+    #[test]
+    fn a_page_is_idle_when_its_last_buffer_is_gone() {
+        let process = processes(1)[0];
+        let (mut area, mut idle) = (AreaPages::default(), IdlePages::default());
+        area.touch(0..100);
+        area.touch(104..5000);
+        assert_eq!((area.touched(), area.idle()), (2, 0));
+        idle.put(process, &mut area, 0..100, 0..104);
+        assert_eq!(idle.len(), 0, "the other buffer lies on it");
+        idle.put(process, &mut area, 104..5000, 0..8 * PAGE);
+        assert_eq!((area.idle(), idle.len()), (2, 1 + 1));
+        idle.take(&mut area, 4000..4008);
+        assert_eq!((area.idle(), idle.len()), (1, 1));
+    }
+
+    #[test]
+    fn the_coldest_pages_go_first_and_in_runs() {
+        let [a, b] = processes(2)[..] else { unreachable!() };
+        let mut areas = [AreaPages::default(), AreaPages::default()];
+        let mut idle = IdlePages::default();
+        let all = 0..8 * PAGE;
+        areas[0].touch(0..3 * PAGE);
+        areas[1].touch(0..PAGE);
+        idle.put(a, &mut areas[0], PAGE..3 * PAGE, all.clone());
+        idle.put(b, &mut areas[1], 0..PAGE, all.clone());
+        idle.put(a, &mut areas[0], 0..PAGE, all);
+        assert_eq!(idle.take_coldest(1), Some(ColdRun { process: a, pages: 1..2 }));
+        IdlePages::given_back(&mut areas[0], 1..2);
+        assert_eq!(idle.take_coldest(9), Some(ColdRun { process: a, pages: 2..3 }));
+        IdlePages::given_back(&mut areas[0], 2..3);
+        assert_eq!(idle.take_coldest(9), Some(ColdRun { process: b, pages: 0..1 }));
+        IdlePages::kept(&mut areas[1], 0..1);
+        assert_eq!((areas[0].touched(), areas[0].idle(), areas[0].states.len()), (1, 1, 1));
+        assert_eq!((areas[1].touched(), areas[1].idle()), (1, 0));
+        idle.forget(&areas[0]);
+        assert_eq!(idle.take_coldest(9), None);
+    }
+
+    /// What a page should be, kept in the most obvious way.
+    #[derive(Default)]
+    struct Naive {
+        touched: BTreeSet<(usize, u32)>,
+        /// Cold to warm.
+        idle: VecDeque<(usize, u32)>,
+        buffers: BTreeMap<(usize, u32), u32>,
+    }
+
+    impl Naive {
+        fn covered(&self, owner: usize, page: u32) -> bool {
+            self.buffers.iter().any(|(&(process, at), &len)| {
+                process == owner && at < (page + 1) * PAGE && at + len > page * PAGE
+            })
+        }
+
+        /// The free range around a place where no buffer is.
+        fn hole(&self, owner: usize, at: u32, size: u32) -> Range<u32> {
+            let mine = self.buffers.iter().filter(|((process, _), _)| *process == owner);
+            let start = mine.clone().map(|(&(_, from), &len)| from + len).filter(|&end| end <= at);
+            let end = mine.map(|(&(_, from), _)| from).filter(|&from| from > at);
+            start.max().unwrap_or(0)..end.min().unwrap_or(size)
+        }
+    }
+
+    const SIZE: u32 = 8 * PAGE;
+
+    proptest! {
+        #[test]
+        fn any_sequence_agrees_with_a_naive_model(
+            steps in prop::collection::vec((0_u8..8, 0_usize..2, 0..SIZE / 8, 1_u32..2500), 1..200),
+        ) {
+            let ids = processes(2);
+            let mut areas = [AreaPages::default(), AreaPages::default()];
+            let mut idle = IdlePages::default();
+            let mut naive = Naive::default();
+            for (what, owner, at, words) in steps {
+                let (at, len) = (at * 8, words * 8);
+                let range = at..at + len;
+                match what {
+                    // A new buffer where there is room for it, stored to or (7) not.
+                    0..4 | 7 => {
+                        let hole = naive.hole(owner, at, SIZE);
+                        let taken = naive.buffers.iter().any(|(&(process, from), &l)| {
+                            process == owner && from < range.end && from + l > range.start
+                        });
+                        if taken || hole.end < range.end || range.end > SIZE { continue }
+                        naive.buffers.insert((owner, at), len);
+                        idle.take(&mut areas[owner], range.clone());
+                        naive.idle.retain(|&(p, page)| p != owner || !pages_under(range.clone()).contains(&page));
+                        if what != 7 {
+                            areas[owner].touch(range.clone());
+                            naive.touched.extend(pages_under(range).map(|page| (owner, page)));
+                        }
+                    }
+                    4 | 5 => {
+                        let Some((&(owner, at), &len)) = naive.buffers.range((owner, at)..).next() else { continue };
+                        naive.buffers.remove(&(owner, at));
+                        let hole = naive.hole(owner, at, SIZE);
+                        idle.put(ids[owner], &mut areas[owner], at..at + len, hole);
+                        for page in pages_under(at..at + len) {
+                            if naive.touched.contains(&(owner, page)) && !naive.covered(owner, page) {
+                                naive.idle.push_back((owner, page));
+                            }
+                        }
+                    }
+                    _ => {
+                        let run = idle.take_coldest(words % 4);
+                        let Some(run) = run else { prop_assert!(words % 4 == 0 || naive.idle.is_empty()); continue };
+                        let owner = usize::from(run.process != ids[0]);
+                        IdlePages::given_back(&mut areas[owner], run.pages.clone());
+                        for page in run.pages {
+                            prop_assert_eq!(naive.idle.pop_front(), Some((owner, page)));
+                            naive.touched.remove(&(owner, page));
+                        }
+                    }
+                }
+                prop_assert_eq!(idle.len(), naive.idle.len());
+                for (owner, area) in areas.iter().enumerate() {
+                    let touched = naive.touched.iter().filter(|(process, _)| *process == owner).count();
+                    prop_assert_eq!(area.touched() as usize, touched);
+                }
+                let known = ids.iter().copied().zip(&areas);
+                let covered = |process, page| naive.covered(usize::from(process != ids[0]), page);
+                prop_assert_eq!(idle.check(known, covered), Ok(()));
+            }
+        }
+    }
+}
