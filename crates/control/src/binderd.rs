@@ -10,6 +10,12 @@ pub enum Request {
     Status,
     /// Everything that is open.
     Ls,
+    /// Give idle buffers' memory back, the coldest first. One request gives back a batch; whoever wants more asks
+    /// again, so that calls are served in between.
+    Reclaim {
+        /// Pages of 4096 bytes, at most.
+        pages: u64,
+    },
 }
 
 /// A reply.
@@ -22,6 +28,13 @@ pub enum Reply {
     Ls {
         /// Devices in the order in which they were added.
         devices: Vec<Device>,
+    },
+    /// To [`Request::Reclaim`].
+    Reclaimed {
+        /// Pages given back.
+        pages: u64,
+        /// Idle pages that are left.
+        idle_pages: u64,
     },
     /// The request was refused or failed.
     Error {
@@ -47,6 +60,12 @@ pub struct Status {
     pub processes: u32,
     /// Transactions delivered since start.
     pub transactions: u64,
+    /// Pages of receive buffers that hold memory, 4096 bytes each.
+    pub touched_pages: u64,
+    /// Of these, pages on which no buffer lies.
+    pub idle_pages: u64,
+    /// Pages given back since start.
+    pub reclaimed_pages: u64,
     /// What does not work here and what is lost by it, a sentence each.
     pub degraded: Vec<String>,
 }
@@ -137,4 +156,8 @@ pub struct Buffers {
     pub bytes: u64,
     /// Bytes of one-way space left.
     pub async_free_bytes: u64,
+    /// Pages that hold memory, 4096 bytes each.
+    pub touched_pages: u32,
+    /// Of these, pages on which no buffer lies.
+    pub idle_pages: u32,
 }

@@ -8,12 +8,19 @@ use control::Peer;
 use control::binderd::{Buffers, Device, Handle, Node, Process, Reply, Request, Status, Thread};
 
 /// Answers one request. Anybody may see the status; what clients have open is root's to know.
-pub fn answer(server: &Server, peer: Peer, request: Result<Request, String>) -> Reply {
+pub fn answer(server: &mut Server, peer: Peer, request: Result<Request, String>) -> Reply {
     match request {
         Ok(Request::Status) => Reply::Status(status(server)),
         Ok(Request::Ls) if peer.is_root() => {
             Reply::Ls { devices: server.snapshot().contexts.into_iter().map(device).collect() }
         }
+        Ok(Request::Reclaim { pages }) if peer.is_root() => {
+            let reclaimed = server.give_back_batch(pages).into();
+            Reply::Reclaimed { pages: reclaimed, idle_pages: server.page_counts().idle }
+        }
+        Ok(Request::Reclaim { .. }) => Reply::Error {
+            message: format!("uid {} may not reclaim memory: only root may", peer.uid),
+        },
         Ok(Request::Ls) => Reply::Error {
             message: format!("uid {} may not list what is open: only root may", peer.uid),
         },
@@ -24,6 +31,7 @@ pub fn answer(server: &Server, peer: Peer, request: Result<Request, String>) -> 
 }
 
 fn status(server: &Server) -> Status {
+    let counts = server.page_counts();
     Status {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
@@ -32,6 +40,9 @@ fn status(server: &Server) -> Status {
         devices: count(server.device_count()),
         processes: count(server.open_count()),
         transactions: server.transactions(),
+        touched_pages: counts.touched,
+        idle_pages: counts.idle,
+        reclaimed_pages: counts.reclaimed,
         degraded: server.degraded().to_vec(),
     }
 }
@@ -97,9 +108,18 @@ fn buffers(buffers: BufferSnapshot) -> Buffers {
         count: count(buffers.live),
         bytes: buffers.used,
         async_free_bytes: buffers.free_async,
+        touched_pages: buffers.touched_pages,
+        idle_pages: buffers.idle_pages,
     }
 }
 
 fn no_buffers() -> Buffers {
-    Buffers { mapped_bytes: 0, count: 0, bytes: 0, async_free_bytes: 0 }
+    Buffers {
+        mapped_bytes: 0,
+        count: 0,
+        bytes: 0,
+        async_free_bytes: 0,
+        touched_pages: 0,
+        idle_pages: 0,
+    }
 }

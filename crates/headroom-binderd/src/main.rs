@@ -1,6 +1,7 @@
 //! The binder daemon: mounts the devices, serves them, and answers on its control socket.
 
 mod answer;
+mod pressure;
 mod signals;
 
 use std::io::IsTerminal;
@@ -15,6 +16,8 @@ use tracing_subscriber::EnvFilter;
 /// Tokens of what we add to the server's event loop.
 const SIGNALS: u32 = 0;
 const CONTROL: u32 = 1;
+const STALLS: u32 = 2;
+const MEMORY_TIMER: u32 = 3;
 /// Anybody may ask for the status; what only root may see is checked by request.
 const SOCKET_MODE: u32 = 0o666;
 
@@ -42,6 +45,9 @@ struct Args {
     /// How receive buffers reach clients: auto, passthrough or notify-store.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     mapping: MappingChoice,
+    /// Give idle buffers' memory back when less than this share of all memory is available, in percent.
+    #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u8).range(0..=100))]
+    low_memory: u8,
 }
 
 fn main() -> ExitCode {
@@ -68,8 +74,17 @@ fn run(args: Args) -> anyhow::Result<()> {
     let mut control = control::Server::bind(&args.socket, SOCKET_MODE)?;
     let config = Config { mount: args.mount, devices: args.devices, mapping: args.mapping };
     let mut server = Server::new(&config)?;
+    let (memory, lacking) =
+        pressure::Pressure::watch(args.low_memory).context("cannot watch the machine's memory")?;
+    if let Some(lacking) = lacking {
+        server.note_degraded(lacking);
+    }
     server.add_external(std::os::fd::AsFd::as_fd(&signals), SIGNALS)?;
     server.add_external(std::os::fd::AsFd::as_fd(&control), CONTROL)?;
+    if let Some(stalls) = memory.stalls() {
+        server.add_urgent_external(stalls, STALLS)?;
+    }
+    server.add_external(memory.timer(), MEMORY_TIMER)?;
     tracing::info!(
         "serving {} on {} by {}, control socket {}",
         config.devices.join(", "),
@@ -80,7 +95,13 @@ fn run(args: Args) -> anyhow::Result<()> {
     loop {
         match server.next_event()? {
             Event::External(CONTROL) => {
-                control.serve(|peer, request| answer::answer(&server, peer, request));
+                control.serve(|peer, request| answer::answer(&mut server, peer, request));
+            }
+            Event::External(STALLS) => server.give_back_idle(),
+            Event::External(MEMORY_TIMER) => {
+                if memory.is_low(server.page_counts().idle > 0) {
+                    server.give_back_idle();
+                }
             }
             Event::External(_) => {
                 if let Some(name) = signals.take() {

@@ -113,6 +113,11 @@ pub enum LimitCommand {
 pub enum BinderCommand {
     /// Show devices, processes, threads, nodes, handles and buffers
     Ls,
+    /// Give the memory of idle buffers back
+    Reclaim {
+        /// At most so much; all of it otherwise
+        size: Option<Size>,
+    },
 }
 
 #[cfg(test)]

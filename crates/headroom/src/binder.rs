@@ -1,4 +1,4 @@
-//! `headroom binder ls`: everything that is open, indented.
+//! `headroom binder`: everything that is open, indented, and its idle memory.
 
 use std::fmt::Write;
 
@@ -10,12 +10,43 @@ use crate::output::{self, count, printable};
 use crate::size::Size;
 use crate::user;
 
-/// Runs the command.
+/// Bytes of a page of a receive buffer.
+const PAGE: u64 = 4096;
+
+/// Runs `headroom binder ls`.
 pub fn ls(globals: &Globals) -> anyhow::Result<()> {
     match ask_binderd(&globals.binderd_socket, &Request::Ls)? {
         Reply::Ls { devices } => output::print_as(globals.json, &devices, || table(&devices)),
         reply => Err(unexpected(&reply)),
     }
+}
+
+/// Runs `headroom binder reclaim`.
+pub fn reclaim(globals: &Globals, size: Option<Size>) -> anyhow::Result<()> {
+    let most = size.map_or(u64::MAX, |size| size.0.div_ceil(PAGE));
+    let mut sum = Reclaimed::default();
+    while sum.pages < most {
+        match ask_binderd(&globals.binderd_socket, &Request::Reclaim { pages: most - sum.pages })? {
+            Reply::Reclaimed { pages, idle_pages } => {
+                sum = Reclaimed { pages: sum.pages + pages, idle_pages };
+                if pages == 0 || idle_pages == 0 {
+                    break;
+                }
+            }
+            reply => return Err(unexpected(&reply)),
+        }
+    }
+    output::print_as(globals.json, &sum, || {
+        let (back, left) = (Size(sum.pages * PAGE), Size(sum.idle_pages * PAGE));
+        format!("{back} back, {left} of idle buffers left\n")
+    })
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+struct Reclaimed {
+    pages: u64,
+    idle_pages: u64,
 }
 
 fn table(devices: &[Device]) -> String {
@@ -48,10 +79,12 @@ fn describe(text: &mut String, process: &Process, name: &impl Fn(u32) -> String)
     let buffers = &process.buffers;
     let _ = writeln!(
         text,
-        "    buffers  {} live, {} of {} mapped; {} one-way space free; {} queued",
+        "    buffers  {} live, {} of {} mapped; {} of memory, {} idle; {} one-way space free; {} queued",
         buffers.count,
         Size(buffers.bytes),
         Size(buffers.mapped_bytes),
+        Size(u64::from(buffers.touched_pages) * PAGE),
+        Size(u64::from(buffers.idle_pages) * PAGE),
         Size(buffers.async_free_bytes),
         process.queued,
     );
@@ -106,6 +139,8 @@ mod tests {
                 count: 1,
                 bytes: 64,
                 async_free_bytes: 1 << 19,
+                touched_pages: 3,
+                idle_pages: 2,
             },
             queued: 4,
         }
@@ -126,7 +161,7 @@ mod tests {
             "node     0x10 cookie 0x20: strong 1, weak 2, 3 handles",
             "handle   0 of pid 7 hub: strong 1, weak 1, death notice asked for",
             "handle   1 of a dead node",
-            "1 live, 64 B of 1.0 MiB mapped; 512.0 KiB one-way space free; 4 queued",
+            "1 live, 64 B of 1.0 MiB mapped; 12.0 KiB of memory, 8.0 KiB idle; 512.0 KiB one-way space free; 4 queued",
         ] {
             assert!(text.contains(part), "'{part}' is missing in\n{text}");
         }

@@ -45,6 +45,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Why { number, id } => why::why(globals, *number, *id)?,
         Command::Explain { user } => explain::explain(globals, user.as_ref())?,
         Command::Binder(BinderCommand::Ls) => binder::ls(globals)?,
+        Command::Binder(BinderCommand::Reclaim { size }) => binder::reclaim(globals, *size)?,
         Command::Doctor => return doctor::doctor(globals),
     }
     Ok(ExitCode::SUCCESS)

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::arguments::Globals;
 use crate::daemon;
 use crate::output::{self, count, printable};
+use crate::size::Size;
 
 #[derive(Serialize)]
 struct Both {
@@ -71,13 +72,15 @@ fn paragraph<S>(
 /// `headroom-binderd` in a line.
 pub fn binderd_line(s: &binderd::Status) -> String {
     format!(
-        "serves {} on {} (mapping: {}, pid {}): {}, {}",
+        "serves {} on {} (mapping: {}, pid {}): {}, {}; {} in buffers, {} of it idle",
         count(s.devices, "device", "devices"),
         printable(&s.mount),
         s.mapping,
         s.pid,
         count(s.processes, "process", "processes"),
         count(s.transactions, "transaction", "transactions"),
+        Size(s.touched_pages * 4096),
+        Size(s.idle_pages * 4096),
     )
 }
 

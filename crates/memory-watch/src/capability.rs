@@ -12,10 +12,10 @@ use libbpf_rs::btf::BtfType;
 use libbpf_rs::btf::types::Composite;
 
 use crate::notifier::Notifier;
-use crate::pressure::PressureTrigger;
-use crate::pressure::Resource;
-use crate::pressure::Stall;
-use crate::text::keys_and_values;
+use machine_memory::pressure::PressureTrigger;
+use machine_memory::pressure::Resource;
+use machine_memory::pressure::Stall;
+use machine_memory::text::keys_and_values;
 
 /// Something we use if it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

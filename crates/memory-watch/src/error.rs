@@ -1,50 +1,8 @@
 //! What can go wrong while reading, each error naming the thing it is about.
 
 use std::io;
-use std::path::Path;
-use std::path::PathBuf;
 
-/// A file of `/proc` (or a fake tree in its place) could not be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// The file could not be opened or read.
-    #[error("cannot read {}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The file was read but does not have the form it should have.
-    #[error("{}: cannot parse {what}", path.display())]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// The field or line that is missing or malformed.
-        what: String,
-    },
-}
-
-impl ReadError {
-    pub(crate) fn io(path: &Path, source: io::Error) -> Self {
-        Self::Io { path: path.to_owned(), source }
-    }
-
-    pub(crate) fn parse(path: &Path, what: impl Into<String>) -> Self {
-        Self::Parse { path: path.to_owned(), what: what.into() }
-    }
-
-    /// Whether the process the file belonged to is gone (`ENOENT` or `ESRCH`).
-    pub fn is_gone(&self) -> bool {
-        match self {
-            Self::Io { source, .. } => {
-                source.kind() == io::ErrorKind::NotFound
-                    || source.raw_os_error() == Some(libc::ESRCH)
-            }
-            Self::Parse { .. } => false,
-        }
-    }
-}
+use machine_memory::ReadError;
 
 /// The notifier could not do what was asked.
 #[derive(Debug, thiserror::Error)]

@@ -9,13 +9,9 @@
 pub mod capability;
 pub mod choice;
 pub mod error;
-pub mod machine;
-pub mod meminfo;
 pub mod notifier;
 pub mod poller;
-pub mod pressure;
 pub mod process;
-mod text;
 pub mod watch;
 
 pub use capability::Capability;
@@ -23,13 +19,8 @@ pub use capability::Probe;
 pub use choice::Chosen;
 pub use choice::choose;
 pub use error::NotifierError;
-pub use error::ReadError;
-pub use machine::MachineReader;
-pub use meminfo::Meminfo;
 pub use notifier::Notifier;
 pub use poller::ProcPoller;
-pub use pressure::Pressure;
-pub use pressure::PressureTrigger;
 pub use watch::ArmedVictim;
 pub use watch::Backend;
 pub use watch::Event;

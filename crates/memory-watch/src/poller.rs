@@ -16,7 +16,6 @@ use rustix::time::TimerfdTimerFlags;
 use rustix::time::Timespec;
 
 use crate::error::NotifierError;
-use crate::error::ReadError;
 use crate::process::Proc;
 use crate::watch::ArmedVictim;
 use crate::watch::Backend;
@@ -26,6 +25,7 @@ use crate::watch::Reconciled;
 use crate::watch::SlotLimit;
 use crate::watch::Usage;
 use crate::watch::Watch;
+use machine_memory::ReadError;
 
 /// Reading one process costs about 7 µs (stat and status), so 1,000 processes take 3.5 % of a CPU at
 /// this interval.

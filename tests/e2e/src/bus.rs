@@ -207,7 +207,13 @@ impl Bus {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    fn ask(&self, request: Request) -> Result<Reply, String> {
+    /// Its control socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Asks the daemon.
+    pub fn ask(&self, request: Request) -> Result<Reply, String> {
         let mut client = control::Client::connect(&self.socket).map_err(|e| e.to_string())?;
         client.call(&request).map_err(|e| e.to_string())
     }

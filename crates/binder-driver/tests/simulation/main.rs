@@ -3,7 +3,7 @@
 //! driver's own books are recounted, nobody may sleep over work, and what well-behaved clients see
 //! must agree with what they did. One seed, one history: a failure replays exactly.
 //!
-//! `HEADROOM_SEED` (default 1) and `HEADROOM_STEPS` (default 10,000) choose the run.
+//! `HEADROOM_SEED` (default 2) and `HEADROOM_STEPS` (default 10,000) choose the run.
 
 #[path = "../common/mod.rs"]
 mod common;

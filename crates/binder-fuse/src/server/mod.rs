@@ -6,6 +6,7 @@ mod freeze;
 mod gift;
 mod handshake;
 mod ioctl;
+mod pressure;
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use binder_driver::{Caller, Driver, snapshot::Snapshot};
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use crate::channel::{Channel, Incoming, RequestBuffer};
@@ -96,6 +97,8 @@ pub struct Server {
     reply: ReplyBuffer,
     buffer: Option<RequestBuffer>,
     externals: Vec<u32>,
+    /// Idle pages that are to go back still.
+    to_give_back: u64,
     /// Topics of warnings that were given.
     told: HashSet<&'static str>,
     closed: bool,
@@ -156,6 +159,7 @@ impl Server {
             reply: ReplyBuffer::default(),
             buffer: Some(RequestBuffer::new()),
             externals: Vec::new(),
+            to_give_back: 0,
             told: HashSet::new(),
             closed: false,
             epoll,
@@ -201,6 +205,14 @@ impl Server {
         self.watch(fd, EXTERNAL | u64::from(token))
     }
 
+    /// Like [`add_external`](Self::add_external), for a descriptor that signals by `POLLPRI`, as a pressure
+    /// trigger does.
+    pub fn add_urgent_external(&mut self, fd: BorrowedFd<'_>, token: u32) -> Result<(), Error> {
+        let data = epoll::EventData::new_u64(EXTERNAL | u64::from(token));
+        epoll::add(&self.epoll, fd, data, epoll::EventFlags::PRI)
+            .map_err(Error::io("cannot watch a descriptor"))
+    }
+
     /// Serves clients until something happens that is the caller's affair.
     pub fn next_event(&mut self) -> Result<Event, Error> {
         loop {
@@ -218,7 +230,9 @@ impl Server {
     /// new thread with the number of one that has left.
     fn turn(&mut self) -> Result<(), Error> {
         let mut events = [MaybeUninit::uninit(); 64];
-        let ready = match epoll::wait(&self.epoll, &mut events, None) {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let timeout = self.is_giving_back().then_some(&at_once);
+        let ready = match epoll::wait(&self.epoll, &mut events, timeout) {
             Ok((ready, _)) => ready,
             Err(Errno::INTR) => return Ok(()),
             Err(errno) => return Err(Error::io("cannot wait for events")(errno)),
@@ -241,7 +255,13 @@ impl Server {
                 _ => requests = true,
             }
         }
-        if requests { self.serve_requests() } else { Ok(()) }
+        if requests {
+            self.serve_requests()?;
+        }
+        if self.is_giving_back() {
+            self.go_on_giving_back();
+        }
+        Ok(())
     }
 
     /// Requests that the page server took in our place.
@@ -353,6 +373,12 @@ impl Server {
     /// What does not work here and what is lost by it, a sentence each; each was logged at the start.
     pub fn degraded(&self) -> &[String] {
         &self.degraded
+    }
+
+    /// Adds what its owner lacks to [`degraded`](Self::degraded), and warns of it.
+    pub fn note_degraded(&mut self, sentence: String) {
+        tracing::warn!("{sentence}");
+        self.degraded.push(sentence);
     }
 
     /// Devices that have a name.

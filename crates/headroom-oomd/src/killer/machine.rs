@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use control::oomd::{Explanation, Trigger};
+use machine_memory::machine::{MachineReader, Zram};
 use memory_ledger::machine::usable_swap;
 use memory_ledger::{
     Alarm, Choice, Machine, MachineReading, ProcessId, Raised, Scope, Thresholds, choose,
 };
-use memory_watch::machine::{MachineReader, Zram};
 use reclaim::Victim;
 
 use super::aftermath::Asked;
@@ -39,7 +39,7 @@ pub(super) struct MachineWatch {
 }
 
 impl MachineWatch {
-    fn read(&mut self) -> Result<MachineReading, memory_watch::ReadError> {
+    fn read(&mut self) -> Result<MachineReading, machine_memory::ReadError> {
         let info = self.reader.meminfo()?;
         let at_ns = monotonic_ns();
         let available = info.available.unwrap_or(0);
@@ -73,7 +73,7 @@ impl Killer {
     pub fn watch_machine(
         &mut self,
         thresholds: Thresholds,
-    ) -> Result<Option<String>, memory_watch::ReadError> {
+    ) -> Result<Option<String>, machine_memory::ReadError> {
         let reader = MachineReader::open(Path::new("/proc"), Path::new("/sys"))?;
         let blind = !reader.knows_stalls() && thresholds.stall_ms > 0;
         self.machine = Some(MachineWatch {

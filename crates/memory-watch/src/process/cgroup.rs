@@ -1,7 +1,7 @@
 //! `/proc/<pid>/cgroup`.
 
 use super::Proc;
-use crate::error::ReadError;
+use machine_memory::ReadError;
 
 /// The cgroups a process is in, as paths from their hierarchy's root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! `/proc/<pid>/cmdline`.
 
 use super::Proc;
-use crate::error::ReadError;
+use machine_memory::ReadError;
 
 impl Proc {
     /// The command line, its arguments joined by blanks and control characters shown as `?`; empty

@@ -21,7 +21,7 @@ pub use self::smaps_rollup::SmapsRollup;
 pub use self::stat::Stat;
 pub use self::statm::Statm;
 pub use self::status::Status;
-use crate::error::ReadError;
+use machine_memory::ReadError;
 
 /// `/proc/<pid>/stat` counts start times in ticks of `USER_HZ`, which is 100 on every architecture
 /// that Linux still supports.

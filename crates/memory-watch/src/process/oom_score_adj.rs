@@ -1,7 +1,7 @@
 //! `/proc/<pid>/oom_score_adj`.
 
 use super::Proc;
-use crate::error::ReadError;
+use machine_memory::ReadError;
 
 impl Proc {
     /// How much the kernel's own OOM killer likes the process: -1000 (never) to 1000 (first).

@@ -2,9 +2,9 @@
 //! for a second look only.
 
 use super::Proc;
-use crate::error::ReadError;
-use crate::text::keys_and_values;
-use crate::text::kib_to_bytes;
+use machine_memory::ReadError;
+use machine_memory::text::keys_and_values;
+use machine_memory::text::kib_to_bytes;
 
 /// Sizes in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::NS_PER_TICK;
 use super::Proc;
-use crate::error::ReadError;
+use machine_memory::ReadError;
 
 /// The fields we use, numbered as in proc(5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

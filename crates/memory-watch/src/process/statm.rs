@@ -1,7 +1,7 @@
 //! `/proc/<pid>/statm`.
 
 use super::Proc;
-use crate::error::ReadError;
+use machine_memory::ReadError;
 
 /// Sizes in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

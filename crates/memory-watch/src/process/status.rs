@@ -1,9 +1,9 @@
 //! `/proc/<pid>/status`.
 
 use super::Proc;
-use crate::error::ReadError;
-use crate::text::keys_and_values;
-use crate::text::kib_to_bytes;
+use machine_memory::ReadError;
+use machine_memory::text::keys_and_values;
+use machine_memory::text::kib_to_bytes;
 
 /// Identity and exact resident sizes. The sizes are `None` for kernel threads and zombies, and where
 /// the kernel is older than the line.

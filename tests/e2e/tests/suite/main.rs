@@ -12,6 +12,7 @@ mod freezing;
 mod hostile;
 mod identity;
 mod priorities;
+mod reclaim;
 mod stress;
 mod support;
 

@@ -1,0 +1,15 @@
+//! What the kernel says of the machine's memory: `/proc/meminfo`, pressure stall information, zram.
+//!
+//! Readers take the root of their file tree as a parameter, return structs of `Option<T>` where the kernel may leave
+//! something out, and errors that carry the path. Both daemons use them.
+
+pub mod error;
+pub mod machine;
+pub mod meminfo;
+pub mod pressure;
+pub mod text;
+
+pub use error::ReadError;
+pub use machine::MachineReader;
+pub use meminfo::Meminfo;
+pub use pressure::{Pressure, PressureTrigger};

@@ -1,0 +1,137 @@
+//! Idle buffers' memory goes back, and nobody notices.
+
+use std::time::Duration;
+
+use binder_client::{Options, Session};
+use control::binderd::{Device, Process, Reply, Request, Status};
+use e2e::{Bus, wait};
+
+use crate::support::{expect_echo, find, manager, open, peer};
+
+crate::both_mappings! {
+    two_hundred_idle_clients_give_their_memory_back_and_go_on
+    what_is_in_use_stays_when_all_that_is_idle_goes
+    only_root_may_have_memory_given_back
+}
+
+const CLIENTS: usize = 200;
+/// Some pages, of which the last is not full.
+const ECHO_BYTES: usize = 5 * 4096 + 100;
+
+fn status(bus: &Bus) -> Status {
+    bus.status().unwrap()
+}
+
+/// Has everything given back that can be, batch by batch; how many pages it were.
+fn reclaim(bus: &Bus) -> u64 {
+    let mut all = 0;
+    loop {
+        match bus.ask(Request::Reclaim { pages: u64::MAX }).unwrap() {
+            Reply::Reclaimed { pages: 0, .. } => return all,
+            Reply::Reclaimed { pages, .. } => {
+                assert!(pages <= 64, "{pages} pages in one go: others wait that long");
+                all += pages;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Bytes of shared memory that the daemon has mapped: the receive buffers, where clients map a file of its own.
+fn shared_memory_of(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+fn two_hundred_idle_clients_give_their_memory_back_and_go_on(bus: &Bus) {
+    let _manager = manager(bus);
+    let _service = peer(bus, &["echo", "echo"]);
+    let clients: Vec<_> = (0..CLIENTS).map(|_| open(bus)).collect();
+    let mut sessions: Vec<_> = clients.iter().map(Session::new).collect();
+    let data: Vec<u8> = (0..ECHO_BYTES).map(|at| at as u8).collect();
+    let handles: Vec<u32> = sessions.iter_mut().map(|session| find(session, "echo")).collect();
+    for (session, &handle) in sessions.iter_mut().zip(&handles) {
+        expect_echo(session, handle, &data);
+    }
+    let (before, shared_before) = (status(bus), shared_memory_of(bus.pid()));
+    assert!(before.idle_pages >= CLIENTS as u64 * 5, "{before:?}");
+    let given = reclaim(bus);
+    let (after, shared_after) = (status(bus), shared_memory_of(bus.pid()));
+    assert_eq!((given, after.idle_pages), (before.idle_pages, 0));
+    assert_eq!(after.touched_pages, before.touched_pages - given);
+    assert_eq!(after.reclaimed_pages, given);
+    if before.mapping == "passthrough" {
+        let back = shared_before - shared_after;
+        assert!(back >= given * 4096, "{back} bytes of {given} pages are back");
+    }
+    for (session, &handle) in sessions.iter_mut().zip(&handles) {
+        expect_echo(session, handle, &data);
+    }
+}
+
+fn what_is_in_use_stays_when_all_that_is_idle_goes(bus: &Bus) {
+    let _manager = manager(bus);
+    let _service = peer(bus, &["echo", "echo"]);
+    let client = open(bus);
+    let mut session = Session::new(&client);
+    let handle = find(&mut session, "echo");
+    let data: Vec<u8> = (0..ECHO_BYTES).map(|at| (at / 7) as u8).collect();
+    // Two answers; one is kept while the other's memory goes.
+    let first = session.call(handle, 1, binder_client::Payload::bytes(&data)).unwrap();
+    let kept = first.data().unwrap().as_ptr() as usize;
+    let second = session.call(handle, 1, binder_client::Payload::bytes(&data)).unwrap();
+    session.free(second);
+    session.flush().unwrap();
+    assert!(reclaim(bus) >= 5);
+    assert_eq!(first.data().unwrap().as_ptr() as usize, kept);
+    assert!(first.data().unwrap() == data, "a page in use was emptied");
+    session.free(first);
+    session.flush().unwrap();
+    expect_echo(&mut session, handle, &data);
+}
+
+fn only_root_may_have_memory_given_back(bus: &Bus) {
+    // As nobody: the socket lets everybody in.
+    let socket = bus.socket().to_owned();
+    let refused = std::thread::spawn(move || {
+        // SAFETY: a raw call with plain numbers, which concerns this thread alone.
+        let done = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+        assert_eq!(done, 0);
+        let mut client = control::Client::connect(&socket).unwrap();
+        client.call::<Reply>(&Request::Reclaim { pages: 1 }).unwrap()
+    });
+    let reply = refused.join().unwrap();
+    assert!(
+        matches!(&reply, Reply::Error { message } if message.contains("only root")),
+        "{reply:?}"
+    );
+}
+
+/// On a bus of its own, with a daemon that finds memory short all the time.
+#[test]
+fn a_machine_that_is_short_of_memory_gets_idle_buffers_back_unasked() {
+    let started = Bus::start_with(e2e::Mapping::Auto, |command| {
+        command.args(["--low-memory", "100"]);
+    });
+    let mut bus = match started {
+        Ok(bus) => bus,
+        Err(e2e::BusError::Unavailable(reason)) => return eprintln!("skipped: {reason}"),
+        Err(e2e::BusError::Broken(fault)) => panic!("{fault}"),
+    };
+    bus.limit_time(Duration::from_secs(300));
+    let _manager = manager(&bus);
+    let _service = peer(&bus, &["echo", "echo"]);
+    let client = binder_client::Client::open(bus.device("binder"), &Options::default()).unwrap();
+    let mut session = Session::new(&client);
+    let handle = find(&mut session, "echo");
+    expect_echo(&mut session, handle, &[1; ECHO_BYTES]);
+    let idle = |devices: &[Device]| {
+        let processes = devices.iter().flat_map(|device| &device.processes);
+        processes.map(|process: &Process| process.buffers.idle_pages).sum::<u32>()
+    };
+    wait::until(wait::PATIENCE, || (idle(&bus.ls().unwrap()) == 0).then_some(()))
+        .unwrap_or_else(|| panic!("idle memory stays: {:?}", bus.ls()));
+    assert!(status(&bus).reclaimed_pages >= 5);
+    expect_echo(&mut session, handle, &[2; ECHO_BYTES]);
+}
