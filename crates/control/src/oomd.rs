@@ -89,6 +89,8 @@ pub struct Status {
     pub limited_users: u32,
     /// Victims since start.
     pub kills: u64,
+    /// Idle memory that others gave back when they were asked to, bytes since start.
+    pub given_back_bytes: u64,
     /// What does not work here and what is lost by it, a sentence each.
     pub degraded: Vec<String>,
 }

@@ -8,6 +8,7 @@
 //! * [`records`]: why who died;
 //! * [`requests`]: what the control socket is asked, and who may ask it;
 //! * [`config`], [`machine_config`], [`size`], [`users`]: the configuration file;
+//! * [`shrink`]: what others can do without goes back first;
 //! * [`watching`]: the BPF notifier, or the fallback;
 //! * [`privileges`]: what keeps the daemon able to act when memory is short;
 //! * [`daemon`]: the event loop around all that;
@@ -22,6 +23,7 @@ pub mod machine_config;
 pub mod privileges;
 pub mod records;
 pub mod requests;
+pub mod shrink;
 pub mod size;
 pub mod users;
 pub mod watching;

@@ -5,11 +5,12 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use control::{Client, ControlError, OOMD_SOCKET, Server};
+use control::{BINDERD_SOCKET, Client, ControlError, OOMD_SOCKET, Server};
 use headroom_oomd::config::Config;
 use headroom_oomd::daemon::{self, Signals};
 use headroom_oomd::killer::Killer;
 use headroom_oomd::log::Log;
+use headroom_oomd::shrink::Shrinker;
 use headroom_oomd::{privileges, watching};
 use memory_ledger::{Asker, Source};
 use reclaim::Reaper;
@@ -31,6 +32,9 @@ struct Arguments {
     /// The configuration file; the default one, /etc/headroom/oomd.toml, may be missing
     #[arg(long)]
     config: Option<PathBuf>,
+    /// Control socket of a headroom-binderd that gives idle memory back before anybody is killed (repeat for more)
+    #[arg(long, value_name = "PATH", default_value = BINDERD_SOCKET)]
+    reclaimer: Vec<PathBuf>,
     /// How memory is watched
     #[arg(long, value_enum, default_value_t)]
     notifier: watching::Wanted,
@@ -70,6 +74,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     degraded.extend(privileges::be_spared_by_the_kernel().err());
 
     let mut killer = Killer::new(chosen.watch, reaper).context("cannot make epoll")?;
+    let shrinker = Shrinker::start(arguments.reclaimer.clone());
+    killer.shrink_first(shrinker.context("cannot start the shrinker")?);
     degraded.extend(privileges::lock_memory().err());
     if let Some(thresholds) = config.machine {
         let lost = killer.watch_machine(thresholds).context("cannot watch the machine's memory")?;

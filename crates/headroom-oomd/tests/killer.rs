@@ -1,6 +1,8 @@
 //! The killer with a watch that says what the test wants, and real processes. Alone in its program:
 //! it replaces the allocator, to count.
 
+mod support;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,13 +14,15 @@ use std::time::{Duration, Instant};
 use control::oomd::{Killer as KilledBy, Outcome, Trigger};
 use headroom_oomd::clock::monotonic_ns;
 use headroom_oomd::killer::Killer;
-use memory_ledger::{Asker, Limit, Source};
+use headroom_oomd::shrink::Shrinker;
+use memory_ledger::{Asker, Limit, Source, Thresholds};
 use memory_watch::{
     ArmedVictim, Backend, Event, Killed, NotifierError, ProcessSample, Reconciled, SlotLimit,
     Usage, Watch,
 };
 use reclaim::Reaper;
 use rustix::event::{EventfdFlags, eventfd};
+use support::reclaimer::Reclaimer;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const UID: u32 = 62301;
@@ -373,4 +377,32 @@ fn a_victim_outlives_the_limit_it_died_for_on_record() {
     bench.until("the record is closed", |bench| {
         matches!(bench.killer.records().get(1).unwrap().outcome, Outcome::Reclaimed { .. })
     });
+}
+
+#[test]
+fn a_machine_that_nears_its_soft_level_has_idle_memory_given_back_before_anybody_dies() {
+    let Some(mut bench) = Bench::new(&[600, 500]) else { return };
+    let proc = tempfile::tempdir().unwrap();
+    let socket = proc.path().join("binderd.sock");
+    let reclaimer = Reclaimer::start(&socket, 100);
+    bench.killer.shrink_first(Shrinker::start(vec![socket]).unwrap());
+    let has = |bench: &mut Bench, available_kib: u64| {
+        let rest = 100_000 - available_kib;
+        let text = format!(
+            "MemTotal: 100000 kB\nMemAvailable: {available_kib} kB\nAnonPages: {rest} kB\n"
+        );
+        std::fs::write(proc.path().join("meminfo"), text).unwrap();
+        bench.killer.watch_machine_of(proc.path(), proc.path(), Thresholds::default()).unwrap();
+        bench.killer.dispatch();
+    };
+    has(&mut bench, 16_000);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(reclaimer.idle_pages(), 100, "the soft level is far");
+    has(&mut bench, 14_000);
+    bench.until("idle memory is back", |_| reclaimer.idle_pages() == 0);
+    bench.until("it is on the account", |bench| {
+        bench.killer.status(&[]).given_back_bytes == 100 * 4096
+    });
+    assert_eq!(bench.killer.records().kills(), 0);
+    assert_eq!(bench.processes[0].signal(), None);
 }

@@ -88,10 +88,11 @@ pub fn binderd_line(s: &binderd::Status) -> String {
 pub fn oomd_line(s: &oomd::Status) -> String {
     let attached = if s.attached { "attached" } else { "detached: no limit is set" };
     format!(
-        "watches memory (notifier: {}, {attached}, pid {}): {}, {}",
+        "watches memory (notifier: {}, {attached}, pid {}): {}, {}, {} given back by others",
         s.notifier,
         s.pid,
         count(s.limited_users, "limited user", "limited users"),
         count(s.kills, "kill", "kills"),
+        Size(s.given_back_bytes),
     )
 }

@@ -68,6 +68,7 @@ fn start(globals: &Globals, options: &Up, daemons: &mut Vec<Daemon>) -> anyhow::
     if !options.no_oom {
         let mut command = Command::new(beside_us("headroom-oomd")?);
         command.arg("--socket").arg(&globals.oomd_socket);
+        command.arg("--reclaimer").arg(&globals.binderd_socket);
         if let Some(config) = &options.config {
             command.arg("--config").arg(config);
         }

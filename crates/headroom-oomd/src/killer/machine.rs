@@ -25,6 +25,9 @@ const ASK_GRACE_MS: u64 = 1_000;
 /// With less time than this until the hard level nobody is asked, milliseconds.
 const ASK_LEAST_MS: u64 = 200;
 
+/// Idle memory is asked for when this share more than the soft level is available still: then there is time.
+const SHRINK_SHARE: u64 = 2;
+
 /// The machine as seen by the killer.
 pub(super) struct MachineWatch {
     reader: MachineReader,
@@ -74,7 +77,17 @@ impl Killer {
         &mut self,
         thresholds: Thresholds,
     ) -> Result<Option<String>, machine_memory::ReadError> {
-        let reader = MachineReader::open(Path::new("/proc"), Path::new("/sys"))?;
+        self.watch_machine_of(Path::new("/proc"), Path::new("/sys"), thresholds)
+    }
+
+    /// The same, of the machine that is described in these folders.
+    pub fn watch_machine_of(
+        &mut self,
+        proc: &Path,
+        sys: &Path,
+        thresholds: Thresholds,
+    ) -> Result<Option<String>, machine_memory::ReadError> {
+        let reader = MachineReader::open(proc, sys)?;
         let blind = !reader.knows_stalls() && thresholds.stall_ms > 0;
         self.machine = Some(MachineWatch {
             reader,
@@ -100,14 +113,22 @@ impl Killer {
         if monotonic_ns() < watch.machine.next_look_ns() {
             return;
         }
-        let raised = match watch.read() {
-            Ok(reading) => watch.machine.read(reading),
+        let (raised, near) = match watch.read() {
+            Ok(reading) => {
+                let soft = watch.machine.thresholds().soft.of(reading.total);
+                let near = reading.available < soft + soft / SHRINK_SHARE;
+                (watch.machine.read(reading), near)
+            }
             Err(error) => {
                 tracing::warn!("{error}; trying again in a second");
                 watch.machine.postpone(monotonic_ns() + SLOW_LOOK_MS * NS_PER_MS);
                 return;
             }
         };
+        if near || raised.is_some() {
+            self.shrink();
+        }
+        let Some(watch) = &mut self.machine else { return };
         let Some(raised) = raised else {
             watch.helpless = false;
             return;

@@ -30,6 +30,7 @@ use rustix::event::epoll;
 
 use crate::clock::{monotonic_ns, until};
 use crate::records::Records;
+use crate::shrink::Shrinker;
 use aftermath::Dying;
 use arm::Armed;
 use machine::MachineWatch;
@@ -61,6 +62,7 @@ pub struct Killer {
     records: Records,
     armed: BTreeMap<u32, Armed>,
     machine: Option<MachineWatch>,
+    shrinker: Option<Shrinker>,
     growth: Growth,
     dying: Vec<Dying>,
     /// The number of the latest victim.
@@ -95,6 +97,7 @@ impl Killer {
             records: Records::new(),
             armed: BTreeMap::new(),
             machine: None,
+            shrinker: None,
             growth: Growth::with_room(PROCESSES),
             dying: Vec::new(),
             last_token: 0,
@@ -107,6 +110,15 @@ impl Killer {
             samples: Vec::with_capacity(PROCESSES),
             processes: Vec::with_capacity(PROCESSES),
         })
+    }
+
+    /// Whoever holds idle memory is asked for it from now on, when a user nears its limit or the machine its end.
+    pub fn shrink_first(&mut self, shrinker: Shrinker) {
+        self.shrinker = Some(shrinker);
+    }
+
+    fn shrink(&self) {
+        self.shrinker.iter().for_each(Shrinker::shrink);
     }
 
     /// The decisions so far.
@@ -133,6 +145,7 @@ impl Killer {
             attached: limited_users > 0,
             limited_users,
             kills: self.records.kills(),
+            given_back_bytes: self.shrinker.as_ref().map_or(0, Shrinker::given_bytes),
             degraded: degraded.to_vec(),
         }
     }
@@ -245,7 +258,12 @@ impl Killer {
     fn take_event(&mut self, event: Event) {
         tracing::debug!(?event, "the notifier says");
         match event {
-            Event::SoftCrossed { uid, .. } | Event::SoftCleared { uid, .. } => {
+            Event::SoftCrossed { uid, .. } => {
+                self.shrink();
+                self.read(uid);
+                self.arm_or_disarm(uid);
+            }
+            Event::SoftCleared { uid, .. } => {
                 self.read(uid);
                 self.arm_or_disarm(uid);
             }
@@ -292,6 +310,7 @@ impl Killer {
         let alert = self.users().into_iter().any(|uid| self.is_near(uid));
         let took_ns = monotonic_ns() - begun_ns;
         let pause_ns = if alert {
+            self.shrink();
             ALERT_SCAN_MS * NS_PER_MS
         } else {
             (CALM_SCAN_MS * NS_PER_MS).max(took_ns * CALM_SCAN_SHARE)

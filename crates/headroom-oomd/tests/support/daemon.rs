@@ -26,6 +26,7 @@ pub fn command(dir: &Path, config: &str) -> Command {
     std::fs::write(&path, format!("{config}\n{machine}")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_headroom-oomd"));
     command.arg("--config").arg(path).arg("--socket").arg(dir.join("oomd.sock"));
+    command.arg("--reclaimer").arg(dir.join("binderd.sock"));
     command
 }
 
@@ -57,6 +58,11 @@ impl Daemon {
 
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("oomd.sock")
+    }
+
+    /// Where the daemon looks for somebody with idle memory.
+    pub fn reclaimer(&self) -> PathBuf {
+        self.dir.path().join("binderd.sock")
     }
 
     pub fn pid(&self) -> u32 {

@@ -1,0 +1,56 @@
+//! Before anybody is killed, idle memory goes back.
+
+mod support;
+
+use control::Server;
+use support::daemon::Daemon;
+use support::hog::Hog;
+use support::reclaimer::Reclaimer;
+use support::{MIB, eventually, privileged};
+
+#[test]
+#[ignore = "a helper of the others"]
+fn hog_that_other_tests_start() {
+    support::hog::obey();
+}
+
+#[test]
+fn a_user_that_nears_its_limit_has_idle_memory_given_back_and_nobody_dies() {
+    if !privileged() {
+        return;
+    }
+    const UID: u32 = 62110;
+    let daemon = Daemon::start("", &[]);
+    let reclaimer = Reclaimer::start(&daemon.reclaimer(), 1000);
+    daemon.set_limit(UID, 128 * MIB);
+    let mut hog = Hog::start(UID);
+    hog.grow(64 << 10);
+    assert!(hog.survived());
+    assert_eq!(reclaimer.idle_pages(), 1000, "half of the limit is no reason to ask");
+    hog.grow(54 << 10);
+    assert!(hog.survived());
+    eventually("all idle memory is back", || (reclaimer.idle_pages() == 0).then_some(()));
+    eventually("the daemon knows how much it was", || {
+        (daemon.status().given_back_bytes == 1000 * 4096).then_some(())
+    });
+    assert_eq!(daemon.status().kills, 0);
+}
+
+#[test]
+fn a_reclaimer_that_never_answers_holds_up_no_kill() {
+    if !privileged() {
+        return;
+    }
+    const UID: u32 = 62111;
+    let daemon = Daemon::start("", &[]);
+    // Listens, and that is all.
+    let _silent = Server::bind(&daemon.reclaimer(), 0o600).unwrap();
+    daemon.set_limit(UID, 64 * MIB);
+    let mut hog = Hog::start(UID);
+    hog.grow(60 << 10);
+    assert!(hog.survived());
+    hog.grow(60 << 10);
+    assert!(!hog.survived());
+    daemon.ended(UID);
+    assert_eq!(daemon.status().kills, 1);
+}
