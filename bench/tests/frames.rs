@@ -81,6 +81,23 @@ fn overshoot_reports_pages_and_victims_of_notifier_and_polling() {
 }
 
 #[test]
+fn buffers_reports_what_idle_opens_cost_and_how_fast_their_memory_goes_back() {
+    // Its daemon is beside it once the workspace is built, as `make test` does first.
+    let Some(lines) = quick("buffers", env!("CARGO_BIN_EXE_buffers")) else { return };
+    for subject in ["headroom passthrough", "headroom notify-store"] {
+        if subject.ends_with("passthrough") && !lines.iter().any(|line| line.subject == subject) {
+            println!("skipped: FUSE passthrough needs Linux 6.9");
+            continue;
+        }
+        let each = values(&lines, subject, "daemon_bytes_per_open", &["100 idle opens"]);
+        assert!(each[0] >= 0.0, "{each:?}");
+        let clients = ["20 clients with 64 KiB"];
+        assert_eq!(values(&lines, subject, "back_share", &clients), [100.0]);
+        assert!(values(&lines, subject, "back_ms", &clients)[0] > 0.0);
+    }
+}
+
+#[test]
 fn notifier_reports_cpu_time_over_that_without_it() {
     let Some(lines) = quick("notifier", env!("CARGO_BIN_EXE_notifier")) else { return };
     let wanted = ["faults, limited user", "faults, other user", "forks, limited user"];

@@ -71,6 +71,18 @@ pub const SECTIONS: [Section; 10] = [
         ],
     },
     Section {
+        bench: "buffers",
+        title: "Receive buffers that nobody uses",
+        reading: "What the daemon keeps for each idle open, and how fast and how much of idle clients' warm buffers goes back when \
+                  memory is short; less, faster, and all of it are better.",
+        tables: &[
+            table(&["daemon_bytes_per_open"], &[]),
+            table(&["back_share"], &[]),
+            table(&["back_ms"], &["back_ms_max"]),
+            table(&["call_warm_us", "call_after_us"], &[]),
+        ],
+    },
+    Section {
         bench: "notifier",
         title: "Cost of the memory notifier",
         reading: "The same work with and without the notifier; CPU time over that without it, nearer to 1 is better.",

@@ -128,7 +128,7 @@ impl Driver {
         let process = &mut self.processes[request.process];
         if process.area.is_none() {
             let mapping = host.mapping(request.process).ok_or(Errno::ESRCH)?;
-            process.area = Some(ReceiveArea::new(mapping));
+            process.area = Some(Box::new(ReceiveArea::new(mapping)));
         }
         let area = process.area.as_mut().ok_or(Errno::ESRCH)?;
         // An empty buffer takes room too, so that its address is its own.

@@ -38,7 +38,7 @@ pub struct Process {
     /// Freeze notifications of any state that it asked for.
     pub freeze_notifications: usize,
     /// Where its transactions arrive; known once the first one came.
-    pub area: Option<ReceiveArea>,
+    pub area: Option<Box<ReceiveArea>>,
     pub max_threads: u32,
     /// `BR_SPAWN_LOOPER` sent, `BC_REGISTER_LOOPER` not yet seen.
     pub requested_threads: u32,

@@ -1,6 +1,7 @@
 //! References: one process's handle to another's node, with strong and weak counts.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use slotmap::Key;
 
@@ -31,7 +32,8 @@ pub struct References {
     ids: Handles,
     /// By handle; null = free. Ends with the highest handle in use.
     by_handle: Vec<RefId>,
-    by_node: HashMap<NodeId, RefId>,
+    /// Without a hash key of its own for each process: clients do not choose the keys.
+    by_node: HashMap<NodeId, RefId, BuildHasherDefault<DefaultHasher>>,
 }
 
 impl References {

@@ -10,6 +10,7 @@ use binder_driver::{
 use binder_uapi::{Return, ReturnReader};
 use slotmap::{Key, KeyData, SlotMap, new_key_type};
 
+use crate::calls::Calls;
 use crate::files::Store;
 use crate::mapping::Backing;
 use crate::mountinfo::Device;
@@ -46,7 +47,7 @@ pub(crate) struct Open {
     pub(crate) nonblock: bool,
     pub(crate) backing: Box<dyn Backing>,
     /// Threads that have called, and the request that each is parked in.
-    pub(crate) threads: HashMap<u32, Option<u64>>,
+    pub(crate) calls: Calls,
     /// Name of the pollers, once one waits.
     pub(crate) poll_handle: Option<u64>,
     /// Warnings about this open that were given.

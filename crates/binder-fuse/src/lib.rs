@@ -21,6 +21,7 @@
 //! # Ok::<(), binder_fuse::Error>(())
 //! ```
 
+mod calls;
 mod channel;
 mod client_memory;
 mod error;

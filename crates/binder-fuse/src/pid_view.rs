@@ -27,7 +27,7 @@ pub(crate) fn process_of(tid: u32, own: u64) -> Option<(u32, PidView)> {
         PidView::zip(&chain, pids)
     });
     // One that cannot be looked at is seen by our own namespace alone.
-    Some((pid, seen.unwrap_or_else(|| PidView { levels: vec![(own, pid as i32)] })))
+    Some((pid, seen.unwrap_or_else(|| PidView { own: (own, pid as i32), inner: Box::default() })))
 }
 
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
@@ -62,8 +62,10 @@ fn namespaces(tid: u32, own: u64) -> Option<Vec<u64>> {
 /// The pids of one process, from our own pid namespace inwards to its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PidView {
-    /// (inode of the namespace, pid in it); never empty.
-    levels: Vec<(u64, i32)>,
+    /// Inode of our namespace, and the pid in it.
+    own: (u64, i32),
+    /// The same, inwards, for a process that lives further in.
+    inner: Box<[(u64, i32)]>,
 }
 
 impl PidView {
@@ -71,14 +73,18 @@ impl PidView {
     fn zip(namespaces: &[u64], nstgid: &str) -> Option<Self> {
         let pids: Vec<i32> =
             nstgid.split_ascii_whitespace().map_while(|p| p.parse().ok()).collect();
-        (pids.len() == namespaces.len())
-            .then(|| Self { levels: namespaces.iter().copied().zip(pids).collect() })
+        if pids.len() != namespaces.len() {
+            return None;
+        }
+        let mut levels = namespaces.iter().copied().zip(pids);
+        Some(Self { own: levels.next()?, inner: levels.collect() })
     }
 
     /// This process's pid in the namespace that `receiver` lives in; 0 if it is not visible there.
     pub(crate) fn seen_by(&self, receiver: &PidView) -> i32 {
-        let Some(&(namespace, _)) = receiver.levels.last() else { return 0 };
-        self.levels.iter().find(|level| level.0 == namespace).map_or(0, |level| level.1)
+        let (namespace, _) = *receiver.inner.last().unwrap_or(&receiver.own);
+        let mut levels = std::iter::once(&self.own).chain(&self.inner);
+        levels.find(|level| level.0 == namespace).map_or(0, |level| level.1)
     }
 }
 

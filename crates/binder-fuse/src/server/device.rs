@@ -1,6 +1,5 @@
 //! Opens of devices: open, close, death, poll, and the requests that wait.
 
-use std::collections::HashMap;
 use std::io;
 
 use binder_driver::{Caller, Errno, Opener, ProcessId, Wake, WriteRead};
@@ -8,6 +7,7 @@ use binder_uapi::BinderWriteRead;
 use zerocopy::IntoBytes;
 
 use super::{Parked, Server, THREAD};
+use crate::calls::Calls;
 use crate::host::{Open, OpenKey};
 use crate::mapping::{Backing, MappingKind, NotifyStore, Passthrough};
 use crate::pid_view;
@@ -69,7 +69,7 @@ impl Server {
             user_view: UserView::of(pid, self.own_users),
             nonblock: open.flags & libc::O_NONBLOCK as u32 != 0,
             backing,
-            threads: HashMap::new(),
+            calls: Calls::default(),
             poll_handle: None,
             told_writable: false,
             told_broken: false,
@@ -100,7 +100,7 @@ impl Server {
             self.driver.release(&mut self.host, process);
         }
         if let Some(open) = self.host.remove(key) {
-            for (tid, request) in open.threads {
+            for (tid, request) in open.calls.iter() {
                 self.threads.unwatch(tid, open.process);
                 // One that is given files has been answered.
                 if let Some(unique) = request.filter(|unique| self.parked.contains_key(unique)) {
@@ -118,7 +118,7 @@ impl Server {
     /// Takes note of a thread that calls on an open.
     pub(super) fn note_thread(&mut self, key: OpenKey, tid: u32) {
         let Some(open) = self.host.opens.get_mut(key) else { return };
-        if open.threads.contains_key(&tid) {
+        if open.calls.knows(tid) {
             return;
         }
         let process = open.process;
@@ -126,7 +126,7 @@ impl Server {
         let stale = self.threads.watch(tid, process, std::os::fd::AsFd::as_fd(&self.epoll), token);
         stale.into_iter().for_each(|exit| self.thread_gone(exit));
         if let Some(open) = self.host.opens.get_mut(key) {
-            open.threads.insert(tid, None);
+            open.calls.set(tid, None);
         }
     }
 
@@ -136,7 +136,7 @@ impl Server {
             self.driver.thread_exit(&mut self.host, process, exit.tid);
             let key = self.host.key_of(process);
             if let Some(open) = key.and_then(|key| self.host.opens.get_mut(key)) {
-                open.threads.remove(&exit.tid);
+                open.calls.forget(exit.tid);
             }
         }
         self.serve_wakes();
@@ -186,14 +186,14 @@ impl Server {
 
     fn park(&mut self, request: Parked) {
         if let Some(open) = self.host.opens.get_mut(request.key) {
-            open.threads.insert(request.caller.tid, Some(request.unique));
+            open.calls.set(request.caller.tid, Some(request.unique));
             self.parked.insert(request.unique, request);
         }
     }
 
     /// The request in which a thread is parked, which is no longer so.
     fn unpark(&mut self, key: OpenKey, tid: u32) -> Option<Parked> {
-        let unique = self.host.opens.get_mut(key)?.threads.get_mut(&tid)?.take()?;
+        let unique = self.host.opens.get_mut(key)?.calls.take(tid)?;
         self.parked.remove(&unique)
     }
 

@@ -45,7 +45,7 @@ impl Server {
     pub(super) fn begin_gift(&mut self, request: Parked, bwr: BinderWriteRead) -> io::Result<()> {
         let Caller { process, tid, .. } = request.caller;
         if let Some(open) = self.host.opens.get_mut(request.key) {
-            open.threads.insert(tid, Some(request.unique));
+            open.calls.set(tid, Some(request.unique));
         }
         let tokens = self.driver.files_to_give(process, tid);
         let files = tokens.iter().filter_map(|&token| self.host.files.get(token)).collect();
@@ -84,9 +84,9 @@ impl Server {
         let Some(Gift { request, bwr }) = self.gifts.waiting.remove(&id) else { return Ok(()) };
         let Caller { process, tid, .. } = request.caller;
         if let Some(open) = self.host.opens.get_mut(request.key)
-            && open.threads.get(&tid) == Some(&Some(request.unique))
+            && open.calls.request(tid) == Some(request.unique)
         {
-            open.threads.insert(tid, None);
+            open.calls.set(tid, None);
         }
         match outcome {
             Outcome::Given(fds) => {

@@ -97,7 +97,7 @@ impl Server {
         let Some(open) = self.host.opens.get(key) else {
             return self.send_error(header, libc::EBADF);
         };
-        if open.threads.get(&caller.tid).is_some_and(Option::is_some) {
+        if open.calls.request(caller.tid).is_some() {
             // A thread is in one call at a time; two at once would make us lose one of them.
             return self.send_error(header, libc::EBUSY);
         }

@@ -1,0 +1,190 @@
+//! What idle clients cost the daemon, and how fast their buffers' memory goes back.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use bench::peer::{self, Peer};
+use bench::pingpong;
+use bench::progress::Progress;
+use bench::results::Measurement;
+use bench::statistics::estimate;
+use binder_client::{Client, Options, Payload, Session};
+use clap::Parser;
+use control::binderd::{Reply, Request};
+use e2e::{Bus, BusError, Mapping};
+
+const BENCH: &str = "buffers";
+const PAGE: u64 = 4096;
+
+/// Counts what the daemon keeps for opens that do nothing, and times how their warm buffers' memory is given back.
+/// Needs root.
+#[derive(Parser)]
+struct Arguments {
+    /// Opens that are mapped and never used
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=15_000))]
+    opens: u32,
+    /// Clients with warm buffers
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=4_000))]
+    clients: u32,
+    /// Bytes that each of them has received at once
+    #[arg(long, default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=262_144))]
+    bytes: u32,
+    /// How often their memory is taken and comes back
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// 100 opens, 20 clients, 2 rounds
+    #[arg(long)]
+    quick: bool,
+}
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.first().is_some_and(|word| word == peer::PEER) {
+        return pingpong::serve(&words[1..]);
+    }
+    let mut arguments = Arguments::parse();
+    if arguments.quick {
+        (arguments.opens, arguments.clients, arguments.rounds) = (100, 20, 2);
+    }
+    raise_file_limit();
+    let modes = [
+        ("headroom passthrough", Mapping::Passthrough),
+        ("headroom notify-store", Mapping::NotifyStore),
+    ];
+    eprintln!("{:<34} {:>12} {:>12} {:>12}", "", "median", "most", "unit");
+    for (subject, mapping) in modes {
+        match Bus::start(mapping) {
+            Ok(bus) => {
+                idle_opens(&arguments, subject, &bus)?;
+                warm_clients(&arguments, subject, &bus)?;
+                bus.stop().map_err(|fault| anyhow::anyhow!("{subject}: {fault}"))?;
+            }
+            Err(BusError::Unavailable(reason)) => eprintln!("{subject}: skipped: {reason}"),
+            Err(fault) => anyhow::bail!("{subject}: {fault}"),
+        }
+    }
+    Ok(())
+}
+
+/// As many descriptors as we may have.
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // With fewer, opening fails and says so.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+fn tell(case: &str, subject: &str, metric: &str, values: &[f64], unit: &str) {
+    let Some(e) = estimate(values) else { return };
+    let most = values.iter().copied().fold(f64::MIN, f64::max);
+    eprintln!(
+        "{:<34} {:>12.1} {:>12.1} {:>12}",
+        format!("{subject} {metric}"),
+        e.median,
+        most,
+        unit
+    );
+    let line = |metric: &str, value| {
+        Measurement::new(BENCH, case, subject, metric, value, unit, e.runs).print();
+    };
+    line(metric, e.median);
+    line(&format!("{metric}_max"), most);
+}
+
+/// Memory that only the daemon has: what it keeps in its head.
+fn anonymous_bytes(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:"));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    Ok(kib.with_context(|| format!("{path} has no Anonymous line"))? * 1024)
+}
+
+fn open(bus: &Bus) -> Result<Client> {
+    Ok(Client::open(bus.device("binder"), &Options::default())?)
+}
+
+fn idle_opens(arguments: &Arguments, subject: &str, bus: &Bus) -> Result<()> {
+    let case = format!("{} idle opens", arguments.opens);
+    // The first opens warm the daemon's own tables up.
+    let first = open(bus)?;
+    let before = anonymous_bytes(bus.pid())?;
+    let clients: Vec<Client> = (0..arguments.opens).map(|_| open(bus)).collect::<Result<_>>()?;
+    let after = anonymous_bytes(bus.pid())?;
+    let each = after.saturating_sub(before) as f64 / f64::from(arguments.opens);
+    tell(&case, subject, "daemon_bytes_per_open", &[each], "B");
+    drop((first, clients));
+    bus.wait_until_empty().map_err(|left| anyhow::anyhow!(left))
+}
+
+/// Pages that hold memory and no buffer.
+fn idle_pages(bus: &Bus) -> Result<u64> {
+    Ok(bus.status().map_err(|error| anyhow::anyhow!(error))?.idle_pages)
+}
+
+/// Has everything idle given back, as the OOM manager does; milliseconds, and pages.
+fn give_back(socket: &Path) -> Result<(f64, u64)> {
+    let start = Instant::now();
+    let mut daemon = control::Client::connect(socket)?;
+    let mut all = 0;
+    loop {
+        match daemon.call(&Request::Reclaim { pages: u64::MAX })? {
+            Reply::Reclaimed { pages, idle_pages } => {
+                all += pages;
+                if pages == 0 || idle_pages == 0 {
+                    return Ok((start.elapsed().as_secs_f64() * 1e3, all));
+                }
+            }
+            other => anyhow::bail!("{other:?}"),
+        }
+    }
+}
+
+/// One call of each; microseconds.
+fn call_all(sessions: &mut [Session<'_>], message: &[u8]) -> Result<Vec<f64>> {
+    let mut times = Vec::new();
+    for session in sessions {
+        let start = Instant::now();
+        let received = session.call(0, 1, Payload::bytes(message))?;
+        times.push(start.elapsed().as_secs_f64() * 1e6);
+        anyhow::ensure!(received.data()? == message, "an echo differs");
+        session.free(received);
+        session.flush()?;
+    }
+    Ok(times)
+}
+
+fn warm_clients(arguments: &Arguments, subject: &str, bus: &Bus) -> Result<()> {
+    let case = format!("{} clients with {} KiB", arguments.clients, arguments.bytes / 1024);
+    let device = bus.device("binder");
+    let device = device.to_str().context("the mount's path is not UTF-8")?;
+    let _manager = Peer::start(&["binder", device], Stdio::null(), Stdio::null())?;
+    let clients: Vec<Client> = (0..arguments.clients).map(|_| open(bus)).collect::<Result<_>>()?;
+    let mut sessions: Vec<Session<'_>> = clients.iter().map(Session::new).collect();
+    let message = bench::measure::message(arguments.bytes as usize);
+    let (mut ms, mut shares, mut warm, mut cold) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    call_all(&mut sessions, &message)?;
+    let mut progress = Progress::new(BENCH, arguments.rounds as usize);
+    for round in 1..=arguments.rounds {
+        progress.step(&format!("{subject}, round {round}"));
+        warm.extend(call_all(&mut sessions, &message)?);
+        let idle = idle_pages(bus)?;
+        let (took, given) = give_back(bus.socket())?;
+        ms.push(took);
+        shares.push(given as f64 / idle as f64 * 100.0);
+        cold.extend(call_all(&mut sessions, &message)?);
+    }
+    drop(progress);
+    let idle = idle_pages(bus)? * PAGE / 1024;
+    tell(&case, subject, "idle_kib", &[idle as f64], "KiB");
+    tell(&case, subject, "back_ms", &ms, "ms");
+    tell(&case, subject, "back_share", &shares, "%");
+    tell(&case, subject, "call_warm_us", &warm, "us");
+    tell(&case, subject, "call_after_us", &cold, "us");
+    drop(sessions);
+    drop(clients);
+    Ok(())
+}
