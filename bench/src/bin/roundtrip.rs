@@ -1,5 +1,5 @@
 //! Round trip of an empty call over a binder device, against a pipe, a Unix socket and a futex in the
-//! same run, everybody on one core.
+//! same run, everybody on one core or each wherever the scheduler has it.
 
 use anyhow::{Context, Result};
 use bench::devices::{self, DeviceArguments};
@@ -16,6 +16,9 @@ struct Arguments {
     /// The core on which everybody runs.
     #[arg(long, default_value_t = 0)]
     cpu: usize,
+    /// Nobody is bound to a core: the scheduler decides.
+    #[arg(long, conflicts_with = "cpu")]
+    free: bool,
     /// Message sizes, bytes.
     #[arg(long, value_delimiter = ',', default_value = "4,1024,4096,16384,65536")]
     sizes: Vec<usize>,
@@ -44,12 +47,13 @@ fn run(arguments: &Arguments) -> Result<()> {
     for size in &arguments.sizes {
         anyhow::ensure!(*size <= MAX_MESSAGE, "--sizes: {size} is above {MAX_MESSAGE}");
     }
-    affinity::pin(arguments.cpu)?;
+    let core = (!arguments.free).then_some(arguments.cpu);
+    core.map_or(Ok(()), affinity::pin)?;
     if !affinity::be_eager() {
         eprintln!("not allowed to raise the priority: other work on the core will disturb");
     }
     // Started from here, so pinned and eager as we are. They outlive their clients below.
-    let devices = arguments.devices.open(Some(arguments.cpu))?;
+    let devices = arguments.devices.open(core)?;
     let mut subjects: Vec<Box<dyn Subject>> = vec![
         Box::new(SeqPacket::start().context("seqpacket")?),
         Box::new(Pipe::start().context("pipe")?),
@@ -66,7 +70,8 @@ fn run(arguments: &Arguments) -> Result<()> {
         let names = subjects.iter().map(|subject| subject.name());
         let results: Vec<_> = names.zip(summaries).collect();
         let baseline = (SeqPacket::NAME, "over_seqpacket");
-        report::round_trips("roundtrip", &report::bytes(*size), baseline, &results);
+        let case = report::bytes(*size) + if arguments.free { ", any core" } else { "" };
+        report::round_trips("roundtrip", &case, baseline, &results);
     }
     drop(subjects);
     devices::close(devices)

@@ -2,6 +2,7 @@
 
 mod answer;
 mod pressure;
+mod privileges;
 mod signals;
 
 use std::io::IsTerminal;
@@ -76,7 +77,7 @@ fn run(args: Args) -> anyhow::Result<()> {
     let mut server = Server::new(&config)?;
     let (memory, lacking) =
         pressure::Pressure::watch(args.low_memory).context("cannot watch the machine's memory")?;
-    if let Some(lacking) = lacking {
+    for lacking in lacking.into_iter().chain(privileges::take()) {
         server.note_degraded(lacking);
     }
     server.add_external(std::os::fd::AsFd::as_fd(&signals), SIGNALS)?;

@@ -1,0 +1,51 @@
+//! What keeps a daemon able to act when memory and CPU are short. Each step may be refused; the daemon goes on and
+//! says what is lost, in its own words.
+
+use std::io;
+
+use rustix::io::Errno;
+use rustix::mm::{MlockAllFlags, mlockall};
+
+/// Locks all memory, present and future.
+pub fn lock_memory() -> Result<(), Errno> {
+    // What is there now is made present; what comes later (stacks, mostly) only as it is touched.
+    mlockall(MlockAllFlags::CURRENT)?;
+    mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
+}
+
+/// Puts the calling thread, and those that it will start, before all ordinary ones: `SCHED_FIFO` with this priority.
+/// 1 is enough for that, and leaves those alone that somebody has tuned.
+pub fn be_prompt(priority: i32) -> Result<(), Errno> {
+    let parameter = libc::sched_param { sched_priority: priority };
+    // SAFETY: the parameter is a valid sched_param for the length of the call; 0 is this thread.
+    let done = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameter) };
+    if done == 0 {
+        return Ok(());
+    }
+    Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+}
+
+/// Takes the process out of the kernel's own victim search.
+pub fn be_spared_by_the_kernel() -> io::Result<()> {
+    std::fs::write("/proc/self/oom_score_adj", "-1000")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_thread_is_real_time_or_knows_that_it_is_not() {
+        let policy = std::thread::spawn(|| {
+            let done = be_prompt(1);
+            // SAFETY: no pointers; 0 is this thread.
+            (done, unsafe { libc::sched_getscheduler(0) })
+        });
+        match policy.join().unwrap() {
+            (Ok(()), policy) => assert_eq!(policy, libc::SCHED_FIFO),
+            (Err(errno), policy) => {
+                assert_eq!((errno, policy), (Errno::PERM, libc::SCHED_OTHER));
+            }
+        }
+    }
+}
