@@ -10,6 +10,7 @@ use crate::host::{Caller, Host, ReadPart};
 use crate::keys::{BufferId, NodeId, ProcessId, ThreadId, TransactionId};
 use crate::limits::MAX_THREAD_WORK;
 use crate::objects::Parcel;
+use crate::statistics::one_more;
 use crate::thread::NO_ERROR;
 use crate::transaction::{Kind, Transaction};
 use crate::work::Work;
@@ -70,6 +71,7 @@ impl Driver {
     ) {
         let id = self.new_debug_id();
         self.set_extended_error(sender.thread, id, NO_ERROR, 0);
+        self.log_transaction(id, Kind::of(is_reply, data.flags), sender, data);
         let sent = if is_reply {
             self.reply(host, id, sender, data, extra_size)
         } else {
@@ -77,6 +79,7 @@ impl Driver {
         };
         let Err(Failure { word, errno, in_reply_to }) = sent else { return };
         let param = errno.map_or(0, |errno| -errno.code());
+        self.log_failure(word, param);
         self.threads[sender.thread].return_error = true;
         let Some(call) = in_reply_to else {
             self.set_extended_error(sender.thread, id, word, param);
@@ -226,6 +229,7 @@ impl Driver {
         data: &BinderTransactionData,
         buffer: BufferId,
     ) -> TransactionId {
+        one_more(&mut self.statistics.made.transactions);
         let transaction = self.transactions.insert(Transaction {
             id,
             kind,
@@ -301,6 +305,7 @@ impl Driver {
         extra_size: u64,
         oneway: bool,
     ) -> Result<BufferId, Failure> {
+        self.log_target(target.process, target.node, target.thread);
         let wanted = target.node.is_some_and(|node| self.nodes[node].wants_security_context);
         let context = if wanted {
             // As a string: its reader knows no length.

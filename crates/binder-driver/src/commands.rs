@@ -45,6 +45,7 @@ impl Driver {
         let ends_here = bwr.write_size - start == chunk.len() as u64;
         let mut reader = CommandReader::new(chunk);
         while !self.threads[sender.thread].return_error {
+            let at = reader.consumed();
             let command = match reader.next() {
                 None => return Ok(()),
                 Some(Ok(command)) => command,
@@ -56,6 +57,7 @@ impl Driver {
                     return Err(Errno::EINVAL);
                 }
             };
+            self.count_command(sender.caller.process, &chunk[at..]);
             self.run_command(host, sender, command)?;
             bwr.write_consumed = start + reader.consumed() as u64;
         }

@@ -11,6 +11,7 @@ use crate::host::Host;
 use crate::keys::{DeathId, ProcessId, RefId, ThreadId};
 use crate::limits::MAX_DEATHS_A_PROCESS;
 use crate::queue::WorkId;
+use crate::statistics::one_more;
 use crate::work::{DeliverToRead, Flow, Reader, Work};
 
 /// Where a notification is in its life.
@@ -66,6 +67,7 @@ impl Driver {
         }
         self.charge_object(process)?;
         self.processes[process].deaths += 1;
+        one_more(&mut self.statistics.made.deaths);
         let reference = &mut self.refs[id];
         reference.death = Some(self.deaths.insert(Death {
             process,

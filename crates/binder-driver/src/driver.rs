@@ -20,8 +20,10 @@ use crate::process::Process;
 use crate::queue::Queues;
 use crate::quota::User;
 use crate::reference::Reference;
+use crate::statistics::Statistics;
 use crate::thread::Thread;
 use crate::transaction::Transaction;
+use crate::transaction_log::TransactionLog;
 use crate::wake::Wakes;
 
 /// Who opens a device.
@@ -111,6 +113,8 @@ pub struct Driver {
     pub(crate) spare_held: Vec<Vec<HeldObject>>,
     pub(crate) idle_pages: IdlePages,
     pub(crate) reclaimed_pages: u64,
+    pub(crate) statistics: Statistics,
+    pub(crate) log: TransactionLog,
     last_debug_id: u32,
 }
 

@@ -11,6 +11,7 @@ use crate::host::Host;
 use crate::keys::{FreezeNotificationId, ProcessId, ThreadId};
 use crate::limits::MAX_DEATHS_A_PROCESS;
 use crate::queue::WorkId;
+use crate::statistics::one_more;
 use crate::work::{DeliverToRead, Flow, Reader, Work};
 
 /// One notification.
@@ -50,6 +51,7 @@ impl Driver {
         }
         self.charge_object(process)?;
         self.processes[process].freeze_notifications += 1;
+        one_more(&mut self.statistics.made.freezes);
         let entry = &mut self.refs[reference];
         let owner = self.nodes[entry.node].owner;
         let id = self.freeze_notifications.insert(FreezeNotification {

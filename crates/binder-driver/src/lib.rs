@@ -12,7 +12,7 @@
 //! `pages` and `reclaim`, `death`, `freeze`
 //! and `freeze_notification`, `work` (what a
 //! reader can be handed), `commands` and `read` (the two halves of `BINDER_WRITE_READ`), `wake`,
-//! `quota`.
+//! `quota`, `statistics`, `transaction_log` and `logs` (the texts of `binder_logs`).
 #![forbid(unsafe_code)]
 
 mod allocator;
@@ -31,6 +31,7 @@ mod handles;
 pub mod host;
 mod keys;
 mod limits;
+mod logs;
 mod node;
 mod objects;
 mod pages;
@@ -43,8 +44,10 @@ mod reclaim;
 mod reference;
 mod scatter_gather;
 pub mod snapshot;
+mod statistics;
 mod thread;
 mod transaction;
+mod transaction_log;
 mod wake;
 mod work;
 

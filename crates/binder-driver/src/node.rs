@@ -16,6 +16,7 @@ use crate::host::Host;
 use crate::keys::{NodeId, ProcessId, RefId, ThreadId};
 use crate::limits::MAX_OBJECTS_A_PROCESS;
 use crate::queue::{QueueId, WorkId};
+use crate::statistics::one_more;
 use crate::work::{DeliverToRead, Flow, Reader, Work};
 
 /// An object of a process.
@@ -92,6 +93,7 @@ impl Driver {
             min_priority: (object.flags & FLAT_BINDER_FLAG_PRIORITY_MASK) as i32,
             ..Node::default()
         };
+        one_more(&mut self.statistics.made.nodes);
         let node = self.nodes.insert(node);
         self.process_mut(process)?.nodes.insert(object.binder, node);
         Ok(node)

@@ -10,6 +10,7 @@ use crate::host::Host;
 use crate::keys::{ContextId, DeathId, FreezeNotificationId, NodeId, ProcessId, ThreadId, UserId};
 use crate::queue::QueueId;
 use crate::reference::References;
+use crate::statistics::{Counters, one_more};
 use crate::work::DeliverToRead;
 
 /// One open.
@@ -48,6 +49,8 @@ pub struct Process {
     pub spam_detection: bool,
     /// A poller waits to hear of work.
     pub poll_armed: bool,
+    /// What it said and heard so far.
+    pub counters: Counters,
     /// It is being released.
     pub dead: bool,
 }
@@ -68,6 +71,7 @@ impl Driver {
         self.contexts.get(context).filter(|c| !c.removed).ok_or(Errno::ENOENT)?;
         let user = self.admit_open(opener.euid)?;
         self.contexts[context].opens += 1;
+        one_more(&mut self.statistics.made.processes);
         Ok(self.processes.insert(Process {
             context,
             opener,
@@ -88,6 +92,7 @@ impl Driver {
             started_threads: 0,
             spam_detection: false,
             poll_armed: false,
+            counters: Counters::default(),
             dead: false,
         }))
     }

@@ -10,6 +10,7 @@ use crate::driver::Driver;
 use crate::handles::{Handles, release_excess};
 use crate::keys::{DeathId, FreezeNotificationId, NodeId, ProcessId, RefId, ThreadId};
 use crate::limits::MAX_OBJECTS_A_PROCESS;
+use crate::statistics::one_more;
 
 /// One reference.
 #[derive(Debug)]
@@ -146,6 +147,7 @@ impl Driver {
         let manager = self.contexts[entry.context].manager == Some(node);
         let handle = entry.refs.take_handle(manager);
         let target = &mut self.nodes[node];
+        one_more(&mut self.statistics.made.refs);
         let id = self.refs.insert(Reference {
             process,
             handle,

@@ -11,6 +11,7 @@ use crate::host::{Caller, Host};
 use crate::keys::{ProcessId, ThreadId, TransactionId};
 use crate::limits::MAX_THREADS_A_PROCESS;
 use crate::queue::QueueId;
+use crate::statistics::one_more;
 use crate::work::{DeliverToRead, Work};
 
 /// A thread's place in the pool.
@@ -96,6 +97,7 @@ impl Driver {
         if entry.threads.len() >= MAX_THREADS_A_PROCESS {
             return Err(Errno::ENOMEM);
         }
+        one_more(&mut self.statistics.made.threads);
         let thread = self.threads.insert(Thread {
             process,
             tid,

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use binder_uapi::returns::*;
-use binder_uapi::{BinderTransactionData, BinderTransactionDataSecctx, Return};
+use binder_uapi::{BinderTransactionData, BinderTransactionDataSecctx, Return, TF_ONE_WAY};
 
 use crate::driver::Driver;
 use crate::host::Host;
@@ -22,6 +22,17 @@ pub enum Kind {
     Oneway,
     /// The answer to a call.
     Reply,
+}
+
+impl Kind {
+    /// What is sent by `BC_REPLY`, or by `BC_TRANSACTION` with these flags.
+    pub fn of(is_reply: bool, flags: u32) -> Self {
+        match (is_reply, flags & TF_ONE_WAY != 0) {
+            (true, _) => Self::Reply,
+            (_, true) => Self::Oneway,
+            _ => Self::Call,
+        }
+    }
 }
 
 impl fmt::Display for Kind {

@@ -78,7 +78,8 @@ pub trait DeliverToRead {
 
 impl DeliverToRead for Work {
     fn deliver<H: Host>(self, driver: &mut Driver, host: &mut H, reader: &mut Reader<'_>) -> Flow {
-        match self {
+        let at = reader.out.len();
+        let flow = match self {
             Work::Transaction(id) => id.deliver(driver, host, reader),
             Work::Node(id) => id.deliver(driver, host, reader),
             Work::Death(id) => id.deliver(driver, host, reader),
@@ -104,7 +105,9 @@ impl DeliverToRead for Work {
                 reader.put_word(if spam && !wants_spam { BR_TRANSACTION_COMPLETE } else { word });
                 Flow::Continue
             }
-        }
+        };
+        driver.count_returns(reader.process, &reader.out[at..]);
+        flow
     }
 
     fn cancel<H: Host>(self, driver: &mut Driver, host: &mut H, thread: Option<ThreadId>) {

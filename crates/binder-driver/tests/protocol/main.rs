@@ -9,6 +9,7 @@ mod deaths;
 mod descriptors;
 mod freezes;
 mod hostile;
+mod logs;
 mod manager;
 mod oneway;
 mod priorities;

@@ -31,7 +31,7 @@ pub struct Simulation {
     /// How often each return was seen.
     pub returns: BTreeMap<u32, u64>,
     random: Random,
-    world: World,
+    pub world: World,
     contexts: [ContextId; 2],
     clients: BTreeMap<ProcessId, Client>,
     next_pid: u32,

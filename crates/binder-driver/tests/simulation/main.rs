@@ -42,6 +42,9 @@ fn run(seed: u64, steps: u64) -> u64 {
     let report = Report(&mut simulation, seed);
     for _ in 0..steps {
         report.0.step();
+        if report.0.step % 100 == 0 {
+            print_all(&report.0.world.driver);
+        }
         if report.0.step % 5_000 == 0 {
             report.0.end();
         }
@@ -49,6 +52,13 @@ fn run(seed: u64, steps: u64) -> u64 {
     report.0.end();
     assert_lively(&report.0.returns, steps);
     report.0.digest
+}
+
+/// In whatever state the driver is, it can be printed.
+fn print_all(driver: &binder_driver::Driver) {
+    let text = driver.state() + &driver.transactions() + &driver.stats() + &driver.transaction_log();
+    let processes: usize = driver.pids().iter().map(|&pid| driver.process_state(pid).len()).sum();
+    assert!(processes <= text.len());
 }
 
 /// A long run in which some kind of return never came up would prove little.

@@ -1,0 +1,25 @@
+//! The texts of `binder_logs`, in the format of the kernel's driver, which tools parse.
+//!
+//! What does not exist here is 0: addresses of the kernel's own structures, lines of its source, temporary
+//! reference counts, the time that a transaction has been under way (this driver has no clock).
+
+mod state;
+mod stats;
+mod transactions;
+
+use crate::driver::Driver;
+
+impl Driver {
+    /// Pids that have a device open, ascending.
+    pub fn pids(&self) -> Vec<u32> {
+        let mut pids: Vec<u32> = self.processes.values().map(|open| open.opener.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// Whether a pid has a device open.
+    pub fn has_pid(&self, pid: u32) -> bool {
+        self.processes.values().any(|open| open.opener.pid == pid)
+    }
+}

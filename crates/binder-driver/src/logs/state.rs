@@ -1,0 +1,267 @@
+//! `state`, `transactions` and `proc/PID`: everything that is open and under way.
+
+use std::fmt::Write;
+
+use crate::death::DeathState;
+use crate::driver::Driver;
+use crate::keys::{BufferId, NodeId, ProcessId, RefId, ThreadId, TransactionId};
+use crate::queue::QueueId;
+use crate::transaction::Kind;
+use crate::work::Work;
+
+/// How much is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Detail {
+    Everything,
+    /// Only what is under way.
+    Transactions,
+}
+
+impl Driver {
+    /// Everything.
+    pub fn state(&self) -> String {
+        let mut text = String::from("binder state:\n");
+        let mut dead = self.nodes.iter().filter(|(_, node)| node.owner.is_none()).peekable();
+        if dead.peek().is_some() {
+            text += "dead nodes:\n";
+        }
+        dead.for_each(|(id, _)| self.print_node(&mut text, id));
+        self.print_processes(&mut text, Detail::Everything, |_| true);
+        text
+    }
+
+    /// What is under way.
+    pub fn transactions(&self) -> String {
+        let mut text = String::from("binder transactions:\n");
+        self.print_processes(&mut text, Detail::Transactions, |_| true);
+        text
+    }
+
+    /// Everything of one process, all its opens.
+    pub fn process_state(&self, pid: u32) -> String {
+        let mut text = String::from("binder proc state:\n");
+        self.print_processes(&mut text, Detail::Everything, |of| of == pid);
+        text
+    }
+
+    fn print_processes(&self, text: &mut String, detail: Detail, wanted: impl Fn(u32) -> bool) {
+        let processes = self.processes.iter();
+        for (id, _) in processes.filter(|(_, process)| wanted(process.opener.pid)) {
+            self.print_process(text, id, detail);
+        }
+    }
+
+    fn print_process(&self, text: &mut String, id: ProcessId, detail: Detail) {
+        let process = &self.processes[id];
+        let context = &self.contexts[process.context].name;
+        let _ = writeln!(text, "proc {}\ncontext {context}", process.opener.pid);
+        for &thread in process.threads.values() {
+            self.print_thread(text, thread, detail);
+        }
+        for &node in process.nodes.values() {
+            let has_oneway = self.nodes[node].has_oneway;
+            if detail == Detail::Everything || has_oneway {
+                self.print_node(text, node);
+            }
+        }
+        if detail == Detail::Everything {
+            process.refs.iter().for_each(|reference| self.print_ref(text, reference));
+        }
+        for (_, _, buffer) in process.area.iter().flat_map(|area| area.ranges.live()) {
+            self.print_buffer(text, buffer);
+        }
+        self.print_queue(text, process.todo, id, "  ", "  pending transaction");
+        if !process.delivered_deaths.is_empty() {
+            *text += "  has delivered dead binder\n";
+        }
+        if !process.sent_freeze_notifications.is_empty() {
+            *text += "  has delivered freeze binder\n";
+        }
+    }
+
+    fn print_thread(&self, text: &mut String, id: ThreadId, detail: Detail) {
+        let thread = &self.threads[id];
+        let looper = thread.looper;
+        // Bits of the kernel's looper state.
+        let flags = [
+            looper.registered,
+            looper.entered,
+            looper.exited,
+            looper.invalid,
+            thread.parked.is_some(),
+            thread.polls,
+        ];
+        let bits = flags.iter().rev().fold(0, |bits, &set| bits << 1 | u32::from(set));
+        let start = text.len();
+        let need_return = u32::from(thread.need_return);
+        let _ =
+            writeln!(text, "  thread {}: l {bits:02x} need_return {need_return} tr 0", thread.tid);
+        let header_end = text.len();
+        for call in self.stack_of(id) {
+            let outgoing = self.transactions[call].from == Some(id);
+            let prefix =
+                if outgoing { "    outgoing transaction" } else { "    incoming transaction" };
+            self.print_transaction(text, call, thread.process, prefix);
+        }
+        self.print_queue(text, thread.todo, thread.process, "    ", "    pending transaction");
+        if detail == Detail::Transactions && text.len() == header_end {
+            text.truncate(start);
+        }
+    }
+
+    fn print_transaction(
+        &self,
+        text: &mut String,
+        id: TransactionId,
+        seen_by: ProcessId,
+        prefix: &str,
+    ) {
+        let entry = &self.transactions[id];
+        let from = entry.from.and_then(|thread| self.threads.get(thread));
+        let from_pid = from.map(|thread| self.processes[thread.process].opener.pid);
+        let buffer = entry.buffer.map(|buffer| &self.buffers[buffer]);
+        let sender = buffer.map_or(0, |buffer| buffer.sender_pid);
+        let to = buffer.map(|buffer| buffer.process).or(entry.to);
+        let to_pid = to.map_or(0, |to| self.processes[to].opener.pid);
+        let to_thread = entry.to_thread.and_then(|thread| self.threads.get(thread));
+        let to_tid = to_thread.map_or(0, |thread| thread.tid);
+        let _ = write!(
+            text,
+            "{prefix} {}: {:016x} from {}:{} to {to_pid}:{to_tid} code {:x} flags {:x} pri {} r{} elapsed 0ms",
+            entry.id,
+            0,
+            from_pid.unwrap_or(sender),
+            from.map_or(0, |thread| thread.tid),
+            entry.code,
+            entry.flags,
+            entry.nice.unwrap_or_default(),
+            u32::from(entry.kind == Kind::Call),
+        );
+        // The rest is the receiver's affair.
+        if to == Some(seen_by) {
+            match buffer {
+                Some(buffer) => {
+                    if let Some(node) = buffer.target {
+                        let _ = write!(text, " node {}", self.nodes[node].id);
+                    }
+                    let layout = buffer.layout;
+                    let _ = write!(
+                        text,
+                        " size {}:{} offset {:x}",
+                        layout.data_size, layout.offsets_size, buffer.offset
+                    );
+                }
+                None => *text += " buffer free",
+            }
+        }
+        text.push('\n');
+    }
+
+    fn print_queue(
+        &self,
+        text: &mut String,
+        queue: QueueId,
+        owner: ProcessId,
+        indent: &str,
+        transaction: &str,
+    ) {
+        for (_, work) in self.queues.iter(queue) {
+            self.print_work(text, work, owner, indent, transaction);
+        }
+    }
+
+    fn print_work(
+        &self,
+        text: &mut String,
+        work: Work,
+        owner: ProcessId,
+        indent: &str,
+        transaction: &str,
+    ) {
+        let words = match work {
+            Work::Transaction(id) => return self.print_transaction(text, id, owner, transaction),
+            Work::ReturnError(word) | Work::ReplyError(word) => {
+                format!("transaction error: {word}")
+            }
+            Work::Error(errno) => format!("transaction error: {errno}"),
+            Work::TransactionComplete(_) => "transaction complete".to_owned(),
+            Work::Node(id) => {
+                let node = &self.nodes[id];
+                format!("node work {}: u{:016x} c{:016x}", node.id, node.ptr, node.cookie)
+            }
+            Work::Death(id) => match self.deaths[id].state {
+                DeathState::Armed | DeathState::Dead => "has dead binder",
+                DeathState::DeadAndClear => "has cleared dead binder",
+                DeathState::Clear => "has cleared death notification",
+            }
+            .to_owned(),
+            Work::FreezeNotification(id) => match self.freeze_notifications[id].clear {
+                true => "has cleared freeze notification",
+                false => "has frozen binder",
+            }
+            .to_owned(),
+        };
+        let _ = writeln!(text, "{indent}{words}");
+    }
+
+    fn print_node(&self, text: &mut String, id: NodeId) {
+        let node = &self.nodes[id];
+        let _ = write!(
+            text,
+            "  node {}: u{:016x} c{:016x} hs {} hw {} ls {} lw {} is {} iw {} tr 0",
+            node.id,
+            node.ptr,
+            node.cookie,
+            u32::from(node.has_strong),
+            u32::from(node.has_weak),
+            node.local_strong,
+            node.local_weak,
+            node.internal_strong,
+            node.ref_count,
+        );
+        if node.ref_count > 0 {
+            *text += " proc";
+        }
+        let next = |&id: &RefId| self.refs[id].next_of_node;
+        for reference in std::iter::successors(node.first_ref, next) {
+            let holder = self.refs[reference].process;
+            let _ = write!(text, " {}", self.processes[holder].opener.pid);
+        }
+        text.push('\n');
+        if let (Some(owner), Some(queue)) = (node.owner, node.oneway_todo) {
+            self.print_queue(text, queue, owner, "    ", "    pending async transaction");
+        }
+    }
+
+    fn print_ref(&self, text: &mut String, id: RefId) {
+        let reference = &self.refs[id];
+        let node = &self.nodes[reference.node];
+        let dead = if node.owner.is_none() { "dead " } else { "" };
+        // A reference has no debug id of its own here: its handle names it.
+        let _ = writeln!(
+            text,
+            "  ref {handle}: desc {handle} {dead}node {} s {} w {} d {:016x}",
+            node.id,
+            reference.strong,
+            reference.weak,
+            u32::from(reference.death.is_some()),
+            handle = reference.handle,
+        );
+    }
+
+    fn print_buffer(&self, text: &mut String, id: BufferId) {
+        let buffer = &self.buffers[id];
+        let transaction = buffer.transaction.and_then(|id| self.transactions.get(id));
+        let layout = buffer.layout;
+        let _ = writeln!(
+            text,
+            "  buffer {}: {:x} size {}:{}:{} {}",
+            transaction.map_or(0, |transaction| transaction.id),
+            buffer.offset,
+            layout.data_size,
+            layout.offsets_size,
+            layout.extra_end - layout.extra_at,
+            if transaction.is_some() { "active" } else { "delivered" },
+        );
+    }
+}

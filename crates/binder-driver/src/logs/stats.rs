@@ -1,0 +1,117 @@
+//! `stats`: how often what happened, and how much there is of everything.
+
+use std::fmt::Write;
+
+use crate::driver::Driver;
+use crate::process::Process;
+use crate::statistics::{COMMANDS, Counters, RETURNS};
+
+/// Bytes of a page.
+const PAGE: u32 = 4096;
+
+impl Driver {
+    /// Counters of the whole driver, then of every open.
+    pub fn stats(&self) -> String {
+        let mut text = String::from("binder stats:\n");
+        counters(&mut text, "", &self.statistics.all);
+        self.objects(&mut text);
+        for process in self.processes.values() {
+            self.process_stats(&mut text, process);
+        }
+        text
+    }
+
+    fn objects(&self, text: &mut String) {
+        let made = self.statistics.made;
+        // A transaction and the word that says it was taken are made together.
+        for (kind, active, total) in [
+            ("proc", self.processes.len(), made.processes),
+            ("thread", self.threads.len(), made.threads),
+            ("node", self.nodes.len(), made.nodes),
+            ("ref", self.refs.len(), made.refs),
+            ("death", self.deaths.len(), made.deaths),
+            ("transaction", self.transactions.len(), made.transactions),
+            ("transaction_complete", self.completes(), made.transactions),
+            ("freeze", self.freeze_notifications.len(), made.freezes),
+        ] {
+            if active > 0 || total > 0 {
+                let _ = writeln!(text, "{kind}: active {active} total {total}");
+            }
+        }
+    }
+
+    /// Words that say so and were not read yet.
+    fn completes(&self) -> usize {
+        let is_one =
+            |work: &crate::work::Work| matches!(work, crate::work::Work::TransactionComplete(_));
+        let queues = self.threads.values().map(|thread| thread.todo);
+        queues.map(|todo| self.queues.iter(todo).filter(|(_, work)| is_one(work)).count()).sum()
+    }
+
+    fn process_stats(&self, text: &mut String, process: &Process) {
+        let refs = || process.refs.iter().map(|id| &self.refs[id]);
+        let (strong, weak) = refs().fold((0, 0), |(strong, weak), one| {
+            (strong + u64::from(one.strong), weak + u64::from(one.weak))
+        });
+        let area = process.area.as_ref();
+        let pages = area.map_or(0, |area| area.ranges.size() / PAGE);
+        let used = area.map_or(0, |area| pages_in_use(area.ranges.live()));
+        let pending = self.queues.iter(process.todo);
+        let pending =
+            pending.filter(|(_, work)| matches!(work, crate::work::Work::Transaction(_))).count();
+        let _ = write!(
+            text,
+            "proc {}\ncontext {}\n  threads: {}\n  requested threads: {}+{}/{}\n  ready threads {}\n  \
+             free async space {}\n  nodes: {}\n  refs: {} s {strong} w {weak}\n  buffers: {}\n  \
+             pages: {used}:0:{}\n  pages high watermark: {used}\n  pending transactions: {pending}\n",
+            process.opener.pid,
+            self.contexts[process.context].name,
+            process.threads.len(),
+            process.requested_threads,
+            process.started_threads,
+            process.max_threads,
+            process.idle.len(),
+            area.map_or(0, |area| area.free_oneway),
+            process.nodes.len(),
+            process.refs.len(),
+            area.map_or(0, |area| area.ranges.live_count()),
+            pages - used,
+        );
+        counters(text, "  ", &process.counters);
+    }
+}
+
+/// Pages that live buffers lie in; buffers come in the order of their addresses.
+fn pages_in_use<T>(live: impl Iterator<Item = (u32, u32, T)>) -> u32 {
+    let (mut pages, mut behind) = (0, 0);
+    for (offset, len, _) in live {
+        let first = (offset / PAGE).max(behind);
+        let end = (offset + len).div_ceil(PAGE);
+        pages += end.saturating_sub(first);
+        behind = behind.max(end);
+    }
+    pages
+}
+
+fn counters(text: &mut String, indent: &str, counters: &Counters) {
+    let commands = COMMANDS.iter().zip(counters.commands);
+    for (name, count) in commands.chain(RETURNS.iter().zip(counters.returns)) {
+        if count > 0 {
+            let _ = writeln!(text, "{indent}{name}: {count}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_of_two_buffers_is_one_page() {
+        let pages = |live: &[(u32, u32)]| pages_in_use(live.iter().map(|&(at, len)| (at, len, ())));
+        assert_eq!(pages(&[]), 0);
+        assert_eq!(pages(&[(0, 8), (8, 8)]), 1);
+        assert_eq!(pages(&[(0, 4097), (4104, 8), (20_000, 8)]), 3);
+        assert_eq!(pages(&[(4000, 200), (4200, 8192)]), 4);
+    }
+}
