@@ -26,6 +26,7 @@ mod channel;
 mod client_memory;
 mod error;
 mod files;
+mod fixed;
 mod host;
 mod mapping;
 mod maps;

@@ -24,14 +24,17 @@ use rustix::time::{
 
 use crate::channel::{Channel, Incoming, RequestBuffer};
 use crate::error::Error;
+use crate::fixed;
 use crate::mapping::Truth;
-use crate::tree;
 use crate::wire::reply::ReplyBuffer;
 use crate::wire::{Operation, Request};
 
 /// How long an announced call may last before the helper steps in. A call takes microseconds; ten
 /// milliseconds keep the helper asleep unless something is wrong.
 const RESCUE_AFTER: Duration = Duration::from_millis(10);
+/// Texts that are open at a time, and their bytes: who opens logs and does not close them costs no more.
+const MAX_TEXTS: usize = 64;
+const MAX_TEXT_BYTES: usize = 64 << 20;
 /// A call that lasts this long is reported: some client's memory does not answer.
 const COMPLAIN_AFTER: Duration = Duration::from_secs(2);
 
@@ -53,6 +56,8 @@ struct Shared {
     signal: OwnedFd,
     backlog: Mutex<VecDeque<Box<[u64]>>>,
     truths: Mutex<HashMap<u64, Arc<Mutex<Truth>>>>,
+    /// Texts of opens, by their file handle.
+    texts: Mutex<HashMap<u64, Arc<str>>>,
 }
 
 /// Held during a call that may wait for a page of our own.
@@ -86,6 +91,7 @@ impl PageServer {
             signal,
             backlog: Mutex::default(),
             truths: Mutex::default(),
+            texts: Mutex::default(),
         });
         let helper = std::thread::Builder::new()
             .name("page-server".into())
@@ -117,6 +123,22 @@ impl PageServer {
     /// Undoes [`add`](Self::add).
     pub(crate) fn remove(&self, node: u64) {
         lock(&self.shared.truths).remove(&node);
+    }
+
+    /// Serves READs of the open `fh` from `text`. False: it is one of too many, or too much together.
+    pub(crate) fn add_text(&self, fh: u64, text: String) -> bool {
+        let mut texts = lock(&self.shared.texts);
+        let together: usize = texts.values().map(|text| text.len()).sum();
+        let fits = texts.len() < MAX_TEXTS && together + text.len() <= MAX_TEXT_BYTES;
+        if fits {
+            texts.insert(fh, text.into());
+        }
+        fits
+    }
+
+    /// Undoes [`add_text`](Self::add_text).
+    pub(crate) fn remove_text(&self, fh: u64) {
+        lock(&self.shared.texts).remove(&fh);
     }
 
     /// Readable while [`take`](Self::take) has something.
@@ -225,9 +247,14 @@ impl Shared {
         let Operation::Read(read) = &request.operation else {
             return self.channel.send(reply.error(unique, libc::EINVAL));
         };
-        if tree::is_feature(node) {
-            let content = tree::read_fixed(tree::Place::Feature, read.offset, read.size);
-            return self.channel.send(reply.bytes(unique, content.unwrap_or_default()));
+        if fixed::is_feature(node) {
+            let content = fixed::read_feature(read.offset, read.size);
+            return self.channel.send(reply.bytes(unique, content));
+        }
+        let text = lock(&self.texts).get(&read.fh).cloned();
+        if let Some(text) = text {
+            let content = fixed::part(text.as_bytes(), read.offset, read.size);
+            return self.channel.send(reply.bytes(unique, content));
         }
         let truth = lock(&self.truths).get(&node).cloned();
         match truth {

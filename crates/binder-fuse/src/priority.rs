@@ -4,10 +4,18 @@ use std::io;
 
 use rustix::thread::CapabilitySet;
 
-/// Whether they can be changed *and put back*: the latter is a raise, which takes `CAP_SYS_NICE`.
+/// Whether they can be changed *and put back*: the latter is a raise, which takes `CAP_SYS_NICE`, and not that of a
+/// user namespace.
 pub(crate) fn can_change() -> bool {
-    rustix::thread::capabilities(None)
-        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_NICE))
+    let capable = rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_NICE));
+    let users = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    capable && maps_everybody(&users)
+}
+
+/// The first user namespace maps each user to himself.
+fn maps_everybody(uid_map: &str) -> bool {
+    uid_map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// A thread's nice value.
@@ -70,6 +78,13 @@ mod tests {
             assert_eq!(nice(tid), Some(weaker));
         });
         assert_eq!(nice(std::process::id()), Some(before));
+    }
+
+    #[test]
+    fn a_user_namespace_has_a_map_that_tells_it() {
+        assert!(maps_everybody("         0          0 4294967295\n"));
+        assert!(!maps_everybody("      1000       1000          1\n"));
+        assert!(!maps_everybody(""));
     }
 
     #[test]

@@ -8,29 +8,17 @@ use std::collections::{BTreeMap, HashMap};
 use binder_driver::ContextId;
 use binder_uapi::BINDERFS_MAX_NAME;
 
+use crate::fixed::{self, FIRST_FREE_ID, Log};
 use crate::wire::types::{Attr, FATTR_GID, FATTR_MODE, FATTR_SIZE, FATTR_UID, ROOT_ID, SetattrIn};
 
 /// Bytes of every device file, enough for the largest mapping that the protocol knows; a mapping of
 /// more would fault behind the end.
 pub(crate) const DEVICE_SIZE: u64 = 4 << 20;
 
-/// The fixed name that adds devices.
-const CONTROL_NAME: &str = "binder-control";
-const FEATURES_NAME: &str = "features";
-const CONTROL_ID: u64 = 2;
-const FEATURES_ID: u64 = 3;
-const FIRST_FEATURE_ID: u64 = 4;
-const FIRST_DEVICE_NODE: u64 = 64;
-/// READDIR offsets of devices start here; below are the fixed entries.
+/// READDIR offsets of devices and of processes start here; below are the fixed entries.
 const FIRST_DEVICE_OFFSET: u64 = 16;
 /// Devices at a time; only root can add one.
 const MAX_DEVICES: usize = 4096;
-const FEATURE_CONTENT: &[u8] = b"1\n";
-
-/// The driver features that a client can ask for by the presence of a file. One that is not
-/// implemented has no file, as with an older kernel; a file that reads "0" would be taken for a yes by
-/// clients that only look whether it exists.
-const FEATURES: [&str; 3] = ["extended_error", "freeze_notification", "oneway_spam_detection"];
 
 /// Names a device; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,8 +31,32 @@ pub(crate) enum Place {
     Control,
     Features,
     Feature,
+    /// `binder_logs`.
+    Logs,
+    Log(Log),
+    /// `binder_logs/proc`.
+    Processes,
     Device(DeviceId),
 }
+
+/// What distinguishes a tree.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// Whose everything is at first.
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Most devices at a time.
+    pub(crate) max_devices: Option<u32>,
+    /// There is `binder_logs`.
+    pub(crate) logs: bool,
+    /// Seconds since the epoch, what `stat(2)` shows.
+    pub(crate) created: u64,
+}
+
+/// `renameat2(2)`: not where the new name is taken.
+const RENAME_NOREPLACE: u32 = 1;
+/// `renameat2(2)`: each gets the other's name.
+const RENAME_EXCHANGE: u32 = 2;
 
 #[derive(Debug)]
 struct Device {
@@ -73,12 +85,12 @@ struct DeviceNode {
 
 /// A directory entry.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct Entry {
     pub(crate) ino: u64,
     /// READDIR goes on behind this entry from here.
     pub(crate) next: u64,
     pub(crate) directory: bool,
-    pub(crate) name: &'a str,
+    pub(crate) name: String,
 }
 
 /// The tree.
@@ -89,20 +101,20 @@ pub(crate) struct Tree {
     next_device: u64,
     next_node: u64,
     control: Owner,
-    /// Seconds since the epoch, of all entries.
-    created: u64,
+    options: Options,
 }
 
 impl Tree {
-    /// A tree without devices; `created` (seconds since the epoch) is what `stat(2)` shows.
-    pub(crate) fn new(created: u64) -> Self {
+    /// A tree without devices.
+    pub(crate) fn new(options: Options) -> Self {
+        let Options { uid, gid, .. } = options;
         Self {
             devices: BTreeMap::new(),
             nodes: HashMap::new(),
             next_device: FIRST_DEVICE_OFFSET,
-            next_node: FIRST_DEVICE_NODE,
-            control: Owner { mode: 0o600, uid: 0, gid: 0 },
-            created,
+            next_node: FIRST_FREE_ID,
+            control: Owner { mode: 0o600, uid, gid },
+            options,
         }
     }
 
@@ -115,21 +127,26 @@ impl Tree {
         if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
             return Err(libc::EINVAL);
         }
-        let fixed = name == CONTROL_NAME || name == FEATURES_NAME;
-        if fixed || self.by_name(name).is_some() {
+        if self.is_fixed(name) || self.by_name(name).is_some() {
             return Err(libc::EEXIST);
         }
-        if self.devices.len() >= MAX_DEVICES {
+        let most = self.options.max_devices.map_or(MAX_DEVICES, |max| max as usize);
+        // An unlinked one that is still open takes memory, but no place.
+        if self.device_count() >= most || self.devices.len() >= MAX_DEVICES {
             return Err(libc::ENOSPC);
         }
         Ok(())
+    }
+
+    fn is_fixed(&self, name: &str) -> bool {
+        fixed::lookup(ROOT_ID, name, self.options.logs).is_some()
     }
 
     /// Adds a device whose name was checked.
     pub(crate) fn add(&mut self, name: &str, context: ContextId, mode: u32) -> DeviceId {
         let id = DeviceId(self.next_device);
         self.next_device += 1;
-        let owner = Owner { mode, uid: 0, gid: 0 };
+        let owner = Owner { mode, uid: self.options.uid, gid: self.options.gid };
         let device = Device { name: name.to_owned(), context, owner, linked: true, nodes: 0 };
         self.devices.insert(id, device);
         id
@@ -142,16 +159,8 @@ impl Tree {
 
     /// What a node stands for.
     pub(crate) fn place(&self, node: u64) -> Option<Place> {
-        match node {
-            ROOT_ID => Some(Place::Root),
-            CONTROL_ID => Some(Place::Control),
-            FEATURES_ID => Some(Place::Features),
-            FIRST_FEATURE_ID..FIRST_DEVICE_NODE => {
-                let index = (node - FIRST_FEATURE_ID) as usize;
-                (index < FEATURES.len()).then_some(Place::Feature)
-            }
-            _ => self.nodes.get(&node).map(|node| Place::Device(node.device)),
-        }
+        let device = || self.nodes.get(&node).map(|node| Place::Device(node.device));
+        fixed::place(node, self.options.logs).or_else(device)
     }
 
     /// The device's context.
@@ -172,10 +181,11 @@ impl Tree {
     /// Resolves a name; a device gets a fresh node. Errno on failure.
     pub(crate) fn lookup(&mut self, parent: u64, name: &[u8]) -> Result<u64, i32> {
         let name = std::str::from_utf8(name).map_err(|_| libc::ENOENT)?;
-        match (self.place(parent), name) {
-            (Some(Place::Root), CONTROL_NAME) => Ok(CONTROL_ID),
-            (Some(Place::Root), FEATURES_NAME) => Ok(FEATURES_ID),
-            (Some(Place::Root), name) => {
+        if let Some(node) = fixed::lookup(parent, name, self.options.logs) {
+            return Ok(node);
+        }
+        match self.place(parent) {
+            Some(Place::Root) => {
                 let device = self.by_name(name).ok_or(libc::ENOENT)?;
                 let node = self.next_node;
                 self.next_node += 1;
@@ -183,12 +193,8 @@ impl Tree {
                 self.devices.entry(device).and_modify(|device| device.nodes += 1);
                 Ok(node)
             }
-            (Some(Place::Features), name) => {
-                let index = FEATURES.iter().position(|&feature| feature == name);
-                index.map(|index| FIRST_FEATURE_ID + index as u64).ok_or(libc::ENOENT)
-            }
-            (Some(_), _) => Err(libc::ENOTDIR),
-            (None, _) => Err(libc::ENOENT),
+            Some(Place::Features | Place::Logs | Place::Processes) | None => Err(libc::ENOENT),
+            Some(_) => Err(libc::ENOTDIR),
         }
     }
 
@@ -214,17 +220,55 @@ impl Tree {
 
     /// Takes a device's name away. Errno on failure: `EPERM` for all that is not a device.
     pub(crate) fn unlink(&mut self, parent: u64, name: &[u8]) -> Result<ContextId, i32> {
-        let name = std::str::from_utf8(name).map_err(|_| libc::ENOENT)?;
-        if self.place(parent) != Some(Place::Root) || name == CONTROL_NAME || name == FEATURES_NAME
-        {
-            return Err(libc::EPERM);
-        }
+        let name = self.name_of_device(parent, name)?;
         let id = self.by_name(name).ok_or(libc::ENOENT)?;
-        let device = self.devices.get_mut(&id).ok_or(libc::ENOENT)?;
+        self.take_name(id).ok_or(libc::ENOENT)
+    }
+
+    /// Gives a device another name; the context of one that had that name and has none now. Clients that have it open
+    /// notice nothing. Errno on failure: `EPERM` for all that is not a device.
+    pub(crate) fn rename(
+        &mut self,
+        (old_parent, old): (u64, &[u8]),
+        (new_parent, new): (u64, &[u8]),
+        flags: u32,
+    ) -> Result<Option<ContextId>, i32> {
+        if flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE) != 0 {
+            return Err(libc::EINVAL);
+        }
+        let old = self.name_of_device(old_parent, old)?;
+        let new = self.name_of_device(new_parent, new)?;
+        let id = self.by_name(old).ok_or(libc::ENOENT)?;
+        let other = self.by_name(new).filter(|&other| other != id);
+        let mut replaced = None;
+        match other {
+            Some(other) if flags & RENAME_EXCHANGE != 0 => {
+                let entry = self.devices.get_mut(&other).ok_or(libc::ENOENT)?;
+                entry.name = old.to_owned();
+            }
+            Some(_) if flags & RENAME_NOREPLACE != 0 => return Err(libc::EEXIST),
+            Some(other) => replaced = self.take_name(other),
+            None if flags & RENAME_EXCHANGE != 0 => return Err(libc::ENOENT),
+            None if new.len() > BINDERFS_MAX_NAME => return Err(libc::ENAMETOOLONG),
+            None => {}
+        }
+        self.devices.get_mut(&id).ok_or(libc::ENOENT)?.name = new.to_owned();
+        Ok(replaced)
+    }
+
+    /// A name that a device could have here.
+    fn name_of_device<'a>(&self, parent: u64, name: &'a [u8]) -> Result<&'a str, i32> {
+        let name = std::str::from_utf8(name).map_err(|_| libc::EINVAL)?;
+        let possible = self.place(parent) == Some(Place::Root) && !self.is_fixed(name);
+        if possible { Ok(name) } else { Err(libc::EPERM) }
+    }
+
+    fn take_name(&mut self, id: DeviceId) -> Option<ContextId> {
+        let device = self.devices.get_mut(&id)?;
         device.linked = false;
         let context = device.context;
         self.drop_unused(id);
-        Ok(context)
+        Some(context)
     }
 
     /// Claims a device's node for one open. `EBUSY`: it is open already, through a bind mount of the file
@@ -243,14 +287,14 @@ impl Tree {
 
     /// What `stat(2)` shows.
     pub(crate) fn attr(&self, node: u64) -> Option<Attr> {
-        const PRIVATE: Owner = Owner { mode: 0, uid: 0, gid: 0 };
+        let Options { uid, gid, created, .. } = self.options;
+        let (folder, file) = (Owner { mode: 0o755, uid, gid }, Owner { mode: 0o444, uid, gid });
         let (kind, nlink, size, owner) = match self.place(node)? {
-            Place::Root => (libc::S_IFDIR, 3, 0, Owner { mode: 0o755, ..PRIVATE }),
-            Place::Features => (libc::S_IFDIR, 2, 0, Owner { mode: 0o755, ..PRIVATE }),
-            Place::Feature => {
-                let size = FEATURE_CONTENT.len() as u64;
-                (libc::S_IFREG, 1, size, Owner { mode: 0o444, ..PRIVATE })
-            }
+            Place::Root => (libc::S_IFDIR, 3 + u32::from(self.options.logs), 0, folder),
+            Place::Logs => (libc::S_IFDIR, 3, 0, folder),
+            Place::Features | Place::Processes => (libc::S_IFDIR, 2, 0, folder),
+            Place::Feature => (libc::S_IFREG, 1, fixed::feature_size(), file),
+            Place::Log(_) => (libc::S_IFREG, 1, 0, file),
             Place::Control => (libc::S_IFREG, 1, 0, self.control),
             Place::Device(id) => {
                 let device = self.devices.get(&id)?;
@@ -260,9 +304,9 @@ impl Tree {
         Some(Attr {
             ino: node,
             size,
-            atime: self.created,
-            mtime: self.created,
-            ctime: self.created,
+            atime: created,
+            mtime: created,
+            ctime: created,
             mode: kind | owner.mode,
             nlink,
             uid: owner.uid,
@@ -281,7 +325,7 @@ impl Tree {
         let owner = match self.place(node).ok_or(libc::ENOENT)? {
             Place::Control => &mut self.control,
             Place::Device(id) => &mut self.devices.get_mut(&id).ok_or(libc::ENOENT)?.owner,
-            Place::Root | Place::Features | Place::Feature => return Err(libc::EPERM),
+            _ => return Err(libc::EPERM),
         };
         if change.valid & FATTR_MODE != 0 {
             owner.mode = change.mode & 0o7777;
@@ -295,56 +339,44 @@ impl Tree {
         Ok(())
     }
 
-    /// Entries of a directory from `offset` on; empty for what is none. Offsets stay valid while
-    /// devices come and go.
-    pub(crate) fn entries(&self, node: u64, offset: u64) -> Vec<Entry<'_>> {
-        let mut all = vec![
-            Entry { ino: node, next: 1, directory: true, name: "." },
-            Entry { ino: ROOT_ID, next: 2, directory: true, name: ".." },
-        ];
-        match self.place(node) {
+    /// Entries of a directory from `offset` on; empty for what is none. `pids` are those that have a device open.
+    /// Offsets stay valid while devices and processes come and go.
+    pub(crate) fn entries(&self, node: u64, offset: u64, pids: &[u32]) -> Vec<Entry> {
+        let place = self.place(node);
+        let folder =
+            matches!(place, Some(Place::Root | Place::Features | Place::Logs | Place::Processes));
+        if !folder {
+            return Vec::new();
+        }
+        let new = |ino, next, directory, name: &str| Entry {
+            ino,
+            next,
+            directory,
+            name: name.to_owned(),
+        };
+        let mut all = vec![new(node, 1, true, "."), new(ROOT_ID, 2, true, "..")];
+        let inside = fixed::all(self.options.logs).filter(|(_, entry)| entry.parent == node);
+        all.extend(inside.map(|(number, entry)| {
+            let directory = matches!(entry.place, Place::Features | Place::Logs | Place::Processes);
+            new(entry.id, 3 + number, directory, entry.name)
+        }));
+        let later = |number: u64| FIRST_DEVICE_OFFSET + number + 1;
+        match place {
             Some(Place::Root) => {
-                all.push(Entry { ino: CONTROL_ID, next: 3, directory: false, name: CONTROL_NAME });
-                all.push(Entry { ino: FEATURES_ID, next: 4, directory: true, name: FEATURES_NAME });
                 let linked = self.devices.iter().filter(|(_, device)| device.linked);
-                all.extend(linked.map(|(id, device)| Entry {
-                    // No node yet: every LOOKUP makes its own.
-                    ino: u64::MAX - id.0,
-                    next: id.0 + 1,
-                    directory: false,
-                    name: &device.name,
-                }));
+                // No node yet: every LOOKUP makes its own.
+                all.extend(
+                    linked.map(|(id, device)| new(u64::MAX - id.0, id.0 + 1, false, &device.name)),
+                );
             }
-            Some(Place::Features) => {
-                all.extend(FEATURES.iter().zip(0..).map(|(&name, index)| Entry {
-                    ino: FIRST_FEATURE_ID + index,
-                    next: 3 + index,
-                    directory: false,
-                    name,
-                }));
-            }
-            _ => all.clear(),
+            Some(Place::Processes) => all.extend(pids.iter().map(|&pid| {
+                new(fixed::process_node(pid), later(pid.into()), false, &pid.to_string())
+            })),
+            _ => {}
         }
         all.retain(|entry| entry.next > offset);
         all
     }
-}
-
-/// What reading a fixed file gives. Errno on failure: `EINVAL` for what is no feature.
-pub(crate) fn read_fixed(place: Place, offset: u64, size: u32) -> Result<&'static [u8], i32> {
-    match place {
-        Place::Feature => {
-            let start = usize::try_from(offset).unwrap_or(usize::MAX).min(FEATURE_CONTENT.len());
-            let end = FEATURE_CONTENT.len().min(start.saturating_add(size as usize));
-            Ok(&FEATURE_CONTENT[start..end])
-        }
-        _ => Err(libc::EINVAL),
-    }
-}
-
-/// Whether a node is a feature file, which is fixed for the life of the tree.
-pub(crate) fn is_feature(node: u64) -> bool {
-    (FIRST_FEATURE_ID..FIRST_FEATURE_ID + FEATURES.len() as u64).contains(&node)
 }
 
 #[cfg(test)]
@@ -352,9 +384,12 @@ mod tests {
     use super::*;
     use binder_driver::Driver;
 
+    const OPTIONS: Options = Options { uid: 0, gid: 0, max_devices: None, logs: false, created: 0 };
+    const FEATURES_ID: u64 = 3;
+
     fn tree_with(names: &[&str]) -> Tree {
         let mut driver = Driver::new();
-        let mut tree = Tree::new(0);
+        let mut tree = Tree::new(OPTIONS);
         for name in names {
             let context = driver.add_context(name);
             tree.add(name, context, 0o666);
@@ -431,11 +466,11 @@ mod tests {
     fn a_listing_goes_on_where_it_stopped_though_devices_come_and_go() {
         let mut tree = tree_with(&["binder", "hwbinder", "vndbinder"]);
         let names = |tree: &Tree, offset| -> Vec<String> {
-            tree.entries(ROOT_ID, offset).iter().map(|entry| entry.name.to_owned()).collect()
+            tree.entries(ROOT_ID, offset, &[]).iter().map(|entry| entry.name.clone()).collect()
         };
         let all = [".", "..", "binder-control", "features", "binder", "hwbinder", "vndbinder"];
         assert_eq!(names(&tree, 0), all);
-        let after_binder = tree.entries(ROOT_ID, 0)[4].next;
+        let after_binder = tree.entries(ROOT_ID, 0, &[])[4].next;
         tree.unlink(ROOT_ID, b"binder").unwrap();
         assert_eq!(names(&tree, after_binder), ["hwbinder", "vndbinder"]);
     }
@@ -458,16 +493,72 @@ mod tests {
     }
 
     #[test]
-    fn a_feature_file_reads_one_and_a_newline() {
-        let mut tree = tree_with(&[]);
-        let node = tree.lookup(FEATURES_ID, b"extended_error").unwrap();
-        assert!(is_feature(node));
-        let place = tree.place(node).unwrap();
-        assert_eq!(read_fixed(place, 0, 4096), Ok(&b"1\n"[..]));
-        assert_eq!(read_fixed(place, 1, 4096), Ok(&b"\n"[..]));
-        assert_eq!(read_fixed(place, 2, 4096), Ok(&b""[..]));
-        assert_eq!(read_fixed(place, u64::MAX, 1), Ok(&b""[..]));
-        assert_eq!(read_fixed(Place::Control, 0, 1), Err(libc::EINVAL));
-        assert_eq!(tree.lookup(FEATURES_ID, b"no_such_feature"), Err(libc::ENOENT));
+    fn a_renamed_device_keeps_its_opens_and_what_had_the_name_loses_it() {
+        let mut tree = tree_with(&["one", "two"]);
+        let open = tree.lookup(ROOT_ID, b"one").unwrap();
+        let place = tree.place(open);
+        assert_eq!(tree.rename((ROOT_ID, b"one"), (ROOT_ID, b"three"), 0), Ok(None));
+        assert_eq!(tree.lookup(ROOT_ID, b"one"), Err(libc::ENOENT));
+        let again = tree.lookup(ROOT_ID, b"three").unwrap();
+        assert_eq!(tree.place(again), place);
+        let refused = tree.rename((ROOT_ID, b"three"), (ROOT_ID, b"two"), RENAME_NOREPLACE);
+        assert_eq!(refused, Err(libc::EEXIST));
+        assert_eq!(tree.rename((ROOT_ID, b"three"), (ROOT_ID, b"two"), RENAME_EXCHANGE), Ok(None));
+        let two = tree.lookup(ROOT_ID, b"two").unwrap();
+        assert_eq!(tree.place(two), place);
+        assert!(tree.rename((ROOT_ID, b"two"), (ROOT_ID, b"three"), 0).unwrap().is_some());
+        assert_eq!(tree.device_count(), 1);
+        assert_eq!(tree.rename((ROOT_ID, b"three"), (ROOT_ID, b"three"), 0), Ok(None), "itself");
+        assert_eq!(tree.device_count(), 1);
+    }
+
+    #[test]
+    fn only_devices_can_be_renamed_and_only_to_names_of_devices() {
+        let mut tree = tree_with(&["one"]);
+        let long = [b'x'; 256];
+        for (old, new, flags, errno) in [
+            ((ROOT_ID, &b"binder-control"[..]), (ROOT_ID, &b"x"[..]), 0, libc::EPERM),
+            ((ROOT_ID, b"one"), (ROOT_ID, b"binder-control"), 0, libc::EPERM),
+            ((ROOT_ID, b"one"), (FEATURES_ID, b"one"), 0, libc::EPERM),
+            ((ROOT_ID, b"none"), (ROOT_ID, b"x"), 0, libc::ENOENT),
+            ((ROOT_ID, b"one"), (ROOT_ID, b"x"), RENAME_EXCHANGE, libc::ENOENT),
+            ((ROOT_ID, b"one"), (ROOT_ID, b"x"), 4, libc::EINVAL),
+            ((ROOT_ID, b"one"), (ROOT_ID, &long), 0, libc::ENAMETOOLONG),
+        ] {
+            assert_eq!(tree.rename(old, new, flags), Err(errno), "{old:?} {new:?}");
+        }
+    }
+
+    #[test]
+    fn no_more_devices_than_wanted_have_a_name() {
+        let mut driver = Driver::new();
+        let mut tree = Tree::new(Options { max_devices: Some(1), ..OPTIONS });
+        assert_eq!(tree.check_name("one"), Ok(()));
+        tree.add("one", driver.add_context("one"), 0o666);
+        assert_eq!(tree.check_name("two"), Err(libc::ENOSPC));
+        let node = tree.lookup(ROOT_ID, b"one").unwrap();
+        tree.unlink(ROOT_ID, b"one").unwrap();
+        assert_eq!(tree.check_name("two"), Ok(()), "though the first is still open");
+        tree.forget(node, 1);
+    }
+
+    #[test]
+    fn the_folder_of_processes_lists_who_is_there() {
+        let tree = Tree::new(Options { logs: true, uid: 7, ..OPTIONS });
+        let logs = fixed::lookup(ROOT_ID, "binder_logs", true).unwrap();
+        let names = |node, offset| -> Vec<String> {
+            let entries = tree.entries(node, offset, &[5, 4_000_000_000]);
+            entries.into_iter().map(|entry| entry.name).collect()
+        };
+        assert_eq!(names(ROOT_ID, 2), ["binder-control", "features", "binder_logs"]);
+        let files =
+            ["failed_transaction_log", "proc", "state", "stats", "transaction_log", "transactions"];
+        assert_eq!(names(logs, 2), files);
+        let processes = fixed::lookup(logs, "proc", true).unwrap();
+        assert_eq!(names(processes, 0), [".", "..", "5", "4000000000"]);
+        let first = tree.entries(processes, 2, &[5]).remove(0);
+        assert_eq!(names(processes, first.next), ["4000000000"]);
+        let attr = tree.attr(first.ino).unwrap();
+        assert_eq!((attr.mode, attr.uid), (libc::S_IFREG | 0o444, 7));
     }
 }

@@ -25,7 +25,10 @@ impl Server {
             Some(Place::Control | Place::Feature) => {
                 Ok(OpenOut { open_flags: FOPEN_DIRECT_IO, ..OpenOut::default() })
             }
-            Some(Place::Root | Place::Features) => Err(libc::EISDIR),
+            Some(Place::Log(log)) => self.open_log(log),
+            Some(Place::Root | Place::Features | Place::Logs | Place::Processes) => {
+                Err(libc::EISDIR)
+            }
             None => Err(libc::ENOENT),
         };
         match opened {
@@ -94,6 +97,7 @@ impl Server {
     }
 
     pub(super) fn release(&mut self, header: &InHeader, fh: u64) -> io::Result<()> {
+        self.close_log(fh);
         let key = OpenKey::from_fh(fh);
         if let Some(open) = self.host.opens.get(key) {
             let process = open.process;

@@ -3,6 +3,7 @@
 use std::io;
 
 use super::Server;
+use crate::fixed::Log;
 use crate::tree::Place;
 use crate::wire::reply::push_dirent;
 use crate::wire::types::{AttrOut, EntryOut, InHeader, OpenOut, ReadIn, SetattrIn, StatfsOut};
@@ -36,9 +37,13 @@ impl Server {
             Ok(node) => node,
             Err(errno) => return self.send_error(header, errno),
         };
-        // A device's name is never cached: the next open must ask again, and gets another node.
-        let device = matches!(self.tree.place(node), Some(Place::Device(_)));
-        let entry_valid = if device { 0 } else { FIXED_NAME_SECONDS };
+        // A device's name is never cached: the next open must ask again, and gets another node. Processes come and go.
+        let place = self.tree.place(node);
+        let fleeting = matches!(place, Some(Place::Device(_) | Place::Log(Log::Process(_))));
+        if matches!(place, Some(Place::Log(Log::Process(pid))) if !self.driver.has_pid(pid)) {
+            return self.send_error(header, libc::ENOENT);
+        }
+        let entry_valid = if fleeting { 0 } else { FIXED_NAME_SECONDS };
         let attr = self.tree.attr(node).unwrap_or_default();
         let (nodeid, attr_valid) = (node, ATTR_SECONDS);
         let out = EntryOut { nodeid, entry_valid, attr_valid, attr, ..EntryOut::default() };
@@ -62,15 +67,34 @@ impl Server {
         }
     }
 
+    /// A device that loses its name to another one goes as if it were unlinked.
+    pub(super) fn rename(
+        &mut self,
+        header: &InHeader,
+        old: &[u8],
+        new: (u64, &[u8]),
+        flags: u32,
+    ) -> io::Result<()> {
+        match self.tree.rename((header.nodeid, old), new, flags) {
+            Ok(replaced) => {
+                replaced.into_iter().for_each(|context| self.driver.remove_context(context));
+                self.send_ok(header)
+            }
+            Err(errno) => self.send_error(header, errno),
+        }
+    }
+
     pub(super) fn opendir(&mut self, header: &InHeader) -> io::Result<()> {
         self.channel.send(self.reply.body(header.unique, &OpenOut::default()))
     }
 
     pub(super) fn readdir(&mut self, header: &InHeader, read: &ReadIn) -> io::Result<()> {
         let mut out = Vec::new();
-        for entry in self.tree.entries(header.nodeid, read.offset) {
+        let processes = self.tree.place(header.nodeid) == Some(Place::Processes);
+        let pids = if processes { self.driver.pids() } else { Vec::new() };
+        for entry in self.tree.entries(header.nodeid, read.offset, &pids) {
             let room = read.size as usize;
-            if !push_dirent(&mut out, room, entry.ino, entry.next, entry.directory, entry.name) {
+            if !push_dirent(&mut out, room, entry.ino, entry.next, entry.directory, &entry.name) {
                 break;
             }
         }

@@ -6,6 +6,7 @@ mod freeze;
 mod gift;
 mod handshake;
 mod ioctl;
+mod logs;
 mod pressure;
 
 use std::collections::{HashMap, HashSet};
@@ -25,7 +26,7 @@ use crate::mapping::{MappingChoice, MappingKind};
 use crate::mount::Mount;
 use crate::page_server::PageServer;
 use crate::thread_watch::{self, ThreadWatch};
-use crate::tree::Tree;
+use crate::tree::{self, Tree};
 use crate::wire::reply::ReplyBuffer;
 use crate::wire::{Operation, ParseError, Request, opcode};
 
@@ -54,13 +55,27 @@ pub struct Config {
     pub devices: Vec<String>,
     /// How receive buffers reach clients.
     pub mapping: MappingChoice,
+    /// Most devices at a time, those to start with included (`max=` of binderfs); as many as we can by default.
+    pub max_devices: Option<u32>,
+    /// There is a folder `binder_logs` (`stats=global` of binderfs). Everybody who sees the mount can read there who
+    /// talks to whom.
+    pub logs: bool,
+    /// It is for one user, without privileges by design: what only root can have is not called missing.
+    pub session: bool,
 }
 
 impl Config {
     /// The three devices of Android, with the best mapping that there is.
     pub fn new(mount: impl Into<PathBuf>) -> Self {
         let devices = ["binder", "hwbinder", "vndbinder"].map(str::to_owned).to_vec();
-        Self { mount: mount.into(), devices, mapping: MappingChoice::Auto }
+        Self {
+            mount: mount.into(),
+            devices,
+            mapping: MappingChoice::Auto,
+            max_devices: None,
+            logs: false,
+            session: false,
+        }
     }
 }
 
@@ -101,6 +116,7 @@ pub struct Server {
     to_give_back: u64,
     /// Topics of warnings that were given.
     told: HashSet<&'static str>,
+    next_text: u64,
     closed: bool,
     epoll: OwnedFd,
     channel: Arc<Channel>,
@@ -133,7 +149,7 @@ impl Server {
             );
         }
         degraded.extend(crate::files::lacking());
-        if !crate::priority::can_change() {
+        if !config.session && !crate::priority::can_change() {
             degraded.push(
                 "no CAP_SYS_NICE: calls are served with the server's own nice value, not the caller's".into(),
             );
@@ -146,7 +162,13 @@ impl Server {
             mount,
             driver: Driver::new(),
             host,
-            tree: Tree::new(created),
+            tree: Tree::new(tree::Options {
+                uid: rustix::process::geteuid().as_raw(),
+                gid: rustix::process::getegid().as_raw(),
+                max_devices: config.max_devices,
+                logs: config.logs,
+                created,
+            }),
             threads,
             pages,
             mapping,
@@ -161,6 +183,7 @@ impl Server {
             externals: Vec::new(),
             to_give_back: 0,
             told: HashSet::new(),
+            next_text: 0,
             closed: false,
             epoll,
             channel,
@@ -345,6 +368,9 @@ impl Server {
             Operation::Opendir => self.opendir(header),
             Operation::Readdir(read) => self.readdir(header, read),
             Operation::Unlink { name } => self.unlink(header, name),
+            Operation::Rename { old, new, new_parent, flags } => {
+                self.rename(header, old, (*new_parent, new), *flags)
+            }
             Operation::Statfs => self.statfs(header),
             Operation::Releasedir => self.send_ok(header),
             Operation::Write => self.send_error(header, libc::EINVAL),

@@ -107,8 +107,8 @@ opcodes! {
 /// what it does by itself; what a user tried and may not do gets the errno that explains it.
 pub fn refusal(opcode: u32) -> i32 {
     match opcode {
-        // The tree is fixed but for BINDER_CTL_ADD and unlink.
-        SYMLINK | MKNOD | MKDIR | RMDIR | RENAME | RENAME2 | LINK | CREATE => libc::EPERM,
+        // The tree is fixed but for BINDER_CTL_ADD, rename and unlink.
+        SYMLINK | MKNOD | MKDIR | RMDIR | LINK | CREATE => libc::EPERM,
         FALLOCATE | TMPFILE | SETXATTR | REMOVEXATTR | GETXATTR | LISTXATTR => libc::EOPNOTSUPP,
         READLINK => libc::EINVAL,
         _ => libc::ENOSYS,

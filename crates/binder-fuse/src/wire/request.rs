@@ -58,6 +58,17 @@ pub enum Operation<'a> {
         /// The name.
         name: &'a [u8],
     },
+    /// `rename(2)`, `renameat2(2)`.
+    Rename {
+        /// The name.
+        old: &'a [u8],
+        /// The folder that it goes to.
+        new_parent: u64,
+        /// What it is called there.
+        new: &'a [u8],
+        /// `RENAME_*`.
+        flags: u32,
+    },
     /// A request's caller has a signal.
     Interrupt {
         /// The request.
@@ -136,6 +147,14 @@ impl<'a> Request<'a> {
             opcode::READDIR => Operation::Readdir(fixed(body)?),
             opcode::RELEASEDIR => Operation::Releasedir,
             opcode::UNLINK => Operation::Unlink { name: name(body)? },
+            opcode::RENAME => {
+                let (head, names) = RenameIn::read_from_prefix(body).ok()?;
+                rename(head.new_parent, 0, names)?
+            }
+            opcode::RENAME2 => {
+                let (head, names) = Rename2In::read_from_prefix(body).ok()?;
+                rename(head.new_parent, head.flags, names)?
+            }
             opcode::DESTROY => Operation::Destroy,
             opcode::INIT => {
                 let (init, rest) = InitIn::read_from_prefix(body).ok()?;
@@ -156,6 +175,13 @@ fn fixed<T: FromBytes>(body: &[u8]) -> Option<T> {
 fn name(body: &[u8]) -> Option<&[u8]> {
     let end = body.iter().position(|&byte| byte == 0)?;
     (end > 0).then(|| &body[..end])
+}
+
+/// Two names, one behind the other.
+fn rename(new_parent: u64, flags: u32, names: &[u8]) -> Option<Operation<'_>> {
+    let old = name(names)?;
+    let new = name(&names[old.len() + 1..])?;
+    Some(Operation::Rename { old, new_parent, new, flags })
 }
 
 fn batch(body: &[u8]) -> Option<&[ForgetOne]> {
@@ -229,6 +255,27 @@ mod tests {
         let flags = u64::from(init.flags) | u64::from(flags2) << 32;
         assert_ne!(flags & INIT_EXT, 0);
         assert_ne!(flags & INIT_PASSTHROUGH, 0);
+    }
+
+    #[test]
+    fn a_rename_of_either_kind_has_two_names_and_a_folder() {
+        let rename = |opcode, flags: &[u8], names: &[u8]| {
+            let body = [&1_u64.to_le_bytes()[..], flags, names].concat();
+            let bytes = request(opcode, &body);
+            let parsed = Request::parse(bytes.bytes()).map(|request| match request.operation {
+                Operation::Rename { old, new_parent, new, flags } => {
+                    (old.to_vec(), new_parent, new.to_vec(), flags)
+                }
+                other => panic!("{other:?}"),
+            });
+            parsed.ok()
+        };
+        let expected = |flags| Some((b"one".to_vec(), 1, b"two".to_vec(), flags));
+        assert_eq!(rename(opcode::RENAME, &[], b"one\0two\0"), expected(0));
+        assert_eq!(rename(opcode::RENAME2, &[2, 0, 0, 0, 0, 0, 0, 0], b"one\0two\0"), expected(2));
+        for cut in [&b"one\0two"[..], b"one\0", b"one", b"", b"one\0\0"] {
+            assert_eq!(rename(opcode::RENAME, &[], cut), None, "{cut:?}");
+        }
     }
 
     #[test]

@@ -337,6 +337,24 @@ wire!(
     }
 );
 wire!(
+    /// RENAME, in front of two names.
+    RenameIn {
+        /// The folder of the new name.
+        new_parent: u64,
+    }
+);
+wire!(
+    /// RENAME2, in front of two names.
+    Rename2In {
+        /// The folder of the new name.
+        new_parent: u64,
+        /// `RENAME_*`.
+        flags: u32,
+        /// Unused.
+        padding: u32,
+    }
+);
+wire!(
     /// INTERRUPT.
     InterruptIn {
         /// The request to interrupt.
