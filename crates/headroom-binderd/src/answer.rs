@@ -7,11 +7,16 @@ use binder_fuse::Server;
 use control::Peer;
 use control::binderd::{Buffers, Device, Handle, Node, Process, Reply, Request, Status, Thread};
 
-/// Answers one request. Anybody may see the status; what clients have open is root's to know.
+fn may_see(peer: Peer) -> bool {
+    peer.is_root() || peer.uid == rustix::process::geteuid().as_raw()
+}
+
+/// Answers one request. Anybody may see the status; what clients have open is root's to know, and the user's whose
+/// daemon this is.
 pub fn answer(server: &mut Server, peer: Peer, request: Result<Request, String>) -> Reply {
     match request {
         Ok(Request::Status) => Reply::Status(status(server)),
-        Ok(Request::Ls) if peer.is_root() => {
+        Ok(Request::Ls) if may_see(peer) => {
             Reply::Ls { devices: server.snapshot().contexts.into_iter().map(device).collect() }
         }
         Ok(Request::Reclaim { pages }) if peer.is_root() => {

@@ -1,6 +1,8 @@
 //! The binder daemon: mounts the devices, serves them, and answers on its control socket.
 
 mod answer;
+mod links;
+mod mount_helper;
 mod pressure;
 mod privileges;
 mod signals;
@@ -49,9 +51,36 @@ struct Args {
     /// Give idle buffers' memory back when less than this share of all memory is available, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u8).range(0..=100))]
     low_memory: u8,
+    /// Most devices at a time, those to start with included.
+    #[arg(long, value_name = "NUMBER")]
+    max: Option<u32>,
+    /// "global": a folder binder_logs that shows everybody who talks to whom, as the kernel's binderfs does.
+    #[arg(long, value_name = "WHICH")]
+    stats: Option<Stats>,
+    /// Link /dev/NAME to each device to start with, where there is no such file; the links go with the daemon.
+    #[arg(long)]
+    link_dev: bool,
+    /// The bus is one user's own: do not warn of privileges that only root can have.
+    #[arg(long)]
+    session: bool,
+    /// End with exit code 0 when somebody unmounts the bus.
+    #[arg(long)]
+    until_unmounted: bool,
+    /// Write a line to this file descriptor when the bus can be used, and close it.
+    #[arg(long, value_name = "FD")]
+    ready_fd: Option<i32>,
+}
+
+/// What is shown of the traffic.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Stats {
+    Global,
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = mount_helper::run_if_asked() {
+        return code;
+    }
     let args = Args::parse();
     let filter = EnvFilter::try_from_env("HEADROOM_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
@@ -73,13 +102,22 @@ fn run(args: Args) -> anyhow::Result<()> {
     let signals = signals::Signals::block().context("cannot take signals")?;
     // The socket first: it also tells whether another daemon is running.
     let mut control = control::Server::bind(&args.socket, SOCKET_MODE)?;
-    let config = Config { mount: args.mount, devices: args.devices, mapping: args.mapping };
+    let config = Config {
+        devices: args.devices,
+        mapping: args.mapping,
+        max_devices: args.max,
+        logs: args.stats.is_some(),
+        session: args.session,
+        ..Config::new(args.mount)
+    };
     let mut server = Server::new(&config)?;
     let (memory, lacking) =
         pressure::Pressure::watch(args.low_memory).context("cannot watch the machine's memory")?;
-    for lacking in lacking.into_iter().chain(privileges::take()) {
+    let privileges = if args.session { Vec::new() } else { privileges::take() };
+    for lacking in lacking.into_iter().chain(privileges) {
         server.note_degraded(lacking);
     }
+    let _links = args.link_dev.then(|| links::Links::make(server.mount_point(), &config.devices));
     server.add_external(std::os::fd::AsFd::as_fd(&signals), SIGNALS)?;
     server.add_external(std::os::fd::AsFd::as_fd(&control), CONTROL)?;
     if let Some(stalls) = memory.stalls() {
@@ -93,6 +131,9 @@ fn run(args: Args) -> anyhow::Result<()> {
         server.mapping().name(),
         control.path().display(),
     );
+    if let Some(fd) = args.ready_fd {
+        say_ready(fd).with_context(|| format!("--ready-fd {fd}"))?;
+    }
     loop {
         match server.next_event()? {
             Event::External(CONTROL) => {
@@ -110,9 +151,21 @@ fn run(args: Args) -> anyhow::Result<()> {
                     return Ok(());
                 }
             }
+            Event::Unmounted if args.until_unmounted => {
+                tracing::info!("{}: unmounted", server.mount_point().display());
+                return Ok(());
+            }
             Event::Unmounted => {
                 anyhow::bail!("{}: unmounted by somebody else", server.mount_point().display())
             }
         }
     }
+}
+
+/// Tells whoever started us.
+fn say_ready(fd: i32) -> anyhow::Result<()> {
+    anyhow::ensure!(fd > 2, "that one has another use");
+    // SAFETY: it was passed to us for this, and nobody else here knows it; what is not open is refused below.
+    let mut ready = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(fd) };
+    Ok(std::io::Write::write_all(&mut ready, b"ready\n")?)
 }

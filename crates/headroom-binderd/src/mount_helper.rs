@@ -1,0 +1,216 @@
+//! `mount.binder`: what mount(8) calls for `mount -t binder SOURCE DIR [-o max=N,stats=global]`.
+//!
+//! The daemon does that when it is called by this name (a link in /sbin). Each mount has a daemon of its own in the
+//! background, which ends when the bus is unmounted.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, bail, ensure};
+
+/// The name that mount(8) looks for.
+const NAME: &str = "mount.binder";
+/// Exit code of a mount helper that could not mount, and of one that was called in a wrong way.
+const MOUNT_FAILED: u8 = 32;
+const BAD_USAGE: u8 = 1;
+/// Where sockets and logs of the daemons go.
+const RUN: &str = "/run/headroom";
+/// What mount(8) passes on that needs nothing of us: FUSE mounts are so anyhow, or it is about something else.
+const IGNORED: [&str; 14] = [
+    "rw", "defaults", "auto", "noauto", "nouser", "nosuid", "nodev", "noexec", "relatime", "async",
+    "nofail", "_netdev", "noatime", "silent",
+];
+
+/// Mounts, if we were called as `mount.binder`.
+pub fn run_if_asked() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os();
+    let name = arguments.next()?;
+    if Path::new(&name).file_name()? != NAME {
+        return None;
+    }
+    let request = match Request::parse(arguments) {
+        Ok(request) => request,
+        Err(error) => {
+            eprintln!("{NAME}: {error:#}; usage: {NAME} SOURCE DIR [-fnsv] [-o OPTIONS]");
+            return Some(ExitCode::from(BAD_USAGE));
+        }
+    };
+    Some(match request.mount() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{NAME}: {}: {error:#}", request.dir.display());
+            ExitCode::from(MOUNT_FAILED)
+        }
+    })
+}
+
+/// What is asked for.
+#[derive(Debug, PartialEq, Eq)]
+struct Request {
+    dir: PathBuf,
+    max: Option<u32>,
+    logs: bool,
+    /// `-f`: everything but mounting.
+    fake: bool,
+}
+
+impl Request {
+    /// `SOURCE DIR [-fnsv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`, without the program's name.
+    fn parse(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<Self> {
+        let mut request = Self { dir: PathBuf::new(), max: None, logs: false, fake: false };
+        let mut places = Vec::new();
+        let (mut arguments, mut sloppy, mut options) = (arguments, false, Vec::new());
+        while let Some(argument) = arguments.next() {
+            match argument.to_str() {
+                Some("-o") => {
+                    let list = arguments.next().context("-o needs options")?;
+                    options.push(list.into_string().ok().context("options that are no text")?);
+                }
+                Some("-t") => drop(arguments.next()),
+                Some("-N") => bail!("mounting in another namespace is not supported"),
+                Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
+                    for flag in flags[1..].chars() {
+                        match flag {
+                            'f' => request.fake = true,
+                            's' => sloppy = true,
+                            'n' | 'v' | 'w' => {}
+                            'r' => bail!("a bus cannot be read-only"),
+                            _ => bail!("unknown flag -{flag}"),
+                        }
+                    }
+                }
+                _ => places.push(argument),
+            }
+        }
+        let [_source, dir] = &places[..] else { bail!("needs a source and a directory") };
+        request.dir = std::path::absolute(dir).context("not a usable path")?;
+        for option in options.iter().flat_map(|list| list.split(',')).filter(|one| !one.is_empty())
+        {
+            if !request.option(option)? && !sloppy {
+                bail!("unknown option {option:?}");
+            }
+        }
+        Ok(request)
+    }
+
+    /// False for an option that nobody knows.
+    fn option(&mut self, option: &str) -> anyhow::Result<bool> {
+        match option.split_once('=') {
+            Some(("max", number)) => {
+                let number = number.parse().ok().with_context(|| format!("{option}: no number"))?;
+                self.max = Some(number);
+            }
+            Some(("stats", which)) => {
+                ensure!(which == "global", "{option}: only stats=global is known");
+                self.logs = true;
+            }
+            None if option == "ro" => bail!("a bus cannot be read-only"),
+            None => return Ok(IGNORED.contains(&option) || option.starts_with("x-")),
+            Some((name, _)) => return Ok(name.starts_with("x-") || name.ends_with("context")),
+        }
+        Ok(true)
+    }
+
+    /// Starts a daemon for the mount and waits until it serves.
+    fn mount(&self) -> anyhow::Result<()> {
+        ensure!(self.dir.is_dir(), "no such directory");
+        if self.fake {
+            return Ok(());
+        }
+        std::fs::create_dir_all(RUN).with_context(|| format!("cannot make {RUN}"))?;
+        let [socket, log] = ["sock", "log"].map(|kind| self.beside(kind));
+        let mut log_file =
+            File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
+        let flags = rustix::pipe::PipeFlags::CLOEXEC;
+        let (ready, says_ready) = rustix::pipe::pipe_with(flags).context("cannot make a pipe")?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("headroom-binderd").arg("--mount").arg(&self.dir).arg("--socket").arg(&socket);
+        command.arg("--until-unmounted").args(["--ready-fd", &says_ready.as_raw_fd().to_string()]);
+        if let Some(max) = self.max {
+            command.args(["--max", &max.to_string()]);
+        }
+        if self.logs {
+            command.args(["--stats", "global"]);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(log_file.try_clone().context("cannot share the log")?).current_dir("/");
+        in_background(&mut command, &says_ready);
+        let mut daemon = command.spawn().context("cannot start the daemon")?;
+        drop(says_ready);
+        let mut line = String::new();
+        File::from(ready).read_to_string(&mut line).context("cannot hear the daemon")?;
+        if line.is_empty() {
+            let _ = daemon.wait();
+            let said = std::fs::read_to_string(&log).unwrap_or_default();
+            let _ = std::fs::remove_file(&log);
+            bail!("{}", said.trim().trim_start_matches("headroom-binderd: "));
+        }
+        let _ = std::io::Write::flush(&mut log_file);
+        Ok(())
+    }
+
+    /// `/run/headroom/binderd@mnt-bus.KIND` for `/mnt/bus`, as systemd names units of paths.
+    fn beside(&self, kind: &str) -> PathBuf {
+        let path = self.dir.to_string_lossy();
+        let name = path.trim_matches('/').replace('-', "\\x2d").replace('/', "-");
+        Path::new(RUN).join(format!("binderd@{name}.{kind}"))
+    }
+}
+
+/// A session of its own, and the pipe open in it.
+fn in_background(command: &mut Command, inherited: &OwnedFd) {
+    let inherited = inherited.as_raw_fd();
+    // SAFETY: two system calls, on a descriptor that is open until the parent has spawned.
+    unsafe {
+        command.pre_exec(move || {
+            rustix::process::setsid()?;
+            match libc::fcntl(inherited, libc::F_SETFD, 0) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Request, String> {
+        let arguments = arguments.iter().map(OsString::from);
+        Request::parse(arguments).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn what_mount_8_passes_is_understood() {
+        let request =
+            parse(&["binder", "/mnt/a-b/bus", "-o", "rw,nosuid,max=7,stats=global"]).unwrap();
+        assert_eq!((request.max, request.logs, request.fake), (Some(7), true, false));
+        let socket = request.beside("sock");
+        assert_eq!(socket, Path::new("/run/headroom/binderd@mnt-a\\x2db-bus.sock"));
+        let plain = parse(&["none", "/mnt", "-n", "-t", "binder"]).unwrap();
+        assert_eq!((plain.max, plain.logs), (None, false));
+        assert!(parse(&["none", "/mnt", "-fv"]).unwrap().fake);
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_said() {
+        for (arguments, complaint) in [
+            (&["binder"][..], "a source and a directory"),
+            (&["binder", "/mnt", "-o", "max=many"], "max=many: no number"),
+            (&["binder", "/mnt", "-o", "stats=local"], "only stats=global"),
+            (&["binder", "/mnt", "-o", "ro"], "read-only"),
+            (&["binder", "/mnt", "-o", "size=1m"], "unknown option \"size=1m\""),
+            (&["binder", "/mnt", "-x"], "unknown flag -x"),
+        ] {
+            let said = parse(arguments).unwrap_err();
+            assert!(said.contains(complaint), "{arguments:?}: {said}");
+        }
+        assert!(parse(&["binder", "/mnt", "-s", "-o", "size=1m"]).is_ok(), "sloppy: it is ignored");
+    }
+}
