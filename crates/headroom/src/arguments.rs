@@ -1,11 +1,20 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::size::Size;
 use crate::user::User;
+
+/// Names the socket of the daemon that a process belongs to.
+pub const BINDERD_SOCKET_VARIABLE: &str = "HEADROOM_BINDERD_SOCKET";
+
+fn binderd_socket() -> PathBuf {
+    std::env::var_os(BINDERD_SOCKET_VARIABLE)
+        .map_or_else(|| control::BINDERD_SOCKET.into(), PathBuf::from)
+}
 
 /// A binder driver and an OOM manager for a stock kernel.
 #[derive(Debug, Parser)]
@@ -23,8 +32,8 @@ pub struct Globals {
     /// Print JSON
     #[arg(long, global = true)]
     pub json: bool,
-    /// Control socket of headroom-binderd
-    #[arg(long, global = true, value_name = "PATH", default_value = control::BINDERD_SOCKET)]
+    /// Control socket of headroom-binderd; otherwise that of HEADROOM_BINDERD_SOCKET, which `run` sets
+    #[arg(long, global = true, value_name = "PATH", default_value_os_t = binderd_socket())]
     pub binderd_socket: PathBuf,
     /// Control socket of headroom-oomd
     #[arg(long, global = true, value_name = "PATH", default_value = control::OOMD_SOCKET)]
@@ -35,6 +44,12 @@ pub struct Globals {
 pub enum Command {
     /// Run both daemons in the foreground until Ctrl-C
     Up(Up),
+    /// Run a command on a private bus, without root; the bus is gone with it
+    ///
+    /// Inside, /dev/binderfs and /dev/binder, hwbinder, vndbinder are the bus; everything else of /dev is as outside.
+    /// HEADROOM_BINDER names the folder. The exit code is that of CMD (128 + n if signal n killed it), 127 if there is
+    /// no such program, 126 if it cannot be run, 125 if there is no bus. What CMD leaves running is ended.
+    Run(Run),
     /// Set, show and clear users' memory limits
     #[command(subcommand)]
     Limit(LimitCommand),
@@ -81,6 +96,30 @@ pub struct Up {
     /// Configuration of headroom-oomd, in place of /etc/headroom/oomd.toml
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+}
+
+/// Options of `run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Start this service manager first (a shell command), and wait until it serves: 'rsb_hub'
+    #[arg(long, value_name = "SHELL COMMAND")]
+    pub service_manager: Option<String>,
+    /// Devices of the bus, separated by commas
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "binder,hwbinder,vndbinder"
+    )]
+    pub devices: Vec<String>,
+    /// The command and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    pub command: Vec<OsString>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -1,8 +1,8 @@
 //! Asking the daemons: one question, one answer; a refusal becomes an error.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use control::{Client, binderd, oomd};
 
 fn ask<Q: serde::Serialize, R: serde::de::DeserializeOwned>(
@@ -60,4 +60,12 @@ pub fn records(socket: &Path, last: u32) -> anyhow::Result<Vec<oomd::Why>> {
         oomd::Reply::Why { records } => Ok(records),
         reply => Err(unexpected(&reply)),
     }
+}
+
+/// The daemons are installed beside `headroom`; nothing else is ever run as root.
+pub fn beside_us(name: &str) -> anyhow::Result<PathBuf> {
+    let us = std::env::current_exe().context("cannot find our own executable")?;
+    let path = us.parent().unwrap_or(Path::new("/")).join(name);
+    ensure!(path.is_file(), "{} is missing: it belongs beside {}", path.display(), us.display());
+    Ok(path)
 }

@@ -11,6 +11,7 @@ mod doctor;
 mod explain;
 mod limit;
 mod output;
+mod run;
 mod run_oom_killer;
 mod size;
 mod status;
@@ -26,7 +27,7 @@ use arguments::{Arguments, BinderCommand, Command};
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match run(&arguments) {
+    match dispatch(&arguments) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("headroom: {error:#}");
@@ -35,10 +36,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let globals = &arguments.globals;
     match &arguments.command {
         Command::Up(options) => return up::up(globals, options),
+        Command::Run(options) => return Ok(run::run(options)),
         Command::Limit(command) => limit::limit(globals, command)?,
         Command::RunOomKiller { user } => run_oom_killer::run_oom_killer(globals, user.as_ref())?,
         Command::Status => return status::status(globals),

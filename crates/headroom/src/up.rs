@@ -5,7 +5,7 @@
 //! control socket and prints what changes.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::Signal;
 
 use crate::arguments::{Globals, Up};
+use crate::daemon::beside_us;
 
 mod signals;
 mod watch;
@@ -75,14 +76,6 @@ fn start(globals: &Globals, options: &Up, daemons: &mut Vec<Daemon>) -> anyhow::
         daemons.push(Daemon::spawn(OOM, command, watch::oom(&globals.oomd_socket))?);
     }
     Ok(())
-}
-
-/// The daemons are installed beside `headroom`; nothing else is ever run as root.
-fn beside_us(name: &str) -> anyhow::Result<PathBuf> {
-    let us = std::env::current_exe().context("cannot find our own executable")?;
-    let path = us.parent().unwrap_or(Path::new("/")).join(name);
-    ensure!(path.is_file(), "{} is missing: it belongs beside {}", path.display(), us.display());
-    Ok(path)
 }
 
 impl Daemon {

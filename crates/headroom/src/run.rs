@@ -1,0 +1,99 @@
+//! `headroom run -- CMD`: a private bus for one command, without root, gone with it.
+//!
+//! Three of our processes, beside the command's own:
+//!
+//! ```text
+//! headroom run      makes the namespaces and the private /dev, passes signals on, hands the exit code back
+//!  └ the session    first process of the pid namespace: starts the others, reaps, ends what is left
+//!     ├ headroom-binderd   the only one with capabilities, and those count in the namespace alone
+//!     ├ the service manager, if one is asked for
+//!     └ CMD
+//! ```
+//!
+//! Whoever is killed, nothing stays: the session dies with `headroom run`, the pid namespace with the session, and
+//! mounts with the mount namespace. What needs the privilege (mounting, reading clients' memory) the daemon has as
+//! owner of the user namespace that the clients live in; that also satisfies Yama.
+
+mod namespaces;
+mod offspring;
+mod private_dev;
+mod service_manager;
+mod session;
+mod signals;
+
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
+
+use crate::arguments::Run;
+use crate::daemon::beside_us;
+use session::Session;
+use signals::{Signals, Taken};
+
+/// Exit code of a wrapper that could not do its part, as `env`, `timeout` and `docker run` have it.
+const WE_FAILED: u8 = 125;
+
+/// Runs the command. Its exit code is CMD's, 128 + n if signal n killed it, 127 if there is no such program, 126 if
+/// it cannot be run, 125 if there is no bus.
+pub fn run(options: &Run) -> ExitCode {
+    match try_run(options) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("headroom: {error:#}");
+            ExitCode::from(WE_FAILED)
+        }
+    }
+}
+
+fn try_run(options: &Run) -> anyhow::Result<u8> {
+    let daemon = beside_us("headroom-binderd")?;
+    let isolation = namespaces::enter()?;
+    private_dev::build(&options.devices)?;
+    let mut signals = Signals::block().context("cannot take signals")?;
+    // Nobody writes to it: it hangs up when we are gone.
+    let (hangs_up, lifeline) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("cannot make a pipe")?;
+    // SAFETY: this process has one thread, so the child may do whatever we may.
+    match unsafe { libc::fork() } {
+        -1 => Err(std::io::Error::last_os_error()).context("cannot start the session"),
+        0 => {
+            drop(lifeline);
+            let session = Session { options, daemon, isolation, signals };
+            session.run(&hangs_up)
+        }
+        pid => Ok(supervise(pid, lifeline, &mut signals)),
+    }
+}
+
+/// Passes signals on until the session ends. Those of the terminal have reached CMD already: it is in our process
+/// group, or has made itself the terminal's own.
+fn supervise(session: libc::pid_t, lifeline: OwnedFd, signals: &mut Signals) -> u8 {
+    let Some(session) = Pid::from_raw(session) else { return WE_FAILED };
+    loop {
+        match signals.wait(None) {
+            Some(Taken::Child) => {
+                let Ok(Some((_, status))) = waitpid(Some(session), WaitOptions::NOHANG) else {
+                    continue;
+                };
+                drop(lifeline);
+                return exit_code(status);
+            }
+            Some(Taken::Signal { signal, by_process: true }) => {
+                // It is our child and not reaped, so the pid is still its own.
+                let _ = kill_process(session, signal);
+            }
+            Some(Taken::Signal { .. }) | None => {}
+        }
+    }
+}
+
+fn exit_code(session: WaitStatus) -> u8 {
+    if let Some(code) = session.exit_status() {
+        return code as u8;
+    }
+    let signal = session.terminating_signal().unwrap_or(Signal::KILL.as_raw());
+    eprintln!("headroom: the session was killed by signal {signal}; everything in it is gone");
+    128_u8.saturating_add(signal as u8)
+}

@@ -1,0 +1,143 @@
+//! Namespaces of our own: mounts, process ids, and users where we are not root.
+
+use std::fmt::Write;
+use std::io;
+
+use anyhow::{Context, anyhow};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+
+/// What we got.
+#[derive(Clone, Copy, Debug)]
+pub struct Isolation {
+    /// We are root in a user namespace of our own, and nobody outside.
+    pub users: bool,
+    /// What we start lives in a pid namespace of its own and ends with its first process.
+    pub pids: bool,
+}
+
+/// Settings that can forbid user namespaces: name, the value that does, the one that allows them.
+const SETTINGS: [(&str, &str, &str); 3] = [
+    ("kernel.unprivileged_userns_clone", "0", "1"),
+    ("user.max_user_namespaces", "0", "10000"),
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
+];
+
+/// Puts this process (of one thread) into them; the pid namespace is for its children.
+pub fn enter() -> anyhow::Result<Isolation> {
+    // Root, also that of a container, needs no user namespace: with one, nobody else's files would be accessible.
+    let users = unshare(libc::CLONE_NEWNS).is_err();
+    if users {
+        enter_user_namespace()?;
+        unshare(libc::CLONE_NEWNS).map_err(|error| refused("a mount namespace", &error))?;
+    }
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(|errno| refused("private mounts", &errno.into()))?;
+    let pids = pid_namespace_works() && unshare(libc::CLONE_NEWPID).is_ok();
+    if !pids {
+        eprintln!(
+            "headroom: no pid namespace with its own /proc can be had here: should `headroom run` be killed with \
+             SIGKILL, processes that the command left in the background survive it"
+        );
+    }
+    Ok(Isolation { users, pids })
+}
+
+/// Mounts /proc for the pid namespace that this process is in.
+pub fn mount_proc() -> io::Result<()> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    Ok(mount("proc", "/proc", "proc", flags, None)?)
+}
+
+fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: plain numbers; this process has one thread, whose namespaces change.
+    if unsafe { libc::unshare(flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Afterwards we are still who we were: one user and one group are mapped, to themselves.
+fn enter_user_namespace() -> anyhow::Result<()> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    unshare(libc::CLONE_NEWUSER).map_err(|error| refused("a user namespace", &error))?;
+    for (file, text) in [
+        ("setgroups", "deny".to_owned()),
+        ("uid_map", format!("{uid} {uid} 1")),
+        ("gid_map", format!("{gid} {gid} 1")),
+    ] {
+        std::fs::write(format!("/proc/self/{file}"), text)
+            .map_err(|error| refused("a user namespace", &error))
+            .with_context(|| format!("cannot write /proc/self/{file}"))?;
+    }
+    Ok(())
+}
+
+fn refused(what: &str, error: &io::Error) -> anyhow::Error {
+    let read =
+        |name: &str| std::fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).ok();
+    anyhow!("the kernel refuses {what}: {error}{}", reasons(read))
+}
+
+/// Why user namespaces may be refused, and what to do, as far as the settings tell.
+fn reasons(setting: impl Fn(&str) -> Option<String>) -> String {
+    let mut text = String::new();
+    for (name, forbids, allows) in SETTINGS {
+        if setting(name).is_some_and(|value| value.trim() == forbids) {
+            let _ =
+                write!(text, "; {name} is {forbids}: `sysctl {name}={allows}` as root allows it");
+        }
+    }
+    if text.is_empty() {
+        text += "; no sysctl forbids it, so a container's seccomp or AppArmor profile does: run it as root, or give \
+                 the container CAP_SYS_ADMIN";
+    }
+    text
+}
+
+/// Tries a pid namespace with its own /proc, in a child: containers hide parts of theirs, and then the kernel
+/// refuses a fresh one.
+fn pid_namespace_works() -> bool {
+    in_child(|| {
+        unshare(libc::CLONE_NEWNS | libc::CLONE_NEWPID).is_ok() && in_child(|| mount_proc().is_ok())
+    })
+}
+
+/// What `test` says when a child process runs it.
+fn in_child(test: impl FnOnce() -> bool) -> bool {
+    // SAFETY: this process has one thread, so the child may do whatever we may; it ends without cleaning up.
+    unsafe {
+        match libc::fork() {
+            -1 => false,
+            0 => libc::_exit(if test() { 0 } else { 1 }),
+            pid => {
+                let mut status = 0;
+                while libc::waitpid(pid, &mut status, 0) < 0 {
+                    if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                        return false;
+                    }
+                }
+                libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_setting_that_forbids_user_namespaces_is_named_with_its_remedy() {
+        let ubuntu = |name: &str| {
+            (name == "kernel.apparmor_restrict_unprivileged_userns").then(|| "1\n".to_owned())
+        };
+        let text = reasons(ubuntu);
+        assert!(text.contains("kernel.apparmor_restrict_unprivileged_userns=0"), "{text}");
+        assert!(!text.contains("max_user_namespaces"), "{text}");
+        let none_left = |name: &str| (name == "user.max_user_namespaces").then(|| "0\n".to_owned());
+        assert!(reasons(none_left).contains("sysctl user.max_user_namespaces="));
+    }
+
+    #[test]
+    fn where_no_setting_forbids_them_a_container_is_suspected() {
+        assert!(reasons(|_| None).contains("container"));
+        assert!(reasons(|_| Some("96365\n".to_owned())).contains("container"));
+    }
+}

@@ -1,0 +1,72 @@
+//! Everything that descends from us, found in /proc.
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Sends a signal to all descendants of this process but `except`; how many there are.
+pub fn signal_all(signal: Signal, except: Option<u32>) -> usize {
+    let all = descendants(except);
+    let pids = all.iter().filter_map(|&pid| Pid::from_raw(pid as i32));
+    // One that has ended meanwhile needs no signal.
+    pids.map(|pid| kill_process(pid, signal)).count()
+}
+
+/// How many descendants there are but `except`.
+pub fn count(except: Option<u32>) -> usize {
+    descendants(except).len()
+}
+
+fn descendants(except: Option<u32>) -> Vec<u32> {
+    let parents = parents();
+    let us = std::process::id();
+    let ours = |pid: &u32| Some(*pid) != except && descends(&parents, *pid, us);
+    parents.iter().map(|&(pid, _)| pid).filter(ours).collect()
+}
+
+fn descends(parents: &[(u32, u32)], pid: u32, from: u32) -> bool {
+    let parent_of =
+        |pid: u32| parents.iter().find(|&&(one, _)| one == pid).map(|&(_, parent)| parent);
+    // Processes come and go while they are listed: what looks like a circle ends too.
+    std::iter::successors(parent_of(pid), |&at| parent_of(at))
+        .take(parents.len())
+        .any(|at| at == from)
+}
+
+/// Pid and parent of every living process.
+fn parents() -> Vec<(u32, u32)> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(|pid: u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        parent(&stat).map(|parent| (pid, parent))
+    })
+    .collect()
+}
+
+/// The parent, out of a stat file; `None` for a zombie. The name may hold anything, so the fields are counted from
+/// its last parenthesis.
+fn parent(stat: &str) -> Option<u32> {
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") { None } else { fields.next()?.parse().ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_hides_no_parent() {
+        assert_eq!(parent("12 (a) R 1) S 7 12 12 0"), Some(7));
+        assert_eq!(parent("12 (gone) Z 7 12 12 0"), None);
+        assert_eq!(parent("garbage"), None);
+    }
+
+    #[test]
+    fn grandchildren_descend_and_strangers_do_not() {
+        let parents = [(2, 1), (3, 2), (4, 3), (5, 1), (6, 7), (7, 6)];
+        assert!(descends(&parents, 4, 2));
+        assert!(!descends(&parents, 5, 2));
+        assert!(!descends(&parents, 6, 2), "a circle ends");
+        assert!(!descends(&parents, 2, 2), "nobody descends from itself");
+    }
+}

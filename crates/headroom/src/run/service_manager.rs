@@ -1,0 +1,28 @@
+//! The service manager that a session starts before the command.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use control::binderd::{Reply, Request};
+
+use crate::daemon::ask_binderd;
+
+/// The command for a service manager, which the shell takes apart. It reads nothing and writes where errors go.
+pub fn command(line: &str) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.arg("-c").arg(format!("exec {line}"));
+    command.stdin(Stdio::null());
+    match std::os::fd::AsFd::as_fd(&std::io::stderr()).try_clone_to_owned() {
+        Ok(stderr) => command.stdout(stderr),
+        Err(_) => command.stdout(Stdio::null()),
+    };
+    command
+}
+
+/// Somebody is the context manager of a device.
+pub fn is_there(socket: &Path) -> bool {
+    match ask_binderd(socket, &Request::Ls) {
+        Ok(Reply::Ls { devices }) => devices.iter().any(|device| device.manager.is_some()),
+        _ => false,
+    }
+}

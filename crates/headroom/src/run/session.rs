@@ -1,0 +1,335 @@
+//! The first process of a session: starts everything in it, waits for the command, and ends what is left.
+
+use std::io::{ErrorKind, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+use super::namespaces::{self, Isolation};
+use super::private_dev::{BUS, SOCKET};
+use super::signals::{Signals, Taken};
+use super::{WE_FAILED, offspring, service_manager};
+use crate::arguments::Run;
+
+/// How long the service manager may take to become the context manager.
+const MANAGER_PATIENCE: Duration = Duration::from_secs(30);
+/// How long those who are asked to end may take.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long the daemon may take to unmount.
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(5);
+/// How often we look for what no signal tells.
+const TICK: Duration = Duration::from_millis(5);
+/// What the daemon does with its privileges: it mounts, and reads and traces clients.
+const DAEMON_CAPABILITIES: CapabilitySet =
+    CapabilitySet::SYS_ADMIN.union(CapabilitySet::SYS_PTRACE);
+/// Where the daemon looks for the level of its log.
+const LOG_LEVEL: &str = "HEADROOM_LOG";
+
+/// What a session needs to know.
+pub struct Session<'a> {
+    /// The command line.
+    pub options: &'a Run,
+    /// The daemon's program.
+    pub daemon: PathBuf,
+    /// The namespaces that we are in.
+    pub isolation: Isolation,
+    /// Already blocked.
+    pub signals: Signals,
+}
+
+/// A child of the session.
+struct Running {
+    pid: Pid,
+    name: &'static str,
+    ended: Option<ExitStatus>,
+}
+
+impl Running {
+    fn new(name: &'static str, child: &Child) -> Self {
+        Self { pid: Pid::from_child(child), name, ended: None }
+    }
+
+    fn signal(&self, signal: Signal) {
+        if self.ended.is_none() {
+            // Only we reap, so the pid is still its own.
+            let _ = kill_process(self.pid, signal);
+        }
+    }
+}
+
+/// Who has been started so far.
+#[derive(Default)]
+struct Cast {
+    daemon: Option<Running>,
+    manager: Option<Running>,
+    command: Option<Running>,
+}
+
+impl Cast {
+    fn all(&mut self) -> impl Iterator<Item = &mut Running> {
+        [&mut self.daemon, &mut self.manager, &mut self.command].into_iter().flatten()
+    }
+
+    /// Reaps whoever has ended, our own and those who were left to us.
+    fn reap(&mut self) {
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+            let status = ExitStatus::from_raw(status.as_raw());
+            if let Some(one) = self.all().find(|one| one.ended.is_none() && one.pid == pid) {
+                one.ended = Some(status);
+            }
+        }
+    }
+}
+
+impl Session<'_> {
+    /// Runs it to its end; `hangs_up` does so when `headroom run` is gone.
+    pub fn run(mut self, hangs_up: &OwnedFd) -> ! {
+        let mut cast = Cast::default();
+        let code = match self.play(&mut cast, hangs_up) {
+            Ok(code) => code,
+            Err(error) => {
+                eprintln!("headroom: {error:#}");
+                WE_FAILED
+            }
+        };
+        self.finish(&mut cast);
+        // SAFETY: ends the process. What `exit` would clean up is our parent's as well.
+        unsafe { libc::_exit(code.into()) }
+    }
+
+    fn play(&mut self, cast: &mut Cast, hangs_up: &OwnedFd) -> anyhow::Result<u8> {
+        self.settle(hangs_up)?;
+        self.start_daemon(cast)?;
+        if let Some(code) = self.start_manager(cast)? {
+            return Ok(code);
+        }
+        match self.command().spawn() {
+            Ok(child) => cast.command = Some(Running::new("the command", &child)),
+            Err(error) => {
+                eprintln!("headroom: {}: {error}", self.options.command[0].display());
+                return Ok(if error.kind() == ErrorKind::NotFound { 127 } else { 126 });
+            }
+        }
+        Ok(self.wait_for_command(cast))
+    }
+
+    /// Binds our life to that of `headroom run`, and makes us the one whom orphans come to.
+    fn settle(&self, hangs_up: &OwnedFd) -> anyhow::Result<()> {
+        die_with_parent().context("cannot be told of the end of `headroom run`")?;
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut fds = [PollFd::new(hangs_up, PollFlags::IN)];
+        if poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0) {
+            bail!("`headroom run` was killed before it began");
+        }
+        if self.isolation.pids {
+            namespaces::mount_proc().context("cannot mount /proc for the pid namespace")?;
+        } else {
+            rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+                .context("cannot adopt orphans")?;
+        }
+        Ok(())
+    }
+
+    fn start_daemon(&self, cast: &mut Cast) -> anyhow::Result<()> {
+        let (says_ready, ready) = pipe().context("cannot make a pipe")?;
+        let mut command = Command::new(&self.daemon);
+        command.args(["--mount", BUS, "--socket", SOCKET, "--session", "--stats", "global"]);
+        command.args(["--devices", &self.options.devices.join(",")]);
+        command.args(["--ready-fd", &ready.as_raw_fd().to_string()]);
+        if self.isolation.users {
+            // The kernel leaves passthrough to root.
+            command.args(["--mapping", "notify-store"]);
+        }
+        if std::env::var_os(LOG_LEVEL).is_none() {
+            command.env(LOG_LEVEL, "warn");
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        self.apart(&mut command);
+        let (keep, inherited) = (self.isolation.users, ready.as_raw_fd());
+        // SAFETY: system calls without allocation, on a descriptor that is open until the parent has spawned.
+        unsafe {
+            command.pre_exec(move || {
+                if keep {
+                    keep_capabilities(DAEMON_CAPABILITIES)?;
+                }
+                match libc::fcntl(inherited, libc::F_SETFD, 0) {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                }
+            });
+        }
+        let child =
+            command.spawn().with_context(|| format!("cannot start {}", self.daemon.display()))?;
+        cast.daemon = Some(Running::new("headroom-binderd", &child));
+        drop(ready);
+        // It says one line, or ends.
+        let mut line = Vec::new();
+        std::fs::File::from(says_ready).read_to_end(&mut line).context("cannot hear the daemon")?;
+        if line.is_empty() {
+            bail!("there is no bus: headroom-binderd did not come up");
+        }
+        Ok(())
+    }
+
+    /// `Some`: a signal ended us while we waited for it.
+    fn start_manager(&mut self, cast: &mut Cast) -> anyhow::Result<Option<u8>> {
+        let Some(line) = &self.options.service_manager else { return Ok(None) };
+        let mut command = service_manager::command(line);
+        self.surroundings(&mut command);
+        self.apart(&mut command);
+        let child = command.spawn().context("cannot start the service manager")?;
+        cast.manager = Some(Running::new("the service manager", &child));
+        let end = Instant::now() + MANAGER_PATIENCE;
+        while !service_manager::is_there(Path::new(SOCKET)) {
+            cast.reap();
+            if let Some(ended) = cast.manager.as_ref().and_then(|manager| manager.ended) {
+                bail!("the service manager ended before it served: `{line}`: {}", describe(ended));
+            }
+            if Instant::now() > end {
+                let seconds = MANAGER_PATIENCE.as_secs();
+                bail!(
+                    "the service manager did not become context manager within {seconds} s: `{line}`"
+                );
+            }
+            match self.signals.wait(Some(TICK)) {
+                Some(Taken::Signal { signal, .. }) if signal != Signal::WINCH => {
+                    return Ok(Some(128 + signal.as_raw() as u8));
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.options.command[0]);
+        command.args(&self.options.command[1..]);
+        self.surroundings(&mut command);
+        self.signals.as_before(&mut command);
+        self.bind_life(&mut command);
+        command
+    }
+
+    /// Where the bus and its daemon are.
+    fn surroundings(&self, command: &mut Command) {
+        command.env("HEADROOM_BINDER", BUS).env(crate::arguments::BINDERD_SOCKET_VARIABLE, SOCKET);
+    }
+
+    /// Out of reach of the terminal, which is the command's.
+    fn apart(&self, command: &mut Command) {
+        self.signals.as_before(command);
+        self.bind_life(command);
+        // SAFETY: one system call.
+        unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
+    }
+
+    fn bind_life(&self, command: &mut Command) {
+        // SAFETY: one system call.
+        unsafe { command.pre_exec(die_with_parent) };
+    }
+
+    /// Passes signals on until the command has ended; its exit code.
+    fn wait_for_command(&mut self, cast: &mut Cast) -> u8 {
+        let mut mourned = false;
+        loop {
+            match self.signals.wait(None) {
+                Some(Taken::Child) => cast.reap(),
+                Some(Taken::Signal { signal, by_process: true }) => {
+                    cast.command.iter().for_each(|command| command.signal(signal));
+                }
+                Some(Taken::Signal { .. }) | None => {}
+            }
+            if let Some(ended) = cast.command.as_ref().and_then(|command| command.ended) {
+                return exit_code(ended);
+            }
+            if !mourned {
+                let gone = [&cast.daemon, &cast.manager].into_iter().flatten();
+                for (name, ended) in gone.filter_map(|one| Some((one.name, one.ended?))) {
+                    mourned = true;
+                    eprintln!(
+                        "headroom: {name} is gone while the command runs: {}",
+                        describe(ended)
+                    );
+                }
+            }
+        }
+    }
+
+    /// Ends what is left: the service manager and what the command left in the background, then the daemon, which
+    /// unmounts. (Clients first: a daemon that dies while they call may have to wait for them.)
+    fn finish(&mut self, cast: &mut Cast) {
+        let daemon = cast.daemon.as_ref().map(|daemon| daemon.pid.as_raw_nonzero().get() as u32);
+        for (signal, grace) in [(Signal::TERM, GRACE), (Signal::KILL, GRACE)] {
+            if offspring::signal_all(signal, daemon) == 0 {
+                break;
+            }
+            self.wait_until(grace, cast, |_| offspring::count(daemon) == 0);
+        }
+        for (signal, grace) in [(Signal::TERM, UNMOUNT_PATIENCE), (Signal::KILL, GRACE)] {
+            cast.daemon.iter().for_each(|daemon| daemon.signal(signal));
+            let has_ended =
+                |cast: &Cast| cast.daemon.as_ref().is_none_or(|one| one.ended.is_some());
+            if self.wait_until(grace, cast, has_ended) {
+                break;
+            }
+        }
+    }
+
+    fn wait_until(
+        &mut self,
+        limit: Duration,
+        cast: &mut Cast,
+        done: impl Fn(&Cast) -> bool,
+    ) -> bool {
+        let end = Instant::now() + limit;
+        loop {
+            cast.reap();
+            if done(cast) {
+                return true;
+            }
+            if Instant::now() > end {
+                return false;
+            }
+            self.signals.wait(Some(TICK));
+        }
+    }
+}
+
+fn die_with_parent() -> std::io::Result<()> {
+    Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?)
+}
+
+/// Has the program that is executed next keep these capabilities though its user is not root.
+fn keep_capabilities(keep: CapabilitySet) -> std::io::Result<()> {
+    let sets = rustix::thread::capabilities(None)?;
+    let sets = CapabilitySets { inheritable: sets.inheritable | keep, ..sets };
+    rustix::thread::set_capabilities(None, sets)?;
+    for capability in keep.iter() {
+        rustix::thread::configure_capability_in_ambient_set(capability, true)?;
+    }
+    Ok(())
+}
+
+fn pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?)
+}
+
+fn exit_code(ended: ExitStatus) -> u8 {
+    let code =
+        ended.code().or(ended.signal().map(|signal| 128 + signal)).unwrap_or(WE_FAILED.into());
+    code as u8
+}
+
+fn describe(ended: ExitStatus) -> String {
+    match ended.signal() {
+        Some(signal) => format!("killed by signal {signal}"),
+        None => format!("exit code {}", ended.code().unwrap_or_default()),
+    }
+}
