@@ -48,7 +48,10 @@ impl Mount {
             if made {
                 let _ = std::fs::remove_dir(&path);
             }
-            return Err(fail(&path, "cannot mount (root is needed)")(errno));
+            return Err(fail(
+                &path,
+                "cannot mount (that takes CAP_SYS_ADMIN; `headroom run` needs none)",
+            )(errno));
         }
         let mut this = Self { path, made, device: Device { major: 0, minor: 0 } };
         this.device = look_up(&this.path)?
@@ -132,6 +135,9 @@ fn clear_stale(path: &Path) -> Result<(), Error> {
     while let Some(entry) = look_up(path)? {
         if !entry.fstype.starts_with("fuse") && entry.fstype != "binder" {
             return Ok(()); // an ordinary filesystem: we mount over it
+        }
+        if rustix::fs::stat(path).is_ok_and(|there| !entry.device.is(there.st_dev)) {
+            return Ok(()); // something else was mounted over a folder above it
         }
         if !matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN)) {
             return Err(Error::InUse { path: path.to_owned(), fstype: entry.fstype });

@@ -20,6 +20,13 @@ pub(crate) struct Device {
     pub(crate) minor: u32,
 }
 
+impl Device {
+    /// Whether `stat(2)` means it by this number.
+    pub(crate) fn is(self, number: u64) -> bool {
+        (self.major, self.minor) == (rustix::fs::major(number), rustix::fs::minor(number))
+    }
+}
+
 /// The topmost mount on `mount_point`, in the text of a mountinfo file.
 pub(crate) fn topmost(mountinfo: &str, mount_point: &Path) -> Option<MountEntry> {
     mountinfo.lines().filter_map(parse_line).rfind(|entry| entry.mount_point == mount_point)

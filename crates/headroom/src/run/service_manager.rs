@@ -10,7 +10,7 @@ use crate::daemon::ask_binderd;
 /// The command for a service manager, which the shell takes apart. It reads nothing and writes where errors go.
 pub fn command(line: &str) -> Command {
     let mut command = Command::new("/bin/sh");
-    command.arg("-c").arg(format!("exec {line}"));
+    command.arg("-c").arg(line);
     command.stdin(Stdio::null());
     match std::os::fd::AsFd::as_fd(&std::io::stderr()).try_clone_to_owned() {
         Ok(stderr) => command.stdout(stderr),

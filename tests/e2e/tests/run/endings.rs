@@ -1,0 +1,134 @@
+//! How sessions end: by themselves, by signals, by SIGKILL.
+
+use rustix::process::Signal;
+
+use crate::support::{
+    Session, expect_nobody_with, headroom, kill, outcome, process_with, processes_with, run_script,
+    skipped,
+};
+
+/// A token that no other test has.
+fn token(name: &str) -> String {
+    format!("{name}-{}", std::process::id())
+}
+
+#[test]
+fn the_exit_code_is_that_of_the_command() {
+    if skipped() {
+        return;
+    }
+    for (script, code) in
+        [("true", 0), ("exit 7", 7), ("kill -SEGV $$", 139), ("kill -KILL $$", 137)]
+    {
+        assert_eq!(run_script(script).code, Some(code), "{script}");
+    }
+    let missing = outcome(headroom().args(["run", "--", "no-such-program-anywhere"]));
+    assert_eq!(missing.code, Some(127), "{missing:?}");
+    assert!(missing.err.contains("no-such-program-anywhere"), "{missing:?}");
+    let folder = outcome(headroom().args(["run", "--", "/etc"]));
+    assert_eq!(folder.code, Some(126), "{folder:?}");
+    assert_eq!(outcome(headroom().args(["run", "--"])).code, Some(2), "usage");
+}
+
+#[test]
+fn signals_are_passed_on_to_the_command() {
+    if skipped() {
+        return;
+    }
+    for (name, signal) in [("TERM", Signal::TERM), ("INT", Signal::INT), ("USR1", Signal::USR1)] {
+        let script =
+            format!("trap 'echo heard; exit 9' {name}; echo ready; while :; do sleep 0.05; done");
+        let mut session = Session::start(&script, &token("signals"));
+        assert_eq!(session.line(), "ready");
+        kill(session.child.id(), signal);
+        let ended = session.end();
+        assert_eq!((ended.code, ended.out.as_str()), (Some(9), "heard\n"), "{name}: {ended:?}");
+    }
+    let mut session = Session::start("echo ready; exec sleep 1000", &token("default"));
+    assert_eq!(session.line(), "ready");
+    kill(session.child.id(), Signal::TERM);
+    assert_eq!(session.end().code, Some(143), "the default action counts too");
+}
+
+#[test]
+fn what_the_command_leaves_running_is_ended() {
+    if skipped() {
+        return;
+    }
+    let token = token("left");
+    // One that ignores SIGTERM in a session of its own, out of every process group.
+    let script = "trap '' TERM; setsid sleep 1000 >/dev/null 2>&1 & echo left";
+    let mut session = Session::start(script, &token);
+    assert_eq!(session.line(), "left");
+    assert_eq!(session.end().code, Some(0));
+    assert_eq!(processes_with(&token), [], "gone when `headroom run` is");
+}
+
+#[test]
+fn nothing_is_left_when_headroom_is_killed() {
+    if skipped() {
+        return;
+    }
+    let token = token("killed");
+    let mut session = Session::start("setsid sleep 1000 & echo ready; exec sleep 1000", &token);
+    assert_eq!(session.line(), "ready");
+    assert!(processes_with(&token).len() >= 5, "{:?}", processes_with(&token));
+    kill(session.child.id(), Signal::KILL);
+    expect_nobody_with(&token);
+}
+
+#[test]
+fn nothing_is_left_when_the_session_is_killed() {
+    if skipped() {
+        return;
+    }
+    let token = token("init");
+    let mut session = Session::start("setsid sleep 1000 & echo ready; exec sleep 1000", &token);
+    assert_eq!(session.line(), "ready");
+    let us = session.child.id();
+    let is_session = |(pid, line): &(u32, String)| *pid != us && line.contains("headroom run");
+    let (pid, _) = processes_with(&token).into_iter().find(is_session).expect("the session");
+    kill(pid, Signal::KILL);
+    let ended = session.end();
+    assert_eq!(ended.code, Some(137), "{ended:?}");
+    assert!(ended.err.contains("killed by signal 9"), "{ended:?}");
+    expect_nobody_with(&token);
+}
+
+#[test]
+fn the_death_of_the_daemon_is_told_and_the_command_goes_on() {
+    if skipped() {
+        return;
+    }
+    let token = token("daemon");
+    let script = "echo ready; read line </dev/binderfs/features/extended_error; \
+                  while read line </dev/binderfs/features/extended_error; do sleep 0.05; done 2>/dev/null; exit 4";
+    let mut session = Session::start(script, &token);
+    assert_eq!(session.line(), "ready");
+    kill(process_with(&token, "headroom-binderd"), Signal::KILL);
+    let ended = session.end();
+    assert_eq!(ended.code, Some(4), "{ended:?}");
+    assert!(ended.err.contains("headroom-binderd is gone while the command runs"), "{ended:?}");
+    expect_nobody_with(&token);
+}
+
+#[test]
+fn clients_that_wait_in_a_call_end_with_the_daemon_or_the_session() {
+    if skipped() {
+        return;
+    }
+    let (token, peer) = (token("waiting"), crate::support::program("peer"));
+    let script = format!("{peer} /dev/binder manager 4 & sleep 1000 & wait");
+    for victim in ["headroom run", "headroom-binderd"] {
+        let mut session = Session::start(&script, &token);
+        assert_eq!(session.line(), "ready");
+        if victim == "headroom-binderd" {
+            kill(process_with(&token, victim), Signal::KILL);
+            let is_client = |(_, line): &(u32, String)| line.starts_with(&peer);
+            let gone = || (!processes_with(&token).iter().any(is_client)).then_some(());
+            assert!(e2e::wait::until(e2e::wait::PATIENCE, gone).is_some(), "the client hangs");
+        }
+        kill(session.child.id(), Signal::KILL);
+        expect_nobody_with(&token);
+    }
+}

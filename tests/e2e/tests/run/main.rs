@@ -1,0 +1,136 @@
+//! `headroom run`: a bus for one command, as a user without any privilege.
+
+mod endings;
+mod places;
+mod support;
+mod terminal;
+
+use std::fs;
+
+use support::{NOBODY, headroom, outcome, program, run_script, skipped};
+
+#[test]
+fn clients_find_the_bus_where_they_look_and_call_each_other() {
+    if skipped() {
+        return;
+    }
+    let peer = program("peer");
+    let manager = format!("{peer} /dev/binder manager 2");
+    let script = format!(
+        "{peer} /dev/binderfs/binder echo service & \
+         {peer} $HEADROOM_BINDER/binder caller service 200 1 && {peer} /dev/binder call service"
+    );
+    let args = ["run", "--service-manager", &manager, "--", "sh", "-c", &script];
+    let ended = outcome(headroom().args(args));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.out.ends_with("answered\n"), "{ended:?}");
+}
+
+#[test]
+fn files_are_passed_between_clients_of_a_session() {
+    if skipped() {
+        return;
+    }
+    let (peer, uid) = (program("peer"), rustix::process::geteuid().as_raw());
+    let uid = if uid == 0 { NOBODY } else { uid };
+    let manager = format!("{peer} /dev/binder files {uid}");
+    let args =
+        ["run", "--service-manager", &manager, "--", &peer, "/dev/binder", "files-cost", "20"];
+    let ended = outcome(headroom().args(args));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.out.contains("with one: median"), "{ended:?}");
+}
+
+#[test]
+fn the_command_is_who_it_was_and_has_no_privilege() {
+    if skipped() {
+        return;
+    }
+    let before = outcome(std::process::Command::new("id").arg("-u"));
+    let ended =
+        run_script("id -u; id -g; grep CapEff: /proc/self/status; grep CapAmb: /proc/self/status");
+    let uid = if before.out == "0\n" { format!("{NOBODY}") } else { before.out.trim().to_owned() };
+    let lines: Vec<_> = ended.out.lines().collect();
+    assert_eq!(lines[0], uid, "{ended:?}");
+    assert_eq!(lines[2..], ["CapEff:\t0000000000000000", "CapAmb:\t0000000000000000"], "{ended:?}");
+}
+
+#[test]
+fn the_command_line_tools_find_the_daemon_of_the_session() {
+    if skipped() {
+        return;
+    }
+    let script =
+        format!("{} binder ls && {} --json status", program("headroom"), program("headroom"));
+    let ended = run_script(&script);
+    assert!(ended.out.starts_with("binder  no context manager, 0 processes\n"), "{ended:?}");
+    assert!(ended.out.contains("notify-store"), "{ended:?}");
+    assert_eq!(ended.err, "", "nothing is missing that a session could have");
+}
+
+#[test]
+fn sessions_do_not_see_each_other() {
+    if skipped() {
+        return;
+    }
+    let peer = program("peer");
+    let manager = format!("{peer} /dev/binder manager 1");
+    let with = |command: &[&str]| {
+        let mut run = headroom();
+        run.args(["run", "--service-manager", &manager, "--"]).args(command);
+        run
+    };
+    let mut first = with(&["sleep", "60"]).spawn().unwrap();
+    // The device has one manager at a time: a second one on the same bus would be refused.
+    let ended = outcome(&mut with(&[&peer, "/dev/binder", "call", "nobody-has-this-name"]));
+    let _ = first.kill();
+    let _ = first.wait();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let nested = [&program("headroom"), "run", "--service-manager", &manager, "--", "true"];
+    let ended = outcome(&mut with(&nested));
+    assert_eq!(ended.code, Some(0), "a session in a session: {ended:?}");
+}
+
+#[test]
+fn a_service_manager_that_ends_at_once_is_reported() {
+    if skipped() {
+        return;
+    }
+    let args = ["run", "--service-manager", "echo no rules >&2; exit 3", "--", "true"];
+    let ended = outcome(headroom().args(args));
+    assert_eq!(ended.code, Some(125), "{ended:?}");
+    assert!(ended.err.starts_with("no rules\n") && ended.err.contains("exit code 3"), "{ended:?}");
+}
+
+#[test]
+fn where_user_namespaces_are_forbidden_the_setting_is_named() {
+    if skipped() {
+        return;
+    }
+    // In a namespace whose limit of further ones is 0, without the privilege to do without.
+    let script = format!(
+        "echo 0 >/proc/sys/user/max_user_namespaces && \
+         exec setpriv --bounding-set -sys_admin {} run -- true",
+        program("headroom")
+    );
+    let mut command = std::process::Command::new("unshare");
+    let ended = outcome(command.args(["--user", "--map-root-user", "sh", "-c", &script]));
+    assert_eq!(ended.code, Some(125), "{ended:?}");
+    let remedy =
+        "user.max_user_namespaces is 0: `sysctl user.max_user_namespaces=10000` as root allows it";
+    assert!(ended.err.contains(remedy), "{ended:?}");
+}
+
+#[test]
+fn root_gets_the_fast_mapping_and_no_user_namespace() {
+    if skipped() || !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: not root");
+        return;
+    }
+    let mut command = std::process::Command::new(program("headroom"));
+    let script = format!("readlink /proc/self/ns/user; {} status", program("headroom"));
+    let ended = outcome(command.args(["run", "--", "sh", "-c", &script]));
+    let ours = fs::read_link("/proc/self/ns/user").unwrap();
+    assert!(ended.out.starts_with(ours.to_str().unwrap()), "{ended:?}");
+    assert!(ended.out.contains("mapping: "), "{ended:?}");
+}

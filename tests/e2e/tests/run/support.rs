@@ -1,0 +1,213 @@
+//! Running `headroom run` as a user without any privilege.
+
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+use e2e::wait;
+use rustix::process::geteuid;
+
+/// Who owns nothing and may do nothing; with root's tests only.
+pub const NOBODY: u32 = 61234;
+/// The highest capability that any kernel may know.
+const MOST_CAPABILITIES: i32 = 63;
+
+/// Why there are no sessions here.
+fn obstacle() -> Option<String> {
+    if let Err(error) = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        return Some(format!("/dev/fuse: {error}"));
+    }
+    let works =
+        Command::new("unshare").args(["--user", "--map-root-user", "--mount", "true"]).output();
+    match works {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => Some(format!("unshare: {error}")),
+    }
+}
+
+/// True if the test has to be skipped, which is said.
+pub fn skipped() -> bool {
+    let obstacle = obstacle();
+    if let Some(reason) = &obstacle {
+        eprintln!("skipped: {reason}");
+    }
+    obstacle.is_some()
+}
+
+/// Our programs, where every user can run them. (The build folder may be in somebody's home.)
+pub fn programs() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let built = Path::new(env!("CARGO_BIN_EXE_peer")).parent().unwrap();
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("run-programs");
+        let public = is_public(built);
+        if public {
+            return built.to_owned();
+        }
+        let folder = if is_public(folder.parent().unwrap()) {
+            folder
+        } else {
+            std::env::temp_dir().join(format!("headroom-run-programs-{}", std::process::id()))
+        };
+        fs::create_dir_all(&folder).unwrap();
+        fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+        for name in ["headroom", "headroom-binderd", "peer"] {
+            fs::copy(built.join(name), folder.join(name)).unwrap_or_else(|error| {
+                panic!("{name}: {error}; build it first (cargo build --workspace --bins)")
+            });
+        }
+        folder
+    })
+}
+
+fn is_public(folder: &Path) -> bool {
+    let open = |path: &Path| {
+        fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o005 == 0o005)
+    };
+    folder.ancestors().all(open)
+}
+
+/// The path of one of our programs.
+pub fn program(name: &str) -> String {
+    let path = programs().join(name);
+    assert!(path.is_file(), "{name} is not built: cargo build --workspace --bins");
+    path.to_str().expect("a path that is text").to_owned()
+}
+
+/// `headroom` as that user, with no capability at all.
+pub fn headroom() -> Command {
+    let mut command = Command::new(program("headroom"));
+    unprivileged(&mut command);
+    command.current_dir("/").env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
+    command
+}
+
+fn unprivileged(command: &mut Command) {
+    if !geteuid().is_root() {
+        return; // a plain user already
+    }
+    command.uid(NOBODY).gid(NOBODY);
+    // SAFETY: system calls with plain numbers, before the program is executed.
+    unsafe {
+        command.pre_exec(|| {
+            for capability in 0..=MOST_CAPABILITIES {
+                libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0);
+            }
+            Ok(())
+        });
+    }
+}
+
+/// What came of a command.
+#[derive(Debug)]
+pub struct Outcome {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+/// Runs it to its end.
+pub fn outcome(command: &mut Command) -> Outcome {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut session = Session::new(child.expect("cannot start it"));
+    session.end()
+}
+
+/// `headroom run -- sh -c SCRIPT`, to its end.
+pub fn run_script(script: &str) -> Outcome {
+    outcome(headroom().args(["run", "--", "sh", "-c", script]))
+}
+
+/// One that is running; killed on drop.
+pub struct Session {
+    pub child: Child,
+    output: Option<BufReader<std::process::ChildStdout>>,
+}
+
+impl Session {
+    fn new(mut child: Child) -> Self {
+        let output = child.stdout.take().map(BufReader::new);
+        Self { child, output }
+    }
+
+    /// Starts `headroom run -- sh -c SCRIPT` whose processes can be told by `token`.
+    pub fn start(script: &str, token: &str) -> Self {
+        let mut command = headroom();
+        command.args(["run", "--", "sh", "-c", script]).env(TOKEN, token);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self::new(command.spawn().expect("cannot start it"))
+    }
+
+    /// The next line that it prints.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        let output = self.output.as_mut().expect("its output");
+        output.read_line(&mut line).expect("cannot read its output");
+        line.trim_end().to_owned()
+    }
+
+    /// Waits for its end.
+    pub fn end(&mut self) -> Outcome {
+        let (mut out, mut err) = (String::new(), String::new());
+        if let Some(output) = &mut self.output {
+            output.read_to_string(&mut out).expect("its output");
+        }
+        if let Some(errors) = &mut self.child.stderr {
+            errors.read_to_string(&mut err).expect("its errors");
+        }
+        let status = wait::until(wait::PATIENCE, || self.child.try_wait().expect("its status"));
+        let status = status.unwrap_or_else(|| panic!("it does not end: {out}\n{err}"));
+        Outcome { code: status.code(), out, err }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Names the variable by which processes of a session are told from all others.
+const TOKEN: &str = "HEADROOM_TEST_TOKEN";
+
+/// Processes with this token: pid and command line.
+pub fn processes_with(token: &str) -> Vec<(u32, String)> {
+    let wanted = format!("{TOKEN}={token}");
+    let entries = fs::read_dir("/proc").expect("/proc").flatten();
+    entries
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let environment = fs::read(entry.path().join("environ")).ok()?;
+            let has_it = environment.split(|&byte| byte == 0).any(|one| one == wanted.as_bytes());
+            let line = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+            has_it.then(|| (pid, line.replace('\0', " ")))
+        })
+        .collect()
+}
+
+/// Waits until no process has the token.
+pub fn expect_nobody_with(token: &str) {
+    let gone = wait::until(wait::PATIENCE, || processes_with(token).is_empty().then_some(()));
+    assert!(gone.is_some(), "still there: {:?}", processes_with(token));
+}
+
+/// The process with this token whose command line contains `part`.
+pub fn process_with(token: &str, part: &str) -> u32 {
+    let find = || processes_with(token).into_iter().find(|(_, line)| line.contains(part));
+    match wait::until(wait::PATIENCE, find) {
+        Some((pid, _)) => pid,
+        None => panic!("no {part} in {:?}", processes_with(token)),
+    }
+}
+
+/// Sends a signal.
+pub fn kill(pid: u32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).expect("a pid");
+    rustix::process::kill_process(pid, signal).expect("cannot send a signal");
+}
