@@ -123,8 +123,10 @@ impl Request {
             return Ok(());
         }
         std::fs::create_dir_all(RUN).with_context(|| format!("cannot make {RUN}"))?;
-        let [socket, log] = ["sock", "log"].map(|kind| self.beside(kind));
-        let mut log_file =
+        let socket = self.beside("sock");
+        // It replaces the log of an earlier daemon only when this one serves.
+        let log = self.beside(&format!("log.{}", std::process::id()));
+        let log_file =
             File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
         let flags = rustix::pipe::PipeFlags::CLOEXEC;
         let (ready, says_ready) = rustix::pipe::pipe_with(flags).context("cannot make a pipe")?;
@@ -138,7 +140,7 @@ impl Request {
             command.args(["--stats", "global"]);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        command.stderr(log_file.try_clone().context("cannot share the log")?).current_dir("/");
+        command.stderr(log_file).current_dir("/");
         in_background(&mut command, &says_ready);
         let mut daemon = command.spawn().context("cannot start the daemon")?;
         drop(says_ready);
@@ -150,8 +152,9 @@ impl Request {
             let _ = std::fs::remove_file(&log);
             bail!("{}", said.trim().trim_start_matches("headroom-binderd: "));
         }
-        let _ = std::io::Write::flush(&mut log_file);
-        Ok(())
+        let shown = std::fs::read_to_string(&log).unwrap_or_default();
+        eprint!("{}", warnings(&shown));
+        std::fs::rename(&log, self.beside("log")).context("cannot keep the log")
     }
 
     /// `/run/headroom/binderd@mnt-bus.KIND` for `/mnt/bus`, as systemd names units of paths.
@@ -160,6 +163,11 @@ impl Request {
         let name = path.trim_matches('/').replace('-', "\\x2d").replace('/', "-");
         Path::new(RUN).join(format!("binderd@{name}.{kind}"))
     }
+}
+
+/// What an operator should see at once.
+fn warnings(log: &str) -> String {
+    log.lines().filter(|line| line.contains(" WARN ")).map(|line| format!("{line}\n")).collect()
 }
 
 /// A session of its own, and the pipe open in it.

@@ -65,7 +65,7 @@ pub struct Bus {
 }
 
 /// Finds the daemon: in [`BIN_DIR`], else where the running program or its parent folders are.
-fn daemon_program() -> Result<PathBuf, BusError> {
+pub fn daemon_program() -> Result<PathBuf, BusError> {
     let mut tried = Vec::new();
     let folders: Vec<PathBuf> = match std::env::var_os(BIN_DIR) {
         Some(folder) => vec![folder.into()],

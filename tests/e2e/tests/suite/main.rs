@@ -3,6 +3,7 @@
 //! Every test runs twice, on each way in which receive buffers reach clients, on a bus of its own. At its
 //! end nothing may be open any more, and the daemon must go without a trace.
 
+mod binderfs;
 mod blocking;
 mod calls;
 mod deaths;
@@ -11,6 +12,7 @@ mod files;
 mod freezing;
 mod hostile;
 mod identity;
+mod mount_helper;
 mod priorities;
 mod reclaim;
 mod stress;
