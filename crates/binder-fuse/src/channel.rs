@@ -63,6 +63,11 @@ impl Channel {
         Ok(Self { device })
     }
 
+    /// A connection that somebody else has opened, non-blocking.
+    pub(crate) fn from_device(device: OwnedFd) -> Self {
+        Self { device }
+    }
+
     /// Reads one request if there is one.
     pub(crate) fn read(&self, buffer: &mut RequestBuffer) -> io::Result<Incoming> {
         loop {

@@ -56,6 +56,14 @@ pub enum Error {
     /// Passthrough was asked for and cannot be had.
     #[error("mapping by passthrough is not possible here: {0}; use auto or notify-store")]
     NoPassthrough(String),
+    /// There is no root here, and no way without.
+    #[error(
+        "only root can mount here, because user namespaces are not to be had: {0}; `headroom doctor` tells more"
+    )]
+    NoNamespaces(String),
+    /// The process of a [`Bus`](crate::Bus) could not serve.
+    #[error("the server did not come up: {0}")]
+    Server(String),
     /// A system call that should not fail did.
     #[error("{doing}: {error}")]
     Io {

@@ -4,13 +4,14 @@
 //! kernel tells it of that, lets a [`binder_driver::Driver`] decide, and acts.
 //!
 //! * [`wire`]: the FUSE protocol as plain data, no I/O;
-//! * `channel`, `mount`: `/dev/fuse` and the mount over it;
+//! * `channel`, `mount`, `apart`: `/dev/fuse` and the mount over it, by root or by anybody;
 //! * `tree`: names, owners and modes, node ids;
 //! * `mapping`: how receive buffers reach a client's mapping (passthrough, notify-store);
 //! * `host`: what the driver core needs from the world, for real clients;
 //! * `files`: how file descriptors get from client to client;
 //! * `page_server`: why a client cannot make us wait for ourselves;
-//! * [`server`](Server): the event loop.
+//! * [`server`](Server): the event loop;
+//! * [`Bus`]: all of that in a child process, for tests.
 //!
 //! ```no_run
 //! use binder_fuse::{Config, Event, Server};
@@ -21,6 +22,8 @@
 //! # Ok::<(), binder_fuse::Error>(())
 //! ```
 
+mod apart;
+mod bus;
 mod calls;
 mod channel;
 mod client_memory;
@@ -41,6 +44,7 @@ mod tree;
 mod user_view;
 pub mod wire;
 
+pub use bus::{Builder, Bus};
 pub use error::Error;
 pub use mapping::{MappingChoice, MappingKind};
 pub use server::{Config, Event, Server};

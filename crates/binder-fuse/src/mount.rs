@@ -1,12 +1,13 @@
 //! The mount: made on construction, undone on drop, a dead predecessor cleaned up first.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
+use crate::apart::Helper;
 use crate::channel::Channel;
 use crate::error::Error;
 use crate::mountinfo::{self, Device, MountEntry};
@@ -24,6 +25,8 @@ pub(crate) struct Mount {
     path: PathBuf,
     made: bool,
     device: Device,
+    /// It is in the namespaces of this process, and goes with it.
+    helper: Option<Helper>,
 }
 
 impl Mount {
@@ -53,7 +56,8 @@ impl Mount {
                 "cannot mount (that takes CAP_SYS_ADMIN; `headroom run` needs none)",
             )(errno));
         }
-        let mut this = Self { path, made, device: Device { major: 0, minor: 0 } };
+        let device = Device { major: 0, minor: 0 };
+        let mut this = Self { path, made, device, helper: None };
         this.device = look_up(&this.path)?
             .filter(|entry| entry.fstype == FSTYPE)
             .ok_or_else(|| {
@@ -61,6 +65,23 @@ impl Mount {
             })?
             .device;
         Ok(this)
+    }
+
+    /// Mounts on `dir` in namespaces of a helper process, which nobody else's processes can enter; also the connection.
+    /// This process must have one thread.
+    pub(crate) fn apart(dir: &Path) -> Result<(Self, OwnedFd), Error> {
+        let (dir, made) = prepare(dir)?;
+        let (helper, connection) = Helper::mount(&dir, FSTYPE, SOURCE)?;
+        let table = std::fs::read_to_string(helper.mountinfo())
+            .map_err(Error::io("cannot read the mount table of the helper"))?;
+        let entry = mountinfo::topmost(&table, &dir).filter(|entry| entry.fstype == FSTYPE);
+        let device = entry
+            .ok_or_else(|| {
+                fail(&dir, "the mount is not in the helper's mount table")(Errno::NOENT)
+            })?
+            .device;
+        let path = helper.sees(&dir);
+        Ok((Self { path, made, device, helper: Some(helper) }, connection))
     }
 
     /// Device numbers of the mounted filesystem; the minor number is also the connection's name in
@@ -82,6 +103,14 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
+        if let Some(helper) = self.helper.take() {
+            let dir = helper.outside(&self.path);
+            drop(helper);
+            if self.made {
+                let _ = std::fs::remove_dir(dir);
+            }
+            return;
+        }
         // Lazy: it never waits for clients. The connection itself dies with the last descriptor of
         // /dev/fuse, which aborts whatever clients still have pending.
         if self.is_mounted()

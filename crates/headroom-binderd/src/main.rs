@@ -113,8 +113,9 @@ fn run(args: Args) -> anyhow::Result<()> {
     let mut server = Server::new(&config)?;
     let (memory, lacking) =
         pressure::Pressure::watch(args.low_memory).context("cannot watch the machine's memory")?;
-    let privileges = if args.session { Vec::new() } else { privileges::take() };
-    for lacking in lacking.into_iter().chain(privileges) {
+    // A session does without what only root can have.
+    let lacking = if args.session { Vec::new() } else { [lacking.into_iter().collect(), privileges::take()].concat() };
+    for lacking in lacking {
         server.note_degraded(lacking);
     }
     let _links = args.link_dev.then(|| links::Links::make(server.mount_point(), &config.devices));

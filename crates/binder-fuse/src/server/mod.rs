@@ -135,9 +135,29 @@ struct Parked {
 impl Server {
     /// Mounts and gets ready; nothing is served before [`next_event`](Self::next_event).
     pub fn new(config: &Config) -> Result<Self, Error> {
-        thread_watch::raise_file_limit();
         let channel = Arc::new(Channel::open()?);
         let mount = Mount::new(&config.mount, &channel)?;
+        Self::with_mount(config, channel, mount)
+    }
+
+    /// The same, in namespaces of a helper process where we may not mount. This process must have one thread.
+    pub(crate) fn new_anywhere(config: &Config) -> Result<Self, Error> {
+        if rustix::thread::capabilities(None)
+            .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN))
+        {
+            return Self::new(config);
+        }
+        let (mount, connection) = Mount::apart(&config.mount)?;
+        let mapping = MappingChoice::Only(MappingKind::NotifyStore);
+        let config = Config { mapping, ..config.clone() };
+        let mut server =
+            Self::with_mount(&config, Arc::new(Channel::from_device(connection)), mount)?;
+        server.degraded.extend(crate::apart::lacking());
+        Ok(server)
+    }
+
+    fn with_mount(config: &Config, channel: Arc<Channel>, mount: Mount) -> Result<Self, Error> {
+        thread_watch::raise_file_limit();
         let mut degraded = Vec::new();
         let mapping = handshake::start(&channel, config.mapping, &mut degraded)?;
         let pages = Arc::new(PageServer::new(Arc::clone(&channel))?);

@@ -1,0 +1,182 @@
+//! A mount without root: made in the namespaces of a helper process, served by us.
+//!
+//! Only in a user namespace of its own may an ordinary process mount; but who lives in one may not look into the memory
+//! of those outside. So a helper goes there, opens `/dev/fuse`, mounts, and hands the connection to us, who stay
+//! where the clients are. They reach the mount through `/proc/<helper>/root`. The helper does nothing more; the
+//! mount goes with it.
+
+use std::ffi::CString;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use rustix::process::{Pid, Signal, WaitOptions, waitpid};
+
+use crate::error::Error;
+
+/// What does not work for a server that is no ancestor of its clients and has no privilege.
+pub(crate) fn lacking() -> Option<String> {
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let restricted = scope.trim().parse().is_ok_and(|scope: u32| scope > 0);
+    restricted.then(|| {
+        "kernel.yama.ptrace_scope is not 0: only the process that made the bus can be its client, and others that \
+         allow it with PR_SET_PTRACER; `headroom run` has no such limit"
+            .into()
+    })
+}
+
+/// The mount's other half. Dropping it ends the helper, and with it the mount.
+#[derive(Debug)]
+pub(crate) struct Helper {
+    pid: Pid,
+    /// The helper lives as long as this is open.
+    socket: Option<OwnedFd>,
+}
+
+impl Helper {
+    /// Mounts on `dir`, which exists, with a filesystem type and name; the helper, and the connection.
+    pub(crate) fn mount(dir: &Path, fstype: &str, source: &str) -> Result<(Self, OwnedFd), Error> {
+        let failed = Error::io("cannot make a helper process");
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(|errno| failed(io::Error::from(errno)))?;
+        // SAFETY: the caller promises that this process has one thread (see `Server::new_anywhere`), so the child may do
+        // whatever we may; it ends without cleaning up.
+        let pid = match unsafe { libc::fork() } {
+            -1 => {
+                return Err(Error::io("cannot make a helper process")(io::Error::last_os_error()));
+            }
+            0 => {
+                drop(ours);
+                help(dir, fstype, source, &theirs)
+            }
+            pid => pid,
+        };
+        drop(theirs);
+        let pid = Pid::from_raw(pid)
+            .ok_or_else(|| Error::io("cannot make a helper process")(io::Error::other("no pid")))?;
+        let helper = Self { pid, socket: Some(ours) };
+        let device = helper.receive().map_err(|error| Error::NoNamespaces(error.to_string()))?;
+        Ok((helper, device))
+    }
+
+    /// `path` as it is in the helper's mount namespace.
+    pub(crate) fn sees(&self, path: &Path) -> PathBuf {
+        let root = format!("/proc/{}/root", self.pid.as_raw_nonzero());
+        Path::new(&root).join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Undoes [`sees`](Self::sees).
+    pub(crate) fn outside(&self, seen: &Path) -> PathBuf {
+        let root = format!("/proc/{}/root", self.pid.as_raw_nonzero());
+        Path::new("/").join(seen.strip_prefix(root).unwrap_or(seen))
+    }
+
+    /// The helper's table of mounts.
+    pub(crate) fn mountinfo(&self) -> PathBuf {
+        format!("/proc/{}/mountinfo", self.pid.as_raw_nonzero()).into()
+    }
+
+    /// The connection, or why there is none.
+    fn receive(&self) -> io::Result<OwnedFd> {
+        let Some(socket) = &self.socket else { return Err(io::ErrorKind::NotConnected.into()) };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut text = [0; 256];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let received = recvmsg(socket, &mut [IoSliceMut::new(&mut text)], &mut control, flags)?;
+        let device = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        device.ok_or_else(|| {
+            let said = String::from_utf8_lossy(&text[..received.bytes]).into_owned();
+            io::Error::other(if said.is_empty() { "the helper died".to_owned() } else { said })
+        })
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        drop(self.socket.take());
+        let _ = rustix::io::retry_on_intr(|| waitpid(Some(self.pid), WaitOptions::empty()));
+    }
+}
+
+/// The helper's life.
+fn help(dir: &Path, fstype: &str, source: &str, socket: &OwnedFd) -> ! {
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    // Whoever listens to our parent must hear it hang up.
+    // SAFETY: closes descriptors that nobody in this process uses.
+    unsafe {
+        libc::close(0);
+        libc::close(1);
+    }
+    match mount_here(dir, fstype, source) {
+        Ok(device) => {
+            let _ = send(socket, b"mounted", Some(&device));
+            drop(device);
+            // Nobody sends anything: it hangs up.
+            let _ = rustix::io::read(socket, &mut [0; 8]);
+        }
+        Err((doing, error)) => drop(send(socket, format!("{doing}: {error}").as_bytes(), None)),
+    }
+    // SAFETY: ends the process; it has nothing to clean up.
+    unsafe { libc::_exit(0) }
+}
+
+fn mount_here(
+    dir: &Path,
+    fstype: &str,
+    source: &str,
+) -> Result<OwnedFd, (&'static str, io::Error)> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    unshare(libc::CLONE_NEWUSER).map_err(|e| ("no user namespace", e))?;
+    for (file, text) in [
+        ("setgroups", "deny".to_owned()),
+        ("uid_map", format!("{uid} {uid} 1")),
+        ("gid_map", format!("{gid} {gid} 1")),
+    ] {
+        std::fs::write(format!("/proc/self/{file}"), text).map_err(|e| ("no user namespace", e))?;
+    }
+    unshare(libc::CLONE_NEWNS).map_err(|e| ("no mount namespace", e))?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(|e| ("no private mounts", e.into()))?;
+    // The kernel wants it opened in the user namespace that mounts.
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
+        .map_err(|e| ("cannot open /dev/fuse", e.into()))?;
+    // Without allow_other: only then may this user's processes outside of the namespace come in.
+    let options = format!(
+        "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions",
+        device.as_fd().as_raw_fd()
+    );
+    let options = CString::new(options).unwrap_or_default();
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount(source, dir, fstype, flags, options.as_c_str())
+        .map_err(|e| ("cannot mount", e.into()))?;
+    Ok(device)
+}
+
+fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: plain numbers; the namespaces of this process change, which has one thread.
+    if unsafe { libc::unshare(flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn send(socket: &OwnedFd, text: &[u8], fd: Option<&OwnedFd>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds: Vec<_> = fd.into_iter().map(AsFd::as_fd).collect();
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&fds));
+    }
+    sendmsg(socket, &[IoSlice::new(text)], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}

@@ -1,0 +1,281 @@
+//! A bus for a test: made in one line, gone with its guard.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::error::Error;
+use crate::mapping::MappingChoice;
+use crate::server::{Config, Server};
+
+/// Tells our program, started again, to serve, and where.
+const MOUNT: &str = "HEADROOM_BUS_MOUNT";
+/// The rest of the configuration: words, separated by spaces.
+const OPTIONS: &str = "HEADROOM_BUS_OPTIONS";
+/// What the server says when it serves; whatever else it says is why it does not.
+const READY: &str = "ready ";
+/// How long the server may take to unmount.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A bus of its own, served by a child process. Dropping it unmounts: calls that are still pending fail then.
+///
+/// The process that serves must never use the mount itself, so the server cannot live in the process of the test: this
+/// very program is started again for it, and serves before its `main` begins (a function in `.init_array` sees to that
+/// in every program that uses this type). The bus also ends when the process that made it does, however that happens.
+///
+/// Root gets a mount that everybody sees. Anybody else gets one in a user namespace of the server's, which processes
+/// of this user reach by the path that [`Bus::path`] gives, and no one else; where the kernel forbids
+/// that, [`Builder::start`] says so.
+///
+/// ```no_run
+/// use binder_fuse::Bus;
+///
+/// let bus = Bus::builder().devices(["binder"]).start()?;
+/// let device = std::fs::File::options().read(true).write(true).open(bus.device("binder"))?;
+/// // ... mmap, ioctl: services and clients of the test, in this process or in others
+/// drop(device);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "the bus is gone when this is dropped"]
+pub struct Bus {
+    child: Child,
+    path: PathBuf,
+    degraded: Vec<String>,
+    /// Where it was asked to be, and whether the folder is ours to remove.
+    folder: PathBuf,
+    made: bool,
+}
+
+/// What a [`Bus`] is to be like.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    config: Config,
+    /// Somebody chose the folder.
+    chosen: bool,
+}
+
+impl Bus {
+    /// A bus in a new folder among the temporary files, with the three devices of Android.
+    pub fn builder() -> Builder {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("binder-bus-{}-{number}", std::process::id());
+        Builder { config: Config::new(std::env::temp_dir().join(name)), chosen: false }
+    }
+
+    /// The folder with the devices, absolute.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A device (or any other file) of the bus.
+    pub fn device(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// What does not work here and what is lost by it, a sentence each.
+    pub fn degraded(&self) -> &[String] {
+        &self.degraded
+    }
+}
+
+impl Builder {
+    /// Mounts on this folder, which is made where it is missing.
+    pub fn mount(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.config.mount = folder.into();
+        self.chosen = true;
+        self
+    }
+
+    /// Starts with these devices.
+    pub fn devices(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.config.devices = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Has receive buffers reach clients in this way.
+    pub fn mapping(mut self, mapping: MappingChoice) -> Self {
+        self.config.mapping = mapping;
+        self
+    }
+
+    /// Most devices at a time.
+    pub fn max_devices(mut self, max: u32) -> Self {
+        self.config.max_devices = Some(max);
+        self
+    }
+
+    /// With the folder `binder_logs`.
+    pub fn logs(mut self) -> Self {
+        self.config.logs = true;
+        self
+    }
+
+    /// Starts it and waits until it serves.
+    pub fn start(self) -> Result<Bus, Error> {
+        // Also keeps the linker from leaving it out.
+        std::hint::black_box(&SERVE_IF_ASKED);
+        let folder =
+            std::path::absolute(&self.config.mount).map_err(Error::io("not a usable path"))?;
+        let made = !self.chosen || !folder.exists();
+        std::fs::create_dir_all(&folder).map_err(Error::io("cannot make the mount point"))?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("binder-bus").env(MOUNT, &folder).env(OPTIONS, options(&self.config));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).current_dir("/");
+        let spawned = command.spawn().map_err(Error::io("cannot start the server"));
+        let child = spawned.inspect_err(|_| remove(&folder, made))?;
+        // SAFETY: plain numbers. Where Yama lets nobody trace but parents, it may from now on; elsewhere it fails.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(child.id()), 0, 0, 0) };
+        let mut bus = Bus { child, path: folder.clone(), degraded: Vec::new(), folder, made };
+        // From here on the guard cleans up.
+        let mut said = BufReader::new(
+            bus.child
+                .stdout
+                .take()
+                .into_iter()
+                .next()
+                .ok_or(Error::Server("it has no output".into()))?,
+        );
+        let mut first = String::new();
+        said.read_line(&mut first).map_err(Error::io("cannot hear the server"))?;
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).map_err(Error::io("cannot hear the server"))?;
+        match first.trim_end().strip_prefix(READY) {
+            Some(path) => {
+                bus.path = path.into();
+                bus.degraded = rest.lines().map(str::to_owned).collect();
+                Ok(bus)
+            }
+            None => Err(Error::Server((first + &rest).trim().to_owned())),
+        }
+    }
+}
+
+impl Drop for Bus {
+    fn drop(&mut self) {
+        // The server sees its input end.
+        drop(self.child.stdin.take());
+        let end = Instant::now() + PATIENCE;
+        while self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            if Instant::now() > end {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Only a mount whose server died without a word answers so.
+        if rustix::fs::statfs(&self.folder).err() == Some(Errno::NOTCONN) {
+            let _ = unmount(&self.folder, UnmountFlags::DETACH);
+        }
+        remove(&self.folder, self.made);
+    }
+}
+
+fn remove(folder: &Path, made: bool) {
+    if made {
+        let _ = std::fs::remove_dir(folder);
+    }
+}
+
+fn options(config: &Config) -> String {
+    let mapping = match config.mapping {
+        MappingChoice::Auto => "auto",
+        MappingChoice::Only(kind) => kind.name(),
+    };
+    let max = config.max_devices.map_or(String::new(), |max| format!("max={max}"));
+    let logs = if config.logs { "logs" } else { "" };
+    format!("devices={} mapping={mapping} {max} {logs}", config.devices.join("/"))
+}
+
+fn parse_options(mount: OsString, options: &str) -> Config {
+    let mut config = Config { session: true, ..Config::new(mount) };
+    for option in options.split_ascii_whitespace() {
+        match option.split_once('=') {
+            // No device has a slash in its name.
+            Some(("devices", names)) => {
+                let names = names.split('/').filter(|name| !name.is_empty());
+                config.devices = names.map(str::to_owned).collect();
+            }
+            Some(("mapping", how)) => config.mapping = how.parse().unwrap_or_default(),
+            Some(("max", max)) => config.max_devices = max.parse().ok(),
+            _ => config.logs |= option == "logs",
+        }
+    }
+    config
+}
+
+/// Runs before `main`, in every program that this is linked into.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static SERVE_IF_ASKED: extern "C" fn() = serve_if_asked;
+
+extern "C" fn serve_if_asked() {
+    let Some(mount) = std::env::var_os(MOUNT) else { return };
+    let options = std::env::var(OPTIONS).unwrap_or_default();
+    let code = match serve(&parse_options(mount, &options)) {
+        Ok(()) => 0,
+        Err(error) => {
+            say(&format!("{error}\n"));
+            1
+        }
+    };
+    // SAFETY: ends the process before the program that we pretend to be begins.
+    unsafe { libc::_exit(code) }
+}
+
+/// Until the standard input ends.
+fn serve(config: &Config) -> Result<(), Error> {
+    // Out of the terminal's reach: its signals are for the test, whose end we notice.
+    let _ = rustix::process::setsid();
+    let mut server = Server::new_anywhere(config)?;
+    let stdin = std::io::stdin();
+    server.add_external(stdin.as_fd(), 0)?;
+    let degraded = server.degraded().iter().map(|sentence| format!("{sentence}\n"));
+    let said =
+        format!("{READY}{}\n{}", server.mount_point().display(), degraded.collect::<String>());
+    say(&said);
+    let _ = server.next_event()?;
+    Ok(())
+}
+
+/// Tells the process that started us, and hangs up.
+fn say(text: &str) {
+    let _ = rustix::io::write(std::io::stdout(), text.as_bytes());
+    // SAFETY: nobody here writes to the standard output any more; a null device takes its place.
+    unsafe {
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        libc::dup2(null, 1);
+        libc::close(null);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mapping::MappingKind;
+
+    #[test]
+    fn options_reach_the_server_as_they_were() {
+        let mut config = Config::new("/some where");
+        config.devices = vec!["one device".replace(' ', "-"), "two,=".into()];
+        config.mapping = MappingChoice::Only(MappingKind::NotifyStore);
+        config.max_devices = Some(9);
+        config.logs = true;
+        let parsed = parse_options("/some where".into(), &options(&config));
+        assert_eq!((parsed.mount, parsed.devices), (config.mount, config.devices));
+        assert_eq!((parsed.mapping, parsed.max_devices), (config.mapping, Some(9)));
+        assert!(parsed.logs);
+        let plain = parse_options("/x".into(), &options(&Config::new("/x")));
+        assert_eq!((plain.max_devices, plain.logs, plain.devices.len()), (None, false, 3));
+    }
+}

@@ -1,0 +1,188 @@
+//! [`Bus`]: a bus in one line, for root and for anybody.
+#![allow(missing_docs)]
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use binder_fuse::{Bus, Error, MappingChoice, MappingKind};
+use binder_uapi::ioctl::BINDER_VERSION;
+
+/// Has this very program run [`as_another_user`].
+const AS_SOMEBODY: &str = "HEADROOM_TEST_AS_SOMEBODY";
+/// A user that nobody else is.
+const SOMEBODY: u32 = 61_236;
+
+fn skipped() -> bool {
+    let fuse = File::options().read(true).write(true).open("/dev/fuse");
+    if let Err(error) = &fuse {
+        eprintln!("skipped: /dev/fuse: {error}");
+    }
+    fuse.is_err()
+}
+
+/// Opens a device and asks for the version of its protocol.
+fn version(device: &Path) -> i32 {
+    let device = File::options().read(true).write(true).open(device).unwrap();
+    let mut version = 0_i32;
+    // SAFETY: the ioctl writes one i32, which lives across the call.
+    let result =
+        unsafe { libc::ioctl(device.as_raw_fd(), BINDER_VERSION as libc::Ioctl, &raw mut version) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    version
+}
+
+fn names(bus: &Bus) -> Vec<String> {
+    let entries = std::fs::read_dir(bus.path()).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn is_mounted(path: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    table.lines().any(|line| line.split(' ').nth(4) == path.to_str())
+}
+
+#[test]
+fn a_bus_is_there_until_its_guard_is_dropped() {
+    if skipped() {
+        return;
+    }
+    let bus = Bus::builder().start().unwrap();
+    assert_eq!(version(&bus.device("binder")), 8);
+    assert_eq!(names(&bus), ["binder", "binder-control", "features", "hwbinder", "vndbinder"]);
+    let path = bus.path().to_owned();
+    drop(bus);
+    assert!(!path.exists(), "{}", path.display());
+    assert!(!is_mounted(&path));
+}
+
+#[test]
+fn buses_are_what_they_are_asked_to_be_and_do_not_see_each_other() {
+    if skipped() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let one = Bus::builder()
+        .mount(folder.path().join("one"))
+        .devices(["first", "second"])
+        .mapping(MappingChoice::Only(MappingKind::NotifyStore))
+        .logs();
+    let (one, two) = (one.start().unwrap(), Bus::builder().devices(["other"]).start().unwrap());
+    assert_eq!(names(&one), ["binder-control", "binder_logs", "features", "first", "second"]);
+    assert_eq!(names(&two), ["binder-control", "features", "other"]);
+    drop(two);
+    assert_eq!(version(&one.device("second")), 8);
+    let state = std::fs::read_to_string(one.device("binder_logs/state")).unwrap();
+    assert_eq!(state, "binder state:\n");
+}
+
+#[test]
+fn a_folder_that_was_there_stays() {
+    if skipped() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let bus = Bus::builder().mount(folder.path()).start().unwrap();
+    assert_eq!(version(&bus.device("binder")), 8);
+    drop(bus);
+    assert!(folder.path().is_dir() && !is_mounted(folder.path()));
+}
+
+#[test]
+fn what_cannot_be_served_is_an_error_and_leaves_nothing() {
+    if skipped() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mount = folder.path().join("bus");
+    let error = Bus::builder().mount(&mount).devices(["one", "two"]).max_devices(1).start();
+    let error = error.expect_err("more devices than there may be");
+    assert!(matches!(&error, Error::Server(_)), "{error:?}");
+    assert!(error.to_string().contains("device name \"two\": too many devices"), "{error}");
+    assert!(!mount.exists());
+}
+
+#[test]
+fn a_bus_ends_with_the_process_that_made_it_however_that_ends() {
+    if skipped() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mount = folder.path().join("bus");
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "made_and_left", "--nocapture"])
+        .env("HEADROOM_TEST_LEAVE", &mount)
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGKILL));
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while is_mounted(&mount) {
+        assert!(std::time::Instant::now() < end, "still mounted");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn made_and_left() {
+    let Some(mount) = std::env::var_os("HEADROOM_TEST_LEAVE") else { return };
+    let bus = Bus::builder().mount(mount).start().unwrap();
+    assert_eq!(version(&bus.device("binder")), 8);
+    // SAFETY: a signal to ourselves.
+    unsafe { libc::raise(libc::SIGKILL) };
+}
+
+/// A copy of this program that everybody can run.
+#[test]
+fn somebody_without_any_privilege_has_a_bus_too() {
+    if skipped() {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return as_somebody();
+    }
+    let folder = tempfile::Builder::new()
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .tempdir()
+        .unwrap();
+    let program = folder.path().join("test");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let output = Command::new(program)
+        .args(["--exact", "as_another_user", "--nocapture", "--test-threads=1"])
+        .env(AS_SOMEBODY, "1")
+        .current_dir("/")
+        .uid(SOMEBODY)
+        .gid(SOMEBODY)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+#[test]
+fn as_another_user() {
+    if std::env::var_os(AS_SOMEBODY).is_some() {
+        as_somebody();
+    }
+}
+
+fn as_somebody() {
+    let namespaces = Command::new("unshare").args(["--user", "--mount", "true"]).output();
+    if !namespaces.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: no user namespaces");
+        return;
+    }
+    let bus = Bus::builder().start().unwrap();
+    assert_eq!(version(&bus.device("binder")), 8);
+    assert_eq!(names(&bus), ["binder", "binder-control", "features", "hwbinder", "vndbinder"]);
+    std::fs::remove_file(bus.device("vndbinder")).unwrap();
+    let path = bus.path().to_owned();
+    assert!(path.starts_with("/proc"), "{}", path.display());
+    drop(bus);
+    assert!(!path.exists());
+}
