@@ -114,7 +114,11 @@ fn run(args: Args) -> anyhow::Result<()> {
     let (memory, lacking) =
         pressure::Pressure::watch(args.low_memory).context("cannot watch the machine's memory")?;
     // A session does without what only root can have.
-    let lacking = if args.session { Vec::new() } else { [lacking.into_iter().collect(), privileges::take()].concat() };
+    let lacking = if args.session {
+        Vec::new()
+    } else {
+        [lacking.into_iter().collect(), privileges::take()].concat()
+    };
     for lacking in lacking {
         server.note_degraded(lacking);
     }

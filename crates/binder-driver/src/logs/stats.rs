@@ -55,7 +55,7 @@ impl Driver {
         });
         let area = process.area.as_ref();
         let pages = area.map_or(0, |area| area.ranges.size() / PAGE);
-        let used = area.map_or(0, |area| pages_in_use(area.ranges.live()));
+        let (touched, idle) = area.map_or((0, 0), |area| (area.pages.touched(), area.pages.idle()));
         let pending = self.queues.iter(process.todo);
         let pending =
             pending.filter(|(_, work)| matches!(work, crate::work::Work::Transaction(_))).count();
@@ -63,7 +63,7 @@ impl Driver {
             text,
             "proc {}\ncontext {}\n  threads: {}\n  requested threads: {}+{}/{}\n  ready threads {}\n  \
              free async space {}\n  nodes: {}\n  refs: {} s {strong} w {weak}\n  buffers: {}\n  \
-             pages: {used}:0:{}\n  pages high watermark: {used}\n  pending transactions: {pending}\n",
+             pages: {}:{idle}:{}\n  pages high watermark: {touched}\n  pending transactions: {pending}\n",
             process.opener.pid,
             self.contexts[process.context].name,
             process.threads.len(),
@@ -75,22 +75,11 @@ impl Driver {
             process.nodes.len(),
             process.refs.len(),
             area.map_or(0, |area| area.ranges.live_count()),
-            pages - used,
+            touched - idle,
+            pages - touched,
         );
         counters(text, "  ", &process.counters);
     }
-}
-
-/// Pages that live buffers lie in; buffers come in the order of their addresses.
-fn pages_in_use<T>(live: impl Iterator<Item = (u32, u32, T)>) -> u32 {
-    let (mut pages, mut behind) = (0, 0);
-    for (offset, len, _) in live {
-        let first = (offset / PAGE).max(behind);
-        let end = (offset + len).div_ceil(PAGE);
-        pages += end.saturating_sub(first);
-        behind = behind.max(end);
-    }
-    pages
 }
 
 fn counters(text: &mut String, indent: &str, counters: &Counters) {
@@ -99,19 +88,5 @@ fn counters(text: &mut String, indent: &str, counters: &Counters) {
         if count > 0 {
             let _ = writeln!(text, "{indent}{name}: {count}");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_page_of_two_buffers_is_one_page() {
-        let pages = |live: &[(u32, u32)]| pages_in_use(live.iter().map(|&(at, len)| (at, len, ())));
-        assert_eq!(pages(&[]), 0);
-        assert_eq!(pages(&[(0, 8), (8, 8)]), 1);
-        assert_eq!(pages(&[(0, 4097), (4104, 8), (20_000, 8)]), 3);
-        assert_eq!(pages(&[(4000, 200), (4200, 8192)]), 4);
     }
 }

@@ -56,7 +56,8 @@ fn run(seed: u64, steps: u64) -> u64 {
 
 /// In whatever state the driver is, it can be printed.
 fn print_all(driver: &binder_driver::Driver) {
-    let text = driver.state() + &driver.transactions() + &driver.stats() + &driver.transaction_log();
+    let text =
+        driver.state() + &driver.transactions() + &driver.stats() + &driver.transaction_log();
     let processes: usize = driver.pids().iter().map(|&pid| driver.process_state(pid).len()).sum();
     assert!(processes <= text.len());
 }

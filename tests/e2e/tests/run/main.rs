@@ -15,7 +15,7 @@ fn clients_find_the_bus_where_they_look_and_call_each_other() {
         return;
     }
     let peer = program("peer");
-    let manager = format!("{peer} /dev/binder manager 2");
+    let manager = format!("{peer} /dev/binder manager 1");
     let script = format!(
         "{peer} /dev/binderfs/binder echo service & \
          {peer} $HEADROOM_BINDER/binder caller service 200 1 && {peer} /dev/binder call service"
