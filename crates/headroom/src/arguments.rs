@@ -87,6 +87,12 @@ pub struct Up {
     /// Where to mount the bus
     #[arg(long, value_name = "DIR", default_value = "/dev/binderfs")]
     pub mount: PathBuf,
+    /// Link /dev/binder, hwbinder and vndbinder to the bus, where there are no such files, until Ctrl-C
+    #[arg(long, conflicts_with = "no_binder")]
+    pub link_dev: bool,
+    /// Show in DIR/binder_logs who talks to whom, to everybody, as binderfs does with stats=global
+    #[arg(long, conflicts_with = "no_binder")]
+    pub binder_logs: bool,
     /// Leave headroom-binderd out
     #[arg(long, conflicts_with = "no_oom")]
     pub no_binder: bool,

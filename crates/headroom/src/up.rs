@@ -64,6 +64,12 @@ fn start(globals: &Globals, options: &Up, daemons: &mut Vec<Daemon>) -> anyhow::
     if !options.no_binder {
         let mut command = Command::new(beside_us("headroom-binderd")?);
         command.arg("--mount").arg(&options.mount).arg("--socket").arg(&globals.binderd_socket);
+        if options.link_dev {
+            command.arg("--link-dev");
+        }
+        if options.binder_logs {
+            command.args(["--stats", "global"]);
+        }
         daemons.push(Daemon::spawn(BINDER, command, watch::binder(&globals.binderd_socket))?);
     }
     if !options.no_oom {

@@ -45,6 +45,13 @@ pub fn checks(system: &System) -> Vec<Check> {
             "kernel 6.9 or newer, and CAP_SYS_ADMIN",
         ),
         Check::new(
+            "user-namespaces",
+            user_namespaces(),
+            "`headroom run` needs root",
+            "sysctl user.max_user_namespaces=10000 kernel.unprivileged_userns_clone=1 \
+             kernel.apparmor_restrict_unprivileged_userns=0, whichever exist; in a container, a laxer profile",
+        ),
+        Check::new(
             "pidfd-thread",
             thread_pidfd(),
             "the end of a thread whose process lives on is seen up to a second late",
@@ -97,6 +104,37 @@ fn other_memory() -> Result<String, String> {
 fn yama() -> String {
     std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
         .map_or(String::new(), |scope| format!(" (kernel.yama.ptrace_scope is {})", scope.trim()))
+}
+
+/// Mounts something in namespaces of its own, as an ordinary user.
+fn user_namespaces() -> Result<String, String> {
+    let root = rustix::process::geteuid().is_root();
+    let mut child = Command::new("/bin/true");
+    child.stdin(Stdio::null()).stdout(Stdio::null());
+    if root {
+        child.uid(NOBODY).gid(NOBODY);
+    }
+    // SAFETY: system calls and static text alone; the namespaces are those of the child, which has one thread.
+    unsafe {
+        child.pre_exec(|| {
+            let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNS;
+            let mounted = libc::unshare(flags) == 0
+                && libc::mount(
+                    c"none".as_ptr(),
+                    c"/".as_ptr(),
+                    std::ptr::null(),
+                    libc::MS_REC | libc::MS_PRIVATE,
+                    std::ptr::null(),
+                ) == 0;
+            if mounted { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        });
+    }
+    let tried =
+        child.status().map_err(|error| format!("an ordinary user cannot have one: {error}"))?;
+    match tried.success() {
+        true => Ok("an ordinary user can have one, and mount in it".into()),
+        false => Err(format!("/bin/true: {tried}")),
+    }
 }
 
 fn thread_pidfd() -> Result<String, String> {

@@ -5,9 +5,11 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Sends a signal to all descendants of this process but `except`; how many there are.
 pub fn signal_all(signal: Signal, except: Option<u32>) -> usize {
     let all = descendants(except);
-    let pids = all.iter().filter_map(|&pid| Pid::from_raw(pid as i32));
-    // One that has ended meanwhile needs no signal.
-    pids.map(|pid| kill_process(pid, signal)).count()
+    for pid in all.iter().filter_map(|&pid| Pid::from_raw(pid as i32)) {
+        // One that has ended meanwhile needs no signal.
+        let _ = kill_process(pid, signal);
+    }
+    all.len()
 }
 
 /// How many descendants there are but `except`.
