@@ -8,17 +8,21 @@
 //!
 //! [machine]           # see `machine_config`
 //! soft = "10%"
+//!
+//! [[rule]]            # see `rules_config`
+//! kill = "never"
+//! unit = "postgresql*"
 //! ```
 
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use memory_ledger::{Asker, Ledger, Limit, Source, Thresholds};
+use memory_ledger::{Asker, Ledger, Limit, Rules, Source, Thresholds};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::{machine_config, size, users};
+use crate::{machine_config, rules_config, size, users};
 
 /// What is read from a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,11 +31,13 @@ pub struct Config {
     pub limits: Vec<(u32, Limit)>,
     /// When the machine itself counts as short of memory; `None`: never.
     pub machine: Option<Thresholds>,
+    /// What is said of processes.
+    pub rules: Rules,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { limits: Vec::new(), machine: Some(Thresholds::default()) }
+        Self { limits: Vec::new(), machine: Some(Thresholds::default()), rules: Rules::default() }
     }
 }
 
@@ -82,10 +88,13 @@ impl Config {
         let document = DeTable::parse(text)
             .map_err(|e| (e.span().unwrap_or_default(), e.message().replace('\n', "; ")))?;
         let table = document.get_ref();
-        only_keys(table, &["limit", "machine"], "the configuration")?;
+        only_keys(table, &["limit", "machine", "rule"], "the configuration")?;
         let mut config = Self::default();
         if let Some(section) = table.get("machine") {
             config.machine = machine_config::parse(section)?;
+        }
+        if let Some(entry) = table.get("rule") {
+            config.rules = rules_config::parse(entry)?;
         }
         let mut seen: Vec<(u32, usize)> = Vec::new();
         let Some(entry) = table.get("limit") else { return Ok(config) };
@@ -136,7 +145,7 @@ fn parse_limit(
     Ok((uid, limit, user.span()))
 }
 
-fn parse_user(user: &Spanned<DeValue>) -> Result<u32, Complaint> {
+pub(crate) fn parse_user(user: &Spanned<DeValue>) -> Result<u32, Complaint> {
     let complain = |message: String| (user.span(), message);
     match user.get_ref() {
         DeValue::String(name) => {
@@ -195,6 +204,8 @@ fn distance(from: &str, to: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use memory_ledger::Stance;
+
     use super::*;
 
     const RAM: u64 = 16 << 30;
@@ -223,6 +234,17 @@ mod tests {
     }
 
     #[test]
+    fn rules_are_read_in_their_order() {
+        let text = "[[rule]]\nkill = \"never\"\nexe = \"/usr/sbin/*\"\nuser = \"root\"\n\
+                    [[rule]]\nkill = \"prefer\"\nname-regex = \"^java\"\n[[rule]]\nkill = \"ordinary\"\n";
+        let rules = Config::parse(text, RAM).unwrap().rules;
+        let stances: Vec<_> = rules.0.iter().map(|rule| rule.stance).collect();
+        assert_eq!(stances, [Stance::Never, Stance::Prefer, Stance::Ordinary]);
+        assert_eq!((rules.0[0].uid, rules.0[0].exe.is_some()), (Some(0), true));
+        assert!(rules.0[1].name.as_ref().is_some_and(|name| name.matches("java -jar")));
+    }
+
+    #[test]
     fn an_empty_or_missing_default_file_limits_nobody() {
         assert_eq!(Config::parse("", RAM), Ok(Config::default()));
         assert_eq!(Config::parse("limit = []", RAM), Ok(Config::default()));
@@ -237,7 +259,7 @@ mod tests {
         let cases: &[(&str, usize, &str)] = &[
             ("[[limit]]\nuser = 5000\nhrad = \"1G\"\n", 3, "did you mean \"hard\"?"),
             ("[[limits]]\nuser = 5000\n", 1, "did you mean \"limit\"?"),
-            ("\nverbose = true\n", 2, "knows \"limit\", \"machine\""),
+            ("\nverbose = true\n", 2, "knows \"limit\", \"machine\", \"rule\""),
             (
                 "[[limit]]\nuser = \"nobody-i-know\"\nhard = \"1G\"\n",
                 2,
@@ -258,6 +280,19 @@ mod tests {
             ("[[limit]]\nuser = 5000\nhard = \"1G\"\nsoft = \"0\"\n", 4, "soft limit of 0"),
             ("[limit]\nuser = 5000\nhard = \"1G\"\n", 1, "[[limit]] sections"),
             ("limit = [1]\n", 1, "[[limit]] sections"),
+            ("[rule]\nkill = \"never\"\n", 1, "[[rule]] sections"),
+            ("[[rule]]\nname = \"x\"\n", 1, "does not say whom to \"kill\""),
+            ("[[rule]]\nkill = \"maybe\"\n", 2, "\"never\", \"avoid\""),
+            ("[[rule]]\nkill = \"never\"\nname = \"x\"\n", 2, "anybody can call itself that"),
+            ("[[rule]]\nkill = \"avoid\"\nnam = \"x\"\n", 3, "did you mean \"name\"?"),
+            ("[[rule]]\nkill = \"avoid\"\nname = 5\n", 3, "is a text, not a integer"),
+            ("[[rule]]\nkill = \"avoid\"\nname-regex = \"(\"\n", 3, "unclosed group"),
+            ("[[rule]]\nkill = \"avoid\"\nuser = \"nobody-i-know\"\n", 3, "no user"),
+            (
+                "[[rule]]\nkill = \"avoid\"\nname = \"x\"\nname-regex = \"y\"\n",
+                4,
+                "another pattern",
+            ),
             ("[[limit]]\nuser = 5000\nhard = \"1G\n", 3, ""),
             ("[[limit]]\nuser = 5000\nuser = 5001\n", 3, "duplicate key"),
             ("= 5\n", 1, ""),

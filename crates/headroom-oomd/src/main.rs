@@ -81,6 +81,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         let lost = killer.watch_machine(thresholds).context("cannot watch the machine's memory")?;
         degraded.extend(lost);
     }
+    killer.obey(config.rules);
     for what in &degraded {
         tracing::warn!("degraded: {what}");
     }

@@ -4,6 +4,7 @@
 //! * [`authority`]: whose word about a user's limit counts;
 //! * [`account`]: what a user has, and its victim on the way out;
 //! * [`process`]: what is known of a process;
+//! * [`rules`]: what an administrator says of processes;
 //! * [`growth`]: who grew of late;
 //! * [`score`]: how much a process is to blame, as one number;
 //! * [`family`], [`herd`]: processes that belong, and grow, together;
@@ -24,6 +25,7 @@ pub mod ledger;
 pub mod limit;
 pub mod machine;
 pub mod process;
+pub mod rules;
 pub mod score;
 pub mod verdict;
 
@@ -35,4 +37,5 @@ pub use ledger::Ledger;
 pub use limit::{Limit, LimitError};
 pub use machine::{Alarm, Level, Machine, MachineReading, Raised, Thresholds};
 pub use process::{Comm, Process, ProcessId, Stance};
+pub use rules::Rules;
 pub use verdict::{Cause, Choice, NoVictim, Scope, Snapshot, Verdict, choose, verdict};

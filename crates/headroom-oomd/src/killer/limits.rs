@@ -53,8 +53,9 @@ impl Killer {
         let own_user = uid == rustix::process::getuid().as_raw();
         let first = self.ledger.accounts().is_empty();
         self.watch.set_limit(uid, SlotLimit { soft_pages, hard_pages })?;
-        if own_user {
-            // The daemon is one of this user's processes, and must not be the one at hand.
+        // With nobody armed the notifier ends whoever breaks the limit. The daemon may be one of this user's
+        // processes, and a rule may be about another: then it is the daemon that chooses.
+        if own_user || self.stances.concern(uid) {
             self.watch.spare_unarmed(uid, true)?;
         }
         self.ledger.apply(change);

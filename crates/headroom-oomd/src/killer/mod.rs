@@ -23,7 +23,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use control::oomd::{Status, Trigger, UserLimit};
-use memory_ledger::{Account, Comm, Growth, Ledger, Phase, Process, ProcessId, Reading};
+use memory_ledger::{Account, Comm, Growth, Ledger, Phase, Process, ProcessId, Reading, Rules};
 use memory_watch::{Backend, Event, ProcessSample, Watch};
 use reclaim::Reaper;
 use rustix::event::epoll;
@@ -31,6 +31,7 @@ use rustix::event::epoll;
 use crate::clock::{monotonic_ns, until};
 use crate::records::Records;
 use crate::shrink::Shrinker;
+use crate::stances::Stances;
 use aftermath::Dying;
 use arm::Armed;
 use machine::MachineWatch;
@@ -63,6 +64,7 @@ pub struct Killer {
     armed: BTreeMap<u32, Armed>,
     machine: Option<MachineWatch>,
     shrinker: Option<Shrinker>,
+    stances: Stances,
     growth: Growth,
     dying: Vec<Dying>,
     /// The number of the latest victim.
@@ -98,6 +100,7 @@ impl Killer {
             armed: BTreeMap::new(),
             machine: None,
             shrinker: None,
+            stances: Stances::new(Rules::default()),
             growth: Growth::with_room(PROCESSES),
             dying: Vec::new(),
             last_token: 0,
@@ -110,6 +113,11 @@ impl Killer {
             samples: Vec::with_capacity(PROCESSES),
             processes: Vec::with_capacity(PROCESSES),
         })
+    }
+
+    /// What an administrator says of processes. To be called before limits are set.
+    pub fn obey(&mut self, rules: Rules) {
+        self.stances = Stances::new(rules);
     }
 
     /// Whoever holds idle memory is asked for it from now on, when a user nears its limit or the machine its end.
@@ -211,7 +219,9 @@ impl Killer {
         for process in &mut self.processes {
             process.exiting |= self.dying.iter().any(|dying| dying.id == process.id);
         }
-        self.growth.look(&mut self.processes, monotonic_ns());
+        let now_ns = monotonic_ns();
+        self.stances.apply(&mut self.processes, now_ns);
+        self.growth.look(&mut self.processes, now_ns);
     }
 
     fn correct_accounts(&mut self) {

@@ -74,6 +74,12 @@ impl Hog {
         let _ = writeln!(self.orders, "grow {kib}");
     }
 
+    /// Tells it to call itself `hog-NUMBER`, and waits.
+    pub fn name(&mut self, number: u32) {
+        writeln!(self.orders, "name {number}").unwrap();
+        assert_eq!(self.answer().as_deref(), Some("done"));
+    }
+
     /// Tells it to fork so many children, which share its memory until they write, and waits.
     pub fn fork(&mut self, children: u32) {
         writeln!(self.orders, "fork {children}").unwrap();
@@ -133,6 +139,10 @@ pub fn obey() {
                     page[0] = 1;
                 }
                 memory.push(more);
+                say("done");
+            }
+            "name" => {
+                std::fs::write("/proc/self/comm", format!("hog-{number}")).unwrap();
                 say("done");
             }
             "fork" => {

@@ -1,0 +1,116 @@
+//! The rules about processes.
+//!
+//! ```toml
+//! [[rule]]
+//! kill = "never"              # never, avoid (only when nobody else is left), prefer, or ordinary
+//! unit = "postgresql*"        # all that is given must hold; * and ? are wild
+//!
+//! [[rule]]
+//! kill = "prefer"
+//! user = "alice"
+//! name-regex = "^(chrom|firefox)"
+//! ```
+//! The first rule that is about a process decides. A rule that says `never` names a `user`, `exe`, `cgroup` or `unit`:
+//! `name` and `cmdline` are what a process says of itself.
+
+use memory_ledger::Stance;
+use memory_ledger::rules::{Pattern, Rule, Rules};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::config::{Complaint, only_keys, parse_user};
+
+const KEYS: &[&str] = &[
+    "kill",
+    "user",
+    "name",
+    "name-regex",
+    "cmdline",
+    "cmdline-regex",
+    "exe",
+    "exe-regex",
+    "cgroup",
+    "cgroup-regex",
+    "unit",
+    "unit-regex",
+];
+const REGEX: &str = "-regex";
+
+/// Reads the `rule` entry of the document.
+pub(crate) fn parse(entry: &Spanned<DeValue>) -> Result<Rules, Complaint> {
+    let wrong =
+        |at: &Spanned<DeValue>| (at.span(), "rules are written as [[rule]] sections".to_owned());
+    let mut rules = Rules::default();
+    for entry in entry.get_ref().as_array().ok_or_else(|| wrong(entry))?.iter() {
+        let table = entry.get_ref().as_table().ok_or_else(|| wrong(entry))?;
+        rules.0.push(parse_rule(entry, table)?);
+    }
+    Ok(rules)
+}
+
+fn parse_rule(entry: &Spanned<DeValue>, table: &DeTable) -> Result<Rule, Complaint> {
+    only_keys(table, KEYS, "a rule")?;
+    let kill = table.get("kill").ok_or_else(|| {
+        (
+            entry.span(),
+            "this rule does not say whom to \"kill\": never, avoid, ordinary or prefer".to_owned(),
+        )
+    })?;
+    let mut rule = Rule::new(stance(kill)?);
+    for (key, value) in table {
+        let key = key.get_ref().as_ref();
+        let place = match key.strip_suffix(REGEX).unwrap_or(key) {
+            "kill" => continue,
+            "user" => {
+                rule.uid = Some(parse_user(value)?);
+                continue;
+            }
+            "name" => &mut rule.name,
+            "cmdline" => &mut rule.cmdline,
+            "exe" => &mut rule.exe,
+            "cgroup" => &mut rule.cgroup,
+            _ => &mut rule.unit,
+        };
+        if place.is_some() {
+            let what = key.strip_suffix(REGEX).unwrap_or(key);
+            return Err((
+                value.span(),
+                format!("this rule has another pattern for \"{what}\"; one regex can be both"),
+            ));
+        }
+        *place = Some(pattern(key, value)?);
+    }
+    if rule.stance == Stance::Never && !rule.is_about_facts() {
+        let why = "anybody can call itself that and live: a rule that kills \"never\" names a \"user\", \"exe\", \
+                   \"cgroup\" or \"unit\"; or say \"avoid\"";
+        return Err((kill.span(), why.to_owned()));
+    }
+    Ok(rule)
+}
+
+fn stance(value: &Spanned<DeValue>) -> Result<Stance, Complaint> {
+    match value.get_ref().as_str() {
+        Some("never") => Ok(Stance::Never),
+        Some("avoid") => Ok(Stance::Avoid),
+        Some("ordinary") => Ok(Stance::Ordinary),
+        Some("prefer") => Ok(Stance::Prefer),
+        _ => Err((
+            value.span(),
+            "\"kill\" is \"never\", \"avoid\", \"ordinary\" or \"prefer\"".to_owned(),
+        )),
+    }
+}
+
+fn pattern(key: &str, value: &Spanned<DeValue>) -> Result<Pattern, Complaint> {
+    let complain = |message: String| (value.span(), message);
+    let text = value.get_ref().as_str().ok_or_else(|| {
+        complain(format!("\"{key}\" is a text, not a {}", value.get_ref().type_str()))
+    })?;
+    let compiled = if key.ends_with(REGEX) { Pattern::regex(text) } else { Pattern::glob(text) };
+    compiled.map_err(|error| {
+        // Of the library's drawing of the mistake, the last line says what it is.
+        let text = error.to_string();
+        let last = text.lines().last().unwrap_or_default();
+        complain(format!("\"{key}\": {}", last.strip_prefix("error: ").unwrap_or(last)))
+    })
+}

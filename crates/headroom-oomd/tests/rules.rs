@@ -1,0 +1,73 @@
+//! Rules of the configuration decide who dies.
+
+mod support;
+
+use support::daemon::Daemon;
+use support::hog::Hog;
+use support::{MIB, privileged};
+
+#[test]
+#[ignore = "a helper of the others"]
+fn hog_that_other_tests_start() {
+    support::hog::obey();
+}
+
+/// Two processes named `hog-1` and `hog-2` have so much each (KiB); then the second one takes what breaks the limit of
+/// 128 MiB. Which one dies, and the rule that is on record.
+fn who_dies(uid: u32, rules: &str, kib: [u64; 2]) -> (usize, String) {
+    let daemon = Daemon::start(rules, &[]);
+    daemon.set_limit(uid, 128 * MIB);
+    let mut hogs = [Hog::start(uid), Hog::start(uid)];
+    for (number, hog) in (1..).zip(&mut hogs) {
+        hog.name(number);
+        hog.grow(kib[number as usize - 1]);
+        assert!(hog.survived());
+    }
+    hogs[1].grow(130 << 10);
+    let why = daemon.ended(uid);
+    let victim = why.victim.unwrap().pid;
+    let at = hogs.iter().position(|hog| hog.pid() == victim).unwrap();
+    hogs[at].died();
+    (at, why.rule)
+}
+
+#[test]
+fn a_preferred_process_dies_though_another_one_broke_the_limit() {
+    if !privileged() {
+        return;
+    }
+    let rules = "[[rule]]\nkill = \"prefer\"\nname = \"hog-1\"\n";
+    let (victim, rule) = who_dies(62120, rules, [60 << 10, 20 << 10]);
+    assert_eq!((victim, rule.as_str()), (0, "a rule prefers it as a victim"));
+}
+
+#[test]
+fn a_process_that_is_to_be_avoided_lives_while_another_one_can_die() {
+    if !privileged() {
+        return;
+    }
+    let rules = "[[rule]]\nkill = \"avoid\"\nname-regex = \"2$\"\n";
+    let (victim, _) = who_dies(62121, rules, [40 << 10, 60 << 10]);
+    assert_eq!(victim, 0);
+}
+
+#[test]
+fn a_program_that_is_never_killed_breaks_its_limit_and_another_rule_comes_too_late() {
+    if !privileged() {
+        return;
+    }
+    const UID: u32 = 62122;
+    let rules = format!(
+        "[[rule]]\nkill = \"never\"\nuser = {UID}\nexe = \"*/hog\"\n[[rule]]\nkill = \"prefer\"\nname = \"hog*\"\n"
+    );
+    let daemon = Daemon::start(&rules, &[]);
+    daemon.set_limit(UID, 64 * MIB);
+    let mut hog = Hog::start(UID);
+    hog.grow(80 << 10);
+    assert!(hog.survived());
+    support::eventually("the daemon says that nobody can be killed", || {
+        daemon.log().into_iter().find(|line| line.contains("1 protected"))
+    });
+    assert_eq!(daemon.status().kills, 0);
+    assert!(hog.is_alive());
+}

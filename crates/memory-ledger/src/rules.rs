@@ -1,0 +1,256 @@
+//! What an administrator says of processes: who is never killed, rather spared, or preferred.
+//!
+//! Rules are asked in their order, and the first one that is about a process decides. What a process is called and its
+//! command line are its own words, so a rule that protects for good has to name something that it cannot choose.
+
+use std::borrow::Cow;
+
+use regex::{Regex, RegexBuilder};
+
+use crate::process::Stance;
+
+/// Compiled patterns may be so large, bytes: one line of a file is not to eat the daemon's memory.
+const PATTERN_BYTES: usize = 1 << 18;
+
+/// A text that is searched for.
+#[derive(Clone, Debug)]
+pub struct Pattern(Regex);
+
+impl Pattern {
+    /// `*` stands for anything, `?` for one character; the whole text must match.
+    pub fn glob(text: &str) -> Result<Self, regex::Error> {
+        let mut expression = String::from("^");
+        for c in text.chars() {
+            match c {
+                '*' => expression.push_str(".*"),
+                '?' => expression.push('.'),
+                c => expression.push_str(&regex::escape(c.encode_utf8(&mut [0; 4]))),
+            }
+        }
+        expression.push('$');
+        Self::compile(&expression)
+    }
+
+    /// A regular expression, which may match anywhere.
+    pub fn regex(text: &str) -> Result<Self, regex::Error> {
+        Self::compile(text)
+    }
+
+    fn compile(expression: &str) -> Result<Self, regex::Error> {
+        let mut builder = RegexBuilder::new(expression);
+        builder.dot_matches_new_line(true).size_limit(PATTERN_BYTES).dfa_size_limit(PATTERN_BYTES);
+        builder.build().map(Self)
+    }
+
+    /// It is in the text.
+    pub fn matches(&self, text: &str) -> bool {
+        self.0.is_match(text)
+    }
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_str() == other.0.as_str()
+    }
+}
+
+impl Eq for Pattern {}
+
+/// What can be asked about a process. What costs a file is read only when a rule comes to it; `None`: it cannot be
+/// read, and no pattern matches.
+pub trait Facts {
+    /// Real uid.
+    fn uid(&self) -> u32;
+    /// Name, 15 bytes at most.
+    fn name(&self) -> Cow<'_, str>;
+    /// Arguments, joined by blanks.
+    fn cmdline(&mut self) -> Option<&str>;
+    /// Path of the program.
+    fn exe(&mut self) -> Option<&str>;
+    /// Path of its cgroup, from the root of the hierarchy.
+    fn cgroup(&mut self) -> Option<&str>;
+}
+
+/// All that is given must hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What is decided.
+    pub stance: Stance,
+    /// Whose.
+    pub uid: Option<u32>,
+    /// Name.
+    pub name: Option<Pattern>,
+    /// Arguments.
+    pub cmdline: Option<Pattern>,
+    /// Program.
+    pub exe: Option<Pattern>,
+    /// Cgroup.
+    pub cgroup: Option<Pattern>,
+    /// One of the folders of the cgroup's path, as `sshd.service`.
+    pub unit: Option<Pattern>,
+}
+
+impl Rule {
+    /// A rule without conditions.
+    pub fn new(stance: Stance) -> Self {
+        let (name, cmdline, exe, cgroup, unit) = (None, None, None, None, None);
+        Self { stance, uid: None, name, cmdline, exe, cgroup, unit }
+    }
+
+    /// A process cannot make the rule its own by what it says of itself.
+    pub fn is_about_facts(&self) -> bool {
+        self.uid.is_some() || self.exe.is_some() || self.cgroup.is_some() || self.unit.is_some()
+    }
+
+    fn is_about(&self, facts: &mut impl Facts) -> bool {
+        fn found(pattern: &Option<Pattern>, text: Option<&str>) -> bool {
+            match (pattern, text) {
+                (Some(pattern), Some(text)) => pattern.matches(text),
+                (pattern, _) => pattern.is_none(),
+            }
+        }
+        // What is at hand comes first, what has to be read after that.
+        let named = |facts: &mut _| found(&self.name, Some(&Facts::name(facts)));
+        self.uid.is_none_or(|uid| uid == facts.uid())
+            && named(facts)
+            && (self.exe.is_none() || found(&self.exe, facts.exe()))
+            && (self.cmdline.is_none() || found(&self.cmdline, facts.cmdline()))
+            && (self.cgroup.is_none() || found(&self.cgroup, facts.cgroup()))
+            && self.unit.as_ref().is_none_or(|unit| {
+                let path = facts.cgroup().unwrap_or_default();
+                path.split('/').any(|folder| !folder.is_empty() && unit.matches(folder))
+            })
+    }
+}
+
+/// All rules, in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules(pub Vec<Rule>);
+
+impl Rules {
+    /// What they say of a process.
+    pub fn stance(&self, facts: &mut impl Facts) -> Stance {
+        let first = self.0.iter().find(|rule| rule.is_about(facts));
+        first.map_or(Stance::Ordinary, |rule| rule.stance)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Known {
+        uid: u32,
+        name: &'static str,
+        cmdline: Option<&'static str>,
+        exe: Option<&'static str>,
+        cgroup: Option<&'static str>,
+        /// Files that were read.
+        reads: u32,
+    }
+
+    impl Facts for Known {
+        fn uid(&self) -> u32 {
+            self.uid
+        }
+        fn name(&self) -> Cow<'_, str> {
+            self.name.into()
+        }
+        fn cmdline(&mut self) -> Option<&str> {
+            self.reads += 1;
+            self.cmdline
+        }
+        fn exe(&mut self) -> Option<&str> {
+            self.reads += 1;
+            self.exe
+        }
+        fn cgroup(&mut self) -> Option<&str> {
+            self.reads += 1;
+            self.cgroup
+        }
+    }
+
+    fn sshd() -> Known {
+        Known {
+            name: "sshd",
+            cmdline: Some("sshd: alice [priv]"),
+            exe: Some("/usr/sbin/sshd"),
+            cgroup: Some("/system.slice/ssh.service"),
+            ..Known::default()
+        }
+    }
+
+    fn glob(text: &str) -> Option<Pattern> {
+        Some(Pattern::glob(text).unwrap())
+    }
+
+    #[test]
+    fn a_glob_is_the_whole_text_and_a_regex_any_part_of_it() {
+        let glob = |pattern: &str, text: &str| Pattern::glob(pattern).unwrap().matches(text);
+        assert!(glob("chrom*", "chromium") && glob("?at", "cat") && glob("a.b", "a.b"));
+        assert!(!glob("chrom", "chromium") && !glob("a.b", "axb") && !glob("?at", "at"));
+        assert!(glob("*", "") && glob("a*c", "a\nb c") && glob("[x]", "[x]"));
+        let regex = Pattern::regex("(chrome|firefox)$").unwrap();
+        assert!(regex.matches("/opt/firefox") && !regex.matches("firefox-bin"));
+        assert!(Pattern::regex("(").is_err());
+        assert!(Pattern::regex(&"(a{1000}){1000}".repeat(4)).is_err(), "too large");
+    }
+
+    #[test]
+    fn all_conditions_of_a_rule_must_hold() {
+        let rule = |exe: &str, unit: &str| Rule {
+            name: glob("ssh*"),
+            exe: glob(exe),
+            unit: glob(unit),
+            ..Rule::new(Stance::Never)
+        };
+        let says = |rule: Rule| Rules(vec![rule]).stance(&mut sshd());
+        assert_eq!(says(rule("/usr/sbin/*", "ssh.service")), Stance::Never);
+        assert_eq!(says(rule("/usr/bin/*", "ssh.service")), Stance::Ordinary);
+        assert_eq!(says(rule("/usr/sbin/*", "cron.service")), Stance::Ordinary);
+        assert_eq!(says(Rule { uid: Some(7), ..Rule::new(Stance::Never) }), Stance::Ordinary);
+        let cgroup = Rule { cgroup: glob("/system.slice/*"), ..Rule::new(Stance::Avoid) };
+        assert_eq!(says(cgroup), Stance::Avoid);
+        let cmdline =
+            Rule { cmdline: Some(Pattern::regex("alice").unwrap()), ..Rule::new(Stance::Prefer) };
+        assert_eq!(says(cmdline), Stance::Prefer);
+    }
+
+    #[test]
+    fn the_first_rule_that_is_about_it_decides() {
+        let spared = Rule { unit: glob("*.service"), ..Rule::new(Stance::Avoid) };
+        let preferred = Rule { name: glob("sshd"), ..Rule::new(Stance::Prefer) };
+        let stance = |rules: &[&Rule]| {
+            Rules(rules.iter().map(|&rule| rule.clone()).collect()).stance(&mut sshd())
+        };
+        assert_eq!(stance(&[&spared, &preferred]), Stance::Avoid);
+        assert_eq!(stance(&[&preferred, &spared]), Stance::Prefer);
+        assert_eq!(stance(&[]), Stance::Ordinary);
+    }
+
+    #[test]
+    fn what_cannot_be_read_matches_nothing_and_nothing_is_read_in_vain() {
+        let mut unknown = Known { name: "x", ..Known::default() };
+        let anything = Rule { exe: glob("*"), ..Rule::new(Stance::Never) };
+        assert_eq!(Rules(vec![anything]).stance(&mut unknown), Stance::Ordinary);
+        let other = Rule { name: glob("y"), exe: glob("*"), ..Rule::new(Stance::Never) };
+        let mut unread = Known { name: "x", ..Known::default() };
+        assert_eq!(Rules(vec![other]).stance(&mut unread), Stance::Ordinary);
+        assert_eq!((unknown.reads, unread.reads), (1, 0));
+    }
+
+    #[test]
+    fn a_name_alone_is_what_the_process_says() {
+        let named = Rule { name: glob("x"), cmdline: glob("y"), ..Rule::new(Stance::Never) };
+        assert!(!named.is_about_facts());
+        for fact in [
+            Rule { uid: Some(1), ..named.clone() },
+            Rule { exe: glob("x"), ..named.clone() },
+            Rule { cgroup: glob("x"), ..named.clone() },
+            Rule { unit: glob("x"), ..named },
+        ] {
+            assert!(fact.is_about_facts());
+        }
+    }
+}
