@@ -14,7 +14,8 @@
 //! * [`stressor`]: a process that eats memory;
 //! * [`oomd`]: a private headroom-oomd; [`child`]: processes that somebody else kills;
 //! * [`overshoot`]: processes that grow over their user's limit; [`askers`]: those that ask for far more;
-//! * [`fault_work`]: what a process does whose accounts change all the time; [`victims`]: those that die with much memory;
+//! * [`fault_work`]: what a process does whose accounts change all the time; [`victims`]: those that die with much memory
+//!   ([`victim_memory`]), in a [`control_group`] or not;
 //! * [`contention`]: clients of several scheduling classes, one server;
 //! * [`tracing`]: counts of kernel events; [`order3`]: large allocations; [`shrink`]: the shrinkers, driven.
 
@@ -22,6 +23,7 @@ pub mod affinity;
 pub mod askers;
 pub mod child;
 pub mod contention;
+pub mod control_group;
 pub mod devices;
 pub mod fault_work;
 pub mod machine;
@@ -40,4 +42,5 @@ pub mod stash;
 pub mod statistics;
 pub mod stressor;
 pub mod tracing;
+pub mod victim_memory;
 pub mod victims;

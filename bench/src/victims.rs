@@ -3,28 +3,29 @@
 use std::fs;
 use std::os::fd::AsFd;
 use std::process::Stdio;
-use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use reclaim::{Identity, Progress, Reaper, Reclaim, Victim};
+use reclaim::{Help, Progress, Reaper, Reclaim, Victim};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::affinity::{self, Class};
+use crate::control_group::{ControlGroup, Rule};
 use crate::oomd::PATIENCE;
 use crate::peer::{Peer, say_ready};
+use crate::victim_memory::{Back, Layout, Memory, Pages};
 
-/// The word that turns a peer into a victim: `peer victim MIB small|huge THREADS CLASS`.
+/// The word that turns a peer into a victim: `peer victim MIB small|huge one|many THREADS CLASS`.
 pub const VICTIM: &str = "victim";
 /// The word that turns a peer into a busy loop.
 pub const BUSY: &str = "busy";
-/// A victim that gets no help has so long; then what came back is counted.
-pub const UNAIDED: Duration = Duration::from_secs(3);
-const PAGE: usize = 4096;
-const HUGE_PAGE: usize = 2 << 20;
+static LAST_TOKEN: AtomicU64 = AtomicU64::new(0);
+const PAGE: u64 = 4096;
+/// How long competitors and quotas get to make themselves felt.
+const SETTLE: Duration = Duration::from_millis(20);
 
 /// How a victim is when it is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,16 +36,33 @@ pub enum Condition {
     SchedIdle,
     /// Nice 19, beside the same.
     Nice19,
+    /// Busy in a control group that has used up its five percent of a CPU.
+    Throttled,
     /// Stopped by a signal, as on a terminal.
     Stopped,
+    /// In a frozen control group.
+    Frozen,
     /// Sixty-four threads, asleep.
     Threads,
+    /// As many mappings as there can be.
+    Mappings,
+    /// Eight victims that share the amount, killed together.
+    Eight,
 }
 
 impl Condition {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Idle, Self::SchedIdle, Self::Nice19, Self::Stopped, Self::Threads];
+    pub const ALL: [Self; 9] = [
+        Self::Idle,
+        Self::SchedIdle,
+        Self::Nice19,
+        Self::Throttled,
+        Self::Stopped,
+        Self::Frozen,
+        Self::Threads,
+        Self::Mappings,
+        Self::Eight,
+    ];
 
     /// Its name in the results.
     pub fn name(self) -> &'static str {
@@ -52,13 +70,26 @@ impl Condition {
             Self::Idle => "idle core",
             Self::SchedIdle => "SCHED_IDLE under competition",
             Self::Nice19 => "nice 19 under competition",
+            Self::Throttled => "throttled to 5 %",
             Self::Stopped => "stopped",
+            Self::Frozen => "frozen",
             Self::Threads => "64 threads",
+            Self::Mappings => "many mappings",
+            Self::Eight => "8 victims at once",
         }
+    }
+
+    /// By the signal alone such a victim gives back nothing, or hardly anything.
+    pub fn is_starved(self) -> bool {
+        matches!(self, Self::SchedIdle | Self::Nice19 | Self::Frozen)
     }
 
     fn threads(self) -> usize {
         if self == Self::Threads { 64 } else { 1 }
+    }
+
+    fn victims(self) -> u64 {
+        if self == Self::Eight { 8 } else { 1 }
     }
 
     fn competition(self) -> bool {
@@ -69,18 +100,18 @@ impl Condition {
         match self {
             Self::SchedIdle => "idle",
             Self::Nice19 => "nice 19",
-            Self::Idle | Self::Stopped | Self::Threads => "nice 0",
+            Self::Throttled => "busy",
+            _ => "nice 0",
         }
     }
-}
 
-/// Of what pages the memory is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pages {
-    /// 4 KiB.
-    Small,
-    /// Transparent huge pages.
-    Huge,
+    fn rule(self) -> Option<Rule> {
+        match self {
+            Self::Throttled => Some(Rule::Throttled),
+            Self::Frozen => Some(Rule::Frozen),
+            _ => None,
+        }
+    }
 }
 
 /// Who sees to it that the memory comes back.
@@ -88,94 +119,17 @@ pub enum Pages {
 pub enum Killer {
     /// A signal, and nothing else.
     Signal,
-    /// The crate `reclaim`, as the daemon uses it.
-    Headroom,
-}
-
-/// What came back, and when.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Back {
-    /// Bytes.
-    pub bytes: u64,
-    /// From the signal on, seconds.
-    pub seconds: f64,
-}
-
-impl Back {
-    /// 10^6 bytes a second.
-    pub fn mb_per_s(&self) -> f64 {
-        self.bytes as f64 / 1e6 / self.seconds
-    }
-}
-
-/// Memory of our own.
-struct Memory {
-    at: *mut u8,
-    len: usize,
-}
-
-// SAFETY: plain memory without ties to a thread.
-unsafe impl Sync for Memory {}
-
-impl Memory {
-    /// Maps, but does not touch, `mib` MiB, as pages of that kind.
-    fn map(mib: u64, pages: Pages) -> Result<Self> {
-        let len = (mib as usize) << 20;
-        let whole = len + HUGE_PAGE;
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        let advice = match pages {
-            Pages::Small => Advice::LinuxNoHugepage,
-            Pages::Huge => Advice::LinuxHugepage,
-        };
-        // SAFETY: a new mapping, whose ends beyond the aligned middle are given back. The advice
-        // changes no content. A kernel without huge pages refuses it and gives small ones anyway.
-        unsafe {
-            let start = mmap_anonymous(ptr::null_mut(), whole, prot, flags);
-            let start = start.context("no memory")?.cast::<u8>();
-            let before = start.align_offset(HUGE_PAGE);
-            let at = start.add(before);
-            if before > 0 {
-                munmap(start.cast(), before).context("munmap")?;
-            }
-            if before < HUGE_PAGE {
-                munmap(at.add(len).cast(), HUGE_PAGE - before).context("munmap")?;
-            }
-            let _ = madvise(at.cast(), len, advice);
-            Ok(Self { at, len })
-        }
-    }
-
-    /// Touches one of so many equal parts.
-    fn touch(&self, part: usize, of: usize) {
-        let pages = self.len / PAGE;
-        for page in pages * part / of..pages * (part + 1) / of {
-            // SAFETY: inside the mapping; no two threads write to the same part.
-            unsafe { self.at.add(page * PAGE).write_volatile(1) };
-        }
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `map`, as long as this, and not used after.
-        let _ = unsafe { munmap(self.at.cast(), self.len) };
-    }
-}
-
-/// The physical limit: how fast this process gives such memory back itself.
-pub fn munmap_back(mib: u64, pages: Pages) -> Result<Back> {
-    let memory = Memory::map(mib, pages)?;
-    memory.touch(0, 1);
-    let start = Instant::now();
-    drop(memory);
-    Ok(Back { bytes: mib << 20, seconds: start.elapsed().as_secs_f64() })
+    /// The signal and help from the crate `reclaim`.
+    Help(Help),
 }
 
 /// A peer's main function, by its words after `peer`; `None` for another kind of peer.
 pub fn serve(words: &[String]) -> Option<Result<()>> {
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [BUSY] => Some(be_busy()),
-        [VICTIM, mib, pages, threads, class] => Some(be_victim(mib, pages, threads, class)),
+        [VICTIM, mib, pages, mappings, threads, class] => {
+            Some(be_victim([mib, pages, mappings], threads, class))
+        }
         _ => None,
     }
 }
@@ -188,13 +142,15 @@ fn be_busy() -> Result<()> {
     }
 }
 
-fn be_victim(mib: &str, pages: &str, threads: &str, class: &str) -> Result<()> {
+fn be_victim([mib, pages, mappings]: [&str; 3], threads: &str, class: &str) -> Result<()> {
     // Not the eager class of who started us.
     Class::Nice(0).take()?;
     // If memory does run out, this is the one to go.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     let pages = if pages == "huge" { Pages::Huge } else { Pages::Small };
-    let memory = Memory::map(mib.parse().context("how many MiB?")?, pages)?;
+    let many_mappings = mappings == "many";
+    let layout = Layout { mib: mib.parse().context("how many MiB?")?, pages, many_mappings };
+    let memory = Memory::map(layout)?;
     let threads: usize = threads.parse().context("how many threads?")?;
     let all_touched = std::sync::Barrier::new(threads);
     std::thread::scope(|scope| -> Result<()> {
@@ -210,121 +166,198 @@ fn be_victim(mib: &str, pages: &str, threads: &str, class: &str) -> Result<()> {
         }
         memory.touch(0, threads);
         all_touched.wait();
-        if class == "idle" {
-            let parameter = libc::sched_param { sched_priority: 0 };
-            // SAFETY: the kernel reads the structure, which is ours.
-            let done = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameter) };
-            anyhow::ensure!(done == 0, "SCHED_IDLE: {}", std::io::Error::last_os_error());
-        } else {
-            Class::parse(class)?.take()?;
+        if many_mappings {
+            memory.split(pages)?;
+        }
+        match class {
+            "idle" => be_idle()?,
+            "busy" => {}
+            class => Class::parse(class)?.take()?,
         }
         say_ready();
         loop {
-            std::thread::park();
+            if class == "busy" {
+                std::hint::spin_loop();
+            } else {
+                std::thread::park();
+            }
         }
     })
 }
 
-/// A victim, ready to be killed, and its competitor. Both are killed on drop.
-pub struct Ready {
-    peer: Peer,
-    busy: Option<Peer>,
+fn be_idle() -> Result<()> {
+    let parameter = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel reads the structure, which is ours.
+    let done = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameter) };
+    anyhow::ensure!(done == 0, "SCHED_IDLE: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+/// A victim of its own.
+struct One {
+    // Killed on drop.
+    _peer: Peer,
     victim: Victim,
     bytes: u64,
 }
 
-impl Ready {
-    /// Starts a victim of `mib` MiB on `core`.
-    pub fn start(mib: u64, pages: Pages, condition: Condition, core: usize) -> Result<Self> {
-        let kind = if pages == Pages::Huge { "huge" } else { "small" };
-        let [size, threads] = [mib.to_string(), condition.threads().to_string()];
-        let words = [VICTIM, &size, kind, &threads, condition.class()];
+impl One {
+    fn start(layout: Layout, condition: Condition, core: usize) -> Result<Self> {
+        let kind = if layout.pages == Pages::Huge { "huge" } else { "small" };
+        let mappings = if layout.many_mappings { "many" } else { "one" };
+        let [size, threads] = [layout.mib.to_string(), condition.threads().to_string()];
+        let words = [VICTIM, &size, kind, mappings, &threads, condition.class()];
         let peer = Peer::start(&words, Stdio::null(), Stdio::null())?;
         affinity::pin_process(peer.pid(), core)?;
-        let pid = peer.pid();
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        let start_ticks = start_ticks(&stat).context("no start time in /proc/PID/stat")?;
-        let uid = rustix::process::getuid().as_raw();
-        let victim = Victim::open(Identity { pid, uid, start_ticks })?;
+        let victim = Victim::open(peer.pid())?;
         if condition == Condition::Stopped {
-            stop(pid)?;
+            stop(peer.pid())?;
         }
-        let busy = if condition.competition() {
-            let busy = Peer::start(&[BUSY], Stdio::null(), Stdio::null())?;
-            affinity::pin_process(busy.pid(), core)?;
-            // Until it has the core, there is no competition.
-            std::thread::sleep(Duration::from_millis(20));
-            Some(busy)
-        } else {
-            None
-        };
-        Ok(Self { peer, busy, victim, bytes: mib << 20 })
-    }
-
-    /// The share of its memory that is in huge pages, as the kernel tells.
-    pub fn huge_share(&self) -> f64 {
-        let path = format!("/proc/{}/smaps_rollup", self.peer.pid());
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
-        let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-        (kib.unwrap_or(0) << 10) as f64 / self.bytes as f64
-    }
-
-    /// Kills it. Returns once its memory is back, or when it has had [`UNAIDED`] and got no help.
-    pub fn kill(mut self, killer: Killer, reaper: &Reaper) -> Result<Back> {
-        let free = free_bytes();
-        let start = Instant::now();
-        let signalled_ns = monotonic_ns();
-        self.victim.kill().context("the victim")?;
-        let in_time = match killer {
-            Killer::Signal => wait_readable(&self.victim, UNAIDED)?,
-            Killer::Headroom => self.reclaim(signalled_ns, reaper)?,
-        };
-        let seconds = start.elapsed().as_secs_f64();
-        let left = if in_time { self.resident() } else { self.left_after(free) };
-        let back = Back { bytes: self.bytes.saturating_sub(left), seconds };
-        // Whatever it still has must not meet the next one.
-        drop(self.busy.take());
-        anyhow::ensure!(wait_readable(&self.victim, PATIENCE)?, "the victim does not die");
-        Ok(back)
-    }
-
-    /// As the daemon does it: false when its help did not do either.
-    fn reclaim(&self, signalled_ns: u64, reaper: &Reaper) -> Result<bool> {
-        let mut reclaim = Reclaim::new(self.victim.clone(), self.bytes, signalled_ns);
-        loop {
-            let now = monotonic_ns();
-            let mut progress = reclaim.step(now, reaper, 0);
-            reaper.drain(|_, result| progress = reclaim.released(result));
-            if progress != Progress::Pending {
-                return Ok(true);
-            }
-            let end = signalled_ns + UNAIDED.as_nanos() as u64;
-            if now >= end {
-                return Ok(false);
-            }
-            let until = reclaim.next_deadline_ns().unwrap_or(end).min(end);
-            let mut fds = [
-                PollFd::new(&reclaim, PollFlags::IN),
-                PollFd::from_borrowed_fd(reaper.as_fd(), PollFlags::IN),
-            ];
-            let timeout = timespec(Duration::from_nanos(until.saturating_sub(monotonic_ns())));
-            poll(&mut fds, Some(&timeout)).context("poll")?;
-        }
+        Ok(Self { _peer: peer, victim, bytes: layout.mib << 20 })
     }
 
     /// What it has, by its own account; 0 once it has none.
     fn resident(&self) -> u64 {
-        let text = fs::read_to_string(format!("/proc/{}/statm", self.peer.pid()));
+        let text = fs::read_to_string(format!("/proc/{}/statm", self.victim.pid()));
         let pages = text.ok().and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
-        pages.unwrap_or(0) * PAGE as u64
+        pages.unwrap_or(0) * PAGE
+    }
+}
+
+/// Victims, ready to be killed, and what keeps them from dying quickly. All are killed on drop.
+pub struct Ready {
+    victims: Vec<One>,
+    busy: Option<Peer>,
+    group: Option<ControlGroup>,
+}
+
+impl Ready {
+    /// Starts victims with so much memory in all on `core`.
+    pub fn start(layout: Layout, condition: Condition, core: usize) -> Result<Self> {
+        let layout = Layout { mib: layout.mib / condition.victims(), ..layout };
+        let victims = (0..condition.victims()).map(|_| One::start(layout, condition, core));
+        let victims = victims.collect::<Result<Vec<_>>>()?;
+        let group = condition.rule().map(ControlGroup::create).transpose()?;
+        if let Some(group) = &group {
+            victims.iter().try_for_each(|one| group.take(one.victim.pid()))?;
+        }
+        let mut busy = None;
+        if condition.competition() {
+            let competitor = Peer::start(&[BUSY], Stdio::null(), Stdio::null())?;
+            affinity::pin_process(competitor.pid(), core)?;
+            busy = Some(competitor);
+        }
+        if busy.is_some() || condition == Condition::Throttled {
+            std::thread::sleep(SETTLE);
+        }
+        Ok(Self { victims, busy, group })
     }
 
-    /// What it has though it may be past having an account: its exit has begun, but not ended.
-    fn left_after(&self, free_before: u64) -> u64 {
-        match self.resident() {
-            0 => self.bytes.saturating_sub(free_bytes().saturating_sub(free_before)),
-            resident => resident,
+    /// The share of their memory that is in huge pages, as the kernel tells.
+    pub fn huge_share(&self) -> f64 {
+        let of = |one: &One| {
+            let path = format!("/proc/{}/smaps_rollup", one.victim.pid());
+            let text = fs::read_to_string(path).unwrap_or_default();
+            let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
+            let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok());
+            kib.unwrap_or(0u64) << 10
+        };
+        self.victims.iter().map(of).sum::<u64>() as f64 / self.bytes() as f64
+    }
+
+    fn bytes(&self) -> u64 {
+        self.victims.iter().map(|one| one.bytes).sum()
+    }
+
+    /// Kills them. Returns once their memory is back, or when they have had `patience`.
+    pub fn kill(mut self, killer: Killer, reaper: &Reaper, patience: Duration) -> Result<Back> {
+        let free = free_bytes();
+        let start = Instant::now();
+        let in_time = match killer {
+            Killer::Signal => self.signal(start + patience)?,
+            Killer::Help(help) => self.reclaim(help, reaper, start + patience)?,
+        };
+        let seconds = start.elapsed().as_secs_f64();
+        let resident: u64 = self.victims.iter().map(One::resident).sum();
+        let left = match (in_time, resident) {
+            // Past having an account: their exit has begun, but not ended.
+            (false, 0) => self.bytes().saturating_sub(free_bytes().saturating_sub(free)),
+            _ => resident,
+        };
+        let back = Back { bytes: self.bytes().saturating_sub(left), seconds };
+        // Whatever they still have must not meet the next ones.
+        drop(self.busy.take());
+        if let Some(group) = &self.group {
+            group.open();
+        }
+        let gone = self.wait_for_all(Instant::now() + PATIENCE)?;
+        anyhow::ensure!(gone, "the victim does not die");
+        Ok(back)
+    }
+
+    /// The signal alone. False when it did not do in time.
+    fn signal(&self, until: Instant) -> Result<bool> {
+        for one in &self.victims {
+            one.victim.send_kill().context("the victim")?;
+        }
+        self.wait_for_all(until)
+    }
+
+    fn wait_for_all(&self, until: Instant) -> Result<bool> {
+        for one in &self.victims {
+            let mut fds = [PollFd::new(&one.victim, PollFlags::IN)];
+            let left = until.saturating_duration_since(Instant::now());
+            if poll(&mut fds, Some(&timespec(left))).context("poll")? == 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// As the daemon does it: false when that did not do in time either.
+    fn reclaim(&self, help: Help, reaper: &Reaper, until: Instant) -> Result<bool> {
+        let mut reclaims = Vec::with_capacity(self.victims.len());
+        // Of no other victim, before or after: late results find nobody.
+        let first = LAST_TOKEN.fetch_add(self.victims.len() as u64, Ordering::Relaxed);
+        for (token, one) in (first..).zip(&self.victims) {
+            one.victim.send_kill().context("the victim")?;
+            let mut reclaim = Reclaim::new(one.victim.clone(), help);
+            reclaim.step(monotonic_ns(), reaper, token);
+            reclaims.push(reclaim);
+        }
+        loop {
+            let now = monotonic_ns();
+            for (token, reclaim) in (first..).zip(&mut reclaims) {
+                reclaim.step(now, reaper, token);
+            }
+            reaper.drain(|token, done| {
+                let at = token.checked_sub(first).map(|at| at as usize);
+                if let Some(reclaim) = at.and_then(|at| reclaims.get_mut(at)) {
+                    reclaim.helped(now, done);
+                }
+            });
+            let pending: Vec<&Reclaim> =
+                reclaims.iter().filter(|r| r.progress() == Progress::Pending).collect();
+            let left = until.saturating_duration_since(Instant::now());
+            if pending.is_empty() || left.is_zero() {
+                return Ok(pending.is_empty());
+            }
+            let due = pending.iter().filter_map(|r| r.next_deadline_ns()).min();
+            let due = due.map(|due| Duration::from_nanos(due.saturating_sub(monotonic_ns())));
+            let timeout = timespec(due.map_or(left, |due| due.min(left)));
+            let mut fds: Vec<PollFd> =
+                pending.iter().map(|r| PollFd::new(*r, PollFlags::IN)).collect();
+            fds.push(PollFd::from_borrowed_fd(reaper.as_fd(), PollFlags::IN));
+            poll(&mut fds, Some(&timeout)).context("poll")?;
+        }
+    }
+}
+
+impl Drop for Ready {
+    fn drop(&mut self) {
+        // Who is frozen would never end.
+        if let Some(group) = &self.group {
+            group.open();
         }
     }
 }
@@ -343,11 +376,6 @@ fn stop(pid: u32) -> Result<()> {
     }
 }
 
-fn wait_readable(victim: &Victim, patience: Duration) -> Result<bool> {
-    let mut fds = [PollFd::new(victim, PollFlags::IN)];
-    Ok(poll(&mut fds, Some(&timespec(patience))).context("poll")? > 0)
-}
-
 fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
 }
@@ -361,32 +389,4 @@ fn monotonic_ns() -> u64 {
 fn free_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     info.freeram * u64::from(info.mem_unit)
-}
-
-/// Field 22 of `/proc/PID/stat`: the start time in clock ticks.
-fn start_ticks(stat: &str) -> Option<u64> {
-    let (_, after_name) = stat.rsplit_once(") ")?;
-    after_name.split_ascii_whitespace().nth(19)?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_start_time_is_found_behind_any_name() {
-        let stat = "7 (a) R 1 (b) S 1 7 7 0 -1 4194304 1 0 0 0 5 6 0 0 20 0 1 0 4242 0 0\n";
-        assert_eq!(start_ticks(stat), Some(4242));
-        assert_eq!(start_ticks("7 (a"), None);
-    }
-
-    #[test]
-    fn memory_is_whole_and_aligned_whatever_its_size() {
-        for mib in [1, 3, 8] {
-            let memory = Memory::map(mib, Pages::Huge).unwrap();
-            assert_eq!((memory.at as usize % HUGE_PAGE, memory.len), (0, (mib as usize) << 20));
-            (0..3).for_each(|part| memory.touch(part, 3));
-        }
-        assert!(munmap_back(8, Pages::Small).unwrap().mb_per_s() > 0.0);
-    }
 }

@@ -117,23 +117,31 @@ fn reclaim_reports_rates_of_every_kind_of_victim_with_and_without_help() {
         "idle core",
         "SCHED_IDLE under competition",
         "nice 19 under competition",
+        "throttled to 5 %",
         "stopped",
+        "frozen",
         "64 threads",
+        "many mappings",
+        "8 victims at once",
     ];
     let wanted: Vec<String> = ["32 MiB", "32 MiB THP"]
         .iter()
         .flat_map(|size| conditions.map(|condition| format!("{size}, {condition}")))
         .collect();
     let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
-    for subject in ["kill", "headroom"] {
+    for subject in ["kill", "reap", "boost", "headroom"] {
         for metric in ["mb_per_s", "mb_per_s_min", "over_limit"] {
             let found = values(&lines, subject, metric, &wanted);
-            // By the signal alone a victim that hardly runs may give back nothing in time.
-            let least = if subject == "kill" { 0.0 } else { f64::MIN_POSITIVE };
+            // With half of the help a victim that hardly runs may give back nothing in time.
+            let least = if subject == "headroom" { f64::MIN_POSITIVE } else { 0.0 };
             assert!(found.iter().all(|value| *value >= least), "{subject}, {metric}: {found:?}");
         }
     }
-    let limits = values(&lines, "munmap", "mb_per_s", &["32 MiB", "32 MiB THP"]);
+    let worst = values(&lines, "headroom", "over_limit", &["worst of all"])[0];
+    let all = values(&lines, "headroom", "over_limit", &wanted);
+    assert_eq!(all.into_iter().reduce(f64::min), Some(worst));
+    let sizes = ["32 MiB", "32 MiB THP", "32 MiB, many mappings", "32 MiB THP, many mappings"];
+    let limits = values(&lines, "munmap", "mb_per_s", &sizes);
     assert!(limits.iter().all(|rate| *rate > 0.0), "{limits:?}");
 }
 

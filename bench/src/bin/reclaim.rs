@@ -1,45 +1,66 @@
 //! How fast the memory of a killed process comes back.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use bench::affinity::{self, Class};
 use bench::progress::Progress;
 use bench::results::Measurement;
-use bench::statistics::{Estimate, estimate};
-use bench::victims::{self, Condition, Killer, Pages, Ready, munmap_back};
+use bench::statistics::estimate;
+use bench::victim_memory::{Layout, Pages, munmap_back};
+use bench::victims::{self, Condition, Killer, Ready};
 use bench::{machine, peer};
 use clap::Parser;
-use reclaim::Reaper;
+use reclaim::{Help, Reaper};
 
 const BENCH: &str = "reclaim";
-const SUBJECTS: [(&str, Killer); 2] = [("kill", Killer::Signal), ("headroom", Killer::Headroom)];
 const LIMIT: &str = "munmap";
+const WORST: &str = "worst of all";
 /// As many as the daemon has.
 const REAPERS: usize = 2;
+/// From this size on only the first and the last subject are measured, with one round less for each
+/// doubling, unless everything is asked for.
+const LARGE_MIB: u64 = 512;
+
+const SUBJECTS: [(&str, Killer); 4] = [
+    ("kill", Killer::Signal),
+    ("reap", Killer::Help(Help { release: true, boost: false })),
+    ("boost", Killer::Help(Help { release: false, boost: true })),
+    ("headroom", Killer::Help(Help { release: true, boost: true })),
+];
 
 /// Measures how fast the memory of a killed process comes back, from the signal until it is free, in
-/// 10^6 bytes a second: by the signal alone, and with our help (the crate `reclaim`, as the daemon uses
-/// it: the signal, a moment for the victim, then process_mrelease).
+/// 10^6 bytes a second: by the signal alone (`kill`), with process_mrelease (`reap`), with the victim's
+/// threads raised and let out of a freezer (`boost`), and with both, as the daemon does it (`headroom`).
 ///
 /// The memory counts as free when the victim's pidfd becomes readable, since a process tears its memory
 /// down before it becomes a zombie, or when process_mrelease returns with success; what
-/// /proc/PID/statm then still shows is not counted. A victim that is still dying 3 s after the signal
-/// is reported with what it gave until then (of statm; once its exit has begun, of the growth of the
-/// machine's free memory, which others disturb), and then loses its competitor to end quickly.
-/// `over_limit` is the rate over that of munmap of the same memory in this process, in the same run.
+/// /proc/PID/statm then still shows is not counted. A victim that is still dying when its patience is
+/// over is reported with what it gave until then (of statm; once its exit has begun, of the growth of
+/// the machine's free memory, which others disturb), and is then freed of what holds it.
+/// `over_limit` is the median rate over that of munmap of memory of the same size, pages and mappings in
+/// this process, in the same run; "worst of all" has the least of all cases.
 #[derive(Parser)]
 struct Arguments {
-    /// Sizes of victims
-    #[arg(long, value_delimiter = ',', default_values_t = [256, 1024], value_parser = clap::value_parser!(u64).range(4..=65_536))]
+    /// Sizes of victims; from 512 MiB on, only kill and headroom are measured, and from 2048 MiB on,
+    /// only the conditions in which the signal alone does least
+    #[arg(long, value_delimiter = ',', default_values_t = [256, 1024, 4096], value_parser = clap::value_parser!(u64).range(8..=65_536))]
     mib: Vec<u64>,
-    /// Times that everybody is killed; kill and headroom take turns
+    /// Times that everybody is killed; the subjects take turns
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// How long a victim that is not helped may take, milliseconds
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    patience_ms: u64,
     /// The core of the victims and their competitors; we use the others [default: the last one]
     #[arg(long)]
     cpu: Option<usize>,
     /// Memory to leave to others, MiB: larger victims are left out
     #[arg(long, default_value_t = 4096)]
     keep_free_mib: u64,
+    /// All subjects in all conditions for all sizes
+    #[arg(long)]
+    full: bool,
     /// One round with victims of 32 MiB
     #[arg(long)]
     quick: bool,
@@ -55,29 +76,34 @@ fn main() -> Result<()> {
     }
     let mut arguments = Arguments::parse();
     if arguments.quick {
-        (arguments.rounds, arguments.mib) = (1, vec![32]);
+        (arguments.rounds, arguments.mib, arguments.patience_ms) = (1, vec![32], 100);
     }
     run(&arguments)
 }
 
-/// Results of one kind of victim; rates in MB/s, one a round.
+/// One kind of victim.
 struct Case {
-    name: String,
-    mib: u64,
-    pages: Pages,
+    layout: Layout,
     condition: Condition,
-    rates: [Vec<f64>; SUBJECTS.len()],
+    rounds: u32,
+    /// Rates in MB/s, one a round; none of a subject that is left out.
+    rates: [Option<Vec<f64>>; SUBJECTS.len()],
 }
 
-/// The physical limit, MB/s, by size and pages.
+impl Case {
+    fn name(&self) -> String {
+        format!("{}, {}", size_name(self.layout), self.condition.name())
+    }
+}
+
+/// The physical limit, MB/s.
 struct Limit {
-    mib: u64,
-    pages: Pages,
+    layout: Layout,
     rates: Vec<f64>,
 }
 
-fn case_name(mib: u64, pages: Pages) -> String {
-    format!("{mib} MiB{}", if pages == Pages::Huge { " THP" } else { "" })
+fn size_name(layout: Layout) -> String {
+    format!("{} MiB{}", layout.mib, if layout.pages == Pages::Huge { " THP" } else { "" })
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
@@ -88,42 +114,34 @@ fn run(arguments: &Arguments) -> Result<()> {
     if !affinity::avoid(core)? {
         eprintln!("there is one core: victims, competitors and we share it");
     }
-    // As the daemon: the reapers inherit the first, the loop goes before them.
-    let eager = Class::Fifo(1).take().and_then(|()| {
-        let reaper = Reaper::start(REAPERS).context("cannot start the reapers")?;
-        Class::Fifo(2).take()?;
-        Ok(reaper)
-    });
-    let reaper = match eager {
-        Ok(reaper) => reaper,
-        Err(error) => {
-            eprintln!("no real-time priority ({error:#}): other work will disturb");
-            Reaper::start(REAPERS).context("cannot start the reapers")?
-        }
-    };
+    let reaper = start_reaper()?;
     let (mut cases, mut limits) = plan(arguments)?;
-    let steps = cases.len() * SUBJECTS.len() * arguments.rounds as usize;
-    let mut progress = Progress::new(BENCH, steps);
+    let patience = Duration::from_millis(arguments.patience_ms);
+    let steps = |case: &Case| case.rates.iter().flatten().count() * case.rounds as usize;
+    let mut progress = Progress::new(BENCH, cases.iter().map(steps).sum());
     let mut warned = false;
     for round in 0..arguments.rounds {
         for limit in &mut limits {
-            limit.rates.push(munmap_back(limit.mib, limit.pages)?.mb_per_s());
+            limit.rates.push(munmap_back(limit.layout)?.mb_per_s());
         }
-        for case in &mut cases {
-            // Each goes first as often as the other.
-            let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
-            for at in order {
-                let (subject, killer) = SUBJECTS[at];
-                progress.step(&format!("{}, {subject}, round {}", case.name, round + 1));
-                let ready = Ready::start(case.mib, case.pages, case.condition, core);
-                let ready = ready.with_context(|| case.name.clone())?;
-                if case.pages == Pages::Huge && ready.huge_share() < 0.9 && !warned {
+        for case in cases.iter_mut().filter(|case| round < case.rounds) {
+            let name = case.name();
+            // Each goes first as often as any other.
+            for turn in 0..SUBJECTS.len() {
+                let at = (turn + round as usize) % SUBJECTS.len();
+                let ((subject, killer), Some(rates)) = (SUBJECTS[at], &mut case.rates[at]) else {
+                    continue;
+                };
+                progress.step(&format!("{name}, {subject}, round {}", round + 1));
+                let ready = Ready::start(case.layout, case.condition, core);
+                let ready = ready.with_context(|| name.clone())?;
+                if case.layout.pages == Pages::Huge && ready.huge_share() < 0.9 && !warned {
                     warned = true;
                     let percent = ready.huge_share() * 100.0;
-                    eprintln!("{}: only {percent:.0} % are huge pages", case.name);
+                    eprintln!("{name}: only {percent:.0} % are huge pages");
                 }
-                let back = ready.kill(killer, &reaper).with_context(|| case.name.clone())?;
-                case.rates[at].push(back.mb_per_s());
+                let back = ready.kill(killer, &reaper, patience).with_context(|| name.clone())?;
+                rates.push(back.mb_per_s());
             }
         }
     }
@@ -132,8 +150,21 @@ fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
+/// As in the daemon: the reapers inherit the first class, the loop goes before them.
+fn start_reaper() -> Result<Reaper> {
+    let eager = Class::Fifo(1).take().and_then(|()| {
+        let reaper = Reaper::start(REAPERS).context("cannot start the reapers")?;
+        Class::Fifo(2).take()?;
+        Ok(reaper)
+    });
+    eager.or_else(|error| {
+        eprintln!("no real-time priority ({error:#}): other work will disturb");
+        Reaper::start(REAPERS).context("cannot start the reapers")
+    })
+}
+
 fn plan(arguments: &Arguments) -> Result<(Vec<Case>, Vec<Limit>)> {
-    let (mut cases, mut limits) = (Vec::new(), Vec::new());
+    let (mut cases, mut limits) = (Vec::new(), Vec::<Limit>::new());
     let available = machine::available_mib()?;
     for &mib in &arguments.mib {
         if available < mib + arguments.keep_free_mib {
@@ -143,15 +174,27 @@ fn plan(arguments: &Arguments) -> Result<(Vec<Case>, Vec<Limit>)> {
             );
             continue;
         }
+        let large = mib >= LARGE_MIB && !arguments.full;
+        let very_large = mib >= 4 * LARGE_MIB && !arguments.full;
+        let fewer = if large { mib.ilog2() - LARGE_MIB.ilog2() } else { 0 };
+        let rounds = arguments.rounds.saturating_sub(fewer).max(1);
         for pages in [Pages::Small, Pages::Huge] {
-            limits.push(Limit { mib, pages, rates: Vec::new() });
-            cases.extend(Condition::ALL.map(|condition| Case {
-                name: format!("{}, {}", case_name(mib, pages), condition.name()),
-                mib,
-                pages,
-                condition,
-                rates: Default::default(),
-            }));
+            for condition in Condition::ALL {
+                if very_large && !condition.is_starved() && condition != Condition::Idle {
+                    continue;
+                }
+                let many_mappings = condition == Condition::Mappings;
+                let layout = Layout { mib, pages, many_mappings };
+                if !limits.iter().any(|limit| limit.layout == layout) {
+                    limits.push(Limit { layout, rates: Vec::new() });
+                }
+                let wanted = |(at, _)| !large || at == 0 || at == SUBJECTS.len() - 1;
+                let mut subjects = SUBJECTS.iter().enumerate();
+                let rates = std::array::from_fn(|_| {
+                    subjects.next().filter(|s| wanted(*s)).map(|_| Vec::new())
+                });
+                cases.push(Case { layout, condition, rounds, rates });
+            }
         }
     }
     anyhow::ensure!(!cases.is_empty(), "nothing is left to measure");
@@ -164,22 +207,42 @@ fn tell(cases: &[Case], limits: &[Limit]) {
         "MB/s from the signal on", "", "median", "least", "most", "over limit"
     );
     for limit in limits {
-        tell_one(&case_name(limit.mib, limit.pages), LIMIT, &limit.rates, None);
+        let many = if limit.layout.many_mappings { ", many mappings" } else { "" };
+        tell_one(&format!("{}{many}", size_name(limit.layout)), LIMIT, &limit.rates, None);
     }
+    // Rate and share of the limit: the least of each subject, of its medians and of all rounds.
+    let mut worst = [[f64::INFINITY; 3]; SUBJECTS.len()];
     for case in cases {
-        let same = |limit: &&Limit| (limit.mib, limit.pages) == (case.mib, case.pages);
+        let same = |limit: &&Limit| limit.layout == case.layout;
         let limit = limits.iter().find(same).and_then(|limit| estimate(&limit.rates));
-        for ((subject, _), rates) in SUBJECTS.iter().zip(&case.rates) {
-            tell_one(&case.name, subject, rates, limit);
+        let limit = limit.map(|limit| limit.median);
+        for (at, rates) in case.rates.iter().enumerate() {
+            let Some(rates) = rates else { continue };
+            tell_one(&case.name(), SUBJECTS[at].0, rates, limit);
+            if let (Some(e), Some(limit)) = (estimate(rates), limit) {
+                let least = rates.iter().copied().fold(f64::MAX, f64::min);
+                let [median, lowest, over] = worst[at];
+                worst[at] = [median.min(e.median), lowest.min(least), over.min(e.median / limit)];
+            }
+        }
+    }
+    for ((subject, _), [median, least, over]) in SUBJECTS.iter().zip(worst) {
+        eprintln!("{WORST:<44} {subject:<10} {median:>10.0} {least:>10.0} {:>10} {over:>10.3}", "");
+        for (metric, value, unit) in [
+            ("mb_per_s", median, "MB/s"),
+            ("mb_per_s_min", least, "MB/s"),
+            ("over_limit", over, "ratio"),
+        ] {
+            Measurement::new(BENCH, WORST, subject, metric, value, unit, cases.len()).print();
         }
     }
 }
 
-fn tell_one(case: &str, subject: &str, rates: &[f64], limit: Option<Estimate>) {
+fn tell_one(case: &str, subject: &str, rates: &[f64], limit: Option<f64>) {
     let Some(e) = estimate(rates) else { return };
     let least = rates.iter().copied().fold(f64::MAX, f64::min);
     let most = rates.iter().copied().fold(f64::MIN, f64::max);
-    let over = limit.map(|limit| e.median / limit.median);
+    let over = limit.map(|limit| e.median / limit);
     let shown = over.map_or(String::new(), |over| format!("{over:.3}"));
     eprintln!("{case:<44} {subject:<10} {:>10.0} {least:>10.0} {most:>10.0} {shown:>10}", e.median);
     let line = |metric: &str, value, unit: &str| {

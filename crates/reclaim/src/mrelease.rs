@@ -1,10 +1,15 @@
 //! One `process_mrelease` call and what its errors mean.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
 
 use crate::victim::last_errno;
+
+/// `PROCESS_MRELEASE_REAP_KILL`, proposed in 2026: the call also kills, and takes hold of the memory
+/// first. It is used on processes only that have their SIGKILL already: to them it is nothing new.
+const REAP_KILL: u32 = 1;
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,19 +31,45 @@ pub enum Mrelease {
 /// Releases the memory of a process that has been sent SIGKILL. Blocks while it works: about 0.1 µs
 /// a page. Needs no privilege.
 pub fn mrelease(pidfd: BorrowedFd<'_>) -> Mrelease {
+    let flags = if kills_too() { REAP_KILL } else { 0 };
     loop {
-        // SAFETY: process_mrelease takes a file descriptor and flags (0), and no memory of ours.
-        let done = unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd.as_raw_fd(), 0) };
-        if done == 0 {
-            return Mrelease::Freed;
-        }
-        return match last_errno() {
-            Errno::INTR => continue,
-            Errno::AGAIN => Mrelease::Busy,
-            Errno::SRCH => Mrelease::LettingGo,
-            Errno::INVAL => Mrelease::NotDying,
-            Errno::NOSYS => Mrelease::Unsupported,
-            errno => Mrelease::Failed(errno),
+        return match call(pidfd.as_raw_fd(), flags) {
+            Ok(()) => Mrelease::Freed,
+            Err(Errno::INTR) => continue,
+            Err(Errno::AGAIN) => Mrelease::Busy,
+            Err(Errno::SRCH) => Mrelease::LettingGo,
+            Err(Errno::INVAL) => Mrelease::NotDying,
+            Err(Errno::NOSYS) => Mrelease::Unsupported,
+            Err(errno) => Mrelease::Failed(errno),
         };
+    }
+}
+
+/// The kernel has the flag. It looks at the flags before the descriptor, so a bad one tells.
+fn kills_too() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| call(-1, REAP_KILL) == Err(Errno::BADF))
+}
+
+fn call(pidfd: i32, flags: u32) -> Result<(), Errno> {
+    // SAFETY: process_mrelease takes a file descriptor and flags, and no memory of ours.
+    let done = unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd, flags) };
+    if done == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_refuses_a_bad_descriptor_and_unknown_flags_before_anything_else() {
+        let without_flags = call(-1, 0);
+        if without_flags == Err(Errno::NOSYS) {
+            println!("skipped: this kernel has no process_mrelease");
+            return;
+        }
+        assert_eq!(without_flags, Err(Errno::BADF));
+        assert_eq!(call(-1, 1 << 31), Err(Errno::INVAL));
+        assert!(matches!(call(-1, REAP_KILL), Err(Errno::BADF | Errno::INVAL)));
     }
 }

@@ -1,4 +1,5 @@
-//! Threads for `process_mrelease`, which can take hundreds of milliseconds.
+//! Threads for what takes its time: `process_mrelease`, hundreds of milliseconds for a large victim,
+//! and the boost, a few microseconds a thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,63 +10,101 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::boost::Boost;
 use crate::mrelease::{Mrelease, mrelease};
+use crate::victim::Victim;
 
-/// Tries while the kernel says `EAGAIN`.
+/// Tries in a row while the kernel says `EAGAIN`.
 const TRIES: u32 = 20;
-/// Pause between two of them: the lock that is busy is held for the length of a page fault or a
-/// memory mapping call.
+/// Pause between two of them: what is busy is busy for the length of a page fault or a memory mapping
+/// call.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Jobs that may wait: more victims at a time than users that can be limited.
 const QUEUE: usize = 1024;
 /// A reaper calls two system calls; it needs no 2 MiB of locked stack.
 const STACK_BYTES: usize = 64 * 1024;
+/// What is locked of it; half of this is in use at the most.
+const LOCKED_BYTES: usize = 16 * 1024;
+
+/// What a victim is helped with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// Its memory is released from outside.
+    Release,
+    /// Its threads are raised.
+    Boost,
+    /// It is let out of a freezer, once its memory has been released.
+    Thaw,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Done {
+    /// What `process_mrelease` said.
+    Released(Mrelease),
+    /// What was raised, to be undone if the victim survives.
+    Boosted(Boost),
+}
 
 struct Job {
     token: u64,
-    pidfd: Arc<OwnedFd>,
+    victim: Victim,
+    task: Task,
 }
 
-/// A fixed pool of threads, made at start so that nothing has to be allocated when memory is short.
-/// They inherit the scheduling policy of the thread that starts them.
+/// A fixed pool of threads, made at start so that nothing has to be allocated when memory is short:
+/// some release memory, one boosts. They inherit the scheduling of the thread that starts them, and
+/// lock their stacks where they may.
 pub struct Reaper {
-    jobs: Option<SyncSender<Job>>,
-    results: Receiver<(u64, Mrelease)>,
+    releases: Option<SyncSender<Job>>,
+    boosts: Option<SyncSender<Job>>,
+    results: Receiver<(u64, Done)>,
     done: Arc<OwnedFd>,
     threads: Vec<JoinHandle<()>>,
 }
 
+type Queue = Arc<Mutex<Receiver<Job>>>;
+
 impl Reaper {
-    /// Starts the pool.
+    /// Starts the pool: so many victims at a time have their memory released.
     pub fn start(threads: usize) -> io::Result<Self> {
         let done = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (jobs, queue) = sync_channel::<Job>(QUEUE);
-        let (answer, results) = sync_channel(QUEUE);
-        let queue = Arc::new(Mutex::new(queue));
-        let work = |_| {
-            let (queue, answer, done) = (queue.clone(), answer.clone(), done.clone());
+        let (releases, release_queue) = sync_channel::<Job>(QUEUE);
+        let (boosts, boost_queue) = sync_channel::<Job>(QUEUE);
+        let (answer, results) = sync_channel(2 * QUEUE);
+        let start = |name: &str, queue: Queue| {
+            let (answer, done) = (answer.clone(), done.clone());
             std::thread::Builder::new()
-                .name("reaper".into())
+                .name(name.into())
                 .stack_size(STACK_BYTES)
                 .spawn(move || run(&queue, &answer, &done))
         };
-        let threads = (0..threads).map(work).collect::<io::Result<_>>()?;
-        Ok(Self { jobs: Some(jobs), results, done, threads })
+        let queue = Arc::new(Mutex::new(release_queue));
+        let mut started: Vec<JoinHandle<()>> =
+            (0..threads).map(|_| start("reaper", queue.clone())).collect::<io::Result<_>>()?;
+        started.push(start("booster", Arc::new(Mutex::new(boost_queue)))?);
+        let (releases, boosts) = (Some(releases), Some(boosts));
+        Ok(Self { releases, boosts, results, done, threads: started })
     }
 
-    /// Asks for the release of a dying process's memory; `token` comes back with the result. `false`
-    /// when the queue is full: the victim then has to exit on its own.
-    pub fn submit(&self, token: u64, pidfd: Arc<OwnedFd>) -> bool {
-        let Some(jobs) = &self.jobs else { return false };
-        !matches!(jobs.try_send(Job { token, pidfd }), Err(TrySendError::Full(_)))
+    /// Asks for help for a dying process; `token` comes back with the result. `false` when the queue
+    /// is full: the victim then has to do without.
+    pub(crate) fn submit(&self, token: u64, victim: &Victim, task: Task) -> bool {
+        let queue = match task {
+            Task::Release => &self.releases,
+            Task::Boost | Task::Thaw => &self.boosts,
+        };
+        let Some(queue) = queue else { return false };
+        let job = Job { token, victim: victim.clone(), task };
+        !matches!(queue.try_send(job), Err(TrySendError::Full(_)))
     }
 
     /// Takes the results that are there, without blocking.
-    pub fn drain(&self, mut result: impl FnMut(u64, Mrelease)) {
+    pub fn drain(&self, mut result: impl FnMut(u64, Done)) {
         // The count is of no use, only that the fd is not readable any more.
         let _ = rustix::io::read(&*self.done, &mut [0u8; 8]);
-        for (token, released) in self.results.try_iter() {
-            result(token, released);
+        for (token, done) in self.results.try_iter() {
+            result(token, done);
         }
     }
 }
@@ -79,7 +118,7 @@ impl AsFd for Reaper {
 
 impl Drop for Reaper {
     fn drop(&mut self) {
-        self.jobs = None;
+        (self.releases, self.boosts) = (None, None);
         // A thread may wait for room for its result.
         while self.threads.iter().any(|thread| !thread.is_finished()) {
             self.drain(|_, _| {});
@@ -91,26 +130,46 @@ impl Drop for Reaper {
     }
 }
 
-fn run(queue: &Mutex<Receiver<Job>>, answer: &SyncSender<(u64, Mrelease)>, done: &OwnedFd) {
+fn run(queue: &Mutex<Receiver<Job>>, answer: &SyncSender<(u64, Done)>, done: &OwnedFd) {
+    lock_stack();
     loop {
         // The lock is held while waiting: the others wait for it instead of for a job.
         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(Job { token, pidfd }) = job else { return };
-        let released = release(pidfd.as_fd());
-        drop(pidfd);
-        if answer.send((token, released)).is_err() {
+        let Ok(Job { token, victim, task }) = job else { return };
+        let result = match task {
+            Task::Release => Done::Released(release(&victim)),
+            Task::Boost => Done::Boosted(Boost::raise(&victim)),
+            Task::Thaw => Done::Boosted(thaw(&victim)),
+        };
+        drop(victim);
+        if answer.send((token, result)).is_err() {
             return;
         }
         let _ = rustix::io::write(done, &1u64.to_ne_bytes());
     }
 }
 
-fn release(pidfd: BorrowedFd<'_>) -> Mrelease {
+fn thaw(victim: &Victim) -> Boost {
+    let mut boost = Boost::of(victim);
+    boost.thaw();
+    boost
+}
+
+fn release(victim: &Victim) -> Mrelease {
     for _ in 1..TRIES {
-        match mrelease(pidfd) {
-            Mrelease::Busy => std::thread::sleep(PAUSE),
+        match mrelease(victim.as_fd()) {
+            Mrelease::Busy if !victim.has_exited() => std::thread::sleep(PAUSE),
             other => return other,
         }
     }
-    mrelease(pidfd)
+    mrelease(victim.as_fd())
+}
+
+/// Keeps what a job needs of the stack in memory. Where locking is not allowed the stack has at least
+/// been touched.
+fn lock_stack() {
+    let stack = [0u8; LOCKED_BYTES];
+    // SAFETY: locking changes no content. It stays until the thread, and with it the stack, is gone.
+    let _ = unsafe { rustix::mm::mlock(stack.as_ptr().cast_mut().cast(), LOCKED_BYTES) };
+    std::hint::black_box(&stack);
 }

@@ -52,17 +52,17 @@ fn killing_neither_allocates_nor_frees() {
 
     let mut holder = Holder::start(1);
     let identity = holder.identity();
-    let victim = Victim::open(identity).unwrap();
-    let (counted, killed) = allocations(|| victim.kill());
+    let victim = Victim::open_as(identity).unwrap();
+    let (counted, killed) = allocations(|| victim.send_kill());
     assert_eq!((counted, killed), (0, Ok(())));
-    assert_eq!(holder.0.wait().unwrap().signal(), Some(9));
+    assert_eq!(holder.child.wait().unwrap().signal(), Some(9));
 }
 
 #[test]
 fn opening_a_victim_allocates_its_shared_handle_and_nothing_else() {
     let holder = Holder::start(1);
     let identity = holder.identity();
-    let (counted, victim) = allocations(|| Victim::open(identity));
+    let (counted, victim) = allocations(|| Victim::open_as(identity));
     assert_eq!(counted, 1);
     victim.unwrap();
 }

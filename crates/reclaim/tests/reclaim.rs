@@ -6,9 +6,8 @@ use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
-use reclaim::{
-    Identity, KillError, Mrelease, OpenError, Progress, Reaper, Reclaim, Victim, mrelease,
-};
+use reclaim::mrelease;
+use reclaim::{Help, Identity, KillError, Mrelease, OpenError, Progress, Reaper, Reclaim, Victim};
 use rustix::process::{Pid, Signal, kill_process};
 use support::Holder;
 
@@ -28,9 +27,9 @@ fn run_to_the_end(mut reclaim: Reclaim, reaper: &Reaper) -> Option<Mrelease> {
         if reclaim.step(now_ns, reaper, 7) == Progress::Gone {
             return reclaim.mrelease();
         }
-        reaper.drain(|token, result| {
+        reaper.drain(|token, done| {
             assert_eq!(token, 7);
-            reclaim.released(result);
+            reclaim.helped(now_ns, done);
         });
         assert!(start.elapsed() < PATIENCE, "the victim never went: {reclaim:?}");
         std::thread::sleep(Duration::from_micros(200));
@@ -41,45 +40,44 @@ fn run_to_the_end(mut reclaim: Reclaim, reaper: &Reaper) -> Option<Mrelease> {
 fn a_victim_dies_and_its_memory_is_awaited() {
     let mut holder = Holder::start(64);
     let reaper = Reaper::start(2).unwrap();
-    let victim = Victim::open(holder.identity()).unwrap();
+    let victim = Victim::open_as(holder.identity()).unwrap();
     assert!(!victim.has_exited());
-    victim.kill().unwrap();
-    run_to_the_end(Reclaim::new(victim, 64 << 20, 0), &reaper);
-    assert_eq!(holder.0.wait().unwrap().signal(), Some(9));
+    victim.send_kill().unwrap();
+    run_to_the_end(Reclaim::new(victim, Help::default()), &reaper);
+    assert_eq!(holder.child.wait().unwrap().signal(), Some(9));
 }
 
 #[test]
 fn a_stopped_victim_dies_too() {
     let mut holder = Holder::start(16);
     let reaper = Reaper::start(1).unwrap();
-    let pid = Pid::from_child(&holder.0);
+    let pid = Pid::from_child(&holder.child);
     kill_process(pid, Signal::STOP).unwrap();
-    let victim = Victim::open(holder.identity()).unwrap();
-    victim.kill().unwrap();
-    run_to_the_end(Reclaim::new(victim, 16 << 20, 0), &reaper);
-    assert_eq!(holder.0.wait().unwrap().signal(), Some(9));
+    let victim = Victim::open_as(holder.identity()).unwrap();
+    victim.send_kill().unwrap();
+    run_to_the_end(Reclaim::new(victim, Help::default()), &reaper);
+    assert_eq!(holder.child.wait().unwrap().signal(), Some(9));
 }
 
 #[test]
 fn a_victim_that_somebody_else_has_killed_is_followed_all_the_same() {
     let mut holder = Holder::start(16);
     let identity = holder.identity();
-    holder.0.kill().unwrap();
-    let victim = Victim::open(identity).expect("a zombie is still there to be opened");
+    holder.child.kill().unwrap();
+    let victim = Victim::open_as(identity).expect("a zombie is still there to be opened");
     let reaper = Reaper::start(1).unwrap();
-    run_to_the_end(Reclaim::new(victim, 16 << 20, 0), &reaper);
-    holder.0.wait().unwrap();
-    assert_eq!(Victim::open(identity).unwrap_err(), OpenError::Gone(identity.pid));
+    run_to_the_end(Reclaim::new(victim, Help::default()), &reaper);
+    holder.child.wait().unwrap();
+    assert_eq!(Victim::open_as(identity).unwrap_err(), OpenError::Gone(identity.pid));
 }
 
 #[test]
 fn a_reaper_releases_a_dying_process_or_finds_it_already_empty() {
     let holder = Holder::start(256);
     let reaper = Reaper::start(1).unwrap();
-    let victim = Victim::open(holder.identity()).unwrap();
-    victim.kill().unwrap();
-    // No time of its own: the reaper is called with the first step.
-    let mut reclaim = Reclaim::new(victim, 0, 0);
+    let victim = Victim::open_as(holder.identity()).unwrap();
+    victim.send_kill().unwrap();
+    let mut reclaim = Reclaim::new(victim, Help::default());
     let progress = reclaim.step(u64::MAX, &reaper, 7);
     if progress == Progress::Pending {
         let result = run_to_the_end(reclaim, &reaper);
@@ -91,12 +89,12 @@ fn a_reaper_releases_a_dying_process_or_finds_it_already_empty() {
 #[test]
 fn a_living_process_keeps_its_memory() {
     let mut holder = Holder::start(1);
-    let victim = Victim::open(holder.identity()).unwrap();
+    let victim = Victim::open_as(holder.identity()).unwrap();
     assert_eq!(mrelease(victim.as_fd()), Mrelease::NotDying);
-    holder.0.kill().unwrap();
-    holder.0.wait().unwrap();
+    holder.child.kill().unwrap();
+    holder.child.wait().unwrap();
     assert_eq!(mrelease(victim.as_fd()), Mrelease::LettingGo);
-    assert_eq!(victim.kill(), Err(KillError::Gone(holder.0.id())));
+    assert_eq!(victim.send_kill(), Err(KillError::Gone(holder.child.id())));
     assert!(victim.has_exited());
 }
 
@@ -105,17 +103,17 @@ fn a_pid_with_another_start_time_or_user_is_somebody_else() {
     let holder = Holder::start(1);
     let right = holder.identity();
     let late = Identity { start_ticks: right.start_ticks + 1, ..right };
-    let error = Victim::open(late).unwrap_err();
+    let error = Victim::open_as(late).unwrap_err();
     assert!(matches!(error, OpenError::AnotherProcess { .. }), "{error}");
     let other = Identity { uid: right.uid + 1, ..right };
-    let error = Victim::open(other).unwrap_err();
+    let error = Victim::open_as(other).unwrap_err();
     assert!(matches!(error, OpenError::AnotherUser { .. }), "{error}");
-    assert!(Victim::open(right).is_ok());
+    assert!(Victim::open_as(right).is_ok());
 }
 
 #[test]
 fn init_kernel_threads_and_the_killer_itself_are_untouchable() {
-    let open = |pid| Victim::open(Identity { pid, uid: 0, start_ticks: 0 }).unwrap_err();
+    let open = |pid| Victim::open_as(Identity { pid, uid: 0, start_ticks: 0 }).unwrap_err();
     assert_eq!(open(1), OpenError::Untouchable(1));
     assert_eq!(open(std::process::id()), OpenError::Untouchable(std::process::id()));
     // Pid 2 is the kernel's thread daemon, where the pid namespace shows it.
@@ -130,9 +128,9 @@ fn init_kernel_threads_and_the_killer_itself_are_untouchable() {
 fn a_reaper_stops_with_its_work_done() {
     let holder = Holder::start(8);
     let reaper = Reaper::start(2).unwrap();
-    let victim = Victim::open(holder.identity()).unwrap();
-    victim.kill().unwrap();
-    let mut reclaim = Reclaim::new(victim, 0, 0);
+    let victim = Victim::open_as(holder.identity()).unwrap();
+    victim.send_kill().unwrap();
+    let mut reclaim = Reclaim::new(victim, Help::default());
     reclaim.step(u64::MAX, &reaper, 1);
     drop(reaper);
 }

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use control::oomd::{Outcome, Trigger};
 use memory_ledger::{InFlight, ProcessId, Settled};
 use memory_watch::Backend;
-use reclaim::{Mrelease, Progress, Reclaim, Victim};
+use reclaim::{Done, Help, Mrelease, Progress, Reclaim, Victim};
 use rustix::event::epoll;
 
 use super::{Killer, NS_PER_MS};
@@ -55,7 +55,7 @@ impl Dying {
         let flight =
             InFlight { id, bytes, used_bytes, signalled_ns, released_ns: None, gone_ns: None };
         let progress = if victim.is_some() { Progress::Pending } else { Progress::Gone };
-        let reclaim = victim.map(|victim| Reclaim::new(victim, bytes, signalled_ns));
+        let reclaim = victim.map(|victim| Reclaim::new(victim, Help::default()));
         Self { token, record: None, uid, id, flight, reclaim, progress, asked: None }
     }
 
@@ -70,16 +70,15 @@ impl Dying {
         self.asked = None;
         let victim = reclaim.victim().clone();
         // Gone is as good.
-        let _ = victim.kill();
-        let now_ns = monotonic_ns();
-        self.flight.signalled_ns = now_ns;
-        self.reclaim = Some(Reclaim::new(victim, self.flight.bytes, now_ns));
+        let _ = victim.send_kill();
+        self.flight.signalled_ns = monotonic_ns();
+        self.reclaim = Some(Reclaim::new(victim, Help::default()));
     }
 
     /// A reaper's result.
-    pub(super) fn released(&mut self, result: Mrelease) {
+    pub(super) fn helped(&mut self, done: Done) {
         if let Some(reclaim) = &mut self.reclaim {
-            reclaim.released(result);
+            reclaim.helped(monotonic_ns(), done);
         }
     }
 
@@ -127,7 +126,8 @@ fn state_of(pid: u32) -> Option<&'static str> {
 }
 
 impl Killer {
-    /// Begins to follow a victim.
+    /// Begins to follow a victim, and to help it if it has its signal: the sooner, the less its own
+    /// speed counts.
     pub(super) fn watch_over(&mut self, dying: Dying) {
         if let Some(reclaim) = &dying.reclaim {
             let word = epoll::EventData::new_u64(dying.token);
@@ -138,6 +138,7 @@ impl Killer {
             }
         }
         self.dying.push(dying);
+        self.step(self.dying.len() - 1);
     }
 
     /// Takes every victim as far as it has come.
@@ -151,8 +152,11 @@ impl Killer {
         // Backwards: what has ended is taken out.
         for at in (0..self.dying.len()).rev() {
             if let Some((settled, counted)) = self.settled(at) {
-                let dying = self.dying.swap_remove(at);
+                let mut dying = self.dying.swap_remove(at);
                 self.stop_watching(&dying);
+                if let (Settled::Stuck { .. }, Some(reclaim)) = (settled, &mut dying.reclaim) {
+                    reclaim.give_up();
+                }
                 if let Some(record) = dying.record {
                     self.records.finish(record, dying.outcome(settled));
                 }

@@ -84,7 +84,7 @@ impl Killer {
                 armed.choice = choice;
                 return Ok(());
             }
-            match Victim::open(identity(id, uid)) {
+            match Victim::open_as(identity(id, uid)) {
                 Ok(victim) => {
                     if let Err(error) = self.watch.arm(uid, Some(as_victim(id))) {
                         tracing::warn!(

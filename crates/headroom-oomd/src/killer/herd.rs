@@ -28,9 +28,9 @@ impl Killer {
     }
 
     fn strike_one(&mut self, process: &Process, asked: Option<Asked>) -> bool {
-        let Ok(victim) = Victim::open(identity(process.id, process.uid)) else { return false };
+        let Ok(victim) = Victim::open_as(identity(process.id, process.uid)) else { return false };
         let asked = asked.filter(|_| victim.can_be_asked());
-        let done = if asked.is_some() { victim.ask_to_end() } else { victim.kill() };
+        let done = if asked.is_some() { victim.ask_to_end() } else { victim.send_kill() };
         if done.is_err() {
             return false;
         }

@@ -154,10 +154,10 @@ impl Killer {
             }
         };
         let (id, uid) = (choice.victim.id, choice.victim.uid);
-        let Ok(victim) = Victim::open(identity(id, uid)) else { return };
+        let Ok(victim) = Victim::open_as(identity(id, uid)) else { return };
         let time = time_to_ask(raised.alarm).filter(|_| victim.can_be_asked());
         let asked = time.map(|ms| Asked::until(monotonic_ns() + ms * NS_PER_MS));
-        let done = if asked.is_some() { victim.ask_to_end() } else { victim.kill() };
+        let done = if asked.is_some() { victim.ask_to_end() } else { victim.send_kill() };
         if done.is_err() {
             return;
         }

@@ -234,9 +234,9 @@ impl Killer {
     pub fn dispatch(&mut self) {
         self.take_events();
         let Self { reaper, dying, .. } = self;
-        reaper.drain(|token, result| {
+        reaper.drain(|token, done| {
             if let Some(dying) = dying.iter_mut().find(|dying| dying.token == token) {
-                dying.released(result);
+                dying.helped(done);
             }
         });
         self.advance();

@@ -60,7 +60,7 @@ impl Killer {
             // it kills the same one. The latch, which needs a scan, can wait for the signal.
             if let Some(armed) = self.armed.get(&uid)
                 && !armed.victim.has_exited()
-                && armed.victim.kill().is_ok()
+                && armed.victim.send_kill().is_ok()
             {
                 let signalled_ns = monotonic_ns();
                 return self.struck(uid, trigger, crossing, signalled_ns);
@@ -108,7 +108,7 @@ impl Killer {
         let armed = self.armed.remove(&uid).filter(|armed| armed.choice.victim.id == id);
         let (victim, mut choice) = match armed {
             Some(armed) => (Some(armed.victim), armed.choice),
-            None => (Victim::open(identity(id, uid)).ok(), self.explain(uid, id)),
+            None => (Victim::open_as(identity(id, uid)).ok(), self.explain(uid, id)),
         };
         // What the notifier counted at the kill is later and better than what was sampled before.
         let bytes = killed.pages * self.page_bytes;

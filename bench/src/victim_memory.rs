@@ -1,0 +1,156 @@
+//! Memory for victims, and how fast it is unmapped: the physical limit.
+
+use std::ptr;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+use rustix::mm::{madvise, mmap_anonymous, mprotect, munmap};
+
+const PAGE: usize = 4096;
+const HUGE_PAGE: usize = 2 << 20;
+/// The least size of one of many mappings, and their greatest number: half of what a process may have
+/// by default (`vm.max_map_count`).
+const LEAST_MAPPING: usize = 16 << 10;
+const MOST_MAPPINGS: usize = 32_000;
+
+/// Of what pages the memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// 4 KiB.
+    Small,
+    /// Transparent huge pages.
+    Huge,
+}
+
+/// What memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// How much.
+    pub mib: u64,
+    /// Of what pages.
+    pub pages: Pages,
+    /// In as many mappings as there can be, instead of one.
+    pub many_mappings: bool,
+}
+
+/// What came back, and when.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Back {
+    /// Bytes.
+    pub bytes: u64,
+    /// From the beginning on, seconds.
+    pub seconds: f64,
+}
+
+impl Back {
+    /// 10^6 bytes a second.
+    pub fn mb_per_s(&self) -> f64 {
+        self.bytes as f64 / 1e6 / self.seconds
+    }
+}
+
+/// Memory of our own.
+pub struct Memory {
+    at: *mut u8,
+    len: usize,
+}
+
+// SAFETY: plain memory without ties to a thread.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Maps it, in one piece, and does not touch it.
+    pub fn map(layout: Layout) -> Result<Self> {
+        let len = (layout.mib as usize) << 20;
+        let whole = len + HUGE_PAGE;
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let advice = match layout.pages {
+            Pages::Small => Advice::LinuxNoHugepage,
+            Pages::Huge => Advice::LinuxHugepage,
+        };
+        // SAFETY: a new mapping, whose ends beyond the aligned middle are given back. The advice
+        // changes no content. A kernel without huge pages refuses it and gives small ones anyway.
+        unsafe {
+            let start = mmap_anonymous(ptr::null_mut(), whole, prot, flags);
+            let start = start.context("no memory")?.cast::<u8>();
+            let before = start.align_offset(HUGE_PAGE);
+            let at = start.add(before);
+            if before > 0 {
+                munmap(start.cast(), before).context("munmap")?;
+            }
+            if before < HUGE_PAGE {
+                munmap(at.add(len).cast(), HUGE_PAGE - before).context("munmap")?;
+            }
+            let _ = madvise(at.cast(), len, advice);
+            Ok(Self { at, len })
+        }
+    }
+
+    /// Touches one of so many equal parts.
+    pub fn touch(&self, part: usize, of: usize) {
+        let pages = self.len / PAGE;
+        for page in pages * part / of..pages * (part + 1) / of {
+            // SAFETY: inside the mapping; no two threads write to the same part.
+            unsafe { self.at.add(page * PAGE).write_volatile(1) };
+        }
+    }
+
+    /// Touched memory falls into many mappings: every other piece becomes read-only.
+    pub fn split(&self, pages: Pages) -> Result<()> {
+        let unit = if pages == Pages::Huge { HUGE_PAGE } else { PAGE };
+        let piece = (self.len / MOST_MAPPINGS).max(LEAST_MAPPING).next_multiple_of(unit);
+        for start in (piece..self.len).step_by(2 * piece) {
+            let len = piece.min(self.len - start);
+            // SAFETY: inside the mapping, which nobody writes to any more.
+            let split = unsafe { mprotect(self.at.add(start).cast(), len, MprotectFlags::READ) };
+            split.context("cannot split the memory into many mappings")?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, as long as this, and not used after.
+        let _ = unsafe { munmap(self.at.cast(), self.len) };
+    }
+}
+
+/// The physical limit: how fast this process gives such memory back itself.
+pub fn munmap_back(layout: Layout) -> Result<Back> {
+    let memory = Memory::map(layout)?;
+    memory.touch(0, 1);
+    if layout.many_mappings {
+        memory.split(layout.pages)?;
+    }
+    let start = Instant::now();
+    drop(memory);
+    Ok(Back { bytes: layout.mib << 20, seconds: start.elapsed().as_secs_f64() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_whole_and_aligned_whatever_its_size() {
+        for mib in [1, 3, 8] {
+            let layout = Layout { mib, pages: Pages::Huge, many_mappings: false };
+            let memory = Memory::map(layout).unwrap();
+            assert_eq!((memory.at as usize % HUGE_PAGE, memory.len), (0, (mib as usize) << 20));
+            (0..3).for_each(|part| memory.touch(part, 3));
+        }
+    }
+
+    #[test]
+    fn memory_in_many_mappings_is_that() {
+        let mappings = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+        let layout = Layout { mib: 8, pages: Pages::Small, many_mappings: true };
+        let memory = Memory::map(layout).unwrap();
+        let before = mappings();
+        memory.split(Pages::Small).unwrap();
+        assert!(mappings() >= before + 400, "{before} mappings became {}", mappings());
+        assert!(munmap_back(layout).unwrap().mb_per_s() > 0.0);
+    }
+}

@@ -1,0 +1,142 @@
+//! What memory a process has, and what of it its death does not give back.
+
+use std::fmt;
+use std::fs;
+
+use crate::identity::read_proc;
+
+/// Room for `/proc/<pid>/status`: 1.5 KiB, and longer only with hundreds of groups, whose line comes
+/// before those that are read here.
+const STATUS: usize = 8192;
+const PAGE_BYTES: u64 = 4096;
+
+/// Bytes by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// Anonymous memory: what comes back.
+    pub anon_bytes: u64,
+    /// Of that, what other processes use as well, at least; 0 unless measured.
+    pub shared_anon_bytes: u64,
+    /// Mapped files: they stay in the page cache.
+    pub file_bytes: u64,
+    /// Shared memory and tmpfs files.
+    pub shmem_bytes: u64,
+    /// Swapped out: swap comes back, not memory.
+    pub swap_bytes: u64,
+    /// Of the pool of huge pages.
+    pub hugetlb_bytes: u64,
+    /// Pinned, most often by a device's driver.
+    pub pinned_bytes: u64,
+}
+
+impl Holdings {
+    /// As the kernel counts them, at once and without allocating. `None`: it has no memory (any more).
+    pub fn of(pid: u32) -> Option<Self> {
+        let mut buffer = [0; STATUS];
+        let status = read_proc(pid, "status", &mut buffer).ok()?;
+        Self::parse(std::str::from_utf8(status).ok()?)
+    }
+
+    /// The same, and what is shared, from `smaps_rollup`: the kernel walks all of it, 10 ms a GiB and
+    /// more.
+    pub fn measured(pid: u32) -> Option<Self> {
+        let holdings = Self::of(pid)?;
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        let (all, own) = (kib(&rollup, "Anonymous:"), kib(&rollup, "Pss_Anon:"));
+        let shared_anon_bytes = all.unwrap_or(0).saturating_sub(own.unwrap_or(u64::MAX));
+        Some(Self { shared_anon_bytes, ..holdings })
+    }
+
+    /// Anonymous memory that it has now. `None`: it has let go of all its memory.
+    pub fn anon_now(pid: u32) -> Option<u64> {
+        let mut buffer = [0; 128];
+        let statm = std::str::from_utf8(read_proc(pid, "statm", &mut buffer).ok()?).ok()?;
+        let mut fields =
+            statm.split_ascii_whitespace().map_while(|field| field.parse::<u64>().ok());
+        let (size, resident, shared) = (fields.next()?, fields.next()?, fields.next()?);
+        (size > 0).then(|| resident.saturating_sub(shared) * PAGE_BYTES)
+    }
+
+    fn parse(status: &str) -> Option<Self> {
+        let or_none = |name| kib(status, name).unwrap_or(0);
+        Some(Self {
+            anon_bytes: kib(status, "RssAnon:")?,
+            shared_anon_bytes: 0,
+            file_bytes: or_none("RssFile:"),
+            shmem_bytes: or_none("RssShmem:"),
+            swap_bytes: or_none("VmSwap:"),
+            hugetlb_bytes: or_none("HugetlbPages:"),
+            pinned_bytes: or_none("VmPin:"),
+        })
+    }
+
+    /// What is expected to come back, bytes.
+    pub fn freeable_bytes(&self) -> u64 {
+        self.anon_bytes.saturating_sub(self.shared_anon_bytes.max(self.pinned_bytes))
+    }
+
+    /// What does not come back, in words; empty if it is less than 1 MiB of each kind.
+    pub fn kept(&self) -> String {
+        Kept(self).to_string()
+    }
+}
+
+/// The value of a line like `VmSwap:   12 kB`, in bytes.
+fn kib(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
+}
+
+struct Kept<'a>(&'a Holdings);
+
+impl fmt::Display for Kept<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds = [
+            (self.0.file_bytes, "of mapped files stay in the page cache"),
+            (self.0.shmem_bytes, "of shared memory stay as long as it is shared or has a name"),
+            (self.0.shared_anon_bytes, "are used by other processes, too"),
+            (self.0.hugetlb_bytes, "go back to the pool of huge pages"),
+            (self.0.pinned_bytes, "are pinned until the device lets go of them"),
+            (self.0.swap_bytes, "were swapped out and give back swap"),
+        ];
+        let worth_a_word = kinds.iter().filter(|(bytes, _)| *bytes >= 1 << 20);
+        for (at, (bytes, what)) in worth_a_word.enumerate() {
+            let comma = if at == 0 { "" } else { ", " };
+            write!(f, "{comma}{} MiB {what}", bytes >> 20)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_memory_are_told_apart() {
+        let status = "Name:\tx\nVmPin:\t    1024 kB\nVmRSS:\t 99 kB\nRssAnon:\t    4096 kB\n\
+                      RssFile:\t 2048 kB\nRssShmem:\t 0 kB\nVmSwap:\t 3072 kB\n\
+                      HugetlbPages:\t 0 kB\n";
+        let holdings = Holdings::parse(status).unwrap();
+        assert_eq!((holdings.anon_bytes, holdings.file_bytes), (4 << 20, 2 << 20));
+        assert_eq!((holdings.swap_bytes, holdings.pinned_bytes), (3 << 20, 1 << 20));
+        assert_eq!(holdings.freeable_bytes(), 3 << 20);
+        assert_eq!(
+            holdings.kept(),
+            "2 MiB of mapped files stay in the page cache, 1 MiB are pinned until the device lets \
+             go of them, 3 MiB were swapped out and give back swap"
+        );
+        assert_eq!(Holdings::parse("Name:\tkthreadd\n"), None, "a kernel thread has no memory");
+        assert_eq!(Holdings::default().kept(), "");
+    }
+
+    #[test]
+    fn our_own_memory_is_found() {
+        let own = std::process::id();
+        let holdings = Holdings::measured(own).unwrap();
+        assert!(holdings.anon_bytes > 0 && holdings.file_bytes > 0, "{holdings:?}");
+        assert!(Holdings::anon_now(own).unwrap() > 0);
+        assert_eq!(Holdings::of(u32::MAX), None);
+        assert_eq!(Holdings::anon_now(u32::MAX), None);
+    }
+}

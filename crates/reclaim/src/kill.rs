@@ -1,0 +1,374 @@
+//! Kills, and gets the memory back: the whole of it in one call, to wait for or to poll.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::Errno;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
+use rustix::time::{timerfd_create, timerfd_settime};
+
+use crate::end::{End, ReapError, VictimReport};
+use crate::family::{self, Relative, Scope};
+use crate::holdings::Holdings;
+use crate::mrelease::Mrelease;
+use crate::reaper::{Done, Reaper};
+use crate::reclaim::{Help, Progress, Reclaim};
+use crate::victim::{KillError, Victim};
+
+/// Results of the reapers.
+const REAPER: u64 = u64::MAX;
+/// A time has come.
+const TIMER: u64 = u64::MAX - 1;
+/// So many victims at a time have their memory released, where there are as many CPUs.
+const MOST_REAPERS: usize = 4;
+
+/// What a deadline beyond all clocks amounts to.
+const FOREVER: Duration = Duration::from_secs(1 << 32);
+
+/// How to kill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How long a process that handles SIGTERM may take to end by itself; zero: no time.
+    pub grace: Duration,
+    /// Who dies with the victim.
+    pub scope: Scope,
+    /// With what they are helped.
+    pub help: Help,
+    /// How long is waited after SIGKILL for all to be gone.
+    pub deadline: Duration,
+    /// What is shared with others is measured before the kill, which takes 10 ms a GiB.
+    pub measure: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            grace: Duration::ZERO,
+            scope: Scope::Process,
+            help: Help::default(),
+            deadline: Duration::from_secs(10),
+            measure: false,
+        }
+    }
+}
+
+/// How far a kill has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// How many are killed.
+    pub victims: usize,
+    /// How many of them are gone.
+    pub gone: usize,
+    /// What they had that can come back, bytes.
+    pub bytes: u64,
+    /// What of it is back, bytes; of a victim that frees its memory itself only known when it is gone.
+    pub bytes_back: u64,
+    /// When the last memory was back, from the beginning on. `None`: some is not.
+    pub memory_back: Option<Duration>,
+    /// There is nothing more to wait for: all are gone, or the deadline has passed.
+    pub done: bool,
+}
+
+impl Victim {
+    /// Kills it, and whoever [`Options::scope`] adds; the memory comes back while the result is
+    /// [waited for](Reap::wait) or [advanced](Reap::advance). The error is about this process; others
+    /// that cannot be killed are in the [reports](Reap::reports).
+    pub fn kill(self, options: &Options) -> Result<Reap, KillError> {
+        let pid = self.pid();
+        let reap = Reap::begin(vec![self], options);
+        let reap = reap.map_err(|e| {
+            let errno = Errno::from_io_error(&e).unwrap_or(Errno::IO);
+            KillError::Io { pid, errno }
+        })?;
+        match reap.members.first().and_then(|member| member.refused) {
+            Some(refused) => Err(refused),
+            None => Ok(reap),
+        }
+    }
+}
+
+/// One who dies.
+struct Member {
+    victim: Victim,
+    holdings: Option<Holdings>,
+    /// It was asked to end, and is killed then.
+    asked_until: Option<Instant>,
+    refused: Option<KillError>,
+    reclaim: Option<Reclaim>,
+    /// Seen last; memory that it has let go of may be on its way only.
+    left_bytes: u64,
+    back_at: Option<Instant>,
+    gone: bool,
+}
+
+/// A kill on its way.
+///
+/// Either call [`wait`](Reap::wait), or watch the fd and call [`advance`](Reap::advance) whenever it is
+/// readable. Dropped early, it leaves the victims to their death.
+pub struct Reap {
+    members: Vec<Member>,
+    reaper: Reaper,
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    help: Help,
+    begun: Instant,
+    deadline: Instant,
+    given_up: bool,
+}
+
+impl Reap {
+    /// Kills all of them at once. The error is about what is needed for it; nobody has got a signal
+    /// then. Who cannot be killed is in the [reports](Reap::reports).
+    pub fn begin(victims: Vec<Victim>, options: &Options) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let reaper = Reaper::start(cpus.min(MOST_REAPERS))?;
+        watch(&epoll, timer.as_fd(), TIMER)?;
+        watch(&epoll, reaper.as_fd(), REAPER)?;
+        let mut relatives: Vec<Relative> = Vec::new();
+        for victim in victims {
+            for relative in family::gather(victim, options.scope) {
+                let same = |r: &Relative| r.victim.identity() == relative.victim.identity();
+                if !relatives.iter().any(same) {
+                    relatives.push(relative);
+                }
+            }
+        }
+        for (at, relative) in relatives.iter().enumerate() {
+            if let Err(error) = watch(&epoll, relative.victim.as_fd(), at as u64) {
+                relatives.iter().for_each(Relative::release);
+                return Err(error);
+            }
+        }
+        let members = relatives.iter().map(|relative| Member::new(&relative.victim, options));
+        let mut members: Vec<Member> = members.collect();
+        let begun = Instant::now();
+        let patience = options.grace.saturating_add(options.deadline);
+        let deadline = begun.checked_add(patience).unwrap_or(begun + FOREVER);
+        let help = options.help;
+        for (member, relative) in members.iter_mut().zip(&relatives) {
+            member.strike(options);
+            // Who is asked must be able to run, who is refused has a right to.
+            if member.reclaim.is_none() {
+                relative.release();
+            }
+        }
+        let mut reap =
+            Self { members, reaper, epoll, timer, help, begun, deadline, given_up: false };
+        reap.advance();
+        Ok(reap)
+    }
+
+    /// Does what is due, without blocking. To be called whenever the fd is readable.
+    pub fn advance(&mut self) -> Status {
+        let _ = rustix::io::read(&self.timer, &mut [0u8; 8]);
+        let now_ns = nanoseconds(self.begun.elapsed());
+        let members = &mut self.members;
+        self.reaper.drain(|token, done| match members.get_mut(token as usize) {
+            Some(Member { reclaim: Some(reclaim), .. }) => drop(reclaim.helped(now_ns, done)),
+            _ => {
+                if let Done::Boosted(mut boost) = done {
+                    boost.undo();
+                }
+            }
+        });
+        for (token, member) in self.members.iter_mut().enumerate() {
+            member.advance(token as u64, now_ns, self.help, &self.reaper);
+            if member.gone {
+                // A pidfd stays readable: out of the way of the event loop.
+                let _ = epoll::delete(&self.epoll, member.victim.as_fd());
+            }
+        }
+        if Instant::now() >= self.deadline && !self.given_up {
+            self.given_up = true;
+            for reclaim in self.members.iter_mut().filter_map(|member| member.reclaim.as_mut()) {
+                reclaim.give_up();
+            }
+        }
+        self.set_timer();
+        self.status()
+    }
+
+    /// How far it has come, as of the last [`advance`](Reap::advance).
+    pub fn status(&self) -> Status {
+        let struck = || self.members.iter().filter(|member| member.refused.is_none());
+        let bytes = struck().map(Member::bytes).sum();
+        let back = struck().map(|member| member.back_at.map(|at| at - self.begun));
+        let all_over = struck().all(|member| member.gone);
+        Status {
+            victims: struck().count(),
+            gone: struck().filter(|member| member.gone).count(),
+            bytes,
+            bytes_back: struck().map(Member::bytes_back).sum(),
+            memory_back: back
+                .clone()
+                .all(|at| at.is_some())
+                .then(|| back.flatten().max())
+                .flatten(),
+            done: all_over || self.given_up,
+        }
+    }
+
+    /// What has become of each, as of the last [`advance`](Reap::advance).
+    pub fn reports(&self) -> Vec<VictimReport> {
+        self.members.iter().map(Member::report).collect()
+    }
+
+    /// Waits until all are gone or the deadline has passed; the error is the first one that remains.
+    pub fn wait(&mut self) -> Result<Status, ReapError> {
+        self.wait_and_tell(Duration::MAX, |_| {})
+    }
+
+    /// The same, and tells how far it has come at least every so often.
+    pub fn wait_and_tell(
+        &mut self,
+        every: Duration,
+        mut tell: impl FnMut(Status),
+    ) -> Result<Status, ReapError> {
+        loop {
+            let status = self.advance();
+            if status.done {
+                let remains = self.reports().into_iter().find_map(|report| match report.end {
+                    End::Remains(error) => Some(error),
+                    End::Gone | End::Refused(_) => None,
+                });
+                return remains.map_or(Ok(status), Err);
+            }
+            tell(status);
+            let timeout = Timespec::try_from(every).ok();
+            let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
+            match poll(&mut fds, timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                // Without poll there is no waiting; what is due is done at leisure.
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    fn set_timer(&self) {
+        let due = self.members.iter().filter(|member| !member.gone).filter_map(|member| {
+            let step = member.reclaim.as_ref().and_then(Reclaim::next_deadline_ns);
+            member.asked_until.or(step.map(|ns| self.begun + Duration::from_nanos(ns)))
+        });
+        let due = due.chain((!self.given_up).then_some(self.deadline)).min();
+        // A time of zero would stop the timer instead of being over at once.
+        let left = due
+            .map(|due| due.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1)));
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let left = left.and_then(|left| Timespec::try_from(left).ok()).unwrap_or(zero);
+        let time = Itimerspec { it_interval: zero, it_value: left };
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time);
+    }
+}
+
+/// Becomes readable when there is something to [`advance`](Reap::advance).
+impl AsFd for Reap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+impl Member {
+    fn new(victim: &Victim, options: &Options) -> Self {
+        let look = if options.measure { Holdings::measured } else { Holdings::of };
+        let holdings = look(victim.pid());
+        Self {
+            victim: victim.clone(),
+            holdings,
+            asked_until: None,
+            refused: None,
+            reclaim: None,
+            left_bytes: holdings.map_or(0, |holdings| holdings.freeable_bytes()),
+            back_at: None,
+            gone: false,
+        }
+    }
+
+    fn strike(&mut self, options: &Options) {
+        let ask = !options.grace.is_zero() && self.victim.can_be_asked();
+        let done = if ask { self.victim.ask_to_end() } else { self.victim.send_kill() };
+        match done {
+            Ok(()) if ask => self.asked_until = Some(Instant::now() + options.grace),
+            Ok(()) => self.reclaim = Some(Reclaim::new(self.victim.clone(), options.help)),
+            // It beat us to it.
+            Err(KillError::Gone(_)) if self.victim.has_exited() => {}
+            Err(refused) => self.refused = Some(refused),
+        }
+    }
+
+    fn advance(&mut self, token: u64, now_ns: u64, help: Help, reaper: &Reaper) {
+        if self.gone || self.refused.is_some() {
+            return;
+        }
+        if self.asked_until.is_some_and(|until| Instant::now() >= until) {
+            self.asked_until = None;
+            // Gone is as good.
+            let _ = self.victim.send_kill();
+            self.reclaim = Some(Reclaim::new(self.victim.clone(), help));
+        }
+        let progress = match &mut self.reclaim {
+            Some(reclaim) => reclaim.step(now_ns, reaper, token),
+            None if self.victim.has_exited() => Progress::Gone,
+            None => Progress::Pending,
+        };
+        self.gone = progress == Progress::Gone;
+        if progress != Progress::Pending && self.back_at.is_none() {
+            self.back_at = Some(Instant::now());
+        }
+        let shared = || self.mrelease() == Some(Mrelease::NotDying);
+        if self.gone {
+            // Whoever shares the memory still has it.
+            self.left_bytes = if shared() { self.bytes() } else { 0 };
+        } else if let Some(left) = Holdings::anon_now(self.victim.pid()) {
+            self.left_bytes = left;
+        } else if progress == Progress::Released {
+            self.left_bytes = 0;
+        }
+    }
+
+    fn mrelease(&self) -> Option<Mrelease> {
+        self.reclaim.as_ref().and_then(Reclaim::mrelease)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.holdings.map_or(0, |holdings| holdings.freeable_bytes())
+    }
+
+    fn bytes_back(&self) -> u64 {
+        self.bytes().saturating_sub(self.left_bytes)
+    }
+
+    fn report(&self) -> VictimReport {
+        let reclaim = self.reclaim.as_ref();
+        let boosts = reclaim.map_or(&[][..], Reclaim::boosts);
+        let mrelease = self.mrelease();
+        let end = match self.refused {
+            Some(refused) => End::Refused(refused),
+            None if self.gone => End::Gone,
+            None => End::Remains(ReapError::of(&self.victim, mrelease)),
+        };
+        VictimReport {
+            identity: self.victim.identity(),
+            holdings: self.holdings.unwrap_or_default(),
+            bytes_back: self.bytes_back(),
+            mrelease,
+            threads_raised: boosts.iter().map(|boost| boost.threads()).sum(),
+            thawed: boosts.iter().any(|boost| boost.thawed()),
+            boost_refused: boosts.iter().find_map(|boost| boost.refused()),
+            end,
+        }
+    }
+}
+
+fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>, word: u64) -> io::Result<()> {
+    epoll::add(epoll, fd, epoll::EventData::new_u64(word), epoll::EventFlags::IN)?;
+    Ok(())
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,155 @@
+//! The whole of it in one call.
+
+mod support;
+
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+use reclaim::{Boost, End, Help, KillError, Options, Reap, Scope, Victim};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use support::{Holder, PATIENCE, children, helper, state, until};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+#[ignore = "a helper of the others"]
+fn holds_memory_for_another_test() {
+    support::hold_memory();
+}
+
+#[test]
+fn memory_is_counted_as_it_comes_back() {
+    let mut holder = Holder::start(64);
+    let mut reap = Victim::open(holder.pid()).unwrap().kill(&Options::default()).unwrap();
+    let status = reap.wait().unwrap();
+    assert_eq!((status.victims, status.gone, status.done), (1, 1, true));
+    assert!(status.bytes >= 64 * MIB && status.bytes_back == status.bytes, "{status:?}");
+    assert!(status.memory_back.is_some_and(|time| time < PATIENCE), "{status:?}");
+    assert_eq!(holder.child.wait().unwrap().signal(), Some(9));
+}
+
+#[test]
+fn an_event_loop_needs_nothing_but_the_descriptor() {
+    let holders: Vec<Holder> = (0..4).map(|_| Holder::start(16)).collect();
+    let victims = holders.iter().map(|holder| Victim::open(holder.pid()).unwrap()).collect();
+    let mut reap = Reap::begin(victims, &Options::default()).unwrap();
+    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    let mut last = reap.status();
+    while !last.done {
+        let ready = poll(&mut [PollFd::new(&reap, PollFlags::IN)], Some(&patience)).unwrap();
+        assert_eq!(ready, 1, "it never told: {last:?}");
+        let status = reap.advance();
+        assert!(status.bytes_back >= last.bytes_back && status.gone >= last.gone);
+        last = status;
+    }
+    assert_eq!((last.gone, last.victims), (4, 4));
+    assert!(last.bytes_back >= 64 * MIB, "{last:?}");
+    // Nothing is left to tell but the deadline.
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    assert_eq!(poll(&mut [PollFd::new(&reap.as_fd(), PollFlags::IN)], Some(&now)), Ok(0));
+}
+
+#[test]
+fn whatever_the_help_the_victim_is_gone() {
+    for (release, boost) in [(false, false), (false, true), (true, false), (true, true)] {
+        let holder = Holder::start(8);
+        let options = Options { help: Help { release, boost }, ..Options::default() };
+        let mut reap = Victim::open(holder.pid()).unwrap().kill(&options).unwrap();
+        assert_eq!(reap.wait().unwrap().gone, 1);
+        let report = reap.reports()[0];
+        assert!(release || report.mrelease.is_none(), "{report:?}");
+        assert!(boost || report.threads_raised == 0, "{report:?}");
+    }
+}
+
+#[test]
+fn who_handles_sigterm_is_asked_first_and_who_does_not_end_is_killed() {
+    let options = Options { grace: Duration::from_millis(200), ..Options::default() };
+    for (role, end) in [("polite", Err(3)), ("patient", Ok(9)), ("", Ok(9))] {
+        let mut holder = Holder::with_role(4, role);
+        let mut reap = Victim::open(holder.pid()).unwrap().kill(&options).unwrap();
+        assert_eq!(reap.wait().unwrap().gone, 1, "{role}");
+        let status = holder.child.wait().unwrap();
+        assert_eq!(status.signal().ok_or(status.code().unwrap_or(0)), end, "{role}");
+    }
+}
+
+#[test]
+fn a_family_dies_to_the_last_grandchild() {
+    let holder = Holder::with_role(4, "children 3");
+    let young = children(holder.pid());
+    until("grandchildren", || young.iter().all(|child| children(*child).len() == 1));
+    let old: Vec<u32> = young.iter().flat_map(|child| children(*child)).collect();
+    let options = Options { scope: Scope::Family, ..Options::default() };
+    let mut reap = Victim::open(holder.pid()).unwrap().kill(&options).unwrap();
+    assert_eq!(reap.wait().unwrap().gone, 7);
+    let dead = |pid: &u32| state(*pid).is_none_or(|state| state == 'Z');
+    assert!(young.iter().chain(&old).all(dead));
+}
+
+#[test]
+fn a_group_dies_without_those_who_left_it() {
+    use std::os::unix::process::CommandExt;
+    let leader = Holder::run(helper(4, "children 1").process_group(0));
+    let outsider = Holder::start(1);
+    let options = Options { scope: Scope::Group, ..Options::default() };
+    let mut reap = Victim::open(leader.pid()).unwrap().kill(&options).unwrap();
+    assert_eq!(reap.wait().unwrap().gone, 3);
+    assert_eq!(state(outsider.pid()), Some('S'));
+}
+
+#[test]
+fn a_process_that_is_gone_is_an_error_of_its_own() {
+    let mut holder = Holder::start(1);
+    let victim = Victim::open(holder.pid()).unwrap();
+    holder.child.kill().unwrap();
+    holder.child.wait().unwrap();
+    assert_eq!(victim.pid(), holder.pid());
+    // Known to be gone without asking: nothing to kill, and nothing to wait for.
+    let mut reap = victim.kill(&Options::default()).unwrap();
+    assert_eq!(reap.wait().map(|status| (status.gone, status.bytes_back)), Ok((1, 0)));
+    assert_eq!(reap.reports()[0].end, End::Gone);
+}
+
+#[test]
+fn a_process_of_somebody_else_is_not_killed_nor_stopped() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root to be two users");
+        return;
+    }
+    let holder = Holder::with_role(1, "children 1");
+    let victim = Victim::open(holder.pid()).unwrap();
+    let pid = holder.pid();
+    // This thread alone becomes somebody else.
+    let refused = std::thread::spawn(move || {
+        // SAFETY: raw system calls change this thread's user only.
+        unsafe { assert_eq!(libc::syscall(libc::SYS_setresuid, 60_001, 60_001, 60_001), 0) };
+        let options = Options { scope: Scope::Family, ..Options::default() };
+        victim.kill(&options).err()
+    });
+    assert_eq!(refused.join().unwrap(), Some(KillError::NotPermitted(pid)));
+    assert_eq!(state(pid), Some('S'));
+}
+
+#[test]
+fn a_boost_is_undone_if_the_victim_survives() {
+    let holder = Holder::start(1);
+    let victim = Victim::open(holder.pid()).unwrap();
+    // SAFETY: takes a number.
+    let policy = || unsafe { libc::sched_getscheduler(holder.pid() as i32) };
+    let cpus = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", holder.pid())).unwrap();
+        status.lines().find(|line| line.starts_with("Cpus_allowed:")).unwrap().to_owned()
+    };
+    let before = (policy(), cpus());
+    let mut boost = Boost::raise(&victim);
+    if boost.refused().is_some() {
+        println!("skipped: no right to raise a process");
+        return;
+    }
+    assert!(boost.threads() >= 2, "this program has a thread for each test");
+    assert_eq!(policy(), libc::SCHED_FIFO);
+    boost.undo();
+    assert_eq!((policy(), cpus()), before);
+}

@@ -1,0 +1,60 @@
+//! A control group that freezes, version 1 or 2.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Removed on drop, thawed.
+pub struct Freezer {
+    folder: PathBuf,
+    unified: bool,
+}
+
+impl Freezer {
+    /// Makes an empty one under a mount; `None` where there is none, or none of ours.
+    pub fn create(unified: bool) -> Option<Self> {
+        let kind = if unified { "cgroup2" } else { "cgroup" };
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let mount = mounts.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let fits =
+                fields[2] == kind && (unified || fields[3].split(',').any(|o| o == "freezer"));
+            fits.then(|| Path::new(fields[1]).to_owned())
+        })?;
+        let folder = mount.join(format!("reclaim-test-{}-{unified}", std::process::id()));
+        fs::create_dir(&folder).ok()?;
+        Some(Self { folder, unified })
+    }
+
+    pub fn freeze(&self, pid: u32) {
+        self.write("cgroup.procs", &pid.to_string());
+        self.write(self.switch(), if self.unified { "1" } else { "FROZEN" });
+        super::until("frozen", || {
+            let read = |file| fs::read_to_string(self.folder.join(file)).unwrap();
+            match self.unified {
+                true => read("cgroup.events").contains("frozen 1"),
+                false => read("freezer.state") == "FROZEN\n",
+            }
+        });
+    }
+
+    /// Version 1 only.
+    pub fn is_frozen(&self) -> bool {
+        fs::read_to_string(self.folder.join("freezer.state")).unwrap() == "FROZEN\n"
+    }
+
+    fn switch(&self) -> &'static str {
+        if self.unified { "cgroup.freeze" } else { "freezer.state" }
+    }
+
+    fn write(&self, file: &str, value: &str) {
+        fs::write(self.folder.join(file), value).unwrap();
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        let _ =
+            fs::write(self.folder.join(self.switch()), if self.unified { "0" } else { "THAWED" });
+        super::until("the group empty", || fs::remove_dir(&self.folder).is_ok());
+    }
+}

@@ -1,0 +1,73 @@
+//! A file system whose server reads requests and never answers: who asks it for anything sleeps
+//! uninterruptibly.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::thread::JoinHandle;
+
+use tempfile::TempDir;
+
+/// `FUSE_INIT`, the only request that is answered.
+const INIT: u32 = 26;
+
+/// Unmounted on drop, which wakes all who wait.
+pub struct Hung {
+    folder: TempDir,
+    server: Option<JoinHandle<()>>,
+}
+
+impl Hung {
+    /// Mounts one; `None` where that is not possible.
+    pub fn mount() -> Option<Self> {
+        let mut device = File::options().read(true).write(true).open("/dev/fuse").ok()?;
+        let folder = tempfile::tempdir().unwrap();
+        let c = |text: String| CString::new(text).unwrap();
+        let target = c(folder.path().to_str().unwrap().to_owned());
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        let (name, options) = (c("hung".into()), c(options));
+        // SAFETY: all strings are terminated and live through the call.
+        let mounted = unsafe {
+            let kind = c("fuse".into());
+            libc::mount(name.as_ptr(), target.as_ptr(), kind.as_ptr(), 0, options.as_ptr().cast())
+        };
+        if mounted != 0 {
+            return None;
+        }
+        let server = std::thread::spawn(move || serve(&mut device));
+        Some(Self { folder, server: Some(server) })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+/// Until the file system is unmounted, which a read tells by an error.
+fn serve(device: &mut File) {
+    let mut request = vec![0; 64 << 10];
+    while let Ok(len) = device.read(&mut request) {
+        let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap());
+        if len >= 16 && word(4) == INIT {
+            // A header with the request's number; version 7.31, and zeros.
+            let mut reply = [0u8; 80];
+            reply[..4].copy_from_slice(&80u32.to_ne_bytes());
+            reply[8..16].copy_from_slice(&request[8..16]);
+            reply[16..20].copy_from_slice(&7u32.to_ne_bytes());
+            reply[20..24].copy_from_slice(&31u32.to_ne_bytes());
+            reply[36..40].copy_from_slice(&4096u32.to_ne_bytes());
+            device.write_all(&reply).unwrap();
+        }
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        let target = CString::new(self.folder.path().to_str().unwrap()).unwrap();
+        // SAFETY: a terminated string.
+        unsafe { libc::umount2(target.as_ptr(), libc::MNT_FORCE | libc::MNT_DETACH) };
+        let _ = self.server.take().unwrap().join();
+    }
+}
