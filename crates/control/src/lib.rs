@@ -22,6 +22,8 @@ pub use server::Server;
 
 /// Where `headroom-oomd` listens unless told otherwise.
 pub const OOMD_SOCKET: &str = "/run/headroom/oomd.sock";
+/// Where `headroom oom margin --save` leaves what it measured for headroom-oomd.
+pub const MARGIN_FILE: &str = "/var/lib/headroom/margin.toml";
 /// Where `headroom-binderd` listens unless told otherwise.
 pub const BINDERD_SOCKET: &str = "/run/headroom/binderd.sock";
 

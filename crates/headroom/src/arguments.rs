@@ -73,6 +73,11 @@ pub enum Command {
         /// If this user's limit were broken; otherwise, if the machine ran short of memory
         user: Option<User>,
     },
+    /// Kill processes and get their memory back at once (exit code 1 if one is still there)
+    Kill(Kill),
+    /// Look into the OOM management
+    #[command(subcommand)]
+    Oom(OomCommand),
     /// Look into the binder driver
     #[command(subcommand)]
     Binder(BinderCommand),
@@ -152,6 +157,69 @@ pub enum LimitCommand {
         /// Name or uid
         user: User,
     },
+}
+
+/// Options of `kill`.
+#[derive(Debug, Args)]
+pub struct Kill {
+    /// The processes
+    #[arg(value_name = "PID", required = true)]
+    pub pids: Vec<u32>,
+    /// And all their descendants
+    #[arg(long, conflicts_with = "group")]
+    pub family: bool,
+    /// And all of their process groups
+    #[arg(long)]
+    pub group: bool,
+    /// Say what was done for each process, and what of its memory does not come back; what it shares
+    /// is measured first, which takes 10 ms a GiB
+    #[arg(long)]
+    pub report: bool,
+    /// So long those that handle SIGTERM may take to end by themselves, milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub grace_ms: u64,
+    /// So long is waited for all to be gone, milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 10_000)]
+    pub deadline_ms: u64,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum OomCommand {
+    /// Measure how much memory must be left free for a kill to come in time
+    Margin(Margin),
+    /// A process that a measurement kills
+    #[command(hide = true)]
+    MarginPeer(MarginPeer),
+}
+
+/// Options of `oom margin`.
+#[derive(Debug, Args)]
+pub struct Margin {
+    /// Memory of the processes that are killed for it
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    pub size: Size,
+    /// Times that everything is measured
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// The largest process to reckon with; a quarter of the machine's memory otherwise
+    #[arg(long, value_name = "SIZE")]
+    pub victim: Option<Size>,
+    /// Keep the result where headroom-oomd finds it at its next start: soft limits that nobody sets
+    /// then follow from it
+    #[arg(long)]
+    pub save: bool,
+    /// Where to keep it
+    #[arg(long, value_name = "FILE", default_value = control::MARGIN_FILE)]
+    pub file: PathBuf,
+}
+
+/// What a measurement's own processes are told.
+#[derive(Debug, Args)]
+pub struct MarginPeer {
+    /// The CPU
+    pub cpu: usize,
+    /// Bytes to hold as SCHED_IDLE; a busy loop otherwise
+    pub bytes: Option<usize>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -9,7 +9,9 @@ mod clock;
 mod daemon;
 mod doctor;
 mod explain;
+mod kill;
 mod limit;
+mod margin;
 mod output;
 mod run;
 mod run_oom_killer;
@@ -23,7 +25,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use arguments::{Arguments, BinderCommand, Command};
+use arguments::{Arguments, BinderCommand, Command, OomCommand};
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -46,6 +48,9 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Status => return status::status(globals),
         Command::Why { number, id } => why::why(globals, *number, *id)?,
         Command::Explain { user } => explain::explain(globals, user.as_ref())?,
+        Command::Kill(kill) => return kill::kill(globals, kill),
+        Command::Oom(OomCommand::Margin(margin)) => margin::margin(globals, margin)?,
+        Command::Oom(OomCommand::MarginPeer(peer)) => margin::peer::be(peer)?,
         Command::Binder(BinderCommand::Ls) => binder::ls(globals)?,
         Command::Binder(BinderCommand::Reclaim { size }) => binder::reclaim(globals, *size)?,
         Command::Doctor => return doctor::doctor(globals),

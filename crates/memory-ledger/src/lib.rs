@@ -10,6 +10,7 @@
 //! * [`family`], [`herd`]: processes that belong, and grow, together;
 //! * [`verdict`]: from a snapshot of all that to who dies and why;
 //! * [`machine`]: when the machine itself runs short;
+//! * [`margin`]: how much must be left free for a kill to come in time;
 //! * [`ledger`]: all accounts together.
 //!
 //! Time comes in as nanoseconds of a clock that never goes back, memory in bytes, processes as a
@@ -24,6 +25,7 @@ pub mod herd;
 pub mod ledger;
 pub mod limit;
 pub mod machine;
+pub mod margin;
 pub mod process;
 pub mod rules;
 pub mod score;
@@ -36,6 +38,7 @@ pub use herd::Herd;
 pub use ledger::Ledger;
 pub use limit::{Limit, LimitError};
 pub use machine::{Alarm, Level, Machine, MachineReading, Raised, Thresholds};
+pub use margin::Margin;
 pub use process::{Comm, Process, ProcessId, Stance};
 pub use rules::Rules;
 pub use verdict::{Cause, Choice, NoVictim, Scope, Snapshot, Verdict, choose, verdict};

@@ -91,8 +91,9 @@ impl Boost {
 
     fn raise_thread(&mut self, tid: u32) {
         let Ok(before) = Schedule::of(tid) else { return };
-        // Looked at before and after: the number of a thread that ends between the two would have to
-        // come round again within microseconds to hit anybody else.
+        // The system calls know threads by numbers only, so it is looked at before and after. For
+        // anybody else to be hit, the thread would have to end between two calls and all numbers to
+        // come round in the same microseconds; even then it is taken back.
         if !self.has_thread(tid) {
             return;
         }
@@ -102,7 +103,8 @@ impl Boost {
         }
         match done {
             Ok(()) if self.has_thread(tid) => self.raised.push((tid, before)),
-            Ok(()) | Err(Errno::SRCH) => {}
+            Ok(()) => drop(before.apply(tid)),
+            Err(Errno::SRCH) => {}
             Err(errno) => self.refused = Some(errno),
         }
     }

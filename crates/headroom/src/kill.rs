@@ -1,0 +1,253 @@
+//! `headroom kill`: kills processes and gets their memory back at once.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use reclaim::{End, Mrelease, Options, Reap, Scope, Status, Victim, VictimReport};
+use serde::Serialize;
+
+use crate::arguments::{Globals, Kill};
+use crate::clock;
+use crate::output::{self, count, printable};
+use crate::size::Size;
+
+/// How often the progress line is drawn.
+const DRAWN_EVERY: Duration = Duration::from_millis(50);
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Killed {
+    victims: usize,
+    gone: usize,
+    bytes_back: u64,
+    memory_back_micros: Option<u64>,
+    processes: Vec<Process>,
+}
+
+#[derive(Serialize)]
+struct Process {
+    pid: u32,
+    comm: String,
+    uid: u32,
+    bytes_back: u64,
+    gone: bool,
+    /// Why it is not gone.
+    error: Option<String>,
+    /// What `process_mrelease` said.
+    released: Option<String>,
+    threads_raised: usize,
+    boost_refused: Option<String>,
+    thawed: bool,
+    /// What does not come back.
+    kept: String,
+}
+
+/// Runs the command. Exit code 1 if any of the processes could not be killed or is still there.
+pub fn kill(globals: &Globals, arguments: &Kill) -> anyhow::Result<ExitCode> {
+    let mut victims = Vec::new();
+    let mut complaints = Vec::new();
+    for pid in &arguments.pids {
+        match Victim::open(*pid) {
+            Ok(victim) => victims.push(victim),
+            Err(error) => complaints.push(error.to_string()),
+        }
+    }
+    be_quick();
+    let options = options(arguments);
+    let mut reap = Reap::begin(victims, &options).context("nobody was killed")?;
+    // Until they are waited for by their parents the dead have their names.
+    let comms: Vec<String> = reap.reports().iter().map(|r| comm(r.identity.pid)).collect();
+    let draw = std::io::stderr().is_terminal() && !globals.json;
+    let _ = reap.wait_and_tell(DRAWN_EVERY, |status| draw_line(draw, &progress(&status)));
+    draw_line(draw, "");
+    let (status, reports) = (reap.status(), reap.reports());
+    complaints.extend(reports.iter().filter_map(|report| complaint(&report.end)));
+    let killed = Killed {
+        victims: status.victims,
+        gone: status.gone,
+        bytes_back: status.bytes_back,
+        memory_back_micros: status.memory_back.map(|time| time.as_micros() as u64),
+        processes: reports.iter().zip(comms).map(|(report, comm)| describe(report, comm)).collect(),
+    };
+    if killed.victims > 0 || globals.json {
+        output::print_as(globals.json, &killed, || text(&killed, arguments.report))?;
+    }
+    for complaint in &complaints {
+        eprintln!("headroom: {complaint}");
+    }
+    Ok(if complaints.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn options(arguments: &Kill) -> Options {
+    let scope = match (arguments.family, arguments.group) {
+        (true, _) => Scope::Family,
+        (_, true) => Scope::Group,
+        _ => Scope::Process,
+    };
+    Options {
+        scope,
+        grace: Duration::from_millis(arguments.grace_ms),
+        deadline: Duration::from_millis(arguments.deadline_ms),
+        measure: arguments.report,
+        ..Options::default()
+    }
+}
+
+/// The memory is released at our speed: a low real-time priority where we may.
+pub fn be_quick() {
+    let parameter = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the kernel reads the structure, which is ours. A refusal leaves us as we are.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameter) };
+}
+
+fn draw_line(draw: bool, line: &str) {
+    if draw {
+        // Erased to its end: the line before may have been longer.
+        let _ = write!(std::io::stderr().lock(), "\r{line}\x1b[K");
+    }
+}
+
+fn progress(status: &Status) -> String {
+    let (back, all) = (Size(status.bytes_back), Size(status.bytes));
+    format!("{back} of {all} back, {} of {} gone", status.gone, status.victims)
+}
+
+/// "3.9 GiB back in 118 ms", and with `report` a paragraph a process.
+fn text(killed: &Killed, report: bool) -> String {
+    let mut text = String::new();
+    if report {
+        killed.processes.iter().for_each(|process| paragraph(&mut text, process));
+    }
+    let many = match killed.victims {
+        1 => String::new(),
+        n => format!(" of {}", count(n as u64, "process", "processes")),
+    };
+    let back = Size(killed.bytes_back);
+    let _ = match killed.memory_back_micros {
+        Some(micros) => writeln!(text, "{back}{many} back in {}", clock::length(micros)),
+        None => writeln!(text, "{back}{many} back so far"),
+    };
+    text
+}
+
+fn paragraph(text: &mut String, process: &Process) {
+    let Process { pid, bytes_back, .. } = process;
+    let back = Size(*bytes_back);
+    let _ = writeln!(text, "{} (pid {pid}): {back} back", printable(&process.comm));
+    let mut line = |title: &str, content: &str| {
+        let _ = writeln!(text, "    {title:<9} {content}");
+    };
+    if let Some(released) = &process.released {
+        line("memory", released);
+    }
+    match (process.threads_raised, &process.boost_refused) {
+        (0, None) => {}
+        (0, Some(refused)) => line("threads", &format!("not raised: {refused}")),
+        (n, _) => line("threads", &format!("{} raised", count(n as u64, "thread", "threads"))),
+    }
+    if process.thawed {
+        line("freezer", "taken out of it");
+    }
+    if !process.kept.is_empty() {
+        line("kept", &process.kept);
+    }
+}
+
+fn describe(report: &VictimReport, comm: String) -> Process {
+    Process {
+        pid: report.identity.pid,
+        comm,
+        uid: report.identity.uid,
+        bytes_back: report.bytes_back,
+        gone: report.end == End::Gone,
+        error: complaint(&report.end),
+        released: report.mrelease.map(released),
+        threads_raised: report.threads_raised,
+        boost_refused: report.boost_refused.map(|errno| errno.to_string()),
+        thawed: report.thawed,
+        kept: report.holdings.kept(),
+    }
+}
+
+fn complaint(end: &End) -> Option<String> {
+    match end {
+        End::Gone => None,
+        End::Refused(error) => Some(error.to_string()),
+        End::Remains(error) => Some(error.to_string()),
+    }
+}
+
+fn released(result: Mrelease) -> String {
+    match result {
+        Mrelease::Freed => "released from outside".into(),
+        Mrelease::Busy => "was busy, so its own exit freed it".into(),
+        Mrelease::LettingGo => "freed by its own exit, which was faster".into(),
+        Mrelease::NotDying => "shared with a process that is not dying".into(),
+        Mrelease::Unsupported => {
+            "freed by its own exit: this kernel has no process_mrelease".into()
+        }
+        Mrelease::Failed(errno) => {
+            format!("freed by its own exit: process_mrelease failed: {errno}")
+        }
+    }
+}
+
+fn comm(pid: u32) -> String {
+    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    match comm.trim_end() {
+        "" => "a process".into(),
+        comm => comm.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn killed() -> Killed {
+        let process = Process {
+            pid: 42,
+            comm: "eater\x1b".into(),
+            uid: 1000,
+            bytes_back: 4 << 30,
+            gone: true,
+            error: None,
+            released: Some(released(Mrelease::Freed)),
+            threads_raised: 3,
+            boost_refused: None,
+            thawed: true,
+            kept: "64 MiB of shared memory stay".into(),
+        };
+        Killed {
+            victims: 1,
+            gone: 1,
+            bytes_back: 4 << 30,
+            memory_back_micros: Some(118_000),
+            processes: vec![process],
+        }
+    }
+
+    #[test]
+    fn the_last_line_says_how_much_came_back_and_how_fast() {
+        assert_eq!(text(&killed(), false), "4.0 GiB back in 118.0 ms\n");
+        let two = Killed { victims: 2, memory_back_micros: None, ..killed() };
+        assert_eq!(text(&two, false), "4.0 GiB of 2 processes back so far\n");
+    }
+
+    #[test]
+    fn a_report_says_what_was_done_for_each_and_what_does_not_come_back() {
+        let text = text(&killed(), true);
+        for part in [
+            "eater\\u{1b} (pid 42): 4.0 GiB back",
+            "released from outside",
+            "3 threads raised",
+            "taken out of it",
+            "64 MiB of shared memory stay",
+        ] {
+            assert!(text.contains(part), "'{part}' is missing in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The processes of a measurement: one that holds memory and is killed, and its competitor.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::ptr;
+
+use anyhow::{Context, ensure};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::arguments::MarginPeer;
+
+const PAGE: usize = 4096;
+/// What a process says once it is as it should be.
+const READY: &str = "ready";
+
+/// A process of ours; killed on drop.
+pub struct Peer(Child);
+
+impl Peer {
+    /// Starts one on a CPU: it holds so many bytes as `SCHED_IDLE`, or is busy.
+    pub fn start(cpu: usize, bytes: Option<u64>) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("where am I?")?;
+        let mut command = Command::new(program);
+        command.args(["oom", "margin-peer", &cpu.to_string()]);
+        command.args(bytes.map(|bytes| bytes.to_string()));
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut peer = Self(command.spawn().context("cannot start a process to kill")?);
+        let stdout = peer.0.stdout.take().context("no standard output")?;
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        ensure!(line.trim_end() == READY, "a process to kill did not start");
+        Ok(peer)
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What such a process does until it is killed.
+pub fn be(arguments: &MarginPeer) -> anyhow::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    let mut cpus = CpuSet::new();
+    ensure!(arguments.cpu < CpuSet::MAX_CPU, "there is no CPU {}", arguments.cpu);
+    cpus.set(arguments.cpu);
+    sched_setaffinity(None, &cpus).context("cannot choose a CPU")?;
+    // Who started us may be real-time.
+    let ordinary = if arguments.bytes.is_some() { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
+    let memory = arguments.bytes.map(|bytes| Memory::filled(bytes, Pages::Small)).transpose()?;
+    let parameter = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel reads the structure, which is ours.
+    let done = unsafe { libc::sched_setscheduler(0, ordinary, &parameter) };
+    ensure!(done == 0, "cannot be slow: {}", std::io::Error::last_os_error());
+    println!("{READY}");
+    loop {
+        match &memory {
+            Some(_) => std::thread::park(),
+            None => std::hint::spin_loop(),
+        }
+    }
+}
+
+/// Of what pages memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// Of 4 KiB, which come back slowest.
+    Small,
+    /// Huge ones where the kernel has them, which are taken fastest.
+    Huge,
+}
+
+/// New memory, given back on drop.
+pub struct Memory {
+    at: *mut libc::c_void,
+    len: usize,
+}
+
+impl Memory {
+    /// Takes so much and writes to every page.
+    pub fn filled(len: usize, pages: Pages) -> anyhow::Result<Self> {
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let advice = match pages {
+            Pages::Small => Advice::LinuxNoHugepage,
+            Pages::Huge => Advice::LinuxHugepage,
+        };
+        // SAFETY: a new mapping. The advice changes no content, and is refused where there are no
+        // huge pages. All writes are inside it.
+        unsafe {
+            let at = mmap_anonymous(ptr::null_mut(), len, prot, flags).context("no memory")?;
+            let memory = Self { at, len };
+            let _ = madvise(at, len, advice);
+            for page in (0..len).step_by(PAGE) {
+                at.cast::<u8>().add(page).write_volatile(1);
+            }
+            Ok(memory)
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `filled`, as long as this, and not used after.
+        let _ = unsafe { munmap(self.at, self.len) };
+    }
+}

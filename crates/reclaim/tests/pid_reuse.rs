@@ -1,0 +1,82 @@
+//! Victims whose pid is taken over, at every step: ten thousand tries. Never is the stranger signalled,
+//! raised or emptied.
+
+mod support;
+
+use std::os::fd::AsFd;
+
+use reclaim::mrelease;
+use reclaim::{Boost, Help, KillError, Mrelease, OpenError, Progress, Reaper, Reclaim, Victim};
+use support::forked::{Child, Deed};
+use support::{identity, state};
+
+const TRIES: u32 = 10_000;
+const IN_NAMESPACE: &str = "RECLAIM_TEST_OWN_PIDS";
+
+/// Takes the number that the next process of this pid namespace gets.
+fn next_pid(pid: u32) {
+    std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
+}
+
+#[test]
+fn whoever_takes_over_a_victims_pid_is_not_touched() {
+    // In a pid namespace of its own nobody else takes numbers.
+    if std::env::var_os(IN_NAMESPACE).is_none() {
+        let words = ["--pid", "--fork", "--kill-child", "--mount-proc"];
+        let unshare = || std::process::Command::new("unshare");
+        if !unshare().args(words).arg("true").status().is_ok_and(|status| status.success()) {
+            println!("skipped: no pid namespaces of ours");
+            return;
+        }
+        let name = "whoever_takes_over_a_victims_pid_is_not_touched";
+        let mut command = unshare();
+        command.args(words).arg(std::env::current_exe().unwrap());
+        command.args([name, "--exact", "--nocapture"]).env(IN_NAMESPACE, "1");
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let complained = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}{complained}");
+        return;
+    }
+    let reaper = Reaper::start(1).unwrap();
+    let mut taken_over = 0;
+    for at in 0..TRIES {
+        let child = Child::born(Deed::Wait, 0);
+        let (pid, victim) = (child.pid(), Victim::open(child.pid()).unwrap());
+        let who = identity(pid);
+        let step = at % 4;
+        let signalled = step > 0;
+        if signalled {
+            victim.send_kill().unwrap();
+        }
+        let mut reclaim = Reclaim::new(victim.clone(), Help::default());
+        if step > 1 {
+            // The reapers are at it while the pid changes hands.
+            reclaim.step(0, &reaper, at.into());
+        }
+        drop(child);
+        next_pid(pid);
+        let stranger = Child::born(Deed::Wait, 0);
+        if stranger.pid() != pid {
+            continue;
+        }
+        taken_over += 1;
+        assert_eq!(victim.send_kill(), Err(KillError::Gone(pid)));
+        assert_eq!(mrelease(victim.as_fd()), Mrelease::LettingGo);
+        assert_eq!(Boost::raise(&victim).threads(), 0);
+        assert_eq!(reclaim.step(1, &reaper, at.into()), Progress::Gone);
+        // Numbers that come back at once, as here, can meet a boost between two of its system calls;
+        // it notices and takes it back.
+        // SAFETY: takes a number.
+        let policy = || unsafe { libc::sched_getscheduler(stranger.0) };
+        support::until("a stranger as it was", || policy() == libc::SCHED_OTHER);
+        reaper.drain(|_, _| {});
+        assert_ne!(state(pid), Some('Z'), "a stranger was killed");
+        // Ticks are 10 ms: only who was born in another one can be told apart by them.
+        if identity(pid).start_ticks != who.start_ticks {
+            let error = Victim::open_as(who).unwrap_err();
+            assert!(matches!(error, OpenError::AnotherProcess { .. }), "{error}");
+        }
+    }
+    assert!(taken_over > TRIES / 2, "only {taken_over} pids were taken over");
+}
