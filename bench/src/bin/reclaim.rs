@@ -38,19 +38,19 @@ const SUBJECTS: [(&str, Killer); 4] = [
 /// /proc/PID/statm then still shows is not counted. A victim that is still dying when its patience is
 /// over is reported with what it gave until then (of statm; once its exit has begun, of the growth of
 /// the machine's free memory, which others disturb), and is then freed of what holds it.
-/// `over_limit` is the median rate over that of munmap of memory of the same size, pages and mappings in
-/// this process, in the same run; "worst of all" has the least of all cases.
+/// `over_limit` is the rate over that of munmap of memory of the same size, pages and mappings in this
+/// process, just before; the median of all rounds. "worst of all" has the least of all cases.
 #[derive(Parser)]
 struct Arguments {
     /// Sizes of victims; from 512 MiB on, only kill and headroom are measured, and from 2048 MiB on,
     /// only the conditions in which the signal alone does least
     #[arg(long, value_delimiter = ',', default_values_t = [256, 1024, 4096], value_parser = clap::value_parser!(u64).range(8..=65_536))]
     mib: Vec<u64>,
-    /// Times that everybody is killed; the subjects take turns
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Times that everybody is killed, fewer for large victims; the subjects take turns
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// How long a victim that is not helped may take, milliseconds
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     patience_ms: u64,
     /// The core of the victims and their competitors; we use the others [default: the last one]
     #[arg(long)]
@@ -88,18 +88,14 @@ struct Case {
     rounds: u32,
     /// Rates in MB/s, one a round; none of a subject that is left out.
     rates: [Option<Vec<f64>>; SUBJECTS.len()],
+    /// The physical limit just before each round, MB/s.
+    limits: Vec<f64>,
 }
 
 impl Case {
     fn name(&self) -> String {
         format!("{}, {}", size_name(self.layout), self.condition.name())
     }
-}
-
-/// The physical limit, MB/s.
-struct Limit {
-    layout: Layout,
-    rates: Vec<f64>,
 }
 
 fn size_name(layout: Layout) -> String {
@@ -115,17 +111,15 @@ fn run(arguments: &Arguments) -> Result<()> {
         eprintln!("there is one core: victims, competitors and we share it");
     }
     let reaper = start_reaper()?;
-    let (mut cases, mut limits) = plan(arguments)?;
+    let mut cases = plan(arguments)?;
     let patience = Duration::from_millis(arguments.patience_ms);
     let steps = |case: &Case| case.rates.iter().flatten().count() * case.rounds as usize;
     let mut progress = Progress::new(BENCH, cases.iter().map(steps).sum());
     let mut warned = false;
     for round in 0..arguments.rounds {
-        for limit in &mut limits {
-            limit.rates.push(munmap_back(limit.layout)?.mb_per_s());
-        }
         for case in cases.iter_mut().filter(|case| round < case.rounds) {
             let name = case.name();
+            case.limits.push(munmap_back(case.layout)?.mb_per_s());
             // Each goes first as often as any other.
             for turn in 0..SUBJECTS.len() {
                 let at = (turn + round as usize) % SUBJECTS.len();
@@ -146,7 +140,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     drop(progress);
-    tell(&cases, &limits);
+    tell(&cases);
     Ok(())
 }
 
@@ -163,8 +157,8 @@ fn start_reaper() -> Result<Reaper> {
     })
 }
 
-fn plan(arguments: &Arguments) -> Result<(Vec<Case>, Vec<Limit>)> {
-    let (mut cases, mut limits) = (Vec::new(), Vec::<Limit>::new());
+fn plan(arguments: &Arguments) -> Result<Vec<Case>> {
+    let mut cases = Vec::new();
     let available = machine::available_mib()?;
     for &mib in &arguments.mib {
         if available < mib + arguments.keep_free_mib {
@@ -185,64 +179,66 @@ fn plan(arguments: &Arguments) -> Result<(Vec<Case>, Vec<Limit>)> {
                 }
                 let many_mappings = condition == Condition::Mappings;
                 let layout = Layout { mib, pages, many_mappings };
-                if !limits.iter().any(|limit| limit.layout == layout) {
-                    limits.push(Limit { layout, rates: Vec::new() });
-                }
                 let wanted = |(at, _)| !large || at == 0 || at == SUBJECTS.len() - 1;
                 let mut subjects = SUBJECTS.iter().enumerate();
                 let rates = std::array::from_fn(|_| {
                     subjects.next().filter(|s| wanted(*s)).map(|_| Vec::new())
                 });
-                cases.push(Case { layout, condition, rounds, rates });
+                cases.push(Case { layout, condition, rounds, rates, limits: Vec::new() });
             }
         }
     }
     anyhow::ensure!(!cases.is_empty(), "nothing is left to measure");
-    Ok((cases, limits))
+    Ok(cases)
 }
 
-fn tell(cases: &[Case], limits: &[Limit]) {
+fn tell(cases: &[Case]) {
     eprintln!(
         "{:<44} {:<10} {:>10} {:>10} {:>10} {:>10}",
         "MB/s from the signal on", "", "median", "least", "most", "over limit"
     );
-    for limit in limits {
-        let many = if limit.layout.many_mappings { ", many mappings" } else { "" };
-        tell_one(&format!("{}{many}", size_name(limit.layout)), LIMIT, &limit.rates, None);
+    let mut layouts: Vec<Layout> = Vec::new();
+    for case in cases {
+        if !layouts.contains(&case.layout) {
+            layouts.push(case.layout);
+            let many = if case.layout.many_mappings { ", many mappings" } else { "" };
+            let same = cases.iter().filter(|other| other.layout == case.layout);
+            let limits: Vec<f64> = same.flat_map(|case| case.limits.iter().copied()).collect();
+            tell_one(&format!("{}{many}", size_name(case.layout)), LIMIT, &limits, None);
+        }
     }
-    // Rate and share of the limit: the least of each subject, of its medians and of all rounds.
+    // Rate, least rate and share of the limit: the least of each subject.
     let mut worst = [[f64::INFINITY; 3]; SUBJECTS.len()];
     for case in cases {
-        let same = |limit: &&Limit| limit.layout == case.layout;
-        let limit = limits.iter().find(same).and_then(|limit| estimate(&limit.rates));
-        let limit = limit.map(|limit| limit.median);
         for (at, rates) in case.rates.iter().enumerate() {
             let Some(rates) = rates else { continue };
-            tell_one(&case.name(), SUBJECTS[at].0, rates, limit);
-            if let (Some(e), Some(limit)) = (estimate(rates), limit) {
+            let shares = rates.iter().zip(&case.limits).map(|(rate, limit)| rate / limit);
+            let share = estimate(&shares.collect::<Vec<_>>()).map(|e| e.median);
+            tell_one(&case.name(), SUBJECTS[at].0, rates, share);
+            if let (Some(e), Some(share)) = (estimate(rates), share) {
                 let least = rates.iter().copied().fold(f64::MAX, f64::min);
                 let [median, lowest, over] = worst[at];
-                worst[at] = [median.min(e.median), lowest.min(least), over.min(e.median / limit)];
+                worst[at] = [median.min(e.median), lowest.min(least), over.min(share)];
             }
         }
     }
     for ((subject, _), [median, least, over]) in SUBJECTS.iter().zip(worst) {
         eprintln!("{WORST:<44} {subject:<10} {median:>10.0} {least:>10.0} {:>10} {over:>10.3}", "");
-        for (metric, value, unit) in [
+        let figures = [
             ("mb_per_s", median, "MB/s"),
             ("mb_per_s_min", least, "MB/s"),
             ("over_limit", over, "ratio"),
-        ] {
+        ];
+        for (metric, value, unit) in figures {
             Measurement::new(BENCH, WORST, subject, metric, value, unit, cases.len()).print();
         }
     }
 }
 
-fn tell_one(case: &str, subject: &str, rates: &[f64], limit: Option<f64>) {
+fn tell_one(case: &str, subject: &str, rates: &[f64], over: Option<f64>) {
     let Some(e) = estimate(rates) else { return };
     let least = rates.iter().copied().fold(f64::MAX, f64::min);
     let most = rates.iter().copied().fold(f64::MIN, f64::max);
-    let over = limit.map(|limit| e.median / limit);
     let shown = over.map_or(String::new(), |over| format!("{over:.3}"));
     eprintln!("{case:<44} {subject:<10} {:>10.0} {least:>10.0} {most:>10.0} {shown:>10}", e.median);
     let line = |metric: &str, value, unit: &str| {

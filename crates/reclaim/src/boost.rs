@@ -1,14 +1,21 @@
 //! Helps a victim to die: its threads run before others, on any CPU, and it leaves a control group that
 //! is frozen.
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
 use crate::cgroup::{self, Moved};
-use crate::schedule::Schedule;
+use crate::schedule::{ANY_CPU, Cpus, Schedule, run_on};
 use crate::victim::Victim;
+
+/// More threads than this are not gathered: by the time all of them were, the memory could be back.
+const FEW_THREADS: usize = 8;
+
+/// Room for the names of some twenty threads.
+const LISTED_BYTES: usize = 512;
 
 /// What was done to a victim's threads. If it survives, [`undo`](Boost::undo) it.
 #[derive(Debug, Default)]
@@ -30,23 +37,61 @@ impl Boost {
     /// [`refused`](Boost::refused); a process that is gone needs nothing.
     pub fn raise(victim: &Victim) -> Self {
         let mut boost = Self::of(victim);
+        boost.threads_of(victim, usize::MAX).into_iter().flatten().for_each(|tid| {
+            boost.raise_thread(tid, ANY_CPU);
+        });
+        boost
+    }
+
+    /// The same, but on a CPU that the caller, being real-time itself, does not leave to them: they
+    /// neither let go of the memory nor get in the way of its release, and take over if the caller has
+    /// to wait. To be [spread](Boost::spread) at the end. `None` if they are too many, or may not run
+    /// there.
+    pub(crate) fn gather(victim: &Victim, cpu: Cpus) -> Option<Self> {
+        let mut boost = Self::of(victim);
+        let tids = boost.threads_of(victim, FEW_THREADS)?;
+        tids.into_iter().for_each(|tid| boost.raise_thread(tid, cpu));
+        if boost.refused.is_some() {
+            boost.undo();
+            return None;
+        }
+        Some(boost)
+    }
+
+    /// What was gathered may run on any CPU.
+    pub(crate) fn spread(&self) {
+        for (tid, _) in &self.raised {
+            if self.has_thread(*tid) {
+                // A thread that is gone needs nothing.
+                let _ = run_on(*tid, &ANY_CPU);
+            }
+        }
+    }
+
+    /// The threads of a process, if they are so few; none of one that is gone.
+    fn threads_of(&mut self, victim: &Victim, most: usize) -> Option<Vec<u32>> {
         let path = format!("/proc/{}/task", victim.pid());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let Ok(tasks) = rustix::fs::open(path, flags, Mode::empty()) else { return boost };
+        let Ok(tasks) = rustix::fs::open(path, flags, Mode::empty()) else {
+            return Some(Vec::new());
+        };
         // The pid was still the victim's after its folder was opened: the folder is the victim's,
         // whoever has the pid later.
         if victim.has_exited() || !victim.has_its_pid() {
-            return boost;
+            return Some(Vec::new());
         }
-        if let Ok(entries) = Dir::read_from(&tasks) {
-            boost.tasks = Some(tasks);
-            for entry in entries.flatten() {
-                if let Some(tid) = entry.file_name().to_str().ok().and_then(|s| s.parse().ok()) {
-                    boost.raise_thread(tid);
-                }
+        // A small buffer: of very many threads the kernel then lists no more than are wanted.
+        let mut buffer = [MaybeUninit::uninit(); LISTED_BYTES];
+        let mut entries = RawDir::new(tasks.as_fd(), &mut buffer);
+        let mut tids = Vec::new();
+        while let Some(Ok(entry)) = entries.next() {
+            tids.extend(entry.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok()));
+            if tids.len() > most {
+                break;
             }
         }
-        boost
+        self.tasks = Some(tasks);
+        (tids.len() <= most).then_some(tids)
     }
 
     /// Takes the victim out of a frozen control group of version 1, where no signal reaches it. In one
@@ -89,7 +134,7 @@ impl Boost {
         }
     }
 
-    fn raise_thread(&mut self, tid: u32) {
+    fn raise_thread(&mut self, tid: u32, cpus: Cpus) {
         let Ok(before) = Schedule::of(tid) else { return };
         // The system calls know threads by numbers only, so it is looked at before and after. For
         // anybody else to be hit, the thread would have to end between two calls and all numbers to
@@ -97,9 +142,9 @@ impl Boost {
         if !self.has_thread(tid) {
             return;
         }
-        let mut done = before.raised().apply(tid);
+        let mut done = before.raised(cpus).apply(tid);
         if done == Err(Errno::PERM) {
-            done = before.raised_a_little().apply(tid);
+            done = before.raised_a_little(cpus).apply(tid);
         }
         match done {
             Ok(()) if self.has_thread(tid) => self.raised.push((tid, before)),

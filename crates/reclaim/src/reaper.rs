@@ -11,7 +11,9 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::boost::Boost;
+use crate::holdings::Holdings;
 use crate::mrelease::{Mrelease, mrelease};
+use crate::schedule::{Schedule, run_on, this_cpu};
 use crate::victim::Victim;
 
 /// Tries in a row while the kernel says `EAGAIN`.
@@ -31,6 +33,9 @@ const LOCKED_BYTES: usize = 16 * 1024;
 pub(crate) enum Task {
     /// Its memory is released from outside.
     Release,
+    /// The same, and its threads are raised: after that where they would be in the way of it, else at
+    /// the same time.
+    Expedite,
     /// Its threads are raised.
     Boost,
     /// It is let out of a freezer, once its memory has been released.
@@ -72,17 +77,19 @@ impl Reaper {
         let (releases, release_queue) = sync_channel::<Job>(QUEUE);
         let (boosts, boost_queue) = sync_channel::<Job>(QUEUE);
         let (answer, results) = sync_channel(2 * QUEUE);
-        let start = |name: &str, queue: Queue| {
+        let start = |name: &str, queue: Queue, boosts: Option<SyncSender<Job>>| {
             let (answer, done) = (answer.clone(), done.clone());
+            let worker = Worker { queue, boosts, answer, done };
             std::thread::Builder::new()
                 .name(name.into())
                 .stack_size(STACK_BYTES)
-                .spawn(move || run(&queue, &answer, &done))
+                .spawn(move || worker.run())
         };
         let queue = Arc::new(Mutex::new(release_queue));
+        let reaper = |_| start("reaper", queue.clone(), Some(boosts.clone()));
         let mut started: Vec<JoinHandle<()>> =
-            (0..threads).map(|_| start("reaper", queue.clone())).collect::<io::Result<_>>()?;
-        started.push(start("booster", Arc::new(Mutex::new(boost_queue)))?);
+            (0..threads).map(reaper).collect::<io::Result<_>>()?;
+        started.push(start("booster", Arc::new(Mutex::new(boost_queue)), None)?);
         let (releases, boosts) = (Some(releases), Some(boosts));
         Ok(Self { releases, boosts, results, done, threads: started })
     }
@@ -91,7 +98,7 @@ impl Reaper {
     /// is full: the victim then has to do without.
     pub(crate) fn submit(&self, token: u64, victim: &Victim, task: Task) -> bool {
         let queue = match task {
-            Task::Release => &self.releases,
+            Task::Release | Task::Expedite => &self.releases,
             Task::Boost | Task::Thaw => &self.boosts,
         };
         let Some(queue) = queue else { return false };
@@ -130,22 +137,70 @@ impl Drop for Reaper {
     }
 }
 
-fn run(queue: &Mutex<Receiver<Job>>, answer: &SyncSender<(u64, Done)>, done: &OwnedFd) {
-    lock_stack();
-    loop {
-        // The lock is held while waiting: the others wait for it instead of for a job.
-        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(Job { token, victim, task }) = job else { return };
-        let result = match task {
-            Task::Release => Done::Released(release(&victim)),
-            Task::Boost => Done::Boosted(Boost::raise(&victim)),
-            Task::Thaw => Done::Boosted(thaw(&victim)),
-        };
-        drop(victim);
-        if answer.send((token, result)).is_err() {
-            return;
+struct Worker {
+    queue: Queue,
+    /// Where a reaper leaves what would hold it up.
+    boosts: Option<SyncSender<Job>>,
+    answer: SyncSender<(u64, Done)>,
+    done: Arc<OwnedFd>,
+}
+
+impl Worker {
+    fn run(&self) {
+        lock_stack();
+        let own = Schedule::of(0).ok().filter(Schedule::is_real_time);
+        loop {
+            // The lock is held while waiting: the others wait for it instead of for a job.
+            let job = self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(job) = job else { return };
+            match job.task {
+                Task::Release => self.tell(&job, Done::Released(release(&job.victim))),
+                Task::Expedite => self.expedite(&job, own.as_ref()),
+                Task::Boost => self.tell(&job, Done::Boosted(Boost::raise(&job.victim))),
+                Task::Thaw => self.tell(&job, Done::Boosted(thaw(&job.victim))),
+            }
         }
-        let _ = rustix::io::write(done, &1u64.to_ne_bytes());
+    }
+
+    /// With `own`, the scheduling of this real-time thread, few threads of a victim are gathered behind
+    /// it.
+    fn expedite(&self, job: &Job, own: Option<&Schedule>) {
+        // Who has let go of the memory already is freeing it, and best left where it runs.
+        let has_memory = Holdings::anon_now(job.victim.pid()).is_some();
+        let cpu = own.filter(|_| has_memory).and_then(|_| this_cpu());
+        let cpu = cpu.filter(|cpu| run_on(0, cpu).is_ok());
+        let gathered = cpu.and_then(|cpu| Boost::gather(&job.victim, cpu));
+        if gathered.is_none() {
+            self.leave(job, Task::Boost);
+        }
+        let released = release(&job.victim);
+        if let Some(boost) = &gathered {
+            boost.spread();
+        }
+        if let Some(boost) = gathered {
+            // Of no use to anybody who only waits for the memory: no reason to wake them twice.
+            let _ = self.answer.send((job.token, Done::Boosted(boost)));
+        }
+        self.tell(job, Done::Released(released));
+        self.leave(job, Task::Thaw);
+        if let (Some(own), Some(_)) = (own, cpu) {
+            // Back to where it was; if that is refused, here is as good.
+            let _ = run_on(0, own.cpus());
+        }
+    }
+
+    /// Leaves a task to the booster. If that has too much to do, the victim has to do without.
+    fn leave(&self, job: &Job, task: Task) {
+        if let Some(boosts) = &self.boosts {
+            let _ = boosts.try_send(Job { token: job.token, victim: job.victim.clone(), task });
+        }
+    }
+
+    fn tell(&self, job: &Job, result: Done) {
+        // Nobody listens any more: then nobody needs to know.
+        if self.answer.send((job.token, result)).is_ok() {
+            let _ = rustix::io::write(&self.done, &1u64.to_ne_bytes());
+        }
     }
 }
 

@@ -107,7 +107,7 @@ impl Reclaim {
             State::Struck => self.state = State::Waiting,
             _ => {}
         }
-        if begin && self.help.boost && self.state != State::Gone {
+        if begin && self.help.boost && !self.help.release && self.state != State::Gone {
             reaper.submit(token, &self.victim, Task::Boost);
             reaper.submit(token, &self.victim, Task::Thaw);
         }
@@ -115,7 +115,9 @@ impl Reclaim {
     }
 
     fn release(&mut self, reaper: &Reaper, token: u64) {
-        let taken = reaper.submit(token, &self.victim, Task::Release);
+        let again = self.state != State::Struck;
+        let task = if self.help.boost && !again { Task::Expedite } else { Task::Release };
+        let taken = reaper.submit(token, &self.victim, task);
         self.state = if taken { State::Releasing } else { State::Waiting };
     }
 

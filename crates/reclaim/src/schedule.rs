@@ -26,7 +26,25 @@ struct Attr {
 /// A set of CPUs as the system calls take it.
 pub(crate) type Cpus = [u64; CPU_WORDS];
 /// Any CPU: the kernel takes those that exist and that the thread's cpuset allows.
-const ANY_CPU: Cpus = [u64::MAX; CPU_WORDS];
+pub(crate) const ANY_CPU: Cpus = [u64::MAX; CPU_WORDS];
+
+/// The CPU that the caller runs on, alone. `None`: it has too high a number.
+pub(crate) fn this_cpu() -> Option<Cpus> {
+    // SAFETY: takes nothing.
+    let cpu = usize::try_from(unsafe { libc::sched_getcpu() }).ok()?;
+    let mut cpus = [0; CPU_WORDS];
+    *cpus.get_mut(cpu / 64)? = 1 << (cpu % 64);
+    Some(cpus)
+}
+
+/// Lets a thread run there only; 0 is the calling one.
+pub(crate) fn run_on(tid: u32, cpus: &Cpus) -> Result<(), Errno> {
+    // SAFETY: the kernel reads the array, which is ours.
+    let moved = unsafe {
+        libc::syscall(libc::SYS_sched_setaffinity, tid, size_of::<Cpus>(), cpus.as_ptr())
+    };
+    if moved < 0 { Err(last_errno()) } else { Ok(()) }
+}
 
 /// A thread's policy, priority and CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +74,18 @@ impl Schedule {
         Ok(Self { attr, cpus })
     }
 
-    /// At the lowest real-time priority on any CPU. A thread of a higher priority keeps that.
-    pub(crate) fn raised(&self) -> Self {
+    /// Ordinary threads do not get the CPU beside it.
+    pub(crate) fn is_real_time(&self) -> bool {
+        matches!(self.attr.policy as i32, libc::SCHED_FIFO | libc::SCHED_RR)
+    }
+
+    /// Where it may run.
+    pub(crate) fn cpus(&self) -> &Cpus {
+        &self.cpus
+    }
+
+    /// At the lowest real-time priority on these CPUs. A thread of a higher priority keeps that.
+    pub(crate) fn raised(&self, cpus: Cpus) -> Self {
         let policy = self.attr.policy as i32;
         let attr = match policy {
             libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE => self.attr,
@@ -68,28 +96,24 @@ impl Schedule {
                 ..Attr::default()
             },
         };
-        Self { attr, cpus: ANY_CPU }
+        Self { attr, cpus }
     }
 
-    /// The best that is not real-time, on any CPU: for a control group without real-time share.
-    pub(crate) fn raised_a_little(&self) -> Self {
+    /// The best that is not real-time: for a control group without real-time share.
+    pub(crate) fn raised_a_little(&self, cpus: Cpus) -> Self {
         let attr = Attr {
             size: ATTR_SIZE,
             policy: libc::SCHED_OTHER as u32,
             nice: -20,
             ..Attr::default()
         };
-        Self { attr, cpus: ANY_CPU }
+        Self { attr, cpus }
     }
 
     /// Gives it to a thread. The CPUs come first: once it has the priority it runs where it may.
     pub(crate) fn apply(&self, tid: u32) -> Result<(), Errno> {
         let Self { attr, cpus } = self;
-        // SAFETY: the kernel reads the array, which is ours.
-        let moved = unsafe {
-            libc::syscall(libc::SYS_sched_setaffinity, tid, size_of::<Cpus>(), cpus.as_ptr())
-        };
-        let moved = if moved < 0 { Err(last_errno()) } else { Ok(()) };
+        let moved = run_on(tid, cpus);
         // SAFETY: the kernel reads ATTR_SIZE bytes of the structure, which is ours.
         let done = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const *attr, 0) };
         if done != 0 { Err(last_errno()) } else { moved }
@@ -104,14 +128,18 @@ mod tests {
     fn a_raised_thread_gets_back_what_it_had() {
         std::thread::spawn(|| {
             let before = Schedule::of(0).unwrap();
-            let raised = before.raised();
+            let raised = before.raised(ANY_CPU);
             if raised.apply(0) == Err(Errno::PERM) {
                 println!("skipped: no right to raise a thread");
                 return;
             }
             let during = Schedule::of(0).unwrap();
             assert_eq!(during.attr.policy, libc::SCHED_FIFO as u32);
-            assert_eq!(during.raised().attr, during.attr, "who is real-time already stays it");
+            assert_eq!(
+                during.raised(ANY_CPU).attr,
+                during.attr,
+                "who is real-time already stays it"
+            );
             before.apply(0).unwrap();
             assert_eq!(Schedule::of(0).unwrap(), before);
         })
