@@ -11,10 +11,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use reclaim::Identity;
+use rustix::process::{Pid, Signal, kill_process};
 
 pub const HELPER: &str = "holds_memory_for_another_test";
 const MIB_VARIABLE: &str = "RECLAIM_TEST_HOLD_MIB";
 const ROLE_VARIABLE: &str = "RECLAIM_TEST_ROLE";
+/// After so many seconds a child whose test has failed ends by itself.
+const LEFT_ALONE_S: u32 = 100;
 /// How long anything may take that does happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -69,6 +72,7 @@ fn have_children(count: u32) {
         unsafe {
             if libc::fork() == 0 {
                 libc::fork();
+                libc::alarm(LEFT_ALONE_S);
                 loop {
                     libc::pause();
                 }
@@ -82,7 +86,10 @@ fn share_memory() {
     extern "C" fn wait(_: *mut libc::c_void) -> i32 {
         loop {
             // SAFETY: waits for a signal.
-            unsafe { libc::pause() };
+            unsafe {
+                libc::alarm(LEFT_ALONE_S);
+                libc::pause();
+            }
         }
     }
     let stack = Box::leak(Box::new([0u128; 4096]));
@@ -161,6 +168,15 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
+        // Not waited for yet, so its pid is its own, and its children's are, being held by it.
+        if let Ok(None) = self.child.try_wait() {
+            let young = children(self.pid());
+            let old: Vec<u32> = young.iter().flat_map(|child| children(*child)).collect();
+            for pid in young.into_iter().chain(old) {
+                let pid = Pid::from_raw(pid as i32).unwrap();
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -182,8 +198,8 @@ pub fn state(pid: u32) -> Option<char> {
 
 /// The children of all its threads.
 pub fn children(pid: u32) -> Vec<u32> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
-    let lists = tasks.map(|task| std::fs::read_to_string(task.path().join("children")).unwrap());
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|t| std::fs::read_to_string(t.path().join("children")).ok());
     let pids = |list: String| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
     lists.flat_map::<Vec<u32>, _>(pids).collect()
 }
