@@ -238,6 +238,10 @@ pub struct Why {
     pub considered: u32,
     /// The rule, in words.
     pub rule: String,
+    /// What the victim's death does not give back (page cache, shared memory, swap ...), in words;
+    /// empty where that is nothing to speak of.
+    #[serde(default)]
+    pub kept: String,
     /// From the break of the limit to the signal, microseconds; `None` when the break was not timed.
     pub decide_micros: Option<u64>,
     /// How it ended.

@@ -4,7 +4,7 @@
 //! [[limit]]
 //! user = "alice"      # or a uid: 1000
 //! hard = "2G"         # bytes, K, M, G, T, or % of the machine's memory
-//! soft = "1.8G"       # the same, or % of the hard limit; 90 % when left out
+//! soft = "1.8G"       # the same, or % of the hard limit; when left out, see `margin`, or 90 %
 //!
 //! [machine]           # see `machine_config`
 //! soft = "10%"
@@ -18,7 +18,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use memory_ledger::{Asker, Ledger, Limit, Rules, Source, Thresholds};
+use memory_ledger::{Asker, Ledger, Limit, Margin, Rules, Source, Thresholds};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -67,9 +67,15 @@ pub(crate) type Complaint = (Range<usize>, String);
 impl Config {
     /// Reads a file; percentages are of `ram_bytes`. With `may_be_missing` a file that does not
     /// exist is an empty configuration.
-    pub fn load(path: &Path, may_be_missing: bool, ram_bytes: u64) -> Result<Self, ConfigError> {
+    /// Soft limits that it does not set follow from `margin`, where that was measured.
+    pub fn load(
+        path: &Path,
+        may_be_missing: bool,
+        ram_bytes: u64,
+        margin: Option<Margin>,
+    ) -> Result<Self, ConfigError> {
         match std::fs::read_to_string(path) {
-            Ok(text) => Self::parse(&text, ram_bytes).map_err(|(at, message)| {
+            Ok(text) => Self::parse(&text, ram_bytes, margin).map_err(|(at, message)| {
                 let before = text.get(..at.start).unwrap_or_default();
                 let line = Some(before.matches('\n').count() + 1);
                 ConfigError { path: path.to_owned(), line, message }
@@ -84,7 +90,7 @@ impl Config {
         }
     }
 
-    fn parse(text: &str, ram_bytes: u64) -> Result<Self, Complaint> {
+    fn parse(text: &str, ram_bytes: u64, margin: Option<Margin>) -> Result<Self, Complaint> {
         let document = DeTable::parse(text)
             .map_err(|e| (e.span().unwrap_or_default(), e.message().replace('\n', "; ")))?;
         let table = document.get_ref();
@@ -103,7 +109,7 @@ impl Config {
         };
         for entry in entry.get_ref().as_array().ok_or_else(|| wrong(entry))?.iter() {
             let limit = entry.get_ref().as_table().ok_or_else(|| wrong(entry))?;
-            let (uid, limit, at) = parse_limit(limit, entry.span(), ram_bytes)?;
+            let (uid, limit, at) = parse_limit(limit, entry.span(), ram_bytes, margin)?;
             let line = text[..at.start].matches('\n').count() + 1;
             if let Some((_, first)) = seen.iter().find(|(known, _)| *known == uid) {
                 return Err((at, format!("uid {uid} has a limit already, on line {first}")));
@@ -120,6 +126,7 @@ fn parse_limit(
     table: &DeTable,
     section: Range<usize>,
     ram_bytes: u64,
+    margin: Option<Margin>,
 ) -> Result<(u32, Limit, Range<usize>), Complaint> {
     only_keys(table, &["user", "hard", "soft"], "a limit")?;
     let required = |key: &str| {
@@ -132,6 +139,7 @@ fn parse_limit(
     let hard_bytes = parse_size(hard, ram_bytes)?;
     let soft = table.get("soft");
     let soft_bytes = soft.map(|soft| parse_size(soft, hard_bytes)).transpose()?;
+    let soft_bytes = soft_bytes.or(margin.map(|margin| margin.soft_bytes(hard_bytes)));
     let to_blame = match soft {
         // Whatever is wrong with the hard limit alone is wrong without the soft one, too.
         Some(soft) if Limit::new(hard_bytes, None).is_ok() => soft.span(),
@@ -214,7 +222,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("oomd.toml");
         std::fs::write(&path, text).unwrap();
-        let error = Config::load(&path, true, RAM).expect_err(text);
+        let error = Config::load(&path, true, RAM, None).expect_err(text);
         assert!(error.to_string().starts_with(&format!("{}:", path.display())), "{error}");
         (error.line.unwrap_or(0), error.message)
     }
@@ -230,14 +238,24 @@ mod tests {
             (62001, Limit::new(512 << 20, Some(256 << 20)).unwrap()),
             (62002, Limit::new(256 << 20, Some(100 << 20)).unwrap()),
         ];
-        assert_eq!(Config::parse(text, RAM).unwrap().limits, expected);
+        assert_eq!(Config::parse(text, RAM, None).unwrap().limits, expected);
+    }
+
+    #[test]
+    fn a_soft_limit_that_is_left_out_leaves_the_measured_margin() {
+        let margin = Margin { allocation_bytes_per_s: 5, reclaim_bytes_per_s: 4, reaction_ns: 0 };
+        let text = "[[limit]]\nuser = 62001\nhard = \"512M\"\n\
+                    [[limit]]\nuser = 62002\nhard = \"512M\"\nsoft = \"80%\"\n";
+        let limits = Config::parse(text, RAM, Some(margin)).unwrap().limits;
+        let softs: Vec<u64> = limits.iter().map(|(_, limit)| limit.soft_bytes()).collect();
+        assert_eq!(softs, [384 << 20, (512 << 20) / 100 * 80 + 9]);
     }
 
     #[test]
     fn rules_are_read_in_their_order() {
         let text = "[[rule]]\nkill = \"never\"\nexe = \"/usr/sbin/*\"\nuser = \"root\"\n\
                     [[rule]]\nkill = \"prefer\"\nname-regex = \"^java\"\n[[rule]]\nkill = \"ordinary\"\n";
-        let rules = Config::parse(text, RAM).unwrap().rules;
+        let rules = Config::parse(text, RAM, None).unwrap().rules;
         let stances: Vec<_> = rules.0.iter().map(|rule| rule.stance).collect();
         assert_eq!(stances, [Stance::Never, Stance::Prefer, Stance::Ordinary]);
         assert_eq!((rules.0[0].uid, rules.0[0].exe.is_some()), (Some(0), true));
@@ -246,11 +264,11 @@ mod tests {
 
     #[test]
     fn an_empty_or_missing_default_file_limits_nobody() {
-        assert_eq!(Config::parse("", RAM), Ok(Config::default()));
-        assert_eq!(Config::parse("limit = []", RAM), Ok(Config::default()));
+        assert_eq!(Config::parse("", RAM, None), Ok(Config::default()));
+        assert_eq!(Config::parse("limit = []", RAM, None), Ok(Config::default()));
         let nowhere = Path::new("/nonexistent/oomd.toml");
-        assert_eq!(Config::load(nowhere, true, RAM), Ok(Config::default()));
-        let error = Config::load(nowhere, false, RAM).unwrap_err().to_string();
+        assert_eq!(Config::load(nowhere, true, RAM, None), Ok(Config::default()));
+        let error = Config::load(nowhere, false, RAM, None).unwrap_err().to_string();
         assert!(error.starts_with("/nonexistent/oomd.toml: cannot read"), "{error}");
     }
 
@@ -311,9 +329,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("oomd.toml");
         std::fs::write(&path, [0xff, 0xfe, 0]).unwrap();
-        let error = Config::load(&path, true, RAM).unwrap_err();
+        let error = Config::load(&path, true, RAM, None).unwrap_err();
         assert!(error.line.is_none() && error.message.contains("UTF-8"), "{error}");
-        let error = Config::load(dir.path(), true, RAM).unwrap_err();
+        let error = Config::load(dir.path(), true, RAM, None).unwrap_err();
         assert!(error.message.contains("directory"), "{error}");
     }
 }

@@ -8,6 +8,7 @@
 //! * [`records`]: why who died;
 //! * [`requests`]: what the control socket is asked, and who may ask it;
 //! * [`config`], [`machine_config`], [`rules_config`], [`size`], [`users`]: the configuration file;
+//! * [`margin`]: what was measured, for soft limits that nobody sets;
 //! * [`shrink`]: what others can do without goes back first;
 //! * [`stances`]: what the rules say of each process;
 //! * [`watching`]: the BPF notifier, or the fallback;
@@ -21,6 +22,7 @@ pub mod daemon;
 pub mod killer;
 pub mod log;
 pub mod machine_config;
+pub mod margin;
 pub mod privileges;
 pub mod records;
 pub mod requests;

@@ -5,13 +5,13 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use control::{BINDERD_SOCKET, Client, ControlError, OOMD_SOCKET, Server};
+use control::{BINDERD_SOCKET, Client, ControlError, MARGIN_FILE, OOMD_SOCKET, Server};
 use headroom_oomd::config::Config;
 use headroom_oomd::daemon::{self, Signals};
 use headroom_oomd::killer::Killer;
 use headroom_oomd::log::Log;
 use headroom_oomd::shrink::Shrinker;
-use headroom_oomd::{privileges, watching};
+use headroom_oomd::{margin, privileges, watching};
 use memory_ledger::{Asker, Source};
 use reclaim::Reaper;
 
@@ -35,6 +35,9 @@ struct Arguments {
     /// Control socket of a headroom-binderd that gives idle memory back before anybody is killed (repeat for more)
     #[arg(long, value_name = "PATH", default_value = BINDERD_SOCKET)]
     reclaimer: Vec<PathBuf>,
+    /// What `headroom oom margin --save` has measured; may be missing
+    #[arg(long, default_value = MARGIN_FILE)]
+    margin: PathBuf,
     /// How memory is watched
     #[arg(long, value_enum, default_value_t)]
     notifier: watching::Wanted,
@@ -53,9 +56,13 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let ram_bytes = ram_bytes();
+    let (margin, complaint) = match margin::load(&arguments.margin) {
+        Ok(margin) => (margin, None),
+        Err(complaint) => (None, Some(complaint)),
+    };
     let config = match &arguments.config {
-        Some(path) => Config::load(path, false, ram_bytes)?,
-        None => Config::load(Path::new(DEFAULT_CONFIG), true, ram_bytes)?,
+        Some(path) => Config::load(path, false, ram_bytes, margin)?,
+        None => Config::load(Path::new(DEFAULT_CONFIG), true, ram_bytes, margin)?,
     };
     let signals = Signals::block().context("cannot take over SIGINT and SIGTERM")?;
     let _log = Log::start().context("cannot start the log thread")?;
@@ -64,7 +71,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         return Err(ControlError::InUse(arguments.socket.clone()).into());
     }
 
-    let mut degraded = Vec::new();
+    let mut degraded = Vec::from_iter(complaint);
     let chosen = watching::select(arguments.notifier).context("cannot watch memory")?;
     degraded.extend(chosen.degraded);
     // Threads inherit the scheduling of the one that starts them: as reapers first, then as ourselves.
@@ -74,6 +81,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     degraded.extend(privileges::be_spared_by_the_kernel().err());
 
     let mut killer = Killer::new(chosen.watch, reaper).context("cannot make epoll")?;
+    killer.set_margin(margin);
     let shrinker = Shrinker::start(arguments.reclaimer.clone());
     killer.shrink_first(shrinker.context("cannot start the shrinker")?);
     degraded.extend(privileges::lock_memory().err());

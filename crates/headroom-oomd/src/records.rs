@@ -131,6 +131,7 @@ mod tests {
             runner_up: None,
             considered: 0,
             rule: String::new(),
+            kept: String::new(),
             decide_micros: None,
             outcome: Outcome::Dying,
         }

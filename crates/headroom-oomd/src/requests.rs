@@ -35,6 +35,7 @@ fn obey(
     match request {
         Request::Status => Ok(Reply::Status(killer.status(degraded))),
         Request::SetLimit { uid, hard_bytes, soft_bytes } => {
+            let soft_bytes = soft_bytes.or_else(|| killer.soft_bytes(hard_bytes));
             let limit = Limit::new(hard_bytes, soft_bytes).map_err(|e| e.to_string())?;
             killer
                 .set_limit(uid, limit, Source::Runtime, asker)

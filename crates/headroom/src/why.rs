@@ -65,6 +65,9 @@ fn explain(why: &Why) -> String {
         None => {}
     }
     line("outcome", outcome(&why.outcome));
+    if !why.kept.is_empty() {
+        line("kept", printable(&why.kept).to_string());
+    }
     text
 }
 
@@ -173,6 +176,7 @@ mod tests {
             runner_up: Some(candidate(43, "sh\x1b[2J", 40)),
             considered: 3,
             rule: "largest of the user".into(),
+            kept: "64 MiB of shared memory stay".into(),
             decide_micros: Some(39),
             outcome: Outcome::Reclaimed { bytes_back: 180 << 20, micros: 12_300, mreleased: true },
         }
@@ -189,6 +193,7 @@ mod tests {
             "180.0 MiB; largest of the user (3 processes looked at)",
             "sh\\u{1b}[2J (pid 43), 40.0 MiB",
             "180.0 MiB back in 12.3 ms, with process_mrelease",
+            "kept      64 MiB of shared memory stay",
         ] {
             assert!(text.contains(part), "'{part}' is missing in\n{text}");
         }

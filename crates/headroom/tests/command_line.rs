@@ -27,6 +27,10 @@ fn bad_input_is_refused_with_the_word_that_is_wrong() {
         (&["why", "-n", "3", "7"], "cannot be used with"),
         (&["up", "--no-binder", "--no-oom"], "cannot be used with"),
         (&["status", "now"], "'now'"),
+        (&["kill"], "<PID>"),
+        (&["kill", "init"], "'init'"),
+        (&["kill", "--family", "--group", "7"], "cannot be used with"),
+        (&["oom", "margin", "--size", "much"], "'much' is not a size"),
     ];
     let dir = tempfile::tempdir().unwrap();
     for (arguments, complaint) in cases {
@@ -170,6 +174,7 @@ fn record() -> Why {
         runner_up: None,
         considered: 1,
         rule: "largest".into(),
+        kept: String::new(),
         decide_micros: None,
         outcome: Outcome::Dying,
     }
@@ -251,4 +256,77 @@ fn doctor_reports_every_capability_with_what_is_lost() {
     {
         assert!(text.contains(word), "{word} is missing in\n{text}");
     }
+}
+
+/// Processes that hold memory each: shells that read an endless zero into one variable.
+fn hog() -> std::process::Child {
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "x=$(head -c 33554432 /dev/zero | tr '\\0' x); echo ready; sleep 60; :"]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
+    assert_eq!(&ready, b"ready\n");
+    child
+}
+
+#[test]
+fn kill_says_how_much_came_back_and_how_fast() {
+    use std::os::unix::process::ExitStatusExt;
+    let dir = tempfile::tempdir().unwrap();
+    let [mut first, mut second] = [hog(), hog()];
+    // With the shells die the sleepers that they wait for.
+    let pids = [first.id().to_string(), second.id().to_string()];
+    let mut command = headroom(dir.path());
+    let (code, stdout, stderr) = run(command.args(["kill", "--family", "--report"]).args(&pids));
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    let last = stdout.lines().last().unwrap();
+    let (size, rest) = last.split_once(" MiB of 4 processes back in ").expect("no last line");
+    assert!(size.parse::<f64>().unwrap() >= 64.0 && rest.ends_with('s'), "{stdout}");
+    assert!(pids.iter().all(|pid| stdout.contains(&format!("sh (pid {pid}): "))), "{stdout}");
+    for child in [&mut first, &mut second] {
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
+    }
+    let (code, stdout, stderr) = run(headroom(dir.path()).args(["kill", "1", &pids[0]]));
+    assert_eq!((code, stdout.as_str()), (Some(1), ""), "nobody was killed: {stderr}");
+    for part in ["pid 1 must not be killed", &format!("pid {} is gone", pids[0])] {
+        assert!(stderr.contains(part), "{stderr}");
+    }
+}
+
+#[test]
+fn kill_prints_json_of_every_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = hog();
+    let pid = child.id().to_string();
+    let (code, stdout, stderr) =
+        run(headroom(dir.path()).args(["kill", "--family", "--json", &pid]));
+    assert_eq!(code, Some(0), "{stderr}");
+    let json: serde_json::Value = serde_json::from_str(&stdout).expect("not JSON");
+    assert_eq!((&json["victims"], &json["gone"]), (&2.into(), &2.into()), "{json}");
+    let process = &json["processes"][0];
+    assert!(process["bytes_back"].as_u64().unwrap() >= 32 << 20, "{json}");
+    assert_eq!((&process["gone"], &process["error"]), (&true.into(), &serde_json::Value::Null));
+    child.wait().unwrap();
+}
+
+#[test]
+fn the_margin_is_measured_and_kept_where_the_daemon_reads_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lib/margin.toml");
+    let mut command = headroom(dir.path());
+    command.args(["oom", "margin", "--size", "16M", "--rounds", "1", "--victim", "1G", "--json"]);
+    let (code, stdout, stderr) = run(command.arg("--save").arg("--file").arg(&file));
+    assert_eq!(code, Some(0), "{stderr}");
+    let json: serde_json::Value = serde_json::from_str(&stdout).expect("not JSON");
+    let number = |key: &str| json[key].as_u64().unwrap_or_else(|| panic!("no {key} in {json}"));
+    assert!(number("margin_bytes") > 0 && number("reaction_micros") > 0, "{json}");
+    assert!((50..=90).contains(&number("soft_percent")), "{json}");
+    let kept: toml::Table = std::fs::read_to_string(&file).unwrap().parse().unwrap();
+    let kept = |key: &str| kept[key].as_integer().unwrap() as u64;
+    assert_eq!(kept("allocation-bytes-per-s"), number("allocation_bytes_per_s"));
+    assert_eq!(kept("reclaim-bytes-per-s"), number("reclaim_bytes_per_s"));
+    assert_eq!(kept("reaction-us"), number("reaction_micros"));
+    let (code, _, stderr) = run(headroom(dir.path()).args(["oom", "margin", "--size", "4000T"]));
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("use a smaller --size"), "{stderr}");
 }

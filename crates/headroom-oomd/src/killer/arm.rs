@@ -2,7 +2,7 @@
 
 use memory_ledger::{Choice, NoVictim, ProcessId};
 use memory_watch::{ArmedVictim, ProcessSample};
-use reclaim::{Identity, OpenError, Victim};
+use reclaim::{Holdings, Identity, OpenError, Victim};
 
 use super::Killer;
 
@@ -16,6 +16,8 @@ const CLEAR_SHARE: u64 = 16;
 pub(super) struct Armed {
     pub(super) victim: Victim,
     pub(super) choice: Choice,
+    /// What its death will not give back, in words.
+    pub(super) kept: String,
 }
 
 /// Why nobody is armed.
@@ -36,6 +38,11 @@ pub(super) fn identity(id: ProcessId, uid: u32) -> Identity {
 /// A process as `memory-watch` names it.
 pub(super) fn as_victim(id: ProcessId) -> ArmedVictim {
     ArmedVictim { tgid: id.pid, start_time_ns: id.start_time }
+}
+
+/// What a process's death would not give back. To be asked before it is killed.
+pub(super) fn kept_by(pid: u32) -> String {
+    Holdings::of(pid).map(|holdings| holdings.kept()).unwrap_or_default()
 }
 
 impl Killer {
@@ -82,6 +89,7 @@ impl Killer {
                 && !armed.victim.has_exited()
             {
                 armed.choice = choice;
+                armed.kept = kept_by(id.pid);
                 return Ok(());
             }
             match Victim::open_as(identity(id, uid)) {
@@ -92,7 +100,7 @@ impl Killer {
                             "cannot arm the notifier: {error}; the daemon will kill"
                         );
                     }
-                    self.armed.insert(uid, Armed { victim, choice });
+                    self.armed.insert(uid, Armed { victim, choice, kept: kept_by(id.pid) });
                     return Ok(());
                 }
                 Err(error) => failed = Some(error),

@@ -11,7 +11,7 @@ use memory_ledger::{
 use reclaim::Victim;
 
 use super::aftermath::Asked;
-use super::arm::{as_victim, identity};
+use super::arm::{as_victim, identity, kept_by};
 use super::strike::{Blow, candidate};
 use super::{Killer, NS_PER_MS};
 use crate::clock::monotonic_ns;
@@ -155,6 +155,7 @@ impl Killer {
         };
         let (id, uid) = (choice.victim.id, choice.victim.uid);
         let Ok(victim) = Victim::open_as(identity(id, uid)) else { return };
+        let kept = kept_by(id.pid);
         let time = time_to_ask(raised.alarm).filter(|_| victim.can_be_asked());
         let asked = time.map(|ms| Asked::until(monotonic_ns() + ms * NS_PER_MS));
         let done = if asked.is_some() { victim.ask_to_end() } else { victim.send_kill() };
@@ -182,6 +183,7 @@ impl Killer {
             state: raised.to_string(),
             killer: control::oomd::Killer::Daemon,
             choice,
+            kept,
             victim: Some(victim),
             asked,
             used_bytes: reading.total.saturating_sub(reading.available),

@@ -23,9 +23,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use control::oomd::{Status, Trigger, UserLimit};
-use memory_ledger::{Account, Comm, Growth, Ledger, Phase, Process, ProcessId, Reading, Rules};
+use memory_ledger::{
+    Account, Comm, Growth, Ledger, Margin, Phase, Process, ProcessId, Reading, Rules,
+};
 use memory_watch::{Backend, Event, ProcessSample, Watch};
-use reclaim::Reaper;
+use reclaim::{Done, Reaper};
 use rustix::event::epoll;
 
 use crate::clock::{monotonic_ns, until};
@@ -63,6 +65,7 @@ pub struct Killer {
     records: Records,
     armed: BTreeMap<u32, Armed>,
     machine: Option<MachineWatch>,
+    margin: Option<Margin>,
     shrinker: Option<Shrinker>,
     stances: Stances,
     growth: Growth,
@@ -99,6 +102,7 @@ impl Killer {
             records: Records::new(),
             armed: BTreeMap::new(),
             machine: None,
+            margin: None,
             shrinker: None,
             stances: Stances::new(Rules::default()),
             growth: Growth::with_room(PROCESSES),
@@ -127,6 +131,16 @@ impl Killer {
 
     fn shrink(&self) {
         self.shrinker.iter().for_each(Shrinker::shrink);
+    }
+
+    /// Soft limits that nobody sets leave this margin from now on; without one, a tenth.
+    pub fn set_margin(&mut self, margin: Option<Margin>) {
+        self.margin = margin;
+    }
+
+    /// The soft limit for a hard one for which none is set, where a margin was measured.
+    pub fn soft_bytes(&self, hard_bytes: u64) -> Option<u64> {
+        self.margin.map(|margin| margin.soft_bytes(hard_bytes))
     }
 
     /// The decisions so far.
@@ -237,6 +251,9 @@ impl Killer {
         reaper.drain(|token, done| {
             if let Some(dying) = dying.iter_mut().find(|dying| dying.token == token) {
                 dying.helped(done);
+            } else if let Done::Boosted(mut boost) = done {
+                // Nobody waits for it any more; should it live, it lives as it did.
+                boost.undo();
             }
         });
         self.advance();

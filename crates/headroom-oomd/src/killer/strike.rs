@@ -28,6 +28,8 @@ pub(super) struct Blow {
     pub(super) state: String,
     pub(super) killer: KilledBy,
     pub(super) choice: Choice,
+    /// What its death does not give back, in words.
+    pub(super) kept: String,
     /// `None`: it is gone already.
     pub(super) victim: Option<Victim>,
     /// It was not killed, but asked to end.
@@ -92,6 +94,7 @@ impl Killer {
             asked: None,
             killer: KilledBy::Daemon,
             choice: armed.choice,
+            kept: armed.kept,
             victim: Some(armed.victim),
             used_bytes: crossing.map_or(reading.used_bytes, |crossing| crossing.bytes),
             signalled_ns,
@@ -106,9 +109,12 @@ impl Killer {
             return;
         }
         let armed = self.armed.remove(&uid).filter(|armed| armed.choice.victim.id == id);
-        let (victim, mut choice) = match armed {
-            Some(armed) => (Some(armed.victim), armed.choice),
-            None => (Victim::open_as(identity(id, uid)).ok(), self.explain(uid, id)),
+        let (victim, mut choice, kept) = match armed {
+            Some(armed) => (Some(armed.victim), armed.choice, armed.kept),
+            None => {
+                let victim = Victim::open_as(identity(id, uid)).ok();
+                (victim, self.explain(uid, id), String::new())
+            }
         };
         // What the notifier counted at the kill is later and better than what was sampled before.
         let bytes = killed.pages * self.page_bytes;
@@ -120,6 +126,7 @@ impl Killer {
             asked: None,
             killer: KilledBy::Kernel,
             choice,
+            kept,
             victim,
             used_bytes: crossing.bytes,
             signalled_ns: crossing.time_ns,
@@ -172,6 +179,7 @@ impl Killer {
             runner_up: choice.runner_up.as_ref().map(candidate),
             considered: choice.considered,
             rule: choice.cause.to_string(),
+            kept: blow.kept,
             decide_micros: blow.decide_ns.map(|ns| ns / 1000),
             outcome: Outcome::Dying,
         });
@@ -202,6 +210,7 @@ impl Killer {
             runner_up: None,
             considered: considered as u32,
             rule: Cause::Growing.to_string(),
+            kept: String::new(),
             decide_micros: None,
             outcome: Outcome::NoVictim { reason: why.to_string() },
         }))
