@@ -320,7 +320,9 @@ impl Ready {
         // Of no other victim, before or after: late results find nobody.
         let first = LAST_TOKEN.fetch_add(self.victims.len() as u64, Ordering::Relaxed);
         for (token, one) in (first..).zip(&self.victims) {
-            one.victim.send_kill().context("the victim")?;
+            let hold = help == Help::default() && self.victims.len() == 1;
+            let done = if hold { one.victim.hold_and_kill() } else { one.victim.send_kill() };
+            done.context("the victim")?;
             let mut reclaim = Reclaim::new(one.victim.clone(), help);
             reclaim.step(monotonic_ns(), reaper, token);
             reclaims.push(reclaim);

@@ -58,6 +58,9 @@ struct Arguments {
     /// Memory to leave to others, MiB: larger victims are left out
     #[arg(long, default_value_t = 4096)]
     keep_free_mib: u64,
+    /// Only cases with this in their names, like "THP, stopped"
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
     /// All subjects in all conditions for all sizes
     #[arg(long)]
     full: bool,
@@ -184,7 +187,10 @@ fn plan(arguments: &Arguments) -> Result<Vec<Case>> {
                 let rates = std::array::from_fn(|_| {
                     subjects.next().filter(|s| wanted(*s)).map(|_| Vec::new())
                 });
-                cases.push(Case { layout, condition, rounds, rates, limits: Vec::new() });
+                let case = Case { layout, condition, rounds, rates, limits: Vec::new() };
+                if case.name().contains(&arguments.only) {
+                    cases.push(case);
+                }
             }
         }
     }

@@ -135,7 +135,12 @@ impl Boost {
     }
 
     fn raise_thread(&mut self, tid: u32, cpus: Cpus) {
-        let Ok(before) = Schedule::of(tid) else { return };
+        let Ok(mut before) = Schedule::of(tid) else { return };
+        if let Some(victim) = self.victim.as_ref().filter(|victim| victim.pid() == tid)
+            && let Some(cpus) = victim.free_on()
+        {
+            before = before.on(*cpus);
+        }
         // The system calls know threads by numbers only, so it is looked at before and after. For
         // anybody else to be hit, the thread would have to end between two calls and all numbers to
         // come round in the same microseconds; even then it is taken back.

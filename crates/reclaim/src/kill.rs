@@ -126,7 +126,8 @@ impl Reap {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let reaper = Reaper::start(cpus.min(MOST_REAPERS))?;
+        let reapers = cpus.min(MOST_REAPERS);
+        let reaper = Reaper::start(reapers)?;
         watch(&epoll, timer.as_fd(), TIMER)?;
         watch(&epoll, reaper.as_fd(), REAPER)?;
         let mut relatives: Vec<Relative> = Vec::new();
@@ -150,8 +151,10 @@ impl Reap {
         let patience = options.grace.saturating_add(options.deadline);
         let deadline = begun.checked_add(patience).unwrap_or(begun + FOREVER);
         let help = options.help;
+        // More would only wait, and get on by themselves meanwhile.
+        let hold = help == Help::default() && members.len() <= reapers;
         for (member, relative) in members.iter_mut().zip(&relatives) {
-            member.strike(options);
+            member.strike(options, hold);
             // Who is asked must be able to run, who is refused has a right to.
             if member.reclaim.is_none() {
                 relative.release();
@@ -288,9 +291,13 @@ impl Member {
         }
     }
 
-    fn strike(&mut self, options: &Options) {
+    fn strike(&mut self, options: &Options, hold: bool) {
         let ask = !options.grace.is_zero() && self.victim.can_be_asked();
-        let done = if ask { self.victim.ask_to_end() } else { self.victim.send_kill() };
+        let done = match ask {
+            true => self.victim.ask_to_end(),
+            false if hold => self.victim.hold_and_kill(),
+            false => self.victim.send_kill(),
+        };
         match done {
             Ok(()) if ask => self.asked_until = Some(Instant::now() + options.grace),
             Ok(()) => self.reclaim = Some(Reclaim::new(self.victim.clone(), options.help)),

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -63,6 +64,8 @@ struct Job {
 pub struct Reaper {
     releases: Option<SyncSender<Job>>,
     boosts: Option<SyncSender<Job>>,
+    /// Releases that have not ended.
+    pending: Arc<AtomicUsize>,
     results: Receiver<(u64, Done)>,
     done: Arc<OwnedFd>,
     threads: Vec<JoinHandle<()>>,
@@ -77,9 +80,10 @@ impl Reaper {
         let (releases, release_queue) = sync_channel::<Job>(QUEUE);
         let (boosts, boost_queue) = sync_channel::<Job>(QUEUE);
         let (answer, results) = sync_channel(2 * QUEUE);
+        let pending = Arc::new(AtomicUsize::new(0));
         let start = |name: &str, queue: Queue, boosts: Option<SyncSender<Job>>| {
-            let (answer, done) = (answer.clone(), done.clone());
-            let worker = Worker { queue, boosts, answer, done };
+            let (answer, done, pending) = (answer.clone(), done.clone(), pending.clone());
+            let worker = Worker { queue, boosts, pending, reapers: threads, answer, done };
             std::thread::Builder::new()
                 .name(name.into())
                 .stack_size(STACK_BYTES)
@@ -91,7 +95,7 @@ impl Reaper {
             (0..threads).map(reaper).collect::<io::Result<_>>()?;
         started.push(start("booster", Arc::new(Mutex::new(boost_queue)), None)?);
         let (releases, boosts) = (Some(releases), Some(boosts));
-        Ok(Self { releases, boosts, results, done, threads: started })
+        Ok(Self { releases, boosts, pending, results, done, threads: started })
     }
 
     /// Asks for help for a dying process; `token` comes back with the result. `false` when the queue
@@ -102,8 +106,16 @@ impl Reaper {
             Task::Boost | Task::Thaw => &self.boosts,
         };
         let Some(queue) = queue else { return false };
+        let counts = matches!(task, Task::Release | Task::Expedite);
+        if counts {
+            self.pending.fetch_add(1, Ordering::Relaxed);
+        }
         let job = Job { token, victim: victim.clone(), task };
-        !matches!(queue.try_send(job), Err(TrySendError::Full(_)))
+        let taken = !matches!(queue.try_send(job), Err(TrySendError::Full(_)));
+        if counts && !taken {
+            self.pending.fetch_sub(1, Ordering::Relaxed);
+        }
+        taken
     }
 
     /// Takes the results that are there, without blocking.
@@ -141,6 +153,8 @@ struct Worker {
     queue: Queue,
     /// Where a reaper leaves what would hold it up.
     boosts: Option<SyncSender<Job>>,
+    pending: Arc<AtomicUsize>,
+    reapers: usize,
     answer: SyncSender<(u64, Done)>,
     done: Arc<OwnedFd>,
 }
@@ -167,21 +181,21 @@ impl Worker {
     fn expedite(&self, job: &Job, own: Option<&Schedule>) {
         // Who has let go of the memory already is freeing it, and best left where it runs.
         let has_memory = Holdings::anon_now(job.victim.pid()).is_some();
-        let cpu = own.filter(|_| has_memory).and_then(|_| this_cpu());
+        // And of more victims than reapers, those that wait for one get on by themselves.
+        let crowded = self.pending.load(Ordering::Relaxed) > self.reapers;
+        let cpu = own.filter(|_| has_memory && !crowded).and_then(|_| this_cpu());
         let cpu = cpu.filter(|cpu| run_on(0, cpu).is_ok());
         let gathered = cpu.and_then(|cpu| Boost::gather(&job.victim, cpu));
         if gathered.is_none() {
             self.leave(job, Task::Boost);
         }
         let released = release(&job.victim);
-        if let Some(boost) = &gathered {
-            boost.spread();
-        }
+        self.tell(job, Done::Released(released));
         if let Some(boost) = gathered {
+            boost.spread();
             // Of no use to anybody who only waits for the memory: no reason to wake them twice.
             let _ = self.answer.send((job.token, Done::Boosted(boost)));
         }
-        self.tell(job, Done::Released(released));
         self.leave(job, Task::Thaw);
         if let (Some(own), Some(_)) = (own, cpu) {
             // Back to where it was; if that is refused, here is as good.
@@ -197,6 +211,9 @@ impl Worker {
     }
 
     fn tell(&self, job: &Job, result: Done) {
+        if matches!(result, Done::Released(_)) {
+            self.pending.fetch_sub(1, Ordering::Relaxed);
+        }
         // Nobody listens any more: then nobody needs to know.
         if self.answer.send((job.token, result)).is_ok() {
             let _ = rustix::io::write(&self.done, &1u64.to_ne_bytes());

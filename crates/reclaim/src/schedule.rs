@@ -79,6 +79,11 @@ impl Schedule {
         matches!(self.attr.policy as i32, libc::SCHED_FIFO | libc::SCHED_RR)
     }
 
+    /// The same, but free to run there.
+    pub(crate) fn on(self, cpus: Cpus) -> Self {
+        Self { cpus, ..self }
+    }
+
     /// Where it may run.
     pub(crate) fn cpus(&self) -> &Cpus {
         &self.cpus

@@ -1,13 +1,14 @@
 //! A process pinned by its identity, and the signal.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::identity::{self, Found, Identity};
+use crate::schedule::{Cpus, Schedule, run_on, this_cpu};
 
 /// Why a process cannot be a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,7 +76,14 @@ pub enum KillError {
 pub struct Victim {
     identity: Identity,
     handles_term: bool,
-    pidfd: Arc<OwnedFd>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    pidfd: OwnedFd,
+    /// Where its first thread could run before it was held.
+    free_on: OnceLock<Cpus>,
 }
 
 impl Victim {
@@ -83,7 +91,7 @@ impl Victim {
     pub fn open(pid: u32) -> Result<Self, OpenError> {
         let (pidfd, found) = pin(pid)?;
         let identity = Identity { pid, uid: found.uid, start_ticks: found.start_ticks };
-        Ok(Self { identity, handles_term: found.handles_term, pidfd: Arc::new(pidfd) })
+        Ok(Self::of(identity, &found, pidfd))
     }
 
     /// Opens the process with this identity, and no other that has come by its pid since.
@@ -97,7 +105,12 @@ impl Victim {
         if found.uid != uid {
             return Err(OpenError::AnotherUser { pid, found: found.uid, expected: uid });
         }
-        Ok(Self { identity, handles_term: found.handles_term, pidfd: Arc::new(pidfd) })
+        Ok(Self::of(identity, &found, pidfd))
+    }
+
+    fn of(identity: Identity, found: &Found, pidfd: OwnedFd) -> Self {
+        let shared = Arc::new(Shared { pidfd, free_on: OnceLock::new() });
+        Self { identity, handles_term: found.handles_term, shared }
     }
 
     /// Who it is.
@@ -116,9 +129,47 @@ impl Victim {
         self.signal(Signal::KILL)
     }
 
+    /// The same, after its first thread was bound to the CPU of the caller, if that is real-time and so
+    /// leaves it no time: the memory, which goes with the last thread, is then still there for a
+    /// reaper, on whose CPU nobody is in its way. Costs a few microseconds before the signal, more if
+    /// the thread is running.
+    pub fn hold_and_kill(&self) -> Result<(), KillError> {
+        self.hold();
+        let done = self.send_kill();
+        if done.is_err() {
+            self.let_go();
+        }
+        done
+    }
+
+    fn hold(&self) {
+        let pid = self.identity.pid;
+        let real_time = Schedule::of(0).is_ok_and(|own| own.is_real_time());
+        if let (true, Some(cpu), Ok(before)) = (real_time, this_cpu(), Schedule::of(pid))
+            && self.has_its_pid()
+            && run_on(pid, &cpu).is_ok()
+        {
+            let _ = self.shared.free_on.set(*before.cpus());
+            if !self.has_its_pid() {
+                self.let_go();
+            }
+        }
+    }
+
+    fn let_go(&self) {
+        if let Some(cpus) = self.free_on() {
+            let _ = run_on(self.identity.pid, cpus);
+        }
+    }
+
+    /// Where its first thread could run before it was held, if it was.
+    pub(crate) fn free_on(&self) -> Option<&Cpus> {
+        self.shared.free_on.get()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), KillError> {
         let pid = self.identity.pid;
-        match pidfd_send_signal(&*self.pidfd, signal) {
+        match pidfd_send_signal(&self.shared.pidfd, signal) {
             Ok(()) => Ok(()),
             Err(Errno::SRCH) => Err(KillError::Gone(pid)),
             Err(Errno::PERM) => Err(KillError::NotPermitted(pid)),
@@ -139,21 +190,21 @@ impl Victim {
     /// All its threads are gone, and with them its memory (unless others share it).
     pub fn has_exited(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut fds = [PollFd::new(&*self.pidfd, PollFlags::IN)];
+        let mut fds = [PollFd::new(&self.shared.pidfd, PollFlags::IN)];
         matches!(poll(&mut fds, Some(&now)), Ok(1..))
     }
 
     /// Its pid is still its own: it lives, or is a zombie that nobody has waited for.
     pub(crate) fn has_its_pid(&self) -> bool {
         // Not being permitted is an answer about somebody who is there.
-        !matches!(pidfd_send_nothing(self.pidfd.as_fd()), Err(Errno::SRCH))
+        !matches!(pidfd_send_nothing(self.as_fd()), Err(Errno::SRCH))
     }
 }
 
 /// Becomes readable when the victim is gone.
 impl AsFd for Victim {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
+        self.shared.pidfd.as_fd()
     }
 }
 

@@ -70,7 +70,7 @@ impl Dying {
         self.asked = None;
         let victim = reclaim.victim().clone();
         // Gone is as good.
-        let _ = victim.send_kill();
+        let _ = victim.hold_and_kill();
         self.flight.signalled_ns = monotonic_ns();
         self.reclaim = Some(Reclaim::new(victim, Help::default()));
     }

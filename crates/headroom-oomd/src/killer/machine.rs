@@ -158,7 +158,7 @@ impl Killer {
         let kept = kept_by(id.pid);
         let time = time_to_ask(raised.alarm).filter(|_| victim.can_be_asked());
         let asked = time.map(|ms| Asked::until(monotonic_ns() + ms * NS_PER_MS));
-        let done = if asked.is_some() { victim.ask_to_end() } else { victim.send_kill() };
+        let done = if asked.is_some() { victim.ask_to_end() } else { victim.hold_and_kill() };
         if done.is_err() {
             return;
         }
