@@ -146,6 +146,7 @@ fn reclaim(table: &Table) -> Result<Vec<Measurement>> {
     let series = [("normal_mb_s", "published own exit"), ("expedited_mb_s", "published expedited")];
     let mut all = Vec::new();
     for (column, subject) in series {
+        let mut worst = f64::INFINITY;
         for row in &table.rows {
             let governor = table.text(row, "governor")?.replace('_', " ");
             let case = format!("{} core, {governor}", table.text(row, "core")?);
@@ -159,12 +160,20 @@ fn reclaim(table: &Table) -> Result<Vec<Measurement>> {
             });
             match ends {
                 Some((low, high)) => {
+                    worst = worst.min(low);
                     let ends = [("mb_per_s", low), ("mb_per_s_low", low), ("mb_per_s_high", high)];
                     all.extend(ends.map(|(metric, value)| line(metric, value)));
                 }
-                None => all.push(line("mb_per_s", table.number(row, column)?)),
+                None => {
+                    let value = table.number(row, column)?;
+                    worst = worst.min(value);
+                    all.push(line("mb_per_s", value));
+                }
             }
         }
+        // The row that ours has, too.
+        let case = "worst of all";
+        all.push(Measurement::new("reclaim", case, subject, "mb_per_s", worst, "MB/s", 1));
     }
     Ok(all)
 }
@@ -204,6 +213,8 @@ mod tests {
         let default = "big core, schedutil default";
         assert_eq!(value("reclaim", default, "published expedited", "mb_per_s_high"), 16_386.0);
         assert_eq!(value("reclaim", default, "published own exit", "mb_per_s"), 7282.0);
+        let worst = |subject| value("reclaim", "worst of all", subject, "mb_per_s");
+        assert_eq!([worst("published own exit"), worst("published expedited")], [856.0, 3236.0]);
     }
 
     #[test]

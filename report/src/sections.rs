@@ -101,8 +101,9 @@ pub const SECTIONS: [Section; 11] = [
     Section {
         bench: "reclaim",
         title: "Reclaim of a killed process",
-        reading: "How fast a killed process's memory comes back, from the signal until it is free; faster is better, the slowest \
-                  case counts most. Published figures are from a phone.",
+        reading: "How fast a killed process's memory comes back, from the signal until it is free: by the signal alone (kill), \
+                  released from outside (reap), with the victim's threads raised (boost), and by both (headroom); munmap of the \
+                  same memory is the physical limit. Faster is better, the slowest case counts most. Published figures are from a phone.",
         tables: &[table(&["mb_per_s"], &[]), table(&["over_limit"], &[])],
     },
     Section {

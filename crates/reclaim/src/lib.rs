@@ -9,6 +9,15 @@
 //! * [`kill`]: all of that in one call, for a process, its group or its [`family`]; [`end`]: what has
 //!   become of them; [`holdings`]: what they had, and what does not come back.
 //!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut reap = reclaim::Victim::open(4711)?.kill(&reclaim::Options::default())?;
+//! let status = reap.wait()?;
+//! println!("{} bytes back in {:?}", status.bytes_back, status.memory_back);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! The memory of a victim comes back when it exits, on its own priority and CPU: 4 GiB of a nice-19
 //! process beside a busy loop took 8.7 s. `process_mrelease` frees it from our own thread instead, even
 //! when the victim cannot run at all, if it gets there before the victim lets go of its memory; after
