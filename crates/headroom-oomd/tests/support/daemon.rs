@@ -37,8 +37,12 @@ impl Daemon {
         // Other users have to reach the socket.
         let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(dir.path(), all).unwrap();
-        let mut child =
-            command(dir.path(), config).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+        let mut command = command(dir.path(), config);
+        if !arguments.contains(&"--margin") {
+            // Not the machine's own.
+            command.arg("--margin").arg(dir.path().join("margin.toml"));
+        }
+        let mut child = command.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Mutex::new(Vec::new()));
         let (stderr, lines) = (child.stderr.take().unwrap(), log.clone());
         std::thread::spawn(move || {
