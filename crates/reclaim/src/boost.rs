@@ -12,7 +12,7 @@ use crate::schedule::{ANY_CPU, Cpus, Schedule, run_on};
 use crate::victim::Victim;
 
 /// More threads than this are not gathered: by the time all of them were, the memory could be back.
-const FEW_THREADS: usize = 8;
+pub(crate) const FEW_THREADS: usize = 8;
 
 /// Room for the names of some twenty threads.
 const LISTED_BYTES: usize = 512;

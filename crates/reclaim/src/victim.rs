@@ -7,6 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::boost::FEW_THREADS;
 use crate::identity::{self, Found, Identity};
 use crate::schedule::{Cpus, Schedule, run_on, this_cpu};
 
@@ -76,6 +77,8 @@ pub enum KillError {
 pub struct Victim {
     identity: Identity,
     handles_term: bool,
+    /// When it was opened.
+    threads: usize,
     shared: Arc<Shared>,
 }
 
@@ -110,7 +113,7 @@ impl Victim {
 
     fn of(identity: Identity, found: &Found, pidfd: OwnedFd) -> Self {
         let shared = Arc::new(Shared { pidfd, free_on: OnceLock::new() });
-        Self { identity, handles_term: found.handles_term, shared }
+        Self { identity, handles_term: found.handles_term, threads: found.threads, shared }
     }
 
     /// Who it is.
@@ -132,7 +135,7 @@ impl Victim {
     /// The same, after its first thread was bound to the CPU of the caller, if that is real-time and so
     /// leaves it no time: the memory, which goes with the last thread, is then still there for a
     /// reaper, on whose CPU nobody is in its way. Costs a few microseconds before the signal, more if
-    /// the thread is running.
+    /// the thread is running. Many threads take long enough to end, and are not held.
     pub fn hold_and_kill(&self) -> Result<(), KillError> {
         self.hold();
         let done = self.send_kill();
@@ -145,7 +148,8 @@ impl Victim {
     fn hold(&self) {
         let pid = self.identity.pid;
         let real_time = Schedule::of(0).is_ok_and(|own| own.is_real_time());
-        if let (true, Some(cpu), Ok(before)) = (real_time, this_cpu(), Schedule::of(pid))
+        let hold = real_time && self.threads <= FEW_THREADS;
+        if let (true, Some(cpu), Ok(before)) = (hold, this_cpu(), Schedule::of(pid))
             && self.has_its_pid()
             && run_on(pid, &cpu).is_ok()
         {
