@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use binder_client::{Client, Echo, Options, Payload, Session};
 use binder_fuse::{Bus, Error, MappingChoice, MappingKind};
 use binder_uapi::ioctl::BINDER_VERSION;
 
@@ -34,6 +35,46 @@ fn version(device: &Path) -> i32 {
     version
 }
 
+/// Names the device of the process that is the context manager.
+const DEVICE: &str = "HEADROOM_TEST_DEVICE";
+
+/// A manager in a process of its own: nobody may call one of his own process.
+#[test]
+fn echo_as_manager() {
+    let Some(device) = std::env::var_os(DEVICE) else { return };
+    let client = Client::open(Path::new(&device), &Options::default()).unwrap();
+    client.become_context_manager().unwrap();
+    // Until the process is killed.
+    Session::new(&client).serve(&mut Echo).unwrap();
+}
+
+/// Calls a manager: data, mappings and waiting work in both directions.
+fn call_over(bus: &Bus) {
+    let mut manager = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "echo_as_manager"])
+        .env(DEVICE, bus.device("binder"))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let client = Client::open(bus.device("binder"), &Options::default()).unwrap();
+    let mut session = Session::new(&client);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let data = [7; 5000];
+    let reply = loop {
+        match session.call(0, 1, Payload::bytes(&data)) {
+            Ok(reply) => break reply,
+            // It is not there yet.
+            Err(error) => assert!(std::time::Instant::now() < end, "{error}"),
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    };
+    let same = reply.data().unwrap() == data;
+    session.free(reply);
+    manager.kill().unwrap();
+    manager.wait().unwrap();
+    assert!(same, "the echo differs");
+}
+
 fn names(bus: &Bus) -> Vec<String> {
     let entries = std::fs::read_dir(bus.path()).unwrap();
     let mut names: Vec<_> =
@@ -55,6 +96,7 @@ fn a_bus_is_there_until_its_guard_is_dropped() {
     let bus = Bus::builder().start().unwrap();
     assert_eq!(version(&bus.device("binder")), 8);
     assert_eq!(names(&bus), ["binder", "binder-control", "features", "hwbinder", "vndbinder"]);
+    call_over(&bus);
     let path = bus.path().to_owned();
     drop(bus);
     assert!(!path.exists(), "{}", path.display());
@@ -181,6 +223,7 @@ fn as_somebody() {
     assert_eq!(version(&bus.device("binder")), 8);
     assert_eq!(names(&bus), ["binder", "binder-control", "features", "hwbinder", "vndbinder"]);
     std::fs::remove_file(bus.device("vndbinder")).unwrap();
+    call_over(&bus);
     let path = bus.path().to_owned();
     assert!(path.starts_with("/proc"), "{}", path.display());
     drop(bus);

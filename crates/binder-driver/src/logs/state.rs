@@ -54,7 +54,9 @@ impl Driver {
     fn print_process(&self, text: &mut String, id: ProcessId, detail: Detail) {
         let process = &self.processes[id];
         let context = &self.contexts[process.context].name;
+        let start = text.len();
         let _ = writeln!(text, "proc {}\ncontext {context}", process.opener.pid);
+        let header_end = text.len();
         for &thread in process.threads.values() {
             self.print_thread(text, thread, detail);
         }
@@ -76,6 +78,9 @@ impl Driver {
         }
         if !process.sent_freeze_notifications.is_empty() {
             *text += "  has delivered freeze binder\n";
+        }
+        if detail == Detail::Transactions && text.len() == header_end {
+            text.truncate(start);
         }
     }
 
@@ -208,7 +213,7 @@ impl Driver {
         let node = &self.nodes[id];
         let _ = write!(
             text,
-            "  node {}: u{:016x} c{:016x} hs {} hw {} ls {} lw {} is {} iw {} tr 0",
+            "  node {}: u{:016x} c{:016x} hs {} hw {} ls {} lw {} is {} iw {} tr 1",
             node.id,
             node.ptr,
             node.cookie,

@@ -54,13 +54,16 @@ fn the_state_shows_who_calls_whom() {
     assert!(incoming.ends_with(" size 4:0 offset 0"), "{incoming}");
     let outgoing = line(&state, "    outgoing transaction");
     assert!(outgoing.ends_with(" r1 elapsed 0ms"), "the rest is the receiver's: {outgoing}");
-    assert!(line(&state, "  node ").ends_with(" is 1 iw 1 tr 0 proc 10"), "{state}");
+    assert!(line(&state, "  node ").ends_with(" is 1 iw 1 tr 1 proc 10"), "{state}");
     assert!(line(&state, "  ref 0: desc 0 node ").ends_with(" s 1 w 0 d 0000000000000000"));
     assert!(line(&state, "  buffer ").ends_with(": 0 size 4:0:0 active"));
 
     let transactions = world.driver.transactions();
     assert!(transactions.contains(incoming) && transactions.contains(outgoing));
     assert!(!transactions.contains("  ref "), "{transactions}");
+    let (quiet, _, [_]) = World::with_manager();
+    let idle = quiet.driver.transactions();
+    assert_eq!(idle, "binder transactions:\n", "who has nothing under way is not listed");
 
     let process = world.driver.process_state(10);
     assert!(process.starts_with("binder proc state:\nproc 10\n") && !process.contains("proc 1\n"));

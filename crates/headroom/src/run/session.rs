@@ -70,11 +70,25 @@ struct Cast {
     daemon: Option<Running>,
     manager: Option<Running>,
     command: Option<Running>,
+    /// It was said that somebody is gone who should not be.
+    mourned: bool,
 }
 
 impl Cast {
     fn all(&mut self) -> impl Iterator<Item = &mut Running> {
         [&mut self.daemon, &mut self.manager, &mut self.command].into_iter().flatten()
+    }
+
+    /// Says once who is gone while the command needs them.
+    fn mourn(&mut self) {
+        if self.mourned {
+            return;
+        }
+        let gone = [&self.daemon, &self.manager].into_iter().flatten();
+        for (name, ended) in gone.filter_map(|one| Some((one.name, one.ended?))) {
+            self.mourned = true;
+            eprintln!("headroom: {name} is gone while the command runs: {}", describe(ended));
+        }
     }
 
     /// Reaps whoever has ended, our own and those who were left to us.
@@ -237,7 +251,6 @@ impl Session<'_> {
 
     /// Passes signals on until the command has ended; its exit code.
     fn wait_for_command(&mut self, cast: &mut Cast) -> u8 {
-        let mut mourned = false;
         loop {
             match self.signals.wait(None) {
                 Some(Taken::Child) => cast.reap(),
@@ -246,18 +259,9 @@ impl Session<'_> {
                 }
                 Some(Taken::Signal { .. }) | None => {}
             }
+            cast.mourn();
             if let Some(ended) = cast.command.as_ref().and_then(|command| command.ended) {
                 return exit_code(ended);
-            }
-            if !mourned {
-                let gone = [&cast.daemon, &cast.manager].into_iter().flatten();
-                for (name, ended) in gone.filter_map(|one| Some((one.name, one.ended?))) {
-                    mourned = true;
-                    eprintln!(
-                        "headroom: {name} is gone while the command runs: {}",
-                        describe(ended)
-                    );
-                }
             }
         }
     }
@@ -279,6 +283,12 @@ impl Session<'_> {
             if self.wait_until(grace, cast, has_ended) {
                 break;
             }
+        }
+        // One that was killed dies slower than its clients may notice and end.
+        let ended = cast.daemon.as_ref().and_then(|daemon| daemon.ended);
+        if cast.command.is_some() && ended.is_some_and(|ended| !ended.success()) {
+            cast.manager = None;
+            cast.mourn();
         }
     }
 

@@ -96,6 +96,29 @@ fn nothing_is_left_when_the_session_is_killed() {
 }
 
 #[test]
+fn where_a_container_hides_parts_of_proc_a_session_does_without_pid_namespace_and_says_so() {
+    if skipped() || !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: not root");
+        return;
+    }
+    let token = token("hidden");
+    let session = "setsid sleep 1000 & test -d /proc/$$ && ls /dev/binderfs | head -n 1; exit 5";
+    // As container engines do it.
+    let script = format!(
+        "mount -t tmpfs none /proc/irq && cd / && exec setpriv --reuid {uid} --regid {uid} --clear-groups \
+         {headroom} run -- sh -c '{session}'",
+        uid = crate::support::NOBODY,
+        headroom = crate::support::program("headroom"),
+    );
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
+    let ended = outcome(command.env(crate::support::TOKEN, &token));
+    assert_eq!((ended.code, ended.out.as_str()), (Some(5), "binder\n"), "{ended:?}");
+    assert!(ended.err.starts_with("headroom: no pid namespace with its own /proc"), "{ended:?}");
+    assert_eq!(processes_with(&token), [], "what was left in the background is ended all the same");
+}
+
+#[test]
 fn the_death_of_the_daemon_is_told_and_the_command_goes_on() {
     if skipped() {
         return;

@@ -163,7 +163,7 @@ impl Drop for Session {
 }
 
 /// Names the variable by which processes of a session are told from all others.
-const TOKEN: &str = "HEADROOM_TEST_TOKEN";
+pub const TOKEN: &str = "HEADROOM_TEST_TOKEN";
 
 /// Processes with this token: pid and command line.
 pub fn processes_with(token: &str) -> Vec<(u32, String)> {
