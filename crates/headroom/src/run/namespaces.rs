@@ -5,6 +5,7 @@ use std::io;
 
 use anyhow::{Context, anyhow};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::thread::CapabilitySet;
 
 /// What we got.
 #[derive(Clone, Copy, Debug)]
@@ -24,12 +25,7 @@ const SETTINGS: [(&str, &str, &str); 3] = [
 
 /// Puts this process (of one thread) into them; the pid namespace is for its children.
 pub fn enter() -> anyhow::Result<Isolation> {
-    // Root, also that of a container, needs no user namespace: with one, nobody else's files would be accessible.
-    let users = unshare(libc::CLONE_NEWNS).is_err();
-    if users {
-        enter_user_namespace()?;
-        unshare(libc::CLONE_NEWNS).map_err(|error| refused("a mount namespace", &error))?;
-    }
+    let users = enter_mount_namespace()?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(|errno| refused("private mounts", &errno.into()))?;
     let pids = pid_namespace_works() && unshare(libc::CLONE_NEWPID).is_ok();
@@ -40,6 +36,23 @@ pub fn enter() -> anyhow::Result<Isolation> {
         );
     }
     Ok(Isolation { users, pids })
+}
+
+/// True: it took a user namespace. Root needs none, and keeps its rights on others' files without one; but root of a
+/// container that lacks `CAP_SYS_PTRACE` may not look into clients' memory where Yama forbids it.
+fn enter_mount_namespace() -> anyhow::Result<bool> {
+    let capable = rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE));
+    if capable && unshare(libc::CLONE_NEWNS).is_ok() {
+        return Ok(false);
+    }
+    match enter_user_namespace() {
+        Ok(()) => unshare(libc::CLONE_NEWNS)
+            .map(|()| true)
+            .map_err(|error| refused("a mount namespace", &error)),
+        Err(_) if unshare(libc::CLONE_NEWNS).is_ok() => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Mounts /proc for the pid namespace that this process is in.
@@ -85,8 +98,8 @@ fn reasons(setting: impl Fn(&str) -> Option<String>) -> String {
         }
     }
     if text.is_empty() {
-        text += "; no sysctl forbids it, so a container's seccomp or AppArmor profile does: run it as root, or give \
-                 the container CAP_SYS_ADMIN";
+        text += "; no sysctl forbids it, so a container's seccomp or AppArmor profile does: give the container \
+                 CAP_SYS_ADMIN, no AppArmor profile, and the device /dev/fuse";
     }
     text
 }

@@ -7,7 +7,7 @@ mod terminal;
 
 use std::fs;
 
-use support::{NOBODY, headroom, outcome, program, run_script, skipped};
+use support::{NOBODY, Session, headroom, outcome, program, run_script, skipped};
 
 #[test]
 fn clients_find_the_bus_where_they_look_and_call_each_other() {
@@ -80,12 +80,11 @@ fn sessions_do_not_see_each_other() {
         run.args(["run", "--service-manager", &manager, "--"]).args(command);
         run
     };
-    let mut first = with(&["sleep", "60"]).spawn().unwrap();
-    // The device has one manager at a time: a second one on the same bus would be refused.
-    let ended = outcome(&mut with(&[&peer, "/dev/binder", "call", "nobody-has-this-name"]));
-    let _ = first.kill();
-    let _ = first.wait();
-    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let mut first = Session::of(with(&["sh", "-c", "echo ready; exec sleep 1000"]));
+    assert_eq!(first.line(), "ready");
+    let ended = run_script(&format!("{} binder ls", program("headroom")));
+    assert!(ended.out.starts_with("binder  no context manager, 0 processes\n"), "{ended:?}");
+    drop(first);
     let nested = [&program("headroom"), "run", "--service-manager", &manager, "--", "true"];
     let ended = outcome(&mut with(&nested));
     assert_eq!(ended.code, Some(0), "a session in a session: {ended:?}");
@@ -133,4 +132,21 @@ fn root_gets_the_fast_mapping_and_no_user_namespace() {
     let ours = fs::read_link("/proc/self/ns/user").unwrap();
     assert!(ended.out.starts_with(ours.to_str().unwrap()), "{ended:?}");
     assert!(ended.out.contains("mapping: "), "{ended:?}");
+}
+
+#[test]
+fn root_of_a_container_that_may_do_less_has_a_bus_too() {
+    if skipped() || !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: not root");
+        return;
+    }
+    let (peer, headroom) = (program("peer"), program("headroom"));
+    let manager = format!("{peer} /dev/binder manager 1");
+    for lacking in ["-sys_ptrace", "-sys_admin,-sys_ptrace"] {
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--bounding-set", lacking, &headroom, "run", "--service-manager", &manager]);
+        let ended = outcome(command.args(["--", &peer, "/dev/binder", "call", "manager"]));
+        assert_eq!(ended.code, Some(0), "{lacking}: {ended:?}");
+        assert_eq!(ended.out, "ready\nanswered\n", "{lacking}");
+    }
 }

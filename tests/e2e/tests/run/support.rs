@@ -128,6 +128,11 @@ impl Session {
     pub fn start(script: &str, token: &str) -> Self {
         let mut command = headroom();
         command.args(["run", "--", "sh", "-c", script]).env(TOKEN, token);
+        Self::of(command)
+    }
+
+    /// Starts a command.
+    pub fn of(mut command: Command) -> Self {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Self::new(command.spawn().expect("cannot start it"))
     }
