@@ -71,3 +71,30 @@ fn nothing_outside_changes() {
     assert_eq!(ended.out, "1\n", "{ended:?}");
     assert!(!std::path::Path::new("/dev/headroom").exists());
 }
+
+#[test]
+fn links_in_dev_come_and_go_with_headroom_up() {
+    if skipped() || !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: not root");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!(
+        "cd {folder}; : >/dev/hwbinder; \
+         {headroom} --binderd-socket {folder}/socket up --no-oom --link-dev --binder-logs --mount {folder}/bus >log 2>&1 & \
+         n=0; until [ -e /dev/vndbinder ]; do n=$((n+1)); [ $n -lt 600 ] || exit 9; sleep 0.05; done; \
+         readlink /dev/binder; readlink /dev/hwbinder || echo as it was; head -n 1 bus/binder_logs/state; \
+         kill $!; wait $!; echo $?; readlink /dev/binder /dev/vndbinder || ls bus 2>&1 | wc -l; test -f /dev/hwbinder",
+        folder = folder.path().display(),
+        headroom = crate::support::program("headroom"),
+    );
+    // In the private /dev of a session, which has no such devices.
+    let mut command = std::process::Command::new(crate::support::program("headroom"));
+    command.args(["run", "--devices", "another", "--", "sh", "-c", &script]);
+    let ended = crate::support::outcome(&mut command);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let lines: Vec<_> = ended.out.lines().collect();
+    let link = folder.path().join("bus/binder");
+    let expected = [link.to_str().unwrap(), "as it was", "binder state:", "0", "1"];
+    assert_eq!(lines, expected, "{ended:?}");
+}
