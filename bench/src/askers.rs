@@ -1,6 +1,6 @@
 //! Processes of one user that ask for far more memory, in small pieces, than its limit allows.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,42 @@ const PAGE: usize = 4096;
 /// A process asks for so many bytes at a time.
 pub const PIECE: usize = 4096;
 
+/// Whom the processes ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// The C library's `malloc`, which does not know of limits.
+    Malloc,
+    /// tmalloc, which asks the daemon.
+    Tmalloc,
+}
+
+impl Subject {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Malloc => "malloc",
+            Self::Tmalloc => "tmalloc",
+        }
+    }
+
+    /// # Safety
+    /// As `malloc`.
+    unsafe fn allocate(self, bytes: usize) -> *mut libc::c_void {
+        // SAFETY: the caller's.
+        unsafe {
+            match self {
+                Self::Malloc => libc::malloc(bytes),
+                Self::Tmalloc => tmalloc::heap::malloc(bytes),
+            }
+        }
+    }
+}
+
 /// What the processes ask for, and under what.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
+    /// Whom they ask.
+    pub subject: Subject,
     /// How many there are.
     pub processes: usize,
     /// What each of them wants, bytes.
@@ -27,6 +60,10 @@ pub struct Plan {
     pub limit: u64,
     /// Below so much available memory it is all stopped, MiB.
     pub keep_free_mib: u64,
+    /// Who is refused keeps what it has until all the others were refused, too, instead of ending.
+    pub hold: bool,
+    /// The daemon is killed in the middle, and another one started in its place.
+    pub replace_daemon: bool,
 }
 
 /// What one run showed.
@@ -34,9 +71,13 @@ pub struct Plan {
 pub struct Run {
     /// Processes killed.
     pub kills: usize,
-    /// The most pages above the limit when a kill was decided; 0 when none was.
+    /// Processes that ended otherwise than by themselves, killed ones included.
+    pub failed: usize,
+    /// Processes that were refused, and ended by themselves.
+    pub refused: usize,
+    /// The most pages above the limit at any time, or when a kill was decided.
     pub pages_over: i64,
-    /// Share of the limit that was in use when somebody was first refused or killed; at most 1.
+    /// Share of the limit that was in use at the most before anybody was killed; at most 1.
     pub usable_share: f64,
     /// Bytes that all of them got in their lives.
     pub granted: u64,
@@ -56,12 +97,17 @@ impl Counts {
         Ok(Self(words))
     }
 
-    fn go(&self) -> &AtomicU64 {
+    fn go(&self) -> &'static AtomicU64 {
         &self.0[0]
     }
 
+    /// How many were refused.
+    fn refused(&self) -> &'static AtomicU64 {
+        &self.0[1]
+    }
+
     fn of(&self, child: usize) -> &'static AtomicU64 {
-        &self.0[1 + child]
+        &self.0[2 + child]
     }
 }
 
@@ -75,10 +121,10 @@ impl Drop for Counts {
 /// The most processes that a [`Plan`] may have: as many as have room for their counts.
 pub const MAX_PROCESSES: u16 = 256;
 
-/// A child that, once told to go, asks `malloc` for piece after piece, writes to each and keeps it, until
-/// it has what it wanted or gets `NULL`. To be called while there is one thread.
-fn start_child(counts: &Counts, child: usize, uid: u32, wanted: u64) -> Result<Child> {
-    let count = counts.of(child);
+/// A child that, once told to go, asks for piece after piece, writes to each and keeps it, until it has
+/// what it wanted or gets `NULL`. To be called while there is one thread.
+fn start_child(counts: &Counts, child: usize, uid: u32, plan: &Plan) -> Result<Child> {
+    let (go, refused, count) = (counts.go(), counts.refused(), counts.of(child));
     let parent = std::process::id();
     // SAFETY: this program has one thread, so the child may go on as it likes; it never returns.
     let pid = unsafe { libc::fork() };
@@ -89,12 +135,13 @@ fn start_child(counts: &Counts, child: usize, uid: u32, wanted: u64) -> Result<C
     // SAFETY: a fresh fork; each piece is written to within its length, and checked for NULL before.
     unsafe {
         become_user(uid, parent);
-        while counts.go().load(Ordering::Acquire) == 0 {
+        while go.load(Ordering::Acquire) == 0 {
             libc::sched_yield();
         }
-        for _ in 0..wanted / PIECE as u64 {
-            let piece = libc::malloc(PIECE);
+        for _ in 0..plan.wanted / PIECE as u64 {
+            let piece = plan.subject.allocate(PIECE);
             if piece.is_null() {
+                refused.fetch_add(1, Ordering::AcqRel);
                 break;
             }
             libc::memset(piece, 1, PIECE);
@@ -102,22 +149,46 @@ fn start_child(counts: &Counts, child: usize, uid: u32, wanted: u64) -> Result<C
             std::hint::black_box(piece);
             count.fetch_add(1, Ordering::Relaxed);
         }
+        while plan.hold && refused.load(Ordering::Acquire) < plan.processes as u64 {
+            libc::usleep(500);
+        }
         libc::_exit(0);
     }
 }
 
+/// What the children have by `/proc`'s word, pages; those who exit meanwhile count as far as they are
+/// still there.
+fn resident_pages(children: &[Child]) -> i64 {
+    let of = |child: &Child| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.pid())).ok()?;
+        let kib = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim().trim_end_matches(" kB").parse::<i64>().ok()
+        };
+        Some((kib("RssAnon:")? + kib("RssShmem:")? + kib("VmSwap:")?) / (PAGE as i64 / 1024))
+    };
+    children.iter().filter_map(of).sum()
+}
+
 /// Has the processes ask, all at once, under a fresh daemon that watches with `notifier`. They go on
 /// until each has been killed or has ended.
-pub fn run(program: &PathBuf, notifier: &str, plan: &Plan) -> Result<Run> {
-    let oomd = Oomd::start(program, notifier)?;
+pub fn run(program: &Path, notifier: &str, plan: &Plan) -> Result<Run> {
     let uid = nobodys_uid();
-    oomd.limit(uid, plan.limit)?;
+    let limit = format!("[[limit]]\nuser = {uid}\nhard = {}\n", plan.limit);
+    let mut oomd = Oomd::start_with(program, notifier, &limit)?;
+    // SAFETY: this program has one thread.
+    unsafe { std::env::set_var("HEADROOM_LEASE_SOCKET", oomd.lease_socket()) };
     let counts = Counts::new()?;
     let children: Vec<Child> = (0..plan.processes)
-        .map(|child| start_child(&counts, child, uid, plan.wanted))
+        .map(|child| start_child(&counts, child, uid, plan))
         .collect::<Result<_>>()?;
     counts.go().store(1, Ordering::Release);
     let start = Instant::now();
+    let granted = || -> u64 {
+        let pieces = (0..plan.processes).map(|child| counts.of(child).load(Ordering::Relaxed));
+        pieces.sum::<u64>() * PIECE as u64
+    };
+    let (mut most_pages, mut peak, mut replaced) = (0, 0, false);
     while !children.iter().all(Child::has_ended) {
         anyhow::ensure!(start.elapsed() < PATIENCE, "the processes do not end");
         let available = machine::available_mib()?;
@@ -126,7 +197,15 @@ pub fn run(program: &PathBuf, notifier: &str, plan: &Plan) -> Result<Run> {
             "stopped: {available} MiB of memory are left, and {} are to be kept free",
             plan.keep_free_mib
         );
-        std::thread::sleep(Duration::from_millis(2));
+        if plan.replace_daemon && !replaced && granted() > plan.limit / 4 {
+            replaced = true;
+            peak = oomd.account(uid)?.peak_bytes;
+            oomd.replace(Duration::from_millis(20))?;
+        }
+        if plan.subject == Subject::Tmalloc {
+            most_pages = most_pages.max(resident_pages(&children));
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
     let kills = children.iter().filter(|child| child.was_killed()).count();
     let records = loop {
@@ -138,15 +217,21 @@ pub fn run(program: &PathBuf, notifier: &str, plan: &Plan) -> Result<Run> {
         anyhow::ensure!(start.elapsed() < PATIENCE, "{kills} died, but not by the daemon");
         std::thread::sleep(Duration::from_millis(5));
     };
-    let granted = (0..plan.processes).map(|child| counts.of(child).load(Ordering::Relaxed));
-    let granted = granted.sum::<u64>() * PIECE as u64;
-    // Without a kill everybody still had all of it when the first one was refused or ended.
-    let in_use = records.last().map_or(granted, |first| first.used_bytes);
+    peak = peak.max(oomd.account(uid)?.peak_bytes);
+    let limit_pages = plan.limit as i64 / PAGE as i64;
     let over = records.iter().map(|why| why.used_bytes as i64 - why.hard_bytes as i64).max();
+    let mut pages_over = (over.unwrap_or(0) / PAGE as i64).max(0);
+    if plan.subject == Subject::Tmalloc {
+        pages_over = pages_over.max(most_pages.max(peak as i64 / PAGE as i64) - limit_pages);
+    }
+    // Who is killed has broken the limit, so what was usable is what was in use then.
+    let in_use = records.last().map_or(peak, |first| first.used_bytes);
     Ok(Run {
         kills,
-        pages_over: over.unwrap_or(0) / PAGE as i64,
+        failed: children.iter().filter(|child| !child.ended_well()).count(),
+        refused: counts.refused().load(Ordering::Acquire) as usize,
+        pages_over: pages_over.max(0),
         usable_share: (in_use as f64 / plan.limit as f64).min(1.0),
-        granted,
+        granted: granted(),
     })
 }

@@ -40,9 +40,25 @@ impl Child {
         self.end().is_some()
     }
 
+    /// It is dead, and had nothing to complain of.
+    pub fn ended_well(&self) -> bool {
+        self.end().is_some_and(|status| status.exit_status() == Some(0))
+    }
+
     /// It is dead, and a SIGKILL did it.
     pub fn was_killed(&self) -> bool {
         self.end().is_some_and(|status| status.terminating_signal() == Some(libc::SIGKILL))
+    }
+}
+
+impl Child {
+    /// Kills it and waits for its end.
+    pub fn kill_and_wait(&self) {
+        // SAFETY: our own child, not waited for yet: the pid is still its own.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        while !self.has_ended() {
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
     }
 }
 

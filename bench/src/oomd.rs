@@ -1,13 +1,13 @@
 //! A private `headroom-oomd`, gone at the end.
 
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use control::Client;
-use control::oomd::{Outcome, Reply, Request, Why};
+use control::oomd::{Outcome, Reply, Request, UserLimit, Why};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tempfile::TempDir;
 
@@ -34,37 +34,53 @@ pub fn program(given: Option<PathBuf>) -> Result<PathBuf> {
 pub struct Oomd {
     child: Child,
     folder: TempDir,
+    program: PathBuf,
+    notifier: String,
 }
 
 impl Oomd {
     /// Starts one with an empty configuration; `notifier` is `auto`, `bpf` or `proc`. Returns once it
     /// answers.
-    pub fn start(program: &PathBuf, notifier: &str) -> Result<Self> {
+    pub fn start(program: &Path, notifier: &str) -> Result<Self> {
+        Self::start_with(program, notifier, "")
+    }
+
+    /// As [`start`](Oomd::start), with this configuration; it minds limits only, not the machine.
+    pub fn start_with(program: &Path, notifier: &str, limits: &str) -> Result<Self> {
         let folder = tempfile::tempdir().context("a folder for the daemon")?;
+        // Other users have to reach the sockets.
+        let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(folder.path(), all).context("permissions")?;
         let config = folder.path().join("oomd.toml");
-        std::fs::write(&config, "").with_context(|| config.display().to_string())?;
-        let mut command = Command::new(program);
-        command.arg("--socket").arg(folder.path().join("oomd.sock"));
-        command.arg("--config").arg(config).args(["--notifier", notifier]);
-        let log = folder.path().join("oomd.log");
-        let file = std::fs::File::create(&log).with_context(|| log.display().to_string())?;
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
-        // SAFETY: one system call, on integers.
-        unsafe {
-            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        let text = format!("{limits}\n[machine]\nenabled = false\n");
+        std::fs::write(&config, text).with_context(|| config.display().to_string())?;
+        let (program, notifier) = (program.to_owned(), notifier.to_owned());
+        let child = launch(&program, folder.path(), &notifier)?;
+        Ok(Self { child, folder, program, notifier })
+    }
+
+    /// Kills the daemon and starts another in its place; what was set while it ran is lost.
+    pub fn replace(&mut self, pause: Duration) -> Result<()> {
+        self.child.kill_and_wait();
+        std::thread::sleep(pause);
+        self.child = launch(&self.program, self.folder.path(), &self.notifier)?;
+        Ok(())
+    }
+
+    /// Where it gives leases.
+    pub fn lease_socket(&self) -> PathBuf {
+        self.folder.path().join(control::lease::LEASE_SOCKET_NAME)
+    }
+
+    /// A user's limit and account.
+    pub fn account(&self, uid: u32) -> Result<UserLimit> {
+        match self.ask(&Request::ListLimits)? {
+            Reply::Limits { limits } => limits
+                .into_iter()
+                .find(|limit| limit.uid == uid)
+                .with_context(|| format!("uid {uid} has no limit")),
+            other => anyhow::bail!("instead of limits: {other:?}"),
         }
-        let oomd = Self { child: Child::start(&mut command)?, folder };
-        let start = Instant::now();
-        while Client::connect(&oomd.socket()).is_err() {
-            if oomd.child.has_ended() {
-                let said = std::fs::read_to_string(&log).unwrap_or_default();
-                let last = said.lines().last().unwrap_or_default();
-                anyhow::bail!("{} ended: {last}", program.display());
-            }
-            anyhow::ensure!(start.elapsed() < PATIENCE, "{} does not answer", program.display());
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(oomd)
     }
 
     fn socket(&self) -> PathBuf {
@@ -103,4 +119,31 @@ impl Oomd {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// Starts the program with what is in its folder, and waits until it answers.
+fn launch(program: &Path, folder: &Path, notifier: &str) -> Result<Child> {
+    let socket = folder.join("oomd.sock");
+    let mut command = Command::new(program);
+    command.arg("--socket").arg(&socket);
+    command.arg("--config").arg(folder.join("oomd.toml")).args(["--notifier", notifier]);
+    let log = folder.join("oomd.log");
+    let file = std::fs::File::create(&log).with_context(|| log.display().to_string())?;
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+    // SAFETY: one system call, on integers.
+    unsafe {
+        command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+    }
+    let child = Child::start(&mut command)?;
+    let start = Instant::now();
+    while Client::connect(&socket).is_err() {
+        if child.has_ended() {
+            let said = std::fs::read_to_string(&log).unwrap_or_default();
+            let last = said.lines().last().unwrap_or_default();
+            anyhow::bail!("{} ended: {last}", program.display());
+        }
+        anyhow::ensure!(start.elapsed() < PATIENCE, "{} does not answer", program.display());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(child)
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use bench::askers::{MAX_PROCESSES, Plan, Run, run};
+use bench::askers::{MAX_PROCESSES, Plan, Run, Subject, run};
 use bench::oomd;
 use bench::progress::Progress;
 use bench::results::Measurement;
@@ -11,17 +11,16 @@ use bench::statistics::estimate;
 use clap::Parser;
 
 const BENCH: &str = "tmalloc";
-const SUBJECT: &str = "malloc";
+const SUBJECT: &str = "tmalloc";
 const MIB: u64 = 1 << 20;
 const MB: u64 = 1_000_000;
 
 /// Has 1, 4 and 8 processes of one user ask for 1 GB each, in pieces of 4 KiB that they write to and
 /// keep, under a limit of 16 MiB that headroom-oomd enforces.
 ///
-/// There is no tmalloc yet: what is measured is plain malloc, the baseline that a tmalloc is to be
-/// compared with. malloc never refuses here, so everybody is killed in the end. Reported are the kills;
-/// the pages above the limit when a kill was decided, at most; and the usable share: how much of the
-/// limit was in use when somebody was first refused or killed. Needs root.
+/// They ask tmalloc, which refuses in time, and keep what they have until all were refused. Reported are
+/// the kills; the pages above the limit, at most; and the usable share: how much of the limit was in
+/// use when all had been refused. Needs root.
 #[derive(Parser)]
 struct Arguments {
     /// Runs of each case, each with a fresh daemon
@@ -64,6 +63,9 @@ fn main() -> Result<()> {
             wanted: arguments.wanted_mb * MB,
             limit: arguments.limit_mib * MIB,
             keep_free_mib: arguments.keep_free_mib,
+            subject: Subject::Tmalloc,
+            hold: true,
+            replace_daemon: false,
         };
         let one = |number| {
             progress.step(&format!("{case}, run {number}"));

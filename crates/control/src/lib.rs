@@ -5,6 +5,7 @@
 //! from the kernel who speaks ([`Peer`]); no message carries an identity.
 //!
 //! * [`oomd`] and [`binderd`]: requests and replies of the two daemons;
+//! * [`lease`]: what tmalloc clients and `headroom-oomd` say and share, binary;
 //! * [`server`]: an event-loop friendly server, never blocked by a client;
 //! * [`client`]: a blocking client with a time limit.
 #![forbid(unsafe_code)]
@@ -12,6 +13,7 @@
 pub mod binderd;
 pub mod client;
 pub mod frame;
+pub mod lease;
 pub mod oomd;
 pub mod server;
 

@@ -108,6 +108,16 @@ pub struct UserLimit {
     pub used_bytes: u64,
     /// Of these, bytes of a victim that is not gone yet.
     pub dying_bytes: u64,
+    /// The most that was ever charged since the limit was set, bytes.
+    #[serde(default)]
+    pub peak_bytes: u64,
+    /// Promised to processes that have not touched it yet, bytes. With `used_bytes` it never exceeds
+    /// the hard limit.
+    #[serde(default)]
+    pub leased_bytes: u64,
+    /// Processes that lease.
+    #[serde(default)]
+    pub leaseholders: u32,
     /// Where the limit comes from: `config` or `runtime`.
     pub source: String,
 }

@@ -10,12 +10,14 @@ use rustix::io::Errno;
 
 use crate::clock::until;
 use crate::killer::Killer;
+use crate::leases::Leases;
 use crate::requests;
 
 /// epoll's words.
 const KILLER: u64 = 0;
 const SERVER: u64 = 1;
 const SIGNALS: u64 = 2;
+const LEASES: u64 = 3;
 
 /// SIGINT and SIGTERM as something to read; to be made before any thread is started, which inherits
 /// that they are blocked.
@@ -47,17 +49,24 @@ impl Signals {
 pub fn run(
     killer: &mut Killer,
     server: &mut Server,
+    leases: &mut Leases,
     signals: &Signals,
     degraded: &[String],
 ) -> anyhow::Result<()> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make epoll")?;
-    let fds = [(killer.as_fd(), KILLER), (server.as_fd(), SERVER), (signals.0.as_fd(), SIGNALS)];
+    let fds = [
+        (killer.as_fd(), KILLER),
+        (server.as_fd(), SERVER),
+        (signals.0.as_fd(), SIGNALS),
+        (leases.as_fd(), LEASES),
+    ];
     for (fd, word) in fds {
         epoll::add(&epoll, fd, epoll::EventData::new_u64(word), epoll::EventFlags::IN)
             .context("cannot watch")?;
     }
     loop {
-        let timeout = killer.next_deadline_ns().map(until);
+        let deadlines = [killer.next_deadline_ns(), leases.next_deadline_ns()];
+        let timeout = deadlines.into_iter().flatten().min().map(until);
         let mut ready = [MaybeUninit::uninit(); 4];
         let ready = match epoll::wait(&epoll, &mut ready, timeout.as_ref()) {
             Ok((ready, _)) => ready,
@@ -69,11 +78,17 @@ pub fn run(
         for event in ready.iter() {
             match event.data.u64() {
                 SERVER => {
-                    server.serve(|peer, request| requests::answer(killer, degraded, peer, request));
+                    server.serve(|peer, request| {
+                        let mut reply = requests::answer(killer, degraded, peer, request);
+                        leases.complete(&mut reply, killer);
+                        reply
+                    });
                 }
                 SIGNALS => return Ok(()),
                 _ => {}
             }
         }
+        // After the requests, which may have changed limits.
+        leases.dispatch(killer);
     }
 }

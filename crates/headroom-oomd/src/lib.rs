@@ -5,6 +5,7 @@
 //! `reclaim`. Here they are put together:
 //!
 //! * [`killer`]: state and timers between watch, ledger and victims;
+//! * [`leases`]: memory that is promised before it is used;
 //! * [`records`]: why who died;
 //! * [`requests`]: what the control socket is asked, and who may ask it;
 //! * [`config`], [`machine_config`], [`rules_config`], [`size`], [`users`]: the configuration file;
@@ -20,6 +21,7 @@ pub mod clock;
 pub mod config;
 pub mod daemon;
 pub mod killer;
+pub mod leases;
 pub mod log;
 pub mod machine_config;
 pub mod margin;

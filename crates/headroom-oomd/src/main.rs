@@ -9,6 +9,7 @@ use control::{BINDERD_SOCKET, Client, ControlError, MARGIN_FILE, OOMD_SOCKET, Se
 use headroom_oomd::config::Config;
 use headroom_oomd::daemon::{self, Signals};
 use headroom_oomd::killer::Killer;
+use headroom_oomd::leases::Leases;
 use headroom_oomd::log::Log;
 use headroom_oomd::shrink::Shrinker;
 use headroom_oomd::{margin, privileges, watching};
@@ -99,9 +100,11 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
             .with_context(|| format!("cannot put the limit of uid {uid} into force"))?;
     }
     let mut server = Server::bind(&arguments.socket, SOCKET_MODE)?;
+    let mut leases = Leases::start(&arguments.socket, &mut killer)
+        .context("cannot offer leases beside the control socket")?;
     let notifier = killer.status(&[]).notifier;
     tracing::info!(notifier, socket = %arguments.socket.display(), "ready");
-    daemon::run(&mut killer, &mut server, &signals, &degraded)?;
+    daemon::run(&mut killer, &mut server, &mut leases, &signals, &degraded)?;
     tracing::info!("told to end; limits are not enforced from here on");
     Ok(())
 }

@@ -17,8 +17,8 @@ use headroom_oomd::killer::Killer;
 use headroom_oomd::shrink::Shrinker;
 use memory_ledger::{Asker, Limit, Source, Thresholds};
 use memory_watch::{
-    ArmedVictim, Backend, Event, Killed, NotifierError, ProcessSample, Reconciled, SlotLimit,
-    Usage, Watch,
+    ArmedVictim, Backend, Charged, Event, Killed, NotifierError, ProcessSample, Reconciled,
+    SlotLimit, Usage, Watch,
 };
 use reclaim::Reaper;
 use rustix::event::{EventfdFlags, eventfd};
@@ -102,6 +102,16 @@ impl Watch for FakeWatch {
 
     fn spare_unarmed(&mut self, _: u32, _: bool) -> Result<(), NotifierError> {
         Ok(())
+    }
+
+    fn keep_exact(&mut self, _: u32, _: bool) -> Result<(), NotifierError> {
+        Ok(())
+    }
+
+    fn charged(&self, process: &ProcessSample) -> Result<Option<Charged>, NotifierError> {
+        let state = self.state();
+        let found = state.samples.iter().find(|sample| sample.tgid == process.tgid);
+        Ok(found.map(|sample| Charged { uid: sample.uid, pages: sample.charged_pages() }))
     }
 
     fn take_latch(&mut self, _: u32, victim: ArmedVictim) -> Result<bool, NotifierError> {

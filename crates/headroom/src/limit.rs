@@ -88,6 +88,10 @@ fn table(limits: &[UserLimit]) -> String {
         if limit.dying_bytes > 0 {
             let _ = write!(text, "  ({} of it dying)", Size(limit.dying_bytes));
         }
+        if limit.leased_bytes > 0 {
+            let holders = output::count(limit.leaseholders, "process", "processes");
+            let _ = write!(text, "  ({} promised to {holders})", Size(limit.leased_bytes));
+        }
         text.push('\n');
     }
     text
@@ -114,6 +118,9 @@ mod tests {
             soft_bytes: 230 << 20,
             used_bytes: 128 << 20,
             dying_bytes: 64 << 20,
+            peak_bytes: 130 << 20,
+            leased_bytes: 32 << 20,
+            leaseholders: 3,
             source: "runtime".into(),
         };
         let text = table(&[limit]);
@@ -125,6 +132,7 @@ mod tests {
             "50.0%",
             "runtime",
             "64.0 MiB of it",
+            "32.0 MiB promised to 3 processes",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }

@@ -130,6 +130,9 @@ fn fake_oomd(request: Request) -> Reply {
         soft_bytes,
         used_bytes: 64 << 20,
         dying_bytes: 0,
+        peak_bytes: 0,
+        leased_bytes: 0,
+        leaseholders: 0,
         source: "runtime".into(),
     };
     match request {

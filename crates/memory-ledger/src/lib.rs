@@ -11,6 +11,8 @@
 //! * [`verdict`]: from a snapshot of all that to who dies and why;
 //! * [`machine`]: when the machine itself runs short;
 //! * [`margin`]: how much must be left free for a kill to come in time;
+//! * [`lease`]: memory that is promised before it is used;
+//! * [`bankers`]: whether everybody can still come to an end;
 //! * [`ledger`]: all accounts together.
 //!
 //! Time comes in as nanoseconds of a clock that never goes back, memory in bytes, processes as a
@@ -19,9 +21,11 @@
 
 pub mod account;
 pub mod authority;
+pub mod bankers;
 pub mod family;
 pub mod growth;
 pub mod herd;
+pub mod lease;
 pub mod ledger;
 pub mod limit;
 pub mod machine;
@@ -35,6 +39,7 @@ pub use account::{Account, InFlight, Phase, Reading, Settled};
 pub use authority::{Asker, Change, Refusal, Source};
 pub use growth::Growth;
 pub use herd::Herd;
+pub use lease::{Book, ClientId, Decision, Lease, Standing};
 pub use ledger::Ledger;
 pub use limit::{Limit, LimitError};
 pub use machine::{Alarm, Level, Machine, MachineReading, Raised, Thresholds};

@@ -57,7 +57,7 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 		return 0;
 
 	batched = batched_count(mm, member);
-	if (cause.own && LOAD(slot->zone) == ZONE_FAR) {
+	if (cause.own && LOAD(slot->zone) == ZONE_FAR && !LOAD(slot->exact)) {
 		if (batched == LOAD(account->seen[member]))
 			return 0;
 		delta = follow_batches(account, batched, member);

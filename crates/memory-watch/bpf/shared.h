@@ -36,7 +36,7 @@ struct slot {
 	u32 uid;
 	u32 spare_unarmed;
 	u32 armed_index; /* 0: nobody; 1, 2: armed[index - 1] */
-	u32 unused;
+	u32 exact; /* read exactly below the soft limit, too */
 	struct armed armed[2];
 	u64 unused_line[7];
 	/* Written by both; a cache line apart. */

@@ -23,6 +23,7 @@ pub use notifier::Notifier;
 pub use poller::ProcPoller;
 pub use watch::ArmedVictim;
 pub use watch::Backend;
+pub use watch::Charged;
 pub use watch::Event;
 pub use watch::Killed;
 pub use watch::KilledBy;

@@ -19,6 +19,7 @@ use crate::error::NotifierError;
 use crate::process::Proc;
 use crate::watch::ArmedVictim;
 use crate::watch::Backend;
+use crate::watch::Charged;
 use crate::watch::Event;
 use crate::watch::ProcessSample;
 use crate::watch::Reconciled;
@@ -222,6 +223,22 @@ impl Watch for ProcPoller {
     /// Nothing to forbid: polling never kills.
     fn spare_unarmed(&mut self, uid: u32, _spare: bool) -> Result<(), NotifierError> {
         self.user(uid).map(|_| ())
+    }
+
+    fn keep_exact(&mut self, uid: u32, _exact: bool) -> Result<(), NotifierError> {
+        // What is read from /proc is exact whenever it is read.
+        self.users.contains_key(&uid).then_some(()).ok_or(NotifierError::NoSuchLimit(uid))
+    }
+
+    fn charged(&self, process: &ProcessSample) -> Result<Option<Charged>, NotifierError> {
+        let now = match self.sample(&mut self.proc.borrow_mut(), process.tgid) {
+            Ok(Some(now)) if now.start_time_ns == process.start_time_ns => now,
+            Ok(_) => return Ok(None),
+            Err(error) if error.is_gone() => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let limited = self.users.contains_key(&now.uid);
+        Ok(limited.then(|| Charged { uid: now.uid, pages: now.charged_pages() }))
     }
 
     fn take_latch(&mut self, uid: u32, victim: ArmedVictim) -> Result<bool, NotifierError> {

@@ -198,6 +198,15 @@ impl ProcessSample {
     }
 }
 
+/// One process' account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charged {
+    /// Who is charged.
+    pub uid: u32,
+    /// Anonymous + shared + swapped-out pages.
+    pub pages: u64,
+}
+
 /// What a reconciliation found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reconciled {
@@ -237,6 +246,14 @@ pub trait Watch: Send {
 
     /// The user's account, without a system call; `None` for a user without a limit.
     fn usage(&self, uid: u32) -> Option<Usage>;
+
+    /// With `true`, the account is exact below the soft limit, too, at the price of what that costs
+    /// above it: for users to whose processes memory is promised. Initially `false`.
+    fn keep_exact(&mut self, uid: u32, exact: bool) -> Result<(), NotifierError>;
+
+    /// What one process of a limited user is charged now, and to whom, without a look at the others.
+    /// `None`: it is gone, or no limited user's.
+    fn charged(&self, process: &ProcessSample) -> Result<Option<Charged>, NotifierError>;
 
     /// Names the process to be killed at the hard limit, or nobody. Nobody armed: the notifier
     /// kills the user's largest process, where each page taken in the last seconds counts as several,

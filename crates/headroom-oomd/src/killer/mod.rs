@@ -5,6 +5,7 @@
 //! * [`strike`](self::strike): at the hard limit it dies, by the notifier's hand or ours;
 //! * [`aftermath`](self::aftermath): until its memory is back and the next one may die.
 //!
+//! * [`promises`](self::promises): what the coordinator of leases reads and tells;
 //! * [`machine`](self::machine): without any limit, when the machine itself runs short.
 //!
 //! Four things make the killer look: the notifier, a timer that trusts nothing and scans, the machine's
@@ -15,6 +16,7 @@ mod arm;
 mod herd;
 mod limits;
 mod machine;
+mod promises;
 mod strike;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,6 +79,10 @@ pub struct Killer {
     /// Users whose latch was taken at the last scan though we know of no victim.
     odd_latches: BTreeSet<u32>,
     protected: Vec<u32>,
+    /// Whom how much was promised, bytes.
+    entitled: BTreeMap<ProcessId, u64>,
+    /// Users that have crossed their soft limit and whose leases were not cut yet.
+    pressed: Vec<u32>,
     page_bytes: u64,
     next_scan_ns: u64,
     // Kept for their room.
@@ -111,6 +117,8 @@ impl Killer {
             helpless: BTreeSet::new(),
             odd_latches: BTreeSet::new(),
             protected: vec![std::process::id()],
+            entitled: BTreeMap::new(),
+            pressed: Vec::new(),
             page_bytes: rustix::param::page_size() as u64,
             next_scan_ns: 0,
             events: Vec::with_capacity(EVENTS),
@@ -178,12 +186,16 @@ impl Killer {
             self.read(uid);
         }
         let wanted = |account: &&Account| uid.is_none_or(|uid| account.uid == uid);
+        let peak = |uid| self.watch.usage(uid).map_or(0, |it| it.peak_pages * self.page_bytes);
         let describe = |account: &Account| UserLimit {
             uid: account.uid,
             hard_bytes: account.limit().hard_bytes(),
             soft_bytes: account.limit().soft_bytes(),
             used_bytes: account.reading().used_bytes,
             dying_bytes: account.reading().dying_bytes,
+            peak_bytes: peak(account.uid),
+            leased_bytes: 0,
+            leaseholders: 0,
             source: account.source().as_str().to_owned(),
         };
         self.ledger.accounts().iter().filter(wanted).map(describe).collect()
@@ -236,6 +248,7 @@ impl Killer {
         let now_ns = monotonic_ns();
         self.stances.apply(&mut self.processes, now_ns);
         self.growth.look(&mut self.processes, now_ns);
+        self.spare_the_entitled();
     }
 
     fn correct_accounts(&mut self) {
@@ -287,6 +300,7 @@ impl Killer {
         match event {
             Event::SoftCrossed { uid, .. } => {
                 self.shrink();
+                self.pressed.push(uid);
                 self.read(uid);
                 self.arm_or_disarm(uid);
             }

@@ -40,12 +40,12 @@ pub fn read_all(accounts: &Map<'_>) -> Result<HashMap<u64, Account>, NotifierErr
     Ok(all)
 }
 
-/// What one address space is charged; `None` if it has no account.
-pub fn charged(accounts: &Map<'_>, mm: u64) -> Result<Option<i64>, NotifierError> {
+/// One address space's account, if it has one.
+pub fn read(accounts: &Map<'_>, mm: u64) -> Result<Option<Account>, NotifierError> {
     let value = accounts
         .lookup(&mm.to_ne_bytes(), MapFlags::ANY)
         .map_err(|e| NotifierError::bpf("read map accounts", e))?;
-    Ok(value.and_then(|value| Account::read_from_bytes(&value).ok()).map(|a| a.charged()))
+    Ok(value.and_then(|value| Account::read_from_bytes(&value).ok()))
 }
 
 /// Deletes a user's accounts; nothing writes them any more.

@@ -40,6 +40,7 @@ use self::wire::WireEvent;
 use crate::error::NotifierError;
 use crate::watch::ArmedVictim;
 use crate::watch::Backend;
+use crate::watch::Charged;
 use crate::watch::Event;
 use crate::watch::ProcessSample;
 use crate::watch::Reconciled;
@@ -287,6 +288,20 @@ impl Watch for Notifier {
         Ok(())
     }
 
+    fn keep_exact(&mut self, uid: u32, exact: bool) -> Result<(), NotifierError> {
+        let was = self.slot_or_error(uid)?.exact.swap(exact.into(), Release);
+        // What has not moved since was read in batches, and would stay so.
+        if exact && was == 0 { self.reconcile().map(|_| ()) } else { Ok(()) }
+    }
+
+    fn charged(&self, process: &ProcessSample) -> Result<Option<Charged>, NotifierError> {
+        let account = accounts::read(&map(&self.object, "accounts")?, process.mm_id)?;
+        Ok(account.map(|account| Charged {
+            uid: account.uid(),
+            pages: u64::try_from(account.charged()).unwrap_or(0),
+        }))
+    }
+
     fn take_latch(&mut self, uid: u32, victim: ArmedVictim) -> Result<bool, NotifierError> {
         let slot = self.slot_or_error(uid)?;
         if slot.latch.compare_exchange(0, 1, Release, Relaxed).is_err() {
@@ -296,9 +311,9 @@ impl Watch for Notifier {
         self.processes(&mut samples)?;
         let found = samples.iter().find(|sample| sample.as_victim() == victim);
         if let Some(mm) = found.map(|sample| sample.mm_id)
-            && let Some(pages) = accounts::charged(&map(&self.object, "accounts")?, mm)?
+            && let Some(account) = accounts::read(&map(&self.object, "accounts")?, mm)?
         {
-            slot.dying_pages.store(pages, Relaxed);
+            slot.dying_pages.store(account.charged(), Relaxed);
             slot.victim_mm.store(mm, Release);
         }
         Ok(true)

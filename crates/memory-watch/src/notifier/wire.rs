@@ -60,7 +60,7 @@ pub struct Slot {
     pub uid: AtomicU32,
     pub spare_unarmed: AtomicU32,
     pub armed_index: AtomicU32,
-    pub unused: u32,
+    pub exact: AtomicU32,
     pub armed: [Armed; 2],
     pub unused_line: [u64; 7],
     pub pages: AtomicI64,

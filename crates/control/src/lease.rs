@@ -1,0 +1,255 @@
+//! What is said on the lease socket, and what lies in the page that daemon and client share.
+//!
+//! A client keeps one `SOCK_SEQPACKET` connection for as long as it lives; one packet is one
+//! [`Request`] or one [`Reply`], of fixed size, numbers in the machine's byte order (both ends are on
+//! one machine). Nothing here allocates: a client speaks from inside its allocator. The first reply
+//! carries a file descriptor, a sealed memfd of [`page::BYTES`] bytes that both sides map.
+//!
+//! The page holds the client's *balance*: bytes that it may take from the system without asking. The
+//! daemon adds what it grants and may take back what is there; the client takes from it. No
+//! message carries an identity: who speaks is the kernel's word, and the lease is the process' own.
+
+/// Where the daemon listens unless told otherwise.
+pub const LEASE_SOCKET: &str = "/run/headroom/lease.sock";
+/// Name of the lease socket in the folder of the control socket.
+pub const LEASE_SOCKET_NAME: &str = "lease.sock";
+/// Version of messages and page; a client of another one is refused.
+pub const VERSION: u64 = 1;
+/// Balance and grant of a process that nobody limits, bytes: more than it can ever take.
+pub const UNLIMITED_BYTES: u64 = 1 << 60;
+
+/// The page that daemon and client share: byte offsets of its words.
+pub mod page {
+    /// Length, bytes.
+    pub const BYTES: usize = 4096;
+    /// `u64`: what may be taken without asking, bytes. Changed by both with compare-and-swap.
+    pub const BALANCE: usize = 0;
+    /// `u32`: not 0 where the user has a limit. Written by the daemon.
+    pub const LIMITED: usize = 64;
+    /// `u32`: not 0 when the daemon asks for memory that the client's allocator keeps unused.
+    /// Set by the daemon, cleared by the client.
+    pub const RECALL: usize = 68;
+}
+
+/// Length of a request, bytes.
+pub const REQUEST_BYTES: usize = 40;
+/// Length of a reply, bytes.
+pub const REPLY_BYTES: usize = 32;
+
+/// What a client asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// The first packet of a connection.
+    Hello {
+        /// [`VERSION`].
+        version: u64,
+        /// Bytes that it has taken from the system under earlier grants.
+        spent: u64,
+        /// Bytes of an earlier grant that it has not taken.
+        unspent: u64,
+        /// [`Reply::base`] of an earlier connection of this very process; 0: there was none.
+        base: u64,
+    },
+    /// More balance.
+    Grow {
+        /// Bytes that it cannot do without.
+        need: u64,
+        /// Bytes that it would like to have, to ask less often.
+        wish: u64,
+        /// How long the answer may be put off when `need` is not there, milliseconds.
+        wait_ms: u32,
+    },
+    /// From now on it never wants to hold more than this, and is granted what it asks for within the
+    /// claim only while everybody can still come to an end. 0: the claim is over.
+    Claim {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// How much could be granted now?
+    Headroom,
+    /// The balance was filled by what it gave back: look at it, others may wait for it.
+    GivenBack,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Status {
+    /// Done.
+    Done = 0,
+    /// It does not fit below the user's limit.
+    Full = 1,
+    /// It would fit, but then somebody could never come to its end.
+    Unsafe = 2,
+    /// It would be more than was claimed.
+    OverClaim = 3,
+    /// The claim cannot be met whatever the others do.
+    ClaimTooLarge = 4,
+    /// It did not become possible in the time that was given.
+    TimedOut = 5,
+    /// The user, or the daemon, has as many clients as it may have.
+    TooManyClients = 6,
+    /// The client's process could not be identified, or is another user's.
+    NotYou = 7,
+    /// The request makes no sense here, or is of another version.
+    BadRequest = 8,
+}
+
+impl Status {
+    /// From its number.
+    pub fn from_number(number: u32) -> Option<Self> {
+        const ALL: [Status; 9] = [
+            Status::Done,
+            Status::Full,
+            Status::Unsafe,
+            Status::OverClaim,
+            Status::ClaimTooLarge,
+            Status::TimedOut,
+            Status::TooManyClients,
+            Status::NotYou,
+            Status::BadRequest,
+        ];
+        ALL.into_iter().find(|status| *status as u32 == number)
+    }
+
+    /// In words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Full => "it does not fit below the user's limit",
+            Self::Unsafe => "granting it could leave nobody able to finish",
+            Self::OverClaim => "it is more than was claimed",
+            Self::ClaimTooLarge => "the claim cannot be met below the user's limit",
+            Self::TimedOut => "it did not become free in time",
+            Self::TooManyClients => "the user has too many clients",
+            Self::NotYou => "the daemon cannot tell whose process this is",
+            Self::BadRequest => "the daemon does not understand (another version?)",
+        }
+    }
+}
+
+/// The answer to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// How it ended.
+    pub status: Status,
+    /// The user has a limit.
+    pub limited: bool,
+    /// Bytes added to the balance by this request.
+    pub granted: u64,
+    /// Bytes that could be granted now; of [`Request::Headroom`] only.
+    pub headroom: u64,
+    /// To be presented again to a daemon that has lost its memory: what the process had beside its
+    /// grants, bytes, plus 1.
+    pub base: u64,
+}
+
+impl Reply {
+    /// One that only says how it ended.
+    pub fn of(status: Status) -> Self {
+        Self { status, limited: false, granted: 0, headroom: 0, base: 0 }
+    }
+}
+
+fn put<const N: usize>(words: [u64; 4], kind: u32, extra: u32) -> [u8; N] {
+    let mut packet = [0; N];
+    packet[..4].copy_from_slice(&kind.to_ne_bytes());
+    packet[4..8].copy_from_slice(&extra.to_ne_bytes());
+    for (to, word) in packet[8..].chunks_exact_mut(8).zip(words) {
+        to.copy_from_slice(&word.to_ne_bytes());
+    }
+    packet
+}
+
+fn u32_at(packet: &[u8], at: usize) -> u32 {
+    packet.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes)
+}
+
+fn u64_at(packet: &[u8], at: usize) -> u64 {
+    packet.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
+}
+
+impl Request {
+    /// As a packet.
+    pub fn encode(&self) -> [u8; REQUEST_BYTES] {
+        match *self {
+            Self::Hello { version, spent, unspent, base } => {
+                put([version, spent, unspent, base], 1, 0)
+            }
+            Self::Grow { need, wish, wait_ms } => put([need, wish, 0, 0], 2, wait_ms),
+            Self::Claim { bytes } => put([bytes, 0, 0, 0], 3, 0),
+            Self::Headroom => put([0; 4], 4, 0),
+            Self::GivenBack => put([0; 4], 5, 0),
+        }
+    }
+
+    /// From a packet; `None`: it is none.
+    pub fn decode(packet: &[u8]) -> Option<Self> {
+        if packet.len() != REQUEST_BYTES {
+            return None;
+        }
+        let word = |n: usize| u64_at(packet, 8 + 8 * n);
+        Some(match u32_at(packet, 0) {
+            1 => Self::Hello { version: word(0), spent: word(1), unspent: word(2), base: word(3) },
+            2 => Self::Grow { need: word(0), wish: word(1), wait_ms: u32_at(packet, 4) },
+            3 => Self::Claim { bytes: word(0) },
+            4 => Self::Headroom,
+            5 => Self::GivenBack,
+            _ => return None,
+        })
+    }
+}
+
+impl Reply {
+    /// As a packet.
+    pub fn encode(&self) -> [u8; REPLY_BYTES] {
+        let words = [self.granted, self.headroom, self.base, 0];
+        put(words, self.status as u32, self.limited.into())
+    }
+
+    /// From a packet; `None`: it is none.
+    pub fn decode(packet: &[u8]) -> Option<Self> {
+        if packet.len() != REPLY_BYTES {
+            return None;
+        }
+        Some(Self {
+            status: Status::from_number(u32_at(packet, 0))?,
+            limited: u32_at(packet, 4) != 0,
+            granted: u64_at(packet, 8),
+            headroom: u64_at(packet, 16),
+            base: u64_at(packet, 24),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sent_is_what_is_read() {
+        let requests = [
+            Request::Hello { version: VERSION, spent: 1, unspent: u64::MAX, base: 3 },
+            Request::Grow { need: 4096, wish: 1 << 20, wait_ms: 77 },
+            Request::Claim { bytes: 9 },
+            Request::Headroom,
+            Request::GivenBack,
+        ];
+        for request in requests {
+            assert_eq!(Request::decode(&request.encode()), Some(request));
+        }
+        let reply =
+            Reply { status: Status::Unsafe, limited: true, granted: 1, headroom: 2, base: 3 };
+        assert_eq!(Reply::decode(&reply.encode()), Some(reply));
+    }
+
+    #[test]
+    fn garbage_is_no_message() {
+        assert_eq!(Request::decode(&[]), None);
+        assert_eq!(Request::decode(&[9; REQUEST_BYTES]), None);
+        assert_eq!(Request::decode(&[0; REQUEST_BYTES]), None);
+        assert_eq!(Request::decode(&[1; REQUEST_BYTES - 1]), None);
+        assert_eq!(Reply::decode(&[0xff; REPLY_BYTES]), None);
+        assert_eq!(Reply::decode(&[0; REPLY_BYTES + 1]), None);
+    }
+}

@@ -1,0 +1,106 @@
+//! What the coordinator of leases reads here, and what it tells: whom memory was promised.
+
+use memory_ledger::{ProcessId, Stance, Standing};
+use memory_watch::{Backend, ProcessSample};
+
+use super::Killer;
+
+impl Killer {
+    /// Where a limited user stands now. `None`: it has no limit.
+    pub fn standing(&mut self, uid: u32) -> Option<Standing> {
+        self.read(uid)?;
+        let account = self.ledger.account(uid)?;
+        Some(Standing {
+            hard_bytes: account.limit().hard_bytes(),
+            soft_bytes: account.limit().soft_bytes(),
+            // A victim's memory is promised to others when it is back, not before.
+            used_bytes: account.reading().used_bytes,
+        })
+    }
+
+    /// Changes of a user's account so far: the same number before and after a look means that
+    /// nothing has moved meanwhile.
+    pub fn account_changes(&self, uid: u32) -> u64 {
+        self.watch.usage(uid).map_or(0, |usage| usage.events)
+    }
+
+    /// Makes a user's account as good as it gets, for a promise that may be the last one to fit.
+    pub fn keep_exact(&mut self, uid: u32, exact: bool) {
+        if let Err(error) = self.watch.keep_exact(uid, exact) {
+            tracing::warn!(uid, "cannot keep the account exact: {error}");
+        }
+    }
+
+    /// As [`keep_exact`](Killer::keep_exact), of a user whose limit may be gone by now.
+    pub fn keep_exact_if_limited(&mut self, uid: u32, exact: bool) {
+        if self.ledger.account(uid).is_some() {
+            self.keep_exact(uid, exact);
+        }
+    }
+
+    /// Accounts are as old as the last scan: one is due before a promise near the limit.
+    pub fn refresh_if_polling(&mut self) {
+        if self.watch.backend() == Backend::ProcPolling {
+            self.correct_accounts();
+        }
+    }
+
+    /// What one process of a limited user has, and whose it is, bytes.
+    pub fn resident(&self, process: &ProcessSample) -> Option<(u32, u64)> {
+        match self.watch.charged(process) {
+            Ok(charged) => charged.map(|it| (it.uid, it.pages * self.page_bytes)),
+            Err(error) => {
+                tracing::warn!(pid = process.tgid, "cannot read an account: {error}");
+                None
+            }
+        }
+    }
+
+    /// A process as the watch knows it.
+    pub fn find_process(&mut self, pid: u32) -> Option<ProcessSample> {
+        if let Err(error) = self.watch.processes(&mut self.samples) {
+            tracing::warn!("cannot list processes: {error}");
+            return None;
+        }
+        self.samples.iter().find(|sample| sample.tgid == pid).copied()
+    }
+
+    /// All processes as the watch knows them.
+    pub fn all_processes(&mut self) -> &[ProcessSample] {
+        if let Err(error) = self.watch.processes(&mut self.samples) {
+            tracing::warn!("cannot list processes: {error}");
+            self.samples.clear();
+        }
+        &self.samples
+    }
+
+    /// So much was promised to a process altogether; `None`: nothing (any more). While it stays
+    /// within that, others of its user die before it.
+    pub fn entitle(&mut self, id: ProcessId, bytes: Option<u64>) {
+        match bytes {
+            Some(bytes) => drop(self.entitled.insert(id, bytes)),
+            None => drop(self.entitled.remove(&id)),
+        }
+    }
+
+    /// Users that have crossed their soft limit since the last call: whoever holds promised memory
+    /// of theirs in reserve is to be asked for it.
+    pub fn take_pressed(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.pressed)
+    }
+
+    /// Spares who stays within what it was promised.
+    pub(super) fn spare_the_entitled(&mut self) {
+        if self.entitled.is_empty() {
+            return;
+        }
+        for process in &mut self.processes {
+            let entitled = self.entitled.get(&process.id);
+            if process.stance == Stance::Ordinary
+                && entitled.is_some_and(|bytes| process.charged_bytes() <= *bytes)
+            {
+                process.stance = Stance::Avoid;
+            }
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! A client comes, comes back, goes.
+
+use std::os::fd::OwnedFd;
+
+use control::lease::{Reply, Status, UNLIMITED_BYTES};
+use memory_ledger::{ClientId, Lease, ProcessId};
+use memory_watch::ProcessSample;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::journal::Record;
+use super::page::SharedPage;
+use super::{KIND_BITS, Leases, NS_PER_MS, ORPHAN_MS, PROCESS};
+use crate::clock::monotonic_ns;
+use crate::killer::Killer;
+
+/// No process has a larger address space, so none can have taken more, bytes.
+const ADDRESS_SPACE_BYTES: u64 = 1 << 57;
+/// No claim, in a record.
+const NO_CLAIM: u64 = u64::MAX;
+
+/// A process that leases.
+pub(super) struct Client {
+    /// Who is charged for it.
+    pub(super) uid: u32,
+    pub(super) process: ProcessSample,
+    /// Readable when it is gone; its end is the lease's end.
+    pidfd: OwnedFd,
+    pub(super) connection: Option<u64>,
+    /// `None` for one that an earlier daemon knew and that has not come back yet.
+    pub(super) page: Option<SharedPage>,
+    slot: usize,
+    /// Its user has a limit, so it has a lease in the user's book.
+    pub(super) limited: bool,
+    /// It has asked since balances were collected.
+    pub(super) active: bool,
+    /// Its connection was closed then, nanoseconds.
+    pub(super) orphan_since_ns: Option<u64>,
+}
+
+impl Client {
+    pub(super) fn id(&self) -> ProcessId {
+        ProcessId { pid: self.process.tgid, start_time: self.process.start_time_ns }
+    }
+
+    fn has_exited(&self) -> bool {
+        has_exited(&self.pidfd)
+    }
+}
+
+fn has_exited(pidfd: &OwnedFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+/// Its address space is the one we knew. What the watch does not know (0) cannot have changed.
+fn same_program(a: &ProcessSample, b: &ProcessSample) -> bool {
+    a.mm_id == b.mm_id
+}
+
+impl Leases {
+    /// The first packet of a connection.
+    pub(super) fn hello(
+        &mut self,
+        number: u64,
+        spent: u64,
+        unspent: u64,
+        base: u64,
+        killer: &mut Killer,
+    ) {
+        let (spent, unspent) = (spent.min(ADDRESS_SPACE_BYTES), unspent.min(ADDRESS_SPACE_BYTES));
+        let made = self
+            .identify(number, killer)
+            .and_then(|(process, pidfd)| self.find_or_add(number, process, pidfd, killer))
+            .and_then(|id| {
+                let (page, file) = SharedPage::create().map_err(|_| Status::TooManyClients)?;
+                Ok((id, page, file))
+            });
+        let (id, page, file) = match made {
+            Ok(made) => made,
+            Err(status) => {
+                if let Some(connection) = self.connections.get(&number) {
+                    connection.reply(&Reply::of(status), None);
+                }
+                return self.disconnect(number);
+            }
+        };
+        self.install(id, page, spent, unspent, base, killer);
+        let Some(client) = self.clients.get(&id) else { return };
+        let base = self.books.get(&client.uid).and_then(|book| book.lease(id)).map(|it| it.base);
+        let mut reply = Reply::of(Status::Done);
+        reply.limited = client.limited;
+        reply.base = base.and_then(|base| u64::try_from(base).ok()).map_or(0, |base| base + 1);
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        connection.client = Some(id);
+        if !connection.reply(&reply, Some(&file)) {
+            self.disconnect(number);
+        }
+    }
+
+    /// Whose process is at the other end, by the kernel's word.
+    fn identify(
+        &mut self,
+        number: u64,
+        killer: &mut Killer,
+    ) -> Result<(ProcessSample, OwnedFd), Status> {
+        let connection = self.connections.get(&number).ok_or(Status::NotYou)?;
+        let pidfd = connection.pidfd().map_err(|_| Status::NotYou)?;
+        let (peer_pid, peer_uid) = (connection.peer.pid, connection.peer.uid);
+        let pid = u32::try_from(peer_pid).map_err(|_| Status::NotYou)?;
+        let process = killer.find_process(pid).ok_or(Status::NotYou)?;
+        // The pid was its own all the time if the process is still there.
+        if has_exited(&pidfd) || (process.uid != peer_uid && peer_uid != 0) {
+            return Err(Status::NotYou);
+        }
+        Ok((process, pidfd))
+    }
+
+    fn find_or_add(
+        &mut self,
+        number: u64,
+        process: ProcessSample,
+        pidfd: OwnedFd,
+        killer: &mut Killer,
+    ) -> Result<ClientId, Status> {
+        let known = self.clients.iter().find(|(_, client)| client.process.tgid == process.tgid);
+        if let Some((&id, client)) = known {
+            let same = client.process.start_time_ns == process.start_time_ns
+                && client.uid == process.uid
+                && same_program(&client.process, &process);
+            if same {
+                if let Some(old) = client.connection {
+                    self.disconnect(old);
+                }
+                let client = self.clients.get_mut(&id).ok_or(Status::NotYou)?;
+                client.connection = Some(number);
+                client.orphan_since_ns = None;
+                return Ok(id);
+            }
+            self.remove_client(id, killer);
+        }
+        let id = self.add(process, pidfd, None).ok_or(Status::TooManyClients)?;
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.connection = Some(number);
+        }
+        Ok(id)
+    }
+
+    fn add(
+        &mut self,
+        process: ProcessSample,
+        pidfd: OwnedFd,
+        slot: Option<usize>,
+    ) -> Option<ClientId> {
+        let slot = slot.or_else(|| self.journal.take_slot())?;
+        let id = self.next_client;
+        let word = epoll::EventData::new_u64(id << KIND_BITS | PROCESS);
+        if epoll::add(&self.epoll, &pidfd, word, epoll::EventFlags::IN).is_err() {
+            self.journal.free(slot);
+            return None;
+        }
+        self.next_client += 1;
+        let client = Client {
+            uid: process.uid,
+            process,
+            pidfd,
+            connection: None,
+            page: None,
+            slot,
+            limited: false,
+            active: true,
+            orphan_since_ns: None,
+        };
+        self.clients.insert(id, client);
+        Some(id)
+    }
+
+    /// Gives a client its page, with what it may take. What it says it has counts as far as it harms
+    /// nobody else: memory it took is in its account anyway, and what it has not taken must fit.
+    fn install(
+        &mut self,
+        id: ClientId,
+        page: SharedPage,
+        spent: u64,
+        unspent: u64,
+        base: u64,
+        killer: &mut Killer,
+    ) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let uid = client.uid;
+        client.page = Some(page);
+        if killer.standing(uid).is_none() {
+            client.limited = false;
+            if let Some(page) = &client.page {
+                page.add(UNLIMITED_BYTES.saturating_sub(spent));
+                page.set_limited(false);
+            }
+            return self.note(id, killer);
+        }
+        let known = self.books.get(&uid).and_then(|book| book.lease(id)).copied();
+        client.limited = true;
+        let resident = killer.resident(&client.process).map_or(0, |(_, bytes)| bytes);
+        let lease = match known {
+            // An earlier daemon, or an earlier connection, knew it: never more than it had.
+            Some(known) => {
+                let granted = known.granted.min(spent.saturating_add(unspent)).max(spent);
+                Lease { granted, resident, ..known }
+            }
+            None => {
+                let beside = resident as i64 - spent as i64;
+                Lease { base: beside, granted: spent, resident, claim: None }
+            }
+        };
+        let book = self.books.entry(uid).or_default();
+        book.insert(id, lease);
+        killer.keep_exact(uid, true);
+        let free = self.look(uid, killer).map_or(0, |standing| self.headroom(uid, &standing));
+        let Some(lease) = self.books.get_mut(&uid).and_then(|book| book.lease_mut(id)) else {
+            return;
+        };
+        let mut balance = lease.granted - spent;
+        if known.is_none() {
+            // Of what only the client remembers, as much as fits.
+            let beside = i64::try_from(base.saturating_sub(1)).unwrap_or(0) - lease.base;
+            let beside = u64::try_from(beside).unwrap_or(0).min(free);
+            let kept = unspent.min(free - beside);
+            lease.base += beside as i64;
+            lease.granted += kept;
+            balance = kept;
+        }
+        self.note(id, killer);
+        if let Some(page) = self.clients.get(&id).and_then(|client| client.page.as_ref()) {
+            page.add(balance);
+            page.set_limited(true);
+        }
+    }
+
+    /// Writes down what a client has now, for the next daemon and for the killer.
+    pub(super) fn note(&mut self, id: ClientId, killer: &mut Killer) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let lease = self.books.get(&client.uid).and_then(|book| book.lease(id));
+        killer.entitle(client.id(), lease.map(Lease::entitlement));
+        let lease = lease.copied().unwrap_or_default();
+        let record = Record {
+            pid: client.process.tgid,
+            start_time_ns: client.process.start_time_ns,
+            uid: client.uid,
+            mm_id: client.process.mm_id,
+            base: lease.base,
+            granted: lease.granted,
+            claim: lease.claim.unwrap_or(NO_CLAIM),
+        };
+        self.journal.write(client.slot, &record);
+    }
+
+    /// The process is gone: so is its lease.
+    pub(super) fn remove_client(&mut self, id: ClientId, killer: &mut Killer) {
+        let Some(client) = self.clients.remove(&id) else { return };
+        let (uid, process) = (client.uid, client.id());
+        self.journal.free(client.slot);
+        killer.entitle(process, None);
+        if let Some(number) = client.connection {
+            self.connections.remove(&number);
+        }
+        // Its pidfd leaves the epoll set as it is closed.
+        drop(client);
+        self.waiting.retain(|waiting| waiting.client != id);
+        if let Some(book) = self.books.get_mut(&uid) {
+            book.remove(id);
+            if book.is_empty() {
+                self.books.remove(&uid);
+                killer.keep_exact_if_limited(uid, false);
+            }
+        }
+        self.serve_waiting(killer);
+    }
+
+    /// A connection is closed. That does not end a lease: the process may have closed all its files.
+    pub(super) fn disconnect(&mut self, number: u64) {
+        let Some(connection) = self.connections.remove(&number) else { return };
+        let Some(id) = connection.client else { return };
+        self.waiting.retain(|waiting| waiting.client != id);
+        if let Some(client) = self.clients.get_mut(&id)
+            && client.connection == Some(number)
+        {
+            client.connection = None;
+            client.orphan_since_ns = Some(monotonic_ns());
+        }
+    }
+
+    /// Processes whose connection was closed and which are still there: one that runs another
+    /// program now has lost its memory, and its lease with it.
+    pub(super) fn look_after_orphans(&mut self, now_ns: u64, killer: &mut Killer) {
+        let due = |client: &Client| {
+            client.orphan_since_ns.is_some_and(|since| now_ns >= since + ORPHAN_MS * NS_PER_MS)
+        };
+        let due: Vec<ClientId> =
+            self.clients.iter().filter(|(_, client)| due(client)).map(|(id, _)| *id).collect();
+        for id in due {
+            let Some(client) = self.clients.get_mut(&id) else { continue };
+            client.orphan_since_ns = None;
+            let now = killer.find_process(client.process.tgid);
+            let lives = now.is_some_and(|now| same_program(&now, &client.process));
+            if !lives || client.has_exited() {
+                self.remove_client(id, killer);
+            }
+        }
+    }
+
+    /// Takes over what the last daemon has left.
+    pub(super) fn take_over(&mut self, records: Vec<(usize, Record)>, killer: &mut Killer) {
+        if records.is_empty() {
+            return;
+        }
+        let processes = killer.all_processes().to_vec();
+        let (mut kept, mut gone) = (0, 0);
+        for (slot, record) in records {
+            let same = |process: &&ProcessSample| {
+                process.tgid == record.pid
+                    && process.start_time_ns == record.start_time_ns
+                    && process.uid == record.uid
+                    && (process.mm_id == record.mm_id || process.mm_id == 0)
+            };
+            let pidfd = i32::try_from(record.pid)
+                .ok()
+                .and_then(Pid::from_raw)
+                .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+            let process = processes.iter().find(same);
+            let (Some(process), Some(pidfd)) = (process, pidfd) else {
+                self.journal.free(slot);
+                gone += 1;
+                continue;
+            };
+            let Some(id) = self.add(*process, pidfd, Some(slot)) else { continue };
+            kept += 1;
+            if killer.standing(record.uid).is_none() {
+                continue;
+            }
+            let resident = killer.resident(process).map_or(0, |(_, bytes)| bytes);
+            let claim = (record.claim != NO_CLAIM).then_some(record.claim);
+            let lease = Lease { base: record.base, granted: record.granted, resident, claim };
+            self.books.entry(record.uid).or_default().insert(id, lease);
+            if let Some(client) = self.clients.get_mut(&id) {
+                client.limited = true;
+            }
+            killer.keep_exact(record.uid, true);
+            self.note(id, killer);
+        }
+        tracing::info!(kept, gone, "leases of the last daemon taken over");
+    }
+}

@@ -1,0 +1,365 @@
+//! What is granted, refused, put off, asked back.
+
+use control::lease::{Reply, Status, UNLIMITED_BYTES};
+use memory_ledger::{ClientId, Decision, Lease, Standing};
+
+use super::{Leases, NS_PER_MS};
+use crate::clock::monotonic_ns;
+use crate::killer::Killer;
+
+/// Looks at an account that does not hold still, before the highest reading is taken for it.
+const LOOKS: u32 = 3;
+/// The longest that an answer is put off, milliseconds: a minute, after which the client asks again.
+const MAX_WAIT_MS: u32 = 60_000;
+/// Requests of one user that may wait at a time.
+const MAX_WAITING_OF_A_USER: usize = 512;
+/// Up to this part of the limit no account need be exact for a promise: it cannot be wrong by as much.
+const ROUGH_SHARE: u64 = 2;
+
+/// A request that is put off.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) client: ClientId,
+    uid: u32,
+    need: u64,
+    wish: u64,
+    until_ns: u64,
+}
+
+impl Leases {
+    /// Takes a fresh and consistent look at a user and all its clients.
+    pub(super) fn look(&mut self, uid: u32, killer: &mut Killer) -> Option<Standing> {
+        killer.refresh_if_polling();
+        let mut most = killer.standing(uid)?;
+        for _ in 0..LOOKS {
+            let before = killer.account_changes(uid);
+            most.used_bytes = most.used_bytes.max(killer.standing(uid)?.used_bytes);
+            self.observe(uid, killer);
+            let now = killer.standing(uid)?;
+            if killer.account_changes(uid) == before {
+                return Some(now);
+            }
+            most.used_bytes = most.used_bytes.max(now.used_bytes);
+        }
+        Some(most)
+    }
+
+    fn observe(&mut self, uid: u32, killer: &Killer) {
+        let Some(book) = self.books.get_mut(&uid) else { return };
+        let ids: Vec<ClientId> = book.leases().map(|(id, _)| id).collect();
+        for id in ids {
+            let (Some(client), Some(lease)) = (self.clients.get(&id), book.lease_mut(id)) else {
+                continue;
+            };
+            let unspent = || client.page.as_ref().map_or(0, |page| page.unspent(lease.granted));
+            let before = unspent();
+            // Not charged to this user: it is on its way out, or has become another's.
+            let resident = match killer.resident(&client.process) {
+                Some((owner, bytes)) if owner == uid => bytes,
+                _ => 0,
+            };
+            let unspent = before.min(unspent());
+            lease.observe(resident, unspent);
+        }
+    }
+
+    pub(super) fn headroom(&self, uid: u32, standing: &Standing) -> u64 {
+        self.books.get(&uid).map_or(0, |book| book.headroom(standing))
+    }
+
+    /// A client asks for more.
+    pub(super) fn grow(
+        &mut self,
+        id: ClientId,
+        need: u64,
+        wish: u64,
+        wait_ms: u32,
+        killer: &mut Killer,
+    ) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        client.active = true;
+        let uid = client.uid;
+        if !client.limited {
+            return self.reply(id, &self.done(id, 0));
+        }
+        match self.try_grow(id, uid, need, wish, killer) {
+            Ok(granted) => self.reply(id, &self.done(id, granted)),
+            Err(status) => {
+                let can_wait = matches!(status, Status::Full | Status::Unsafe) && wait_ms > 0;
+                let waiting = self.waiting.iter();
+                let others = waiting.clone().filter(|w| w.uid == uid).count();
+                if can_wait
+                    && others < MAX_WAITING_OF_A_USER
+                    && !waiting.clone().any(|w| w.client == id)
+                {
+                    let wait_ms = u64::from(wait_ms.min(MAX_WAIT_MS));
+                    let until_ns = monotonic_ns() + wait_ms * NS_PER_MS;
+                    self.waiting.push_back(Waiting { client: id, uid, need, wish, until_ns });
+                    self.next_look_ns = 0;
+                    return;
+                }
+                self.refused += 1;
+                self.reply(id, &self.refusal(id, status));
+            }
+        }
+    }
+
+    fn done(&self, id: ClientId, granted: u64) -> Reply {
+        let limited = self.clients.get(&id).is_some_and(|client| client.limited);
+        Reply { limited, granted, ..Reply::of(Status::Done) }
+    }
+
+    fn refusal(&self, id: ClientId, status: Status) -> Reply {
+        Reply { status, ..self.done(id, 0) }
+    }
+
+    fn try_grow(
+        &mut self,
+        id: ClientId,
+        uid: u32,
+        need: u64,
+        wish: u64,
+        killer: &mut Killer,
+    ) -> Result<u64, Status> {
+        let granted = match self.decide_roughly(id, uid, need, wish, killer) {
+            Some(granted) => granted,
+            None => self.decide_exactly(id, uid, need, wish, killer)?,
+        };
+        let book = self.books.get_mut(&uid).ok_or(Status::NotYou)?;
+        let lease = book.lease_mut(id).ok_or(Status::NotYou)?;
+        lease.granted += granted;
+        // First what we remember, then what the client may take: a daemon that dies in between has
+        // promised too much, never too little.
+        self.note(id, killer);
+        if let Some(page) = self.clients.get(&id).and_then(|client| client.page.as_ref()) {
+            page.add(granted);
+        }
+        Ok(granted)
+    }
+
+    /// Far from the limit no account needs to be looked at.
+    fn decide_roughly(
+        &mut self,
+        id: ClientId,
+        uid: u32,
+        need: u64,
+        wish: u64,
+        killer: &mut Killer,
+    ) -> Option<u64> {
+        let standing = killer.standing(uid)?;
+        let book = self.books.get(&uid)?;
+        let most = standing.used_bytes.checked_add(book.entitled())?.checked_add(need)?;
+        if most > standing.hard_bytes / ROUGH_SHARE {
+            return None;
+        }
+        match book.decide(id, need, wish, &standing) {
+            Decision::Grant(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    fn decide_exactly(
+        &mut self,
+        id: ClientId,
+        uid: u32,
+        need: u64,
+        wish: u64,
+        killer: &mut Killer,
+    ) -> Result<u64, Status> {
+        killer.keep_exact(uid, true);
+        let decide = |leases: &mut Self, killer: &mut Killer| {
+            let standing = leases.look(uid, killer)?;
+            Some(leases.books.get(&uid)?.decide(id, need, wish, &standing))
+        };
+        let mut decision = decide(self, killer).ok_or(Status::NotYou)?;
+        if matches!(decision, Decision::Full | Decision::Unsafe)
+            && self.collect(uid, Some(id), killer)
+        {
+            decision = decide(self, killer).ok_or(Status::NotYou)?;
+        }
+        match decision {
+            Decision::Grant(bytes) => return Ok(bytes),
+            Decision::OverClaim => return Err(Status::OverClaim),
+            _ => {}
+        }
+        // Next time they look they give back what their allocators keep unused.
+        self.ask_back(uid, Some(id));
+        Err(if decision == Decision::Unsafe { Status::Unsafe } else { Status::Full })
+    }
+
+    /// Takes back what clients hold and have not taken, of all but `except`. `true`: something came.
+    fn collect(&mut self, uid: u32, except: Option<ClientId>, killer: &mut Killer) -> bool {
+        let ids: Vec<ClientId> = match self.books.get(&uid) {
+            Some(book) => {
+                book.leases().map(|(id, _)| id).filter(|id| Some(*id) != except).collect()
+            }
+            None => return false,
+        };
+        let mut came = false;
+        for id in ids {
+            came |= self.collect_from(uid, id, killer) > 0;
+        }
+        came
+    }
+
+    fn collect_from(&mut self, uid: u32, id: ClientId, killer: &mut Killer) -> u64 {
+        let lease = self.books.get_mut(&uid).and_then(|book| book.lease_mut(id));
+        let page = self.clients.get(&id).and_then(|client| client.page.as_ref());
+        let (Some(lease), Some(page)) = (lease, page) else { return 0 };
+        // From the client first, then from our memory: never promised to two at a time.
+        let bytes = page.take_back(0, lease.granted);
+        lease.granted -= bytes;
+        if bytes > 0 {
+            self.note(id, killer);
+        }
+        bytes
+    }
+
+    fn ask_back(&self, uid: u32, except: Option<ClientId>) {
+        let Some(book) = self.books.get(&uid) else { return };
+        for (id, _) in book.leases().filter(|(id, _)| Some(*id) != except) {
+            if let Some(page) = self.clients.get(&id).and_then(|client| client.page.as_ref()) {
+                page.ask_back();
+            }
+        }
+    }
+
+    /// The user has crossed its soft limit: what nobody uses is taken back, before anybody dies.
+    pub(super) fn press(&mut self, uid: u32, killer: &mut Killer) {
+        if self.collect(uid, None, killer) {
+            tracing::debug!(uid, "soft limit crossed: unused leases taken back");
+        }
+        self.ask_back(uid, None);
+    }
+
+    /// Who has not asked for a while does not need a balance.
+    pub(super) fn collect_from_the_idle(&mut self, killer: &mut Killer) {
+        let idle: Vec<(u32, ClientId)> = self
+            .clients
+            .iter_mut()
+            .filter_map(|(id, client)| {
+                let idle = !std::mem::take(&mut client.active);
+                (client.limited && idle).then_some((client.uid, *id))
+            })
+            .collect();
+        for (uid, id) in idle {
+            self.collect_from(uid, id, killer);
+        }
+    }
+
+    /// Looks whether those who wait can be served by now, the longest waiting first.
+    pub(super) fn serve_waiting(&mut self, killer: &mut Killer) {
+        let now_ns = monotonic_ns();
+        for _ in 0..self.waiting.len() {
+            let Some(waiting) = self.waiting.pop_front() else { return };
+            let Waiting { client, uid, need, wish, until_ns } = waiting;
+            match self.try_grow(client, uid, need, wish, killer) {
+                Ok(granted) => self.reply(client, &self.done(client, granted)),
+                Err(Status::Full | Status::Unsafe) if now_ns < until_ns => {
+                    self.waiting.push_back(waiting);
+                }
+                Err(status) => {
+                    self.refused += 1;
+                    let late = matches!(status, Status::Full | Status::Unsafe);
+                    let status = if late { Status::TimedOut } else { status };
+                    self.reply(client, &self.refusal(client, status));
+                }
+            }
+        }
+    }
+
+    /// A client declares how much it will ever want.
+    pub(super) fn claim(&mut self, id: ClientId, bytes: u64, killer: &mut Killer) -> Status {
+        let Some(client) = self.clients.get(&id) else { return Status::NotYou };
+        let (uid, limited) = (client.uid, client.limited);
+        if !limited {
+            return Status::Done;
+        }
+        if bytes > 0 {
+            self.collect_from(uid, id, killer);
+            let Some(standing) = self.look(uid, killer) else { return Status::NotYou };
+            let may = |leases: &Self, standing: &Standing| {
+                leases.books.get(&uid).is_some_and(|book| book.may_claim(id, bytes, standing))
+            };
+            if !may(self, &standing) {
+                self.collect(uid, Some(id), killer);
+                let Some(standing) = self.look(uid, killer) else { return Status::NotYou };
+                if !may(self, &standing) {
+                    return Status::ClaimTooLarge;
+                }
+            }
+        }
+        if let Some(lease) = self.books.get_mut(&uid).and_then(|book| book.lease_mut(id)) {
+            lease.claim = (bytes > 0).then_some(bytes);
+        }
+        self.note(id, killer);
+        self.serve_waiting(killer);
+        Status::Done
+    }
+
+    /// How much a client could be granted now.
+    pub(super) fn headroom_of(&mut self, id: ClientId, killer: &mut Killer) -> Reply {
+        let Some(client) = self.clients.get(&id) else { return Reply::of(Status::NotYou) };
+        let (uid, limited) = (client.uid, client.limited);
+        let headroom = if limited {
+            self.collect(uid, Some(id), killer);
+            self.look(uid, killer).map_or(0, |standing| self.headroom(uid, &standing))
+        } else {
+            UNLIMITED_BYTES
+        };
+        Reply { headroom, ..self.done(id, 0) }
+    }
+
+    /// A client has given memory back and says so: it may be what others wait for.
+    pub(super) fn given_back(&mut self, id: ClientId, killer: &mut Killer) {
+        let Some(client) = self.clients.get(&id) else { return };
+        if client.limited {
+            let uid = client.uid;
+            self.collect_from(uid, id, killer);
+            self.serve_waiting(killer);
+        }
+    }
+
+    /// Limits may have come or gone: clients of users who have one now get a lease, those of users who
+    /// have none any more get all they want.
+    pub(super) fn follow_limits(&mut self, killer: &mut Killer) {
+        let changed: Vec<(ClientId, u32, bool)> = self
+            .clients
+            .iter()
+            .filter_map(|(id, client)| {
+                let limited = killer.ledger().account(client.uid).is_some();
+                (limited != client.limited).then_some((*id, client.uid, limited))
+            })
+            .collect();
+        for (id, uid, limited) in changed {
+            let Some(client) = self.clients.get_mut(&id) else { continue };
+            client.limited = limited;
+            let page = client.page.as_ref();
+            if limited {
+                // Nothing was promised so far; what it has, it has.
+                let unspent = page.map_or(0, |page| page.take_back(0, UNLIMITED_BYTES));
+                let granted = UNLIMITED_BYTES - unspent;
+                let resident = killer.resident(&client.process).map_or(0, |(_, bytes)| bytes);
+                let granted = if page.is_some() { granted } else { 0 };
+                let base = resident as i64 - granted as i64;
+                let lease = Lease { base, granted, resident, claim: None };
+                self.books.entry(uid).or_default().insert(id, lease);
+                killer.keep_exact(uid, true);
+            } else {
+                let lease = self.books.get_mut(&uid).and_then(|book| book.remove(id));
+                self.books.retain(|_, book| !book.is_empty());
+                if let (Some(page), Some(lease)) = (page, lease) {
+                    page.add(UNLIMITED_BYTES.saturating_sub(lease.granted));
+                }
+            }
+            if let Some(page) = self.clients.get(&id).and_then(|client| client.page.as_ref()) {
+                page.set_limited(limited);
+            }
+            self.note(id, killer);
+            if !limited && self.waiting.iter().any(|waiting| waiting.client == id) {
+                self.waiting.retain(|waiting| waiting.client != id);
+                self.reply(id, &self.done(id, 0));
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What survives the daemon: a file with one record a client, written as plain memory, so that a
+//! daemon that is killed at any moment leaves all that was granted behind.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use anyhow::Context;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// Clients at a time, of all users.
+pub const MAX_CLIENTS: usize = 4096;
+/// A record in use starts with this and the version of its layout.
+const IN_USE: u64 = 0x6c65_6173_6501;
+const WORDS: usize = 8;
+const BYTES: usize = MAX_CLIENTS * WORDS * 8;
+
+/// What is remembered of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its process.
+    pub pid: u32,
+    /// When that started, as the watch knows it.
+    pub start_time_ns: u64,
+    /// Its user.
+    pub uid: u32,
+    /// Its address space.
+    pub mm_id: u64,
+    /// What it had beside its grants, bytes.
+    pub base: i64,
+    /// Granted, bytes.
+    pub granted: u64,
+    /// Its claim, bytes; `u64::MAX`: none.
+    pub claim: u64,
+}
+
+/// The file, mapped.
+pub struct Journal {
+    words: NonNull<AtomicU64>,
+    free: Vec<usize>,
+}
+
+// SAFETY: the mapping belongs to this value alone, and is only used through atomics.
+unsafe impl Send for Journal {}
+
+impl Journal {
+    /// Opens or makes the file, which only we may read. Returns what is in it, by slot.
+    pub fn open(path: &Path) -> anyhow::Result<(Self, Vec<(usize, Record)>)> {
+        let name = || path.display().to_string();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            .open(path)
+            .with_context(name)?;
+        file.set_len(BYTES as u64).with_context(name)?;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice, of a file only we write.
+        let at = unsafe { mmap(std::ptr::null_mut(), BYTES, prot, MapFlags::SHARED, &file, 0) };
+        let words = NonNull::new(at.with_context(name)?.cast()).context("mapped at 0")?;
+        let mut journal = Self { words, free: Vec::with_capacity(MAX_CLIENTS) };
+        let mut found = Vec::new();
+        for slot in (0..MAX_CLIENTS).rev() {
+            match journal.read(slot) {
+                Some(record) => found.push((slot, record)),
+                None => journal.free.push(slot),
+            }
+        }
+        Ok((journal, found))
+    }
+
+    fn word(&self, slot: usize, word: usize) -> &AtomicU64 {
+        debug_assert!(slot < MAX_CLIENTS && word < WORDS);
+        // SAFETY: inside the mapping, which lives as long as `self`; atomics only.
+        unsafe { &*self.words.as_ptr().add(slot * WORDS + word) }
+    }
+
+    fn read(&self, slot: usize) -> Option<Record> {
+        let word = |n| self.word(slot, n).load(Relaxed);
+        (self.word(slot, 0).load(Acquire) == IN_USE).then(|| Record {
+            pid: word(1) as u32,
+            uid: (word(1) >> 32) as u32,
+            start_time_ns: word(2),
+            mm_id: word(3),
+            base: word(4) as i64,
+            granted: word(5),
+            claim: word(6),
+        })
+    }
+
+    /// A place for a new client; `None`: there are as many as there may be.
+    pub fn take_slot(&mut self) -> Option<usize> {
+        self.free.pop()
+    }
+
+    /// Writes a record. What counts is changed last.
+    pub fn write(&self, slot: usize, record: &Record) {
+        let put = |n, value| self.word(slot, n).store(value, Relaxed);
+        put(1, u64::from(record.uid) << 32 | u64::from(record.pid));
+        put(2, record.start_time_ns);
+        put(3, record.mm_id);
+        put(4, record.base as u64);
+        put(5, record.granted);
+        put(6, record.claim);
+        self.word(slot, 0).store(IN_USE, Release);
+    }
+
+    /// The client is gone.
+    pub fn free(&mut self, slot: usize) {
+        self.word(slot, 0).store(0, Release);
+        self.free.push(slot);
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, and no reference outlives `self`. A failure would leave it mapped.
+        let _ = unsafe { munmap(self.words.as_ptr().cast(), BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_there_for_the_next_daemon() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("leases");
+        let record = Record {
+            pid: 7,
+            start_time_ns: 8,
+            uid: 9,
+            mm_id: 10,
+            base: -11,
+            granted: 12,
+            claim: u64::MAX,
+        };
+        let (mut journal, found) = Journal::open(&path).unwrap();
+        assert!(found.is_empty());
+        let (kept, dropped) = (journal.take_slot().unwrap(), journal.take_slot().unwrap());
+        journal.write(kept, &record);
+        journal.write(dropped, &Record { pid: 70, ..record });
+        journal.free(dropped);
+        drop(journal);
+        let (mut journal, found) = Journal::open(&path).unwrap();
+        assert_eq!(found, [(kept, record)]);
+        let mut slots = 0;
+        while let Some(slot) = journal.take_slot() {
+            assert_ne!(slot, kept);
+            slots += 1;
+        }
+        assert_eq!(slots, MAX_CLIENTS - 1);
+    }
+}

@@ -1,0 +1,110 @@
+//! The page that the daemon shares with one client. The client can write anything into it at any time:
+//! what it says is believed only as far as it harms nobody else.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use control::lease::page;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// How often a change is tried against a client that changes the same word all the time.
+const TRIES: u32 = 64;
+
+/// One client's page, mapped here.
+pub struct SharedPage(NonNull<u8>);
+
+// SAFETY: the mapping belongs to this value alone here, and is only used through atomics.
+unsafe impl Send for SharedPage {}
+
+impl SharedPage {
+    /// A page of zeros, and the file to send to the client; it can be neither cut nor lengthened.
+    pub fn create() -> Result<(Self, OwnedFd), Errno> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = memfd_create("headroom-lease", flags)?;
+        ftruncate(&file, page::BYTES as u64)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping of a file that cannot shrink, at an address of the kernel's choice.
+        let at = unsafe {
+            mmap(std::ptr::null_mut(), page::BYTES, prot, MapFlags::SHARED, file.as_fd(), 0)?
+        };
+        Ok((Self(NonNull::new(at.cast()).ok_or(Errno::NOMEM)?), file))
+    }
+
+    fn balance(&self) -> &AtomicU64 {
+        // SAFETY: aligned, inside the mapping, which lives as long as `self`; atomics only.
+        unsafe { &*self.0.as_ptr().add(page::BALANCE).cast() }
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: as above.
+        unsafe { &*self.0.as_ptr().add(offset).cast() }
+    }
+
+    /// What the client has not taken, bytes; at most what it was granted.
+    pub fn unspent(&self, granted: u64) -> u64 {
+        self.balance().load(Acquire).min(granted)
+    }
+
+    /// Gives the client so much more.
+    pub fn add(&self, bytes: u64) {
+        self.balance().fetch_add(bytes, AcqRel);
+    }
+
+    /// Takes back what is above `keep`; returns how much came.
+    pub fn take_back(&self, keep: u64, granted: u64) -> u64 {
+        let mut there = self.balance().load(Acquire);
+        for _ in 0..TRIES {
+            let keep = keep.min(there);
+            match self.balance().compare_exchange_weak(there, keep, AcqRel, Acquire) {
+                Ok(_) => return (there - keep).min(granted),
+                Err(now) => there = now,
+            }
+        }
+        0
+    }
+
+    /// Tells the client whether its user has a limit.
+    pub fn set_limited(&self, limited: bool) {
+        self.word(page::LIMITED).store(limited.into(), Release);
+    }
+
+    /// Asks for what the client's allocator keeps unused.
+    pub fn ask_back(&self) {
+        self.word(page::RECALL).store(1, Relaxed);
+    }
+}
+
+impl Drop for SharedPage {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, and no reference outlives `self`. A failure would leave a page
+        // mapped; there is nothing to do about it.
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), page::BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_back_is_at_most_what_was_granted() {
+        let (page, _file) = SharedPage::create().unwrap();
+        page.add(100);
+        assert_eq!((page.unspent(1000), page.take_back(30, 1000)), (100, 70));
+        assert_eq!(page.unspent(1000), 30);
+        // A client that claims to have more than it was given.
+        page.balance().store(u64::MAX, Relaxed);
+        assert_eq!((page.unspent(50), page.take_back(0, 50)), (50, 50));
+    }
+
+    #[test]
+    fn the_clients_file_cannot_be_cut_under_our_mapping() {
+        let (_page, file) = SharedPage::create().unwrap();
+        assert_eq!(ftruncate(&file, 0), Err(Errno::PERM));
+    }
+}

@@ -1,0 +1,51 @@
+//! malloc that promises: memory is granted before it is used, or refused in time.
+//!
+//! A user with a memory limit gets no `NULL` from an ordinary `malloc`: it gets the memory, and a kill
+//! when it touches too much of it. Here memory is taken from the system only after headroom-oomd has
+//! granted it, so what [`try_alloc`] (or `tmalloc` in C) returns can be touched, now or later, whatever
+//! others do; what cannot be granted is `NULL` at once, and nobody is killed.
+//!
+//! * [`TAlloc`]: as a program's allocator; [`try_alloc`]: one block;
+//! * [`reserve`]: memory for allocations to come; [`claim`]: the most that will ever be wanted;
+
+//! * [`heap`]: `malloc` and its family, gated.
+//!
+//! Without a daemon, and for users without a limit, all this is a plain allocator (jemalloc); the former
+//! is said once on standard error. `HEADROOM_LEASE_SOCKET` names another socket than
+//! `/run/headroom/lease.sock`; `HEADROOM_TMALLOC=off` switches the gate off.
+
+mod gate;
+mod global;
+pub mod heap;
+mod lease;
+mod link;
+mod page;
+mod sys;
+
+use std::alloc::Layout;
+use std::ptr::NonNull;
+
+pub use control::lease::Status;
+pub use gate::Refused;
+pub use global::TAlloc;
+pub use lease::{Lease, claim, give_back, headroom, reserve, reserve_within};
+
+/// One block, or `None` when it is not granted. It is given back by [`free`].
+pub fn try_alloc(layout: Layout) -> Option<NonNull<u8>> {
+    if layout.size() == 0 {
+        return NonNull::new(std::ptr::without_provenance_mut(layout.align()));
+    }
+    // SAFETY: the layout's size is not 0.
+    NonNull::new(unsafe { std::alloc::GlobalAlloc::alloc(&TAlloc, layout) })
+}
+
+/// Gives back what [`try_alloc`] returned.
+///
+/// # Safety
+/// The block must come from [`try_alloc`] with this layout, and not be used any more.
+pub unsafe fn free(block: NonNull<u8>, layout: Layout) {
+    if layout.size() > 0 {
+        // SAFETY: the caller's.
+        unsafe { std::alloc::GlobalAlloc::dealloc(&TAlloc, block.as_ptr(), layout) }
+    }
+}
