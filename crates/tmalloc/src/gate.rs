@@ -3,6 +3,7 @@
 //! The fast path is one compare-and-swap in the page shared with the daemon; where the balance does not
 //! suffice, the daemon is asked ([`Link`](crate::link)). Nothing here allocates.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use control::lease::Status;
@@ -15,6 +16,11 @@ use crate::page::{Page, draw};
 static SPENT: AtomicU64 = AtomicU64::new(0);
 /// Reserved for this process' next allocations, out of everybody else's reach, bytes.
 static POOL: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// Reserved for this thread's next allocations, bytes.
+    static TRANSACTION: Cell<u64> = const { Cell::new(0) };
+}
 
 /// Why memory was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +50,9 @@ pub(crate) fn spent() -> u64 {
 /// Takes memory for the allocator, reserved memory first. May ask the daemon.
 pub(crate) fn take(bytes: u64) -> Result<(), Refused> {
     // Reserved memory is spent already.
+    if draw_from_transaction(bytes) {
+        return Ok(());
+    }
     if POOL.load(Ordering::Relaxed) != 0 && draw(&POOL, bytes) {
         return Ok(());
     }
@@ -79,14 +88,31 @@ pub(crate) fn fill_pool(bytes: u64) {
     POOL.fetch_add(bytes, Ordering::AcqRel);
 }
 
-/// Takes at most so much out of the pool again; returns how much.
-pub(crate) fn drain_pool(bytes: u64) -> u64 {
-    let take = |there: u64| Some(there - there.min(bytes));
-    let before = POOL.fetch_update(Ordering::AcqRel, Ordering::Relaxed, take);
-    before.unwrap_or(0).min(bytes)
+/// Puts reserved memory where only this thread's next allocations find it.
+pub(crate) fn begin_transaction(bytes: u64) {
+    TRANSACTION.with(|left| left.set(left.get() + bytes));
+}
+
+/// Takes at most so much of what this thread's transactions have left.
+pub(crate) fn end_transaction(bytes: u64) -> u64 {
+    TRANSACTION.with(|left| {
+        let rest = left.get().min(bytes);
+        left.set(left.get() - rest);
+        rest
+    })
+}
+
+fn draw_from_transaction(bytes: u64) -> bool {
+    // A thread on its way out may have no such variable any more.
+    let drawn = TRANSACTION.try_with(|left| {
+        let rest = left.get().checked_sub(bytes).filter(|_| bytes > 0);
+        rest.map(|rest| left.set(rest)).is_some()
+    });
+    drawn.unwrap_or(false)
 }
 
 /// A forked child has no lease.
 pub(crate) fn forget_after_fork() {
     POOL.store(0, Ordering::Relaxed);
+    TRANSACTION.with(|left| left.set(0));
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 use tikv_jemalloc_sys as jemalloc;
 
+use crate::page::Page;
 use crate::{gate, link};
 
 /// `arenas.narenas` arenas at the most get our hooks.
@@ -29,6 +30,8 @@ static _rjem_malloc_conf: AtomicPtr<c_char> = AtomicPtr::new(SETTINGS.as_ptr().c
 const NEW: u8 = 0;
 const STARTING: u8 = 1;
 const READY: u8 = 2;
+/// Ready, and asked for what is kept unused: done by the next allocation, outside of jemalloc's locks.
+const ASKED_BACK: u8 = 3;
 static STATE: AtomicU8 = AtomicU8::new(NEW);
 static STARTER: AtomicU32 = AtomicU32::new(0);
 
@@ -61,7 +64,7 @@ unsafe extern "C" fn reserve_addresses(
 ) -> *mut c_void {
     // SAFETY: jemalloc passes valid pointers.
     unsafe {
-        if *commit || !at.is_null() || STATE.load(Ordering::Acquire) != READY {
+        if *commit || !at.is_null() || STATE.load(Ordering::Acquire) < READY {
             return null_mut();
         }
         let found = map_aligned(size, alignment);
@@ -107,6 +110,13 @@ fn map_aligned(size: usize, alignment: usize) -> *mut c_void {
     }
 }
 
+/// Whether the daemon wants back what is kept unused; looked at whenever the system is asked for memory.
+fn note_recall() {
+    if Page::current().is_asked_back() {
+        let _ = STATE.compare_exchange(READY, ASKED_BACK, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
 unsafe extern "C" fn commit(
     _: *mut jemalloc::extent_hooks_t,
     _: *mut c_void,
@@ -115,7 +125,8 @@ unsafe extern "C" fn commit(
     length: usize,
     _: c_uint,
 ) -> bool {
-    STATE.load(Ordering::Acquire) != READY || gate::take(length as u64).is_err()
+    note_recall();
+    STATE.load(Ordering::Acquire) < READY || gate::take(length as u64).is_err()
 }
 
 unsafe extern "C" fn decommit(
@@ -131,7 +142,8 @@ unsafe extern "C" fn decommit(
         let start = at.byte_add(offset);
         libc::syscall(libc::SYS_madvise, start, length, libc::MADV_DONTNEED as usize) != 0
     };
-    if !failed && STATE.load(Ordering::Acquire) == READY {
+    note_recall();
+    if !failed && STATE.load(Ordering::Acquire) >= READY {
         gate::give(length as u64);
     }
     failed
@@ -169,16 +181,27 @@ pub(crate) fn ready() {
     }
 }
 
+/// Whether the hooks are in place.
+pub(crate) fn is_ready() -> bool {
+    STATE.load(Ordering::Acquire) >= READY
+}
+
 #[cold]
 fn start() {
     // SAFETY: takes nothing.
     let own = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+    if STATE.compare_exchange(ASKED_BACK, READY, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        purge();
+        link::tell_given_back();
+        return;
+    }
     match STATE.compare_exchange(NEW, STARTING, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {}
         // What jemalloc or libc allocate while we start.
         Err(STARTING) if STARTER.load(Ordering::Acquire) == own => return,
+        Err(READY | ASKED_BACK) => return,
         Err(_) => {
-            while STATE.load(Ordering::Acquire) != READY {
+            while STATE.load(Ordering::Acquire) < READY {
                 std::hint::spin_loop();
                 // SAFETY: takes nothing.
                 unsafe { libc::sched_yield() };

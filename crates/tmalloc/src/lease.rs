@@ -47,10 +47,20 @@ impl Lease {
         self.bytes
     }
 
+    /// A lease of memory that was taken already.
+    pub(crate) fn of(bytes: u64) -> Self {
+        Self { bytes }
+    }
+
+    /// Its bytes, which are the caller's from here on.
+    pub(crate) fn into_bytes(mut self) -> u64 {
+        std::mem::take(&mut self.bytes)
+    }
+
     /// Hands it to the allocator: the next pages that this process' allocations need, of any
     /// thread, come from it and cannot be refused.
-    pub fn commit(mut self) {
-        gate::fill_pool(std::mem::take(&mut self.bytes));
+    pub fn commit(self) {
+        gate::fill_pool(self.into_bytes());
     }
 
     /// Gives it back.

@@ -8,18 +8,22 @@
 //! * [`TAlloc`]: as a program's allocator; [`try_alloc`]: one block;
 //! * [`reserve`]: memory for allocations to come; [`claim`]: the most that will ever be wanted;
 
-//! * [`heap`]: `malloc` and its family, gated.
+//! * [`compat`]: the five calls of the course project from which the idea comes;
+//! * [`heap`]: `malloc` and its family, gated; [`raw`]: the gate alone, for other allocators.
 //!
 //! Without a daemon, and for users without a limit, all this is a plain allocator (jemalloc); the former
 //! is said once on standard error. `HEADROOM_LEASE_SOCKET` names another socket than
 //! `/run/headroom/lease.sock`; `HEADROOM_TMALLOC=off` switches the gate off.
 
+mod capi;
+pub mod compat;
 mod gate;
 mod global;
 pub mod heap;
 mod lease;
 mod link;
 mod page;
+pub mod raw;
 mod sys;
 
 use std::alloc::Layout;

@@ -72,11 +72,6 @@ impl Page {
         unsafe { &*self.0.add(page::BALANCE).cast() }
     }
 
-    /// The user has a limit.
-    pub fn is_limited(self) -> bool {
-        self.word(page::LIMITED).load(Ordering::Acquire) != 0
-    }
-
     /// The daemon asks for what is kept unused; said once.
     pub fn is_asked_back(self) -> bool {
         let recall = self.word(page::RECALL);

@@ -1,0 +1,166 @@
+//! The five calls of the course project from which the idea comes, on top of ours.
+//!
+//! There `transaction_reserve` promised memory and `transaction_commit` ended the promise as soon as
+//! `malloc` had returned, before a page of it was touched. Here a promise holds until the memory is used,
+//! so a commit only gives back what the transaction's allocations did not need.
+
+use std::ffi::{c_int, c_ulong};
+use std::path::PathBuf;
+
+use control::oomd::{Reply, Request};
+use control::{Client, ControlError, OOMD_SOCKET};
+
+use crate::gate::{self, Refused};
+use crate::{capi, heap, link, sys};
+
+/// Overrides where the control socket is.
+const SOCKET_VARIABLE: &std::ffi::CStr = c"HEADROOM_OOMD_SOCKET";
+
+/// Why a call failed.
+#[derive(Debug)]
+pub enum CompatError {
+    /// The daemon cannot be asked.
+    Control(ControlError),
+    /// The daemon said no; in its words.
+    Refused(String),
+}
+
+impl std::fmt::Display for CompatError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Control(error) => error.fmt(f),
+            Self::Refused(words) => f.write_str(words),
+        }
+    }
+}
+
+impl std::error::Error for CompatError {}
+
+impl From<ControlError> for CompatError {
+    fn from(error: ControlError) -> Self {
+        Self::Control(error)
+    }
+}
+
+fn ask(request: &Request) -> Result<Reply, CompatError> {
+    let path = sys::environment(SOCKET_VARIABLE).and_then(|path| path.to_str().ok());
+    let path = PathBuf::from(path.unwrap_or(OOMD_SOCKET));
+    match Client::connect(&path)?.call(request)? {
+        Reply::Error { message } => Err(CompatError::Refused(message)),
+        reply => Ok(reply),
+    }
+}
+
+/// Limits a user's memory, bytes; 0 removes the limit.
+pub fn set_mm_limit(uid: u32, bytes: u64) -> Result<(), CompatError> {
+    let request = match bytes {
+        0 => Request::ClearLimit { uid },
+        hard_bytes => Request::SetLimit { uid, hard_bytes, soft_bytes: None },
+    };
+    ask(&request).map(drop)
+}
+
+/// The limits that the caller may see: uids and bytes.
+pub fn get_mm_limit() -> Result<Vec<(u32, u64)>, CompatError> {
+    match ask(&Request::ListLimits)? {
+        Reply::Limits { limits } => Ok(limits.iter().map(|it| (it.uid, it.hard_bytes)).collect()),
+        other => Err(CompatError::Refused(format!("unexpected answer: {other:?}"))),
+    }
+}
+
+/// Looks now, and kills where a limit is broken. How many were killed.
+pub fn run_oom_killer() -> Result<usize, CompatError> {
+    match ask(&Request::RunOomKiller { uid: None })? {
+        Reply::Ran { kills } => Ok(kills.iter().filter(|why| why.victim.is_some()).count()),
+        other => Err(CompatError::Refused(format!("unexpected answer: {other:?}"))),
+    }
+}
+
+/// Promises this thread's next allocations so many bytes, or says why not.
+pub fn transaction_reserve(bytes: usize) -> Result<(), Refused> {
+    let lease = crate::reserve(bytes)?;
+    gate::begin_transaction(lease.into_bytes());
+    Ok(())
+}
+
+/// Ends this thread's transactions: what their allocations did not need goes back. What they took
+/// stays promised until it is used. `bytes` is what was reserved, of which at the most so much goes back.
+pub fn transaction_commit(bytes: usize) {
+    let rest = gate::end_transaction(bytes as u64);
+    if rest > 0 {
+        gate::give(rest);
+        link::tell_given_back();
+    }
+}
+
+/// The same for C: functions of the names that the original had.
+mod c {
+    use super::*;
+
+    fn done<T>(result: Result<T, CompatError>) -> Option<T> {
+        result
+            .map_err(|error| {
+                let errno = match error {
+                    CompatError::Control(_) => libc::ENOTCONN,
+                    CompatError::Refused(_) => libc::EPERM,
+                };
+                // SAFETY: the C library's own, always valid.
+                unsafe { *libc::__errno_location() = errno };
+            })
+            .ok()
+    }
+
+    /// 0, or -1 with `errno`: `ENOTCONN` without a daemon, `EPERM` when it refuses.
+    #[unsafe(export_name = "set_mm_limit")]
+    extern "C" fn set_mm_limit_c(uid: libc::uid_t, bytes: c_ulong) -> c_int {
+        done(set_mm_limit(uid, bytes)).map_or(-1, |()| 0)
+    }
+
+    /// How many limits there are, of which at most `count` were written; -1 with `errno`.
+    ///
+    /// # Safety
+    /// Both arrays must have room for `count` elements.
+    #[unsafe(export_name = "get_mm_limit")]
+    unsafe extern "C" fn get_mm_limit_c(
+        uids: *mut libc::uid_t,
+        limits: *mut c_ulong,
+        count: c_int,
+    ) -> c_int {
+        let Some(found) = done(get_mm_limit()) else { return -1 };
+        let room = usize::try_from(count).unwrap_or(0);
+        for (at, (uid, bytes)) in found.iter().take(room).enumerate() {
+            // SAFETY: the caller's promise; `at` is below `count`.
+            unsafe {
+                uids.add(at).write(*uid);
+                limits.add(at).write(*bytes);
+            }
+        }
+        c_int::try_from(found.len()).unwrap_or(c_int::MAX)
+    }
+
+    /// How many were killed; -1 with `errno`.
+    #[unsafe(export_name = "run_oom_killer")]
+    extern "C" fn run_oom_killer_c() -> c_int {
+        done(run_oom_killer()).map_or(-1, |kills| c_int::try_from(kills).unwrap_or(c_int::MAX))
+    }
+
+    /// 0, or -1 with `errno`.
+    #[unsafe(export_name = "transaction_reserve")]
+    extern "C" fn transaction_reserve_c(bytes: usize) -> c_int {
+        heap::ready();
+        match transaction_reserve(bytes) {
+            Ok(()) => 0,
+            Err(refused) => {
+                capi::fail(refused);
+                -1
+            }
+        }
+    }
+
+    /// Always 0.
+    #[unsafe(export_name = "transaction_commit")]
+    extern "C" fn transaction_commit_c(bytes: usize) -> c_int {
+        transaction_commit(bytes);
+        0
+    }
+}
