@@ -14,12 +14,14 @@
 //! * [`stressor`]: a process that eats memory;
 //! * [`oomd`]: a private headroom-oomd; [`child`]: processes that somebody else kills;
 //! * [`overshoot`]: processes that grow over their user's limit; [`askers`]: those that ask for far more;
+//! * [`allocator_cost`]: what a call of tmalloc costs;
 //! * [`fault_work`]: what a process does whose accounts change all the time; [`victims`]: those that die with much memory
 //!   ([`victim_memory`]), in a [`control_group`] or not;
 //! * [`contention`]: clients of several scheduling classes, one server;
 //! * [`tracing`]: counts of kernel events; [`order3`]: large allocations; [`shrink`]: the shrinkers, driven.
 
 pub mod affinity;
+pub mod allocator_cost;
 pub mod askers;
 pub mod child;
 pub mod contention;

@@ -146,12 +146,16 @@ fn reclaim_reports_rates_of_every_kind_of_victim_with_and_without_help() {
 }
 
 #[test]
-fn tmalloc_reports_the_baseline_and_nobody_else() {
+fn malloc_gets_its_callers_killed_and_tmalloc_refuses_in_time() {
     let Some(lines) = quick("tmalloc", env!("CARGO_BIN_EXE_tmalloc")) else { return };
-    assert!(lines.iter().all(|line| line.subject == "malloc"), "{lines:?}");
     assert_eq!(values(&lines, "malloc", "kills", &PROCESSES), [1.0, 4.0, 8.0]);
     let over = values(&lines, "malloc", "pages_over", &PROCESSES);
     assert!(over.iter().all(|pages| *pages > 0.0), "{over:?}");
-    let shares = values(&lines, "malloc", "usable_share", &PROCESSES);
-    assert!(shares.iter().all(|share| *share > 0.0 && *share <= 1.0), "{shares:?}");
+    for nothing in ["kills", "pages_over", "failed"] {
+        assert_eq!(values(&lines, "tmalloc", nothing, &PROCESSES), [0.0; 3], "{nothing}");
+    }
+    let shares = values(&lines, "tmalloc", "usable_share", &PROCESSES);
+    assert!(shares.iter().all(|share| *share >= 0.95 && *share <= 1.0), "{shares:?}");
+    let costs = values(&lines, "tmalloc", "cost_over_malloc", &["16 B, 1 thread", "1 MiB, 8 threads"]);
+    assert!(costs.iter().all(|cost| *cost > 0.0), "{costs:?}");
 }

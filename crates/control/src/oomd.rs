@@ -91,6 +91,12 @@ pub struct Status {
     pub kills: u64,
     /// Idle memory that others gave back when they were asked to, bytes since start.
     pub given_back_bytes: u64,
+    /// Processes that lease memory.
+    #[serde(default)]
+    pub leaseholders: u32,
+    /// Requests for more memory that were refused since start.
+    #[serde(default)]
+    pub refused: u64,
     /// What does not work here and what is lost by it, a sentence each.
     pub degraded: Vec<String>,
 }

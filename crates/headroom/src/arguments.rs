@@ -78,6 +78,9 @@ pub enum Command {
     /// Look into the OOM management
     #[command(subcommand)]
     Oom(OomCommand),
+    /// Run a command whose memory is granted before it is used: where the user's limit does not allow
+    /// it, malloc returns NULL instead of a kill
+    Reserve(Reserve),
     /// Look into the binder driver
     #[command(subcommand)]
     Binder(BinderCommand),
@@ -131,6 +134,17 @@ pub struct Run {
         value_name = "CMD"
     )]
     pub command: Vec<OsString>,
+}
+
+/// Options of `reserve`.
+#[derive(Debug, Args)]
+pub struct Reserve {
+    /// The library to preload; otherwise the one installed with this program
+    #[arg(long, value_name = "FILE")]
+    pub library: Option<PathBuf>,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<std::ffi::OsString>,
 }
 
 #[derive(Debug, Subcommand)]

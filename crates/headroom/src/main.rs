@@ -13,6 +13,7 @@ mod kill;
 mod limit;
 mod margin;
 mod output;
+mod reserve;
 mod run;
 mod run_oom_killer;
 mod size;
@@ -51,6 +52,7 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Kill(kill) => return kill::kill(globals, kill),
         Command::Oom(OomCommand::Margin(margin)) => margin::margin(globals, margin)?,
         Command::Oom(OomCommand::MarginPeer(peer)) => margin::peer::be(peer)?,
+        Command::Reserve(options) => reserve::reserve(globals, options)?,
         Command::Binder(BinderCommand::Ls) => binder::ls(globals)?,
         Command::Binder(BinderCommand::Reclaim { size }) => binder::reclaim(globals, *size)?,
         Command::Doctor => return doctor::doctor(globals),

@@ -87,12 +87,18 @@ pub fn binderd_line(s: &binderd::Status) -> String {
 /// `headroom-oomd` in a line.
 pub fn oomd_line(s: &oomd::Status) -> String {
     let attached = if s.attached { "attached" } else { "detached: no limit is set" };
-    format!(
+    let mut line = format!(
         "watches memory (notifier: {}, {attached}, pid {}): {}, {}, {} given back by others",
         s.notifier,
         s.pid,
         count(s.limited_users, "limited user", "limited users"),
         count(s.kills, "kill", "kills"),
         Size(s.given_back_bytes),
-    )
+    );
+    if s.leaseholders > 0 || s.refused > 0 {
+        let holders = count(s.leaseholders, "process leases", "processes lease");
+        let refusals = count(s.refused, "request", "requests");
+        line += &format!("; {holders} memory, {refusals} refused");
+    }
+    line
 }

@@ -144,6 +144,8 @@ fn fake_oomd(request: Request) -> Reply {
             limited_users: 1,
             kills: 1,
             given_back_bytes: 0x10_0000,
+            leaseholders: 2,
+            refused: 1,
             degraded: vec!["no BPF here, limits are checked on a timer".into()],
         }),
         Request::SetLimit { uid: 0, hard_bytes: 0x1000_0000, soft_bytes: Some(0x800_0000) } => {

@@ -176,6 +176,8 @@ impl Killer {
             limited_users,
             kills: self.records.kills(),
             given_back_bytes: self.shrinker.as_ref().map_or(0, Shrinker::given_bytes),
+            leaseholders: 0,
+            refused: 0,
             degraded: degraded.to_vec(),
         }
     }

@@ -252,8 +252,11 @@ impl Leases {
         }
     }
 
-    /// Adds what is leased to an answer about limits.
+    /// Adds what is leased to an answer about limits, or about the daemon.
     pub fn complete(&mut self, reply: &mut oomd::Reply, killer: &mut Killer) {
+        if let oomd::Reply::Status(status) = reply {
+            (status.leaseholders, status.refused) = (self.clients.len() as u32, self.refused);
+        }
         let oomd::Reply::Limits { limits } = reply else { return };
         for limit in limits {
             self.look(limit.uid, killer);

@@ -60,6 +60,23 @@ impl Daemon {
         daemon
     }
 
+    /// Kills it and starts another in its place, after a pause.
+    pub fn replace(&mut self, config: &str, pause: std::time::Duration) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        std::thread::sleep(pause);
+        self.child = command(self.dir.path(), config).stderr(Stdio::null()).spawn().unwrap();
+        eventually("the next daemon answers", || {
+            let mut client = Client::connect(&self.socket()).ok()?;
+            client.call::<Reply>(&Request::Status).ok()
+        });
+    }
+
+    /// Where it gives leases.
+    pub fn lease_socket(&self) -> PathBuf {
+        self.dir.path().join(control::lease::LEASE_SOCKET_NAME)
+    }
+
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("oomd.sock")
     }

@@ -22,12 +22,12 @@ pub struct Hog {
 }
 
 /// A copy of this program that any user can reach; removed with the last hog.
-struct Program {
-    path: PathBuf,
+pub struct Program {
+    pub path: PathBuf,
     _dir: tempfile::TempDir,
 }
 
-fn program() -> Arc<Program> {
+pub fn program() -> Arc<Program> {
     static PROGRAM: Mutex<Weak<Program>> = Mutex::new(Weak::new());
     let mut known = PROGRAM.lock().unwrap();
     known.upgrade().unwrap_or_else(|| {

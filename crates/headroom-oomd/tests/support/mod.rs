@@ -3,6 +3,7 @@
 
 pub mod daemon;
 pub mod hog;
+pub mod leaser;
 pub mod reclaimer;
 
 use std::time::{Duration, Instant};

@@ -1,0 +1,139 @@
+//! What a call costs: the same allocator with and without the gate, in processes that take turns.
+
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+/// One series of calls.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Size of each block, bytes.
+    pub size: usize,
+    /// Threads that do it at the same time.
+    pub threads: usize,
+}
+
+/// How long a process measures.
+const LENGTH: Duration = Duration::from_millis(120);
+/// Pairs between two looks at the clock.
+const PAIRS: usize = 256;
+
+impl Case {
+    /// Its name in tables.
+    pub fn name(self) -> String {
+        let size = match self.size {
+            bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
+            bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
+            bytes => format!("{bytes} B"),
+        };
+        format!("{size}, {} thread{}", self.threads, if self.threads == 1 { "" } else { "s" })
+    }
+
+    /// Live blocks of one thread: many small ones, few large ones.
+    fn live(self) -> usize {
+        ((64 << 20) / self.size / self.threads).clamp(16, 20_000)
+    }
+
+    /// Frees and allocates blocks in an order that looks random, nanoseconds a pair. One byte of each
+    /// is written to.
+    fn work(self) -> f64 {
+        let mut blocks: Vec<*mut u8> = (0..self.live()).map(|_| self.block()).collect();
+        let (mut random, mut pairs) = (0x9e37_79b9_7f4a_7c15_u64, 0);
+        let mut pair = |blocks: &mut Vec<*mut u8>| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let at = random as usize % blocks.len();
+            // SAFETY: allocated by `block`, and replaced at once.
+            unsafe { tmalloc::heap::free(blocks[at].cast()) };
+            blocks[at] = self.block();
+        };
+        for _ in 0..2 * self.live() {
+            pair(&mut blocks);
+        }
+        let start = Instant::now();
+        while start.elapsed() < LENGTH {
+            for _ in 0..PAIRS {
+                pair(&mut blocks);
+            }
+            pairs += PAIRS;
+        }
+        start.elapsed().as_nanos() as f64 / pairs as f64
+    }
+
+    fn block(self) -> *mut u8 {
+        // SAFETY: a block of at least one byte, checked before it is written to.
+        unsafe {
+            let block: *mut u8 = tmalloc::heap::malloc(self.size).cast();
+            assert!(!block.is_null(), "{} bytes were refused", self.size);
+            block.write(1);
+            block
+        }
+    }
+
+    /// What the worker process does: prints nanoseconds a pair.
+    pub fn run_worker(self) {
+        let threads: Vec<_> =
+            (0..self.threads).map(|_| std::thread::spawn(move || self.work())).collect();
+        let times = threads.into_iter().map(|thread| thread.join().unwrap_or(f64::NAN));
+        println!("{}", times.sum::<f64>() / self.threads as f64);
+    }
+
+    /// Has a process of `uid` do it, with the gate or without.
+    pub fn measure(self, uid: u32, socket: &Path, gated: bool) -> Result<f64> {
+        let mut command = Command::new(std::env::current_exe().context("this program")?);
+        command.args(["--worker", &self.size.to_string(), &self.threads.to_string()]);
+        command.env("HEADROOM_LEASE_SOCKET", socket);
+        command.env("HEADROOM_TMALLOC", if gated { "on" } else { "off" });
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).uid(uid);
+        // SAFETY: one system call, on integers.
+        unsafe {
+            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        }
+        let mut child = command.spawn().context("cannot start a worker")?;
+        let mut said = String::new();
+        child.stdout.take().context("no output")?.read_to_string(&mut said)?;
+        let status = child.wait()?;
+        anyhow::ensure!(status.success(), "{}: the worker ended: {status}", self.name());
+        said.trim().parse().with_context(|| format!("the worker said {said:?}"))
+    }
+}
+
+/// Grants a second over the socket: each asks for a page beyond what there is, and gives it back.
+pub fn round_trips(count: usize) -> Result<f64> {
+    let headroom = || tmalloc::headroom().map_err(|refused| anyhow::anyhow!("{refused}"));
+    headroom()?;
+    let start = Instant::now();
+    for _ in 0..count {
+        headroom()?;
+    }
+    Ok(count as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Wall time of a command, with these variables set; it must succeed.
+pub fn wall_time(
+    command: &[&str],
+    uid: u32,
+    folder: &Path,
+    variables: &[(&str, &Path)],
+) -> Result<f64> {
+    let [program, arguments @ ..] = command else { anyhow::bail!("no command") };
+    let start = Instant::now();
+    let status = Command::new(program)
+        .args(arguments)
+        .envs(variables.iter().copied())
+        .current_dir(folder)
+        .uid(uid)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .with_context(|| format!("cannot run {program}"))?;
+    anyhow::ensure!(status.success(), "{program} ended: {status}");
+    Ok(start.elapsed().as_secs_f64())
+}

@@ -1,0 +1,232 @@
+//! Memory that a real daemon promises to real processes.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use support::daemon::Daemon;
+use support::leaser::Leaser;
+use support::{MIB, eventually, privileged};
+
+const LIMIT_MIB: u64 = 64;
+
+#[test]
+#[ignore = "a helper of the others"]
+fn leaser_that_other_tests_start() {
+    support::leaser::obey();
+}
+
+#[test]
+#[ignore = "a helper of the others"]
+fn hog_that_other_tests_start() {
+    support::hog::obey();
+}
+
+fn config(uid: u32) -> String {
+    format!("[[limit]]\nuser = {uid}\nhard = \"{LIMIT_MIB}M\"\n")
+}
+
+fn daemon(uid: u32) -> Daemon {
+    Daemon::start(&config(uid), &[])
+}
+
+/// Nobody was killed, and nothing was ever above the limit.
+fn nobody_died_and_the_limit_held(daemon: &Daemon, uid: u32) {
+    assert!(daemon.why(uid).is_empty(), "{:#?}", daemon.why(uid));
+    let limit = daemon.limit(uid).unwrap();
+    assert!(limit.peak_bytes <= limit.hard_bytes, "{limit:?}");
+}
+
+const ALL: &str = "fill 1000000";
+
+#[test]
+fn what_was_promised_can_be_touched_after_another_has_taken_all_the_rest() {
+    if !privileged() {
+        return;
+    }
+    let uid = 63_101;
+    let daemon = daemon(uid);
+    let mut sleeper = Leaser::start(uid, &daemon.lease_socket());
+    let mut filler = Leaser::start(uid, &daemon.lease_socket());
+    let block = 40 * MIB;
+    assert_eq!(sleeper.ask(&format!("allocate {block}")), 1);
+    assert!(daemon.limit(uid).unwrap().leased_bytes >= block);
+    let pieces = filler.ask(ALL);
+    assert!(pieces > 0 && pieces * 4096 < LIMIT_MIB * MIB - block, "{pieces} pieces");
+    assert_eq!(sleeper.ask("touch 0"), 1);
+    assert!(sleeper.is_alive() && filler.is_alive());
+    let limit = daemon.limit(uid).unwrap();
+    assert!(limit.peak_bytes > limit.hard_bytes / 100 * 95, "{limit:?}");
+    nobody_died_and_the_limit_held(&daemon, uid);
+}
+
+#[test]
+fn a_reservation_is_kept_until_it_is_used_and_goes_back_when_it_is_released() {
+    if !privileged() {
+        return;
+    }
+    let uid = 63_102;
+    let daemon = daemon(uid);
+    let mut holder = Leaser::start(uid, &daemon.lease_socket());
+    let mut other = Leaser::start(uid, &daemon.lease_socket());
+    assert_eq!(holder.ask(&format!("reserve {}", 50 * MIB)), 1);
+    assert_eq!(other.ask(&format!("allocate {}", 20 * MIB)), 0, "it is promised already");
+    assert!(other.ask("headroom 0") < 14 * MIB);
+    assert_eq!(holder.ask("release 0"), 1);
+    assert_eq!(other.ask(&format!("allocate {}", 20 * MIB)), 1, "it was given back");
+    assert_eq!(holder.ask(&format!("reserve {}", 30 * MIB)), 1);
+    other.order(ALL);
+    other.answer().unwrap();
+    assert_eq!(holder.ask("commit 0"), 1);
+    let pieces = holder.ask(&format!("fill {}", 29 * MIB / 4096));
+    assert_eq!(pieces, 29 * MIB / 4096, "what was reserved cannot be refused");
+    nobody_died_and_the_limit_held(&daemon, uid);
+}
+
+#[test]
+fn a_lease_ends_with_its_process_within_ten_milliseconds_in_every_state() {
+    if !privileged() {
+        return;
+    }
+    let uid = 63_103;
+    let daemon = daemon(uid);
+    let states = [
+        vec![],
+        vec![format!("allocate {}", 40 * MIB)],
+        vec![format!("reserve {}", 40 * MIB)],
+        vec![format!("reserve {}", 40 * MIB), "commit 0".to_owned()],
+        vec![format!("claim {}", 60 * MIB)],
+        vec![format!("allocate {}", 40 * MIB), "touch 0".to_owned()],
+        vec![ALL.to_owned()],
+    ];
+    let mut slowest = Duration::ZERO;
+    for state in &states {
+        let mut leaser = Leaser::start(uid, &daemon.lease_socket());
+        for order in state {
+            assert!(leaser.ask(order) > 0, "{order}");
+        }
+        leaser.kill();
+        let exit = Instant::now();
+        eventually("the lease is back", || {
+            let limit = daemon.limit(uid).unwrap();
+            (limit.leaseholders == 0 && limit.leased_bytes == 0).then_some(())
+        });
+        slowest = slowest.max(exit.elapsed());
+    }
+    // In the middle of things: it is killed while it asks.
+    for _ in 0..10 {
+        let mut leaser = Leaser::start(uid, &daemon.lease_socket());
+        leaser.order(ALL);
+        std::thread::sleep(Duration::from_millis(3));
+        leaser.kill();
+        eventually("the lease is back", || {
+            let limit = daemon.limit(uid).unwrap();
+            (limit.leaseholders == 0 && limit.leased_bytes == 0).then_some(())
+        });
+    }
+    println!("slowest return of a lease: {slowest:?}");
+    nobody_died_and_the_limit_held(&daemon, uid);
+}
+
+#[test]
+fn a_daemon_that_is_killed_and_replaced_keeps_every_promise() {
+    if !privileged() {
+        return;
+    }
+    let uid = 63_104;
+    let mut daemon = daemon(uid);
+    let mut sleeper = Leaser::start(uid, &daemon.lease_socket());
+    assert_eq!(sleeper.ask(&format!("allocate {}", 40 * MIB)), 1);
+    let mut filler = Leaser::start(uid, &daemon.lease_socket());
+    let mut late = Leaser::start(uid, &daemon.lease_socket());
+    filler.order(ALL);
+    daemon.replace(&config(uid), Duration::from_millis(50));
+    // The sleeper has not said a word to the new daemon.
+    let pieces: u64 = filler.answer().expect("it lives").parse().unwrap();
+    late.ask(ALL);
+    assert!(pieces * 4096 < 24 * MIB, "{pieces} pieces");
+    assert_eq!(sleeper.ask("touch 0"), 1);
+    assert!(sleeper.is_alive() && filler.is_alive() && late.is_alive());
+    nobody_died_and_the_limit_held(&daemon, uid);
+}
+
+#[test]
+fn without_a_daemon_who_is_known_to_be_limited_does_not_grow() {
+    if !privileged() {
+        return;
+    }
+    let uid = 63_105;
+    let daemon = daemon(uid);
+    let mut leaser = Leaser::start(uid, &daemon.lease_socket());
+    assert_eq!(leaser.ask(&format!("allocate {}", 10 * MIB)), 1);
+    drop(daemon);
+    // It waits a while for the next daemon, and then takes no for an answer.
+    let got = leaser.ask(ALL) * 4096;
+    assert!(got <= 16 * MIB, "{got} bytes, more than any batch");
+    assert_eq!(leaser.ask("touch 0"), 1, "what it has, it has");
+}
+
+#[test]
+fn who_waits_is_served_when_another_gives_back_or_dies() {
+    if !privileged() {
+        return;
+    }
+    let uid = 63_106;
+    let daemon = daemon(uid);
+    let mut holder = Leaser::start(uid, &daemon.lease_socket());
+    let mut waiter = Leaser::start(uid, &daemon.lease_socket());
+    for give_back in [true, false] {
+        assert_eq!(holder.ask(&format!("allocate {}", 40 * MIB)), 1);
+        let waiting = format!("reserve-within-10s {}", 40 * MIB);
+        waiter.order(&waiting);
+        std::thread::sleep(Duration::from_millis(100));
+        if give_back {
+            assert_eq!(holder.ask("free 0"), 1);
+        } else {
+            holder.kill();
+        }
+        assert_eq!(waiter.answer().as_deref(), Some("1"));
+        assert_eq!(waiter.ask("release 0"), 1);
+    }
+    nobody_died_and_the_limit_held(&daemon, uid);
+}
+
+#[test]
+fn claims_keep_two_that_take_turns_from_a_deadlock() {
+    if !privileged() {
+        return;
+    }
+    let uid = 63_107;
+    let daemon = daemon(uid);
+    let mut one = Leaser::start(uid, &daemon.lease_socket());
+    let mut two = Leaser::start(uid, &daemon.lease_socket());
+    let claim = format!("claim {}", 45 * MIB);
+    assert_eq!((one.ask(&claim), two.ask(&claim)), (1, 1));
+    let third = format!("reserve {}", 20 * MIB);
+    assert_eq!(one.ask(&third), 1);
+    // It would fit (20 + 20 of 64), but then neither could have its 45.
+    assert_eq!(two.ask(&third), 0, "that could leave nobody able to finish");
+    two.order(&format!("reserve-within-10s {}", 40 * MIB));
+    assert_eq!(one.ask(&third), 1, "who goes first gets all it has claimed");
+    assert_eq!(one.ask("release 0"), 1);
+    assert_eq!(two.answer().as_deref(), Some("1"), "and then the other does");
+    nobody_died_and_the_limit_held(&daemon, uid);
+}
+
+#[test]
+fn a_user_without_a_limit_gets_all_it_wants_until_it_has_one() {
+    if !privileged() {
+        return;
+    }
+    let uid = 63_108;
+    let daemon = Daemon::start("", &[]);
+    let mut leaser = Leaser::start(uid, &daemon.lease_socket());
+    assert_eq!(leaser.ask(&format!("fill {}", 100 * MIB / 4096)), 100 * MIB / 4096);
+    daemon.set_limit(uid, 150 * MIB);
+    let more = leaser.ask(ALL) * 4096;
+    assert!(more < 50 * MIB && more > 40 * MIB, "{more}");
+    assert!(leaser.is_alive());
+    let limit = daemon.limit(uid).unwrap();
+    assert!(limit.peak_bytes <= limit.hard_bytes, "{limit:?}");
+    assert!(daemon.why(uid).is_empty());
+}

@@ -1,0 +1,68 @@
+//! `headroom reserve`: runs a command whose memory is promised before it is used.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+use control::lease::LEASE_SOCKET_NAME;
+
+use crate::arguments::{Globals, Reserve};
+
+/// The library that stands in for the C library's malloc.
+const LIBRARY: &str = "libtmalloc_preload.so";
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// Runs the command in place of this program; returns only on failure.
+pub fn reserve(globals: &Globals, options: &Reserve) -> anyhow::Result<()> {
+    let library = match &options.library {
+        Some(library) => library.canonicalize().with_context(|| library.display().to_string())?,
+        None => find_library()?,
+    };
+    let socket = globals.oomd_socket.with_file_name(LEASE_SOCKET_NAME);
+    ensure!(
+        socket.exists(),
+        "{}: nobody gives leases there; is headroom-oomd running?",
+        socket.display()
+    );
+    let (program, arguments) =
+        options.command.split_first().context("no command was given; see --help")?;
+    let error = Command::new(program)
+        .args(arguments)
+        .env(PRELOAD, preload(&library)?)
+        .env("HEADROOM_LEASE_SOCKET", std::path::absolute(&socket).unwrap_or(socket))
+        .exec();
+    Err(error).with_context(|| format!("cannot run {}", program.display()))
+}
+
+/// Our library before what is preloaded already.
+fn preload(library: &Path) -> anyhow::Result<OsString> {
+    let name = library.as_os_str();
+    if name.as_encoded_bytes().iter().any(|b| matches!(b, b' ' | b':')) {
+        bail!("{}: the loader takes no path with a space or a colon", library.display());
+    }
+    let mut value = name.to_owned();
+    if let Some(already) = std::env::var_os(PRELOAD).filter(|already| !already.is_empty()) {
+        value.push(":");
+        value.push(already);
+    }
+    Ok(value)
+}
+
+/// Beside this program (as it was built), or where packages put it.
+fn find_library() -> anyhow::Result<PathBuf> {
+    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    let places = [folder.join(LIBRARY), folder.join("../lib/headroom").join(LIBRARY)];
+    for place in &places {
+        if let Ok(found) = place.canonicalize() {
+            return Ok(found);
+        }
+    }
+    bail!(
+        "{LIBRARY} is neither in {} nor in {}; name it with --library",
+        folder.display(),
+        places[1].parent().unwrap_or(folder).display()
+    )
+}
