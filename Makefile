@@ -16,12 +16,14 @@ run: build
 
 build: setup
 	cargo build --release --locked --workspace --bins
+	cargo build --release --locked --package tmalloc --package tmalloc-preload
 
 setup setup-lint setup-test:
 	@scripts/setup $(patsubst setup-%,%,$(filter setup-%,$@))
 
 test: setup-test
 	cargo build --locked --workspace --bins
+	cargo build --locked --package tmalloc-preload
 	tests/clients/run $(target)/debug
 	cargo test --locked --workspace
 

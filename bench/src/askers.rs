@@ -73,8 +73,6 @@ pub struct Run {
     pub kills: usize,
     /// Processes that ended otherwise than by themselves, killed ones included.
     pub failed: usize,
-    /// Processes that were refused, and ended by themselves.
-    pub refused: usize,
     /// The most pages above the limit at any time, or when a kill was decided.
     pub pages_over: i64,
     /// Share of the limit that was in use at the most before anybody was killed; at most 1.
@@ -106,8 +104,13 @@ impl Counts {
         &self.0[1]
     }
 
+    /// How many have started, and have their first piece.
+    fn ready(&self) -> &'static AtomicU64 {
+        &self.0[2]
+    }
+
     fn of(&self, child: usize) -> &'static AtomicU64 {
-        &self.0[2 + child]
+        &self.0[3 + child]
     }
 }
 
@@ -125,6 +128,7 @@ pub const MAX_PROCESSES: u16 = 256;
 /// what it wanted or gets `NULL`. To be called while there is one thread.
 fn start_child(counts: &Counts, child: usize, uid: u32, plan: &Plan) -> Result<Child> {
     let (go, refused, count) = (counts.go(), counts.refused(), counts.of(child));
+    let ready = counts.ready();
     let parent = std::process::id();
     // SAFETY: this program has one thread, so the child may go on as it likes; it never returns.
     let pid = unsafe { libc::fork() };
@@ -135,6 +139,15 @@ fn start_child(counts: &Counts, child: usize, uid: u32, plan: &Plan) -> Result<C
     // SAFETY: a fresh fork; each piece is written to within its length, and checked for NULL before.
     unsafe {
         become_user(uid, parent);
+        // A program has some memory before it comes to ask for more; what it takes to start is not
+        // asked for, and has its place before the others fill the limit.
+        let first = plan.subject.allocate(PIECE);
+        if first.is_null() {
+            libc::_exit(4);
+        }
+        libc::memset(first, 1, PIECE);
+        std::hint::black_box(first);
+        ready.fetch_add(1, Ordering::AcqRel);
         while go.load(Ordering::Acquire) == 0 {
             libc::sched_yield();
         }
@@ -182,8 +195,13 @@ pub fn run(program: &Path, notifier: &str, plan: &Plan) -> Result<Run> {
     let children: Vec<Child> = (0..plan.processes)
         .map(|child| start_child(&counts, child, uid, plan))
         .collect::<Result<_>>()?;
-    counts.go().store(1, Ordering::Release);
     let start = Instant::now();
+    while counts.ready().load(Ordering::Acquire) < plan.processes as u64 {
+        anyhow::ensure!(start.elapsed() < PATIENCE, "the processes do not start");
+        anyhow::ensure!(!children.iter().any(Child::has_ended), "a process ended as it started");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    counts.go().store(1, Ordering::Release);
     let granted = || -> u64 {
         let pieces = (0..plan.processes).map(|child| counts.of(child).load(Ordering::Relaxed));
         pieces.sum::<u64>() * PIECE as u64
@@ -201,6 +219,10 @@ pub fn run(program: &Path, notifier: &str, plan: &Plan) -> Result<Run> {
             replaced = true;
             peak = oomd.account(uid)?.peak_bytes;
             oomd.replace(Duration::from_millis(20))?;
+        }
+        if children.iter().any(|child| child.has_ended() && !child.ended_well()) {
+            // One that was killed will not be refused any more: nobody waits for it.
+            counts.refused().store(u64::MAX / 2, Ordering::Release);
         }
         if plan.subject == Subject::Tmalloc {
             most_pages = most_pages.max(resident_pages(&children));
@@ -229,7 +251,6 @@ pub fn run(program: &Path, notifier: &str, plan: &Plan) -> Result<Run> {
     Ok(Run {
         kills,
         failed: children.iter().filter(|child| !child.ended_well()).count(),
-        refused: counts.refused().load(Ordering::Acquire) as usize,
         pages_over: pages_over.max(0),
         usable_share: (in_use as f64 / plan.limit as f64).min(1.0),
         granted: granted(),

@@ -230,3 +230,70 @@ fn a_user_without_a_limit_gets_all_it_wants_until_it_has_one() {
     assert!(limit.peak_bytes <= limit.hard_bytes, "{limit:?}");
     assert!(daemon.why(uid).is_empty());
 }
+
+/// A program of a limited user with the preloaded library; `None` where that was not built.
+fn preloaded(daemon: &Daemon, uid: u32, program: &str, arguments: &[&str]) -> Option<String> {
+    use std::os::unix::process::CommandExt;
+    const NAME: &str = "libtmalloc_preload.so";
+    let built = std::path::Path::new(env!("CARGO_BIN_EXE_headroom-oomd")).with_file_name(NAME);
+    if !built.exists() || !std::path::Path::new(program).exists() {
+        println!("skipped: {program} or {} is missing", built.display());
+        return None;
+    }
+    // Where any user can reach it.
+    let library = daemon.lease_socket().with_file_name(NAME);
+    std::fs::copy(built, &library).unwrap();
+    let mut command = std::process::Command::new(program);
+    command.args(arguments).env("LD_PRELOAD", library).current_dir("/").uid(uid);
+    let output = command.env("HEADROOM_LEASE_SOCKET", daemon.lease_socket()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[test]
+fn an_unmodified_program_is_told_in_time_that_there_is_no_more_memory() {
+    if !privileged() {
+        return;
+    }
+    let uid = 63_109;
+    let daemon = daemon(uid);
+    let script = "a = []\ntry:\n    while True: a.append(bytearray(1 << 20))\n\
+                  except MemoryError: print(len(a))";
+    let Some(mib) = preloaded(&daemon, uid, "/usr/bin/python3.11", &["-c", script]) else { return };
+    let mib: u64 = mib.parse().unwrap();
+    assert!((LIMIT_MIB / 2..LIMIT_MIB).contains(&mib), "{mib} MiB");
+    nobody_died_and_the_limit_held(&daemon, uid);
+    let script = "import mmap\ntry:\n    mmap.mmap(-1, 100 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+                  except OSError as e: print(e.errno)";
+    let errno = preloaded(&daemon, uid, "/usr/bin/python3.11", &["-c", script]);
+    assert_eq!(errno.as_deref(), Some("12"), "ENOMEM");
+    nobody_died_and_the_limit_held(&daemon, uid);
+}
+
+#[test]
+fn one_user_cannot_open_so_many_connections_that_others_get_none() {
+    if !privileged() {
+        return;
+    }
+    let (uid, other) = (63_110, 63_111);
+    let daemon = Daemon::start(&format!("{}{}", config(uid), config(other)), &[]);
+    let socket = daemon.lease_socket();
+    let connect_all = move || {
+        let keep = u32::MAX;
+        // SAFETY: setresuid takes integers. Only this thread changes, and it ends with the call.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, keep) }, 0);
+        let connect = |_| {
+            use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+            let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
+            let fd = rustix::net::socket_with(family, SocketType::SEQPACKET, flags, None).unwrap();
+            let address = SocketAddrUnix::new(&socket).unwrap();
+            rustix::net::connect(&fd, &address).ok().map(|()| fd)
+        };
+        (0..600).filter_map(connect).collect::<Vec<_>>()
+    };
+    let held = std::thread::spawn(connect_all).join().unwrap();
+    assert!(held.len() > 500);
+    let mut leaser = Leaser::start(other, &daemon.lease_socket());
+    assert_eq!(leaser.ask(&format!("allocate {}", 10 * MIB)), 1);
+    assert_eq!(daemon.limit(other).unwrap().leaseholders, 1);
+}

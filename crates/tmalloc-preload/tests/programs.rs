@@ -1,0 +1,57 @@
+//! Programs that nobody changed run with the library preloaded.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The library, as it was built with this test.
+fn library() -> PathBuf {
+    const NAME: &str = "libtmalloc_preload.so";
+    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let places = [folder.join(NAME), folder.parent().unwrap().join(NAME)];
+    places.into_iter().find(|place| place.exists()).expect("the library is built with its tests")
+}
+
+fn run(program: &str, arguments: &[&str], socket: &str) -> Option<Output> {
+    let found = ["/bin", "/usr/bin", "/usr/local/bin"].map(|dir| Path::new(dir).join(program));
+    let Some(program) = found.into_iter().find(|program| program.exists()) else {
+        println!("skipped: {program} is not installed");
+        return None;
+    };
+    let mut command = Command::new(program);
+    command.args(arguments).env("LD_PRELOAD", library()).env("HEADROOM_LEASE_SOCKET", socket);
+    Some(command.output().unwrap())
+}
+
+/// It runs as ever, and says once that nothing is promised.
+fn runs(program: &str, arguments: &[&str], expected: &str) {
+    let Some(output) = run(program, arguments, "/nonexistent/lease.sock") else { return };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program}: {}: {said}", output.status);
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), expected, "{program}");
+    assert_eq!(said.matches("memory is not promised").count(), 1, "{program}: {said}");
+}
+
+#[test]
+fn a_shell_with_children_runs() {
+    let script = "x=$(printf a; printf b | cat); echo $x";
+    let Some(output) = run("sh", &["-c", script], "/nonexistent/lease.sock") else { return };
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "ab");
+}
+
+#[test]
+fn python_with_threads_runs() {
+    let script = "import threading\nr=[]\n\
+        ts=[threading.Thread(target=lambda: r.append(len(bytearray(1<<20)))) for _ in range(8)]\n\
+        [t.start() for t in ts]; [t.join() for t in ts]; print(sum(r) >> 20)";
+    runs("python3.11", &["-c", script], "8");
+}
+
+#[test]
+fn node_runs() {
+    runs(
+        "node",
+        &["-e", "console.log(Array.from({length: 1e5}, (_, i) => ({i})).length)"],
+        "100000",
+    );
+}
