@@ -29,7 +29,7 @@ use memory_ledger::{
     Account, Comm, Growth, Ledger, Margin, Phase, Process, ProcessId, Reading, Rules,
 };
 use memory_watch::{Backend, Event, ProcessSample, Watch};
-use reclaim::{Done, Reaper};
+use reclaim::Reaper;
 use rustix::event::epoll;
 
 use crate::clock::{monotonic_ns, until};
@@ -266,9 +266,6 @@ impl Killer {
         reaper.drain(|token, done| {
             if let Some(dying) = dying.iter_mut().find(|dying| dying.token == token) {
                 dying.helped(done);
-            } else if let Done::Boosted(mut boost) = done {
-                // Nobody waits for it any more; should it live, it lives as it did.
-                boost.undo();
             }
         });
         self.advance();
