@@ -3,7 +3,7 @@
 //! Every process writes down when it touched each of its pages, so that what came after the limit was
 //! broken does not rest on the daemon's word.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -121,7 +121,7 @@ fn start_child(board: &Board, child: usize, uid: u32) -> Result<Child> {
 /// Has `processes` of one user break a limit of `limit_bytes` under a fresh daemon that watches with
 /// `notifier`. Together they want a sixteenth more than the limit; without one of them they would be
 /// below it. One alone wants twice the limit.
-pub fn run(program: &PathBuf, notifier: &str, limit_bytes: u64, processes: usize) -> Result<Run> {
+pub fn run(program: &Path, notifier: &str, limit_bytes: u64, processes: usize) -> Result<Run> {
     let oomd = Oomd::start(program, notifier)?;
     let uid = nobodys_uid();
     oomd.limit(uid, limit_bytes)?;

@@ -3,7 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -39,6 +39,7 @@ pub struct Record {
 
 /// The file, mapped.
 pub struct Journal {
+    path: PathBuf,
     words: NonNull<AtomicU64>,
     free: Vec<usize>,
 }
@@ -64,7 +65,8 @@ impl Journal {
         // SAFETY: a fresh mapping at an address of the kernel's choice, of a file only we write.
         let at = unsafe { mmap(std::ptr::null_mut(), BYTES, prot, MapFlags::SHARED, &file, 0) };
         let words = NonNull::new(at.with_context(name)?.cast()).context("mapped at 0")?;
-        let mut journal = Self { words, free: Vec::with_capacity(MAX_CLIENTS) };
+        let mut journal =
+            Self { path: path.to_owned(), words, free: Vec::with_capacity(MAX_CLIENTS) };
         let mut found = Vec::new();
         for slot in (0..MAX_CLIENTS).rev() {
             match journal.read(slot) {
@@ -120,6 +122,10 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
+        if self.free.len() == MAX_CLIENTS {
+            // Nobody leases: the next daemon has nothing to take over.
+            let _ = std::fs::remove_file(&self.path);
+        }
         // SAFETY: our own mapping, and no reference outlives `self`. A failure would leave it mapped.
         let _ = unsafe { munmap(self.words.as_ptr().cast(), BYTES) };
     }
