@@ -11,9 +11,10 @@ use std::collections::BTreeMap;
 use crate::bankers::{Claimant, is_safe, is_safe_after};
 
 /// What a process may touch beside its allocator until its next grant shows it, bytes: a deeper stack,
-/// a page of allocator book-keeping, a lazily bound library. Measured with plain programs: 3 pages
-/// between two grants at the most.
-pub const RESERVE_BYTES: u64 = 8 * 4096;
+/// pages of allocator book-keeping, a page of a library's data. Growth of that kind also hides behind pages
+/// that were granted and not touched yet, of which an allocator keeps up to ten in its caches. Eight
+/// pages were one too few for a process whose daemon was replaced meanwhile.
+pub const RESERVE_BYTES: u64 = 16 * 4096;
 /// Grants are multiples of this, bytes.
 pub const GRAIN_BYTES: u64 = 4096;
 /// One client's batch is at most this part of what is free, divided by the number of clients.
