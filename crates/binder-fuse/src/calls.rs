@@ -8,6 +8,7 @@ use std::collections::HashMap;
 pub(crate) struct Calls {
     first: Option<(u32, Option<u64>)>,
     /// None of them is the first.
+    #[expect(clippy::box_collection, reason = "an open without others pays for a pointer only")]
     others: Option<Box<HashMap<u32, Option<u64>>>>,
 }
 
