@@ -1,0 +1,92 @@
+//! tmalloc from a C program: its header, its library, the five calls of the original.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use support::daemon::Daemon;
+use support::{MIB, privileged};
+
+const UID: u32 = 63_150;
+/// What the program lowers its own limit to.
+const LOWERED: u64 = 16 * MIB;
+
+/// Compiles it against the header and the static library that this very test was built with.
+fn compile(program: &Path) {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let us = std::env::current_exe().unwrap();
+    let library = us.parent().unwrap().join("libtmalloc.a");
+    assert!(library.is_file(), "{} is missing: build the package tmalloc first", library.display());
+    let output = Command::new("cc")
+        .args(["-std=c11", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(here.join("../tmalloc/include"))
+        .arg(here.join("tests/support/c_client.c"))
+        .arg(library)
+        .args(["-lpthread", "-ldl", "-lm", "-o"])
+        .arg(program)
+        .output()
+        .expect("a C compiler");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_c_program_reserves_allocates_and_is_refused_in_time() {
+    if !privileged() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let program = dir.path().join("c_client");
+    compile(&program);
+    let daemon = Daemon::start("", &[]);
+    daemon.set_limit(UID, 32 * MIB);
+    let output = Command::new(&program)
+        .env("HEADROOM_LEASE_SOCKET", daemon.lease_socket())
+        .env("HEADROOM_OOMD_SOCKET", daemon.socket())
+        .uid(UID)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let found: BTreeMap<&str, i64> = said
+        .lines()
+        .map(|line| line.rsplit_once(' ').unwrap())
+        .map(|(what, number)| (what, number.parse().unwrap()))
+        .collect();
+    let expected = [
+        ("headroom", 1),
+        ("reserved", 1),
+        ("released", 0),
+        ("released twice", 1),
+        ("committed", 0),
+        ("too much", 1),
+        ("claimed", 0),
+        ("claim ended", 0),
+        ("zeroed", 1),
+        ("kept", 1),
+        ("transaction reserved", 0),
+        ("transaction committed", 0),
+        ("limit lowered", 0),
+        ("limits seen", 1),
+        ("limit", LOWERED as i64),
+        ("another's limit", 1),
+        ("refused", 1),
+        ("granted again", 1),
+    ];
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    for (what, number) in expected {
+        assert_eq!(found.get(what), Some(&number), "{what}: {said}{stderr}");
+    }
+    assert!(output.status.success(), "{}: {said}{stderr}", output.status);
+    let bytes = found["bytes"] as u64;
+    // The rest is the program itself, and what it freed before in larger blocks.
+    assert!(bytes >= LOWERED / 100 * 80 && bytes <= LOWERED, "{bytes} bytes were granted");
+    let limit = daemon.limit(UID).unwrap();
+    assert!(limit.peak_bytes <= limit.hard_bytes, "{limit:?}");
+    assert_eq!(daemon.status().kills, 0);
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The C interface of tmalloc, as an ordinary user with a limit; says what it found, a line each. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tmalloc.h"
+
+#define PIECE 4096
+
+static void say(const char *what, long number)
+{
+	printf("%s %ld\n", what, number);
+	fflush(stdout);
+}
+
+static void leases(void)
+{
+	tm_lease lease = tm_reserve(4 << 20, 0);
+
+	say("reserved", lease != 0);
+	say("released", tm_release(lease));
+	errno = 0;
+	say("released twice", tm_release(lease) == -1 && errno == EINVAL);
+	lease = tm_reserve(1 << 20, 0);
+	say("committed", tm_commit(lease));
+	errno = 0;
+	say("too much", tm_reserve(1 << 30, 0) == 0 && errno == ENOMEM && strlen(tm_why()) > 0);
+	say("claimed", tm_claim(8 << 20));
+	say("claim ended", tm_claim(0));
+}
+
+static void blocks(void)
+{
+	char *block = tcalloc(100, 10);
+	long zeros = 1;
+
+	for (int i = 0; i < 1000; i++)
+		zeros &= block[i] == 0;
+	say("zeroed", zeros);
+	memset(block, 7, 1000);
+	block = trealloc(block, 1 << 20);
+	say("kept", block && block[0] == 7 && block[999] == 7);
+	tfree(block);
+	tfree(NULL);
+}
+
+static void transaction(void)
+{
+	say("transaction reserved", transaction_reserve(1 << 20));
+	char *block = tmalloc(512 << 10);
+	memset(block, 1, 512 << 10);
+	say("transaction committed", transaction_commit(1 << 20));
+	tfree(block);
+}
+
+static void limits(unsigned long lower)
+{
+	uid_t uids[8];
+	unsigned long bytes[8];
+
+	say("limit lowered", set_mm_limit(getuid(), lower));
+	int count = get_mm_limit(uids, bytes, 8);
+	say("limits seen", count);
+	say("limit", count > 0 && uids[0] == getuid() ? (long)bytes[0] : -1);
+	errno = 0;
+	say("another's limit", set_mm_limit(getuid() + 1, lower) == -1 && errno == EPERM);
+}
+
+/* Takes all there is, in pieces that are written to. */
+static void fill(void)
+{
+	void *last = NULL;
+	long pieces = 0;
+
+	for (;;) {
+		void **piece = tmalloc(PIECE);
+		if (!piece)
+			break;
+		memset(piece, 1, PIECE);
+		*piece = last;
+		last = piece;
+		pieces++;
+	}
+	say("refused", errno == ENOMEM);
+	say("bytes", pieces * PIECE);
+	while (last) {
+		void *next = *(void **)last;
+		tfree(last);
+		last = next;
+	}
+	void *again = tmalloc(PIECE);
+	say("granted again", again != NULL);
+	tfree(again);
+}
+
+int main(void)
+{
+	say("headroom", tm_headroom() > 0);
+	leases();
+	blocks();
+	transaction();
+	limits(16UL << 20);
+	fill();
+	return 0;
+}
