@@ -85,7 +85,7 @@ fn a_c_program_reserves_allocates_and_is_refused_in_time() {
     assert!(output.status.success(), "{}: {said}{stderr}", output.status);
     let bytes = found["bytes"] as u64;
     // The rest is the program itself, and what it freed before in larger blocks.
-    assert!(bytes >= LOWERED / 100 * 80 && bytes <= LOWERED, "{bytes} bytes were granted");
+    assert!((LOWERED / 100 * 80..=LOWERED).contains(&bytes), "{bytes} bytes were granted");
     let limit = daemon.limit(UID).unwrap();
     assert!(limit.peak_bytes <= limit.hard_bytes, "{limit:?}");
     assert_eq!(daemon.status().kills, 0);
