@@ -192,8 +192,13 @@ impl Reap {
                 reclaim.give_up();
             }
         }
-        self.set_timer();
-        self.status()
+        let status = self.status();
+        if status.gone == status.victims {
+            // Help that comes too late is nothing to wake anybody for.
+            let _ = epoll::delete(&self.epoll, self.reaper.as_fd());
+        }
+        self.set_timer(status.done);
+        status
     }
 
     /// How far it has come, as of the last [`advance`](Reap::advance).
@@ -252,12 +257,12 @@ impl Reap {
         }
     }
 
-    fn set_timer(&self) {
+    fn set_timer(&self, done: bool) {
         let due = self.members.iter().filter(|member| !member.gone).filter_map(|member| {
             let step = member.reclaim.as_ref().and_then(Reclaim::next_deadline_ns);
             member.asked_until.or(step.map(|ns| self.begun + Duration::from_nanos(ns)))
         });
-        let due = due.chain((!self.given_up).then_some(self.deadline)).min();
+        let due = due.chain((!done).then_some(self.deadline)).min();
         // A time of zero would stop the timer instead of being over at once.
         let left = due
             .map(|due| due.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1)));
