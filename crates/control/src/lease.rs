@@ -93,12 +93,14 @@ pub enum Status {
     NotYou = 7,
     /// The request makes no sense here, or is of another version.
     BadRequest = 8,
+    /// It fits below the limit, but the machine itself is short of memory.
+    Short = 9,
 }
 
 impl Status {
     /// From its number.
     pub fn from_number(number: u32) -> Option<Self> {
-        const ALL: [Status; 9] = [
+        const ALL: [Status; 10] = [
             Status::Done,
             Status::Full,
             Status::Unsafe,
@@ -108,6 +110,7 @@ impl Status {
             Status::TooManyClients,
             Status::NotYou,
             Status::BadRequest,
+            Status::Short,
         ];
         ALL.into_iter().find(|status| *status as u32 == number)
     }
@@ -124,6 +127,7 @@ impl Status {
             Self::TooManyClients => "the user has too many clients",
             Self::NotYou => "the daemon cannot tell whose process this is",
             Self::BadRequest => "the daemon does not understand (another version?)",
+            Self::Short => "the machine itself is short of memory",
         }
     }
 }

@@ -5,15 +5,20 @@ mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use control::lease::{LEASE_SOCKET_NAME, REPLY_BYTES, Reply, Request, Status, VERSION, page};
 use control::oomd::{Killer as KilledBy, Outcome, Trigger};
 use headroom_oomd::clock::monotonic_ns;
 use headroom_oomd::killer::Killer;
+use headroom_oomd::leases::Leases;
 use headroom_oomd::shrink::Shrinker;
 use memory_ledger::{Asker, Limit, Source, Thresholds};
 use memory_watch::{
@@ -22,6 +27,10 @@ use memory_watch::{
 };
 use reclaim::Reaper;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketType, connect, recvmsg, send, socket,
+};
 use support::reclaimer::Reclaimer;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -389,6 +398,101 @@ fn a_victim_outlives_the_limit_it_died_for_on_record() {
     });
 }
 
+/// The machine that `Bench::has_available` describes, KiB.
+const MACHINE_KIB: u64 = 100_000;
+
+impl Bench {
+    /// From now on so much of the machine's memory is available. The soft level is a tenth of it.
+    fn has_available(&mut self, proc: &Path, available_kib: u64) {
+        let rest = MACHINE_KIB - available_kib;
+        let text = format!(
+            "MemTotal: {MACHINE_KIB} kB\nMemAvailable: {available_kib} kB\nAnonPages: {rest} kB\n"
+        );
+        std::fs::write(proc.join("meminfo"), text).unwrap();
+        self.killer.watch_machine_of(proc, proc, Thresholds::default()).unwrap();
+        self.killer.dispatch();
+    }
+}
+
+/// This very process as a client of leases.
+struct Leaseholder {
+    leases: Leases,
+    socket: OwnedFd,
+    page: Option<OwnedFd>,
+}
+
+impl Leaseholder {
+    fn connect(bench: &mut Bench, folder: &Path) -> Self {
+        let own = ProcessSample { tgid: std::process::id(), uid: UID, ..ProcessSample::default() };
+        bench.state().samples.push(own);
+        let leases = Leases::start(&folder.join("oomd.sock"), &mut bench.killer).unwrap();
+        let path = SocketAddrUnix::new(folder.join(LEASE_SOCKET_NAME)).unwrap();
+        let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        connect(&socket, &path).unwrap();
+        let mut client = Self { leases, socket, page: None };
+        // Its turn comes after it was let in.
+        client.leases.dispatch(&mut bench.killer);
+        let hello = Request::Hello { version: VERSION, spent: 0, unspent: 0, base: 0 };
+        let reply = client.ask(bench, hello);
+        assert_eq!((reply.status, reply.limited), (Status::Done, true));
+        client
+    }
+
+    fn ask(&mut self, bench: &mut Bench, request: Request) -> Reply {
+        send(&self.socket, &request.encode(), SendFlags::empty()).unwrap();
+        self.leases.dispatch(&mut bench.killer);
+        let mut packet = [0; REPLY_BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut files = RecvAncillaryBuffer::new(&mut space);
+        let mut slices = [IoSliceMut::new(&mut packet)];
+        recvmsg(&self.socket, &mut slices, &mut files, RecvFlags::DONTWAIT).unwrap();
+        for message in files.drain() {
+            if let RecvAncillaryMessage::ScmRights(mut fds) = message {
+                self.page = fds.next();
+            }
+        }
+        Reply::decode(&packet).unwrap()
+    }
+
+    fn grow(&mut self, bench: &mut Bench, need: u64, wish: u64) -> Reply {
+        self.ask(bench, Request::Grow { need, wish, wait_ms: 0 })
+    }
+
+    /// What may be taken without asking.
+    fn balance(&self) -> u64 {
+        let mut word = [0; 8];
+        let at = page::BALANCE as u64;
+        rustix::io::pread(self.page.as_ref().unwrap(), &mut word, at).unwrap();
+        u64::from_ne_bytes(word)
+    }
+}
+
+#[test]
+fn a_machine_that_nears_its_soft_level_takes_unused_promises_back_and_gives_none_that_would_reach_it()
+ {
+    let Some(mut bench) = Bench::new(&[10]) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut client = Leaseholder::connect(&mut bench, folder.path());
+    bench.has_available(folder.path(), 16_000);
+    let page = 4096;
+    let plenty = client.grow(&mut bench, page, 100 * page);
+    assert_eq!((plenty.status, plenty.granted), (Status::Done, 100 * page));
+    assert_eq!(client.balance(), 100 * page);
+
+    bench.has_available(folder.path(), 10_400);
+    client.leases.dispatch(&mut bench.killer);
+    assert_eq!(client.balance(), 0, "it had not used them");
+    let little = client.grow(&mut bench, 50 * page, 100 * page);
+    assert_eq!((little.status, little.granted), (Status::Done, 50 * page), "no more than it needs");
+    let much = client.grow(&mut bench, 101 * page, 101 * page);
+    assert_eq!((much.status, much.granted), (Status::Short, 0), "400 KiB are left");
+
+    bench.has_available(folder.path(), 90_000);
+    let again = client.grow(&mut bench, 101 * page, 101 * page);
+    assert_eq!((again.status, again.granted), (Status::Done, 101 * page));
+    assert_eq!(bench.killer.records().kills(), 0);
+}
+
 #[test]
 fn a_machine_that_nears_its_soft_level_has_idle_memory_given_back_before_anybody_dies() {
     let Some(mut bench) = Bench::new(&[600, 500]) else { return };
@@ -396,19 +500,10 @@ fn a_machine_that_nears_its_soft_level_has_idle_memory_given_back_before_anybody
     let socket = proc.path().join("binderd.sock");
     let reclaimer = Reclaimer::start(&socket, 100);
     bench.killer.shrink_first(Shrinker::start(vec![socket]).unwrap());
-    let has = |bench: &mut Bench, available_kib: u64| {
-        let rest = 100_000 - available_kib;
-        let text = format!(
-            "MemTotal: 100000 kB\nMemAvailable: {available_kib} kB\nAnonPages: {rest} kB\n"
-        );
-        std::fs::write(proc.path().join("meminfo"), text).unwrap();
-        bench.killer.watch_machine_of(proc.path(), proc.path(), Thresholds::default()).unwrap();
-        bench.killer.dispatch();
-    };
-    has(&mut bench, 16_000);
+    bench.has_available(proc.path(), 16_000);
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(reclaimer.idle_pages(), 100, "the soft level is far");
-    has(&mut bench, 14_000);
+    bench.has_available(proc.path(), 14_000);
     bench.until("idle memory is back", |_| reclaimer.idle_pages() == 0);
     bench.until("it is on the account", |bench| {
         bench.killer.status(&[]).given_back_bytes == 100 * 4096

@@ -40,6 +40,7 @@ pub(crate) fn fail(refused: Refused) {
             (c"the claim cannot be met below the user's limit", libc::ENOMEM)
         }
         Refused::By(Status::TimedOut) => (c"it did not become free in time", libc::ETIMEDOUT),
+        Refused::By(Status::Short) => (c"the machine itself is short of memory", libc::ENOMEM),
         Refused::By(_) => (c"headroom-oomd refuses", libc::ENOMEM),
     };
     set_errno(errno);

@@ -31,7 +31,7 @@ pub fn reserve_within(bytes: usize, patience: Duration) -> Result<Lease, Refused
     };
     let wait_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
     match gate::take_waiting(bytes, 0) {
-        Err(Refused::By(Status::Full | Status::Unsafe)) => {
+        Err(Refused::By(Status::Full | Status::Unsafe | Status::Short)) => {
             // What our own allocator keeps unused comes first.
             heap::purge();
             gate::take_waiting(bytes, wait_ms)?;

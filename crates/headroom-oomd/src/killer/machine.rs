@@ -25,7 +25,8 @@ const ASK_GRACE_MS: u64 = 1_000;
 /// With less time than this until the hard level nobody is asked, milliseconds.
 const ASK_LEAST_MS: u64 = 200;
 
-/// Idle memory is asked for when this share more than the soft level is available still: then there is time.
+/// Idle memory and unused leases are asked for when this share more than the soft level is available still:
+/// then there is time.
 const SHRINK_SHARE: u64 = 2;
 
 /// The machine as seen by the killer.
@@ -39,6 +40,8 @@ pub(super) struct MachineWatch {
     pub(super) stuck: Vec<ProcessId>,
     /// It has been said that nobody can be killed.
     helpless: bool,
+    /// Bytes above the soft level, while that is near.
+    pub(super) room: Option<u64>,
 }
 
 impl MachineWatch {
@@ -97,6 +100,7 @@ impl Killer {
             stalled_ns: None,
             stuck: Vec::new(),
             helpless: false,
+            room: None,
         });
         let lost = "no pressure stall information (CONFIG_PSI, psi=1): a machine that thrashes with \
                     memory left is not noticed";
@@ -117,6 +121,7 @@ impl Killer {
             Ok(reading) => {
                 let soft = watch.machine.thresholds().soft.of(reading.total);
                 let near = reading.available < soft + soft / SHRINK_SHARE;
+                watch.room = near.then(|| reading.available.saturating_sub(soft));
                 (watch.machine.read(reading), near)
             }
             Err(error) => {
@@ -127,6 +132,7 @@ impl Killer {
         };
         if near || raised.is_some() {
             self.shrink();
+            self.press_everybody();
         }
         let Some(watch) = &mut self.machine else { return };
         let Some(raised) = raised else {

@@ -83,7 +83,22 @@ impl Killer {
         }
     }
 
-    /// Users that have crossed their soft limit since the last call: whoever holds promised memory
+    /// What can still be promised to anybody before the machine reaches its soft level, bytes, as of the
+    /// last look at it. `None`: that level is far, or not watched.
+    pub fn machine_room(&self) -> Option<u64> {
+        self.machine.as_ref().and_then(|watch| watch.room)
+    }
+
+    /// Whoever holds promised memory in reserve is to be asked for it.
+    pub(super) fn press_everybody(&mut self) {
+        for account in self.ledger.accounts() {
+            if !self.pressed.contains(&account.uid) {
+                self.pressed.push(account.uid);
+            }
+        }
+    }
+
+    /// Users that have crossed their soft limit since the last call, all when the machine nears its: whoever holds promised memory
     /// of theirs in reserve is to be asked for it.
     pub fn take_pressed(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.pressed)

@@ -26,6 +26,11 @@ pub(super) struct Waiting {
     until_ns: u64,
 }
 
+/// A refusal that can become a grant without anything that the client does.
+fn may_change(status: Status) -> bool {
+    matches!(status, Status::Full | Status::Unsafe | Status::Short)
+}
+
 impl Leases {
     /// Takes a fresh and consistent look at a user and all its clients.
     pub(super) fn look(&mut self, uid: u32, killer: &mut Killer) -> Option<Standing> {
@@ -85,7 +90,7 @@ impl Leases {
         match self.try_grow(id, uid, need, wish, killer) {
             Ok(granted) => self.reply(id, &self.done(id, granted)),
             Err(status) => {
-                let can_wait = matches!(status, Status::Full | Status::Unsafe) && wait_ms > 0;
+                let can_wait = may_change(status) && wait_ms > 0;
                 let waiting = self.waiting.iter();
                 let others = waiting.clone().filter(|w| w.uid == uid).count();
                 if can_wait
@@ -121,6 +126,13 @@ impl Leases {
         wish: u64,
         killer: &mut Killer,
     ) -> Result<u64, Status> {
+        // While the machine is short nobody gets more than it needs, and nothing that would bring
+        // the next victim nearer.
+        let wish = match killer.machine_room() {
+            Some(room) if need > room => return Err(Status::Short),
+            Some(_) => need,
+            None => wish,
+        };
         let granted = match self.decide_roughly(id, uid, need, wish, killer) {
             Some(granted) => granted,
             None => self.decide_exactly(id, uid, need, wish, killer)?,
@@ -224,10 +236,10 @@ impl Leases {
         }
     }
 
-    /// The user has crossed its soft limit: what nobody uses is taken back, before anybody dies.
+    /// The user has crossed its soft limit, or the machine nears its own: what nobody uses is taken back, before anybody dies.
     pub(super) fn press(&mut self, uid: u32, killer: &mut Killer) {
         if self.collect(uid, None, killer) {
-            tracing::debug!(uid, "soft limit crossed: unused leases taken back");
+            tracing::debug!(uid, "memory is short: unused leases taken back");
         }
         self.ask_back(uid, None);
     }
@@ -255,13 +267,12 @@ impl Leases {
             let Waiting { client, uid, need, wish, until_ns } = waiting;
             match self.try_grow(client, uid, need, wish, killer) {
                 Ok(granted) => self.reply(client, &self.done(client, granted)),
-                Err(Status::Full | Status::Unsafe) if now_ns < until_ns => {
+                Err(status) if may_change(status) && now_ns < until_ns => {
                     self.waiting.push_back(waiting);
                 }
                 Err(status) => {
                     self.refused += 1;
-                    let late = matches!(status, Status::Full | Status::Unsafe);
-                    let status = if late { Status::TimedOut } else { status };
+                    let status = if may_change(status) { Status::TimedOut } else { status };
                     self.reply(client, &self.refusal(client, status));
                 }
             }
