@@ -25,7 +25,7 @@ test: setup-test
 	cargo build --locked --workspace --bins
 	cargo build --locked --package tmalloc-preload
 	tests/clients/run $(target)/debug
-	cargo test --locked --workspace
+	cargo test --locked --workspace --no-fail-fast
 
 demo: setup-test build
 	scripts/demo $(target)/release
