@@ -41,6 +41,11 @@ pub struct Device {
 }
 
 impl Device {
+    /// Where its daemon is asked, if that is ours.
+    pub fn control_socket(&self) -> Option<&Path> {
+        self.bus.as_ref().map(Bus::socket)
+    }
+
     /// The path as an argument of a peer.
     pub fn path_text(&self) -> Result<&str> {
         path_text(&self.path)

@@ -1,13 +1,16 @@
-//! The kernel's shrinkers, driven while clients call.
+//! Idle buffers' memory, taken back while clients call: by the kernel's shrinkers, or by a daemon's.
 
 use std::fs::File;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use control::Client;
+use control::binderd::{Reply, Request};
 
 use crate::tracing::Trace;
 
@@ -15,29 +18,37 @@ use crate::tracing::Trace;
 const DROP: &str = "/proc/sys/vm/drop_caches";
 /// A binder page that was taken from the kernel's mapping. Both ways of keeping pages have it.
 const RECLAIMED: &str = "binder/binder_unmap_kernel_end";
-/// Between two rounds.
+/// Between two rounds, of either.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Shrinks until it is stopped.
 pub struct Shrinking {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<u64>>,
+    thread: JoinHandle<Result<Rounds>>,
     trace: Option<Trace>,
     started: Instant,
+}
+
+/// What a thread has done.
+#[derive(Clone, Copy, Default)]
+struct Rounds {
+    rounds: u64,
+    /// Where who is asked tells.
+    pages: Option<u64>,
 }
 
 /// What came of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shrunk {
-    /// How often all shrinkers were called.
+    /// How often all shrinkers were called, or the daemon was asked.
     pub rounds: u64,
-    /// Binder pages that the kernel's driver gave back per second; `None` if nobody could count.
+    /// Binder pages that were given back per second; `None` if nobody could count.
     pub pages_per_s: Option<f64>,
 }
 
 impl Shrinking {
-    /// Begins. An error if we may not.
-    pub fn start() -> Result<Self> {
+    /// Begins with the kernel's shrinkers. An error if we may not.
+    pub fn of_kernel() -> Result<Self> {
         let mut file = File::create(DROP).with_context(|| format!("cannot open {DROP}"))?;
         let trace = match Trace::start(RECLAIMED, "", &[]) {
             Ok(trace) => Some(trace),
@@ -46,27 +57,49 @@ impl Shrinking {
                 None
             }
         };
+        let mut shrinking = Self::start(move || {
+            file.write_all(b"2").with_context(|| format!("cannot write to {DROP}"))?;
+            Ok(None)
+        });
+        shrinking.trace = trace;
+        Ok(shrinking)
+    }
+
+    /// Begins with the shrinker of the daemon that listens there.
+    pub fn of_daemon(socket: &Path) -> Result<Self> {
+        let socket: PathBuf = socket.to_owned();
+        let mut client = Client::connect(&socket).context("the daemon's control socket")?;
+        Ok(Self::start(move || match client.call(&Request::Reclaim { pages: u64::MAX })? {
+            Reply::Reclaimed { pages, .. } => Ok(Some(pages)),
+            other => anyhow::bail!("{}: {other:?}", socket.display()),
+        }))
+    }
+
+    fn start(mut shrink: impl FnMut() -> Result<Option<u64>> + Send + 'static) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = thread::spawn(move || {
-            let mut rounds = 0;
+            let mut done = Rounds::default();
             while !stopped.load(Ordering::Relaxed) {
-                file.write_all(b"2").with_context(|| format!("cannot write to {DROP}"))?;
-                rounds += 1;
+                if let Some(pages) = shrink()? {
+                    *done.pages.get_or_insert(0) += pages;
+                }
+                done.rounds += 1;
                 thread::sleep(PAUSE);
             }
-            Ok(rounds)
+            Ok(done)
         });
-        Ok(Self { stop, thread, trace, started: Instant::now() })
+        Self { stop, thread, trace: None, started: Instant::now() }
     }
 
     /// Ends.
     pub fn stop(self) -> Result<Shrunk> {
         self.stop.store(true, Ordering::Relaxed);
-        let rounds =
+        let Rounds { rounds, pages } =
             self.thread.join().map_err(|_| anyhow::anyhow!("the shrinking thread panicked"))??;
         let seconds = self.started.elapsed().as_secs_f64();
-        let pages = self.trace.map(|trace| trace.count()).transpose()?;
+        let traced = self.trace.map(|trace| trace.count()).transpose()?;
+        let pages = pages.or(traced);
         Ok(Shrunk { rounds, pages_per_s: pages.map(|pages| pages as f64 / seconds) })
     }
 }

@@ -36,7 +36,8 @@ struct Arguments {
     /// Longest duration of a round, seconds.
     #[arg(long, default_value_t = 60)]
     limit_seconds: u64,
-    /// Drive the kernel's shrinkers meanwhile (needs root): every other program's caches go as well.
+    /// Take idle buffers' memory back all the time: a daemon of our own is asked to; for --device the
+    /// kernel's shrinkers are driven (needs root), and every other program's caches go as well.
     #[arg(long)]
     reclaim: bool,
     /// Clients that are let in while allocations of order 3 and higher are counted; 0: do not count.
@@ -53,11 +54,13 @@ struct Field {
     transport: Transport,
     path: PathBuf,
     daemon: Option<u32>,
+    /// Where a daemon of our own is asked to give memory back.
+    control: Option<PathBuf>,
     server: peer::Peer,
     /// Each class's times, alone and with the others.
     alone: Vec<Tally>,
     together: Vec<Tally>,
-    /// What the kernel's shrinkers did in each round.
+    /// What the shrinkers did in each round.
     shrunk: Vec<Shrunk>,
 }
 
@@ -77,15 +80,19 @@ fn run(arguments: &Arguments) -> Result<()> {
     let folder = tempfile::tempdir().context("temporary folder")?;
     let mut fields = Vec::new();
     let socket = folder.path().join("socket");
-    let sockets = ("seqpacket".to_owned(), Transport::SeqPacket, socket, None);
-    let binders =
-        devices.iter().map(|d| (d.name.clone(), Transport::Binder, d.path.clone(), d.daemon));
-    for (name, transport, path, daemon) in std::iter::once(sockets).chain(binders) {
+    let sockets = ("seqpacket".to_owned(), Transport::SeqPacket, socket, None, None);
+    let binders = devices.iter().map(|d| {
+        let control = d.control_socket().map(PathBuf::from);
+        (d.name.clone(), Transport::Binder, d.path.clone(), d.daemon, control)
+    });
+    for (name, transport, path, daemon, control) in std::iter::once(sockets).chain(binders) {
         let threads = arguments.server_threads as usize;
         let server = contention::start_server(transport, devices::path_text(&path)?, threads);
         let server = server.with_context(|| name.clone())?;
         let (alone, together, shrunk) = (vec![], vec![], vec![]);
-        fields.push(Field { name, transport, path, daemon, server, alone, together, shrunk });
+        let field =
+            Field { name, transport, path, daemon, control, server, alone, together, shrunk };
+        fields.push(field);
     }
     count_order3(arguments.newcomers, &fields);
     let classes = permitted(&wanted?, &fields[0])?;
@@ -97,7 +104,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     for round in 0..arguments.rounds {
         for field in &mut fields {
             progress.step(&format!("{}, round {}", field.name, round + 1));
-            let shrinking = arguments.reclaim.then(Shrinking::start).transpose()?;
+            let shrinking = arguments.reclaim.then(|| field.shrink()).flatten().transpose()?;
             one_round(arguments, &classes, round, field)?;
             field.shrunk.extend(shrinking.map(Shrinking::stop).transpose()?);
         }
@@ -106,6 +113,17 @@ fn run(arguments: &Arguments) -> Result<()> {
     tell(&classes, &fields, arguments);
     drop(fields);
     devices::close(devices)
+}
+
+impl Field {
+    /// Whoever can takes idle buffers' memory back from now on; of a socket nobody can.
+    fn shrink(&self) -> Option<Result<Shrinking>> {
+        match (&self.control, self.transport) {
+            (Some(socket), _) => Some(Shrinking::of_daemon(socket)),
+            (None, Transport::Binder) => Some(Shrinking::of_kernel()),
+            (None, Transport::SeqPacket) => None,
+        }
+    }
 }
 
 /// The classes that we are let into.
@@ -158,24 +176,26 @@ fn one_round(
 
 fn tell(classes: &[Class], fields: &[Field], arguments: &Arguments) {
     eprintln!(
-        "{:<10} {:<24} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9}  max / alone",
+        "{:<24} {:<24} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9}  max / alone",
         "class", "us a call", "alone p50", "average", "min", "p99", "max", "calls"
     );
     for (at, class) in classes.iter().enumerate() {
         for field in fields {
-            tell_one(&class.name(), &field.name, &field.alone[at], &field.together[at]);
+            let reclaim = if arguments.reclaim { "" } else { " without reclaim" };
+            let case = format!("{}{reclaim}", class.name());
+            tell_one(&case, &field.name, &field.alone[at], &field.together[at]);
         }
     }
     eprintln!("({} rounds)", arguments.rounds);
     fields.iter().for_each(tell_shrunk);
 }
 
-/// What the shrinkers did while a binder device was in use. The kernel's driver alone has one: pages of a
-/// daemon's device are not counted by it.
+/// What the shrinkers did while a binder device was in use. The kernel's do not count the pages of a daemon
+/// that is not ours.
 fn tell_shrunk(field: &Field) {
     let rates: Vec<f64> = field.shrunk.iter().filter_map(|shrunk| shrunk.pages_per_s).collect();
     let Some(rate) = estimate(&rates) else { return };
-    if field.transport != Transport::Binder || field.daemon.is_some() {
+    if field.daemon.is_some() && field.control.is_none() {
         return;
     }
     let calls: u64 = field.shrunk.iter().map(|shrunk| shrunk.rounds).sum();
@@ -221,7 +241,7 @@ fn tell_one(class: &str, name: &str, alone: &Tally, together: &Tally) {
     let (average, p99) = (together.average_us(), together.percentile_us(0.99));
     let over = us(together.max) / base;
     eprintln!(
-        "{class:<10} {name:<24} {base:>9.2} {average:>9.2} {:>9.2} {p99:>9.2} {:>10.1} {runs:>9}  {over:.1}",
+        "{class:<24} {name:<24} {base:>9.2} {average:>9.2} {:>9.2} {p99:>9.2} {:>10.1} {runs:>9}  {over:.1}",
         us(together.min),
         us(together.max),
     );
