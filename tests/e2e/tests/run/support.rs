@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::mpsc::channel;
 
 use e2e::wait;
 use rustix::process::geteuid;
@@ -82,7 +83,21 @@ pub fn headroom() -> Command {
     let mut command = Command::new(program("headroom"));
     unprivileged(&mut command);
     command.current_dir("/").env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
+    hear_signals(&mut command);
     command
+}
+
+/// Whoever runs us in the background may have us ignore these, which a child inherits, and a shell then cannot trap.
+fn hear_signals(command: &mut Command) {
+    // SAFETY: system calls alone.
+    unsafe {
+        command.pre_exec(|| {
+            for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            Ok(())
+        });
+    }
 }
 
 fn unprivileged(command: &mut Command) {
@@ -139,25 +154,46 @@ impl Session {
 
     /// The next line that it prints.
     pub fn line(&mut self) -> String {
-        let mut line = String::new();
-        let output = self.output.as_mut().expect("its output");
-        output.read_line(&mut line).expect("cannot read its output");
+        let mut output = self.output.take().expect("its output");
+        let (output, line) = self.within_patience("a line", move || {
+            let mut line = String::new();
+            output.read_line(&mut line).expect("cannot read its output");
+            (output, line)
+        });
+        self.output = Some(output);
         line.trim_end().to_owned()
     }
 
     /// Waits for its end.
     pub fn end(&mut self) -> Outcome {
-        let (mut out, mut err) = (String::new(), String::new());
-        if let Some(output) = &mut self.output {
-            output.read_to_string(&mut out).expect("its output");
-        }
-        if let Some(errors) = &mut self.child.stderr {
-            errors.read_to_string(&mut err).expect("its errors");
-        }
+        let (output, errors) = (self.output.take(), self.child.stderr.take());
+        let out = self.within_patience("the end of its output", || all_of(output));
+        let err = self.within_patience("the end of its errors", || all_of(errors));
         let status = wait::until(wait::PATIENCE, || self.child.try_wait().expect("its status"));
         let status = status.unwrap_or_else(|| panic!("it does not end: {out}\n{err}"));
         Outcome { code: status.code(), out, err }
     }
+
+    /// Reads what may never come.
+    fn within_patience<T: Send + 'static>(
+        &self,
+        what: &str,
+        read: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        let (tell, told) = channel();
+        std::thread::spawn(move || tell.send(read()));
+        let pid = self.child.id();
+        told.recv_timeout(wait::PATIENCE)
+            .unwrap_or_else(|error| panic!("pid {pid}: {what}: {error}"))
+    }
+}
+
+fn all_of(pipe: Option<impl Read>) -> String {
+    let mut text = String::new();
+    if let Some(mut pipe) = pipe {
+        pipe.read_to_string(&mut text).expect("what it says");
+    }
+    text
 }
 
 impl Drop for Session {
