@@ -109,11 +109,6 @@ impl Boost {
         self.raised.len()
     }
 
-    /// It was taken out of a frozen control group.
-    pub fn thawed(&self) -> bool {
-        self.moved.is_some()
-    }
-
     /// The system's last refusal, if any: most often that we have no right to raise anybody.
     pub fn refused(&self) -> Option<Errno> {
         self.refused
@@ -131,6 +126,7 @@ impl Boost {
             && !victim.has_exited()
         {
             moved.back(victim.pid());
+            victim.set_thawed(false);
         }
     }
 

@@ -35,7 +35,12 @@ pub(crate) fn leave_frozen(victim: &Victim) -> Result<Option<Moved>, Errno> {
         return Ok(None);
     }
     let Some(awake) = awake_ancestor(&group, &mount) else { return Ok(None) };
-    join(awake, pid).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+    // Before it is: it may die of it, and be reported, before we get to say so.
+    victim.set_thawed(true);
+    join(awake, pid).map_err(|e| {
+        victim.set_thawed(false);
+        Errno::from_io_error(&e).unwrap_or(Errno::IO)
+    })?;
     Ok(Some(Moved { from: group }))
 }
 

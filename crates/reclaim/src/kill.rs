@@ -369,7 +369,7 @@ impl Member {
             bytes_back: self.bytes_back(),
             mrelease,
             threads_raised: boosts.iter().map(|boost| boost.threads()).sum(),
-            thawed: boosts.iter().any(|boost| boost.thawed()),
+            thawed: self.victim.thawed(),
             boost_refused: boosts.iter().find_map(|boost| boost.refused()),
             end,
         }

@@ -1,6 +1,7 @@
 //! A process pinned by its identity, and the signal.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -87,6 +88,7 @@ struct Shared {
     pidfd: OwnedFd,
     /// Where its first thread could run before it was held.
     free_on: OnceLock<Cpus>,
+    thawed: AtomicBool,
 }
 
 impl Victim {
@@ -112,7 +114,8 @@ impl Victim {
     }
 
     fn of(identity: Identity, found: &Found, pidfd: OwnedFd) -> Self {
-        let shared = Arc::new(Shared { pidfd, free_on: OnceLock::new() });
+        let shared =
+            Arc::new(Shared { pidfd, free_on: OnceLock::new(), thawed: AtomicBool::new(false) });
         Self { identity, handles_term: found.handles_term, threads: found.threads, shared }
     }
 
@@ -169,6 +172,15 @@ impl Victim {
     /// Where its first thread could run before it was held, if it was.
     pub(crate) fn free_on(&self) -> Option<&Cpus> {
         self.shared.free_on.get()
+    }
+
+    /// It was taken out of a frozen control group.
+    pub(crate) fn thawed(&self) -> bool {
+        self.shared.thawed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_thawed(&self, thawed: bool) {
+        self.shared.thawed.store(thawed, Ordering::Release);
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), KillError> {

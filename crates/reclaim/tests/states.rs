@@ -55,6 +55,7 @@ fn a_victim_in_a_frozen_group_of_version_1_is_released_thawed_alone_and_gone() {
         return;
     };
     let [holder, other] = [Holder::start(16), Holder::start(1)];
+    let _thaws_first = freezer.thaw_on_drop();
     freezer.freeze(other.pid());
     freezer.freeze(holder.pid());
     let report = kill(holder.pid(), PATIENCE);
@@ -73,6 +74,7 @@ fn a_victim_in_a_frozen_group_of_version_2_is_gone() {
         return;
     };
     let holder = Holder::start(16);
+    let _thaws_first = freezer.thaw_on_drop();
     freezer.freeze(holder.pid());
     let report = kill(holder.pid(), PATIENCE);
     assert_eq!(report.end, End::Gone, "{report:?}");

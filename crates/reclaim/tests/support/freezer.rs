@@ -42,6 +42,19 @@ impl Freezer {
         fs::read_to_string(self.folder.join("freezer.state")).unwrap() == "FROZEN\n"
     }
 
+    /// Thaws when it is dropped. To be made after the processes, so that they are not waited for in vain
+    /// when something fails.
+    pub fn thaw_on_drop(&self) -> impl Drop {
+        struct Thaws(PathBuf, &'static str);
+        impl Drop for Thaws {
+            fn drop(&mut self) {
+                let _ = fs::write(&self.0, self.1);
+            }
+        }
+        let thawed = if self.unified { "0" } else { "THAWED" };
+        Thaws(self.folder.join(self.switch()), thawed)
+    }
+
     fn switch(&self) -> &'static str {
         if self.unified { "cgroup.freeze" } else { "freezer.state" }
     }
