@@ -93,6 +93,9 @@ fn a_family_dies_to_the_last_grandchild() {
 fn a_group_dies_without_those_who_left_it() {
     use std::os::unix::process::CommandExt;
     let leader = Holder::run(helper(4, "children 1").process_group(0));
+    until("a grandchild", || {
+        children(leader.pid()).first().is_some_and(|child| children(*child).len() == 1)
+    });
     let outsider = Holder::start(1);
     let options = Options { scope: Scope::Group, ..Options::default() };
     let mut reap = Victim::open(leader.pid()).unwrap().kill(&options).unwrap();
