@@ -17,7 +17,7 @@ from typing import Callable, Iterator
 from . import kernel, machine, payload, scenarios
 from .errors import LabError, tail
 
-BINARIES = ["roundtrip", "handles", "sendvec", "contention", "conformance", "headroom-binderd", "headroom-oomd"]
+BINARIES = ["roundtrip", "handles", "sendvec", "contention", "buffers", "conformance", "headroom-binderd", "headroom-oomd"]
 REPO = payload.LAB.parent
 # Handles in use at most. The walk of 6.1 takes time in the square of their number: 100,000 would be half an hour of emulation.
 HANDLES = {"6.1": 40_000}
@@ -64,6 +64,8 @@ class Plan:
             yield Step(f"roundtrip-{line}", "roundtrip", lambda out, line=line: self.roundtrip(line, out))
         for line in self.kernels:
             yield Step(f"conformance-{line}", "conformance", lambda out, line=line: self.conformance(line, out), alone=True)
+        if not self.quick:
+            yield Step("pressure-6.12", "buffers", lambda out: self.pressure("6.12", out), alone=True)
         for scenario, rounds in self.rounds().items():
             for number in range(1, rounds + 1):
                 for daemon in CONTESTANTS if not self.quick else ["headroom"]:
@@ -104,6 +106,18 @@ class Plan:
         """Four scheduling classes on one CPU, while the shrinker works. The others make some fifty calls while `nice 19` makes one."""
         words = ["contention", "--reclaim", "--calls", "150", "--rounds", "2", "--limit-seconds", "600"]
         self.bench(line, out, words, memory=1024, timeout=2400)
+
+    def pressure(self, line: str, out: Path) -> None:
+        """A machine that runs out of memory: idle buffers go back unasked. By its own clock."""
+        spec = machine.Spec(
+            kernel=line, command=["buffers", "--pressure", "--rounds", "5"], cpus=2, memory=768, timeout=1200,
+            payload=[(self.binaries[one], f"/payload/{one}") for one in ("buffers", "headroom-binderd")],
+        )
+        lines = []
+        for result in map(json.loads, output(spec, "buffers").splitlines()):
+            result |= {"subject": f"{result['subject']} {line}", "kernel": line}
+            lines.append(json.dumps(result))
+        write(out, "\n".join(lines))
 
     def bench(self, line: str, out: Path, words: list[str], memory: int = 768, timeout: float = 1200) -> None:
         """One benchmark on the kernel's own driver and on ours, in one machine; its lines name the kernel."""

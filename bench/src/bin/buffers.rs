@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bench::peer::{self, Peer};
@@ -10,10 +10,14 @@ use bench::pingpong;
 use bench::progress::Progress;
 use bench::results::Measurement;
 use bench::statistics::estimate;
+use bench::stressor::{self, Stressor};
 use binder_client::{Client, Options, Payload, Session};
 use clap::Parser;
 use control::binderd::{Reply, Request};
 use e2e::{Bus, BusError, Mapping};
+use machine_memory::pressure::{Resource, Stall};
+use machine_memory::{Meminfo, PressureTrigger};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const BENCH: &str = "buffers";
 const PAGE: u64 = 4096;
@@ -37,12 +41,18 @@ struct Arguments {
     /// 100 opens, 20 clients, 2 rounds
     #[arg(long)]
     quick: bool,
+    /// Take the machine's memory until it is short, and time how fast the idle buffers' is back without being asked
+    /// for. Only for a virtual machine that nobody needs: little is left to others
+    #[arg(long, conflicts_with = "quick")]
+    pressure: bool,
 }
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if words.first().is_some_and(|word| word == peer::PEER) {
-        return pingpong::serve(&words[1..]);
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [peer::PEER, stressor::KIND, mib, core] => return stressor::serve(mib, core),
+        [peer::PEER, ..] => return pingpong::serve(&words[1..]),
+        _ => {}
     }
     let mut arguments = Arguments::parse();
     if arguments.quick {
@@ -57,8 +67,12 @@ fn main() -> Result<()> {
     for (subject, mapping) in modes {
         match Bus::start(mapping) {
             Ok(bus) => {
-                idle_opens(&arguments, subject, &bus)?;
-                warm_clients(&arguments, subject, &bus)?;
+                if arguments.pressure {
+                    under_pressure(&arguments, subject, &bus)?;
+                } else {
+                    idle_opens(&arguments, subject, &bus)?;
+                    warm_clients(&arguments, subject, &bus)?;
+                }
                 bus.stop().map_err(|fault| anyhow::anyhow!("{subject}: {fault}"))?;
             }
             Err(BusError::Unavailable(reason)) => eprintln!("{subject}: skipped: {reason}"),
@@ -187,4 +201,99 @@ fn warm_clients(arguments: &Arguments, subject: &str, bus: &Bus) -> Result<()> {
     drop(sessions);
     drop(clients);
     Ok(())
+}
+
+/// The watch of the daemon: `headroom-binderd --help`.
+const LOW_PERCENT: u64 = 10;
+/// What the stressor leaves, percent of all memory.
+const LEFT_PERCENT: u64 = 6;
+/// How long the daemon may take before the test says that nothing comes back.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Nearly all of it is back: pages of buffers in use, and of calls in the meantime, are not idle.
+const BACK_SHARE: f64 = 0.95;
+
+/// When memory became short: by the daemon's own measures.
+struct Shortage {
+    trigger: Option<PressureTrigger>,
+}
+
+impl Shortage {
+    fn watch() -> Self {
+        let (stall, window) = (Duration::from_millis(100), Duration::from_secs(1));
+        let opened =
+            PressureTrigger::open(Path::new("/proc"), Resource::Memory, Stall::Some, stall, window);
+        if let Err(error) = &opened {
+            eprintln!("stalls are not watched: {error}");
+        }
+        Self { trigger: opened.ok() }
+    }
+
+    fn has_come(&self) -> Result<bool> {
+        if let Some(trigger) = &self.trigger {
+            let mut fds = [PollFd::new(trigger, PollFlags::PRI)];
+            if poll(&mut fds, Some(&Timespec::default()))? > 0 {
+                return Ok(true);
+            }
+        }
+        let info = Meminfo::read(Path::new("/proc"))?;
+        let available = info.available.context("/proc/meminfo has no MemAvailable")?;
+        Ok(available * 100 < info.total.unwrap_or(0) * LOW_PERCENT)
+    }
+}
+
+/// Nobody asks: the daemon notices by itself.
+fn under_pressure(arguments: &Arguments, subject: &str, bus: &Bus) -> Result<()> {
+    let case = format!("{} clients under pressure", arguments.clients);
+    let device = bus.device("binder");
+    let device = device.to_str().context("the mount's path is not UTF-8")?;
+    let _manager = Peer::start(&["binder", device], Stdio::null(), Stdio::null())?;
+    let clients: Vec<Client> = (0..arguments.clients).map(|_| open(bus)).collect::<Result<_>>()?;
+    let mut sessions: Vec<Session<'_>> = clients.iter().map(Session::new).collect();
+    let message = bench::measure::message(arguments.bytes as usize);
+    let total_mib = Meminfo::read(Path::new("/proc"))?.total.unwrap_or(0) >> 20;
+    let (mut ms, mut shares) = (Vec::new(), Vec::new());
+    let mut progress = Progress::new(BENCH, arguments.rounds as usize);
+    for round in 1..=arguments.rounds {
+        progress.step(&format!("{subject}, under pressure, round {round}"));
+        call_all(&mut sessions, &message)?;
+        let idle = idle_pages(bus)?;
+        let left = total_mib * LEFT_PERCENT / 100;
+        let mib = bench::machine::available_mib()?.saturating_sub(left);
+        let mut stressor = Stressor::start(mib, 0)?;
+        let (took, rest) = std::thread::scope(|scope| {
+            let eating = scope.spawn(|| stressor.go());
+            let measured = time_until_back(bus, idle);
+            eating.join().map_err(|_| anyhow::anyhow!("the stressor's thread panicked"))??;
+            measured
+        })?;
+        stressor.rest()?;
+        ms.push(took);
+        shares.push((idle - rest) as f64 / idle as f64 * 100.0);
+        drop(stressor);
+    }
+    call_all(&mut sessions, &message)?;
+    drop(progress);
+    tell(&case, subject, "pressure_back_ms", &ms, "ms");
+    tell(&case, subject, "pressure_back_share", &shares, "%");
+    Ok(())
+}
+
+/// Milliseconds from the shortage until nearly all of it is back, and the pages that are left.
+fn time_until_back(bus: &Bus, idle: u64) -> Result<(f64, u64)> {
+    let (shortage, begun) = (Shortage::watch(), Instant::now());
+    let mut short_since = None;
+    let enough = (idle as f64 * (1.0 - BACK_SHARE)) as u64;
+    loop {
+        if short_since.is_none() && shortage.has_come()? {
+            short_since = Some(Instant::now());
+        }
+        let rest = idle_pages(bus)?;
+        if rest <= enough {
+            // It may have noticed before we did.
+            let took = short_since.map_or(0.0, |since| since.elapsed().as_secs_f64() * 1e3);
+            return Ok((took, rest));
+        }
+        anyhow::ensure!(begun.elapsed() < PATIENCE, "{rest} of {idle} idle pages do not come back");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

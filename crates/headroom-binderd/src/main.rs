@@ -146,7 +146,8 @@ fn run(args: Args) -> anyhow::Result<()> {
             }
             Event::External(STALLS) => server.give_back_idle(),
             Event::External(MEMORY_TIMER) => {
-                if memory.is_low(server.page_counts().idle > 0) {
+                let worthwhile = server.page_counts().idle > 0;
+                if memory.is_low(worthwhile).context("cannot set a timer")? {
                     server.give_back_idle();
                 }
             }

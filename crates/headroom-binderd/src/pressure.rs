@@ -16,8 +16,13 @@ const PROC: &str = "/proc";
 /// low-memory killer acts at 70 ms.
 const STALL: Duration = Duration::from_millis(100);
 const STALL_WINDOW: Duration = Duration::from_secs(1);
-/// How often is looked at what is left. Memory can go faster than that, but then there are stalls.
-const LOOK_EVERY: i64 = 1;
+/// How often is looked at what is left, at least and at the most; also while it is short: what was given back just
+/// now is left to be used again.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_SOON: Duration = Duration::from_millis(50);
+/// No program fills memory faster, bytes a millisecond: as in `memory_ledger::machine`. What several fill together
+/// makes them stall.
+const FASTEST_FILL: u64 = 6 << 20;
 
 /// Watches the machine's memory.
 pub struct Pressure {
@@ -48,10 +53,9 @@ impl Pressure {
             TimerfdClockId::Monotonic,
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         )?;
-        let every = Timespec { tv_sec: LOOK_EVERY, tv_nsec: 0 };
-        let spec = Itimerspec { it_interval: every, it_value: every };
-        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &spec)?;
-        Ok((Self { trigger: trigger.ok(), timer, low_percent }, lacking))
+        let watch = Self { trigger: trigger.ok(), timer, low_percent };
+        watch.look_in(LOOK_EVERY)?;
+        Ok((watch, lacking))
     }
 
     /// Becomes urgent when programs wait for memory.
@@ -65,16 +69,29 @@ impl Pressure {
     }
 
     /// Little memory is available. `worthwhile`: something could be given back; else nothing is read.
-    pub fn is_low(&self, worthwhile: bool) -> bool {
-        let _ = rustix::io::read(&self.timer, &mut [0; 8]);
-        if !worthwhile {
-            return false;
-        }
-        let read = Meminfo::read(Path::new(PROC)).ok();
+    pub fn is_low(&self, worthwhile: bool) -> std::io::Result<bool> {
+        let read = worthwhile.then(|| Meminfo::read(Path::new(PROC)).ok()).flatten();
         let shares = read.and_then(|info| Some((info.available?, info.total?)));
-        shares.is_some_and(|(available, total)| {
-            u128::from(available) * 100 < u128::from(total) * u128::from(self.low_percent)
-        })
+        let left = shares.map(|(available, total)| available.checked_sub(self.mark(total)));
+        let soon = |left: u64| Duration::from_millis(left / FASTEST_FILL);
+        let pause = left.flatten().map_or(LOOK_EVERY, soon);
+        self.look_in(pause.clamp(LOOK_SOON, LOOK_EVERY))?;
+        Ok(left == Some(None))
+    }
+
+    /// Below this memory is short, bytes.
+    fn mark(&self, total: u64) -> u64 {
+        total / 100 * u64::from(self.low_percent)
+    }
+
+    fn look_in(&self, after: Duration) -> std::io::Result<()> {
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let it_value =
+            Timespec { tv_sec: after.as_secs() as i64, tv_nsec: after.subsec_nanos().into() };
+        let spec = Itimerspec { it_interval: zero, it_value };
+        // Also makes it unreadable.
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec)?;
+        Ok(())
     }
 }
 
@@ -84,8 +101,8 @@ mod tests {
 
     #[test]
     fn more_than_everything_is_never_available() {
-        let low = |percent| Pressure::watch(percent).unwrap().0.is_low(true);
-        assert!(low(100) && !low(0));
-        assert!(!Pressure::watch(100).unwrap().0.is_low(false), "nothing to give back");
+        let low = |percent| Pressure::watch(percent).unwrap().0.is_low(true).unwrap();
+        assert!(low(101) && !low(0));
+        assert!(!Pressure::watch(100).unwrap().0.is_low(false).unwrap(), "nothing to give back");
     }
 }
