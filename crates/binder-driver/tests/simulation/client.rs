@@ -139,9 +139,13 @@ impl Client {
             Return::DeadReply | Return::FailedReply | Return::FrozenReply => {
                 if thread.frames.last() == Some(&Frame::Out) {
                     thread.frames.pop();
+                } else if thread.unconfirmed > 0 {
+                    thread.unconfirmed -= 1;
+                } else if let Some(call) = thread.frames.iter().rposition(|f| *f == Frame::Out) {
+                    // A call was waiting in the thread's own queue when it called (EPROTO): it reads that call first.
+                    thread.frames.remove(call);
                 } else {
-                    assert!(hostile || thread.unconfirmed > 0, "an error for nothing");
-                    thread.unconfirmed = thread.unconfirmed.saturating_sub(1);
+                    assert!(hostile, "an error for nothing");
                 }
             }
             Return::TransactionComplete | Return::TransactionPendingFrozen
