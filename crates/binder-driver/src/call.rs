@@ -12,6 +12,7 @@ use crate::limits::MAX_THREAD_WORK;
 use crate::objects::Parcel;
 use crate::statistics::one_more;
 use crate::thread::NO_ERROR;
+use crate::trace::TraceEvent;
 use crate::transaction::{Kind, Transaction};
 use crate::work::Work;
 
@@ -77,9 +78,15 @@ impl Driver {
         } else {
             self.call(host, id, sender, data, extra_size)
         };
-        let Err(Failure { word, errno, in_reply_to }) = sent else { return };
-        let param = errno.map_or(0, |errno| -errno.code());
-        self.log_failure(word, param);
+        let failure = sent.err().map(|failure| {
+            let param = failure.errno.map_or(0, |errno| -errno.code());
+            self.log_failure(failure.word, param);
+            (failure, param)
+        });
+        if !is_reply && self.trace.is_some() {
+            self.note_sent(data);
+        }
+        let Some((Failure { word, in_reply_to, .. }, param)) = failure else { return };
         self.threads[sender.thread].return_error = true;
         let Some(call) = in_reply_to else {
             self.set_extended_error(sender.thread, id, word, param);
@@ -213,6 +220,8 @@ impl Driver {
         let buffer =
             self.fill_buffer(host, sender, target, data, extra_size, false).map_err(failed)?;
         let reply = self.new_transaction(id, Kind::Reply, sender, data, buffer);
+        let answered = self.transactions[call].id;
+        self.note(|| TraceEvent::Answered { id: answered, bytes: data.data_size });
         let complete = Work::TransactionComplete(BR_TRANSACTION_COMPLETE);
         self.push_thread_work(sender.thread, complete);
         self.pop_call(caller, call);

@@ -22,6 +22,7 @@ use crate::quota::User;
 use crate::reference::Reference;
 use crate::statistics::Statistics;
 use crate::thread::Thread;
+use crate::trace::TraceEvent;
 use crate::transaction::Transaction;
 use crate::transaction_log::TransactionLog;
 use crate::wake::Wakes;
@@ -115,6 +116,8 @@ pub struct Driver {
     pub(crate) reclaimed_pages: u64,
     pub(crate) statistics: Statistics,
     pub(crate) log: TransactionLog,
+    /// Filled while somebody traces.
+    pub(crate) trace: Option<Vec<TraceEvent>>,
     last_debug_id: u32,
 }
 

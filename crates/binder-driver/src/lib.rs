@@ -12,7 +12,7 @@
 //! `pages` and `reclaim`, `death`, `freeze`
 //! and `freeze_notification`, `work` (what a
 //! reader can be handed), `commands` and `read` (the two halves of `BINDER_WRITE_READ`), `wake`,
-//! `quota`, `statistics`, `transaction_log` and `logs` (the texts of `binder_logs`).
+//! `quota`, `trace`, `statistics`, `transaction_log` and `logs` (the texts of `binder_logs`).
 #![forbid(unsafe_code)]
 
 mod allocator;
@@ -46,6 +46,7 @@ mod scatter_gather;
 pub mod snapshot;
 mod statistics;
 mod thread;
+mod trace;
 mod transaction;
 mod transaction_log;
 mod wake;
@@ -60,3 +61,5 @@ pub use host::{
 };
 pub use keys::{ContextId, FreezeId, ProcessId};
 pub use reclaim::PageCounts;
+pub use statistics::CommandCounts;
+pub use trace::{Sent, TraceEvent};

@@ -98,7 +98,26 @@ pub fn one_more(counter: &mut u32) {
     *counter = counter.wrapping_add(1);
 }
 
+/// Commands that were run and returns that were delivered since the start, by name. Each count starts again after
+/// 2^32 - 1.
+#[derive(Clone, Debug)]
+pub struct CommandCounts {
+    /// `BC_` commands.
+    pub commands: Vec<(&'static str, u32)>,
+    /// `BR_` returns.
+    pub returns: Vec<(&'static str, u32)>,
+}
+
 impl Driver {
+    /// What has happened so far.
+    pub fn command_counts(&self) -> CommandCounts {
+        let all = &self.statistics.all;
+        CommandCounts {
+            commands: COMMANDS.into_iter().zip(all.commands).collect(),
+            returns: RETURNS.into_iter().zip(all.returns).collect(),
+        }
+    }
+
     /// The next command of `process` starts with `bytes`.
     pub(crate) fn count_command(&mut self, process: ProcessId, bytes: &[u8]) {
         let Some(word) = bytes.first_chunk().map(|word| u32::from_ne_bytes(*word)) else { return };

@@ -11,6 +11,7 @@ use binder_uapi::{BinderTransactionData, BinderTransactionDataSecctx, Return, TF
 use crate::driver::Driver;
 use crate::host::Host;
 use crate::keys::{BufferId, ProcessId, ThreadId, TransactionId};
+use crate::trace::TraceEvent;
 use crate::work::{DeliverToRead, Flow, Reader, Work};
 
 /// What a transaction is.
@@ -92,6 +93,7 @@ impl Driver {
     /// Ends a transaction; a buffer that nobody will ever see goes with it.
     pub(crate) fn finish_transaction<H: Host>(&mut self, host: &mut H, id: TransactionId) {
         let Some(entry) = self.transactions.remove(id) else { return };
+        self.note(|| TraceEvent::Over { id: entry.id });
         if let Some(to) = entry.to {
             self.transaction_left(to);
         }
@@ -115,6 +117,8 @@ impl Driver {
             let entry = &self.transactions[call];
             at = match entry.from {
                 Some(caller) => {
+                    let id = self.transactions[call].id;
+                    self.note(|| TraceEvent::Failed { id, word });
                     self.pop_call(caller, call);
                     if !std::mem::replace(&mut self.threads[caller].reply_error, true) {
                         self.push_thread_work(caller, Work::ReplyError(word));
@@ -167,6 +171,7 @@ impl Driver {
         thread: ThreadId,
         id: TransactionId,
     ) {
+        self.note_taken(thread, id);
         let entry = &mut self.transactions[id];
         if let Some(buffer) = entry.buffer {
             self.buffers[buffer].delivered = true;

@@ -55,6 +55,11 @@ impl Ring {
         self.entries.get_mut(at)
     }
 
+    /// The last entry.
+    pub fn latest(&self) -> Option<&Entry> {
+        self.entries.get((self.next + KEPT - 1) % KEPT)
+    }
+
     /// Oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
         let (newer, older) = self.entries.split_at(self.next.min(self.entries.len()));

@@ -222,15 +222,17 @@ static SERVE_IF_ASKED: extern "C" fn() = serve_if_asked;
 extern "C" fn serve_if_asked() {
     let Some(mount) = std::env::var_os(MOUNT) else { return };
     let options = std::env::var(OPTIONS).unwrap_or_default();
-    let code = match serve(&parse_options(mount, &options)) {
-        Ok(()) => 0,
-        Err(error) => {
-            say(&format!("{error}\n"));
-            1
-        }
-    };
-    // SAFETY: ends the process before the program that we pretend to be begins.
-    unsafe { libc::_exit(code) }
+    crate::carrier::serve(move || {
+        let code = match serve(&parse_options(mount, &options)) {
+            Ok(()) => 0,
+            Err(error) => {
+                say(&format!("{error}\n"));
+                1
+            }
+        };
+        // SAFETY: ends the process before the program that we pretend to be begins.
+        unsafe { libc::_exit(code) }
+    })
 }
 
 /// Until the standard input ends.

@@ -22,6 +22,52 @@ pub(crate) fn read(tid: u32, parts: &mut [ReadPart<'_>]) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Reads all ranges (address and bytes) into one buffer, one behind the other, or fails as a whole. The buffer may be
+/// longer than they are.
+pub(crate) fn read_into(
+    tid: u32,
+    ranges: &[(u64, usize)],
+    into: &mut Vec<u8>,
+) -> Result<(), Fault> {
+    let total = ranges.iter().map(|range| range.1).sum();
+    if into.len() < total {
+        into.resize(total, 0);
+    }
+    let mut rest = &mut into[..total];
+    for chunk in ranges.chunks(PARTS_PER_CALL) {
+        let len = chunk.iter().map(|range| range.1).sum();
+        let (head, tail) = rest.split_at_mut(len);
+        rest = tail;
+        let mut few = [EMPTY; 4];
+        let many: Vec<libc::iovec>;
+        let remote = if chunk.len() <= few.len() {
+            few.iter_mut().zip(chunk).for_each(|(part, range)| *part = remote_part(*range));
+            &few[..chunk.len()]
+        } else {
+            many = chunk.iter().copied().map(remote_part).collect();
+            &many[..]
+        };
+        if len == 0 {
+            continue;
+        }
+        let local = libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: len };
+        let count = remote.len() as libc::c_ulong;
+        // SAFETY: the local vector is an exclusively borrowed slice that outlives the call; the remote addresses are
+        // the client's affair, the kernel checks them.
+        let copied = unsafe {
+            libc::process_vm_readv(tid as libc::pid_t, &local, 1, remote.as_ptr(), count, 0)
+        };
+        if copied != len as isize {
+            return Err(Fault);
+        }
+    }
+    Ok(())
+}
+
+fn remote_part((address, len): (u64, usize)) -> libc::iovec {
+    libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len }
+}
+
 const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
 fn read_chunk(
@@ -93,6 +139,10 @@ mod tests {
             .map(|(i, into)| ReadPart { address: base + i as u64, into })
             .collect();
         read(own_tid(), &mut parts).unwrap();
+        assert_eq!(source, target);
+        let ranges: Vec<_> = (0..source.len()).map(|i| (base + i as u64, 1)).collect();
+        let mut target = Vec::new();
+        read_into(own_tid(), &ranges, &mut target).unwrap();
         assert_eq!(source, target);
     }
 

@@ -11,14 +11,16 @@ use binder_uapi::{Return, ReturnReader};
 use slotmap::{Key, KeyData, SlotMap, new_key_type};
 
 use crate::calls::Calls;
+use crate::carrier::{Ferry, Late};
 use crate::files::Store;
+use crate::lateness::Lateness;
 use crate::mapping::Backing;
 use crate::mountinfo::Device;
 use crate::page_server::PageServer;
 use crate::pid_view::PidView;
+use crate::priority;
 use crate::tree::DEVICE_SIZE;
 use crate::user_view::UserView;
-use crate::{client_memory, maps, priority};
 
 new_key_type! {
     /// An open file of a device; its number is the `fh` that the kernel keeps for us.
@@ -42,6 +44,8 @@ pub(crate) struct Open {
     pub(crate) node: u64,
     /// Process that opened it, in our pid namespace.
     pub(crate) pid: u32,
+    /// Who that was.
+    pub(crate) euid: u32,
     pub(crate) pid_view: PidView,
     pub(crate) user_view: UserView,
     pub(crate) nonblock: bool,
@@ -60,6 +64,8 @@ pub(crate) struct ClientHost {
     pub(crate) opens: SlotMap<OpenKey, Open>,
     by_process: HashMap<ProcessId, OpenKey>,
     pages: Arc<PageServer>,
+    ferry: Ferry,
+    lateness: Lateness,
     /// Numbers of our filesystem in the clients' maps.
     device: Device,
     pub(crate) files: Store,
@@ -77,6 +83,8 @@ impl ClientHost {
             opens: SlotMap::with_key(),
             by_process: HashMap::new(),
             pages,
+            ferry: Ferry::here(),
+            lateness: Lateness::new(),
             device,
             files: Store::new(),
             closes: HashMap::new(),
@@ -122,21 +130,61 @@ impl ClientHost {
     }
 }
 
+impl ClientHost {
+    /// Who has been late is not waited for again so soon.
+    fn refuses(&mut self, caller: Caller) -> bool {
+        !self.lateness.is_empty()
+            && self
+                .key_of(caller.process)
+                .and_then(|key| self.opens.get(key))
+                .is_some_and(|open| self.lateness.refuses(open.pid, caller.euid))
+    }
+
+    /// A client's memory did not answer.
+    fn note_late(&mut self, process: ProcessId, euid: u32) {
+        let open = self.key_of(process).and_then(|key| self.opens.get(key));
+        if let Some(pid) = open.map(|open| open.pid) {
+            self.lateness.note(pid, euid);
+        }
+    }
+
+    /// Writes where a client's thread expects it.
+    pub(crate) fn write_to(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        if self.refuses(to) {
+            return Err(Fault);
+        }
+        let written = {
+            let _inside = self.pages.enter(to.tid);
+            self.ferry.write(to.tid, address, bytes)
+        };
+        written.unwrap_or_else(|Late| {
+            self.note_late(to.process, to.euid);
+            Err(Fault)
+        })
+    }
+}
+
 impl ClientMemory for ClientHost {
     fn read(&mut self, from: Caller, address: u64, into: &mut [u8]) -> Result<(), Fault> {
         self.read_vectored(from, &mut [ReadPart { address, into }])
     }
 
     fn read_vectored(&mut self, from: Caller, parts: &mut [ReadPart<'_>]) -> Result<(), Fault> {
-        let _inside = self.pages.enter(from.tid);
-        client_memory::read(from.tid, parts)
+        if self.refuses(from) {
+            return Err(Fault);
+        }
+        let read = {
+            let _inside = self.pages.enter(from.tid);
+            self.ferry.read(from.tid, parts)
+        };
+        read.unwrap_or_else(|Late| {
+            self.note_late(from.process, from.euid);
+            Err(Fault)
+        })
     }
 
     fn write(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
-        let written = {
-            let _inside = self.pages.enter(to.tid);
-            client_memory::write(to.tid, address, bytes)
-        };
+        let written = self.write_to(to, address, bytes);
         // What is written to clients is their streams of returns.
         if written.is_ok() {
             self.transactions += transactions_in(bytes);
@@ -153,13 +201,22 @@ fn transactions_in(returns: &[u8]) -> u64 {
 
 impl Mappings for ClientHost {
     fn mapping(&mut self, process: ProcessId) -> Option<Mapping> {
-        let (pages, device) = (Arc::clone(&self.pages), self.device);
-        let open = self.open_of(process)?;
+        let key = self.key_of(process)?;
+        let open = self.opens.get(key)?;
+        let (pid, node, euid) = (open.pid, open.node, open.euid);
+        if self.lateness.refuses(pid, euid) {
+            return None;
+        }
         let found = {
             // Reading the maps takes a lock that a page fault of the client may hold.
-            let _inside = pages.enter(open.pid);
-            maps::find(open.pid, device, open.node)?
+            let _inside = self.pages.enter(pid);
+            self.ferry.find(pid, self.device, node)
         };
+        let Ok(found) = found else {
+            self.lateness.note(pid, euid);
+            return None;
+        };
+        let (found, open) = (found?, self.opens.get_mut(key)?);
         if found.writable {
             // The protocol refuses such a mapping; FUSE does not let us, so we do not use it.
             if !std::mem::replace(&mut open.told_writable, true) {

@@ -10,6 +10,7 @@
 //! * `host`: what the driver core needs from the world, for real clients;
 //! * `files`: how file descriptors get from client to client;
 //! * `page_server`: why a client cannot make us wait for ourselves;
+//! * `carrier`, `lateness`: why a client cannot make us wait for its memory ([`serve`]);
 //! * [`server`](Server): the event loop;
 //! * [`Bus`]: all of that in a child process, for tests.
 //!
@@ -25,12 +26,14 @@
 mod apart;
 mod bus;
 mod calls;
+mod carrier;
 mod channel;
 mod client_memory;
 mod error;
 mod files;
 mod fixed;
 mod host;
+mod lateness;
 mod mapping;
 mod maps;
 mod mount;
@@ -45,6 +48,7 @@ mod user_view;
 pub mod wire;
 
 pub use bus::{Builder, Bus};
+pub use carrier::serve;
 pub use error::Error;
 pub use mapping::{MappingChoice, MappingKind};
-pub use server::{Config, Event, Server};
+pub use server::{Config, Event, Server, TraceEnd, TraceOutcome, TracePart, TraceRecord};

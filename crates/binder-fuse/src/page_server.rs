@@ -8,11 +8,14 @@
 //! one lasts longer than [`RESCUE_AFTER`], a helper thread reads requests in its place: it answers
 //! READs, and keeps the others for the loop in their order.
 //!
-//! The cost of an announcement is two atomic stores, and one `timerfd_settime` each [`RESCUE_AFTER`] at most.
+//! Where such a call still lasts after [`TAKE_OVER_AFTER`], the client's memory does not answer, and another thread takes the
+//! event loop up ([`crate::carrier`]).
+//!
+//! The cost of an announcement is three atomic stores, and one `timerfd_settime` each [`RESCUE_AFTER`] at most.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,6 +25,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
+use crate::carrier::{Carriers, Ferry};
 use crate::channel::{Channel, Incoming, RequestBuffer};
 use crate::error::Error;
 use crate::fixed;
@@ -35,7 +39,11 @@ const RESCUE_AFTER: Duration = Duration::from_millis(10);
 /// Texts that are open at a time, and their bytes: who opens logs and does not close them costs no more.
 const MAX_TEXTS: usize = 64;
 const MAX_TEXT_BYTES: usize = 64 << 20;
-/// A call that lasts this long is reported: some client's memory does not answer.
+/// A call that lasts this long is given up: the client's memory does not answer. Nobody else is served meanwhile, so
+/// it must not be long; and a client whose memory comes back from a busy disk must not be taken for one
+/// that does not answer, so it must not be short either: this is some tens of disk accesses.
+const TAKE_OVER_AFTER: Duration = Duration::from_millis(250);
+/// A call that lasts this long, because it cannot be given up, is reported.
 const COMPLAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// See the module's documentation.
@@ -48,6 +56,10 @@ struct Shared {
     channel: Arc<Channel>,
     /// The event loop is inside an announced call, on behalf of this thread (0 = not inside).
     inside: AtomicU32,
+    /// Counts the announced calls.
+    calls: AtomicU32,
+    /// Who can take the event loop over; `None`: nobody.
+    carriers: Option<Arc<Carriers>>,
     /// The timer will fire.
     armed: AtomicBool,
     stop: AtomicBool,
@@ -85,6 +97,8 @@ impl PageServer {
         let shared = Arc::new(Shared {
             channel,
             inside: AtomicU32::new(0),
+            calls: AtomicU32::new(0),
+            carriers: Ferry::carriers(),
             armed: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             timer,
@@ -106,6 +120,8 @@ impl PageServer {
     /// Announces a call that touches memory of `tid`'s process (never 0).
     pub(crate) fn enter(&self, tid: u32) -> Inside<'_> {
         let shared = &*self.shared;
+        // Only the event loop counts, so nothing is lost between the two.
+        shared.calls.store(shared.calls.load(Relaxed).wrapping_add(1), Relaxed);
         shared.inside.store(tid.max(1), SeqCst);
         // Either the helper has not looked at `armed` yet and will see us inside, or it has cleared it
         // and we arm anew.
@@ -202,12 +218,21 @@ impl Shared {
 
     /// Reads requests until the event loop is out of its call.
     fn rescue(&self, buffer: &mut RequestBuffer, reply: &mut ReplyBuffer) {
-        let start = Instant::now();
-        let mut complained = false;
+        let mut start = Instant::now();
+        let (mut complained, mut call) = (false, self.calls.load(Relaxed));
+        let mut taken_over = false;
         loop {
             let tid = self.inside.load(SeqCst);
             if tid == 0 || self.stop.load(SeqCst) {
                 return;
+            }
+            let now_in = self.calls.load(Relaxed);
+            if now_in != call {
+                (call, start, taken_over) = (now_in, Instant::now(), false);
+            }
+            if !taken_over && start.elapsed() > TAKE_OVER_AFTER {
+                let carriers = self.carriers.as_ref();
+                taken_over = carriers.is_some_and(|carriers| carriers.take_over());
             }
             if !complained && start.elapsed() > COMPLAIN_AFTER {
                 complained = true;

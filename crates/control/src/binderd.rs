@@ -16,6 +16,32 @@ pub enum Request {
         /// Pages of 4096 bytes, at most.
         pages: u64,
     },
+    /// Calls that have ended since the last request. The daemon traces while somebody asks for it, and for some seconds
+    /// longer; whoever wants to see everything asks a few times a second.
+    Trace {
+        /// Where the last reply said to read on; `None`: from now on.
+        from: Option<u64>,
+        /// What is wanted.
+        filter: TraceFilter,
+    },
+    /// Commands and returns since the start, by kind.
+    Stat,
+}
+
+/// Which calls of a trace are wanted: all, if it says nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceFilter {
+    /// Of this device.
+    pub device: Option<String>,
+    /// From or to this process.
+    pub pid: Option<u32>,
+    /// From or to a process of this name.
+    pub comm: Option<String>,
+    /// With this code.
+    pub code: Option<u32>,
+    /// Only those that were not answered, or not taken.
+    pub failed: bool,
 }
 
 /// A reply.
@@ -35,6 +61,24 @@ pub enum Reply {
         pages: u64,
         /// Idle pages that are left.
         idle_pages: u64,
+    },
+    /// To [`Request::Trace`].
+    Trace {
+        /// Calls in the order of their ends.
+        calls: Vec<Call>,
+        /// From where to read on.
+        next: u64,
+        /// Calls that ended and were overwritten before the reader came.
+        lost: u64,
+    },
+    /// To [`Request::Stat`].
+    Stat {
+        /// Commands by name.
+        commands: Vec<(String, u32)>,
+        /// Returns by name.
+        returns: Vec<(String, u32)>,
+        /// The rest.
+        status: Status,
     },
     /// The request was refused or failed.
     Error {
@@ -68,6 +112,70 @@ pub struct Status {
     pub reclaimed_pages: u64,
     /// What does not work here and what is lost by it, a sentence each.
     pub degraded: Vec<String>,
+}
+
+/// A call that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Call {
+    /// When it was sent, microseconds since 1970.
+    pub sent_us: u64,
+    /// The device.
+    pub device: String,
+    /// Nobody waited for an answer.
+    pub oneway: bool,
+    /// Who called.
+    pub from: CallEnd,
+    /// Who was called; `None`: it did not come so far.
+    pub to: Option<CallEnd>,
+    /// The caller's name for the object.
+    pub handle: u32,
+    /// Number of the object in the daemon; 0: none.
+    pub node: u32,
+    /// What was asked for.
+    pub code: u32,
+    /// `TF_` flags.
+    pub flags: u32,
+    /// Bytes of data.
+    pub bytes: u64,
+    /// Objects in it.
+    pub objects: u64,
+    /// Bytes of the answer.
+    pub reply_bytes: Option<u64>,
+    /// From sending until a thread took it, nanoseconds.
+    pub waited_ns: Option<u64>,
+    /// From sending until its end, nanoseconds.
+    pub took_ns: u64,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The negative errno that refused it; 0: none.
+    pub errno: i32,
+}
+
+/// An end of a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallEnd {
+    /// Process.
+    pub pid: u32,
+    /// Thread; 0 if it never had one.
+    pub tid: u32,
+    /// Name of the process; empty if it could not be read.
+    pub comm: String,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// Answered; a one-way call: taken.
+    Done,
+    /// Its receiver is dead.
+    Dead,
+    /// Its receiver is frozen.
+    Frozen,
+    /// It failed.
+    Failed,
+    /// Nobody took it.
+    Dropped,
 }
 
 /// One device: a context.

@@ -7,6 +7,8 @@ use binder_fuse::Server;
 use control::Peer;
 use control::binderd::{Buffers, Device, Handle, Node, Process, Reply, Request, Status, Thread};
 
+use crate::trace;
+
 fn may_see(peer: Peer) -> bool {
     peer.is_root() || peer.uid == rustix::process::geteuid().as_raw()
 }
@@ -23,6 +25,20 @@ pub fn answer(server: &mut Server, peer: Peer, request: Result<Request, String>)
             let reclaimed = server.give_back_batch(pages).into();
             Reply::Reclaimed { pages: reclaimed, idle_pages: server.page_counts().idle }
         }
+        Ok(Request::Stat) if may_see(peer) => {
+            let counts = server.command_counts();
+            let owned = |counts: Vec<(&str, u32)>| {
+                counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+            };
+            let (commands, returns) = (owned(counts.commands), owned(counts.returns));
+            Reply::Stat { commands, returns, status: status(server) }
+        }
+        Ok(Request::Trace { from, filter }) if may_see(peer) => {
+            trace::answer(server, from, &filter)
+        }
+        Ok(Request::Trace { .. } | Request::Stat) => Reply::Error {
+            message: format!("uid {} may not see who calls whom: only root may", peer.uid),
+        },
         Ok(Request::Reclaim { .. }) => Reply::Error {
             message: format!("uid {} may not reclaim memory: only root may", peer.uid),
         },

@@ -6,6 +6,7 @@ mod mount_helper;
 mod pressure;
 mod privileges;
 mod signals;
+mod trace;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -88,13 +89,13 @@ fn main() -> ExitCode {
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
-    match run(args) {
-        Ok(()) => ExitCode::SUCCESS,
+    binder_fuse::serve(|| match run(args) {
+        Ok(()) => 0,
         Err(error) => {
             eprintln!("headroom-binderd: {error:#}");
-            ExitCode::FAILURE
+            1
         }
-    }
+    })
 }
 
 fn run(args: Args) -> anyhow::Result<()> {

@@ -245,6 +245,46 @@ pub enum BinderCommand {
         /// At most so much; all of it otherwise
         size: Option<Size>,
     },
+    /// Show calls as they end: who called whom, code, size, time, outcome
+    ///
+    /// '->' is a call, '~>' a one-way call. The times are the daemon's: from when it had the call until it had the
+    /// answer; 'waited' is the part until a thread of the receiver took it. With --json, one object a line. The daemon
+    /// traces only while somebody looks.
+    Trace(Trace),
+    /// Count commands and returns since the daemon's start, or calls a second
+    Stat {
+        /// Print a line every so many seconds
+        seconds: Option<f64>,
+        /// So many lines; without end otherwise
+        #[arg(requires = "seconds")]
+        count: Option<u32>,
+    },
+}
+
+/// Options of `binder trace`.
+#[derive(Debug, Default, Args)]
+pub struct Trace {
+    /// Only calls on this device
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// Only calls from or to this process
+    #[arg(long, value_name = "PID|NAME")]
+    pub process: Option<String>,
+    /// Only calls with this code
+    #[arg(long, value_name = "NUMBER")]
+    pub code: Option<u32>,
+    /// Only calls that were not answered, and one-way calls that were not taken
+    #[arg(long)]
+    pub failed: bool,
+    /// End after so many calls
+    #[arg(short = 'n', long, value_name = "NUMBER")]
+    pub count: Option<u64>,
+    /// End after so many seconds
+    #[arg(long)]
+    pub seconds: Option<f64>,
+    /// Write a file that ui.perfetto.dev and chrome://tracing read, and print nothing
+    #[arg(long, value_name = "FILE")]
+    pub perfetto: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -1,4 +1,7 @@
-//! `headroom binder`: everything that is open, indented, and its idle memory.
+//! `headroom binder`: everything that is open, indented, its idle memory, and ([`trace`], [`stat`]) its traffic.
+
+pub mod stat;
+pub mod trace;
 
 use std::fmt::Write;
 

@@ -55,6 +55,10 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Reserve(options) => reserve::reserve(globals, options)?,
         Command::Binder(BinderCommand::Ls) => binder::ls(globals)?,
         Command::Binder(BinderCommand::Reclaim { size }) => binder::reclaim(globals, *size)?,
+        Command::Binder(BinderCommand::Trace(options)) => binder::trace::trace(globals, options)?,
+        Command::Binder(BinderCommand::Stat { seconds, count }) => {
+            binder::stat::stat(globals, *seconds, *count)?;
+        }
         Command::Doctor => return doctor::doctor(globals),
     }
     Ok(ExitCode::SUCCESS)

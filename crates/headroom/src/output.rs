@@ -16,6 +16,16 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// Prints a part of what goes on. False: nobody reads any more.
+pub fn print_on(text: &str) -> anyhow::Result<bool> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error).context("cannot write to standard output"),
+    }
+}
+
 /// Prints `value` as JSON when asked to, the text otherwise.
 pub fn print_as(
     json: bool,

@@ -68,6 +68,7 @@ impl Server {
             process,
             node: header.nodeid,
             pid,
+            euid: header.uid,
             pid_view,
             user_view: UserView::of(pid, self.own_users),
             nonblock: open.flags & libc::O_NONBLOCK as u32 != 0,

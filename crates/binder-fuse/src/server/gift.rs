@@ -9,7 +9,6 @@ use binder_uapi::BinderWriteRead;
 use zerocopy::IntoBytes;
 
 use super::{GIFTS, Parked, Server};
-use crate::client_memory;
 use crate::files::{Giver, Job, Outcome, Verdict};
 
 /// Gifts that are under way.
@@ -131,10 +130,7 @@ impl Server {
         let tid = request.caller.tid;
         let result = match answer {
             Some(WriteRead::Done { bwr, result }) => {
-                let written = {
-                    let _inside = self.pages.enter(tid);
-                    client_memory::write(tid, request.argument, bwr.as_bytes())
-                };
+                let written = self.host.write_to(request.caller, request.argument, bwr.as_bytes());
                 let result = written.map_err(|_| Errno::EFAULT).and(result);
                 Some(result.map_or_else(|errno| -errno.code(), |()| 0))
             }

@@ -8,6 +8,7 @@ mod handshake;
 mod ioctl;
 mod logs;
 mod pressure;
+mod trace;
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
@@ -19,6 +20,7 @@ use binder_driver::{Caller, Driver, snapshot::Snapshot};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
+pub use self::trace::{TraceEnd, TraceOutcome, TracePart, TraceRecord};
 use crate::channel::{Channel, Incoming, RequestBuffer};
 use crate::error::Error;
 use crate::host::{ClientHost, OpenKey};
@@ -114,6 +116,10 @@ pub struct Server {
     externals: Vec<u32>,
     /// Idle pages that are to go back still.
     to_give_back: u64,
+    /// There while somebody reads it.
+    tracer: Option<Box<trace::Tracer>>,
+    /// Records of all traces so far.
+    traced: u64,
     /// Topics of warnings that were given.
     told: HashSet<&'static str>,
     next_text: u64,
@@ -202,6 +208,8 @@ impl Server {
             buffer: Some(RequestBuffer::new()),
             externals: Vec::new(),
             to_give_back: 0,
+            tracer: None,
+            traced: 0,
             told: HashSet::new(),
             next_text: 0,
             closed: false,
@@ -355,6 +363,9 @@ impl Server {
             let _ = self.channel.send(self.reply.error(unique, errno));
         }
         self.serve_wakes();
+        if self.tracer.is_some() {
+            self.go_on_tracing();
+        }
     }
 
     /// Warns of something that a client does to itself, once: a client could fill the log otherwise.

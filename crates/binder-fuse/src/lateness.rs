@@ -1,0 +1,134 @@
+//! Who made the bus wait for their memory, and is not waited for again so soon.
+//!
+//! Everybody else has waited for a late client: a process is refused (`EFAULT`) for a while that doubles each time,
+//! and so are all processes of a user of whom several were late. Root and the server's own user could stop the server
+//! as well: of these, only processes are refused.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// How long a process is refused that was late for the first time.
+const FIRST_REFUSAL: Duration = Duration::from_secs(5);
+/// Doublings of that.
+const MAX_DOUBLINGS: u32 = 6;
+/// What was so long ago is forgotten.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+/// A user may be late this often before all his processes are refused.
+const FREE_FOR_A_USER: u32 = 3;
+
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    times: u32,
+    last: Instant,
+    refused_until: Instant,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(crate) struct Lateness {
+    own_uid: u32,
+    processes: HashMap<u32, Record>,
+    users: HashMap<u32, Record>,
+}
+
+impl Lateness {
+    pub(crate) fn new() -> Self {
+        let own_uid = rustix::process::geteuid().as_raw();
+        Self { own_uid, ..Self::default() }
+    }
+
+    /// Nobody was late for a long time.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.processes.is_empty()
+    }
+
+    /// A process of a user was late.
+    pub(crate) fn note(&mut self, pid: u32, uid: u32) {
+        self.note_at(pid, uid, Instant::now());
+    }
+
+    fn note_at(&mut self, pid: u32, uid: u32, now: Instant) {
+        let process = note(&mut self.processes, pid, 0, now);
+        tracing::warn!(
+            "pid {pid} (uid {uid}): its memory does not answer; it is refused (EFAULT) for {:?}",
+            process.refused_until.duration_since(now)
+        );
+        if uid == 0 || uid == self.own_uid {
+            return;
+        }
+        let user = note(&mut self.users, uid, FREE_FOR_A_USER, now);
+        if user.refused_until > now {
+            tracing::warn!(
+                "uid {uid}: memory of its processes did not answer {} times; all are refused (EFAULT) for {:?}",
+                user.times,
+                user.refused_until.duration_since(now)
+            );
+        }
+    }
+
+    /// This process is not waited for now.
+    pub(crate) fn refuses(&mut self, pid: u32, uid: u32) -> bool {
+        !self.is_empty() && self.refuses_at(pid, uid, Instant::now())
+    }
+
+    fn refuses_at(&mut self, pid: u32, uid: u32, now: Instant) -> bool {
+        for records in [&mut self.processes, &mut self.users] {
+            records.retain(|_, record| now.duration_since(record.last) < FORGOTTEN_AFTER);
+        }
+        let records = [self.processes.get(&pid), self.users.get(&uid)];
+        records.into_iter().flatten().any(|record| record.refused_until > now)
+    }
+}
+
+fn note(records: &mut HashMap<u32, Record>, key: u32, free: u32, now: Instant) -> Record {
+    let record = records.entry(key).or_insert(Record { times: 0, last: now, refused_until: now });
+    record.times += 1;
+    record.last = now;
+    if let Some(doublings) = record.times.checked_sub(free + 1) {
+        record.refused_until = now + FIRST_REFUSAL * 2_u32.pow(doublings.min(MAX_DOUBLINGS));
+    }
+    *record
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERS: u32 = 4_000_000_000;
+
+    fn seconds(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn a_late_process_is_refused_longer_each_time_and_the_others_are_not() {
+        let (mut lateness, now) = (Lateness::new(), Instant::now());
+        assert!(lateness.is_empty());
+        lateness.note_at(7, HERS, now);
+        assert!(lateness.refuses_at(7, HERS, now));
+        assert!(!lateness.refuses_at(8, HERS, now));
+        assert!(!lateness.refuses_at(7, HERS, now + seconds(5)));
+        lateness.note_at(7, HERS, now + seconds(5));
+        assert!(lateness.refuses_at(7, HERS, now + seconds(14)));
+        assert!(!lateness.refuses_at(7, HERS, now + seconds(15)));
+        assert!(!lateness.refuses_at(7, HERS, now + seconds(700)));
+        assert!(lateness.is_empty(), "forgotten");
+    }
+
+    #[test]
+    fn a_user_who_sends_one_late_process_after_the_other_is_refused() {
+        let (mut lateness, now) = (Lateness::new(), Instant::now());
+        (1..=3).for_each(|pid| lateness.note_at(pid, HERS, now));
+        assert!(!lateness.refuses_at(9, HERS, now));
+        lateness.note_at(4, HERS, now);
+        assert!(lateness.refuses_at(9, HERS, now));
+        assert!(!lateness.refuses_at(9, HERS + 1, now), "another user");
+    }
+
+    #[test]
+    fn root_could_stop_us_anyway() {
+        let (mut lateness, now) = (Lateness::new(), Instant::now());
+        (1..=9).for_each(|pid| lateness.note_at(pid, 0, now));
+        assert!(!lateness.refuses_at(10, 0, now) && lateness.refuses_at(9, 0, now));
+    }
+}

@@ -1,0 +1,320 @@
+//! The trace: calls with their times and outcomes, kept for readers that come for them.
+//!
+//! There is a trace while somebody reads it. Readers ask again and again, each from where it left off; who does not
+//! come for the records in time has lost the oldest, and hears how many.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant, SystemTime};
+
+use binder_driver::{Sent, TraceEvent};
+use binder_uapi::returns::{BR_DEAD_REPLY, BR_FROZEN_REPLY};
+
+use super::Server;
+
+/// Records kept for readers.
+const KEPT: usize = 16_384;
+/// Calls under way that are followed.
+const FOLLOWED: usize = 65_536;
+/// Names of processes that are remembered.
+const NAMES: usize = 4096;
+/// Without a reader for so long, there is no trace any more.
+const READER_GONE_AFTER: Duration = Duration::from_secs(3);
+
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TraceOutcome {
+    /// It was answered; a one-way call was taken.
+    Done,
+    /// `BR_DEAD_REPLY`.
+    Dead,
+    /// `BR_FROZEN_REPLY`.
+    Frozen,
+    /// `BR_FAILED_REPLY`.
+    Failed,
+    /// Nobody took it: a one-way call to a process that ended or was replaced, a call whose caller is gone.
+    Dropped,
+}
+
+/// Who sends or receives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceEnd {
+    /// Process.
+    pub pid: u32,
+    /// Thread; 0 where it never had one.
+    pub tid: u32,
+    /// Name of the process, where it could be read.
+    pub comm: String,
+}
+
+/// A call that is over.
+#[derive(Clone, Debug)]
+pub struct TraceRecord {
+    /// When it was sent.
+    pub sent: SystemTime,
+    /// File name of the device.
+    pub device: String,
+    /// The call, as it was sent.
+    pub call: Sent,
+    /// Who called.
+    pub from: TraceEnd,
+    /// Who was called; `None`: it did not come so far.
+    pub to: Option<TraceEnd>,
+    /// From sending until a thread took it.
+    pub waited: Option<Duration>,
+    /// From sending until its end.
+    pub took: Duration,
+    /// Bytes of the answer.
+    pub reply_bytes: Option<u64>,
+    /// How it ended.
+    pub outcome: TraceOutcome,
+    /// The negative errno of the extended error; 0: none.
+    pub errno: i32,
+}
+
+/// What a reader gets.
+#[derive(Clone, Debug, Default)]
+pub struct TracePart {
+    /// Oldest first.
+    pub records: Vec<TraceRecord>,
+    /// From where to read on.
+    pub next: u64,
+    /// Records that the reader came too late for.
+    pub lost: u64,
+}
+
+/// A call that is under way.
+struct Followed {
+    record: TraceRecord,
+    begun: Instant,
+}
+
+/// See the module's documentation.
+pub(super) struct Tracer {
+    followed: HashMap<u32, Followed>,
+    records: VecDeque<TraceRecord>,
+    /// Number of the oldest record.
+    first: u64,
+    names: HashMap<u32, String>,
+    last_reader: Instant,
+}
+
+impl Tracer {
+    fn new(first: u64) -> Self {
+        Self {
+            followed: HashMap::new(),
+            records: VecDeque::new(),
+            first,
+            names: HashMap::new(),
+            last_reader: Instant::now(),
+        }
+    }
+
+    fn next(&self) -> u64 {
+        self.first + self.records.len() as u64
+    }
+
+    fn push(&mut self, record: TraceRecord) {
+        if self.records.len() == KEPT {
+            self.records.pop_front();
+            self.first += 1;
+        }
+        self.records.push_back(record);
+    }
+
+    fn name(&mut self, pid: u32) -> String {
+        if self.names.len() >= NAMES {
+            self.names.clear();
+        }
+        let read = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        self.names.entry(pid).or_insert_with(|| read().trim_end().to_owned()).clone()
+    }
+
+    fn sent(&mut self, call: Sent, device: String) {
+        let from = TraceEnd { pid: call.from.0, tid: call.from.1, comm: self.name(call.from.0) };
+        let to = (call.to_pid != 0).then(|| TraceEnd {
+            pid: call.to_pid,
+            tid: 0,
+            comm: self.name(call.to_pid),
+        });
+        let record = TraceRecord {
+            sent: SystemTime::now(),
+            device,
+            call,
+            from,
+            to,
+            waited: None,
+            took: Duration::ZERO,
+            reply_bytes: None,
+            outcome: call.refused.map_or(TraceOutcome::Dropped, |(word, _)| outcome(word)),
+            errno: call.refused.map_or(0, |(_, errno)| errno),
+        };
+        if call.refused.is_some() {
+            self.push(record);
+        } else if self.followed.len() < FOLLOWED {
+            self.followed.insert(call.id, Followed { record, begun: Instant::now() });
+        }
+    }
+
+    fn event(&mut self, event: TraceEvent) {
+        match event {
+            TraceEvent::Sent(_) => {}
+            TraceEvent::Taken { id, tid } => {
+                let Some(call) = self.followed.get_mut(&id) else { return };
+                call.record.waited = Some(call.begun.elapsed());
+                if let Some(to) = &mut call.record.to {
+                    to.tid = tid;
+                }
+                if call.record.call.oneway {
+                    call.record.outcome = TraceOutcome::Done;
+                }
+            }
+            TraceEvent::Answered { id, bytes } => {
+                let Some(call) = self.followed.get_mut(&id) else { return };
+                call.record.reply_bytes = Some(bytes);
+                call.record.outcome = TraceOutcome::Done;
+            }
+            TraceEvent::Failed { id, word } => {
+                let Some(call) = self.followed.get_mut(&id) else { return };
+                call.record.outcome = outcome(word);
+            }
+            TraceEvent::Over { id } => {
+                let Some(Followed { mut record, begun }) = self.followed.remove(&id) else {
+                    return;
+                };
+                record.took = begun.elapsed();
+                self.push(record);
+            }
+        }
+    }
+}
+
+fn outcome(word: u32) -> TraceOutcome {
+    match word {
+        BR_DEAD_REPLY => TraceOutcome::Dead,
+        BR_FROZEN_REPLY => TraceOutcome::Frozen,
+        _ => TraceOutcome::Failed,
+    }
+}
+
+impl Server {
+    /// Records from number `from` on (`None`: from now on) that `wanted` lets through, `most` at most; begins to trace
+    /// if nobody has read lately.
+    pub fn trace(
+        &mut self,
+        from: Option<u64>,
+        most: usize,
+        wanted: impl Fn(&TraceRecord) -> bool,
+    ) -> TracePart {
+        if self.tracer.is_none() {
+            self.driver.set_tracing(true);
+        }
+        let first = self.traced;
+        let tracer = self.tracer.get_or_insert_with(|| Box::new(Tracer::new(first)));
+        tracer.last_reader = Instant::now();
+        let from = from.unwrap_or(tracer.next()).min(tracer.next());
+        let lost = tracer.first.saturating_sub(from);
+        let mut part = TracePart { records: Vec::new(), next: from + lost, lost };
+        for record in tracer.records.iter().skip((part.next - tracer.first) as usize) {
+            if part.records.len() == most {
+                break;
+            }
+            part.next += 1;
+            if wanted(record) {
+                part.records.push(record.clone());
+            }
+        }
+        part
+    }
+
+    /// After each request, while there is a trace.
+    pub(super) fn go_on_tracing(&mut self) {
+        let Some(mut tracer) = self.tracer.take() else { return };
+        for event in self.driver.take_trace() {
+            match event {
+                TraceEvent::Sent(sent) => {
+                    let device = sent.context.and_then(|id| self.driver.context_name(id));
+                    tracer.sent(sent, device.unwrap_or_default().to_owned());
+                }
+                event => tracer.event(event),
+            }
+        }
+        self.traced = tracer.next();
+        if tracer.last_reader.elapsed() < READER_GONE_AFTER {
+            self.tracer = Some(tracer);
+        } else {
+            self.driver.set_tracing(false);
+        }
+    }
+
+    /// Commands that were run and returns that were delivered since the start, by kind.
+    pub fn command_counts(&self) -> binder_driver::CommandCounts {
+        self.driver.command_counts()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(id: u32, oneway: bool) -> Sent {
+        Sent {
+            id,
+            oneway,
+            context: None,
+            from: (1, 2),
+            to_pid: 3,
+            node: 4,
+            handle: 5,
+            code: 6,
+            flags: 0,
+            bytes: 7,
+            objects: 0,
+            refused: None,
+        }
+    }
+
+    #[test]
+    fn a_call_is_one_record_when_it_is_over() {
+        let mut tracer = Tracer::new(0);
+        tracer.sent(sent(9, false), "binder".into());
+        tracer.event(TraceEvent::Taken { id: 9, tid: 33 });
+        tracer.event(TraceEvent::Answered { id: 9, bytes: 12 });
+        assert_eq!(tracer.next(), 0);
+        tracer.event(TraceEvent::Over { id: 9 });
+        let record = &tracer.records[0];
+        assert_eq!((record.reply_bytes, &record.outcome), (Some(12), &TraceOutcome::Done));
+        assert_eq!(record.to.as_ref().map(|to| to.tid), Some(33));
+        assert!(record.waited.is_some_and(|waited| waited <= record.took));
+        // What was sent before the trace began is no record.
+        tracer.event(TraceEvent::Over { id: 8 });
+        assert_eq!(tracer.next(), 1);
+    }
+
+    #[test]
+    fn what_nobody_took_was_dropped_and_what_was_refused_says_why() {
+        let mut tracer = Tracer::new(0);
+        tracer.sent(sent(1, true), "binder".into());
+        tracer.event(TraceEvent::Over { id: 1 });
+        tracer.sent(sent(2, false), "binder".into());
+        tracer.event(TraceEvent::Failed { id: 2, word: BR_DEAD_REPLY });
+        tracer.event(TraceEvent::Over { id: 2 });
+        let refused = Some((BR_FROZEN_REPLY, -22));
+        tracer.sent(Sent { refused, ..sent(3, false) }, "binder".into());
+        let outcomes: Vec<_> =
+            tracer.records.iter().map(|r| (r.outcome.clone(), r.errno)).collect();
+        let expected =
+            [(TraceOutcome::Dropped, 0), (TraceOutcome::Dead, 0), (TraceOutcome::Frozen, -22)];
+        assert_eq!(outcomes, expected);
+    }
+
+    #[test]
+    fn the_oldest_records_go_first_and_numbers_go_on() {
+        let mut tracer = Tracer::new(100);
+        for id in 0..KEPT as u32 + 5 {
+            tracer.sent(sent(id, true), String::new());
+            tracer.event(TraceEvent::Over { id });
+        }
+        assert_eq!((tracer.first, tracer.records.len()), (105, KEPT));
+        assert_eq!(tracer.records[0].call.id, 5);
+    }
+}

@@ -1,0 +1,275 @@
+//! `headroom binder trace`: who calls whom, as it happens.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use control::Client;
+use control::binderd::{Call, CallEnd, Outcome, Reply, Request, TraceFilter};
+
+use crate::arguments::{Globals, Trace};
+use crate::clock;
+use crate::daemon::unexpected;
+use crate::output::{self, printable};
+
+/// How often is asked for what is new.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Runs `headroom binder trace`, until it has seen what it was to see or is interrupted.
+pub fn trace(globals: &Globals, options: &Trace) -> anyhow::Result<()> {
+    let mut client =
+        Client::connect(&globals.binderd_socket).context("cannot ask headroom-binderd")?;
+    let mut sink = Sink::new(globals.json, options.perfetto.as_deref())?;
+    let filter = filter(options);
+    let end = options.seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
+    let mut left = options.count.unwrap_or(u64::MAX);
+    let mut from = None;
+    while left > 0 {
+        let request = Request::Trace { from, filter: filter.clone() };
+        let reply = client.call(&request).context("cannot ask headroom-binderd")?;
+        let (calls, next, lost) = match reply {
+            Reply::Trace { calls, next, lost } => (calls, next, lost),
+            Reply::Error { message } => anyhow::bail!("headroom-binderd: {message}"),
+            reply => return Err(unexpected(&reply)),
+        };
+        if lost > 0 {
+            eprintln!("headroom: {lost} calls were missed: they ended faster than they were read");
+        }
+        let seen = from.is_some_and(|from| next != from);
+        from = Some(next);
+        for call in calls.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+            if !sink.put(call)? {
+                return Ok(());
+            }
+            left -= 1;
+        }
+        if end.is_some_and(|end| Instant::now() >= end) {
+            break;
+        }
+        if !seen {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    Ok(())
+}
+
+fn filter(options: &Trace) -> TraceFilter {
+    // A number is a pid, anything else a name.
+    let pid = options.process.as_ref().and_then(|process| process.parse().ok());
+    TraceFilter {
+        device: options.device.clone(),
+        pid,
+        comm: options.process.clone().filter(|_| pid.is_none()),
+        code: options.code,
+        failed: options.failed,
+    }
+}
+
+/// Where the calls go.
+enum Sink {
+    Text,
+    Json,
+    Perfetto(BufWriter<File>),
+}
+
+impl Sink {
+    fn new(json: bool, perfetto: Option<&Path>) -> anyhow::Result<Self> {
+        let Some(path) = perfetto else { return Ok(if json { Self::Json } else { Self::Text }) };
+        let file =
+            File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        let mut file = BufWriter::new(file);
+        // An array of events; its end may be missing, so an interrupted trace is whole too.
+        file.write_all(b"[\n")?;
+        Ok(Self::Perfetto(file))
+    }
+
+    /// False: nobody reads any more.
+    fn put(&mut self, call: &Call) -> anyhow::Result<bool> {
+        match self {
+            Self::Text => output::print_on(&text(call)),
+            Self::Json => output::print_on(
+                &(serde_json::to_string(call).context("cannot write JSON")? + "\n"),
+            ),
+            Self::Perfetto(file) => {
+                for event in events(call) {
+                    writeln!(file, "{event},").context("cannot write the trace")?;
+                }
+                // What was traced is there also when we are killed.
+                file.flush().context("cannot write the trace")?;
+                Ok(true)
+            }
+        }
+    }
+}
+
+fn end(end: &CallEnd) -> String {
+    let comm = if end.comm.is_empty() { "?".into() } else { printable(&end.comm) };
+    match end.tid {
+        0 => format!("{comm} {}", end.pid),
+        tid if tid == end.pid => format!("{comm} {tid}"),
+        tid => format!("{comm} {}/{tid}", end.pid),
+    }
+}
+
+fn outcome(call: &Call) -> String {
+    let word = match (call.outcome, call.oneway) {
+        (Outcome::Done, true) => "taken",
+        (Outcome::Done, false) => "done",
+        (Outcome::Dead, _) => "dead",
+        (Outcome::Frozen, _) => "frozen",
+        (Outcome::Failed, _) => "failed",
+        (Outcome::Dropped, _) => "dropped",
+    };
+    match call.errno {
+        0 => word.into(),
+        errno => format!("{word} ({})", std::io::Error::from_raw_os_error(-errno)),
+    }
+}
+
+fn microseconds(nanoseconds: u64) -> String {
+    match nanoseconds {
+        0..100_000 => format!("{:.1} µs", nanoseconds as f64 / 1e3),
+        _ => clock::length(nanoseconds / 1000),
+    }
+}
+
+/// A call in a line.
+fn text(call: &Call) -> String {
+    let time = clock::point(call.sent_us);
+    let time = time.split_once(' ').map_or(&*time, |(_, time)| time);
+    let to = call.to.as_ref().map_or(format!("handle {}", call.handle), end);
+    let arrow = if call.oneway { "~>" } else { "->" };
+    let mut size = format!("{} B", call.bytes);
+    if call.objects > 0 {
+        size += &format!(" + {}", output::count(call.objects, "object", "objects"));
+    }
+    if let Some(reply) = call.reply_bytes {
+        size += &format!(", {reply} B back");
+    }
+    let waited =
+        call.waited_ns.map_or(String::new(), |ns| format!(", waited {}", microseconds(ns)));
+    format!(
+        "{time} {} {} {arrow} {to}  code {}  {size}  {}{waited}  {}\n",
+        printable(&call.device),
+        end(&call.from),
+        call.code,
+        microseconds(call.took_ns),
+        outcome(call),
+    )
+}
+
+/// A call as events of Chrome's trace format, which ui.perfetto.dev reads: the caller's wait, the receiver's work,
+/// and an arrow between them.
+fn events(call: &Call) -> Vec<serde_json::Value> {
+    use serde_json::json;
+    let at = call.sent_us as f64;
+    let took = call.took_ns as f64 / 1e3;
+    let waited = call.waited_ns.map(|ns| ns as f64 / 1e3);
+    let to = call.to.as_ref().filter(|to| to.tid != 0);
+    let arguments = json!({
+        "device": call.device, "code": call.code, "flags": call.flags, "handle": call.handle, "node": call.node,
+        "bytes": call.bytes, "objects": call.objects, "reply_bytes": call.reply_bytes, "outcome": outcome(call),
+    });
+    let kind = if call.oneway { "one-way" } else { "call" };
+    let target = call.to.as_ref().map_or(format!("handle {}", call.handle), |to| to.comm.clone());
+    let name = format!("{kind} {} to {target}", call.code);
+    // A one-way call keeps its caller for no time.
+    let caller_waits = if call.oneway { 0.0 } else { took };
+    let mut events = vec![json!({
+        "ph": "X", "cat": "binder", "name": name, "ts": at, "dur": caller_waits,
+        "pid": call.from.pid, "tid": call.from.tid, "args": arguments,
+    })];
+    let mut ends = vec![&call.from];
+    if let (Some(to), Some(waited)) = (to, waited) {
+        let id = format!("{}-{}-{}", call.from.tid, call.sent_us, call.node);
+        let from = format!("{kind} {} from {}", call.code, call.from.comm);
+        let works = (took - waited).max(0.0);
+        events.push(json!({
+            "ph": "X", "cat": "binder", "name": from, "ts": at + waited, "dur": works,
+            "pid": to.pid, "tid": to.tid, "args": arguments,
+        }));
+        events.push(json!({
+            "ph": "s", "cat": "binder", "name": "binder", "id": id, "ts": at,
+            "pid": call.from.pid, "tid": call.from.tid,
+        }));
+        events.push(json!({
+            "ph": "f", "bp": "e", "cat": "binder", "name": "binder", "id": id, "ts": at + waited,
+            "pid": to.pid, "tid": to.tid,
+        }));
+        ends.push(to);
+    }
+    for end in ends.into_iter().filter(|end| !end.comm.is_empty()) {
+        events.push(json!({
+            "ph": "M", "name": "process_name", "pid": end.pid, "tid": end.tid, "args": { "name": end.comm },
+        }));
+    }
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call() -> Call {
+        Call {
+            sent_us: 1_700_000_000_123_456,
+            device: "binder".into(),
+            oneway: false,
+            from: CallEnd { pid: 7, tid: 8, comm: "cli\x07ent".into() },
+            to: Some(CallEnd { pid: 9, tid: 9, comm: "hub".into() }),
+            handle: 1,
+            node: 2,
+            code: 3,
+            flags: 16,
+            bytes: 100,
+            objects: 1,
+            reply_bytes: Some(12),
+            waited_ns: Some(6_100),
+            took_ns: 18_200,
+            outcome: Outcome::Done,
+            errno: 0,
+        }
+    }
+
+    #[test]
+    fn a_call_is_a_line_with_everything_in_it() {
+        let line = text(&call());
+        let tail = "binder cli\\u{7}ent 7/8 -> hub 9  code 3  100 B + 1 object, 12 B back  18.2 µs, waited 6.1 µs  done\n";
+        assert!(line.ends_with(tail), "{line}");
+        let refused = Call {
+            oneway: true,
+            to: None,
+            waited_ns: None,
+            reply_bytes: None,
+            outcome: Outcome::Failed,
+            errno: -libc::ENOSPC,
+            ..call()
+        };
+        let line = text(&refused);
+        assert!(line.contains("~> handle 1") && line.contains("failed (No space left"), "{line}");
+    }
+
+    #[test]
+    fn perfetto_sees_the_wait_the_work_and_an_arrow() {
+        let events = events(&call());
+        let phases: Vec<_> = events.iter().filter_map(|event| event["ph"].as_str()).collect();
+        assert_eq!(phases, ["X", "X", "s", "f", "M", "M"]);
+        assert_eq!(
+            (events[0]["dur"].as_f64(), events[1]["dur"].as_f64()),
+            (Some(18.2), Some(12.1))
+        );
+        let mut dropped = call();
+        (dropped.waited_ns, dropped.to) = (None, None);
+        assert_eq!(super::events(&dropped).len(), 2, "a call that nobody took has its caller only");
+    }
+
+    #[test]
+    fn a_process_is_named_by_number_or_name() {
+        let options = |process: &str| Trace { process: Some(process.into()), ..Trace::default() };
+        assert_eq!(filter(&options("12")).pid, Some(12));
+        assert_eq!(filter(&options("hub")).comm.as_deref(), Some("hub"));
+        assert_eq!(filter(&options("hub")).pid, None);
+    }
+}
