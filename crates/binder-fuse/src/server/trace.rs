@@ -18,7 +18,7 @@ const FOLLOWED: usize = 65_536;
 /// Names of processes that are remembered.
 const NAMES: usize = 4096;
 /// Without a reader for so long, there is no trace any more.
-const READER_GONE_AFTER: Duration = Duration::from_secs(3);
+const READER_GONE_AFTER: Duration = Duration::from_secs(10);
 
 /// How a call ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,6 +18,7 @@ use binder_uapi::{
     BINDER_TYPE_BINDER, BINDER_TYPE_FD, FLAT_BINDER_FLAG_ACCEPTS_FDS,
     FLAT_BINDER_FLAG_PRIORITY_MASK, FlatBinderObject, TF_ACCEPT_FDS,
 };
+use e2e::malice;
 use e2e::random::Random;
 
 /// Object of an echo service; the number means nothing.
@@ -54,7 +55,10 @@ fn main() -> ExitCode {
         [device, "freeze", pid, timeout] => number(pid)
             .and_then(|pid| number(timeout).and_then(|timeout| freeze(device, pid, timeout))),
         [device, "whoami", uid] => number(uid).and_then(|uid| call_as(device, uid as u32)),
-        _ => Err(format!("peer: unknown arguments {words:?}")),
+        [device, "as-nobody", what @ ..] => become_user(65534)
+            .and_then(|()| malice::act(device, what).unwrap_or_else(|| Err(unknown(&words)))),
+        [device, what @ ..] => malice::act(device, what).unwrap_or_else(|| Err(unknown(&words))),
+        [] => Err(unknown(&words)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -63,6 +67,10 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn unknown(words: &[&str]) -> String {
+    format!("peer: unknown arguments {words:?}")
 }
 
 fn die_with_parent() {

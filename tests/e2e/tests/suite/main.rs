@@ -12,11 +12,13 @@ mod files;
 mod freezing;
 mod hostile;
 mod identity;
+mod malice;
 mod mount_helper;
 mod priorities;
 mod reclaim;
 mod stress;
 mod support;
+mod trace;
 
 use std::time::Duration;
 

@@ -1,0 +1,188 @@
+//! Clients in processes of their own that mean harm: they may have what they asked for, and nobody else notices.
+
+use std::thread;
+use std::time::Duration;
+
+use binder_client::{Payload, Session};
+use e2e::peer::Word;
+use e2e::random::Random;
+use e2e::{Bus, Peer, wait};
+use rustix::process::Signal;
+
+use crate::support::{CALL, bounded, expect_echo, manager, open, peer, silent_peer};
+
+crate::both_mappings! {
+    memory_that_never_answers_is_waited_for_by_nobody_else
+    a_client_whose_memory_never_answers_can_be_killed
+    memory_that_changes_while_it_is_read_harms_its_owner_only
+    memory_that_vanishes_while_it_is_read_harms_its_owner_only
+    a_client_that_never_reads_is_given_up
+    one_way_calls_without_end_find_no_room
+    objects_without_end_are_forgotten_with_their_owner
+    death_notifications_without_end_are_their_askers_affair
+    opens_without_end_are_refused
+    a_child_that_uses_its_parents_open_disturbs_nobody
+    a_client_becomes_another_program_in_the_middle_of_its_calls
+    clients_stopped_and_continued_at_random_hold_up_nobody
+    a_thread_with_the_number_of_a_dead_one_inherits_nothing
+}
+
+/// Calls of an old and of a new client, while somebody does harm.
+fn others_go_on(bus: &Bus) {
+    let device = bus.device("binder");
+    bounded("the others", move || {
+        let client =
+            binder_client::Client::open(device, &binder_client::Options::default()).unwrap();
+        let mut session = Session::new(&client);
+        for round in 0..20 {
+            expect_echo(&mut session, 0, &vec![round; 200 * usize::from(round)]);
+        }
+    });
+}
+
+/// Starts a client that does harm, looks after the others until it ends, and what it said.
+fn suffered(bus: &Bus, what: &[&str]) -> Vec<String> {
+    let mut harmful = peer(bus, what);
+    let mut said = Vec::new();
+    loop {
+        others_go_on(bus);
+        match harmful.line_within(Duration::from_millis(1)) {
+            Word::Line(line) => said.push(line),
+            Word::Silence => {}
+            Word::End => break,
+        }
+    }
+    harmful.wait_for_success();
+    others_go_on(bus);
+    said
+}
+
+fn memory_that_never_answers_is_waited_for_by_nobody_else(bus: &Bus) {
+    let _manager = manager(bus);
+    for part in ["commands", "data", "returns"] {
+        assert_eq!(suffered(bus, &["silent-memory", part]), ["refused"], "{part}");
+    }
+    assert!(bus.log().contains("its memory does not answer"), "{}", bus.log());
+}
+
+fn a_client_whose_memory_never_answers_can_be_killed(bus: &Bus) {
+    let _manager = manager(bus);
+    for round in 0..3_u64 {
+        let mut silent = peer(bus, &["silent-memory", "commands"]);
+        thread::sleep(Duration::from_millis(3 * round));
+        silent.kill();
+        others_go_on(bus);
+    }
+}
+
+fn memory_that_changes_while_it_is_read_harms_its_owner_only(bus: &Bus) {
+    let _manager = manager(bus);
+    let seed = Random::fresh_seed();
+    println!("seed {seed}");
+    suffered(bus, &["changing-memory", &seed.to_string()]);
+}
+
+fn memory_that_vanishes_while_it_is_read_harms_its_owner_only(bus: &Bus) {
+    let _manager = manager(bus);
+    suffered(bus, &["vanishing-memory"]);
+}
+
+fn a_client_that_never_reads_is_given_up(bus: &Bus) {
+    let _manager = manager(bus);
+    suffered(bus, &["never-reads"]);
+}
+
+fn one_way_calls_without_end_find_no_room(bus: &Bus) {
+    let _manager = manager(bus);
+    // The manager is slower than the flood, and the flood has its half of the room at most.
+    let mut flood = peer(bus, &["oneway-flood"]);
+    for _ in 0..20 {
+        others_go_on(bus);
+    }
+    flood.kill();
+    others_go_on(bus);
+}
+
+fn objects_without_end_are_forgotten_with_their_owner(bus: &Bus) {
+    let _manager = manager(bus);
+    suffered(bus, &["handle-flood"]);
+}
+
+fn death_notifications_without_end_are_their_askers_affair(bus: &Bus) {
+    let _manager = manager(bus);
+    suffered(bus, &["death-flood"]);
+}
+
+fn opens_without_end_are_refused(bus: &Bus) {
+    let _manager = manager(bus);
+    let mut flood = peer(bus, &["as-nobody", "open-flood"]);
+    let refused = loop {
+        others_go_on(bus);
+        match flood.line_within(Duration::from_millis(1)) {
+            Word::Line(line) => break line,
+            Word::Silence => {}
+            Word::End => panic!("{:?}", flood.wait()),
+        }
+    };
+    let opens: u32 = refused.strip_prefix("refused ").unwrap().parse().unwrap();
+    assert!(opens > 100, "only {opens}");
+    others_go_on(bus);
+    flood.kill();
+    let closed =
+        wait::until(wait::PATIENCE, || (bus.status().ok()?.processes < opens / 2).then_some(()));
+    assert!(closed.is_some(), "{:?}", bus.status());
+}
+
+fn a_child_that_uses_its_parents_open_disturbs_nobody(bus: &Bus) {
+    let _manager = manager(bus);
+    suffered(bus, &["fork"]);
+}
+
+fn a_client_becomes_another_program_in_the_middle_of_its_calls(bus: &Bus) {
+    let _manager = manager(bus);
+    for _ in 0..5 {
+        suffered(bus, &["exec"]);
+    }
+}
+
+fn clients_stopped_and_continued_at_random_hold_up_nobody(bus: &Bus) {
+    let seed = Random::fresh_seed();
+    println!("seed {seed}");
+    let mut random = Random::new(seed);
+    let _manager = manager(bus);
+    let service = peer(bus, &["echo", "service"]);
+    let callers: Vec<Peer> = (0..4)
+        .map(|number: u32| {
+            silent_peer(bus, &["caller", "service", "4000000000", &number.to_string()])
+        })
+        .collect();
+    for _ in 0..150 {
+        // The service too: it is stopped with calls in its hand.
+        let victim = random.below(5) as usize;
+        let victim = callers.get(victim).unwrap_or(&service);
+        victim.signal(Signal::STOP);
+        if random.below(4) == 0 {
+            others_go_on(bus);
+        } else {
+            thread::sleep(Duration::from_micros(random.below(2000)));
+        }
+        victim.signal(Signal::CONT);
+    }
+    // Each of them goes on.
+    for caller in &callers {
+        while let Word::Line(_) = caller.line_within(Duration::ZERO) {}
+        assert!(caller.line().is_some(), "a caller has ended");
+    }
+}
+
+fn a_thread_with_the_number_of_a_dead_one_inherits_nothing(bus: &Bus) {
+    let mut reuser = peer(bus, &["same-tid"]);
+    let client = open(bus);
+    let mut session = Session::new(&client);
+    // Taken by a thread that ends without a word.
+    let answer = session.call(0, CALL, Payload::bytes(b"who takes this?"));
+    assert_eq!(answer.map(drop), Err(binder_client::ClientError::DeadReply));
+    let said = reuser.line().unwrap();
+    println!("{said}");
+    reuser.wait_for_success();
+}
