@@ -32,6 +32,8 @@ mod client_memory;
 mod error;
 mod files;
 mod fixed;
+#[doc(hidden)]
+pub mod fuzzing;
 mod host;
 mod lateness;
 mod mapping;

@@ -27,6 +27,12 @@ fn bytes(value: impl IntoBytes + zerocopy::Immutable) -> Vec<u8> {
     value.as_bytes().to_vec()
 }
 
+/// The name in the argument of BINDER_CTL_ADD; `None`: it has no end, or is not UTF-8.
+pub(crate) fn name_of(device: &BinderfsDevice) -> Option<&str> {
+    let end = device.name.iter().position(|&byte| byte == 0)?;
+    std::str::from_utf8(&device.name[..end]).ok()
+}
+
 impl Server {
     pub(super) fn ioctl(
         &mut self,
@@ -152,8 +158,11 @@ impl Server {
             return Err(libc::EINVAL);
         }
         let mut device = BinderfsDevice::read_from_bytes(data).map_err(|_| libc::EINVAL)?;
-        let end = device.name.iter().position(|&byte| byte == 0).ok_or(libc::ENAMETOOLONG)?;
-        let name = std::str::from_utf8(&device.name[..end]).map_err(|_| libc::EINVAL)?;
+        if !device.name.contains(&0) {
+            return Err(libc::ENAMETOOLONG);
+        }
+        let name = name_of(&device).ok_or(libc::EINVAL)?.to_owned();
+        let name = &*name;
         self.tree.check_name(name)?;
         let context = self.driver.add_context(name);
         self.tree.add(name, context, ADDED_DEVICE_MODE);

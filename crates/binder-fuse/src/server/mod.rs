@@ -20,6 +20,7 @@ use binder_driver::{Caller, Driver, snapshot::Snapshot};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
+pub(crate) use self::ioctl::name_of;
 pub use self::trace::{TraceEnd, TraceOutcome, TracePart, TraceRecord};
 use crate::channel::{Channel, Incoming, RequestBuffer};
 use crate::error::Error;

@@ -1,0 +1,130 @@
+//! Clients whose memory is the input.
+
+use binder_driver::*;
+
+/// Where a client's commands and room for returns are.
+pub const ROOM: u64 = 0x1000;
+/// Bytes there.
+pub const ROOM_LEN: usize = 16 << 10;
+/// Where the input itself is mapped.
+pub const INPUT: u64 = 0x10_0000;
+/// Bytes of a mapping.
+const MAPPING: u64 = 256 << 10;
+const MAPPED_AT: u64 = 0x7000_0000_0000;
+
+/// See the module's documentation.
+pub struct FuzzHost {
+    pub room: Vec<u8>,
+    pub input: Vec<u8>,
+    /// Tokens that were taken and not dropped.
+    pub files: std::collections::BTreeSet<u64>,
+    next_file: u64,
+    /// The memory of this open is gone.
+    pub faulting: Option<ProcessId>,
+    /// Stores into this open's mapping fail.
+    pub unwritable: Option<ProcessId>,
+}
+
+impl FuzzHost {
+    pub fn new(input: &[u8]) -> Self {
+        Self {
+            room: vec![0; ROOM_LEN],
+            input: input.to_vec(),
+            files: Default::default(),
+            next_file: 0,
+            faulting: None,
+            unwritable: None,
+        }
+    }
+}
+
+impl ClientMemory for FuzzHost {
+    fn read(&mut self, from: Caller, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        if self.faulting == Some(from.process) {
+            return Err(Fault);
+        }
+        for (base, bytes) in [(ROOM, &self.room), (INPUT, &self.input)] {
+            let start = usize::try_from(address.wrapping_sub(base)).unwrap_or(usize::MAX);
+            let part = start.checked_add(into.len()).and_then(|end| bytes.get(start..end));
+            if let Some(part) = part {
+                into.copy_from_slice(part);
+                return Ok(());
+            }
+        }
+        Err(Fault)
+    }
+
+    fn write(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        if self.faulting == Some(to.process) {
+            return Err(Fault);
+        }
+        let start = usize::try_from(address.wrapping_sub(ROOM)).unwrap_or(usize::MAX);
+        let end = start.checked_add(bytes.len()).ok_or(Fault)?;
+        self.room.get_mut(start..end).ok_or(Fault)?.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+impl Mappings for FuzzHost {
+    fn mapping(&mut self, _: ProcessId) -> Option<Mapping> {
+        Some(Mapping { address: MAPPED_AT, len: MAPPING })
+    }
+
+    fn store(&mut self, process: ProcessId, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        assert!(offset + bytes.len() as u64 <= MAPPING, "a store behind the mapping");
+        if self.unwritable == Some(process) { Err(StoreError) } else { Ok(()) }
+    }
+
+    fn zero(&mut self, _: ProcessId, offset: u64, len: u64) -> Result<(), StoreError> {
+        assert!(offset + len <= MAPPING, "zeros behind the mapping");
+        Ok(())
+    }
+
+    fn punch(&mut self, _: ProcessId, offset: u64, len: u64) -> Result<(), StoreError> {
+        assert!(offset + len <= MAPPING && offset % 4096 == 0 && len % 4096 == 0);
+        Ok(())
+    }
+}
+
+impl Files for FuzzHost {
+    fn take_file(&mut self, _: Caller, fd: u32) -> Result<FileToken, Errno> {
+        if fd % 7 == 6 {
+            return Err(Errno::EBADF);
+        }
+        self.next_file += 1;
+        self.files.insert(self.next_file);
+        Ok(FileToken(self.next_file))
+    }
+
+    fn drop_file(&mut self, file: FileToken) {
+        assert!(self.files.remove(&file.0), "a file is dropped twice");
+    }
+
+    fn close_on_return(&mut self, _: Caller, _: &[u32]) {}
+}
+
+impl Identity for FuzzHost {
+    fn pid_seen_by(&mut self, _: ProcessId, _: ProcessId) -> i32 {
+        1
+    }
+
+    fn uid_seen_by(&mut self, _: ProcessId, uid: u32) -> u32 {
+        uid
+    }
+
+    fn security_context(&mut self, _: Caller) -> Option<Vec<u8>> {
+        Some(b"fuzz".to_vec())
+    }
+}
+
+impl Scheduler for FuzzHost {
+    fn nice(&mut self, tid: u32) -> Option<i32> {
+        Some(tid as i32 % 20)
+    }
+
+    fn inherit_nice(&mut self, _: u32, _: i32) -> bool {
+        true
+    }
+
+    fn restore_nice(&mut self, _: u32, _: i32) {}
+}
