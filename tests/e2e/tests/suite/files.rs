@@ -246,11 +246,25 @@ fn files_that_nobody_takes_are_no_more_than_one_users_share(bus: &Bus) {
 }
 
 fn receivers_killed_at_random_leave_no_file_behind(bus: &Bus) {
+    kill_receivers_at_random(bus, |round, _| round < 30);
+}
+
+/// Ten thousand files; minutes.
+#[test]
+#[ignore = "takes minutes: the long form of receivers_killed_at_random_leave_no_file_behind"]
+fn ten_thousand_files_and_receivers_killed_at_random_leave_no_file_behind() {
+    crate::on_bus(Mapping::Passthrough, |bus| {
+        kill_receivers_at_random(bus, |_, sent| sent < 10_000);
+    });
+}
+
+fn kill_receivers_at_random(bus: &Bus, goes_on: fn(usize, usize) -> bool) {
     let mut random = Random::new(7);
     let before = descriptors(bus.pid());
     let own = descriptors(std::process::id());
-    let mut sent = 0;
-    for round in 0..30 {
+    let (mut sent, mut round) = (0, 0);
+    while goes_on(round, sent) {
+        round += 1;
         let mut service = peer(bus, &["files", NOBODY]);
         let client = open(bus);
         let kill_after = random.below(20_000);
@@ -264,7 +278,7 @@ fn receivers_killed_at_random_leave_no_file_behind(bus: &Bus) {
         let mut session = Session::new(&client);
         let end = loop {
             match send_pipes(&mut session, 1 + sent % 3) {
-                Ok(_) => sent += 1,
+                Ok(_) => sent += 1 + sent % 3,
                 Err(error) => break error,
             }
         };
@@ -275,6 +289,7 @@ fn receivers_killed_at_random_leave_no_file_behind(bus: &Bus) {
         drop(client);
         bus.wait_until_empty().unwrap();
     }
+    println!("{sent} files, {round} receivers killed");
     assert!(sent > 0, "nothing was ever sent");
     // The daemon keeps what its two helper threads need: a signal, and no more.
     let settled =

@@ -1,0 +1,6 @@
+package headroom.suite;
+
+/** An object with a name. */
+interface INamed {
+    String name();
+}

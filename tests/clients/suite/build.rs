@@ -1,0 +1,15 @@
+//! Compiles the AIDL.
+
+fn main() {
+    println!("cargo::rerun-if-changed=aidl");
+    let names =
+        ["Small", "Medium", "Large", "Point", "Value", "Holder", "INamed", "ICallback", "ISuite"];
+    let mut builder = rsbinder_aidl::Builder::new();
+    for name in names {
+        builder = builder.source(format!("aidl/headroom/suite/{name}.aidl"));
+    }
+    if let Err(error) = builder.include_dir("aidl").output("suite.rs").generate() {
+        eprintln!("suite: {error:?}");
+        std::process::exit(1);
+    }
+}

@@ -1,0 +1,3 @@
+//! The interfaces that `build.rs` made from AIDL.
+
+rsbinder::include_aidl!("suite");
