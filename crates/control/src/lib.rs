@@ -26,6 +26,10 @@ pub use server::Server;
 pub const OOMD_SOCKET: &str = "/run/headroom/oomd.sock";
 /// Where `headroom oom margin --save` leaves what it measured for headroom-oomd.
 pub const MARGIN_FILE: &str = "/var/lib/headroom/margin.toml";
+/// Where `headroom-oomd` pins what outlives it, on a BPF filesystem.
+pub const PINS_FOLDER: &str = "/sys/fs/bpf/headroom";
+/// Where `headroom-oomd` remembers its decisions.
+pub const STATE_FOLDER: &str = "/var/lib/headroom";
 /// Where `headroom-binderd` listens unless told otherwise.
 pub const BINDERD_SOCKET: &str = "/run/headroom/binderd.sock";
 

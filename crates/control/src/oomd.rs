@@ -216,6 +216,8 @@ pub enum Outcome {
         /// Why, as far as it can be told.
         reason: String,
     },
+    /// The daemon ended before it was known.
+    Unknown,
     /// Nobody could be killed.
     NoVictim {
         /// Why.

@@ -1,16 +1,28 @@
 //! What keeps a daemon able to act when memory and CPU are short. Each step may be refused; the daemon goes on and
 //! says what is lost, in its own words.
 
+pub mod service;
+mod settle;
+
 use std::io;
 
 use rustix::io::Errno;
 use rustix::mm::{MlockAllFlags, mlockall};
+
+pub use service::ServiceManager;
+pub use settle::{forget_the_start, give_back_freed};
 
 /// Locks all memory, present and future.
 pub fn lock_memory() -> Result<(), Errno> {
     // What is there now is made present; what comes later (stacks, mostly) only as it is touched.
     mlockall(MlockAllFlags::CURRENT)?;
     mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
+}
+
+/// Locks what is in memory now, and what will be, from its first use on. For those who have
+/// [forgotten their start](forget_the_start) and used since what they need.
+pub fn lock_memory_in_use() -> Result<(), Errno> {
+    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
 }
 
 /// Puts the calling thread, and those that it will start, before all ordinary ones: `SCHED_FIFO` with this priority.

@@ -3,6 +3,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
+use ::daemon::ServiceManager;
 use anyhow::Context;
 use control::Server;
 use rustix::event::epoll;
@@ -12,12 +13,14 @@ use crate::clock::until;
 use crate::killer::Killer;
 use crate::leases::Leases;
 use crate::requests;
+use crate::watchdog::Pulse;
 
 /// epoll's words.
 const KILLER: u64 = 0;
 const SERVER: u64 = 1;
 const SIGNALS: u64 = 2;
 const LEASES: u64 = 3;
+const PULSE: u64 = 4;
 
 /// SIGINT and SIGTERM as something to read; to be made before any thread is started, which inherits
 /// that they are blocked.
@@ -51,14 +54,17 @@ pub fn run(
     server: &mut Server,
     leases: &mut Leases,
     signals: &Signals,
+    signs: (&Pulse, &ServiceManager),
     degraded: &[String],
 ) -> anyhow::Result<()> {
+    let (pulse, manager) = signs;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make epoll")?;
     let fds = [
         (killer.as_fd(), KILLER),
         (server.as_fd(), SERVER),
         (signals.0.as_fd(), SIGNALS),
         (leases.as_fd(), LEASES),
+        (pulse.as_fd(), PULSE),
     ];
     for (fd, word) in fds {
         epoll::add(&epoll, fd, epoll::EventData::new_u64(word), epoll::EventFlags::IN)
@@ -67,7 +73,7 @@ pub fn run(
     loop {
         let deadlines = [killer.next_deadline_ns(), leases.next_deadline_ns()];
         let timeout = deadlines.into_iter().flatten().min().map(until);
-        let mut ready = [MaybeUninit::uninit(); 4];
+        let mut ready = [MaybeUninit::uninit(); 5];
         let ready = match epoll::wait(&epoll, &mut ready, timeout.as_ref()) {
             Ok((ready, _)) => ready,
             Err(Errno::INTR) => continue,
@@ -84,7 +90,14 @@ pub fn run(
                         reply
                     });
                 }
-                SIGNALS => return Ok(()),
+                PULSE => {
+                    pulse.answer();
+                    manager.alive(&killer.in_a_line());
+                }
+                SIGNALS => {
+                    manager.stopping();
+                    return Ok(());
+                }
                 _ => {}
             }
         }

@@ -6,20 +6,23 @@
 //!
 //! * [`killer`]: state and timers between watch, ledger and victims;
 //! * [`leases`]: memory that is promised before it is used;
-//! * [`records`]: why who died;
+//! * [`records`], [`history`]: why who died, in memory and on disk;
 //! * [`requests`]: what the control socket is asked, and who may ask it;
 //! * [`config`], [`machine_config`], [`rules_config`], [`size`], [`users`]: the configuration file;
 //! * [`margin`]: what was measured, for soft limits that nobody sets;
 //! * [`shrink`]: what others can do without goes back first;
 //! * [`stances`]: what the rules say of each process;
 //! * [`watching`]: the BPF notifier, or the fallback;
+//! * [`rehearsal`]: a kill for practice, so that all it needs is in memory;
 //! * [`privileges`]: what keeps the daemon able to act when memory is short;
+//! * [`watchdog`]: notices when the event loop is stuck;
 //! * [`daemon`]: the event loop around all that;
 //! * [`log`], [`clock`]: small tools.
 
 pub mod clock;
 pub mod config;
 pub mod daemon;
+pub mod history;
 pub mod killer;
 pub mod leases;
 pub mod log;
@@ -27,10 +30,12 @@ pub mod machine_config;
 pub mod margin;
 pub mod privileges;
 pub mod records;
+pub mod rehearsal;
 pub mod requests;
 pub mod rules_config;
 pub mod shrink;
 pub mod size;
 pub mod stances;
 pub mod users;
+pub mod watchdog;
 pub mod watching;

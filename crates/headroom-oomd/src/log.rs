@@ -11,8 +11,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Lines that may wait.
 const QUEUE: usize = 1024;
@@ -67,13 +69,13 @@ impl Log {
             .name("log".into())
             .stack_size(64 * 1024)
             .spawn(move || write_lines(&queue, &counted))?;
-        let filter =
-            EnvFilter::try_from_env("HEADROOM_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-        tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_ansi(false)
-            .with_writer(Lines { lines: lines.clone(), lost })
-            .init();
+        // Words like "debug" or "headroom_oomd=debug,info". The richer filters of the library bring
+        // half a megabyte of program along.
+        let wanted = std::env::var("HEADROOM_LOG").ok().and_then(|words| words.parse().ok());
+        let filter = wanted.unwrap_or(Targets::new().with_default(LevelFilter::INFO));
+        let writer = Lines { lines: lines.clone(), lost };
+        let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writer);
+        tracing_subscriber::registry().with(filter).with(layer).init();
         Ok(Self { lines, thread: Some(thread) })
     }
 }

@@ -2,16 +2,25 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
+use ::daemon::ServiceManager;
 use anyhow::Context;
 use clap::Parser;
-use control::{BINDERD_SOCKET, Client, ControlError, MARGIN_FILE, OOMD_SOCKET, Server};
+use control::{
+    BINDERD_SOCKET, Client, ControlError, MARGIN_FILE, OOMD_SOCKET, PINS_FOLDER, STATE_FOLDER,
+    Server,
+};
 use headroom_oomd::config::Config;
 use headroom_oomd::daemon::{self, Signals};
+use headroom_oomd::history::History;
 use headroom_oomd::killer::Killer;
 use headroom_oomd::leases::Leases;
 use headroom_oomd::log::Log;
+use headroom_oomd::records::Records;
+use headroom_oomd::rehearsal::Rehearsal;
 use headroom_oomd::shrink::Shrinker;
+use headroom_oomd::watchdog::{self, Finding};
 use headroom_oomd::{margin, privileges, watching};
 use memory_ledger::{Asker, Source};
 use reclaim::Reaper;
@@ -42,6 +51,27 @@ struct Arguments {
     /// How memory is watched
     #[arg(long, value_enum, default_value_t)]
     notifier: watching::Wanted,
+    /// Folder on a BPF filesystem where limits and accounts outlive a daemon that is killed, or `none`
+    /// [default: /sys/fs/bpf/headroom; none with another socket than the default one]
+    #[arg(long, value_name = "DIR")]
+    pins: Option<PathBuf>,
+    /// Folder where decisions are remembered, or `none` [default: /var/lib/headroom; none with
+    /// another socket than the default one]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// When told to end, leave the limits in force: the kernel goes on with them until another daemon takes over
+    /// or `headroom oom detach` ends them
+    #[arg(long)]
+    keep_limits: bool,
+}
+
+impl Arguments {
+    /// A folder as given; otherwise this one, but not for a daemon beside the machine's own.
+    fn folder(&self, given: &Option<PathBuf>, default: &str) -> Option<PathBuf> {
+        let own = self.socket != Path::new(OOMD_SOCKET);
+        let folder = given.clone().or((!own).then(|| default.into()));
+        folder.filter(|folder| folder != Path::new("none"))
+    }
 }
 
 fn main() -> ExitCode {
@@ -73,40 +103,104 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
 
     let mut degraded = Vec::from_iter(complaint);
-    let chosen = watching::select(arguments.notifier).context("cannot watch memory")?;
+    let manager = ServiceManager::from_environment().unwrap_or_else(|e| {
+        degraded.push(format!(
+            "$NOTIFY_SOCKET cannot be used ({e}): the service manager hears nothing"
+        ));
+        ServiceManager::default()
+    });
+    let pins = arguments.folder(&arguments.pins, PINS_FOLDER);
+    let chosen = watching::select(arguments.notifier, pins.as_deref());
+    let chosen = chosen.context("cannot watch memory")?;
     degraded.extend(chosen.degraded);
     // Threads inherit the scheduling of the one that starts them: as reapers first, then as ourselves.
     degraded.extend(privileges::be_reaper().err());
     let reaper = Reaper::start(REAPERS).context("cannot start the reapers")?;
+    let interval = watchdog::interval(manager.watchdog());
+    let restarted = manager.is_there();
+    let pulse = watchdog::start(interval, move |found| act_on(found, interval, restarted));
+    let pulse = pulse.context("cannot start the watchdog")?;
     let _ = privileges::be_daemon();
     degraded.extend(privileges::be_spared_by_the_kernel().err());
 
     let mut killer = Killer::new(chosen.watch, reaper).context("cannot make epoll")?;
+    if let Some(folder) = arguments.folder(&arguments.state_dir, STATE_FOLDER) {
+        match History::open(&folder) {
+            Ok((history, before)) => killer.remember(Records::of(history, before)),
+            Err(e) => degraded.push(format!(
+                "decisions are forgotten when the daemon ends: {}: {e}",
+                folder.display()
+            )),
+        }
+    }
+    if arguments.keep_limits {
+        killer.leave_limits_behind();
+    }
     killer.set_margin(margin);
     let shrinker = Shrinker::start(arguments.reclaimer.clone());
     killer.shrink_first(shrinker.context("cannot start the shrinker")?);
-    degraded.extend(privileges::lock_memory().err());
     if let Some(thresholds) = config.machine {
         let lost = killer.watch_machine(thresholds).context("cannot watch the machine's memory")?;
         degraded.extend(lost);
     }
     killer.obey(config.rules);
+    degraded.extend(practise(&killer).err());
+    degraded.extend(privileges::lock_memory().err());
     for what in &degraded {
         tracing::warn!("degraded: {what}");
     }
-    for (uid, limit) in config.limits {
+    let inherited = killer.inherit_runtime_limits();
+    for (uid, limit) in config.limits.into_iter().filter(|(uid, _)| !inherited.contains(uid)) {
         killer
             .set_limit(uid, limit, Source::Config, Asker::Root)
             .with_context(|| format!("cannot put the limit of uid {uid} into force"))?;
     }
+    killer.inherit_own_limits();
     let mut server = Server::bind(&arguments.socket, SOCKET_MODE)?;
     let mut leases = Leases::start(&arguments.socket, &mut killer)
         .context("cannot offer leases beside the control socket")?;
     let notifier = killer.status(&[]).notifier;
     tracing::info!(notifier, socket = %arguments.socket.display(), "ready");
-    daemon::run(&mut killer, &mut server, &mut leases, &signals, &degraded)?;
-    tracing::info!("told to end; limits are not enforced from here on");
+    manager.ready(&killer.in_a_line());
+    let signs = (&pulse, &manager);
+    daemon::run(&mut killer, &mut server, &mut leases, &signals, signs, &degraded)?;
+    match arguments.keep_limits {
+        true => tracing::info!("told to end; the kernel goes on with the limits where it can"),
+        false => tracing::info!("told to end; limits are not enforced from here on"),
+    }
     Ok(())
+}
+
+/// The watchdog has found something.
+fn act_on(found: Finding, interval: Duration, restarted: bool) {
+    match found {
+        Finding::Stuck(questions) => {
+            let silent = interval * questions;
+            tracing::error!(
+                ?silent,
+                "the event loop is stuck; the kernel's part of the limits goes on"
+            );
+        }
+        Finding::Back => tracing::warn!("the event loop goes on"),
+        Finding::Lost if restarted => {
+            // Straight to standard error: the log may be what is stuck.
+            eprintln!(
+                "headroom-oomd: the event loop is stuck for good; ending, to be started again"
+            );
+            std::process::abort();
+        }
+        Finding::Lost => {}
+    }
+}
+
+/// Leaves in memory what a kill needs. Returns why that may not be all.
+fn practise(killer: &Killer) -> Result<(), String> {
+    let ready = Rehearsal::prepare(killer.watch());
+    // What is used from here on is what is needed, and stays.
+    ::daemon::forget_the_start();
+    let done = ready.and_then(Rehearsal::run);
+    ::daemon::give_back_freed();
+    done.map_err(|e| format!("the kill for practice failed, and so may one in need: {e}"))
 }
 
 fn ram_bytes() -> u64 {

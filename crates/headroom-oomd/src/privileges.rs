@@ -6,9 +6,9 @@ const REAPER_FIFO_PRIORITY: i32 = 1;
 /// The event loop goes before its reapers, which can be busy for hundreds of milliseconds.
 const DAEMON_FIFO_PRIORITY: i32 = 2;
 
-/// Locks all memory, present and future. Returns what is lost when that is refused.
+/// Locks what is in memory, and later what comes into it. Returns what is lost when that is refused.
 pub fn lock_memory() -> Result<(), String> {
-    daemon::lock_memory().map_err(|errno| {
+    daemon::lock_memory_in_use().map_err(|errno| {
         format!(
             "cannot lock the daemon's memory ({errno}): under heavy swapping a kill may be late"
         )

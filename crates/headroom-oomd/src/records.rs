@@ -1,8 +1,10 @@
-//! Why who died: the latest decisions.
+//! Why who died: the latest decisions, also those of daemons before this one.
 
 use std::collections::VecDeque;
 
 use control::oomd::{Outcome, Why};
+
+use crate::history::History;
 
 /// Decisions that are kept.
 const KEPT: usize = 1000;
@@ -14,12 +16,29 @@ pub struct Records {
     kept: VecDeque<Why>,
     last_id: u64,
     kills: u64,
+    history: Option<History>,
 }
 
 impl Records {
-    /// Room for all, so that a decision does not have to allocate it.
-    pub fn new() -> Self {
-        Self { kept: VecDeque::with_capacity(KEPT), last_id: 0, kills: 0 }
+    /// Goes on with a history, and adds to it from now on.
+    pub fn of(history: History, before: Vec<Why>) -> Self {
+        let mut records = Self { history: Some(history), ..Self::default() };
+        for why in before {
+            // Ids have no gaps; what comes before one is forgotten.
+            if why.id != records.last_id + 1 {
+                records.kept.clear();
+            }
+            records.last_id = why.id;
+            records.keep(why);
+        }
+        records
+    }
+
+    fn keep(&mut self, why: Why) {
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(why);
     }
 
     /// Keeps a decision; its id is given here.
@@ -28,10 +47,8 @@ impl Records {
         why.id = self.last_id;
         self.kills += u64::from(why.killer.is_some());
         log_decision(&why);
-        if self.kept.len() == KEPT {
-            self.kept.pop_front();
-        }
-        self.kept.push_back(why);
+        self.history.iter().for_each(|history| history.write(&why));
+        self.keep(why);
         self.last_id
     }
 
@@ -54,6 +71,7 @@ impl Records {
     pub fn finish(&mut self, id: u64, outcome: Outcome) {
         let Some(at) = self.position(id) else { return };
         self.kept[at].outcome = outcome;
+        self.history.iter().for_each(|history| history.write(&self.kept[at]));
         log_outcome(&self.kept[at]);
     }
 
@@ -106,7 +124,7 @@ fn log_outcome(why: &Why) {
         Outcome::Stuck { reason } => {
             tracing::warn!(id, uid, pid, reason, "the victim does not go, choosing another");
         }
-        Outcome::Dying | Outcome::NoVictim { .. } => {}
+        Outcome::Dying | Outcome::Unknown | Outcome::NoVictim { .. } => {}
     }
 }
 
@@ -139,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_latest_thousand_are_kept_and_all_are_counted() {
-        let mut records = Records::new();
+        let mut records = Records::default();
         for i in 0..KEPT as u32 + 5 {
             assert_eq!(records.add(why(i % 2)), u64::from(i) + 1);
         }
@@ -156,7 +174,7 @@ mod tests {
 
     #[test]
     fn an_outcome_finds_its_record_unless_that_is_forgotten() {
-        let mut records = Records::new();
+        let mut records = Records::default();
         let id = records.add(why(1));
         let reason = "x".to_owned();
         records.finish(id, Outcome::Stuck { reason: reason.clone() });

@@ -1,6 +1,8 @@
 //! The BPF notifier, or the fallback.
 
-use memory_watch::{Chosen, Notifier, NotifierError, ProcPoller};
+use std::path::Path;
+
+use memory_watch::{Chosen, NotifierError, ProcPoller};
 
 /// Which watch is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -15,10 +17,11 @@ pub enum Wanted {
 }
 
 /// The watch, and what is lost by it not being the best one.
-pub fn select(wanted: Wanted) -> Result<Chosen, NotifierError> {
+/// With `pins`, a folder of a BPF filesystem, the notifier's accounts outlive a daemon that is killed.
+pub fn select(wanted: Wanted, pins: Option<&Path>) -> Result<Chosen, NotifierError> {
     match wanted {
-        Wanted::Auto => memory_watch::choose(),
-        Wanted::Bpf => Ok(Chosen { watch: Box::new(Notifier::load()?), degraded: None }),
+        Wanted::Auto => memory_watch::choose(pins),
+        Wanted::Bpf => memory_watch::choice::notifier(pins),
         Wanted::Proc => Ok(Chosen {
             watch: Box::new(ProcPoller::new()?),
             degraded: Some(

@@ -144,3 +144,31 @@ fn a_second_daemon_on_the_same_socket_is_refused_and_the_first_goes_on() {
     assert!(stderr.contains("already listening"), "{stderr}");
     assert_eq!(first.status().limited_users, 0);
 }
+
+#[test]
+fn a_service_manager_hears_of_readiness_life_and_end() {
+    if !privileged() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(support::PATIENCE)).unwrap();
+    let heard = || {
+        let mut message = [0; 512];
+        let length = manager.recv(&mut message).unwrap();
+        String::from_utf8_lossy(&message[..length]).into_owned()
+    };
+    let mut command = daemon::command(dir.path(), "");
+    command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "100000").env_remove("WATCHDOG_PID");
+    let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
+    let ready = heard();
+    assert!(ready.starts_with("READY=1\nSTATUS=") && ready.contains("users with a limit: 0"));
+    for _ in 0..3 {
+        assert!(heard().starts_with("WATCHDOG=1\nSTATUS="));
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    eventually("it says that it ends", || (heard() == "STOPPING=1").then_some(()));
+    assert!(child.wait().unwrap().success());
+}

@@ -201,6 +201,12 @@ pub struct Kill {
 pub enum OomCommand {
     /// Measure how much memory must be left free for a kill to come in time
     Margin(Margin),
+    /// End the limits that a daemon left in force in the kernel which is no more
+    Detach {
+        /// Where it had pinned them
+        #[arg(long, value_name = "DIR", default_value = control::PINS_FOLDER)]
+        pins: PathBuf,
+    },
     /// A process that a measurement kills
     #[command(hide = true)]
     MarginPeer(MarginPeer),

@@ -7,6 +7,7 @@ mod arguments;
 mod binder;
 mod clock;
 mod daemon;
+mod detach;
 mod doctor;
 mod explain;
 mod kill;
@@ -51,6 +52,7 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Explain { user } => explain::explain(globals, user.as_ref())?,
         Command::Kill(kill) => return kill::kill(globals, kill),
         Command::Oom(OomCommand::Margin(margin)) => margin::margin(globals, margin)?,
+        Command::Oom(OomCommand::Detach { pins }) => detach::detach(globals, pins)?,
         Command::Oom(OomCommand::MarginPeer(peer)) => margin::peer::be(peer)?,
         Command::Reserve(options) => reserve::reserve(globals, options)?,
         Command::Binder(BinderCommand::Ls) => binder::ls(globals)?,

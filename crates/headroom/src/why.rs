@@ -111,6 +111,7 @@ fn choice(why: &Why) -> String {
 fn outcome(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Dying => "signalled; its memory is not back yet".into(),
+        Outcome::Unknown => "signalled; the daemon ended before its memory was back".into(),
         Outcome::Reclaimed { bytes_back, micros, mreleased } => {
             let helped = if *mreleased { ", with process_mrelease" } else { "" };
             format!("{} back in {}{helped}", Size(*bytes_back), clock::length(*micros))

@@ -7,6 +7,18 @@
 
 #define OWNER(uid, slot) ((u64)(uid) << 32 | (slot))
 
+/* The daemon looks at its accounts every two seconds, with very many processes every ten. */
+#define SILENCE_NS (30ULL * 1000 * 1000 * 1000)
+
+/* Nobody is there to say that the next victim may die: the daemon was killed, or is stopped. */
+static __always_inline bool is_left_alone(void)
+{
+	u32 zero = 0;
+	struct scan *scan = bpf_map_lookup_elem(&scans, &zero);
+
+	return scan && bpf_ktime_get_ns() - LOAD(scan->beat_ns) > SILENCE_NS;
+}
+
 /* Takes an account off its user. Whoever exchanges a member for 0 subtracts it: never twice. */
 static __always_inline void forget(struct account *account, u64 mm)
 {
@@ -23,6 +35,10 @@ static __always_inline void forget(struct account *account, u64 mm)
 	if (LOAD(slot->victim_mm) == mm) {
 		slot->victim_mm = 0;
 		slot->dying_pages = 0;
+		if (is_left_alone()) {
+			slot->told = 0;
+			slot->latch = 0;
+		}
 	}
 	if (LOAD(slot->largest_mm) == mm) {
 		slot->largest_mm = 0;

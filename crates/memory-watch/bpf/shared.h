@@ -38,7 +38,8 @@ struct slot {
 	u32 armed_index; /* 0: nobody; 1, 2: armed[index - 1] */
 	u32 exact; /* read exactly below the soft limit, too */
 	struct armed armed[2];
-	u64 unused_line[7];
+	u64 memo; /* the daemon's own, for the one that takes over from it */
+	u64 unused_line[6];
 	/* Written by both; a cache line apart. */
 	s64 pages;
 	s64 peak_pages;
@@ -55,7 +56,7 @@ struct slot {
 	u64 hard_crossings;
 	u64 kills;
 	u64 lost;
-	u64 unused_tail;
+	u64 unused_tail[3]; /* slots begin with a cache line, and sixteen fill a page */
 };
 
 enum { EVENT_SOFT_CROSSED = 1, EVENT_SOFT_CLEARED = 2, EVENT_HARD_CROSSED = 3 };
@@ -103,6 +104,7 @@ struct scan {
 	u64 processes;
 	u64 added;
 	u64 drift_pages;
+	u64 beat_ns; /* when the daemon was last seen at work, CLOCK_MONOTONIC */
 };
 
 struct cpu_layout {

@@ -1,5 +1,7 @@
 //! Chooses how to watch: in the kernel where that works, by polling otherwise.
 
+use std::path::Path;
+
 use crate::error::NotifierError;
 use crate::notifier::Notifier;
 use crate::poller::ProcPoller;
@@ -9,15 +11,32 @@ use crate::watch::Watch;
 pub struct Chosen {
     /// The watch.
     pub watch: Box<dyn Watch>,
-    /// Why the BPF notifier could not be used, in words for an operator; `None` if it is used. To be
-    /// said once, at start.
+    /// Why the BPF notifier could not be used, or its accounts end with us, in words for an operator; `None` if
+    /// all is well. To be said once, at start.
     pub degraded: Option<String>,
 }
 
-/// The BPF notifier, or else the poller. Fails only if neither works.
-pub fn choose() -> Result<Chosen, NotifierError> {
-    match Notifier::load() {
+/// The BPF notifier, its accounts pinned under `pins` where that is wanted and possible.
+pub fn notifier(pins: Option<&Path>) -> Result<Chosen, NotifierError> {
+    let Some(root) = pins else {
+        return Ok(Chosen { watch: Box::new(Notifier::load()?), degraded: None });
+    };
+    match Notifier::load_pinned(root) {
         Ok(notifier) => Ok(Chosen { watch: Box::new(notifier), degraded: None }),
+        Err(error @ NotifierError::Pins { .. }) => Ok(Chosen {
+            watch: Box::new(Notifier::load()?),
+            degraded: Some(format!(
+                "{error}; should the daemon be killed, limits are not enforced until it is back"
+            )),
+        }),
+        Err(error) => Err(error),
+    }
+}
+
+/// The BPF notifier (see [`notifier`]), or else the poller. Fails only if neither works.
+pub fn choose(pins: Option<&Path>) -> Result<Chosen, NotifierError> {
+    match notifier(pins) {
+        Ok(chosen) => Ok(chosen),
         Err(error) => Ok(Chosen {
             watch: Box::new(ProcPoller::new()?),
             degraded: Some(format!(
@@ -34,7 +53,7 @@ mod tests {
 
     #[test]
     fn polling_comes_with_a_reason_and_the_notifier_without() {
-        let chosen = choose().unwrap();
+        let chosen = choose(None).unwrap();
         match chosen.watch.backend() {
             Backend::Bpf => assert_eq!(chosen.degraded, None),
             Backend::ProcPolling => {

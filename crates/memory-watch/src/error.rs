@@ -51,6 +51,14 @@ pub enum NotifierError {
     /// The user has no limit, so there is nothing to arm or release.
     #[error("uid {0} has no limit set")]
     NoSuchLimit(u32),
+    /// The folder in which accounts are to outlive the daemon cannot be used.
+    #[error("{}: {why}", .path.display())]
+    Pins {
+        /// The folder.
+        path: std::path::PathBuf,
+        /// Why.
+        why: String,
+    },
     /// A file of `/proc` could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),

@@ -223,6 +223,17 @@ pub struct Reconciled {
     pub dropped: u64,
 }
 
+/// A user's limit and account as they were taken over from a watch that is no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inherited {
+    /// The user.
+    pub uid: u32,
+    /// Its limits, which are in force.
+    pub limit: SlotLimit,
+    /// What the last owner [remembered](Watch::remember) of it.
+    pub memo: u64,
+}
+
 /// How a watch gets its knowledge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
@@ -254,6 +265,20 @@ pub trait Watch: Send {
     /// What one process of a limited user is charged now, and to whom, without a look at the others.
     /// `None`: it is gone, or no limited user's.
     fn charged(&self, process: &ProcessSample) -> Result<Option<Charged>, NotifierError>;
+
+    /// Keeps a word of the owner's beside a user's account, for whoever takes over. Initially 0. Where
+    /// nothing outlives the watch this does nothing.
+    fn remember(&mut self, _uid: u32, _memo: u64) -> Result<(), NotifierError> {
+        Ok(())
+    }
+
+    /// The users whose limits and accounts were taken over from a watch that is no more.
+    fn inherited(&self) -> Vec<Inherited> {
+        Vec::new()
+    }
+
+    /// With `true`, limits stay in force when the watch is dropped, where that can be.
+    fn leave_behind(&mut self, _leave: bool) {}
 
     /// Names the process to be killed at the hard limit, or nobody. Nobody armed: the notifier
     /// kills the user's largest process, where each page taken in the last seconds counts as several,

@@ -22,8 +22,8 @@ const TRIES: u32 = 20;
 /// Pause between two of them: what is busy is busy for the length of a page fault or a memory mapping
 /// call.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Jobs that may wait: more victims at a time than users that can be limited.
-const QUEUE: usize = 1024;
+/// Jobs that may wait; a victim beyond that frees its memory itself. Each takes 400 bytes, which are locked.
+const QUEUE: usize = 256;
 /// A reaper calls two system calls; it needs no 2 MiB of locked stack.
 const STACK_BYTES: usize = 64 * 1024;
 /// What is locked of it; half of this is in use at the most.

@@ -28,12 +28,14 @@ impl Killer {
         asker: Asker,
     ) -> Result<(), ChangeError> {
         let change = self.ledger.plan_set(uid, limit, source, asker)?;
+        self.origins.set(uid, limit, source, asker);
         Ok(self.put_into_force(change)?)
     }
 
     /// Clears a user's limit, or its own layer of it.
     pub fn clear_limit(&mut self, uid: u32, asker: Asker) -> Result<(), ChangeError> {
         let change = self.ledger.plan_clear(uid, asker)?;
+        self.origins.clear(uid, asker);
         Ok(self.put_into_force(change)?)
     }
 
@@ -55,9 +57,8 @@ impl Killer {
         self.watch.set_limit(uid, SlotLimit { soft_pages, hard_pages })?;
         // With nobody armed the notifier ends whoever breaks the limit. The daemon may be one of this user's
         // processes, and a rule may be about another: then it is the daemon that chooses.
-        if own_user || self.stances.concern(uid) {
-            self.watch.spare_unarmed(uid, true)?;
-        }
+        self.watch.spare_unarmed(uid, own_user || self.stances.concern(uid))?;
+        self.watch.remember(uid, self.origins.memo(uid))?;
         self.ledger.apply(change);
         let (hard_bytes, soft_bytes) = (limit.hard_bytes(), limit.soft_bytes());
         tracing::info!(uid, hard_bytes, soft_bytes, "limit set");

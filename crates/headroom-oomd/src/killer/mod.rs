@@ -1,6 +1,7 @@
 //! State and timers between watch, ledger and victims.
 //!
 //! * [`limits`](self::limits): a limit comes, changes, goes;
+//! * [`inherit`](self::inherit): what a daemon that was killed has left;
 //! * [`arm`](self::arm): above the soft limit a victim is kept ready;
 //! * [`strike`](self::strike): at the hard limit it dies, by the notifier's hand or ours;
 //! * [`aftermath`](self::aftermath): until its memory is back and the next one may die.
@@ -14,6 +15,7 @@
 mod aftermath;
 mod arm;
 mod herd;
+mod inherit;
 mod limits;
 mod machine;
 mod promises;
@@ -38,6 +40,7 @@ use crate::shrink::Shrinker;
 use crate::stances::Stances;
 use aftermath::Dying;
 use arm::Armed;
+use inherit::Origins;
 use machine::MachineWatch;
 use strike::Crossing;
 
@@ -67,6 +70,7 @@ pub struct Killer {
     records: Records,
     armed: BTreeMap<u32, Armed>,
     machine: Option<MachineWatch>,
+    origins: Origins,
     margin: Option<Margin>,
     shrinker: Option<Shrinker>,
     stances: Stances,
@@ -105,9 +109,10 @@ impl Killer {
             reaper,
             epoll,
             ledger: Ledger::default(),
-            records: Records::new(),
+            records: Records::default(),
             armed: BTreeMap::new(),
             machine: None,
+            origins: Origins::default(),
             margin: None,
             shrinker: None,
             stances: Stances::new(Rules::default()),
@@ -151,6 +156,21 @@ impl Killer {
         self.margin.map(|margin| margin.soft_bytes(hard_bytes))
     }
 
+    /// What watches memory.
+    pub fn watch(&self) -> &dyn Watch {
+        self.watch.as_ref()
+    }
+
+    /// Goes on with the decisions that are remembered. To be called first.
+    pub fn remember(&mut self, records: Records) {
+        self.records = records;
+    }
+
+    /// Limits stay in force when the daemon ends, as far as the kernel can enforce them.
+    pub fn leave_limits_behind(&mut self) {
+        self.watch.leave_behind(true);
+    }
+
     /// The decisions so far.
     pub fn records(&self) -> &Records {
         &self.records
@@ -180,6 +200,16 @@ impl Killer {
             refused: 0,
             degraded: degraded.to_vec(),
         }
+    }
+
+    /// The same for people, in a line.
+    pub fn in_a_line(&self) -> String {
+        let (users, kills) = (self.ledger.accounts().len(), self.records.kills());
+        let how = match self.watch.backend() {
+            Backend::Bpf => "BPF notifier",
+            Backend::ProcPolling => "reading /proc",
+        };
+        format!("{how}, users with a limit: {users}, kills since start: {kills}")
     }
 
     /// Limits with fresh accounts, of one user or of all.

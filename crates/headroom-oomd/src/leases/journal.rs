@@ -2,7 +2,7 @@
 //! daemon that is killed at any moment leaves all that was granted behind.
 
 use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
@@ -68,8 +68,13 @@ impl Journal {
         let mut journal =
             Self { path: path.to_owned(), words, free: Vec::with_capacity(MAX_CLIENTS) };
         let mut found = Vec::new();
+        // Not through the mapping: a page of it is in memory once it is needed.
+        let mut before = vec![0; BYTES];
+        file.read_exact_at(&mut before, 0).with_context(name)?;
         for slot in (0..MAX_CLIENTS).rev() {
-            match journal.read(slot) {
+            let at = slot * WORDS * 8;
+            let in_use = before[at..at + 8] == IN_USE.to_ne_bytes();
+            match in_use.then(|| journal.read(slot)).flatten() {
                 Some(record) => found.push((slot, record)),
                 None => journal.free.push(slot),
             }

@@ -14,6 +14,7 @@ use super::eventually;
 /// A running daemon, ended on drop.
 pub struct Daemon {
     child: Child,
+    arguments: Vec<String>,
     dir: tempfile::TempDir,
     log: Arc<Mutex<Vec<String>>>,
 }
@@ -38,11 +39,12 @@ impl Daemon {
         let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(dir.path(), all).unwrap();
         let mut command = command(dir.path(), config);
-        if !arguments.contains(&"--margin") {
+        let mut arguments = Vec::from_iter(arguments.iter().map(|word| word.to_string()));
+        if !arguments.iter().any(|word| word == "--margin") {
             // Not the machine's own.
-            command.arg("--margin").arg(dir.path().join("margin.toml"));
+            arguments.push(format!("--margin={}", dir.path().join("margin.toml").display()));
         }
-        let mut child = command.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command.args(&arguments).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Mutex::new(Vec::new()));
         let (stderr, lines) = (child.stderr.take().unwrap(), log.clone());
         std::thread::spawn(move || {
@@ -50,7 +52,7 @@ impl Daemon {
                 lines.lock().unwrap().push(line);
             }
         });
-        let mut daemon = Self { child, dir, log };
+        let mut daemon = Self { child, arguments, dir, log };
         eventually("the daemon answers", || {
             let ended = daemon.child.try_wait().unwrap();
             assert!(ended.is_none(), "the daemon ended: {ended:?} {:?}", daemon.log());
@@ -62,10 +64,21 @@ impl Daemon {
 
     /// Kills it and starts another in its place, after a pause.
     pub fn replace(&mut self, config: &str, pause: std::time::Duration) {
+        self.die();
+        std::thread::sleep(pause);
+        self.start_again(config);
+    }
+
+    /// Kills it, as the kernel's own OOM killer would.
+    pub fn die(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        std::thread::sleep(pause);
-        self.child = command(self.dir.path(), config).stderr(Stdio::null()).spawn().unwrap();
+    }
+
+    /// Starts another in the place of one that has died or ended, with the same arguments.
+    pub fn start_again(&mut self, config: &str) {
+        let mut command = command(self.dir.path(), config);
+        self.child = command.args(&self.arguments).stderr(Stdio::null()).spawn().unwrap();
         eventually("the next daemon answers", || {
             let mut client = Client::connect(&self.socket()).ok()?;
             client.call::<Reply>(&Request::Status).ok()
@@ -149,6 +162,12 @@ impl Daemon {
             let first = self.why(uid).into_iter().next()?;
             (first.outcome != control::oomd::Outcome::Dying).then_some(first)
         })
+    }
+
+    /// Tells it to end, and waits.
+    pub fn stop(&mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        eventually("the daemon ends", || self.child.try_wait().unwrap());
     }
 
     /// Tells it to end, and how it did.

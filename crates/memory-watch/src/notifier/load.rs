@@ -12,6 +12,8 @@ use libbpf_rs::ProgramInput;
 use zerocopy::FromBytes;
 use zerocopy::IntoBytes;
 
+use super::pins;
+use super::pins::Pins;
 use super::wire::CpuAddresses;
 use super::wire::CpuLayout;
 use super::wire::MAX_CPUS;
@@ -26,8 +28,14 @@ static NOTIFIER: &Aligned<[u8]> =
 static PERCPU_PROBE: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/percpu_probe.bpf.o")));
 
-/// Loads the notifier's programs and maps.
-pub fn notifier() -> Result<Object, NotifierError> {
+/// What tells this version of the programs from others.
+pub fn fingerprint() -> u64 {
+    pins::fingerprint(&NOTIFIER.0)
+}
+
+/// Loads the notifier's programs and maps. With `pins`, the maps are those that are pinned, or get
+/// pinned.
+pub fn notifier(pins: Option<&Pins>) -> Result<Object, NotifierError> {
     listen_to_libbpf();
     let layout = if per_cpu_counters()? { cpu_layout()? } else { CpuLayout::default() };
     let mut open = ObjectBuilder::default()
@@ -43,7 +51,27 @@ pub fn notifier() -> Result<Object, NotifierError> {
         .and_then(|bytes| bytes.get_mut(..size_of::<CpuLayout>()))
         .ok_or_else(|| NotifierError::Unsupported("the BPF object's .rodata is short".into()))?;
     constants.copy_from_slice(layout.as_bytes());
-    open.load().map_err(|e| explain("load the notifier's programs", e))
+    let taken_over = pins.filter(|pins| pins.are_there());
+    if let Some(pins) = taken_over {
+        for mut map in open.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if pins::MAPS.contains(&name.as_str()) {
+                map.reuse_pinned_map(pins.map(&name))
+                    .map_err(|e| explain(&format!("take over map {name}"), e))?;
+            }
+        }
+    }
+    let mut object = open.load().map_err(|e| explain("load the notifier's programs", e))?;
+    if let (Some(pins), None) = (pins, taken_over) {
+        pins.clear();
+        for mut map in object.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if pins::MAPS.contains(&name.as_str()) {
+                map.pin(pins.map(&name)).map_err(|e| explain(&format!("pin map {name}"), e))?;
+            }
+        }
+    }
+    Ok(object)
 }
 
 /// Since Linux 6.2 an address space's counters are per-CPU ones; `struct mm_rss_stat` went with that.

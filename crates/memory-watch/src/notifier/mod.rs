@@ -4,9 +4,11 @@
 
 mod accounts;
 mod load;
+mod pins;
 mod run_stats;
 mod scan;
 mod shared_map;
+mod takeover;
 mod wire;
 
 use std::cell::RefCell;
@@ -14,6 +16,7 @@ use std::collections::HashMap;
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,6 +34,8 @@ use libbpf_rs::RingBufferBuilder;
 use zerocopy::FromBytes;
 
 use self::accounts::Strays;
+use self::pins::Pins;
+pub use self::pins::remove_left as remove_left_pins;
 pub use self::run_stats::CountRuns;
 pub use self::run_stats::RunStats;
 use self::shared_map::SharedMap;
@@ -42,6 +47,7 @@ use crate::watch::ArmedVictim;
 use crate::watch::Backend;
 use crate::watch::Charged;
 use crate::watch::Event;
+use crate::watch::Inherited;
 use crate::watch::ProcessSample;
 use crate::watch::Reconciled;
 use crate::watch::SlotLimit;
@@ -61,6 +67,7 @@ const EVENT_QUEUE: usize = 1024;
 /// The BPF notifier.
 pub struct Notifier {
     // Fields drop in this order: first nothing runs any more, then what it used goes.
+    pins: Option<Pins>,
     link: Option<Link>,
     ring: RingBuffer<'static>,
     slots: SharedMap<Slot>,
@@ -72,6 +79,8 @@ pub struct Notifier {
     buffer: RefCell<Vec<u8>>,
     /// When a scan last marked what everybody has.
     marked: Option<Instant>,
+    /// What another one had left, when it was taken over.
+    inherited: Vec<Inherited>,
 }
 
 impl Notifier {
@@ -79,8 +88,42 @@ impl Notifier {
     /// information, refuses tracing programs, or we are not in the initial pid namespace (the kernel
     /// side knows global pids only).
     pub fn load() -> Result<Self, NotifierError> {
+        Self::load_with(None)
+    }
+
+    /// The same, with accounts that outlive this process if it is killed: they are pinned under
+    /// `root`, on a BPF filesystem, and so is the program that keeps and enforces them. Those that are
+    /// there already are taken over if they are of this version and make sense. Dropped, it removes
+    /// them.
+    pub fn load_pinned(root: &Path) -> Result<Self, NotifierError> {
+        let pins = Pins::open(root, load::fingerprint())?;
+        if !pins.are_there() {
+            return Self::load_with(Some(pins));
+        }
+        let root = root.to_owned();
+        let mut notifier = Self::load_with(Some(pins)).or_else(|error| {
+            tracing::warn!("cannot take over the accounts of the last daemon: {error}");
+            Self::load_afresh(&root)
+        })?;
+        match notifier.take_over() {
+            Ok(()) => Ok(notifier),
+            Err(why) => {
+                tracing::warn!("the accounts of the last daemon make no sense: {why}");
+                drop(notifier);
+                Self::load_afresh(&root)
+            }
+        }
+    }
+
+    fn load_afresh(root: &Path) -> Result<Self, NotifierError> {
+        let pins = Pins::open(root, load::fingerprint())?;
+        pins.clear();
+        Self::load_with(Some(pins))
+    }
+
+    fn load_with(pins: Option<Pins>) -> Result<Self, NotifierError> {
         require_initial_pid_namespace()?;
-        let object = load::notifier()?;
+        let object = load::notifier(pins.as_ref())?;
         let queue = Arc::new(Mutex::new(VecDeque::with_capacity(EVENT_QUEUE)));
         let ring = {
             let queue = Arc::clone(&queue);
@@ -98,6 +141,7 @@ impl Notifier {
             builder.build().map_err(|e| NotifierError::bpf("open ring buffer events", e))?
         };
         let notifier = Self {
+            pins,
             link: None,
             ring,
             slots: SharedMap::new(&map(&object, "slots")?)?,
@@ -108,7 +152,9 @@ impl Notifier {
             strays: Strays::default(),
             buffer: RefCell::new(vec![0; ITERATOR_BUFFER_BYTES]),
             marked: None,
+            inherited: Vec::new(),
         };
+        notifier.beat();
         notifier.check_own_sample()?;
         Ok(notifier)
     }
@@ -167,12 +213,29 @@ impl Notifier {
                     .progs_mut()
                     .find(|program| program.name() == "on_rss_stat")
                     .ok_or_else(|| NotifierError::Unsupported("on_rss_stat is missing".into()))?;
-            let link = program
+            let mut link = program
                 .attach()
                 .map_err(|e| NotifierError::bpf("attach to tracepoint rss_stat", e))?;
+            if let Some(pins) = &self.pins {
+                pins.replace_link(&mut link)?;
+            }
             self.link = Some(link);
         }
         Ok(())
+    }
+
+    fn detach(&mut self) {
+        if let Some(pins) = &self.pins {
+            pins.remove_link();
+        }
+        self.link = None;
+    }
+
+    /// The kernel side knows that somebody is there.
+    fn beat(&self) {
+        if let Some(scan) = self.scan.get(0) {
+            scan.beat_ns.store(monotonic_ns(), Relaxed);
+        }
     }
 
     /// Gives the user a slot and makes the programs see it.
@@ -181,6 +244,7 @@ impl Notifier {
         let index = (0..wire::MAX_SLOTS as u32)
             .find(|index| !taken.contains(index))
             .ok_or(NotifierError::TooManyLimits { uid, slots: wire::MAX_SLOTS })?;
+        self.slots.reach(&map(&self.object, "slots")?, index as usize)?;
         self.slots.clear(index as usize);
         self.index_of.insert(uid, index);
         if let Some(slot) = self.slot(uid) {
@@ -203,7 +267,7 @@ impl Notifier {
     fn remove_user(&mut self, uid: u32) -> Result<(), NotifierError> {
         let Some(index) = self.index_of.remove(&uid) else { return Ok(()) };
         if self.index_of.is_empty() {
-            self.link = None;
+            self.detach();
         }
         map(&self.object, "slot_of_uid")?
             .delete(&uid.to_ne_bytes())
@@ -231,7 +295,7 @@ impl Watch for Notifier {
             self.attach()?;
             if let Err(error) = self.add_user(uid) {
                 if self.index_of.is_empty() {
-                    self.link = None;
+                    self.detach();
                 }
                 return Err(error);
             }
@@ -281,6 +345,21 @@ impl Watch for Notifier {
         slot.armed_index.store(index, Release);
         slot.told.store(0, Release);
         Ok(())
+    }
+
+    fn remember(&mut self, uid: u32, memo: u64) -> Result<(), NotifierError> {
+        self.slot_or_error(uid)?.memo.store(memo, Relaxed);
+        Ok(())
+    }
+
+    fn inherited(&self) -> Vec<Inherited> {
+        self.inherited.clone()
+    }
+
+    fn leave_behind(&mut self, leave: bool) {
+        if let Some(pins) = &mut self.pins {
+            pins.keep(leave);
+        }
     }
 
     fn spare_unarmed(&mut self, uid: u32, spare: bool) -> Result<(), NotifierError> {
@@ -338,6 +417,7 @@ impl Watch for Notifier {
     }
 
     fn drain(&mut self, f: &mut dyn FnMut(Event)) {
+        self.beat();
         if let Err(error) = self.ring.consume() {
             tracing::warn!("cannot read BPF events: {error}; the next scan corrects the accounts");
         }
@@ -362,6 +442,7 @@ impl Watch for Notifier {
         let Some(scan) = self.scan.get(0).filter(|_| !self.index_of.is_empty()) else {
             return Ok(Reconciled::default());
         };
+        self.beat();
         let round = scan.round.load(Relaxed).wrapping_add(1);
         scan.processes.store(0, Relaxed);
         scan.added.store(0, Relaxed);
@@ -408,6 +489,12 @@ fn require_initial_pid_namespace() -> Result<(), NotifierError> {
         ));
     }
     Ok(())
+}
+
+/// The clock of the programs.
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Waits until no program that was running when it was called is running any more.

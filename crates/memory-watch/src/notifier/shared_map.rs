@@ -24,53 +24,76 @@ unsafe impl SharedElement for Slot {}
 // SAFETY: as above.
 unsafe impl SharedElement for Scan {}
 
-/// The elements of a `BPF_F_MMAPABLE` array.
+/// What is mapped at a time: the pages of a mapped array are in memory, used or not.
+const CHUNK_BYTES: usize = 16 * 1024;
+
+/// The elements of a `BPF_F_MMAPABLE` array, as far as they were [reached](SharedMap::reach).
 pub struct SharedMap<T: SharedElement> {
-    base: NonNull<c_void>,
-    bytes: usize,
+    chunks: Vec<NonNull<c_void>>,
+    /// In each chunk; the last one may have fewer.
+    elements: usize,
     len: usize,
     element: PhantomData<T>,
 }
 
-// SAFETY: the mapping belongs to this value alone and its elements are atomics.
+// SAFETY: the mappings belong to this value alone and their elements are atomics.
 unsafe impl<T: SharedElement> Send for SharedMap<T> {}
 
 impl<T: SharedElement> SharedMap<T> {
-    /// Maps all of `map`, whose elements must be `T`s.
+    /// Maps the beginning of `map`, whose elements must be `T`s.
     pub fn new(map: &impl MapCore) -> Result<Self, NotifierError> {
         let name = map.name().to_string_lossy().into_owned();
-        if map.value_size() as usize != size_of::<T>() || !size_of::<T>().is_multiple_of(8) {
+        let fits = size_of::<T>().is_multiple_of(8) && CHUNK_BYTES.is_multiple_of(size_of::<T>())
+            || map.max_entries() == 1;
+        if map.value_size() as usize != size_of::<T>() || !fits {
             return Err(NotifierError::Unsupported(format!(
                 "map {name} has elements of {} bytes, expected {}",
                 map.value_size(),
                 size_of::<T>()
             )));
         }
-        let len = map.max_entries() as usize;
-        let bytes = len * size_of::<T>();
-        // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                map.as_fd(),
-                0,
-            )
-        }
-        .map_err(|e| NotifierError::os(format!("map BPF array {name}"), e))?;
-        let base = NonNull::new(base).expect("mmap never returns page 0 unless asked to");
-        Ok(Self { base, bytes, len, element: PhantomData })
+        let (len, elements) = (map.max_entries() as usize, CHUNK_BYTES / size_of::<T>());
+        let mut shared = Self { chunks: Vec::new(), elements, len, element: PhantomData };
+        shared.reach(map, 0)?;
+        Ok(shared)
     }
 
-    /// The element at `index`; `None` beyond the end.
+    /// Maps `map`, which is the one that this was made of, up to the element at `index`.
+    pub fn reach(&mut self, map: &impl MapCore, index: usize) -> Result<(), NotifierError> {
+        while self.chunks.len() <= index.min(self.len - 1) / self.elements {
+            let at = self.chunks.len();
+            // SAFETY: a fresh mapping at an address of the kernel's choice.
+            let base = unsafe {
+                rustix::mm::mmap(
+                    std::ptr::null_mut(),
+                    self.bytes(at),
+                    ProtFlags::READ | ProtFlags::WRITE,
+                    MapFlags::SHARED,
+                    map.as_fd(),
+                    (at * CHUNK_BYTES) as u64,
+                )
+            };
+            let name = || format!("map BPF array {}", map.name().to_string_lossy());
+            let base = base.map_err(|e| NotifierError::os(name(), e))?;
+            self.chunks
+                .push(NonNull::new(base).expect("mmap never returns page 0 unless asked to"));
+        }
+        Ok(())
+    }
+
+    /// Of a chunk.
+    fn bytes(&self, chunk: usize) -> usize {
+        (self.len - chunk * self.elements).min(self.elements) * size_of::<T>()
+    }
+
+    /// The element at `index`; `None` beyond the end, and beyond what was reached.
     pub fn get(&self, index: usize) -> Option<&T> {
         if index >= self.len {
             return None;
         }
+        let chunk = self.chunks.get(index / self.elements)?;
         // SAFETY: inside the mapping, which lives as long as `self`; `T: SharedElement`.
-        Some(unsafe { &*self.base.as_ptr().cast::<T>().add(index) })
+        Some(unsafe { &*chunk.as_ptr().cast::<T>().add(index % self.elements) })
     }
 
     /// Overwrites an element with zeros, for its next user.
@@ -87,8 +110,10 @@ impl<T: SharedElement> SharedMap<T> {
 
 impl<T: SharedElement> Drop for SharedMap<T> {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, and no reference outlives `self`.
-        // A failure would leave an unused mapping behind; there is nothing to do about it.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr(), self.bytes) };
+        for (at, chunk) in self.chunks.iter().enumerate() {
+            // SAFETY: our own mapping, and no reference outlives `self`.
+            // A failure would leave an unused mapping behind; there is nothing to do about it.
+            let _ = unsafe { rustix::mm::munmap(chunk.as_ptr(), self.bytes(at)) };
+        }
     }
 }

@@ -62,7 +62,8 @@ pub struct Slot {
     pub armed_index: AtomicU32,
     pub exact: AtomicU32,
     pub armed: [Armed; 2],
-    pub unused_line: [u64; 7],
+    pub memo: AtomicU64,
+    pub unused_line: [u64; 6],
     pub pages: AtomicI64,
     pub peak_pages: AtomicI64,
     pub dying_pages: AtomicI64,
@@ -78,7 +79,7 @@ pub struct Slot {
     pub hard_crossings: AtomicU64,
     pub kills: AtomicU64,
     pub lost: AtomicU64,
-    pub unused_tail: u64,
+    pub unused_tail: [u64; 3],
 }
 
 /// `struct scan`, shared like [`Slot`].
@@ -89,6 +90,7 @@ pub struct Scan {
     pub processes: AtomicU64,
     pub added: AtomicU64,
     pub drift_pages: AtomicU64,
+    pub beat_ns: AtomicU64,
 }
 
 /// `struct event`.

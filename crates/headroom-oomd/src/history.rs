@@ -1,0 +1,267 @@
+//! The decisions on disk: one line of JSON each, and another one when its end is known.
+//!
+//! A thread of its own writes, so that a slow disk holds up no kill; while it is stuck lines are dropped and
+//! counted. The file is bounded: when it has grown to twice what is kept, the older part goes.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use control::oomd::{Outcome, Why};
+
+/// Name of the file in the state folder.
+const NAME: &str = "history";
+/// Decisions that are kept.
+const KEPT: usize = 1000;
+/// Lines that are kept of them: the decision and its end.
+const MOST_LINES: usize = 4 * KEPT;
+/// A line that is longer is none of ours.
+const MAX_LINE: usize = 64 * 1024;
+/// Lines that may wait for the disk.
+const QUEUE: usize = 64;
+/// How long the last lines may take at the end.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+enum Message {
+    Line(Vec<u8>),
+    End,
+}
+
+/// The file, as something to add to.
+#[derive(Debug)]
+pub struct History {
+    lines: SyncSender<Message>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The file, as its thread has it.
+struct Book {
+    path: PathBuf,
+    file: File,
+    /// Lines in it.
+    lines: usize,
+}
+
+impl History {
+    /// Reads what is there, oldest first, and goes on with it. The folder is made where it is missing. What is no
+    /// line of ours is left out.
+    pub fn open(folder: &Path) -> io::Result<(Self, Vec<Why>)> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+        let path = folder.join(NAME);
+        let kept = match open_file(&path) {
+            Ok(file) => read(file),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(e) => return Err(e),
+        };
+        let book = Book::write_anew(path, &kept)?;
+        let (lines, queue) = sync_channel(QUEUE);
+        let thread = std::thread::Builder::new()
+            .name("history".into())
+            .stack_size(128 * 1024)
+            .spawn(move || book.serve(&queue))?;
+        Ok((Self { lines, thread: Some(thread) }, kept))
+    }
+
+    /// Adds a decision, or what is new of it. Never waits.
+    pub fn write(&self, why: &Why) {
+        let Ok(mut line) = serde_json::to_vec(why) else { return };
+        line.push(b'\n');
+        if self.lines.try_send(Message::Line(line)).is_err() {
+            tracing::warn!(id = why.id, "a decision is not written down: the disk is too slow");
+        }
+    }
+}
+
+impl Drop for History {
+    fn drop(&mut self) {
+        let end = Instant::now() + PATIENCE;
+        while self.lines.try_send(Message::End).is_err() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let Some(thread) = self.thread.take() else { return };
+        while !thread.is_finished() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn open_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).open(path)
+}
+
+/// The latest decisions in the file, each as it was last written.
+fn read(file: File) -> Vec<Why> {
+    let mut found: BTreeMap<u64, Why> = BTreeMap::new();
+    let mut reader = BufReader::new(file);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = io::Read::take(&mut reader, MAX_LINE as u64).read_until(b'\n', &mut line);
+        if !matches!(read, Ok(1..)) {
+            break;
+        }
+        if let Ok(why) = serde_json::from_slice::<Why>(&line) {
+            found.insert(why.id, why);
+            if found.len() > KEPT {
+                found.pop_first();
+            }
+        }
+    }
+    let ended = |mut why: Why| {
+        if why.outcome == Outcome::Dying {
+            why.outcome = Outcome::Unknown;
+        }
+        why
+    };
+    found.into_values().map(ended).collect()
+}
+
+impl Book {
+    /// A new file in place of the old one, which stays if this fails.
+    fn write_anew(path: PathBuf, kept: &[Why]) -> io::Result<Self> {
+        let new = path.with_extension("new");
+        let _ = std::fs::remove_file(&new);
+        let file = OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .mode(0o600)
+            .custom_flags(libc::O_CLOEXEC)
+            .open(&new)?;
+        let mut book = Self { path, file, lines: 0 };
+        for why in kept {
+            let mut line = serde_json::to_vec(why).map_err(io::Error::other)?;
+            line.push(b'\n');
+            book.add(&line)?;
+        }
+        std::fs::rename(&new, &book.path)?;
+        Ok(book)
+    }
+
+    fn add(&mut self, line: &[u8]) -> io::Result<()> {
+        self.file.write_all(line)?;
+        self.lines += 1;
+        Ok(())
+    }
+
+    fn serve(mut self, queue: &Receiver<Message>) {
+        let mut failed = false;
+        while let Ok(Message::Line(line)) = queue.recv() {
+            let done = self.add(&line).and_then(|()| self.bound());
+            match done {
+                Ok(()) => failed = false,
+                Err(error) if !failed => {
+                    let path = self.path.display();
+                    tracing::warn!("{path}: {error}; decisions are not written down meanwhile");
+                    failed = true;
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn bound(&mut self) -> io::Result<()> {
+        if self.lines < MOST_LINES {
+            return Ok(());
+        }
+        let mut kept = read(open_file(&self.path)?);
+        let forgotten = kept.len().saturating_sub(KEPT / 2);
+        *self = Self::write_anew(self.path.clone(), &kept.split_off(forgotten))?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use control::oomd::Trigger;
+
+    use super::*;
+
+    fn why(id: u64, outcome: Outcome) -> Why {
+        Why {
+            id,
+            at_micros: id,
+            uid: 7,
+            trigger: Trigger::Timer,
+            state: "a\nb".to_owned(),
+            killer: None,
+            hard_bytes: 1,
+            used_bytes: 2,
+            victim: None,
+            others: Vec::new(),
+            runner_up: None,
+            considered: 3,
+            rule: String::new(),
+            kept: String::new(),
+            decide_micros: None,
+            outcome,
+        }
+    }
+
+    fn back() -> Outcome {
+        Outcome::Reclaimed { bytes_back: 1, micros: 2, mreleased: false }
+    }
+
+    #[test]
+    fn what_was_decided_is_there_again_as_it_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        let (history, before) = History::open(&state).unwrap();
+        assert_eq!(before, []);
+        history.write(&why(1, Outcome::Dying));
+        history.write(&why(2, Outcome::Dying));
+        history.write(&why(1, back()));
+        drop(history);
+        let expected = [why(1, back()), why(2, Outcome::Unknown)];
+        for _ in 0..2 {
+            let (_history, before) = History::open(&state).unwrap();
+            assert_eq!(before, expected);
+        }
+        let mode = std::fs::metadata(state.join(NAME)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn what_is_no_line_of_ours_is_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut text = vec![0xff, b'\n'];
+        text.extend(vec![b'x'; 3 * MAX_LINE]);
+        text.push(b'\n');
+        text.extend(serde_json::to_vec(&why(4, back())).unwrap());
+        text.extend(b"\n{\"id\":5");
+        std::fs::write(folder.path().join(NAME), text).unwrap();
+        assert_eq!(History::open(folder.path()).unwrap().1, [why(4, back())]);
+    }
+
+    #[test]
+    fn the_file_stays_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut book = Book::write_anew(folder.path().join(NAME), &[]).unwrap();
+        for id in 1..=3 * MOST_LINES as u64 {
+            let mut line = serde_json::to_vec(&why(id, back())).unwrap();
+            line.push(b'\n');
+            book.add(&line).unwrap();
+            book.bound().unwrap();
+            assert!(book.lines <= MOST_LINES);
+        }
+        let kept = read(open_file(&book.path).unwrap());
+        assert_eq!(kept.last().unwrap().id, 3 * MOST_LINES as u64);
+        assert!(kept.len() >= KEPT / 2 && kept.len() <= KEPT, "{}", kept.len());
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_file_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let elsewhere = folder.path().join("elsewhere");
+        std::fs::write(&elsewhere, "").unwrap();
+        std::os::unix::fs::symlink(&elsewhere, folder.path().join(NAME)).unwrap();
+        assert!(History::open(folder.path()).is_err());
+        assert_eq!(std::fs::read(&elsewhere).unwrap(), b"");
+    }
+}

@@ -1,0 +1,134 @@
+//! A watch that says what the practice needs: one user, one process, and the limit is broken.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use memory_watch::{
+    ArmedVictim, Backend, Charged, Event, NotifierError, ProcessSample, Reconciled, SlotLimit,
+    Usage, Watch,
+};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::clock::monotonic_ns;
+
+#[derive(Default)]
+struct State {
+    usage: Usage,
+    event: Option<Event>,
+}
+
+/// The watch; what it says is in the hands of its [`Teller`].
+pub(super) struct MadeUp {
+    sample: ProcessSample,
+    state: Arc<Mutex<State>>,
+    fd: OwnedFd,
+}
+
+/// Says what happens.
+pub(super) struct Teller {
+    pages: u64,
+    state: Arc<Mutex<State>>,
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Teller {
+    fn say(&self, pages: u64, event: Event) {
+        let mut state = lock(&self.state);
+        state.usage.pages = pages;
+        state.event = Some(event);
+    }
+
+    pub(super) fn break_soft(&self, uid: u32) {
+        let (pages, time_ns) = (self.pages, monotonic_ns());
+        self.say(pages, Event::SoftCrossed { uid, pages, time_ns });
+    }
+
+    pub(super) fn break_hard(&self, uid: u32) {
+        let (pages, time_ns) = (self.pages + 1, monotonic_ns());
+        let armed_was_stale = false;
+        self.say(pages, Event::HardCrossed { uid, pages, time_ns, killed: None, armed_was_stale });
+    }
+
+    pub(super) fn is_gone(&self) {
+        lock(&self.state).usage = Usage::default();
+    }
+}
+
+impl MadeUp {
+    pub(super) fn new(sample: ProcessSample) -> io::Result<Self> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC)?;
+        Ok(Self { sample, state: Arc::default(), fd })
+    }
+
+    pub(super) fn teller(&self) -> Teller {
+        Teller { pages: self.sample.charged_pages(), state: self.state.clone() }
+    }
+}
+
+impl Watch for MadeUp {
+    fn backend(&self) -> Backend {
+        Backend::Bpf
+    }
+
+    fn set_limit(&mut self, _: u32, _: SlotLimit) -> Result<(), NotifierError> {
+        Ok(())
+    }
+
+    fn clear_limit(&mut self, _: u32) -> Result<(), NotifierError> {
+        Ok(())
+    }
+
+    fn usage(&self, _: u32) -> Option<Usage> {
+        Some(lock(&self.state).usage)
+    }
+
+    fn keep_exact(&mut self, _: u32, _: bool) -> Result<(), NotifierError> {
+        Ok(())
+    }
+
+    fn charged(&self, _: &ProcessSample) -> Result<Option<Charged>, NotifierError> {
+        Ok(None)
+    }
+
+    fn arm(&mut self, _: u32, _: Option<ArmedVictim>) -> Result<(), NotifierError> {
+        Ok(())
+    }
+
+    fn spare_unarmed(&mut self, _: u32, _: bool) -> Result<(), NotifierError> {
+        Ok(())
+    }
+
+    fn take_latch(&mut self, _: u32, _: ArmedVictim) -> Result<bool, NotifierError> {
+        let mut state = lock(&self.state);
+        state.usage.dying_pages = self.sample.charged_pages();
+        state.usage.latched = true;
+        Ok(true)
+    }
+
+    fn release_latch(&mut self, _: u32) {
+        lock(&self.state).usage.latched = false;
+    }
+
+    fn events_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn drain(&mut self, f: &mut dyn FnMut(Event)) {
+        let event = lock(&self.state).event.take();
+        event.into_iter().for_each(f);
+    }
+
+    fn processes(&self, out: &mut Vec<ProcessSample>) -> Result<(), NotifierError> {
+        out.clear();
+        out.push(self.sample);
+        Ok(())
+    }
+
+    fn reconcile(&mut self) -> Result<Reconciled, NotifierError> {
+        Ok(Reconciled::default())
+    }
+}

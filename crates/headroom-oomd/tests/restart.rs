@@ -1,0 +1,238 @@
+//! What outlives the daemon, and what does not.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use control::oomd::{Killer, Outcome, Reply, Request, UserLimit};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use support::daemon::Daemon;
+use support::hog::Hog;
+use support::{MIB, eventually, privileged};
+
+const UID: u32 = 62810;
+
+#[test]
+#[ignore = "a helper of the others"]
+fn hog_that_other_tests_start() {
+    support::hog::obey();
+}
+
+/// A BPF filesystem of the test's own, unmounted on drop, and a folder for state.
+struct Place {
+    bpffs: PathBuf,
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Option<Self> {
+        if !privileged() {
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let bpffs = dir.path().join("bpf");
+        std::fs::create_dir(&bpffs).unwrap();
+        if let Err(errno) = mount("bpf", &bpffs, "bpf", MountFlags::empty(), None) {
+            println!("skipped: cannot mount a BPF filesystem: {errno}");
+            return None;
+        }
+        Some(Self { bpffs, dir })
+    }
+
+    fn pins(&self) -> PathBuf {
+        self.bpffs.join("headroom")
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let state = self.dir.path().join("state");
+        ["--notifier=bpf".into(), option("--pins", &self.pins()), option("--state-dir", &state)]
+            .to_vec()
+    }
+
+    fn daemon(&self, config: &str, more: &[&str]) -> Daemon {
+        let arguments = self.arguments();
+        let arguments: Vec<&str> =
+            arguments.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        Daemon::start(config, &arguments)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = unmount(&self.bpffs, UnmountFlags::DETACH);
+    }
+}
+
+fn option(name: &str, path: &Path) -> String {
+    format!("{name}={}", path.display())
+}
+
+fn dies(hog: &mut Hog) {
+    eventually("the process dies", || (!hog.is_alive()).then_some(()));
+}
+
+#[test]
+fn limits_hold_while_the_daemon_is_dead_and_the_next_one_knows_who_died() {
+    let Some(place) = Place::new() else { return };
+    let mut daemon = place.daemon("", &[]);
+    daemon.set_limit(UID, 64 * MIB);
+    let mut hog = Hog::start(UID);
+    hog.grow(16 * 1024);
+    hog.survived();
+    assert_eq!(daemon.why(UID), []);
+
+    daemon.die();
+    hog.grow(80 * 1024);
+    dies(&mut hog);
+
+    daemon.start_again("");
+    let why = daemon.ended(UID);
+    assert_eq!(why.killer, Some(Killer::Kernel));
+    assert_eq!(why.victim.as_ref().map(|victim| victim.pid), Some(hog.pid()));
+    assert!(matches!(why.outcome, Outcome::Reclaimed { .. }), "{why:#?}");
+    // The next one to break the limit dies as ever.
+    let mut next = Hog::start(UID);
+    next.grow(80 * 1024);
+    dies(&mut next);
+    eventually("both are on record", || (daemon.why(UID).len() == 2).then_some(()));
+}
+
+#[test]
+fn accounts_and_limits_are_the_same_after_a_restart() {
+    let Some(place) = Place::new() else { return };
+    let (by_config, by_root, own) = (UID + 10, UID + 11, UID + 12);
+    let config = format!(
+        "[[limit]]\nuser = {by_config}\nhard = \"256M\"\n[[limit]]\nuser = {own}\nhard = \"200M\"\n"
+    );
+    let mut daemon = place.daemon(&config, &[]);
+    let set = |uid, mib: u64, soft: u64| Request::SetLimit {
+        uid,
+        hard_bytes: mib * MIB,
+        soft_bytes: Some(soft * MIB),
+    };
+    assert_eq!(daemon.ask(&set(by_root, 128, 99)), Reply::Done);
+    assert_eq!(daemon.ask_as(own, &set(own, 100, 77)), Reply::Done);
+    let mut hogs: Vec<Hog> = [by_config, by_root, own].map(Hog::start).into();
+    for hog in &mut hogs {
+        hog.grow(24 * 1024);
+        hog.survived();
+    }
+    let limits = |daemon: &Daemon| -> Vec<UserLimit> {
+        [by_config, by_root, own].map(|uid| daemon.limit(uid).unwrap()).into()
+    };
+    let before = limits(&daemon);
+    daemon.die();
+    daemon.start_again(&config);
+    for (before, after) in before.iter().zip(limits(&daemon)) {
+        let told = |limit: &UserLimit| {
+            (limit.uid, limit.hard_bytes, limit.soft_bytes, limit.source.clone())
+        };
+        assert_eq!(told(before), told(&after));
+        assert!(after.used_bytes >= 24 * MIB, "{after:?}");
+        assert!(after.used_bytes.abs_diff(before.used_bytes) <= MIB, "{before:?} {after:?}");
+        assert!(after.peak_bytes >= before.peak_bytes, "{before:?} {after:?}");
+    }
+    // Whose word counted before counts now.
+    assert!(matches!(daemon.ask_as(own, &set(own, 300, 100)), Reply::Error { .. }));
+    assert_eq!(daemon.ask_as(own, &Request::ClearLimit { uid: own }), Reply::Done);
+    let freed = daemon.limit(own).unwrap();
+    assert_eq!((freed.hard_bytes, freed.source.as_str()), (200 * MIB, "config"));
+}
+
+#[test]
+fn a_limit_that_the_configuration_has_no_more_goes_with_the_restart() {
+    let Some(place) = Place::new() else { return };
+    let uid = UID + 20;
+    let mut daemon = place.daemon(&format!("[[limit]]\nuser = {uid}\nhard = \"64M\"\n"), &[]);
+    daemon.die();
+    daemon.start_again("");
+    assert_eq!(daemon.limit(uid), None);
+    let mut hog = Hog::start(uid);
+    hog.grow(96 * 1024);
+    hog.survived();
+    assert!(hog.is_alive() && daemon.why(uid).is_empty());
+}
+
+#[test]
+fn decisions_are_remembered_after_a_restart_and_count_on() {
+    let Some(place) = Place::new() else { return };
+    let uid = UID + 30;
+    let mut daemon = place.daemon("", &[]);
+    daemon.set_limit(uid, 64 * MIB);
+    let mut hog = Hog::start(uid);
+    hog.grow(96 * 1024);
+    dies(&mut hog);
+    let first = daemon.ended(uid);
+    daemon.stop();
+    daemon.start_again("");
+    assert_eq!(daemon.why(uid), std::slice::from_ref(&first));
+    // An orderly end is the end of limits that were set while running.
+    assert_eq!(daemon.limit(uid), None);
+    daemon.set_limit(uid, 64 * MIB);
+    let mut hog = Hog::start(uid);
+    hog.grow(96 * 1024);
+    dies(&mut hog);
+    eventually("the second is on record", || {
+        daemon.why(uid).get(1).filter(|why| why.id == first.id + 1).map(drop)
+    });
+}
+
+#[test]
+fn an_orderly_end_leaves_nothing_in_force_unless_asked() {
+    let Some(place) = Place::new() else { return };
+    let uid = UID + 40;
+    let mut daemon = place.daemon("", &[]);
+    daemon.set_limit(uid, 64 * MIB);
+    assert!(place.pins().exists());
+    daemon.stop();
+    assert!(!place.pins().exists(), "nothing is left pinned");
+    let mut hog = Hog::start(uid);
+    hog.grow(96 * 1024);
+    hog.survived();
+    assert!(hog.is_alive());
+    drop(hog);
+
+    let mut daemon = place.daemon("", &["--keep-limits"]);
+    daemon.set_limit(uid, 64 * MIB);
+    daemon.stop();
+    let mut hog = Hog::start(uid);
+    hog.grow(96 * 1024);
+    dies(&mut hog);
+    assert!(memory_watch::remove_left_pins(&place.pins()).unwrap());
+    assert!(!place.pins().exists());
+    assert!(!memory_watch::remove_left_pins(&place.pins()).unwrap());
+    let mut hog = Hog::start(uid);
+    hog.grow(96 * 1024);
+    hog.survived();
+    assert!(hog.is_alive());
+}
+
+#[test]
+fn a_second_daemon_leaves_the_pins_of_the_first_alone() {
+    let Some(place) = Place::new() else { return };
+    let first = place.daemon("", &[]);
+    first.set_limit(UID + 50, 64 * MIB);
+    let second = place.daemon("", &[]);
+    let degraded = second.status().degraded;
+    assert!(degraded.iter().any(|what| what.contains("another daemon uses it")), "{degraded:?}");
+    assert_eq!(second.limit(UID + 50), None);
+    let (status, _, _) = second.end(rustix::process::Signal::TERM);
+    assert!(status.success() && place.pins().exists());
+    let error = memory_watch::remove_left_pins(&place.pins()).unwrap_err().to_string();
+    assert!(error.contains("another daemon uses it"), "{error}");
+}
+
+#[test]
+fn without_a_bpf_filesystem_the_daemon_works_and_says_what_is_lost() {
+    let Some(place) = Place::new() else { return };
+    let elsewhere = option("--pins", &place.dir.path().join("pins"));
+    let daemon = Daemon::start("", &["--notifier=bpf", &elsewhere]);
+    let degraded = daemon.status().degraded;
+    let said: Vec<_> = degraded.iter().filter(|what| what.contains("no BPF filesystem")).collect();
+    assert_eq!(said.len(), 1, "{degraded:?}");
+    assert!(said[0].contains("limits are not enforced until it is back"), "{said:?}");
+    daemon.set_limit(UID + 60, 64 * MIB);
+    let mut hog = Hog::start(UID + 60);
+    hog.grow(96 * 1024);
+    dies(&mut hog);
+}

@@ -1,0 +1,16 @@
+//! `headroom oom detach`: ends what a daemon that is no more left in force.
+
+use std::path::Path;
+
+use crate::arguments::Globals;
+use crate::output;
+
+/// Runs the command.
+pub fn detach(globals: &Globals, pins: &Path) -> anyhow::Result<()> {
+    let found = memory_watch::remove_left_pins(pins)?;
+    let report = serde_json::json!({ "pins": pins, "found": found });
+    output::print_as(globals.json, &report, || {
+        let what = if found { "not enforced any more" } else { "nothing was left in force" };
+        format!("{}: {what}\n", pins.display())
+    })
+}

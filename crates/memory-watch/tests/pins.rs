@@ -1,0 +1,122 @@
+//! Accounts that outlive the notifier.
+
+mod support;
+
+use std::path::PathBuf;
+
+use libbpf_rs::MapCore;
+use libbpf_rs::MapFlags;
+use libbpf_rs::MapHandle;
+use memory_watch::Notifier;
+use memory_watch::SlotLimit;
+use memory_watch::Watch;
+use rustix::mount::MountFlags;
+use rustix::mount::UnmountFlags;
+use rustix::mount::mount;
+use rustix::mount::unmount;
+
+const UID: u32 = 62890;
+
+/// A BPF filesystem of the test's own, unmounted on drop.
+struct BpfFilesystem(tempfile::TempDir);
+
+impl BpfFilesystem {
+    fn new() -> Option<Self> {
+        support::notifier()?;
+        let dir = tempfile::tempdir().unwrap();
+        match mount("bpf", dir.path(), "bpf", MountFlags::empty(), None) {
+            Ok(()) => Some(Self(dir)),
+            Err(errno) => {
+                println!("skipped: cannot mount a BPF filesystem: {errno}");
+                None
+            }
+        }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.0.path().join("headroom")
+    }
+
+    fn map(&self, name: &str) -> MapHandle {
+        let folder = std::fs::read_dir(self.root()).unwrap().next().unwrap().unwrap().path();
+        MapHandle::from_pinned_path(folder.join(name)).unwrap()
+    }
+}
+
+impl Drop for BpfFilesystem {
+    fn drop(&mut self) {
+        let _ = unmount(self.0.path(), UnmountFlags::DETACH);
+    }
+}
+
+fn limit(pages: u64) -> SlotLimit {
+    SlotLimit { soft_pages: pages / 2, hard_pages: pages }
+}
+
+/// A notifier that is gone and has left its accounts, as one that was killed.
+fn leave(filesystem: &BpfFilesystem, users: &[(u32, u64)]) {
+    let mut notifier = Notifier::load_pinned(&filesystem.root()).unwrap();
+    for (uid, memo) in users {
+        notifier.set_limit(*uid, limit(support::FAR_AWAY)).unwrap();
+        notifier.remember(*uid, *memo).unwrap();
+    }
+    notifier.leave_behind(true);
+}
+
+#[test]
+fn users_limits_and_words_are_inherited() {
+    let Some(filesystem) = BpfFilesystem::new() else { return };
+    leave(&filesystem, &[(UID, 7), (UID + 1, 8)]);
+    let mut notifier = Notifier::load_pinned(&filesystem.root()).unwrap();
+    let found = notifier.inherited();
+    let told: Vec<_> = found.iter().map(|it| (it.uid, it.limit, it.memo)).collect();
+    let far = limit(support::FAR_AWAY);
+    assert_eq!(told, [(UID, far, 7), (UID + 1, far, 8)]);
+    assert!(notifier.is_attached() && notifier.usage(UID).is_some());
+    for uid in [UID, UID + 1] {
+        notifier.clear_limit(uid).unwrap();
+    }
+    assert!(!notifier.is_attached());
+    drop(notifier);
+    assert!(!filesystem.root().exists());
+}
+
+#[test]
+fn accounts_that_make_no_sense_are_replaced_by_fresh_ones() {
+    let Some(filesystem) = BpfFilesystem::new() else { return };
+    let uid = (UID + 10).to_ne_bytes();
+    for wrong_slot in [5000u32, 3] {
+        leave(&filesystem, &[(UID + 10, 0)]);
+        let slots = filesystem.map("slot_of_uid");
+        slots.update(&uid, &wrong_slot.to_ne_bytes(), MapFlags::ANY).unwrap();
+        drop(slots);
+        let notifier = Notifier::load_pinned(&filesystem.root()).unwrap();
+        assert_eq!(notifier.inherited(), []);
+        assert_eq!(filesystem.map("slot_of_uid").keys().count(), 0, "slot {wrong_slot}");
+    }
+}
+
+#[test]
+fn what_another_version_has_left_is_removed_and_what_is_foreign_stays() {
+    let Some(filesystem) = BpfFilesystem::new() else { return };
+    leave(&filesystem, &[(UID + 20, 0)]);
+    let folder = std::fs::read_dir(filesystem.root()).unwrap().next().unwrap().unwrap().path();
+    let of_another = filesystem.root().join("0123456789abcdef");
+    std::fs::rename(&folder, &of_another).unwrap();
+    let foreign = filesystem.root().join("somebody");
+    std::fs::create_dir(&foreign).unwrap();
+    let notifier = Notifier::load_pinned(&filesystem.root()).unwrap();
+    assert_eq!(notifier.inherited(), []);
+    assert!(!of_another.exists());
+    drop(notifier);
+    assert!(foreign.exists() && !folder.exists());
+}
+
+#[test]
+fn a_folder_that_belongs_to_somebody_else_is_refused() {
+    let Some(filesystem) = BpfFilesystem::new() else { return };
+    std::fs::create_dir(filesystem.root()).unwrap();
+    std::os::unix::fs::chown(filesystem.root(), Some(UID), None).unwrap();
+    let error = Notifier::load_pinned(&filesystem.root()).err().unwrap().to_string();
+    assert!(error.contains("others may write to it"), "{error}");
+}
