@@ -103,6 +103,11 @@ impl Account {
         self.limit
     }
 
+    /// All that was said of it.
+    pub fn layers(&self) -> Layers {
+        self.layers
+    }
+
     /// Where the limit comes from.
     pub fn source(&self) -> Source {
         self.source

@@ -1,8 +1,9 @@
 //! Whose word about a user's limit counts.
 //!
-//! A limit has two layers. The *base* is root's, from the configuration or set while running. The
-//! *own* layer is the user's and can only be lower than the base, so a user can tie its own hands
-//! and untie them again, but never get at what root has set.
+//! A limit has layers. The *base* is root's: what was set while running, else what the configuration
+//! says of this user, else what it says of every user. The *own* layer is the user's and can only be
+//! lower than the base, so a user can tie its own hands and untie them again, but never get at what
+//! root has set.
 
 use crate::limit::Limit;
 
@@ -18,17 +19,20 @@ pub enum Asker {
 /// Where a limit comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The configuration file.
+    /// The configuration, of this user.
     Config,
+    /// The configuration, of every ordinary user.
+    Everyone,
     /// A request.
     Runtime,
 }
 
 impl Source {
-    /// `config` or `runtime`.
+    /// `config`, `default` or `runtime`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Config => "config",
+            Self::Everyone => "default",
             Self::Runtime => "runtime",
         }
     }
@@ -74,26 +78,64 @@ pub enum Refusal {
     /// Nothing to clear.
     #[error("uid {0} has no limit")]
     NoLimit(u32),
+    /// One user is no exception until it has a limit of its own.
+    #[error(
+        "the limit of uid {0} is that of every ordinary user; give it one of its own, or change the configuration"
+    )]
+    Everyones(u32),
 }
 
-/// The two layers of a user's limit.
+/// The layers of a user's limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layers {
-    base: Option<(Limit, Source)>,
+    everyone: Option<Limit>,
+    config: Option<Limit>,
+    runtime: Option<Limit>,
     own: Option<Limit>,
 }
 
 impl Layers {
     /// The limit that counts, and where it comes from.
     pub fn effective(&self) -> Option<(Limit, Source)> {
-        self.own.map(|own| (own, Source::Runtime)).or(self.base)
+        self.own.map(|own| (own, Source::Runtime)).or(self.base())
+    }
+
+    fn base(&self) -> Option<(Limit, Source)> {
+        let of = |limit: Option<Limit>, source| limit.map(|limit| (limit, source));
+        of(self.runtime, Source::Runtime)
+            .or(of(self.config, Source::Config))
+            .or(of(self.everyone, Source::Everyone))
+    }
+
+    /// What one source says.
+    pub fn layer(&self, source: Source) -> Option<Limit> {
+        match source {
+            Source::Config => self.config,
+            Source::Everyone => self.everyone,
+            Source::Runtime => self.runtime,
+        }
+    }
+
+    /// What the user itself says.
+    pub fn own(&self) -> Option<Limit> {
+        self.own
     }
 
     fn base_by(&self) -> &'static str {
-        match self.base {
-            Some((_, Source::Config)) => "the configuration",
+        match self.base() {
+            Some((_, Source::Config | Source::Everyone)) => "the configuration",
             _ => "root",
         }
+    }
+
+    /// These layers after the configuration has changed its mind about this user: it says `config` of
+    /// it, and `everyone` of every user. What was set while running stays, but a user's own layer must
+    /// not be above the base.
+    pub fn configured(self, config: Option<Limit>, everyone: Option<Limit>) -> Self {
+        let new = Self { config, everyone, ..self };
+        let base = new.base().map(|(limit, _)| limit.hard_bytes());
+        let own = self.own.filter(|own| base.is_none_or(|base| own.hard_bytes() <= base));
+        Self { own, ..new }
     }
 
     fn may_change(uid: u32, asker: Asker) -> Result<(), Refusal> {
@@ -114,9 +156,13 @@ impl Layers {
         asker: Asker,
     ) -> Result<Self, Refusal> {
         Self::may_change(uid, asker)?;
-        match (asker, self.base) {
-            // Root's word replaces everything, the user's own layer included.
-            (Asker::Root, _) => Ok(Self { base: Some((limit, source)), own: None }),
+        match (asker, self.base()) {
+            (Asker::Root, _) => Ok(match source {
+                // Root's word replaces the user's own layer, too.
+                Source::Runtime => Self { runtime: Some(limit), own: None, ..self },
+                Source::Config => self.configured(Some(limit), self.everyone),
+                Source::Everyone => self.configured(self.config, Some(limit)),
+            }),
             (Asker::User(_), Some((base, _))) if limit.hard_bytes() > base.hard_bytes() => {
                 let (base_bytes, by) = (base.hard_bytes(), self.base_by());
                 Err(Refusal::Raise { uid, base_bytes, by })
@@ -125,12 +171,14 @@ impl Layers {
         }
     }
 
-    /// These layers after `asker` has cleared the limit: root all of it, a user its own layer.
+    /// These layers after `asker` has cleared the limit: root all that is about this user alone, a user
+    /// its own layer.
     pub fn without(self, uid: u32, asker: Asker) -> Result<Self, Refusal> {
         Self::may_change(uid, asker)?;
         match (asker, self.effective()) {
             (_, None) => Err(Refusal::NoLimit(uid)),
-            (Asker::Root, _) => Ok(Self::default()),
+            (Asker::Root, Some((_, Source::Everyone))) => Err(Refusal::Everyones(uid)),
+            (Asker::Root, _) => Ok(Self { everyone: self.everyone, ..Self::default() }),
             (Asker::User(_), _) if self.own.is_some() => Ok(Self { own: None, ..self }),
             (Asker::User(_), _) => Err(Refusal::NotYoursToClear { uid, by: self.base_by() }),
         }
@@ -218,6 +266,32 @@ mod tests {
         let lowered = set(root_set(100), 50, Asker::User(ALICE)).unwrap();
         assert_eq!(hard(set(lowered, 80, Asker::Root).unwrap()), Some(80));
         assert_eq!(hard(lowered.without(ALICE, Asker::Root).unwrap()), None);
+    }
+
+    #[test]
+    fn what_is_said_of_everyone_counts_where_nothing_else_is_said() {
+        let everyone = Layers::default().configured(None, Some(mib(100)));
+        assert_eq!(everyone.effective(), Some((mib(100), Source::Everyone)));
+        assert_eq!(everyone.without(ALICE, Asker::Root), Err(Refusal::Everyones(ALICE)));
+        let refused = everyone.without(ALICE, Asker::User(ALICE)).unwrap_err();
+        assert_eq!(refused, Refusal::NotYoursToClear { uid: ALICE, by: "the configuration" });
+        let own = set(everyone, 200, Asker::Root).unwrap();
+        assert_eq!(hard(own), Some(200));
+        assert_eq!(own.without(ALICE, Asker::Root).unwrap(), everyone);
+        assert_eq!(hard(everyone.configured(Some(mib(7)), Some(mib(9)))), Some(7));
+    }
+
+    #[test]
+    fn a_new_configuration_leaves_what_was_set_meanwhile_but_not_above_it() {
+        let lowered =
+            set(Layers::default().configured(Some(mib(100)), None), 50, Asker::User(ALICE));
+        let lowered = lowered.unwrap();
+        assert_eq!(hard(lowered.configured(Some(mib(80)), None)), Some(50));
+        assert_eq!(hard(lowered.configured(Some(mib(40)), None)), Some(40));
+        assert_eq!(hard(lowered.configured(None, None)), Some(50), "tied by itself");
+        let roots = set(lowered, 300, Asker::Root).unwrap();
+        assert_eq!(hard(roots.configured(Some(mib(40)), None)), Some(300));
+        assert_eq!(hard(roots.configured(None, None)), Some(300));
     }
 
     #[test]

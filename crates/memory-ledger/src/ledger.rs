@@ -53,6 +53,45 @@ impl Ledger {
         Ok(Change { uid, layers: self.layers(uid).without(uid, asker)? })
     }
 
+    /// What a new configuration would change: `config` says what it says of single users (once each),
+    /// `everyone` what it says of all others. Only those accounts that something is or was said of; a
+    /// user that nobody knew of before has to be brought in with [`plan_default`](Ledger::plan_default).
+    /// First those that end or shrink, as they make room.
+    pub fn plan_reload(&self, config: &[(u32, Limit)], everyone: Option<Limit>) -> Vec<Change> {
+        let known = self.accounts.iter().map(|account| account.uid);
+        let mut uids: Vec<u32> = known.chain(config.iter().map(|(uid, _)| *uid)).collect();
+        uids.sort_unstable();
+        uids.dedup();
+        let plan = |uid: u32| {
+            let before = self.layers(uid);
+            let said = config.iter().find(|(of, _)| *of == uid).map(|(_, limit)| *limit);
+            let was_everyones = before.layer(Source::Everyone).is_some();
+            let layers = before.configured(said, everyone.filter(|_| was_everyones));
+            (layers != before).then_some(Change { uid, layers })
+        };
+        let mut changes: Vec<Change> = uids.into_iter().filter_map(plan).collect();
+        changes.sort_by_key(|change| change.limit().map_or(0, |limit| limit.hard_bytes()));
+        changes
+    }
+
+    /// What bringing an ordinary user under everybody's limit would change. `None`: it is already.
+    pub fn plan_default(&self, uid: u32, everyone: Limit) -> Option<Change> {
+        let before = self.layers(uid);
+        let layers = before.configured(before.layer(Source::Config), Some(everyone));
+        (layers != before).then_some(Change { uid, layers })
+    }
+
+    /// What letting an ordinary user go would change that is gone: nothing is said of it but what is
+    /// said of everyone. `None`: there is more.
+    pub fn plan_forget(&self, uid: u32) -> Option<Change> {
+        let layers = self.layers(uid);
+        let gone = layers.configured(None, None);
+        let only_everyones = layers.layer(Source::Everyone).is_some()
+            && layers.layer(Source::Config).is_none()
+            && gone.effective().is_none();
+        only_everyones.then_some(Change { uid, layers: gone })
+    }
+
     /// Puts a change into force. A victim in flight is still awaited under the new limit; when the
     /// limit is gone, so is the account.
     pub fn apply(&mut self, change: Change) {

@@ -36,7 +36,7 @@ pub mod score;
 pub mod verdict;
 
 pub use account::{Account, InFlight, Phase, Reading, Settled};
-pub use authority::{Asker, Change, Refusal, Source};
+pub use authority::{Asker, Change, Layers, Refusal, Source};
 pub use growth::Growth;
 pub use herd::Herd;
 pub use lease::{Book, ClientId, Decision, Lease, Standing};

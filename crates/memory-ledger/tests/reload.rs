@@ -1,0 +1,184 @@
+//! A new configuration against a naive model: what anybody has said, layer by layer.
+
+use memory_ledger::{Asker, Ledger, Limit, Source};
+use proptest::prelude::*;
+
+const USERS: [u32; 4] = [1000, 1001, 1002, 1003];
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A configuration: MiB of each user (0: not in it), and of everyone.
+    Reload([u64; 4], u64),
+    RootSets(usize, u64),
+    UserSets(usize, u64),
+    RootClears(usize),
+    UserClears(usize),
+    /// A process of the user is seen while everyone has a limit.
+    Seen(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let mib = prop_oneof![Just(0u64), 1u64..8];
+    let four = [mib.clone(), mib.clone(), mib.clone(), mib.clone()];
+    prop_oneof![
+        3 => (four, mib).prop_map(|(users, everyone)| Step::Reload(users, everyone)),
+        2 => (0usize..4, 1u64..8).prop_map(|(user, mib)| Step::RootSets(user, mib)),
+        3 => (0usize..4, 1u64..8).prop_map(|(user, mib)| Step::UserSets(user, mib)),
+        1 => (0usize..4).prop_map(Step::RootClears),
+        1 => (0usize..4).prop_map(Step::UserClears),
+        3 => (0usize..4).prop_map(Step::Seen),
+    ]
+}
+
+/// What was said of one user, MiB; 0: nothing.
+#[derive(Clone, Copy, Debug, Default)]
+struct Said {
+    everyone: u64,
+    config: u64,
+    runtime: u64,
+    own: u64,
+}
+
+impl Said {
+    fn base(&self) -> u64 {
+        [self.runtime, self.config, self.everyone].into_iter().find(|mib| *mib > 0).unwrap_or(0)
+    }
+
+    fn counts(&self) -> u64 {
+        if self.own > 0 { self.own } else { self.base() }
+    }
+
+    fn clamp(&mut self) {
+        if self.base() > 0 && self.own > self.base() {
+            self.own = 0;
+        }
+    }
+}
+
+fn limit(mib: u64) -> Limit {
+    Limit::new(mib << 20, None).unwrap()
+}
+
+#[derive(Default)]
+struct World {
+    ledger: Ledger,
+    said: [Said; 4],
+    everyone: u64,
+}
+
+impl World {
+    fn apply(&mut self, step: &Step) {
+        match *step {
+            Step::Reload(users, everyone) => self.reload(users, everyone),
+            Step::RootSets(user, mib) => {
+                let (uid, source) = (USERS[user], Source::Runtime);
+                let change = self.ledger.plan_set(uid, limit(mib), source, Asker::Root).unwrap();
+                self.ledger.apply(change);
+                (self.said[user].runtime, self.said[user].own) = (mib, 0);
+            }
+            Step::UserSets(user, mib) => {
+                let (uid, said) = (USERS[user], &mut self.said[user]);
+                let asker = Asker::User(uid);
+                let plan = self.ledger.plan_set(uid, limit(mib), Source::Runtime, asker);
+                let may = said.base() == 0 || mib <= said.base();
+                assert_eq!(plan.is_ok(), may);
+                if let Ok(change) = plan {
+                    self.ledger.apply(change);
+                    said.own = mib;
+                }
+            }
+            Step::RootClears(user) => {
+                let said = &mut self.said[user];
+                let plan = self.ledger.plan_clear(USERS[user], Asker::Root);
+                assert_eq!(plan.is_ok(), said.own + said.runtime + said.config > 0);
+                if let Ok(change) = plan {
+                    self.ledger.apply(change);
+                    *said = Said { everyone: said.everyone, ..Said::default() };
+                }
+            }
+            Step::UserClears(user) => {
+                let said = &mut self.said[user];
+                let plan = self.ledger.plan_clear(USERS[user], Asker::User(USERS[user]));
+                assert_eq!(plan.is_ok(), said.own > 0);
+                if let Ok(change) = plan {
+                    self.ledger.apply(change);
+                    said.own = 0;
+                }
+            }
+            Step::Seen(user) if self.everyone > 0 => {
+                if let Some(change) = self.ledger.plan_default(USERS[user], limit(self.everyone)) {
+                    self.ledger.apply(change);
+                }
+                self.said[user].everyone = self.everyone;
+                self.said[user].clamp();
+            }
+            Step::Seen(user) => {
+                // Nobody of it is left: whoever nothing else was said of is forgotten.
+                let forgotten = self.ledger.plan_forget(USERS[user]);
+                assert!(forgotten.is_none(), "nothing is said of everyone");
+            }
+        }
+    }
+
+    fn reload(&mut self, users: [u64; 4], everyone: u64) {
+        let config: Vec<(u32, Limit)> = USERS
+            .into_iter()
+            .zip(users)
+            .filter(|(_, mib)| *mib > 0)
+            .map(|(uid, mib)| (uid, limit(mib)))
+            .collect();
+        let for_all = (everyone > 0).then(|| limit(everyone));
+        let changes = self.ledger.plan_reload(&config, for_all);
+        let sizes: Vec<u64> =
+            changes.iter().map(|c| c.limit().map_or(0, |limit| limit.hard_bytes())).collect();
+        assert!(sizes.is_sorted(), "those that make room come first");
+        changes.into_iter().for_each(|change| self.ledger.apply(change));
+        assert!(self.ledger.plan_reload(&config, for_all).is_empty(), "once is enough");
+        self.everyone = everyone;
+        for (said, mib) in self.said.iter_mut().zip(users) {
+            said.config = mib;
+            said.everyone = if said.everyone > 0 { everyone } else { 0 };
+            said.clamp();
+        }
+    }
+
+    fn check(&self) {
+        for (uid, said) in USERS.into_iter().zip(self.said) {
+            let counts = self.ledger.account(uid).map_or(0, |it| it.limit().hard_bytes() >> 20);
+            assert_eq!(counts, said.counts(), "uid {uid}: {said:?}");
+            let layers = self.ledger.account(uid).map(|it| it.layers()).unwrap_or_default();
+            let mib = |limit: Option<Limit>| limit.map_or(0, |limit| limit.hard_bytes() >> 20);
+            assert_eq!(mib(layers.own()), said.own);
+            assert_eq!(mib(layers.layer(Source::Runtime)), said.runtime);
+            assert_eq!(mib(layers.layer(Source::Config)), said.config);
+            assert_eq!(mib(layers.layer(Source::Everyone)), said.everyone);
+            assert!(said.base() == 0 || said.counts() <= said.base());
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_was_said_of_a_user_in_whatever_order_the_right_word_counts(
+        steps in prop::collection::vec(step(), 1..40)
+    ) {
+        let mut world = World::default();
+        for step in &steps {
+            world.apply(step);
+            world.check();
+        }
+    }
+}
+
+#[test]
+fn a_user_of_whom_nothing_else_is_said_is_forgotten_when_it_is_gone() {
+    let mut ledger = Ledger::default();
+    ledger.apply(ledger.plan_default(1000, limit(5)).unwrap());
+    assert!(ledger.plan_default(1000, limit(5)).is_none());
+    ledger.apply(ledger.plan_default(1001, limit(5)).unwrap());
+    let own = ledger.plan_set(1001, limit(2), Source::Runtime, Asker::User(1001)).unwrap();
+    ledger.apply(own);
+    assert!(ledger.plan_forget(1001).is_none(), "it has tied its own hands");
+    ledger.apply(ledger.plan_forget(1000).unwrap());
+    assert!(ledger.account(1000).is_none() && ledger.account(1001).is_some());
+}
