@@ -12,6 +12,7 @@
 
 pub mod binderd;
 pub mod client;
+pub mod configuration;
 pub mod frame;
 pub mod lease;
 pub mod oomd;

@@ -35,6 +35,8 @@ pub enum Request {
         /// If this user's limit were broken; `None`: if the machine ran short.
         uid: Option<u32>,
     },
+    /// Reads the configuration anew and puts it into force; only root may ask for it.
+    Reload,
     /// The latest decisions, newest first.
     Why {
         /// At the most so many.
@@ -64,6 +66,14 @@ pub enum Reply {
     Why {
         /// Newest first.
         records: Vec<Why>,
+    },
+    /// To [`Request::Reload`], when the files make sense; otherwise the old configuration stays in
+    /// force, and the answer is an error.
+    Reloaded {
+        /// What is different now, a line each.
+        changes: Vec<String>,
+        /// What could not be put into force, a line each.
+        problems: Vec<String>,
     },
     /// To [`Request::Explain`].
     Explained(Explanation),

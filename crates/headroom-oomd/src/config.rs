@@ -1,10 +1,9 @@
-//! The configuration file.
+//! The configuration: a file, and the drop-ins beside it.
 //!
 //! ```toml
-//! [[limit]]
-//! user = "alice"      # or a uid: 1000
-//! hard = "2G"         # bytes, K, M, G, T, or % of the machine's memory
-//! soft = "1.8G"       # the same, or % of the hard limit; when left out, see `margin`, or 90 %
+//! [[limit]]           # see `limits_config`
+//! user = "alice"
+//! hard = "2G"
 //!
 //! [machine]           # see `machine_config`
 //! soft = "10%"
@@ -13,22 +12,34 @@
 //! kill = "never"
 //! unit = "postgresql*"
 //! ```
+//!
+//! After `oomd.toml` the files `oomd.d/*.toml` beside it are read, in the order of their names, as if they were one
+//! text: limits and rules are added to those before, and of each key of `[machine]` the last one counts. Only a limit
+//! of somebody who has one in an *earlier file* replaces that one, so that a drop-in can change what the file says;
+//! twice in one file is a mistake.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use memory_ledger::{Asker, Ledger, Limit, Margin, Rules, Source, Thresholds};
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use control::configuration::{Configuration, ConfiguredLimit, MachineLevels};
+use memory_ledger::{Limit, Margin, Rules, Thresholds};
+use toml::de::DeTable;
 
-use crate::{machine_config, rules_config, size, users};
+pub(crate) use crate::keys::only_keys;
+use crate::limits_config::{self, Whom};
+use crate::{machine_config, rules_config};
 
-/// What is read from a file.
+/// What the files say together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Each user once.
+    /// The files that were read, in their order.
+    pub files: Vec<PathBuf>,
+    /// Each user once, by uid.
     pub limits: Vec<(u32, Limit)>,
+    /// Of every ordinary user of whom nothing else is said.
+    pub everyone: Option<Limit>,
     /// When the machine itself counts as short of memory; `None`: never.
     pub machine: Option<Thresholds>,
     /// What is said of processes.
@@ -37,11 +48,13 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { limits: Vec::new(), machine: Some(Thresholds::default()), rules: Rules::default() }
+        let (files, limits) = (Vec::new(), Vec::new());
+        let machine = Some(Thresholds::default());
+        Self { files, limits, everyone: None, machine, rules: Rules::default() }
     }
 }
 
-/// Why a file is no configuration: where, and what.
+/// Why files are no configuration: where, and what.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ConfigError {
     path: PathBuf,
@@ -64,150 +77,170 @@ impl std::error::Error for ConfigError {}
 /// A complaint about a place in the text.
 pub(crate) type Complaint = (Range<usize>, String);
 
-impl Config {
-    /// Reads a file; percentages are of `ram_bytes`. With `may_be_missing` a file that does not
-    /// exist is an empty configuration.
-    /// Soft limits that it does not set follow from `margin`, where that was measured.
-    pub fn load(
-        path: &Path,
-        may_be_missing: bool,
-        ram_bytes: u64,
-        margin: Option<Margin>,
-    ) -> Result<Self, ConfigError> {
-        match std::fs::read_to_string(path) {
-            Ok(text) => Self::parse(&text, ram_bytes, margin).map_err(|(at, message)| {
-                let before = text.get(..at.start).unwrap_or_default();
-                let line = Some(before.matches('\n').count() + 1);
-                ConfigError { path: path.to_owned(), line, message }
-            }),
-            Err(e) if may_be_missing && e.kind() == std::io::ErrorKind::NotFound => {
-                Ok(Self::default())
-            }
-            Err(e) => {
-                let message = format!("cannot read the configuration: {e}");
-                Err(ConfigError { path: path.to_owned(), line: None, message })
-            }
-        }
+/// Where the configuration is.
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// The first file; its drop-ins are in the folder of the same name with `.d` in place of `.toml`.
+    pub main: PathBuf,
+    /// It need not exist.
+    pub may_be_missing: bool,
+}
+
+/// A file that was read.
+struct Text {
+    path: PathBuf,
+    text: String,
+}
+
+impl Text {
+    fn line(&self, at: &Range<usize>) -> usize {
+        let before = self.text.get(..at.start).unwrap_or_default();
+        before.matches('\n').count() + 1
     }
 
-    fn parse(text: &str, ram_bytes: u64, margin: Option<Margin>) -> Result<Self, Complaint> {
-        let document = DeTable::parse(text)
+    fn error(&self, (at, message): Complaint) -> ConfigError {
+        ConfigError { path: self.path.clone(), line: Some(self.line(&at)), message }
+    }
+}
+
+fn unreadable(path: &Path, what: &str, error: &std::io::Error) -> ConfigError {
+    let message = format!("cannot read {what}: {error}");
+    ConfigError { path: path.to_owned(), line: None, message }
+}
+
+impl Files {
+    /// The folder of the drop-ins.
+    pub fn drop_ins(&self) -> PathBuf {
+        self.main.with_extension("d")
+    }
+
+    /// Reads the file and its drop-ins.
+    fn read(&self) -> Result<Vec<Text>, ConfigError> {
+        use std::io::ErrorKind::NotFound;
+        let mut texts = Vec::new();
+        match std::fs::read_to_string(&self.main) {
+            Ok(text) => texts.push(Text { path: self.main.clone(), text }),
+            Err(e) if self.may_be_missing && e.kind() == NotFound => {}
+            Err(e) => return Err(unreadable(&self.main, "the configuration", &e)),
+        }
+        let folder = self.drop_ins();
+        let cannot = |e: &std::io::Error| unreadable(&folder, "the folder of drop-ins", e);
+        let mut paths = Vec::new();
+        match std::fs::read_dir(&folder) {
+            Ok(entries) => {
+                for entry in entries {
+                    paths.push(entry.map_err(|e| cannot(&e))?.path());
+                }
+            }
+            Err(e) if e.kind() == NotFound => {}
+            Err(e) => return Err(cannot(&e)),
+        }
+        // An editor's `.oomd.toml.swp` and what is hidden is none of ours.
+        let hidden =
+            |path: &Path| path.file_name().is_some_and(|n| n.as_encoded_bytes()[0] == b'.');
+        paths.retain(|path| path.extension().is_some_and(|it| it == "toml") && !hidden(path));
+        paths.sort();
+        for path in paths {
+            let text = std::fs::read_to_string(&path);
+            let text = text.map_err(|e| unreadable(&path, "this drop-in", &e))?;
+            texts.push(Text { path, text });
+        }
+        Ok(texts)
+    }
+}
+
+/// The files so far.
+#[derive(Default)]
+struct Merge {
+    /// With the file and line that says so.
+    limits: BTreeMap<Whom, (Limit, usize, usize)>,
+    machine: machine_config::Merge,
+    rules: Rules,
+}
+
+impl Merge {
+    fn add(
+        &mut self,
+        file: usize,
+        text: &Text,
+        ram_bytes: u64,
+        margin: Option<Margin>,
+    ) -> Result<(), Complaint> {
+        let document = DeTable::parse(&text.text)
             .map_err(|e| (e.span().unwrap_or_default(), e.message().replace('\n', "; ")))?;
         let table = document.get_ref();
         only_keys(table, &["limit", "machine", "rule"], "the configuration")?;
-        let mut config = Self::default();
         if let Some(section) = table.get("machine") {
-            config.machine = machine_config::parse(section)?;
+            self.machine.add(file, section)?;
         }
         if let Some(entry) = table.get("rule") {
-            config.rules = rules_config::parse(entry)?;
+            self.rules.0.extend(rules_config::parse(entry)?.0);
         }
-        let mut seen: Vec<(u32, usize)> = Vec::new();
-        let Some(entry) = table.get("limit") else { return Ok(config) };
-        let wrong = |at: &Spanned<DeValue>| {
-            (at.span(), "limits are written as [[limit]] sections".to_owned())
-        };
-        for entry in entry.get_ref().as_array().ok_or_else(|| wrong(entry))?.iter() {
-            let limit = entry.get_ref().as_table().ok_or_else(|| wrong(entry))?;
-            let (uid, limit, at) = parse_limit(limit, entry.span(), ram_bytes, margin)?;
-            let line = text[..at.start].matches('\n').count() + 1;
-            if let Some((_, first)) = seen.iter().find(|(known, _)| *known == uid) {
-                return Err((at, format!("uid {uid} has a limit already, on line {first}")));
+        let Some(entry) = table.get("limit") else { return Ok(()) };
+        for said in limits_config::parse(entry, ram_bytes, margin)? {
+            if let Some((_, of, line)) = self.limits.get(&said.whom)
+                && *of == file
+            {
+                return Err((said.at, format!("{} a limit already, on line {line}", said.whom)));
             }
-            seen.push((uid, line));
-            config.limits.push((uid, limit));
+            let line = text.line(&said.at);
+            self.limits.insert(said.whom, (said.limit, file, line));
+        }
+        Ok(())
+    }
+}
+
+impl Config {
+    /// Reads the files; percentages are of `ram_bytes`. Files that do not exist and need not are an
+    /// empty configuration. Soft limits that they do not set follow from `margin`, where that was
+    /// measured.
+    pub fn load(
+        files: &Files,
+        ram_bytes: u64,
+        margin: Option<Margin>,
+    ) -> Result<Self, ConfigError> {
+        let texts = files.read()?;
+        let mut merge = Merge::default();
+        for (file, text) in texts.iter().enumerate() {
+            merge.add(file, text, ram_bytes, margin).map_err(|complaint| text.error(complaint))?;
+        }
+        let machine = merge.machine.finish();
+        let machine = machine.map_err(|(file, complaint)| texts[file].error(complaint))?;
+        let mut config = Self { machine, rules: merge.rules, ..Self::default() };
+        config.files = texts.into_iter().map(|text| text.path).collect();
+        for (whom, (limit, ..)) in merge.limits {
+            match whom {
+                Whom::User(uid) => config.limits.push((uid, limit)),
+                Whom::Everyone => config.everyone = Some(limit),
+            }
         }
         Ok(config)
     }
-}
 
-/// A user's uid and limit, and where the user is named.
-fn parse_limit(
-    table: &DeTable,
-    section: Range<usize>,
-    ram_bytes: u64,
-    margin: Option<Margin>,
-) -> Result<(u32, Limit, Range<usize>), Complaint> {
-    only_keys(table, &["user", "hard", "soft"], "a limit")?;
-    let required = |key: &str| {
-        let missing = || (section.clone(), format!("this limit has no \"{key}\""));
-        table.get(key).ok_or_else(missing)
-    };
-    let user = required("user")?;
-    let uid = parse_user(user)?;
-    let hard = required("hard")?;
-    let hard_bytes = parse_size(hard, ram_bytes)?;
-    let soft = table.get("soft");
-    let soft_bytes = soft.map(|soft| parse_size(soft, hard_bytes)).transpose()?;
-    let soft_bytes = soft_bytes.or(margin.map(|margin| margin.soft_bytes(hard_bytes)));
-    let to_blame = match soft {
-        // Whatever is wrong with the hard limit alone is wrong without the soft one, too.
-        Some(soft) if Limit::new(hard_bytes, None).is_ok() => soft.span(),
-        _ => hard.span(),
-    };
-    let limit = Limit::new(hard_bytes, soft_bytes).map_err(|e| (to_blame, e.to_string()))?;
-    let allowed = Ledger::default().plan_set(uid, limit, Source::Config, Asker::Root);
-    if let Err(refusal) = allowed {
-        return Err((user.span(), refusal.to_string()));
-    }
-    Ok((uid, limit, user.span()))
-}
-
-pub(crate) fn parse_user(user: &Spanned<DeValue>) -> Result<u32, Complaint> {
-    let complain = |message: String| (user.span(), message);
-    match user.get_ref() {
-        DeValue::String(name) => {
-            let looked_up = users::uid_of(name)
-                .map_err(|errno| complain(format!("cannot look up user \"{name}\": {errno}")))?;
-            looked_up
-                .or_else(|| name.parse().ok())
-                .ok_or_else(|| complain(format!("there is no user \"{name}\"")))
-        }
-        DeValue::Integer(uid) => u32::from_str_radix(uid.as_str(), uid.radix())
-            .map_err(|_| complain(format!("{} is no uid", uid.as_str()))),
-        other => Err(complain(format!("a user is a name or a uid, not a {}", other.type_str()))),
-    }
-}
-
-fn parse_size(size: &Spanned<DeValue>, whole: u64) -> Result<u64, Complaint> {
-    let complain = |message: String| (size.span(), message);
-    match size.get_ref() {
-        DeValue::String(text) => size::parse(text, whole).map_err(|e| complain(e.to_string())),
-        DeValue::Integer(bytes) => u64::from_str_radix(bytes.as_str(), bytes.radix())
-            .map_err(|_| complain(format!("{} is no number of bytes", bytes.as_str()))),
-        other => Err(complain(format!(
-            "an amount of memory is a text like \"512M\" or a number of bytes, not a {}",
-            other.type_str()
-        ))),
-    }
-}
-
-/// Refuses keys that nobody would read, with the one that was probably meant.
-pub(crate) fn only_keys(table: &DeTable, known: &[&str], place: &str) -> Result<(), Complaint> {
-    let unknown = table.keys().find(|key| !known.contains(&key.get_ref().as_ref()));
-    let Some(key) = unknown else { return Ok(()) };
-    let name = key.get_ref();
-    let nearest = known.iter().min_by_key(|known| distance(name, known));
-    let hint = match nearest.filter(|known| distance(name, known) <= 2) {
-        Some(known) => format!("did you mean \"{known}\"?"),
-        None => format!("{place} knows \"{}\"", known.join("\", \"")),
-    };
-    Err((key.span(), format!("unknown key \"{name}\"; {hint}")))
-}
-
-/// Edits (insert, delete, replace) from one word to another.
-fn distance(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, b) in to.iter().enumerate() {
-            let replaced = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+    /// For people and programs.
+    pub fn describe(&self) -> Configuration {
+        let limit = |user: String, limit: &Limit| ConfiguredLimit {
+            user,
+            hard_bytes: limit.hard_bytes(),
+            soft_bytes: limit.soft_bytes(),
+        };
+        let users = self.limits.iter().map(|(uid, of)| limit(uid.to_string(), of));
+        let everyone = self.everyone.iter().map(|of| limit("*".to_owned(), of));
+        Configuration {
+            files: self.files.iter().map(|path| path.display().to_string()).collect(),
+            limits: users.chain(everyone).collect(),
+            machine: self.machine.map(|levels| MachineLevels {
+                soft: levels.soft.to_string(),
+                hard: levels.hard.to_string(),
+                swap_soft: levels.swap_soft.to_string(),
+                swap_hard: levels.swap_hard.to_string(),
+                forecast_ms: levels.forecast_ms,
+                stall_percent: levels.stall_percent,
+                stall_ms: levels.stall_ms,
+            }),
+            rules: self.rules.0.iter().map(ToString::to_string).collect(),
         }
     }
-    row[to.len()]
 }
 
 #[cfg(test)]
@@ -215,15 +248,31 @@ mod tests {
     use memory_ledger::Stance;
 
     use super::*;
+    use crate::users;
 
     const RAM: u64 = 16 << 30;
 
-    fn line_and_message(text: &str) -> (usize, String) {
+    /// A folder with these files, and what they say.
+    fn load(files: &[(&str, &str)], margin: Option<Margin>) -> Result<Config, ConfigError> {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("oomd.toml");
-        std::fs::write(&path, text).unwrap();
-        let error = Config::load(&path, true, RAM, None).expect_err(text);
-        assert!(error.to_string().starts_with(&format!("{}:", path.display())), "{error}");
+        std::fs::create_dir(dir.path().join("oomd.d")).unwrap();
+        for (name, text) in files {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        Config::load(&in_folder(dir.path()), RAM, margin)
+    }
+
+    fn in_folder(dir: &Path) -> Files {
+        Files { main: dir.join("oomd.toml"), may_be_missing: true }
+    }
+
+    fn parse(text: &str) -> Config {
+        load(&[("oomd.toml", text)], None).unwrap()
+    }
+
+    fn line_and_message(text: &str) -> (usize, String) {
+        let error = load(&[("oomd.toml", text)], None).expect_err(text);
+        assert!(error.to_string().contains("/oomd.toml:"), "{error}");
         (error.line.unwrap_or(0), error.message)
     }
 
@@ -238,7 +287,7 @@ mod tests {
             (62001, Limit::new(512 << 20, Some(256 << 20)).unwrap()),
             (62002, Limit::new(256 << 20, Some(100 << 20)).unwrap()),
         ];
-        assert_eq!(Config::parse(text, RAM, None).unwrap().limits, expected);
+        assert_eq!(parse(text).limits, expected);
     }
 
     #[test]
@@ -246,7 +295,7 @@ mod tests {
         let margin = Margin { allocation_bytes_per_s: 5, reclaim_bytes_per_s: 4, reaction_ns: 0 };
         let text = "[[limit]]\nuser = 62001\nhard = \"512M\"\n\
                     [[limit]]\nuser = 62002\nhard = \"512M\"\nsoft = \"80%\"\n";
-        let limits = Config::parse(text, RAM, Some(margin)).unwrap().limits;
+        let limits = load(&[("oomd.toml", text)], Some(margin)).unwrap().limits;
         let softs: Vec<u64> = limits.iter().map(|(_, limit)| limit.soft_bytes()).collect();
         assert_eq!(softs, [384 << 20, (512 << 20) / 100 * 80 + 9]);
     }
@@ -255,7 +304,7 @@ mod tests {
     fn rules_are_read_in_their_order() {
         let text = "[[rule]]\nkill = \"never\"\nexe = \"/usr/sbin/*\"\nuser = \"root\"\n\
                     [[rule]]\nkill = \"prefer\"\nname-regex = \"^java\"\n[[rule]]\nkill = \"ordinary\"\n";
-        let rules = Config::parse(text, RAM, None).unwrap().rules;
+        let rules = parse(text).rules;
         let stances: Vec<_> = rules.0.iter().map(|rule| rule.stance).collect();
         assert_eq!(stances, [Stance::Never, Stance::Prefer, Stance::Ordinary]);
         assert_eq!((rules.0[0].uid, rules.0[0].exe.is_some()), (Some(0), true));
@@ -264,11 +313,13 @@ mod tests {
 
     #[test]
     fn an_empty_or_missing_default_file_limits_nobody() {
-        assert_eq!(Config::parse("", RAM, None), Ok(Config::default()));
-        assert_eq!(Config::parse("limit = []", RAM, None), Ok(Config::default()));
-        let nowhere = Path::new("/nonexistent/oomd.toml");
-        assert_eq!(Config::load(nowhere, true, RAM, None), Ok(Config::default()));
-        let error = Config::load(nowhere, false, RAM, None).unwrap_err().to_string();
+        for text in ["", "limit = []"] {
+            assert_eq!(Config { files: Vec::new(), ..parse(text) }, Config::default());
+        }
+        let mut nowhere = in_folder(Path::new("/nonexistent"));
+        assert_eq!(Config::load(&nowhere, RAM, None), Ok(Config::default()));
+        nowhere.may_be_missing = false;
+        let error = Config::load(&nowhere, RAM, None).unwrap_err().to_string();
         assert!(error.starts_with("/nonexistent/oomd.toml: cannot read"), "{error}");
     }
 
@@ -314,6 +365,8 @@ mod tests {
             ("[[limit]]\nuser = 5000\nhard = \"1G\n", 3, ""),
             ("[[limit]]\nuser = 5000\nuser = 5001\n", 3, "duplicate key"),
             ("= 5\n", 1, ""),
+            ("[[limit]]\ncgroup = \"/a\"\nhard = \"1G\"\n", 2, "memory.max"),
+            ("[machine]\nsoft = \"1%\"\n", 2, "\"hard\" (5%) is above \"soft\" (1%)"),
         ];
         for (text, line, part) in cases {
             let (found, message) = line_and_message(text);
@@ -325,13 +378,65 @@ mod tests {
     }
 
     #[test]
+    fn drop_ins_are_read_in_the_order_of_their_names_after_the_file() {
+        let main = "[[limit]]\nuser = 5001\nhard = \"1G\"\n[[limit]]\nuser = 5002\nhard = \"1G\"\n\
+                    [[rule]]\nkill = \"avoid\"\n[machine]\nsoft = \"12%\"\nstall-ms = 7000\n";
+        let ten = "[[limit]]\nuser = 5002\nhard = \"3G\"\n[[limit]]\nuser = \"*\"\nhard = \"25%\"\n\
+                   [[rule]]\nkill = \"prefer\"\n";
+        let twenty = "[[limit]]\nuser = 5002\nhard = \"2G\"\n[machine]\nsoft = \"8%\"\n";
+        let files = [
+            ("oomd.d/20-b.toml", twenty),
+            ("oomd.d/10-a.toml", ten),
+            ("oomd.toml", main),
+            ("oomd.d/.30-hidden.toml", "nonsense"),
+            ("oomd.d/10-a.toml.bak", "nonsense"),
+        ];
+        let config = load(&files, None).unwrap();
+        let limit = |gib: u64| Limit::new(gib << 30, None).unwrap();
+        assert_eq!(config.limits, [(5001, limit(1)), (5002, limit(2))], "the later file counts");
+        assert_eq!(config.everyone, Some(limit(4)));
+        let stances: Vec<_> = config.rules.0.iter().map(|rule| rule.stance).collect();
+        assert_eq!(stances, [Stance::Avoid, Stance::Prefer]);
+        let machine = config.machine.unwrap();
+        assert_eq!((machine.soft, machine.stall_ms), (memory_ledger::Level::percent(8), 7000));
+        let names = config.files.iter().map(|path| path.file_name().unwrap().to_str().unwrap());
+        assert!(names.eq(["oomd.toml", "10-a.toml", "20-b.toml"]));
+    }
+
+    #[test]
+    fn a_mistake_in_a_drop_in_names_the_drop_in() {
+        let error = load(&[("oomd.d/a.toml", "\n[[limit]]\nusr = 5\n")], None).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("oomd.d/a.toml:3: unknown key \"usr\"; did you mean \"user\"?"),
+            "{text}"
+        );
+        let main = ("oomd.toml", "[machine]\nhard = \"7%\"\n");
+        let error =
+            load(&[main, ("oomd.d/a.toml", "[machine]\nsoft = \"6%\"\n")], None).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("/a.toml:2: \"hard\" (7%) is above \"soft\" (6%)"), "{text}");
+        let twice = "[[limit]]\nuser = \"*\"\nhard = \"1G\"\n";
+        let error = load(&[("oomd.d/a.toml", &twice.repeat(2))], None).unwrap_err().to_string();
+        assert!(
+            error.contains("a.toml:5: ordinary users have a limit already, on line 2"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn what_is_no_text_is_named_without_a_line() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("oomd.toml");
-        std::fs::write(&path, [0xff, 0xfe, 0]).unwrap();
-        let error = Config::load(&path, true, RAM, None).unwrap_err();
+        let files = in_folder(dir.path());
+        std::fs::write(&files.main, [0xff, 0xfe, 0]).unwrap();
+        let error = Config::load(&files, RAM, None).unwrap_err();
         assert!(error.line.is_none() && error.message.contains("UTF-8"), "{error}");
-        let error = Config::load(dir.path(), true, RAM, None).unwrap_err();
+        let folder = Files { main: dir.path().to_owned(), may_be_missing: true };
+        let error = Config::load(&folder, RAM, None).unwrap_err();
         assert!(error.message.contains("directory"), "{error}");
+        std::fs::write(&files.main, "").unwrap();
+        std::fs::write(files.drop_ins(), "no folder").unwrap();
+        let error = Config::load(&files, RAM, None).unwrap_err();
+        assert!(error.message.contains("the folder of drop-ins"), "{error}");
     }
 }

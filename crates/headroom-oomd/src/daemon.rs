@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::clock::until;
 use crate::killer::Killer;
 use crate::leases::Leases;
+use crate::reload::Reload;
 use crate::requests;
 use crate::watchdog::Pulse;
 
@@ -22,7 +23,7 @@ const SIGNALS: u64 = 2;
 const LEASES: u64 = 3;
 const PULSE: u64 = 4;
 
-/// SIGINT and SIGTERM as something to read; to be made before any thread is started, which inherits
+/// SIGINT, SIGTERM and SIGHUP as something to read; to be made before any thread is started, which inherits
 /// that they are blocked.
 pub struct Signals(OwnedFd);
 
@@ -36,6 +37,7 @@ impl Signals {
             libc::sigemptyset(&mut set);
             libc::sigaddset(&mut set, libc::SIGINT);
             libc::sigaddset(&mut set, libc::SIGTERM);
+            libc::sigaddset(&mut set, libc::SIGHUP);
             let error = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
             if error != 0 {
                 return Err(std::io::Error::from_raw_os_error(error));
@@ -48,14 +50,25 @@ impl Signals {
     }
 }
 
-/// Works until a signal says to end.
+impl Signals {
+    /// The next signal that has come; `None`: no more.
+    fn next(&self) -> Option<i32> {
+        let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
+        let read = rustix::io::read(&self.0, &mut info).ok()?;
+        // Its first field is the number.
+        let number = info.get(..read)?.first_chunk::<4>()?;
+        Some(i32::from_ne_bytes(*number))
+    }
+}
+
+/// Works until a signal says to end; SIGHUP says to read the configuration anew.
 pub fn run(
     killer: &mut Killer,
     server: &mut Server,
     leases: &mut Leases,
     signals: &Signals,
     signs: (&Pulse, &ServiceManager),
-    degraded: &[String],
+    reload: &mut Reload,
 ) -> anyhow::Result<()> {
     let (pulse, manager) = signs;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make epoll")?;
@@ -85,7 +98,7 @@ pub fn run(
             match event.data.u64() {
                 SERVER => {
                     server.serve(|peer, request| {
-                        let mut reply = requests::answer(killer, degraded, peer, request);
+                        let mut reply = requests::answer(killer, reload, peer, request);
                         leases.complete(&mut reply, killer);
                         reply
                     });
@@ -95,8 +108,14 @@ pub fn run(
                     manager.alive(&killer.in_a_line());
                 }
                 SIGNALS => {
-                    manager.stopping();
-                    return Ok(());
+                    while let Some(signal) = signals.next() {
+                        if signal != libc::SIGHUP {
+                            manager.stopping();
+                            return Ok(());
+                        }
+                        // What came of it is in the log, and in the status.
+                        let _ = reload.reload(killer);
+                    }
                 }
                 _ => {}
             }

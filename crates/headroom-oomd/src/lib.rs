@@ -8,7 +8,9 @@
 //! * [`leases`]: memory that is promised before it is used;
 //! * [`records`], [`history`]: why who died, in memory and on disk;
 //! * [`requests`]: what the control socket is asked, and who may ask it;
-//! * [`config`], [`machine_config`], [`rules_config`], [`size`], [`users`]: the configuration file;
+//! * [`config`], [`limits_config`], [`machine_config`], [`rules_config`], [`keys`], [`size`], [`users`]: the
+//!   configuration's files;
+//! * [`reload`]: the same once more, while running;
 //! * [`margin`]: what was measured, for soft limits that nobody sets;
 //! * [`shrink`]: what others can do without goes back first;
 //! * [`stances`]: what the rules say of each process;
@@ -23,14 +25,17 @@ pub mod clock;
 pub mod config;
 pub mod daemon;
 pub mod history;
+pub mod keys;
 pub mod killer;
 pub mod leases;
+pub mod limits_config;
 pub mod log;
 pub mod machine_config;
 pub mod margin;
 pub mod privileges;
 pub mod records;
 pub mod rehearsal;
+pub mod reload;
 pub mod requests;
 pub mod rules_config;
 pub mod shrink;

@@ -14,6 +14,9 @@
 //! Percentages are of what programs have and could have (`MemAvailable` + `AnonPages`), or of all
 //! swap.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
 use memory_ledger::{Level, Thresholds};
 use toml::Spanned;
 use toml::de::DeValue;
@@ -32,43 +35,70 @@ const KEYS: &[&str] = &[
     "stall-ms",
 ];
 
-/// Reads the section; `None` when it says `enabled = false`.
-pub(crate) fn parse(section: &Spanned<DeValue>) -> Result<Option<Thresholds>, Complaint> {
-    let table = section.get_ref().as_table().ok_or_else(|| {
-        (section.span(), "the machine is described in one [machine] section".to_owned())
-    })?;
-    only_keys(table, KEYS, "a [machine] section")?;
-    let mut enabled = true;
-    let mut thresholds = Thresholds::default();
-    for (key, value) in table {
-        match key.get_ref().as_ref() {
-            "enabled" => enabled = truth(value)?,
-            "soft" => thresholds.soft = level(value)?,
-            "hard" => thresholds.hard = level(value)?,
-            "swap-soft" => thresholds.swap_soft = level(value)?,
-            "swap-hard" => thresholds.swap_hard = level(value)?,
-            "forecast-ms" => thresholds.forecast_ms = number(value, 10_000)?,
-            "stall-percent" => thresholds.stall_percent = number(value, 100)? as u32,
-            _ => thresholds.stall_ms = number(value, 600_000)?,
-        }
+/// The sections of all files so far.
+pub(crate) struct Merge {
+    enabled: bool,
+    thresholds: Thresholds,
+    /// Which file has said a key last, and where.
+    said: BTreeMap<String, (usize, Range<usize>)>,
+}
+
+impl Default for Merge {
+    fn default() -> Self {
+        Self { enabled: true, thresholds: Thresholds::default(), said: BTreeMap::new() }
     }
-    for (low, high) in [("hard", "soft"), ("swap-hard", "swap-soft")] {
-        let pair = match low {
-            "hard" => (thresholds.hard, thresholds.soft),
-            _ => (thresholds.swap_hard, thresholds.swap_soft),
-        };
-        let above = match pair {
-            (Level::Share(low), Level::Share(high)) => low > high,
-            (Level::Bytes(low), Level::Bytes(high)) => low > high,
-            _ => false,
-        };
-        if above {
-            let at =
-                table.get(low).or_else(|| table.get(high)).map_or(section.span(), Spanned::span);
-            return Err((at, format!("\"{low}\" is above \"{high}\"")));
+}
+
+impl Merge {
+    /// Reads the section of file number `file`: its keys replace those of the files before.
+    pub(crate) fn add(&mut self, file: usize, section: &Spanned<DeValue>) -> Result<(), Complaint> {
+        let table = section.get_ref().as_table().ok_or_else(|| {
+            (section.span(), "the machine is described in one [machine] section".to_owned())
+        })?;
+        only_keys(table, KEYS, "a [machine] section")?;
+        let thresholds = &mut self.thresholds;
+        for (key, value) in table {
+            let key = key.get_ref().as_ref();
+            match key {
+                "enabled" => self.enabled = truth(value)?,
+                "soft" => thresholds.soft = level(value)?,
+                "hard" => thresholds.hard = level(value)?,
+                "swap-soft" => thresholds.swap_soft = level(value)?,
+                "swap-hard" => thresholds.swap_hard = level(value)?,
+                "forecast-ms" => thresholds.forecast_ms = number(value, 10_000)?,
+                "stall-percent" => thresholds.stall_percent = number(value, 100)? as u32,
+                _ => thresholds.stall_ms = number(value, 600_000)?,
+            }
+            self.said.insert(key.to_owned(), (file, value.span()));
         }
+        Ok(())
     }
-    Ok(enabled.then_some(thresholds))
+
+    /// What all files say together; `None` when that is `enabled = false`. A complaint comes with the
+    /// number of the file that it is about.
+    pub(crate) fn finish(self) -> Result<Option<Thresholds>, (usize, Complaint)> {
+        let Self { enabled, thresholds, said } = self;
+        let pairs = [
+            ("hard", thresholds.hard, "soft", thresholds.soft),
+            ("swap-hard", thresholds.swap_hard, "swap-soft", thresholds.swap_soft),
+        ];
+        for (low, low_level, high, high_level) in pairs {
+            let above = match (low_level, high_level) {
+                (Level::Share(low), Level::Share(high)) => low > high,
+                (Level::Bytes(low), Level::Bytes(high)) => low > high,
+                _ => false,
+            };
+            if above {
+                // Whoever came last broke it; in one file the lower one is named.
+                let last = [said.get(low), said.get(high)];
+                let last = last.into_iter().flatten().rev().max_by_key(|(file, _)| *file);
+                let (file, at) = last.cloned().unwrap_or_default();
+                let message = format!("\"{low}\" ({low_level}) is above \"{high}\" ({high_level})");
+                return Err((file, (at, message)));
+            }
+        }
+        Ok(enabled.then_some(thresholds))
+    }
 }
 
 fn truth(value: &Spanned<DeValue>) -> Result<bool, Complaint> {
@@ -112,7 +142,10 @@ mod tests {
 
     fn parsed(text: &str) -> Result<Option<Thresholds>, String> {
         let document = DeTable::parse(text).unwrap();
-        parse(document.get_ref().get("machine").unwrap()).map_err(|(_, message)| message)
+        let mut merge = Merge::default();
+        let section = document.get_ref().get("machine").unwrap();
+        merge.add(0, section).map_err(|(_, message)| message)?;
+        merge.finish().map_err(|(_, (_, message))| message)
     }
 
     #[test]
@@ -137,8 +170,8 @@ mod tests {
             ("[machine]\nsfot = \"1%\"", "did you mean \"soft\"?"),
             ("[machine]\nsoft = \"101%\"", "more than the whole"),
             ("[machine]\nsoft = true", "not a boolean"),
-            ("[machine]\nsoft = \"1%\"\nhard = \"2%\"", "\"hard\" is above \"soft\""),
-            ("[machine]\nswap-hard = \"20%\"", "\"swap-hard\" is above \"swap-soft\""),
+            ("[machine]\nsoft = \"1%\"\nhard = \"2%\"", "\"hard\" (2%) is above \"soft\" (1%)"),
+            ("[machine]\nswap-hard = \"20%\"", "\"swap-hard\" (20%) is above \"swap-soft\" (10%)"),
             ("[machine]\nstall-percent = 101", "from 0 to 100"),
             ("[machine]\nstall-ms = -1", "whole number"),
             ("[machine]\nenabled = \"yes\"", "true or false"),

@@ -11,7 +11,7 @@ use control::{
     BINDERD_SOCKET, Client, ControlError, MARGIN_FILE, OOMD_SOCKET, PINS_FOLDER, STATE_FOLDER,
     Server,
 };
-use headroom_oomd::config::Config;
+use headroom_oomd::config::Files;
 use headroom_oomd::daemon::{self, Signals};
 use headroom_oomd::history::History;
 use headroom_oomd::killer::Killer;
@@ -19,10 +19,10 @@ use headroom_oomd::leases::Leases;
 use headroom_oomd::log::Log;
 use headroom_oomd::records::Records;
 use headroom_oomd::rehearsal::Rehearsal;
+use headroom_oomd::reload::Reload;
 use headroom_oomd::shrink::Shrinker;
 use headroom_oomd::watchdog::{self, Finding};
 use headroom_oomd::{margin, privileges, watching};
-use memory_ledger::{Asker, Source};
 use reclaim::Reaper;
 
 /// Where the configuration is unless told otherwise.
@@ -39,7 +39,8 @@ struct Arguments {
     /// Where to listen for requests
     #[arg(long, default_value = OOMD_SOCKET)]
     socket: PathBuf,
-    /// The configuration file; the default one, /etc/headroom/oomd.toml, may be missing
+    /// The configuration file, with drop-ins in the folder of its name with `.d` in place of `.toml`; the
+    /// default one, /etc/headroom/oomd.toml, may be missing
     #[arg(long)]
     config: Option<PathBuf>,
     /// Control socket of a headroom-binderd that gives idle memory back before anybody is killed (repeat for more)
@@ -48,6 +49,10 @@ struct Arguments {
     /// What `headroom oom margin --save` has measured; may be missing
     #[arg(long, default_value = MARGIN_FILE)]
     margin: PathBuf,
+    /// Say what the configuration says, as JSON, and do nothing (exit code 1: it makes no sense);
+    /// `headroom config check` says it in words
+    #[arg(long)]
+    check_config: bool,
     /// How memory is watched
     #[arg(long, value_enum, default_value_t)]
     notifier: watching::Wanted,
@@ -91,10 +96,17 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Ok(margin) => (margin, None),
         Err(complaint) => (None, Some(complaint)),
     };
-    let config = match &arguments.config {
-        Some(path) => Config::load(path, false, ram_bytes, margin)?,
-        None => Config::load(Path::new(DEFAULT_CONFIG), true, ram_bytes, margin)?,
+    let files = match &arguments.config {
+        Some(path) => Files { main: path.clone(), may_be_missing: false },
+        None => Files { main: DEFAULT_CONFIG.into(), may_be_missing: true },
     };
+    let mut reload = Reload::new(files, ram_bytes, margin);
+    let config = reload.load()?;
+    if arguments.check_config {
+        let document = serde_json::to_string(&config.describe()).context("cannot write JSON")?;
+        println!("{document}");
+        return Ok(());
+    }
     let signals = Signals::block().context("cannot take over SIGINT and SIGTERM")?;
     let _log = Log::start().context("cannot start the log thread")?;
     // Before anything is killed; the socket itself comes last, as the sign that limits are in force.
@@ -139,23 +151,16 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     killer.set_margin(margin);
     let shrinker = Shrinker::start(arguments.reclaimer.clone());
     killer.shrink_first(shrinker.context("cannot start the shrinker")?);
-    if let Some(thresholds) = config.machine {
-        let lost = killer.watch_machine(thresholds).context("cannot watch the machine's memory")?;
-        degraded.extend(lost);
-    }
-    killer.obey(config.rules);
     degraded.extend(practise(&killer).err());
     degraded.extend(privileges::lock_memory().err());
+    killer.inherit_runtime_limits();
+    let (_, problems) = killer.reconfigure(&config);
+    killer.inherit_own_limits();
+    degraded.extend(problems);
     for what in &degraded {
         tracing::warn!("degraded: {what}");
     }
-    let inherited = killer.inherit_runtime_limits();
-    for (uid, limit) in config.limits.into_iter().filter(|(uid, _)| !inherited.contains(uid)) {
-        killer
-            .set_limit(uid, limit, Source::Config, Asker::Root)
-            .with_context(|| format!("cannot put the limit of uid {uid} into force"))?;
-    }
-    killer.inherit_own_limits();
+    reload.started(degraded);
     let mut server = Server::bind(&arguments.socket, SOCKET_MODE)?;
     let mut leases = Leases::start(&arguments.socket, &mut killer)
         .context("cannot offer leases beside the control socket")?;
@@ -163,7 +168,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     tracing::info!(notifier, socket = %arguments.socket.display(), "ready");
     manager.ready(&killer.in_a_line());
     let signs = (&pulse, &manager);
-    daemon::run(&mut killer, &mut server, &mut leases, &signals, signs, &degraded)?;
+    daemon::run(&mut killer, &mut server, &mut leases, &signals, signs, &mut reload)?;
     match arguments.keep_limits {
         true => tracing::info!("told to end; the kernel goes on with the limits where it can"),
         false => tracing::info!("told to end; limits are not enforced from here on"),

@@ -5,6 +5,7 @@ use control::oomd::{Reply, Request};
 use memory_ledger::{Asker, Limit, Source};
 
 use crate::killer::Killer;
+use crate::reload::Reload;
 
 /// How long the answer to "run the killer" waits for the victims' memory, nanoseconds. The socket
 /// serves nobody else meanwhile; limits are enforced all the same.
@@ -13,12 +14,12 @@ const RUN_PATIENCE_NS: u64 = 500_000_000;
 /// Answers a request, or the complaint about one that cannot be understood.
 pub fn answer(
     killer: &mut Killer,
-    degraded: &[String],
+    reload: &mut Reload,
     peer: Peer,
     request: Result<Request, String>,
 ) -> Reply {
     let done = match request {
-        Ok(request) => obey(killer, degraded, peer, request),
+        Ok(request) => obey(killer, reload, peer, request),
         Err(complaint) => Err(format!("cannot understand the request: {complaint}")),
     };
     done.unwrap_or_else(|message| Reply::Error { message })
@@ -26,14 +27,14 @@ pub fn answer(
 
 fn obey(
     killer: &mut Killer,
-    degraded: &[String],
+    reload: &mut Reload,
     peer: Peer,
     request: Request,
 ) -> Result<Reply, String> {
     let asker = if peer.is_root() { Asker::Root } else { Asker::User(peer.uid) };
     let only = if peer.is_root() { None } else { Some(peer.uid) };
     match request {
-        Request::Status => Ok(Reply::Status(killer.status(degraded))),
+        Request::Status => Ok(Reply::Status(killer.status(&reload.degraded()))),
         Request::SetLimit { uid, hard_bytes, soft_bytes } => {
             let soft_bytes = soft_bytes.or_else(|| killer.soft_bytes(hard_bytes));
             let limit = Limit::new(hard_bytes, soft_bytes).map_err(|e| e.to_string())?;
@@ -75,6 +76,13 @@ fn obey(
             let explained = killer.explain_next(Some(uid));
             let missing = || format!("uid {uid} has no limit, so there is nothing it could break");
             explained.map(Reply::Explained).ok_or_else(missing)
+        }
+        Request::Reload if !peer.is_root() => {
+            Err("only root may have the configuration read anew".to_owned())
+        }
+        Request::Reload => {
+            let (changes, problems) = reload.reload(killer)?;
+            Ok(Reply::Reloaded { changes, problems })
         }
         Request::Why { last } => Ok(Reply::Why { records: killer.records().latest(last, only) }),
     }

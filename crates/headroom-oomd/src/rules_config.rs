@@ -18,7 +18,8 @@ use memory_ledger::rules::{Pattern, Rule, Rules};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::config::{Complaint, only_keys, parse_user};
+use crate::config::{Complaint, only_keys};
+use crate::limits_config::parse_user;
 
 const KEYS: &[&str] = &[
     "kill",

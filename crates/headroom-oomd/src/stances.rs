@@ -30,6 +30,11 @@ impl Stances {
         Self { rules, proc: Proc::default(), known: HashMap::new(), forget_ns: 0 }
     }
 
+    /// What it goes by.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
     /// A rule may be about this user's processes.
     pub fn concern(&self, uid: u32) -> bool {
         self.rules.0.iter().any(|rule| rule.uid.is_none_or(|user| user == uid))

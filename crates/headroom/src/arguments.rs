@@ -53,6 +53,9 @@ pub enum Command {
     /// Set, show and clear users' memory limits
     #[command(subcommand)]
     Limit(LimitCommand),
+    /// Check headroom-oomd's configuration, or have it read anew
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Look now, and kill where a limit is broken
     RunOomKiller {
         /// Only this user (name or uid); all limited users otherwise
@@ -75,6 +78,15 @@ pub enum Command {
     },
     /// Kill processes and get their memory back at once (exit code 1 if one is still there)
     Kill(Kill),
+    /// Be earlyoom: the same command line, levels and victims (`headroom earlyoom -h`)
+    ///
+    /// Also when this program is called by the name of earlyoom.
+    #[command(disable_help_flag = true)]
+    Earlyoom {
+        /// earlyoom's options
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
+        options: Vec<OsString>,
+    },
     /// Look into the OOM management
     #[command(subcommand)]
     Oom(OomCommand),
@@ -171,6 +183,19 @@ pub enum LimitCommand {
         /// Name or uid
         user: User,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Say what the files say together, or what is wrong with them (exit code 1)
+    Check {
+        /// The file, with its drop-ins; /etc/headroom/oomd.toml otherwise
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+    /// Have the running headroom-oomd read its files anew, as SIGHUP does; if they make no sense, what was
+    /// in force stays in force (exit code 1)
+    Reload,
 }
 
 /// Options of `kill`.

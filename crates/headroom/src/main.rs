@@ -6,9 +6,11 @@
 mod arguments;
 mod binder;
 mod clock;
+mod config;
 mod daemon;
 mod detach;
 mod doctor;
+mod earlyoom;
 mod explain;
 mod kill;
 mod limit;
@@ -23,6 +25,7 @@ mod up;
 mod user;
 mod why;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -30,6 +33,11 @@ use clap::Parser;
 use arguments::{Arguments, BinderCommand, Command, OomCommand};
 
 fn main() -> ExitCode {
+    let mut words = std::env::args_os();
+    let name = words.next().map(PathBuf::from).unwrap_or_default();
+    if name.file_name().is_some_and(|name| name == "earlyoom") {
+        return earlyoom::earlyoom(&words.collect::<Vec<_>>());
+    }
     let arguments = Arguments::parse();
     match dispatch(&arguments) {
         Ok(code) => code,
@@ -46,11 +54,13 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Up(options) => return up::up(globals, options),
         Command::Run(options) => return Ok(run::run(options)),
         Command::Limit(command) => limit::limit(globals, command)?,
+        Command::Config(command) => return config::config(globals, command),
         Command::RunOomKiller { user } => run_oom_killer::run_oom_killer(globals, user.as_ref())?,
         Command::Status => return status::status(globals),
         Command::Why { number, id } => why::why(globals, *number, *id)?,
         Command::Explain { user } => explain::explain(globals, user.as_ref())?,
         Command::Kill(kill) => return kill::kill(globals, kill),
+        Command::Earlyoom { options } => return Ok(earlyoom::earlyoom(options)),
         Command::Oom(OomCommand::Margin(margin)) => margin::margin(globals, margin)?,
         Command::Oom(OomCommand::Detach { pins }) => detach::detach(globals, pins)?,
         Command::Oom(OomCommand::MarginPeer(peer)) => margin::peer::be(peer)?,

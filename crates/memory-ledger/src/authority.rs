@@ -196,6 +196,11 @@ pub struct Change {
 }
 
 impl Change {
+    /// All that is said of the user afterwards.
+    pub fn layers(&self) -> &Layers {
+        &self.layers
+    }
+
     /// The limit that counts afterwards.
     pub fn limit(&self) -> Option<Limit> {
         self.layers.effective().map(|(limit, _)| limit)

@@ -11,6 +11,7 @@
 //! * [`verdict`]: from a snapshot of all that to who dies and why;
 //! * [`machine`]: when the machine itself runs short;
 //! * [`margin`]: how much must be left free for a kill to come in time;
+//! * [`earlyoom`]: the same by the rules of earlyoom, for those who replace it;
 //! * [`lease`]: memory that is promised before it is used;
 //! * [`bankers`]: whether everybody can still come to an end;
 //! * [`ledger`]: all accounts together.
@@ -22,6 +23,7 @@
 pub mod account;
 pub mod authority;
 pub mod bankers;
+pub mod earlyoom;
 pub mod family;
 pub mod growth;
 pub mod herd;

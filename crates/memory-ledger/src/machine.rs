@@ -49,6 +49,16 @@ impl Level {
     }
 }
 
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Share(hundredths) if hundredths % 100 == 0 => write!(f, "{}%", hundredths / 100),
+            Self::Share(hundredths) => write!(f, "{}.{:02}%", hundredths / 100, hundredths % 100),
+            Self::Bytes(bytes) => write!(f, "{bytes} bytes"),
+        }
+    }
+}
+
 /// When to act. Memory *and* swap have to be short: while there is swap, the kernel can make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
@@ -193,6 +203,12 @@ impl Machine {
     /// When to act.
     pub fn thresholds(&self) -> &Thresholds {
         &self.thresholds
+    }
+
+    /// Acts at these levels from now on; what was read stays known.
+    pub fn set_thresholds(&mut self, thresholds: Thresholds) {
+        self.thresholds = thresholds;
+        self.next_look_ns = 0;
     }
 
     /// The latest reading.

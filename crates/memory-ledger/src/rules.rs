@@ -4,6 +4,7 @@
 //! command line are its own words, so a rule that protects for good has to name something that it cannot choose.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use regex::{Regex, RegexBuilder};
 
@@ -40,6 +41,11 @@ impl Pattern {
         let mut builder = RegexBuilder::new(expression);
         builder.dot_matches_new_line(true).size_limit(PATTERN_BYTES).dfa_size_limit(PATTERN_BYTES);
         builder.build().map(Self)
+    }
+
+    /// As a regular expression.
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
     }
 
     /// It is in the text.
@@ -120,6 +126,35 @@ impl Rule {
                 let path = facts.cgroup().unwrap_or_default();
                 path.split('/').any(|folder| !folder.is_empty() && unit.matches(folder))
             })
+    }
+}
+
+/// In one line: `never: uid 0, exe ~ ^/usr/sbin/.*$`.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { stance, uid, name, cmdline, exe, cgroup, unit } = self;
+        f.write_str(match stance {
+            Stance::Never => "never",
+            Stance::Avoid => "avoid",
+            Stance::Ordinary => "ordinary",
+            Stance::Prefer => "prefer",
+        })?;
+        let patterns = [
+            ("name", name),
+            ("cmdline", cmdline),
+            ("exe", exe),
+            ("cgroup", cgroup),
+            ("unit", unit),
+        ];
+        let mut said = patterns
+            .into_iter()
+            .filter_map(|(what, pattern)| Some(format!("{what} ~ {}", pattern.as_ref()?.as_str())))
+            .collect::<Vec<String>>();
+        said.splice(0..0, uid.map(|uid| format!("uid {uid}")));
+        match said.is_empty() {
+            true => write!(f, ": every process"),
+            false => write!(f, ": {}", said.join(", ")),
+        }
     }
 }
 
@@ -238,6 +273,13 @@ mod tests {
         let mut unread = Known { name: "x", ..Known::default() };
         assert_eq!(Rules(vec![other]).stance(&mut unread), Stance::Ordinary);
         assert_eq!((unknown.reads, unread.reads), (1, 0));
+    }
+
+    #[test]
+    fn a_rule_is_one_line() {
+        assert_eq!(Rule::new(Stance::Avoid).to_string(), "avoid: every process");
+        let rule = Rule { uid: Some(7), exe: glob("/usr/*"), ..Rule::new(Stance::Never) };
+        assert_eq!(rule.to_string(), "never: uid 7, exe ~ ^/usr/.*$");
     }
 
     #[test]

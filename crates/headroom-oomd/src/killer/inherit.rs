@@ -4,9 +4,7 @@
 //! daemon puts the configuration's limits into force as its own configuration has them, and those that were
 //! set while running as they were.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use memory_ledger::{Asker, Limit, Source};
+use memory_ledger::{Asker, Layers, Limit, Source};
 use memory_watch::Inherited;
 
 use super::Killer;
@@ -19,20 +17,23 @@ const RUNTIME: u64 = 2;
 const UNIT_BYTES: u64 = 4096;
 const BASE_SHIFT: u32 = 8;
 
-/// Where limits came from, in so far as their values do not tell.
-#[derive(Debug, Default)]
-pub(super) struct Origins(BTreeMap<u32, Origin>);
-
+/// Where a limit came from, in so far as its value does not tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Origin {
-    /// Hard limit of the base, bytes; 0: there is only the user's own.
+pub(super) struct Origin {
+    /// Hard limit that root has set while running, bytes; 0: none.
     base_bytes: u64,
     runtime: bool,
     own: bool,
 }
 
 impl Origin {
-    fn memo(self) -> u64 {
+    pub(super) fn of(layers: &Layers) -> Self {
+        let runtime = layers.layer(Source::Runtime);
+        let base_bytes = runtime.map_or(0, |limit| limit.hard_bytes());
+        Self { base_bytes, runtime: runtime.is_some(), own: layers.own().is_some() }
+    }
+
+    pub(super) fn memo(self) -> u64 {
         let flag = |set, flag| if set { flag } else { 0 };
         let base = (self.base_bytes / UNIT_BYTES) << BASE_SHIFT;
         base | flag(self.own, OWN) | flag(self.runtime, RUNTIME)
@@ -47,35 +48,10 @@ impl Origin {
     }
 }
 
-impl Origins {
-    pub(super) fn set(&mut self, uid: u32, limit: Limit, source: Source, asker: Asker) {
-        let origin = self.0.entry(uid).or_default();
-        match asker {
-            Asker::Root => {
-                let runtime = source == Source::Runtime;
-                *origin = Origin { base_bytes: limit.hard_bytes(), runtime, own: false };
-            }
-            Asker::User(_) => origin.own = true,
-        }
-    }
-
-    pub(super) fn clear(&mut self, uid: u32, asker: Asker) {
-        match (asker, self.0.get_mut(&uid)) {
-            (Asker::User(_), Some(origin)) => origin.own = false,
-            _ => drop(self.0.remove(&uid)),
-        }
-    }
-
-    pub(super) fn memo(&self, uid: u32) -> u64 {
-        self.0.get(&uid).copied().unwrap_or_default().memo()
-    }
-}
-
 impl Killer {
     /// Takes over the limits that root had set while running. To be called before the configuration's limits are
-    /// put into force, which do not count for these users.
-    pub fn inherit_runtime_limits(&mut self) -> BTreeSet<u32> {
-        let mut taken = BTreeSet::new();
+    /// put into force, which count less.
+    pub fn inherit_runtime_limits(&mut self) {
         for inherited in self.watch.inherited() {
             let origin = Origin::of_memo(inherited.memo);
             if !origin.runtime || origin.base_bytes == 0 {
@@ -85,11 +61,8 @@ impl Killer {
                 false => Some(inherited.limit.soft_pages * self.page_bytes),
                 true => self.soft_bytes(origin.base_bytes),
             };
-            if self.inherit(inherited.uid, origin.base_bytes, soft_bytes, Asker::Root) {
-                taken.insert(inherited.uid);
-            }
+            self.inherit(inherited.uid, origin.base_bytes, soft_bytes, Asker::Root);
         }
-        taken
     }
 
     /// Takes over the limits that users had set for themselves, and lets go of those that the configuration has no
@@ -109,7 +82,7 @@ impl Killer {
         }
     }
 
-    fn inherit(&mut self, uid: u32, hard: u64, soft: Option<u64>, asker: Asker) -> bool {
+    fn inherit(&mut self, uid: u32, hard: u64, soft: Option<u64>, asker: Asker) {
         let limit = Limit::new(hard, soft).map_err(|e| e.to_string());
         let set = limit.and_then(|limit| {
             self.set_limit(uid, limit, Source::Runtime, asker).map_err(|e| e.to_string())
@@ -117,7 +90,6 @@ impl Killer {
         if let Err(why) = &set {
             tracing::warn!(uid, hard, "a limit of the last daemon is not taken over: {why}");
         }
-        set.is_ok()
     }
 }
 
@@ -136,19 +108,17 @@ mod tests {
     }
 
     #[test]
-    fn a_users_own_limit_leaves_the_base_known_until_root_speaks_again() {
+    fn a_users_own_limit_leaves_what_root_has_set_known() {
         let limit = |mib: u64| Limit::new(mib << 20, None).unwrap();
-        let mut origins = Origins::default();
-        origins.set(7, limit(100), Source::Runtime, Asker::Root);
-        origins.set(7, limit(50), Source::Runtime, Asker::User(7));
+        let of = |layers: Layers| Origin::of_memo(Origin::of(&layers).memo());
+        let (runtime, root, user) = (Source::Runtime, Asker::Root, Asker::User(7));
+        let config = Layers::default().with(7, limit(200), Source::Config, root).unwrap();
+        assert_eq!(of(config), Origin::default());
+        let roots = config.with(7, limit(100), runtime, root).unwrap();
         let both = Origin { base_bytes: 100 << 20, runtime: true, own: true };
-        assert_eq!(Origin::of_memo(origins.memo(7)), both);
-        origins.clear(7, Asker::User(7));
-        assert_eq!(Origin::of_memo(origins.memo(7)), Origin { own: false, ..both });
-        origins.set(7, limit(60), Source::Config, Asker::Root);
-        let config = Origin { base_bytes: 60 << 20, runtime: false, own: false };
-        assert_eq!(Origin::of_memo(origins.memo(7)), config);
-        origins.clear(7, Asker::Root);
-        assert_eq!(origins.memo(7), 0);
+        assert_eq!(of(roots.with(7, limit(50), runtime, user).unwrap()), both);
+        assert_eq!(of(roots), Origin { own: false, ..both });
+        let own = Origin { own: true, ..Origin::default() };
+        assert_eq!(of(config.with(7, limit(50), runtime, user).unwrap()), own);
     }
 }

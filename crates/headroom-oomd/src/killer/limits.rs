@@ -5,6 +5,7 @@ use memory_ledger::{Asker, Change, Limit, Phase, Refusal, Source};
 use memory_watch::{NotifierError, SlotLimit};
 
 use super::Killer;
+use super::inherit::Origin;
 use super::machine::explanation;
 
 /// Why a limit was not set or cleared.
@@ -28,18 +29,16 @@ impl Killer {
         asker: Asker,
     ) -> Result<(), ChangeError> {
         let change = self.ledger.plan_set(uid, limit, source, asker)?;
-        self.origins.set(uid, limit, source, asker);
         Ok(self.put_into_force(change)?)
     }
 
     /// Clears a user's limit, or its own layer of it.
     pub fn clear_limit(&mut self, uid: u32, asker: Asker) -> Result<(), ChangeError> {
         let change = self.ledger.plan_clear(uid, asker)?;
-        self.origins.clear(uid, asker);
         Ok(self.put_into_force(change)?)
     }
 
-    fn put_into_force(&mut self, change: Change) -> Result<(), NotifierError> {
+    pub(super) fn put_into_force(&mut self, change: Change) -> Result<(), NotifierError> {
         let uid = change.uid;
         let Some(limit) = change.limit() else {
             // Our side first: whatever the watch says then, nobody is killed for this limit any more.
@@ -52,13 +51,10 @@ impl Killer {
         let hard_pages = limit.hard_bytes() / self.page_bytes;
         // A soft limit of less than a page is one of a page.
         let soft_pages = (limit.soft_bytes() / self.page_bytes).max(1);
-        let own_user = uid == rustix::process::getuid().as_raw();
         let first = self.ledger.accounts().is_empty();
         self.watch.set_limit(uid, SlotLimit { soft_pages, hard_pages })?;
-        // With nobody armed the notifier ends whoever breaks the limit. The daemon may be one of this user's
-        // processes, and a rule may be about another: then it is the daemon that chooses.
-        self.watch.spare_unarmed(uid, own_user || self.stances.concern(uid))?;
-        self.watch.remember(uid, self.origins.memo(uid))?;
+        self.say_whether_to_spare(uid)?;
+        self.watch.remember(uid, Origin::of(change.layers()).memo())?;
         self.ledger.apply(change);
         let (hard_bytes, soft_bytes) = (limit.hard_bytes(), limit.soft_bytes());
         tracing::info!(uid, hard_bytes, soft_bytes, "limit set");
@@ -71,6 +67,14 @@ impl Killer {
             _ => self.arm_or_disarm(uid),
         }
         Ok(())
+    }
+
+    /// With nobody armed the notifier ends whoever breaks the limit. The daemon may be one of this user's
+    /// processes, and a rule may be about another: then it is the daemon that chooses.
+    pub(super) fn say_whether_to_spare(&mut self, uid: u32) -> Result<(), NotifierError> {
+        let own_user = uid == rustix::process::getuid().as_raw();
+        let concern = own_user || self.stances.concern(uid);
+        self.watch.spare_unarmed(uid, concern)
     }
 
     /// Who would die if this user's limit were broken now, or the machine ran short. `None`: the user

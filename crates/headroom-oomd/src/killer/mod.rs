@@ -6,6 +6,7 @@
 //! * [`strike`](self::strike): at the hard limit it dies, by the notifier's hand or ours;
 //! * [`aftermath`](self::aftermath): until its memory is back and the next one may die.
 //!
+//! * [`reconfigure`](self::reconfigure): a new configuration while everything runs;
 //! * [`promises`](self::promises): what the coordinator of leases reads and tells;
 //! * [`machine`](self::machine): without any limit, when the machine itself runs short.
 //!
@@ -19,6 +20,7 @@ mod inherit;
 mod limits;
 mod machine;
 mod promises;
+mod reconfigure;
 mod strike;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +42,6 @@ use crate::shrink::Shrinker;
 use crate::stances::Stances;
 use aftermath::Dying;
 use arm::Armed;
-use inherit::Origins;
 use machine::MachineWatch;
 use strike::Crossing;
 
@@ -70,7 +71,6 @@ pub struct Killer {
     records: Records,
     armed: BTreeMap<u32, Armed>,
     machine: Option<MachineWatch>,
-    origins: Origins,
     margin: Option<Margin>,
     shrinker: Option<Shrinker>,
     stances: Stances,
@@ -112,7 +112,6 @@ impl Killer {
             records: Records::default(),
             armed: BTreeMap::new(),
             machine: None,
-            origins: Origins::default(),
             margin: None,
             shrinker: None,
             stances: Stances::new(Rules::default()),

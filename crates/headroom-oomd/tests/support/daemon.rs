@@ -85,6 +85,13 @@ impl Daemon {
         });
     }
 
+    /// Writes a file of its configuration: `oomd.toml`, or a drop-in `oomd.d/NAME`.
+    pub fn write_config(&self, name: &str, text: &str) {
+        let path = self.dir.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
     /// Where it gives leases.
     pub fn lease_socket(&self) -> PathBuf {
         self.dir.path().join(control::lease::LEASE_SOCKET_NAME)

@@ -1,0 +1,46 @@
+//! What a configuration says, for people and programs.
+
+use serde::{Deserialize, Serialize};
+
+/// All that is in force of the files, or would be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Configuration {
+    /// The files that were read, in their order.
+    pub files: Vec<String>,
+    /// By uid, then that of everyone.
+    pub limits: Vec<ConfiguredLimit>,
+    /// `None`: the machine as a whole is not watched.
+    pub machine: Option<MachineLevels>,
+    /// In their order, a line each.
+    pub rules: Vec<String>,
+}
+
+/// A limit of the files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfiguredLimit {
+    /// A uid, or `*` for every ordinary user by itself.
+    pub user: String,
+    /// Hard limit, bytes.
+    pub hard_bytes: u64,
+    /// Soft limit, bytes.
+    pub soft_bytes: u64,
+}
+
+/// When the machine counts as short of memory, as in the file's `[machine]` section.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineLevels {
+    /// `10%`, or `1000 bytes`.
+    pub soft: String,
+    /// The same.
+    pub hard: String,
+    /// The same, of swap.
+    pub swap_soft: String,
+    /// The same, of swap.
+    pub swap_hard: String,
+    /// Milliseconds; 0: never.
+    pub forecast_ms: u64,
+    /// Percent of the time.
+    pub stall_percent: u32,
+    /// Milliseconds; 0: never.
+    pub stall_ms: u64,
+}

@@ -1,0 +1,33 @@
+//! Keys that nobody would read are refused, with the one that was probably meant.
+
+use toml::de::DeTable;
+
+use crate::config::Complaint;
+
+/// Refuses keys that nobody would read, with the one that was probably meant.
+pub(crate) fn only_keys(table: &DeTable, known: &[&str], place: &str) -> Result<(), Complaint> {
+    let unknown = table.keys().find(|key| !known.contains(&key.get_ref().as_ref()));
+    let Some(key) = unknown else { return Ok(()) };
+    let name = key.get_ref();
+    let nearest = known.iter().min_by_key(|known| distance(name, known));
+    let hint = match nearest.filter(|known| distance(name, known) <= 2) {
+        Some(known) => format!("did you mean \"{known}\"?"),
+        None => format!("{place} knows \"{}\"", known.join("\", \"")),
+    };
+    Err((key.span(), format!("unknown key \"{name}\"; {hint}")))
+}
+
+/// Edits (insert, delete, replace) from one word to another.
+fn distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[to.len()]
+}

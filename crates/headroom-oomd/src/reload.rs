@@ -1,0 +1,63 @@
+//! The configuration once more, while running.
+//!
+//! Files that make no sense change nothing: what was in force stays in force, and the daemon says so until they do.
+
+use memory_ledger::Margin;
+
+use crate::config::{Config, ConfigError, Files};
+use crate::killer::Killer;
+
+/// Where the configuration comes from, and what does not work.
+pub struct Reload {
+    files: Files,
+    ram_bytes: u64,
+    margin: Option<Margin>,
+    degraded: Vec<String>,
+    /// Of the last try, if that failed.
+    complaint: Option<String>,
+}
+
+impl Reload {
+    /// Percentages of the files are of `ram_bytes`, soft limits that they leave out follow from
+    /// `margin`. Nothing is read yet.
+    pub fn new(files: Files, ram_bytes: u64, margin: Option<Margin>) -> Self {
+        Self { files, ram_bytes, margin, degraded: Vec::new(), complaint: None }
+    }
+
+    /// Reads the files.
+    pub fn load(&self) -> Result<Config, ConfigError> {
+        Config::load(&self.files, self.ram_bytes, self.margin)
+    }
+
+    /// What turned out not to work at start, a sentence each.
+    pub fn started(&mut self, degraded: Vec<String>) {
+        self.degraded = degraded;
+    }
+
+    /// What does not work, a sentence each.
+    pub fn degraded(&self) -> Vec<String> {
+        self.degraded.iter().chain(&self.complaint).cloned().collect()
+    }
+
+    /// Reads the files anew and puts them into force. Returns what has changed and what could not be;
+    /// the error is that of files which make no sense, with which nothing has changed.
+    pub fn reload(&mut self, killer: &mut Killer) -> Result<(Vec<String>, Vec<String>), String> {
+        let config = match self.load() {
+            Ok(config) => config,
+            Err(error) => {
+                let complaint = format!("{error}; the configuration before stays in force");
+                tracing::error!("{complaint}");
+                self.complaint = Some(complaint.clone());
+                return Err(complaint);
+            }
+        };
+        let (changes, problems) = killer.reconfigure(&config);
+        self.complaint = (!problems.is_empty())
+            .then(|| format!("of the configuration is not in force: {}", problems.join("; ")));
+        for problem in &problems {
+            tracing::error!("{problem}");
+        }
+        tracing::info!(changes = changes.len(), "configuration reloaded");
+        Ok((changes, problems))
+    }
+}

@@ -1,0 +1,150 @@
+//! The configuration is read anew while everything runs.
+
+mod support;
+
+use std::process::Command;
+
+use control::oomd::{Reply, Request};
+use rustix::process::{Pid, Signal, kill_process};
+use support::daemon::Daemon;
+use support::hog::Hog;
+use support::{MIB, privileged};
+
+const ALICE: u32 = 62130;
+const BOB: u32 = 62131;
+const CAROL: u32 = 62132;
+const QUIET: &str = "[machine]\nenabled = false\n";
+
+#[test]
+#[ignore = "a helper of the others"]
+fn hog_that_other_tests_start() {
+    support::hog::obey();
+}
+
+fn limit(uid: u32, mib: u64) -> String {
+    format!("[[limit]]\nuser = {uid}\nhard = \"{mib}M\"\n")
+}
+
+fn write(daemon: &Daemon, text: &str) {
+    daemon.write_config("oomd.toml", &format!("{text}{QUIET}"));
+}
+
+fn reload(daemon: &Daemon) -> Vec<String> {
+    match daemon.ask(&Request::Reload) {
+        Reply::Reloaded { changes, problems } if problems.is_empty() => changes,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// MiB, and where from.
+fn in_force(daemon: &Daemon, uid: u32) -> Option<(u64, String)> {
+    daemon.limit(uid).map(|limit| (limit.hard_bytes / MIB, limit.source))
+}
+
+#[test]
+fn limits_of_the_files_come_change_and_go_and_those_set_meanwhile_stay() {
+    if !privileged() {
+        return;
+    }
+    let daemon = Daemon::start(&(limit(ALICE, 100) + &limit(BOB, 100)), &[]);
+    let set =
+        |uid: u32, mib: u64| Request::SetLimit { uid, hard_bytes: mib * MIB, soft_bytes: None };
+    assert_eq!(daemon.ask_as(BOB, &set(BOB, 50)), Reply::Done);
+    assert_eq!(daemon.ask(&set(CAROL, 70)), Reply::Done);
+    write(&daemon, &limit(BOB, 80));
+    daemon.write_config("oomd.d/carol.toml", &limit(CAROL, 90));
+    let changes = reload(&daemon);
+    assert_eq!(changes, [format!("uid {ALICE}: no limit any more")]);
+    assert_eq!(in_force(&daemon, ALICE), None);
+    assert_eq!(in_force(&daemon, BOB), Some((50, "runtime".into())), "its own layer");
+    assert_eq!(in_force(&daemon, CAROL), Some((70, "runtime".into())));
+    assert_eq!(daemon.ask_as(BOB, &Request::ClearLimit { uid: BOB }), Reply::Done);
+    assert_eq!(in_force(&daemon, BOB), Some((80, "config".into())));
+    assert_eq!(daemon.ask_as(BOB, &set(BOB, 60)), Reply::Done);
+    write(&daemon, &(limit(BOB, 40) + &limit(ALICE, 30)));
+    assert_eq!(reload(&daemon).len(), 2);
+    assert_eq!(in_force(&daemon, BOB), Some((40, "config".into())), "not above the files'");
+    assert_eq!(in_force(&daemon, ALICE), Some((30, "config".into())));
+    assert!(reload(&daemon).is_empty(), "once is enough");
+}
+
+#[test]
+fn a_file_that_makes_no_sense_changes_nothing_and_the_daemon_says_so() {
+    if !privileged() {
+        return;
+    }
+    let daemon = Daemon::start(&limit(ALICE, 100), &[]);
+    write(&daemon, "[[limit]]\nuser = 62130\nhrad = \"50M\"\n");
+    let refused = daemon.ask(&Request::Reload);
+    let Reply::Error { message } = refused else { panic!("{refused:?}") };
+    assert!(
+        message.contains("oomd.toml:3") && message.contains("did you mean \"hard\"?"),
+        "{message}"
+    );
+    assert!(message.ends_with("the configuration before stays in force"), "{message}");
+    assert_eq!(in_force(&daemon, ALICE), Some((100, "config".into())));
+    assert_eq!(daemon.status().degraded.last(), Some(&message));
+    write(&daemon, &limit(ALICE, 50));
+    assert_eq!(reload(&daemon).len(), 1);
+    assert!(!daemon.status().degraded.contains(&message));
+    let refused = daemon.ask_as(ALICE, &Request::Reload);
+    assert!(matches!(refused, Reply::Error { message } if message.contains("only root")));
+}
+
+#[test]
+fn a_hangup_reads_the_configuration_anew_and_a_limit_that_is_broken_by_it_strikes() {
+    if !privileged() {
+        return;
+    }
+    let daemon = Daemon::start(&limit(ALICE, 500), &[]);
+    let mut hog = Hog::start(ALICE);
+    hog.grow(100 << 10);
+    assert!(hog.survived());
+    write(&daemon, &limit(ALICE, 50));
+    kill_process(Pid::from_raw(daemon.pid() as i32).unwrap(), Signal::HUP).unwrap();
+    hog.died();
+    assert_eq!(daemon.ended(ALICE).hard_bytes, 50 * MIB);
+}
+
+#[test]
+fn a_rule_that_comes_with_a_reload_protects_who_was_armed_before() {
+    if !privileged() {
+        return;
+    }
+    let daemon = Daemon::start(&limit(ALICE, 100), &[]);
+    let (mut large, mut small) = (Hog::start(ALICE), Hog::start(ALICE));
+    large.name(1);
+    large.grow(75 << 10);
+    assert!(large.survived());
+    small.name(2);
+    small.grow(20 << 10);
+    assert!(small.survived(), "above the soft limit: one is armed");
+    let rule = format!("[[rule]]\nkill = \"never\"\nuser = {ALICE}\nname = \"hog-1\"\n");
+    write(&daemon, &(limit(ALICE, 100) + &rule));
+    assert_eq!(reload(&daemon), ["1 rules"]);
+    large.grow(20 << 10);
+    small.died();
+    assert!(large.survived() && large.is_alive());
+}
+
+#[test]
+fn a_check_says_what_would_be_in_force_or_what_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let check = |text: &str| {
+        std::fs::write(dir.path().join("oomd.toml"), text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headroom-oomd"));
+        let done = command.arg("--check-config").arg("--config").arg(dir.path().join("oomd.toml"));
+        done.output().unwrap()
+    };
+    let good =
+        check("[[limit]]\nuser = 62130\nhard = \"50M\"\n[[limit]]\nuser = \"*\"\nhard = \"10%\"\n");
+    assert!(good.status.success(), "{good:?}");
+    let said: control::configuration::Configuration = serde_json::from_slice(&good.stdout).unwrap();
+    let limits: Vec<(&str, bool)> =
+        said.limits.iter().map(|it| (it.user.as_str(), it.hard_bytes == 50 * MIB)).collect();
+    assert_eq!(limits, [("62130", true), ("*", false)]);
+    let bad = check("[[limit]]\nuser = 62130\n");
+    assert_eq!(bad.status.code(), Some(1));
+    let complaint = String::from_utf8(bad.stderr).unwrap();
+    assert!(complaint.contains("oomd.toml:1: this limit has no \"hard\""), "{complaint}");
+}

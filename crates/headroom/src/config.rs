@@ -1,0 +1,130 @@
+//! `headroom config`: the configuration of `headroom-oomd`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::Context;
+use control::configuration::{Configuration, MachineLevels};
+use control::oomd::{Reply, Request};
+use serde::Serialize;
+
+use crate::arguments::{ConfigCommand, Globals};
+use crate::daemon::{ask_oomd, beside_us, unexpected};
+use crate::output;
+use crate::size::Size;
+use crate::user;
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Reloaded {
+    changes: Vec<String>,
+    problems: Vec<String>,
+}
+
+/// Runs the command.
+pub fn config(globals: &Globals, command: &ConfigCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        ConfigCommand::Check { config } => check(globals, config.as_deref()),
+        ConfigCommand::Reload => reload(globals),
+    }
+}
+
+/// The daemon itself reads the files, so that what it would understand is what is said.
+fn check(globals: &Globals, config: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let daemon = beside_us("headroom-oomd")?;
+    let mut command = Command::new(&daemon);
+    command.arg("--check-config").stdin(Stdio::null()).stderr(Stdio::inherit());
+    if let Some(path) = config {
+        command.arg("--config").arg(path);
+    }
+    let done = command.output().with_context(|| format!("cannot start {}", daemon.display()))?;
+    if !done.status.success() {
+        // It has said why.
+        return Ok(ExitCode::FAILURE);
+    }
+    let configuration: Configuration = serde_json::from_slice(&done.stdout)
+        .context("cannot understand headroom-oomd; are daemon and command of one version?")?;
+    output::print_as(globals.json, &configuration, || text(&configuration))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn reload(globals: &Globals) -> anyhow::Result<ExitCode> {
+    let reloaded = match ask_oomd(&globals.oomd_socket, &Request::Reload)? {
+        Reply::Reloaded { changes, problems } => Reloaded { changes, problems },
+        reply => return Err(unexpected(&reply)),
+    };
+    output::print_as(globals.json, &reloaded, || match reloaded.changes.len() {
+        0 => "nothing has changed\n".to_owned(),
+        _ => reloaded.changes.iter().map(|line| format!("{line}\n")).collect(),
+    })?;
+    for problem in &reloaded.problems {
+        eprintln!("headroom: not in force: {problem}");
+    }
+    Ok(if reloaded.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn text(configuration: &Configuration) -> String {
+    let Configuration { files, limits, machine, rules } = configuration;
+    let mut text = match files.is_empty() {
+        true => "no file; this is in force without one\n".to_owned(),
+        false => format!("{}\n", files.join(", ")),
+    };
+    for limit in limits {
+        let name = match limit.user.parse() {
+            Ok(uid) => user::name(uid),
+            Err(_) => "every ordinary user".to_owned(),
+        };
+        let (hard, soft) = (Size(limit.hard_bytes), Size(limit.soft_bytes));
+        let _ = writeln!(text, "limit    {name}: {hard}, soft {soft}");
+    }
+    match machine {
+        Some(levels) => describe_levels(&mut text, levels),
+        None => text.push_str("machine  not watched as a whole\n"),
+    }
+    for rule in rules {
+        let _ = writeln!(text, "rule     {}", output::printable(rule));
+    }
+    text
+}
+
+fn describe_levels(text: &mut String, levels: &MachineLevels) {
+    let MachineLevels { soft, hard, swap_soft, swap_hard, .. } = levels;
+    let _ = writeln!(text, "machine  asked to end below {soft} of memory and {swap_soft} of swap");
+    let _ = writeln!(text, "machine  killed below {hard} of memory and {swap_hard} of swap");
+    if levels.forecast_ms > 0 {
+        let _ = writeln!(text, "machine  killed when all is gone in {} ms", levels.forecast_ms);
+    }
+    if levels.stall_ms > 0 {
+        let (percent, ms) = (levels.stall_percent, levels.stall_ms);
+        let _ = writeln!(text, "machine  killed when all waited {percent} % of {ms} ms");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use control::configuration::ConfiguredLimit;
+
+    use super::*;
+
+    #[test]
+    fn a_configuration_is_a_line_a_thing() {
+        let limit = |user: &str| ConfiguredLimit {
+            user: user.into(),
+            hard_bytes: 2 << 30,
+            soft_bytes: 1 << 30,
+        };
+        let configuration = Configuration {
+            files: vec!["/a.toml".into(), "/a.d/b.toml".into()],
+            limits: vec![limit("4000000000"), limit("*")],
+            machine: None,
+            rules: vec!["avoid: every process".into()],
+        };
+        let expected = "/a.toml, /a.d/b.toml\n\
+                        limit    4000000000: 2.0 GiB, soft 1.0 GiB\n\
+                        limit    every ordinary user: 2.0 GiB, soft 1.0 GiB\n\
+                        machine  not watched as a whole\n\
+                        rule     avoid: every process\n";
+        assert_eq!(text(&configuration), expected);
+    }
+}
