@@ -22,7 +22,7 @@ use headroom_oomd::rehearsal::Rehearsal;
 use headroom_oomd::reload::Reload;
 use headroom_oomd::shrink::Shrinker;
 use headroom_oomd::watchdog::{self, Finding};
-use headroom_oomd::{margin, privileges, watching};
+use headroom_oomd::{margin, privileges, users, watching};
 use reclaim::Reaper;
 
 /// Where the configuration is unless told otherwise.
@@ -49,6 +49,9 @@ struct Arguments {
     /// What `headroom oom margin --save` has measured; may be missing
     #[arg(long, default_value = MARGIN_FILE)]
     margin: PathBuf,
+    /// Says which uids are ordinary users: UID_MIN, UID_MAX
+    #[arg(long, value_name = "FILE", default_value = "/etc/login.defs")]
+    login_defs: PathBuf,
     /// Say what the configuration says, as JSON, and do nothing (exit code 1: it makes no sense);
     /// `headroom config check` says it in words
     #[arg(long)]
@@ -153,6 +156,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     killer.shrink_first(shrinker.context("cannot start the shrinker")?);
     degraded.extend(practise(&killer).err());
     degraded.extend(privileges::lock_memory().err());
+    match users::ordinary(&arguments.login_defs) {
+        Ok(uids) => killer.set_ordinary(uids),
+        Err(complaint) => degraded.push(complaint),
+    }
     killer.inherit_runtime_limits();
     let (_, problems) = killer.reconfigure(&config);
     killer.inherit_own_limits();

@@ -8,7 +8,7 @@ use control::oomd::{Reply, Request};
 use rustix::process::{Pid, Signal, kill_process};
 use support::daemon::Daemon;
 use support::hog::Hog;
-use support::{MIB, privileged};
+use support::{MIB, eventually, privileged};
 
 const ALICE: u32 = 62130;
 const BOB: u32 = 62131;
@@ -125,6 +125,89 @@ fn a_rule_that_comes_with_a_reload_protects_who_was_armed_before() {
     large.grow(20 << 10);
     small.died();
     assert!(large.survived() && large.is_alive());
+}
+
+/// A daemon to whom only these three are ordinary users.
+fn with_ordinary_users(config: &str) -> (Daemon, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("login.defs");
+    std::fs::write(&path, "UID_MIN 62140\nUID_MAX 62142\n").unwrap();
+    (Daemon::start(config, &["--login-defs", path.to_str().unwrap()]), dir)
+}
+
+fn everyone(mib: u64) -> String {
+    format!("[[limit]]\nuser = \"*\"\nhard = \"{mib}M\"\n")
+}
+
+#[test]
+fn every_ordinary_user_is_limited_also_one_that_comes_later_and_nobody_else_is() {
+    if !privileged() {
+        return;
+    }
+    const DAVE: u32 = 62140;
+    const ERIN: u32 = 62141;
+    const STRANGER: u32 = 62143;
+    let mut first = Hog::start(DAVE);
+    let mut stranger = Hog::start(STRANGER);
+    let (daemon, _dir) = with_ordinary_users(&(everyone(64) + &limit(ALICE, 100)));
+    assert_eq!(in_force(&daemon, DAVE), Some((64, "default".into())), "it was there before");
+    let mut later = Hog::start(ERIN);
+    eventually("the newcomer is limited", || in_force(&daemon, ERIN));
+    assert_eq!((in_force(&daemon, STRANGER), daemon.status().limited_users), (None, 3));
+    for hog in [&mut first, &mut later] {
+        hog.grow(100 << 10);
+        hog.died();
+    }
+    stranger.grow(100 << 10);
+    assert!(stranger.survived());
+    assert_eq!(daemon.ended(ERIN).hard_bytes, 64 * MIB);
+}
+
+#[test]
+fn what_is_said_of_one_user_counts_before_what_is_said_of_everyone() {
+    if !privileged() {
+        return;
+    }
+    const DAVE: u32 = 62142;
+    let (daemon, _dir) = with_ordinary_users(&(everyone(64) + &limit(DAVE, 200)));
+    let _hog = Hog::start(DAVE);
+    let set =
+        |uid: u32, mib: u64| Request::SetLimit { uid, hard_bytes: mib * MIB, soft_bytes: None };
+    let clear = Request::ClearLimit { uid: DAVE };
+    assert_eq!(in_force(&daemon, DAVE), Some((200, "config".into())));
+    write(&daemon, &everyone(64));
+    eventually("everyone's counts", || {
+        reload(&daemon);
+        in_force(&daemon, DAVE).filter(|it| *it == (64, "default".into()))
+    });
+    assert_eq!(daemon.ask_as(DAVE, &set(DAVE, 32)), Reply::Done);
+    let Reply::Error { message } = daemon.ask_as(DAVE, &set(DAVE, 65)) else { panic!() };
+    assert!(message.contains("may not raise"), "{message}");
+    assert_eq!(daemon.ask_as(DAVE, &clear), Reply::Done);
+    let Reply::Error { message } = daemon.ask(&clear) else { panic!() };
+    assert!(message.contains("that of every ordinary user"), "{message}");
+    assert_eq!(daemon.ask(&set(DAVE, 500)), Reply::Done);
+    write(&daemon, &everyone(48));
+    reload(&daemon);
+    assert_eq!(in_force(&daemon, DAVE), Some((500, "runtime".into())));
+    assert_eq!(daemon.ask(&clear), Reply::Done);
+    assert_eq!(in_force(&daemon, DAVE), Some((48, "default".into())));
+    write(&daemon, "");
+    reload(&daemon);
+    assert_eq!((in_force(&daemon, DAVE), daemon.status().limited_users), (None, 0));
+}
+
+#[test]
+fn a_login_defs_that_makes_no_sense_is_said_and_done_without() {
+    if !privileged() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("login.defs");
+    std::fs::write(&path, "UID_MIN soon\n").unwrap();
+    let daemon = Daemon::start("", &["--login-defs", path.to_str().unwrap()]);
+    let told = |line: &String| line.contains("UID_MIN soon") && line.contains("1000 to 60000");
+    assert!(daemon.status().degraded.iter().any(told), "{:?}", daemon.status().degraded);
 }
 
 #[test]

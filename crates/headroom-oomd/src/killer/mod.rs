@@ -7,6 +7,7 @@
 //! * [`aftermath`](self::aftermath): until its memory is back and the next one may die.
 //!
 //! * [`reconfigure`](self::reconfigure): a new configuration while everything runs;
+//! * [`newcomers`](self::newcomers): ordinary users come and go;
 //! * [`promises`](self::promises): what the coordinator of leases reads and tells;
 //! * [`machine`](self::machine): without any limit, when the machine itself runs short.
 //!
@@ -19,6 +20,7 @@ mod herd;
 mod inherit;
 mod limits;
 mod machine;
+mod newcomers;
 mod promises;
 mod reconfigure;
 mod strike;
@@ -43,6 +45,7 @@ use crate::stances::Stances;
 use aftermath::Dying;
 use arm::Armed;
 use machine::MachineWatch;
+use newcomers::Newcomers;
 use strike::Crossing;
 
 /// How often is scanned while a user is above its soft limit, milliseconds: the interval of the
@@ -78,6 +81,7 @@ pub struct Killer {
     dying: Vec<Dying>,
     /// The number of the latest victim.
     last_token: u64,
+    newcomers: Newcomers,
     /// Users over their limit of whom nobody can be killed: said once.
     helpless: BTreeSet<u32>,
     /// Users whose latch was taken at the last scan though we know of no victim.
@@ -118,6 +122,7 @@ impl Killer {
             growth: Growth::with_room(PROCESSES),
             dying: Vec::new(),
             last_token: 0,
+            newcomers: Newcomers::new(),
             helpless: BTreeSet::new(),
             odd_latches: BTreeSet::new(),
             protected: vec![std::process::id()],
@@ -197,7 +202,7 @@ impl Killer {
             given_back_bytes: self.shrinker.as_ref().map_or(0, Shrinker::given_bytes),
             leaseholders: 0,
             refused: 0,
-            degraded: degraded.to_vec(),
+            degraded: degraded.iter().cloned().chain(self.newcomers.lost()).collect(),
         }
     }
 
@@ -299,6 +304,7 @@ impl Killer {
         });
         self.advance();
         self.look_at_machine();
+        self.look_for_newcomers();
         if self.needs_scans() && monotonic_ns() >= self.next_scan_ns {
             self.scan();
         }
@@ -408,7 +414,8 @@ impl Killer {
     /// When [`dispatch`](Killer::dispatch) is due though the fd is not readable.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let scan = self.needs_scans().then_some(self.next_scan_ns);
-        let deadlines = [scan, self.machine_deadline_ns(), self.aftermath_deadline_ns()];
+        let newcomers = self.newcomers.deadline_ns();
+        let deadlines = [scan, newcomers, self.machine_deadline_ns(), self.aftermath_deadline_ns()];
         deadlines.into_iter().flatten().min()
     }
 

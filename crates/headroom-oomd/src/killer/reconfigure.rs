@@ -22,6 +22,13 @@ impl Killer {
                 Err(error) => problems.push(format!("the limit of uid {uid}: {error}")),
             }
         }
+        if self.newcomers.limit() != config.everyone {
+            changes.push(match config.everyone {
+                Some(limit) => format!("every ordinary user: limit {} bytes", limit.hard_bytes()),
+                None => "ordinary users: no limit any more".to_owned(),
+            });
+            self.limit_everyone(config.everyone);
+        }
         self.exchange_levels(config, &mut changes, &mut problems);
         (changes, problems)
     }

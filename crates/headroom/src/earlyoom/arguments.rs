@@ -261,9 +261,11 @@ fn pair(
         "S" => swap_total_kib as f64,
         _ => 100.0,
     };
+    // All of it is never available.
+    let most = if option == "m" { 99.0 } else { whole };
     let number = |text: &str| match text.trim().parse::<f64>() {
-        Ok(number) if number > whole => {
-            wrong(code, format!("-{option}: {text} is more than the whole ({whole})"))
+        Ok(number) if number > most => {
+            wrong(code, format!("-{option}: {text} is more than {most}"))
         }
         Ok(number) if number >= 0.0 => Ok(number * 100.0 / whole),
         _ => wrong(code, format!("-{option}: \"{text}\" is no number, or below 0")),
@@ -420,7 +422,7 @@ mod tests {
     fn mistakes_have_earlyooms_exit_codes() {
         for (line, code) in [
             ("-m 0", 15),
-            ("-m 101", 15),
+            ("-m 99.5", 15),
             ("-m x", 15),
             ("-m -5", 15),
             ("-M 0", 15),

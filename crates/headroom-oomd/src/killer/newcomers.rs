@@ -1,0 +1,128 @@
+//! Ordinary users come under everybody's limit when their first process is seen, and are forgotten when the last one
+//! has been gone for a while.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+
+use memory_ledger::Limit;
+
+use super::{CALM_SCAN_SHARE, Killer, NS_PER_MS};
+use crate::clock::monotonic_ns;
+
+/// How often is looked for new users, milliseconds. A look at a thousand processes takes 0.2 ms; with very
+/// many less often, as for calm scans.
+const LOOK_MS: u64 = 100;
+/// A user without a process keeps its account for so long, milliseconds: jobs come and go.
+const FORGET_MS: u64 = 60_000;
+
+/// Who is ordinary, and what they may have.
+pub(super) struct Newcomers {
+    ordinary: RangeInclusive<u32>,
+    /// `None`: nobody looks for them.
+    limit: Option<Limit>,
+    /// When a process of a user was last seen, nanoseconds.
+    seen_ns: BTreeMap<u32, u64>,
+    /// Those that could not be limited: said once.
+    refused: BTreeSet<u32>,
+    next_look_ns: u64,
+}
+
+impl Newcomers {
+    pub(super) fn new() -> Self {
+        Self {
+            ordinary: crate::users::ORDINARY,
+            limit: None,
+            seen_ns: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            next_look_ns: 0,
+        }
+    }
+
+    /// What they may have.
+    pub(super) fn limit(&self) -> Option<Limit> {
+        self.limit
+    }
+
+    /// When a look is due.
+    pub(super) fn deadline_ns(&self) -> Option<u64> {
+        self.limit.map(|_| self.next_look_ns)
+    }
+
+    /// What is lost, a sentence; `None`: nothing.
+    pub(super) fn lost(&self) -> Option<String> {
+        let uids: Vec<String> = self.refused.iter().map(u32::to_string).collect();
+        let lost =
+            || format!("these ordinary users have no limit, see the log: {}", uids.join(", "));
+        (!uids.is_empty()).then(lost)
+    }
+}
+
+impl Killer {
+    /// These uids are ordinary users.
+    pub fn set_ordinary(&mut self, uids: RangeInclusive<u32>) {
+        self.newcomers.ordinary = uids;
+    }
+
+    /// What every ordinary user may have of whom nothing else is said; `None`: anything. Those who have a
+    /// process come under it at once.
+    pub(super) fn limit_everyone(&mut self, limit: Option<Limit>) {
+        self.newcomers.limit = limit;
+        self.newcomers.refused.clear();
+        self.newcomers.next_look_ns = 0;
+        self.look_for_newcomers();
+    }
+
+    /// Looks if a look is due.
+    pub(super) fn look_for_newcomers(&mut self) {
+        let now_ns = monotonic_ns();
+        let Some(limit) = self.newcomers.limit else { return };
+        if now_ns < self.newcomers.next_look_ns {
+            return;
+        }
+        if let Err(error) = self.watch.processes(&mut self.samples) {
+            tracing::warn!(
+                "cannot list processes: {error}; users who come now are not limited yet"
+            );
+            self.newcomers.next_look_ns = now_ns + LOOK_MS * NS_PER_MS;
+            return;
+        }
+        let Newcomers { ordinary, seen_ns, .. } = &mut self.newcomers;
+        for sample in self.samples.iter().filter(|sample| ordinary.contains(&sample.uid)) {
+            seen_ns.insert(sample.uid, now_ns);
+        }
+        let uids: Vec<u32> = self.newcomers.seen_ns.keys().copied().collect();
+        for uid in uids {
+            let seen_ns = self.newcomers.seen_ns[&uid];
+            if seen_ns == now_ns {
+                self.bring_in(uid, limit);
+            } else if now_ns - seen_ns >= FORGET_MS * NS_PER_MS {
+                self.forget_user(uid);
+            }
+        }
+        let took_ns = monotonic_ns() - now_ns;
+        let pause_ns = (LOOK_MS * NS_PER_MS).max(took_ns * CALM_SCAN_SHARE);
+        self.newcomers.next_look_ns = now_ns + pause_ns;
+    }
+
+    fn bring_in(&mut self, uid: u32, limit: Limit) {
+        let Some(change) = self.ledger.plan_default(uid, limit) else { return };
+        match self.put_into_force(change) {
+            Ok(()) => drop(self.newcomers.refused.remove(&uid)),
+            Err(error) => {
+                if self.newcomers.refused.insert(uid) {
+                    tracing::error!(uid, "an ordinary user has no limit: {error}");
+                }
+            }
+        }
+    }
+
+    fn forget_user(&mut self, uid: u32) {
+        self.newcomers.seen_ns.remove(&uid);
+        self.newcomers.refused.remove(&uid);
+        if let Some(change) = self.ledger.plan_forget(uid)
+            && let Err(error) = self.put_into_force(change)
+        {
+            tracing::warn!(uid, "the account of a user that is gone cannot be closed: {error}");
+        }
+    }
+}
