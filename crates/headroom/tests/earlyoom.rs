@@ -62,8 +62,9 @@ fn lines(command: &mut Command) -> (Killed, Receiver<String>) {
 
 /// Waits for a line that says this, and returns it.
 fn said(lines: &Receiver<String>, what: &str) -> String {
-    let mut all = String::new();
-    while let Ok(line) = lines.recv_timeout(PATIENCE) {
+    let (mut all, end) = (String::new(), std::time::Instant::now() + PATIENCE);
+    let left = || end.saturating_duration_since(std::time::Instant::now());
+    while let Ok(line) = lines.recv_timeout(left()) {
         if line.contains(what) {
             return line;
         }
@@ -168,7 +169,11 @@ fn the_victim_dies_and_the_hooks_are_told() {
         std::fs::set_permissions(&path, all).unwrap();
         path.display().to_string()
     };
-    let arguments = format!("-m 99,99 -s 100,100 -N {} -P {}", hook("after"), hook("before"));
+    let arguments = format!(
+        "-m 99,99 -s 100,100 --ignore '^(after|before|mv|sh)$' -N {} -P {}",
+        hook("after"),
+        hook("before")
+    );
     let (_child, lines) = alone(dir.path(), "sleep 1000 &", &arguments);
     said(&lines, "SIGKILL to process 3 uid 0 \"sleep\"");
     said(&lines, "1 of 1 processes are gone");

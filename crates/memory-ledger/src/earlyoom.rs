@@ -133,6 +133,8 @@ pub struct Process {
     pub oom_score_adj: i32,
     /// Resident set, KiB; 0 where the first thread has ended and others go on.
     pub rss_kib: i64,
+    /// All of it has ended, and nobody has waited for it.
+    pub zombie: bool,
     /// Its name matches `--prefer`.
     pub preferred: bool,
     /// Its name matches `--avoid`.
@@ -154,7 +156,8 @@ impl Taste {
     fn is_eligible(&self, process: &Process) -> bool {
         let of_the_kernel = process.pid <= KTHREADD || process.parent_pid == KTHREADD;
         let of_root = self.ignore_root && process.uid == 0;
-        let spared = process.ignored || process.oom_score_adj == OOM_SCORE_ADJ_NEVER;
+        let spared =
+            process.zombie || process.ignored || process.oom_score_adj == OOM_SCORE_ADJ_NEVER;
         !(of_the_kernel || of_root || spared)
     }
 
@@ -278,6 +281,7 @@ mod tests {
         let worst = process(10, 900, 1);
         for spared in [
             Process { ignored: true, ..worst.clone() },
+            Process { zombie: true, ..worst.clone() },
             Process { oom_score_adj: -1000, ..worst.clone() },
             Process { parent_pid: 2, ..worst.clone() },
             Process { pid: 1, ..worst.clone() },

@@ -74,6 +74,7 @@ impl Processes {
             uid: fs::metadata(format!("/proc/{pid}")).ok()?.uid(),
             oom_score: number("oom_score")?,
             oom_score_adj: number("oom_score_adj")? as i32,
+            zombie: stat.state == b'Z' && stat.threads <= 1,
             rss_kib: (self.proc.statm(pid).ok()?.resident_pages * page_kib()) as i64,
             ..Process::default()
         };
