@@ -13,6 +13,10 @@ pub struct Configuration {
     pub machine: Option<MachineLevels>,
     /// In their order, a line each.
     pub rules: Vec<String>,
+    /// The first and the last uid of ordinary users, of whom a limit of `*` speaks.
+    pub ordinary_uids: [u32; 2],
+    /// What could not be read and is done without, a sentence each.
+    pub complaints: Vec<String>,
 }
 
 /// A limit of the files.

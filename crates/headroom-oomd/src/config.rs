@@ -20,7 +20,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 
 use control::configuration::{Configuration, ConfiguredLimit, MachineLevels};
@@ -29,7 +29,7 @@ use toml::de::DeTable;
 
 pub(crate) use crate::keys::only_keys;
 use crate::limits_config::{self, Whom};
-use crate::{machine_config, rules_config};
+use crate::{machine_config, rules_config, users};
 
 /// What the files say together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -217,8 +217,13 @@ impl Config {
         Ok(config)
     }
 
-    /// For people and programs.
-    pub fn describe(&self) -> Configuration {
+    /// For people and programs. `ordinary` are the uids of ordinary users, or what is wrong with the file
+    /// that says so.
+    pub fn describe(&self, ordinary: Result<RangeInclusive<u32>, String>) -> Configuration {
+        let (ordinary, complaint) = match ordinary {
+            Ok(uids) => (uids, None),
+            Err(complaint) => (users::ORDINARY, Some(complaint)),
+        };
         let limit = |user: String, limit: &Limit| ConfiguredLimit {
             user,
             hard_bytes: limit.hard_bytes(),
@@ -239,6 +244,8 @@ impl Config {
                 stall_ms: levels.stall_ms,
             }),
             rules: self.rules.0.iter().map(ToString::to_string).collect(),
+            ordinary_uids: [*ordinary.start(), *ordinary.end()],
+            complaints: complaint.into_iter().collect(),
         }
     }
 }
@@ -248,7 +255,6 @@ mod tests {
     use memory_ledger::Stance;
 
     use super::*;
-    use crate::users;
 
     const RAM: u64 = 16 << 30;
 
@@ -366,6 +372,8 @@ mod tests {
             ("[[limit]]\nuser = 5000\nuser = 5001\n", 3, "duplicate key"),
             ("= 5\n", 1, ""),
             ("[[limit]]\ncgroup = \"/a\"\nhard = \"1G\"\n", 2, "memory.max"),
+            ("[[limit]]\nhard = \"1G\"\ngroup = \"staff\"\n", 3, "each user is counted by itself"),
+            ("[[limit]]\nuser = 5\nhard = \"1G\"\ncount = [\"anon\"]\n", 4, "always anonymous"),
             ("[machine]\nsoft = \"1%\"\n", 2, "\"hard\" (5%) is above \"soft\" (1%)"),
         ];
         for (text, line, part) in cases {

@@ -22,9 +22,23 @@ use crate::config::{Complaint, only_keys};
 use crate::{size, users};
 
 const KEYS: &[&str] = &["user", "hard", "soft"];
-/// Cgroups have a limit of the kernel's own; ours would need a second set of accounts for nothing.
-const NO_CGROUPS: &str = "limits are of users, not of cgroups; a cgroup of version 2 has memory.max, and systemd \
-                          sets it: MemoryMax=";
+/// What people look for and do not find, and what there is instead.
+const UNKNOWN: &[(&str, &str)] = &[
+    (
+        // They have a limit of the kernel's own; ours would need a second set of accounts for nothing.
+        "cgroup",
+        "limits are of users, not of cgroups; a cgroup of version 2 has memory.max, and systemd sets it: \
+         MemoryMax=",
+    ),
+    ("group", NO_GROUPS),
+    ("uids", NO_GROUPS),
+    (
+        "count",
+        "what counts is always anonymous, shared and swapped memory: file pages come back without a kill",
+    ),
+];
+const NO_GROUPS: &str = "each user is counted by itself, users cannot be counted together; give each a limit, or \
+                         all a slice of systemd's with MemoryMax=";
 
 /// Of whom a limit speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,8 +88,10 @@ fn parse_limit(
     ram_bytes: u64,
     margin: Option<Margin>,
 ) -> Result<Said, Complaint> {
-    if let Some((key, _)) = table.iter().find(|(key, _)| key.get_ref() == "cgroup") {
-        return Err((key.span(), NO_CGROUPS.to_owned()));
+    for (key, _) in table {
+        if let Some((_, instead)) = UNKNOWN.iter().find(|(unknown, _)| key.get_ref() == unknown) {
+            return Err((key.span(), (*instead).to_owned()));
+        }
     }
     only_keys(table, KEYS, "a limit")?;
     let required = |key: &str| {

@@ -106,7 +106,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut reload = Reload::new(files, ram_bytes, margin);
     let config = reload.load()?;
     if arguments.check_config {
-        let document = serde_json::to_string(&config.describe()).context("cannot write JSON")?;
+        let said = config.describe(users::ordinary(&arguments.login_defs));
+        let document = serde_json::to_string(&said).context("cannot write JSON")?;
         println!("{document}");
         return Ok(());
     }

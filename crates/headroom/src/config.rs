@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use control::configuration::{Configuration, MachineLevels};
 use control::oomd::{Reply, Request};
 use serde::Serialize;
@@ -30,22 +30,31 @@ pub fn config(globals: &Globals, command: &ConfigCommand) -> anyhow::Result<Exit
     }
 }
 
-/// The daemon itself reads the files, so that what it would understand is what is said.
-fn check(globals: &Globals, config: Option<&Path>) -> anyhow::Result<ExitCode> {
+/// What the files say. The daemon itself reads them, so that what it would understand is what is said; the
+/// error is its complaint.
+pub fn read(config: Option<&Path>) -> anyhow::Result<Configuration> {
     let daemon = beside_us("headroom-oomd")?;
     let mut command = Command::new(&daemon);
-    command.arg("--check-config").stdin(Stdio::null()).stderr(Stdio::inherit());
+    command.arg("--check-config").stdin(Stdio::null());
     if let Some(path) = config {
         command.arg("--config").arg(path);
     }
     let done = command.output().with_context(|| format!("cannot start {}", daemon.display()))?;
     if !done.status.success() {
-        // It has said why.
-        return Ok(ExitCode::FAILURE);
+        let complaint = String::from_utf8_lossy(&done.stderr);
+        let complaint = complaint.trim();
+        bail!("{}", complaint.strip_prefix("headroom-oomd: ").unwrap_or(complaint));
     }
-    let configuration: Configuration = serde_json::from_slice(&done.stdout)
-        .context("cannot understand headroom-oomd; are daemon and command of one version?")?;
+    serde_json::from_slice(&done.stdout)
+        .context("cannot understand headroom-oomd; are daemon and command of one version?")
+}
+
+fn check(globals: &Globals, config: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let configuration = read(config)?;
     output::print_as(globals.json, &configuration, || text(&configuration))?;
+    for complaint in &configuration.complaints {
+        eprintln!("headroom: {complaint}");
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -65,7 +74,7 @@ fn reload(globals: &Globals) -> anyhow::Result<ExitCode> {
 }
 
 fn text(configuration: &Configuration) -> String {
-    let Configuration { files, limits, machine, rules } = configuration;
+    let Configuration { files, limits, machine, rules, .. } = configuration;
     let mut text = match files.is_empty() {
         true => "no file; this is in force without one\n".to_owned(),
         false => format!("{}\n", files.join(", ")),
@@ -73,7 +82,10 @@ fn text(configuration: &Configuration) -> String {
     for limit in limits {
         let name = match limit.user.parse() {
             Ok(uid) => user::name(uid),
-            Err(_) => "every ordinary user".to_owned(),
+            Err(_) => {
+                let [first, last] = configuration.ordinary_uids;
+                format!("every ordinary user (uid {first} to {last})")
+            }
         };
         let (hard, soft) = (Size(limit.hard_bytes), Size(limit.soft_bytes));
         let _ = writeln!(text, "limit    {name}: {hard}, soft {soft}");
@@ -119,10 +131,12 @@ mod tests {
             limits: vec![limit("4000000000"), limit("*")],
             machine: None,
             rules: vec!["avoid: every process".into()],
+            ordinary_uids: [1000, 2000],
+            complaints: Vec::new(),
         };
         let expected = "/a.toml, /a.d/b.toml\n\
                         limit    4000000000: 2.0 GiB, soft 1.0 GiB\n\
-                        limit    every ordinary user: 2.0 GiB, soft 1.0 GiB\n\
+                        limit    every ordinary user (uid 1000 to 2000): 2.0 GiB, soft 1.0 GiB\n\
                         machine  not watched as a whole\n\
                         rule     avoid: every process\n";
         assert_eq!(text(&configuration), expected);

@@ -266,7 +266,8 @@ fn doctor_reports_every_capability_with_what_is_lost() {
 /// Processes that hold memory each: shells that read an endless zero into one variable.
 fn hog() -> std::process::Child {
     let mut command = std::process::Command::new("sh");
-    command.args(["-c", "x=$(head -c 33554432 /dev/zero | tr '\\0' x); sleep 60 & echo ready; wait"]);
+    command
+        .args(["-c", "x=$(head -c 33554432 /dev/zero | tr '\\0' x); sleep 60 & echo ready; wait"]);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     let mut ready = [0; 6];
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();

@@ -3,6 +3,8 @@
 use super::Check;
 use super::capabilities::Capability;
 use super::system::System;
+use crate::config;
+use crate::output::count;
 
 const DAEMON: &str = "headroom-oomd";
 
@@ -37,8 +39,43 @@ pub fn checks(system: &System) -> Vec<Check> {
             "the daemon competes for the CPU with those it watches",
             "give the daemon CAP_SYS_NICE; RT bandwidth in its cgroup",
         ),
+        Check::new(
+            "configuration",
+            configuration(),
+            "the daemon does not start with it; one that runs keeps the one before",
+            "correct the file and the line that is named; `headroom config check` looks again",
+        )
+        .needed_by(DAEMON),
+        Check::new(
+            "ordinary-users",
+            ordinary_users(),
+            "a limit for every ordinary user is one for other uids than you may think",
+            "correct UID_MIN and UID_MAX of /etc/login.defs",
+        ),
         Check::new("cgroup", Ok(cgroup()), "", ""),
     ]
+}
+
+/// As the daemon would read it at its usual place.
+fn configuration() -> Result<String, String> {
+    let read = config::read(None).map_err(|error| format!("{error:#}"))?;
+    Ok(match read.files.is_empty() {
+        true => "no file, which is fine".into(),
+        false => {
+            let limits = count(read.limits.len() as u64, "limit", "limits");
+            format!("{limits} in {}", read.files.join(", "))
+        }
+    })
+}
+
+fn ordinary_users() -> Result<String, String> {
+    // What is wrong with the configuration is said of it.
+    let Ok(read) = config::read(None) else { return Ok("not looked for".into()) };
+    let [first, last] = read.ordinary_uids;
+    match read.complaints.is_empty() {
+        true => Ok(format!("uid {first} to {last}")),
+        false => Err(read.complaints.join("; ")),
+    }
 }
 
 fn pidfd() -> Result<String, String> {
