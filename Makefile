@@ -5,9 +5,10 @@
 # make lab    measures everything, also in virtual machines: kernels, other daemons (an hour or more)
 # make slice  the part of it that every change must pass (minutes)
 # make lint   formatting, clippy, licences, shell scripts
+# make install  installs what was built: PREFIX=/usr/local, DESTDIR= (for packages)
 # make clean  removes everything that was built
 
-.PHONY: run test demo bench lab slice lint clean setup setup-lint setup-test build
+.PHONY: run install test demo bench lab slice lint clean setup setup-lint setup-test build
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -49,6 +50,10 @@ lint: setup-lint
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	scripts/lint-shell
 	cargo test --locked --quiet --package headroom --test dependencies
+
+install:
+	@test -x $(target)/release/headroom || { echo "nothing is built yet: make build" >&2; exit 1; }
+	DESTDIR="$(DESTDIR)" PREFIX="$(or $(PREFIX),/usr/local)" scripts/install $(target)/release
 
 clean:
 	cargo clean

@@ -67,6 +67,11 @@ impl Oomd {
         Ok(())
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
     /// Where it gives leases.
     pub fn lease_socket(&self) -> PathBuf {
         self.folder.path().join(control::lease::LEASE_SOCKET_NAME)

@@ -119,6 +119,17 @@ pub const SECTIONS: [Section; 11] = [
         ],
     },
     Section {
+        bench: "daemon",
+        title: "headroom-oomd itself",
+        reading: "What the daemon takes while nothing happens, and how soon after its start all limits are in force; less is better.",
+        tables: &[
+            table(&["rss_kib"], &[]),
+            table(&["own_kib"], &[]),
+            table(&["idle_cpu_percent"], &[]),
+            table(&["start_ms"], &[]),
+        ],
+    },
+    Section {
         bench: "conformance",
         title: "Conformance",
         reading: "The same cases are played on the kernel's own driver and on ours; each that differs must be listed with its \

@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -58,12 +58,17 @@ impl History {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(e) => return Err(e),
         };
-        let book = Book::write_anew(path, &kept)?;
         let (lines, queue) = sync_channel(QUEUE);
+        let before = kept.clone();
         let thread = std::thread::Builder::new()
             .name("history".into())
             .stack_size(128 * 1024)
-            .spawn(move || book.serve(&queue))?;
+            .spawn(move || match Book::write_anew(path.clone(), &before) {
+                Ok(book) => book.serve(&queue),
+                Err(e) => {
+                    tracing::warn!("{}: {e}; decisions are forgotten with us", path.display());
+                }
+            })?;
         Ok((Self { lines, thread: Some(thread) }, kept))
     }
 
@@ -71,7 +76,7 @@ impl History {
     pub fn write(&self, why: &Why) {
         let Ok(mut line) = serde_json::to_vec(why) else { return };
         line.push(b'\n');
-        if self.lines.try_send(Message::Line(line)).is_err() {
+        if let Err(TrySendError::Full(_)) = self.lines.try_send(Message::Line(line)) {
             tracing::warn!(id = why.id, "a decision is not written down: the disk is too slow");
         }
     }
@@ -80,7 +85,9 @@ impl History {
 impl Drop for History {
     fn drop(&mut self) {
         let end = Instant::now() + PATIENCE;
-        while self.lines.try_send(Message::End).is_err() && Instant::now() < end {
+        while let Err(TrySendError::Full(_)) = self.lines.try_send(Message::End)
+            && Instant::now() < end
+        {
             std::thread::sleep(Duration::from_millis(1));
         }
         let Some(thread) = self.thread.take() else { return };

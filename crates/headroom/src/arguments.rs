@@ -99,6 +99,11 @@ pub enum Command {
     /// Say what this machine offers, what is missing, and what is lost by it (exit code 1 if a daemon
     /// cannot work here)
     Doctor,
+    /// Print a script that completes this command line
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
 }
 
 /// Options of `up`.

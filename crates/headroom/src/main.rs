@@ -6,6 +6,7 @@
 mod arguments;
 mod binder;
 mod clock;
+mod completions;
 mod config;
 mod daemon;
 mod detach;
@@ -72,6 +73,7 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             binder::stat::stat(globals, *seconds, *count)?;
         }
         Command::Doctor => return doctor::doctor(globals),
+        Command::Completions { shell } => completions::completions(*shell)?,
     }
     Ok(ExitCode::SUCCESS)
 }

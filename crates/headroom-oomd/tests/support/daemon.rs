@@ -15,6 +15,7 @@ use super::eventually;
 pub struct Daemon {
     child: Child,
     arguments: Vec<String>,
+    prepare: fn(&mut Command),
     dir: tempfile::TempDir,
     log: Arc<Mutex<Vec<String>>>,
 }
@@ -34,6 +35,11 @@ pub fn command(dir: &Path, config: &str) -> Command {
 impl Daemon {
     /// Starts it with this configuration and further arguments, and waits until it answers.
     pub fn start(config: &str, arguments: &[&str]) -> Self {
+        Self::start_prepared(config, arguments, |_| ())
+    }
+
+    /// The same, with its command, and those of its successors, prepared for it.
+    pub fn start_prepared(config: &str, arguments: &[&str], prepare: fn(&mut Command)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         // Other users have to reach the socket.
         let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -44,6 +50,7 @@ impl Daemon {
             // Not the machine's own.
             arguments.push(format!("--margin={}", dir.path().join("margin.toml").display()));
         }
+        prepare(&mut command);
         let mut child = command.args(&arguments).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Mutex::new(Vec::new()));
         let (stderr, lines) = (child.stderr.take().unwrap(), log.clone());
@@ -52,7 +59,7 @@ impl Daemon {
                 lines.lock().unwrap().push(line);
             }
         });
-        let mut daemon = Self { child, arguments, dir, log };
+        let mut daemon = Self { child, arguments, prepare, dir, log };
         eventually("the daemon answers", || {
             let ended = daemon.child.try_wait().unwrap();
             assert!(ended.is_none(), "the daemon ended: {ended:?} {:?}", daemon.log());
@@ -78,6 +85,7 @@ impl Daemon {
     /// Starts another in the place of one that has died or ended, with the same arguments.
     pub fn start_again(&mut self, config: &str) {
         let mut command = command(self.dir.path(), config);
+        (self.prepare)(&mut command);
         self.child = command.args(&self.arguments).stderr(Stdio::null()).spawn().unwrap();
         eventually("the next daemon answers", || {
             let mut client = Client::connect(&self.socket()).ok()?;

@@ -1,0 +1,122 @@
+//! What headroom-oomd itself takes: memory, CPU time when nothing happens, time to be ready.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bench::child::nobodys_uid;
+use bench::oomd::{self, Oomd};
+use bench::progress::Progress;
+use bench::results::Measurement;
+use bench::statistics::estimate;
+use clap::Parser;
+
+const BENCH: &str = "daemon";
+const SUBJECT: &str = "headroom-oomd";
+
+/// Starts a private headroom-oomd with no limit, one, and 64 limits, and measures from outside: how long it takes
+/// until it answers, with all limits in force; how much memory it holds after a while; how much CPU time it takes
+/// when nothing happens. The machine's own triggers are off. Needs root.
+#[derive(Parser)]
+struct Arguments {
+    /// Daemons that are started in each case
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// How long each is left alone, seconds
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    idle_s: u64,
+    /// Cases: numbers of limited users
+    #[arg(long, value_delimiter = ',', default_values_t = [0, 1, 64])]
+    users: Vec<u32>,
+    /// How it watches memory: auto, bpf or proc
+    #[arg(long, default_value = "auto", value_parser = ["auto", "bpf", "proc"])]
+    notifier: String,
+    /// The daemon; by default the headroom-oomd beside this program or in $HEADROOM_BIN_DIR
+    #[arg(long)]
+    daemon: Option<PathBuf>,
+}
+
+/// Of one daemon.
+#[derive(Default)]
+struct Found {
+    start_ms: Vec<f64>,
+    rss_kib: Vec<f64>,
+    own_kib: Vec<f64>,
+    idle_percent: Vec<f64>,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let program = oomd::program(arguments.daemon.clone())?;
+    let mut found: Vec<Found> = arguments.users.iter().map(|_| Found::default()).collect();
+    let mut progress = Progress::new(BENCH, arguments.runs as usize * found.len());
+    for _ in 0..arguments.runs {
+        for (users, found) in arguments.users.iter().zip(&mut found) {
+            measure(&arguments, &program, *users, found)?;
+            progress.step(&format!("{users} users"));
+        }
+    }
+    for (users, found) in arguments.users.iter().zip(&found) {
+        let case = match users {
+            0 => "no limit".to_owned(),
+            1 => "1 user limited".to_owned(),
+            users => format!("{users} users limited"),
+        };
+        let metrics = [
+            ("start_ms", &found.start_ms, "ms"),
+            ("rss_kib", &found.rss_kib, "KiB"),
+            ("own_kib", &found.own_kib, "KiB"),
+            ("idle_cpu_percent", &found.idle_percent, "%"),
+        ];
+        for (metric, values, unit) in metrics {
+            let median = estimate(values).context("no runs")?.median;
+            Measurement::new(BENCH, &case, SUBJECT, metric, median, unit, values.len()).print();
+        }
+    }
+    Ok(())
+}
+
+fn measure(
+    arguments: &Arguments,
+    program: &std::path::Path,
+    users: u32,
+    found: &mut Found,
+) -> Result<()> {
+    let uid = nobodys_uid();
+    let limits: String = (0..users)
+        .map(|user| format!("[[limit]]\nuser = {}\nhard = \"256M\"\n", uid + user))
+        .collect();
+    let begun = Instant::now();
+    let daemon = Oomd::start_with(program, &arguments.notifier, &limits)?;
+    found.start_ms.push(begun.elapsed().as_secs_f64() * 1e3);
+    // The first scans and their growth are over.
+    std::thread::sleep(Duration::from_secs(1));
+    let (before, since) = (cpu_ns(daemon.pid())?, Instant::now());
+    std::thread::sleep(Duration::from_secs(arguments.idle_s));
+    let used = cpu_ns(daemon.pid())? - before;
+    found.idle_percent.push(used as f64 / since.elapsed().as_nanos() as f64 * 100.0);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;
+    found.rss_kib.push(kib(&status, "VmRSS:")?);
+    found.own_kib.push(kib(&status, "RssAnon:")?);
+    Ok(())
+}
+
+/// CPU time of all threads, nanoseconds.
+fn cpu_ns(pid: u32) -> Result<u64> {
+    let mut sum = 0;
+    let tasks = format!("/proc/{pid}/task");
+    for task in std::fs::read_dir(&tasks).with_context(|| tasks.clone())? {
+        let path = task?.path().join("schedstat");
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let first = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+        sum += first.with_context(|| format!("{}: {text:?}", path.display()))?;
+    }
+    ensure!(sum > 0, "{tasks}: no CPU time at all; is CONFIG_SCHED_INFO missing?");
+    Ok(sum)
+}
+
+fn kib(status: &str, name: &str) -> Result<f64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let word = line.and_then(|line| line.split_whitespace().next());
+    word.and_then(|word| word.parse().ok()).with_context(|| format!("no {name} in its status"))
+}

@@ -1,0 +1,107 @@
+//! The manual says all that `--help` says, and the installation puts it where it is looked for.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+const MANUAL: &str = include_str!("../../../dist/man/headroom.1");
+
+fn said(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_headroom")).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Names of the commands that a help text lists.
+fn commands(help: &str) -> Vec<String> {
+    let listed = help.split_once("\nCommands:\n").map_or("", |(_, rest)| rest);
+    let lines = listed.lines().take_while(|line| line.starts_with("  "));
+    // Further lines of a description are indented deeper.
+    let names = lines.filter(|line| !line.starts_with("   ")).filter_map(|line| {
+        line.split_whitespace().next().filter(|name| *name != "help").map(str::to_owned)
+    });
+    names.collect()
+}
+
+fn options(help: &str) -> BTreeSet<String> {
+    let words = help.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+    words.filter(|word| word.len() > 2 && word.starts_with("--")).map(str::to_owned).collect()
+}
+
+/// All commands, in words, and their help texts.
+fn all(path: &[String], found: &mut Vec<(Vec<String>, String)>) {
+    let arguments: Vec<&str> = path.iter().map(String::as_str).chain(["--help"]).collect();
+    let help = said(&arguments);
+    for name in commands(&help) {
+        all(&[path, &[name]].concat(), found);
+    }
+    found.push((path.to_vec(), help));
+}
+
+#[test]
+fn the_manual_has_every_command_and_every_option() {
+    let manual = MANUAL.replace("\\-", "-");
+    let mut found = Vec::new();
+    all(&[], &mut found);
+    assert!(found.len() > 15, "{found:?}");
+    for (path, help) in found {
+        let is_group = !commands(&help).is_empty();
+        let heading = format!(".SS \"{}", path.join(" "));
+        assert!(is_group || manual.contains(&heading), "no section on {path:?}");
+        for option in options(&help) {
+            assert!(manual.contains(&option), "{path:?}: nothing about {option}");
+        }
+    }
+}
+
+#[test]
+fn every_shell_gets_its_completions() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = said(&["completions", shell]);
+        assert!(script.contains("run-oom-killer") && script.contains("binderd-socket"), "{shell}");
+    }
+}
+
+#[test]
+fn an_installation_is_complete_and_names_the_places_it_is_in() {
+    let built = tempfile::tempdir().unwrap();
+    let into = tempfile::tempdir().unwrap();
+    let binaries = ["headroom-oomd", "headroom-binderd"];
+    let libraries = ["libtmalloc.so", "libtmalloc.a", "libtmalloc_preload.so"];
+    for name in binaries.iter().chain(&libraries) {
+        std::fs::write(built.path().join(name), name).unwrap();
+    }
+    std::fs::copy(env!("CARGO_BIN_EXE_headroom"), built.path().join("headroom")).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install");
+    let done = Command::new(script)
+        .arg(built.path())
+        .env("DESTDIR", into.path())
+        .env("PREFIX", "/opt/headroom")
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let read = |path: &str| {
+        let path = into.path().join(path);
+        std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    };
+    for name in binaries {
+        assert_eq!(read(&format!("opt/headroom/bin/{name}")), name);
+    }
+    for path in ["lib/libtmalloc.so", "lib/libtmalloc.a", "lib/headroom/libtmalloc_preload.so"] {
+        assert!(into.path().join("opt/headroom").join(path).exists(), "{path}");
+    }
+    assert!(read("opt/headroom/include/tmalloc.h").contains("tmalloc"));
+    let described = read("opt/headroom/lib/pkgconfig/tmalloc.pc");
+    assert!(described.starts_with("prefix=/opt/headroom\n") && !described.contains('@'));
+    assert!(described.contains(concat!("Version: ", env!("CARGO_PKG_VERSION"))), "{described}");
+    let unit = read("opt/headroom/lib/systemd/system/headroom-oomd.service");
+    assert!(unit.contains("ExecStart=/opt/headroom/bin/headroom-oomd\n"), "{unit}");
+    for page in ["man1/headroom.1", "man8/headroom-oomd.8", "man8/headroom-binderd.8"] {
+        assert!(read(&format!("opt/headroom/share/man/{page}")).contains(".TH"));
+    }
+    let bash = read("opt/headroom/share/bash-completion/completions/headroom");
+    assert!(bash.contains("run-oom-killer"));
+    for path in ["zsh/site-functions/_headroom", "fish/vendor_completions.d/headroom.fish"] {
+        assert!(!read(&format!("opt/headroom/share/{path}")).is_empty());
+    }
+}
