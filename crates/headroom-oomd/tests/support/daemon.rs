@@ -18,6 +18,8 @@ pub struct Daemon {
     prepare: fn(&mut Command),
     dir: tempfile::TempDir,
     log: Arc<Mutex<Vec<String>>>,
+    /// Reads the log until the daemon has closed it.
+    reader: std::thread::JoinHandle<()>,
 }
 
 /// The binary with a configuration file and a socket in `dir`.
@@ -54,12 +56,12 @@ impl Daemon {
         let mut child = command.args(&arguments).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Mutex::new(Vec::new()));
         let (stderr, lines) = (child.stderr.take().unwrap(), log.clone());
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 lines.lock().unwrap().push(line);
             }
         });
-        let mut daemon = Self { child, arguments, prepare, dir, log };
+        let mut daemon = Self { child, arguments, prepare, dir, log, reader };
         eventually("the daemon answers", || {
             let ended = daemon.child.try_wait().unwrap();
             assert!(ended.is_none(), "the daemon ended: {ended:?} {:?}", daemon.log());
@@ -189,6 +191,7 @@ impl Daemon {
     pub fn end(mut self, signal: Signal) -> (ExitStatus, tempfile::TempDir, Vec<String>) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         let status = eventually("the daemon ends", || self.child.try_wait().unwrap());
+        eventually("its log is read", || self.reader.is_finished().then_some(()));
         let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().unwrap());
         let log = self.log();
         (status, dir, log)
