@@ -25,7 +25,7 @@ const fn table(main: &'static [&'static str], beside: &'static [&'static str]) -
 }
 
 /// The benchmarks that we know, in their order.
-pub const SECTIONS: [Section; 11] = [
+pub const SECTIONS: [Section; 12] = [
     Section {
         bench: "roundtrip",
         title: "Round trips",
