@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::mm::{MlockAllFlags, mlockall};
 
 pub use service::ServiceManager;
-pub use settle::{forget_the_start, give_back_freed};
+pub use settle::{forget_the_start, give_back_freed, keep_large_blocks_apart};
 
 /// Locks all memory, present and future.
 pub fn lock_memory() -> Result<(), Errno> {

@@ -23,6 +23,19 @@ pub fn forget_the_start() {
     }
 }
 
+/// Large blocks stay apart from small ones, so that their memory goes back when they are freed, and is taken only as far
+/// as it is used. glibc would begin to mix them after the first large block that is freed. To be called first.
+pub fn keep_large_blocks_apart() {
+    /// From here on a block is large, bytes.
+    #[cfg(target_env = "gnu")]
+    const LARGE: libc::c_int = 64 * 1024;
+    // SAFETY: takes integers. Refused: more memory is used, nothing else.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+    }
+}
+
 /// Gives back what the allocator holds for nobody.
 pub fn give_back_freed() {
     // SAFETY: takes an integer.

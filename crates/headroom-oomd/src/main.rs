@@ -83,6 +83,7 @@ impl Arguments {
 }
 
 fn main() -> ExitCode {
+    ::daemon::keep_large_blocks_apart();
     let arguments = Arguments::parse();
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
