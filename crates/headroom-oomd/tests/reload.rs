@@ -10,9 +10,13 @@ use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, eventually, privileged};
 
+// Users are the machine's, whoever watches them: no two tests here share one.
 const ALICE: u32 = 62130;
 const BOB: u32 = 62131;
 const CAROL: u32 = 62132;
+const DORA: u32 = 62133;
+const EMMA: u32 = 62134;
+const FRED: u32 = 62135;
 const QUIET: &str = "[machine]\nenabled = false\n";
 
 #[test]
@@ -73,8 +77,8 @@ fn a_file_that_makes_no_sense_changes_nothing_and_the_daemon_says_so() {
     if !privileged() {
         return;
     }
-    let daemon = Daemon::start(&limit(ALICE, 100), &[]);
-    write(&daemon, "[[limit]]\nuser = 62130\nhrad = \"50M\"\n");
+    let daemon = Daemon::start(&limit(DORA, 100), &[]);
+    write(&daemon, "[[limit]]\nuser = 62133\nhrad = \"50M\"\n");
     let refused = daemon.ask(&Request::Reload);
     let Reply::Error { message } = refused else { panic!("{refused:?}") };
     assert!(
@@ -82,12 +86,12 @@ fn a_file_that_makes_no_sense_changes_nothing_and_the_daemon_says_so() {
         "{message}"
     );
     assert!(message.ends_with("the configuration before stays in force"), "{message}");
-    assert_eq!(in_force(&daemon, ALICE), Some((100, "config".into())));
+    assert_eq!(in_force(&daemon, DORA), Some((100, "config".into())));
     assert_eq!(daemon.status().degraded.last(), Some(&message));
-    write(&daemon, &limit(ALICE, 50));
+    write(&daemon, &limit(DORA, 50));
     assert_eq!(reload(&daemon).len(), 1);
     assert!(!daemon.status().degraded.contains(&message));
-    let refused = daemon.ask_as(ALICE, &Request::Reload);
+    let refused = daemon.ask_as(DORA, &Request::Reload);
     assert!(matches!(refused, Reply::Error { message } if message.contains("only root")));
 }
 
@@ -96,14 +100,14 @@ fn a_hangup_reads_the_configuration_anew_and_a_limit_that_is_broken_by_it_strike
     if !privileged() {
         return;
     }
-    let daemon = Daemon::start(&limit(ALICE, 500), &[]);
-    let mut hog = Hog::start(ALICE);
+    let daemon = Daemon::start(&limit(EMMA, 500), &[]);
+    let mut hog = Hog::start(EMMA);
     hog.grow(100 << 10);
     assert!(hog.survived());
-    write(&daemon, &limit(ALICE, 50));
+    write(&daemon, &limit(EMMA, 50));
     kill_process(Pid::from_raw(daemon.pid() as i32).unwrap(), Signal::HUP).unwrap();
     hog.died();
-    assert_eq!(daemon.ended(ALICE).hard_bytes, 50 * MIB);
+    assert_eq!(daemon.ended(EMMA).hard_bytes, 50 * MIB);
 }
 
 #[test]
@@ -111,27 +115,28 @@ fn a_rule_that_comes_with_a_reload_protects_who_was_armed_before() {
     if !privileged() {
         return;
     }
-    let daemon = Daemon::start(&limit(ALICE, 100), &[]);
-    let (mut large, mut small) = (Hog::start(ALICE), Hog::start(ALICE));
+    let daemon = Daemon::start(&limit(FRED, 100), &[]);
+    let (mut large, mut small) = (Hog::start(FRED), Hog::start(FRED));
     large.name(1);
     large.grow(75 << 10);
     assert!(large.survived());
     small.name(2);
     small.grow(20 << 10);
     assert!(small.survived(), "above the soft limit: one is armed");
-    let rule = format!("[[rule]]\nkill = \"never\"\nuser = {ALICE}\nname = \"hog-1\"\n");
-    write(&daemon, &(limit(ALICE, 100) + &rule));
+    let rule = format!("[[rule]]\nkill = \"never\"\nuser = {FRED}\nname = \"hog-1\"\n");
+    write(&daemon, &(limit(FRED, 100) + &rule));
     assert_eq!(reload(&daemon), ["1 rules"]);
     large.grow(20 << 10);
     small.died();
     assert!(large.survived() && large.is_alive());
 }
 
-/// A daemon to whom only these three are ordinary users.
-fn with_ordinary_users(config: &str) -> (Daemon, tempfile::TempDir) {
+/// A daemon to whom only these, from the first to the last, are ordinary users.
+fn with_ordinary_users(uids: [u32; 2], config: &str) -> (Daemon, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("login.defs");
-    std::fs::write(&path, "UID_MIN 62140\nUID_MAX 62142\n").unwrap();
+    let text = format!("UID_MIN {}\nUID_MAX {}\n", uids[0], uids[1]);
+    std::fs::write(&path, text).unwrap();
     (Daemon::start(config, &["--login-defs", path.to_str().unwrap()]), dir)
 }
 
@@ -146,10 +151,10 @@ fn every_ordinary_user_is_limited_also_one_that_comes_later_and_nobody_else_is()
     }
     const DAVE: u32 = 62140;
     const ERIN: u32 = 62141;
-    const STRANGER: u32 = 62143;
+    const STRANGER: u32 = 62139;
     let mut first = Hog::start(DAVE);
     let mut stranger = Hog::start(STRANGER);
-    let (daemon, _dir) = with_ordinary_users(&(everyone(64) + &limit(ALICE, 100)));
+    let (daemon, _dir) = with_ordinary_users([62140, 62142], &(everyone(64) + &limit(62138, 100)));
     assert_eq!(in_force(&daemon, DAVE), Some((64, "default".into())), "it was there before");
     let mut later = Hog::start(ERIN);
     eventually("the newcomer is limited", || in_force(&daemon, ERIN));
@@ -168,8 +173,8 @@ fn what_is_said_of_one_user_counts_before_what_is_said_of_everyone() {
     if !privileged() {
         return;
     }
-    const DAVE: u32 = 62142;
-    let (daemon, _dir) = with_ordinary_users(&(everyone(64) + &limit(DAVE, 200)));
+    const DAVE: u32 = 62151;
+    let (daemon, _dir) = with_ordinary_users([62150, 62152], &(everyone(64) + &limit(DAVE, 200)));
     let _hog = Hog::start(DAVE);
     let set =
         |uid: u32, mib: u64| Request::SetLimit { uid, hard_bytes: mib * MIB, soft_bytes: None };
