@@ -288,12 +288,12 @@ mod tests {
             Process { pid: 2, ..worst.clone() },
             Process { pid: 9, ..worst.clone() },
         ] {
-            assert_eq!(chosen(taste, &[spared.clone()]), None, "{spared:?}");
+            assert_eq!(chosen(taste, std::slice::from_ref(&spared)), None, "{spared:?}");
         }
         let avoided = Process { avoided: true, oom_score: 200, ..worst.clone() };
         assert_eq!(chosen(taste, &[avoided]), Some(10), "rather than nobody");
         let of_root = Process { uid: 0, ..worst };
-        assert_eq!(chosen(taste, &[of_root.clone()]), Some(10));
+        assert_eq!(chosen(taste, std::slice::from_ref(&of_root)), Some(10));
         assert_eq!(chosen(Taste { ignore_root: true, ..taste }, &[of_root]), None);
     }
 }
