@@ -36,6 +36,9 @@ const PANICKED: i32 = 101;
 
 type Steps = Yielder<Option<Box<Desk>>, Box<Desk>>;
 
+/// How the loop of this thread steps off, and who carries it.
+type Here = (NonNull<Steps>, NonNull<Arc<Carriers>>);
+
 /// The event loop's stack, wherever it is.
 struct Loop(Coroutine<Option<Box<Desk>>, Box<Desk>, ()>);
 
@@ -46,7 +49,7 @@ unsafe impl Send for Loop {}
 
 thread_local! {
     /// Set while a thread runs [`serve`]'s closure for the first time.
-    static STEPS: Cell<Option<(NonNull<Steps>, NonNull<Arc<Carriers>>)>> = const { Cell::new(None) };
+    static STEPS: Cell<Option<Here>> = const { Cell::new(None) };
 }
 
 /// A call into a client, with its own buffers: whoever is late keeps them.
