@@ -6,7 +6,7 @@ use binder_uapi::{BinderTransactionData, TF_ACCEPT_FDS, TF_CLEAR_BUF, TF_ONE_WAY
 use crate::Errno;
 use crate::buffer::{BufferRequest, Layout};
 use crate::driver::Driver;
-use crate::host::{Caller, Host, ReadPart};
+use crate::host::{Caller, Host, Piece};
 use crate::keys::{BufferId, NodeId, ProcessId, ThreadId, TransactionId};
 use crate::limits::MAX_THREAD_WORK;
 use crate::objects::Parcel;
@@ -364,31 +364,28 @@ impl Driver {
         let layout = self.buffers[buffer].layout;
         // The area held it, so it is 4 MiB at most.
         bytes.resize(layout.total as usize, 0);
-        let (data_part, rest) = bytes.split_at_mut(layout.offsets_at as usize);
-        let (offsets_part, extra_part) =
-            rest.split_at_mut((layout.extra_at - layout.offsets_at) as usize);
-        let (into_data, padding) = data_part.split_at_mut(layout.data_size as usize);
-        padding.fill(0);
-        let (into_offsets, padding) = offsets_part.split_at_mut(layout.offsets_size as usize);
-        padding.fill(0);
-        extra_part.fill(0);
+        let end = |at: u64, size: u64| (at + size) as usize;
+        bytes[end(0, layout.data_size)..layout.offsets_at as usize].fill(0);
+        bytes[end(layout.offsets_at, layout.offsets_size)..].fill(0);
         if !context.is_empty() {
-            let at = (layout.extra_end - layout.extra_at) as usize;
-            extra_part[at..at + context.len()].copy_from_slice(context);
+            let at = layout.extra_end as usize;
+            bytes[at..at + context.len()].copy_from_slice(context);
             self.buffers[buffer].context_at = Some(layout.extra_end);
         }
-        let mut parts = [
-            ReadPart { address: data.buffer, into: into_data },
-            ReadPart { address: data.offsets, into: into_offsets },
+        let piece =
+            |address, at: u64, len: u64| Piece { address, at: at as usize, len: len as usize };
+        let pieces = [
+            piece(data.buffer, 0, layout.data_size),
+            piece(data.offsets, layout.offsets_at, layout.offsets_size),
         ];
-        let parts = match (layout.data_size, layout.offsets_size) {
-            (0, 0) => &mut parts[..0],
-            (_, 0) => &mut parts[..1],
-            (0, _) => &mut parts[1..],
-            _ => &mut parts[..],
+        let pieces = match (layout.data_size, layout.offsets_size) {
+            (0, 0) => &pieces[..0],
+            (_, 0) => &pieces[..1],
+            (0, _) => &pieces[1..],
+            _ => &pieces[..],
         };
-        if !parts.is_empty() {
-            host.read_vectored(sender.caller, parts).map_err(|_| Errno::EFAULT)?;
+        if !pieces.is_empty() {
+            host.read_parcel(sender.caller, pieces, bytes).map_err(|_| Errno::EFAULT)?;
         }
         if !layout.offsets_size.is_multiple_of(8) || !extra_size.is_multiple_of(8) {
             return Err(Errno::EINVAL);

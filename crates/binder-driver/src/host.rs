@@ -28,12 +28,14 @@ pub struct Fault;
 pub struct StoreError;
 
 /// One range to read in a client.
-#[derive(Debug)]
-pub struct ReadPart<'a> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
     /// Where in the client.
     pub address: u64,
-    /// Filled with the bytes found there.
-    pub into: &'a mut [u8],
+    /// Where it goes in the parcel.
+    pub at: usize,
+    /// Bytes.
+    pub len: usize,
 }
 
 /// Memory of a client that is blocked in its ioctl, so that its tid is still its own.
@@ -41,9 +43,17 @@ pub trait ClientMemory {
     /// Fills `into` from `address` in the caller's address space, or nothing useful on a fault.
     fn read(&mut self, from: Caller, address: u64, into: &mut [u8]) -> Result<(), Fault>;
 
-    /// Several ranges in one go (data and offsets of one transaction).
-    fn read_vectored(&mut self, from: Caller, parts: &mut [ReadPart<'_>]) -> Result<(), Fault> {
-        parts.iter_mut().try_for_each(|part| self.read(from, part.address, part.into))
+    /// The data and the offsets of one transaction in one go, each to its place in the parcel, which is long enough.
+    /// After a fault the parcel may be any other one: who reads may have had to leave it behind.
+    fn read_parcel(
+        &mut self,
+        from: Caller,
+        pieces: &[Piece],
+        parcel: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        pieces.iter().try_for_each(|piece| {
+            self.read(from, piece.address, &mut parcel[piece.at..][..piece.len])
+        })
     }
 
     /// Writes `bytes` at `address` in the caller's address space.

@@ -56,7 +56,7 @@ pub use driver::{Driver, Opener, Wake, WriteRead};
 pub use errno::Errno;
 pub use freeze::Freeze;
 pub use host::{
-    Caller, ClientMemory, Fault, FileToken, Files, Host, Identity, Mapping, Mappings, ReadPart,
+    Caller, ClientMemory, Fault, FileToken, Files, Host, Identity, Mapping, Mappings, Piece,
     Scheduler, StoreError,
 };
 pub use keys::{ContextId, FreezeId, ProcessId};

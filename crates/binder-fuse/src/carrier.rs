@@ -15,7 +15,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use binder_driver::{Fault, ReadPart};
+use binder_driver::{Fault, Piece};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
@@ -56,8 +56,8 @@ thread_local! {
 #[derive(Default)]
 struct Desk {
     call: Call,
-    /// Ranges in the client: address and bytes.
-    ranges: Vec<(u64, usize)>,
+    /// Ranges in the client, and where in `bytes` they belong.
+    pieces: Vec<Piece>,
     /// What was read, or is written.
     bytes: Vec<u8>,
     result: Option<Found>,
@@ -98,11 +98,11 @@ impl Desk {
         self.result = match self.call {
             Call::Nothing => None,
             Call::Read { tid } => {
-                let result = client_memory::read_into(tid, &self.ranges, &mut self.bytes);
+                let result = client_memory::read_pieces(tid, &self.pieces, &mut self.bytes);
                 Some(Found::Memory(result))
             }
             Call::Write { tid } => {
-                let address = self.ranges.first().map_or(0, |range| range.0);
+                let address = self.pieces.first().map_or(0, |piece| piece.address);
                 Some(Found::Memory(client_memory::write(tid, address, &self.bytes)))
             }
             Call::Find { pid, device, inode } => {
@@ -254,33 +254,54 @@ impl Ferry {
         Ok(self.desk.insert(desk))
     }
 
-    /// Fills every part, or fails as a whole.
+    /// Fills `into`, or fails.
     pub(crate) fn read(
         &mut self,
         tid: u32,
-        parts: &mut [ReadPart<'_>],
+        address: u64,
+        into: &mut [u8],
     ) -> Result<Result<(), Fault>, Late> {
         if self.steps.is_none() {
-            return Ok(client_memory::read(tid, parts));
+            return Ok(client_memory::read(tid, address, into));
         }
+        let len = into.len();
         let desk = self.call(|desk| {
             desk.call = Call::Read { tid };
-            desk.ranges.clear();
-            desk.ranges.extend(parts.iter().map(|part| (part.address, part.into.len())));
+            desk.pieces.clear();
+            desk.pieces.push(Piece { address, at: 0, len });
+            if desk.bytes.len() < len {
+                desk.bytes.resize(len, 0);
+            }
         })?;
         let result = desk.memory();
         if result.is_ok() {
-            let mut bytes = &desk.bytes[..];
-            for part in parts {
-                let (head, tail) = bytes.split_at(part.into.len());
-                part.into.copy_from_slice(head);
-                bytes = tail;
-            }
+            into.copy_from_slice(&desk.bytes[..len]);
         }
         if desk.bytes.capacity() > KEPT_BYTES {
             desk.bytes = Vec::new();
         }
         Ok(result)
+    }
+
+    /// Reads all pieces to their places in a parcel, or fails as a whole. Nothing is copied twice: the parcel lies on
+    /// the desk meanwhile, and who is late keeps it.
+    pub(crate) fn read_parcel(
+        &mut self,
+        tid: u32,
+        pieces: &[Piece],
+        parcel: &mut Vec<u8>,
+    ) -> Result<Result<(), Fault>, Late> {
+        if self.steps.is_none() {
+            return Ok(client_memory::read_pieces(tid, pieces, parcel));
+        }
+        let desk = self.call(|desk| {
+            desk.call = Call::Read { tid };
+            desk.pieces.clear();
+            desk.pieces.extend_from_slice(pieces);
+            std::mem::swap(&mut desk.bytes, parcel);
+        })?;
+        std::mem::swap(&mut desk.bytes, parcel);
+        Ok(desk.memory())
     }
 
     /// Writes all of `bytes`, or fails.
@@ -295,8 +316,8 @@ impl Ferry {
         }
         let desk = self.call(|desk| {
             desk.call = Call::Write { tid };
-            desk.ranges.clear();
-            desk.ranges.push((address, bytes.len()));
+            desk.pieces.clear();
+            desk.pieces.push(Piece { address, at: 0, len: bytes.len() });
             desk.bytes.clear();
             desk.bytes.extend_from_slice(bytes);
         })?;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use binder_driver::{
-    Caller, ClientMemory, Errno, Fault, FileToken, Files, Identity, Mapping, Mappings, ProcessId,
-    ReadPart, Scheduler, StoreError,
+    Caller, ClientMemory, Errno, Fault, FileToken, Files, Identity, Mapping, Mappings, Piece,
+    ProcessId, Scheduler, StoreError,
 };
 use binder_uapi::{Return, ReturnReader};
 use slotmap::{Key, KeyData, SlotMap, new_key_type};
@@ -150,15 +150,24 @@ impl ClientHost {
 
     /// Writes where a client's thread expects it.
     pub(crate) fn write_to(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
-        if self.refuses(to) {
+        self.access(to, |ferry| ferry.write(to.tid, address, bytes))
+    }
+
+    /// Touches a client's memory, unless it was late before.
+    fn access(
+        &mut self,
+        client: Caller,
+        touch: impl FnOnce(&mut Ferry) -> Result<Result<(), Fault>, Late>,
+    ) -> Result<(), Fault> {
+        if self.refuses(client) {
             return Err(Fault);
         }
-        let written = {
-            let _inside = self.pages.enter(to.tid);
-            self.ferry.write(to.tid, address, bytes)
+        let touched = {
+            let _inside = self.pages.enter(client.tid);
+            touch(&mut self.ferry)
         };
-        written.unwrap_or_else(|Late| {
-            self.note_late(to.process, to.euid);
+        touched.unwrap_or_else(|Late| {
+            self.note_late(client.process, client.euid);
             Err(Fault)
         })
     }
@@ -166,21 +175,16 @@ impl ClientHost {
 
 impl ClientMemory for ClientHost {
     fn read(&mut self, from: Caller, address: u64, into: &mut [u8]) -> Result<(), Fault> {
-        self.read_vectored(from, &mut [ReadPart { address, into }])
+        self.access(from, |ferry| ferry.read(from.tid, address, into))
     }
 
-    fn read_vectored(&mut self, from: Caller, parts: &mut [ReadPart<'_>]) -> Result<(), Fault> {
-        if self.refuses(from) {
-            return Err(Fault);
-        }
-        let read = {
-            let _inside = self.pages.enter(from.tid);
-            self.ferry.read(from.tid, parts)
-        };
-        read.unwrap_or_else(|Late| {
-            self.note_late(from.process, from.euid);
-            Err(Fault)
-        })
+    fn read_parcel(
+        &mut self,
+        from: Caller,
+        pieces: &[Piece],
+        parcel: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        self.access(from, |ferry| ferry.read_parcel(from.tid, pieces, parcel))
     }
 
     fn write(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {

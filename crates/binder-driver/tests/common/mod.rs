@@ -66,11 +66,16 @@ impl ClientMemory for FakeHost {
         Ok(())
     }
 
-    fn read_vectored(&mut self, from: Caller, parts: &mut [ReadPart<'_>]) -> Result<(), Fault> {
-        self.count("read_vectored");
-        parts.iter_mut().try_for_each(|part| {
-            let len = part.into.len();
-            part.into.copy_from_slice(self.find(from.process, part.address, len)?);
+    fn read_parcel(
+        &mut self,
+        from: Caller,
+        pieces: &[Piece],
+        parcel: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        self.count("read_parcel");
+        pieces.iter().try_for_each(|piece| {
+            let found = self.find(from.process, piece.address, piece.len)?;
+            parcel[piece.at..][..piece.len].copy_from_slice(found);
             Ok(())
         })
     }

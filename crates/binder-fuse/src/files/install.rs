@@ -9,7 +9,6 @@ use std::sync::Arc;
 use super::store::{Closer, fetch};
 use super::tracee::{Lost, Tracee};
 use crate::client_memory;
-use binder_driver::ReadPart;
 
 /// Files in one message (`SCM_MAX_FD`).
 const FILES_A_MESSAGE: usize = 253;
@@ -73,7 +72,7 @@ impl Scratch {
         }
         let address = (tracee.stack().saturating_sub(RED_ZONE + need)) & !15;
         let mut saved = vec![0; need as usize];
-        client_memory::read(tid, &mut [ReadPart { address, into: &mut saved }])
+        client_memory::read(tid, address, &mut saved)
             .map_err(|_| io::Error::other("no memory below its stack"))?;
         Ok(Self { tid, address, saved })
     }
@@ -85,7 +84,7 @@ impl Scratch {
 
     fn read(&self, at: usize, into: &mut [u8]) -> io::Result<()> {
         let address = self.address + at as u64;
-        client_memory::read(self.tid, &mut [ReadPart { address, into }])
+        client_memory::read(self.tid, address, into)
             .map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))
     }
 

@@ -1,5 +1,6 @@
 //! How sessions end: by themselves, by signals, by SIGKILL.
 
+use e2e::wait;
 use rustix::process::Signal;
 
 use crate::support::{
@@ -72,7 +73,9 @@ fn nothing_is_left_when_headroom_is_killed() {
     let token = token("killed");
     let mut session = Session::start("setsid sleep 1000 & echo ready; exec sleep 1000", &token);
     assert_eq!(session.line(), "ready");
-    assert!(processes_with(&token).len() >= 5, "{:?}", processes_with(&token));
+    // One that is just becoming another program has no environment for a moment.
+    let all = wait::until(wait::PATIENCE, || (processes_with(&token).len() >= 5).then_some(()));
+    assert!(all.is_some(), "{:?}", processes_with(&token));
     kill(session.child.id(), Signal::KILL);
     expect_nobody_with(&token);
 }
