@@ -50,6 +50,11 @@ impl Trace {
         Ok(trace)
     }
 
+    /// Counts no more: reading the buffer is not what was to be counted.
+    pub fn stop(&self) -> Result<()> {
+        write(&self.event.join("enable"), "0")
+    }
+
     /// How often it has happened so far, those that are not in the buffer any more included.
     pub fn count(&self) -> Result<u64> {
         let folder = self.instance.join("per_cpu");
