@@ -106,7 +106,9 @@ impl AtALimit {
         if sample.uid == 0 {
             return Ok(None);
         }
-        let made_up = MadeUp::new(ProcessSample { anon_pages: HARD_PAGES, ..sample });
+        // A child has its parent's oom_score_adj, and ours may be the one of those that nobody kills.
+        let sample = ProcessSample { anon_pages: HARD_PAGES, oom_score_adj: 0, ..sample };
+        let made_up = MadeUp::new(sample);
         let made_up = made_up.map_err(|e| io("cannot make an eventfd", e))?;
         let (told, uid) = (made_up.teller(), sample.uid);
         let reaper = Reaper::start(1).map_err(|e| io("cannot start a reaper", e))?;
