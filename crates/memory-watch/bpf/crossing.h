@@ -89,18 +89,18 @@ static __always_inline void find_largest(struct slot *slot, struct cause *cause,
 
 static __always_inline bool is_armed_task(struct task_struct *task, u32 uid, struct armed *victim)
 {
-	return task->tgid == (s32)victim->tgid &&
-	       task->group_leader->start_boottime == victim->start_ns &&
-	       task->real_cred->uid.val == uid;
+	return BPF_CORE_READ(task, tgid) == (s32)victim->tgid &&
+	       BPF_CORE_READ(task, group_leader, start_boottime) == victim->start_ns &&
+	       BPF_CORE_READ(task, real_cred, uid.val) == uid;
 }
 
 /* Kills the current task's process. */
 static __always_inline long kill_current(struct task_struct *current, u32 by, struct kill *kill)
 {
 	kill->by = by;
-	kill->tgid = current->tgid;
-	kill->start_ns = current->group_leader->start_boottime;
-	kill->mm = (u64)current->mm;
+	kill->tgid = BPF_CORE_READ(current, tgid);
+	kill->start_ns = BPF_CORE_READ(current, group_leader, start_boottime);
+	kill->mm = (u64)BPF_CORE_READ(current, mm);
 	return bpf_send_signal(SIGKILL);
 }
 
@@ -110,9 +110,9 @@ enum { OTHER_CANNOT = 0, OTHER_STALE = 1, OTHER_KILLED = 2, OTHER_REFUSED = 3 };
 static __always_inline int signal_other(struct task_struct *task, u32 by, struct kill *kill)
 {
 	kill->by = by;
-	kill->tgid = task->tgid;
-	kill->start_ns = task->start_boottime;
-	kill->mm = (u64)task->mm;
+	kill->tgid = BPF_CORE_READ(task, tgid);
+	kill->start_ns = BPF_CORE_READ(task, start_boottime);
+	kill->mm = (u64)BPF_CORE_READ(task, mm);
 	return bpf_send_signal_task(task, SIGKILL, PIDTYPE_TGID, 0) ? OTHER_REFUSED : OTHER_KILLED;
 }
 
@@ -148,8 +148,9 @@ static __always_inline int kill_other_largest(struct slot *slot, struct kill *ki
 	task = bpf_task_from_pid(slot->largest_tgid);
 	if (!task)
 		return OTHER_STALE;
-	if ((u64)task->mm == slot->largest_mm && task->real_cred->uid.val == slot->uid &&
-	    task->signal->oom_score_adj != OOM_SCORE_ADJ_MIN)
+	if ((u64)BPF_CORE_READ(task, mm) == slot->largest_mm &&
+	    BPF_CORE_READ(task, real_cred, uid.val) == slot->uid &&
+	    BPF_CORE_READ(task, signal, oom_score_adj) != OOM_SCORE_ADJ_MIN)
 		result = signal_other(task, KILLED_UNARMED_OTHER, kill);
 	bpf_task_release(task);
 	return result;
@@ -161,10 +162,10 @@ static __always_inline bool kill_unarmed(struct slot *slot, struct cause *cause,
 {
 	if (!cause->own || LOAD(slot->spare_unarmed))
 		return false;
-	find_largest(slot, cause, current->tgid);
+	find_largest(slot, cause, BPF_CORE_READ(current, tgid));
 	if (slot->largest_mm != cause->mm)
 		return kill_other_largest(slot, kill) == OTHER_KILLED;
-	return current->signal->oom_score_adj != OOM_SCORE_ADJ_MIN &&
+	return BPF_CORE_READ(current, signal, oom_score_adj) != OOM_SCORE_ADJ_MIN &&
 	       !kill_current(current, KILLED_UNARMED_SELF, kill);
 }
 

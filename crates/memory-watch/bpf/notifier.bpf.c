@@ -82,9 +82,9 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
  */
 static __always_inline struct mm_struct *mm_to_report(struct task_struct *task)
 {
-	if (task->flags & PF_KTHREAD)
+	if (BPF_CORE_READ(task, flags) & PF_KTHREAD)
 		return NULL;
-	if (task->pid != task->tgid && task->group_leader->mm)
+	if (BPF_CORE_READ(task, pid) != BPF_CORE_READ(task, tgid) && BPF_CORE_READ(task, group_leader, mm))
 		return NULL;
 	return task->mm;
 }
@@ -92,15 +92,15 @@ static __always_inline struct mm_struct *mm_to_report(struct task_struct *task)
 /* A process group's or session's id, as the initial pid namespace sees it. */
 static __always_inline u32 pid_of(struct task_struct *leader, enum pid_type type)
 {
-	struct pid *pid = NULL;
+	struct pid *pid;
 	s32 nr = 0;
 
 	if (type == PIDTYPE_PGID)
-		bpf_core_read(&pid, sizeof(pid), &leader->signal->pids[PIDTYPE_PGID]);
+		pid = BPF_CORE_READ(leader, signal, pids[PIDTYPE_PGID]);
 	else
-		bpf_core_read(&pid, sizeof(pid), &leader->signal->pids[PIDTYPE_SID]);
+		pid = BPF_CORE_READ(leader, signal, pids[PIDTYPE_SID]);
 	if (pid)
-		bpf_core_read(&nr, sizeof(nr), &pid->numbers[0].nr);
+		nr = BPF_CORE_READ(pid, numbers[0].nr);
 	return nr;
 }
 
@@ -116,18 +116,19 @@ int snapshot(struct bpf_iter__task *ctx)
 	mm = mm_to_report(task);
 	if (!mm)
 		return 0;
-	leader = task->group_leader;
+	leader = BPF_CORE_READ(task, group_leader);
 	sample.mm = (u64)mm;
-	sample.start_ns = leader->start_boottime;
+	sample.start_ns = BPF_CORE_READ(leader, start_boottime);
 	for (u32 m = 0; m < MM_MEMBERS; m++)
 		sample.pages[m] = exact_count(mm, m);
-	sample.tgid = task->tgid;
-	sample.parent_tgid = leader->real_parent->tgid;
-	sample.uid = task->real_cred->uid.val;
-	sample.oom_score_adj = task->signal->oom_score_adj;
+	sample.tgid = BPF_CORE_READ(task, tgid);
+	sample.parent_tgid = BPF_CORE_READ(leader, real_parent, tgid);
+	sample.uid = BPF_CORE_READ(task, real_cred, uid.val);
+	sample.oom_score_adj = BPF_CORE_READ(task, signal, oom_score_adj);
 	sample.group = pid_of(leader, PIDTYPE_PGID);
 	sample.session_leader = pid_of(leader, PIDTYPE_SID) == sample.tgid;
-	sample.exiting = task->flags & PF_EXITING || task->signal->flags & SIGNAL_GROUP_EXIT;
+	sample.exiting = BPF_CORE_READ(task, flags) & PF_EXITING ||
+			 BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT;
 	bpf_probe_read_kernel(sample.comm, sizeof(sample.comm), leader->comm);
 	bpf_seq_write(ctx->meta->seq, &sample, sizeof(sample));
 	return 0;
