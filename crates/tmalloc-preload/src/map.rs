@@ -237,10 +237,9 @@ unsafe extern "C" fn mremap(
     }
     let kept = with_ranges(|ranges| {
         ranges.set(start, start + old, None);
-        let kind = if gated { Kind::Granted } else { Kind::Reserved };
         let remember = gated && ranges.has_room();
         if remember {
-            ranges.set(found as usize, found as usize + new, Some(kind));
+            ranges.set(found as usize, found as usize + new, Some(Kind::Granted));
         }
         remember
     });

@@ -21,7 +21,7 @@ thread_local! {
     static WHY: Cell<&'static CStr> = const { Cell::new(c"") };
 }
 
-fn set_errno(errno: c_int) {
+pub(crate) fn set_errno(errno: c_int) {
     // SAFETY: the C library's own, always valid.
     unsafe { *libc::__errno_location() = errno };
 }

@@ -100,12 +100,10 @@ mod c {
     fn done<T>(result: Result<T, CompatError>) -> Option<T> {
         result
             .map_err(|error| {
-                let errno = match error {
+                capi::set_errno(match error {
                     CompatError::Control(_) => libc::ENOTCONN,
                     CompatError::Refused(_) => libc::EPERM,
-                };
-                // SAFETY: the C library's own, always valid.
-                unsafe { *libc::__errno_location() = errno };
+                });
             })
             .ok()
     }

@@ -28,7 +28,7 @@ unsafe impl GlobalAlloc for TAlloc {
         ready();
         // SAFETY: the layout's size is not 0.
         let allocate = || unsafe { jemalloc::mallocx(layout.size(), flags) };
-        or_after_purge(allocate(), allocate).cast()
+        or_after_purge(allocate).cast()
     }
 
     #[inline]
@@ -37,7 +37,7 @@ unsafe impl GlobalAlloc for TAlloc {
         let flags = align_flags(layout.size(), layout.align()) | jemalloc::MALLOCX_ZERO;
         // SAFETY: the layout's size is not 0.
         let allocate = || unsafe { jemalloc::mallocx(layout.size(), flags) };
-        or_after_purge(allocate(), allocate).cast()
+        or_after_purge(allocate).cast()
     }
 
     #[inline]
@@ -51,6 +51,6 @@ unsafe impl GlobalAlloc for TAlloc {
         let flags = align_flags(size, layout.align());
         // SAFETY: allocated here; the new size is not 0.
         let allocate = || unsafe { jemalloc::rallocx(block.cast(), size, flags) };
-        or_after_purge(allocate(), allocate).cast()
+        or_after_purge(allocate).cast()
     }
 }

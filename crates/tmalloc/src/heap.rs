@@ -307,7 +307,7 @@ pub(crate) fn purge() {
 pub unsafe fn malloc(size: usize) -> *mut c_void {
     ready();
     // SAFETY: the caller's.
-    unsafe { or_after_purge(jemalloc::malloc(size), || jemalloc::malloc(size)) }
+    unsafe { or_after_purge(|| jemalloc::malloc(size)) }
 }
 
 /// `calloc`.
@@ -318,7 +318,7 @@ pub unsafe fn malloc(size: usize) -> *mut c_void {
 pub unsafe fn calloc(count: usize, size: usize) -> *mut c_void {
     ready();
     // SAFETY: the caller's.
-    unsafe { or_after_purge(jemalloc::calloc(count, size), || jemalloc::calloc(count, size)) }
+    unsafe { or_after_purge(|| jemalloc::calloc(count, size)) }
 }
 
 /// `realloc`.
@@ -330,11 +330,11 @@ pub unsafe fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     ready();
     // SAFETY: the caller's.
     unsafe {
-        let moved = jemalloc::realloc(block, size);
-        if size == 0 {
-            return moved;
+        // Of size 0 it frees, and NULL is no refusal.
+        match size {
+            0 => jemalloc::realloc(block, 0),
+            _ => or_after_purge(|| jemalloc::realloc(block, size)),
         }
-        or_after_purge(moved, || jemalloc::realloc(block, size))
     }
 }
 
@@ -346,10 +346,7 @@ pub unsafe fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
 pub unsafe fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
     ready();
     // SAFETY: the caller's.
-    unsafe {
-        let allocate = || jemalloc::aligned_alloc(alignment, size);
-        or_after_purge(allocate(), allocate)
-    }
+    unsafe { or_after_purge(|| jemalloc::aligned_alloc(alignment, size)) }
 }
 
 /// `free`.
@@ -387,20 +384,15 @@ pub(crate) fn align_flags(size: usize, alignment: usize) -> i32 {
     if alignment <= 16 && alignment <= size { 0 } else { jemalloc::MALLOCX_ALIGN(alignment) }
 }
 
-/// What was allocated, or what a second try brings once unused pages were given back.
+/// What is allocated at the first try, or at a second one once unused pages were given back.
 #[inline]
-pub(crate) fn or_after_purge(
-    found: *mut c_void,
-    again: impl FnOnce() -> *mut c_void,
-) -> *mut c_void {
-    if !found.is_null() {
-        return found;
-    }
-    after_purge(again)
+pub(crate) fn or_after_purge(allocate: impl Fn() -> *mut c_void) -> *mut c_void {
+    let found = allocate();
+    if found.is_null() { after_purge(allocate) } else { found }
 }
 
 #[cold]
-fn after_purge(again: impl FnOnce() -> *mut c_void) -> *mut c_void {
+fn after_purge(allocate: impl Fn() -> *mut c_void) -> *mut c_void {
     purge();
-    again()
+    allocate()
 }

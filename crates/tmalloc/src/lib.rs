@@ -7,7 +7,6 @@
 //!
 //! * [`TAlloc`]: as a program's allocator; [`try_alloc`]: one block;
 //! * [`reserve`]: memory for allocations to come; [`claim`]: the most that will ever be wanted;
-
 //! * [`compat`]: the five calls of the course project from which the idea comes;
 //! * [`heap`]: `malloc` and its family, gated; [`raw`]: the gate alone, for other allocators.
 //!
