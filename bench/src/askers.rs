@@ -174,11 +174,9 @@ fn start_child(counts: &Counts, child: usize, uid: u32, plan: &Plan) -> Result<C
 fn resident_pages(children: &[Child]) -> i64 {
     let of = |child: &Child| {
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.pid())).ok()?;
-        let kib = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            line.trim().trim_end_matches(" kB").parse::<i64>().ok()
-        };
-        Some((kib("RssAnon:")? + kib("RssShmem:")? + kib("VmSwap:")?) / (PAGE as i64 / 1024))
+        let kib = ["RssAnon", "RssShmem", "VmSwap"].map(|name| machine::kib(&status, name));
+        let sum = kib.into_iter().sum::<Option<u64>>()?;
+        Some(sum as i64 / (PAGE as i64 / 1024))
     };
     children.iter().filter_map(of).sum()
 }

@@ -1,8 +1,9 @@
 //! The machine's clocks and memory, as the kernel tells them.
 
-use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result};
+use machine_memory::Meminfo;
 
 fn clock_ns(clock: libc::clockid_t) -> Result<u64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -32,13 +33,14 @@ pub fn process_cpu_ns(pid: u32) -> Result<u64> {
 
 /// Memory that could be had without swapping, MiB.
 pub fn available_mib() -> Result<u64> {
-    let text = fs::read_to_string("/proc/meminfo").context("/proc/meminfo")?;
-    available_of(&text).context("/proc/meminfo: no MemAvailable")
+    let info = Meminfo::read(Path::new("/proc"))?;
+    Ok(info.available.context("/proc/meminfo: no MemAvailable")? >> 20)
 }
 
-fn available_of(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? / 1024)
+/// The value of a line like `VmRSS:  4260 kB` in a file of a process, KiB.
+pub fn kib(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    rest.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -46,11 +48,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn available_memory_is_read_in_mebibytes() {
-        let text = "MemTotal:       24000000 kB\nMemAvailable:    2097152 kB\n";
-        assert_eq!(available_of(text), Some(2048));
-        assert_eq!(available_of("MemTotal: 1 kB\n"), None);
+    fn available_memory_is_told() {
         assert!(available_mib().unwrap() > 0);
+    }
+
+    #[test]
+    fn a_line_is_found_by_its_whole_name() {
+        let text = "VmRSSx:\t7 kB\nVmRSS:\t    4260 kB\nThreads:\t3\n";
+        assert_eq!(kib(text, "VmRSS"), Some(4260));
+        assert_eq!(kib(text, "Threads"), None);
+        assert_eq!(kib(text, "VmSwap"), None);
     }
 
     #[test]

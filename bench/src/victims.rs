@@ -14,6 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::affinity::{self, Class};
 use crate::control_group::{ControlGroup, Rule};
+use crate::machine;
 use crate::oomd::PATIENCE;
 use crate::peer::{Peer, say_ready};
 use crate::victim_memory::{Back, Layout, Memory, Pages};
@@ -258,9 +259,7 @@ impl Ready {
         let of = |one: &One| {
             let path = format!("/proc/{}/smaps_rollup", one.victim.pid());
             let text = fs::read_to_string(path).unwrap_or_default();
-            let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
-            let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok());
-            kib.unwrap_or(0u64) << 10
+            machine::kib(&text, "AnonHugePages").unwrap_or(0) << 10
         };
         self.victims.iter().map(of).sum::<u64>() as f64 / self.bytes() as f64
     }

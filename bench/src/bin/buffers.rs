@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use bench::machine;
 use bench::peer::{self, Peer};
 use bench::pingpong;
 use bench::progress::Progress;
@@ -68,10 +69,14 @@ fn main() -> Result<()> {
         match Bus::start(mapping) {
             Ok(bus) => {
                 if arguments.pressure {
-                    under_pressure(&arguments, subject, &bus)?;
+                    with_clients(&arguments, &bus, |sessions, message| {
+                        under_pressure(&arguments, subject, &bus, sessions, message)
+                    })?;
                 } else {
                     idle_opens(&arguments, subject, &bus)?;
-                    warm_clients(&arguments, subject, &bus)?;
+                    with_clients(&arguments, &bus, |sessions, message| {
+                        warm_clients(&arguments, subject, &bus, sessions, message)
+                    })?;
                 }
                 bus.stop().map_err(|fault| anyhow::anyhow!("{subject}: {fault}"))?;
             }
@@ -112,8 +117,7 @@ fn tell(case: &str, subject: &str, metric: &str, values: &[f64], unit: &str) {
 fn anonymous_bytes(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:"));
-    let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    let kib = machine::kib(&text, "Anonymous");
     Ok(kib.with_context(|| format!("{path} has no Anonymous line"))? * 1024)
 }
 
@@ -171,25 +175,40 @@ fn call_all(sessions: &mut [Session<'_>], message: &[u8]) -> Result<Vec<f64>> {
     Ok(times)
 }
 
-fn warm_clients(arguments: &Arguments, subject: &str, bus: &Bus) -> Result<()> {
-    let case = format!("{} clients with {} KiB", arguments.clients, arguments.bytes / 1024);
+/// A service, and clients whose buffers' memory it is about: each sends it this message.
+fn with_clients(
+    arguments: &Arguments,
+    bus: &Bus,
+    measure: impl FnOnce(&mut [Session<'_>], &[u8]) -> Result<()>,
+) -> Result<()> {
     let device = bus.device("binder");
     let device = device.to_str().context("the mount's path is not UTF-8")?;
     let _manager = Peer::start(&["binder", device], Stdio::null(), Stdio::null())?;
     let clients: Vec<Client> = (0..arguments.clients).map(|_| open(bus)).collect::<Result<_>>()?;
     let mut sessions: Vec<Session<'_>> = clients.iter().map(Session::new).collect();
     let message = bench::measure::message(arguments.bytes as usize);
+    measure(&mut sessions, &message)
+}
+
+fn warm_clients(
+    arguments: &Arguments,
+    subject: &str,
+    bus: &Bus,
+    sessions: &mut [Session<'_>],
+    message: &[u8],
+) -> Result<()> {
+    let case = format!("{} clients with {} KiB", arguments.clients, arguments.bytes / 1024);
     let (mut ms, mut shares, mut warm, mut cold) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    call_all(&mut sessions, &message)?;
+    call_all(sessions, message)?;
     let mut progress = Progress::new(BENCH, arguments.rounds as usize);
     for round in 1..=arguments.rounds {
         progress.step(&format!("{subject}, round {round}"));
-        warm.extend(call_all(&mut sessions, &message)?);
+        warm.extend(call_all(sessions, message)?);
         let idle = idle_pages(bus)?;
         let (took, given) = give_back(bus.socket())?;
         ms.push(took);
         shares.push(given as f64 / idle as f64 * 100.0);
-        cold.extend(call_all(&mut sessions, &message)?);
+        cold.extend(call_all(sessions, message)?);
     }
     drop(progress);
     let idle = idle_pages(bus)? * PAGE / 1024;
@@ -198,8 +217,6 @@ fn warm_clients(arguments: &Arguments, subject: &str, bus: &Bus) -> Result<()> {
     tell(&case, subject, "back_share", &shares, "%");
     tell(&case, subject, "call_warm_us", &warm, "us");
     tell(&case, subject, "call_after_us", &cold, "us");
-    drop(sessions);
-    drop(clients);
     Ok(())
 }
 
@@ -242,23 +259,23 @@ impl Shortage {
 }
 
 /// Nobody asks: the daemon notices by itself.
-fn under_pressure(arguments: &Arguments, subject: &str, bus: &Bus) -> Result<()> {
+fn under_pressure(
+    arguments: &Arguments,
+    subject: &str,
+    bus: &Bus,
+    sessions: &mut [Session<'_>],
+    message: &[u8],
+) -> Result<()> {
     let case = format!("{} clients under pressure", arguments.clients);
-    let device = bus.device("binder");
-    let device = device.to_str().context("the mount's path is not UTF-8")?;
-    let _manager = Peer::start(&["binder", device], Stdio::null(), Stdio::null())?;
-    let clients: Vec<Client> = (0..arguments.clients).map(|_| open(bus)).collect::<Result<_>>()?;
-    let mut sessions: Vec<Session<'_>> = clients.iter().map(Session::new).collect();
-    let message = bench::measure::message(arguments.bytes as usize);
     let total_mib = Meminfo::read(Path::new("/proc"))?.total.unwrap_or(0) >> 20;
     let (mut ms, mut shares) = (Vec::new(), Vec::new());
     let mut progress = Progress::new(BENCH, arguments.rounds as usize);
     for round in 1..=arguments.rounds {
         progress.step(&format!("{subject}, under pressure, round {round}"));
-        call_all(&mut sessions, &message)?;
+        call_all(sessions, message)?;
         let idle = idle_pages(bus)?;
         let left = total_mib * LEFT_PERCENT / 100;
-        let mib = bench::machine::available_mib()?.saturating_sub(left);
+        let mib = machine::available_mib()?.saturating_sub(left);
         let mut stressor = Stressor::start(mib, 0)?;
         let (took, rest) = std::thread::scope(|scope| {
             let eating = scope.spawn(|| stressor.go());
@@ -271,7 +288,7 @@ fn under_pressure(arguments: &Arguments, subject: &str, bus: &Bus) -> Result<()>
         shares.push((idle - rest) as f64 / idle as f64 * 100.0);
         drop(stressor);
     }
-    call_all(&mut sessions, &message)?;
+    call_all(sessions, message)?;
     drop(progress);
     tell(&case, subject, "pressure_back_ms", &ms, "ms");
     tell(&case, subject, "pressure_back_share", &shares, "%");

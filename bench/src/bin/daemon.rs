@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use bench::child::nobodys_uid;
+use bench::machine::{self, process_cpu_ns};
 use bench::oomd::{self, Oomd};
 use bench::progress::Progress;
 use bench::results::Measurement;
@@ -91,32 +92,15 @@ fn measure(
     found.start_ms.push(begun.elapsed().as_secs_f64() * 1e3);
     // The first scans and their growth are over.
     std::thread::sleep(Duration::from_secs(1));
-    let (before, since) = (cpu_ns(daemon.pid())?, Instant::now());
+    let (before, since) = (process_cpu_ns(daemon.pid())?, Instant::now());
     std::thread::sleep(Duration::from_secs(arguments.idle_s));
-    let used = cpu_ns(daemon.pid())? - before;
+    let used = process_cpu_ns(daemon.pid())? - before;
     found.idle_percent.push(used as f64 / since.elapsed().as_nanos() as f64 * 100.0);
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;
-    found.rss_kib.push(kib(&status, "VmRSS:")?);
-    found.own_kib.push(kib(&status, "RssAnon:")?);
+    let kib = |name: &str| -> Result<f64> {
+        Ok(machine::kib(&status, name).with_context(|| format!("no {name} in its status"))? as f64)
+    };
+    found.rss_kib.push(kib("VmRSS")?);
+    found.own_kib.push(kib("RssAnon")?);
     Ok(())
-}
-
-/// CPU time of all threads, nanoseconds.
-fn cpu_ns(pid: u32) -> Result<u64> {
-    let mut sum = 0;
-    let tasks = format!("/proc/{pid}/task");
-    for task in std::fs::read_dir(&tasks).with_context(|| tasks.clone())? {
-        let path = task?.path().join("schedstat");
-        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let first = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
-        sum += first.with_context(|| format!("{}: {text:?}", path.display()))?;
-    }
-    ensure!(sum > 0, "{tasks}: no CPU time at all; is CONFIG_SCHED_INFO missing?");
-    Ok(sum)
-}
-
-fn kib(status: &str, name: &str) -> Result<f64> {
-    let line = status.lines().find_map(|line| line.strip_prefix(name));
-    let word = line.and_then(|line| line.split_whitespace().next());
-    word.and_then(|word| word.parse().ok()).with_context(|| format!("no {name} in its status"))
 }
