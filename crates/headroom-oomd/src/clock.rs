@@ -5,6 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::event::Timespec;
 use rustix::time::{ClockId, clock_gettime};
 
+/// Nanoseconds in a millisecond.
+pub const NS_PER_MS: u64 = 1_000_000;
+
 /// `CLOCK_MONOTONIC`, nanoseconds: the clock of the notifier's events.
 pub fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);

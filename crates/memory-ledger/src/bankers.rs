@@ -16,9 +16,14 @@ pub struct Claimant {
 /// Whether all can finish when so much is free. `by_need` is sorted by ascending need.
 ///
 /// O(n), or shorter: it ends with the first who cannot be served, after whom nobody can.
-pub fn is_safe(mut free: u64, by_need: &[Claimant]) -> bool {
+pub fn is_safe(free: u64, by_need: &[Claimant]) -> bool {
     debug_assert!(by_need.is_sorted_by_key(|claimant| claimant.need));
-    by_need.iter().all(|claimant| {
+    all_finish(free, by_need)
+}
+
+/// Whether all finish in this very order, each giving back what it holds.
+fn all_finish<'a>(mut free: u64, order: impl IntoIterator<Item = &'a Claimant>) -> bool {
+    order.into_iter().all(|claimant| {
         let served = claimant.need <= free;
         free = free.saturating_add(claimant.held);
         served
@@ -36,10 +41,5 @@ pub fn is_safe_after(free: u64, by_need: &[Claimant], asker: usize, bytes: u64) 
     // With its smaller need the asker only ever moves towards the front.
     let place = before.partition_point(|claimant| claimant.need <= need);
     let order = before[..place].iter().chain([&asker_then]).chain(&before[place..]).chain(after);
-    let mut free = left;
-    order.into_iter().all(|claimant| {
-        let served = claimant.need <= free;
-        free = free.saturating_add(claimant.held);
-        served
-    })
+    all_finish(left, order)
 }

@@ -18,9 +18,9 @@ pub(crate) const FEW_THREADS: usize = 8;
 const LISTED_BYTES: usize = 512;
 
 /// What was done to a victim's threads. If it survives, [`undo`](Boost::undo) it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Boost {
-    victim: Option<Victim>,
+    victim: Victim,
     tasks: Option<OwnedFd>,
     raised: Vec<(u32, Schedule)>,
     moved: Option<Moved>,
@@ -30,14 +30,14 @@ pub struct Boost {
 impl Boost {
     /// Nothing done yet.
     pub(crate) fn of(victim: &Victim) -> Self {
-        Self { victim: Some(victim.clone()), ..Self::default() }
+        Self { victim: victim.clone(), tasks: None, raised: Vec::new(), moved: None, refused: None }
     }
 
     /// Raises all threads of a process that has been sent SIGKILL. What is refused is remembered in
     /// [`refused`](Boost::refused); a process that is gone needs nothing.
     pub fn raise(victim: &Victim) -> Self {
         let mut boost = Self::of(victim);
-        boost.threads_of(victim, usize::MAX).into_iter().flatten().for_each(|tid| {
+        boost.find_threads(usize::MAX).into_iter().flatten().for_each(|tid| {
             boost.raise_thread(tid, ANY_CPU);
         });
         boost
@@ -49,7 +49,7 @@ impl Boost {
     /// there.
     pub(crate) fn gather(victim: &Victim, cpu: Cpus) -> Option<Self> {
         let mut boost = Self::of(victim);
-        let tids = boost.threads_of(victim, FEW_THREADS)?;
+        let tids = boost.find_threads(FEW_THREADS)?;
         tids.into_iter().for_each(|tid| boost.raise_thread(tid, cpu));
         if boost.refused.is_some() {
             boost.undo();
@@ -68,16 +68,16 @@ impl Boost {
         }
     }
 
-    /// The threads of a process, if they are so few; none of one that is gone.
-    fn threads_of(&mut self, victim: &Victim, most: usize) -> Option<Vec<u32>> {
-        let path = format!("/proc/{}/task", victim.pid());
+    /// The victim's threads, if they are so few; none of one that is gone.
+    fn find_threads(&mut self, most: usize) -> Option<Vec<u32>> {
+        let path = format!("/proc/{}/task", self.victim.pid());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let Ok(tasks) = rustix::fs::open(path, flags, Mode::empty()) else {
             return Some(Vec::new());
         };
         // The pid was still the victim's after its folder was opened: the folder is the victim's,
         // whoever has the pid later.
-        if victim.has_exited() || !victim.has_its_pid() {
+        if self.victim.has_exited() || !self.victim.has_its_pid() {
             return Some(Vec::new());
         }
         // A small buffer: of very many threads the kernel then lists no more than are wanted.
@@ -97,8 +97,7 @@ impl Boost {
     /// Takes the victim out of a frozen control group of version 1, where no signal reaches it. In one
     /// of version 2 it dies frozen.
     pub fn thaw(&mut self) {
-        let Some(victim) = &self.victim else { return };
-        match cgroup::leave_frozen(victim) {
+        match cgroup::leave_frozen(&self.victim) {
             Ok(moved) => self.moved = moved,
             Err(errno) => self.refused = Some(errno),
         }
@@ -122,18 +121,18 @@ impl Boost {
                 let _ = before.apply(tid);
             }
         }
-        if let (Some(moved), Some(victim)) = (self.moved.take(), &self.victim)
-            && !victim.has_exited()
+        if let Some(moved) = self.moved.take()
+            && !self.victim.has_exited()
         {
-            moved.back(victim.pid());
-            victim.set_thawed(false);
+            moved.back(self.victim.pid());
+            self.victim.set_thawed(false);
         }
     }
 
     fn raise_thread(&mut self, tid: u32, cpus: Cpus) {
         let Ok(mut before) = Schedule::of(tid) else { return };
-        if let Some(victim) = self.victim.as_ref().filter(|victim| victim.pid() == tid)
-            && let Some(cpus) = victim.free_on()
+        if self.victim.pid() == tid
+            && let Some(cpus) = self.victim.free_on()
         {
             before = before.on(*cpus);
         }

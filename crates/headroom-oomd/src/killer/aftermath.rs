@@ -8,8 +8,8 @@ use memory_watch::Backend;
 use reclaim::{Done, Help, Mrelease, Progress, Reclaim, Victim};
 use rustix::event::epoll;
 
-use super::{Killer, NS_PER_MS};
-use crate::clock::monotonic_ns;
+use super::Killer;
+use crate::clock::{NS_PER_MS, monotonic_ns};
 
 /// How soon an account is read again when its victim is gone and it does not show it, milliseconds.
 const REREAD_MS: u64 = 5;

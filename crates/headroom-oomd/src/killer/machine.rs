@@ -10,11 +10,11 @@ use memory_ledger::{
 };
 use reclaim::Victim;
 
+use super::Killer;
 use super::aftermath::Asked;
 use super::arm::{as_victim, identity, kept_by};
 use super::strike::{Blow, candidate};
-use super::{Killer, NS_PER_MS};
-use crate::clock::monotonic_ns;
+use crate::clock::{NS_PER_MS, monotonic_ns};
 
 /// How often zram is asked how well it compresses, and how long all programs have waited while
 /// memory is plenty, milliseconds.

@@ -38,7 +38,7 @@ use memory_watch::{Backend, Event, ProcessSample, Watch};
 use reclaim::Reaper;
 use rustix::event::epoll;
 
-use crate::clock::{monotonic_ns, until};
+use crate::clock::{NS_PER_MS, monotonic_ns, until};
 use crate::records::Records;
 use crate::shrink::Shrinker;
 use crate::stances::Stances;
@@ -60,7 +60,6 @@ const PROCESSES: usize = 8192;
 /// Room made beforehand, events of one wake-up.
 const EVENTS: usize = 1024;
 
-const NS_PER_MS: u64 = 1_000_000;
 /// epoll's words; victims have numbers of their own, from 1 on.
 const WATCH: u64 = 0;
 const REAPER: u64 = u64::MAX;
@@ -90,7 +89,7 @@ pub struct Killer {
     /// Whom how much was promised, bytes.
     entitled: BTreeMap<ProcessId, u64>,
     /// Users that have crossed their soft limit and whose leases were not cut yet.
-    pressed: Vec<u32>,
+    pressed: BTreeSet<u32>,
     page_bytes: u64,
     next_scan_ns: u64,
     // Kept for their room.
@@ -127,7 +126,7 @@ impl Killer {
             odd_latches: BTreeSet::new(),
             protected: vec![std::process::id()],
             entitled: BTreeMap::new(),
-            pressed: Vec::new(),
+            pressed: BTreeSet::new(),
             page_bytes: rustix::param::page_size() as u64,
             next_scan_ns: 0,
             events: Vec::with_capacity(EVENTS),
@@ -334,7 +333,7 @@ impl Killer {
         match event {
             Event::SoftCrossed { uid, .. } => {
                 self.shrink();
-                self.pressed.push(uid);
+                self.pressed.insert(uid);
                 self.read(uid);
                 self.arm_or_disarm(uid);
             }

@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 
 use memory_ledger::Limit;
 
-use super::{CALM_SCAN_SHARE, Killer, NS_PER_MS};
-use crate::clock::monotonic_ns;
+use super::{CALM_SCAN_SHARE, Killer};
+use crate::clock::{NS_PER_MS, monotonic_ns};
 
 /// How often is looked for new users, milliseconds. A look at a thousand processes takes 0.2 ms; with very
 /// many less often, as for calm scans.

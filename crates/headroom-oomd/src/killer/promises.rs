@@ -1,5 +1,7 @@
 //! What the coordinator of leases reads here, and what it tells: whom memory was promised.
 
+use std::collections::BTreeSet;
+
 use memory_ledger::{ProcessId, Stance, Standing};
 use memory_watch::{Backend, ProcessSample};
 
@@ -25,16 +27,13 @@ impl Killer {
     }
 
     /// Makes a user's account as good as it gets, for a promise that may be the last one to fit.
+    /// Its limit may be gone by now: then there is nothing to keep.
     pub fn keep_exact(&mut self, uid: u32, exact: bool) {
+        if self.ledger.account(uid).is_none() {
+            return;
+        }
         if let Err(error) = self.watch.keep_exact(uid, exact) {
             tracing::warn!(uid, "cannot keep the account exact: {error}");
-        }
-    }
-
-    /// As [`keep_exact`](Killer::keep_exact), of a user whose limit may be gone by now.
-    pub fn keep_exact_if_limited(&mut self, uid: u32, exact: bool) {
-        if self.ledger.account(uid).is_some() {
-            self.keep_exact(uid, exact);
         }
     }
 
@@ -91,16 +90,12 @@ impl Killer {
 
     /// Whoever holds promised memory in reserve is to be asked for it.
     pub(super) fn press_everybody(&mut self) {
-        for account in self.ledger.accounts() {
-            if !self.pressed.contains(&account.uid) {
-                self.pressed.push(account.uid);
-            }
-        }
+        self.pressed.extend(self.ledger.accounts().iter().map(|account| account.uid));
     }
 
-    /// Users that have crossed their soft limit since the last call, all when the machine nears its: whoever holds promised memory
-    /// of theirs in reserve is to be asked for it.
-    pub fn take_pressed(&mut self) -> Vec<u32> {
+    /// Users that have crossed their soft limit since the last call, all when the machine nears its:
+    /// whoever holds promised memory of theirs in reserve is to be asked for it.
+    pub fn take_pressed(&mut self) -> BTreeSet<u32> {
         std::mem::take(&mut self.pressed)
     }
 

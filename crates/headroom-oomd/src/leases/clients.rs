@@ -1,5 +1,6 @@
 //! A client comes, comes back, goes.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use control::lease::{Reply, Status, UNLIMITED_BYTES};
@@ -10,8 +11,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::journal::Record;
 use super::page::SharedPage;
-use super::{KIND_BITS, Leases, NS_PER_MS, ORPHAN_MS, PROCESS};
-use crate::clock::monotonic_ns;
+use super::{KIND_BITS, Leases, ORPHAN_MS, PROCESS};
+use crate::clock::{NS_PER_MS, monotonic_ns};
 use crate::killer::Killer;
 
 /// No process has a larger address space, so none can have taken more, bytes.
@@ -46,6 +47,11 @@ impl Client {
     fn has_exited(&self) -> bool {
         has_exited(&self.pidfd)
     }
+}
+
+/// The page that a client shares with us.
+pub(super) fn page_of(clients: &BTreeMap<ClientId, Client>, id: ClientId) -> Option<&SharedPage> {
+    clients.get(&id).and_then(|client| client.page.as_ref())
 }
 
 fn has_exited(pidfd: &OwnedFd) -> bool {
@@ -229,7 +235,7 @@ impl Leases {
             balance = kept;
         }
         self.note(id, killer);
-        if let Some(page) = self.clients.get(&id).and_then(|client| client.page.as_ref()) {
+        if let Some(page) = page_of(&self.clients, id) {
             page.add(balance);
             page.set_limited(true);
         }
@@ -264,12 +270,12 @@ impl Leases {
         }
         // Its pidfd leaves the epoll set as it is closed.
         drop(client);
-        self.waiting.retain(|waiting| waiting.client != id);
+        self.waiting.retain(|waiting| waiting.ask.client != id);
         if let Some(book) = self.books.get_mut(&uid) {
             book.remove(id);
             if book.is_empty() {
                 self.books.remove(&uid);
-                killer.keep_exact_if_limited(uid, false);
+                killer.keep_exact(uid, false);
             }
         }
         self.serve_waiting(killer);
@@ -279,7 +285,7 @@ impl Leases {
     pub(super) fn disconnect(&mut self, number: u64) {
         let Some(connection) = self.connections.remove(&number) else { return };
         let Some(id) = connection.client else { return };
-        self.waiting.retain(|waiting| waiting.client != id);
+        self.waiting.retain(|waiting| waiting.ask.client != id);
         if let Some(client) = self.clients.get_mut(&id)
             && client.connection == Some(number)
         {
@@ -296,14 +302,22 @@ impl Leases {
         };
         let due: Vec<ClientId> =
             self.clients.iter().filter(|(_, client)| due(client)).map(|(id, _)| *id).collect();
+        if due.is_empty() {
+            return;
+        }
+        let processes = killer.all_processes();
+        let mut gone = Vec::new();
         for id in due {
             let Some(client) = self.clients.get_mut(&id) else { continue };
             client.orphan_since_ns = None;
-            let now = killer.find_process(client.process.tgid);
-            let lives = now.is_some_and(|now| same_program(&now, &client.process));
+            let now = processes.iter().find(|now| now.tgid == client.process.tgid);
+            let lives = now.is_some_and(|now| same_program(now, &client.process));
             if !lives || client.has_exited() {
-                self.remove_client(id, killer);
+                gone.push(id);
             }
+        }
+        for id in gone {
+            self.remove_client(id, killer);
         }
     }
 

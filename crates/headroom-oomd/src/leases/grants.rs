@@ -3,8 +3,9 @@
 use control::lease::{Reply, Status, UNLIMITED_BYTES};
 use memory_ledger::{ClientId, Decision, Lease, Standing};
 
-use super::{Leases, NS_PER_MS};
-use crate::clock::monotonic_ns;
+use super::Leases;
+use super::clients::page_of;
+use crate::clock::{NS_PER_MS, monotonic_ns};
 use crate::killer::Killer;
 
 /// Looks at an account that does not hold still, before the highest reading is taken for it.
@@ -16,13 +17,20 @@ const MAX_WAITING_OF_A_USER: usize = 512;
 /// Up to this part of the limit no account need be exact for a promise: it cannot be wrong by as much.
 const ROUGH_SHARE: u64 = 2;
 
-/// A request that is put off.
+/// A client asks for at least `need` bytes, and would like `wish`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waiting {
+pub(super) struct Ask {
     pub(super) client: ClientId,
+    /// The client's user.
     uid: u32,
     need: u64,
     wish: u64,
+}
+
+/// A request that is put off.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) ask: Ask,
     until_ns: u64,
 }
 
@@ -87,19 +95,20 @@ impl Leases {
         if !client.limited {
             return self.reply(id, &self.done(id, 0));
         }
-        match self.try_grow(id, uid, need, wish, killer) {
+        let ask = Ask { client: id, uid, need, wish };
+        match self.try_grow(ask, killer) {
             Ok(granted) => self.reply(id, &self.done(id, granted)),
             Err(status) => {
                 let can_wait = may_change(status) && wait_ms > 0;
                 let waiting = self.waiting.iter();
-                let others = waiting.clone().filter(|w| w.uid == uid).count();
+                let others = waiting.clone().filter(|w| w.ask.uid == uid).count();
                 if can_wait
                     && others < MAX_WAITING_OF_A_USER
-                    && !waiting.clone().any(|w| w.client == id)
+                    && !waiting.clone().any(|w| w.ask.client == id)
                 {
                     let wait_ms = u64::from(wait_ms.min(MAX_WAIT_MS));
                     let until_ns = monotonic_ns() + wait_ms * NS_PER_MS;
-                    self.waiting.push_back(Waiting { client: id, uid, need, wish, until_ns });
+                    self.waiting.push_back(Waiting { ask, until_ns });
                     self.next_look_ns = 0;
                     return;
                 }
@@ -118,24 +127,19 @@ impl Leases {
         Reply { status, ..self.done(id, 0) }
     }
 
-    fn try_grow(
-        &mut self,
-        id: ClientId,
-        uid: u32,
-        need: u64,
-        wish: u64,
-        killer: &mut Killer,
-    ) -> Result<u64, Status> {
+    fn try_grow(&mut self, ask: Ask, killer: &mut Killer) -> Result<u64, Status> {
+        let Ask { client: id, uid, need, .. } = ask;
         // While the machine is short nobody gets more than it needs, and nothing that would bring
         // the next victim nearer.
         let wish = match killer.machine_room() {
             Some(room) if need > room => return Err(Status::Short),
             Some(_) => need,
-            None => wish,
+            None => ask.wish,
         };
-        let granted = match self.decide_roughly(id, uid, need, wish, killer) {
+        let ask = Ask { wish, ..ask };
+        let granted = match self.decide_roughly(ask, killer) {
             Some(granted) => granted,
-            None => self.decide_exactly(id, uid, need, wish, killer)?,
+            None => self.decide_exactly(ask, killer)?,
         };
         let book = self.books.get_mut(&uid).ok_or(Status::NotYou)?;
         let lease = book.lease_mut(id).ok_or(Status::NotYou)?;
@@ -143,21 +147,15 @@ impl Leases {
         // First what we remember, then what the client may take: a daemon that dies in between has
         // promised too much, never too little.
         self.note(id, killer);
-        if let Some(page) = self.clients.get(&id).and_then(|client| client.page.as_ref()) {
+        if let Some(page) = page_of(&self.clients, id) {
             page.add(granted);
         }
         Ok(granted)
     }
 
     /// Far from the limit no account needs to be looked at.
-    fn decide_roughly(
-        &mut self,
-        id: ClientId,
-        uid: u32,
-        need: u64,
-        wish: u64,
-        killer: &mut Killer,
-    ) -> Option<u64> {
+    fn decide_roughly(&mut self, ask: Ask, killer: &mut Killer) -> Option<u64> {
+        let Ask { client: id, uid, need, wish } = ask;
         let standing = killer.standing(uid)?;
         let book = self.books.get(&uid)?;
         let most = standing.used_bytes.checked_add(book.entitled())?.checked_add(need)?;
@@ -170,14 +168,8 @@ impl Leases {
         }
     }
 
-    fn decide_exactly(
-        &mut self,
-        id: ClientId,
-        uid: u32,
-        need: u64,
-        wish: u64,
-        killer: &mut Killer,
-    ) -> Result<u64, Status> {
+    fn decide_exactly(&mut self, ask: Ask, killer: &mut Killer) -> Result<u64, Status> {
+        let Ask { client: id, uid, need, wish } = ask;
         killer.keep_exact(uid, true);
         let decide = |leases: &mut Self, killer: &mut Killer| {
             let standing = leases.look(uid, killer)?;
@@ -216,7 +208,7 @@ impl Leases {
 
     fn collect_from(&mut self, uid: u32, id: ClientId, killer: &mut Killer) -> u64 {
         let lease = self.books.get_mut(&uid).and_then(|book| book.lease_mut(id));
-        let page = self.clients.get(&id).and_then(|client| client.page.as_ref());
+        let page = page_of(&self.clients, id);
         let (Some(lease), Some(page)) = (lease, page) else { return 0 };
         // From the client first, then from our memory: never promised to two at a time.
         let bytes = page.take_back(0, lease.granted);
@@ -230,13 +222,14 @@ impl Leases {
     fn ask_back(&self, uid: u32, except: Option<ClientId>) {
         let Some(book) = self.books.get(&uid) else { return };
         for (id, _) in book.leases().filter(|(id, _)| Some(*id) != except) {
-            if let Some(page) = self.clients.get(&id).and_then(|client| client.page.as_ref()) {
+            if let Some(page) = page_of(&self.clients, id) {
                 page.ask_back();
             }
         }
     }
 
-    /// The user has crossed its soft limit, or the machine nears its own: what nobody uses is taken back, before anybody dies.
+    /// The user has crossed its soft limit, or the machine nears its own: what nobody uses is taken
+    /// back, before anybody dies.
     pub(super) fn press(&mut self, uid: u32, killer: &mut Killer) {
         if self.collect(uid, None, killer) {
             tracing::debug!(uid, "memory is short: unused leases taken back");
@@ -264,8 +257,9 @@ impl Leases {
         let now_ns = monotonic_ns();
         for _ in 0..self.waiting.len() {
             let Some(waiting) = self.waiting.pop_front() else { return };
-            let Waiting { client, uid, need, wish, until_ns } = waiting;
-            match self.try_grow(client, uid, need, wish, killer) {
+            let Waiting { ask, until_ns } = waiting;
+            let client = ask.client;
+            match self.try_grow(ask, killer) {
                 Ok(granted) => self.reply(client, &self.done(client, granted)),
                 Err(status) if may_change(status) && now_ns < until_ns => {
                     self.waiting.push_back(waiting);
@@ -363,12 +357,12 @@ impl Leases {
                     page.add(UNLIMITED_BYTES.saturating_sub(lease.granted));
                 }
             }
-            if let Some(page) = self.clients.get(&id).and_then(|client| client.page.as_ref()) {
+            if let Some(page) = page_of(&self.clients, id) {
                 page.set_limited(limited);
             }
             self.note(id, killer);
-            if !limited && self.waiting.iter().any(|waiting| waiting.client == id) {
-                self.waiting.retain(|waiting| waiting.client != id);
+            if !limited && self.waiting.iter().any(|waiting| waiting.ask.client == id) {
+                self.waiting.retain(|waiting| waiting.ask.client != id);
                 self.reply(id, &self.done(id, 0));
             }
         }

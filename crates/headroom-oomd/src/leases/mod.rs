@@ -27,7 +27,7 @@ use control::oomd;
 use memory_ledger::{Book, ClientId};
 use rustix::event::{Timespec, epoll};
 
-use crate::clock::monotonic_ns;
+use crate::clock::{NS_PER_MS, monotonic_ns};
 use crate::killer::Killer;
 use clients::Client;
 use connection::{Connection, Listener, Received};
@@ -51,7 +51,6 @@ const COLLECT_MS: u64 = 5_000;
 /// gone by then, milliseconds.
 const ORPHAN_MS: u64 = 50;
 
-const NS_PER_MS: u64 = 1_000_000;
 /// Name of the journal in the folder of the control socket.
 const JOURNAL_NAME: &str = "leases";
 

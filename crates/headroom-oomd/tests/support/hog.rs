@@ -1,88 +1,47 @@
 //! Processes that take memory when told to: this test program again, as another user.
 
-use std::io::{BufRead, BufReader, Lines, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, Weak};
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
 
 use super::eventually;
+use super::helper::Helper;
 
 /// Name of the ignored test that has [`obey`] as its body, in each program that uses hogs.
 const HELPER: &str = "hog_that_other_tests_start";
 const VARIABLE: &str = "HEADROOM_TEST_HOG";
 
-/// A process that obeys, killed and reaped at the latest on drop.
+/// A process that obeys.
 pub struct Hog {
-    child: Child,
-    orders: ChildStdin,
-    answers: Lines<BufReader<ChildStdout>>,
-    _program: Arc<Program>,
-}
-
-/// A copy of this program that any user can reach; removed with the last hog.
-pub struct Program {
-    pub path: PathBuf,
-    _dir: tempfile::TempDir,
-}
-
-pub fn program() -> Arc<Program> {
-    static PROGRAM: Mutex<Weak<Program>> = Mutex::new(Weak::new());
-    let mut known = PROGRAM.lock().unwrap();
-    known.upgrade().unwrap_or_else(|| {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("hog");
-        std::fs::copy(std::env::current_exe().unwrap(), &path).unwrap();
-        for path in [dir.path(), &path] {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        }
-        let program = Arc::new(Program { path, _dir: dir });
-        *known = Arc::downgrade(&program);
-        program
-    })
+    helper: Helper,
 }
 
 impl Hog {
     /// Starts one that has no memory to speak of yet.
     pub fn start(uid: u32) -> Self {
-        let program = program();
-        let mut child = Command::new(&program.path)
-            .args([HELPER, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
-            .env(VARIABLE, "1")
-            .current_dir("/")
-            .uid(uid)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let orders = child.stdin.take().unwrap();
-        let answers = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut hog = Self { child, orders, answers, _program: program };
+        let mut hog = Self { helper: Helper::start(HELPER, uid, &[(VARIABLE, "1")], "hog: ") };
         assert_eq!(hog.answer().as_deref(), Some("ready"));
         hog
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.helper.child.id()
     }
 
     /// Tells it to take so much more, without waiting.
     pub fn grow(&mut self, kib: u64) {
         // A dead one does not listen.
-        let _ = writeln!(self.orders, "grow {kib}");
+        let _ = writeln!(self.helper.orders, "grow {kib}");
     }
 
     /// Tells it to call itself `hog-NUMBER`, and waits.
     pub fn name(&mut self, number: u32) {
-        writeln!(self.orders, "name {number}").unwrap();
+        writeln!(self.helper.orders, "name {number}").unwrap();
         assert_eq!(self.answer().as_deref(), Some("done"));
     }
 
     /// Tells it to fork so many children, which share its memory until they write, and waits.
     pub fn fork(&mut self, children: u32) {
-        writeln!(self.orders, "fork {children}").unwrap();
+        writeln!(self.helper.orders, "fork {children}").unwrap();
         assert_eq!(self.answer().as_deref(), Some("done"));
     }
 
@@ -90,7 +49,7 @@ impl Hog {
     pub fn survived(&mut self) -> bool {
         let answer = self.answer();
         if answer.is_none() {
-            let status = self.child.wait().unwrap();
+            let status = self.helper.child.wait().unwrap();
             assert_eq!(status.signal(), Some(9), "it ended otherwise: {status}");
         }
         answer.is_some()
@@ -98,24 +57,16 @@ impl Hog {
 
     /// Waits until it has been killed.
     pub fn died(&mut self) {
-        let status = eventually("the hog dies", || self.child.try_wait().unwrap());
+        let status = eventually("the hog dies", || self.helper.child.try_wait().unwrap());
         assert_eq!(status.signal(), Some(9), "it ended otherwise: {status}");
     }
 
     pub fn is_alive(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_none()
+        self.helper.child.try_wait().unwrap().is_none()
     }
 
     fn answer(&mut self) -> Option<String> {
-        let answers = self.answers.by_ref().map_while(Result::ok);
-        answers.filter_map(|line| line.strip_prefix("hog: ").map(str::to_owned)).next()
-    }
-}
-
-impl Drop for Hog {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.helper.answer()
     }
 }
 

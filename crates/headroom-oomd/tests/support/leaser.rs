@@ -1,90 +1,65 @@
 //! Processes that use tmalloc when told to: this test program again, as another user.
 
-use std::io::{BufRead, BufReader, Lines, Write};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::eventually;
-use super::hog::{Program, program};
+use super::helper::Helper;
 
 /// Name of the ignored test that has [`obey`] as its body.
 const HELPER: &str = "leaser_that_other_tests_start";
 const VARIABLE: &str = "HEADROOM_TEST_LEASER";
 const PIECE: usize = 4096;
 
-/// A process that obeys, killed and reaped at the latest on drop.
+/// A process that obeys.
 pub struct Leaser {
-    child: Child,
-    orders: ChildStdin,
-    answers: Lines<BufReader<ChildStdout>>,
-    _program: Arc<Program>,
+    helper: Helper,
 }
 
 impl Leaser {
     /// Starts one that leases from the daemon at `socket`, and has its first page already.
     pub fn start(uid: u32, socket: &Path) -> Self {
-        let program = program();
-        let mut child = Command::new(&program.path)
-            .args([HELPER, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
-            .env(VARIABLE, "1")
-            .env("HEADROOM_LEASE_SOCKET", socket)
-            .current_dir("/")
-            .uid(uid)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let orders = child.stdin.take().unwrap();
-        let answers = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut leaser = Self { child, orders, answers, _program: program };
+        let socket = socket.to_str().unwrap();
+        let environment = [(VARIABLE, "1"), ("HEADROOM_LEASE_SOCKET", socket)];
+        let mut leaser = Self { helper: Helper::start(HELPER, uid, &environment, "leaser: ") };
         assert_eq!(leaser.answer().as_deref(), Some("1"));
         leaser
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.helper.child.id()
     }
 
     /// Gives an order without waiting.
     pub fn order(&mut self, order: &str) {
-        writeln!(self.orders, "{order}").unwrap();
+        writeln!(self.helper.orders, "{order}").unwrap();
     }
 
     /// What it answered; `None`: it is dead.
     pub fn answer(&mut self) -> Option<String> {
-        let answers = self.answers.by_ref().map_while(Result::ok);
-        answers.filter_map(|line| line.strip_prefix("leaser: ").map(str::to_owned)).next()
+        self.helper.answer()
     }
 
     /// Gives an order and waits for its answer: a number.
     pub fn ask(&mut self, order: &str) -> u64 {
         self.order(order);
         let answer = self.answer();
-        let answer =
-            answer.unwrap_or_else(|| panic!("it died over {order:?}: {:?}", self.child.wait()));
+        let answer = answer
+            .unwrap_or_else(|| panic!("it died over {order:?}: {:?}", self.helper.child.wait()));
         answer.parse().unwrap()
     }
 
     pub fn is_alive(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_none()
+        self.helper.child.try_wait().unwrap().is_none()
     }
 
     /// Kills it and waits for its end.
     pub fn kill(&mut self) {
-        self.child.kill().unwrap();
-        let status = eventually("it dies", || self.child.try_wait().unwrap());
+        self.helper.child.kill().unwrap();
+        let status = eventually("it dies", || self.helper.child.try_wait().unwrap());
         assert_eq!(status.signal(), Some(9));
-    }
-}
-
-impl Drop for Leaser {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub mod daemon;
+pub mod helper;
 pub mod hog;
 pub mod leaser;
 pub mod reclaimer;
