@@ -25,7 +25,7 @@ use machine_memory::meminfo::Meminfo;
 use memory_ledger::earlyoom::{Act, Levels, Reading};
 
 use arguments::{Arguments, Parsed};
-use processes::{Known, Processes};
+use processes::Processes;
 use say::Say;
 
 /// Without a victim, or without permission, nothing will have changed in a moment.
@@ -84,9 +84,7 @@ fn look() -> Result<Machine, (String, u8)> {
 
 /// What keeps us able to act; each of it is said where it is refused, and done without.
 fn prepare(arguments: &Arguments, say: &Say) {
-    use rustix::mm::{MlockAllFlags, mlockall};
-    let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
-    if let Err(errno) = mlockall(all) {
+    if let Err(errno) = ::daemon::lock_memory_in_use() {
         say.warn(&format!(
             "our memory cannot be locked ({errno}): we may be slow when it is short"
         ));
@@ -168,11 +166,10 @@ fn act_on(arguments: &Arguments, act: Act, processes: &mut Processes, say: &Say)
     let Some(act) = look().ok().and_then(|machine| arguments.levels.act(&machine.reading)) else {
         return say.warn("memory is back; nobody has to go");
     };
-    let Some(Known { process, name, cmdline }) = victim else {
+    let Some(victim) = victim else {
         say.warn("nobody can be killed; trying again in a second");
         hooks::notice(arguments, "nobody can be killed; trying again in a second", say);
         return std::thread::sleep(RETRY);
     };
-    let victim = Known { process, name, cmdline };
     strike::strike(arguments, act, &victim, say);
 }

@@ -55,7 +55,8 @@ pub fn kill(globals: &Globals, arguments: &Kill) -> anyhow::Result<ExitCode> {
             Err(error) => complaints.push(error.to_string()),
         }
     }
-    be_quick();
+    // The memory is released at our speed. Refused, it is the speed of everybody.
+    let _ = ::daemon::be_prompt(1);
     let options = options(arguments);
     let mut reap = Reap::begin(victims, &options).context("nobody was killed")?;
     // Until they are waited for by their parents the dead have their names.
@@ -94,13 +95,6 @@ fn options(arguments: &Kill) -> Options {
         measure: arguments.report,
         ..Options::default()
     }
-}
-
-/// The memory is released at our speed: a low real-time priority where we may.
-pub fn be_quick() {
-    let parameter = libc::sched_param { sched_priority: 1 };
-    // SAFETY: the kernel reads the structure, which is ours. A refusal leaves us as we are.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameter) };
 }
 
 fn draw_line(draw: bool, line: &str) {
@@ -172,7 +166,8 @@ fn describe(report: &VictimReport, comm: String) -> Process {
     }
 }
 
-fn complaint(end: &End) -> Option<String> {
+/// Why a victim is not gone, if it is not.
+pub fn complaint(end: &End) -> Option<String> {
     match end {
         End::Gone => None,
         End::Refused(error) => Some(error.to_string()),

@@ -7,13 +7,13 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
+use machine_memory::Meminfo;
 use memory_ledger::Margin;
 use reclaim::{Options, Victim};
 use serde::Serialize;
 
 use crate::arguments::{self, Globals};
 use crate::clock;
-use crate::kill::be_quick;
 use crate::output;
 use crate::size::Size;
 use peer::Peer;
@@ -51,7 +51,8 @@ pub fn margin(globals: &Globals, arguments: &arguments::Margin) -> anyhow::Resul
         Size(KEEP_FREE),
         Size(available)
     );
-    be_quick();
+    // Refused, we are as fast as others let us.
+    let _ = ::daemon::be_prompt(1);
     let cpus = std::thread::available_parallelism().context("how many CPUs?")?.get();
     let mut margin =
         Margin { allocation_bytes_per_s: 0, reclaim_bytes_per_s: u64::MAX, reaction_ns: 0 };
@@ -109,13 +110,9 @@ fn text(measured: &Measured) -> String {
 
 /// Total and available memory, bytes.
 fn memory() -> anyhow::Result<(u64, u64)> {
-    let text = fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
-    let bytes = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-        kib.map(|kib| kib << 10).with_context(|| format!("/proc/meminfo has no {name}"))
-    };
-    Ok((bytes("MemTotal:")?, bytes("MemAvailable:")?))
+    let info = Meminfo::read(Path::new("/proc"))?;
+    let total = info.total.context("/proc/meminfo has no MemTotal")?;
+    Ok((total, info.available.context("/proc/meminfo has no MemAvailable")?))
 }
 
 fn per_second(bytes: u64, ns: u64) -> u64 {

@@ -26,6 +26,11 @@ pub fn print_on(text: &str) -> anyhow::Result<bool> {
     }
 }
 
+/// Prints one value of what goes on as a line of JSON. False: nobody reads any more.
+pub fn print_json_line(value: &impl Serialize) -> anyhow::Result<bool> {
+    print_on(&(serde_json::to_string(value).context("cannot write JSON")? + "\n"))
+}
+
 /// Prints `value` as JSON when asked to, the text otherwise.
 pub fn print_as(
     json: bool,

@@ -32,7 +32,7 @@ pub fn stat(globals: &Globals, seconds: Option<f64>, count: Option<u32>) -> anyh
         let now = counts(globals)?;
         let rates = Rates::between(&last, &now, seconds);
         let going = if globals.json {
-            output::print_on(&(serde_json::to_string(&rates)? + "\n"))?
+            output::print_json_line(&rates)?
         } else {
             let head = if line % LINES_A_HEAD == 0 { HEAD } else { "" };
             output::print_on(&format!("{head}{}", rates.line()))?

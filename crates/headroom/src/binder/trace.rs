@@ -89,9 +89,7 @@ impl Sink {
     fn put(&mut self, call: &Call) -> anyhow::Result<bool> {
         match self {
             Self::Text => output::print_on(&text(call)),
-            Self::Json => output::print_on(
-                &(serde_json::to_string(call).context("cannot write JSON")? + "\n"),
-            ),
+            Self::Json => output::print_json_line(call),
             Self::Perfetto(file) => {
                 for event in events(call) {
                     writeln!(file, "{event},").context("cannot write the trace")?;

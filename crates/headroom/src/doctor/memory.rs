@@ -1,5 +1,7 @@
 //! What `headroom-oomd` uses besides what it watches memory with.
 
+use control::configuration::Configuration;
+
 use super::Check;
 use super::capabilities::Capability;
 use super::system::System;
@@ -10,6 +12,8 @@ const DAEMON: &str = "headroom-oomd";
 
 /// All checks.
 pub fn checks(system: &System) -> Vec<Check> {
+    // As the daemon would read it at its usual place.
+    let read = config::read(None).map_err(|error| format!("{error:#}"));
     vec![
         Check::new("pidfd", pidfd(), "no process can be killed safely", "kernel 5.3 or newer")
             .needed_by(DAEMON),
@@ -41,14 +45,14 @@ pub fn checks(system: &System) -> Vec<Check> {
         ),
         Check::new(
             "configuration",
-            configuration(),
+            configuration(&read),
             "the daemon does not start with it; one that runs keeps the one before",
             "correct the file and the line that is named; `headroom config check` looks again",
         )
         .needed_by(DAEMON),
         Check::new(
             "ordinary-users",
-            ordinary_users(),
+            ordinary_users(&read),
             "a limit for every ordinary user is one for other uids than you may think",
             "correct UID_MIN and UID_MAX of /etc/login.defs",
         ),
@@ -56,9 +60,8 @@ pub fn checks(system: &System) -> Vec<Check> {
     ]
 }
 
-/// As the daemon would read it at its usual place.
-fn configuration() -> Result<String, String> {
-    let read = config::read(None).map_err(|error| format!("{error:#}"))?;
+fn configuration(read: &Result<Configuration, String>) -> Result<String, String> {
+    let read = read.as_ref().map_err(String::clone)?;
     Ok(match read.files.is_empty() {
         true => "no file, which is fine".into(),
         false => {
@@ -68,9 +71,9 @@ fn configuration() -> Result<String, String> {
     })
 }
 
-fn ordinary_users() -> Result<String, String> {
+fn ordinary_users(read: &Result<Configuration, String>) -> Result<String, String> {
     // What is wrong with the configuration is said of it.
-    let Ok(read) = config::read(None) else { return Ok("not looked for".into()) };
+    let Ok(read) = read else { return Ok("not looked for".into()) };
     let [first, last] = read.ordinary_uids;
     match read.complaints.is_empty() {
         true => Ok(format!("uid {first} to {last}")),

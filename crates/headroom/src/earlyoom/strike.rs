@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use memory_ledger::earlyoom::Act;
-use reclaim::{End, Options, Reap, Scope, Victim};
+use reclaim::{Options, Reap, Scope, Victim};
 use rustix::process::{Pid, Signal, getpgid, kill_process_group};
 
 use super::arguments::Arguments;
 use super::processes::Known;
 use super::say::Say;
 use super::{RETRY, hooks, look};
+use crate::kill::complaint;
 use crate::output::printable;
 use crate::size::Size;
 
@@ -104,11 +105,7 @@ fn kill(arguments: &Arguments, victim: &Victim, say: &Say) -> Result<(), String>
         status.victims,
         Size(status.bytes_back)
     ));
-    match reap.reports().into_iter().find_map(|report| match report.end {
-        End::Gone => None,
-        End::Refused(error) => Some(error.to_string()),
-        End::Remains(error) => Some(error.to_string()),
-    }) {
+    match reap.reports().iter().find_map(|report| complaint(&report.end)) {
         Some(error) => Err(error),
         None => Ok(()),
     }
