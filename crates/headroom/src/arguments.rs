@@ -63,6 +63,8 @@ pub enum Command {
     },
     /// Say which daemons run and how (exit code 1 if none does)
     Status,
+    /// Show users, their limits and how fast they near them, as it happens; keys set limits (`?` says which)
+    Top(Top),
     /// Explain the latest decisions, newest first
     Why {
         /// So many decisions
@@ -127,6 +129,31 @@ pub struct Up {
     /// Configuration of headroom-oomd, in place of /etc/headroom/oomd.toml
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+}
+
+/// Options of `top`.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Seconds from one look to the next
+    #[arg(short = 'd', long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub interval: f64,
+    /// Text instead of a screen, also on a terminal
+    #[arg(long)]
+    pub plain: bool,
+    /// So many looks, as text; without end otherwise
+    #[arg(short = 'n', long, value_name = "NUMBER", conflicts_with = "once", requires = "plain")]
+    pub count: Option<u32>,
+    /// One look, as text
+    #[arg(long)]
+    pub once: bool,
+}
+
+/// An interval that can be kept.
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("a number of seconds from 0.1 to 3600".to_owned()),
+    }
 }
 
 /// Options of `run`.

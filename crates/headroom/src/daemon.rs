@@ -23,6 +23,14 @@ pub fn ask_oomd(socket: &Path, request: &oomd::Request) -> anyhow::Result<oomd::
     }
 }
 
+/// Asks `headroom-oomd` over a connection that is there.
+pub fn ask_on(client: &mut Client, request: &oomd::Request) -> anyhow::Result<oomd::Reply> {
+    match client.call(request).context("cannot ask headroom-oomd")? {
+        oomd::Reply::Error { message } => bail!("headroom-oomd: {message}"),
+        reply => Ok(reply),
+    }
+}
+
 /// Asks `headroom-binderd`.
 pub fn ask_binderd(socket: &Path, request: &binderd::Request) -> anyhow::Result<binderd::Reply> {
     match ask("headroom-binderd", socket, request)? {

@@ -22,6 +22,7 @@ mod run;
 mod run_oom_killer;
 mod size;
 mod status;
+mod top;
 mod up;
 mod user;
 mod why;
@@ -58,6 +59,7 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Config(command) => return config::config(globals, command),
         Command::RunOomKiller { user } => run_oom_killer::run_oom_killer(globals, user.as_ref())?,
         Command::Status => return status::status(globals),
+        Command::Top(options) => top::top(globals, options)?,
         Command::Why { number, id } => why::why(globals, *number, *id)?,
         Command::Explain { user } => explain::explain(globals, user.as_ref())?,
         Command::Kill(kill) => return kill::kill(globals, kill),

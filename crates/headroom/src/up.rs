@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use crate::arguments::{Globals, Up};
 use crate::daemon::beside_us;
 
-mod signals;
+pub mod signals;
 mod watch;
 
 use signals::{Signals, Wake};

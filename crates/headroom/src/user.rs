@@ -1,7 +1,9 @@
 //! Users by name or number, by way of the system's own user database.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
 
 /// A user named on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +37,14 @@ impl FromStr for User {
     }
 }
 
-/// The name of `uid`; its number where it has none.
+/// The name of `uid`; its number where it has none. Looked up once: some databases are far away.
 pub fn name(uid: u32) -> String {
+    static KNOWN: Mutex<BTreeMap<u32, String>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.entry(uid).or_insert_with(|| look_up_name(uid)).clone()
+}
+
+fn look_up_name(uid: u32) -> String {
     let found = look_up(|entry, buffer, found| {
         // SAFETY: the pointers are valid for the given lengths.
         unsafe { libc::getpwuid_r(uid, entry, buffer.as_mut_ptr(), buffer.len(), found) }

@@ -108,7 +108,8 @@ fn choice(why: &Why) -> String {
     format!("{} ({considered} looked at)", printable(&why.rule))
 }
 
-fn outcome(outcome: &Outcome) -> String {
+/// How it ended.
+pub fn outcome(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Dying => "signalled; its memory is not back yet".into(),
         Outcome::Unknown => "signalled; the daemon ended before its memory was back".into(),

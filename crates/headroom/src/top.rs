@@ -1,0 +1,131 @@
+//! `headroom top`: users, their limits and how fast they near them, as it happens.
+//!
+//! * [`snapshot`]: what is asked and read;
+//! * [`collector`]: a thread that asks, so that a slow daemon does not make the keys slow;
+//! * [`growth`]: how fast each user's memory grows;
+//! * [`view`]: what the person looks at, and what keys do to it;
+//! * [`draw`]: the view as a screen full of text; [`plain`]: the same for pipes; [`words`]: what both say;
+//! * [`terminal`]: the terminal, given back whatever happens.
+
+mod collector;
+mod draw;
+mod growth;
+mod plain;
+mod snapshot;
+mod terminal;
+mod view;
+mod words;
+
+use std::io::IsTerminal;
+use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use ratatui::crossterm::event::{self, Event};
+
+use crate::arguments::{self, Globals};
+use crate::output;
+use crate::up::signals::{Signals, Wake};
+use collector::{Collector, News};
+use draw::Look;
+use growth::Growth;
+use snapshot::Snapshot;
+use terminal::Screen;
+use view::{Todo, View};
+
+/// How long a key or a signal may wait to be seen.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Runs the command.
+pub fn top(globals: &Globals, arguments: &arguments::Top) -> anyhow::Result<()> {
+    let interval = Duration::from_secs_f64(arguments.interval);
+    // The first answer comes before the terminal is touched: without a daemon there is nothing to show.
+    let first = snapshot::take(&globals.oomd_socket)?;
+    let on_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    if arguments.once || arguments.plain || globals.json || !on_terminal {
+        return in_text(globals, arguments, interval, first);
+    }
+    let mut signals = Signals::block().context("cannot take over SIGTERM")?;
+    let collector = Collector::start(globals.oomd_socket.clone(), interval);
+    let mut view = View::new(first, Look::from_environment());
+    let mut screen = Screen::take().context("cannot use this terminal; try --plain")?;
+    interact(&collector, &mut view, &mut screen, &mut signals)
+}
+
+fn interact(
+    collector: &Collector,
+    view: &mut View,
+    screen: &mut Screen,
+    signals: &mut Signals,
+) -> anyhow::Result<()> {
+    let mut drawn = None;
+    loop {
+        loop {
+            match collector.news.try_recv() {
+                Ok(News::Snapshot(snapshot)) => view.update(*snapshot),
+                Ok(News::Lost(complaint)) => view.lost(complaint),
+                Ok(News::Done(message)) => view.say(message),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => anyhow::bail!("nobody asks the daemon any more"),
+            }
+            drawn = None;
+        }
+        // Also once in a while: the terminal may have been written to by others.
+        if drawn.is_none_or(|at: Instant| at.elapsed() >= Duration::from_secs(1)) {
+            screen.draw(|frame| draw::draw(frame, view))?;
+            drawn = Some(Instant::now());
+        }
+        if event::poll(TICK).context("cannot read the terminal")? {
+            match event::read().context("cannot read the terminal")? {
+                Event::Key(key) => match view.key(key) {
+                    Todo::Nothing => {}
+                    Todo::Quit => return Ok(()),
+                    Todo::Ask(request) => collector.ask(request),
+                },
+                Event::Paste(text) => view.paste(&text),
+                _ => {}
+            }
+            drawn = None;
+        }
+        if let Wake::Stop = signals.wait(Duration::ZERO) {
+            return Ok(());
+        }
+    }
+}
+
+/// Text, or a line of JSON, for each look.
+fn in_text(
+    globals: &Globals,
+    arguments: &arguments::Top,
+    interval: Duration,
+    first: Snapshot,
+) -> anyhow::Result<()> {
+    let mut growth = Growth::default();
+    let mut snapshot = first;
+    let mut left = if arguments.once { 1 } else { arguments.count.unwrap_or(u32::MAX) };
+    let collector = (left > 1).then(|| Collector::start(globals.oomd_socket.clone(), interval));
+    loop {
+        growth.look(&snapshot);
+        let rows = view::rows(&snapshot, &growth);
+        let going = match globals.json {
+            true => output::print_json_line(&plain::Document::of(&snapshot, &rows))?,
+            false => output::print_on(&plain::text(&snapshot, &rows))?,
+        };
+        left -= 1;
+        let Some(collector) = collector.as_ref().filter(|_| going && left > 0) else {
+            return Ok(());
+        };
+        snapshot = next(collector)?;
+    }
+}
+
+fn next(collector: &Collector) -> anyhow::Result<Snapshot> {
+    loop {
+        match collector.news.recv_timeout(Duration::MAX) {
+            Ok(News::Snapshot(snapshot)) => return Ok(*snapshot),
+            Ok(News::Lost(complaint)) => anyhow::bail!(complaint),
+            Ok(News::Done(_)) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => anyhow::bail!("nobody asks the daemon any more"),
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! The view as a screen full of text.
+
+use std::fmt::Write;
+
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Clear, Paragraph, Widget};
+
+use super::snapshot::Snapshot;
+use super::view::{Mode, View};
+use super::words::{
+    COLUMNS, Column, NAME, bar, daemon_line, decision, fit, memory_text, memory_use, percent,
+    stall_text, swap_text, thousandths,
+};
+use crate::output::printable;
+use crate::user;
+
+/// Narrowest bar that says anything, columns.
+const BAR: usize = 10;
+/// Most decisions under the table.
+const DECISIONS: u16 = 6;
+/// Lines above the table.
+const HEAD: u16 = 5;
+
+const KEYS: &str = "\
+Up Down PgUp PgDn Home End   select a user
+s   sort by the next column      r   the other way round
+l   set the limit of the selected user
+n   set the limit of another user
+c   clear the limit of the selected user
+q   quit";
+
+/// Whether colours may be used.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// They may.
+    pub color: bool,
+}
+
+impl Look {
+    /// Not where NO_COLOR says so, or on a terminal that has none.
+    pub fn from_environment() -> Self {
+        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb" || term == "vt100");
+        Self { color: !set("NO_COLOR") && !dumb }
+    }
+
+    fn in_color(self, color: Color) -> Style {
+        if self.color { Style::new().fg(color) } else { Style::new() }
+    }
+
+    /// Of somebody at this share of its limit, in thousandths; the daemon gets ready at `soft`.
+    fn of_share(self, share: u64, soft: u64) -> Style {
+        let (red, yellow) = (self.in_color(Color::Red), self.in_color(Color::Yellow));
+        match share {
+            _ if share >= 1000 => red.add_modifier(Modifier::BOLD),
+            _ if share >= soft => yellow.add_modifier(Modifier::BOLD),
+            _ => self.in_color(Color::Green),
+        }
+    }
+}
+
+/// What fits: how many of the columns, and how wide the bar is (0: none).
+fn plan(width: usize) -> (usize, usize) {
+    let bare = NAME.min(width / 3) + 2;
+    let bar_and_percent = BAR + 1 + 5;
+    let mut columns = 0;
+    let mut used = bare;
+    for (at, column) in COLUMNS.iter().enumerate() {
+        // Used and limit come before the bar, everything else after it.
+        let reserve = if at < 2 { 0 } else { bar_and_percent + 2 };
+        if used + column.width + 2 + reserve > width {
+            break;
+        }
+        used += column.width + 2;
+        columns += 1;
+    }
+    let left = width.saturating_sub(used + 7);
+    (columns, if left >= BAR { left.min(40) } else { 0 })
+}
+
+/// Draws everything.
+pub fn draw(frame: &mut Frame, view: &mut View) {
+    let area = frame.area();
+    let decisions = DECISIONS.min(view.snapshot.decisions.len() as u16).min(area.height / 4);
+    let under = if decisions == 0 { 0 } else { decisions + 1 };
+    let [head, table, under, foot] = Layout::vertical([
+        Constraint::Length(HEAD.min(area.height / 2)),
+        Constraint::Min(0),
+        Constraint::Length(under),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    draw_head(frame.buffer_mut(), head, view);
+    draw_table(frame.buffer_mut(), table, view);
+    draw_decisions(frame.buffer_mut(), under, view);
+    draw_foot(frame.buffer_mut(), foot, view);
+    if view.mode == Mode::Help {
+        draw_help(frame.buffer_mut(), area);
+    }
+}
+
+fn draw_head(buffer: &mut Buffer, area: Rect, view: &View) {
+    let Snapshot { status, memory, .. } = &view.snapshot;
+    let width = usize::from(area.width);
+    let bar_width = (width / 3).clamp(BAR, 40);
+    let mut lines = vec![Line::from(daemon_line(status))];
+    let (used, total) = memory_use(memory);
+    let share = thousandths(used, total);
+    let style = view.look.of_share(share, 900);
+    let text = format!(" {}", memory_text(memory));
+    lines.push(Line::from(vec![
+        Span::raw("memory  "),
+        Span::styled(bar(share, bar_width), style),
+        Span::raw(text),
+    ]));
+    lines.push(Line::from(format!("swap    {}", swap_text(memory))));
+    lines.push(Line::from(format!("stalled {}", stall_text(&view.snapshot))));
+    if let Some(complaint) = &view.lost {
+        let style = view.look.in_color(Color::Red).add_modifier(Modifier::BOLD);
+        lines.push(Line::styled(format!("as it was: {}", printable(complaint)), style));
+    }
+    Paragraph::new(lines).render(area, buffer);
+}
+
+fn draw_table(buffer: &mut Buffer, area: Rect, view: &mut View) {
+    if area.height < 2 {
+        return;
+    }
+    view.fit(usize::from(area.height) - 1);
+    let width = usize::from(area.width);
+    let (columns, bar_width) = plan(width);
+    let name_width = NAME.min(width / 3);
+    let mut title = format!("{:<name_width$}", "USER");
+    for column in &COLUMNS[..columns.min(2)] {
+        let _ = write!(title, "  {:>w$}", column.title, w = column.width);
+    }
+    if bar_width > 0 {
+        let _ = write!(title, "  {:<w$}", "OF THE LIMIT", w = bar_width + 5);
+    }
+    for column in &COLUMNS[columns.min(2)..columns] {
+        let _ = write!(title, "  {:>w$}", column.title, w = column.width);
+    }
+    let title_style = Style::new().add_modifier(Modifier::REVERSED);
+    put(buffer, area, 0, Line::styled(format!("{title:<width$}"), title_style));
+    let selected = view.position();
+    for (line, at) in (view.top..view.rows.len()).take(view.page).enumerate() {
+        let row = &view.rows[at];
+        let mut spans = vec![Span::raw(format!("{:<name_width$}", fit(&row.name, name_width)))];
+        let cell = |column: &Column| {
+            Span::raw(format!("  {:>w$}", fit(&(column.text)(row), column.width), w = column.width))
+        };
+        spans.extend(COLUMNS[..columns.min(2)].iter().map(cell));
+        if bar_width > 0 {
+            let soft = thousandths(row.limit.soft_bytes, row.limit.hard_bytes);
+            let style = view.look.of_share(row.share(), soft);
+            spans.push(Span::styled(format!("  {}", bar(row.share(), bar_width)), style));
+            spans.push(Span::raw(format!("{:>5}", fit(&percent(row.share()), 5))));
+        }
+        spans.extend(COLUMNS[columns.min(2)..columns].iter().map(cell));
+        let mut text = Line::from(spans);
+        if at == selected {
+            text = text.style(Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED));
+        }
+        put(buffer, area, line + 1, text);
+    }
+    if view.rows.is_empty() {
+        put(buffer, area, 1, Line::raw("no user has a limit; n sets one"));
+    }
+}
+
+/// Writes a line of an area, cut at its edge.
+fn put(buffer: &mut Buffer, area: Rect, line: usize, text: Line) {
+    let Ok(line) = u16::try_from(line) else { return };
+    if line < area.height {
+        buffer.set_line(area.x, area.y + line, &text, area.width);
+    }
+}
+
+fn draw_decisions(buffer: &mut Buffer, area: Rect, view: &View) {
+    if area.height == 0 {
+        return;
+    }
+    let style = Style::new().add_modifier(Modifier::REVERSED);
+    let width = usize::from(area.width);
+    put(buffer, area, 0, Line::styled(format!("{:<width$}", "LATEST DECISIONS"), style));
+    for (line, why) in view.snapshot.decisions.iter().enumerate() {
+        put(buffer, area, line + 1, Line::raw(decision(why)));
+    }
+}
+
+fn draw_foot(buffer: &mut Buffer, area: Rect, view: &View) {
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let line = match (&view.mode, &view.message) {
+        (Mode::Limit { .. } | Mode::NewLimit { .. }, Some(Err(complaint))) => {
+            // The complaint first, then what it is about.
+            let text = format!("{}  > {}", printable(complaint), input(&view.mode));
+            Line::styled(text, view.look.in_color(Color::Red).add_modifier(Modifier::BOLD))
+        }
+        (Mode::Limit { uid, input }, _) => {
+            Line::styled(format!("limit of {} (512M, 1.5G): {input}_", user::name(*uid)), bold)
+        }
+        (Mode::NewLimit { input }, _) => {
+            Line::styled(format!("user and limit (alice 2G): {input}_"), bold)
+        }
+        (Mode::Clear { uid }, _) => {
+            Line::styled(format!("clear the limit of {}? y, n", user::name(*uid)), bold)
+        }
+        (_, Some(Ok(message))) => Line::raw(printable(message)),
+        (_, Some(Err(complaint))) => {
+            let style = view.look.in_color(Color::Red).add_modifier(Modifier::BOLD);
+            Line::styled(printable(complaint), style)
+        }
+        _ => {
+            let (at, all) = (view.position() + 1, view.rows.len());
+            let which = if all == 0 { String::new() } else { format!("; {at} of {all}") };
+            let order = view.order.word();
+            Line::raw(format!("q quit  s sort  l limit  c clear  ? help   by {order}{which}"))
+        }
+    };
+    put(buffer, area, 0, line);
+}
+
+fn input(mode: &Mode) -> &str {
+    match mode {
+        Mode::Limit { input, .. } | Mode::NewLimit { input } => input,
+        _ => "",
+    }
+}
+
+fn draw_help(buffer: &mut Buffer, area: Rect) {
+    let lines = KEYS.lines().count() as u16 + 2;
+    let width = KEYS.lines().map(|line| line.chars().count()).max().unwrap_or(0) as u16 + 4;
+    let (width, height) = (width.min(area.width), lines.min(area.height));
+    let place = Rect {
+        x: area.x + (area.width - width) / 2,
+        y: area.y + (area.height - height) / 2,
+        width,
+        height,
+    };
+    Clear.render(place, buffer);
+    let block = Block::bordered().title(" keys ");
+    Paragraph::new(KEYS).block(block).render(place, buffer);
+}
+
+#[cfg(test)]
+pub mod tests {
+    use control::oomd::{Candidate, Killer, Outcome, Trigger, Why};
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::super::view::tests::snapshot;
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn killed() -> Why {
+        Why {
+            id: 1,
+            at_micros: 0,
+            uid: 4_000_000_001,
+            trigger: Trigger::Notifier,
+            state: String::new(),
+            killer: Some(Killer::Kernel),
+            hard_bytes: 1,
+            used_bytes: 2,
+            victim: Some(Candidate {
+                pid: 77,
+                comm: "eater\x1b[2J".into(),
+                rss_bytes: MIB,
+                swap_bytes: 0,
+                grown_bytes: 0,
+            }),
+            others: Vec::new(),
+            runner_up: None,
+            considered: 1,
+            rule: String::new(),
+            kept: String::new(),
+            decide_micros: None,
+            outcome: Outcome::Reclaimed { bytes_back: 64 * MIB, micros: 7000, mreleased: true },
+        }
+    }
+
+    /// Three users, one of which grows, and a decision.
+    pub fn view() -> View {
+        let users = [
+            (4_000_000_001, 50 * MIB, 100 * MIB),
+            (4_000_000_002, 95 * MIB, 100 * MIB),
+            (4_000_000_003, 2 * MIB, 1000 * MIB),
+        ];
+        let mut first = snapshot(&users);
+        first.decisions.push(killed());
+        let mut second = snapshot(&users);
+        second.decisions.push(killed());
+        second.limits[0].used_bytes += 10 * MIB;
+        second.at = first.at + std::time::Duration::from_secs(2);
+        let mut view = View::new(first, Look { color: true });
+        view.update(second);
+        view
+    }
+
+    fn frame(view: &mut View, width: u16, height: u16) -> (Vec<String>, Buffer) {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, view)).unwrap();
+        let buffer = terminal.backend().buffer().clone();
+        let line = |y| {
+            let text: String = (0..width).map(|x| buffer[(x, y)].symbol()).collect();
+            text.trim_end().to_owned()
+        };
+        ((0..height).map(line).collect(), buffer)
+    }
+
+    #[test]
+    fn a_wide_screen_shows_everything() {
+        let (mut lines, _) = frame(&mut view(), 120, 14);
+        // In the local time zone.
+        let decision = lines[12].split_off(8);
+        assert_eq!(
+            decision,
+            " killed eater\\u{1b}[2J (pid 77) of user 4000000001; 64.0 MiB back in 7.0 ms, with process_mrelease"
+        );
+        lines.remove(12);
+        let expected = "\
+headroom-oomd 0.1.0: BPF notifier, 3 users with a limit, 3 kills
+memory  [||||||||||||||||||||||||||||          ] 4.0 GiB available of 16.0 GiB
+swap    none
+stalled not told by this kernel
+
+USER                    USED       LIMIT  OF THE LIMIT                 LIMIT IN         GROWTH    PROMISED        PEAK
+4000000002          95.0 MiB   100.0 MiB  [|||||||||||||||||| ]  95%                                          95.0 MiB
+4000000001          60.0 MiB   100.0 MiB  [|||||||||||        ]  60%        8 s     +5.0 MiB/s                50.0 MiB
+4000000003           2.0 MiB  1000.0 MiB  [|                  ]   0%                                           2.0 MiB
+
+
+LATEST DECISIONS
+q quit  s sort  l limit  c clear  ? help   by share of the limit; 1 of 3";
+        assert_eq!(lines.join("\n"), expected, "\n{}", lines.join("\n"));
+    }
+
+    #[test]
+    fn a_narrow_screen_shows_what_matters_most_and_nothing_breaks_on_a_tiny_one() {
+        let (lines, _) = frame(&mut view(), 44, 12);
+        assert_eq!(lines[6], "4000000002        95.0 MiB   100.0 MiB", "{lines:#?}");
+        for width in 1..30 {
+            for height in 1..12 {
+                let mut view = view();
+                view.mode = if width % 2 == 0 { Mode::Help } else { Mode::Table };
+                frame(&mut view, width, height);
+            }
+        }
+    }
+
+    #[test]
+    fn colours_say_who_is_near_and_are_left_out_where_they_are_not_wanted() {
+        let colours = |look: Look| {
+            let mut view = view();
+            view.look = look;
+            let (_, buffer) = frame(&mut view, 120, 14);
+            let mut found: Vec<Color> = buffer.content.iter().map(|cell| cell.fg).collect();
+            found.sort_by_key(|color| format!("{color:?}"));
+            found.dedup();
+            found
+        };
+        assert_eq!(colours(Look { color: true }), [Color::Green, Color::Reset, Color::Yellow]);
+        assert_eq!(colours(Look { color: false }), [Color::Reset]);
+    }
+
+    #[test]
+    fn a_lost_daemon_a_prompt_and_a_complaint_are_seen() {
+        let mut view = view();
+        view.lost("cannot ask headroom-oomd".into());
+        view.mode = Mode::Limit { uid: 4_000_000_001, input: "51".into() };
+        let (lines, _) = frame(&mut view, 80, 14);
+        assert_eq!(lines[4], "as it was: cannot ask headroom-oomd");
+        assert_eq!(lines[13], "limit of 4000000001 (512M, 1.5G): 51_");
+        view.say(Err("'51x' is not a size".into()));
+        assert_eq!(frame(&mut view, 80, 14).0[13], "'51x' is not a size  > 51");
+        view.mode = Mode::Help;
+        let text = frame(&mut view, 80, 14).0.join("\n");
+        assert!(text.contains("clear the limit of the selected user"), "{text}");
+    }
+}

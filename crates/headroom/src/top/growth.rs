@@ -1,0 +1,78 @@
+//! How fast each user's memory grows, from one look to the next.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use super::snapshot::Snapshot;
+
+/// Over so long growth is averaged: shorter, and it flickers; longer, and it is late.
+const WINDOW: Duration = Duration::from_secs(5);
+/// A forecast of more than this says nothing, seconds.
+const FAR: u64 = 24 * 3600;
+
+/// What was seen.
+#[derive(Debug, Default)]
+pub struct Growth {
+    seen: HashMap<u32, VecDeque<(Instant, u64)>>,
+}
+
+impl Growth {
+    /// Takes a look into account. Users that are gone from it are forgotten.
+    pub fn look(&mut self, snapshot: &Snapshot) {
+        let at = snapshot.at;
+        self.seen.retain(|uid, _| snapshot.limits.iter().any(|limit| limit.uid == *uid));
+        for limit in &snapshot.limits {
+            let seen = self.seen.entry(limit.uid).or_default();
+            seen.push_back((at, limit.used_bytes));
+            // One that is older stays, so that the window is full.
+            while seen.get(1).is_some_and(|(then, _)| at.duration_since(*then) >= WINDOW) {
+                seen.pop_front();
+            }
+        }
+    }
+
+    /// Bytes a second; `None` before the second look.
+    pub fn of(&self, uid: u32) -> Option<i64> {
+        let seen = self.seen.get(&uid)?;
+        let (first, last) = (seen.front()?, seen.back()?);
+        let micros = i128::try_from(last.0.duration_since(first.0).as_micros()).ok()?;
+        let grown = i128::from(last.1) - i128::from(first.1);
+        i64::try_from((grown * 1_000_000).checked_div(micros)?).ok()
+    }
+}
+
+/// Seconds until `left` bytes are gone at this rate; `None`: it shrinks, or that is far away.
+pub fn forecast(left: u64, bytes_per_s: i64) -> Option<u64> {
+    let rate = u64::try_from(bytes_per_s).ok()?;
+    left.checked_div(rate).filter(|seconds| *seconds <= FAR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::view::tests::snapshot;
+    use super::*;
+
+    #[test]
+    fn growth_is_an_average_over_the_last_seconds() {
+        let mut growth = Growth::default();
+        let start = Instant::now();
+        assert_eq!(growth.of(7), None);
+        for second in 0..10u64 {
+            let mut seen = snapshot(&[(7, 100 + second * second, 1000)]);
+            seen.at = start + Duration::from_secs(second);
+            growth.look(&seen);
+        }
+        assert_eq!(growth.of(7), Some((81 - 16) / 5));
+        growth.look(&snapshot(&[(8, 1, 2)]));
+        assert_eq!((growth.of(7), growth.of(8)), (None, None));
+    }
+
+    #[test]
+    fn only_who_grows_soon_enough_has_a_forecast() {
+        assert_eq!(forecast(100, 10), Some(10));
+        assert_eq!(forecast(100, 0), None);
+        assert_eq!(forecast(100, -10), None);
+        assert_eq!(forecast(u64::MAX, 1), None);
+        assert_eq!(forecast(0, 1), Some(0));
+    }
+}

@@ -1,0 +1,459 @@
+//! What the person looks at, and what keys do to it.
+
+use control::oomd::{Request, UserLimit};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::draw::Look;
+use super::growth::{Growth, forecast};
+use super::snapshot::Snapshot;
+use crate::size::Size;
+use crate::user::{self, User};
+
+/// Longest input of a prompt, characters.
+const LONGEST_INPUT: usize = 80;
+
+/// By what users are sorted; the first is at the top.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Share of the limit that is used, the largest first.
+    Share,
+    /// Memory, the largest first.
+    Used,
+    /// Growth, the fastest first.
+    Growth,
+    /// Limit, the largest first.
+    Limit,
+    /// Name.
+    Name,
+}
+
+impl Order {
+    const ALL: [Self; 5] = [Self::Share, Self::Used, Self::Growth, Self::Limit, Self::Name];
+
+    fn next(self) -> Self {
+        let at = Self::ALL.iter().position(|order| *order == self).unwrap_or(0);
+        Self::ALL[(at + 1) % Self::ALL.len()]
+    }
+
+    /// In a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Share => "share of the limit",
+            Self::Used => "memory",
+            Self::Growth => "growth",
+            Self::Limit => "limit",
+            Self::Name => "name",
+        }
+    }
+}
+
+/// A user's line.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Its name, or number.
+    pub name: String,
+    /// What the daemon says.
+    pub limit: UserLimit,
+    /// Bytes a second.
+    pub growth: Option<i64>,
+    /// Seconds until the hard limit is broken.
+    pub limit_in: Option<u64>,
+}
+
+impl Row {
+    /// Used share of the limit, in thousandths.
+    pub fn share(&self) -> u64 {
+        let share = u128::from(self.limit.used_bytes) * 1000;
+        (share / u128::from(self.limit.hard_bytes.max(1))).try_into().unwrap_or(u64::MAX)
+    }
+}
+
+/// All users' lines, the nearest to its limit first.
+pub fn rows(snapshot: &Snapshot, growth: &Growth) -> Vec<Row> {
+    let row = |limit: &UserLimit| {
+        let growth = growth.of(limit.uid);
+        let left = limit.hard_bytes.saturating_sub(limit.used_bytes);
+        let limit_in = growth.and_then(|rate| forecast(left, rate));
+        Row { name: user::name(limit.uid), limit: limit.clone(), growth, limit_in }
+    };
+    let mut rows: Vec<Row> = snapshot.limits.iter().map(row).collect();
+    sort(&mut rows, Order::Share, false);
+    rows
+}
+
+fn sort(rows: &mut [Row], order: Order, reversed: bool) {
+    use std::cmp::Reverse;
+    match order {
+        Order::Share => rows.sort_by_key(|row| (Reverse(row.share()), row.limit.uid)),
+        Order::Used => rows.sort_by_key(|row| (Reverse(row.limit.used_bytes), row.limit.uid)),
+        Order::Growth => rows.sort_by_key(|row| (Reverse(row.growth), row.limit.uid)),
+        Order::Limit => rows.sort_by_key(|row| (Reverse(row.limit.hard_bytes), row.limit.uid)),
+        Order::Name => rows.sort_by(|a, b| a.name.cmp(&b.name)),
+    }
+    if reversed {
+        rows.reverse();
+    }
+}
+
+/// What lies over the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing.
+    Table,
+    /// The keys.
+    Help,
+    /// A new limit for this user.
+    Limit { uid: u32, input: String },
+    /// A new limit for somebody.
+    NewLimit { input: String },
+    /// Is this user's limit to be cleared?
+    Clear { uid: u32 },
+}
+
+/// What a key asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Todo {
+    /// Nothing outside of the view.
+    Nothing,
+    /// The end.
+    Quit,
+    /// Something of the daemon.
+    Ask(Request),
+}
+
+/// All that is seen.
+pub struct View {
+    /// The latest look.
+    pub snapshot: Snapshot,
+    /// Sorted.
+    pub rows: Vec<Row>,
+    /// How it is painted.
+    pub look: Look,
+    /// What lies over the table.
+    pub mode: Mode,
+    /// What came of the last request, and whether that is good.
+    pub message: Option<Result<String, String>>,
+    /// Why the look is not of now.
+    pub lost: Option<String>,
+    /// By what is sorted.
+    pub order: Order,
+    /// The other way round.
+    pub reversed: bool,
+    growth: Growth,
+    /// Kept when others move around it.
+    selected: Option<u32>,
+    /// Lines of the table at the last drawing.
+    pub page: usize,
+    /// The first row that is seen.
+    pub top: usize,
+}
+
+impl View {
+    /// Begins with a look.
+    pub fn new(snapshot: Snapshot, look: Look) -> Self {
+        let mut view = Self {
+            snapshot: snapshot.clone(),
+            rows: Vec::new(),
+            look,
+            mode: Mode::Table,
+            message: None,
+            lost: None,
+            order: Order::Share,
+            reversed: false,
+            growth: Growth::default(),
+            selected: None,
+            page: 1,
+            top: 0,
+        };
+        view.update(snapshot);
+        view
+    }
+
+    /// The next look.
+    pub fn update(&mut self, snapshot: Snapshot) {
+        self.growth.look(&snapshot);
+        let at = self.position();
+        self.rows = rows(&snapshot, &self.growth);
+        self.snapshot = snapshot;
+        self.lost = None;
+        self.sort();
+        if self.selected.is_none_or(|uid| self.row_of(uid).is_none()) {
+            self.select(at);
+        }
+    }
+
+    /// The daemon does not answer.
+    pub fn lost(&mut self, complaint: String) {
+        self.lost = Some(complaint);
+    }
+
+    /// What came of a request.
+    pub fn say(&mut self, message: Result<String, String>) {
+        self.message = Some(message);
+    }
+
+    fn sort(&mut self) {
+        sort(&mut self.rows, self.order, self.reversed);
+    }
+
+    fn row_of(&self, uid: u32) -> Option<usize> {
+        self.rows.iter().position(|row| row.limit.uid == uid)
+    }
+
+    /// Where the selected user is.
+    pub fn position(&self) -> usize {
+        self.selected.and_then(|uid| self.row_of(uid)).unwrap_or(0)
+    }
+
+    fn select(&mut self, at: usize) {
+        let at = at.min(self.rows.len().saturating_sub(1));
+        self.selected = self.rows.get(at).map(|row| row.limit.uid);
+    }
+
+    /// Scrolls so that the selected user is seen in a table of so many lines.
+    pub fn fit(&mut self, lines: usize) {
+        self.page = lines.max(1);
+        let at = self.position();
+        let last_top = self.rows.len().saturating_sub(self.page);
+        self.top = self.top.min(at).max((at + 1).saturating_sub(self.page)).min(last_top);
+    }
+
+    /// A key was pressed.
+    pub fn key(&mut self, key: KeyEvent) -> Todo {
+        if key.kind == KeyEventKind::Release {
+            return Todo::Nothing;
+        }
+        if key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL) {
+            return Todo::Quit;
+        }
+        match &mut self.mode {
+            Mode::Table => return self.table_key(key.code),
+            Mode::Help => self.mode = Mode::Table,
+            Mode::Clear { uid } => {
+                let uid = *uid;
+                self.mode = Mode::Table;
+                if key.code == KeyCode::Char('y') {
+                    return Todo::Ask(Request::ClearLimit { uid });
+                }
+            }
+            Mode::Limit { input, .. } | Mode::NewLimit { input } => match key.code {
+                KeyCode::Esc => self.mode = Mode::Table,
+                KeyCode::Backspace => drop(input.pop()),
+                KeyCode::Enter => return self.enter(),
+                KeyCode::Char(c) => type_in(input, c),
+                _ => {}
+            },
+        }
+        Todo::Nothing
+    }
+
+    /// A text was pasted.
+    pub fn paste(&mut self, text: &str) {
+        if let Mode::Limit { input, .. } | Mode::NewLimit { input } = &mut self.mode {
+            text.chars().for_each(|c| type_in(input, c));
+        }
+    }
+
+    fn table_key(&mut self, code: KeyCode) -> Todo {
+        let at = self.position();
+        self.message = None;
+        match code {
+            KeyCode::Char('q') | KeyCode::Esc => return Todo::Quit,
+            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.mode = Mode::Help,
+            KeyCode::Down | KeyCode::Char('j') => self.select(at + 1),
+            KeyCode::Up | KeyCode::Char('k') => self.select(at.saturating_sub(1)),
+            KeyCode::PageDown | KeyCode::Char(' ') => self.select(at + self.page),
+            KeyCode::PageUp => self.select(at.saturating_sub(self.page)),
+            KeyCode::Home | KeyCode::Char('g') => self.select(0),
+            KeyCode::End | KeyCode::Char('G') => self.select(usize::MAX),
+            KeyCode::Char('s') => {
+                self.order = self.order.next();
+                self.sort();
+            }
+            KeyCode::Char('r') => {
+                self.reversed = !self.reversed;
+                self.sort();
+            }
+            KeyCode::Char('n') => self.mode = Mode::NewLimit { input: String::new() },
+            KeyCode::Char('l') | KeyCode::Enter => {
+                if let Some(uid) = self.selected {
+                    self.mode = Mode::Limit { uid, input: String::new() };
+                }
+            }
+            KeyCode::Char('c') => {
+                if let Some(uid) = self.selected {
+                    self.mode = Mode::Clear { uid };
+                }
+            }
+            _ => {}
+        }
+        Todo::Nothing
+    }
+
+    /// The prompt's input as a request; what cannot be understood stays, to be corrected.
+    fn enter(&mut self) -> Todo {
+        let request = match &self.mode {
+            Mode::Limit { uid, input } => limit_request(*uid, input),
+            Mode::NewLimit { input } => match input.trim().split_once(' ') {
+                Some((user, size)) => {
+                    user.parse::<User>().and_then(|user| limit_request(user.uid, size))
+                }
+                None => Err("write a user and a size: alice 2G".to_owned()),
+            },
+            _ => return Todo::Nothing,
+        };
+        match request {
+            Ok(request) => {
+                self.mode = Mode::Table;
+                Todo::Ask(request)
+            }
+            Err(complaint) => {
+                self.message = Some(Err(complaint));
+                Todo::Nothing
+            }
+        }
+    }
+}
+
+fn type_in(input: &mut String, c: char) {
+    if !c.is_control() && input.chars().count() < LONGEST_INPUT {
+        input.push(c);
+    }
+}
+
+fn limit_request(uid: u32, size: &str) -> Result<Request, String> {
+    let size: Size = size.trim().parse()?;
+    if size.0 == 0 {
+        return Err("a limit of 0 would kill everything; 'c' clears a limit".to_owned());
+    }
+    Ok(Request::SetLimit { uid, hard_bytes: size.0, soft_bytes: None })
+}
+
+#[cfg(test)]
+pub mod tests {
+    use std::time::Instant;
+
+    use control::oomd::Status;
+    use machine_memory::Meminfo;
+
+    use super::*;
+
+    /// Users: uid, used, limit.
+    pub fn snapshot(users: &[(u32, u64, u64)]) -> Snapshot {
+        let limit = |(uid, used_bytes, hard_bytes): &(u32, u64, u64)| UserLimit {
+            uid: *uid,
+            hard_bytes: *hard_bytes,
+            soft_bytes: hard_bytes / 10 * 9,
+            used_bytes: *used_bytes,
+            dying_bytes: 0,
+            peak_bytes: *used_bytes,
+            leased_bytes: 0,
+            leaseholders: 0,
+            source: "runtime".into(),
+        };
+        Snapshot {
+            at: Instant::now(),
+            status: Status {
+                version: "0.1.0".into(),
+                pid: 42,
+                notifier: "bpf".into(),
+                attached: true,
+                limited_users: users.len() as u32,
+                kills: 3,
+                given_back_bytes: 0,
+                leaseholders: 0,
+                refused: 0,
+                degraded: Vec::new(),
+            },
+            limits: users.iter().map(limit).collect(),
+            decisions: Vec::new(),
+            memory: Meminfo {
+                total: Some(16 << 30),
+                available: Some(4 << 30),
+                swap_total: Some(0),
+                swap_free: Some(0),
+                ..Meminfo::default()
+            },
+            pressure: None,
+        }
+    }
+
+    fn press(view: &mut View, keys: &str) -> Todo {
+        let mut last = Todo::Nothing;
+        for c in keys.chars() {
+            let code = if c == '\n' { KeyCode::Enter } else { KeyCode::Char(c) };
+            last = view.key(code.into());
+        }
+        last
+    }
+
+    fn uids(view: &View) -> Vec<u32> {
+        view.rows.iter().map(|row| row.limit.uid).collect()
+    }
+
+    #[test]
+    fn users_are_sorted_by_what_the_key_says() {
+        let users = [(4_000_000_001, 50, 100), (4_000_000_002, 60, 1000), (4_000_000_003, 1, 10)];
+        let mut view = View::new(snapshot(&users), Look { color: true });
+        let short = |view: &View| uids(view).iter().map(|u| u % 10).collect::<Vec<_>>();
+        assert_eq!(short(&view), [1, 3, 2]);
+        press(&mut view, "s");
+        assert_eq!((view.order, short(&view)), (Order::Used, vec![2, 1, 3]));
+        press(&mut view, "r");
+        assert_eq!(short(&view), [3, 1, 2]);
+        press(&mut view, "rssssj");
+        assert_eq!((view.order, view.position()), (Order::Share, 1));
+    }
+
+    #[test]
+    fn the_selected_user_stays_selected_while_others_pass_it() {
+        let mut view = View::new(snapshot(&[(1, 50, 100), (2, 40, 100)]), Look { color: true });
+        press(&mut view, "j");
+        assert_eq!(view.position(), 1);
+        view.update(snapshot(&[(1, 50, 100), (2, 90, 100)]));
+        assert_eq!((uids(&view), view.position()), (vec![2, 1], 0));
+        view.update(snapshot(&[(1, 50, 100)]));
+        assert_eq!(view.position(), 0);
+        view.update(snapshot(&[]));
+        assert_eq!(press(&mut view, "l512M\n"), Todo::Nothing);
+    }
+
+    #[test]
+    fn a_thousand_users_scroll() {
+        let users: Vec<_> = (1..=1000).map(|uid| (uid, 1000 - u64::from(uid), 1000)).collect();
+        let mut view = View::new(snapshot(&users), Look { color: true });
+        view.fit(10);
+        press(&mut view, "G");
+        view.fit(10);
+        assert_eq!((view.position(), view.top), (999, 990));
+        press(&mut view, "kkkkkkkkkkkk");
+        view.fit(10);
+        assert_eq!((view.position(), view.top), (987, 987));
+        view.fit(2000);
+        assert_eq!(view.top, 0);
+    }
+
+    #[test]
+    fn a_prompt_sets_a_limit_or_says_what_is_wrong() {
+        let mut view = View::new(snapshot(&[(7, 50, 100)]), Look { color: true });
+        let set =
+            |uid, hard_bytes| Todo::Ask(Request::SetLimit { uid, hard_bytes, soft_bytes: None });
+        assert_eq!(press(&mut view, "l512M\n"), set(7, 512 << 20));
+        assert_eq!(view.mode, Mode::Table);
+        assert_eq!(press(&mut view, "llots\n"), Todo::Nothing);
+        assert!(matches!(&view.message, Some(Err(e)) if e.contains("'lots' is not a size")));
+        view.key(KeyCode::Esc.into());
+        assert_eq!(press(&mut view, "n4000000001 1G\n"), set(4_000_000_001, 1 << 30));
+        assert_eq!(press(&mut view, "n0\n"), Todo::Nothing);
+        view.key(KeyCode::Esc.into());
+        assert_eq!(press(&mut view, "l0\n"), Todo::Nothing);
+        view.key(KeyCode::Esc.into());
+        assert_eq!(press(&mut view, "cn"), Todo::Nothing);
+        assert_eq!(press(&mut view, "cy"), Todo::Ask(Request::ClearLimit { uid: 7 }));
+        press(&mut view, "l");
+        view.paste(&"9\x1b".repeat(500));
+        assert!(matches!(&view.mode, Mode::Limit { input, .. } if input.len() == LONGEST_INPUT));
+        let end = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(view.key(end), Todo::Quit);
+    }
+}

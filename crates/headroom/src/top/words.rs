@@ -1,0 +1,156 @@
+//! The pieces of text that the screen and the plain text share.
+
+use std::fmt::Write;
+
+use control::oomd::{Status, Why};
+use machine_memory::Meminfo;
+use machine_memory::pressure::Averages;
+
+use super::snapshot::Snapshot;
+use super::view::Row;
+use crate::output::count;
+use crate::size::Size;
+use crate::{clock, why};
+
+/// Widest name that is shown whole, columns.
+pub const NAME: usize = 16;
+
+/// A column of the table.
+pub struct Column {
+    /// Its head.
+    pub title: &'static str,
+    /// Columns of the screen.
+    pub width: usize,
+    /// The text of a row.
+    pub text: fn(&Row) -> String,
+}
+
+/// In the order in which they are given up where the screen is narrow, the last ones first.
+pub const COLUMNS: [Column; 6] = [
+    Column { title: "USED", width: 10, text: |row| Size(row.limit.used_bytes).to_string() },
+    Column { title: "LIMIT", width: 10, text: |row| Size(row.limit.hard_bytes).to_string() },
+    Column { title: "LIMIT IN", width: 9, text: |row| row.limit_in.map_or("".into(), span) },
+    Column { title: "GROWTH", width: 13, text: |row| row.growth.map_or("".into(), rate) },
+    Column { title: "PROMISED", width: 10, text: |row| unless_none(row.limit.leased_bytes) },
+    Column { title: "PEAK", width: 10, text: |row| unless_none(row.limit.peak_bytes) },
+];
+
+fn unless_none(bytes: u64) -> String {
+    if bytes == 0 { String::new() } else { Size(bytes).to_string() }
+}
+
+/// `+1.5 MiB/s`; nothing for less than a page a second.
+fn rate(bytes_per_s: i64) -> String {
+    let size = bytes_per_s.unsigned_abs();
+    let sign = if bytes_per_s < 0 { '-' } else { '+' };
+    if size < 4096 { String::new() } else { format!("{sign}{}/s", Size(size)) }
+}
+
+/// `12 s`, `3 m 5 s`, `2 h 10 m`.
+fn span(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} m {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} m", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+/// Shortened to `width` with a mark that it was.
+pub fn fit(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(width.saturating_sub(1)).collect();
+    short.push('~');
+    short
+}
+
+/// `[||||    ]`, `width` columns with the brackets.
+pub fn bar(thousandths: u64, width: usize) -> String {
+    let inside = width.saturating_sub(2);
+    let filled = thousandths.min(1000) as usize * inside / 1000;
+    // Something is seen of the smallest, and full means full.
+    let filled = filled.max(usize::from(thousandths > 0)).min(inside);
+    format!("[{}{}]", "|".repeat(filled), " ".repeat(inside - filled))
+}
+
+/// Without a fraction.
+pub fn percent(thousandths: u64) -> String {
+    format!("{}%", thousandths / 10)
+}
+
+/// The daemon in a line.
+pub fn daemon_line(status: &Status) -> String {
+    let how = match status.notifier.as_str() {
+        "bpf" => "BPF notifier",
+        _ => "reading /proc",
+    };
+    let users = count(status.limited_users, "user with a limit", "users with a limit");
+    let kills = count(status.kills, "kill", "kills");
+    let mut line = format!("headroom-oomd {}: {how}, {users}, {kills}", status.version);
+    if !status.degraded.is_empty() {
+        let n = status.degraded.len() as u64;
+        let _ = write!(line, "; {} (headroom status)", count(n, "degradation", "degradations"));
+    }
+    line
+}
+
+/// A share.
+pub fn thousandths(part: u64, whole: u64) -> u64 {
+    (u128::from(part) * 1000 / u128::from(whole.max(1))).try_into().unwrap_or(u64::MAX)
+}
+
+/// Used and total memory, bytes.
+pub fn memory_use(memory: &Meminfo) -> (u64, u64) {
+    let total = memory.total.unwrap_or(0);
+    (total.saturating_sub(memory.available.unwrap_or(0)), total)
+}
+
+/// The machine's memory.
+pub fn memory_text(memory: &Meminfo) -> String {
+    let (_, total) = memory_use(memory);
+    format!("{} available of {}", Size(memory.available.unwrap_or(0)), Size(total))
+}
+
+/// Its swap.
+pub fn swap_text(memory: &Meminfo) -> String {
+    match memory.swap_total {
+        None | Some(0) => "none".to_owned(),
+        Some(total) => format!("{} free of {}", Size(memory.swap_free.unwrap_or(0)), Size(total)),
+    }
+}
+
+/// How long programs wait for memory.
+pub fn stall_text(snapshot: &Snapshot) -> String {
+    let Some(pressure) = snapshot.pressure else { return "not told by this kernel".to_owned() };
+    let share = |averages: Option<Averages>| averages.map_or(0.0, |averages| averages.avg10);
+    let (some, all) = (share(pressure.some), share(pressure.full));
+    format!("some {some:.1} %, all {all:.1} % of the last 10 s")
+}
+
+/// A decision in a line.
+pub fn decision(why: &Why) -> String {
+    let at = clock::point(why.at_micros);
+    let time = at.get(11..19).unwrap_or(&at);
+    format!("{time} {}; {}", why::headline(why), why::outcome(&why.outcome))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_rates_are_short() {
+        assert_eq!([span(59), span(185), span(7800)], ["59 s", "3 m 5 s", "2 h 10 m"]);
+        assert_eq!([rate(4095), rate(-8192), rate(i64::MIN)], ["", "-8.0 KiB/s", "-8192.0 PiB/s"]);
+    }
+
+    #[test]
+    fn a_bar_is_full_only_when_nothing_is_left() {
+        assert_eq!(bar(0, 7), "[     ]");
+        assert_eq!(bar(1, 7), "[|    ]");
+        assert_eq!(bar(999, 7), "[|||| ]");
+        assert_eq!([bar(1000, 7), bar(u64::MAX, 7)], ["[|||||]", "[|||||]"]);
+        assert_eq!(bar(500, 0), "[]");
+    }
+}

@@ -1,0 +1,188 @@
+//! A pseudo-terminal with a program on it.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The person's side; the program is killed on drop.
+pub struct Pty {
+    child: Child,
+    ours: File,
+    /// Kept open, so that its settings can be looked at when the program is gone.
+    theirs: OwnedFd,
+    screen: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Pty {
+    /// Starts the command on a terminal of this size.
+    pub fn start(mut command: Command, columns: u16, rows: u16) -> Self {
+        let (mut ours, mut theirs) = (-1, -1);
+        let size = window(columns, rows);
+        let none = std::ptr::null_mut();
+        // SAFETY: both numbers and the size are ours; no name is asked for.
+        let done = unsafe { libc::openpty(&mut ours, &mut theirs, none, std::ptr::null(), &size) };
+        assert_eq!(done, 0, "no pseudo-terminal: {}", std::io::Error::last_os_error());
+        // SAFETY: openpty has just made them for us.
+        let (ours, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
+        let end = || theirs.try_clone().unwrap();
+        command.stdin(end()).stdout(end()).stderr(end());
+        command.env("TERM", "xterm-256color").env_remove("NO_COLOR");
+        // SAFETY: two system calls on numbers.
+        unsafe {
+            command.pre_exec(|| {
+                libc::setsid();
+                match libc::ioctl(0, libc::TIOCSCTTY, 0) {
+                    -1 => Err(std::io::Error::last_os_error()),
+                    _ => Ok(()),
+                }
+            });
+        }
+        let child = command.spawn().unwrap();
+        drop(command);
+        let screen = Arc::new(Mutex::new(Vec::new()));
+        let (mut reader, seen) = (ours.try_clone().unwrap(), screen.clone());
+        // It ends when both ends of the other side are closed.
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(len @ 1..) = reader.read(&mut buffer) {
+                seen.lock().unwrap().extend_from_slice(&buffer[..len]);
+            }
+        });
+        Self { child, ours, theirs, screen }
+    }
+
+    /// All that was written to the terminal so far.
+    pub fn written(&self) -> String {
+        String::from_utf8_lossy(&self.screen.lock().unwrap()).into_owned()
+    }
+
+    /// What a person sees: the lines, as far as the terminal understands what was written.
+    pub fn seen(&self) -> String {
+        render(&self.written())
+    }
+
+    /// Waits until this was written.
+    pub fn wrote(&self, text: &str) {
+        self.wait(&format!("{text:?} is written"), || self.written().contains(text).then_some(()));
+    }
+
+    /// Waits until this is seen.
+    pub fn shows(&self, text: &str) {
+        self.wait(&format!("{text:?} is seen"), || self.seen().contains(text).then_some(()));
+    }
+
+    /// Types.
+    pub fn types(&mut self, keys: &str) {
+        self.ours.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Gives the terminal another size.
+    pub fn resize(&self, columns: u16, rows: u16) {
+        let size = window(columns, rows);
+        // SAFETY: the size is ours.
+        let done = unsafe { libc::ioctl(self.ours.as_raw_fd(), libc::TIOCSWINSZ, &size) };
+        assert_eq!(done, 0);
+    }
+
+    /// Waits for the program's end.
+    pub fn ended(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(start.elapsed() < PATIENCE, "it does not end: {}", self.seen());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// The terminal shows what is typed, line by line, as shells want it.
+    pub fn is_ordinary(&self) -> bool {
+        let modes = rustix::termios::tcgetattr(&self.theirs).unwrap().local_modes;
+        use rustix::termios::LocalModes;
+        modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
+    }
+
+    fn wait<T>(&self, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+        let start = Instant::now();
+        loop {
+            if let Some(answer) = ask() {
+                return answer;
+            }
+            assert!(start.elapsed() < PATIENCE, "it did not happen that {what}: {}", self.seen());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// Follows cursor positions and clearing; colours and modes are not seen.
+fn render(written: &str) -> String {
+    let mut lines: Vec<Vec<char>> = Vec::new();
+    let (mut line, mut column) = (0, 0);
+    let mut rest = written.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            '\x1b' if rest.next_if_eq(&'[').is_some() => {
+                // ESC [ parameters letter
+                let mut parameters = String::new();
+                let letter = loop {
+                    match rest.next() {
+                        Some(c) if c.is_ascii_alphabetic() => break c,
+                        Some(c) => parameters.push(c),
+                        None => break ' ',
+                    }
+                };
+                let mut numbers =
+                    parameters.split(';').map(|number| number.parse().unwrap_or(1usize) - 1);
+                match letter {
+                    'H' => {
+                        line = numbers.next().unwrap_or(0);
+                        column = numbers.next().unwrap_or(0);
+                    }
+                    'J' => lines.clear(),
+                    _ => {}
+                }
+            }
+            '\r' => column = 0,
+            '\n' => line += 1,
+            c => {
+                if lines.len() <= line {
+                    lines.resize(line + 1, Vec::new());
+                }
+                let text = &mut lines[line];
+                if text.len() <= column {
+                    text.resize(column + 1, ' ');
+                }
+                text[column] = c;
+                column += 1;
+            }
+        }
+    }
+    let lines: Vec<String> = lines.into_iter().map(|line| line.into_iter().collect()).collect();
+    lines.join("\n")
+}
+
+fn window(columns: u16, rows: u16) -> libc::winsize {
+    libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+impl Drop for Pty {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
