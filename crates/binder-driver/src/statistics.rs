@@ -80,6 +80,8 @@ pub struct Made {
 pub struct Statistics {
     pub all: Counters,
     pub made: Made,
+    /// Calls and one-ways that their receivers have.
+    pub delivered: u64,
 }
 
 /// The number of a `BC_` or `BR_` word, as an index.
@@ -89,7 +91,7 @@ fn number(word: u32) -> usize {
 
 fn count(counters: &mut [u32], word: u32) {
     if let Some(counter) = counters.get_mut(number(word)) {
-        *counter = counter.wrapping_add(1);
+        one_more(counter);
     }
 }
 
@@ -116,6 +118,11 @@ impl Driver {
             commands: COMMANDS.into_iter().zip(all.commands).collect(),
             returns: RETURNS.into_iter().zip(all.returns).collect(),
         }
+    }
+
+    /// Calls and one-ways that were delivered since the start; replies are not counted.
+    pub fn transactions_delivered(&self) -> u64 {
+        self.statistics.delivered
     }
 
     /// The next command of `process` starts with `bytes`.

@@ -173,6 +173,7 @@ impl Driver {
     ) {
         self.note_taken(thread, id);
         let entry = &mut self.transactions[id];
+        self.statistics.delivered += u64::from(entry.kind != Kind::Reply);
         if let Some(buffer) = entry.buffer {
             self.buffers[buffer].delivered = true;
         }

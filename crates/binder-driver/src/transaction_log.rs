@@ -49,15 +49,20 @@ impl Ring {
         self.next = (self.next + 1) % KEPT;
     }
 
+    /// Where the last entry is, if there is one.
+    fn last_at(&self) -> usize {
+        (self.next + KEPT - 1) % KEPT
+    }
+
     /// The last entry, which may still change.
     fn last(&mut self) -> Option<&mut Entry> {
-        let at = (self.next + KEPT - 1) % KEPT;
+        let at = self.last_at();
         self.entries.get_mut(at)
     }
 
     /// The last entry.
     pub fn latest(&self) -> Option<&Entry> {
-        self.entries.get((self.next + KEPT - 1) % KEPT)
+        self.entries.get(self.last_at())
     }
 
     /// Oldest first.

@@ -137,14 +137,8 @@ impl Builder {
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(child.id()), 0, 0, 0) };
         let mut bus = Bus { child, path: folder.clone(), degraded: Vec::new(), folder, made };
         // From here on the guard cleans up.
-        let mut said = BufReader::new(
-            bus.child
-                .stdout
-                .take()
-                .into_iter()
-                .next()
-                .ok_or(Error::Server("it has no output".into()))?,
-        );
+        let output = bus.child.stdout.take().ok_or(Error::Server("it has no output".into()))?;
+        let mut said = BufReader::new(output);
         let mut first = String::new();
         said.read_line(&mut first).map_err(Error::io("cannot hear the server"))?;
         let mut rest = String::new();

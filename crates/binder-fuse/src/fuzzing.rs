@@ -24,7 +24,7 @@ pub fn names(input: &[u8]) {
                 let len = name.len().min(bytes.len());
                 bytes[..len].copy_from_slice(&name[..len]);
                 let Ok(device) = BinderfsDevice::read_from_bytes(&bytes) else { continue };
-                if let Some(name) = crate::server::name_of(&device)
+                if let Ok(name) = crate::server::name_of(&device)
                     && tree.check_name(name).is_ok()
                 {
                     tree.add(name, driver.add_context(name), 0o600);

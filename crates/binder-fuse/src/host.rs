@@ -7,7 +7,6 @@ use binder_driver::{
     Caller, ClientMemory, Errno, Fault, FileToken, Files, Identity, Mapping, Mappings, Piece,
     ProcessId, Scheduler, StoreError,
 };
-use binder_uapi::{Return, ReturnReader};
 use slotmap::{Key, KeyData, SlotMap, new_key_type};
 
 use crate::calls::Calls;
@@ -73,8 +72,6 @@ pub(crate) struct ClientHost {
     pub(crate) closes: HashMap<u32, Vec<u32>>,
     /// Priorities are inherited.
     pub(crate) priorities: bool,
-    /// Transactions that were handed to a reader.
-    pub(crate) transactions: u64,
 }
 
 impl ClientHost {
@@ -89,7 +86,6 @@ impl ClientHost {
             files: Store::new(),
             closes: HashMap::new(),
             priorities: priority::can_change(),
-            transactions: 0,
         }
     }
 
@@ -128,9 +124,7 @@ impl ClientHost {
             StoreError
         })
     }
-}
 
-impl ClientHost {
     /// Who has been late is not waited for again so soon.
     fn refuses(&mut self, caller: Caller) -> bool {
         !self.lateness.is_empty()
@@ -150,32 +144,29 @@ impl ClientHost {
 
     /// Writes where a client's thread expects it.
     pub(crate) fn write_to(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
-        self.access(to, |ferry| ferry.write(to.tid, address, bytes))
+        self.access(to, |ferry| ferry.write(to.tid, address, bytes)).unwrap_or(Err(Fault))
     }
 
-    /// Touches a client's memory, unless it was late before.
-    fn access(
+    /// Touches a client's memory; `None`: it did not answer in time, now or shortly before.
+    fn access<T>(
         &mut self,
         client: Caller,
-        touch: impl FnOnce(&mut Ferry) -> Result<Result<(), Fault>, Late>,
-    ) -> Result<(), Fault> {
+        touch: impl FnOnce(&mut Ferry) -> Result<T, Late>,
+    ) -> Option<T> {
         if self.refuses(client) {
-            return Err(Fault);
+            return None;
         }
         let touched = {
             let _inside = self.pages.enter(client.tid);
             touch(&mut self.ferry)
         };
-        touched.unwrap_or_else(|Late| {
-            self.note_late(client.process, client.euid);
-            Err(Fault)
-        })
+        touched.inspect_err(|Late| self.note_late(client.process, client.euid)).ok()
     }
 }
 
 impl ClientMemory for ClientHost {
     fn read(&mut self, from: Caller, address: u64, into: &mut [u8]) -> Result<(), Fault> {
-        self.access(from, |ferry| ferry.read(from.tid, address, into))
+        self.access(from, |ferry| ferry.read(from.tid, address, into)).unwrap_or(Err(Fault))
     }
 
     fn read_parcel(
@@ -184,43 +175,24 @@ impl ClientMemory for ClientHost {
         pieces: &[Piece],
         parcel: &mut Vec<u8>,
     ) -> Result<(), Fault> {
-        self.access(from, |ferry| ferry.read_parcel(from.tid, pieces, parcel))
+        let read = self.access(from, |ferry| ferry.read_parcel(from.tid, pieces, parcel));
+        read.unwrap_or(Err(Fault))
     }
 
     fn write(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
-        let written = self.write_to(to, address, bytes);
-        // What is written to clients is their streams of returns.
-        if written.is_ok() {
-            self.transactions += transactions_in(bytes);
-        }
-        written
+        self.write_to(to, address, bytes)
     }
-}
-
-fn transactions_in(returns: &[u8]) -> u64 {
-    let is_transaction =
-        |item: &Return| matches!(item, Return::Transaction(_) | Return::TransactionSecCtx(_));
-    ReturnReader::new(returns).map_while(Result::ok).filter(is_transaction).count() as u64
 }
 
 impl Mappings for ClientHost {
     fn mapping(&mut self, process: ProcessId) -> Option<Mapping> {
         let key = self.key_of(process)?;
         let open = self.opens.get(key)?;
-        let (pid, node, euid) = (open.pid, open.node, open.euid);
-        if self.lateness.refuses(pid, euid) {
-            return None;
-        }
-        let found = {
-            // Reading the maps takes a lock that a page fault of the client may hold.
-            let _inside = self.pages.enter(pid);
-            self.ferry.find(pid, self.device, node)
-        };
-        let Ok(found) = found else {
-            self.lateness.note(pid, euid);
-            return None;
-        };
-        let (found, open) = (found?, self.opens.get_mut(key)?);
+        let (pid, node, device) = (open.pid, open.node, self.device);
+        let client = Caller { process, tid: pid, euid: open.euid };
+        // Reading the maps takes a lock that a page fault of the client may hold.
+        let found = self.access(client, |ferry| ferry.find(pid, device, node)).flatten()?;
+        let open = self.opens.get_mut(key)?;
         if found.writable {
             // The protocol refuses such a mapping; FUSE does not let us, so we do not use it.
             if !std::mem::replace(&mut open.told_writable, true) {

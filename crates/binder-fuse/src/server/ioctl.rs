@@ -27,10 +27,10 @@ fn bytes(value: impl IntoBytes + zerocopy::Immutable) -> Vec<u8> {
     value.as_bytes().to_vec()
 }
 
-/// The name in the argument of BINDER_CTL_ADD; `None`: it has no end, or is not UTF-8.
-pub(crate) fn name_of(device: &BinderfsDevice) -> Option<&str> {
-    let end = device.name.iter().position(|&byte| byte == 0)?;
-    std::str::from_utf8(&device.name[..end]).ok()
+/// The name in the argument of BINDER_CTL_ADD; an errno (positive) where it has no end, or is not UTF-8.
+pub(crate) fn name_of(device: &BinderfsDevice) -> Result<&str, i32> {
+    let end = device.name.iter().position(|&byte| byte == 0).ok_or(libc::ENAMETOOLONG)?;
+    std::str::from_utf8(&device.name[..end]).map_err(|_| libc::EINVAL)
 }
 
 impl Server {
@@ -158,11 +158,7 @@ impl Server {
             return Err(libc::EINVAL);
         }
         let mut device = BinderfsDevice::read_from_bytes(data).map_err(|_| libc::EINVAL)?;
-        if !device.name.contains(&0) {
-            return Err(libc::ENAMETOOLONG);
-        }
-        let name = name_of(&device).ok_or(libc::EINVAL)?.to_owned();
-        let name = &*name;
+        let name = name_of(&device)?;
         self.tree.check_name(name)?;
         let context = self.driver.add_context(name);
         self.tree.add(name, context, ADDED_DEVICE_MODE);

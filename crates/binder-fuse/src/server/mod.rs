@@ -449,9 +449,9 @@ impl Server {
         self.host.opens.len()
     }
 
-    /// Transactions delivered since the start.
+    /// Calls and one-ways that were delivered since the start.
     pub fn transactions(&self) -> u64 {
-        self.host.transactions
+        self.driver.transactions_delivered()
     }
 
     /// Everything that the driver holds.
