@@ -18,8 +18,8 @@ use binder_uapi::{
     BINDER_TYPE_BINDER, BINDER_TYPE_FD, FLAT_BINDER_FLAG_ACCEPTS_FDS,
     FLAT_BINDER_FLAG_PRIORITY_MASK, FlatBinderObject, TF_ACCEPT_FDS,
 };
-use e2e::malice;
 use e2e::random::Random;
+use e2e::{malice, soak};
 
 /// Object of an echo service; the number means nothing.
 const OBJECT: u64 = 0xec40;
@@ -40,9 +40,8 @@ fn main() -> ExitCode {
         [device, "echo", name] => echo_service(device, name),
         [device, "caller", name, count, seed] => number(count)
             .and_then(|count| number(seed).and_then(|seed| caller(device, name, count, seed))),
-        [device, "soak", index, seed] => {
-            number(index).and_then(|index| number(seed).and_then(|seed| soak(device, index, seed)))
-        }
+        [device, "soak-client", rest @ ..] => soak_client(device, rest),
+        [device, "soak-service", name] => soak::service(device, name),
         [device, "call", name] => one_call(device, name),
         [device, "read"] => read(device),
         [device, "read-in-thread"] => read_in_thread(device),
@@ -205,41 +204,10 @@ fn checked_echo(
     if right { Ok(()) } else { Err(ClientError::Contents("the echo differs from what was sent")) }
 }
 
-/// Publishes ten objects, and calls all sorts of services in all sorts of ways for ever.
-fn soak(device: &str, index: u64, seed: u64) -> Outcome {
-    let client = open(device)?;
-    let mut session = Session::new(&client);
-    let mut random = Random::new(seed);
-    for object in 0..10 {
-        registry::publish(&mut session, &format!("soak{index}.{object}"), OBJECT + object, 0)
-            .map_err(text)?;
-    }
-    ready();
-    let mut services = [0_u32; 8];
-    loop {
-        let which = random.below(8) as usize;
-        if services[which] == 0 {
-            services[which] = find(&mut session, &format!("service{which}"))?;
-            session.request_death(services[which], which as u64);
-        }
-        let size = if random.below(20) == 0 { random.below(60_000) } else { random.below(500) };
-        let fill = random.below(256) as u8;
-        let called = match random.below(10) {
-            0 => session
-                .oneway(services[which], CALL, Payload::bytes(&vec![fill; size as usize]))
-                .map(drop),
-            1 => session.call(0, CALL, Payload::bytes(b"manager")).map(|reply| session.free(reply)),
-            n => checked_echo(&mut session, services[which], size as usize, fill, n == 2),
-        };
-        // A service may be short of room for a moment; all else is an error.
-        if let Err(error) = called
-            && error != ClientError::FailedReply
-        {
-            return Err(error.to_string());
-        }
-        session.flush().map_err(text)?;
-        thread::sleep(Duration::from_micros(random.below(20_000)));
-    }
+fn soak_client(device: &str, numbers: &[&str]) -> Outcome {
+    let numbers = numbers.iter().map(|word| number(word)).collect::<Result<Vec<_>, _>>()?;
+    let [index, clients, seed] = numbers[..] else { return Err(unknown(&["soak-client"])) };
+    soak::client(device, index, clients, seed)
 }
 
 fn one_call(device: &str, name: &str) -> Outcome {

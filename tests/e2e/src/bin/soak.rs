@@ -1,17 +1,28 @@
-//! Many clients with mixed load for a long time, killed and stopped at random; then everything must be as before.
+//! Many clients with mixed load for a long time, killed, stopped and frozen at random; then everything must be as before.
 //!
 //! `soak [--clients N] [--minutes M] [--mapping passthrough|notify-store] [--seed S]` prints every ten seconds what the
 //! daemon holds and what memory it has, and at the end what is left. Exit code 1: something is, or its memory has grown.
 
-use std::process::ExitCode;
+use std::fs;
+use std::process::{Command, ExitCode};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use binder_client::Client;
+use control::binderd::Status;
 use e2e::random::Random;
-use e2e::{Bus, BusError, Mapping, Peer};
+use e2e::soak::SERVICES;
+use e2e::{Bus, BusError, Mapping, Peer, wait};
 use rustix::process::Signal;
 
-const SERVICES: usize = 8;
+/// Mean pause between two kills, stops or freezes.
+const PAUSE_MS: u64 = 30;
+/// How long somebody is stopped or frozen at most.
+const MAX_PAUSE_MS: u64 = 3_000;
+/// The load that comes first.
+const WARM_UP_MINUTES: f64 = 0.1;
+/// Kinds of objects in the driver's books.
+const KINDS: [&str; 7] = ["proc", "thread", "node", "ref", "death", "transaction", "freeze"];
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// What the daemon may have more after the load than before it: its allocator keeps some, and tables do not shrink.
 const MAX_GROWTH_KIB: u64 = 64 << 10;
@@ -59,78 +70,236 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-fn start(bus: &Bus, arguments: &[&str]) -> Result<Peer, String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    Ok(Peer::start(&program.with_file_name("peer"), &bus.device("binder"), arguments))
+/// What is to be at the end as it was before.
+#[derive(Debug, PartialEq, Eq)]
+struct Held {
+    descriptors: usize,
+    threads: usize,
 }
 
-fn client(bus: &Bus, number: usize, random: &mut Random) -> Result<Peer, String> {
-    let seed = random.below(1 << 32).to_string();
-    start(bus, &["soak", &number.to_string(), &seed])
+impl Held {
+    fn by(pid: u32) -> Self {
+        let count = |what| fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count);
+        Self { descriptors: count("fd"), threads: count("task") }
+    }
 }
 
 /// Resident memory of the daemon in KiB.
 fn resident(bus: &Bus) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", bus.pid())).unwrap_or_default();
+    let status = fs::read_to_string(format!("/proc/{}/status", bus.pid())).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
+/// How many there are of a kind of object, by the driver's own books.
+fn active(bus: &Bus, kind: &str) -> Result<u64, String> {
+    let path = bus.device("binder_logs/stats");
+    let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(": active "));
+    Ok(line.and_then(|line| line.split(' ').next()?.parse().ok()).unwrap_or(0))
+}
+
+/// Somebody who was stopped or frozen, until when.
+struct Pause {
+    client: usize,
+    until: Instant,
+    frozen: bool,
+}
+
+struct Load<'a> {
+    bus: &'a Bus,
+    random: Random,
+    services: Vec<Peer>,
+    clients: Vec<Peer>,
+    paused: Vec<Pause>,
+    /// Files that a service has open before anybody calls it.
+    service_files: Option<usize>,
+    killed: u64,
+    stopped: u64,
+    frozen: u64,
+}
+
+impl<'a> Load<'a> {
+    fn start(bus: &'a Bus, options: &Options) -> Result<Self, String> {
+        let random = Random::new(options.seed);
+        let (services, clients, paused) = (Vec::new(), Vec::new(), Vec::new());
+        let mut load = Self {
+            bus,
+            random,
+            services,
+            clients,
+            paused,
+            service_files: None,
+            killed: 0,
+            stopped: 0,
+            frozen: 0,
+        };
+        for number in 0..SERVICES {
+            let service = load.service(number)?;
+            service.expect("ready");
+            load.services.push(service);
+        }
+        load.service_files = most_files(&load.services);
+        for index in 0..options.clients {
+            let client = load.client(index, options.clients)?;
+            load.clients.push(client);
+        }
+        Ok(load)
+    }
+
+    fn service(&self, number: usize) -> Result<Peer, String> {
+        peer(self.bus, &["soak-service", &format!("service{number}")])
+    }
+
+    fn client(&mut self, index: usize, clients: usize) -> Result<Peer, String> {
+        let seed = self.random.below(1 << 32).to_string();
+        peer(self.bus, &["soak-client", &index.to_string(), &clients.to_string(), &seed])
+    }
+
+    /// Does something to somebody: one in three is killed, the others are stopped or frozen for seconds.
+    fn disturb(&mut self, freezer: &Client) -> Result<(), String> {
+        self.let_go_on(freezer, Instant::now())?;
+        let victim = self.random.below(self.clients.len() as u64) as usize;
+        let until = Instant::now() + Duration::from_millis(self.random.below(MAX_PAUSE_MS));
+        match self.random.below(300) {
+            0 => {
+                let number = self.random.below(SERVICES as u64) as usize;
+                self.services[number].kill();
+                self.killed += 1;
+                self.services[number] = self.service(number)?;
+            }
+            1..100 => {
+                self.paused.retain(|pause| pause.client != victim);
+                self.clients[victim].kill();
+                self.killed += 1;
+                self.clients[victim] = self.client(victim, self.clients.len())?;
+            }
+            _ if self.paused.iter().any(|pause| pause.client == victim) => {}
+            100..200 => {
+                // It may have calls under way, or be too young to have opened the device.
+                if freezer.freeze(self.clients[victim].pid(), true, 0).is_ok() {
+                    self.frozen += 1;
+                    self.paused.push(Pause { client: victim, until, frozen: true });
+                }
+            }
+            _ => {
+                self.clients[victim].signal(Signal::STOP);
+                self.stopped += 1;
+                self.paused.push(Pause { client: victim, until, frozen: false });
+            }
+        }
+        Ok(())
+    }
+
+    fn let_go_on(&mut self, freezer: &Client, now: Instant) -> Result<(), String> {
+        for pause in self.paused.extract_if(.., |pause| pause.until <= now) {
+            let client = &self.clients[pause.client];
+            match pause.frozen {
+                true => freezer.freeze(client.pid(), false, 0).map_err(|error| {
+                    format!("client {} cannot be thawed: {error}", pause.client)
+                })?,
+                false => client.signal(Signal::CONT),
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&self, begun: Instant, calls: f64, status: &Status) -> Result<(), String> {
+        println!(
+            "{:>6.0}s {:>6} {:>6} {:>6} {calls:>8.0} {:>14} {:>8} {:>7} {:>8} {:>7}",
+            begun.elapsed().as_secs_f64(),
+            status.processes,
+            active(self.bus, "node")?,
+            active(self.bus, "ref")?,
+            status.touched_pages,
+            resident(self.bus),
+            self.killed,
+            self.stopped,
+            self.frozen,
+        );
+        Ok(())
+    }
+
+    /// Ends the clients, none of which may have ended by itself, and then what served them. What the services have
+    /// open then: files that were passed and are left.
+    fn end(mut self) -> Result<(), String> {
+        for client in &mut self.clients {
+            client.kill();
+        }
+        let at_first = self.service_files;
+        let held = |load: &Self| most_files(&load.services);
+        let clean = wait::until(wait::PATIENCE, || (held(&self) <= at_first).then_some(()));
+        clean
+            .ok_or(format!("a service has {:?} files open, {at_first:?} at first", held(&self)))?;
+        for service in &mut self.services {
+            service.kill();
+        }
+        Ok(())
+    }
+}
+
+fn most_files(services: &[Peer]) -> Option<usize> {
+    services.iter().map(|one| Held::by(one.pid()).descriptors).max()
+}
+
+fn peer(bus: &Bus, arguments: &[&str]) -> Result<Peer, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    Ok(Peer::start(&program.with_file_name("peer"), &bus.device("binder"), arguments))
+}
+
 fn soak(options: &Options) -> Result<(), String> {
     println!("seed {}", options.seed);
-    let mut random = Random::new(options.seed);
-    let bus = Bus::start(options.mapping).map_err(|error| match error {
+    let with_logs = |command: &mut Command| {
+        command.args(["--stats", "global"]);
+    };
+    let bus = Bus::start_with(options.mapping, with_logs).map_err(|error| match error {
         BusError::Unavailable(reason) | BusError::Broken(reason) => reason,
     })?;
-    let empty = resident(&bus);
-    let manager = start(&bus, &["manager", "1"])?;
-    manager.expect("ready");
-    let services = (0..SERVICES)
-        .map(|number| start(&bus, &["echo", &format!("service{number}")]))
-        .collect::<Result<Vec<_>, _>>()?;
-    let mut clients = (0..options.clients)
-        .map(|number| client(&bus, number, &mut random))
-        .collect::<Result<Vec<_>, _>>()?;
-    let begun = Instant::now();
-    let mut reported = begun;
-    let (mut killed, mut stopped, mut transactions) = (0_u64, 0_u64, 0);
-    println!("   time  opens  transactions/s  touched pages  RSS KiB  killed  stopped");
-    while begun.elapsed().as_secs_f64() < options.minutes * 60.0 {
-        sleep(Duration::from_millis(random.below(40)));
-        let victim = random.below(clients.len() as u64) as usize;
-        if random.below(3) == 0 {
-            clients[victim].kill();
-            killed += 1;
-            clients[victim] = client(&bus, victim, &mut random)?;
-        } else {
-            clients[victim].signal(Signal::STOP);
-            stopped += 1;
-            // It goes on when the next one is chosen, so there is one at each moment.
-            sleep(Duration::from_millis(random.below(10)));
-            clients[victim].signal(Signal::CONT);
-        }
-        if reported.elapsed() >= REPORT_EVERY {
-            let status = bus.status()?;
-            let rate =
-                (status.transactions - transactions) as f64 / reported.elapsed().as_secs_f64();
-            println!(
-                "{:>6.0}s {:>6} {rate:>15.0} {:>14} {:>8} {killed:>7} {stopped:>8}",
-                begun.elapsed().as_secs_f64(),
-                status.processes,
-                status.touched_pages,
-                resident(&bus),
-            );
-            (transactions, reported) = (status.transactions, Instant::now());
+    // The daemon starts some threads with the first work for them, and keeps them.
+    load(&bus, &Options { clients: 20, minutes: WARM_UP_MINUTES, ..*options })?;
+    let (empty, held) = (resident(&bus), Held::by(bus.pid()));
+    load(&bus, options)?;
+    println!("at the end: {:?}", bus.ls()?);
+    for kind in KINDS {
+        let left = active(&bus, kind)?;
+        if left > 0 {
+            return Err(format!("{left} objects of kind {kind} are left"));
         }
     }
-    drop((clients, services, manager));
-    bus.wait_until_empty()?;
+    let same = wait::until(wait::PATIENCE, || (Held::by(bus.pid()) == held).then_some(()));
+    same.ok_or_else(|| format!("the daemon holds {:?}, before {held:?}", Held::by(bus.pid())))?;
     let left = resident(&bus);
-    println!("at the end: {:?}", bus.ls()?);
-    println!("RSS {empty} KiB before, {left} KiB after; {killed} killed, {stopped} stopped");
+    println!("RSS {empty} KiB before, {left} KiB after; {held:?} before and after");
     bus.stop()?;
     if left > empty + MAX_GROWTH_KIB {
         return Err(format!("the daemon's memory has grown by {} KiB", left - empty));
     }
     Ok(())
+}
+
+/// The load; afterwards, nothing is open.
+fn load(bus: &Bus, options: &Options) -> Result<(), String> {
+    let manager = peer(bus, &["manager", "1"])?;
+    manager.expect("ready");
+    let mut load = Load::start(bus, options)?;
+    let freezer = Client::open(bus.device("binder"), &binder_client::Options::default())
+        .map_err(|error| error.to_string())?;
+    let begun = Instant::now();
+    let (mut reported, mut transactions) = (begun, bus.status()?.transactions);
+    println!(
+        "   time  opens  nodes   refs  calls/s  touched pages  RSS KiB  killed  stopped  frozen"
+    );
+    while begun.elapsed().as_secs_f64() < options.minutes * 60.0 {
+        sleep(Duration::from_millis(load.random.below(2 * PAUSE_MS)));
+        load.disturb(&freezer)?;
+        if reported.elapsed() >= REPORT_EVERY {
+            let status = bus.status()?;
+            let calls = (status.transactions - transactions) as f64;
+            load.report(begun, calls / reported.elapsed().as_secs_f64(), &status)?;
+            (transactions, reported) = (status.transactions, Instant::now());
+        }
+    }
+    load.end()?;
+    drop((freezer, manager));
+    bus.wait_until_empty()
 }

@@ -1,0 +1,256 @@
+//! The two kinds of client of `soak`: services, and clients that call them and one another in every way.
+
+use std::convert::Infallible;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, FromRawFd};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use binder_client::{
+    Answer, Call, Client, ClientError, Echo, Options, Parcel, Payload, Received, Session, registry,
+};
+use binder_uapi::{
+    BINDER_TYPE_BINDER, BINDER_TYPE_FD, FLAT_BINDER_FLAG_ACCEPTS_FDS, FlatBinderObject,
+    TF_ACCEPT_FDS,
+};
+
+use crate::random::Random;
+
+/// Services of a soak: `service0`...
+pub const SERVICES: usize = 8;
+/// Objects that each of its clients publishes: `client7.0`...
+pub const OBJECTS: u64 = 10;
+/// Mean pause of a client between two calls. A thousand clients so make some 3,300 calls a second.
+const PAUSE_MS: u64 = 300;
+/// Others' objects that a client keeps.
+const KEPT: usize = 8;
+const CALL: u32 = 1;
+/// What a service writes into each file it is given.
+const MARK: &[u8] = b"seen";
+
+fn open(device: &str) -> Result<Client, String> {
+    Client::open(Path::new(device), &Options::default()).map_err(|error| error.to_string())
+}
+
+/// Publishes an object that takes files: it marks and closes them, and answers so; all else it sends back.
+pub fn service(device: &str, name: &str) -> Result<(), String> {
+    let client = open(device)?;
+    let mut session = Session::new(&client);
+    publish(&mut session, name, 0).map_err(|error| error.to_string())?;
+    println!("ready");
+    let mut serve = |_: &mut Session<'_>, incoming: &Received<'_>| -> Answer {
+        let objects = incoming.objects().unwrap_or_default();
+        let mut files = 0_u32;
+        for file in objects.iter().filter(|object| object.ty == BINDER_TYPE_FD) {
+            // SAFETY: the driver made this descriptor for us.
+            let mut file = unsafe { File::from_raw_fd(file.binder as i32) };
+            files += u32::from(file.write_all(MARK).is_ok());
+        }
+        match files {
+            0 => Answer::Echo,
+            files => Answer::Reply(Parcel::new().bytes(&files.to_ne_bytes())),
+        }
+    };
+    session.serve(&mut serve).map_err(|error| error.to_string())
+}
+
+/// Publishes object `number` of ours, which takes files.
+fn publish(session: &mut Session<'_>, name: &str, number: u64) -> Result<(), ClientError> {
+    let flags = FLAT_BINDER_FLAG_ACCEPTS_FDS;
+    let object = FlatBinderObject { ty: BINDER_TYPE_BINDER, flags, binder: number + 1, cookie: 0 };
+    let name_len = (name.len() as u32).to_ne_bytes();
+    let parcel = Parcel::new().bytes(&name_len).bytes(name.as_bytes()).object(object);
+    let reply = session.call(0, registry::ADD, parcel.payload())?;
+    session.free(reply);
+    session.flush()
+}
+
+/// Publishes its objects, answers calls to them in a thread, and calls all sorts of others for ever.
+///
+/// It is number `index` of `clients`; the seed decides what it does.
+pub fn client(device: &str, index: u64, clients: u64, seed: u64) -> Result<(), String> {
+    let client = open(device)?;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let end = Session::new(&client).serve(&mut Echo);
+            eprintln!("client {index}: its server has ended: {end:?}");
+            std::process::exit(1);
+        });
+        let mut caller = Caller {
+            session: Session::new(&client),
+            random: Random::new(seed),
+            clients,
+            services: [0; SERVICES],
+            kept: Vec::new(),
+        };
+        for number in 0..OBJECTS {
+            publish(&mut caller.session, &format!("client{index}.{number}"), number)
+                .map_err(|error| error.to_string())?;
+        }
+        println!("ready");
+        let Err(error) = caller.call_for_ever();
+        eprintln!("client {index}: {error} ({:?})", client.extended_error());
+        // The server would keep the scope, and so the process, alive.
+        std::process::exit(1);
+    })
+}
+
+struct Caller<'c> {
+    session: Session<'c>,
+    random: Random,
+    clients: u64,
+    /// Handles; 0: to be looked up.
+    services: [u32; SERVICES],
+    /// Handles of other clients' objects, each with a reference of ours.
+    kept: Vec<u32>,
+}
+
+impl Caller<'_> {
+    fn call_for_ever(&mut self) -> Result<Infallible, ClientError> {
+        loop {
+            match self.random.below(20) {
+                0..2 => self.keep_another()?,
+                2..6 => self.call_another()?,
+                _ => self.call_service()?,
+            }
+            self.session.flush()?;
+            thread::sleep(Duration::from_millis(self.random.below(2 * PAUSE_MS)));
+        }
+    }
+
+    /// Looks some client's object up and asks for news of its death; lets the oldest go if there are too many.
+    fn keep_another(&mut self) -> Result<(), ClientError> {
+        let (client, number) = (self.random.below(self.clients), self.random.below(OBJECTS));
+        let name = format!("client{client}.{number}");
+        let found = match registry::find(&mut self.session, &name) {
+            // One of our own.
+            Err(ClientError::Contents(_)) => None,
+            other => other?,
+        };
+        if let Some(handle) = found {
+            self.session.request_death(handle, handle.into());
+            self.kept.push(handle);
+        }
+        if self.kept.len() > KEPT {
+            let handle = self.kept.remove(0);
+            if self.random.below(2) == 0 {
+                self.session.clear_death(handle, handle.into());
+            }
+            self.session.release(handle);
+        }
+        Ok(())
+    }
+
+    fn call_another(&mut self) -> Result<(), ClientError> {
+        if self.kept.is_empty() {
+            return Ok(());
+        }
+        let at = self.random.below(self.kept.len() as u64) as usize;
+        let handle = self.kept[at];
+        let bytes = self.bytes();
+        let called = match self.random.below(3) {
+            0 => self.session.oneway(handle, CALL, Payload::bytes(&bytes)).map(drop),
+            _ => self.checked_echo(handle, &bytes),
+        };
+        match called {
+            Err(ClientError::DeadReply) => {
+                self.kept.swap_remove(at);
+                self.session.release(handle);
+                Ok(())
+            }
+            other => bearable(other),
+        }
+    }
+
+    fn call_service(&mut self) -> Result<(), ClientError> {
+        let which = self.random.below(SERVICES as u64) as usize;
+        if self.services[which] == 0 {
+            let found = registry::find(&mut self.session, &format!("service{which}"))?;
+            // Its successor has not published it yet.
+            let Some(handle) = found else { return Ok(()) };
+            self.services[which] = handle;
+            self.session.request_death(handle, which as u64);
+        }
+        let handle = self.services[which];
+        let bytes = self.bytes();
+        let called = match self.random.below(8) {
+            0 => self.session.oneway(handle, CALL, Payload::bytes(&bytes)).map(drop),
+            1 => self.checked_echo(0, &bytes),
+            2 => self.pass_files(handle),
+            _ => self.checked_echo(handle, &bytes),
+        };
+        match called {
+            Err(ClientError::DeadReply) => {
+                self.session.release(handle);
+                self.services[which] = 0;
+                Ok(())
+            }
+            other => bearable(other),
+        }
+    }
+
+    /// Mostly few, now and then tens of thousands, seldom hundreds.
+    fn bytes(&mut self) -> Vec<u8> {
+        let size = match self.random.below(200) {
+            0 => self.random.below(300_000),
+            1..10 => self.random.below(60_000),
+            _ => self.random.below(500),
+        };
+        vec![self.random.below(256) as u8; size as usize]
+    }
+
+    /// What comes back must be what was sent, an object of ours with it now and then.
+    fn checked_echo(&mut self, handle: u32, bytes: &[u8]) -> Result<(), ClientError> {
+        let mut parcel = Parcel::new().bytes(bytes);
+        let number = 1 + self.random.below(2 * OBJECTS);
+        let with_object = self.random.below(5) == 0;
+        if with_object {
+            parcel = parcel.binder(number, 0);
+        }
+        let payload = parcel.payload();
+        let call = Call { handle, code: CALL, flags: TF_ACCEPT_FDS, payload };
+        let reply = self.session.call_with(call, &mut Echo)?;
+        let data = reply.data()?;
+        let right = data.len() == parcel.data.len() && data.starts_with(bytes);
+        let objects = reply.objects()?;
+        let right = right && objects.len() == usize::from(with_object);
+        let right = right && objects.iter().all(|object| object.binder == number);
+        self.session.free(reply);
+        if right {
+            Ok(())
+        } else {
+            Err(ClientError::Contents("the echo differs from what was sent"))
+        }
+    }
+
+    /// The service must have marked each file.
+    fn pass_files(&mut self, handle: u32) -> Result<(), ClientError> {
+        let count = 1 + self.random.below(3) as usize;
+        let mut parcel = Parcel::new();
+        let mut ends = Vec::new();
+        for _ in 0..count {
+            let Ok((read, write)) = std::io::pipe() else { return Ok(()) };
+            parcel = parcel.fd(write.as_fd());
+            ends.push((read, write));
+        }
+        let reply = self.session.call(handle, CALL, parcel.payload())?;
+        let right = reply.data()? == (count as u32).to_ne_bytes();
+        self.session.free(reply);
+        let marked = ends.into_iter().all(|(mut read, write)| {
+            drop(write);
+            let mut mark = Vec::new();
+            read.read_to_end(&mut mark).is_ok() && mark == MARK
+        });
+        if right && marked { Ok(()) } else { Err(ClientError::Contents("a file came not through")) }
+    }
+}
+
+/// Whoever is called may be frozen, or short of room for a moment; all else is an error.
+fn bearable(called: Result<(), ClientError>) -> Result<(), ClientError> {
+    match called {
+        Err(ClientError::FailedReply | ClientError::FrozenReply) => Ok(()),
+        other => other,
+    }
+}
