@@ -6,6 +6,7 @@
 //!
 //! * [`oomd`] and [`binderd`]: requests and replies of the two daemons;
 //! * [`lease`]: what tmalloc clients and `headroom-oomd` say and share, binary;
+//! * [`metrics`]: what both count, as Prometheus reads it;
 //! * [`server`]: an event-loop friendly server, never blocked by a client;
 //! * [`client`]: a blocking client with a time limit.
 #![forbid(unsafe_code)]
@@ -15,6 +16,7 @@ pub mod client;
 pub mod configuration;
 pub mod frame;
 pub mod lease;
+pub mod metrics;
 pub mod oomd;
 pub mod server;
 

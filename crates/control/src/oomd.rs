@@ -37,6 +37,8 @@ pub enum Request {
     },
     /// Reads the configuration anew and puts it into force; only root may ask for it.
     Reload,
+    /// What was counted since the start.
+    Counters,
     /// The latest decisions, newest first.
     Why {
         /// At the most so many.
@@ -75,6 +77,8 @@ pub enum Reply {
         /// What could not be put into force, a line each.
         problems: Vec<String>,
     },
+    /// To [`Request::Counters`].
+    Counters(Counters),
     /// To [`Request::Explain`].
     Explained(Explanation),
     /// The request was refused or failed.
@@ -109,6 +113,63 @@ pub struct Status {
     pub refused: u64,
     /// What does not work here and what is lost by it, a sentence each.
     pub degraded: Vec<String>,
+}
+
+/// What was counted since the daemon's start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Decisions to kill, by trigger and killer; those that cannot be are left out.
+    pub kills: Vec<Kills>,
+    /// Processes killed; of a herd, all.
+    pub processes: u64,
+    /// Limits broken while nobody could be killed.
+    pub without_victim: u64,
+    /// Victims still there when their grace was over.
+    pub stuck: u64,
+    /// Memory that victims gave back, bytes.
+    pub bytes_back: u64,
+    /// From the break of a limit to the signal, where the break was timed.
+    pub decide: Histogram,
+    /// From the signal until the memory was back.
+    pub reclaim: Histogram,
+}
+
+/// Decisions of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kills {
+    /// What made the daemon look.
+    pub trigger: Trigger,
+    /// Who sent the signal.
+    pub killer: Killer,
+    /// How many.
+    pub count: u64,
+}
+
+/// Upper bounds of a histogram's buckets, microseconds; what is longer is in one bucket more. From a kill in the page
+/// fault to a victim that hardly gets a CPU.
+pub const BOUNDS_US: [u64; 6] = [100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
+
+/// Times, by length.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Histogram {
+    /// Not cumulative.
+    pub counts: [u64; BOUNDS_US.len() + 1],
+    /// All together, microseconds.
+    pub sum_us: u64,
+}
+
+impl Histogram {
+    /// Counts a time, in microseconds.
+    pub fn add(&mut self, micros: u64) {
+        let at = BOUNDS_US.iter().take_while(|bound| micros > **bound).count();
+        self.counts[at] += 1;
+        self.sum_us = self.sum_us.saturating_add(micros);
+    }
+
+    /// How many were counted.
+    pub fn all(&self) -> u64 {
+        self.counts.iter().sum()
+    }
 }
 
 /// A user's limit and account.
@@ -157,6 +218,18 @@ pub enum Trigger {
 }
 
 impl Trigger {
+    /// In a word, as in JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Notifier => "notifier",
+            Self::Timer => "timer",
+            Self::Request => "request",
+            Self::Memory => "memory",
+            Self::Forecast => "forecast",
+            Self::Stall => "stall",
+        }
+    }
+
     /// It was about the whole machine, not about one user's limit.
     pub fn is_of_the_machine(self) -> bool {
         matches!(self, Self::Memory | Self::Forecast | Self::Stall)
@@ -188,6 +261,16 @@ pub enum Killer {
     Kernel,
     /// The daemon, through a pidfd.
     Daemon,
+}
+
+impl Killer {
+    /// In a word, as in JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Daemon => "daemon",
+        }
+    }
 }
 
 /// A process in a decision.

@@ -6,7 +6,7 @@
 //!
 //! * [`killer`]: state and timers between watch, ledger and victims;
 //! * [`leases`]: memory that is promised before it is used;
-//! * [`records`], [`history`]: why who died, in memory and on disk;
+//! * [`records`], [`history`]: why who died, in memory and on disk; [`counters`]: how often;
 //! * [`requests`]: what the control socket is asked, and who may ask it;
 //! * [`config`], [`limits_config`], [`machine_config`], [`rules_config`], [`keys`], [`size`], [`users`]: the
 //!   configuration's files;
@@ -23,6 +23,7 @@
 
 pub mod clock;
 pub mod config;
+pub mod counters;
 pub mod daemon;
 pub mod history;
 pub mod keys;

@@ -2,21 +2,29 @@
 
 use std::collections::VecDeque;
 
-use control::oomd::{Outcome, Why};
+use control::oomd::{Counters, Outcome, Why};
 
+use crate::counters;
 use crate::history::History;
 
 /// Decisions that are kept.
 const KEPT: usize = 1000;
 
 /// The latest decisions in memory; each is a log line as well.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Records {
     /// Oldest first, ids without gaps.
     kept: VecDeque<Why>,
     last_id: u64,
-    kills: u64,
+    counters: Counters,
     history: Option<History>,
+}
+
+impl Default for Records {
+    fn default() -> Self {
+        let counters = counters::none();
+        Self { kept: VecDeque::new(), last_id: 0, counters, history: None }
+    }
 }
 
 impl Records {
@@ -45,7 +53,7 @@ impl Records {
     pub fn add(&mut self, mut why: Why) -> u64 {
         self.last_id += 1;
         why.id = self.last_id;
-        self.kills += u64::from(why.killer.is_some());
+        counters::decided(&mut self.counters, &why);
         log_decision(&why);
         self.history.iter().for_each(|history| history.write(&why));
         self.keep(why);
@@ -54,7 +62,12 @@ impl Records {
 
     /// Victims since start.
     pub fn kills(&self) -> u64 {
-        self.kills
+        self.counters.kills.iter().map(|kills| kills.count).sum()
+    }
+
+    /// What was counted since start.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     fn position(&self, id: u64) -> Option<usize> {
@@ -70,6 +83,7 @@ impl Records {
     /// How a decision ended.
     pub fn finish(&mut self, id: u64, outcome: Outcome) {
         let Some(at) = self.position(id) else { return };
+        counters::ended(&mut self.counters, &outcome);
         self.kept[at].outcome = outcome;
         self.history.iter().for_each(|history| history.write(&self.kept[at]));
         log_outcome(&self.kept[at]);

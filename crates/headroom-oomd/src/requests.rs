@@ -35,6 +35,7 @@ fn obey(
     let only = if peer.is_root() { None } else { Some(peer.uid) };
     match request {
         Request::Status => Ok(Reply::Status(killer.status(&reload.degraded()))),
+        Request::Counters => Ok(Reply::Counters(killer.records().counters().clone())),
         Request::SetLimit { uid, hard_bytes, soft_bytes } => {
             let soft_bytes = soft_bytes.or_else(|| killer.soft_bytes(hard_bytes));
             let limit = Limit::new(hard_bytes, soft_bytes).map_err(|e| e.to_string())?;

@@ -63,6 +63,8 @@ pub enum Command {
     },
     /// Say which daemons run and how (exit code 1 if none does)
     Status,
+    /// Print what both daemons count, for Prometheus (exit code 1 if none runs)
+    Metrics,
     /// Show users, their limits and how fast they near them, as it happens; keys set limits (`?` says which)
     Top(Top),
     /// Explain the latest decisions, newest first

@@ -16,6 +16,7 @@ mod explain;
 mod kill;
 mod limit;
 mod margin;
+mod metrics;
 mod output;
 mod reserve;
 mod run;
@@ -59,6 +60,7 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Config(command) => return config::config(globals, command),
         Command::RunOomKiller { user } => run_oom_killer::run_oom_killer(globals, user.as_ref())?,
         Command::Status => return status::status(globals),
+        Command::Metrics => return metrics::metrics(globals),
         Command::Top(options) => top::top(globals, options)?,
         Command::Why { number, id } => why::why(globals, *number, *id)?,
         Command::Explain { user } => explain::explain(globals, user.as_ref())?,

@@ -88,6 +88,16 @@ fn status_of_no_daemon_is_exit_code_1_and_still_prints() {
 }
 
 #[test]
+fn metrics_of_no_daemon_say_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, stdout, _) = run(headroom(dir.path()).arg("metrics"));
+    assert_eq!(code, Some(1));
+    assert!(stdout.contains("headroom_up{daemon=\"oomd\"} 0\n"), "{stdout}");
+    assert!(stdout.contains("headroom_up{daemon=\"binderd\"} 0\n"), "{stdout}");
+    assert_eq!(stdout.matches("no daemon is listening").count(), 2, "{stdout}");
+}
+
+#[test]
 fn up_without_root_says_so_and_starts_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = headroom(dir.path());

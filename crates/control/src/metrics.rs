@@ -1,0 +1,357 @@
+//! What both daemons count, in the text format of Prometheus (version 0.0.4).
+//!
+//! Whoever wants it asks the control sockets like any other client: `headroom metrics`, and the thread of
+//! `headroom-oomd` that writes the file and serves the socket. So the format is here once, and no daemon's event loop
+//! waits for a disk or a scraper.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::oomd::{Counters, Histogram, UserLimit};
+use crate::{Client, ControlError, binderd, oomd};
+
+/// What the text is, for HTTP.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Bytes of a page in [`binderd::Status`].
+const PAGE: u64 = 4096;
+
+/// What one daemon has said, or why it has not.
+#[derive(Debug, Serialize)]
+pub struct Sources {
+    /// Of `headroom-oomd`.
+    pub oomd: Result<Oomd, String>,
+    /// Of `headroom-binderd`.
+    pub binderd: Result<Binderd, String>,
+}
+
+/// What `headroom-oomd` has said.
+#[derive(Debug, Serialize)]
+pub struct Oomd {
+    /// To [`oomd::Request::Status`].
+    pub status: oomd::Status,
+    /// To [`oomd::Request::ListLimits`].
+    pub limits: Vec<UserLimit>,
+    /// To [`oomd::Request::Counters`].
+    pub counters: Counters,
+}
+
+/// What `headroom-binderd` has said.
+#[derive(Debug, Serialize)]
+pub struct Binderd {
+    /// To [`binderd::Request::Status`].
+    pub status: binderd::Status,
+    /// Commands and returns by name; `None`: they are told to root alone.
+    pub counts: Option<Counts>,
+}
+
+/// Commands, and returns, by name.
+pub type Counts = (Vec<(String, u32)>, Vec<(String, u32)>);
+
+/// Asks both daemons.
+pub fn ask(oomd_socket: &Path, binderd_socket: &Path) -> Sources {
+    let said = |error: ControlError| error.to_string();
+    Sources {
+        oomd: ask_oomd(oomd_socket).map_err(said),
+        binderd: ask_binderd(binderd_socket).map_err(said),
+    }
+}
+
+/// The complaint about an answer to another question.
+fn unexpected<R>(path: &Path) -> Result<R, ControlError> {
+    let error = "it is the answer to another question".to_owned();
+    Err(ControlError::Garbled { path: path.to_owned(), error })
+}
+
+fn ask_oomd(path: &Path) -> Result<Oomd, ControlError> {
+    let mut client = Client::connect(path)?;
+    let oomd::Reply::Status(status) = client.call(&oomd::Request::Status)? else {
+        return unexpected(path);
+    };
+    let oomd::Reply::Limits { limits } = client.call(&oomd::Request::ListLimits)? else {
+        return unexpected(path);
+    };
+    let oomd::Reply::Counters(counters) = client.call(&oomd::Request::Counters)? else {
+        return unexpected(path);
+    };
+    Ok(Oomd { status, limits, counters })
+}
+
+fn ask_binderd(path: &Path) -> Result<Binderd, ControlError> {
+    let mut client = Client::connect(path)?;
+    match client.call(&binderd::Request::Stat)? {
+        binderd::Reply::Stat { commands, returns, status } => {
+            Ok(Binderd { status, counts: Some((commands, returns)) })
+        }
+        _ => match client.call(&binderd::Request::Status)? {
+            binderd::Reply::Status(status) => Ok(Binderd { status, counts: None }),
+            _ => unexpected(path),
+        },
+    }
+}
+
+/// The text.
+pub fn text(sources: &Sources) -> String {
+    let mut page = Page::default();
+    for (name, lost) in
+        [("oomd", sources.oomd.as_ref().err()), ("binderd", sources.binderd.as_ref().err())]
+    {
+        if let Some(lost) = lost {
+            let _ = writeln!(page.text, "# headroom-{name}: {}", lost.replace('\n', " "));
+        }
+    }
+    page.family("headroom_up", "gauge", "Whether the daemon answers.");
+    page.sample("headroom_up", &[("daemon", "oomd")], u64::from(sources.oomd.is_ok()));
+    page.sample("headroom_up", &[("daemon", "binderd")], u64::from(sources.binderd.is_ok()));
+    if let Ok(said) = &sources.oomd {
+        write_oomd(&mut page, said);
+    }
+    if let Ok(said) = &sources.binderd {
+        write_binderd(&mut page, said);
+    }
+    page.text
+}
+
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+impl Page {
+    /// All samples of a name follow its head.
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        self.text.push_str(name);
+        for (at, (label, value)) in labels.iter().enumerate() {
+            let before = if at == 0 { '{' } else { ',' };
+            let _ = write!(self.text, "{before}{label}=\"{}\"", escaped(value));
+        }
+        let _ = writeln!(self.text, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+
+    /// A family with one sample.
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
+        self.family(name, kind, help);
+        self.sample(name, &[], value);
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+        self.family(name, "histogram", help);
+        let bucket = format!("{name}_bucket");
+        let mut sum = 0;
+        for (bound_us, count) in oomd::BOUNDS_US.iter().zip(&histogram.counts) {
+            sum += count;
+            self.sample(&bucket, &[("le", &seconds(*bound_us))], sum);
+        }
+        self.sample(&bucket, &[("le", "+Inf")], histogram.all());
+        self.sample(&format!("{name}_sum"), &[], seconds(histogram.sum_us));
+        self.sample(&format!("{name}_count"), &[], histogram.all());
+    }
+}
+
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// Microseconds as seconds, exactly.
+fn seconds(micros: u64) -> String {
+    let text = format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn write_oomd(page: &mut Page, said: &Oomd) {
+    let Oomd { status, limits, counters } = said;
+    let name = "headroom_oomd_info";
+    page.family(name, "gauge", "The daemon's version, and how it watches memory.");
+    page.sample(name, &[("version", &status.version), ("notifier", &status.notifier)], 1);
+    page.one(
+        "headroom_oomd_degradations",
+        "gauge",
+        "What does not work here; headroom status says it in words.",
+        status.degraded.len() as u64,
+    );
+    page.one("headroom_limited_users", "gauge", "Users with a limit.", status.limited_users.into());
+    write_users(page, limits);
+    write_kills(page, counters);
+    page.one(
+        "headroom_idle_memory_returned_bytes_total",
+        "counter",
+        "Idle memory that others gave back when they were asked to.",
+        status.given_back_bytes,
+    );
+    page.one(
+        "headroom_leaseholders",
+        "gauge",
+        "Processes that lease memory.",
+        status.leaseholders.into(),
+    );
+    page.one(
+        "headroom_lease_refusals_total",
+        "counter",
+        "Requests for more memory that were refused.",
+        status.refused,
+    );
+}
+
+/// A gauge that each user has.
+type Gauge = (&'static str, &'static str, fn(&UserLimit) -> u64);
+
+fn write_users(page: &mut Page, limits: &[UserLimit]) {
+    let gauges: [Gauge; 6] = [
+        ("headroom_user_memory_bytes", "Memory charged to the user.", |it| it.used_bytes),
+        ("headroom_user_memory_limit_bytes", "The user's hard limit.", |it| it.hard_bytes),
+        ("headroom_user_memory_soft_limit_bytes", "The user's soft limit.", |it| it.soft_bytes),
+        ("headroom_user_memory_peak_bytes", "The most that was charged.", |it| it.peak_bytes),
+        ("headroom_user_memory_dying_bytes", "Of victims not gone yet.", |it| it.dying_bytes),
+        ("headroom_user_memory_promised_bytes", "Leased, not yet touched.", |it| it.leased_bytes),
+    ];
+    for (name, help, value) in gauges {
+        page.family(name, "gauge", help);
+        for limit in limits {
+            page.sample(name, &[("uid", &limit.uid.to_string())], value(limit));
+        }
+    }
+}
+
+fn write_kills(page: &mut Page, counters: &Counters) {
+    let name = "headroom_kills_total";
+    page.family(
+        name,
+        "counter",
+        "Decisions to kill, by what made the daemon look and who sent the signal.",
+    );
+    for kills in &counters.kills {
+        let labels = [("reason", kills.trigger.word()), ("killer", kills.killer.word())];
+        page.sample(name, &labels, kills.count);
+    }
+    page.one(
+        "headroom_processes_killed_total",
+        "counter",
+        "Processes killed; of a herd, all.",
+        counters.processes,
+    );
+    page.one(
+        "headroom_kills_without_victim_total",
+        "counter",
+        "Limits broken while nobody could be killed.",
+        counters.without_victim,
+    );
+    page.one(
+        "headroom_stuck_victims_total",
+        "counter",
+        "Victims still there when their grace was over.",
+        counters.stuck,
+    );
+    page.one(
+        "headroom_reclaimed_bytes_total",
+        "counter",
+        "Memory that victims gave back.",
+        counters.bytes_back,
+    );
+    page.histogram(
+        "headroom_kill_delay_seconds",
+        "From the break of a limit to the signal, where the break was timed.",
+        &counters.decide,
+    );
+    page.histogram(
+        "headroom_reclaim_seconds",
+        "From the signal until the memory was back.",
+        &counters.reclaim,
+    );
+}
+
+fn write_binderd(page: &mut Page, said: &Binderd) {
+    let status = &said.status;
+    let name = "headroom_binderd_info";
+    page.family(name, "gauge", "The daemon's version, and how buffers reach clients.");
+    page.sample(name, &[("version", &status.version), ("mapping", &status.mapping)], 1);
+    let degraded = status.degraded.len() as u64;
+    page.one("headroom_binderd_degradations", "gauge", "What does not work here.", degraded);
+    page.one("headroom_binder_devices", "gauge", "Devices served.", status.devices.into());
+    page.one("headroom_binder_opens", "gauge", "Opens of all devices.", status.processes.into());
+    let bytes = |pages: u64| pages.saturating_mul(PAGE);
+    let gauges = [
+        (
+            "headroom_binder_buffer_bytes",
+            "gauge",
+            "Memory in receive buffers.",
+            bytes(status.touched_pages),
+        ),
+        (
+            "headroom_binder_idle_buffer_bytes",
+            "gauge",
+            "Of it, where no buffer lies.",
+            bytes(status.idle_pages),
+        ),
+        (
+            "headroom_binder_returned_bytes_total",
+            "counter",
+            "Memory given back.",
+            bytes(status.reclaimed_pages),
+        ),
+        (
+            "headroom_binder_transactions_total",
+            "counter",
+            "Transactions delivered.",
+            status.transactions,
+        ),
+    ];
+    for (name, kind, help, value) in gauges {
+        page.one(name, kind, help, value);
+    }
+    let Some((commands, returns)) = &said.counts else { return };
+    for (name, label, help, counts) in [
+        ("headroom_binder_commands_total", "command", "Commands of clients.", commands),
+        ("headroom_binder_returns_total", "return", "Returns to clients.", returns),
+    ] {
+        page.family(name, "counter", help);
+        for (which, count) in counts {
+            page.sample(name, &[(label, which)], *count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_is_missing_is_said() {
+        let nowhere = Path::new("/nonexistent/x.sock");
+        let text = text(&ask(nowhere, nowhere));
+        assert!(text.contains("# headroom-binderd: /nonexistent/x.sock: no daemon is"), "{text}");
+        assert!(text.contains("headroom_up{daemon=\"oomd\"} 0\n"), "{text}");
+        assert!(text.contains("headroom_up{daemon=\"binderd\"} 0\n"), "{text}");
+    }
+
+    #[test]
+    fn labels_are_escaped_and_seconds_exact() {
+        let mut page = Page::default();
+        page.sample("x", &[("a", "q\"\\\n"), ("b", "")], 5);
+        page.sample("y", &[], 7);
+        assert_eq!(page.text, "x{a=\"q\\\"\\\\\\n\",b=\"\"} 5\ny 7\n");
+        let cases = [(0, "0"), (100, "0.0001"), (1_000_000, "1"), (12_340_000, "12.34")];
+        for (micros, text) in cases {
+            assert_eq!(seconds(micros), text);
+        }
+    }
+
+    #[test]
+    fn buckets_of_a_histogram_are_cumulative() {
+        let mut histogram = Histogram::default();
+        for micros in [50, 100, 101, u64::MAX / 4] {
+            histogram.add(micros);
+        }
+        let mut page = Page::default();
+        page.histogram("t", "T.", &histogram);
+        let lines: Vec<&str> = page.text.lines().collect();
+        assert_eq!(lines[2], "t_bucket{le=\"0.0001\"} 2");
+        assert_eq!(lines[3], "t_bucket{le=\"0.001\"} 3");
+        assert_eq!(lines[2 + oomd::BOUNDS_US.len()], "t_bucket{le=\"+Inf\"} 4");
+        assert_eq!(lines.last(), Some(&"t_count 4"));
+    }
+}

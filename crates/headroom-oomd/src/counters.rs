@@ -1,0 +1,49 @@
+//! What is counted of the decisions since the start.
+
+use control::oomd::{Counters, Killer, Kills, Outcome, Trigger, Why};
+
+/// All kinds of kills, so that each is there, at 0, before the first one.
+const KINDS: [(Trigger, Killer); 7] = [
+    (Trigger::Notifier, Killer::Kernel),
+    (Trigger::Notifier, Killer::Daemon),
+    (Trigger::Timer, Killer::Daemon),
+    (Trigger::Request, Killer::Daemon),
+    (Trigger::Memory, Killer::Daemon),
+    (Trigger::Forecast, Killer::Daemon),
+    (Trigger::Stall, Killer::Daemon),
+];
+
+/// Nothing was counted yet.
+pub fn none() -> Counters {
+    let kills = |(trigger, killer)| Kills { trigger, killer, count: 0 };
+    Counters { kills: KINDS.map(kills).into(), ..Counters::default() }
+}
+
+/// Counts a decision.
+pub fn decided(counters: &mut Counters, why: &Why) {
+    let Some(killer) = why.killer else {
+        counters.without_victim += 1;
+        return;
+    };
+    counters.processes += 1 + why.others.len() as u64;
+    let same = |kills: &&mut Kills| (kills.trigger, kills.killer) == (why.trigger, killer);
+    match counters.kills.iter_mut().find(same) {
+        Some(kills) => kills.count += 1,
+        None => counters.kills.push(Kills { trigger: why.trigger, killer, count: 1 }),
+    }
+    if let Some(micros) = why.decide_micros {
+        counters.decide.add(micros);
+    }
+}
+
+/// Counts how one ended.
+pub fn ended(counters: &mut Counters, outcome: &Outcome) {
+    match outcome {
+        Outcome::Reclaimed { bytes_back, micros, .. } => {
+            counters.bytes_back = counters.bytes_back.saturating_add(*bytes_back);
+            counters.reclaim.add(*micros);
+        }
+        Outcome::Stuck { .. } => counters.stuck += 1,
+        Outcome::Dying | Outcome::Unknown | Outcome::NoVictim { .. } => {}
+    }
+}
