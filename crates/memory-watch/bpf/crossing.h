@@ -91,7 +91,7 @@ static __always_inline bool is_armed_task(struct task_struct *task, u32 uid, str
 {
 	return BPF_CORE_READ(task, tgid) == (s32)victim->tgid &&
 	       BPF_CORE_READ(task, group_leader, start_boottime) == victim->start_ns &&
-	       BPF_CORE_READ(task, real_cred, uid.val) == uid;
+	       probed_uid_of(task) == uid;
 }
 
 /* Kills the current task's process. */
@@ -149,7 +149,7 @@ static __always_inline int kill_other_largest(struct slot *slot, struct kill *ki
 	if (!task)
 		return OTHER_STALE;
 	if ((u64)BPF_CORE_READ(task, mm) == slot->largest_mm &&
-	    BPF_CORE_READ(task, real_cred, uid.val) == slot->uid &&
+	    probed_uid_of(task) == slot->uid &&
 	    BPF_CORE_READ(task, signal, oom_score_adj) != OOM_SCORE_ADJ_MIN)
 		result = signal_other(task, KILLED_UNARMED_OTHER, kill);
 	bpf_task_release(task);

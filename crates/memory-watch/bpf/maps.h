@@ -55,6 +55,18 @@ static __always_inline struct account *account_of(u64 mm)
 	return bpf_map_lookup_elem(&accounts, &mm);
 }
 
+/* A process's user: its threads can have others, alone, but it is the leader's that /proc shows. */
+static __always_inline u32 uid_of(struct task_struct *task)
+{
+	return task->group_leader->real_cred->uid.val;
+}
+
+/* The same, off the path that each event takes. */
+static __always_inline u32 probed_uid_of(struct task_struct *task)
+{
+	return BPF_CORE_READ(task, group_leader, real_cred, uid.val);
+}
+
 static __always_inline s64 charged(struct account *account)
 {
 	return LOAD(account->pages[MM_ANON]) + LOAD(account->pages[MM_SWAP]) +

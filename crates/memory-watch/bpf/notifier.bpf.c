@@ -7,7 +7,11 @@
  */
 #include "account.h"
 
-/* An mm changed that is not the current task's: its owner's uid, if it (still) has one. */
+/*
+ * Who pays for an mm: the uid of the process that owns it, if it (still) has an owner. Not that of the
+ * task which changes it: a thread can change its uid alone, and so can a child that shares the mm
+ * until it executes a program of its own (vfork); either would have somebody else pay.
+ */
 static __always_inline bool uid_of_owner(struct mm_struct *mm, u32 *uid)
 {
 	struct task_struct *owner;
@@ -17,7 +21,7 @@ static __always_inline bool uid_of_owner(struct mm_struct *mm, u32 *uid)
 	owner = mm->owner;
 	if (!owner)
 		return false;
-	*uid = owner->real_cred->uid.val;
+	*uid = uid_of(owner);
 	return true;
 }
 
@@ -38,12 +42,13 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 	member &= MM_MEMBERS - 1;
 	cause.own = (u64)current->mm == cause.mm && !(current->flags & PF_KTHREAD);
 	account = account_of(cause.mm);
-	if (cause.own)
-		uid = current->real_cred->uid.val;
-	else if (!uid_of_owner(mm, &uid)) {
-		if (!account)
+	if (!uid_of_owner(mm, &uid)) {
+		if (cause.own)
+			uid = uid_of(current);
+		else if (account)
+			uid = account->owner >> 32;
+		else
 			return 0;
-		uid = account->owner >> 32;
 	}
 	if (!account) {
 		if (cause.own || mm->mm_users.counter > 0)
@@ -123,7 +128,7 @@ int snapshot(struct bpf_iter__task *ctx)
 		sample.pages[m] = exact_count(mm, m);
 	sample.tgid = BPF_CORE_READ(task, tgid);
 	sample.parent_tgid = BPF_CORE_READ(leader, real_parent, tgid);
-	sample.uid = BPF_CORE_READ(task, real_cred, uid.val);
+	sample.uid = probed_uid_of(task);
 	sample.oom_score_adj = BPF_CORE_READ(task, signal, oom_score_adj);
 	sample.group = pid_of(leader, PIDTYPE_PGID);
 	sample.session_leader = pid_of(leader, PIDTYPE_SID) == sample.tgid;
@@ -158,7 +163,8 @@ int reconcile(struct bpf_iter__task *ctx)
 		return 0;
 	scan->processes++;
 	cause.mm = (u64)mm;
-	uid = task->real_cred->uid.val;
+	if (!uid_of_owner(mm, &uid))
+		uid = uid_of(task);
 	account = account_of(cause.mm);
 	if (!account) {
 		if (!first_sight(mm, uid, task->tgid, &cause))

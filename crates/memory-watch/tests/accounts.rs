@@ -176,6 +176,45 @@ fn a_change_of_uid_between_two_limited_users_moves_the_charge() {
     assert_empty(&mut notifier, to);
 }
 
+/// Who can change the uid of one thread could otherwise have others pay for its memory, and die for it.
+#[test]
+fn a_thread_that_changes_its_uid_alone_moves_no_charge() {
+    let (own, other) = (61_018, 61_019);
+    let Some(mut notifier) = exact_notifier(own) else { return };
+    notifier.set_limit(other, EXACT).unwrap();
+    let mut hog = Hog::start(0);
+    hog.tell(&format!("realuid {own}"));
+    hog.tell("touch 800");
+    for uid in [other, 0] {
+        let before = pages(&notifier, own);
+        hog.tell(&format!("threaduid {uid} 700"));
+        assert_eq!(pages(&notifier, other), 0, "nobody else is charged");
+        let grown = pages(&notifier, own).saturating_sub(before);
+        assert!(grown + fault_batch() >= 700, "uid {uid}: grew by {grown}");
+        notifier.reconcile().unwrap();
+        assert_agrees(&notifier, own);
+    }
+    drop(hog);
+    assert_empty(&mut notifier, own);
+}
+
+/// Between `vfork` and `exec` a child of another user uses its parent's memory: a service that starts
+/// a user's program.
+#[test]
+fn a_child_that_shares_its_parents_memory_does_not_take_it_over() {
+    let (own, other) = (61_020, 61_021);
+    let Some(mut notifier) = exact_notifier(own) else { return };
+    notifier.set_limit(other, EXACT).unwrap();
+    let mut hog = Hog::start(0);
+    hog.tell(&format!("realuid {own}"));
+    hog.tell("touch 800");
+    hog.tell(&format!("vforkuid {other} 700"));
+    assert_eq!(notifier.usage(other).unwrap().peak_pages, 0, "nobody else is charged");
+    assert_agrees(&notifier, own);
+    drop(hog);
+    assert_empty(&mut notifier, own);
+}
+
 #[test]
 fn processes_that_live_when_the_limit_is_set_are_charged_at_once() {
     let uid = 61_010;

@@ -44,6 +44,8 @@ fn main() {
             "reap" => while wait_for_child() {},
             "setuid" => become_user(number(0) as u32),
             "realuid" => change_real_uid(number(0) as u32),
+            "threaduid" => touch_in_thread_of(&mut areas, number(0) as u32, number(1)),
+            "vforkuid" => touch_in_vfork_of(&mut areas, number(0) as u32, number(1)),
             "exec" => exec_self(),
             "churn" => churn(&mut areas, number(0) as u64, number(1)),
             "leaderexit" => exit_leader(),
@@ -75,6 +77,45 @@ fn change_real_uid(uid: u32) {
     // SAFETY: integers only.
     let failed = unsafe { libc::setresuid(uid, 0, 0) };
     assert_eq!(failed, 0, "setresuid({uid}): {}", std::io::Error::last_os_error());
+}
+
+/// Changes the real uid of the calling thread alone, which only the bare system call does.
+fn change_real_uid_of_thread(uid: u32) {
+    // SAFETY: integers only; the other threads keep what they have.
+    let failed = unsafe { libc::syscall(libc::SYS_setresuid, uid, 0, 0) };
+    assert_eq!(failed, 0, "setresuid({uid}): {}", std::io::Error::last_os_error());
+}
+
+/// One thread becomes another user, alone, and takes memory.
+fn touch_in_thread_of(areas: &mut Areas, uid: u32, pages: usize) {
+    let start = map(areas, pages * PAGE, libc::MAP_PRIVATE);
+    let thread = std::thread::spawn(move || {
+        change_real_uid_of_thread(uid);
+        touch(start, pages);
+    });
+    assert!(thread.join().is_ok(), "the thread of uid {uid} failed");
+}
+
+/// A child that shares our memory, as before an exec, becomes another user and takes memory.
+fn touch_in_vfork_of(areas: &mut Areas, uid: u32, pages: usize) {
+    extern "C" fn child(what: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: the parent, which stands still meanwhile, lives longer than we do.
+        let (uid, start, pages) = unsafe { *what.cast::<(u32, usize, usize)>() };
+        change_real_uid_of_thread(uid);
+        touch(start, pages);
+        0
+    }
+    let mut what = (uid, map(areas, pages * PAGE, libc::MAP_PRIVATE), pages);
+    let mut stack = vec![0u128; 4096];
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the stack grows down from its end and is ours alone; the child is gone on return.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr_range().end;
+        libc::clone(child, top.cast(), flags, (&raw mut what).cast())
+    };
+    assert!(pid > 0, "clone: {}", std::io::Error::last_os_error());
+    // SAFETY: our own child, no status wanted.
+    unsafe { libc::waitpid(pid, null_mut(), 0) };
 }
 
 fn map(areas: &mut Areas, bytes: usize, kind: libc::c_int) -> usize {
