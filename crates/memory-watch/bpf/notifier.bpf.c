@@ -164,7 +164,7 @@ int reconcile(struct bpf_iter__task *ctx)
 	scan->processes++;
 	cause.mm = (u64)mm;
 	if (!uid_of_owner(mm, &uid))
-		uid = uid_of(task);
+		uid = probed_uid_of(task);
 	account = account_of(cause.mm);
 	if (!account) {
 		if (!first_sight(mm, uid, task->tgid, &cause))
