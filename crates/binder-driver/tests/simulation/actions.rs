@@ -121,9 +121,7 @@ impl Simulation {
             self.see(caller, &seen);
         }
         for (id, result) in std::mem::take(&mut self.world.frozen) {
-            assert!(self.freezes.contains(&id), "a freeze ended twice");
-            self.freezes.retain(|&other| other != id);
-            *self.returns.entry(2 + u32::from(result.is_ok())).or_default() += 1;
+            self.freeze_ended(id, result);
         }
         let driver = &self.world.driver;
         driver.check_invariants().unwrap_or_else(|broken| panic!("{broken}"));
@@ -261,7 +259,7 @@ impl Simulation {
         let woken = match self.world.driver.next_wake() {
             Some(Wake::Reader { process, tid }) => Some(Caller { process, tid, euid: 1000 }),
             Some(Wake::Freeze { id, result }) => {
-                self.world.frozen.push((id, result));
+                self.freeze_ended(id, result);
                 None
             }
             _ => None,
@@ -334,6 +332,12 @@ impl Simulation {
                 assert_eq!(result.is_err(), enable && busy, "{result:?} but {info:?}");
             }
         }
+    }
+
+    fn freeze_ended(&mut self, id: FreezeId, result: Result<(), Errno>) {
+        assert!(self.freezes.contains(&id), "a freeze ended twice");
+        self.freezes.retain(|&other| other != id);
+        *self.returns.entry(2 + u32::from(result.is_ok())).or_default() += 1;
     }
 
     /// A freeze that waits is interrupted, or its time is over.
