@@ -98,10 +98,14 @@ impl Peer {
 
     /// Waits for its end, and fails where that does not come: the process hangs in the driver.
     pub fn wait(&mut self) -> ExitStatus {
+        self.wait_within(wait::PATIENCE)
+    }
+
+    fn wait_within(&mut self, patience: Duration) -> ExitStatus {
         if let Some(status) = self.ended {
             return status;
         }
-        let status = wait::until(wait::PATIENCE, || self.child.try_wait().ok().flatten());
+        let status = wait::until(patience, || self.child.try_wait().ok().flatten());
         let hangs = || panic!("{} does not end ({})", self.what, wait::describe(self.pid()));
         *self.ended.insert(status.unwrap_or_else(hangs))
     }
@@ -114,8 +118,13 @@ impl Peer {
 
     /// Kills it and waits until it is gone: within bounds, whatever it was doing.
     pub fn kill(&mut self) {
+        self.kill_within(wait::PATIENCE);
+    }
+
+    /// The same with another patience.
+    pub fn kill_within(&mut self, patience: Duration) {
         let _ = self.child.kill();
-        let status = self.wait();
+        let status = self.wait_within(patience);
         assert!(status.signal().is_some() || status.success(), "{}: {status}", self.what);
     }
 }

@@ -19,6 +19,9 @@ use rustix::process::Signal;
 const PAUSE_MS: u64 = 30;
 /// How long somebody is stopped or frozen at most.
 const MAX_PAUSE_MS: u64 = 3_000;
+/// Bounds every wait. Thousands of threads at the lowest priority may wait long for a lock of the kernel's that one of
+/// them holds.
+const PATIENCE: Duration = Duration::from_secs(300);
 /// The load that comes first.
 const WARM_UP_MINUTES: f64 = 0.1;
 /// Kinds of objects in the driver's books.
@@ -164,13 +167,13 @@ impl<'a> Load<'a> {
         match self.random.below(300) {
             0 => {
                 let number = self.random.below(SERVICES as u64) as usize;
-                self.services[number].kill();
+                self.services[number].kill_within(PATIENCE);
                 self.killed += 1;
                 self.services[number] = self.service(number)?;
             }
             1..100 => {
                 self.paused.retain(|pause| pause.client != victim);
-                self.clients[victim].kill();
+                self.clients[victim].kill_within(PATIENCE);
                 self.killed += 1;
                 self.clients[victim] = self.client(victim, self.clients.len())?;
             }
@@ -224,15 +227,15 @@ impl<'a> Load<'a> {
     /// open then: files that were passed and are left.
     fn end(mut self) -> Result<(), String> {
         for client in &mut self.clients {
-            client.kill();
+            client.kill_within(PATIENCE);
         }
         let at_first = self.service_files;
         let held = |load: &Self| most_files(&load.services);
-        let clean = wait::until(wait::PATIENCE, || (held(&self) <= at_first).then_some(()));
+        let clean = wait::until(PATIENCE, || (held(&self) <= at_first).then_some(()));
         clean
             .ok_or(format!("a service has {:?} files open, {at_first:?} at first", held(&self)))?;
         for service in &mut self.services {
-            service.kill();
+            service.kill_within(PATIENCE);
         }
         Ok(())
     }
@@ -266,7 +269,7 @@ fn soak(options: &Options) -> Result<(), String> {
             return Err(format!("{left} objects of kind {kind} are left"));
         }
     }
-    let same = wait::until(wait::PATIENCE, || (Held::by(bus.pid()) == held).then_some(()));
+    let same = wait::until(PATIENCE, || (Held::by(bus.pid()) == held).then_some(()));
     same.ok_or_else(|| format!("the daemon holds {:?}, before {held:?}", Held::by(bus.pid())))?;
     let left = resident(&bus);
     println!("RSS {empty} KiB before, {left} KiB after; {held:?} before and after");
@@ -301,5 +304,6 @@ fn load(bus: &Bus, options: &Options) -> Result<(), String> {
     }
     load.end()?;
     drop((freezer, manager));
-    bus.wait_until_empty()
+    wait::until(PATIENCE, || bus.wait_until_empty().ok())
+        .ok_or_else(|| format!("not everything is gone: {:#?}", bus.ls()))
 }
