@@ -1,6 +1,9 @@
 //! A process that does to its memory what it is told: one command a line on standard input, one
 //! line of answer each. Ends with its input. `memory-watch-hog UID` runs as that user.
 
+#[path = "churner.rs"]
+mod churner;
+
 use std::io::BufRead;
 use std::io::Write;
 use std::ptr::null_mut;
@@ -12,6 +15,13 @@ const HUGE: usize = 2 << 20;
 type Areas = Vec<(usize, usize)>;
 
 fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [verb, seed, users @ ..] = arguments.as_slice()
+        && verb == "churn"
+    {
+        let users: Vec<u32> = users.iter().filter_map(|uid| uid.parse().ok()).collect();
+        return churner::churn(seed.parse().unwrap_or(1), &users);
+    }
     if let Some(uid) = std::env::args().nth(1).and_then(|arg| arg.parse().ok()) {
         become_user(uid);
     }

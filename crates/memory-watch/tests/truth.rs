@@ -1,0 +1,198 @@
+//! The accounts against `/proc`, all the time, while a hundred processes of four users take, share and
+//! give back memory, fork, execute, exit and change their users.
+//!
+//! A look is made while all of them stand still (SIGSTOP, and no process is left that runs), so that
+//! both sides see the same moment. `HEADROOM_TRUTH_SECONDS` says for how long; otherwise a few seconds.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+use std::time::Duration;
+use std::time::Instant;
+
+use memory_watch::Notifier;
+use memory_watch::SlotLimit;
+use memory_watch::Watch;
+use memory_watch::process::Proc;
+use support::FAR_AWAY;
+use support::PAGE;
+use support::eventually;
+use support::fault_batch;
+use support::notifier;
+
+const USERS: [u32; 4] = [61_401, 61_402, 61_403, 61_404];
+/// These are above their soft limit, where every page counts at once; the others far from it.
+const EXACT: [u32; 2] = [61_401, 61_402];
+const PROCESSES: usize = 100;
+const SHORT: Duration = Duration::from_secs(4);
+/// As often as the daemon scans while nobody is near its limit.
+const RECONCILE: Duration = Duration::from_secs(2);
+/// To stand still, on a machine on which a hundred others want to run.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What a user's account may be off by, in parts of what it has.
+const TOLERATED: f64 = 0.01;
+
+/// A process group that churns, killed at the latest on drop.
+struct Churner(Child);
+
+impl Churner {
+    fn start(seed: usize, users: &[u32]) -> Self {
+        let child = Command::new(env!("CARGO_BIN_EXE_memory-watch-hog"))
+            .args(["churn", &seed.to_string()])
+            .args(users.iter().map(u32::to_string))
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("start a churner");
+        Self(child)
+    }
+
+    fn signal(&self, signal: libc::c_int) {
+        // SAFETY: integers only; a process group of our own child, which was not waited for.
+        unsafe { libc::kill(-(self.0.id() as i32), signal) };
+    }
+}
+
+impl Drop for Churner {
+    fn drop(&mut self) {
+        self.signal(libc::SIGKILL);
+        let _ = self.0.wait();
+    }
+}
+
+/// What `/proc` says of a user: at least, and at most. They differ by processes on their way from one
+/// user to another.
+#[derive(Clone, Copy, Default)]
+struct Truth {
+    least: u64,
+    most: u64,
+}
+
+impl Truth {
+    fn error(&self, pages: u64) -> u64 {
+        self.least.saturating_sub(pages).max(pages.saturating_sub(self.most))
+    }
+}
+
+fn is_ours(uid: u32) -> bool {
+    USERS.contains(&uid)
+}
+
+/// A look at all processes of our users; `None` while one of them still moves.
+fn look(proc: &mut Proc) -> Option<BTreeMap<u32, Truth>> {
+    let mut truths: BTreeMap<u32, Truth> = BTreeMap::new();
+    let (mut pids, mut pids_after) = (Vec::new(), Vec::new());
+    proc.pids(&mut pids).expect("list /proc");
+    for &pid in &pids {
+        // The state first: what is read after it stood still is what it has. Who is gone is nobody's.
+        let Ok(stat) = proc.stat(pid) else { continue };
+        let Ok(status) = proc.status(pid) else { continue };
+        let Some(uid) = status.uid else { continue };
+        let moving = stat.comm.starts_with(b"moving");
+        if !is_ours(uid) && !moving {
+            continue;
+        }
+        if !matches!(stat.state, b'T' | b't' | b'Z' | b'X') {
+            return None;
+        }
+        let pages = status.charged_bytes().unwrap_or(0) / PAGE;
+        for user in USERS.into_iter().filter(|user| *user == uid || moving) {
+            let truth = truths.entry(user).or_default();
+            truth.least += if moving { 0 } else { pages };
+            truth.most += pages;
+        }
+    }
+    // A fork that had begun when the signal came still ends with a child, which is stopped, too.
+    proc.pids(&mut pids_after).expect("list /proc");
+    let mut new = pids_after.iter().filter(|pid| !pids.contains(pid));
+    let ours = |pid: &u32| proc.status(*pid).is_ok_and(|it| it.uid.is_some_and(is_ours));
+    (!new.any(ours)).then_some(truths)
+}
+
+/// Looks until nobody moves any more.
+fn look_at_the_still(proc: &mut Proc) -> BTreeMap<u32, Truth> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(truths) = look(proc) {
+            return truths;
+        }
+        assert!(Instant::now() < deadline, "after {PATIENCE:?} churners still move");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The largest error of each user so far, in parts of what it had, and how many looks there were.
+#[derive(Default)]
+struct Worst {
+    error: BTreeMap<u32, f64>,
+    looks: u64,
+}
+
+impl Worst {
+    fn compare(&mut self, notifier: &Notifier, truths: &BTreeMap<u32, Truth>) {
+        self.looks += 1;
+        for uid in USERS {
+            let truth = truths.get(&uid).copied().unwrap_or_default();
+            let pages = notifier.usage(uid).expect("the user has a limit").pages;
+            let error = truth.error(pages) as f64 / truth.most.max(1) as f64;
+            let worst = self.error.entry(uid).or_default();
+            if error > *worst {
+                *worst = error;
+                println!(
+                    "uid {uid}: account {pages}, /proc {} to {} pages: off by {:.3} %",
+                    truth.least,
+                    truth.most,
+                    error * 100.0
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn accounts_follow_a_hundred_churning_processes_within_a_percent() {
+    let Some(mut notifier) = notifier() else { return };
+    let seconds = std::env::var("HEADROOM_TRUTH_SECONDS").ok().and_then(|text| text.parse().ok());
+    let duration = seconds.map_or(SHORT, Duration::from_secs);
+    for uid in USERS {
+        let soft_pages = if EXACT.contains(&uid) { 1 } else { FAR_AWAY };
+        notifier.set_limit(uid, SlotLimit { soft_pages, hard_pages: FAR_AWAY }).unwrap();
+    }
+    // Every fifth moves between all users.
+    let users = |seed: usize| if seed % 5 == 4 { &USERS[..] } else { &USERS[seed % 5..=seed % 5] };
+    let churners: Vec<Churner> =
+        (0..PROCESSES).map(|seed| Churner::start(seed + 1, users(seed))).collect();
+    let mut proc = Proc::default();
+    let mut worst = Worst::default();
+    let (start, mut reconciled) = (Instant::now(), Instant::now());
+    while start.elapsed() < duration {
+        std::thread::sleep(Duration::from_millis(50));
+        notifier.drain(&mut |_| ());
+        if reconciled.elapsed() >= RECONCILE {
+            notifier.reconcile().unwrap();
+            reconciled = Instant::now();
+        }
+        churners.iter().for_each(|churner| churner.signal(libc::SIGSTOP));
+        let truths = look_at_the_still(&mut proc);
+        worst.compare(&notifier, &truths);
+        churners.iter().for_each(|churner| churner.signal(libc::SIGCONT));
+    }
+    println!("{} looks; the largest errors: {:?}", worst.looks, worst.error);
+    assert!(worst.looks > 0);
+    // Before Linux 6.2 the kernel itself tells of faults in batches of a thread.
+    let tolerated = if fault_batch() == 0 { TOLERATED } else { 10.0 * TOLERATED };
+    for (uid, error) in &worst.error {
+        assert!(*error <= tolerated, "the account of uid {uid} was off by {:.2} %", error * 100.0);
+    }
+    drop(churners);
+    eventually("the accounts are gone", || notifier.account_count().unwrap() == 0);
+    for uid in USERS {
+        let usage = notifier.usage(uid).unwrap();
+        assert_eq!((usage.pages, usage.lost), (0, 0), "uid {uid} after the last process");
+    }
+}
