@@ -13,6 +13,9 @@ pub struct Configuration {
     pub machine: Option<MachineLevels>,
     /// In their order, a line each.
     pub rules: Vec<String>,
+    /// Who is told of what happens, a line each.
+    #[serde(default)]
+    pub tell: Vec<String>,
     /// The first and the last uid of ordinary users, of whom a limit of `*` speaks.
     pub ordinary_uids: [u32; 2],
     /// What could not be read and is done without, a sentence each.

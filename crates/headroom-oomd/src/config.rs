@@ -13,8 +13,10 @@
 //! unit = "postgresql*"
 //! ```
 //!
+//! `[metrics]`, `[hooks]` and `[warnings]` are in `tell_config`.
+//!
 //! After `oomd.toml` the files `oomd.d/*.toml` beside it are read, in the order of their names, as if they were one
-//! text: limits and rules are added to those before, and of each key of `[machine]` the last one counts. Only a limit
+//! text: limits and rules are added to those before, and of each key of the other sections the last one counts. Only a limit
 //! of somebody who has one in an *earlier file* replaces that one, so that a drop-in can change what the file says;
 //! twice in one file is a mistake.
 
@@ -29,7 +31,18 @@ use toml::de::DeTable;
 
 pub(crate) use crate::keys::only_keys;
 use crate::limits_config::{self, Whom};
-use crate::{machine_config, rules_config, users};
+use crate::tell_config::TellConfig;
+use crate::{machine_config, rules_config, tell_config, users};
+
+/// All sections, and the keys that are known in each.
+pub const SECTIONS: [(&str, &[&str]); 6] = [
+    ("limit", limits_config::KEYS),
+    ("machine", machine_config::KEYS),
+    ("rule", rules_config::KEYS),
+    ("metrics", tell_config::METRICS_KEYS),
+    ("hooks", tell_config::HOOKS_KEYS),
+    ("warnings", tell_config::WARNINGS_KEYS),
+];
 
 /// What the files say together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,13 +57,22 @@ pub struct Config {
     pub machine: Option<Thresholds>,
     /// What is said of processes.
     pub rules: Rules,
+    /// Who is told of what happens.
+    pub tell: TellConfig,
 }
 
 impl Default for Config {
     fn default() -> Self {
         let (files, limits) = (Vec::new(), Vec::new());
         let machine = Some(Thresholds::default());
-        Self { files, limits, everyone: None, machine, rules: Rules::default() }
+        Self {
+            files,
+            limits,
+            everyone: None,
+            machine,
+            rules: Rules::default(),
+            tell: TellConfig::default(),
+        }
     }
 }
 
@@ -156,6 +178,7 @@ struct Merge {
     limits: BTreeMap<Whom, (Limit, usize, usize)>,
     machine: machine_config::Merge,
     rules: Rules,
+    tell: TellConfig,
 }
 
 impl Merge {
@@ -169,9 +192,19 @@ impl Merge {
         let document = DeTable::parse(&text.text)
             .map_err(|e| (e.span().unwrap_or_default(), e.message().replace('\n', "; ")))?;
         let table = document.get_ref();
-        only_keys(table, &["limit", "machine", "rule"], "the configuration")?;
+        only_keys(table, &SECTIONS.map(|(name, _)| name), "the configuration")?;
         if let Some(section) = table.get("machine") {
             self.machine.add(file, section)?;
+        }
+        let sections = [
+            ("metrics", TellConfig::add_metrics as fn(&mut TellConfig, _) -> _),
+            ("hooks", TellConfig::add_hooks),
+            ("warnings", TellConfig::add_warnings),
+        ];
+        for (name, add) in sections {
+            if let Some(section) = table.get(name) {
+                add(&mut self.tell, section)?;
+            }
         }
         if let Some(entry) = table.get("rule") {
             self.rules.0.extend(rules_config::parse(entry)?.0);
@@ -206,7 +239,7 @@ impl Config {
         }
         let machine = merge.machine.finish();
         let machine = machine.map_err(|(file, complaint)| texts[file].error(complaint))?;
-        let mut config = Self { machine, rules: merge.rules, ..Self::default() };
+        let mut config = Self { machine, rules: merge.rules, tell: merge.tell, ..Self::default() };
         config.files = texts.into_iter().map(|text| text.path).collect();
         for (whom, (limit, ..)) in merge.limits {
             match whom {
@@ -244,6 +277,7 @@ impl Config {
                 stall_ms: levels.stall_ms,
             }),
             rules: self.rules.0.iter().map(ToString::to_string).collect(),
+            tell: self.tell.to_string().lines().map(str::to_owned).collect(),
             ordinary_uids: [*ordinary.start(), *ordinary.end()],
             complaints: complaint.into_iter().collect(),
         }
@@ -334,7 +368,7 @@ mod tests {
         let cases: &[(&str, usize, &str)] = &[
             ("[[limit]]\nuser = 5000\nhrad = \"1G\"\n", 3, "did you mean \"hard\"?"),
             ("[[limits]]\nuser = 5000\n", 1, "did you mean \"limit\"?"),
-            ("\nverbose = true\n", 2, "knows \"limit\", \"machine\", \"rule\""),
+            ("\nverbose = true\n", 2, "knows \"limit\", \"machine\", \"rule\", \"metrics\""),
             (
                 "[[limit]]\nuser = \"nobody-i-know\"\nhard = \"1G\"\n",
                 2,

@@ -8,10 +8,11 @@
 //! * [`leases`]: memory that is promised before it is used;
 //! * [`records`], [`history`]: why who died, in memory and on disk; [`counters`]: how often;
 //! * [`requests`]: what the control socket is asked, and who may ask it;
-//! * [`config`], [`limits_config`], [`machine_config`], [`rules_config`], [`keys`], [`size`], [`users`]: the
+//! * [`config`], [`limits_config`], [`machine_config`], [`rules_config`], [`tell_config`], [`keys`], [`size`], [`users`]: the
 //!   configuration's files;
 //! * [`reload`]: the same once more, while running;
 //! * [`margin`]: what was measured, for soft limits that nobody sets;
+//! * [`tell`]: hooks, warnings, the journal, metrics;
 //! * [`shrink`]: what others can do without goes back first;
 //! * [`stances`]: what the rules say of each process;
 //! * [`watching`]: the BPF notifier, or the fallback;
@@ -42,6 +43,8 @@ pub mod rules_config;
 pub mod shrink;
 pub mod size;
 pub mod stances;
+pub mod tell;
+pub mod tell_config;
 pub mod users;
 pub mod watchdog;
 pub mod watching;

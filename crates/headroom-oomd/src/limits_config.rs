@@ -21,7 +21,7 @@ use toml::de::{DeTable, DeValue};
 use crate::config::{Complaint, only_keys};
 use crate::{size, users};
 
-const KEYS: &[&str] = &["user", "hard", "soft"];
+pub(crate) const KEYS: &[&str] = &["user", "hard", "soft"];
 /// What people look for and do not find, and what there is instead.
 const UNKNOWN: &[(&str, &str)] = &[
     (

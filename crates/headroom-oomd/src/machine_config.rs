@@ -24,7 +24,7 @@ use toml::de::DeValue;
 use crate::config::{Complaint, only_keys};
 use crate::size;
 
-const KEYS: &[&str] = &[
+pub(crate) const KEYS: &[&str] = &[
     "enabled",
     "soft",
     "hard",
@@ -101,13 +101,13 @@ impl Merge {
     }
 }
 
-fn truth(value: &Spanned<DeValue>) -> Result<bool, Complaint> {
+pub(crate) fn truth(value: &Spanned<DeValue>) -> Result<bool, Complaint> {
     let wrong = || (value.span(), "this is true or false".to_owned());
     value.get_ref().as_bool().ok_or_else(wrong)
 }
 
 /// A whole number up to `most`.
-fn number(value: &Spanned<DeValue>, most: u64) -> Result<u64, Complaint> {
+pub(crate) fn number(value: &Spanned<DeValue>, most: u64) -> Result<u64, Complaint> {
     let wrong = || (value.span(), format!("this is a whole number from 0 to {most}"));
     let number = value.get_ref().as_integer().ok_or_else(wrong)?;
     let number = u64::from_str_radix(number.as_str(), number.radix()).map_err(|_| wrong())?;

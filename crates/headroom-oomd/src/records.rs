@@ -6,24 +6,26 @@ use control::oomd::{Counters, Outcome, Why};
 
 use crate::counters;
 use crate::history::History;
+use crate::tell::before::Condemned;
+use crate::tell::teller::Teller;
 
 /// Decisions that are kept.
 const KEPT: usize = 1000;
 
 /// The latest decisions in memory; each is a log line as well.
-#[derive(Debug)]
 pub struct Records {
     /// Oldest first, ids without gaps.
     kept: VecDeque<Why>,
     last_id: u64,
     counters: Counters,
     history: Option<History>,
+    teller: Option<Teller>,
 }
 
 impl Default for Records {
     fn default() -> Self {
         let counters = counters::none();
-        Self { kept: VecDeque::new(), last_id: 0, counters, history: None }
+        Self { kept: VecDeque::new(), last_id: 0, counters, history: None, teller: None }
     }
 }
 
@@ -55,6 +57,7 @@ impl Records {
         why.id = self.last_id;
         counters::decided(&mut self.counters, &why);
         log_decision(&why);
+        self.teller.iter().for_each(|teller| teller.decided(&why));
         self.history.iter().for_each(|history| history.write(&why));
         self.keep(why);
         self.last_id
@@ -63,6 +66,26 @@ impl Records {
     /// Victims since start.
     pub fn kills(&self) -> u64 {
         self.counters.kills.iter().map(|kills| kills.count).sum()
+    }
+
+    /// Everybody is told by this one from now on.
+    pub fn tell_by(&mut self, teller: Teller) {
+        self.teller = Some(teller);
+    }
+
+    /// Who tells, if anybody does.
+    pub fn teller(&mut self) -> Option<&mut Teller> {
+        self.teller.as_mut()
+    }
+
+    /// Somebody is about to be killed. Returns when the kill may go on.
+    pub fn before_kill(&self, condemned: Condemned) {
+        self.teller.iter().for_each(|teller| teller.before(condemned));
+    }
+
+    /// A user has crossed its soft limit.
+    pub fn near_limit(&self, uid: u32, used_bytes: u64, hard_bytes: u64) {
+        self.teller.iter().for_each(|teller| teller.near(uid, used_bytes, hard_bytes));
     }
 
     /// What was counted since start.
@@ -87,6 +110,7 @@ impl Records {
         self.kept[at].outcome = outcome;
         self.history.iter().for_each(|history| history.write(&self.kept[at]));
         log_outcome(&self.kept[at]);
+        self.teller.iter().for_each(|teller| teller.ended(&self.kept[at]));
     }
 
     /// The latest `last`, newest first, of one user or of all.

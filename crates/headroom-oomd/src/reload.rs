@@ -6,6 +6,8 @@ use memory_ledger::Margin;
 
 use crate::config::{Config, ConfigError, Files};
 use crate::killer::Killer;
+use crate::tell::metrics::Exporter;
+use crate::tell_config::TellConfig;
 
 /// Where the configuration comes from, and what does not work.
 pub struct Reload {
@@ -13,6 +15,8 @@ pub struct Reload {
     ram_bytes: u64,
     margin: Option<Margin>,
     degraded: Vec<String>,
+    exporter: Option<Exporter>,
+    told: TellConfig,
     /// Of the last try, if that failed.
     complaint: Option<String>,
 }
@@ -21,12 +25,35 @@ impl Reload {
     /// Percentages of the files are of `ram_bytes`, soft limits that they leave out follow from
     /// `margin`. Nothing is read yet.
     pub fn new(files: Files, ram_bytes: u64, margin: Option<Margin>) -> Self {
-        Self { files, ram_bytes, margin, degraded: Vec::new(), complaint: None }
+        Self {
+            files,
+            ram_bytes,
+            margin,
+            degraded: Vec::new(),
+            exporter: None,
+            told: TellConfig::default(),
+            complaint: None,
+        }
     }
 
     /// Reads the files.
     pub fn load(&self) -> Result<Config, ConfigError> {
         Config::load(&self.files, self.ram_bytes, self.margin)
+    }
+
+    /// Metrics go where the files say, by this one.
+    pub fn export_by(&mut self, exporter: Exporter) {
+        self.exporter = Some(exporter);
+    }
+
+    /// Who is told, and how, from now on. Returns what could not be put into force.
+    pub fn tell(&mut self, config: &TellConfig, killer: &mut Killer) -> Option<String> {
+        self.told = config.clone();
+        if let Some(teller) = killer.records_mut().teller() {
+            teller.configure(config);
+        }
+        let exported = self.exporter.as_mut()?.configure(&config.metrics);
+        exported.err().map(|error| format!("metrics are not exported: {error}"))
     }
 
     /// What turned out not to work at start, a sentence each.
@@ -51,7 +78,11 @@ impl Reload {
                 return Err(complaint);
             }
         };
-        let (changes, problems) = killer.reconfigure(&config);
+        let (mut changes, mut problems) = killer.reconfigure(&config);
+        if self.told != config.tell {
+            changes.push("who is told".to_owned());
+            problems.extend(self.tell(&config.tell, killer));
+        }
         self.complaint = (!problems.is_empty())
             .then(|| format!("of the configuration is not in force: {}", problems.join("; ")));
         for problem in &problems {

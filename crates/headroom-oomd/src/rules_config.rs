@@ -21,7 +21,7 @@ use toml::de::{DeTable, DeValue};
 use crate::config::{Complaint, only_keys};
 use crate::limits_config::parse_user;
 
-const KEYS: &[&str] = &[
+pub(crate) const KEYS: &[&str] = &[
     "kill",
     "user",
     "name",

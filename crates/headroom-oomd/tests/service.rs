@@ -217,6 +217,26 @@ fn the_manual_has_every_option() {
 }
 
 #[test]
+fn the_manual_of_the_configuration_has_every_section_and_every_key_in_it() {
+    let manual = include_str!("../../../dist/man/oomd.toml.5").replace("\\-", "-");
+    for (section, keys) in headroom_oomd::config::SECTIONS {
+        let start = manual.find(&format!(".SH \"[{section}]\""));
+        let start = start.or_else(|| manual.find(&format!(".SH \"[[{section}]]\"")));
+        let start = start.unwrap_or_else(|| panic!("no section on {section}"));
+        let text = &manual[start + 3..];
+        let text = &text[..text.find("\n.SH").unwrap_or(text.len())];
+        let words: Vec<&str> = text
+            .lines()
+            .filter(|line| line.starts_with(".B"))
+            .flat_map(|line| line.split([' ', '"', ',']))
+            .collect();
+        for key in keys {
+            assert!(words.contains(key), "[{section}] says nothing about {key}");
+        }
+    }
+}
+
+#[test]
 fn systemd_understands_the_unit_and_finds_little_to_wish_for() {
     let dir = tempfile::tempdir().unwrap();
     let unit = dir.path().join("headroom-oomd.service");

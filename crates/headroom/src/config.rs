@@ -74,7 +74,7 @@ fn reload(globals: &Globals) -> anyhow::Result<ExitCode> {
 }
 
 fn text(configuration: &Configuration) -> String {
-    let Configuration { files, limits, machine, rules, .. } = configuration;
+    let Configuration { files, limits, machine, rules, tell, .. } = configuration;
     let mut text = match files.is_empty() {
         true => "no file; this is in force without one\n".to_owned(),
         false => format!("{}\n", files.join(", ")),
@@ -96,6 +96,9 @@ fn text(configuration: &Configuration) -> String {
     }
     for rule in rules {
         let _ = writeln!(text, "rule     {}", output::printable(rule));
+    }
+    for line in tell {
+        let _ = writeln!(text, "tell     {}", output::printable(line));
     }
     text
 }
@@ -131,6 +134,7 @@ mod tests {
             limits: vec![limit("4000000000"), limit("*")],
             machine: None,
             rules: vec!["avoid: every process".into()],
+            tell: vec!["metrics on /run/m".into()],
             ordinary_uids: [1000, 2000],
             complaints: Vec::new(),
         };
@@ -138,7 +142,8 @@ mod tests {
                         limit    4000000000: 2.0 GiB, soft 1.0 GiB\n\
                         limit    every ordinary user (uid 1000 to 2000): 2.0 GiB, soft 1.0 GiB\n\
                         machine  not watched as a whole\n\
-                        rule     avoid: every process\n";
+                        rule     avoid: every process\n\
+                        tell     metrics on /run/m\n";
         assert_eq!(text(&configuration), expected);
     }
 }

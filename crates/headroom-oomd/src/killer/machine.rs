@@ -163,6 +163,8 @@ impl Killer {
         let Ok(victim) = Victim::open_as(identity(id, uid)) else { return };
         let kept = kept_by(id.pid);
         let time = time_to_ask(raised.alarm).filter(|_| victim.can_be_asked());
+        let trigger = trigger_of(raised.alarm);
+        self.told_before(&choice.victim, trigger);
         let asked = time.map(|ms| Asked::until(monotonic_ns() + ms * NS_PER_MS));
         let done = if asked.is_some() { victim.ask_to_end() } else { victim.hold_and_kill() };
         if done.is_err() {
@@ -181,11 +183,7 @@ impl Killer {
         let reading = raised.reading;
         self.follow(Blow {
             uid,
-            trigger: match raised.alarm {
-                Alarm::Soft { .. } | Alarm::Hard => Trigger::Memory,
-                Alarm::Exhausting { .. } => Trigger::Forecast,
-                Alarm::Stalled { .. } => Trigger::Stall,
-            },
+            trigger,
             state: raised.to_string(),
             killer: control::oomd::Killer::Daemon,
             choice,
@@ -247,6 +245,14 @@ pub(super) fn explanation(
             considered: 0,
             rule: nobody.to_string(),
         },
+    }
+}
+
+fn trigger_of(alarm: Alarm) -> Trigger {
+    match alarm {
+        Alarm::Soft { .. } | Alarm::Hard => Trigger::Memory,
+        Alarm::Exhausting { .. } => Trigger::Forecast,
+        Alarm::Stalled { .. } => Trigger::Stall,
     }
 }
 

@@ -179,6 +179,11 @@ impl Killer {
         &self.records
     }
 
+    /// The same, for whoever adds to them.
+    pub fn records_mut(&mut self) -> &mut Records {
+        &mut self.records
+    }
+
     /// The accounts.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
@@ -335,6 +340,7 @@ impl Killer {
                 self.shrink();
                 self.pressed.insert(uid);
                 self.read(uid);
+                self.warn(uid);
                 self.arm_or_disarm(uid);
             }
             Event::SoftCleared { uid, .. } => {
@@ -349,6 +355,12 @@ impl Killer {
                 }
             }
         }
+    }
+
+    fn warn(&self, uid: u32) {
+        let Some(account) = self.ledger.account(uid) else { return };
+        let (used, hard) = (account.reading().used_bytes, account.limit().hard_bytes());
+        self.records.near_limit(uid, used, hard);
     }
 
     fn scan_soon(&mut self) {

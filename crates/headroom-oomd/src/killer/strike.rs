@@ -9,6 +9,7 @@ use super::Killer;
 use super::aftermath::{Asked, Dying};
 use super::arm::{Unarmed, as_victim, identity};
 use crate::clock::{epoch_micros, monotonic_ns};
+use crate::tell::before::Condemned;
 
 /// How often another victim is tried when the chosen one turns out to be gone.
 const TRIES: u32 = 3;
@@ -62,6 +63,7 @@ impl Killer {
             // it kills the same one. The latch, which needs a scan, can wait for the signal.
             if let Some(armed) = self.armed.get(&uid)
                 && !armed.victim.has_exited()
+                && self.told_before(&armed.choice.victim, trigger)
                 && armed.victim.send_kill().is_ok()
             {
                 let signalled_ns = monotonic_ns();
@@ -72,6 +74,20 @@ impl Killer {
             }
         }
         None
+    }
+
+    /// The program before a kill, if there is one, has had its time. Always true.
+    pub(super) fn told_before(&self, victim: &Process, trigger: Trigger) -> bool {
+        let of_the_user = !trigger.is_of_the_machine();
+        let account = self.ledger.account(victim.uid).filter(|_| of_the_user);
+        self.records.before_kill(Condemned {
+            pid: victim.id.pid,
+            uid: victim.uid,
+            bytes: victim.charged_bytes(),
+            hard_bytes: account.map_or(0, |account| account.limit().hard_bytes()),
+            trigger,
+        });
+        true
     }
 
     fn struck(

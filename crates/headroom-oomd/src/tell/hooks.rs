@@ -1,0 +1,115 @@
+//! Programs of the administrator.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a program may run before it is ended.
+pub const MOST_RUN: Duration = Duration::from_secs(10);
+/// Programs at a time; in need, many more would be part of it.
+const AT_A_TIME: usize = 4;
+
+/// A fact, as the program finds it in its environment.
+pub type Fact = (&'static str, String);
+
+/// Starts a program with the facts in its environment. It is an ordinary one: the kernel may choose it as a victim.
+pub fn start(program: &[String], hook: &str, facts: &[Fact]) -> Result<Child, String> {
+    let (path, arguments) = program.split_first().ok_or("there is no program")?;
+    let mut command = Command::new(path);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
+    command.env("HEADROOM_HOOK", hook).env_remove("NOTIFY_SOCKET").current_dir("/");
+    for (name, value) in facts {
+        command.env(name, value.replace('\0', " "));
+    }
+    // SAFETY: three system calls on memory that is there; they are safe after a fork.
+    unsafe {
+        command.pre_exec(|| {
+            // We are spared by the kernel's own OOM killer; whoever we start is not.
+            let file =
+                libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+            if file >= 0 {
+                libc::write(file, c"0".as_ptr().cast(), 1);
+                libc::close(file);
+            }
+            Ok(())
+        });
+    }
+    command.spawn().map_err(|error| {
+        format!("the program of hook {hook:?}, {path}, cannot be started: {error}")
+    })
+}
+
+/// Programs that nobody waits for.
+#[derive(Default)]
+pub struct Running {
+    children: Vec<(Child, Instant)>,
+}
+
+impl Running {
+    /// Starts another, unless there are too many.
+    pub fn start(&mut self, program: &[String], hook: &str, facts: &[Fact]) {
+        self.look();
+        if self.children.len() >= AT_A_TIME {
+            tracing::warn!(hook, "{AT_A_TIME} programs run already: this one is left out");
+            return;
+        }
+        match start(program, hook, facts) {
+            Ok(child) => self.children.push((child, Instant::now())),
+            Err(error) => tracing::error!("{error}"),
+        }
+    }
+
+    /// Takes leave of those that have ended, and ends those that run for too long.
+    pub fn look(&mut self) {
+        self.children.retain_mut(|(child, begun)| match child.try_wait() {
+            Ok(Some(_)) | Err(_) => false,
+            Ok(None) if begun.elapsed() < MOST_RUN => true,
+            Ok(None) => {
+                tracing::warn!("a program of a hook is ended: it ran for {MOST_RUN:?}");
+                let _ = child.kill();
+                let _ = child.wait();
+                false
+            }
+        });
+    }
+
+    /// None is left.
+    pub fn is_empty(&self) -> bool {
+        self.children.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_finds_the_facts_and_may_be_a_victim() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("out");
+        let script = "echo $HEADROOM_HOOK $HEADROOM_NAME $(cat /proc/self/oom_score_adj) > \"$0\"";
+        let program = ["/bin/sh", "-c", script, out.to_str().unwrap()].map(str::to_owned);
+        let facts = [("HEADROOM_NAME", "a\0b".to_owned())];
+        let mut child = start(&program, "after", &facts).unwrap();
+        assert!(child.wait().unwrap().success());
+        assert_eq!(std::fs::read_to_string(out).unwrap(), "after a b 0\n");
+        let missing = start(&["/nonexistent/x".to_owned()], "after", &[]).unwrap_err();
+        assert!(missing.contains("/nonexistent/x, cannot be started"), "{missing}");
+    }
+
+    #[test]
+    fn no_more_than_a_few_run_at_a_time() {
+        let mut running = Running::default();
+        let program = ["/bin/sleep", "60"].map(str::to_owned);
+        for _ in 0..AT_A_TIME + 3 {
+            running.start(&program, "after", &[]);
+        }
+        assert_eq!(running.children.len(), AT_A_TIME);
+        for (child, _) in &mut running.children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        running.look();
+        assert!(running.is_empty());
+    }
+}

@@ -1,0 +1,25 @@
+//! The last step of the escalation: whoever wants to know is told.
+//!
+//! * [`metrics`]: counters in a file and on a socket;
+//! * [`teller`]: a thread that tells of decisions, and warns;
+//! * [`journald`]: the system's journal, with a field for each fact;
+//! * [`hooks`]: programs of the administrator;
+//! * [`before`]: the one that is run before a kill, and its budget;
+//! * [`terminals`]: a line where the user sees it.
+//!
+//! None of it is done by the event loop, so a slow disk, program or terminal holds up no kill.
+
+pub mod before;
+pub mod hooks;
+pub mod journald;
+pub mod metrics;
+pub mod teller;
+pub mod terminals;
+
+/// Threads that tell compete for the CPU like any other program: only the kill has precedence. Those they start
+/// inherit it.
+fn be_ordinary() {
+    let parameter = libc::sched_param { sched_priority: 0 };
+    // SAFETY: 0 is this thread, and the parameter is ours. Giving up precedence is always allowed.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &parameter) };
+}

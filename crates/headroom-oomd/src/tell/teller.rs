@@ -1,0 +1,202 @@
+//! A thread that tells of decisions, and warns.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use control::oomd::{Outcome, Why};
+
+use super::before::{Before, Condemned};
+use super::hooks::{Fact, Running};
+use super::journald::{self, Journal};
+use super::{be_ordinary, terminals};
+use crate::tell_config::TellConfig;
+
+/// What may wait to be told; more is counted and left out.
+const QUEUE: usize = 256;
+/// How often is looked whether programs have ended, while some run.
+const TICK: Duration = Duration::from_millis(100);
+/// Users whose last warning is remembered.
+const USERS: usize = 4096;
+
+enum News {
+    Decided(Box<Why>),
+    Ended(Box<Why>),
+    Near { uid: u32, used_bytes: u64, hard_bytes: u64 },
+    Configure(Box<TellConfig>),
+}
+
+/// The killer's end: nothing here waits, but for the program before a kill.
+pub struct Teller {
+    news: SyncSender<News>,
+    lost: Arc<AtomicU64>,
+    before: Before,
+}
+
+impl Teller {
+    /// Starts the threads. The journal need not be there.
+    pub fn start(journal: Option<PathBuf>) -> io::Result<Self> {
+        let (news, queue) = sync_channel(QUEUE);
+        let lost = Arc::new(AtomicU64::new(0));
+        let work = Work {
+            journal,
+            queue,
+            lost: lost.clone(),
+            config: TellConfig::default(),
+            running: Running::default(),
+            warned: BTreeMap::new(),
+        };
+        std::thread::Builder::new().name("tell".into()).spawn(move || work.run())?;
+        Ok(Self { news, lost, before: Before::start()? })
+    }
+
+    /// Who is told, and how, from now on.
+    pub fn configure(&mut self, config: &TellConfig) {
+        self.before.configure(&config.hooks);
+        self.tell(News::Configure(Box::new(config.clone())));
+    }
+
+    fn tell(&self, news: News) {
+        if self.news.try_send(news).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Somebody is about to be killed. Returns when the program before a kill has ended, or its budget is spent.
+    pub fn before(&self, condemned: Condemned) {
+        self.before.tell(condemned);
+    }
+
+    /// A decision was made.
+    pub fn decided(&self, why: &Why) {
+        self.tell(News::Decided(Box::new(why.clone())));
+    }
+
+    /// Its end is known.
+    pub fn ended(&self, why: &Why) {
+        self.tell(News::Ended(Box::new(why.clone())));
+    }
+
+    /// A user has crossed its soft limit.
+    pub fn near(&self, uid: u32, used_bytes: u64, hard_bytes: u64) {
+        self.tell(News::Near { uid, used_bytes, hard_bytes });
+    }
+}
+
+struct Work {
+    journal: Option<PathBuf>,
+    queue: Receiver<News>,
+    lost: Arc<AtomicU64>,
+    config: TellConfig,
+    running: Running,
+    /// When a user was warned last.
+    warned: BTreeMap<u32, Instant>,
+}
+
+impl Work {
+    fn run(mut self) {
+        be_ordinary();
+        loop {
+            let news = match self.running.is_empty() {
+                true => self.queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                false => self.queue.recv_timeout(TICK),
+            };
+            match news {
+                Ok(news) => self.tell(news),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.running.look();
+            let lost = self.lost.swap(0, Ordering::Relaxed);
+            if lost > 0 {
+                tracing::warn!(lost, "too much happened to tell of all of it; the records have it");
+            }
+        }
+    }
+
+    fn tell(&mut self, news: News) {
+        match news {
+            News::Configure(config) => self.config = *config,
+            News::Decided(why) => self.write(&journald::decided(&why)),
+            News::Ended(why) => {
+                self.write(&journald::ended(&why));
+                if !self.config.hooks.after.is_empty() {
+                    self.running.start(&self.config.hooks.after, "after", &facts(&why));
+                }
+            }
+            News::Near { uid, used_bytes, hard_bytes } => self.warn(uid, used_bytes, hard_bytes),
+        }
+    }
+
+    fn write(&self, entry: &[(&'static str, String)]) {
+        // Connected anew each time: the journal may have been started again.
+        let journal = self.journal.as_deref().map(Journal::connect);
+        if let Some(Ok(journal)) = journal {
+            journal.write(entry);
+        }
+    }
+
+    fn warn(&mut self, uid: u32, used_bytes: u64, hard_bytes: u64) {
+        let pause = Duration::from_secs(self.config.warnings.interval_s);
+        self.warned.retain(|_, at| at.elapsed() < pause);
+        if self.warned.contains_key(&uid) || self.warned.len() >= USERS {
+            return;
+        }
+        self.warned.insert(uid, Instant::now());
+        let line = format!(
+            "headroom: {} MiB of memory are in use of the {} MiB that you may have. Beyond that the process that grows \
+             most will be killed.",
+            used_bytes >> 20,
+            hard_bytes >> 20
+        );
+        let facts = vec![
+            ("HEADROOM_UID", uid.to_string()),
+            ("HEADROOM_BYTES", used_bytes.to_string()),
+            ("HEADROOM_LIMIT_BYTES", hard_bytes.to_string()),
+        ];
+        if self.config.warnings.terminals {
+            terminals::tell(Path::new(terminals::FOLDER), uid, &line);
+        }
+        if !self.config.hooks.warn.is_empty() {
+            self.running.start(&self.config.hooks.warn, "warn", &facts);
+        }
+        let message = format!("uid {uid} nears its limit: {used_bytes} of {hard_bytes} bytes");
+        self.write(&journald::warned(&message, facts));
+    }
+}
+
+/// A decision in single facts, for programs and for the journal.
+pub fn facts(why: &Why) -> Vec<Fact> {
+    let mut facts = vec![
+        ("HEADROOM_DECISION", why.id.to_string()),
+        ("HEADROOM_UID", why.uid.to_string()),
+        ("HEADROOM_REASON", why.trigger.word().to_owned()),
+        ("HEADROOM_LIMIT_BYTES", why.hard_bytes.to_string()),
+        ("HEADROOM_USED_BYTES", why.used_bytes.to_string()),
+        ("HEADROOM_RULE", why.rule.clone()),
+    ];
+    if let Some(victim) = &why.victim {
+        facts.push(("HEADROOM_PID", victim.pid.to_string()));
+        facts.push(("HEADROOM_NAME", victim.comm.clone()));
+        facts.push(("HEADROOM_BYTES", (victim.rss_bytes + victim.swap_bytes).to_string()));
+    }
+    if let Some(killer) = why.killer {
+        facts.push(("HEADROOM_KILLER", killer.word().to_owned()));
+    }
+    let outcome = match &why.outcome {
+        Outcome::Dying => "dying",
+        Outcome::Unknown => "unknown",
+        Outcome::NoVictim { .. } => "no-victim",
+        Outcome::Stuck { .. } => "stuck",
+        Outcome::Reclaimed { bytes_back, .. } => {
+            facts.push(("HEADROOM_BYTES_BACK", bytes_back.to_string()));
+            "reclaimed"
+        }
+    };
+    facts.push(("HEADROOM_OUTCOME", outcome.to_owned()));
+    facts
+}
