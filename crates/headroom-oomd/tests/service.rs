@@ -27,7 +27,8 @@ macro_rules! calls {
 
 /// The calls that the unit names.
 const CALLS: &[(&str, libc::c_long)] = &calls! {
-    SYS_accept4 SYS_access SYS_arch_prctl SYS_bind SYS_bpf SYS_brk SYS_chmod SYS_clock_getres
+    SYS_accept4 SYS_access SYS_arch_prctl SYS_bind SYS_bpf SYS_brk SYS_chdir SYS_chmod SYS_dup SYS_dup2 SYS_getpgid SYS_getpgrp SYS_pipe SYS_rt_sigsuspend
+    SYS_setpgid SYS_socketpair SYS_umask SYS_vfork SYS_clock_getres
     SYS_clock_gettime SYS_clock_nanosleep SYS_clone SYS_clone3 SYS_close SYS_connect SYS_dup3
     SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_wait SYS_eventfd2 SYS_execve
     SYS_exit SYS_exit_group SYS_faccessat2 SYS_fchmod SYS_fchmodat SYS_fcntl SYS_flock SYS_fstat
@@ -199,6 +200,54 @@ fn as_the_service_has_it_the_daemon_kills_without_the_notifier() {
     assert_eq!(break_a_limit(&daemon, UID + 1), Some(Killer::Daemon));
     let reply = daemon.ask(&Request::RunOomKiller { uid: Some(UID + 1) });
     assert!(matches!(reply, Reply::Ran { .. }), "{reply:?}");
+    let (status, _, log) = daemon.end(rustix::process::Signal::TERM);
+    assert!(status.success(), "{log:?}");
+}
+
+#[test]
+fn as_the_service_has_it_everybody_is_told() {
+    if !privileged() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let script = path("hook");
+    std::fs::write(
+        &script,
+        "#!/bin/sh\necho \"$HEADROOM_PID\" > \"$1.new\"\nmv \"$1.new\" \"$1\"\n",
+    )
+    .unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).unwrap();
+    let hook = |name: &str| format!("[\"{}\", \"{}\"]", script.display(), path(name).display());
+    let config = format!(
+        "[hooks]\nbefore = {}\nafter = {}\nwarn = {}\n[warnings]\nterminals = true\n\
+         [metrics]\ntextfile = \"{}\"\nsocket = \"{}\"\ninterval-s = 1\n",
+        hook("before"),
+        hook("after"),
+        hook("warn"),
+        path("headroom.prom").display(),
+        path("metrics.sock").display()
+    );
+    let journal = std::os::unix::net::UnixDatagram::bind(path("journal")).unwrap();
+    journal.set_nonblocking(true).unwrap();
+    let arguments = ["--notifier=proc", &format!("--journal={}", path("journal").display())];
+    let daemon = Daemon::start_prepared(&config, &arguments, confine);
+    assert_eq!(break_a_limit(&daemon, UID + 2), Some(Killer::Daemon));
+    for name in ["before", "after", "warn"] {
+        eventually(&format!("{name} is run"), || path(name).exists().then_some(()));
+    }
+    let metrics = eventually("the socket answers", || {
+        use std::io::{Read, Write};
+        let mut stream = std::os::unix::net::UnixStream::connect(path("metrics.sock")).ok()?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        Some(text)
+    });
+    assert!(metrics.contains("headroom_processes_killed_total 1\n"), "{metrics}");
+    eventually("the file is written", || path("headroom.prom").exists().then_some(()));
+    eventually("the journal has an entry", || journal.recv(&mut [0; 4096]).ok());
     let (status, _, log) = daemon.end(rustix::process::Signal::TERM);
     assert!(status.success(), "{log:?}");
 }
