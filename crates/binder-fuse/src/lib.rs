@@ -11,6 +11,7 @@
 //! * `files`: how file descriptors get from client to client;
 //! * `page_server`: why a client cannot make us wait for ourselves;
 //! * `carrier`, `lateness`: why a client cannot make us wait for its memory ([`serve`]);
+//! * `guardian`: why a killed server leaves no client hanging;
 //! * [`server`](Server): the event loop;
 //! * [`Bus`]: all of that in a child process, for tests.
 //!
@@ -34,6 +35,7 @@ mod files;
 mod fixed;
 #[doc(hidden)]
 pub mod fuzzing;
+mod guardian;
 mod host;
 mod lateness;
 mod mapping;

@@ -95,6 +95,16 @@ impl Mount {
         &self.path
     }
 
+    /// The same, unless it is in namespaces that end with this process.
+    pub(crate) fn path_here(&self) -> Option<&Path> {
+        self.helper.is_none().then_some(&*self.path)
+    }
+
+    /// The folder was made for the mount.
+    pub(crate) fn was_made(&self) -> bool {
+        self.made
+    }
+
     /// Somebody else unmounted it: nothing is left to undo but the directory.
     pub(crate) fn is_mounted(&self) -> bool {
         matches!(look_up(&self.path), Ok(Some(entry)) if entry.device == self.device)

@@ -53,7 +53,7 @@ impl Watched {
 }
 
 /// Opens a thread's pidfd.
-fn pidfd_of(tid: u32) -> io::Result<OwnedFd> {
+pub(crate) fn pidfd_of(tid: u32) -> io::Result<OwnedFd> {
     // SAFETY: plain numbers in; the descriptor out is new and nobody else's.
     unsafe {
         let fd = libc::syscall(libc::SYS_pidfd_open, tid as libc::pid_t, PIDFD_THREAD);

@@ -60,6 +60,10 @@ fn the_mount_of_a_dead_daemon_is_replaced() {
         return;
     }
     let mut first = Daemon::start();
+    // Its guardian would clean up.
+    let children = format!("/proc/{0}/task/{0}/children", first.pid());
+    let guardian = std::fs::read_to_string(children).unwrap();
+    common::kill(guardian.trim().parse().unwrap(), libc::SIGKILL);
     first.signal(libc::SIGKILL);
     first.wait();
     assert!(is_mounted(&first.mount()), "it had no chance");

@@ -1,8 +1,9 @@
 //! `headroom run -- CMD`: a private bus for one command, without root, gone with it.
 //!
-//! Three of our processes, beside the command's own:
+//! Our processes, beside the command's own:
 //!
 //! ```text
+//! a guardian        ends the bus should the session be killed
 //! headroom run      makes the namespaces and the private /dev, passes signals on, hands the exit code back
 //!  └ the session    first process of the pid namespace: starts the others, reaps, ends what is left
 //!     ├ headroom-binderd   the only one with capabilities, and those count in the namespace alone
@@ -14,6 +15,7 @@
 //! mounts with the mount namespace. What needs the privilege (mounting, reading clients' memory) the daemon has as
 //! owner of the user namespace that the clients live in; that also satisfies Yama.
 
+mod guardian;
 mod namespaces;
 mod offspring;
 mod private_dev;
@@ -29,6 +31,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpi
 
 use crate::arguments::Run;
 use crate::daemon::beside_us;
+use namespaces::Isolation;
 use session::Session;
 use signals::{Signals, Taken};
 
@@ -49,7 +52,10 @@ pub fn run(options: &Run) -> ExitCode {
 
 fn try_run(options: &Run) -> anyhow::Result<u8> {
     let daemon = beside_us("headroom-binderd")?;
-    let isolation = namespaces::enter()?;
+    let users = namespaces::enter()?;
+    // Outside of the pid namespace that comes next.
+    let guarded = guardian::start()?;
+    let isolation = Isolation { users, pids: namespaces::enter_pids() };
     private_dev::build(&options.devices)?;
     let mut signals = Signals::block().context("cannot take signals")?;
     // Nobody writes to it: it hangs up when we are gone.
@@ -60,10 +66,13 @@ fn try_run(options: &Run) -> anyhow::Result<u8> {
         -1 => Err(std::io::Error::last_os_error()).context("cannot start the session"),
         0 => {
             drop(lifeline);
-            let session = Session { options, daemon, isolation, signals };
+            let session = Session { options, daemon, isolation, signals, _guarded: guarded };
             session.run(&hangs_up)
         }
-        pid => Ok(supervise(pid, lifeline, &mut signals)),
+        pid => {
+            drop(guarded);
+            Ok(supervise(pid, lifeline, &mut signals))
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -173,7 +173,7 @@ impl Bus {
         let (hang_up, hung_up): (Sender<()>, Receiver<()>) = channel();
         self.watchdog = Some(hang_up);
         let pid = self.pid();
-        let device = fs::metadata(&self.mount).map_or(0, |metadata| metadata.dev());
+        let mount = self.mount.clone();
         thread::spawn(move || {
             if hung_up.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
                 eprintln!(
@@ -181,7 +181,7 @@ impl Bus {
                     limit.as_secs(),
                     wait::describe(pid)
                 );
-                abort_connection(device);
+                end_connection(&mount);
                 let _ = Pid::from_raw(pid as i32).map(|pid| kill_process(pid, Signal::KILL));
             }
         });
@@ -250,6 +250,43 @@ impl Bus {
         self.shut_down()
     }
 
+    /// Pid of the process that watches over the daemon, if there is one.
+    pub fn guardian(&self) -> Option<u32> {
+        let is_guardian = |pid: &u32| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let name = stat.contains("(binder-guardian)");
+            name && stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1))
+                == Some(&self.pid().to_string())
+        };
+        let entries = fs::read_dir("/proc").ok()?.flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.into_iter().find(is_guardian)
+    }
+
+    /// Kills the daemon with SIGKILL, and checks that it is gone and its mount with it.
+    pub fn kill(mut self) -> Result<(), String> {
+        self.stopped = true;
+        let pid = self.pid();
+        let guardian = self.guardian().ok_or("there is no guardian")?;
+        self.child.kill().map_err(|e| format!("SIGKILL to the daemon: {e}"))?;
+        let ended = wait::until(wait::PATIENCE, || self.child.try_wait().ok().flatten());
+        if ended.is_none() {
+            let state = wait::describe(pid);
+            end_connection(&self.mount);
+            return Err(format!("the daemon cannot be killed ({state})"));
+        }
+        let gone = || (!is_mounted(&self.mount) && wait::state(guardian).is_none()).then_some(());
+        match wait::until(wait::PATIENCE, gone) {
+            Some(()) => Ok(()),
+            None => Err(format!(
+                "mounted still: {}; the guardian: {}\n{}",
+                is_mounted(&self.mount),
+                wait::describe(guardian),
+                self.log()
+            )),
+        }
+    }
+
     fn shut_down(&mut self) -> Result<(), String> {
         self.stopped = true;
         let pid = Pid::from_child(&self.child);
@@ -305,8 +342,7 @@ fn is_mounted(path: &Path) -> bool {
 }
 
 /// Makes every request on a FUSE mount fail, whatever its daemon does.
-fn abort_connection(device: u64) {
-    // FUSE mounts have anonymous devices: their minor number names the connection.
-    let minor = rustix::fs::minor(device);
-    let _ = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+fn end_connection(mount: &Path) {
+    let flags = rustix::mount::UnmountFlags::FORCE | rustix::mount::UnmountFlags::DETACH;
+    let _ = rustix::mount::unmount(mount, flags);
 }

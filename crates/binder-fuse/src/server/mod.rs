@@ -24,6 +24,7 @@ pub(crate) use self::ioctl::name_of;
 pub use self::trace::{TraceEnd, TraceOutcome, TracePart, TraceRecord};
 use crate::channel::{Channel, Incoming, RequestBuffer};
 use crate::error::Error;
+use crate::guardian::Guardian;
 use crate::host::{ClientHost, OpenKey};
 use crate::mapping::{MappingChoice, MappingKind};
 use crate::mount::Mount;
@@ -129,6 +130,8 @@ pub struct Server {
     closed: bool,
     epoll: OwnedFd,
     channel: Arc<Channel>,
+    /// Goes when nothing is left that could hang.
+    _guardian: Option<Guardian>,
 }
 
 /// A BINDER_WRITE_READ that is not answered yet.
@@ -169,6 +172,13 @@ impl Server {
         thread_watch::raise_file_limit();
         let mut degraded = Vec::new();
         let mapping = handshake::start(&channel, config.mapping, &mut degraded)?;
+        let guardian = Guardian::start(&mount).map_err(|error| {
+            degraded.push(format!(
+                "no guardian ({error}): should the server be killed with SIGKILL, its mount stays, and clients may hang until \
+                 an administrator writes to /sys/fs/fuse/connections/{}/abort",
+                mount.device().minor
+            ));
+        });
         let pages = Arc::new(PageServer::new(Arc::clone(&channel))?);
         let threads = ThreadWatch::new().map_err(Error::io("cannot make a timer"))?;
         if !threads.is_immediate() {
@@ -219,6 +229,7 @@ impl Server {
             closed: false,
             epoll,
             channel,
+            _guardian: guardian.ok(),
         };
         server.watch(server.channel.as_fd(), FUSE)?;
         server.watch(server.pages.signal(), BACKLOG)?;

@@ -52,6 +52,12 @@ pub fn checks(system: &System) -> Vec<Check> {
              kernel.apparmor_restrict_unprivileged_userns=0, whichever exist; in a container, a laxer profile",
         ),
         Check::new(
+            "fuse-abort",
+            abort(system),
+            "should the daemon be killed while it is tied up in its own bus, clients hang until somebody aborts that",
+            "run the daemon as root, or mount -t fusectl none /sys/fs/fuse/connections",
+        ),
+        Check::new(
             "pidfd-thread",
             thread_pidfd(),
             "the end of a thread whose process lives on is seen up to a second late",
@@ -65,6 +71,17 @@ fn fuse() -> Result<String, String> {
         Ok(_) => Ok("/dev/fuse opens".into()),
         Err(errno) => Err(format!("cannot open /dev/fuse: {errno}")),
     }
+}
+
+/// What a killed daemon's connection is ended by.
+fn abort(system: &System) -> Result<String, String> {
+    const FUSE_CTL_SUPER_MAGIC: libc::c_long = 0x6573_5543;
+    let connections = rustix::fs::statfs("/sys/fs/fuse/connections");
+    if connections.is_ok_and(|found| found.f_type == FUSE_CTL_SUPER_MAGIC) {
+        return Ok("the control filesystem of FUSE is mounted".into());
+    }
+    let capability = system.capabilities.require(Capability::SysAdmin)?;
+    Ok(format!("the control filesystem of FUSE can be mounted: {capability}"))
 }
 
 fn passthrough(system: &System) -> Result<String, String> {

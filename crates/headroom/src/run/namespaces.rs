@@ -23,11 +23,16 @@ const SETTINGS: [(&str, &str, &str); 3] = [
     ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
 ];
 
-/// Puts this process (of one thread) into them; the pid namespace is for its children.
-pub fn enter() -> anyhow::Result<Isolation> {
+/// Puts this process (of one thread) into namespaces of mounts and, where that takes one, of users: then it is true.
+pub fn enter() -> anyhow::Result<bool> {
     let users = enter_mount_namespace()?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(|errno| refused("private mounts", &errno.into()))?;
+    Ok(users)
+}
+
+/// Makes a pid namespace for the children of this process (of one thread). False: there is none to be had.
+pub fn enter_pids() -> bool {
     let pids = pid_namespace_works() && unshare(libc::CLONE_NEWPID).is_ok();
     if !pids {
         eprintln!(
@@ -35,7 +40,7 @@ pub fn enter() -> anyhow::Result<Isolation> {
              SIGKILL, processes that the command left in the background survive it"
         );
     }
-    Ok(Isolation { users, pids })
+    pids
 }
 
 /// True: it took a user namespace. Root needs none, and keeps its rights on others' files without one; but root of a

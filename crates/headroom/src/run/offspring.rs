@@ -2,7 +2,7 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Sends a signal to all descendants of this process but `except`; how many there are.
+/// Sends a signal to all descendants of this process but `except` and its own; how many there are.
 pub fn signal_all(signal: Signal, except: Option<u32>) -> usize {
     let all = descendants(except);
     for pid in all.iter().filter_map(|&pid| Pid::from_raw(pid as i32)) {
@@ -12,7 +12,7 @@ pub fn signal_all(signal: Signal, except: Option<u32>) -> usize {
     all.len()
 }
 
-/// How many descendants there are but `except`.
+/// How many descendants there are but `except` and its own.
 pub fn count(except: Option<u32>) -> usize {
     descendants(except).len()
 }
@@ -20,7 +20,8 @@ pub fn count(except: Option<u32>) -> usize {
 fn descendants(except: Option<u32>) -> Vec<u32> {
     let parents = parents();
     let us = std::process::id();
-    let ours = |pid: &u32| Some(*pid) != except && descends(&parents, *pid, us);
+    let excepted = |pid: u32| except.is_some_and(|one| one == pid || descends(&parents, pid, one));
+    let ours = |pid: &u32| !excepted(*pid) && descends(&parents, *pid, us);
     parents.iter().map(|&(pid, _)| pid).filter(ours).collect()
 }
 

@@ -12,6 +12,8 @@ use rustix::mount::{MountFlags, mount, mount_bind_recursive};
 
 /// Where the bus is mounted.
 pub const BUS: &str = "/dev/binderfs";
+/// The same for system calls.
+pub const BUS_C: &std::ffi::CStr = c"/dev/binderfs";
 /// Where its daemon listens.
 pub const SOCKET: &str = "/dev/headroom/binderd.sock";
 /// The folder around that.

@@ -42,6 +42,8 @@ pub struct Session<'a> {
     pub isolation: Isolation,
     /// Already blocked.
     pub signals: Signals,
+    /// The guardian ends the bus when this is closed.
+    pub _guarded: OwnedFd,
 }
 
 /// A child of the session.

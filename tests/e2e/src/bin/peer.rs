@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         [device, "read-in-thread"] => read_in_thread(device),
         [device, "busy", name] => busy_service(device, name),
         [device, "deaf"] => deaf_service(device),
+        [device, "passes-itself"] => passes_itself(device),
         [device, "who"] => who_service(device),
         [device, "nice", uid] => number(uid).and_then(|uid| nice_service(device, uid as u32)),
         [device, "files", uid] => number(uid).and_then(|uid| files_service(device, uid as u32)),
@@ -262,6 +263,28 @@ fn deaf_service(device: &str) -> Outcome {
     loop {
         thread::sleep(Duration::from_secs(3600));
     }
+}
+
+/// Sends opens of its own device to a manager that never takes them, and waits for ever.
+fn passes_itself(device: &str) -> Outcome {
+    let client = open(device)?;
+    let opens: Result<Vec<File>, _> = (0..50).map(|_| File::open(device)).collect();
+    let opens = opens.map_err(|error| error.to_string())?;
+    let parcel = opens.iter().fold(Parcel::new(), |parcel, open| parcel.fd(open.as_fd()));
+    let mut session = Session::new(&client);
+    let sent = (0..2000).any(|_| {
+        let sent = session.oneway(0, CALL, parcel.payload()).is_ok();
+        if !sent {
+            thread::sleep(Duration::from_millis(5));
+        }
+        sent
+    });
+    if !sent {
+        return Err("there is no manager".to_owned());
+    }
+    ready();
+    session.enter_looper().map_err(text)?;
+    session.serve(&mut Echo).map_err(text)
 }
 
 /// Becomes a context manager that answers with who called, as it sees that: pid and uid.

@@ -4,8 +4,8 @@ use e2e::wait;
 use rustix::process::Signal;
 
 use crate::support::{
-    Session, expect_nobody_with, headroom, kill, outcome, process_with, processes_with, run_script,
-    skipped,
+    Session, expect_nobody_with, headroom, kill, outcome, process_with, processes_with, program,
+    run_script, skipped,
 };
 
 /// A token that no other test has.
@@ -89,7 +89,11 @@ fn nothing_is_left_when_the_session_is_killed() {
     let mut session = Session::start("setsid sleep 1000 & echo ready; exec sleep 1000", &token);
     assert_eq!(session.line(), "ready");
     let us = session.child.id();
-    let is_session = |(pid, line): &(u32, String)| *pid != us && line.contains("headroom run");
+    // The guardian has the same command line, and another name.
+    let is_session = |(pid, _): &(u32, String)| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        *pid != us && name == "headroom\n"
+    };
     let (pid, _) = processes_with(&token).into_iter().find(is_session).expect("the session");
     kill(pid, Signal::KILL);
     let ended = session.end();
@@ -157,4 +161,44 @@ fn clients_that_wait_in_a_call_end_with_the_daemon_or_the_session() {
         kill(session.child.id(), Signal::KILL);
         expect_nobody_with(&token);
     }
+}
+
+/// A script whose clients have opens of the bus in the daemon's hands, and block; it says `ready` then.
+fn with_opens_in_flight(then: &str) -> String {
+    let peer = program("peer");
+    format!(
+        "d=$HEADROOM_BINDER/binder; {peer} $d deaf & deaf=$!; {peer} $d passes-itself & sender=$!; {then}"
+    )
+}
+
+#[test]
+fn a_session_killed_with_opens_of_its_bus_in_flight_leaves_nothing() {
+    if skipped() {
+        return;
+    }
+    let token = token("in-flight");
+    for _ in 0..3 {
+        let script = with_opens_in_flight("sleep 1000");
+        let mut session = Session::start(&script, &token);
+        assert_eq!([session.line(), session.line()], ["ready", "ready"]);
+        kill(session.child.id(), Signal::KILL);
+        session.end();
+        expect_nobody_with(&token);
+    }
+}
+
+#[test]
+fn a_daemon_killed_with_opens_of_its_bus_in_flight_hangs_nobody() {
+    if skipped() {
+        return;
+    }
+    let token = token("daemon-in-flight");
+    let script = with_opens_in_flight("wait $sender; kill $deaf; echo over");
+    let mut session = Session::start(&script, &token);
+    assert_eq!([session.line(), session.line()], ["ready", "ready"]);
+    let daemon = process_with(&token, "headroom-binder");
+    kill(daemon, Signal::KILL);
+    let ended = session.end();
+    assert!(ended.out.contains("over"), "{ended:?}");
+    expect_nobody_with(&token);
 }

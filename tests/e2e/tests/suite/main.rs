@@ -10,6 +10,7 @@ mod deaths;
 mod devices;
 mod files;
 mod freezing;
+mod guardian;
 mod hostile;
 mod identity;
 mod malice;

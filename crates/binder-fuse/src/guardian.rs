@@ -1,0 +1,201 @@
+//! A small process that ends the bus when the one that serves it is killed.
+//!
+//! A server that is killed while it closes an open of its own bus waits for an answer that only it could give: it never
+//! ends, its connection never closes, and clients in a call cannot even be killed. So somebody else holds the
+//! connection's `abort` file and watches.
+//!
+//! Of a process that cannot end neither pidfd nor pipe tells anything, and any of its threads may be the one that hangs:
+//! the last one closes the descriptors. So the server has a witness, a thread that does nothing, shares no descriptors,
+//! and is gone at once when the process is killed: the guardian watches that. It is forked, never executes anything, and uses system calls only: whatever locks the other
+//! threads held at the fork do not matter to it.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::mpsc::{Sender, channel};
+
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+use crate::mount::Mount;
+use crate::thread_watch::pidfd_of;
+
+/// Where the kernel shows FUSE connections, if somebody has mounted that.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+/// How often the witness is looked at where there are no thread pidfds, milliseconds: a wake-up a second.
+const LOOK_EVERY_MS: libc::c_int = 1000;
+/// Bytes of the witness's stack, which is all resident once the server locks its memory.
+const WITNESS_STACK: usize = 16 << 10;
+const NAME: &std::ffi::CStr = c"binder-guardian";
+const SAYS: &[u8] =
+    b"binder-guardian: the bus has lost its server: all calls fail, and it is unmounted\n";
+/// Descriptors that the guardian keeps: standard error, the abort file, a pidfd.
+const MAX_KEPT: usize = 3;
+
+/// A running guardian. Dropping it ends it, and leaves the bus alone.
+pub(crate) struct Guardian {
+    pid: Pid,
+    /// The witness ends when it hangs up.
+    _witness: Sender<()>,
+}
+
+/// What the guardian knows, made before the fork.
+struct Duty {
+    /// The file that ends the connection when it is written.
+    abort: Option<OwnedFd>,
+    /// Where it is mounted; `None`: in namespaces that end with the server.
+    path: Option<CString>,
+    /// The folder is to be removed.
+    made: bool,
+    /// Readable when the witness has ended; `None`: there are no thread pidfds.
+    witness: Option<OwnedFd>,
+    /// There as long as the witness is.
+    folder: CString,
+}
+
+impl Guardian {
+    /// Watches over the mount. Without one, nobody but an administrator can end the connection of a killed server.
+    pub(crate) fn start(mount: &Mount) -> io::Result<Self> {
+        let abort = abort_file(mount.device().minor);
+        let path = mount.path_here().map(|path| CString::new(path.as_os_str().as_bytes()));
+        let path = path.transpose().map_err(io::Error::other)?;
+        if path.is_none() {
+            // There is nothing else to end it by.
+            abort.as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))?;
+        }
+        let (tid, hang_up) = start_witness()?;
+        let folder = CString::new(format!("/proc/{}/task/{tid}", std::process::id()))?;
+        let (abort, made, witness) = (abort.ok(), mount.was_made(), pidfd_of(tid).ok());
+        let duty = Duty { abort, path, made, witness, folder };
+        // SAFETY: the child makes system calls only, on memory that was written before.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => duty.fulfil(),
+            pid => Pid::from_raw(pid)
+                .map(|pid| Self { pid, _witness: hang_up })
+                .ok_or(io::ErrorKind::Other.into()),
+        }
+    }
+}
+
+impl Drop for Guardian {
+    fn drop(&mut self) {
+        // Our child, and nobody else reaps it: the number is its own.
+        let _ = kill_process(self.pid, Signal::KILL);
+        let _ = rustix::io::retry_on_intr(|| waitpid(Some(self.pid), WaitOptions::empty()));
+    }
+}
+
+/// Opens what ends the connection of that number when it is written; by a mount of our own that has no name, where
+/// there is none to be seen.
+fn abort_file(connection: u32) -> io::Result<OwnedFd> {
+    let (flags, name) = (OFlags::WRONLY | OFlags::CLOEXEC, format!("{connection}/abort"));
+    let seen = format!("{CONNECTIONS}/{name}");
+    rustix::fs::open(seen, flags, Mode::empty()).or_else(|_| {
+        let filesystem = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(filesystem.as_fd())?;
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_NODEV;
+        let root = fsmount(filesystem.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+        Ok(openat(root, name, flags, Mode::empty())?)
+    })
+}
+
+/// Its tid, and what keeps it.
+fn start_witness() -> io::Result<(u32, Sender<()>)> {
+    let (say, hear) = channel();
+    let (hang_up, hung_up) = channel::<()>();
+    let life = move || {
+        // SAFETY: plain numbers. This thread's table is its own from here on, and empty: what others open it never has.
+        unsafe {
+            libc::unshare(libc::CLONE_FILES);
+            libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0);
+        }
+        let _ = say.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+        let _ = hung_up.recv();
+    };
+    std::thread::Builder::new().name("witness".into()).stack_size(WITNESS_STACK).spawn(life)?;
+    Ok((hear.recv().map_err(io::Error::other)?, hang_up))
+}
+
+impl Duty {
+    /// The guardian's life. It has a copy of a process with threads: nothing here allocates, locks or panics.
+    fn fulfil(&self) -> ! {
+        self.settle();
+        while !self.server_is_gone() {}
+        // SAFETY: system calls on descriptors and strings of ours; nobody is left to see the process end.
+        unsafe {
+            libc::write(libc::STDERR_FILENO, SAYS.as_ptr().cast(), SAYS.len());
+            if let Some(abort) = &self.abort {
+                libc::write(abort.as_raw_fd(), b"1".as_ptr().cast(), 1);
+            }
+            if let Some(path) = &self.path {
+                self.unmount(path);
+            }
+            libc::_exit(0)
+        }
+    }
+
+    /// Leaves the server's session, signals, descriptors and folders alone.
+    fn settle(&self) {
+        let mut kept = [libc::STDERR_FILENO; MAX_KEPT];
+        let ours = self.abort.iter().chain(&self.witness).map(AsRawFd::as_raw_fd);
+        for (place, fd) in kept[1..].iter_mut().zip(ours) {
+            *place = fd;
+        }
+        kept.sort_unstable();
+        // SAFETY: system calls; the set is initialised before it is read. What is closed belongs to the copy that
+        // nobody uses.
+        unsafe {
+            let mut all = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+            libc::setsid();
+            libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
+            libc::chdir(c"/".as_ptr());
+            let mut from = 0;
+            for fd in kept {
+                if fd > from {
+                    libc::syscall(libc::SYS_close_range, from, fd - 1, 0);
+                }
+                from = fd + 1;
+            }
+            libc::syscall(libc::SYS_close_range, from, libc::c_uint::MAX, 0);
+        }
+    }
+
+    /// Waits for the server's end; false: not yet.
+    fn server_is_gone(&self) -> bool {
+        let (fd, timeout) =
+            self.witness.as_ref().map_or((-1, LOOK_EVERY_MS), |fd| (fd.as_raw_fd(), -1));
+        let mut wait = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: the structure and the string are live.
+        unsafe {
+            let ready = libc::poll(&mut wait, 1, timeout) > 0;
+            ready || (fd < 0 && libc::access(self.folder.as_ptr(), libc::F_OK) != 0)
+        }
+    }
+
+    /// Detaches the mount, unless it is a successor's: that one answers, while ours is dead.
+    unsafe fn unmount(&self, path: &CString) {
+        // SAFETY: the string and the structure are live.
+        unsafe {
+            let flags = if self.abort.is_some() {
+                let mut told: libc::statfs = std::mem::zeroed();
+                let dead = libc::statfs(path.as_ptr(), &mut told) < 0
+                    && *libc::__errno_location() == libc::ENOTCONN;
+                if !dead {
+                    return;
+                }
+                libc::MNT_DETACH
+            } else {
+                // Asking what is not dead yet could take for ever; this ends the connection, too.
+                libc::MNT_FORCE | libc::MNT_DETACH
+            };
+            if libc::umount2(path.as_ptr(), flags) == 0 && self.made {
+                libc::rmdir(path.as_ptr());
+            }
+        }
+    }
+}

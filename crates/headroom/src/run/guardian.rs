@@ -1,0 +1,43 @@
+//! What ends the bus when the session is killed.
+//!
+//! All processes of a pid namespace die with its first one, and it waits for them. A daemon that is killed while it
+//! holds opens of its own bus waits for an answer that nobody gives any more, and so do its clients. The daemon's own
+//! guardian is killed with it; this one is outside of the pid namespace. It is a fork that makes system calls only.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use anyhow::Context;
+
+use super::private_dev::BUS_C;
+
+/// Starts it, in the mount namespace of the session. It ends the bus, and itself, when the last copy of what is returned
+/// is closed: a clean end has unmounted before.
+pub fn start() -> anyhow::Result<OwnedFd> {
+    let (hangs_up, held) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("cannot make a pipe")?;
+    // SAFETY: the child makes system calls only, and never returns.
+    match unsafe { libc::fork() } {
+        -1 => Err(std::io::Error::last_os_error()).context("cannot start the guardian"),
+        0 => watch(hangs_up.as_raw_fd()),
+        _ => Ok(held),
+    }
+}
+
+fn watch(hangs_up: i32) -> ! {
+    // SAFETY: system calls; the set and the byte are live, and the set is initialised before it is read. What is
+    // closed belongs to a copy that nobody uses.
+    unsafe {
+        let mut all = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+        libc::setsid();
+        libc::prctl(libc::PR_SET_NAME, c"run-guardian".as_ptr());
+        libc::chdir(c"/".as_ptr());
+        libc::dup2(hangs_up, 0);
+        libc::syscall(libc::SYS_close_range, 1, libc::c_uint::MAX, 0);
+        let mut byte = 0_u8;
+        while libc::read(0, (&raw mut byte).cast(), 1) > 0 {}
+        libc::umount2(BUS_C.as_ptr(), libc::MNT_FORCE | libc::MNT_DETACH);
+        libc::_exit(0)
+    }
+}
