@@ -50,4 +50,10 @@ pub struct MachineLevels {
     pub stall_percent: u32,
     /// Milliseconds; 0: never.
     pub stall_ms: u64,
+    /// After so many victims only the hard level and the forecast kill ...
+    #[serde(default)]
+    pub most_kills: u32,
+    /// ... within so many milliseconds; 0: any number.
+    #[serde(default)]
+    pub most_kills_ms: u64,
 }

@@ -275,6 +275,8 @@ impl Config {
                 forecast_ms: levels.forecast_ms,
                 stall_percent: levels.stall_percent,
                 stall_ms: levels.stall_ms,
+                most_kills: levels.kills.most,
+                most_kills_ms: levels.kills.within_ms,
             }),
             rules: self.rules.0.iter().map(ToString::to_string).collect(),
             tell: self.tell.to_string().lines().map(str::to_owned).collect(),

@@ -20,7 +20,7 @@ use headroom_oomd::clock::monotonic_ns;
 use headroom_oomd::killer::Killer;
 use headroom_oomd::leases::Leases;
 use headroom_oomd::shrink::Shrinker;
-use memory_ledger::{Asker, Limit, Source, Thresholds};
+use memory_ledger::{Asker, Limit, RateLimit, Source, Thresholds};
 use memory_watch::{
     ArmedVictim, Backend, Charged, Event, Killed, NotifierError, ProcessSample, Reconciled,
     SlotLimit, Usage, Watch,
@@ -404,14 +404,45 @@ const MACHINE_KIB: u64 = 100_000;
 impl Bench {
     /// From now on so much of the machine's memory is available. The soft level is a tenth of it.
     fn has_available(&mut self, proc: &Path, available_kib: u64) {
+        self.has_available_for(proc, available_kib, Thresholds::default());
+    }
+
+    fn has_available_for(&mut self, proc: &Path, available_kib: u64, thresholds: Thresholds) {
         let rest = MACHINE_KIB - available_kib;
         let text = format!(
             "MemTotal: {MACHINE_KIB} kB\nMemAvailable: {available_kib} kB\nAnonPages: {rest} kB\n"
         );
         std::fs::write(proc.join("meminfo"), text).unwrap();
-        self.killer.watch_machine_of(proc, proc, Thresholds::default()).unwrap();
+        self.killer.watch_machine_of(proc, proc, thresholds).unwrap();
         self.killer.dispatch();
     }
+}
+
+#[test]
+fn when_too_many_have_died_for_the_machine_only_the_hard_level_kills() {
+    let Some(mut bench) = Bench::new(&[600, 500]) else { return };
+    let proc = tempfile::tempdir().unwrap();
+    let kills = RateLimit { most: 0, within_ms: 60_000 };
+    let thresholds = Thresholds { kills, ..Thresholds::default() };
+    bench.has_available_for(proc.path(), 8_000, thresholds);
+    assert_eq!(bench.killer.records().kills(), 0, "below the soft level");
+    bench.has_available_for(proc.path(), 4_000, thresholds);
+    assert_eq!(bench.killer.records().kills(), 1, "below the hard level");
+    let why = bench.killer.records().get(1).unwrap();
+    assert!(why.rule.contains("more than 0 victims within 60000 ms"), "{:?}", why.rule);
+}
+
+#[test]
+fn a_limit_is_enforced_however_many_have_died_for_it_and_the_record_says_that_they_were_many() {
+    let Some(mut bench) = Bench::new(&[600, 500]) else { return };
+    let proc = tempfile::tempdir().unwrap();
+    let kills = RateLimit { most: 0, within_ms: 60_000 };
+    bench.has_available_for(proc.path(), 90_000, Thresholds { kills, ..Thresholds::default() });
+    bench.cross_soft(960);
+    bench.cross_hard(1100, None);
+    bench.until("the victim dies", |bench| bench.processes[0].signal() == Some(9));
+    let why = bench.killer.records().get(1).unwrap();
+    assert!(why.rule.contains("more than 0 victims within 60000 ms"), "{:?}", why.rule);
 }
 
 /// This very process as a client of leases.

@@ -114,6 +114,13 @@ fn describe_levels(text: &mut String, levels: &MachineLevels) {
         let (percent, ms) = (levels.stall_percent, levels.stall_ms);
         let _ = writeln!(text, "machine  killed when all waited {percent} % of {ms} ms");
     }
+    if levels.most_kills_ms > 0 {
+        let (most, ms) = (levels.most_kills, levels.most_kills_ms);
+        let _ = writeln!(
+            text,
+            "machine  after {most} victims in {ms} ms only below {hard} or when all is gone"
+        );
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use crate::kill_rate::RateLimit;
+
 const NS_PER_MS: u64 = 1_000_000;
 const MIB: u64 = 1 << 20;
 
@@ -76,6 +78,9 @@ pub struct Thresholds {
     pub stall_percent: u32,
     /// ... over so many milliseconds, somebody is killed; 0: never.
     pub stall_ms: u64,
+    /// How many victims are too many: then only the hard level and the forecast kill. Of users with a
+    /// limit, too many are told of.
+    pub kills: RateLimit,
 }
 
 impl Default for Thresholds {
@@ -91,6 +96,7 @@ impl Default for Thresholds {
             // Half of the time over 5 s is no hiccup: nobody can work like that.
             stall_percent: 50,
             stall_ms: 5_000,
+            kills: RateLimit::default(),
         }
     }
 }
@@ -144,6 +150,13 @@ pub enum Alarm {
         /// So much of the time.
         percent: u32,
     },
+}
+
+impl Alarm {
+    /// The machine lives on for a while though nobody dies.
+    pub fn can_wait(self) -> bool {
+        matches!(self, Self::Soft { .. } | Self::Stalled { .. })
+    }
 }
 
 /// An alarm and the reading that raised it, as a sentence for people.

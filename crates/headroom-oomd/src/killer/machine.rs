@@ -6,7 +6,8 @@ use control::oomd::{Explanation, Trigger};
 use machine_memory::machine::{MachineReader, Zram};
 use memory_ledger::machine::usable_swap;
 use memory_ledger::{
-    Alarm, Choice, Machine, MachineReading, ProcessId, Raised, Scope, Thresholds, choose,
+    Alarm, Choice, Machine, MachineReading, ProcessId, Raised, RateLimit, Sake, Scope, Thresholds,
+    choose,
 };
 use reclaim::Victim;
 
@@ -91,6 +92,7 @@ impl Killer {
         thresholds: Thresholds,
     ) -> Result<Option<String>, machine_memory::ReadError> {
         let reader = MachineReader::open(proc, sys)?;
+        self.kill_rate.set_limit(thresholds.kills);
         let blind = !reader.knows_stalls() && thresholds.stall_ms > 0;
         self.machine = Some(MachineWatch {
             reader,
@@ -143,9 +145,28 @@ impl Killer {
             self.ask_no_longer();
         }
         // One decision at a time: what a victim gives back has to be seen first.
-        if self.dying.is_empty() {
+        if self.dying.is_empty() && !self.should_wait(&raised) {
             self.strike_anywhere(&raised);
         }
+    }
+
+    /// So many have died that one more is no help, and the machine can still do without.
+    fn should_wait(&mut self, raised: &Raised) -> bool {
+        let spent = self.kill_rate.is_spent(Sake::Machine, monotonic_ns());
+        if !spent {
+            self.too_many.remove(&Sake::Machine);
+        }
+        if !spent || !raised.alarm.can_wait() {
+            return false;
+        }
+        if self.too_many.insert(Sake::Machine) {
+            let RateLimit { most, within_ms } = self.kill_rate.limit();
+            tracing::warn!(
+                "{raised}, and {most} victims within {within_ms} ms have not helped: only the hard level and \
+                 the forecast kill until it is over; does something start them again and again?"
+            );
+        }
+        true
     }
 
     fn strike_anywhere(&mut self, raised: &Raised) {

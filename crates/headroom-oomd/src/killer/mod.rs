@@ -32,7 +32,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use control::oomd::{Status, Trigger, UserLimit};
 use memory_ledger::{
-    Account, Comm, Growth, Ledger, Margin, Phase, Process, ProcessId, Reading, Rules,
+    Account, Comm, Growth, KillRate, Ledger, Margin, Phase, Process, ProcessId, Reading, Rules,
+    Sake,
 };
 use memory_watch::{Backend, Event, ProcessSample, Watch};
 use reclaim::Reaper;
@@ -77,6 +78,9 @@ pub struct Killer {
     shrinker: Option<Shrinker>,
     stances: Stances,
     growth: Growth,
+    kill_rate: KillRate,
+    /// Of whose sake it was said that too many die, while they do.
+    too_many: BTreeSet<Sake>,
     dying: Vec<Dying>,
     /// The number of the latest victim.
     last_token: u64,
@@ -119,6 +123,8 @@ impl Killer {
             shrinker: None,
             stances: Stances::new(Rules::default()),
             growth: Growth::with_room(PROCESSES),
+            kill_rate: KillRate::default(),
+            too_many: BTreeSet::new(),
             dying: Vec::new(),
             last_token: 0,
             newcomers: Newcomers::new(),

@@ -69,6 +69,7 @@ impl Killer {
             (Some(levels), Some(watch)) if *watch.machine.thresholds() == levels => {}
             (Some(levels), Some(watch)) => {
                 watch.machine.set_thresholds(levels);
+                self.kill_rate.set_limit(levels.kills);
                 changes.push("the machine's levels".to_owned());
             }
             (Some(levels), None) => match self.watch_machine(levels) {

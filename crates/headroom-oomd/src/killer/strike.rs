@@ -1,7 +1,7 @@
 //! At the hard limit the victim dies, by the notifier's hand or ours.
 
 use control::oomd::{Candidate, Killer as KilledBy, Outcome, Trigger, Why};
-use memory_ledger::{Cause, Choice, Phase, Process, ProcessId};
+use memory_ledger::{Cause, Choice, Phase, Process, ProcessId, RateLimit, Sake};
 use memory_watch::Killed;
 use reclaim::Victim;
 
@@ -180,6 +180,7 @@ impl Killer {
         let dying = Dying::new(token, uid, id, bytes, used_bytes, signalled_ns, blow.victim);
         self.watch_over(dying.asked(blow.asked));
         self.strike_others(&mut choice, asked);
+        let too_many = self.count_kill(blow.trigger, uid);
         let ago_micros = monotonic_ns().saturating_sub(signalled_ns) / 1000;
         let record = self.records.add(Why {
             id: 0,
@@ -194,7 +195,7 @@ impl Killer {
             others: choice.others.iter().map(candidate).collect(),
             runner_up: choice.runner_up.as_ref().map(candidate),
             considered: choice.considered,
-            rule: choice.cause.to_string(),
+            rule: format!("{}{too_many}", choice.cause),
             kept: blow.kept,
             decide_micros: blow.decide_ns.map(|ns| ns / 1000),
             outcome: Outcome::Dying,
@@ -203,6 +204,26 @@ impl Killer {
             dying.record = Some(record);
         }
         record
+    }
+
+    /// Counts a decision to kill. Text for the record if that was one too many of late, which is said in
+    /// the log once until it is over.
+    fn count_kill(&mut self, trigger: Trigger, uid: u32) -> String {
+        let machine = trigger.is_of_the_machine();
+        let sake = if machine { Sake::Machine } else { Sake::User(uid) };
+        if !self.kill_rate.note(sake, monotonic_ns()) {
+            self.too_many.remove(&sake);
+            return String::new();
+        }
+        let RateLimit { most, within_ms } = self.kill_rate.limit();
+        if self.too_many.insert(sake) && !machine {
+            tracing::warn!(
+                uid,
+                "more than {most} victims within {within_ms} ms: the limit is enforced all the same; \
+                 does something start them again and again?"
+            );
+        }
+        format!("; more than {most} victims within {within_ms} ms")
     }
 
     /// Puts on record that nobody can be killed, once until something changes.

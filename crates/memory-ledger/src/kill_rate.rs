@@ -1,0 +1,157 @@
+//! How often somebody was killed of late. Who is killed over and over is started over and over: a
+//! service that is restarted, a build that goes on. To kill it once more is no help, so what can
+//! wait waits; a limit is enforced and the machine saved all the same.
+
+use std::collections::{BTreeMap, VecDeque};
+
+const NS_PER_MS: u64 = 1_000_000;
+
+/// How many victims are too many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateLimit {
+    /// So many decisions to kill (a herd is one) ...
+    pub most: u32,
+    /// ... within so many milliseconds; 0: any number.
+    pub within_ms: u64,
+}
+
+impl Default for RateLimit {
+    /// One in two seconds for a minute. A user whose program was wrong once is far from it, and so is
+    /// a machine that is short: a victim's memory is awaited before the next one dies.
+    fn default() -> Self {
+        Self { most: 30, within_ms: 60_000 }
+    }
+}
+
+/// What the victims died for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sake {
+    /// The machine.
+    Machine,
+    /// A user's limit.
+    User(u32),
+}
+
+/// When decisions fell, as far as they count.
+#[derive(Clone, Debug, Default)]
+pub struct KillRate {
+    limit: RateLimit,
+    /// Of each, nanoseconds, the oldest first; at most [`RateLimit::most`] and one more.
+    times: BTreeMap<Sake, VecDeque<u64>>,
+}
+
+impl KillRate {
+    /// Counts on, by another limit.
+    pub fn set_limit(&mut self, limit: RateLimit) {
+        self.limit = limit;
+    }
+
+    /// What is too many.
+    pub fn limit(&self) -> RateLimit {
+        self.limit
+    }
+
+    /// Somebody was killed. The answer: that was more often than allowed.
+    pub fn note(&mut self, sake: Sake, now_ns: u64) -> bool {
+        self.forget_old(now_ns);
+        if self.limit.within_ms == 0 {
+            return false;
+        }
+        let most = self.limit.most as usize;
+        let times = self.times.entry(sake).or_default();
+        times.push_back(now_ns);
+        let exceeded = times.len() > most;
+        // What counts is whether there were so many; more of them need not be remembered.
+        while times.len() > most + 1 {
+            times.pop_front();
+        }
+        exceeded
+    }
+
+    /// As many were killed as may be: who can wait should.
+    pub fn is_spent(&self, sake: Sake, now_ns: u64) -> bool {
+        let counts = |at: &&u64| now_ns.saturating_sub(**at) < self.window_ns();
+        let of_late = self.times.get(&sake).map_or(0, |times| times.iter().filter(counts).count());
+        self.limit.within_ms > 0 && of_late >= self.limit.most as usize
+    }
+
+    fn window_ns(&self) -> u64 {
+        self.limit.within_ms.saturating_mul(NS_PER_MS)
+    }
+
+    fn forget_old(&mut self, now_ns: u64) {
+        let window_ns = self.window_ns();
+        self.times.retain(|_, times| {
+            times.retain(|at| now_ns.saturating_sub(*at) < window_ns);
+            !times.is_empty()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+    const ALICE: Sake = Sake::User(1000);
+
+    fn rate(most: u32, within_ms: u64) -> KillRate {
+        let mut rate = KillRate::default();
+        rate.set_limit(RateLimit { most, within_ms });
+        rate
+    }
+
+    #[test]
+    fn one_more_than_allowed_is_too_many() {
+        let mut rate = rate(3, 10_000);
+        let exceeded: Vec<bool> = (0..5).map(|at| rate.note(ALICE, at * S)).collect();
+        assert_eq!(exceeded, [false, false, false, true, true]);
+    }
+
+    #[test]
+    fn what_is_long_ago_counts_no_more() {
+        let mut rate = rate(2, 10_000);
+        assert!(!rate.note(ALICE, 0) && !rate.note(ALICE, S));
+        assert!(rate.is_spent(ALICE, 9 * S), "two within ten seconds");
+        assert!(!rate.is_spent(ALICE, 10 * S), "the first was ten seconds ago");
+        assert!(!rate.note(ALICE, 10 * S));
+        assert!(rate.note(ALICE, 10 * S));
+    }
+
+    #[test]
+    fn a_rate_that_goes_on_is_exceeded_until_it_falls() {
+        let mut rate = rate(2, 10_000);
+        for at in 0..1000 {
+            assert_eq!(rate.note(ALICE, at * S), at >= 2, "second {at}");
+        }
+        assert!(rate.is_spent(ALICE, 1000 * S) && !rate.is_spent(ALICE, 1010 * S));
+    }
+
+    #[test]
+    fn everybody_is_counted_alone_and_so_is_the_machine() {
+        let mut rate = rate(1, 10_000);
+        assert!(!rate.note(ALICE, S) && !rate.note(Sake::User(1001), S));
+        assert!(!rate.note(Sake::Machine, S));
+        assert!(rate.is_spent(ALICE, S) && rate.is_spent(Sake::Machine, S));
+        assert!(!rate.is_spent(Sake::User(1002), S));
+    }
+
+    #[test]
+    fn without_a_window_any_number_may_die_and_with_none_allowed_none_waits_its_turn() {
+        let mut any = rate(0, 0);
+        assert!((0..100).all(|_| !any.note(ALICE, S)) && !any.is_spent(ALICE, S));
+        let mut none = rate(0, 1_000);
+        assert!(none.is_spent(ALICE, S) && none.note(ALICE, S));
+    }
+
+    #[test]
+    fn what_is_remembered_does_not_grow() {
+        let mut rate = rate(5, 1_000_000);
+        for at in 0..10_000 {
+            rate.note(ALICE, at);
+        }
+        assert_eq!(rate.times[&ALICE].len(), 6);
+        rate.note(Sake::Machine, 2_000 * S);
+        assert!(!rate.times.contains_key(&ALICE));
+    }
+}
