@@ -88,9 +88,11 @@ static __always_inline bool first_sight(struct mm_struct *mm, u32 uid, u32 tgid,
 }
 
 /* The mm's task has changed its uid: the charge follows. False: nothing left to account. */
-static __always_inline bool change_owner(struct account *account, u32 uid, struct cause *cause)
+static __always_inline bool change_owner(struct account *account, struct mm_struct *mm, u32 uid,
+					 struct cause *cause)
 {
 	u64 old = LOAD(account->owner);
+	s64 corrected = 0;
 	u32 *index = bpf_map_lookup_elem(&slot_of_uid, &uid);
 	struct slot *from, *to;
 
@@ -100,10 +102,16 @@ static __always_inline bool change_owner(struct account *account, u32 uid, struc
 	}
 	if (__sync_val_compare_and_swap(&account->owner, old, OWNER(uid, *index)) != old)
 		return true;
+	/* It may have been followed in batches; whom it comes to may want to know exactly. */
+	for (u32 m = 0; m < MM_MEMBERS; m++) {
+		s64 error = set_exact(account, mm, m);
+
+		corrected += m == MM_FILE ? 0 : error;
+	}
 	cause->mm_pages = charged(account);
 	from = slot_at((u32)old);
 	if (from) {
-		__sync_fetch_and_sub(&from->pages, cause->mm_pages);
+		__sync_fetch_and_sub(&from->pages, cause->mm_pages - corrected);
 		if (LOAD(from->victim_mm) == cause->mm) {
 			from->victim_mm = 0;
 			from->dying_pages = 0;

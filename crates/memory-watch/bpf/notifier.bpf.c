@@ -55,7 +55,7 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 			first_sight(mm, uid, cause.own ? current->tgid : 0, &cause);
 		return 0;
 	}
-	if ((u32)(account->owner >> 32) != uid && !change_owner(account, uid, &cause))
+	if ((u32)(account->owner >> 32) != uid && !change_owner(account, mm, uid, &cause))
 		return 0;
 	slot = slot_at((u32)account->owner);
 	if (!slot)
@@ -186,7 +186,7 @@ int reconcile(struct bpf_iter__task *ctx)
 		forget(account, cause.mm);
 		return 0;
 	}
-	if ((u32)(account->owner >> 32) != uid && !change_owner(account, uid, &cause))
+	if ((u32)(account->owner >> 32) != uid && !change_owner(account, mm, uid, &cause))
 		return 0;
 	slot = slot_at((u32)account->owner);
 	if (!slot)

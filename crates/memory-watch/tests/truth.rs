@@ -185,8 +185,12 @@ fn accounts_follow_a_hundred_churning_processes_within_a_percent() {
     println!("{} looks; the largest errors: {:?}", worst.looks, worst.error);
     assert!(worst.looks > 0);
     // Before Linux 6.2 the kernel itself tells of faults in batches of a thread.
-    let tolerated = if fault_batch() == 0 { TOLERATED } else { 10.0 * TOLERATED };
+    let batches = if fault_batch() == 0 { 1.0 } else { 10.0 };
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
     for (uid, error) in &worst.error {
+        // Far from the limit each CPU keeps a few dozen pages of each process for itself.
+        let far = if EXACT.contains(uid) { 1.0 } else { cpus.max(2) as f64 };
+        let tolerated = TOLERATED * batches * far;
         assert!(*error <= tolerated, "the account of uid {uid} was off by {:.2} %", error * 100.0);
     }
     drop(churners);
