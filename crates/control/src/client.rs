@@ -46,6 +46,13 @@ impl Client {
         Ok(Self { path: path.to_owned(), fd })
     }
 
+    /// How long is waited for what comes next; `None`: for ever.
+    pub fn set_patience(&mut self, patience: Option<Duration>) -> Result<(), ControlError> {
+        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, patience).map_err(|errno| {
+            ControlError::Io { path: self.path.clone(), doing: "cannot set a time limit", errno }
+        })
+    }
+
     /// Sends a request and waits for its reply.
     pub fn call<R: DeserializeOwned>(
         &mut self,
@@ -55,6 +62,11 @@ impl Client {
         for packet in packets {
             retry(|| send(&self.fd, &packet, SendFlags::NOSIGNAL)).map_err(|e| self.broken(e))?;
         }
+        self.receive()
+    }
+
+    /// Waits for a message: the reply, or what comes without a question.
+    pub fn receive<R: DeserializeOwned>(&mut self) -> Result<R, ControlError> {
         let mut decoder = Decoder::default();
         let mut packet = vec![0; frame::MAX_PACKET];
         loop {

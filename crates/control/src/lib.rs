@@ -8,6 +8,7 @@
 //! * [`lease`]: what tmalloc clients and `headroom-oomd` say and share, binary;
 //! * [`metrics`]: what both count, as Prometheus reads it;
 //! * [`server`]: an event-loop friendly server, never blocked by a client;
+//! * [`subscription`]: a client that hears of kills;
 //! * [`client`]: a blocking client with a time limit.
 #![forbid(unsafe_code)]
 
@@ -19,6 +20,7 @@ pub mod lease;
 pub mod metrics;
 pub mod oomd;
 pub mod server;
+pub mod subscription;
 
 use std::path::PathBuf;
 
@@ -88,6 +90,14 @@ pub enum ControlError {
         path: PathBuf,
         /// How long was waited.
         seconds: u64,
+    },
+    /// The daemon said no.
+    #[error("{path}: {message}")]
+    Refused {
+        /// The socket.
+        path: PathBuf,
+        /// Its words.
+        message: String,
     },
     /// The message does not parse.
     #[error(

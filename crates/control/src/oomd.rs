@@ -39,6 +39,17 @@ pub enum Request {
     Reload,
     /// What was counted since the start.
     Counters,
+    /// From now on this connection hears of what happens: of the asker's own user, root of all. What comes is
+    /// [`Reply::Happened`]; who does not read loses the connection.
+    Subscribe,
+    /// How the asker's user sees one of its own processes: it counts among that user's own, when its limit is broken.
+    /// When the machine runs short, and against rules of the administrator, it does not count.
+    SetImportance {
+        /// The process; `None`: the asker itself.
+        pid: Option<u32>,
+        /// Until the process ends, or something else is said.
+        importance: Importance,
+    },
     /// The latest decisions, newest first.
     Why {
         /// At the most so many.
@@ -79,6 +90,10 @@ pub enum Reply {
     },
     /// To [`Request::Counters`].
     Counters(Counters),
+    /// To [`Request::Subscribe`].
+    Subscribed,
+    /// Without a question, to those who have subscribed.
+    Happened(Event),
     /// To [`Request::Explain`].
     Explained(Explanation),
     /// The request was refused or failed.
@@ -113,6 +128,53 @@ pub struct Status {
     pub refused: u64,
     /// What does not work here and what is lost by it, a sentence each.
     pub degraded: Vec<String>,
+}
+
+/// What subscribers hear of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum Event {
+    /// A decision was made.
+    Decided {
+        /// With all that went into it; its end is not known yet, unless nobody can be killed.
+        why: Box<Why>,
+    },
+    /// It is known how a decision ended.
+    Ended {
+        /// The same, with its end.
+        why: Box<Why>,
+    },
+    /// A user has crossed its soft limit.
+    Near {
+        /// Who.
+        uid: u32,
+        /// Charged, bytes.
+        used_bytes: u64,
+        /// Hard limit, bytes.
+        hard_bytes: u64,
+    },
+}
+
+impl Event {
+    /// Whom it is about.
+    pub fn uid(&self) -> u32 {
+        match self {
+            Self::Decided { why } | Self::Ended { why } => why.uid,
+            Self::Near { uid, .. } => *uid,
+        }
+    }
+}
+
+/// How a user sees a process of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Importance {
+    /// It is to die only when nobody else is left.
+    Avoid,
+    /// Like any other.
+    Ordinary,
+    /// It can be done without: it is to die first.
+    Prefer,
 }
 
 /// What was counted since the daemon's start.

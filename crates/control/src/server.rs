@@ -25,6 +25,8 @@ const MAX_CONNECTIONS_OF_A_USER: usize = 8;
 const MAX_REQUEST: usize = 64 * 1024;
 /// Requests that one client is served before the others have their turn.
 const REQUESTS_PER_TURN: usize = 16;
+/// Packets that may wait for a subscriber, besides those in its socket; one more and it is dropped.
+const MAX_BEHIND: usize = 64;
 /// epoll's word for the listener; connections have the numbers above.
 const LISTENER: u64 = 0;
 
@@ -47,6 +49,8 @@ struct Connection {
     /// Packets of the reply that the client has not taken yet; while it is not empty the client's
     /// next request waits, so a client that does not read costs one reply and no more.
     outbox: VecDeque<Vec<u8>>,
+    /// It hears of what is [published](Server::publish).
+    subscribed: bool,
 }
 
 impl AsFd for Server {
@@ -106,7 +110,16 @@ impl Server {
     /// complaint about one that cannot be understood.
     pub fn serve<Q: DeserializeOwned, R: Serialize>(
         &mut self,
+        answer: impl FnMut(Peer, Result<Q, String>) -> R,
+    ) {
+        self.serve_subscribers(answer, |_| false);
+    }
+
+    /// The same; who gets a reply for which `subscribes` holds hears of what is [published](Server::publish) from then on.
+    pub fn serve_subscribers<Q: DeserializeOwned, R: Serialize>(
+        &mut self,
         mut answer: impl FnMut(Peer, Result<Q, String>) -> R,
+        subscribes: fn(&R) -> bool,
     ) {
         let mut events = [MaybeUninit::uninit(); 16];
         let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -115,7 +128,7 @@ impl Server {
         for token in tokens {
             if token == LISTENER {
                 self.accept_all();
-            } else if self.turn(token, &mut answer).is_err() {
+            } else if self.turn(token, &mut answer, subscribes).is_err() {
                 // Dropping the fd takes it out of the epoll set.
                 self.connections.remove(&token);
             }
@@ -135,8 +148,13 @@ impl Server {
             if self.has_room_for(peer)
                 && epoll::add(&self.epoll, &fd, data, epoll::EventFlags::IN).is_ok()
             {
-                let connection =
-                    Connection { fd, peer, decoder: Decoder::default(), outbox: VecDeque::new() };
+                let connection = Connection {
+                    fd,
+                    peer,
+                    decoder: Decoder::default(),
+                    outbox: VecDeque::new(),
+                    subscribed: false,
+                };
                 self.connections.insert(self.next, connection);
                 self.next += 1;
             }
@@ -154,6 +172,7 @@ impl Server {
         &mut self,
         token: u64,
         answer: &mut impl FnMut(Peer, Result<Q, String>) -> R,
+        subscribes: fn(&R) -> bool,
     ) -> Result<(), ()> {
         let connection = self.connections.get_mut(&token).ok_or(())?;
         connection.flush()?;
@@ -174,20 +193,45 @@ impl Server {
                 Err(error) => Err(error.to_string()),
             };
             let reply = answer(connection.peer, request);
+            connection.subscribed |= subscribes(&reply);
             connection.outbox.extend(frame::encode(&reply).map_err(|_| ())?);
             connection.flush()?;
         }
-        let wanted = if connection.outbox.is_empty() {
-            epoll::EventFlags::IN
-        } else {
-            epoll::EventFlags::OUT
-        };
-        let data = epoll::EventData::new_u64(token);
-        epoll::modify(&self.epoll, &connection.fd, data, wanted).map_err(|_| ())
+        connection.watch(&self.epoll, token)
+    }
+
+    /// Tells those who have subscribed and may hear of it. Nobody is waited for: who is too far behind is dropped.
+    pub fn publish(&mut self, message: &impl Serialize, may_hear: impl Fn(Peer) -> bool) {
+        let Ok(packets) = frame::encode(message) else { return };
+        let epoll = &self.epoll;
+        self.connections.retain(|token, connection| {
+            if !connection.subscribed || !may_hear(connection.peer) {
+                return true;
+            }
+            let waiting = !connection.outbox.is_empty();
+            connection.outbox.extend(packets.iter().cloned());
+            connection.outbox.len() <= MAX_BEHIND
+                && (waiting
+                    || connection.flush().and_then(|()| connection.watch(epoll, *token)).is_ok())
+        });
+    }
+
+    /// Somebody would hear of what is published.
+    pub fn has_subscribers(&self) -> bool {
+        self.connections.values().any(|connection| connection.subscribed)
     }
 }
 
 impl Connection {
+    /// Readable wakes the server when all was taken, else that more can be taken.
+    fn watch(&self, epoll: &OwnedFd, token: u64) -> Result<(), ()> {
+        let wanted = match self.outbox.is_empty() {
+            true => epoll::EventFlags::IN,
+            false => epoll::EventFlags::OUT,
+        };
+        epoll::modify(epoll, &self.fd, epoll::EventData::new_u64(token), wanted).map_err(|_| ())
+    }
+
     fn flush(&mut self) -> Result<(), ()> {
         while let Some(packet) = self.outbox.front() {
             match send(&self.fd, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {

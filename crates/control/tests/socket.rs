@@ -99,3 +99,58 @@ fn no_daemon_and_two_daemons_are_told_apart_and_a_dead_one_is_replaced() {
     drop(Server::bind(&left, 0o666));
     assert!(!left.exists(), "removed on drop");
 }
+
+#[test]
+fn who_has_subscribed_is_told_and_who_does_not_read_is_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("test.sock");
+    let mut server = Server::bind(&path, 0o600).unwrap();
+    let mut clients: Vec<Client> = (0..3).map(|_| Client::connect(&path).unwrap()).collect();
+    // Two of the three subscribe.
+    let (told, asked) = std::sync::mpsc::channel();
+    let ask = std::thread::spawn(move || {
+        for (at, client) in clients.iter_mut().enumerate() {
+            let reply: bool = client.call(&(at < 2)).unwrap();
+            assert_eq!(reply, at < 2);
+        }
+        told.send(()).unwrap();
+        clients
+    });
+    while asked.try_recv().is_err() {
+        server.serve_subscribers(|_, request: Result<bool, String>| request.unwrap(), |yes| *yes);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut clients = ask.join().unwrap();
+    assert!(server.has_subscribers());
+    // Nobody who may hear of it.
+    server.publish(&"secret", |peer| peer.uid == u32::MAX);
+    let long = "x".repeat(4096);
+    for at in 0..300 {
+        server.publish(&(at, &long), |_| true);
+        // The first one reads, the second never does.
+        let (number, _): (u64, String) = clients[0].receive().unwrap();
+        assert_eq!(number, at);
+        server.serve_subscribers(|_, request: Result<bool, String>| request.unwrap(), |yes| *yes);
+    }
+    // What was in its socket it may have; then comes the end.
+    let mut got = 0;
+    let end = loop {
+        match clients[1].receive::<(u64, String)>() {
+            Ok(_) => got += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(got > 0 && got < 300, "{got}");
+    assert!(matches!(end, ControlError::Closed(_)), "{end}");
+    // The third one is told nothing, and served.
+    let serve = std::thread::spawn(move || {
+        while !server.has_subscribers() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        server.serve(|_, request: Result<bool, String>| request.unwrap());
+        server
+    });
+    clients[2].set_patience(Some(Duration::from_millis(1))).unwrap();
+    assert!(matches!(clients[2].receive::<bool>(), Err(ControlError::Timeout { .. })));
+    drop(serve.join().unwrap());
+}

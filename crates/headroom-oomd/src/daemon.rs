@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
 use ::daemon::ServiceManager;
 use anyhow::Context;
-use control::Server;
+use control::oomd::Reply;
+use control::{Peer, Server};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
@@ -97,11 +98,12 @@ pub fn run(
         for event in ready.iter() {
             match event.data.u64() {
                 SERVER => {
-                    server.serve(|peer, request| {
+                    let answer = |peer, request| {
                         let mut reply = requests::answer(killer, reload, peer, request);
                         leases.complete(&mut reply, killer);
                         reply
-                    });
+                    };
+                    server.serve_subscribers(answer, |reply| matches!(reply, Reply::Subscribed));
                 }
                 PULSE => {
                     pulse.answer();
@@ -122,5 +124,20 @@ pub fn run(
         }
         // After the requests, which may have changed limits.
         leases.dispatch(killer);
+        publish(killer, server);
     }
+}
+
+/// Tells subscribers what has happened: users of themselves, root of all.
+fn publish(killer: &mut Killer, server: &mut Server) {
+    let news = killer.records_mut().take_news();
+    if news.is_empty() {
+        return;
+    }
+    for event in news {
+        let uid = event.uid();
+        let may_hear = |peer: Peer| peer.is_root() || peer.uid == uid;
+        server.publish(&Reply::Happened(event), may_hear);
+    }
+    killer.records_mut().collect_news(server.has_subscribers());
 }

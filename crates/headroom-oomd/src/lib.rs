@@ -15,6 +15,7 @@
 //! * [`tell`]: hooks, warnings, the journal, metrics;
 //! * [`shrink`]: what others can do without goes back first;
 //! * [`stances`]: what the rules say of each process;
+//! * [`own_words`]: what users say of their own processes;
 //! * [`watching`]: the BPF notifier, or the fallback;
 //! * [`rehearsal`]: a kill for practice, so that all it needs is in memory;
 //! * [`privileges`]: what keeps the daemon able to act when memory is short;
@@ -34,6 +35,7 @@ pub mod limits_config;
 pub mod log;
 pub mod machine_config;
 pub mod margin;
+pub mod own_words;
 pub mod privileges;
 pub mod records;
 pub mod rehearsal;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use control::oomd::{Counters, Outcome, Why};
+use control::oomd::{Counters, Event, Outcome, Why};
 
 use crate::counters;
 use crate::history::History;
@@ -11,6 +11,8 @@ use crate::tell::teller::Teller;
 
 /// Decisions that are kept.
 const KEPT: usize = 1000;
+/// Events that may wait for the end of a turn of the event loop.
+const MOST_NEWS: usize = 256;
 
 /// The latest decisions in memory; each is a log line as well.
 pub struct Records {
@@ -20,12 +22,21 @@ pub struct Records {
     counters: Counters,
     history: Option<History>,
     teller: Option<Teller>,
+    /// For subscribers; `None`: there are none.
+    news: Option<VecDeque<Event>>,
 }
 
 impl Default for Records {
     fn default() -> Self {
         let counters = counters::none();
-        Self { kept: VecDeque::new(), last_id: 0, counters, history: None, teller: None }
+        Self {
+            kept: VecDeque::new(),
+            last_id: 0,
+            counters,
+            history: None,
+            teller: None,
+            news: None,
+        }
     }
 }
 
@@ -58,6 +69,7 @@ impl Records {
         counters::decided(&mut self.counters, &why);
         log_decision(&why);
         self.teller.iter().for_each(|teller| teller.decided(&why));
+        self.note(|| Event::Decided { why: Box::new(why.clone()) });
         self.history.iter().for_each(|history| history.write(&why));
         self.keep(why);
         self.last_id
@@ -84,8 +96,26 @@ impl Records {
     }
 
     /// A user has crossed its soft limit.
-    pub fn near_limit(&self, uid: u32, used_bytes: u64, hard_bytes: u64) {
+    pub fn near_limit(&mut self, uid: u32, used_bytes: u64, hard_bytes: u64) {
         self.teller.iter().for_each(|teller| teller.near(uid, used_bytes, hard_bytes));
+        self.note(|| Event::Near { uid, used_bytes, hard_bytes });
+    }
+
+    fn note(&mut self, event: impl FnOnce() -> Event) {
+        // The event loop takes them in every turn; a turn in which so much happens is none.
+        if let Some(news) = self.news.as_mut().filter(|news| news.len() < MOST_NEWS) {
+            news.push_back(event());
+        }
+    }
+
+    /// What happens is collected for subscribers from now on, or not any more.
+    pub fn collect_news(&mut self, wanted: bool) {
+        self.news = wanted.then(|| self.news.take().unwrap_or_default());
+    }
+
+    /// What has happened since the last time.
+    pub fn take_news(&mut self) -> VecDeque<Event> {
+        self.news.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// What was counted since start.
@@ -111,6 +141,8 @@ impl Records {
         self.history.iter().for_each(|history| history.write(&self.kept[at]));
         log_outcome(&self.kept[at]);
         self.teller.iter().for_each(|teller| teller.ended(&self.kept[at]));
+        let why = self.kept[at].clone();
+        self.note(|| Event::Ended { why: Box::new(why) });
     }
 
     /// The latest `last`, newest first, of one user or of all.

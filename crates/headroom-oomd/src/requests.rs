@@ -35,6 +35,14 @@ fn obey(
     let only = if peer.is_root() { None } else { Some(peer.uid) };
     match request {
         Request::Status => Ok(Reply::Status(killer.status(&reload.degraded()))),
+        Request::Subscribe => {
+            killer.records_mut().collect_news(true);
+            Ok(Reply::Subscribed)
+        }
+        Request::SetImportance { pid, importance } => {
+            let pid = pid.unwrap_or(peer.pid.unsigned_abs());
+            killer.set_importance(asker, pid, importance).map(|()| Reply::Done)
+        }
         Request::Counters => Ok(Reply::Counters(killer.records().counters().clone())),
         Request::SetLimit { uid, hard_bytes, soft_bytes } => {
             let soft_bytes = soft_bytes.or_else(|| killer.soft_bytes(hard_bytes));

@@ -63,6 +63,8 @@ pub enum Command {
     },
     /// Say which daemons run and how (exit code 1 if none does)
     Status,
+    /// Show kills and warnings on the desktop, by notify-send, until interrupted; as lines where there is none
+    Notify,
     /// Print what both daemons count, for Prometheus (exit code 1 if none runs)
     Metrics,
     /// Show users, their limits and how fast they near them, as it happens; keys set limits (`?` says which)
@@ -72,6 +74,9 @@ pub enum Command {
         /// So many decisions
         #[arg(short = 'n', long, default_value_t = 10, conflicts_with = "id")]
         number: u32,
+        /// Go on with what happens, until interrupted: each decision when its end is known, and who nears its limit
+        #[arg(short = 'f', long, conflicts_with = "id")]
+        follow: bool,
         /// Only the decision with this number
         id: Option<u64>,
     },

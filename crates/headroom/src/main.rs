@@ -17,6 +17,7 @@ mod kill;
 mod limit;
 mod margin;
 mod metrics;
+mod notify;
 mod output;
 mod reserve;
 mod run;
@@ -60,9 +61,11 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Config(command) => return config::config(globals, command),
         Command::RunOomKiller { user } => run_oom_killer::run_oom_killer(globals, user.as_ref())?,
         Command::Status => return status::status(globals),
+        Command::Notify => notify::notify(globals)?,
         Command::Metrics => return metrics::metrics(globals),
         Command::Top(options) => top::top(globals, options)?,
-        Command::Why { number, id } => why::why(globals, *number, *id)?,
+        Command::Why { number, follow: true, .. } => why::follow(globals, *number)?,
+        Command::Why { number, id, .. } => why::why(globals, *number, *id)?,
         Command::Explain { user } => explain::explain(globals, user.as_ref())?,
         Command::Kill(kill) => return kill::kill(globals, kill),
         Command::Earlyoom { options } => return Ok(earlyoom::earlyoom(options)),

@@ -1,9 +1,11 @@
 //! `headroom why`: what was decided, and why.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use anyhow::anyhow;
-use control::oomd::{Candidate, Killer, Outcome, Trigger, Why};
+use anyhow::{Context, anyhow};
+use control::oomd::{Candidate, Event, Killer, Outcome, Trigger, Why};
+use control::subscription::Subscription;
 
 use crate::arguments::Globals;
 use crate::output::{self, count, printable};
@@ -26,6 +28,49 @@ pub fn why(globals: &Globals, number: u32, id: Option<u64>) -> anyhow::Result<()
     output::print_as(globals.json, &records, || match &records[..] {
         [] => "nobody was killed since the daemon started\n".into(),
         records => explain_all(records),
+    })
+}
+
+/// Explains the latest decisions, oldest first, and then whatever happens.
+pub fn follow(globals: &Globals, number: u32) -> anyhow::Result<()> {
+    // Before the records are read, so that nothing falls in between.
+    let events = Subscription::start(&globals.oomd_socket).context("cannot ask headroom-oomd")?;
+    let records = daemon::records(&globals.oomd_socket, number)?;
+    let mut told = BTreeSet::new();
+    for why in records.iter().rev().filter(|why| why.outcome != Outcome::Dying) {
+        if !tell(globals, &Event::Ended { why: Box::new(why.clone()) })? {
+            return Ok(());
+        }
+        told.insert(why.id);
+    }
+    for event in events {
+        let event = event.context("headroom-oomd says no more")?;
+        let wanted = match &event {
+            // Nobody could be killed: there is no end to wait for.
+            Event::Decided { why } => why.killer.is_none() && !told.contains(&why.id),
+            Event::Ended { why } => !told.contains(&why.id),
+            Event::Near { .. } => true,
+        };
+        if wanted && !tell(globals, &event)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// False: nobody reads any more.
+fn tell(globals: &Globals, event: &Event) -> anyhow::Result<bool> {
+    if globals.json {
+        return output::print_json_line(event);
+    }
+    output::print_on(&match event {
+        Event::Decided { why } | Event::Ended { why } => format!("{}\n", explain(why)),
+        Event::Near { uid, used_bytes, hard_bytes } => format!(
+            "{} nears its limit: {} in use of {} allowed\n\n",
+            user::name(*uid),
+            Size(*used_bytes),
+            Size(*hard_bytes)
+        ),
     })
 }
 

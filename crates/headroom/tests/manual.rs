@@ -96,7 +96,9 @@ fn an_installation_is_complete_and_names_the_places_it_is_in() {
     assert!(described.contains(concat!("Version: ", env!("CARGO_PKG_VERSION"))), "{described}");
     let unit = read("opt/headroom/lib/systemd/system/headroom-oomd.service");
     assert!(unit.contains("ExecStart=/opt/headroom/bin/headroom-oomd\n"), "{unit}");
-    for page in ["man1/headroom.1", "man8/headroom-oomd.8", "man5/oomd.toml.5", "man8/headroom-binderd.8"] {
+    for page in
+        ["man1/headroom.1", "man8/headroom-oomd.8", "man5/oomd.toml.5", "man8/headroom-binderd.8"]
+    {
         assert!(read(&format!("opt/headroom/share/man/{page}")).contains(".TH"));
     }
     let bash = read("opt/headroom/share/bash-completion/completions/headroom");

@@ -72,6 +72,7 @@ impl Killer {
         let mut failed = None;
         for _ in 0..TRIES {
             self.look_at_processes();
+            self.own_words.apply(uid, &mut self.processes);
             let choice = match self.ledger.prepare(uid, &self.processes, &self.protected) {
                 Some(Ok(choice)) => choice,
                 Some(Err(nobody)) => {

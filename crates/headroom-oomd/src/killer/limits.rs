@@ -1,7 +1,7 @@
 //! A limit comes, changes, goes.
 
-use control::oomd::{Explanation, Trigger};
-use memory_ledger::{Asker, Change, Limit, Phase, Refusal, Source};
+use control::oomd::{Explanation, Importance, Trigger};
+use memory_ledger::{Asker, Change, Limit, Phase, Process, Refusal, Source};
 use memory_watch::{NotifierError, SlotLimit};
 
 use super::Killer;
@@ -83,10 +83,31 @@ impl Killer {
         let Some(uid) = uid else { return Some(self.explain_machine()) };
         self.read(uid)?;
         self.look_at_processes();
+        self.own_words.apply(uid, &mut self.processes);
         let choice = self.ledger.prepare(uid, &self.processes, &self.protected)?;
         let account = self.ledger.account(uid)?;
         let (used, hard) = (account.reading().used_bytes >> 20, account.limit().hard_bytes() >> 20);
         Some(explanation(format!("{used} MiB in use of {hard} MiB allowed"), choice))
+    }
+
+    /// Takes note of how a user sees one of its own processes. Who asks as root may speak of anybody's, for its owner.
+    pub fn set_importance(
+        &mut self,
+        asker: Asker,
+        pid: u32,
+        importance: Importance,
+    ) -> Result<(), String> {
+        self.look_at_processes();
+        let found = self.processes.iter().find(|process| process.id.pid == pid).copied();
+        let own = |process: &Process| match asker {
+            Asker::Root => true,
+            Asker::User(uid) => process.uid == uid,
+        };
+        // Whether another's process exists is nobody's business.
+        let process = found.filter(own).ok_or_else(|| format!("you have no process {pid}"))?;
+        self.own_words.say(&process, importance)?;
+        self.arm_or_disarm(process.uid);
+        Ok(())
     }
 
     /// Looks now, at one user or at all, and kills where a limit is broken. Returns the decisions:

@@ -40,6 +40,7 @@ use reclaim::Reaper;
 use rustix::event::epoll;
 
 use crate::clock::{NS_PER_MS, monotonic_ns, until};
+use crate::own_words::OwnWords;
 use crate::records::Records;
 use crate::shrink::Shrinker;
 use crate::stances::Stances;
@@ -77,6 +78,7 @@ pub struct Killer {
     margin: Option<Margin>,
     shrinker: Option<Shrinker>,
     stances: Stances,
+    own_words: OwnWords,
     growth: Growth,
     kill_rate: KillRate,
     /// Of whose sake it was said that too many die, while they do.
@@ -122,6 +124,7 @@ impl Killer {
             margin: None,
             shrinker: None,
             stances: Stances::new(Rules::default()),
+            own_words: OwnWords::default(),
             growth: Growth::with_room(PROCESSES),
             kill_rate: KillRate::default(),
             too_many: BTreeSet::new(),
@@ -363,7 +366,7 @@ impl Killer {
         }
     }
 
-    fn warn(&self, uid: u32) {
+    fn warn(&mut self, uid: u32) {
         let Some(account) = self.ledger.account(uid) else { return };
         let (used, hard) = (account.reading().used_bytes, account.limit().hard_bytes());
         self.records.near_limit(uid, used, hard);
@@ -384,6 +387,7 @@ impl Killer {
         // Who grows is only known if everybody was looked at before.
         self.look_at_processes();
         self.forget_stuck_of_the_machine();
+        self.own_words.forget_gone(&self.processes);
         if !self.ledger.accounts().is_empty() {
             self.correct_accounts();
         }

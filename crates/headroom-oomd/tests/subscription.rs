@@ -1,0 +1,126 @@
+//! Those who subscribe hear of kills as they happen, and users have a say about their own processes.
+
+mod support;
+
+use control::oomd::{Event, Importance, Outcome, Reply, Request};
+use control::subscription::{Subscription, set_importance};
+use support::daemon::Daemon;
+use support::hog::Hog;
+use support::{MIB, privileged};
+
+const ALICE: u32 = 62970;
+const BOB: u32 = 62971;
+
+#[test]
+#[ignore = "a helper of the others"]
+fn hog_that_other_tests_start() {
+    support::hog::obey();
+}
+
+/// Becomes another user, in this thread alone.
+fn become_user(uid: u32) {
+    // SAFETY: setresuid takes integers; only this thread changes, and it ends soon.
+    let done = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, u32::MAX) };
+    assert_eq!(done, 0);
+}
+
+/// What a user hears until one of its decisions has ended.
+fn until_the_end(subscription: Subscription) -> Vec<Event> {
+    let mut heard = Vec::new();
+    for event in subscription {
+        heard.push(event.unwrap());
+        if let Some(Event::Ended { .. }) = heard.last() {
+            break;
+        }
+    }
+    heard
+}
+
+#[test]
+fn a_user_hears_of_its_own_kills_and_root_of_all() {
+    if !privileged() {
+        return;
+    }
+    let daemon = Daemon::start("", &[]);
+    let root = Subscription::start(&daemon.socket()).unwrap();
+    let socket = daemon.socket();
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let bob = std::thread::spawn(move || {
+        become_user(BOB);
+        let subscription = Subscription::start(&socket).unwrap();
+        ready.send(()).unwrap();
+        until_the_end(subscription)
+    });
+    is_ready.recv().unwrap();
+    let mut pids = Vec::new();
+    for uid in [ALICE, BOB] {
+        daemon.set_limit(uid, 64 * MIB);
+        let mut hog = Hog::start(uid);
+        hog.grow(96 * 1024);
+        hog.died();
+        pids.push(hog.pid());
+        daemon.ended(uid);
+    }
+    let heard = bob.join().unwrap();
+    assert!(heard.iter().all(|event| event.uid() == BOB), "{heard:?}");
+    let Some(Event::Ended { why }) = heard.last() else { panic!("{heard:?}") };
+    assert_eq!(why.victim.as_ref().map(|victim| victim.pid), Some(pids[1]));
+    assert!(matches!(why.outcome, Outcome::Reclaimed { .. }));
+    let decided = heard.iter().filter(|event| matches!(event, Event::Decided { .. }));
+    assert_eq!(decided.count(), 1, "{heard:?}");
+    let of_alice = until_the_end(root);
+    assert!(of_alice.iter().all(|event| event.uid() == ALICE), "{of_alice:?}");
+}
+
+#[test]
+fn what_a_user_says_of_its_own_processes_counts_among_them() {
+    if !privileged() {
+        return;
+    }
+    let daemon = Daemon::start("", &[]);
+    let uid = ALICE + 2;
+    daemon.set_limit(uid, 128 * MIB);
+    let (mut large, mut small) = (Hog::start(uid), Hog::start(uid));
+    large.grow(64 * 1024);
+    assert!(large.survived());
+    small.grow(16 * 1024);
+    assert!(small.survived());
+    let would_die = || match daemon.ask(&Request::Explain { uid: Some(uid) }) {
+        Reply::Explained(found) => found.victim.map(|victim| victim.pid),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(would_die(), Some(large.pid()));
+    let say = |as_uid: u32, pid: u32, importance| {
+        let socket = daemon.socket();
+        let said = std::thread::spawn(move || {
+            become_user(as_uid);
+            set_importance(&socket, Some(pid), importance).map_err(|error| error.to_string())
+        });
+        said.join().unwrap()
+    };
+    // Not by a stranger.
+    let refused = say(BOB, large.pid(), Importance::Avoid).unwrap_err();
+    assert!(refused.contains("you have no process"), "{refused}");
+    assert_eq!(would_die(), Some(large.pid()));
+    say(uid, large.pid(), Importance::Avoid).unwrap();
+    assert_eq!(would_die(), Some(small.pid()));
+    say(uid, large.pid(), Importance::Ordinary).unwrap();
+    say(uid, small.pid(), Importance::Prefer).unwrap();
+    assert_eq!(would_die(), Some(small.pid()));
+    // And so it happens, whoever breaks the limit.
+    large.grow(56 * 1024);
+    small.died();
+    assert!(large.survived());
+}
+
+#[test]
+fn a_subscription_ends_with_the_daemon() {
+    if !privileged() {
+        return;
+    }
+    let mut daemon = Daemon::start("", &[]);
+    let mut subscription = Subscription::start(&daemon.socket()).unwrap();
+    daemon.stop();
+    assert!(subscription.next().unwrap().is_err());
+    assert!(subscription.next().is_none());
+}

@@ -1,0 +1,93 @@
+//! `headroom notify`: kills and warnings on the desktop of whoever runs it.
+//!
+//! It subscribes like any user, and has `notify-send` do the rest: the daemon itself knows nothing of desktops.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use control::oomd::{Event, Outcome, Why};
+use control::subscription::Subscription;
+
+use crate::arguments::Globals;
+use crate::output::{self, printable};
+use crate::size::Size;
+use crate::{user, why};
+
+/// How soon a daemon that does not answer is asked again.
+const RETRY: Duration = Duration::from_secs(5);
+/// What shows a notice.
+const PROGRAM: &str = "notify-send";
+
+/// Runs until it is ended, or nobody reads what it says.
+pub fn notify(globals: &Globals) -> anyhow::Result<()> {
+    let mut reachable = true;
+    loop {
+        match follow(&globals.oomd_socket) {
+            Ok(()) => return Ok(()),
+            Err(End::Said(heard)) if heard || reachable => {
+                eprintln!("headroom: headroom-oomd does not answer; asking again every {RETRY:?}");
+                reachable = false;
+            }
+            Err(End::Said(_)) => {}
+            Err(End::Output(error)) => return Err(error),
+        }
+        std::thread::sleep(RETRY);
+    }
+}
+
+enum End {
+    /// The daemon; and whether anything was heard of it.
+    Said(bool),
+    Output(anyhow::Error),
+}
+
+fn follow(socket: &Path) -> Result<(), End> {
+    let events = Subscription::start(socket).map_err(|_| End::Said(false))?;
+    for event in events {
+        let event = event.map_err(|_| End::Said(true))?;
+        if let Some((title, body)) = notice(&event)
+            && !show(&title, &body).map_err(End::Output)?
+        {
+            return Ok(());
+        }
+    }
+    Err(End::Said(true))
+}
+
+/// Title and text; `None`: there is more to come about it.
+fn notice(event: &Event) -> Option<(String, String)> {
+    match event {
+        Event::Near { uid, used_bytes, hard_bytes } => {
+            let (used, hard) = (Size(*used_bytes), Size(*hard_bytes));
+            let title = format!("{} is almost out of memory", user::name(*uid));
+            Some((
+                title,
+                format!("{used} are in use of {hard}. Beyond that a process will be killed."),
+            ))
+        }
+        Event::Decided { why } if why.killer.is_none() => Some(told(why, "Out of memory")),
+        Event::Decided { .. } => None,
+        Event::Ended { why } if matches!(why.outcome, Outcome::Stuck { .. }) => {
+            Some(told(why, "A process does not end"))
+        }
+        Event::Ended { why } => Some(told(why, "A process was killed")),
+    }
+}
+
+fn told(why: &Why, title: &str) -> (String, String) {
+    let body = format!("{}: {}", why::headline(why), why::outcome(&why.outcome));
+    (title.to_owned(), printable(&body))
+}
+
+/// On the desktop, or as a line where there is none. False: nobody reads any more.
+fn show(title: &str, body: &str) -> anyhow::Result<bool> {
+    let mut command = Command::new(PROGRAM);
+    // Markup is understood in the text: what a process calls itself is not to be any.
+    let body_text = body.replace('&', "&amp;").replace('<', "&lt;");
+    command.args(["--app-name=Headroom", "--urgency=critical", "--", title, &body_text]);
+    match command.stdin(Stdio::null()).stdout(Stdio::null()).status() {
+        Ok(status) if status.success() => Ok(true),
+        _ => output::print_on(&format!("{title}: {body}\n")),
+    }
+}

@@ -1,0 +1,134 @@
+//! `headroom why --follow`, with a daemon that a test plays.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use control::Server;
+use control::oomd::{Event, Outcome, Reply, Request, Trigger, Why};
+use support::headroom;
+
+fn why(id: u64, outcome: Outcome) -> Why {
+    Why {
+        id,
+        at_micros: 0,
+        uid: 4_000_000_001,
+        trigger: Trigger::Timer,
+        state: String::new(),
+        killer: Some(control::oomd::Killer::Daemon),
+        hard_bytes: 1,
+        used_bytes: 2,
+        victim: None,
+        others: Vec::new(),
+        runner_up: None,
+        considered: 1,
+        rule: String::new(),
+        kept: String::new(),
+        decide_micros: None,
+        outcome,
+    }
+}
+
+fn back() -> Outcome {
+    Outcome::Reclaimed { bytes_back: 5, micros: 6, mreleased: false }
+}
+
+#[test]
+fn a_desktop_gets_notices() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::bind(&dir.path().join("oomd.sock"), 0o600).unwrap();
+    // In the place of the real one: it writes down what it was told.
+    let bin = dir.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    let told = dir.path().join("told");
+    let script = format!("#!/bin/sh\necho \"$4|$5\" >> {}\n", told.display());
+    std::fs::write(bin.join("notify-send"), script).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(bin.join("notify-send"), mode).unwrap();
+    let mut start = |path: &str| {
+        let mut command = headroom(dir.path());
+        command.arg("notify").env("PATH", path).stdout(Stdio::piped());
+        let child = command.spawn().unwrap();
+        let begun = std::time::Instant::now();
+        while !server.has_subscribers() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "it does not subscribe");
+            let answer = |_, request: Result<Request, String>| match request {
+                Ok(Request::Subscribe) => Reply::Subscribed,
+                request => panic!("{request:?}"),
+            };
+            server.serve_subscribers(answer, |reply| matches!(reply, Reply::Subscribed));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let mut why = why(1, back());
+        why.victim = Some(control::oomd::Candidate {
+            pid: 77,
+            comm: "a<b>".into(),
+            rss_bytes: 1,
+            swap_bytes: 0,
+            grown_bytes: 0,
+        });
+        server.publish(&Reply::Happened(Event::Ended { why: Box::new(why) }), |_| true);
+        child
+    };
+    let mut child = start(&format!("{}:/bin:/usr/bin", bin.display()));
+    let begun = std::time::Instant::now();
+    let text = loop {
+        match std::fs::read_to_string(&told) {
+            Ok(text) if text.ends_with('\n') => break text,
+            _ => assert!(begun.elapsed() < Duration::from_secs(20), "nobody is told"),
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let expected =
+        "A process was killed|killed a&lt;b> (pid 77) of user 4000000001: 5 B back in 6 µs\n";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn what_happened_is_told_oldest_first_and_what_happens_once_its_end_is_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::bind(&dir.path().join("oomd.sock"), 0o600).unwrap();
+    let (publish, news) = channel::<Event>();
+    let (stop, stopped) = channel::<()>();
+    let daemon = std::thread::spawn(move || {
+        while stopped.try_recv().is_err() {
+            let answer = |_, request| match request {
+                Ok(Request::Subscribe) => Reply::Subscribed,
+                // Newest first; the third one's end is to be heard of.
+                Ok(Request::Why { .. }) => Reply::Why {
+                    records: vec![why(3, Outcome::Dying), why(2, back()), why(1, back())],
+                },
+                request => panic!("{request:?}"),
+            };
+            server.serve_subscribers(answer, |reply| matches!(reply, Reply::Subscribed));
+            if server.has_subscribers() {
+                news.try_iter().for_each(|event| server.publish(&Reply::Happened(event), |_| true));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    });
+    for (event, outcome) in [("decided", Outcome::Dying), ("ended", back())] {
+        let why = Box::new(why(3, outcome));
+        let event = if event == "ended" { Event::Ended { why } } else { Event::Decided { why } };
+        publish.send(event).unwrap();
+    }
+    publish.send(Event::Ended { why: Box::new(why(1, back())) }).unwrap();
+    publish.send(Event::Near { uid: 4_000_000_001, used_bytes: 1, hard_bytes: 2 }).unwrap();
+    let mut command = headroom(dir.path());
+    let mut child = command.args(["why", "-f", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let said: Vec<serde_json::Value> =
+        lines.take(4).map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    stop.send(()).unwrap();
+    daemon.join().unwrap();
+    // The daemon has ended: so does it, and says so.
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let ids: Vec<_> = said[..3].iter().map(|event| event["why"]["id"].as_u64()).collect();
+    assert_eq!(ids, [Some(1), Some(2), Some(3)]);
+    assert_eq!(said[3]["event"], "near");
+}
