@@ -1,5 +1,8 @@
 //! Buffers: the slices of a receiver's mapping that hold what was sent to it.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use crate::Errno;
 use crate::allocator::Allocator;
 use crate::call::Sender;
@@ -88,6 +91,8 @@ pub struct ReceiveArea {
     pub pages: AreaPages,
     /// Bytes that one-way calls may still take; half of the mapping in all.
     pub free_oneway: u32,
+    /// What each sender, by pid, has of it.
+    pub oneway_shares: BTreeMap<u32, OnewayShare>,
     /// A flood was reported; not again until a tenth of the mapping is free for one-way calls.
     spam_reported: bool,
 }
@@ -101,9 +106,18 @@ impl ReceiveArea {
             ranges: Allocator::new(size),
             pages: AreaPages::default(),
             free_oneway: size / 2,
+            oneway_shares: BTreeMap::new(),
             spam_reported: false,
         }
     }
+}
+
+/// One-way buffers of one sender in a mapping. Counted as they come and go: the question who floods is asked with each
+/// one-way call while there is little room, and a mapping holds a quarter of a million buffers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OnewayShare {
+    pub buffers: u32,
+    pub bytes: u32,
 }
 
 /// What a new buffer is for.
@@ -159,6 +173,9 @@ impl Driver {
         };
         if request.oneway {
             area.free_oneway -= len;
+            let share = area.oneway_shares.entry(request.sender_pid).or_default();
+            share.buffers += 1;
+            share.bytes += len;
         }
         self.idle_pages.take(&mut area.pages, offset..offset + len);
         self.buffers[id].offset = offset;
@@ -179,13 +196,8 @@ impl Driver {
         if area.spam_reported {
             return false;
         }
-        let senders = area.ranges.live().filter(|&(_, _, id)| {
-            let buffer = &self.buffers[id];
-            buffer.oneway && buffer.sender_pid == sender_pid
-        });
-        let (count, bytes) =
-            senders.fold((0, 0), |(count, bytes), (_, len, _)| (count + 1, bytes + len));
-        area.spam_reported = count > 50 || bytes > size / 4;
+        let share = area.oneway_shares.get(&sender_pid).copied().unwrap_or_default();
+        area.spam_reported = share.buffers > 50 || share.bytes > size / 4;
         area.spam_reported
     }
 
@@ -238,6 +250,13 @@ impl Driver {
         let Some(freed) = area.ranges.release(buffer.offset) else { return };
         if buffer.oneway {
             area.free_oneway += freed.len;
+            if let Entry::Occupied(mut share) = area.oneway_shares.entry(buffer.sender_pid) {
+                share.get_mut().buffers -= 1;
+                share.get_mut().bytes -= freed.len;
+                if share.get().buffers == 0 {
+                    share.remove();
+                }
+            }
         }
         let range = buffer.offset..buffer.offset + freed.len;
         self.idle_pages.put(buffer.process, &mut area.pages, range, freed.hole);

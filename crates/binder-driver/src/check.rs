@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::buffer::HeldObject;
+use crate::buffer::{HeldObject, OnewayShare};
 use crate::driver::Driver;
 use crate::keys::*;
 use crate::pages::PAGE;
@@ -169,6 +169,7 @@ impl Driver {
             let Some(area) = &process.area else { continue };
             area.ranges.check().map_err(|error| format!("{id:?}: {error}"))?;
             let mut oneway = 0;
+            let mut shares: BTreeMap<u32, OnewayShare> = BTreeMap::new();
             for (offset, len, buffer) in area.ranges.live() {
                 let entry = self.buffers.get(buffer).ok_or("a range without its buffer")?;
                 let here = entry.process == id && entry.offset == offset;
@@ -176,12 +177,18 @@ impl Driver {
                 ensure!(entry.layout.total.max(8) == len.into(), "{buffer:?} has {len} bytes");
                 ensure!(entry.delivered || entry.transaction.is_some(), "{buffer:?} leaks");
                 ensure!(!entry.delivered || entry.files.is_empty(), "{buffer:?} kept its files");
-                oneway += if entry.oneway { len } else { 0 };
+                if entry.oneway {
+                    oneway += len;
+                    let share = shares.entry(entry.sender_pid).or_default();
+                    share.buffers += 1;
+                    share.bytes += len;
+                }
                 listed += 1;
             }
             let half = area.ranges.size() / 2;
             let free = area.free_oneway;
             ensure!(free + oneway == half, "{id:?}: {free} + {oneway} async of {half}");
+            ensure!(shares == area.oneway_shares, "{id:?}: senders of one-way calls");
         }
         let areas = self.processes.iter().filter_map(|(id, p)| Some((id, &p.area.as_ref()?.pages)));
         self.idle_pages.check(areas, |id, page| {
