@@ -17,6 +17,7 @@
 //! * [`allocator_cost`]: what a call of tmalloc costs;
 //! * [`fault_work`]: what a process does whose accounts change all the time; [`victims`]: those that die with much memory
 //!   ([`victim_memory`]), in a [`control_group`] or not;
+//! * [`sleepers`], [`walk`]: very many processes, and how earlyoom looks through them;
 //! * [`contention`]: clients of several scheduling classes, one server;
 //! * [`tracing`]: counts of kernel events; [`order3`]: large allocations; [`shrink`]: the shrinkers, driven.
 
@@ -40,9 +41,11 @@ pub mod progress;
 pub mod report;
 pub mod results;
 pub mod shrink;
+pub mod sleepers;
 pub mod stash;
 pub mod statistics;
 pub mod stressor;
 pub mod tracing;
 pub mod victim_memory;
 pub mod victims;
+pub mod walk;

@@ -1,0 +1,97 @@
+//! How long it takes to find out who is to die.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use bench::child::nobodys_uid;
+use bench::progress::Progress;
+use bench::results::Measurement;
+use bench::statistics::estimate;
+use bench::{sleepers, walk};
+use clap::Parser;
+use headroom_oomd::killer::Killer;
+use headroom_oomd::watching::{self, Wanted};
+use memory_ledger::{Asker, Limit, Source};
+use reclaim::Reaper;
+
+const BENCH: &str = "scan";
+/// A limit that nobody comes near, bytes.
+const FAR: u64 = 1 << 40;
+
+/// Measures how long the choice of a victim takes, from the decision to look until the verdict, among
+/// very many processes: by headroom-oomd's own code (all processes, growth, families, herds, score) for
+/// the machine and for one limited user, and by the reads that earlyoom does. All take turns. Needs
+/// root, and BPF unless told otherwise.
+#[derive(Parser)]
+struct Arguments {
+    /// Cases: numbers of processes, besides those of this machine
+    #[arg(long, value_delimiter = ',', default_values_t = [1000, 5000])]
+    processes: Vec<u32>,
+    /// Times that everybody looks
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// How the processes are listed: auto, bpf or proc
+    #[arg(long, default_value = "bpf", value_parser = ["auto", "bpf", "proc"])]
+    notifier: String,
+}
+
+/// Who looks.
+const SUBJECTS: [&str; 3] = ["headroom, machine", "headroom, user", "earlyoom's reads"];
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let rounds = arguments.rounds as usize;
+    let mut progress = Progress::new(BENCH, arguments.processes.len() * rounds);
+    for count in &arguments.processes {
+        measure(&arguments, *count, &mut progress)?;
+    }
+    Ok(())
+}
+
+fn measure(arguments: &Arguments, count: u32, progress: &mut Progress) -> Result<()> {
+    let uid = nobodys_uid();
+    let _sleepers = sleepers::start(count, uid)?;
+    let wanted = match arguments.notifier.as_str() {
+        "bpf" => Wanted::Bpf,
+        "proc" => Wanted::Proc,
+        _ => Wanted::Auto,
+    };
+    let chosen = watching::select(wanted, None).context("cannot watch processes")?;
+    let mut killer = Killer::new(chosen.watch, Reaper::start(1)?).context("no killer")?;
+    killer.set_limit(uid, Limit::new(FAR, None)?, Source::Runtime, Asker::Root)?;
+    let mut micros: [Vec<f64>; 3] = Default::default();
+    for _ in 0..arguments.rounds {
+        let (mut least, mut found) = (u32::MAX, Vec::new());
+        for (who, micros) in micros.iter_mut().enumerate() {
+            let begun = Instant::now();
+            let considered = match who {
+                0 => killer.explain_next(None).map(|it| it.considered),
+                1 => killer.explain_next(Some(uid)).map(|it| it.considered),
+                _ => Some(walk::walk()?.considered),
+            };
+            micros.push(begun.elapsed().as_nanos() as f64 / 1e3);
+            found.push(considered.unwrap_or(0));
+            least = least.min(considered.unwrap_or(0));
+        }
+        // Whoever looks at fewer is faster for no good reason.
+        ensure!(least >= count, "of {count} processes these were looked at: {found:?}");
+        progress.step(&format!("{count} processes"));
+    }
+    let case = format!("{count} processes");
+    let theirs = estimate(&micros[2]).context("no rounds")?.median;
+    for (who, mut micros) in SUBJECTS.into_iter().zip(micros) {
+        micros.sort_unstable_by(f64::total_cmp);
+        let median = estimate(&micros).context("no rounds")?.median;
+        let p99 = micros[(micros.len() * 99 / 100).min(micros.len() - 1)];
+        let print = |metric, value, unit| {
+            Measurement::new(BENCH, &case, who, metric, value, unit, micros.len()).print();
+        };
+        print("scan_us_p50", median, "us");
+        print("scan_us_p99", p99, "us");
+        print("scan_us_max", micros[micros.len() - 1], "us");
+        if who != SUBJECTS[2] {
+            print("scan_over_reads", median / theirs, "ratio");
+        }
+    }
+    Ok(())
+}
