@@ -119,13 +119,14 @@ impl Identity for FuzzHost {
 }
 
 impl Scheduler for FuzzHost {
-    fn nice(&mut self, tid: u32) -> Option<i32> {
-        Some(tid as i32 % 20)
+    fn priority(&mut self, tid: u32) -> Option<Priority> {
+        let policy = if tid.is_multiple_of(3) { Policy::Fifo(tid as u8 % 99 + 1) } else { Policy::Fair(0) };
+        Some(Priority { nice: tid as i32 % 20, policy, reset_on_fork: false })
     }
 
-    fn inherit_nice(&mut self, _: u32, _: i32) -> bool {
+    fn inherit_priority(&mut self, _: u32, _: Priority) -> bool {
         true
     }
 
-    fn restore_nice(&mut self, _: u32, _: i32) {}
+    fn restore_priority(&mut self, _: u32, _: Priority) {}
 }

@@ -146,7 +146,7 @@ impl Driver {
             let caller = &mut self.threads[sender.thread];
             let entry = &mut self.transactions[call];
             entry.from = Some(sender.thread);
-            entry.nice = host.nice(sender.caller.tid);
+            entry.priority = host.priority(sender.caller.tid);
             entry.to_thread = thread;
             entry.from_parent = caller.stack.replace(call);
             // Read together with the reply: one wake-up less.
@@ -251,8 +251,8 @@ impl Driver {
             code: data.code,
             flags: data.flags,
             sender_euid: sender.caller.euid,
-            nice: None,
-            own_nice: None,
+            priority: None,
+            own_priority: None,
         });
         let process = self.buffers[buffer].process;
         self.buffers[buffer].transaction = Some(transaction);

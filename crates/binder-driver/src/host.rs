@@ -4,7 +4,7 @@
 //! A front end implements these for real clients, tests with byte vectors. None of them may block
 //! for long: the driver is owned by the thread that calls it.
 
-use crate::{Errno, ProcessId};
+use crate::{Errno, Priority, ProcessId};
 
 /// A thread in an ioctl on one open of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,17 +116,17 @@ pub trait Identity {
     fn security_context(&mut self, caller: Caller) -> Option<Vec<u8>>;
 }
 
-/// The nice values of clients' threads.
+/// The priorities of clients' threads.
 pub trait Scheduler {
-    /// A thread's nice value (-20 to 19); `None` where they cannot be changed and put back: then
-    /// none is inherited.
-    fn nice(&mut self, tid: u32) -> Option<i32>;
+    /// A thread's priority; `None` where they cannot be changed and put back: then none is
+    /// inherited.
+    fn priority(&mut self, tid: u32) -> Option<Priority>;
 
     /// Gives a thread another one, if it might have taken that itself. False: it keeps its own.
-    fn inherit_nice(&mut self, tid: u32, nice: i32) -> bool;
+    fn inherit_priority(&mut self, tid: u32, priority: Priority) -> bool;
 
-    /// Gives a thread back what it had before [`inherit_nice`](Self::inherit_nice).
-    fn restore_nice(&mut self, tid: u32, nice: i32);
+    /// Gives a thread back what it had before [`inherit_priority`](Self::inherit_priority).
+    fn restore_priority(&mut self, tid: u32, priority: Priority);
 }
 
 /// All of it.

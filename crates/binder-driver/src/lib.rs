@@ -60,6 +60,7 @@ pub use host::{
     Scheduler, StoreError,
 };
 pub use keys::{ContextId, FreezeId, ProcessId};
+pub use priority::{Policy, Priority};
 pub use reclaim::PageCounts;
 pub use statistics::CommandCounts;
 pub use trace::{Sent, TraceEvent};

@@ -5,10 +5,7 @@
 //! that are due, and the context for its manager.
 
 use binder_uapi::{BinderNodeDebugInfo, BinderNodeInfoForRef, BinderPtrCookie, FlatBinderObject};
-use binder_uapi::{
-    FLAT_BINDER_FLAG_ACCEPTS_FDS, FLAT_BINDER_FLAG_PRIORITY_MASK,
-    FLAT_BINDER_FLAG_TXN_SECURITY_CTX, Return,
-};
+use binder_uapi::{FLAT_BINDER_FLAG_ACCEPTS_FDS, FLAT_BINDER_FLAG_TXN_SECURITY_CTX, Return};
 
 use crate::Errno;
 use crate::driver::Driver;
@@ -30,8 +27,8 @@ pub struct Node {
     pub owner: Option<ProcessId>,
     pub accepts_fds: bool,
     pub wants_security_context: bool,
-    /// The weakest nice value that a call to it is served with.
-    pub min_priority: i32,
+    /// As its owner sent it first: with which priority it is served.
+    pub flags: u32,
     /// References with a strong count.
     pub internal_strong: u32,
     pub local_strong: u32,
@@ -90,7 +87,7 @@ impl Driver {
             owner: Some(process),
             accepts_fds: object.flags & FLAT_BINDER_FLAG_ACCEPTS_FDS != 0,
             wants_security_context: object.flags & FLAT_BINDER_FLAG_TXN_SECURITY_CTX != 0,
-            min_priority: (object.flags & FLAT_BINDER_FLAG_PRIORITY_MASK) as i32,
+            flags: object.flags,
             ..Node::default()
         };
         one_more(&mut self.statistics.made.nodes);

@@ -1,9 +1,82 @@
 //! Priorities: a call is served with its caller's nice value, or that of the node's minimum where
 //! the caller's is weaker, and the server has its own back when it replies.
+//!
+//! A node may ask for more: to inherit the real-time policy of its callers, or to be served with one
+//! at least. A server that has a real-time policy of its own keeps it otherwise.
+
+use binder_uapi::{
+    FLAT_BINDER_FLAG_INHERIT_RT, FLAT_BINDER_FLAG_PRIORITY_MASK,
+    FLAT_BINDER_FLAG_SCHED_POLICY_MASK, FLAT_BINDER_FLAG_SCHED_POLICY_SHIFT,
+};
 
 use crate::driver::Driver;
 use crate::host::{Caller, Host};
-use crate::keys::{ThreadId, TransactionId};
+use crate::keys::{ProcessId, ThreadId, TransactionId};
+
+/// How a thread gets its share of the processors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Priority {
+    /// -20 to 19; a real-time thread has one too, which counts when it is one no more.
+    pub nice: i32,
+    /// Under which rules.
+    pub policy: Policy,
+    /// What the thread starts has an ordinary policy.
+    pub reset_on_fork: bool,
+}
+
+/// The scheduler's rules for a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// A policy that shares time, by the host's number.
+    Fair(u32),
+    /// Real time, first in, first out: priority 1 to 99.
+    Fifo(u8),
+    /// Real time, round robin: priority 1 to 99.
+    RoundRobin(u8),
+}
+
+impl Policy {
+    /// Real-time priority; 0 where there is none.
+    pub fn level(self) -> u8 {
+        match self {
+            Policy::Fair(_) => 0,
+            Policy::Fifo(level) | Policy::RoundRobin(level) => level,
+        }
+    }
+}
+
+/// The weakest nice value that a node with these flags is served with.
+fn min_nice(flags: u32) -> i32 {
+    match min_real_time(flags) {
+        Some(_) => i32::MAX,
+        None => (flags & FLAT_BINDER_FLAG_PRIORITY_MASK) as i32,
+    }
+}
+
+/// The weakest real-time policy that a node with these flags is served with; `None`: it needs none.
+fn min_real_time(flags: u32) -> Option<Policy> {
+    let level = (flags & FLAT_BINDER_FLAG_PRIORITY_MASK).min(99) as u8;
+    let policy =
+        (flags & FLAT_BINDER_FLAG_SCHED_POLICY_MASK) >> FLAT_BINDER_FLAG_SCHED_POLICY_SHIFT;
+    match (policy, level) {
+        (1, 1..) => Some(Policy::Fifo(level)),
+        (2, 1..) => Some(Policy::RoundRobin(level)),
+        _ => None,
+    }
+}
+
+/// The real-time policy that a node with these flags is served with for this caller.
+fn real_time(flags: u32, callers: Policy) -> Option<Policy> {
+    let inherits = flags & FLAT_BINDER_FLAG_INHERIT_RT != 0 && callers.level() > 0;
+    let inherited = inherits.then_some(callers);
+    let minimum = min_real_time(flags);
+    // Of two that are equally strong the caller's counts.
+    if minimum.map_or(0, Policy::level) > inherited.map_or(0, Policy::level) {
+        minimum
+    } else {
+        inherited
+    }
+}
 
 impl Driver {
     /// The thread begins to serve a call.
@@ -15,12 +88,21 @@ impl Driver {
     ) {
         let entry = &self.transactions[call];
         let node = entry.buffer.and_then(|buffer| self.buffers[buffer].target);
-        let (Some(callers), Some(node)) = (entry.nice, node) else { return };
+        let (Some(callers), Some(node)) = (entry.priority, node) else { return };
         let tid = self.threads[thread].tid;
-        let Some(own) = host.nice(tid) else { return };
-        let wanted = callers.min(self.nodes[node].min_priority);
-        if wanted != own && host.inherit_nice(tid, wanted) {
-            self.transactions[call].own_nice = Some(own);
+        let Some(own) = host.priority(tid) else { return };
+        let flags = self.nodes[node].flags;
+        let nice_only = Priority { nice: callers.nice.min(min_nice(flags)), ..own };
+        let wanted = real_time(flags, callers.policy).map_or(nice_only, |policy| Priority {
+            policy,
+            reset_on_fork: true,
+            ..nice_only
+        });
+        // Who may not run at real-time priority has the nice value at least.
+        let next_best = (wanted.policy != own.policy).then_some(nice_only);
+        let mut ways = [Some(wanted), next_best].into_iter().flatten().filter(|way| *way != own);
+        if ways.any(|way| host.inherit_priority(tid, way)) {
+            self.transactions[call].own_priority = Some(own);
         }
     }
 
@@ -31,8 +113,63 @@ impl Driver {
         caller: Caller,
         call: TransactionId,
     ) {
-        if let Some(own) = self.transactions[call].own_nice.take() {
-            host.restore_nice(caller.tid, own);
+        if let Some(own) = self.transactions[call].own_priority.take() {
+            host.restore_priority(caller.tid, own);
         }
+    }
+
+    /// The thread will reply to none of its calls: it has back what it had before the first of them.
+    pub(crate) fn restore_first_priority<H: Host>(
+        &mut self,
+        host: &mut H,
+        process: ProcessId,
+        tid: u32,
+    ) {
+        let Some(thread) = self.known_thread(process, tid) else { return };
+        let calls: Vec<_> = self
+            .stack_of(thread)
+            .filter(|&call| self.transactions[call].to_thread == Some(thread))
+            .collect();
+        let own = calls.into_iter().filter_map(|call| self.transactions[call].own_priority.take());
+        if let Some(own) = own.last() {
+            host.restore_priority(tid, own);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIFO: u32 = 1 << FLAT_BINDER_FLAG_SCHED_POLICY_SHIFT;
+    const ROUND_ROBIN: u32 = 2 << FLAT_BINDER_FLAG_SCHED_POLICY_SHIFT;
+
+    #[test]
+    fn real_time_is_inherited_by_nodes_that_ask_for_it() {
+        let inherit = FLAT_BINDER_FLAG_INHERIT_RT;
+        assert_eq!(real_time(inherit, Policy::Fifo(7)), Some(Policy::Fifo(7)));
+        assert_eq!(real_time(inherit, Policy::Fair(0)), None);
+        assert_eq!(real_time(0, Policy::Fifo(7)), None);
+    }
+
+    #[test]
+    fn the_stronger_of_minimum_and_caller_counts() {
+        let node = FLAT_BINDER_FLAG_INHERIT_RT | ROUND_ROBIN | 10;
+        assert_eq!(real_time(node, Policy::Fifo(9)), Some(Policy::RoundRobin(10)));
+        assert_eq!(real_time(node, Policy::Fifo(10)), Some(Policy::Fifo(10)));
+        assert_eq!(real_time(node, Policy::Fair(3)), Some(Policy::RoundRobin(10)));
+        assert_eq!(real_time(FIFO | 5, Policy::RoundRobin(50)), Some(Policy::Fifo(5)));
+    }
+
+    #[test]
+    fn a_minimum_is_a_nice_value_or_a_real_time_priority_and_never_both() {
+        assert_eq!((min_nice(5), min_real_time(5)), (5, None));
+        assert_eq!(
+            (min_nice(FIFO | 5), min_real_time(FIFO | 5)),
+            (i32::MAX, Some(Policy::Fifo(5)))
+        );
+        assert_eq!(min_real_time(FIFO | 0xff), Some(Policy::Fifo(99)));
+        assert_eq!(min_real_time(FIFO), None, "there is no real-time priority 0");
+        assert_eq!(min_real_time(FLAT_BINDER_FLAG_SCHED_POLICY_MASK | 5), None);
     }
 }

@@ -153,9 +153,15 @@ impl Driver {
         self.threads[thread].looper.exited = true;
     }
 
-    /// `BINDER_THREAD_EXIT`, or the thread died: whoever waits for its reply gets
-    /// `BR_DEAD_REPLY`; its parked read is forgotten.
+    /// `BINDER_THREAD_EXIT`: as if the thread had died, but that it has its own priority back.
     pub fn thread_exit<H: Host>(&mut self, host: &mut H, process: ProcessId, tid: u32) {
+        self.restore_first_priority(host, process, tid);
+        self.thread_died(host, process, tid);
+    }
+
+    /// The thread died: whoever waits for its reply gets `BR_DEAD_REPLY`; its parked read is
+    /// forgotten.
+    pub fn thread_died<H: Host>(&mut self, host: &mut H, process: ProcessId, tid: u32) {
         if let Some(thread) = self.known_thread(process, tid) {
             self.release_thread(host, thread);
         }

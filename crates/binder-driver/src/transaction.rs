@@ -11,6 +11,7 @@ use binder_uapi::{BinderTransactionData, BinderTransactionDataSecctx, Return, TF
 use crate::driver::Driver;
 use crate::host::Host;
 use crate::keys::{BufferId, ProcessId, ThreadId, TransactionId};
+use crate::priority::Priority;
 use crate::trace::TraceEvent;
 use crate::work::{DeliverToRead, Flow, Reader, Work};
 
@@ -65,10 +66,10 @@ pub struct Transaction {
     pub code: u32,
     pub flags: u32,
     pub sender_euid: u32,
-    /// The caller's nice value; `None` where it is not inherited.
-    pub nice: Option<i32>,
+    /// The caller's; `None` where it is not inherited.
+    pub priority: Option<Priority>,
     /// That of the thread which serves the call with another one.
-    pub own_nice: Option<i32>,
+    pub own_priority: Option<Priority>,
 }
 
 impl Driver {

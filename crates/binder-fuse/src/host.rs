@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use binder_driver::{
     Caller, ClientMemory, Errno, Fault, FileToken, Files, Identity, Mapping, Mappings, Piece,
-    ProcessId, Scheduler, StoreError,
+    Priority, ProcessId, Scheduler, StoreError,
 };
 use slotmap::{Key, KeyData, SlotMap, new_key_type};
 
@@ -72,6 +72,8 @@ pub(crate) struct ClientHost {
     pub(crate) closes: HashMap<u32, Vec<u32>>,
     /// Priorities are inherited.
     pub(crate) priorities: bool,
+    /// Somebody may not have what a node asks for, which was said.
+    told_real_time: bool,
 }
 
 impl ClientHost {
@@ -86,6 +88,7 @@ impl ClientHost {
             files: Store::new(),
             closes: HashMap::new(),
             priorities: priority::can_change(),
+            told_real_time: false,
         }
     }
 
@@ -246,18 +249,26 @@ impl Identity for ClientHost {
 }
 
 impl Scheduler for ClientHost {
-    fn nice(&mut self, tid: u32) -> Option<i32> {
-        self.priorities.then(|| priority::nice(tid)).flatten()
+    fn priority(&mut self, tid: u32) -> Option<Priority> {
+        self.priorities.then(|| priority::of(tid)).flatten()
     }
 
-    fn inherit_nice(&mut self, tid: u32, nice: i32) -> bool {
-        let nice = nice.clamp(-20, 19);
-        priority::may_have(tid, nice) && priority::set_nice(tid, nice).is_ok()
+    fn inherit_priority(&mut self, tid: u32, priority: Priority) -> bool {
+        let Some(allowed) = priority::allowed(tid, priority) else {
+            if priority.policy.level() > 0 && !std::mem::replace(&mut self.told_real_time, true) {
+                tracing::warn!(
+                    "thread {tid} may not run at real-time priority (RLIMIT_RTPRIO, CAP_SYS_NICE): it serves calls that \
+                     ask for it with a nice value only (said once)"
+                );
+            }
+            return false;
+        };
+        priority::set(tid, allowed).is_ok()
     }
 
-    fn restore_nice(&mut self, tid: u32, nice: i32) {
-        if let Err(error) = priority::set_nice(tid, nice) {
-            tracing::debug!("thread {tid} does not get its nice value {nice} back: {error}");
+    fn restore_priority(&mut self, tid: u32, priority: Priority) {
+        if let Err(error) = priority::set(tid, priority) {
+            tracing::debug!("thread {tid} does not get its priority back: {error}");
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Nice values of clients' threads.
+//! Priorities of clients' threads.
 
 use std::io;
 
+use binder_driver::{Policy, Priority};
 use rustix::thread::CapabilitySet;
 
 /// Whether they can be changed *and put back*: the latter is a raise, which takes `CAP_SYS_NICE`, and not that of a
@@ -18,35 +19,114 @@ fn maps_everybody(uid_map: &str) -> bool {
     uid_map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
 }
 
+/// `struct sched_attr` in its first version (linux/sched/types.h).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Attributes {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+/// `SCHED_FLAG_RESET_ON_FORK`.
+const RESET_ON_FORK: u64 = 1;
+const FIFO: u32 = libc::SCHED_FIFO as u32;
+const ROUND_ROBIN: u32 = libc::SCHED_RR as u32;
+
+fn attributes(tid: u32) -> Option<Attributes> {
+    let mut found = Attributes::default();
+    let size = size_of::<Attributes>();
+    // SAFETY: the structure is live and as long as is said.
+    let result = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut found, size, 0) };
+    (result == 0).then_some(found)
+}
+
+/// A thread's priority; `None` for one with deadlines.
+pub(crate) fn of(tid: u32) -> Option<Priority> {
+    let found = attributes(tid)?;
+    let level = found.priority.min(99) as u8;
+    let (policy, nice) = match found.policy {
+        FIFO => (Policy::Fifo(level), nice(tid)?),
+        ROUND_ROBIN => (Policy::RoundRobin(level), nice(tid)?),
+        deadline if deadline == libc::SCHED_DEADLINE as u32 => return None,
+        fair => (Policy::Fair(fair), found.nice),
+    };
+    Some(Priority { nice, policy, reset_on_fork: found.flags & RESET_ON_FORK != 0 })
+}
+
+/// Gives a thread this priority.
+pub(crate) fn set(tid: u32, priority: Priority) -> io::Result<()> {
+    set_nice(tid, priority.nice)?;
+    let (policy, level) = match priority.policy {
+        Policy::Fair(policy) => (policy, 0),
+        Policy::Fifo(level) => (FIFO, level.into()),
+        Policy::RoundRobin(level) => (ROUND_ROBIN, level.into()),
+    };
+    let flags = if priority.reset_on_fork { RESET_ON_FORK } else { 0 };
+    let now = attributes(tid).ok_or_else(io::Error::last_os_error)?;
+    // Most often only the nice value changes; the rest of what it has stays as it is.
+    if (now.policy, now.priority, now.flags & RESET_ON_FORK) == (policy, level, flags) {
+        return Ok(());
+    }
+    let nice = priority.nice;
+    let size = size_of::<Attributes>() as u32;
+    let wanted = Attributes { size, policy, flags, nice, priority: level, ..Default::default() };
+    // SAFETY: the structure is live and says how long it is.
+    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const wanted, 0) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// A thread's nice value.
-pub(crate) fn nice(tid: u32) -> Option<i32> {
+fn nice(tid: u32) -> Option<i32> {
     // SAFETY: a raw call with plain numbers. Unlike the C library's it returns 20 - nice, so that no value looks
     // like an error.
     let result = unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, tid) };
     (result > 0).then(|| 20 - result as i32)
 }
 
-/// Gives a thread this nice value.
-pub(crate) fn set_nice(tid: u32, nice: i32) -> io::Result<()> {
+fn set_nice(tid: u32, nice: i32) -> io::Result<()> {
     // SAFETY: plain numbers.
     let result = unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, tid, nice) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Whether a thread might give itself this nice value: a weaker one always, a stronger one with its own
-/// `CAP_SYS_NICE` or as its `RLIMIT_NICE` says.
-pub(crate) fn may_have(tid: u32, nice: i32) -> bool {
-    let weaker = self::nice(tid).is_some_and(|own| nice >= own);
-    weaker || within_limit(tid, nice) || is_privileged(tid)
+/// What of this priority a thread might give itself: a weaker nice value always, all else with its own `CAP_SYS_NICE`
+/// or as its `RLIMIT_NICE` and `RLIMIT_RTPRIO` say. A real-time priority is lowered to what it may have.
+pub(crate) fn allowed(tid: u32, priority: Priority) -> Option<Priority> {
+    let nice = priority.nice.clamp(-20, 19);
+    let own = of(tid)?;
+    if is_privileged(tid) {
+        return Some(Priority { nice, ..priority });
+    }
+    let reaches =
+        u64::try_from(20 - nice).is_ok_and(|needed| needed <= limit(tid, libc::RLIMIT_NICE));
+    if nice < own.nice && !reaches {
+        return None;
+    }
+    if priority.policy == own.policy {
+        return Some(Priority { nice, ..priority });
+    }
+    let most = limit(tid, libc::RLIMIT_RTPRIO).min(99) as u8;
+    let policy = match priority.policy {
+        Policy::Fifo(level) if most > 0 => Policy::Fifo(level.min(most)),
+        Policy::RoundRobin(level) if most > 0 => Policy::RoundRobin(level.min(most)),
+        Policy::Fifo(_) | Policy::RoundRobin(_) => return None,
+        fair => fair,
+    };
+    Some(Priority { nice, policy, ..priority })
 }
 
-fn within_limit(tid: u32, nice: i32) -> bool {
+fn limit(tid: u32, resource: libc::__rlimit_resource_t) -> u64 {
     let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is live, and nothing is set.
-    let result = unsafe {
-        libc::prlimit64(tid as libc::pid_t, libc::RLIMIT_NICE, std::ptr::null(), &mut limit)
-    };
-    result == 0 && u64::try_from(20 - nice).is_ok_and(|needed| needed <= limit.rlim_cur)
+    let result =
+        unsafe { libc::prlimit64(tid as libc::pid_t, resource, std::ptr::null(), &mut limit) };
+    if result == 0 { limit.rlim_cur } else { 0 }
 }
 
 fn is_privileged(tid: u32) -> bool {
@@ -90,13 +170,34 @@ mod tests {
     #[test]
     fn nobody_has_less_than_what_he_has() {
         in_a_thread(|tid| {
-            let own = nice(tid).unwrap();
-            assert!(may_have(tid, own));
-            assert!(may_have(tid, 19));
+            let own = of(tid).unwrap();
+            assert_eq!(allowed(tid, own), Some(own));
+            let weakest = Priority { nice: 19, ..own };
+            assert_eq!(allowed(tid, weakest), Some(weakest));
             if can_change() {
-                assert!(may_have(tid, -20), "the privileged have any");
+                let any = Priority { nice: -20, policy: Policy::Fifo(1), reset_on_fork: true };
+                assert_eq!(allowed(tid, any), Some(any), "the privileged have any");
             }
         });
-        assert_eq!(nice(u32::MAX / 2), None, "nobody there");
+        assert_eq!(of(u32::MAX / 2), None, "nobody there");
+    }
+
+    #[test]
+    fn a_thread_gets_a_real_time_policy_and_all_of_its_own_back() {
+        if !can_change() {
+            return eprintln!("skipped: needs CAP_SYS_NICE");
+        }
+        in_a_thread(|tid| {
+            let batch = Policy::Fair(libc::SCHED_BATCH as u32);
+            let own = Priority { nice: 3, policy: batch, reset_on_fork: false };
+            set(tid, own).unwrap();
+            for policy in [Policy::Fifo(1), Policy::RoundRobin(2)] {
+                let other = Priority { nice: -1, policy, reset_on_fork: true };
+                set(tid, other).unwrap();
+                assert_eq!(of(tid), Some(other));
+                set(tid, own).unwrap();
+                assert_eq!(of(tid), Some(own));
+            }
+        });
     }
 }

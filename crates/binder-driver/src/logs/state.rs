@@ -139,7 +139,7 @@ impl Driver {
             from.map_or(0, |thread| thread.tid),
             entry.code,
             entry.flags,
-            entry.nice.unwrap_or_default(),
+            entry.priority.map_or(0, |priority| priority.nice),
             u32::from(entry.kind == Kind::Call),
         );
         // The rest is the receiver's affair.

@@ -34,6 +34,12 @@ pub struct FakeHost {
     next_token: u64,
     /// Nice values that threads have, where it is not 0.
     pub nice: BTreeMap<u32, i32>,
+    /// Real-time policies of threads that have one.
+    pub real_time: BTreeMap<u32, Policy>,
+    /// Threads whose children have an ordinary policy.
+    pub reset_on_fork: BTreeSet<u32>,
+    /// Threads that may not run at real-time priority.
+    pub ordinary: BTreeSet<u32>,
     /// Threads that may not have another one.
     pub stubborn: BTreeSet<u32>,
     /// The security context of everybody, where there is one.
@@ -136,20 +142,34 @@ impl Identity for FakeHost {
 }
 
 impl Scheduler for FakeHost {
-    fn nice(&mut self, tid: u32) -> Option<i32> {
-        Some(self.nice.get(&tid).copied().unwrap_or(0))
+    fn priority(&mut self, tid: u32) -> Option<Priority> {
+        let nice = self.nice.get(&tid).copied().unwrap_or(0);
+        let policy = self.real_time.get(&tid).copied().unwrap_or(Policy::Fair(0));
+        Some(Priority { nice, policy, reset_on_fork: self.reset_on_fork.contains(&tid) })
     }
 
-    fn inherit_nice(&mut self, tid: u32, nice: i32) -> bool {
-        let may = !self.stubborn.contains(&tid);
+    fn inherit_priority(&mut self, tid: u32, priority: Priority) -> bool {
+        let may = match priority.policy {
+            Policy::Fair(_) => !self.stubborn.contains(&tid),
+            _ => !self.ordinary.contains(&tid),
+        };
         if may {
-            self.nice.insert(tid, nice);
+            self.restore_priority(tid, priority);
         }
         may
     }
 
-    fn restore_nice(&mut self, tid: u32, nice: i32) {
-        self.nice.insert(tid, nice);
+    fn restore_priority(&mut self, tid: u32, priority: Priority) {
+        self.nice.insert(tid, priority.nice);
+        match priority.policy {
+            Policy::Fair(_) => self.real_time.remove(&tid),
+            policy => self.real_time.insert(tid, policy),
+        };
+        if priority.reset_on_fork {
+            self.reset_on_fork.insert(tid);
+        } else {
+            self.reset_on_fork.remove(&tid);
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Nice values that calls inherit.
+//! Priorities that calls inherit.
 
 use binder_driver::*;
 use binder_uapi::*;
@@ -63,4 +63,76 @@ fn a_oneway_call_is_served_with_the_servers_own_value() {
     world.run(client, &[oneway]).news();
     world.read(manager).parcel();
     assert_eq!(world.host.nice[&manager.tid], 3);
+}
+
+const INHERIT: u32 = FLAT_BINDER_FLAG_INHERIT_RT | 0x7f;
+
+/// The server's real-time policy while it serves the client, and afterwards.
+fn real_time_with(
+    world: &mut World,
+    manager: Caller,
+    client: Caller,
+) -> (Option<Policy>, Option<Policy>) {
+    let policy = |world: &World| world.host.real_time.get(&manager.tid).copied();
+    let call = world.call(client, 0, &Parcel::default());
+    world.park(client, &[call]);
+    world.read(manager).parcel();
+    let during = policy(world);
+    let forks = world.host.reset_on_fork.contains(&manager.tid);
+    assert_eq!(forks, during.is_some(), "what it starts meanwhile is ordinary");
+    let reply = world.reply(manager, &Parcel::default());
+    world.run(manager, &[reply]).news();
+    world.woken(client).parcel();
+    assert!(!world.host.reset_on_fork.contains(&manager.tid));
+    (during, policy(world))
+}
+
+#[test]
+fn a_node_that_inherits_real_time_is_served_with_its_callers_policy() {
+    let (mut world, manager, client) = world(INHERIT);
+    for policy in [Policy::Fifo(40), Policy::RoundRobin(7)] {
+        world.host.real_time.insert(client.tid, policy);
+        assert_eq!(real_time_with(&mut world, manager, client), (Some(policy), None));
+    }
+}
+
+#[test]
+fn a_node_that_does_not_ask_is_served_without_real_time() {
+    let (mut world, manager, client) = world(0x7f);
+    world.host.real_time.insert(client.tid, Policy::Fifo(40));
+    assert_eq!(real_time_with(&mut world, manager, client), (None, None));
+}
+
+#[test]
+fn a_server_that_may_not_run_at_real_time_has_the_callers_nice_value() {
+    let (mut world, manager, client) = world(INHERIT);
+    world.host.real_time.insert(client.tid, Policy::Fifo(40));
+    world.host.nice.extend([(client.tid, -5), (manager.tid, 3)]);
+    world.host.ordinary.insert(manager.tid);
+    assert_eq!(served_with(&mut world, manager, client), (-5, 3));
+    assert!(!world.host.real_time.contains_key(&manager.tid));
+}
+
+#[test]
+fn a_real_time_server_keeps_its_policy_for_an_ordinary_caller() {
+    let (mut world, manager, client) = world(INHERIT);
+    world.host.real_time.insert(manager.tid, Policy::Fifo(9));
+    let call = world.call(client, 0, &Parcel::default());
+    world.park(client, &[call]);
+    world.read(manager).parcel();
+    assert_eq!(world.host.real_time[&manager.tid], Policy::Fifo(9));
+}
+
+#[test]
+fn a_thread_that_leaves_in_the_middle_of_its_calls_has_its_own_priority_back() {
+    let (mut world, manager, client) = world(INHERIT);
+    world.host.real_time.insert(client.tid, Policy::Fifo(40));
+    world.host.nice.extend([(client.tid, -5), (manager.tid, 3)]);
+    let call = world.call(client, 0, &Parcel::default());
+    world.park(client, &[call]);
+    world.read(manager).parcel();
+    assert_eq!(world.host.nice[&manager.tid], -5);
+    world.thread_exit(manager);
+    assert_eq!(world.host.nice[&manager.tid], 3);
+    assert!(!world.host.real_time.contains_key(&manager.tid));
 }

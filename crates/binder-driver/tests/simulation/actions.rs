@@ -245,8 +245,13 @@ impl Simulation {
         let Some(caller) = self.any_thread() else { return };
         self.note(format_args!("exit of thread {}", caller.tid));
         self.world.thread_exit(caller);
-        // Whoever has this number next is another thread.
-        self.world.host.nice.insert(caller.tid, own_nice(caller.tid));
+        let nice = self.world.host.nice.get(&caller.tid).copied().unwrap_or(0);
+        assert_eq!(
+            nice,
+            own_nice(caller.tid),
+            "thread {} left with another's priority",
+            caller.tid
+        );
         let gifts = self.world.gifts.as_mut().expect("kept");
         gifts.retain(|(other, _)| (other.process, other.tid) != (caller.process, caller.tid));
         if let Some(client) = self.clients.get_mut(&caller.process) {

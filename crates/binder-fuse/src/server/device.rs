@@ -138,7 +138,7 @@ impl Server {
     /// A client's thread is gone.
     pub(super) fn thread_gone(&mut self, exit: Exit) {
         for process in exit.processes {
-            self.driver.thread_exit(&mut self.host, process, exit.tid);
+            self.driver.thread_died(&mut self.host, process, exit.tid);
             let key = self.host.key_of(process);
             if let Some(open) = key.and_then(|key| self.host.opens.get_mut(key)) {
                 open.calls.forget(exit.tid);

@@ -190,7 +190,7 @@ impl Server {
         degraded.extend(crate::files::lacking());
         if !config.session && !crate::priority::can_change() {
             degraded.push(
-                "no CAP_SYS_NICE: calls are served with the server's own nice value, not the caller's".into(),
+                "no CAP_SYS_NICE: calls are served with the server's own priority, not the caller's".into(),
             );
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)

@@ -49,7 +49,11 @@ fn main() -> ExitCode {
         [device, "deaf"] => deaf_service(device),
         [device, "passes-itself"] => passes_itself(device),
         [device, "who"] => who_service(device),
-        [device, "nice", uid] => number(uid).and_then(|uid| nice_service(device, uid as u32)),
+        [device, "nice", uid] => number(uid)
+            .and_then(|uid| priority_service(device, uid as u32, FLAT_BINDER_FLAG_PRIORITY_MASK)),
+        [device, "priority", uid, flags] => number(uid).and_then(|uid| {
+            number(flags).and_then(|flags| priority_service(device, uid as u32, flags as u32))
+        }),
         [device, "files", uid] => number(uid).and_then(|uid| files_service(device, uid as u32)),
         [device, "files-interrupted", uid] => {
             number(uid).and_then(|uid| files_service_interrupted(device, uid as u32))
@@ -321,17 +325,28 @@ fn unshared(device: &str, map: &str, action: &[&str]) -> ExitCode {
     }
 }
 
-/// As another user, becomes a context manager without a minimum priority, and answers with its nice value.
-fn nice_service(device: &str, uid: u32) -> Outcome {
+/// As another user, becomes a context manager with these flags, and answers with its nice value, policy and real-time
+/// priority. Asked with code 2, it says goodbye in the middle of the call instead.
+fn priority_service(device: &str, uid: u32, flags: u32) -> Outcome {
     become_user(uid)?;
     let client = open(device)?;
-    let flags = FLAT_BINDER_FLAG_PRIORITY_MASK;
     let object = FlatBinderObject { ty: BINDER_TYPE_BINDER, flags, binder: 0, cookie: 0 };
     client.become_context_manager_ext(object).map_err(text)?;
     ready();
-    let mut service = |_: &mut Session<'_>, _: &Received<'_>| -> Answer {
+    let mut service = |_: &mut Session<'_>, incoming: &Received<'_>| -> Answer {
+        if incoming.transaction().code == 2 {
+            let left = client.thread_exit();
+            println!("{}", if left.is_ok() { "left" } else { "cannot leave" });
+        }
         let nice = rustix::process::getpriority_process(None).unwrap_or(i32::MAX);
-        Answer::Reply(Parcel::new().bytes(&nice.to_ne_bytes()))
+        let mut parameter = libc::sched_param { sched_priority: 0 };
+        // SAFETY: the structure is live; 0 is this thread.
+        let policy = unsafe {
+            libc::sched_getparam(0, &mut parameter);
+            libc::sched_getscheduler(0)
+        };
+        let seen = [nice, policy, parameter.sched_priority].map(i32::to_ne_bytes);
+        Answer::Reply(Parcel::new().bytes(seen.as_flattened()))
     };
     Session::new(&client).serve(&mut service).map_err(text)
 }
