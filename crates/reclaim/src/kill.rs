@@ -181,8 +181,8 @@ impl Reap {
         });
         for (token, member) in self.members.iter_mut().enumerate() {
             member.advance(token as u64, now_ns, self.help, &self.reaper);
-            if member.gone {
-                // A pidfd stays readable: out of the way of the event loop.
+            if member.gone || member.refused.is_some() {
+                // A pidfd stays readable, also of one who was refused and ends: out of the way of the event loop.
                 let _ = epoll::delete(&self.epoll, member.victim.as_fd());
             }
         }
