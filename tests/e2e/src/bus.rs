@@ -250,7 +250,7 @@ impl Bus {
         self.shut_down()
     }
 
-    /// Pid of the process that watches over the daemon, if there is one.
+    /// Pid of the process that watches over the daemon, if there is one; waited for, as its name comes after its fork.
     pub fn guardian(&self) -> Option<u32> {
         let is_guardian = |pid: &u32| {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -258,9 +258,11 @@ impl Bus {
             name && stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1))
                 == Some(&self.pid().to_string())
         };
-        let entries = fs::read_dir("/proc").ok()?.flatten();
-        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        pids.into_iter().find(is_guardian)
+        wait::until(wait::PATIENCE, || {
+            let entries = fs::read_dir("/proc").ok()?.flatten();
+            let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+            pids.find(is_guardian)
+        })
     }
 
     /// Kills the daemon with SIGKILL, and checks that it is gone and its mount with it.

@@ -4,13 +4,15 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use binder_client::{Client, Errno, Options, Payload, Session};
 use binder_uapi::{
-    BINDER_TYPE_BINDER, BinderTransactionData, BinderWriteRead, Command, FlatBinderObject,
+    BINDER_TYPE_BINDER, BinderTransactionData, BinderWriteRead, Command,
+    FLAT_BINDER_FLAG_ACCEPTS_FDS, FlatBinderObject,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -25,6 +27,7 @@ type Outcome = Result<(), String>;
 pub fn act(device: &str, what: &[&str]) -> Option<Outcome> {
     Some(match what {
         ["silent-memory", part] => silent_memory(device, part),
+        ["silent-receiver"] => silent_receiver(device),
         ["changing-memory", seed] => changing_memory(device, seed),
         ["vanishing-memory"] => vanishing_memory(device),
         ["never-reads"] => never_reads(device),
@@ -64,7 +67,9 @@ fn write_read(
 }
 
 /// A page whose faults nobody ever answers.
-fn silent_page() -> Result<(u64, OwnedFd), String> {
+///
+/// While `before` runs, it is an ordinary one at this address.
+fn silent_page(before: impl FnOnce(u64)) -> Result<(u64, OwnedFd), String> {
     const API: u64 = 0xaa;
     const UFFDIO_API: libc::Ioctl = 0xc018_aa3f_u32 as libc::Ioctl;
     const UFFDIO_REGISTER: libc::Ioctl = 0xc020_aa00_u32 as libc::Ioctl;
@@ -83,10 +88,12 @@ fn silent_page() -> Result<(u64, OwnedFd), String> {
         }
         let flags = ProtFlags::READ | ProtFlags::WRITE;
         let page = mmap_anonymous(ptr::null_mut(), PAGE, flags, MapFlags::PRIVATE).map_err(text)?;
+        before(page as u64);
         let range = [page as u64, PAGE as u64, MISSING, 0];
         if libc::ioctl(fd.as_raw_fd(), UFFDIO_REGISTER, range.as_ptr()) != 0 {
             return Err(last());
         }
+        libc::madvise(page, PAGE, libc::MADV_DONTNEED);
         Ok((page as u64, fd))
     }
 }
@@ -94,7 +101,7 @@ fn silent_page() -> Result<(u64, OwnedFd), String> {
 /// Calls with its commands, its data or its room for returns in a page that never answers.
 fn silent_memory(device: &str, part: &str) -> Outcome {
     let client = open(device)?;
-    let (page, _held) = silent_page()?;
+    let (page, _held) = silent_page(|_| ())?;
     let data =
         BinderTransactionData { code: CALL, data_size: 64, buffer: page, ..Default::default() };
     let mut commands = Vec::new();
@@ -119,6 +126,30 @@ fn silent_memory(device: &str, part: &str) -> Outcome {
         other => return Err(format!("{other:?}")),
     }
     println!("refused");
+    Ok(())
+}
+
+/// Takes files into a page that stops answering while it waits for them.
+fn silent_receiver(device: &str) -> Outcome {
+    let client = open(device)?;
+    let flags = FLAT_BINDER_FLAG_ACCEPTS_FDS;
+    let object = FlatBinderObject { ty: BINDER_TYPE_BINDER, flags, binder: 0, cookie: 0 };
+    client.become_context_manager_ext(object).map_err(text)?;
+    let client = Arc::new(client);
+    let mut reader = None;
+    let (_, _held) = silent_page(|page| {
+        let (say, hear) = std::sync::mpsc::channel();
+        reader = Some(thread::spawn(move || {
+            let _ = say.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+            // BR_NOOP alone is no news.
+            while write_read(&client, &[], (page, 256)).is_ok_and(|bwr| bwr.read_consumed <= 4) {}
+        }));
+        if let Ok(tid) = hear.recv() {
+            crate::wait::until_asleep(tid);
+        }
+    })?;
+    println!("ready");
+    reader.map(thread::JoinHandle::join);
     Ok(())
 }
 

@@ -1,15 +1,18 @@
-//! The thread that gives files to clients' threads, one delivery at a time.
+//! The threads that give files to clients' threads.
 //!
-//! The event loop never waits for it. A delivery goes: the event loop hands over a [`Job`] with the answer to the
-//! reader's ioctl; the thread traces the reader, answers the ioctl, and installs the files while the reader is
+//! The event loop never waits for them. A delivery goes: the event loop hands over a [`Job`] with the answer to the
+//! reader's ioctl; a worker traces the reader, answers the ioctl, and installs the files while the reader is
 //! stopped; the event loop hears of the [`Outcome`], writes what the reader is to see, and says by its
-//! [`Verdict`] how the reader goes on. A client that does not react costs it [`tracee`](super::tracee)'s patience.
+//! [`Verdict`] how the reader goes on.
+//!
+//! A client that does not react costs a worker [`tracee`](super::tracee)'s patience, and one whose memory does not answer
+//! keeps it until it dies. So there is another worker for each delivery that finds none idle, up to a limit.
 
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::EventfdFlags;
@@ -18,7 +21,16 @@ use super::install::{Failure, close_all, install};
 use super::store::Closer;
 use super::tracee::{End, Lost, Tracee};
 use crate::channel::Channel;
+use crate::page_server::lock;
 
+/// Workers at a time, those that are held up included.
+const MAX_WORKERS: usize = 32;
+/// Bytes of a worker's stack, which is all resident once the daemon locks its memory.
+const STACK: usize = 64 << 10;
+/// A worker without work ends after this time.
+const IDLE: Duration = Duration::from_secs(10);
+/// How long the end waits for workers that are still at work.
+const END_PATIENCE: Duration = Duration::from_secs(1);
 /// How often threads that were stuck are looked at, while there are any.
 const LOOK_AT_STUCK: Duration = Duration::from_millis(20);
 /// The event loop answers within one of its turns; longer than this it is gone.
@@ -62,101 +74,161 @@ pub(crate) struct Verdict {
     pub(crate) closes: Vec<u32>,
 }
 
-/// The thread, as the event loop knows it.
+/// The workers, as the event loop knows them.
 pub(crate) struct Giver {
-    jobs: Option<Sender<Job>>,
-    verdicts: Option<Sender<Verdict>>,
+    shared: Arc<Shared>,
+    /// Where workers hear of their gifts.
+    verdicts: HashMap<u64, Sender<Verdict>>,
     outcomes: Receiver<(u64, Outcome)>,
-    signal: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+}
+
+/// What the workers have in common.
+struct Shared {
+    queue: Mutex<Queue>,
+    /// There is a job, or no more to come, or a worker less.
+    changed: Condvar,
+    channel: Arc<Channel>,
+    say: Sender<(u64, Outcome)>,
+    signal: OwnedFd,
+    closer: Closer,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<(Job, Receiver<Verdict>)>,
+    workers: usize,
+    idle: usize,
+    /// Nobody hands over any more.
+    closed: bool,
 }
 
 impl Giver {
     pub(crate) fn start(device: Arc<Channel>) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let signal = Arc::new(rustix::event::eventfd(0, flags)?);
-        let (jobs, work) = channel();
-        let (verdicts, hear) = channel();
+        let signal = rustix::event::eventfd(0, flags)?;
         let (say, outcomes) = channel();
-        let closer = Closer::start()?;
-        let worker = Worker { channel: device, hear, say, signal: Arc::clone(&signal), closer };
-        let thread = std::thread::Builder::new()
-            .name("file-giver".into())
-            .spawn(move || worker.work(&work))?;
-        let (jobs, verdicts) = (Some(jobs), Some(verdicts));
-        Ok(Self { jobs, verdicts, outcomes, signal, thread: Some(thread) })
+        let (queue, changed, closer) = (Mutex::default(), Condvar::new(), Closer::start()?);
+        let shared = Shared { queue, changed, channel: device, say, signal, closer };
+        Ok(Self { shared: Arc::new(shared), verdicts: HashMap::new(), outcomes })
     }
 
-    /// Hands a delivery over. False: there is no thread any more.
-    pub(crate) fn hand_over(&self, job: Job) -> bool {
-        self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
+    /// Hands a delivery over. False: there is no worker, and none to be had.
+    pub(crate) fn hand_over(&mut self, job: Job) -> bool {
+        let (tell, hear) = channel();
+        let gift = job.gift;
+        let mut queue = lock(&self.shared.queue);
+        if queue.jobs.len() >= queue.idle && queue.workers < MAX_WORKERS {
+            match start_worker(&self.shared) {
+                Ok(()) => queue.workers += 1,
+                Err(error) => tracing::debug!("no further thread that gives files: {error}"),
+            }
+        }
+        if queue.workers == 0 {
+            return false;
+        }
+        queue.jobs.push_back((job, hear));
+        drop(queue);
+        gift.into_iter().for_each(|gift| drop(self.verdicts.insert(gift, tell.clone())));
+        self.shared.changed.notify_one();
+        true
     }
 
-    pub(crate) fn decide(&self, verdict: Verdict) {
-        if let Some(verdicts) = &self.verdicts {
-            let _ = verdicts.send(verdict);
+    pub(crate) fn decide(&mut self, verdict: Verdict) {
+        if let Some(tell) = self.verdicts.remove(&verdict.gift) {
+            let _ = tell.send(verdict);
         }
     }
 
     /// Readable when there is an outcome.
     pub(crate) fn signal(&self) -> BorrowedFd<'_> {
-        self.signal.as_fd()
+        self.shared.signal.as_fd()
     }
 
     /// The next outcome, and of which gift.
-    pub(crate) fn outcome(&self) -> Option<(u64, Outcome)> {
-        self.outcomes.try_recv().ok()
+    pub(crate) fn outcome(&mut self) -> Option<(u64, Outcome)> {
+        let (gift, outcome) = self.outcomes.try_recv().ok()?;
+        if matches!(outcome, Outcome::Unanswered(_) | Outcome::Lost) {
+            self.verdicts.remove(&gift);
+        }
+        Some((gift, outcome))
     }
 
     /// Before the outcomes are taken: what comes afterwards signals anew.
     pub(crate) fn clear_signal(&self) {
-        let _ = rustix::io::read(&*self.signal, &mut [0; 8]);
+        let _ = rustix::io::read(&self.shared.signal, &mut [0; 8]);
     }
 }
 
 impl Drop for Giver {
     fn drop(&mut self) {
-        self.jobs = None;
-        self.verdicts = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.verdicts.clear();
+        let mut queue = lock(&self.shared.queue);
+        queue.closed = true;
+        self.shared.changed.notify_all();
+        // One that a client holds up is not waited for.
+        let at_work = |queue: &mut Queue| queue.workers > 0;
+        drop(self.shared.changed.wait_timeout_while(queue, END_PATIENCE, at_work));
     }
 }
 
+fn start_worker(shared: &Arc<Shared>) -> io::Result<()> {
+    let worker = Worker { shared: Arc::clone(shared) };
+    let thread = std::thread::Builder::new().name("file-giver".into()).stack_size(STACK);
+    thread.spawn(move || worker.work()).map(drop)
+}
+
+/// What a worker does next.
+enum Next {
+    Job(Box<Job>, Receiver<Verdict>),
+    /// There was none for a while.
+    Nothing,
+    /// There will be none any more.
+    End,
+}
+
 struct Worker {
-    channel: Arc<Channel>,
-    hear: Receiver<Verdict>,
-    say: Sender<(u64, Outcome)>,
-    signal: Arc<OwnedFd>,
-    closer: Closer,
+    shared: Arc<Shared>,
 }
 
 impl Worker {
-    fn work(&self, jobs: &Receiver<Job>) {
+    fn work(&self) {
         let mut stuck: Vec<Tracee> = Vec::new();
         loop {
-            let job = if stuck.is_empty() {
-                jobs.recv().map_err(|_| RecvTimeoutError::Disconnected)
-            } else {
-                jobs.recv_timeout(LOOK_AT_STUCK)
-            };
+            let next = self.next(if stuck.is_empty() { IDLE } else { LOOK_AT_STUCK });
             stuck = stuck.into_iter().filter_map(Tracee::let_go).collect();
-            match job {
-                Ok(job) => stuck.extend(self.serve(job)),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+            match next {
+                Next::Job(job, hear) => stuck.extend(self.serve(*job, &hear)),
+                Next::Nothing if !stuck.is_empty() => {}
+                Next::Nothing | Next::End => break,
             }
+        }
+        let mut queue = lock(&self.shared.queue);
+        queue.workers -= 1;
+        self.shared.changed.notify_all();
+    }
+
+    /// The next job, waited for.
+    fn next(&self, patience: Duration) -> Next {
+        let mut queue = lock(&self.shared.queue);
+        queue.idle += 1;
+        let nothing = |queue: &mut Queue| queue.jobs.is_empty() && !queue.closed;
+        let waited = self.shared.changed.wait_timeout_while(queue, patience, nothing);
+        let (mut queue, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        queue.idle -= 1;
+        match queue.jobs.pop_front() {
+            Some((job, hear)) => Next::Job(Box::new(job), hear),
+            None if queue.closed => Next::End,
+            None => Next::Nothing,
         }
     }
 
     /// Serves a delivery; a thread that is stuck and has to be let go later.
-    fn serve(&self, mut job: Job) -> Option<Tracee> {
+    fn serve(&self, mut job: Job, hear: &Receiver<Verdict>) -> Option<Tracee> {
         let files = std::mem::take(&mut job.files);
         let served = match Tracee::seize(job.tid) {
             Ok(tracee) => {
                 self.answer(&job);
-                tracee.stopped().and_then(|tracee| self.act(tracee, &job, &files))
+                tracee.stopped().and_then(|tracee| self.act(tracee, &job, &files, hear))
             }
             Err(error) => {
                 if job.gift.is_none() {
@@ -168,7 +240,7 @@ impl Worker {
             }
         };
         // Whatever they are, closing them may take time.
-        files.into_iter().for_each(|file| self.closer.close(file));
+        files.into_iter().for_each(|file| self.shared.closer.close(file));
         let lost = served.err()?;
         self.tell(&job, Outcome::Lost);
         match lost {
@@ -186,43 +258,39 @@ impl Worker {
 
     fn tell(&self, job: &Job, outcome: Outcome) {
         if let Some(gift) = job.gift {
-            let _ = self.say.send((gift, outcome));
-            let _ = rustix::io::write(&*self.signal, &1_u64.to_ne_bytes());
+            let _ = self.shared.say.send((gift, outcome));
+            let _ = rustix::io::write(&self.shared.signal, &1_u64.to_ne_bytes());
         }
     }
 
     fn answer(&self, job: &Job) {
-        if let Err(error) = self.channel.send(&job.reply) {
+        if let Err(error) = self.shared.channel.send(&job.reply) {
             tracing::warn!("thread {}: the kernel does not take the answer: {error}", job.tid);
         }
     }
 
     /// Does with a stopped thread what the job says, and lets it go.
-    fn act(&self, mut tracee: Tracee, job: &Job, files: &[Arc<OwnedFd>]) -> Result<(), Lost> {
-        let Some(gift) = job.gift else {
+    fn act(
+        &self,
+        mut tracee: Tracee,
+        job: &Job,
+        files: &[Arc<OwnedFd>],
+        hear: &Receiver<Verdict>,
+    ) -> Result<(), Lost> {
+        if job.gift.is_none() {
             close_all(&mut tracee, &job.closes)?;
             return tracee.finish(End::Unchanged);
-        };
-        let outcome = match install(&mut tracee, files, job.room, &self.closer) {
+        }
+        let outcome = match install(&mut tracee, files, job.room, &self.shared.closer) {
             Ok(fds) => Outcome::Given(fds),
             Err(Failure::Refused(error)) => Outcome::Stopped(error),
             Err(Failure::Lost(lost)) => return Err(lost),
         };
         self.tell(job, outcome);
-        let Some(verdict) = self.verdict(gift) else {
+        let Ok(verdict) = hear.recv_timeout(VERDICT_PATIENCE) else {
             return tracee.finish(End::Unchanged);
         };
         close_all(&mut tracee, &verdict.closes)?;
         tracee.finish(verdict.result.map_or(End::Again, |result| End::Return(result.into())))
-    }
-
-    /// The verdict for this gift; earlier ones came too late.
-    fn verdict(&self, gift: u64) -> Option<Verdict> {
-        loop {
-            let verdict = self.hear.recv_timeout(VERDICT_PATIENCE).ok()?;
-            if verdict.gift == gift {
-                return Some(verdict);
-            }
-        }
     }
 }

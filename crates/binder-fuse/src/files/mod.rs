@@ -2,8 +2,8 @@
 //!
 //! A file is taken from its sender with `pidfd_getfd` when it sends ([`store`]). No system call installs one in
 //! another process, so an unmodified receiver has to do that itself: when its ioctl returns, its thread is stopped
-//! ([`tracee`]), made to receive the files over a socket of its own ([`install`]), and let go on. A thread of ours
-//! does that ([`giver`]); the event loop hands a delivery over and goes on.
+//! ([`tracee`]), made to receive the files over a socket of its own ([`install`]), and let go on. Threads of ours
+//! do that ([`giver`]); the event loop hands a delivery over and goes on.
 
 mod giver;
 mod install;

@@ -26,7 +26,7 @@ struct Gift {
 }
 
 impl Server {
-    fn giver(&mut self) -> io::Result<&Giver> {
+    fn giver(&mut self) -> io::Result<&mut Giver> {
         if self.gifts.giver.is_none() {
             let giver = Giver::start(Arc::clone(&self.channel))?;
             rustix::event::epoll::add(
@@ -37,7 +37,7 @@ impl Server {
             )?;
             self.gifts.giver = Some(giver);
         }
-        self.gifts.giver.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.gifts.giver.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// A read has taken a transaction with files.
@@ -71,7 +71,7 @@ impl Server {
     pub(super) fn serve_gifts(&mut self) {
         let Some(giver) = &self.gifts.giver else { return };
         giver.clear_signal();
-        while let Some((gift, outcome)) = self.gifts.giver.as_ref().and_then(Giver::outcome) {
+        while let Some((gift, outcome)) = self.gifts.giver.as_mut().and_then(Giver::outcome) {
             if let Err(error) = self.gift_done(gift, outcome) {
                 tracing::warn!("the kernel does not take the answer to a read: {error}");
             }
@@ -137,7 +137,7 @@ impl Server {
             _ => None,
         };
         let closes = self.host.closes.remove(&tid).unwrap_or_default();
-        if let Some(giver) = &self.gifts.giver {
+        if let Some(giver) = &mut self.gifts.giver {
             giver.decide(Verdict { gift, result, closes });
         }
     }

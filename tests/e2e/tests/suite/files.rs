@@ -20,6 +20,7 @@ crate::both_mappings! {
     a_receiver_with_a_debugger_gets_no_files_and_the_call_fails
     a_stopped_receiver_gets_its_files_when_it_goes_on
     a_receiver_frozen_again_and_again_holds_up_nobody
+    a_receiver_whose_memory_does_not_answer_holds_up_nobody
     files_that_nobody_takes_are_no_more_than_one_users_share
     receivers_killed_at_random_leave_no_file_behind
 }
@@ -211,6 +212,27 @@ fn a_receiver_frozen_again_and_again_holds_up_nobody(bus: &Bus) {
     let fates = bounded("the caller of the frozen", || calling.join().unwrap());
     println!("{fates:?} calls to it succeeded and failed");
     drop(frozen);
+}
+
+fn a_receiver_whose_memory_does_not_answer_holds_up_nobody(bus: &Bus) {
+    let device = bus.device("hwbinder");
+    let silent = ["silent-receiver"];
+    let mut silent = e2e::Peer::start(Path::new(env!("CARGO_BIN_EXE_peer")), &device, &silent);
+    silent.expect("ready");
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let client = Client::open(&device, &Options::default()).unwrap();
+    let mut session = Session::new(&client);
+    session.oneway(0, CALL, Parcel::new().fd(file.as_fd()).payload()).unwrap();
+    let _service = peer(bus, &["files", NOBODY]);
+    let device = bus.device("binder");
+    bounded("the others", move || {
+        let client = Client::open(device, &Options::default()).unwrap();
+        let mut session = Session::new(&client);
+        for _ in 0..20 {
+            send_pipes(&mut session, 3).unwrap();
+        }
+    });
+    silent.kill();
 }
 
 fn files_that_nobody_takes_are_no_more_than_one_users_share(bus: &Bus) {
