@@ -96,6 +96,8 @@ const KNOWN: &[Metric] = &[
         Lower,
     ),
     metric("cases", "cases played", Neither),
+    metric("scan_us_p50", "until the victim is found, median", Lower),
+    metric("scan_over_reads", "the same over earlyoom's reads", Lower),
     metric("stall_ms_max", "longest stall of the interactive process", Lower),
     metric("victims_wrong", "wrong victims", Lower),
     metric("recover_ms", "until memory is back", Lower),

@@ -25,7 +25,7 @@ const fn table(main: &'static [&'static str], beside: &'static [&'static str]) -
 }
 
 /// The benchmarks that we know, in their order.
-pub const SECTIONS: [Section; 12] = [
+pub const SECTIONS: [Section; 13] = [
     Section {
         bench: "roundtrip",
         title: "Round trips",
@@ -127,6 +127,16 @@ pub const SECTIONS: [Section; 12] = [
             table(&["own_kib"], &[]),
             table(&["idle_cpu_percent"], &[]),
             table(&["start_ms"], &[]),
+        ],
+    },
+    Section {
+        bench: "scan",
+        title: "Finding the victim",
+        reading: "From the decision to look until the verdict, among so many processes: our whole choice beside the reads of \
+                  /proc that earlyoom makes; less is better.",
+        tables: &[
+            table(&["scan_us_p50", "scan_us_p99", "scan_us_max"], &[]),
+            table(&["scan_over_reads"], &[]),
         ],
     },
     Section {
