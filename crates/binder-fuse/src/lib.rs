@@ -44,7 +44,6 @@ mod mount;
 mod mountinfo;
 mod page_server;
 mod pid_view;
-mod placement;
 mod priority;
 mod server;
 mod thread_watch;

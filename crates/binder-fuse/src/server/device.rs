@@ -236,7 +236,6 @@ impl Server {
         if !self.host.closes.is_empty() && self.answer_and_close(unique, tid, result, bwr) {
             return Ok(());
         }
-        let _bound = self.placement.bind(tid);
         self.channel.send(self.reply.ioctl(unique, result, bwr.as_bytes()))
     }
 

@@ -29,7 +29,6 @@ use crate::host::{ClientHost, OpenKey};
 use crate::mapping::{MappingChoice, MappingKind};
 use crate::mount::Mount;
 use crate::page_server::PageServer;
-use crate::placement::Placement;
 use crate::thread_watch::{self, ThreadWatch};
 use crate::tree::{self, Tree};
 use crate::wire::reply::ReplyBuffer;
@@ -112,7 +111,6 @@ pub struct Server {
     own_users: u64,
     /// Parked requests by their unique id.
     parked: HashMap<u64, Parked>,
-    placement: Placement,
     gifts: gift::Gifts,
     freezes: freeze::Freezes,
     reply: ReplyBuffer,
@@ -215,7 +213,6 @@ impl Server {
             own_namespace: crate::pid_view::own_namespace(),
             own_users: crate::user_view::own_namespace(),
             parked: HashMap::new(),
-            placement: Placement::new(),
             gifts: gift::Gifts::default(),
             freezes: freeze::Freezes::new().map_err(Error::io("cannot make a timer"))?,
             reply: ReplyBuffer::default(),
@@ -342,8 +339,7 @@ impl Server {
     fn serve_requests(&mut self) -> Result<(), Error> {
         let Some(mut buffer) = self.buffer.take() else { return Ok(()) };
         let mut result = Ok(());
-        for number in 0..REQUESTS_PER_TURN {
-            self.placement.serving(number);
+        for _ in 0..REQUESTS_PER_TURN {
             match self.channel.read(&mut buffer) {
                 Ok(Incoming::Request(len)) => self.serve(buffer.bytes(len)),
                 Ok(Incoming::Nothing) => break,
