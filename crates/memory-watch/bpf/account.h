@@ -49,8 +49,8 @@ static __always_inline void forget(struct account *account, u64 mm)
 /* Records a member's true value; returns by how much it changed. Not inlined: see exact_count. */
 static __noinline s64 set_exact(struct account *account, struct mm_struct *mm, u32 member)
 {
-	s64 batched = 0;
-	s64 now = exact_and_batched(mm, member, &batched);
+	s64 batched = batched_count(mm, member);
+	s64 now = exact_from(mm, member, batched);
 
 	account->seen[member] = batched;
 	if (LOAD(account->pages[member]) == now)

@@ -61,7 +61,10 @@ static __always_inline u32 uid_of(struct task_struct *task)
 	return task->group_leader->real_cred->uid.val;
 }
 
-/* The same, off the path that each event takes. */
+/*
+ * The same by probe reads, for what runs once a kill. A plain load through a kernel pointer is cheaper, but makes the
+ * verifier search all of the kernel's types several times, on each path that leads to it.
+ */
 static __always_inline u32 probed_uid_of(struct task_struct *task)
 {
 	return BPF_CORE_READ(task, group_leader, real_cred, uid.val);

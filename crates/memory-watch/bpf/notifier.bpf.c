@@ -87,9 +87,9 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
  */
 static __always_inline struct mm_struct *mm_to_report(struct task_struct *task)
 {
-	if (BPF_CORE_READ(task, flags) & PF_KTHREAD)
+	if (task->flags & PF_KTHREAD)
 		return NULL;
-	if (BPF_CORE_READ(task, pid) != BPF_CORE_READ(task, tgid) && BPF_CORE_READ(task, group_leader, mm))
+	if (task->pid != task->tgid && task->group_leader->mm)
 		return NULL;
 	return task->mm;
 }
@@ -97,15 +97,15 @@ static __always_inline struct mm_struct *mm_to_report(struct task_struct *task)
 /* A process group's or session's id, as the initial pid namespace sees it. */
 static __always_inline u32 pid_of(struct task_struct *leader, enum pid_type type)
 {
-	struct pid *pid;
+	struct pid *pid = NULL;
 	s32 nr = 0;
 
 	if (type == PIDTYPE_PGID)
-		pid = BPF_CORE_READ(leader, signal, pids[PIDTYPE_PGID]);
+		bpf_core_read(&pid, sizeof(pid), &leader->signal->pids[PIDTYPE_PGID]);
 	else
-		pid = BPF_CORE_READ(leader, signal, pids[PIDTYPE_SID]);
+		bpf_core_read(&pid, sizeof(pid), &leader->signal->pids[PIDTYPE_SID]);
 	if (pid)
-		nr = BPF_CORE_READ(pid, numbers[0].nr);
+		bpf_core_read(&nr, sizeof(nr), &pid->numbers[0].nr);
 	return nr;
 }
 
@@ -121,19 +121,18 @@ int snapshot(struct bpf_iter__task *ctx)
 	mm = mm_to_report(task);
 	if (!mm)
 		return 0;
-	leader = BPF_CORE_READ(task, group_leader);
+	leader = task->group_leader;
 	sample.mm = (u64)mm;
-	sample.start_ns = BPF_CORE_READ(leader, start_boottime);
+	sample.start_ns = leader->start_boottime;
 	for (u32 m = 0; m < MM_MEMBERS; m++)
 		sample.pages[m] = exact_count(mm, m);
-	sample.tgid = BPF_CORE_READ(task, tgid);
-	sample.parent_tgid = BPF_CORE_READ(leader, real_parent, tgid);
-	sample.uid = probed_uid_of(task);
-	sample.oom_score_adj = BPF_CORE_READ(task, signal, oom_score_adj);
+	sample.tgid = task->tgid;
+	sample.parent_tgid = leader->real_parent->tgid;
+	sample.uid = uid_of(task);
+	sample.oom_score_adj = task->signal->oom_score_adj;
 	sample.group = pid_of(leader, PIDTYPE_PGID);
 	sample.session_leader = pid_of(leader, PIDTYPE_SID) == sample.tgid;
-	sample.exiting = BPF_CORE_READ(task, flags) & PF_EXITING ||
-			 BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT;
+	sample.exiting = task->flags & PF_EXITING || task->signal->flags & SIGNAL_GROUP_EXIT;
 	bpf_probe_read_kernel(sample.comm, sizeof(sample.comm), leader->comm);
 	bpf_seq_write(ctx->meta->seq, &sample, sizeof(sample));
 	return 0;

@@ -74,25 +74,28 @@ static __always_inline s64 batched_count(struct mm_struct *mm, u32 member)
 	}
 }
 
-/*
- * The true value and its batched part, by probe reads: dearer by a helper call each than plain loads, but each plain
- * load through a kernel pointer makes the verifier search all of the kernel's types, on every path that it walks.
- */
-static __always_inline s64 exact_and_batched(struct mm_struct *mm, u32 member, s64 *batched)
+static __always_inline const void *percpu_base(struct mm_struct *mm, u32 member)
 {
-	struct percpu_counter *counter;
-	const void *counters = NULL;
-	s64 exact;
-
-	if (flat_counters()) {
-		*batched = exact = flat_count(mm, member);
-	} else {
-		barrier_var(mm);
-		counter = (void *)&mm->rss_stat[0] + member * bpf_core_type_size(struct percpu_counter);
-		bpf_core_read(batched, sizeof(*batched), &counter->count);
-		bpf_core_read(&counters, sizeof(counters), &counter->counters);
-		exact = *batched + unfolded(counters);
+	barrier_var(mm);
+	switch (member) {
+	case MM_FILE:
+		return mm->rss_stat[MM_FILE].counters;
+	case MM_ANON:
+		return mm->rss_stat[MM_ANON].counters;
+	case MM_SWAP:
+		return mm->rss_stat[MM_SWAP].counters;
+	default:
+		return mm->rss_stat[MM_SHMEM].counters;
 	}
+}
+
+/* The true value, given the batched part. */
+static __always_inline s64 exact_from(struct mm_struct *mm, u32 member, s64 batched)
+{
+	s64 exact = batched;
+
+	if (!flat_counters())
+		exact += unfolded(percpu_base(mm, member));
 	return exact > 0 ? exact : 0;
 }
 
@@ -102,7 +105,5 @@ static __always_inline s64 exact_and_batched(struct mm_struct *mm, u32 member, s
  */
 static __noinline s64 exact_count(struct mm_struct *mm, u32 member)
 {
-	s64 batched = 0;
-
-	return exact_and_batched(mm, member, &batched);
+	return exact_from(mm, member, batched_count(mm, member));
 }
