@@ -54,7 +54,7 @@ fn try_run(options: &Run) -> anyhow::Result<u8> {
     let daemon = beside_us("headroom-binderd")?;
     let users = namespaces::enter()?;
     // Outside of the pid namespace that comes next.
-    let guarded = guardian::start()?;
+    let (guardian, guarded) = guardian::start()?;
     let isolation = Isolation { users, pids: namespaces::enter_pids() };
     private_dev::build(&options.devices)?;
     let mut signals = Signals::block().context("cannot take signals")?;
@@ -71,7 +71,9 @@ fn try_run(options: &Run) -> anyhow::Result<u8> {
         }
         pid => {
             drop(guarded);
-            Ok(supervise(pid, lifeline, &mut signals))
+            let code = supervise(pid, lifeline, &mut signals);
+            guardian.wait();
+            Ok(code)
         }
     }
 }

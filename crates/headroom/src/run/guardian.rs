@@ -5,21 +5,44 @@
 //! guardian is killed with it; this one is outside of the pid namespace. It is a fork that makes system calls only.
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use rustix::process::{Pid, WaitOptions, waitpid};
 
 use super::private_dev::BUS_C;
 
-/// Starts it, in the mount namespace of the session. It ends the bus, and itself, when the last copy of what is returned
+/// How long its end may take; it has little to do.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two looks for it.
+const TICK: Duration = Duration::from_millis(1);
+
+/// A running guardian, our child.
+pub struct Guardian(Pid);
+
+impl Guardian {
+    /// Waits for its end, so that it is gone when we are.
+    pub fn wait(self) {
+        let begun = Instant::now();
+        while let Ok(None) = waitpid(Some(self.0), WaitOptions::NOHANG) {
+            if begun.elapsed() > PATIENCE {
+                return;
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+}
+
+/// Starts it, in the mount namespace of the session. It ends the bus, and itself, when the last copy of the descriptor
 /// is closed: a clean end has unmounted before.
-pub fn start() -> anyhow::Result<OwnedFd> {
+pub fn start() -> anyhow::Result<(Guardian, OwnedFd)> {
     let (hangs_up, held) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("cannot make a pipe")?;
     // SAFETY: the child makes system calls only, and never returns.
     match unsafe { libc::fork() } {
         -1 => Err(std::io::Error::last_os_error()).context("cannot start the guardian"),
         0 => watch(hangs_up.as_raw_fd()),
-        _ => Ok(held),
+        pid => Ok((Guardian(Pid::from_raw(pid).context("no pid")?), held)),
     }
 }
 
