@@ -1,6 +1,7 @@
 //! The binder daemon: mounts the devices, serves them, and answers on its control socket.
 
 mod answer;
+mod life_signs;
 mod links;
 mod mount_helper;
 mod pressure;
@@ -112,15 +113,16 @@ fn run(args: Args) -> anyhow::Result<()> {
         ..Config::new(args.mount)
     };
     let mut server = Server::new(&config)?;
-    let (memory, lacking) =
-        pressure::Pressure::watch(args.low_memory).context("cannot watch the machine's memory")?;
+    let (life_signs, unheard) = life_signs::LifeSigns::for_manager();
+    let (memory, lacking) = pressure::Pressure::watch(args.low_memory, life_signs.interval())
+        .context("cannot watch the machine's memory")?;
     // A session does without what only root can have.
     let lacking = if args.session {
         Vec::new()
     } else {
         [lacking.into_iter().collect(), privileges::take()].concat()
     };
-    for lacking in lacking {
+    for lacking in lacking.into_iter().chain(unheard) {
         server.note_degraded(lacking);
     }
     let _links = args.link_dev.then(|| links::Links::make(server.mount_point(), &config.devices));
@@ -140,6 +142,7 @@ fn run(args: Args) -> anyhow::Result<()> {
     if let Some(fd) = args.ready_fd {
         say_ready(fd).with_context(|| format!("--ready-fd {fd}"))?;
     }
+    life_signs.ready(&in_a_line(&server));
     loop {
         match server.next_event()? {
             Event::External(CONTROL) => {
@@ -147,6 +150,7 @@ fn run(args: Args) -> anyhow::Result<()> {
             }
             Event::External(STALLS) => server.give_back_idle(),
             Event::External(MEMORY_TIMER) => {
+                life_signs.came_round(|| in_a_line(&server));
                 let worthwhile = server.page_counts().idle > 0;
                 if memory.is_low(worthwhile).context("cannot set a timer")? {
                     server.give_back_idle();
@@ -155,6 +159,7 @@ fn run(args: Args) -> anyhow::Result<()> {
             Event::External(_) => {
                 if let Some(name) = signals.take() {
                     tracing::info!("{name}: unmounting, {} opens end", server.open_count());
+                    life_signs.stopping();
                     return Ok(());
                 }
             }
@@ -167,6 +172,11 @@ fn run(args: Args) -> anyhow::Result<()> {
             }
         }
     }
+}
+
+/// How things are, for people.
+fn in_a_line(server: &Server) -> String {
+    format!("{} opens on {}", server.open_count(), server.mount_point().display())
 }
 
 /// Tells whoever started us.

@@ -31,11 +31,16 @@ pub struct Pressure {
     timer: OwnedFd,
     /// Of all memory, percent: with less available, memory is short.
     low_percent: u8,
+    /// How often is looked, at least.
+    often: Duration,
 }
 
 impl Pressure {
-    /// Watches from now on. Also what does not work here.
-    pub fn watch(low_percent: u8) -> std::io::Result<(Self, Option<String>)> {
+    /// Watches from now on; the timer is readable `often`, or oftener. Also what does not work here.
+    pub fn watch(
+        low_percent: u8,
+        often: Option<Duration>,
+    ) -> std::io::Result<(Self, Option<String>)> {
         let trigger = PressureTrigger::open(
             Path::new(PROC),
             Resource::Memory,
@@ -53,8 +58,9 @@ impl Pressure {
             TimerfdClockId::Monotonic,
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         )?;
-        let watch = Self { trigger: trigger.ok(), timer, low_percent };
-        watch.look_in(LOOK_EVERY)?;
+        let often = often.map_or(LOOK_EVERY, |often| often.clamp(LOOK_SOON, LOOK_EVERY));
+        let watch = Self { trigger: trigger.ok(), timer, low_percent, often };
+        watch.look_in(often)?;
         Ok((watch, lacking))
     }
 
@@ -74,8 +80,8 @@ impl Pressure {
         let shares = read.and_then(|info| Some((info.available?, info.total?)));
         let left = shares.map(|(available, total)| available.checked_sub(self.mark(total)));
         let soon = |left: u64| Duration::from_millis(left / FASTEST_FILL);
-        let pause = left.flatten().map_or(LOOK_EVERY, soon);
-        self.look_in(pause.clamp(LOOK_SOON, LOOK_EVERY))?;
+        let pause = left.flatten().map_or(self.often, soon);
+        self.look_in(pause.clamp(LOOK_SOON, self.often))?;
         Ok(left == Some(None))
     }
 
@@ -101,8 +107,11 @@ mod tests {
 
     #[test]
     fn more_than_everything_is_never_available() {
-        let low = |percent| Pressure::watch(percent).unwrap().0.is_low(true).unwrap();
+        let low = |percent| Pressure::watch(percent, None).unwrap().0.is_low(true).unwrap();
         assert!(low(101) && !low(0));
-        assert!(!Pressure::watch(100).unwrap().0.is_low(false).unwrap(), "nothing to give back");
+        assert!(
+            !Pressure::watch(100, None).unwrap().0.is_low(false).unwrap(),
+            "nothing to give back"
+        );
     }
 }

@@ -93,6 +93,19 @@ fn a_mount_that_is_served_is_left_alone() {
 }
 
 #[test]
+fn a_service_manager_that_cannot_be_reached_is_said() {
+    if cannot_mount() {
+        return;
+    }
+    let too_long = format!("/{}", "x".repeat(200));
+    let daemon = Daemon::start_prepared(TempDir::new().unwrap(), &[], |command| {
+        command.env("NOTIFY_SOCKET", too_long);
+    });
+    let degraded = daemon.status().degraded;
+    assert!(degraded.iter().any(|what| what.contains("$NOTIFY_SOCKET")), "{degraded:?}");
+}
+
+#[test]
 fn being_unmounted_by_somebody_else_is_an_error() {
     if cannot_mount() {
         return;

@@ -94,8 +94,10 @@ fn an_installation_is_complete_and_names_the_places_it_is_in() {
     let described = read("opt/headroom/lib/pkgconfig/tmalloc.pc");
     assert!(described.starts_with("prefix=/opt/headroom\n") && !described.contains('@'));
     assert!(described.contains(concat!("Version: ", env!("CARGO_PKG_VERSION"))), "{described}");
-    let unit = read("opt/headroom/lib/systemd/system/headroom-oomd.service");
-    assert!(unit.contains("ExecStart=/opt/headroom/bin/headroom-oomd\n"), "{unit}");
+    for daemon in ["headroom-oomd", "headroom-binderd"] {
+        let unit = read(&format!("opt/headroom/lib/systemd/system/{daemon}.service"));
+        assert!(unit.contains(&format!("ExecStart=/opt/headroom/bin/{daemon}\n")), "{unit}");
+    }
     for page in
         ["man1/headroom.1", "man8/headroom-oomd.8", "man5/oomd.toml.5", "man8/headroom-binderd.8"]
     {

@@ -60,10 +60,17 @@ impl Daemon {
     }
 
     pub fn start_in(dir: TempDir, args: &[&str]) -> Self {
+        Self::start_prepared(dir, args, |_| {})
+    }
+
+    /// `prepare` may change how it is started.
+    pub fn start_prepared(dir: TempDir, args: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
         use std::os::unix::fs::PermissionsExt;
         // Clients of other users must get through.
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-        let child = Self::command(dir.path(), args).spawn().unwrap();
+        let mut command = Self::command(dir.path(), args);
+        prepare(&mut command);
+        let child = command.spawn().unwrap();
         let mut daemon = Self { dir, child };
         wait_for("the daemon", || {
             if let Some(status) = daemon.child.try_wait().unwrap() {

@@ -1,0 +1,177 @@
+//! The daemon as its systemd unit has it run: with no more system calls and capabilities than the unit allows.
+#![cfg(target_arch = "x86_64")]
+#![allow(missing_docs)]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::Path;
+use std::process::Command;
+
+use binder_client::{Answer, Errno, Parcel, Payload, Received, Session};
+use binder_uapi::{BINDER_TYPE_BINDER, FLAT_BINDER_FLAG_ACCEPTS_FDS, FlatBinderObject};
+use common::{Daemon, cannot_mount, is_mounted, open, role, tell, wait_for};
+use confinement::Confinement;
+use control::binderd::{Reply, Request};
+
+const UNIT: &str = include_str!("../../../dist/systemd/headroom-binderd.service");
+
+#[test]
+fn a_client_process() {
+    match role() {
+        None => {}
+        Some((role, device)) if role == "writer" => write_to_what_comes(&device),
+        Some((other, _)) => panic!("unknown role {other}"),
+    }
+}
+
+/// As somebody else: writes a word to each descriptor that comes.
+fn write_to_what_comes(device: &Path) {
+    let client = open(device);
+    let flags = FLAT_BINDER_FLAG_ACCEPTS_FDS;
+    let node = FlatBinderObject { ty: BINDER_TYPE_BINDER, flags, binder: 0, cookie: 0 };
+    client.become_context_manager_ext(node).unwrap();
+    // SAFETY: plain numbers; this process has no other threads that could mind.
+    assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) }, 0);
+    let mut session = Session::new(&client);
+    tell("ready");
+    let mut service = |_: &mut Session<'_>, incoming: &Received<'_>| {
+        for object in incoming.objects().unwrap() {
+            // SAFETY: the driver made it for us, and nobody else here knows it.
+            let mut file =
+                unsafe { UnixStream::from(OwnedFd::from_raw_fd(object.handle() as i32)) };
+            file.write_all(b"here").unwrap();
+        }
+        // SAFETY: plain numbers.
+        let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+        Answer::Reply(Parcel::new().bytes(&nice.to_ne_bytes()))
+    };
+    // Until the bus ends.
+    let _ = session.serve(&mut service);
+}
+
+/// A daemon as the unit has it, and what it tells its service manager.
+fn confined(dir: tempfile::TempDir, args: &[&str]) -> (Daemon, UnixDatagram) {
+    let path = dir.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_nonblocking(true).unwrap();
+    let prepare = |command: &mut Command| {
+        command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000");
+        Confinement::of(UNIT).unwrap().apply(command);
+    };
+    (Daemon::start_prepared(dir, args, prepare), manager)
+}
+
+fn heard(manager: &UnixDatagram) -> Option<String> {
+    let mut message = [0; 256];
+    let length = manager.recv(&mut message).ok()?;
+    Some(String::from_utf8_lossy(&message[..length]).into_owned())
+}
+
+#[test]
+fn as_the_service_has_it_calls_carry_descriptors_and_priorities_and_idle_memory_goes_back() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut daemon, manager) = confined(dir, &["--stats", "global"]);
+    let degraded = daemon.status().degraded;
+    // The machine's doing, not the unit's.
+    let expected = |what: &String| what.contains("oom_score_adj");
+    assert!(degraded.iter().all(expected), "{degraded:?}");
+    assert_eq!(daemon.status().mapping, "passthrough");
+    let first = wait_for("word of the daemon", || heard(&manager));
+    assert!(first.starts_with("READY=1\nSTATUS=0 opens on "), "{first}");
+
+    let mut server = daemon.client("writer");
+    assert_eq!(server.hear(), "ready");
+    let client = open(daemon.binder());
+    let mut session = Session::new(&client);
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    let parcel = Parcel::new().fd(theirs.as_fd());
+    let reply = session.call(0, 1, parcel.payload()).unwrap();
+    assert_eq!(reply.data().unwrap(), 0_i32.to_ne_bytes(), "it serves at its caller's priority");
+    session.free(reply);
+    let mut word = [0; 4];
+    ours.read_exact(&mut word).unwrap();
+    assert_eq!(&word, b"here");
+    let reply = session.call(0, 2, Payload::bytes(&[1; 64 << 10])).unwrap();
+    session.free(reply);
+    session.flush().unwrap();
+    let logs = daemon.mount().join("binder_logs/stats");
+    assert!(std::fs::read_to_string(logs).unwrap().contains("BC_TRANSACTION: 2"));
+    let reply = daemon.ask(&Request::Reclaim { pages: u64::MAX });
+    assert!(matches!(reply, Reply::Reclaimed { pages, .. } if pages > 0), "{reply:?}");
+    wait_for("a sign of life", || heard(&manager).filter(|said| said.starts_with("WATCHDOG=1")));
+    server.kill();
+    server.wait();
+    daemon.wait_until_gone(server.pid());
+    assert_eq!(daemon.stop().code(), Some(0));
+    wait_for("a last word", || heard(&manager).filter(|said| said == "STOPPING=1"));
+    assert!(!is_mounted(&daemon.mount()));
+}
+
+#[test]
+fn as_the_service_has_it_its_guardian_ends_the_bus_of_a_daemon_that_is_killed() {
+    if cannot_mount() {
+        return;
+    }
+    let (mut daemon, _manager) = confined(tempfile::tempdir().unwrap(), &[]);
+    let client = open(daemon.binder());
+    daemon.signal(libc::SIGKILL);
+    daemon.wait();
+    wait_for("the bus to end", || (!is_mounted(&daemon.mount())).then_some(()));
+    assert_eq!(client.version().unwrap_err().errno(), Some(Errno::NOTCONN));
+}
+
+#[test]
+fn as_the_service_has_it_buffers_can_be_stored_by_notices() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut daemon, _manager) = confined(dir, &["--mapping", "notify-store"]);
+    let mut server = daemon.client("writer");
+    server.hear();
+    let client = open(daemon.binder());
+    let mut session = Session::new(&client);
+    let reply = session.call(0, 1, Payload::bytes(&[7; 9000])).unwrap();
+    assert_eq!(reply.data().unwrap().len(), 4);
+    session.free(reply);
+    session.flush().unwrap();
+    drop(client);
+    assert_eq!(daemon.stop().code(), Some(0));
+}
+
+#[test]
+fn systemd_understands_the_unit() {
+    let dir = tempfile::tempdir().unwrap();
+    let unit = dir.path().join("headroom-binderd.service");
+    std::fs::write(&unit, UNIT.replace("/usr/local/bin/headroom-binderd", "/bin/true")).unwrap();
+    let analyze = |arguments: &[&str]| {
+        let done = Command::new("systemd-analyze").args(arguments).arg(&unit).output();
+        done.map(|done| (done.status.success(), format!("{done:?}")))
+    };
+    match analyze(&["verify", "--man=no"]) {
+        Ok((success, said)) => assert!(success, "{said}"),
+        Err(error) => return println!("skipped: systemd-analyze: {error}"),
+    }
+    // Of 100, where 100 is a service that is not confined at all.
+    let (success, said) = analyze(&["security", "--offline=yes", "--threshold=45"]).unwrap();
+    assert!(success, "{said}");
+}
+
+#[test]
+fn nothing_in_the_unit_hides_the_mount_from_everybody_else() {
+    let apart =
+        ["Private", "ProtectSystem", "ProtectHome", "ProtectKernel", "ProtectControlGroups"];
+    let apart = [
+        &apart[..],
+        &["ReadWritePaths", "InaccessiblePaths", "TemporaryFileSystem", "ProtectProc"],
+    ];
+    for line in UNIT.lines() {
+        assert!(!apart.concat().iter().any(|setting| line.starts_with(setting)), "{line}");
+    }
+}
