@@ -16,7 +16,7 @@ use reclaim::{Help, Reaper};
 const BENCH: &str = "reclaim";
 const LIMIT: &str = "munmap";
 const WORST: &str = "worst of all";
-/// As many as the daemon has.
+/// As many as the daemon has at the most.
 const REAPERS: usize = 2;
 /// From this size on only the first and the last subject are measured, with one round less for each
 /// doubling, unless everything is asked for.
@@ -150,13 +150,13 @@ fn run(arguments: &Arguments) -> Result<()> {
 /// As in the daemon: the reapers inherit the first class, the loop goes before them.
 fn start_reaper() -> Result<Reaper> {
     let eager = Class::Fifo(1).take().and_then(|()| {
-        let reaper = Reaper::start(REAPERS).context("cannot start the reapers")?;
+        let reaper = Reaper::start(Reaper::enough(REAPERS)).context("cannot start the reapers")?;
         Class::Fifo(2).take()?;
         Ok(reaper)
     });
     eager.or_else(|error| {
         eprintln!("no real-time priority ({error:#}): other work will disturb");
-        Reaper::start(REAPERS).context("cannot start the reapers")
+        Reaper::start(Reaper::enough(REAPERS)).context("cannot start the reapers")
     })
 }
 

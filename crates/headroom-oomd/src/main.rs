@@ -32,7 +32,7 @@ use reclaim::Reaper;
 const DEFAULT_CONFIG: &str = "/etc/headroom/oomd.toml";
 /// Connecting needs write permission; what a user may then ask is decided by its uid.
 const SOCKET_MODE: u32 = 0o666;
-/// Two victims at a time get help with their memory. More gained nothing on two CPUs.
+/// Two victims at a time get help with their memory, where there are three CPUs.
 const REAPERS: usize = 2;
 
 /// Watches the memory of limited users; of a user that breaks its limit the largest process dies.
@@ -139,7 +139,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     degraded.extend(chosen.degraded);
     // Threads inherit the scheduling of the one that starts them: as reapers first, then as ourselves.
     degraded.extend(privileges::be_reaper().err());
-    let reaper = Reaper::start(REAPERS).context("cannot start the reapers")?;
+    let reaper = Reaper::start(Reaper::enough(REAPERS)).context("cannot start the reapers")?;
     let interval = watchdog::interval(manager.watchdog());
     let restarted = manager.is_there();
     let pulse = watchdog::start(interval, move |found| act_on(found, interval, restarted));

@@ -17,6 +17,15 @@ pub(crate) const FEW_THREADS: usize = 8;
 /// Room for the names of some twenty threads.
 const LISTED_BYTES: usize = 512;
 
+/// How far a victim's threads are raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lift {
+    /// Before all ordinary threads: real-time.
+    AboveAll,
+    /// To where most threads are: for one of a crowd, which would leave nobody else a CPU.
+    Ordinary,
+}
+
 /// What was done to a victim's threads. If it survives, [`undo`](Boost::undo) it.
 #[derive(Debug)]
 pub struct Boost {
@@ -36,9 +45,13 @@ impl Boost {
     /// Raises all threads of a process that has been sent SIGKILL. What is refused is remembered in
     /// [`refused`](Boost::refused); a process that is gone needs nothing.
     pub fn raise(victim: &Victim) -> Self {
+        Self::lift(victim, Lift::AboveAll)
+    }
+
+    pub(crate) fn lift(victim: &Victim, lift: Lift) -> Self {
         let mut boost = Self::of(victim);
         boost.find_threads(usize::MAX).into_iter().flatten().for_each(|tid| {
-            boost.raise_thread(tid, ANY_CPU);
+            boost.raise_thread(tid, ANY_CPU, lift);
         });
         boost
     }
@@ -50,7 +63,7 @@ impl Boost {
     pub(crate) fn gather(victim: &Victim, cpu: Cpus) -> Option<Self> {
         let mut boost = Self::of(victim);
         let tids = boost.find_threads(FEW_THREADS)?;
-        tids.into_iter().for_each(|tid| boost.raise_thread(tid, cpu));
+        tids.into_iter().for_each(|tid| boost.raise_thread(tid, cpu, Lift::AboveAll));
         if boost.refused.is_some() {
             boost.undo();
             return None;
@@ -129,7 +142,7 @@ impl Boost {
         }
     }
 
-    fn raise_thread(&mut self, tid: u32, cpus: Cpus) {
+    fn raise_thread(&mut self, tid: u32, cpus: Cpus, lift: Lift) {
         let Ok(mut before) = Schedule::of(tid) else { return };
         if self.victim.pid() == tid
             && let Some(cpus) = self.victim.free_on()
@@ -142,8 +155,12 @@ impl Boost {
         if !self.has_thread(tid) {
             return;
         }
-        let mut done = before.raised(cpus).apply(tid);
-        if done == Err(Errno::PERM) {
+        let raised = match lift {
+            Lift::AboveAll => before.raised(cpus),
+            Lift::Ordinary => before.ordinary(cpus),
+        };
+        let mut done = raised.apply(tid);
+        if done == Err(Errno::PERM) && lift == Lift::AboveAll {
             done = before.raised_a_little(cpus).apply(tid);
         }
         match done {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::boost::Boost;
+use crate::boost::{Boost, Lift};
 use crate::holdings::Holdings;
 use crate::mrelease::{Mrelease, mrelease};
 use crate::schedule::{Schedule, run_on, this_cpu};
@@ -38,7 +38,7 @@ pub(crate) enum Task {
     /// the same time.
     Expedite,
     /// Its threads are raised.
-    Boost,
+    Boost(Lift),
     /// It is let out of a freezer, once its memory has been released.
     Thaw,
 }
@@ -74,6 +74,13 @@ pub struct Reaper {
 type Queue = Arc<Mutex<Receiver<Job>>>;
 
 impl Reaper {
+    /// So many reapers at the most are of use, where they are real-time: one CPU is left to everybody else, if there are
+    /// several.
+    pub fn enough(most: usize) -> usize {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        cpus.saturating_sub(1).clamp(1, most.max(1))
+    }
+
     /// Starts the pool: so many victims at a time have their memory released.
     pub fn start(threads: usize) -> io::Result<Self> {
         let done = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
@@ -103,7 +110,7 @@ impl Reaper {
     pub(crate) fn submit(&self, token: u64, victim: &Victim, task: Task) -> bool {
         let queue = match task {
             Task::Release | Task::Expedite => &self.releases,
-            Task::Boost | Task::Thaw => &self.boosts,
+            Task::Boost(_) | Task::Thaw => &self.boosts,
         };
         let Some(queue) = queue else { return false };
         let counts = matches!(task, Task::Release | Task::Expedite);
@@ -170,7 +177,9 @@ impl Worker {
             match job.task {
                 Task::Release => self.tell(&job, Done::Released(release(&job.victim))),
                 Task::Expedite => self.expedite(&job, own.as_ref()),
-                Task::Boost => self.tell(&job, Done::Boosted(Boost::raise(&job.victim))),
+                Task::Boost(lift) => {
+                    self.tell(&job, Done::Boosted(Boost::lift(&job.victim, lift)));
+                }
                 Task::Thaw => self.tell(&job, Done::Boosted(thaw(&job.victim))),
             }
         }
@@ -187,7 +196,7 @@ impl Worker {
         let cpu = cpu.filter(|cpu| run_on(0, cpu).is_ok());
         let gathered = cpu.and_then(|cpu| Boost::gather(&job.victim, cpu));
         if gathered.is_none() {
-            self.leave(job, Task::Boost);
+            self.leave(job, Task::Boost(if crowded { Lift::Ordinary } else { Lift::AboveAll }));
         }
         let released = release(&job.victim);
         self.tell(job, Done::Released(released));

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use crate::boost::Boost;
+use crate::boost::{Boost, Lift};
 use crate::mrelease::Mrelease;
 use crate::reaper::{Done, Reaper, Task};
 use crate::victim::Victim;
@@ -108,7 +108,7 @@ impl Reclaim {
             _ => {}
         }
         if begin && self.help.boost && !self.help.release && self.state != State::Gone {
-            reaper.submit(token, &self.victim, Task::Boost);
+            reaper.submit(token, &self.victim, Task::Boost(Lift::AboveAll));
             reaper.submit(token, &self.victim, Task::Thaw);
         }
         self.progress()

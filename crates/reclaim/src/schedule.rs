@@ -115,6 +115,21 @@ impl Schedule {
         Self { attr, cpus }
     }
 
+    /// As most threads are, unless it is better off already.
+    pub(crate) fn ordinary(&self, cpus: Cpus) -> Self {
+        let nice = match self.attr.policy as i32 {
+            libc::SCHED_OTHER => self.attr.nice.min(0),
+            _ => 0,
+        };
+        let policy = libc::SCHED_OTHER as u32;
+        let ordinary = Attr { size: ATTR_SIZE, policy, nice, ..Attr::default() };
+        let better = matches!(
+            self.attr.policy as i32,
+            libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE
+        );
+        Self { attr: if better { self.attr } else { ordinary }, cpus }
+    }
+
     /// Gives it to a thread. The CPUs come first: once it has the priority it runs where it may.
     pub(crate) fn apply(&self, tid: u32) -> Result<(), Errno> {
         let Self { attr, cpus } = self;
@@ -128,6 +143,19 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_the_ordinary_only_the_worse_are_raised_to_where_most_are() {
+        let (other, idle) = (libc::SCHED_OTHER as u32, libc::SCHED_IDLE as u32);
+        for (policy, nice, expected) in
+            [(other, 19, 0), (other, 0, 0), (other, -7, -7), (idle, 0, 0)]
+        {
+            let attr = Attr { size: ATTR_SIZE, policy, nice, ..Attr::default() };
+            let raised = Schedule { attr, cpus: [1; CPU_WORDS] }.ordinary(ANY_CPU);
+            let Attr { policy, nice, .. } = raised.attr;
+            assert_eq!((policy, nice, raised.cpus), (other, expected, ANY_CPU));
+        }
+    }
 
     #[test]
     fn a_raised_thread_gets_back_what_it_had() {
@@ -145,6 +173,7 @@ mod tests {
                 during.attr,
                 "who is real-time already stays it"
             );
+            assert_eq!(during.ordinary(ANY_CPU).attr, during.attr, "and is not lowered");
             before.apply(0).unwrap();
             assert_eq!(Schedule::of(0).unwrap(), before);
         })
