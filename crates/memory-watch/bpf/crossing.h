@@ -223,11 +223,14 @@ static __always_inline void hard_crossing(struct slot *slot, struct cause *cause
 	tell(slot, EVENT_HARD_CROSSED, live, &kill, stale);
 }
 
-/* Applies a change to the user's sum and looks at the limits. */
-static __always_inline void settle(struct slot *slot, struct cause *cause, s64 delta)
+/* Applies a change to the user's sum and looks at the limits. Not static: the verifier looks at it once. */
+__noinline int settle(struct slot *slot, struct cause *cause, s64 delta)
 {
-	s64 pages = __sync_fetch_and_add(&slot->pages, delta) + delta, live;
+	s64 pages, live;
 
+	if (!slot || !cause)
+		return 0;
+	pages = __sync_fetch_and_add(&slot->pages, delta) + delta;
 	slot->events++;
 	if (pages > slot->peak_pages)
 		slot->peak_pages = pages;
@@ -257,4 +260,5 @@ static __always_inline void settle(struct slot *slot, struct cause *cause, s64 d
 	} else if (LOAD(slot->told) && live < (s64)(slot->hard_pages - slot->hard_pages / 64)) {
 		slot->told = 0;
 	}
+	return 0;
 }

@@ -98,6 +98,13 @@ struct task_struct {
 	struct task_struct *real_parent;
 };
 
+struct bpf_array {
+	void *pptrs[1];
+};
+
+#pragma clang attribute pop
+
+/* What a task iterator is handed: the same since there are any. */
 struct seq_file;
 
 struct bpf_iter_meta {
@@ -109,14 +116,17 @@ struct bpf_iter__task {
 	struct task_struct *task;
 };
 
-struct bpf_array {
-	void *pptrs[1];
-};
-
-#pragma clang attribute pop
-
 /* Kernel functions newer than our oldest kernel; absent ones are address 0. */
 extern struct task_struct *bpf_task_from_pid(s32 pid) __ksym __weak;
 extern void bpf_task_release(struct task_struct *p) __ksym __weak;
 extern int bpf_send_signal_task(struct task_struct *task, int sig, enum pid_type type,
 				u64 value) __ksym __weak;
+
+/*
+ * The same task, to read from and for nothing else. Of a load through a pointer that may be used for more, the verifier
+ * searches all of the kernel's types several times (a millisecond), again on each path that leads to it.
+ */
+static __always_inline struct task_struct *only_to_read(struct task_struct *task)
+{
+	return bpf_ksym_exists(bpf_rdonly_cast) ? bpf_core_cast(task, struct task_struct) : task;
+}

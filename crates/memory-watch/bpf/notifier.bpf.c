@@ -44,7 +44,7 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 	account = account_of(cause.mm);
 	if (!uid_of_owner(mm, &uid)) {
 		if (cause.own)
-			uid = uid_of(current);
+			uid = uid_of(only_to_read(current));
 		else if (account)
 			uid = account->owner >> 32;
 		else
@@ -118,6 +118,7 @@ int snapshot(struct bpf_iter__task *ctx)
 
 	if (!task)
 		return 0;
+	task = only_to_read(task);
 	mm = mm_to_report(task);
 	if (!mm)
 		return 0;
@@ -157,6 +158,7 @@ int reconcile(struct bpf_iter__task *ctx)
 	scan = bpf_map_lookup_elem(&scans, &zero);
 	if (!task || !scan)
 		return 0;
+	task = only_to_read(task);
 	mm = mm_to_report(task);
 	if (!mm)
 		return 0;
