@@ -6,7 +6,7 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
 
-const SOURCES: [&str; 2] = ["notifier", "percpu_probe"];
+const SOURCES: [&str; 1] = ["notifier"];
 
 fn main() {
     println!("cargo:rerun-if-changed=bpf");

@@ -2,11 +2,7 @@
 /* Reading an address space's counters. The only place that knows their layout. */
 #pragma once
 
-#include "kernel.h"
-#include "shared.h"
-
-/* Where each CPU keeps its per-CPU variables; found by percpu_probe.bpf.c before we are loaded. */
-const volatile struct cpu_layout cpus = {};
+#include "cpus.h"
 
 /* What the CPUs have counted and not yet folded into the counter. */
 static __noinline s64 unfolded(const void *counters)
@@ -16,17 +12,12 @@ static __noinline s64 unfolded(const void *counters)
 	for (u32 cpu = 0; cpu < MAX_CPUS; cpu++) {
 		s32 part = 0;
 
-		if (cpu >= cpus.count)
+		if (cpu >= cpu_count)
 			break;
 		bpf_probe_read_kernel(&part, sizeof(part), counters + cpus.offset[cpu]);
 		sum += part;
 	}
 	return sum;
-}
-
-static __always_inline bool flat_counters(void)
-{
-	return bpf_core_type_exists(struct mm_rss_stat);
 }
 
 /* By probe read: the verifier of those kernels refuses a plain load from an array of a typedef. */

@@ -107,8 +107,12 @@ struct scan {
 	u64 beat_ns; /* when the daemon was last seen at work, CLOCK_MONOTONIC */
 };
 
+/* More than there is of a BPF array before its per-CPU pointers. */
+#define CPU_SCRATCH 4096
+
+/* As find_cpus leaves it: where it looked from, and addresses in place of offsets; base 0: nothing to be found. */
 struct cpu_layout {
-	u32 count;
-	u32 unused;
+	u64 base;
 	u64 offset[MAX_CPUS];
+	u8 scratch[CPU_SCRATCH];
 };

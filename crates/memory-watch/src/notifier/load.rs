@@ -1,5 +1,6 @@
 //! Opens and loads the BPF objects; attaches nothing.
 
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::Once;
 
@@ -9,12 +10,11 @@ use libbpf_rs::Object;
 use libbpf_rs::ObjectBuilder;
 use libbpf_rs::PrintLevel;
 use libbpf_rs::ProgramInput;
+use machine_memory::ReadError;
 use zerocopy::FromBytes;
-use zerocopy::IntoBytes;
 
 use super::pins;
 use super::pins::Pins;
-use super::wire::CpuAddresses;
 use super::wire::CpuLayout;
 use super::wire::MAX_CPUS;
 use crate::error::NotifierError;
@@ -25,8 +25,6 @@ struct Aligned<T: ?Sized>(T);
 
 static NOTIFIER: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/notifier.bpf.o")));
-static PERCPU_PROBE: &Aligned<[u8]> =
-    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/percpu_probe.bpf.o")));
 
 /// What tells this version of the programs from others.
 pub fn fingerprint() -> u64 {
@@ -37,7 +35,7 @@ pub fn fingerprint() -> u64 {
 /// pinned.
 pub fn notifier(pins: Option<&Pins>) -> Result<Object, NotifierError> {
     listen_to_libbpf();
-    let layout = if per_cpu_counters()? { cpu_layout()? } else { CpuLayout::default() };
+    let cpus = cpu_count()?;
     let mut open = ObjectBuilder::default()
         .name("headroom")
         .and_then(|builder| builder.open_memory(&NOTIFIER.0))
@@ -46,11 +44,11 @@ pub fn notifier(pins: Option<&Pins>) -> Result<Object, NotifierError> {
         .maps_mut()
         .find(|map| map.name().to_string_lossy().ends_with(".rodata"))
         .ok_or_else(|| NotifierError::Unsupported("the BPF object has no .rodata".into()))?;
-    let constants = rodata
+    let count = rodata
         .initial_value_mut()
-        .and_then(|bytes| bytes.get_mut(..size_of::<CpuLayout>()))
+        .and_then(|bytes| bytes.first_chunk_mut())
         .ok_or_else(|| NotifierError::Unsupported("the BPF object's .rodata is short".into()))?;
-    constants.copy_from_slice(layout.as_bytes());
+    *count = cpus.to_ne_bytes();
     let taken_over = pins.filter(|pins| pins.are_there());
     if let Some(pins) = taken_over {
         for mut map in open.maps_mut() {
@@ -62,6 +60,7 @@ pub fn notifier(pins: Option<&Pins>) -> Result<Object, NotifierError> {
         }
     }
     let mut object = open.load().map_err(|e| explain("load the notifier's programs", e))?;
+    find_cpus(&object, cpus as usize)?;
     if let (Some(pins), None) = (pins, taken_over) {
         pins.clear();
         for mut map in object.maps_mut() {
@@ -74,57 +73,51 @@ pub fn notifier(pins: Option<&Pins>) -> Result<Object, NotifierError> {
     Ok(object)
 }
 
-/// Since Linux 6.2 an address space's counters are per-CPU ones; `struct mm_rss_stat` went with that.
-fn per_cpu_counters() -> Result<bool, NotifierError> {
-    let kernel = libbpf_rs::btf::Btf::from_vmlinux()
-        .map_err(|e| explain("read the kernel's type information (/sys/kernel/btf/vmlinux)", e))?;
-    Ok(kernel.type_by_name::<libbpf_rs::btf::types::Struct<'_>>("mm_rss_stat").is_none())
-}
-
-impl Default for CpuLayout {
-    fn default() -> Self {
-        Self { count: 0, unused: 0, offset: [0; MAX_CPUS] }
+/// One more than the highest number of a CPU that this machine may ever have.
+fn cpu_count() -> Result<u32, NotifierError> {
+    let path = Path::new("/sys/devices/system/cpu/possible");
+    let text = std::fs::read_to_string(path).map_err(|e| ReadError::io(path, e))?;
+    match highest(&text) {
+        Some(highest) if (highest as usize) < MAX_CPUS - 1 => Ok(highest + 1),
+        Some(_) => Err(NotifierError::Unsupported(format!("more than {} CPUs", MAX_CPUS - 1))),
+        None => Err(NotifierError::Unsupported(format!("{}: no list of CPUs", path.display()))),
     }
 }
 
-/// Runs `percpu_probe.bpf.c` once and does the subtraction the verifier does not allow it.
-fn cpu_layout() -> Result<CpuLayout, NotifierError> {
-    let object = ObjectBuilder::default()
-        .name("headroom_probe")
-        .and_then(|builder| builder.open_memory(&PERCPU_PROBE.0))
-        .and_then(|open| open.load())
-        .map_err(|e| explain("load the per-CPU layout probe", e))?;
+/// The last number of a list like `0-3,8-11`.
+fn highest(list: &str) -> Option<u32> {
+    list.trim_end().rsplit(['-', ',']).next()?.parse().ok()
+}
+
+/// Runs `find_cpus` once and does the subtraction the verifier does not allow it.
+fn find_cpus(object: &Object, count: usize) -> Result<(), NotifierError> {
     let program = object
         .progs_mut()
-        .find(|program| program.name() == "find_percpu")
-        .ok_or_else(|| NotifierError::Unsupported("find_percpu is missing".into()))?;
+        .find(|program| program.name() == "find_cpus")
+        .ok_or_else(|| NotifierError::Unsupported("find_cpus is missing".into()))?;
     let output = program
         .test_run(ProgramInput::default())
-        .map_err(|e| explain("run the per-CPU layout probe", e))?;
-    let addresses = object
+        .map_err(|e| explain("look for the CPUs' variables", e))?;
+    if output.return_value != 0 {
+        let code = output.return_value;
+        return Err(NotifierError::Unsupported(format!("find_cpus gave nothing (code {code})")));
+    }
+    let map = object
         .maps()
-        .find(|map| map.name() == "addresses")
-        .ok_or_else(|| NotifierError::Unsupported("map addresses is missing".into()))?
-        .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
-        .map_err(|e| explain("read the per-CPU layout", e))?
-        .unwrap_or_default();
-    let found = CpuAddresses::read_from_prefix(&addresses).map(|(found, _)| found).ok();
-    let found = found.filter(|found| output.return_value == 0 && found.count > 0);
-    let Some(found) = found else {
-        return Err(NotifierError::Unsupported(format!(
-            "the per-CPU layout probe gave nothing (code {})",
-            output.return_value
-        )));
-    };
-    if found.count as usize >= MAX_CPUS {
-        return Err(NotifierError::Unsupported(format!("more than {} CPUs", MAX_CPUS - 1)));
+        .find(|map| map.name().to_string_lossy().ends_with(".bss"))
+        .ok_or_else(|| NotifierError::Unsupported("the BPF object has no .bss".into()))?;
+    let key = 0u32.to_ne_bytes();
+    let found = map.lookup(&key, MapFlags::ANY);
+    let mut found = found.map_err(|e| explain("read the CPUs' layout", e))?.unwrap_or_default();
+    let (layout, _) = CpuLayout::mut_from_prefix(&mut found)
+        .map_err(|_| NotifierError::Unsupported("the BPF object's .bss is short".into()))?;
+    if layout.base == 0 {
+        return Ok(());
     }
-    let mut layout = CpuLayout { count: found.count, ..CpuLayout::default() };
-    for (offset, element) in layout.offset.iter_mut().zip(found.element).take(found.count as usize)
-    {
-        *offset = element.wrapping_sub(found.base);
+    for offset in layout.offset.iter_mut().take(count) {
+        *offset = offset.wrapping_sub(layout.base);
     }
-    Ok(layout)
+    map.update(&key, &found, MapFlags::ANY).map_err(|e| explain("set the CPUs' layout", e))
 }
 
 /// The last warnings of libbpf: its return values alone ("Invalid argument") explain nothing.
@@ -161,5 +154,18 @@ fn explain(doing: &str, error: libbpf_rs::Error) -> NotifierError {
         NotifierError::bpf(doing, error)
     } else {
         NotifierError::bpf(format!("{doing} ({said})"), error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_cpu_of_a_list_is_its_last_number() {
+        for (list, last) in [("0\n", 0), ("0-1\n", 1), ("0-3,8-11", 11), ("0,2", 2)] {
+            assert_eq!(highest(list), Some(last), "{list}");
+        }
+        assert_eq!(["", "\n", "0-", "x"].map(highest), [None; 4]);
     }
 }

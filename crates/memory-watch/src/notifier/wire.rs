@@ -181,21 +181,10 @@ impl WireSample {
     }
 }
 
-/// `struct cpu_layout`.
+/// `struct cpu_layout`, its scratch space left out.
 #[repr(C)]
-#[derive(Clone, Debug, IntoBytes, Immutable)]
+#[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct CpuLayout {
-    pub count: u32,
-    pub unused: u32,
-    pub offset: [u64; MAX_CPUS],
-}
-
-/// `struct addresses` of `percpu_probe.bpf.c`, its scratch space left out.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout)]
-pub struct CpuAddresses {
     pub base: u64,
-    pub count: u32,
-    pub unused: u32,
-    pub element: [u64; MAX_CPUS],
+    pub offset: [u64; MAX_CPUS],
 }
