@@ -20,6 +20,23 @@ pub fn forget_the_start() {
         // cannot be: every page reads the same when it comes back from the file.
         // A refusal leaves it where it is.
         let _ = unsafe { madvise(at, end - start, Advice::LinuxDontNeed) };
+        bring_back_little(start, end);
+    }
+}
+
+/// The kernel brings a page back with its neighbours, 64 KiB in all, as far as they are of the same mapping, and they
+/// would be locked with it: three quarters of all code. Mappings of so many bytes, half of that, save 0.7 MiB.
+const PIECE: usize = 32 * 1024;
+
+/// Makes small mappings of a large one: every other piece is marked, with something that means nothing for it.
+fn bring_back_little(start: usize, end: usize) {
+    // Where they are depends on their addresses alone, so doing it again changes nothing.
+    for piece in (start - start % (2 * PIECE)..end).step_by(2 * PIECE) {
+        let (from, to) = (piece.max(start), end.min(piece + PIECE));
+        let length = to.saturating_sub(from);
+        // SAFETY: changes what a core dump has of a mapping of a file, next to nothing by default.
+        // A refusal (too many mappings) leaves the mapping in larger pieces.
+        let _ = unsafe { madvise(from as *mut c_void, length, Advice::LinuxDontDump) };
     }
 }
 
@@ -97,6 +114,17 @@ Anonymous:             0 kB
 ";
         assert_eq!(only_read(smaps), [(0x1000, 0x3000), (0x9000, 0xa000)]);
         assert_eq!(only_read(""), []);
+    }
+
+    #[test]
+    fn code_comes_back_in_small_pieces() {
+        forget_the_start();
+        let code = forget_the_start as *const () as usize;
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let own = maps.lines().filter_map(mapping).flatten();
+        let (start, end) =
+            own.into_iter().find(|(start, end)| (*start..*end).contains(&code)).unwrap();
+        assert!(end - start <= PIECE, "{start:x}-{end:x}");
     }
 
     #[test]

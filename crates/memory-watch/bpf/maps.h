@@ -37,10 +37,10 @@ struct {
 	__type(value, struct scan);
 } scans SEC(".maps");
 
-/* Crossings are rare (hysteresis, told-once, latch), so 16 pages hold a thousand of them. */
+/* Crossings are rare (hysteresis, told-once, latch): 8 pages hold 400. The daemon has them in memory twice. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 64 * 1024);
+	__uint(max_entries, 32 * 1024);
 } events SEC(".maps");
 
 #define LOAD(x) (*(volatile typeof(x) *)&(x))
