@@ -25,12 +25,15 @@ pub struct Configuration {
 /// A limit of the files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfiguredLimit {
-    /// A uid, or `*` for every ordinary user by itself.
+    /// A uid, `*` for every ordinary user by itself, or `@` and the name of a group that shares it.
     pub user: String,
     /// Hard limit, bytes.
     pub hard_bytes: u64,
     /// Soft limit, bytes.
     pub soft_bytes: u64,
+    /// The uids of the group.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<u32>,
 }
 
 /// When the machine counts as short of memory, as in the file's `[machine]` section.

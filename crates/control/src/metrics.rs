@@ -197,7 +197,7 @@ fn write_oomd(page: &mut Page, said: &Oomd) {
     );
 }
 
-/// A gauge that each user has.
+/// A gauge that each user has, and each group of users that share a limit.
 type Gauge = (&'static str, &'static str, fn(&UserLimit) -> u64);
 
 fn write_users(page: &mut Page, limits: &[UserLimit]) {
@@ -212,7 +212,10 @@ fn write_users(page: &mut Page, limits: &[UserLimit]) {
     for (name, help, value) in gauges {
         page.family(name, "gauge", help);
         for limit in limits {
-            page.sample(name, &[("uid", &limit.uid.to_string())], value(limit));
+            match &limit.group {
+                Some(group) => page.sample(name, &[("group", group)], value(limit)),
+                None => page.sample(name, &[("uid", &limit.uid.to_string())], value(limit)),
+            }
         }
     }
 }

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 pub enum Request {
     /// Is it up, and how does it work here?
     Status,
-    /// Sets a user's limit, from now on until cleared or restarted.
+    /// Sets a user's limit, from now on until cleared or restarted. Who shares a group's limit has none of its own.
     SetLimit {
-        /// Whose.
+        /// Whose; a group's number (see [`UserLimit`]) for the limit that its users share.
         uid: u32,
         /// Bytes that may not be exceeded.
         hard_bytes: u64,
@@ -27,12 +27,12 @@ pub enum Request {
     ListLimits,
     /// Looks now, and kills where a limit is broken.
     RunOomKiller {
-        /// Only this user; otherwise all limited users.
+        /// Only this user, or the group that it is in; otherwise all limited users.
         uid: Option<u32>,
     },
     /// Who would die now, and why.
     Explain {
-        /// If this user's limit were broken; `None`: if the machine ran short.
+        /// If this user's limit were broken, or that which it shares; `None`: if the machine ran short.
         uid: Option<u32>,
     },
     /// Reads the configuration anew and puts it into force; only root may ask for it.
@@ -146,8 +146,11 @@ pub enum Event {
     },
     /// A user has crossed its soft limit.
     Near {
-        /// Who.
+        /// Who, or a group's number.
         uid: u32,
+        /// The group's name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        group: Option<String>,
         /// Charged, bytes.
         used_bytes: u64,
         /// Hard limit, bytes.
@@ -234,11 +237,17 @@ impl Histogram {
     }
 }
 
-/// A user's limit and account.
+/// A user's limit and account, or those that several share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserLimit {
-    /// Whose.
+    /// Whose: a uid, or a group's number, which no uid is as large as.
     pub uid: u32,
+    /// The group's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// The uids of the group.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<u32>,
     /// Hard limit, bytes.
     pub hard_bytes: u64,
     /// Soft limit, bytes.
@@ -340,6 +349,9 @@ impl Killer {
 pub struct Candidate {
     /// Process id.
     pub pid: u32,
+    /// Real uid of its owner; `None` in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
     /// Its name.
     pub comm: String,
     /// Anonymous and shared memory, bytes.
@@ -387,8 +399,11 @@ pub struct Why {
     pub id: u64,
     /// When, microseconds since the epoch.
     pub at_micros: u64,
-    /// Whose limit; where it was about the machine, whose process.
+    /// Whose limit, a group's number where several share it; where it was about the machine, whose process.
     pub uid: u32,
+    /// The name of the group whose limit it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// What made the daemon look.
     pub trigger: Trigger,
     /// What was wrong with the machine, in words; empty when a limit was broken.

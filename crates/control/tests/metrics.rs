@@ -101,6 +101,8 @@ fn parse(text: &str) -> BTreeMap<String, Family> {
 fn sources() -> Sources {
     let limit = |uid| UserLimit {
         uid,
+        group: None,
+        members: Vec::new(),
         hard_bytes: 1 << 40,
         soft_bytes: 9 << 30,
         used_bytes: 5 << 30,

@@ -26,11 +26,11 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 
 use control::configuration::{Configuration, ConfiguredLimit, MachineLevels};
-use memory_ledger::{Limit, Margin, Rules, Thresholds};
+use memory_ledger::{Groups, Limit, Margin, Rules, Thresholds};
 use toml::de::DeTable;
 
 pub(crate) use crate::keys::only_keys;
-use crate::limits_config::{self, Whom};
+use crate::limits_config::{self, Said, Whom};
 use crate::tell_config::TellConfig;
 use crate::{machine_config, rules_config, tell_config, users};
 
@@ -49,8 +49,10 @@ pub const SECTIONS: [(&str, &[&str]); 6] = [
 pub struct Config {
     /// The files that were read, in their order.
     pub files: Vec<PathBuf>,
-    /// Each user once, by uid.
+    /// Each user once, by uid, and each group by its number.
     pub limits: Vec<(u32, Limit)>,
+    /// Who shares a limit.
+    pub groups: Groups,
     /// Of every ordinary user of whom nothing else is said.
     pub everyone: Option<Limit>,
     /// When the machine itself counts as short of memory; `None`: never.
@@ -68,6 +70,7 @@ impl Default for Config {
         Self {
             files,
             limits,
+            groups: Groups::default(),
             everyone: None,
             machine,
             rules: Rules::default(),
@@ -171,11 +174,19 @@ impl Files {
     }
 }
 
+/// A limit.
+struct Entry {
+    limit: Limit,
+    uids: Vec<u32>,
+    file: usize,
+    line: usize,
+}
+
 /// The files so far.
 #[derive(Default)]
 struct Merge {
-    /// With the file and line that says so.
-    limits: BTreeMap<Whom, (Limit, usize, usize)>,
+    /// Each with the file and line that says so.
+    limits: BTreeMap<Whom, Entry>,
     machine: machine_config::Merge,
     rules: Rules,
     tell: TellConfig,
@@ -211,16 +222,40 @@ impl Merge {
         }
         let Some(entry) = table.get("limit") else { return Ok(()) };
         for said in limits_config::parse(entry, ram_bytes, margin)? {
-            if let Some((_, of, line)) = self.limits.get(&said.whom)
+            if let Some(Entry { file: of, line, .. }) = self.limits.get(&said.whom)
                 && *of == file
             {
                 return Err((said.at, format!("{} a limit already, on line {line}", said.whom)));
             }
             let line = text.line(&said.at);
-            self.limits.insert(said.whom, (said.limit, file, line));
+            let Said { whom, uids, limit, .. } = said;
+            self.limits.insert(whom, Entry { limit, uids, file, line });
         }
         Ok(())
     }
+}
+
+/// A user's memory is charged to one account.
+fn only_once(limits: &BTreeMap<Whom, Entry>, files: &[PathBuf]) -> Result<(), ConfigError> {
+    let mut seen: BTreeMap<u32, &Entry> = BTreeMap::new();
+    for entry in limits.values() {
+        for uid in &entry.uids {
+            let Some(other) = seen.insert(*uid, entry) else { continue };
+            let place = |entry: &Entry| (entry.file, entry.line);
+            let (first, second) = match place(other) < place(entry) {
+                true => (other, entry),
+                false => (entry, other),
+            };
+            let message = format!(
+                "uid {uid} has a limit already, see {}:{}; whoever shares one can have no other",
+                files[first.file].display(),
+                first.line
+            );
+            let path = files[second.file].clone();
+            return Err(ConfigError { path, line: Some(second.line), message });
+        }
+    }
+    Ok(())
 }
 
 impl Config {
@@ -241,10 +276,20 @@ impl Config {
         let machine = machine.map_err(|(file, complaint)| texts[file].error(complaint))?;
         let mut config = Self { machine, rules: merge.rules, tell: merge.tell, ..Self::default() };
         config.files = texts.into_iter().map(|text| text.path).collect();
-        for (whom, (limit, ..)) in merge.limits {
+        only_once(&merge.limits, &config.files)?;
+        let group = |(whom, entry): (&Whom, &Entry)| match whom {
+            Whom::Group(name) => Some((name.clone(), entry.uids.clone())),
+            _ => None,
+        };
+        config.groups = Groups::new(merge.limits.iter().filter_map(group));
+        let number = |name: &str| config.groups.iter().find(|group| group.name == name);
+        for (whom, Entry { limit, .. }) in &merge.limits {
             match whom {
-                Whom::User(uid) => config.limits.push((uid, limit)),
-                Whom::Everyone => config.everyone = Some(limit),
+                Whom::User(uid) => config.limits.push((*uid, *limit)),
+                Whom::Group(name) => {
+                    config.limits.extend(number(name).map(|group| (group.number, *limit)));
+                }
+                Whom::Everyone => config.everyone = Some(*limit),
             }
         }
         Ok(config)
@@ -257,13 +302,17 @@ impl Config {
             Ok(uids) => (uids, None),
             Err(complaint) => (users::ORDINARY, Some(complaint)),
         };
-        let limit = |user: String, limit: &Limit| ConfiguredLimit {
+        let limit = |user: String, members: Vec<u32>, limit: &Limit| ConfiguredLimit {
             user,
+            members,
             hard_bytes: limit.hard_bytes(),
             soft_bytes: limit.soft_bytes(),
         };
-        let users = self.limits.iter().map(|(uid, of)| limit(uid.to_string(), of));
-        let everyone = self.everyone.iter().map(|of| limit("*".to_owned(), of));
+        let users = self.limits.iter().map(|(uid, of)| match self.groups.get(*uid) {
+            Some(group) => limit(format!("@{}", group.name), group.uids.clone(), of),
+            None => limit(uid.to_string(), Vec::new(), of),
+        });
+        let everyone = self.everyone.iter().map(|of| limit("*".to_owned(), Vec::new(), of));
         Configuration {
             files: self.files.iter().map(|path| path.display().to_string()).collect(),
             limits: users.chain(everyone).collect(),
@@ -408,7 +457,16 @@ mod tests {
             ("[[limit]]\nuser = 5000\nuser = 5001\n", 3, "duplicate key"),
             ("= 5\n", 1, ""),
             ("[[limit]]\ncgroup = \"/a\"\nhard = \"1G\"\n", 2, "memory.max"),
-            ("[[limit]]\nhard = \"1G\"\ngroup = \"staff\"\n", 3, "each user is counted by itself"),
+            ("[[limit]]\nhard = \"1G\"\ngroup = \"no-such-group\"\n", 3, "there is no group"),
+            ("[[limit]]\nhard = \"1G\"\ngroup = 5\n", 3, "name of a group of the system's"),
+            ("[[limit]]\nusers = [5000]\nhard = \"1G\"\n", 2, "need a \"name\""),
+            ("[[limit]]\nname = \"a\"\nusers = []\nhard = \"1G\"\n", 3, "list of names and uids"),
+            ("[[limit]]\nname = \"a\"\nusers = [5000, 5000]\nhard = \"1G\"\n", 3, "already"),
+            ("[[limit]]\nname = \"a\"\nusers = [5000,\n0]\nhard = \"1G\"\n", 4, "uid 0 cannot"),
+            ("[[limit]]\nname = \"a b\"\nusers = [5000]\nhard = \"1G\"\n", 2, "without spaces"),
+            ("[[limit]]\nname = \"a\"\nuser = 5000\nhard = \"1G\"\n", 2, "is for \"users\""),
+            ("[[limit]]\nuser = 1\ngroup = \"bin\"\nhard = \"1G\"\n", 1, "\"user\" and \"group\""),
+            ("[[limit]]\nuser = 4294901760\nhard = \"1G\"\n", 2, "stand for groups"),
             ("[[limit]]\nuser = 5\nhard = \"1G\"\ncount = [\"anon\"]\n", 4, "always anonymous"),
             ("[machine]\nsoft = \"1%\"\n", 2, "\"hard\" (5%) is above \"soft\" (1%)"),
         ];
@@ -445,6 +503,45 @@ mod tests {
         assert_eq!((machine.soft, machine.stall_ms), (memory_ledger::Level::percent(8), 7000));
         let names = config.files.iter().map(|path| path.file_name().unwrap().to_str().unwrap());
         assert!(names.eq(["oomd.toml", "10-a.toml", "20-b.toml"]));
+    }
+
+    #[test]
+    fn users_share_a_limit_under_a_name_and_a_later_file_replaces_it() {
+        let main = "[[limit]]\nname = \"students\"\nusers = [5003, \"5001\"]\nhard = \"1G\"\n\
+                    [[limit]]\nuser = 5002\nhard = \"1G\"\n[[limit]]\ngroup = \"root\"\nhard = \"3G\"\n";
+        let config = load(&[("oomd.toml", main)], None).unwrap();
+        let students = config.groups.of(5001).unwrap();
+        assert_eq!((students.name.as_str(), &students.uids[..]), ("students", &[5001, 5003][..]));
+        let root = config.groups.iter().find(|group| group.name == "root").unwrap();
+        assert!(!root.uids.contains(&0), "root itself is never limited");
+        let limit = |gib: u64| Limit::new(gib << 30, None).unwrap();
+        assert!(config.limits.contains(&(students.number, limit(1))));
+        assert!(config.limits.contains(&(root.number, limit(3))));
+        let later = "[[limit]]\nname = \"students\"\nusers = [5004]\nhard = \"2G\"\n";
+        let config = load(&[("oomd.toml", main), ("oomd.d/a.toml", later)], None).unwrap();
+        let students = config.groups.of(5004).unwrap();
+        assert!(config.groups.of(5001).is_none());
+        assert!(config.limits.contains(&(students.number, limit(2))));
+        let described = config.describe(Ok(users::ORDINARY));
+        let shown = described.limits.iter().find(|limit| limit.user == "@students").unwrap();
+        assert_eq!(shown.members, [5004]);
+    }
+
+    #[test]
+    fn a_user_in_two_limits_is_named_with_both_places() {
+        let students = "\n[[limit]]\nname = \"students\"\nusers = [5001]\nhard = \"1G\"\n";
+        let others = ["user = 5001", "name = \"x\"\nusers = [5000, 5001]"];
+        for other in others {
+            let other = format!("[[limit]]\n{other}\nhard = \"1G\"\n");
+            let error = load(&[("oomd.toml", students), ("oomd.d/a.toml", &other)], None);
+            let text = error.unwrap_err().to_string();
+            let line = other.lines().position(|it| it.starts_with("user")).unwrap() + 1;
+            assert!(
+                text.contains(&format!("oomd.d/a.toml:{line}: uid 5001 has a limit")),
+                "{text}"
+            );
+            assert!(text.contains("oomd.toml:4"), "{text}");
+        }
     }
 
     #[test]

@@ -136,7 +136,8 @@ fn publish(killer: &mut Killer, server: &mut Server) {
     }
     for event in news {
         let uid = event.uid();
-        let may_hear = |peer: Peer| peer.is_root() || peer.uid == uid;
+        let of_theirs = |peer: Peer| peer.uid == uid || killer.account_of(peer.uid) == uid;
+        let may_hear = |peer: Peer| peer.is_root() || of_theirs(peer);
         server.publish(&Reply::Happened(event), may_hear);
     }
     killer.records_mut().collect_news(server.has_subscribers());

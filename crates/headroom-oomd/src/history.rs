@@ -194,6 +194,7 @@ mod tests {
         Why {
             id,
             at_micros: id,
+            group: None,
             uid: 7,
             trigger: Trigger::Timer,
             state: "a\nb".to_owned(),

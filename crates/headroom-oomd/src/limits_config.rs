@@ -9,6 +9,15 @@
 //! [[limit]]
 //! user = "*"          # each ordinary user by itself, of whom no other limit speaks
 //! hard = "25%"
+//!
+//! [[limit]]
+//! name = "students"   # all of them together; known as @students
+//! users = ["alice", "bob", 1003]
+//! hard = "8G"
+//!
+//! [[limit]]
+//! group = "staff"     # the same, of all who are in a group of the system's when the file is read
+//! hard = "16G"
 //! ```
 
 use std::fmt;
@@ -21,7 +30,9 @@ use toml::de::{DeTable, DeValue};
 use crate::config::{Complaint, only_keys};
 use crate::{size, users};
 
-pub(crate) const KEYS: &[&str] = &["user", "hard", "soft"];
+pub(crate) const KEYS: &[&str] = &["user", "users", "group", "name", "hard", "soft"];
+/// A group's name is shown in tables.
+const LONGEST_NAME: usize = 64;
 /// What people look for and do not find, and what there is instead.
 const UNKNOWN: &[(&str, &str)] = &[
     (
@@ -30,21 +41,19 @@ const UNKNOWN: &[(&str, &str)] = &[
         "limits are of users, not of cgroups; a cgroup of version 2 has memory.max, and systemd sets it: \
          MemoryMax=",
     ),
-    ("group", NO_GROUPS),
-    ("uids", NO_GROUPS),
     (
         "count",
         "what counts is always anonymous, shared and swapped memory: file pages come back without a kill",
     ),
 ];
-const NO_GROUPS: &str = "each user is counted by itself, users cannot be counted together; give each a limit, or \
-                         all a slice of systemd's with MemoryMax=";
 
 /// Of whom a limit speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Whom {
     /// One.
     User(u32),
+    /// Several together, by the name that they have here.
+    Group(String),
     /// Each ordinary user by itself.
     Everyone,
 }
@@ -54,6 +63,7 @@ impl fmt::Display for Whom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::User(uid) => write!(f, "uid {uid} has"),
+            Self::Group(name) => write!(f, "@{name} has"),
             Self::Everyone => write!(f, "ordinary users have"),
         }
     }
@@ -62,6 +72,8 @@ impl fmt::Display for Whom {
 /// A limit, and where somebody is named.
 pub(crate) struct Said {
     pub(crate) whom: Whom,
+    /// Who these are, where they are named one by one.
+    pub(crate) uids: Vec<u32>,
     pub(crate) limit: Limit,
     pub(crate) at: Range<usize>,
 }
@@ -98,11 +110,7 @@ fn parse_limit(
         let missing = || (section.clone(), format!("this limit has no \"{key}\""));
         table.get(key).ok_or_else(missing)
     };
-    let user = required("user")?;
-    let whom = match user.get_ref().as_str() {
-        Some("*") => Whom::Everyone,
-        _ => Whom::User(parse_user(user)?),
-    };
+    let (user, whom, uids) = parse_whom(table, &section)?;
     let hard = required("hard")?;
     let hard_bytes = parse_size(hard, ram_bytes)?;
     let soft = table.get("soft");
@@ -114,12 +122,101 @@ fn parse_limit(
         _ => hard.span(),
     };
     let limit = Limit::new(hard_bytes, soft_bytes).map_err(|e| (to_blame, e.to_string()))?;
-    if let Whom::User(uid) = whom
-        && let Err(refusal) = Ledger::default().plan_set(uid, limit, Source::Config, Asker::Root)
-    {
-        return Err((user.span(), refusal.to_string()));
+    Ok(Said { whom, uids, limit, at: user.span() })
+}
+
+/// Of whom a limit speaks, who that is, and where it says so.
+fn parse_whom<'t>(
+    table: &'t DeTable,
+    section: &Range<usize>,
+) -> Result<(&'t Spanned<DeValue<'t>>, Whom, Vec<u32>), Complaint> {
+    let said: Vec<&str> =
+        ["user", "users", "group"].into_iter().filter(|key| table.contains_key(*key)).collect();
+    let [key] = said[..] else {
+        let complaint = match said[..] {
+            [] => "this limit has no \"user\", no \"users\" and no \"group\"".to_owned(),
+            _ => format!("a limit has one of \"{}\", not both", said.join("\" and \"")),
+        };
+        return Err((section.clone(), complaint));
+    };
+    let value = &table[key];
+    let name = table.get("name").map(parse_name).transpose()?;
+    let (whom, uids) = match (key, name) {
+        ("user", Some(_)) => {
+            let complaint =
+                "a limit of one user is known by the user's name; \"name\" is for \"users\"";
+            return Err((table["name"].span(), complaint.to_owned()));
+        }
+        ("user", None) if value.get_ref().as_str() == Some("*") => (Whom::Everyone, Vec::new()),
+        ("user", None) => {
+            let uid = parse_limited(value)?;
+            (Whom::User(uid), vec![uid])
+        }
+        ("users", name) => {
+            let missing = "several users together need a \"name\" to be known by";
+            let name = name.ok_or_else(|| (value.span(), missing.to_owned()))?;
+            (Whom::Group(name), parse_users(value)?)
+        }
+        (_, name) => {
+            let (group, uids) = parse_group(value)?;
+            (Whom::Group(name.unwrap_or(group)), uids)
+        }
+    };
+    Ok((value, whom, uids))
+}
+
+fn parse_name(name: &Spanned<DeValue>) -> Result<String, Complaint> {
+    let text = name.get_ref().as_str().unwrap_or_default();
+    let odd = |c: char| c.is_control() || c.is_whitespace();
+    if text.is_empty() || text.starts_with('@') || text.contains(odd) || text.len() > LONGEST_NAME {
+        let complaint = format!(
+            "a name is a text of at most {LONGEST_NAME} bytes without spaces, and does not begin with \"@\""
+        );
+        return Err((name.span(), complaint));
     }
-    Ok(Said { whom, limit, at: user.span() })
+    Ok(text.to_owned())
+}
+
+/// One that can have a limit.
+fn parse_limited(user: &Spanned<DeValue>) -> Result<u32, Complaint> {
+    let uid = parse_user(user)?;
+    let any = Limit::new(memory_ledger::limit::MIN_HARD_BYTES, None);
+    let any = any.map_err(|e| (user.span(), e.to_string()))?;
+    match Ledger::default().plan_set(uid, any, Source::Config, Asker::Root) {
+        Ok(_) => Ok(uid),
+        Err(refusal) => Err((user.span(), refusal.to_string())),
+    }
+}
+
+fn parse_users(users: &Spanned<DeValue>) -> Result<Vec<u32>, Complaint> {
+    let list = users.get_ref().as_array().filter(|list| !list.is_empty());
+    let wrong = || "\"users\" is a list of names and uids, like [\"alice\", 1003]".to_owned();
+    let list = list.ok_or_else(|| (users.span(), wrong()))?;
+    let mut uids: Vec<u32> = Vec::new();
+    for user in list.iter() {
+        let uid = parse_limited(user)?;
+        if uids.contains(&uid) {
+            return Err((user.span(), format!("uid {uid} is in this list already")));
+        }
+        uids.push(uid);
+    }
+    Ok(uids)
+}
+
+/// A group of the system's, and who is in it; root never is.
+fn parse_group(group: &Spanned<DeValue>) -> Result<(String, Vec<u32>), Complaint> {
+    let complain = |message: String| (group.span(), message);
+    let Some(name) = group.get_ref().as_str() else {
+        let kind = group.get_ref().type_str();
+        return Err(complain(format!(
+            "\"group\" is the name of a group of the system's, not a {kind}"
+        )));
+    };
+    let members = users::members_of(name)
+        .map_err(|errno| complain(format!("cannot look up group \"{name}\": {errno}")))?;
+    let mut uids = members.ok_or_else(|| complain(format!("there is no group \"{name}\"")))?;
+    uids.retain(|uid| *uid != 0 && *uid < memory_ledger::group::FIRST_GROUP);
+    Ok((name.to_owned(), uids))
 }
 
 pub(crate) fn parse_user(user: &Spanned<DeValue>) -> Result<u32, Complaint> {

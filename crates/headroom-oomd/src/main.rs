@@ -173,7 +173,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Ok(uids) => killer.set_ordinary(uids),
         Err(complaint) => degraded.push(complaint),
     }
-    killer.inherit_runtime_limits();
+    killer.inherit_runtime_limits(&config.groups);
     let (_, problems) = killer.reconfigure(&config);
     killer.inherit_own_limits();
     degraded.extend(problems);

@@ -39,12 +39,14 @@ impl OwnWords {
         Ok(())
     }
 
-    /// Has it count among a user's processes, of which no rule speaks.
-    pub fn apply(&self, uid: u32, processes: &mut [Process]) {
+    /// Has it count among a user's processes, of which no rule speaks. `shared`: others would die in place of those that
+    /// it wants spared, so they are not.
+    pub fn apply(&self, uid: u32, processes: &mut [Process], shared: bool) {
         for process in processes.iter_mut().filter(|process| process.uid == uid) {
             if let Some((said_by, stance)) = self.said.get(&process.id)
                 && *said_by == uid
                 && process.stance == Stance::Ordinary
+                && !(shared && *stance == Stance::Avoid)
             {
                 process.stance = *stance;
             }
@@ -78,12 +80,23 @@ mod tests {
         let ruled = Process { stance: Stance::Never, ..process(2, 7) };
         // Another one has the id of the first by now.
         let mut processes = [process(1, 8), ruled, process(1, 7)];
-        words.apply(7, &mut processes);
+        words.apply(7, &mut processes, false);
         assert_eq!(processes.map(|it| it.stance), [Stance::Ordinary, Stance::Never, Stance::Avoid]);
         words.say(&process(1, 7), Importance::Ordinary).unwrap();
         let mut processes = [process(1, 7)];
-        words.apply(7, &mut processes);
+        words.apply(7, &mut processes, false);
         assert_eq!(processes[0].stance, Stance::Ordinary);
+    }
+
+    #[test]
+    fn who_shares_a_limit_can_offer_its_own_processes_but_not_others_in_place_of_them() {
+        let mut words = OwnWords::default();
+        words.say(&process(1, 7), Importance::Avoid).unwrap();
+        words.say(&process(2, 7), Importance::Prefer).unwrap();
+        let mut processes = [process(1, 7), process(2, 7), process(3, 8)];
+        words.apply(7, &mut processes, true);
+        let expected = [Stance::Ordinary, Stance::Prefer, Stance::Ordinary];
+        assert_eq!(processes.map(|it| it.stance), expected);
     }
 
     #[test]

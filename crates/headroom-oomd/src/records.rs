@@ -7,7 +7,7 @@ use control::oomd::{Counters, Event, Outcome, Why};
 use crate::counters;
 use crate::history::History;
 use crate::tell::before::Condemned;
-use crate::tell::teller::Teller;
+use crate::tell::teller::{Near, Teller};
 
 /// Decisions that are kept.
 const KEPT: usize = 1000;
@@ -96,9 +96,10 @@ impl Records {
     }
 
     /// A user has crossed its soft limit.
-    pub fn near_limit(&mut self, uid: u32, used_bytes: u64, hard_bytes: u64) {
-        self.teller.iter().for_each(|teller| teller.near(uid, used_bytes, hard_bytes));
-        self.note(|| Event::Near { uid, used_bytes, hard_bytes });
+    pub fn near_limit(&mut self, near: Near) {
+        self.teller.iter().for_each(|teller| teller.near(near.clone()));
+        let Near { uid, group, used_bytes, hard_bytes, .. } = near;
+        self.note(|| Event::Near { uid, group, used_bytes, hard_bytes });
     }
 
     fn note(&mut self, event: impl FnOnce() -> Event) {
@@ -145,9 +146,9 @@ impl Records {
         self.note(|| Event::Ended { why: Box::new(why) });
     }
 
-    /// The latest `last`, newest first, of one user or of all.
-    pub fn latest(&self, last: u32, uid: Option<u32>) -> Vec<Why> {
-        let wanted = |why: &&Why| uid.is_none_or(|uid| why.uid == uid);
+    /// The latest `last`, newest first, about these uids and groups' numbers, or about all.
+    pub fn latest(&self, last: u32, of: Option<&[u32]>) -> Vec<Why> {
+        let wanted = |why: &&Why| of.is_none_or(|of| of.contains(&why.uid));
         self.kept.iter().rev().filter(wanted).take(last as usize).cloned().collect()
     }
 }
@@ -155,7 +156,7 @@ impl Records {
 // Names are the users' own words: they are logged quoted, with control characters escaped.
 
 fn log_decision(why: &Why) {
-    let Why { id, uid, hard_bytes, used_bytes, considered, trigger, .. } = why;
+    let Why { id, uid, group, hard_bytes, used_bytes, considered, trigger, .. } = why;
     let (Some(victim), Some(killer)) = (&why.victim, why.killer) else {
         let reason = match &why.outcome {
             Outcome::NoVictim { reason } => reason.as_str(),
@@ -164,6 +165,7 @@ fn log_decision(why: &Why) {
         tracing::warn!(
             id,
             uid,
+            group,
             hard_bytes,
             used_bytes,
             considered,
@@ -176,7 +178,7 @@ fn log_decision(why: &Why) {
     let next = why.runner_up.as_ref().map(|next| next.pid);
     let others: Vec<u32> = why.others.iter().map(|other| other.pid).collect();
     tracing::warn!(
-        id, uid, pid = victim.pid, comm = ?victim.comm, rss_bytes = victim.rss_bytes,
+        id, uid, group, pid = victim.pid, victim_uid = victim.uid, comm = ?victim.comm, rss_bytes = victim.rss_bytes,
         swap_bytes = victim.swap_bytes, grown_bytes = victim.grown_bytes, ?others, state = why.state,
         hard_bytes, used_bytes, considered, ?trigger, ?killer,
         decide_micros = why.decide_micros, runner_up_pid = next, rule = why.rule,
@@ -209,6 +211,7 @@ mod tests {
             id: 0,
             at_micros: 0,
             uid,
+            group: None,
             trigger: Trigger::Timer,
             state: String::new(),
             others: Vec::new(),
@@ -237,7 +240,7 @@ mod tests {
         assert_eq!(records.get(1005).unwrap().id, 1005);
         assert!(records.get(1006).is_none());
         assert_eq!(records.latest(2, None).iter().map(|w| w.id).collect::<Vec<_>>(), [1005, 1004]);
-        let of_one = records.latest(2, Some(1));
+        let of_one = records.latest(2, Some(&[1]));
         assert_eq!(of_one.iter().map(|w| w.id).collect::<Vec<_>>(), [1004, 1002]);
         assert_eq!(records.latest(u32::MAX, None).len(), KEPT);
     }

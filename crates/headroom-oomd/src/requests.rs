@@ -32,7 +32,8 @@ fn obey(
     request: Request,
 ) -> Result<Reply, String> {
     let asker = if peer.is_root() { Asker::Root } else { Asker::User(peer.uid) };
-    let only = if peer.is_root() { None } else { Some(peer.uid) };
+    // Who shares a limit sees, and asks, as one of its group.
+    let only = if peer.is_root() { None } else { Some(killer.account_of(peer.uid)) };
     match request {
         Request::Status => Ok(Reply::Status(killer.status(&reload.degraded()))),
         Request::Subscribe => {
@@ -57,8 +58,9 @@ fn obey(
         }
         Request::ListLimits => Ok(Reply::Limits { limits: killer.limits(only) }),
         Request::RunOomKiller { uid } => {
+            let uid = uid.map(|uid| killer.account_of(uid));
             if let (Some(uid), Asker::User(own)) = (uid, asker)
-                && uid != own
+                && Some(uid) != only
             {
                 return Err(format!(
                     "uid {own} may not run the killer for uid {uid}; only root may"
@@ -74,11 +76,11 @@ fn obey(
             Ok(Reply::Ran { kills: decisions.iter().filter_map(kept).collect() })
         }
         Request::Explain { uid } => {
-            let Some(uid) = uid.or(only) else {
+            let Some(uid) = uid.map(|uid| killer.account_of(uid)).or(only) else {
                 return killer.explain_next(None).map(Reply::Explained).ok_or_else(String::new);
             };
             if let Asker::User(own) = asker
-                && uid != own
+                && Some(uid) != only
             {
                 return Err(format!("uid {own} may not look into the processes of uid {uid}"));
             }
@@ -93,6 +95,11 @@ fn obey(
             let (changes, problems) = reload.reload(killer)?;
             Ok(Reply::Reloaded { changes, problems })
         }
-        Request::Why { last } => Ok(Reply::Why { records: killer.records().latest(last, only) }),
+        Request::Why { last } => {
+            // What was decided for the machine's sake is about the user itself.
+            let of = only.map(|account| [peer.uid, account]);
+            let records = killer.records().latest(last, of.as_ref().map(|of| &of[..]));
+            Ok(Reply::Why { records })
+        }
     }
 }

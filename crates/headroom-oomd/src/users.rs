@@ -1,6 +1,6 @@
 //! Names of users, and which of them are people.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -26,6 +26,63 @@ pub fn uid_of(name: &str) -> Result<Option<u32>, rustix::io::Errno> {
             0 => return Ok(Some(entry.pw_uid)),
             libc::ERANGE if buffer.len() < MAX_ENTRY => buffer.resize(buffer.len() * 4, 0),
             // Some user databases say "not found" in these words.
+            libc::ENOENT | libc::ESRCH => return Ok(None),
+            error => return Err(rustix::io::Errno::from_raw_os_error(error)),
+        }
+    }
+}
+
+/// The uids of a group of the system's: those whose own group it is, and those that it names (names that no user bears
+/// are left out), ascending; `None` when there is no such group. Not to be called by two threads at a time.
+pub fn members_of(group: &str) -> Result<Option<Vec<u32>>, rustix::io::Errno> {
+    let Some((gid, names)) = group_entry(group)? else { return Ok(None) };
+    let mut uids = Vec::new();
+    for name in names {
+        uids.extend(uid_of(&name)?);
+    }
+    // SAFETY: the entry is read before the next call, and nobody else walks through the database.
+    unsafe {
+        libc::setpwent();
+        while let Some(entry) = libc::getpwent().as_ref() {
+            if entry.pw_gid == gid {
+                uids.push(entry.pw_uid);
+            }
+        }
+        libc::endpwent();
+    }
+    uids.sort_unstable();
+    uids.dedup();
+    Ok(Some(uids))
+}
+
+/// A group's gid, and the names of those who are in it beside their own.
+fn group_entry(name: &str) -> Result<Option<(u32, Vec<String>)>, rustix::io::Errno> {
+    let Ok(name) = CString::new(name) else { return Ok(None) };
+    let mut buffer = vec![0; 4096];
+    loop {
+        // SAFETY: all zero bytes are a group without strings.
+        let mut entry: libc::group = unsafe { std::mem::zeroed() };
+        let mut found = std::ptr::null_mut();
+        // SAFETY: the name ends with a NUL, and the buffer is as long as it says.
+        let error = unsafe {
+            let room = buffer.len();
+            libc::getgrnam_r(name.as_ptr(), &mut entry, buffer.as_mut_ptr(), room, &mut found)
+        };
+        match error {
+            0 if found.is_null() => return Ok(None),
+            0 => {
+                let mut names = Vec::new();
+                let mut at = entry.gr_mem;
+                // SAFETY: a list of strings in the buffer, which is still there; a null pointer ends it.
+                unsafe {
+                    while !at.is_null() && !(*at).is_null() {
+                        names.push(CStr::from_ptr(*at).to_string_lossy().into_owned());
+                        at = at.add(1);
+                    }
+                }
+                return Ok(Some((entry.gr_gid, names)));
+            }
+            libc::ERANGE if buffer.len() < MAX_ENTRY => buffer.resize(buffer.len() * 4, 0),
             libc::ENOENT | libc::ESRCH => return Ok(None),
             error => return Err(rustix::io::Errno::from_raw_os_error(error)),
         }
@@ -93,6 +150,13 @@ mod tests {
                 other => panic!("{text:?}: {other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn a_group_has_those_whose_own_it_is() {
+        let root = members_of("root").unwrap().unwrap();
+        assert!(root.contains(&0) && root.is_sorted(), "{root:?}");
+        assert_eq!(members_of("no-such-group-here"), Ok(None));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use headroom_oomd::leases::Leases;
 use headroom_oomd::shrink::Shrinker;
 use memory_ledger::{Asker, Limit, RateLimit, Source, Thresholds};
 use memory_watch::{
-    ArmedVictim, Backend, Charged, Event, Killed, NotifierError, ProcessSample, Reconciled,
+    ArmedVictim, Backend, Charge, Charged, Event, Killed, NotifierError, ProcessSample, Reconciled,
     SlotLimit, Usage, Watch,
 };
 use reclaim::Reaper;
@@ -90,6 +90,10 @@ impl FakeWatch {
 impl Watch for FakeWatch {
     fn backend(&self) -> Backend {
         Backend::Bpf
+    }
+
+    fn charge(&mut self, _account: u32, _charge: Charge) -> Result<(), NotifierError> {
+        Ok(())
     }
 
     fn set_limit(&mut self, _: u32, _: SlotLimit) -> Result<(), NotifierError> {
@@ -308,6 +312,7 @@ fn a_kill_by_the_notifier_is_followed_and_put_on_record() {
     let sample = bench.state().samples[1];
     let killed = Killed {
         tgid: sample.tgid,
+        uid: sample.uid,
         start_time_ns: sample.start_time_ns,
         pages: 402,
         by: memory_watch::KilledBy::UnarmedSelf,

@@ -58,7 +58,7 @@ pub enum Command {
     Config(ConfigCommand),
     /// Look now, and kill where a limit is broken
     RunOomKiller {
-        /// Only this user (name or uid); all limited users otherwise
+        /// Only this user (name or uid) or group (@NAME); all with a limit otherwise
         user: Option<User>,
     },
     /// Say which daemons run and how (exit code 1 if none does)
@@ -202,7 +202,7 @@ pub struct Reserve {
 pub enum LimitCommand {
     /// Set a user's limit until it is cleared or the daemon restarts
     Set {
-        /// Name or uid
+        /// Name or uid, or @NAME for a group that shares a limit
         user: User,
         /// Bytes that may not be exceeded: 268435456, 256M, 1.5G
         size: Size,
@@ -212,14 +212,14 @@ pub enum LimitCommand {
     },
     /// Show a user's limit and use
     Get {
-        /// Name or uid
+        /// Name or uid, or @NAME for a group that shares a limit
         user: User,
     },
     /// Show all limits
     List,
     /// Remove a user's limit
     Clear {
-        /// Name or uid
+        /// Name or uid, or @NAME for a group that shares a limit
         user: User,
     },
 }

@@ -82,6 +82,11 @@ fn text(configuration: &Configuration) -> String {
     for limit in limits {
         let name = match limit.user.parse() {
             Ok(uid) => user::name(uid),
+            Err(_) if limit.user.starts_with('@') => {
+                let members: Vec<String> = limit.members.iter().map(|it| user::name(*it)).collect();
+                let members = if members.is_empty() { "nobody".into() } else { members.join(", ") };
+                format!("{} ({members}, together)", output::printable(&limit.user))
+            }
             Err(_) => {
                 let [first, last] = configuration.ordinary_uids;
                 format!("every ordinary user (uid {first} to {last})")
@@ -135,10 +140,11 @@ mod tests {
             user: user.into(),
             hard_bytes: 2 << 30,
             soft_bytes: 1 << 30,
+            members: if user == "@both" { vec![4_000_000_001, 4_000_000_002] } else { Vec::new() },
         };
         let configuration = Configuration {
             files: vec!["/a.toml".into(), "/a.d/b.toml".into()],
-            limits: vec![limit("4000000000"), limit("*")],
+            limits: vec![limit("4000000000"), limit("*"), limit("@both")],
             machine: None,
             rules: vec!["avoid: every process".into()],
             tell: vec!["metrics on /run/m".into()],
@@ -148,6 +154,7 @@ mod tests {
         let expected = "/a.toml, /a.d/b.toml\n\
                         limit    4000000000: 2.0 GiB, soft 1.0 GiB\n\
                         limit    every ordinary user (uid 1000 to 2000): 2.0 GiB, soft 1.0 GiB\n\
+                        limit    @both (4000000001, 4000000002, together): 2.0 GiB, soft 1.0 GiB\n\
                         machine  not watched as a whole\n\
                         rule     avoid: every process\n\
                         tell     metrics on /run/m\n";

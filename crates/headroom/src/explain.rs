@@ -12,7 +12,7 @@ use crate::why::{memory, others, process};
 
 /// Runs the command.
 pub fn explain(globals: &Globals, user: Option<&User>) -> anyhow::Result<()> {
-    let uid = user.map(|user| user.uid);
+    let uid = user.map(|user| user.account(&globals.oomd_socket)).transpose()?;
     match ask_oomd(&globals.oomd_socket, &Request::Explain { uid })? {
         Reply::Explained(found) => output::print_as(globals.json, &found, || text(&found)),
         reply => Err(unexpected(&reply)),
@@ -50,6 +50,7 @@ mod tests {
     fn the_text_names_the_victim_the_reason_and_who_is_next() {
         let candidate = |pid, comm: &str| Candidate {
             pid,
+            uid: None,
             comm: comm.to_owned(),
             rss_bytes: 64 << 20,
             swap_bytes: 0,

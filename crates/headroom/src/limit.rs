@@ -21,9 +21,10 @@ pub fn limit(globals: &Globals, command: &LimitCommand) -> anyhow::Result<()> {
             output::print_as(globals.json, &limits, || table(&limits))
         }
         LimitCommand::Clear { user } => {
-            done(globals, &Request::ClearLimit { uid: user.uid })?;
+            let uid = user.account(&globals.oomd_socket)?;
+            done(globals, &Request::ClearLimit { uid })?;
             output::print_as(globals.json, &Option::<UserLimit>::None, || {
-                format!("{} has no limit\n", user::name(user.uid))
+                format!("{user} has no limit\n")
             })
         }
     }
@@ -37,17 +38,22 @@ fn set(globals: &Globals, user: &User, hard: Size, soft: Option<Size>) -> anyhow
     if let Some(soft) = soft {
         ensure!(soft <= hard, "the soft limit ({soft}) is above the hard limit ({hard})");
     }
-    let request =
-        Request::SetLimit { uid: user.uid, hard_bytes: hard.0, soft_bytes: soft.map(|s| s.0) };
+    let uid = user.account(&globals.oomd_socket)?;
+    let request = Request::SetLimit { uid, hard_bytes: hard.0, soft_bytes: soft.map(|s| s.0) };
     done(globals, &request)?;
     get(globals, user)
 }
 
 fn get(globals: &Globals, user: &User) -> anyhow::Result<()> {
-    let limit = limits(globals)?.into_iter().find(|limit| limit.uid == user.uid);
+    // Who shares a limit has that one.
+    let theirs = |limit: &UserLimit| match user {
+        User::Uid(uid) => limit.uid == *uid || limit.members.contains(uid),
+        User::Group(name) => limit.group.as_ref() == Some(name),
+    };
+    let limit = limits(globals)?.into_iter().find(theirs);
     output::print_as(globals.json, &limit, || match &limit {
         Some(limit) => table(std::slice::from_ref(limit)),
-        None => format!("{} has no limit\n", user::name(user.uid)),
+        None => format!("{user} has no limit\n"),
     })
 }
 
@@ -69,7 +75,8 @@ fn table(limits: &[UserLimit]) -> String {
     if limits.is_empty() {
         return "no user has a limit\n".into();
     }
-    let names: Vec<String> = limits.iter().map(|limit| user::name(limit.uid)).collect();
+    let names: Vec<String> =
+        limits.iter().map(|limit| user::owner(limit.uid, limit.group.as_deref())).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(4);
     let mut text = format!(
         "{:<width$}  {:>11}  {:>11}  {:>11}  {:>6}  FROM\n",
@@ -91,6 +98,10 @@ fn table(limits: &[UserLimit]) -> String {
         if limit.leased_bytes > 0 {
             let holders = output::count(limit.leaseholders, "process", "processes");
             let _ = write!(text, "  ({} promised to {holders})", Size(limit.leased_bytes));
+        }
+        if limit.group.is_some() {
+            let users = output::count(limit.members.len() as u32, "user", "users");
+            let _ = write!(text, "  ({users} together)");
         }
         text.push('\n');
     }
@@ -114,6 +125,8 @@ mod tests {
     fn the_table_shows_what_is_left_and_what_is_dying() {
         let limit = UserLimit {
             uid: 4_000_000_000,
+            group: None,
+            members: Vec::new(),
             hard_bytes: 256 << 20,
             soft_bytes: 230 << 20,
             used_bytes: 128 << 20,
@@ -123,7 +136,7 @@ mod tests {
             leaseholders: 3,
             source: "runtime".into(),
         };
-        let text = table(&[limit]);
+        let text = table(std::slice::from_ref(&limit));
         for part in [
             "4000000000",
             "256.0 MiB",
@@ -136,6 +149,10 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
+        let group = Some("students".to_owned());
+        let text = table(&[UserLimit { group, members: vec![7, 8], ..limit }]);
+        assert!(text.contains("@students") && text.contains("(2 users together)"), "{text}");
+        assert!(!text.contains("4000000000"), "{text}");
         assert_eq!(table(&[]), "no user has a limit\n");
     }
 

@@ -5,16 +5,16 @@ use control::oomd::{Reply, Request};
 use crate::arguments::Globals;
 use crate::daemon::{ask_oomd, unexpected};
 use crate::user::User;
-use crate::{output, user, why};
+use crate::{output, why};
 
 /// Runs the command.
 pub fn run_oom_killer(globals: &Globals, user: Option<&User>) -> anyhow::Result<()> {
-    let uid = user.map(|user| user.uid);
+    let uid = user.map(|user| user.account(&globals.oomd_socket)).transpose()?;
     match ask_oomd(&globals.oomd_socket, &Request::RunOomKiller { uid })? {
         Reply::Ran { kills } => {
-            output::print_as(globals.json, &kills, || match (&kills[..], uid) {
+            output::print_as(globals.json, &kills, || match (&kills[..], user) {
                 ([], None) => "nobody is over a limit\n".into(),
-                ([], Some(uid)) => format!("{} is not over a limit\n", user::name(uid)),
+                ([], Some(user)) => format!("{user} is not over a limit\n"),
                 (kills, _) => why::explain_all(kills),
             })
         }

@@ -65,9 +65,9 @@ fn tell(globals: &Globals, event: &Event) -> anyhow::Result<bool> {
     }
     output::print_on(&match event {
         Event::Decided { why } | Event::Ended { why } => format!("{}\n", explain(why)),
-        Event::Near { uid, used_bytes, hard_bytes } => format!(
+        Event::Near { uid, group, used_bytes, hard_bytes } => format!(
             "{} nears its limit: {} in use of {} allowed\n\n",
-            user::name(*uid),
+            user::owner(*uid, group.as_deref()),
             Size(*used_bytes),
             Size(*hard_bytes)
         ),
@@ -81,10 +81,16 @@ pub fn explain_all(records: &[Why]) -> String {
 
 /// One line: who died, or why nobody did.
 pub fn headline(why: &Why) -> String {
-    let owner = user::name(why.uid);
+    let whose = match (&why.group, why.victim.as_ref().and_then(|victim| victim.uid)) {
+        (Some(group), Some(uid)) => {
+            format!("user {} in {}", user::name(uid), user::owner(why.uid, Some(group)))
+        }
+        (Some(group), None) => user::owner(why.uid, Some(group)),
+        (None, _) => format!("user {}", user::name(why.uid)),
+    };
     match &why.victim {
-        Some(victim) => format!("killed {} of user {owner}", process(victim)),
-        None => format!("killed nobody of user {owner}"),
+        Some(victim) => format!("killed {} of {whose}", process(victim)),
+        None => format!("killed nobody of {whose}"),
     }
 }
 
@@ -204,6 +210,7 @@ mod tests {
     fn record() -> Why {
         let candidate = |pid, comm: &str, mib: u64| Candidate {
             pid,
+            uid: Some(4_000_000_000),
             comm: comm.into(),
             rss_bytes: mib << 20,
             swap_bytes: 0,
@@ -213,6 +220,7 @@ mod tests {
             id: 7,
             at_micros: 1_700_000_000_000_000,
             uid: 4_000_000_000,
+            group: None,
             trigger: Trigger::Notifier,
             state: String::new(),
             others: Vec::new(),
@@ -244,6 +252,15 @@ mod tests {
         ] {
             assert!(text.contains(part), "'{part}' is missing in\n{text}");
         }
+    }
+
+    #[test]
+    fn of_a_group_the_name_is_shown_and_whose_process_it_was() {
+        let of_group = Why { uid: 4_294_901_760, group: Some("students".into()), ..record() };
+        let text = explain(&of_group);
+        assert!(text.contains("killed eater (pid 42) of user 4000000000 in @students"), "{text}");
+        let nobody = headline(&Why { victim: None, ..of_group });
+        assert_eq!(nobody, "killed nobody of @students");
     }
 
     #[test]

@@ -136,6 +136,8 @@ fn a_reader_that_goes_away_is_no_error() {
 fn fake_oomd(request: Request) -> Reply {
     let limit = |hard_bytes, soft_bytes| UserLimit {
         uid: 0,
+        group: None,
+        members: Vec::new(),
         hard_bytes,
         soft_bytes,
         used_bytes: 64 << 20,
@@ -173,6 +175,7 @@ fn record() -> Why {
         id: 3,
         at_micros: 1_700_000_000_000_000,
         uid: 0,
+        group: None,
         trigger: Trigger::Notifier,
         state: String::new(),
         others: Vec::new(),
@@ -180,6 +183,7 @@ fn record() -> Why {
         hard_bytes: 256 << 20,
         used_bytes: 257 << 20,
         victim: Some(Candidate {
+            uid: None,
             pid: 9,
             comm: "hog".into(),
             rss_bytes: 200 << 20,

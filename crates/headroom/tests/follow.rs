@@ -16,6 +16,7 @@ fn why(id: u64, outcome: Outcome) -> Why {
         id,
         at_micros: 0,
         uid: 4_000_000_001,
+        group: None,
         trigger: Trigger::Timer,
         state: String::new(),
         killer: Some(control::oomd::Killer::Daemon),
@@ -64,6 +65,7 @@ fn a_desktop_gets_notices() {
         }
         let mut why = why(1, back());
         why.victim = Some(control::oomd::Candidate {
+            uid: None,
             pid: 77,
             comm: "a<b>".into(),
             rss_bytes: 1,
@@ -118,7 +120,9 @@ fn what_happened_is_told_oldest_first_and_what_happens_once_its_end_is_known() {
         publish.send(event).unwrap();
     }
     publish.send(Event::Ended { why: Box::new(why(1, back())) }).unwrap();
-    publish.send(Event::Near { uid: 4_000_000_001, used_bytes: 1, hard_bytes: 2 }).unwrap();
+    publish
+        .send(Event::Near { uid: 4_000_000_001, group: None, used_bytes: 1, hard_bytes: 2 })
+        .unwrap();
     let mut command = headroom(dir.path());
     let mut child = command.args(["why", "-f", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();

@@ -45,6 +45,8 @@ fn daemon(dir: &Path, users: u32) -> (FakeDaemon, Arc<Mutex<Vec<Request>>>) {
 fn limit(number: u32) -> UserLimit {
     UserLimit {
         uid: 4_000_000_000 + number,
+        group: None,
+        members: Vec::new(),
         hard_bytes: 2000 * MIB,
         soft_bytes: 1900 * MIB,
         used_bytes: (1500 - u64::from(number)) * MIB,

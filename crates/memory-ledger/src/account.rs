@@ -83,10 +83,10 @@ pub enum Settled {
     },
 }
 
-/// One limited user.
+/// One limited user, or group of users.
 #[derive(Clone, Debug)]
 pub struct Account {
-    /// Whose.
+    /// Whose: a uid, or a group's [number](crate::group).
     pub uid: u32,
     pub(crate) layers: Layers,
     pub(crate) limit: Limit,

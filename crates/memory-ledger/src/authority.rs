@@ -39,7 +39,7 @@ impl Source {
 }
 
 /// Why a change was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The system runs as root.
     #[error("uid 0 cannot be limited: its victims would be the system's own services")]
@@ -55,6 +55,29 @@ pub enum Refusal {
         /// Whose limit it is.
         uid: u32,
     },
+    /// Whose memory is counted together with others'.
+    #[error(
+        "uid {uid} shares the limit of the group \"{group}\" and has none of its own; the configuration says who is in it"
+    )]
+    InGroup {
+        /// Whose limit was to change.
+        uid: u32,
+        /// The group's name.
+        group: String,
+    },
+    /// Others are concerned as well.
+    #[error("uid {asker} may not change the limit of the group \"{group}\"; only root may")]
+    Groups {
+        /// Who asked.
+        asker: u32,
+        /// The group's name.
+        group: String,
+    },
+    /// Neither a user nor a group.
+    #[error(
+        "{0} is no group's number, and no uid that can be limited: those from 4294901760 on stand for groups"
+    )]
+    NoGroup(u32),
     /// A user may only lower.
     #[error(
         "uid {uid} may not raise its limit above {base_bytes} bytes, which {by} has set; only root may"

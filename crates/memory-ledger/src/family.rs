@@ -1,6 +1,6 @@
 //! Processes that belong together: a parent with its children, a job of a shell.
 //!
-//! Two processes of one user are of one family when one is the other's parent, or when they are in
+//! Two processes that one account pays for are of one family when one is the other's parent, or when they are in
 //! one process group (orphans stay in theirs). A process that leads a session ties its children
 //! together through their group only: what was started from one shell is not one program.
 
@@ -24,13 +24,13 @@ impl Families {
             let found = by_pid.binary_search_by_key(&process.parent_pid, |p| processes[*p].id.pid);
             let Ok(parent) = found.map(|found| by_pid[found]) else { continue };
             let leads = processes[parent].session_leader || processes[parent].id.pid <= 1;
-            if !leads && processes[parent].uid == process.uid {
+            if !leads && processes[parent].account() == process.account() {
                 families.join(at, parent);
             }
         }
         let mut by_group: Vec<usize> =
             (0..processes.len()).filter(|at| processes[*at].group != 0).collect();
-        let key = |at: usize| (processes[at].uid, processes[at].group);
+        let key = |at: usize| (processes[at].account(), processes[at].group);
         by_group.sort_unstable_by_key(|at| key(*at));
         for pair in by_group.windows(2) {
             if key(pair[0]) == key(pair[1]) {

@@ -2,15 +2,17 @@
 
 use crate::account::{Account, Phase, Reading};
 use crate::authority::{Asker, Change, Layers, Refusal, Source};
+use crate::group::{Groups, is_group};
 use crate::limit::Limit;
 use crate::process::Process;
 use crate::verdict::{Choice, NoVictim, Snapshot, Verdict, choose_for, verdict};
 
-/// The limited users.
+/// The limited users and groups. Where a uid is asked for, a group's number stands for its members.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     /// By uid, ascending.
     accounts: Vec<Account>,
+    groups: Groups,
 }
 
 impl Ledger {
@@ -33,6 +35,29 @@ impl Ledger {
         self.position(uid).ok().map(|at| &mut self.accounts[at])
     }
 
+    /// Who shares an account.
+    pub fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    /// Exchanges the groups. To be called before [`plan_reload`](Ledger::plan_reload), which lets go of accounts that
+    /// their users have no more.
+    pub fn set_groups(&mut self, groups: Groups) {
+        self.groups = groups;
+    }
+
+    /// A group's account must have a group, and who is in one has no account of its own.
+    fn check_group(&self, uid: u32, asker: Asker) -> Result<(), Refusal> {
+        match (self.groups.of(uid), self.groups.get(uid), asker) {
+            (Some(group), ..) => Err(Refusal::InGroup { uid, group: group.name.clone() }),
+            (None, Some(group), Asker::User(asker)) => {
+                Err(Refusal::Groups { asker, group: group.name.clone() })
+            }
+            (None, None, _) if is_group(uid) && uid != u32::MAX => Err(Refusal::NoGroup(uid)),
+            _ => Ok(()),
+        }
+    }
+
     fn layers(&self, uid: u32) -> Layers {
         self.account(uid).map(|account| account.layers).unwrap_or_default()
     }
@@ -45,11 +70,13 @@ impl Ledger {
         source: Source,
         asker: Asker,
     ) -> Result<Change, Refusal> {
+        self.check_group(uid, asker)?;
         Ok(Change { uid, layers: self.layers(uid).with(uid, limit, source, asker)? })
     }
 
     /// What clearing a limit would change, if `asker` may.
     pub fn plan_clear(&self, uid: u32, asker: Asker) -> Result<Change, Refusal> {
+        self.check_group(uid, asker)?;
         Ok(Change { uid, layers: self.layers(uid).without(uid, asker)? })
     }
 
@@ -66,7 +93,13 @@ impl Ledger {
             let before = self.layers(uid);
             let said = config.iter().find(|(of, _)| *of == uid).map(|(_, limit)| *limit);
             let was_everyones = before.layer(Source::Everyone).is_some();
-            let layers = before.configured(said, everyone.filter(|_| was_everyones));
+            // Who has joined a group leaves all that was said of it alone behind, and so does a group that is no more.
+            let joined = self.groups.of(uid).is_some();
+            let ended = is_group(uid) && self.groups.get(uid).is_none();
+            let layers = match joined || ended {
+                true => Layers::default(),
+                false => before.configured(said, everyone.filter(|_| was_everyones)),
+            };
             (layers != before).then_some(Change { uid, layers })
         };
         let mut changes: Vec<Change> = uids.into_iter().filter_map(plan).collect();
@@ -74,8 +107,11 @@ impl Ledger {
         changes
     }
 
-    /// What bringing an ordinary user under everybody's limit would change. `None`: it is already.
+    /// What bringing an ordinary user under everybody's limit would change. `None`: it is already, or shares a group's.
     pub fn plan_default(&self, uid: u32, everyone: Limit) -> Option<Change> {
+        if is_group(uid) || self.groups.of(uid).is_some() {
+            return None;
+        }
         let before = self.layers(uid);
         let layers = before.configured(before.layer(Source::Config), Some(everyone));
         (layers != before).then_some(Change { uid, layers })

@@ -2,6 +2,7 @@
 //!
 //! * [`limit`]: a hard and a soft limit that make sense together;
 //! * [`authority`]: whose word about a user's limit counts;
+//! * [`group`]: users who share one account;
 //! * [`account`]: what a user has, and its victim on the way out;
 //! * [`process`]: what is known of a process;
 //! * [`rules`]: what an administrator says of processes;
@@ -26,6 +27,7 @@ pub mod authority;
 pub mod bankers;
 pub mod earlyoom;
 pub mod family;
+pub mod group;
 pub mod growth;
 pub mod herd;
 pub mod kill_rate;
@@ -41,6 +43,7 @@ pub mod verdict;
 
 pub use account::{Account, InFlight, Phase, Reading, Settled};
 pub use authority::{Asker, Change, Layers, Refusal, Source};
+pub use group::{Group, Groups, is_group};
 pub use growth::Growth;
 pub use herd::Herd;
 pub use kill_rate::{KillRate, RateLimit, Sake};

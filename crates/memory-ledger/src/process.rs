@@ -62,8 +62,10 @@ pub enum Stance {
 pub struct Process {
     /// Which.
     pub id: ProcessId,
-    /// Real uid: whose account is charged.
+    /// Real uid, of its owner.
     pub uid: u32,
+    /// The account that it is charged to where that is not its owner's own: its group's.
+    pub payer: Option<u32>,
     /// Anonymous and shared memory, bytes. File pages are left out: they come back without a kill.
     pub rss_bytes: u64,
     /// Swapped memory, bytes.
@@ -92,6 +94,11 @@ pub struct Process {
 }
 
 impl Process {
+    /// The number of the account that it is charged to, if there is one.
+    pub fn account(&self) -> u32 {
+        self.payer.unwrap_or(self.uid)
+    }
+
     /// What its death would give back, bytes.
     pub fn charged_bytes(&self) -> u64 {
         self.rss_bytes.saturating_add(self.swap_bytes)

@@ -21,7 +21,7 @@ pub struct Snapshot<'a> {
 /// Among whom a victim is looked for, and what for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scope<'a> {
-    /// Only this user's processes; everybody's otherwise.
+    /// Only the processes that are charged to this account, a user's or a group's; everybody's otherwise.
     pub uid: Option<u32>,
     /// Victims that did not go, or are on their way; never chosen again.
     pub passed_over: &'a [ProcessId],
@@ -125,7 +125,7 @@ pub enum NoVictim {
     },
 }
 
-/// Decides about one user.
+/// Decides about one user, or group.
 pub fn verdict(snapshot: &Snapshot, uid: u32) -> Verdict {
     let account = snapshot.accounts.iter().find(|account| account.uid == uid);
     let Some(account) = account.filter(|account| account.phase() == Phase::Broken) else {
@@ -156,7 +156,7 @@ pub fn choose_for(
 pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result<Choice, NoVictim> {
     let (mut considered, mut kept, mut dying, mut empty) = (0, 0, 0, 0);
     let mut candidates = Vec::with_capacity(processes.len());
-    for process in processes.iter().filter(|p| scope.uid.is_none_or(|uid| uid == p.uid)) {
+    for process in processes.iter().filter(|p| scope.uid.is_none_or(|uid| uid == p.account())) {
         considered += 1;
         let never = process.stance == Stance::Never || process.oom_score_adj == OOM_SCORE_ADJ_NEVER;
         let pid = process.id.pid;

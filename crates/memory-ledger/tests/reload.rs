@@ -1,6 +1,6 @@
 //! A new configuration against a naive model: what anybody has said, layer by layer.
 
-use memory_ledger::{Asker, Ledger, Limit, Source};
+use memory_ledger::{Asker, Groups, Ledger, Limit, Refusal, Source};
 use proptest::prelude::*;
 
 const USERS: [u32; 4] = [1000, 1001, 1002, 1003];
@@ -181,4 +181,51 @@ fn a_user_of_whom_nothing_else_is_said_is_forgotten_when_it_is_gone() {
     assert!(ledger.plan_forget(1001).is_none(), "it has tied its own hands");
     ledger.apply(ledger.plan_forget(1000).unwrap());
     assert!(ledger.account(1000).is_none() && ledger.account(1001).is_some());
+}
+
+fn group(name: &str, uids: &[u32]) -> Groups {
+    Groups::new([(name.to_owned(), uids.to_vec())])
+}
+
+fn reload(ledger: &mut Ledger, groups: Groups, config: &[(u32, Limit)], everyone: Option<Limit>) {
+    ledger.set_groups(groups);
+    for change in ledger.plan_reload(config, everyone) {
+        ledger.apply(change);
+    }
+}
+
+#[test]
+fn who_joins_a_group_leaves_its_own_account_behind() {
+    let mut ledger = Ledger::default();
+    ledger.apply(ledger.plan_default(1000, limit(5)).unwrap());
+    ledger.apply(ledger.plan_set(1001, limit(7), Source::Runtime, Asker::Root).unwrap());
+    let students = group("students", &[1000, 1001]);
+    let number = students.account_of(1000);
+    reload(&mut ledger, students, &[(number, limit(9))], Some(limit(5)));
+    let accounts: Vec<u32> = ledger.accounts().iter().map(|account| account.uid).collect();
+    assert_eq!(accounts, [number]);
+    assert!(ledger.plan_default(1000, limit(5)).is_none(), "it has a limit, with others");
+    reload(&mut ledger, Groups::default(), &[], Some(limit(5)));
+    assert!(ledger.accounts().is_empty(), "and so is a group's account that is no more");
+    assert!(ledger.plan_default(1000, limit(5)).is_some());
+}
+
+#[test]
+fn a_groups_limit_is_roots_to_change_and_its_members_have_none_of_their_own() {
+    let mut ledger = Ledger::default();
+    let students = group("students", &[1000]);
+    let number = students.account_of(1000);
+    reload(&mut ledger, students, &[(number, limit(9))], None);
+    let set = |uid, asker| ledger.plan_set(uid, limit(3), Source::Runtime, asker);
+    let group = || "students".to_owned();
+    let in_group = || Err(Refusal::InGroup { uid: 1000, group: group() });
+    assert_eq!(set(1000, Asker::Root), in_group());
+    assert_eq!(set(1000, Asker::User(1000)), in_group());
+    assert_eq!(ledger.plan_clear(1000, Asker::Root), in_group());
+    let refused = Refusal::Groups { asker: 1000, group: group() };
+    assert_eq!(set(number, Asker::User(1000)), Err(refused));
+    assert_eq!(set(number ^ 1, Asker::Root), Err(Refusal::NoGroup(number ^ 1)));
+    let lowered = set(number, Asker::Root).unwrap();
+    ledger.apply(lowered);
+    assert_eq!(ledger.account(number).unwrap().limit(), limit(3));
 }

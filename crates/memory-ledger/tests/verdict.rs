@@ -1,7 +1,8 @@
 //! Who dies, as sentences.
 
 use memory_ledger::{
-    Asker, Comm, Ledger, Limit, NoVictim, Process, ProcessId, Reading, Settled, Source, Verdict,
+    Asker, Comm, Groups, Ledger, Limit, NoVictim, Process, ProcessId, Reading, Settled, Source,
+    Verdict,
 };
 
 const ALICE: u32 = 1000;
@@ -219,4 +220,20 @@ fn stuck_victims_are_forgotten_when_they_are_gone_after_all() {
     assert_eq!(account.stuck(), [processes[0].id]);
     account.forget_gone(&[]);
     assert!(account.stuck().is_empty());
+}
+
+#[test]
+fn of_a_group_the_worst_process_dies_whosever_it_is() {
+    let mut ledger = Ledger::default();
+    let groups = Groups::new([("students".to_owned(), vec![ALICE, BOB])]);
+    let number = groups.account_of(ALICE);
+    ledger.set_groups(groups);
+    let limit = Limit::new(100 * MIB, None).unwrap();
+    ledger.apply(ledger.plan_set(number, limit, Source::Config, Asker::Root).unwrap());
+    read(&mut ledger, number, 120, 0, 0);
+    let of_group = |process: Process| Process { payer: Some(number), ..process };
+    let processes =
+        [of_group(process(10, ALICE, 50)), of_group(process(11, BOB, 70)), process(12, 1002, 500)];
+    assert_eq!(victim(ledger.decide(number, &processes, &[])), Some(11));
+    assert_eq!(victim(ledger.decide(number, &processes, &[11])), Some(10));
 }

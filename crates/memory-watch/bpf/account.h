@@ -23,10 +23,14 @@ static __always_inline bool is_left_alone(void)
 static __always_inline void forget(struct account *account, u64 mm)
 {
 	struct slot *slot = slot_at((u32)LOAD(account->owner));
+	u32 counted = slot ? slot->counted : 0;
 	s64 rest = 0;
 
-	for (u32 m = MM_ANON; m < MM_MEMBERS; m++)
-		rest += __sync_lock_test_and_set(&account->pages[m], 0);
+	for (u32 m = 0; m < MM_MEMBERS; m++) {
+		s64 had = __sync_lock_test_and_set(&account->pages[m], 0);
+
+		rest += is_counted(counted, m) ? had : 0;
+	}
 	bpf_map_delete_elem(&accounts, &mm);
 	if (!slot)
 		return;
@@ -82,17 +86,20 @@ static __always_inline bool first_sight(struct mm_struct *mm, u32 uid, u32 tgid,
 			__sync_fetch_and_add(&slot->lost, 1);
 		return false;
 	}
-	cause->mm_pages = charged(&fresh);
+	cause->mm_pages = charged(&fresh, slot->counted);
 	settle(slot, cause, cause->mm_pages);
 	return true;
 }
 
-/* The mm's task has changed its uid: the charge follows. False: nothing left to account. */
+/*
+ * The mm's task has changed its uid, or its user is in another group now: the charge follows. False: nothing
+ * left to account.
+ */
 static __always_inline bool change_owner(struct account *account, struct mm_struct *mm, u32 uid,
 					 struct cause *cause)
 {
 	u64 old = LOAD(account->owner);
-	s64 corrected = 0;
+	s64 left = 0;
 	u32 *index = bpf_map_lookup_elem(&slot_of_uid, &uid);
 	struct slot *from, *to;
 
@@ -102,24 +109,29 @@ static __always_inline bool change_owner(struct account *account, struct mm_stru
 	}
 	if (__sync_val_compare_and_swap(&account->owner, old, OWNER(uid, *index)) != old)
 		return true;
+	/* Another user of the same group. */
+	if ((u32)old == *index)
+		return true;
+	from = slot_at((u32)old);
+	to = slot_at(*index);
 	/* It may have been followed in batches; whom it comes to may want to know exactly. */
 	for (u32 m = 0; m < MM_MEMBERS; m++) {
 		s64 error = set_exact(account, mm, m);
 
-		corrected += m == MM_FILE ? 0 : error;
+		if (from && is_counted(from->counted, m))
+			left += LOAD(account->pages[m]) - error;
 	}
-	cause->mm_pages = charged(account);
-	from = slot_at((u32)old);
 	if (from) {
-		__sync_fetch_and_sub(&from->pages, cause->mm_pages - corrected);
+		__sync_fetch_and_sub(&from->pages, left);
 		if (LOAD(from->victim_mm) == cause->mm) {
 			from->victim_mm = 0;
 			from->dying_pages = 0;
 		}
 	}
-	to = slot_at(*index);
-	if (to)
+	if (to) {
+		cause->mm_pages = charged(account, to->counted);
 		settle(to, cause, cause->mm_pages);
+	}
 	return true;
 }
 

@@ -17,6 +17,7 @@ struct cause {
 struct kill {
 	u32 by;
 	u32 tgid;
+	u32 uid;
 	u64 start_ns;
 	u64 mm;
 	s64 pages;
@@ -39,7 +40,7 @@ static __always_inline bool tell(struct slot *slot, u32 kind, s64 pages, struct 
 	event->killed_start_ns = kill ? kill->start_ns : 0;
 	event->killed_pages = kill ? kill->pages : 0;
 	event->stale = stale;
-	event->unused = 0;
+	event->killed_uid = kill ? kill->uid : 0;
 	bpf_ringbuf_submit(event, BPF_RB_FORCE_WAKEUP);
 	return true;
 }
@@ -47,7 +48,8 @@ static __always_inline bool tell(struct slot *slot, u32 kind, s64 pages, struct 
 struct search {
 	u64 mm;
 	s64 score;
-	u32 uid;
+	u32 slot;
+	u32 counted;
 	u32 tgid;
 };
 
@@ -55,9 +57,9 @@ static long look_for_worse(void *map, u64 *mm, struct account *account, struct s
 {
 	s64 found;
 
-	if ((u32)(LOAD(account->owner) >> 32) != search->uid)
+	if ((u32)LOAD(account->owner) != search->slot)
 		return 0;
-	found = score(account, charged(account));
+	found = score(account, charged(account, search->counted));
 	if (found > search->score) {
 		search->score = found;
 		search->mm = *mm;
@@ -67,14 +69,19 @@ static long look_for_worse(void *map, u64 *mm, struct account *account, struct s
 }
 
 /*
- * Finds the user's largest process, growth counted more than size, by a look at all accounts. Done
+ * Finds the slot's largest process, growth counted more than size, by a look at all accounts. Done
  * once a crossing; if the one that was found could not be killed, again only when it, or one that has
  * outgrown it, comes along.
  */
 static __always_inline void find_largest(struct slot *slot, struct cause *cause, u32 current_tgid)
 {
 	struct account *account = account_of(cause->mm);
-	struct search search = { .mm = cause->mm, .uid = slot->uid, .tgid = current_tgid };
+	struct search search = {
+		.mm = cause->mm,
+		.slot = slot->index,
+		.counted = slot->counted,
+		.tgid = current_tgid,
+	};
 
 	search.score = account ? score(account, cause->mm_pages) : cause->mm_pages;
 
@@ -87,11 +94,12 @@ static __always_inline void find_largest(struct slot *slot, struct cause *cause,
 	slot->largest_tgid = search.tgid;
 }
 
-static __always_inline bool is_armed_task(struct task_struct *task, u32 uid, struct armed *victim)
+static __always_inline bool is_armed_task(struct task_struct *task, struct slot *slot,
+					  struct armed *victim)
 {
 	return BPF_CORE_READ(task, tgid) == (s32)victim->tgid &&
 	       BPF_CORE_READ(task, group_leader, start_boottime) == victim->start_ns &&
-	       probed_uid_of(task) == uid;
+	       pays_into(probed_uid_of(task), slot);
 }
 
 /* Kills the current task's process. */
@@ -99,6 +107,7 @@ static __always_inline long kill_current(struct task_struct *current, u32 by, st
 {
 	kill->by = by;
 	kill->tgid = BPF_CORE_READ(current, tgid);
+	kill->uid = probed_uid_of(current);
 	kill->start_ns = BPF_CORE_READ(current, group_leader, start_boottime);
 	kill->mm = (u64)BPF_CORE_READ(current, mm);
 	return bpf_send_signal(SIGKILL);
@@ -111,6 +120,7 @@ static __always_inline int signal_other(struct task_struct *task, u32 by, struct
 {
 	kill->by = by;
 	kill->tgid = BPF_CORE_READ(task, tgid);
+	kill->uid = probed_uid_of(task);
 	kill->start_ns = BPF_CORE_READ(task, start_boottime);
 	kill->mm = (u64)BPF_CORE_READ(task, mm);
 	return bpf_send_signal_task(task, SIGKILL, PIDTYPE_TGID, 0) ? OTHER_REFUSED : OTHER_KILLED;
@@ -121,7 +131,8 @@ static __always_inline bool can_signal_others(void)
 	return bpf_ksym_exists(bpf_send_signal_task) && bpf_ksym_exists(bpf_task_from_pid);
 }
 
-static __always_inline int kill_other_armed(u32 uid, struct armed *victim, struct kill *kill)
+static __always_inline int kill_other_armed(struct slot *slot, struct armed *victim,
+					    struct kill *kill)
 {
 	struct task_struct *task;
 	int result = OTHER_STALE;
@@ -131,7 +142,7 @@ static __always_inline int kill_other_armed(u32 uid, struct armed *victim, struc
 	task = bpf_task_from_pid(victim->tgid);
 	if (!task)
 		return OTHER_STALE;
-	if (is_armed_task(task, uid, victim))
+	if (is_armed_task(task, slot, victim))
 		result = signal_other(task, KILLED_ARMED_OTHER, kill);
 	bpf_task_release(task);
 	return result;
@@ -149,7 +160,7 @@ static __always_inline int kill_other_largest(struct slot *slot, struct kill *ki
 	if (!task)
 		return OTHER_STALE;
 	if ((u64)BPF_CORE_READ(task, mm) == slot->largest_mm &&
-	    probed_uid_of(task) == slot->uid &&
+	    pays_into(probed_uid_of(task), slot) &&
 	    BPF_CORE_READ(task, signal, oom_score_adj) != OOM_SCORE_ADJ_MIN)
 		result = signal_other(task, KILLED_UNARMED_OTHER, kill);
 	bpf_task_release(task);
@@ -194,10 +205,10 @@ static __always_inline void hard_crossing(struct slot *slot, struct cause *cause
 	} else if (armed_index == 1 || armed_index == 2) {
 		struct armed victim = slot->armed[armed_index - 1];
 
-		if (is_armed_task(current, slot->uid, &victim)) {
+		if (is_armed_task(current, slot, &victim)) {
 			killed = !kill_current(current, KILLED_ARMED_SELF, &kill);
 		} else {
-			int result = kill_other_armed(slot->uid, &victim, &kill);
+			int result = kill_other_armed(slot, &victim, &kill);
 
 			killed = result == OTHER_KILLED;
 			stale = result == OTHER_STALE;
@@ -215,7 +226,7 @@ static __always_inline void hard_crossing(struct slot *slot, struct cause *cause
 		return;
 	}
 	account = account_of(kill.mm);
-	kill.pages = account ? charged(account) : 0;
+	kill.pages = account ? charged(account, slot->counted) : 0;
 	slot->victim_mm = account ? kill.mm : 0;
 	slot->dying_pages = kill.pages;
 	__sync_fetch_and_add(&slot->kills, 1);

@@ -12,10 +12,10 @@ struct {
 	__type(value, struct account);
 } accounts SEC(".maps");
 
-/* Limited users: uid to index of its slot. */
+/* Limited users: uid to index of its slot, which those of a group have in common. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_SLOTS);
+	__uint(max_entries, MAX_UIDS);
 	__type(key, u32);
 	__type(value, u32);
 } slot_of_uid SEC(".maps");
@@ -70,10 +70,27 @@ static __always_inline u32 probed_uid_of(struct task_struct *task)
 	return BPF_CORE_READ(task, group_leader, real_cred, uid.val);
 }
 
-static __always_inline s64 charged(struct account *account)
+static __always_inline bool is_counted(u32 counted, u32 member)
 {
-	return LOAD(account->pages[MM_ANON]) + LOAD(account->pages[MM_SWAP]) +
-	       LOAD(account->pages[MM_SHMEM]);
+	return counted >> member & 1;
+}
+
+/* What of an account is charged to a slot that counts these members. */
+static __always_inline s64 charged(struct account *account, u32 counted)
+{
+	s64 pages = 0;
+
+	for (u32 m = 0; m < MM_MEMBERS; m++)
+		pages += is_counted(counted, m) ? LOAD(account->pages[m]) : 0;
+	return pages;
+}
+
+/* The user's processes are charged to this slot. */
+static __always_inline bool pays_into(u32 uid, struct slot *slot)
+{
+	u32 *index = bpf_map_lookup_elem(&slot_of_uid, &uid);
+
+	return index && *index == slot->index;
 }
 
 /*

@@ -71,12 +71,12 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 	}
 	if (cause.own && account->tgid != current->tgid)
 		account->tgid = current->tgid; /* during fork the owner still has its parent's */
-	if (member != MM_FILE && delta) {
-		cause.mm_pages = charged(account);
+	if (is_counted(slot->counted, member) && delta) {
+		cause.mm_pages = charged(account, slot->counted);
 		settle(slot, &cause, delta);
 	}
 	/* exit_mmap drives the counters to 0 after the last user is gone: the account's end. */
-	if (!cause.own && mm->mm_users.counter == 0 && charged(account) == 0)
+	if (!cause.own && mm->mm_users.counter == 0 && charged(account, slot->counted) == 0)
 		forget(account, cause.mm);
 	return 0;
 }
@@ -152,7 +152,7 @@ int reconcile(struct bpf_iter__task *ctx)
 	struct mm_struct *mm;
 	struct scan *scan;
 	struct slot *slot;
-	u32 uid, zero = 0;
+	u32 uid, zero = 0, *index;
 	s64 delta = 0;
 
 	scan = bpf_map_lookup_elem(&scans, &zero);
@@ -174,32 +174,36 @@ int reconcile(struct bpf_iter__task *ctx)
 		account = account_of(cause.mm);
 		if (!account)
 			return 0;
+		slot = slot_at((u32)account->owner);
 		/* When it came is not known, so it has not grown. */
-		account->marked[0] = account->marked[1] = charged(account);
+		if (slot)
+			account->marked[0] = account->marked[1] = charged(account, slot->counted);
 	}
 	account->round = scan->round;
-	if (scan->mark) {
-		account->marked[0] = account->marked[1];
-		account->marked[1] = charged(account);
-	}
 	/* It may have exited before we charged it; later exits are seen by on_rss_stat. */
 	if (mm->mm_users.counter == 0) {
 		forget(account, cause.mm);
 		return 0;
 	}
-	if ((u32)(account->owner >> 32) != uid && !change_owner(account, mm, uid, &cause))
+	index = bpf_map_lookup_elem(&slot_of_uid, &uid);
+	if ((!index || account->owner != OWNER(uid, *index)) && !change_owner(account, mm, uid, &cause))
 		return 0;
 	slot = slot_at((u32)account->owner);
 	if (!slot)
 		return 0;
-	set_exact(account, mm, MM_FILE);
-	for (u32 m = MM_ANON; m < MM_MEMBERS; m++) {
+	if (scan->mark) {
+		account->marked[0] = account->marked[1];
+		account->marked[1] = charged(account, slot->counted);
+	}
+	for (u32 m = 0; m < MM_MEMBERS; m++) {
 		s64 error = set_exact(account, mm, m);
 
+		if (!is_counted(slot->counted, m))
+			continue;
 		scan->drift_pages += error < 0 ? -error : error;
 		delta += error;
 	}
-	cause.mm_pages = charged(account);
+	cause.mm_pages = charged(account, slot->counted);
 	settle(slot, &cause, delta);
 	return 0;
 }

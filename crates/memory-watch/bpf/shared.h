@@ -7,12 +7,14 @@
 
 #define MAX_CPUS 1024
 #define MAX_SLOTS 1024
+/* Users with a limit, members of groups included. */
+#define MAX_UIDS 8192
 #define MAX_ACCOUNTS 32768
 
 /* One address space of a limited user. `owner` is uid << 32 | slot, changed only as a whole. */
 struct account {
 	u64 owner;
-	s64 pages[4]; /* what is charged, by member; file pages are kept for information only */
+	s64 pages[4]; /* what it has, by member; what of it is charged is the slot's affair */
 	s64 seen[4];  /* the batched part of the counter at the last look */
 	s64 marked[2]; /* what was charged at the last two marks, the older one first */
 	u32 tgid;
@@ -27,19 +29,21 @@ struct armed {
 	u64 start_ns;
 };
 
-/* One limited user. */
+/* One limited user, or several that share a limit. */
 struct slot {
 	/* Written by the daemon. */
 	u64 soft_pages;
 	u64 hard_pages;
 	u64 clear_pages; /* below this the soft crossing is over */
-	u32 uid;
+	u32 uid; /* the user's, or the group's number */
 	u32 spare_unarmed;
 	u32 armed_index; /* 0: nobody; 1, 2: armed[index - 1] */
 	u32 exact; /* read exactly below the soft limit, too */
 	struct armed armed[2];
 	u64 memo; /* the daemon's own, for the one that takes over from it */
-	u64 unused_line[6];
+	u32 index; /* its own place among the slots */
+	u32 counted; /* members that are charged, a bit each */
+	u64 unused_line[5];
 	/* Written by both; a cache line apart. */
 	s64 pages;
 	s64 peak_pages;
@@ -78,7 +82,7 @@ struct event {
 	u64 killed_start_ns;
 	u64 killed_pages;
 	u32 stale;
-	u32 unused;
+	u32 killed_uid;
 };
 
 /* One process, as the snapshot iterator writes it. */

@@ -19,6 +19,7 @@ use crate::error::NotifierError;
 use crate::process::Proc;
 use crate::watch::ArmedVictim;
 use crate::watch::Backend;
+use crate::watch::Charge;
 use crate::watch::Charged;
 use crate::watch::Event;
 use crate::watch::ProcessSample;
@@ -42,7 +43,10 @@ pub struct ProcPoller {
     page_bytes: u64,
     timer: OwnedFd,
     interval: Option<Duration>,
+    /// By account.
     users: BTreeMap<u32, User>,
+    /// What accounts hold, where something was said of it.
+    charges: BTreeMap<u32, Charge>,
     /// Crossings found by a scan that was not a drain, for the next drain.
     pending: Vec<Event>,
 }
@@ -74,6 +78,7 @@ impl ProcPoller {
             timer,
             interval: None,
             users: BTreeMap::new(),
+            charges: BTreeMap::new(),
             pending: Vec::new(),
         })
     }
@@ -109,12 +114,15 @@ impl ProcPoller {
         let mut result = Reconciled { processes: samples.len() as u64, ..Reconciled::default() };
         let time_ns = monotonic_ns();
         for (uid, user) in &mut self.users {
-            let own = || samples.iter().filter(|sample| sample.uid == *uid);
-            let pages = own().map(ProcessSample::charged_pages).sum();
+            let Charge { uids, counted } =
+                self.charges.get(uid).cloned().unwrap_or_else(|| Charge::of_user(*uid));
+            let theirs = |sample: &&ProcessSample| uids.binary_search(&sample.uid).is_ok();
+            let own = || samples.iter().filter(theirs);
+            let pages = own().map(|sample| sample.counted_pages(counted)).sum();
             result.accounts += own().count() as u64;
             user.usage.dying_pages = own()
                 .filter(|sample| user.usage.latched && Some(sample.as_victim()) == user.victim)
-                .map(ProcessSample::charged_pages)
+                .map(|sample| sample.counted_pages(counted))
                 .sum();
             user.usage.events += u64::from(user.usage.pages != pages);
             user.usage.pages = pages;
@@ -203,7 +211,18 @@ impl Watch for ProcPoller {
 
     fn clear_limit(&mut self, uid: u32) -> Result<(), NotifierError> {
         self.users.remove(&uid);
+        self.charges.remove(&uid);
         self.set_timer()
+    }
+
+    fn charge(&mut self, account: u32, mut charge: Charge) -> Result<(), NotifierError> {
+        charge.uids.sort_unstable();
+        // A user is charged to one account: to the one that was spoken of last.
+        for (_, other) in self.charges.iter_mut().filter(|(other, _)| **other != account) {
+            other.uids.retain(|uid| charge.uids.binary_search(uid).is_err());
+        }
+        self.charges.insert(account, charge);
+        self.scan().map(drop)
     }
 
     fn usage(&self, uid: u32) -> Option<Usage> {
@@ -237,8 +256,12 @@ impl Watch for ProcPoller {
             Err(error) if error.is_gone() => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let limited = self.users.contains_key(&now.uid);
-        Ok(limited.then(|| Charged { uid: now.uid, pages: now.charged_pages() }))
+        let theirs = |(_, charge): &(&u32, &Charge)| charge.uids.binary_search(&now.uid).is_ok();
+        let said = self.charges.iter().find(theirs);
+        let account = said.map_or(now.uid, |(account, _)| *account);
+        let counted = said.map(|(_, charge)| charge.counted).unwrap_or_default();
+        let limited = self.users.contains_key(&account);
+        Ok(limited.then(|| Charged { uid: account, pages: now.counted_pages(counted) }))
     }
 
     fn take_latch(&mut self, uid: u32, victim: ArmedVictim) -> Result<bool, NotifierError> {

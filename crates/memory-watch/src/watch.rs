@@ -3,8 +3,11 @@
 //!
 //! Units: pages are of the machine's page size (4 KiB on x86-64); times are nanoseconds. What is
 //! *charged* to a user is anonymous + shared + swapped-out memory of its processes, not file pages
-//! (those are shared and can be dropped). The user is the *real* uid, as the initial user namespace
-//! sees it.
+//! (those are shared and can be dropped), unless its [`Charge`] says otherwise. The user is the *real* uid, as the
+//! initial user namespace sees it.
+//!
+//! Several users can share an account. It has a number of its own, which is no user's and stands where an account of
+//! one user has its uid; [`Watch::charge`] says whose it is.
 
 use std::os::fd::BorrowedFd;
 
@@ -17,6 +20,64 @@ pub struct SlotLimit {
     pub soft_pages: u64,
     /// Above this a process must die.
     pub hard_pages: u64,
+}
+
+/// Kinds of memory that are charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted(u32);
+
+impl Counted {
+    /// Pages of files.
+    pub const FILE: Self = Self(1);
+    /// Anonymous pages.
+    pub const ANON: Self = Self(1 << 1);
+    /// Pages in swap.
+    pub const SWAP: Self = Self(1 << 2);
+    /// Shared memory and tmpfs pages.
+    pub const SHMEM: Self = Self(1 << 3);
+
+    /// Of these; unknown ones are left out.
+    pub(crate) fn from_bits(bits: u32) -> Self {
+        Self(bits & 0xf)
+    }
+
+    /// A bit each, at the member's number in `rss_stat`.
+    pub(crate) fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Both.
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// It is one of them.
+    pub fn contains(self, kind: Self) -> bool {
+        self.0 & kind.0 == kind.0
+    }
+}
+
+impl Default for Counted {
+    /// All that comes back with a kill and with nothing else: anonymous, shared and swapped pages.
+    fn default() -> Self {
+        Self::ANON.and(Self::SHMEM).and(Self::SWAP)
+    }
+}
+
+/// What an account holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// Whose memory, ascending; nobody's at present if empty.
+    pub uids: Vec<u32>,
+    /// What of it.
+    pub counted: Counted,
+}
+
+impl Charge {
+    /// One user's, what is usual of it.
+    pub fn of_user(uid: u32) -> Self {
+        Self { uids: vec![uid], counted: Counted::default() }
+    }
 }
 
 /// A user's account.
@@ -80,6 +141,8 @@ pub enum KilledBy {
 pub struct Killed {
     /// Its thread-group id.
     pub tgid: u32,
+    /// Its real uid.
+    pub uid: u32,
     /// Its start time, as in [`ProcessSample::start_time_ns`].
     pub start_time_ns: u64,
     /// Pages charged for it at the kill.
@@ -151,7 +214,7 @@ pub struct ProcessSample {
     pub start_time_ns: u64,
     /// Anonymous pages.
     pub anon_pages: u64,
-    /// File pages; never charged.
+    /// File pages; charged only where an account counts them.
     pub file_pages: u64,
     /// Shared memory and tmpfs pages.
     pub shmem_pages: u64,
@@ -172,9 +235,20 @@ pub struct ProcessSample {
 }
 
 impl ProcessSample {
-    /// What is charged to the user: anonymous + shared + swapped-out pages.
+    /// What is charged for it where nothing else is said: anonymous + shared + swapped-out pages.
     pub fn charged_pages(&self) -> u64 {
-        self.anon_pages + self.shmem_pages + self.swap_pages
+        self.counted_pages(Counted::default())
+    }
+
+    /// What is charged for it where these are counted.
+    pub fn counted_pages(&self, counted: Counted) -> u64 {
+        let kinds = [
+            (Counted::FILE, self.file_pages),
+            (Counted::ANON, self.anon_pages),
+            (Counted::SWAP, self.swap_pages),
+            (Counted::SHMEM, self.shmem_pages),
+        ];
+        kinds.iter().filter(|(kind, _)| counted.contains(*kind)).map(|(_, pages)| pages).sum()
     }
 
     /// `comm` as text, as far as it is UTF-8.
@@ -201,9 +275,9 @@ impl ProcessSample {
 /// One process' account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charged {
-    /// Who is charged.
+    /// Whose account is charged.
     pub uid: u32,
-    /// Anonymous + shared + swapped-out pages.
+    /// What of its pages that account counts.
     pub pages: u64,
 }
 
@@ -247,6 +321,11 @@ pub enum Backend {
 pub trait Watch: Send {
     /// How this watch works.
     fn backend(&self) -> Backend;
+
+    /// Says what an account holds, from now on or before it has a limit; what nothing was said of is a user's own. Users
+    /// that another account has held come over. Where other members are counted than before, the account begins anew:
+    /// who was armed is armed no more.
+    fn charge(&mut self, account: u32, charge: Charge) -> Result<(), NotifierError>;
 
     /// Sets or changes a user's limits. The first one switches the watch on; the user's living
     /// processes are charged at once.

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use libbpf_rs::MapCore;
 use libbpf_rs::MapFlags;
 use libbpf_rs::MapHandle;
+use memory_watch::Charge;
+use memory_watch::Counted;
 use memory_watch::Notifier;
 use memory_watch::SlotLimit;
 use memory_watch::Watch;
@@ -79,6 +81,33 @@ fn users_limits_and_words_are_inherited() {
     assert!(!notifier.is_attached());
     drop(notifier);
     assert!(!filesystem.root().exists());
+}
+
+#[test]
+fn users_who_share_an_account_still_do_when_it_is_taken_over() {
+    let Some(filesystem) = BpfFilesystem::new() else { return };
+    let group = 0xffff_4321;
+    let of = |uids: &[u32]| Charge { uids: uids.to_vec(), counted: Counted::ANON };
+    let mut notifier = Notifier::load_pinned(&filesystem.root()).unwrap();
+    notifier.charge(group, of(&[UID + 30, UID + 31])).unwrap();
+    notifier.set_limit(group, limit(support::FAR_AWAY)).unwrap();
+    notifier.leave_behind(true);
+    drop(notifier);
+    let mut hogs = [UID + 30, UID + 31].map(support::Hog::start);
+    for hog in &mut hogs {
+        hog.tell("touch 1000");
+        hog.tell("shmem 1000");
+    }
+    let mut notifier = Notifier::load_pinned(&filesystem.root()).unwrap();
+    let found: Vec<u32> = notifier.inherited().iter().map(|inherited| inherited.uid).collect();
+    assert_eq!(found, [group]);
+    let pages = |notifier: &Notifier| notifier.usage(group).unwrap().pages;
+    assert!((2000..3900).contains(&pages(&notifier)), "{} pages", pages(&notifier));
+    // The next daemon says what it knows; one has left meanwhile, and has a limit of its own.
+    notifier.set_limit(UID + 31, limit(support::FAR_AWAY)).unwrap();
+    notifier.charge(group, of(&[UID + 30])).unwrap();
+    assert!((1000..1950).contains(&pages(&notifier)), "{} pages", pages(&notifier));
+    assert!(notifier.usage(UID + 31).unwrap().pages >= 2000);
 }
 
 #[test]

@@ -72,7 +72,7 @@ impl Killer {
         let mut failed = None;
         for _ in 0..TRIES {
             self.look_at_processes();
-            self.own_words.apply(uid, &mut self.processes);
+            self.hear_own_words(uid);
             let choice = match self.ledger.prepare(uid, &self.processes, &self.protected) {
                 Some(Ok(choice)) => choice,
                 Some(Err(nobody)) => {
@@ -93,7 +93,7 @@ impl Killer {
                 armed.kept = kept_by(id.pid);
                 return Ok(());
             }
-            match Victim::open_as(identity(id, uid)) {
+            match Victim::open_as(identity(id, choice.victim.uid)) {
                 Ok(victim) => {
                     if let Err(error) = self.watch.arm(uid, Some(as_victim(id))) {
                         tracing::warn!(

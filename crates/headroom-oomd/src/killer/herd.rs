@@ -34,7 +34,7 @@ impl Killer {
         if done.is_err() {
             return false;
         }
-        let (uid, id, bytes) = (process.uid, process.id, process.charged_bytes());
+        let (uid, id, bytes) = (process.account(), process.id, process.charged_bytes());
         let token = self.new_token();
         let dying = Dying::new(token, uid, id, bytes, bytes, monotonic_ns(), Some(victim));
         self.watch_over(dying.asked(asked));
@@ -49,7 +49,7 @@ impl Killer {
                     process.parent_pid == dead.id.pid
                         || (process.group != 0 && process.group == dead.group)
                 };
-                process.uid == first.uid && (of(&first) || others.iter().any(of))
+                process.account() == first.account() && (of(&first) || others.iter().any(of))
             };
             let found: Vec<Process> = self
                 .processes

@@ -4,7 +4,7 @@
 //! daemon puts the configuration's limits into force as its own configuration has them, and those that were
 //! set while running as they were.
 
-use memory_ledger::{Asker, Layers, Limit, Source};
+use memory_ledger::{Asker, Groups, Layers, Limit, Source};
 use memory_watch::Inherited;
 
 use super::Killer;
@@ -50,8 +50,9 @@ impl Origin {
 
 impl Killer {
     /// Takes over the limits that root had set while running. To be called before the configuration's limits are
-    /// put into force, which count less.
-    pub fn inherit_runtime_limits(&mut self) {
+    /// put into force, which count less; but it is they that say which groups there are.
+    pub fn inherit_runtime_limits(&mut self, groups: &Groups) {
+        self.ledger.set_groups(groups.clone());
         for inherited in self.watch.inherited() {
             let origin = Origin::of_memo(inherited.memo);
             if !origin.runtime || origin.base_bytes == 0 {

@@ -2,7 +2,7 @@
 
 use control::oomd::{Explanation, Importance, Trigger};
 use memory_ledger::{Asker, Change, Limit, Phase, Process, Refusal, Source};
-use memory_watch::{NotifierError, SlotLimit};
+use memory_watch::{Charge, Counted, NotifierError, SlotLimit};
 
 use super::Killer;
 use super::inherit::Origin;
@@ -40,24 +40,26 @@ impl Killer {
 
     pub(super) fn put_into_force(&mut self, change: Change) -> Result<(), NotifierError> {
         let uid = change.uid;
+        let group = self.group_name(uid);
         let Some(limit) = change.limit() else {
             // Our side first: whatever the watch says then, nobody is killed for this limit any more.
             self.ledger.apply(change);
             self.armed.remove(&uid);
             self.helpless.remove(&uid);
-            tracing::info!(uid, "limit cleared");
+            tracing::info!(uid, group, "limit cleared");
             return self.watch.clear_limit(uid);
         };
         let hard_pages = limit.hard_bytes() / self.page_bytes;
         // A soft limit of less than a page is one of a page.
         let soft_pages = (limit.soft_bytes() / self.page_bytes).max(1);
         let first = self.ledger.accounts().is_empty();
+        self.say_what_is_charged(uid)?;
         self.watch.set_limit(uid, SlotLimit { soft_pages, hard_pages })?;
         self.say_whether_to_spare(uid)?;
         self.watch.remember(uid, Origin::of(change.layers()).memo())?;
         self.ledger.apply(change);
         let (hard_bytes, soft_bytes) = (limit.hard_bytes(), limit.soft_bytes());
-        tracing::info!(uid, hard_bytes, soft_bytes, "limit set");
+        tracing::info!(uid, group, hard_bytes, soft_bytes, "limit set");
         if first {
             self.next_scan_ns = 0;
         }
@@ -72,9 +74,33 @@ impl Killer {
     /// With nobody armed the notifier ends whoever breaks the limit. The daemon may be one of this user's
     /// processes, and a rule may be about another: then it is the daemon that chooses.
     pub(super) fn say_whether_to_spare(&mut self, uid: u32) -> Result<(), NotifierError> {
-        let own_user = uid == rustix::process::getuid().as_raw();
-        let concern = own_user || self.stances.concern(uid);
+        let own_user = rustix::process::getuid().as_raw();
+        let concerned = |uid: u32| uid == own_user || self.stances.concern(uid);
+        let concern = match self.ledger.groups().get(uid) {
+            Some(group) => group.uids.iter().any(|uid| concerned(*uid)),
+            None => concerned(uid),
+        };
         self.watch.spare_unarmed(uid, concern)
+    }
+
+    /// The watch knows who shares an account.
+    pub(super) fn say_what_is_charged(&mut self, account: u32) -> Result<(), NotifierError> {
+        let charge = match self.ledger.groups().get(account) {
+            Some(group) => Charge { uids: group.uids.clone(), counted: Counted::default() },
+            None => Charge::of_user(account),
+        };
+        self.watch.charge(account, charge)
+    }
+
+    /// What users say of their own processes counts among those. Who shares a limit with others can offer a process of
+    /// its own, but not have others' die in its place.
+    pub(super) fn hear_own_words(&mut self, account: u32) {
+        let Some(group) = self.ledger.groups().get(account) else {
+            return self.own_words.apply(account, &mut self.processes, false);
+        };
+        for uid in &group.uids {
+            self.own_words.apply(*uid, &mut self.processes, true);
+        }
     }
 
     /// Who would die if this user's limit were broken now, or the machine ran short. `None`: the user
@@ -83,7 +109,7 @@ impl Killer {
         let Some(uid) = uid else { return Some(self.explain_machine()) };
         self.read(uid)?;
         self.look_at_processes();
-        self.own_words.apply(uid, &mut self.processes);
+        self.hear_own_words(uid);
         let choice = self.ledger.prepare(uid, &self.processes, &self.protected)?;
         let account = self.ledger.account(uid)?;
         let (used, hard) = (account.reading().used_bytes >> 20, account.limit().hard_bytes() >> 20);
@@ -106,7 +132,7 @@ impl Killer {
         // Whether another's process exists is nobody's business.
         let process = found.filter(own).ok_or_else(|| format!("you have no process {pid}"))?;
         self.own_words.say(&process, importance)?;
-        self.arm_or_disarm(process.uid);
+        self.arm_or_disarm(process.account());
         Ok(())
     }
 

@@ -180,8 +180,8 @@ impl Killer {
                 return;
             }
         };
-        let (id, uid) = (choice.victim.id, choice.victim.uid);
-        let Ok(victim) = Victim::open_as(identity(id, uid)) else { return };
+        let (id, uid) = (choice.victim.id, choice.victim.account());
+        let Ok(victim) = Victim::open_as(identity(id, choice.victim.uid)) else { return };
         let kept = kept_by(id.pid);
         let time = time_to_ask(raised.alarm).filter(|_| victim.can_be_asked());
         let trigger = trigger_of(raised.alarm);

@@ -44,6 +44,7 @@ use crate::own_words::OwnWords;
 use crate::records::Records;
 use crate::shrink::Shrinker;
 use crate::stances::Stances;
+use crate::tell::teller::Near;
 use aftermath::Dying;
 use arm::Armed;
 use machine::MachineWatch;
@@ -238,6 +239,8 @@ impl Killer {
         let peak = |uid| self.watch.usage(uid).map_or(0, |it| it.peak_pages * self.page_bytes);
         let describe = |account: &Account| UserLimit {
             uid: account.uid,
+            group: self.group_name(account.uid),
+            members: self.ledger.groups().get(account.uid).map_or(Vec::new(), |it| it.uids.clone()),
             hard_bytes: account.limit().hard_bytes(),
             soft_bytes: account.limit().soft_bytes(),
             used_bytes: account.reading().used_bytes,
@@ -248,6 +251,16 @@ impl Killer {
             source: account.source().as_str().to_owned(),
         };
         self.ledger.accounts().iter().filter(wanted).map(describe).collect()
+    }
+
+    /// The account that this user's processes are charged to, if there is one: its group's, or its own.
+    pub fn account_of(&self, uid: u32) -> u32 {
+        self.ledger.groups().account_of(uid)
+    }
+
+    /// What a group is called; `None` for a user.
+    pub fn group_name(&self, account: u32) -> Option<String> {
+        self.ledger.groups().get(account).map(|group| group.name.clone())
     }
 
     fn users(&self) -> Vec<u32> {
@@ -274,10 +287,11 @@ impl Killer {
             );
             return;
         }
-        let page_bytes = self.page_bytes;
+        let (page_bytes, groups) = (self.page_bytes, self.ledger.groups());
         let convert = |sample: &ProcessSample| Process {
             id: ProcessId { pid: sample.tgid, start_time: sample.start_time_ns },
             uid: sample.uid,
+            payer: groups.of(sample.uid).map(|group| group.number),
             rss_bytes: (sample.anon_pages + sample.shmem_pages) * page_bytes,
             swap_bytes: sample.swap_pages * page_bytes,
             comm: Comm::new(&sample.comm),
@@ -369,7 +383,12 @@ impl Killer {
     fn warn(&mut self, uid: u32) {
         let Some(account) = self.ledger.account(uid) else { return };
         let (used, hard) = (account.reading().used_bytes, account.limit().hard_bytes());
-        self.records.near_limit(uid, used, hard);
+        let members = match self.ledger.groups().get(uid) {
+            Some(group) => group.uids.clone(),
+            None => vec![uid],
+        };
+        let group = self.group_name(uid);
+        self.records.near_limit(Near { uid, group, members, used_bytes: used, hard_bytes: hard });
     }
 
     fn scan_soon(&mut self) {

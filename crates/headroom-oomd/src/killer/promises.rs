@@ -44,7 +44,7 @@ impl Killer {
         }
     }
 
-    /// What one process of a limited user has, and whose it is, bytes.
+    /// What one process of a limited user has, and whose account that is in, bytes.
     pub fn resident(&self, process: &ProcessSample) -> Option<(u32, u64)> {
         match self.watch.charged(process) {
             Ok(charged) => charged.map(|it| (it.uid, it.pages * self.page_bytes)),

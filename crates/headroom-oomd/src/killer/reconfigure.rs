@@ -1,6 +1,8 @@
 //! A new configuration while everything runs: limits, the machine's levels and the rules are exchanged; victims on
 //! their way out, leases, and what was set while running stay.
 
+use memory_ledger::Groups;
+
 use super::Killer;
 use crate::config::Config;
 
@@ -10,18 +12,7 @@ impl Killer {
         let (mut changes, mut problems) = (Vec::new(), Vec::new());
         // The rules first: a limit that is broken already strikes at once.
         self.exchange_rules(config, &mut changes, &mut problems);
-        for change in self.ledger.plan_reload(&config.limits, config.everyone) {
-            let (uid, before) = (change.uid, self.ledger.account(change.uid).map(|it| it.limit()));
-            let line = match change.limit() {
-                Some(limit) if before == Some(limit) => None,
-                Some(limit) => Some(format!("uid {uid}: limit {} bytes", limit.hard_bytes())),
-                None => Some(format!("uid {uid}: no limit any more")),
-            };
-            match self.put_into_force(change) {
-                Ok(()) => changes.extend(line),
-                Err(error) => problems.push(format!("the limit of uid {uid}: {error}")),
-            }
-        }
+        self.exchange_limits(config, &mut changes, &mut problems);
         if self.newcomers.limit() != config.everyone {
             changes.push(match config.everyone {
                 Some(limit) => format!("every ordinary user: limit {} bytes", limit.hard_bytes()),
@@ -31,6 +22,63 @@ impl Killer {
         }
         self.exchange_levels(config, &mut changes, &mut problems);
         (changes, problems)
+    }
+
+    fn exchange_limits(
+        &mut self,
+        config: &Config,
+        changes: &mut Vec<String>,
+        problems: &mut Vec<String>,
+    ) {
+        let before = self.ledger.groups().clone();
+        let name = |uid: u32| match config.groups.get(uid).or(before.get(uid)) {
+            Some(group) => format!("@{}", group.name),
+            None => format!("uid {uid}"),
+        };
+        self.ledger.set_groups(config.groups.clone());
+        let plan = self.ledger.plan_reload(&config.limits, config.everyone);
+        // First the accounts that end, then who belongs to whom, then what is new: nobody is in two meanwhile.
+        let (end, go_on): (Vec<_>, Vec<_>) =
+            plan.into_iter().partition(|change| change.limit().is_none());
+        for change in end {
+            let uid = change.uid;
+            match (self.put_into_force(change), config.groups.of(uid)) {
+                (Ok(()), Some(group)) => {
+                    changes.push(format!("uid {uid}: shares the limit of @{}", group.name));
+                }
+                (Ok(()), None) => changes.push(format!("{}: no limit any more", name(uid))),
+                (Err(error), _) => problems.push(format!("the limit of {}: {error}", name(uid))),
+            }
+        }
+        self.regroup(&before, changes, problems);
+        for change in go_on {
+            let uid = change.uid;
+            let line = change
+                .limit()
+                .filter(|limit| self.ledger.account(uid).map(|it| it.limit()) != Some(*limit))
+                .map(|limit| format!("{}: limit {} bytes", name(uid), limit.hard_bytes()));
+            match self.put_into_force(change) {
+                Ok(()) => changes.extend(line),
+                Err(error) => problems.push(format!("the limit of {}: {error}", name(uid))),
+            }
+        }
+    }
+
+    /// Groups that have other members now.
+    fn regroup(&mut self, before: &Groups, changes: &mut Vec<String>, problems: &mut Vec<String>) {
+        for account in self.users() {
+            let groups = self.ledger.groups();
+            let (then, now) = (before.get(account), groups.get(account));
+            let Some(group) = now.filter(|now| Some(*now) != then).cloned() else { continue };
+            changes.push(format!("@{}: {} users", group.name, group.uids.len()));
+            let said =
+                self.say_what_is_charged(account).and_then(|()| self.say_whether_to_spare(account));
+            if let Err(error) = said {
+                problems.push(format!("the users of @{}: {error}", group.name));
+            }
+            self.helpless.remove(&account);
+            self.arm_or_disarm(account);
+        }
     }
 
     fn exchange_rules(

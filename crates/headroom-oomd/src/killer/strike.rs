@@ -23,6 +23,7 @@ pub(super) struct Crossing {
 
 /// A kill that has happened.
 pub(super) struct Blow {
+    /// The account that it is for: a user's or a group's.
     pub(super) uid: u32,
     pub(super) trigger: Trigger,
     /// What was wrong with the machine; empty for a limit.
@@ -79,7 +80,7 @@ impl Killer {
     /// The program before a kill, if there is one, has had its time. Always true.
     pub(super) fn told_before(&self, victim: &Process, trigger: Trigger) -> bool {
         let of_the_user = !trigger.is_of_the_machine();
-        let account = self.ledger.account(victim.uid).filter(|_| of_the_user);
+        let account = self.ledger.account(victim.account()).filter(|_| of_the_user);
         self.records.before_kill(Condemned {
             pid: victim.id.pid,
             uid: victim.uid,
@@ -128,8 +129,8 @@ impl Killer {
         let (victim, mut choice, kept) = match armed {
             Some(armed) => (Some(armed.victim), armed.choice, armed.kept),
             None => {
-                let victim = Victim::open_as(identity(id, uid)).ok();
-                (victim, self.explain(uid, id), String::new())
+                let victim = Victim::open_as(identity(id, killed.uid)).ok();
+                (victim, self.explain(uid, killed.uid, id), String::new())
             }
         };
         // What the notifier counted at the kill is later and better than what was sampled before.
@@ -151,10 +152,12 @@ impl Killer {
     }
 
     /// The choice that the notifier made on its own, as far as it can still be seen.
-    fn explain(&mut self, uid: u32, id: ProcessId) -> Choice {
+    fn explain(&mut self, uid: u32, owner: u32, id: ProcessId) -> Choice {
         self.look_at_processes();
         let known = self.processes.iter().find(|process| process.id == id).copied();
-        let victim = known.unwrap_or(Process { id, uid, exiting: true, ..Process::default() });
+        let gone =
+            Process { id, uid: owner, payer: Some(uid), exiting: true, ..Process::default() };
+        let victim = known.unwrap_or(gone);
         self.processes.retain(|process| process.id != id);
         let next = self.ledger.prepare(uid, &self.processes, &self.protected).and_then(Result::ok);
         let considered = next.as_ref().map_or(0, |next| next.considered) + 1;
@@ -175,7 +178,7 @@ impl Killer {
                 account.gone(id, monotonic_ns());
             }
         }
-        let asked = blow.asked.is_some();
+        let (asked, machine) = (blow.asked.is_some(), blow.trigger.is_of_the_machine());
         let token = self.new_token();
         let dying = Dying::new(token, uid, id, bytes, used_bytes, signalled_ns, blow.victim);
         self.watch_over(dying.asked(blow.asked));
@@ -185,11 +188,12 @@ impl Killer {
         let record = self.records.add(Why {
             id: 0,
             at_micros: epoch_micros().saturating_sub(ago_micros),
-            uid,
+            uid: if machine { choice.victim.uid } else { uid },
+            group: self.group_name(uid).filter(|_| !machine),
             trigger: blow.trigger,
             state: blow.state,
             killer: Some(blow.killer),
-            hard_bytes: if blow.trigger.is_of_the_machine() { 0 } else { hard_bytes },
+            hard_bytes: if machine { 0 } else { hard_bytes },
             used_bytes,
             victim: Some(candidate(&choice.victim)),
             others: choice.others.iter().map(candidate).collect(),
@@ -232,11 +236,12 @@ impl Killer {
             return None;
         }
         let account = self.ledger.account(uid)?;
-        let considered = self.processes.iter().filter(|process| process.uid == uid).count();
+        let considered = self.processes.iter().filter(|process| process.account() == uid).count();
         Some(self.records.add(Why {
             id: 0,
             at_micros: epoch_micros(),
             uid,
+            group: self.group_name(uid),
             trigger,
             killer: None,
             hard_bytes: account.limit().hard_bytes(),
@@ -257,6 +262,7 @@ impl Killer {
 pub(super) fn candidate(process: &Process) -> Candidate {
     Candidate {
         pid: process.id.pid,
+        uid: Some(process.uid),
         comm: process.comm.to_string(),
         rss_bytes: process.rss_bytes,
         swap_bytes: process.swap_bytes,

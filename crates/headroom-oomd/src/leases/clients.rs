@@ -22,8 +22,8 @@ const NO_CLAIM: u64 = u64::MAX;
 
 /// A process that leases.
 pub(super) struct Client {
-    /// Who is charged for it.
-    pub(super) uid: u32,
+    /// The account that it is charged to: its user's, or its user's group's.
+    pub(super) account: u32,
     pub(super) process: ProcessSample,
     /// Readable when it is gone; its end is the lease's end.
     pidfd: OwnedFd,
@@ -93,7 +93,8 @@ impl Leases {
         };
         self.install(id, page, spent, unspent, base, killer);
         let Some(client) = self.clients.get(&id) else { return };
-        let base = self.books.get(&client.uid).and_then(|book| book.lease(id)).map(|it| it.base);
+        let base =
+            self.books.get(&client.account).and_then(|book| book.lease(id)).map(|it| it.base);
         let mut reply = Reply::of(Status::Done);
         reply.limited = client.limited;
         reply.base = base.and_then(|base| u64::try_from(base).ok()).map_or(0, |base| base + 1);
@@ -132,7 +133,7 @@ impl Leases {
         let known = self.clients.iter().find(|(_, client)| client.process.tgid == process.tgid);
         if let Some((&id, client)) = known {
             let same = client.process.start_time_ns == process.start_time_ns
-                && client.uid == process.uid
+                && client.process.uid == process.uid
                 && same_program(&client.process, &process);
             if same {
                 if let Some(old) = client.connection {
@@ -145,7 +146,8 @@ impl Leases {
             }
             self.remove_client(id, killer);
         }
-        let id = self.add(process, pidfd, None).ok_or(Status::TooManyClients)?;
+        let account = killer.account_of(process.uid);
+        let id = self.add(process, account, pidfd, None).ok_or(Status::TooManyClients)?;
         if let Some(client) = self.clients.get_mut(&id) {
             client.connection = Some(number);
         }
@@ -155,6 +157,7 @@ impl Leases {
     fn add(
         &mut self,
         process: ProcessSample,
+        account: u32,
         pidfd: OwnedFd,
         slot: Option<usize>,
     ) -> Option<ClientId> {
@@ -167,7 +170,7 @@ impl Leases {
         }
         self.next_client += 1;
         let client = Client {
-            uid: process.uid,
+            account,
             process,
             pidfd,
             connection: None,
@@ -193,7 +196,7 @@ impl Leases {
         killer: &mut Killer,
     ) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        let uid = client.uid;
+        let uid = client.account;
         client.page = Some(page);
         if killer.standing(uid).is_none() {
             client.limited = false;
@@ -244,13 +247,13 @@ impl Leases {
     /// Writes down what a client has now, for the next daemon and for the killer.
     pub(super) fn note(&mut self, id: ClientId, killer: &mut Killer) {
         let Some(client) = self.clients.get(&id) else { return };
-        let lease = self.books.get(&client.uid).and_then(|book| book.lease(id));
+        let lease = self.books.get(&client.account).and_then(|book| book.lease(id));
         killer.entitle(client.id(), lease.map(Lease::entitlement));
         let lease = lease.copied().unwrap_or_default();
         let record = Record {
             pid: client.process.tgid,
             start_time_ns: client.process.start_time_ns,
-            uid: client.uid,
+            uid: client.process.uid,
             mm_id: client.process.mm_id,
             base: lease.base,
             granted: lease.granted,
@@ -262,7 +265,7 @@ impl Leases {
     /// The process is gone: so is its lease.
     pub(super) fn remove_client(&mut self, id: ClientId, killer: &mut Killer) {
         let Some(client) = self.clients.remove(&id) else { return };
-        let (uid, process) = (client.uid, client.id());
+        let (uid, process) = (client.account, client.id());
         self.journal.free(client.slot);
         killer.entitle(process, None);
         if let Some(number) = client.connection {
@@ -345,19 +348,20 @@ impl Leases {
                 gone += 1;
                 continue;
             };
-            let Some(id) = self.add(*process, pidfd, Some(slot)) else { continue };
+            let account = killer.account_of(record.uid);
+            let Some(id) = self.add(*process, account, pidfd, Some(slot)) else { continue };
             kept += 1;
-            if killer.standing(record.uid).is_none() {
+            if killer.standing(account).is_none() {
                 continue;
             }
             let resident = killer.resident(process).map_or(0, |(_, bytes)| bytes);
             let claim = (record.claim != NO_CLAIM).then_some(record.claim);
             let lease = Lease { base: record.base, granted: record.granted, resident, claim };
-            self.books.entry(record.uid).or_default().insert(id, lease);
+            self.books.entry(account).or_default().insert(id, lease);
             if let Some(client) = self.clients.get_mut(&id) {
                 client.limited = true;
             }
-            killer.keep_exact(record.uid, true);
+            killer.keep_exact(account, true);
             self.note(id, killer);
         }
         tracing::info!(kept, gone, "leases of the last daemon taken over");

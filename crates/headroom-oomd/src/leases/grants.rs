@@ -21,7 +21,7 @@ const ROUGH_SHARE: u64 = 2;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask {
     pub(super) client: ClientId,
-    /// The client's user.
+    /// The account that it is charged to.
     uid: u32,
     need: u64,
     wish: u64,
@@ -91,7 +91,7 @@ impl Leases {
     ) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.active = true;
-        let uid = client.uid;
+        let uid = client.account;
         if !client.limited {
             return self.reply(id, &self.done(id, 0));
         }
@@ -244,7 +244,7 @@ impl Leases {
             .iter_mut()
             .filter_map(|(id, client)| {
                 let idle = !std::mem::take(&mut client.active);
-                (client.limited && idle).then_some((client.uid, *id))
+                (client.limited && idle).then_some((client.account, *id))
             })
             .collect();
         for (uid, id) in idle {
@@ -276,7 +276,7 @@ impl Leases {
     /// A client declares how much it will ever want.
     pub(super) fn claim(&mut self, id: ClientId, bytes: u64, killer: &mut Killer) -> Status {
         let Some(client) = self.clients.get(&id) else { return Status::NotYou };
-        let (uid, limited) = (client.uid, client.limited);
+        let (uid, limited) = (client.account, client.limited);
         if !limited {
             return Status::Done;
         }
@@ -305,7 +305,7 @@ impl Leases {
     /// How much a client could be granted now.
     pub(super) fn headroom_of(&mut self, id: ClientId, killer: &mut Killer) -> Reply {
         let Some(client) = self.clients.get(&id) else { return Reply::of(Status::NotYou) };
-        let (uid, limited) = (client.uid, client.limited);
+        let (uid, limited) = (client.account, client.limited);
         let headroom = if limited {
             self.collect(uid, Some(id), killer);
             self.look(uid, killer).map_or(0, |standing| self.headroom(uid, &standing))
@@ -319,52 +319,63 @@ impl Leases {
     pub(super) fn given_back(&mut self, id: ClientId, killer: &mut Killer) {
         let Some(client) = self.clients.get(&id) else { return };
         if client.limited {
-            let uid = client.uid;
+            let uid = client.account;
             self.collect_from(uid, id, killer);
             self.serve_waiting(killer);
         }
     }
 
     /// Limits may have come or gone: clients of users who have one now get a lease, those of users who
-    /// have none any more get all they want.
+    /// have none any more get all they want. Who has joined or left a group does the one after the other.
     pub(super) fn follow_limits(&mut self, killer: &mut Killer) {
-        let changed: Vec<(ClientId, u32, bool)> = self
-            .clients
-            .iter()
-            .filter_map(|(id, client)| {
-                let limited = killer.ledger().account(client.uid).is_some();
-                (limited != client.limited).then_some((*id, client.uid, limited))
-            })
-            .collect();
+        let mut changed: Vec<(ClientId, u32, bool)> = Vec::new();
+        for (id, client) in &self.clients {
+            let account = killer.account_of(client.process.uid);
+            let moved = account != client.account;
+            let limited = killer.ledger().account(account).is_some();
+            if client.limited && (moved || !limited) {
+                changed.push((*id, client.account, false));
+            }
+            if moved || limited && !client.limited {
+                changed.push((*id, account, limited));
+            }
+        }
         for (id, uid, limited) in changed {
-            let Some(client) = self.clients.get_mut(&id) else { continue };
-            client.limited = limited;
-            let page = client.page.as_ref();
-            if limited {
-                // Nothing was promised so far; what it has, it has.
-                let unspent = page.map_or(0, |page| page.take_back(0, UNLIMITED_BYTES));
-                let granted = UNLIMITED_BYTES - unspent;
-                let resident = killer.resident(&client.process).map_or(0, |(_, bytes)| bytes);
-                let granted = if page.is_some() { granted } else { 0 };
-                let base = resident as i64 - granted as i64;
-                let lease = Lease { base, granted, resident, claim: None };
-                self.books.entry(uid).or_default().insert(id, lease);
-                killer.keep_exact(uid, true);
-            } else {
-                let lease = self.books.get_mut(&uid).and_then(|book| book.remove(id));
-                self.books.retain(|_, book| !book.is_empty());
-                if let (Some(page), Some(lease)) = (page, lease) {
-                    page.add(UNLIMITED_BYTES.saturating_sub(lease.granted));
-                }
+            self.follow_limit(id, uid, limited, killer);
+        }
+    }
+
+    fn follow_limit(&mut self, id: ClientId, account: u32, limited: bool, killer: &mut Killer) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        (client.limited, client.account) = (limited, account);
+        let page = client.page.as_ref();
+        if limited {
+            // Nothing was promised so far; what it has, it has.
+            let unspent = page.map_or(0, |page| page.take_back(0, UNLIMITED_BYTES));
+            let granted = UNLIMITED_BYTES - unspent;
+            let resident = killer.resident(&client.process).map_or(0, |(_, bytes)| bytes);
+            let granted = if page.is_some() { granted } else { 0 };
+            let base = resident as i64 - granted as i64;
+            let lease = Lease { base, granted, resident, claim: None };
+            self.books.entry(account).or_default().insert(id, lease);
+            killer.keep_exact(account, true);
+        } else {
+            let lease = self.books.get_mut(&account).and_then(|book| book.remove(id));
+            self.books.retain(|_, book| !book.is_empty());
+            if !self.books.contains_key(&account) {
+                killer.keep_exact(account, false);
             }
-            if let Some(page) = page_of(&self.clients, id) {
-                page.set_limited(limited);
+            if let (Some(page), Some(lease)) = (page, lease) {
+                page.add(UNLIMITED_BYTES.saturating_sub(lease.granted));
             }
-            self.note(id, killer);
-            if !limited && self.waiting.iter().any(|waiting| waiting.ask.client == id) {
-                self.waiting.retain(|waiting| waiting.ask.client != id);
-                self.reply(id, &self.done(id, 0));
-            }
+        }
+        if let Some(page) = page_of(&self.clients, id) {
+            page.set_limited(limited);
+        }
+        self.note(id, killer);
+        if !limited && self.waiting.iter().any(|waiting| waiting.ask.client == id) {
+            self.waiting.retain(|waiting| waiting.ask.client != id);
+            self.reply(id, &self.done(id, 0));
         }
     }
 }

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memory_watch::{
-    ArmedVictim, Backend, Charged, Event, NotifierError, ProcessSample, Reconciled, SlotLimit,
-    Usage, Watch,
+    ArmedVictim, Backend, Charge, Charged, Event, NotifierError, ProcessSample, Reconciled,
+    SlotLimit, Usage, Watch,
 };
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -72,6 +72,10 @@ impl MadeUp {
 impl Watch for MadeUp {
     fn backend(&self) -> Backend {
         Backend::Bpf
+    }
+
+    fn charge(&mut self, _account: u32, _charge: Charge) -> Result<(), NotifierError> {
+        Ok(())
     }
 
     fn set_limit(&mut self, _: u32, _: SlotLimit) -> Result<(), NotifierError> {

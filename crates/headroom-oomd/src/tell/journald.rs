@@ -65,16 +65,20 @@ fn entry(message: String, id: &str, priority: u8) -> Vec<(&'static str, String)>
 
 /// The entry about a decision.
 pub fn decided(why: &Why) -> Vec<(&'static str, String)> {
+    let whose = match &why.group {
+        Some(group) => format!("group {group}"),
+        None => format!("uid {}", why.uid),
+    };
     let (name, pid) = match &why.victim {
         Some(victim) => (victim.comm.escape_default().to_string(), victim.pid),
         None => (String::new(), 0),
     };
     let message = match (&why.victim, &why.outcome) {
-        (Some(_), _) => format!("killed {name} (pid {pid}) of uid {}: {}", why.uid, why.rule),
+        (Some(_), _) => format!("killed {name} (pid {pid}) of {whose}: {}", why.rule),
         (None, Outcome::NoVictim { reason }) => {
-            format!("uid {} is over its limit, and nobody can be killed: {reason}", why.uid)
+            format!("{whose} is over its limit, and nobody can be killed: {reason}")
         }
-        (None, _) => format!("uid {} is over its limit, and nobody was killed", why.uid),
+        (None, _) => format!("{whose} is over its limit, and nobody was killed"),
     };
     let mut entry = entry(message, KILLED, 4);
     entry.extend(super::teller::facts(why));

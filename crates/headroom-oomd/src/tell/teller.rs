@@ -23,10 +23,25 @@ const TICK: Duration = Duration::from_millis(100);
 /// Users whose last warning is remembered.
 const USERS: usize = 4096;
 
+/// A user has crossed its soft limit, or a group that which it shares.
+#[derive(Clone, Debug)]
+pub struct Near {
+    /// Who, or the group's number.
+    pub uid: u32,
+    /// The group's name.
+    pub group: Option<String>,
+    /// Whose terminals it concerns.
+    pub members: Vec<u32>,
+    /// Charged, bytes.
+    pub used_bytes: u64,
+    /// Hard limit, bytes.
+    pub hard_bytes: u64,
+}
+
 enum News {
     Decided(Box<Why>),
     Ended(Box<Why>),
-    Near { uid: u32, used_bytes: u64, hard_bytes: u64 },
+    Near(Near),
     Configure(Box<TellConfig>),
 }
 
@@ -82,8 +97,8 @@ impl Teller {
     }
 
     /// A user has crossed its soft limit.
-    pub fn near(&self, uid: u32, used_bytes: u64, hard_bytes: u64) {
-        self.tell(News::Near { uid, used_bytes, hard_bytes });
+    pub fn near(&self, near: Near) {
+        self.tell(News::Near(near));
     }
 }
 
@@ -128,7 +143,7 @@ impl Work {
                     self.running.start(&self.config.hooks.after, "after", &facts(&why));
                 }
             }
-            News::Near { uid, used_bytes, hard_bytes } => self.warn(uid, used_bytes, hard_bytes),
+            News::Near(near) => self.warn(&near),
         }
     }
 
@@ -140,31 +155,48 @@ impl Work {
         }
     }
 
-    fn warn(&mut self, uid: u32, used_bytes: u64, hard_bytes: u64) {
+    fn warn(&mut self, near: &Near) {
+        let Near { uid, group, members, used_bytes, hard_bytes } = near;
         let pause = Duration::from_secs(self.config.warnings.interval_s);
         self.warned.retain(|_, at| at.elapsed() < pause);
-        if self.warned.contains_key(&uid) || self.warned.len() >= USERS {
+        if self.warned.contains_key(uid) || self.warned.len() >= USERS {
             return;
         }
-        self.warned.insert(uid, Instant::now());
+        self.warned.insert(*uid, Instant::now());
+        let who = match group {
+            Some(group) => format!("all of {group} together"),
+            None => "you".to_owned(),
+        };
         let line = format!(
-            "headroom: {} MiB of memory are in use of the {} MiB that you may have. Beyond that the process that grows \
+            "headroom: {} MiB of memory are in use of the {} MiB that {who} may have. Beyond that the process that grows \
              most will be killed.",
             used_bytes >> 20,
             hard_bytes >> 20
         );
-        let facts = vec![
-            ("HEADROOM_UID", uid.to_string()),
+        let mut facts = vec![
             ("HEADROOM_BYTES", used_bytes.to_string()),
             ("HEADROOM_LIMIT_BYTES", hard_bytes.to_string()),
         ];
+        let message = match group {
+            Some(group) => {
+                let uids: Vec<String> = members.iter().map(u32::to_string).collect();
+                facts.push(("HEADROOM_GROUP", group.clone()));
+                facts.push(("HEADROOM_UIDS", uids.join(" ")));
+                format!("group {group} nears its limit: {used_bytes} of {hard_bytes} bytes")
+            }
+            None => {
+                facts.push(("HEADROOM_UID", uid.to_string()));
+                format!("uid {uid} nears its limit: {used_bytes} of {hard_bytes} bytes")
+            }
+        };
         if self.config.warnings.terminals {
-            terminals::tell(Path::new(terminals::FOLDER), uid, &line);
+            for uid in members {
+                terminals::tell(Path::new(terminals::FOLDER), *uid, &line);
+            }
         }
         if !self.config.hooks.warn.is_empty() {
             self.running.start(&self.config.hooks.warn, "warn", &facts);
         }
-        let message = format!("uid {uid} nears its limit: {used_bytes} of {hard_bytes} bytes");
         self.write(&journald::warned(&message, facts));
     }
 }
@@ -173,12 +205,16 @@ impl Work {
 pub fn facts(why: &Why) -> Vec<Fact> {
     let mut facts = vec![
         ("HEADROOM_DECISION", why.id.to_string()),
-        ("HEADROOM_UID", why.uid.to_string()),
         ("HEADROOM_REASON", why.trigger.word().to_owned()),
         ("HEADROOM_LIMIT_BYTES", why.hard_bytes.to_string()),
         ("HEADROOM_USED_BYTES", why.used_bytes.to_string()),
         ("HEADROOM_RULE", why.rule.clone()),
     ];
+    // A group's number is nobody's uid.
+    let owner = why.victim.as_ref().and_then(|victim| victim.uid);
+    let uid = owner.or((why.group.is_none()).then_some(why.uid));
+    facts.extend(uid.map(|uid| ("HEADROOM_UID", uid.to_string())));
+    facts.extend(why.group.iter().map(|group| ("HEADROOM_GROUP", group.clone())));
     if let Some(victim) = &why.victim {
         facts.push(("HEADROOM_PID", victim.pid.to_string()));
         facts.push(("HEADROOM_NAME", victim.comm.clone()));

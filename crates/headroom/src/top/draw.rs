@@ -16,7 +16,6 @@ use super::words::{
     stall_text, swap_text, thousandths,
 };
 use crate::output::printable;
-use crate::user;
 
 /// Narrowest bar that says anything, columns.
 const BAR: usize = 10;
@@ -201,13 +200,13 @@ fn draw_foot(buffer: &mut Buffer, area: Rect, view: &View) {
             Line::styled(text, view.look.in_color(Color::Red).add_modifier(Modifier::BOLD))
         }
         (Mode::Limit { uid, input }, _) => {
-            Line::styled(format!("limit of {} (512M, 1.5G): {input}_", user::name(*uid)), bold)
+            Line::styled(format!("limit of {} (512M, 1.5G): {input}_", view.name_of(*uid)), bold)
         }
         (Mode::NewLimit { input }, _) => {
             Line::styled(format!("user and limit (alice 2G): {input}_"), bold)
         }
         (Mode::Clear { uid }, _) => {
-            Line::styled(format!("clear the limit of {}? y, n", user::name(*uid)), bold)
+            Line::styled(format!("clear the limit of {}? y, n", view.name_of(*uid)), bold)
         }
         (_, Some(Ok(message))) => Line::raw(printable(message)),
         (_, Some(Err(complaint))) => {
@@ -262,12 +261,14 @@ pub mod tests {
             id: 1,
             at_micros: 0,
             uid: 4_000_000_001,
+            group: None,
             trigger: Trigger::Notifier,
             state: String::new(),
             killer: Some(Killer::Kernel),
             hard_bytes: 1,
             used_bytes: 2,
             victim: Some(Candidate {
+                uid: None,
                 pid: 77,
                 comm: "eater\x1b[2J".into(),
                 rss_bytes: MIB,

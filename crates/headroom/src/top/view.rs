@@ -74,7 +74,12 @@ pub fn rows(snapshot: &Snapshot, growth: &Growth) -> Vec<Row> {
         let growth = growth.of(limit.uid);
         let left = limit.hard_bytes.saturating_sub(limit.used_bytes);
         let limit_in = growth.and_then(|rate| forecast(left, rate));
-        Row { name: user::name(limit.uid), limit: limit.clone(), growth, limit_in }
+        Row {
+            name: user::owner(limit.uid, limit.group.as_deref()),
+            limit: limit.clone(),
+            growth,
+            limit_in,
+        }
     };
     let mut rows: Vec<Row> = snapshot.limits.iter().map(row).collect();
     sort(&mut rows, Order::Share, false);
@@ -196,6 +201,11 @@ impl View {
         sort(&mut self.rows, self.order, self.reversed);
     }
 
+    /// What the row of this account is called.
+    pub fn name_of(&self, uid: u32) -> String {
+        self.row_of(uid).map_or_else(|| user::name(uid), |at| self.rows[at].name.clone())
+    }
+
     fn row_of(&self, uid: u32) -> Option<usize> {
         self.rows.iter().position(|row| row.limit.uid == uid)
     }
@@ -295,9 +305,13 @@ impl View {
         let request = match &self.mode {
             Mode::Limit { uid, input } => limit_request(*uid, input),
             Mode::NewLimit { input } => match input.trim().split_once(' ') {
-                Some((user, size)) => {
-                    user.parse::<User>().and_then(|user| limit_request(user.uid, size))
-                }
+                Some((user, size)) => match user.parse::<User>() {
+                    Ok(User::Uid(uid)) => limit_request(uid, size),
+                    Ok(User::Group(_)) => {
+                        Err("select a group, and press 'l' for its limit".to_owned())
+                    }
+                    Err(complaint) => Err(complaint),
+                },
                 None => Err("write a user and a size: alice 2G".to_owned()),
             },
             _ => return Todo::Nothing,
@@ -342,6 +356,8 @@ pub mod tests {
     pub fn snapshot(users: &[(u32, u64, u64)]) -> Snapshot {
         let limit = |(uid, used_bytes, hard_bytes): &(u32, u64, u64)| UserLimit {
             uid: *uid,
+            group: None,
+            members: Vec::new(),
             hard_bytes: *hard_bytes,
             soft_bytes: hard_bytes / 10 * 9,
             used_bytes: *used_bytes,

@@ -19,7 +19,7 @@ use crate::watch::Reconciled;
 /// An account that no process uses is dropped after this long without a change. Address spaces on
 /// their way out (a large `exit`) have no process either, but they do change.
 const STRAY_GRACE: Duration = Duration::from_secs(2);
-/// A difference between a user's sum and its accounts that is the same in so many scans is an error
+/// A difference between a slot's sum and its accounts that is the same in so many scans is an error
 /// and not a snapshot taken in mid-change.
 const RESIDUE_ROUNDS: u32 = 3;
 const BATCH: u32 = 4096;
@@ -48,10 +48,10 @@ pub fn read(accounts: &Map<'_>, mm: u64) -> Result<Option<Account>, NotifierErro
     Ok(value.and_then(|value| Account::read_from_bytes(&value).ok()))
 }
 
-/// Deletes a user's accounts; nothing writes them any more.
-pub fn remove_user(accounts: &Map<'_>, uid: u32) -> Result<(), NotifierError> {
+/// Deletes all that is charged to a slot; nothing writes it any more.
+pub fn remove_slot(accounts: &Map<'_>, slot: u32) -> Result<(), NotifierError> {
     for (mm, account) in read_all(accounts)? {
-        if account.uid() == uid {
+        if account.slot() == slot {
             // Gone already if its process has just exited.
             let _ = accounts.delete(&mm.to_ne_bytes());
         }
@@ -77,22 +77,23 @@ impl Strays {
         &mut self,
         accounts: &Map<'_>,
         round: u32,
-        users: impl Iterator<Item = (u32, &'s Slot)>,
+        slots: impl Iterator<Item = (u32, &'s Slot)>,
         result: &mut Reconciled,
     ) -> Result<(), NotifierError> {
-        let users: HashMap<u32, &Slot> = users.collect();
+        let slots: HashMap<u32, &Slot> = slots.collect();
         let all = read_all(accounts)?;
         let mut sums: HashMap<u32, i64> = HashMap::new();
         let mut unused = std::mem::take(&mut self.unused);
         for (mm, account) in &all {
-            let charged = account.charged();
+            let counted = slots.get(&account.slot()).map(|slot| slot.counts()).unwrap_or_default();
+            let charged = account.charged(counted);
             let stray = (account.round != round).then(|| match unused.remove(mm) {
                 Some(stray) if stray.charged == charged => stray,
                 _ => Stray { since: Instant::now(), charged },
             });
             match stray {
                 Some(stray) if stray.since.elapsed() >= STRAY_GRACE => {
-                    self.drop_account(accounts, *mm, &users, result);
+                    self.drop_account(accounts, *mm, &slots, result);
                     continue;
                 }
                 Some(stray) => {
@@ -100,11 +101,11 @@ impl Strays {
                 }
                 None => (),
             }
-            *sums.entry(account.uid()).or_default() += charged;
+            *sums.entry(account.slot()).or_default() += charged;
             result.accounts += 1;
         }
-        for (uid, slot) in users {
-            self.correct_sum(uid, slot, sums.get(&uid).copied().unwrap_or(0), result);
+        for (index, slot) in slots {
+            self.correct_sum(index, slot, sums.get(&index).copied().unwrap_or(0), result);
         }
         Ok(())
     }
@@ -113,34 +114,35 @@ impl Strays {
         &self,
         accounts: &Map<'_>,
         mm: u64,
-        users: &HashMap<u32, &Slot>,
+        slots: &HashMap<u32, &Slot>,
         result: &mut Reconciled,
     ) {
         let Ok(Some(last)) = accounts.lookup_and_delete(&mm.to_ne_bytes()) else { return };
         let Ok(last) = Account::read_from_bytes(&last) else { return };
         result.dropped += 1;
-        result.drift_pages += last.charged().unsigned_abs();
-        if let Some(slot) = users.get(&last.uid()) {
-            slot.pages.fetch_sub(last.charged(), Relaxed);
+        if let Some(slot) = slots.get(&last.slot()) {
+            let charged = last.charged(slot.counts());
+            result.drift_pages += charged.unsigned_abs();
+            slot.pages.fetch_sub(charged, Relaxed);
             if slot.victim_mm.compare_exchange(mm, 0, Relaxed, Relaxed).is_ok() {
                 slot.dying_pages.store(0, Relaxed);
             }
         }
     }
 
-    fn correct_sum(&mut self, uid: u32, slot: &Slot, sum: i64, result: &mut Reconciled) {
+    fn correct_sum(&mut self, index: u32, slot: &Slot, sum: i64, result: &mut Reconciled) {
         let difference = slot.pages.load(Relaxed) - sum;
         if difference == 0 {
-            self.residue.remove(&uid);
+            self.residue.remove(&index);
             return;
         }
-        let (last, rounds) = self.residue.entry(uid).or_insert((difference, 0));
+        let (last, rounds) = self.residue.entry(index).or_insert((difference, 0));
         if *last != difference {
             (*last, *rounds) = (difference, 0);
         }
         *rounds += 1;
         if *rounds >= RESIDUE_ROUNDS {
-            self.residue.remove(&uid);
+            self.residue.remove(&index);
             slot.pages.fetch_sub(difference, Relaxed);
             result.drift_pages += difference.unsigned_abs();
         }

@@ -9,6 +9,7 @@ mod run_stats;
 mod scan;
 mod shared_map;
 mod takeover;
+mod users;
 mod wire;
 
 use std::cell::RefCell;
@@ -27,7 +28,6 @@ use std::time::Instant;
 use libbpf_rs::Link;
 use libbpf_rs::Map;
 use libbpf_rs::MapCore;
-use libbpf_rs::MapFlags;
 use libbpf_rs::Object;
 use libbpf_rs::RingBuffer;
 use libbpf_rs::RingBufferBuilder;
@@ -45,6 +45,7 @@ use self::wire::WireEvent;
 use crate::error::NotifierError;
 use crate::watch::ArmedVictim;
 use crate::watch::Backend;
+use crate::watch::Charge;
 use crate::watch::Charged;
 use crate::watch::Event;
 use crate::watch::Inherited;
@@ -74,7 +75,10 @@ pub struct Notifier {
     scan: SharedMap<Scan>,
     object: Object,
     queue: Arc<Mutex<VecDeque<Event>>>,
+    /// The place of each account's slot.
     index_of: HashMap<u32, u32>,
+    /// What accounts hold, where something was said of it.
+    charges: HashMap<u32, Charge>,
     strays: Strays,
     buffer: RefCell<Vec<u8>>,
     /// When a scan last marked what everybody has.
@@ -149,6 +153,7 @@ impl Notifier {
             object,
             queue,
             index_of: HashMap::new(),
+            charges: HashMap::new(),
             strays: Strays::default(),
             buffer: RefCell::new(vec![0; ITERATOR_BUFFER_BYTES]),
             marked: None,
@@ -237,48 +242,6 @@ impl Notifier {
             scan.beat_ns.store(monotonic_ns(), Relaxed);
         }
     }
-
-    /// Gives the user a slot and makes the programs see it.
-    fn add_user(&mut self, uid: u32) -> Result<(), NotifierError> {
-        let taken: std::collections::HashSet<u32> = self.index_of.values().copied().collect();
-        let index = (0..wire::MAX_SLOTS as u32)
-            .find(|index| !taken.contains(index))
-            .ok_or(NotifierError::TooManyLimits { uid, slots: wire::MAX_SLOTS })?;
-        self.slots.reach(&map(&self.object, "slots")?, index as usize)?;
-        self.slots.clear(index as usize);
-        self.index_of.insert(uid, index);
-        if let Some(slot) = self.slot(uid) {
-            slot.uid.store(uid, Relaxed);
-            // Until the real ones follow, no limit is broken.
-            slot.soft_pages.store(i64::MAX as u64, Relaxed);
-            slot.hard_pages.store(i64::MAX as u64, Relaxed);
-        }
-        let published = map(&self.object, "slot_of_uid").and_then(|slot_of_uid| {
-            slot_of_uid
-                .update(&uid.to_ne_bytes(), &index.to_ne_bytes(), MapFlags::ANY)
-                .map_err(|e| NotifierError::bpf(format!("add uid {uid} to map slot_of_uid"), e))
-        });
-        if published.is_err() {
-            self.index_of.remove(&uid);
-        }
-        published
-    }
-
-    fn remove_user(&mut self, uid: u32) -> Result<(), NotifierError> {
-        let Some(index) = self.index_of.remove(&uid) else { return Ok(()) };
-        if self.index_of.is_empty() {
-            self.detach();
-        }
-        map(&self.object, "slot_of_uid")?
-            .delete(&uid.to_ne_bytes())
-            .map_err(|e| NotifierError::bpf(format!("take uid {uid} from map slot_of_uid"), e))?;
-        // A program that looked the user up a moment ago may still be running; when this returns,
-        // none is.
-        wait_for_running_programs();
-        accounts::remove_user(&map(&self.object, "accounts")?, uid)?;
-        self.slots.clear(index as usize);
-        Ok(())
-    }
 }
 
 impl Watch for Notifier {
@@ -310,7 +273,13 @@ impl Watch for Notifier {
     }
 
     fn clear_limit(&mut self, uid: u32) -> Result<(), NotifierError> {
-        self.remove_user(uid)
+        self.remove_user(uid)?;
+        self.charges.remove(&uid);
+        Ok(())
+    }
+
+    fn charge(&mut self, account: u32, charge: Charge) -> Result<(), NotifierError> {
+        self.change_charge(account, charge)
     }
 
     fn usage(&self, uid: u32) -> Option<Usage> {
@@ -375,9 +344,11 @@ impl Watch for Notifier {
 
     fn charged(&self, process: &ProcessSample) -> Result<Option<Charged>, NotifierError> {
         let account = accounts::read(&map(&self.object, "accounts")?, process.mm_id)?;
-        Ok(account.map(|account| Charged {
-            uid: account.uid(),
-            pages: u64::try_from(account.charged()).unwrap_or(0),
+        let slot =
+            account.and_then(|account| Some((account, self.slots.get(account.slot() as usize)?)));
+        Ok(slot.map(|(account, slot)| Charged {
+            uid: slot.uid.load(Relaxed),
+            pages: u64::try_from(account.charged(slot.counts())).unwrap_or(0),
         }))
     }
 
@@ -392,7 +363,7 @@ impl Watch for Notifier {
         if let Some(mm) = found.map(|sample| sample.mm_id)
             && let Some(account) = accounts::read(&map(&self.object, "accounts")?, mm)?
         {
-            slot.dying_pages.store(account.charged(), Relaxed);
+            slot.dying_pages.store(account.charged(slot.counts()), Relaxed);
             slot.victim_mm.store(mm, Release);
         }
         Ok(true)
@@ -461,11 +432,9 @@ impl Watch for Notifier {
             ..Reconciled::default()
         };
         let accounts = map(&self.object, "accounts")?;
-        let users = self
-            .index_of
-            .iter()
-            .filter_map(|(uid, index)| self.slots.get(*index as usize).map(|slot| (*uid, slot)));
-        self.strays.sweep(&accounts, round, users, &mut result)?;
+        let slot = |index: &u32| self.slots.get(*index as usize).map(|slot| (*index, slot));
+        let slots = self.index_of.values().filter_map(slot);
+        self.strays.sweep(&accounts, round, slots, &mut result)?;
         Ok(result)
     }
 }

@@ -1,15 +1,16 @@
 //! Taking over the accounts of a daemon that was killed.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use libbpf_rs::MapCore;
-use libbpf_rs::MapFlags;
 
 use super::Notifier;
 use super::map;
+use super::users::slot_of;
 use super::wire;
 use crate::error::NotifierError;
+use crate::watch::Counted;
 use crate::watch::Inherited;
 use crate::watch::SlotLimit;
 use crate::watch::Watch;
@@ -19,12 +20,15 @@ impl Notifier {
     /// accounts. The error: what makes no sense in them.
     pub(super) fn take_over(&mut self) -> Result<(), String> {
         let text = |e: NotifierError| e.to_string();
-        let users = self.users_in_maps().map_err(text)?;
-        let (mut taken, mut unfinished) = (HashSet::new(), Vec::new());
-        for (uid, index) in users {
-            if index as usize >= wire::MAX_SLOTS || !taken.insert(index) {
+        let mut uids_of: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (uid, index) in self.users_in_maps().map_err(text)? {
+            if index as usize >= wire::MAX_SLOTS {
                 return Err(format!("uid {uid} is said to have slot {index}"));
             }
+            uids_of.entry(index).or_default().push(uid);
+        }
+        let mut unfinished = Vec::new();
+        for (index, uids) in uids_of {
             let slots = map(&self.object, "slots").map_err(text)?;
             self.slots.reach(&slots, index as usize).map_err(text)?;
             let slot = self.slots.get(index as usize).ok_or("a slot is missing")?;
@@ -32,21 +36,28 @@ impl Notifier {
                 soft_pages: slot.soft_pages.load(Relaxed),
                 hard_pages: slot.hard_pages.load(Relaxed),
             };
-            let found = slot.uid.load(Relaxed);
-            if found != uid {
-                return Err(format!("the slot of uid {uid} is that of uid {found}"));
+            let account = slot.uid.load(Relaxed);
+            if slot.index.load(Relaxed) != index {
+                return Err(format!("slot {index} takes itself for another"));
+            }
+            // One user's own account has its uid, a group's has a number that is no member's.
+            if uids.contains(&account) && uids.len() > 1 || slot.counts() == Counted::from_bits(0) {
+                return Err(format!("the slot of uid {account} is that of uids {uids:?}"));
             }
             if limit.hard_pages == 0 || limit.soft_pages > limit.hard_pages {
-                return Err(format!("uid {uid} has the limits {limit:?}"));
+                return Err(format!("uid {account} has the limits {limit:?}"));
+            }
+            if self.index_of.insert(account, index).is_some() {
+                return Err(format!("uid {account} has two slots"));
             }
             // Those who were promised memory say so again.
             slot.exact.store(0, Relaxed);
-            self.index_of.insert(uid, index);
+            let (memo, counted) = (slot.memo.load(Relaxed), slot.counts());
+            self.adopt_charge(account, uids, counted);
             if limit.hard_pages < i64::MAX as u64 {
-                let memo = slot.memo.load(Relaxed);
-                self.inherited.push(Inherited { uid, limit, memo });
+                self.inherited.push(Inherited { uid: account, limit, memo });
             } else {
-                unfinished.push(uid);
+                unfinished.push(account);
             }
         }
         // The daemon died while it set these.
@@ -67,11 +78,8 @@ impl Notifier {
         let number = |bytes: &[u8]| bytes.try_into().map(u32::from_ne_bytes).ok();
         let mut users = Vec::new();
         for key in slot_of_uid.keys() {
-            let index = slot_of_uid
-                .lookup(&key, MapFlags::ANY)
-                .map_err(|e| NotifierError::bpf("read map slot_of_uid", e))?;
-            let index = index.and_then(|index| number(&index));
-            users.extend(number(&key).zip(index));
+            let Some(uid) = number(&key) else { continue };
+            users.extend(slot_of(&slot_of_uid, uid)?.map(|index| (uid, index)));
         }
         Ok(users)
     }

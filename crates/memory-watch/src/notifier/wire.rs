@@ -4,12 +4,14 @@
 use std::sync::atomic::AtomicI64;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use zerocopy::FromBytes;
 use zerocopy::Immutable;
 use zerocopy::IntoBytes;
 use zerocopy::KnownLayout;
 
+use crate::watch::Counted;
 use crate::watch::Event;
 use crate::watch::Killed;
 use crate::watch::KilledBy;
@@ -17,8 +19,10 @@ use crate::watch::ProcessSample;
 
 /// As many CPUs as the programs can read counters of.
 pub const MAX_CPUS: usize = 1024;
-/// As many users as can be limited at a time.
+/// As many limits as there can be at a time.
 pub const MAX_SLOTS: usize = 1024;
+/// As many users as they can be of.
+pub const MAX_UIDS: usize = 8192;
 
 /// `struct account`.
 #[repr(C)]
@@ -33,13 +37,18 @@ pub struct Account {
 }
 
 impl Account {
-    pub fn uid(&self) -> u32 {
-        (self.owner >> 32) as u32
+    /// The place of the slot that it is charged to.
+    pub fn slot(&self) -> u32 {
+        self.owner as u32
     }
 
-    /// Anonymous, swapped-out and shared pages; those of files (index 0) are not charged.
-    pub fn charged(&self) -> i64 {
-        self.pages[1] + self.pages[2] + self.pages[3]
+    /// What is charged to a slot that counts these.
+    pub fn charged(&self, counted: Counted) -> i64 {
+        let counts = |member: usize| counted.bits() >> member & 1 == 1;
+        (0..self.pages.len())
+            .filter(|member| counts(*member))
+            .map(|member| self.pages[member])
+            .sum()
     }
 }
 
@@ -63,7 +72,9 @@ pub struct Slot {
     pub exact: AtomicU32,
     pub armed: [Armed; 2],
     pub memo: AtomicU64,
-    pub unused_line: [u64; 6],
+    pub index: AtomicU32,
+    pub counted: AtomicU32,
+    pub unused_line: [u64; 5],
     pub pages: AtomicI64,
     pub peak_pages: AtomicI64,
     pub dying_pages: AtomicI64,
@@ -80,6 +91,13 @@ pub struct Slot {
     pub kills: AtomicU64,
     pub lost: AtomicU64,
     pub unused_tail: [u64; 3],
+}
+
+impl Slot {
+    /// What is charged to it.
+    pub fn counts(&self) -> Counted {
+        Counted::from_bits(self.counted.load(Relaxed))
+    }
 }
 
 /// `struct scan`, shared like [`Slot`].
@@ -106,7 +124,7 @@ pub struct WireEvent {
     killed_start_ns: u64,
     killed_pages: u64,
     stale: u32,
-    unused: u32,
+    killed_uid: u32,
 }
 
 impl WireEvent {
@@ -122,6 +140,7 @@ impl WireEvent {
         };
         let killed = by.map(|by| Killed {
             tgid: self.killed_tgid,
+            uid: self.killed_uid,
             start_time_ns: self.killed_start_ns,
             pages: self.killed_pages,
             by,

@@ -36,6 +36,7 @@ fn main() {
         match command {
             "touch" => touch(map(&mut areas, number(0) * PAGE, libc::MAP_PRIVATE), number(0)),
             "shmem" => touch(map(&mut areas, number(0) * PAGE, libc::MAP_SHARED), number(0)),
+            "file" => read_file(&mut areas),
             "huge" => touch_huge(&mut areas, number(0)),
             "threads" => touch_in_threads(&mut areas, number(0), number(1)),
             "free" => unmap_all(&mut areas),
@@ -152,6 +153,23 @@ fn touch(address: usize, pages: usize) {
         // SAFETY: inside a mapping of at least `pages` pages that only we know.
         unsafe { ((address + page * PAGE) as *mut u8).write_volatile(1) };
     }
+}
+
+/// Maps our own program once more and reads all of it.
+fn read_file(areas: &mut Areas) {
+    use std::os::fd::AsRawFd;
+    let file = std::fs::File::open("/proc/self/exe").expect("our program");
+    let bytes = file.metadata().expect("its size").len() as usize;
+    // SAFETY: a fresh private mapping; the file is not cut while it runs.
+    let address = unsafe {
+        libc::mmap(null_mut(), bytes, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0)
+    };
+    assert_ne!(address, libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
+    for page in 0..bytes / PAGE {
+        // SAFETY: inside the mapping just made.
+        unsafe { (address as *const u8).add(page * PAGE).read_volatile() };
+    }
+    areas.push((address as usize, bytes));
 }
 
 fn touch_huge(areas: &mut Areas, count: usize) {

@@ -1,0 +1,168 @@
+//! Accounts come, change whose memory they hold, go.
+
+use std::collections::HashSet;
+use std::sync::atomic::Ordering::Relaxed;
+
+use libbpf_rs::Map;
+use libbpf_rs::MapCore;
+use libbpf_rs::MapFlags;
+
+use super::Notifier;
+use super::accounts;
+use super::map;
+use super::wait_for_running_programs;
+use super::wire;
+use super::wire::Slot;
+use crate::error::NotifierError;
+use crate::watch::Charge;
+use crate::watch::Counted;
+use crate::watch::Watch;
+
+impl Notifier {
+    fn charge_of(&self, account: u32) -> Charge {
+        self.charges.get(&account).cloned().unwrap_or_else(|| Charge::of_user(account))
+    }
+
+    /// Gives the account a slot and makes the programs see it.
+    pub(super) fn add_user(&mut self, account: u32) -> Result<(), NotifierError> {
+        let taken: HashSet<u32> = self.index_of.values().copied().collect();
+        let index = (0..wire::MAX_SLOTS as u32)
+            .find(|index| !taken.contains(index))
+            .ok_or(NotifierError::TooManyLimits { uid: account, slots: wire::MAX_SLOTS })?;
+        self.slots.reach(&map(&self.object, "slots")?, index as usize)?;
+        self.slots.clear(index as usize);
+        let Charge { uids, counted } = self.charge_of(account);
+        if let Some(slot) = self.slots.get(index as usize) {
+            slot.uid.store(account, Relaxed);
+            slot.index.store(index, Relaxed);
+            slot.counted.store(counted.bits(), Relaxed);
+            // Until the real ones follow, no limit is broken.
+            slot.soft_pages.store(i64::MAX as u64, Relaxed);
+            slot.hard_pages.store(i64::MAX as u64, Relaxed);
+        }
+        self.index_of.insert(account, index);
+        let published = self.publish(index, &uids);
+        if published.is_err() {
+            let _ = self.remove_user(account);
+        }
+        published
+    }
+
+    /// These users' processes are charged to the slot from now on.
+    fn publish(&self, index: u32, uids: &[u32]) -> Result<(), NotifierError> {
+        let slot_of_uid = map(&self.object, "slot_of_uid")?;
+        for uid in uids {
+            slot_of_uid.update(&uid.to_ne_bytes(), &index.to_ne_bytes(), MapFlags::ANY).map_err(
+                |e| {
+                    let room = wire::MAX_UIDS;
+                    NotifierError::bpf(
+                        format!(
+                            "add uid {uid} to map slot_of_uid, which has room for {room} users"
+                        ),
+                        e,
+                    )
+                },
+            )?;
+        }
+        Ok(())
+    }
+
+    /// These users' processes are not charged to the slot any more; to another one they may be.
+    fn withdraw(&self, index: u32, uids: impl Iterator<Item = u32>) -> Result<(), NotifierError> {
+        let slot_of_uid = map(&self.object, "slot_of_uid")?;
+        for uid in uids {
+            if slot_of(&slot_of_uid, uid)? == Some(index) {
+                slot_of_uid.delete(&uid.to_ne_bytes()).map_err(|e| {
+                    NotifierError::bpf(format!("take uid {uid} from map slot_of_uid"), e)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes an account's slot away. What it held stays said.
+    pub(super) fn remove_user(&mut self, account: u32) -> Result<(), NotifierError> {
+        let Some(index) = self.index_of.remove(&account) else { return Ok(()) };
+        if self.index_of.is_empty() {
+            self.detach();
+        }
+        self.withdraw(index, self.charge_of(account).uids.into_iter())?;
+        // A program that looked the user up a moment ago may still be running; when this returns,
+        // none is.
+        wait_for_running_programs();
+        accounts::remove_slot(&map(&self.object, "accounts")?, index)?;
+        self.slots.clear(index as usize);
+        Ok(())
+    }
+
+    /// An account holds something else from now on.
+    pub(super) fn change_charge(
+        &mut self,
+        account: u32,
+        mut charge: Charge,
+    ) -> Result<(), NotifierError> {
+        charge.uids.sort_unstable();
+        charge.uids.dedup();
+        let before = self.charge_of(account);
+        // A user is charged to one account: to the one that was spoken of last.
+        for (_, other) in self.charges.iter_mut().filter(|(other, _)| **other != account) {
+            other.uids.retain(|uid| charge.uids.binary_search(uid).is_err());
+        }
+        let Some(index) = self.index_of.get(&account).copied() else {
+            self.charges.insert(account, charge);
+            return Ok(());
+        };
+        if before == charge {
+            return Ok(());
+        }
+        if before.counted != charge.counted {
+            return self.begin_anew(account, charge);
+        }
+        self.publish(index, &charge.uids)?;
+        let gone = before.uids.into_iter().filter(|uid| !charge.uids.contains(uid));
+        self.withdraw(index, gone)?;
+        self.charges.insert(account, charge);
+        wait_for_running_programs();
+        // Moves what is charged to whom it belongs now.
+        self.reconcile().map(|_| ())
+    }
+
+    /// The same limits, for an account that starts with nothing charged.
+    fn begin_anew(&mut self, account: u32, charge: Charge) -> Result<(), NotifierError> {
+        let kept = |slot: &Slot| {
+            let fields = [&slot.soft_pages, &slot.hard_pages, &slot.clear_pages, &slot.memo];
+            let flags = [&slot.spare_unarmed, &slot.exact];
+            (fields.map(|field| field.load(Relaxed)), flags.map(|flag| flag.load(Relaxed)))
+        };
+        let Some((fields, flags)) = self.slot(account).map(kept) else { return Ok(()) };
+        self.remove_user(account)?;
+        self.charges.insert(account, charge);
+        self.attach()?;
+        self.add_user(account)?;
+        if let Some(slot) = self.slot(account) {
+            let [soft_pages, hard_pages, clear_pages, memo] = fields;
+            let [spare_unarmed, exact] = flags;
+            slot.spare_unarmed.store(spare_unarmed, Relaxed);
+            slot.exact.store(exact, Relaxed);
+            slot.memo.store(memo, Relaxed);
+            slot.clear_pages.store(clear_pages, Relaxed);
+            slot.hard_pages.store(hard_pages, Relaxed);
+            slot.soft_pages.store(soft_pages, Relaxed);
+        }
+        self.reconcile().map(|_| ())
+    }
+
+    /// What a slot that was taken over holds.
+    pub(super) fn adopt_charge(&mut self, account: u32, mut uids: Vec<u32>, counted: Counted) {
+        uids.sort_unstable();
+        self.charges.insert(account, Charge { uids, counted });
+    }
+}
+
+/// The place of a user's slot.
+pub(super) fn slot_of(slot_of_uid: &Map<'_>, uid: u32) -> Result<Option<u32>, NotifierError> {
+    let index = slot_of_uid
+        .lookup(&uid.to_ne_bytes(), MapFlags::ANY)
+        .map_err(|e| NotifierError::bpf("read map slot_of_uid", e))?;
+    Ok(index.and_then(|index| index.try_into().ok()).map(u32::from_ne_bytes))
+}
