@@ -31,6 +31,9 @@ pub struct ConfiguredLimit {
     pub hard_bytes: u64,
     /// Soft limit, bytes.
     pub soft_bytes: u64,
+    /// The kinds of memory that count, of `anon`, `shmem`, `swap` and `file`; empty: the first three.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counts: Vec<String>,
     /// The uids of the group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<u32>,

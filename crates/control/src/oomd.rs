@@ -248,11 +248,14 @@ pub struct UserLimit {
     /// The uids of the group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<u32>,
+    /// The kinds of memory that count, of `anon`, `shmem`, `swap` and `file`; empty: the first three.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counts: Vec<String>,
     /// Hard limit, bytes.
     pub hard_bytes: u64,
     /// Soft limit, bytes.
     pub soft_bytes: u64,
-    /// Charged now, bytes: anonymous, shared and swapped memory.
+    /// Charged now, bytes: what counts.
     pub used_bytes: u64,
     /// Of these, bytes of a victim that is not gone yet.
     pub dying_bytes: u64,

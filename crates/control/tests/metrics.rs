@@ -103,6 +103,7 @@ fn sources() -> Sources {
         uid,
         group: None,
         members: Vec::new(),
+        counts: Vec::new(),
         hard_bytes: 1 << 40,
         soft_bytes: 9 << 30,
         used_bytes: 5 << 30,

@@ -30,6 +30,7 @@ use memory_ledger::{Groups, Limit, Margin, Rules, Thresholds};
 use toml::de::DeTable;
 
 pub(crate) use crate::keys::only_keys;
+use crate::killer::counts;
 use crate::limits_config::{self, Said, Whom};
 use crate::tell_config::TellConfig;
 use crate::{machine_config, rules_config, tell_config, users};
@@ -305,6 +306,7 @@ impl Config {
         let limit = |user: String, members: Vec<u32>, limit: &Limit| ConfiguredLimit {
             user,
             members,
+            counts: counts(*limit),
             hard_bytes: limit.hard_bytes(),
             soft_bytes: limit.soft_bytes(),
         };
@@ -467,7 +469,15 @@ mod tests {
             ("[[limit]]\nname = \"a\"\nuser = 5000\nhard = \"1G\"\n", 2, "is for \"users\""),
             ("[[limit]]\nuser = 1\ngroup = \"bin\"\nhard = \"1G\"\n", 1, "\"user\" and \"group\""),
             ("[[limit]]\nuser = 4294901760\nhard = \"1G\"\n", 2, "stand for groups"),
-            ("[[limit]]\nuser = 5\nhard = \"1G\"\ncount = [\"anon\"]\n", 4, "always anonymous"),
+            (
+                "[[limit]]\nuser = 5\nhard = \"1G\"\ncount = [\"anon\",\n\"shmen\"]\n",
+                5,
+                "did you mean \"shmem\"?",
+            ),
+            ("[[limit]]\nuser = 5\nhard = \"1G\"\ncount = [\"cache\"]\n", 4, "\"swap\", \"file\""),
+            ("[[limit]]\nuser = 5\nhard = \"1G\"\ncount = []\n", 4, "is a list of"),
+            ("[[limit]]\nuser = 5\nhard = \"1G\"\ncount = \"anon\"\n", 4, "is a list of"),
+            ("[[limit]]\nuser = 5\nhard = \"1G\"\ncount = [\"anon\", \"anon\"]\n", 4, "already"),
             ("[machine]\nsoft = \"1%\"\n", 2, "\"hard\" (5%) is above \"soft\" (1%)"),
         ];
         for (text, line, part) in cases {
@@ -525,6 +535,19 @@ mod tests {
         let described = config.describe(Ok(users::ORDINARY));
         let shown = described.limits.iter().find(|limit| limit.user == "@students").unwrap();
         assert_eq!(shown.members, [5004]);
+    }
+
+    #[test]
+    fn a_limit_says_what_counts() {
+        let text = "[[limit]]\nuser = 5001\nhard = \"1G\"\ncount = [\"file\", \"anon\"]\n\
+                    [[limit]]\nuser = 5002\nhard = \"1G\"\n";
+        let config = parse(text);
+        let counts: Vec<String> =
+            config.limits.iter().map(|(_, limit)| limit.count().to_string()).collect();
+        assert_eq!(counts, ["anon, file", "anon, shmem, swap"]);
+        let described = config.describe(Ok(users::ORDINARY));
+        assert_eq!(described.limits[0].counts, ["anon", "file"]);
+        assert!(described.limits[1].counts.is_empty(), "as usual");
     }
 
     #[test]

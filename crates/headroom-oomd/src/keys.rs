@@ -9,12 +9,17 @@ pub(crate) fn only_keys(table: &DeTable, known: &[&str], place: &str) -> Result<
     let unknown = table.keys().find(|key| !known.contains(&key.get_ref().as_ref()));
     let Some(key) = unknown else { return Ok(()) };
     let name = key.get_ref();
-    let nearest = known.iter().min_by_key(|known| distance(name, known));
-    let hint = match nearest.filter(|known| distance(name, known) <= 2) {
+    let hint = hint(name, known, place);
+    Err((key.span(), format!("unknown key \"{name}\"; {hint}")))
+}
+
+/// The word that was probably meant, or all that `place` knows.
+pub(crate) fn hint(word: &str, known: &[&str], place: &str) -> String {
+    let nearest = known.iter().min_by_key(|known| distance(word, known));
+    match nearest.filter(|known| distance(word, known) <= 2) {
         Some(known) => format!("did you mean \"{known}\"?"),
         None => format!("{place} knows \"{}\"", known.join("\", \"")),
-    };
-    Err((key.span(), format!("unknown key \"{name}\"; {hint}")))
+    }
 }
 
 /// Edits (insert, delete, replace) from one word to another.

@@ -5,6 +5,7 @@
 //! user = "alice"      # or a uid: 1000
 //! hard = "2G"         # bytes, K, M, G, T, or % of the machine's memory
 //! soft = "1.8G"       # the same, or % of the hard limit; when left out, see `margin`, or 90 %
+//! count = ["anon", "shmem", "swap"] # when left out; there is "file" as well
 //!
 //! [[limit]]
 //! user = "*"          # each ordinary user by itself, of whom no other limit speaks
@@ -23,29 +24,24 @@
 use std::fmt;
 use std::ops::Range;
 
-use memory_ledger::{Asker, Ledger, Limit, Margin, Source};
+use memory_ledger::{Asker, Count, Ledger, Limit, Margin, Source};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::config::{Complaint, only_keys};
+use crate::keys::hint;
 use crate::{size, users};
 
-pub(crate) const KEYS: &[&str] = &["user", "users", "group", "name", "hard", "soft"];
+pub(crate) const KEYS: &[&str] = &["user", "users", "group", "name", "hard", "soft", "count"];
 /// A group's name is shown in tables.
 const LONGEST_NAME: usize = 64;
 /// What people look for and do not find, and what there is instead.
-const UNKNOWN: &[(&str, &str)] = &[
-    (
-        // They have a limit of the kernel's own; ours would need a second set of accounts for nothing.
-        "cgroup",
-        "limits are of users, not of cgroups; a cgroup of version 2 has memory.max, and systemd sets it: \
+const UNKNOWN: &[(&str, &str)] = &[(
+    // They have a limit of the kernel's own; ours would need a second set of accounts for nothing.
+    "cgroup",
+    "limits are of users, not of cgroups; a cgroup of version 2 has memory.max, and systemd sets it: \
          MemoryMax=",
-    ),
-    (
-        "count",
-        "what counts is always anonymous, shared and swapped memory: file pages come back without a kill",
-    ),
-];
+)];
 
 /// Of whom a limit speaks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -122,6 +118,8 @@ fn parse_limit(
         _ => hard.span(),
     };
     let limit = Limit::new(hard_bytes, soft_bytes).map_err(|e| (to_blame, e.to_string()))?;
+    let count = table.get("count").map(parse_count).transpose()?;
+    let limit = limit.counting(count.unwrap_or_default());
     Ok(Said { whom, uids, limit, at: user.span() })
 }
 
@@ -175,6 +173,26 @@ fn parse_name(name: &Spanned<DeValue>) -> Result<String, Complaint> {
         return Err((name.span(), complaint));
     }
     Ok(text.to_owned())
+}
+
+/// Which kinds of memory count.
+fn parse_count(count: &Spanned<DeValue>) -> Result<Count, Complaint> {
+    let list = count.get_ref().as_array().filter(|list| !list.is_empty());
+    let wrong = || format!("\"count\" is a list of \"{}\"", Count::NAMES.join("\", \""));
+    let list = list.ok_or_else(|| (count.span(), wrong()))?;
+    let mut names: Vec<&str> = Vec::new();
+    for kind in list.iter() {
+        let name = kind.get_ref().as_str().ok_or_else(|| (kind.span(), wrong()))?;
+        if !Count::NAMES.contains(&name) {
+            let hint = hint(name, &Count::NAMES, "\"count\"");
+            return Err((kind.span(), format!("there is no kind of memory \"{name}\"; {hint}")));
+        }
+        if names.contains(&name) {
+            return Err((kind.span(), format!("\"{name}\" is in this list already")));
+        }
+        names.push(name);
+    }
+    Ok(Count::of(names))
 }
 
 /// One that can have a limit.

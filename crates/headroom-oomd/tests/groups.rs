@@ -290,3 +290,29 @@ fn a_group_of_the_system_has_those_it_names_and_those_whose_own_it_is() {
         ("@staff", &[5001, 5002][..])
     );
 }
+
+#[test]
+fn what_does_not_count_costs_nobody_and_a_reload_says_what_does() {
+    if !privileged() {
+        return;
+    }
+    for (test, notifier) in [(7, "bpf"), (8, "proc")] {
+        let [alice, ..] = users(test);
+        let limit = |more: &str| format!("[[limit]]\nuser = {alice}\nhard = \"64M\"\n{more}\n");
+        let files = limit("count = [\"file\"]");
+        let daemon = Daemon::start(&files, &[&format!("--notifier={notifier}")]);
+        let mut hog = Hog::start(alice);
+        hog.grow(90 << 10);
+        assert!(hog.survived(), "anonymous memory does not count");
+        let before = daemon.limit(alice).unwrap();
+        assert_eq!(before.counts, ["file"]);
+        assert!(before.used_bytes < 60 * MIB, "{before:?}");
+        assert_eq!(daemon.why(alice), []);
+        let changes = reload(&daemon, &limit("count = [\"anon\"]"));
+        assert_eq!(changes, [format!("uid {alice}: limit {} bytes of anon", 64 * MIB)]);
+        hog.died();
+        let why = daemon.ended(alice);
+        assert!(why.used_bytes >= 90 * MIB, "{why:#?}");
+        assert!(why.victim.unwrap().rss_bytes >= 90 * MIB);
+    }
+}

@@ -93,7 +93,11 @@ fn text(configuration: &Configuration) -> String {
             }
         };
         let (hard, soft) = (Size(limit.hard_bytes), Size(limit.soft_bytes));
-        let _ = writeln!(text, "limit    {name}: {hard}, soft {soft}");
+        let of = match &limit.counts[..] {
+            [] => String::new(),
+            counts => format!(", of {}", counts.join(", ")),
+        };
+        let _ = writeln!(text, "limit    {name}: {hard}, soft {soft}{of}");
     }
     match machine {
         Some(levels) => describe_levels(&mut text, levels),
@@ -140,6 +144,7 @@ mod tests {
             user: user.into(),
             hard_bytes: 2 << 30,
             soft_bytes: 1 << 30,
+            counts: if user == "*" { vec!["anon".into(), "file".into()] } else { Vec::new() },
             members: if user == "@both" { vec![4_000_000_001, 4_000_000_002] } else { Vec::new() },
         };
         let configuration = Configuration {
@@ -153,7 +158,7 @@ mod tests {
         };
         let expected = "/a.toml, /a.d/b.toml\n\
                         limit    4000000000: 2.0 GiB, soft 1.0 GiB\n\
-                        limit    every ordinary user (uid 1000 to 2000): 2.0 GiB, soft 1.0 GiB\n\
+                        limit    every ordinary user (uid 1000 to 2000): 2.0 GiB, soft 1.0 GiB, of anon, file\n\
                         limit    @both (4000000001, 4000000002, together): 2.0 GiB, soft 1.0 GiB\n\
                         machine  not watched as a whole\n\
                         rule     avoid: every process\n\

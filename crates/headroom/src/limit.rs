@@ -99,6 +99,9 @@ fn table(limits: &[UserLimit]) -> String {
             let holders = output::count(limit.leaseholders, "process", "processes");
             let _ = write!(text, "  ({} promised to {holders})", Size(limit.leased_bytes));
         }
+        if !limit.counts.is_empty() {
+            let _ = write!(text, "  (of {})", limit.counts.join(", "));
+        }
         if limit.group.is_some() {
             let users = output::count(limit.members.len() as u32, "user", "users");
             let _ = write!(text, "  ({users} together)");
@@ -127,6 +130,7 @@ mod tests {
             uid: 4_000_000_000,
             group: None,
             members: Vec::new(),
+            counts: Vec::new(),
             hard_bytes: 256 << 20,
             soft_bytes: 230 << 20,
             used_bytes: 128 << 20,
@@ -150,8 +154,16 @@ mod tests {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
         let group = Some("students".to_owned());
-        let text = table(&[UserLimit { group, members: vec![7, 8], ..limit }]);
-        assert!(text.contains("@students") && text.contains("(2 users together)"), "{text}");
+        let text = table(&[UserLimit {
+            group,
+            members: vec![7, 8],
+            counts: vec!["file".into()],
+            ..limit
+        }]);
+        assert!(
+            text.contains("@students") && text.contains("(of file)  (2 users together)"),
+            "{text}"
+        );
         assert!(!text.contains("4000000000"), "{text}");
         assert_eq!(table(&[]), "no user has a limit\n");
     }

@@ -138,6 +138,7 @@ fn fake_oomd(request: Request) -> Reply {
         uid: 0,
         group: None,
         members: Vec::new(),
+        counts: Vec::new(),
         hard_bytes,
         soft_bytes,
         used_bytes: 64 << 20,

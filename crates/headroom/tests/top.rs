@@ -47,6 +47,7 @@ fn limit(number: u32) -> UserLimit {
         uid: 4_000_000_000 + number,
         group: None,
         members: Vec::new(),
+        counts: Vec::new(),
         hard_bytes: 2000 * MIB,
         soft_bytes: 1900 * MIB,
         used_bytes: (1500 - u64::from(number)) * MIB,

@@ -118,9 +118,12 @@ pub struct Layers {
 }
 
 impl Layers {
-    /// The limit that counts, and where it comes from.
+    /// The limit that counts, and where it comes from. What of the memory counts is the configuration's word where it
+    /// says anything of the user: a number that was set while running is of the same kinds.
     pub fn effective(&self) -> Option<(Limit, Source)> {
-        self.own.map(|own| (own, Source::Runtime)).or(self.base())
+        let (limit, source) = self.own.map(|own| (own, Source::Runtime)).or(self.base())?;
+        let configured = self.config.or(self.everyone);
+        Some((limit.counting(configured.unwrap_or(limit).count()), source))
     }
 
     fn base(&self) -> Option<(Limit, Source)> {
@@ -233,6 +236,7 @@ impl Change {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::count::Count;
 
     const ALICE: u32 = 1000;
 
@@ -287,6 +291,16 @@ mod tests {
         let refused = Err(Refusal::NotYours { asker: 1001, uid: ALICE });
         assert_eq!(set(root_set(100), 50, bob), refused);
         assert_eq!(root_set(100).without(ALICE, bob), refused);
+    }
+
+    #[test]
+    fn what_counts_is_the_configurations_word_whoever_sets_the_number() {
+        let files = Count { file: true, ..Count::default() };
+        let config = Layers::default().configured(Some(mib(100).counting(files)), None);
+        let counts = |layers: Layers| layers.effective().unwrap().0.count();
+        assert_eq!(counts(set(config, 50, Asker::User(ALICE)).unwrap()), files);
+        assert_eq!(counts(set(config, 300, Asker::Root).unwrap()), files);
+        assert_eq!(counts(root_set(100)), Count::default());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Who may use how much memory, and who dies when a limit is broken: the rules, without any I/O.
 //!
 //! * [`limit`]: a hard and a soft limit that make sense together;
+//! * [`count`](mod@count): what of a process's memory counts;
 //! * [`authority`]: whose word about a user's limit counts;
 //! * [`group`]: users who share one account;
 //! * [`account`]: what a user has, and its victim on the way out;
@@ -25,6 +26,7 @@
 pub mod account;
 pub mod authority;
 pub mod bankers;
+pub mod count;
 pub mod earlyoom;
 pub mod family;
 pub mod group;
@@ -43,6 +45,7 @@ pub mod verdict;
 
 pub use account::{Account, InFlight, Phase, Reading, Settled};
 pub use authority::{Asker, Change, Layers, Refusal, Source};
+pub use count::Count;
 pub use group::{Group, Groups, is_group};
 pub use growth::Growth;
 pub use herd::Herd;

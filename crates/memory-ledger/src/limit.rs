@@ -1,5 +1,7 @@
 //! A hard and a soft limit that make sense together.
 
+use crate::count::Count;
+
 /// Smallest hard limit, bytes. A login shell alone has more than this; whoever asks for less has
 /// most likely forgotten a unit (`512` for `512M`).
 pub const MIN_HARD_BYTES: u64 = 1 << 20;
@@ -11,6 +13,7 @@ pub const SOFT_LIMIT_PERCENT: u64 = 90;
 pub struct Limit {
     hard_bytes: u64,
     soft_bytes: u64,
+    count: Count,
 }
 
 /// Why two numbers are no limit.
@@ -53,7 +56,17 @@ impl Limit {
         }
         // Divided first: the product could overflow.
         let soft_bytes = soft_bytes.unwrap_or(hard_bytes / 100 * SOFT_LIMIT_PERCENT);
-        Ok(Self { hard_bytes, soft_bytes })
+        Ok(Self { hard_bytes, soft_bytes, count: Count::default() })
+    }
+
+    /// The same numbers, of other kinds of memory.
+    pub fn counting(self, count: Count) -> Self {
+        Self { count, ..self }
+    }
+
+    /// What counts against it.
+    pub fn count(&self) -> Count {
+        self.count
     }
 
     /// Bytes that may not be exceeded.

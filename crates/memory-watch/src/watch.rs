@@ -27,6 +27,8 @@ pub struct SlotLimit {
 pub struct Counted(u32);
 
 impl Counted {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
     /// Pages of files.
     pub const FILE: Self = Self(1);
     /// Anonymous pages.
@@ -304,6 +306,8 @@ pub struct Inherited {
     pub uid: u32,
     /// Its limits, which are in force.
     pub limit: SlotLimit,
+    /// What they count.
+    pub counted: Counted,
     /// What the last owner [remembered](Watch::remember) of it.
     pub memo: u64,
 }

@@ -8,6 +8,7 @@ use memory_ledger::{Asker, Groups, Layers, Limit, Source};
 use memory_watch::Inherited;
 
 use super::Killer;
+use super::charge::count;
 
 /// The limit in force is the user's own, lower than that of the base.
 const OWN: u64 = 1;
@@ -62,18 +63,19 @@ impl Killer {
                 false => Some(inherited.limit.soft_pages * self.page_bytes),
                 true => self.soft_bytes(origin.base_bytes),
             };
-            self.inherit(inherited.uid, origin.base_bytes, soft_bytes, Asker::Root);
+            self.inherit(&inherited, origin.base_bytes, soft_bytes, Asker::Root);
         }
     }
 
     /// Takes over the limits that users had set for themselves, and lets go of those that the configuration has no
     /// more. To be called when the configuration's limits are in force.
     pub fn inherit_own_limits(&mut self) {
-        for Inherited { uid, limit, memo } in self.watch.inherited() {
+        for inherited in self.watch.inherited() {
+            let Inherited { uid, limit, memo, .. } = inherited;
             if Origin::of_memo(memo).own {
                 let soft_bytes = Some(limit.soft_pages * self.page_bytes);
                 let hard_bytes = limit.hard_pages * self.page_bytes;
-                self.inherit(uid, hard_bytes, soft_bytes, Asker::User(uid));
+                self.inherit(&inherited, hard_bytes, soft_bytes, Asker::User(uid));
             }
             if self.ledger.account(uid).is_none()
                 && let Err(error) = self.watch.clear_limit(uid)
@@ -83,8 +85,10 @@ impl Killer {
         }
     }
 
-    fn inherit(&mut self, uid: u32, hard: u64, soft: Option<u64>, asker: Asker) {
-        let limit = Limit::new(hard, soft).map_err(|e| e.to_string());
+    fn inherit(&mut self, inherited: &Inherited, hard: u64, soft: Option<u64>, asker: Asker) {
+        let (uid, count) = (inherited.uid, count(inherited.counted));
+        let limit = Limit::new(hard, soft).map(|limit| limit.counting(count));
+        let limit = limit.map_err(|e| e.to_string());
         let set = limit.and_then(|limit| {
             self.set_limit(uid, limit, Source::Runtime, asker).map_err(|e| e.to_string())
         });

@@ -2,7 +2,7 @@
 
 use control::oomd::{Explanation, Importance, Trigger};
 use memory_ledger::{Asker, Change, Limit, Phase, Process, Refusal, Source};
-use memory_watch::{Charge, Counted, NotifierError, SlotLimit};
+use memory_watch::{NotifierError, SlotLimit};
 
 use super::Killer;
 use super::inherit::Origin;
@@ -53,7 +53,7 @@ impl Killer {
         // A soft limit of less than a page is one of a page.
         let soft_pages = (limit.soft_bytes() / self.page_bytes).max(1);
         let first = self.ledger.accounts().is_empty();
-        self.say_what_is_charged(uid)?;
+        self.say_what_is_charged(uid, limit.count())?;
         self.watch.set_limit(uid, SlotLimit { soft_pages, hard_pages })?;
         self.say_whether_to_spare(uid)?;
         self.watch.remember(uid, Origin::of(change.layers()).memo())?;
@@ -81,15 +81,6 @@ impl Killer {
             None => concerned(uid),
         };
         self.watch.spare_unarmed(uid, concern)
-    }
-
-    /// The watch knows who shares an account.
-    pub(super) fn say_what_is_charged(&mut self, account: u32) -> Result<(), NotifierError> {
-        let charge = match self.ledger.groups().get(account) {
-            Some(group) => Charge { uids: group.uids.clone(), counted: Counted::default() },
-            None => Charge::of_user(account),
-        };
-        self.watch.charge(account, charge)
     }
 
     /// What users say of their own processes counts among those. Who shares a limit with others can offer a process of

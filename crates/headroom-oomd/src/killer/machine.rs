@@ -219,6 +219,7 @@ impl Killer {
 
     fn choose_anywhere(&mut self, need_bytes: u64) -> Result<Choice, memory_ledger::NoVictim> {
         self.look_at_processes();
+        self.size_for_the_machine();
         let passed_over = self.machine.as_ref().map_or(&[][..], |watch| &watch.stuck);
         let scope = Scope { uid: None, passed_over, need_bytes: Some(need_bytes) };
         choose(&scope, &self.processes, &self.protected)

@@ -2,6 +2,7 @@
 //!
 //! * [`limits`](self::limits): a limit comes, changes, goes;
 //! * [`inherit`](self::inherit): what a daemon that was killed has left;
+//! * [`charge`](self::charge): what an account holds, and how large its processes are by that;
 //! * [`arm`](self::arm): above the soft limit a victim is kept ready;
 //! * [`strike`](self::strike): at the hard limit it dies, by the notifier's hand or ours;
 //! * [`aftermath`](self::aftermath): until its memory is back and the next one may die.
@@ -16,6 +17,7 @@
 
 mod aftermath;
 mod arm;
+mod charge;
 mod herd;
 mod inherit;
 mod limits;
@@ -32,8 +34,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use control::oomd::{Status, Trigger, UserLimit};
 use memory_ledger::{
-    Account, Comm, Growth, KillRate, Ledger, Margin, Phase, Process, ProcessId, Reading, Rules,
-    Sake,
+    Account, Comm, Count, Growth, KillRate, Ledger, Limit, Margin, Phase, Process, ProcessId,
+    Reading, Rules, Sake,
 };
 use memory_watch::{Backend, Event, ProcessSample, Watch};
 use reclaim::Reaper;
@@ -241,6 +243,7 @@ impl Killer {
             uid: account.uid,
             group: self.group_name(account.uid),
             members: self.ledger.groups().get(account.uid).map_or(Vec::new(), |it| it.uids.clone()),
+            counts: counts(account.limit()),
             hard_bytes: account.limit().hard_bytes(),
             soft_bytes: account.limit().soft_bytes(),
             used_bytes: account.reading().used_bytes,
@@ -287,22 +290,26 @@ impl Killer {
             );
             return;
         }
-        let (page_bytes, groups) = (self.page_bytes, self.ledger.groups());
-        let convert = |sample: &ProcessSample| Process {
-            id: ProcessId { pid: sample.tgid, start_time: sample.start_time_ns },
-            uid: sample.uid,
-            payer: groups.of(sample.uid).map(|group| group.number),
-            rss_bytes: (sample.anon_pages + sample.shmem_pages) * page_bytes,
-            swap_bytes: sample.swap_pages * page_bytes,
-            comm: Comm::new(&sample.comm),
-            // The watch leaves kernel threads out.
-            kernel_thread: false,
-            exiting: sample.exiting,
-            parent_pid: sample.parent_tgid,
-            group: sample.group,
-            session_leader: sample.session_leader,
-            oom_score_adj: sample.oom_score_adj,
-            ..Process::default()
+        let (page_bytes, ledger) = (self.page_bytes, &self.ledger);
+        let convert = |sample: &ProcessSample| {
+            let account = ledger.groups().account_of(sample.uid);
+            let (rss_bytes, swap_bytes) = charge::sizes(ledger, account, sample, page_bytes);
+            Process {
+                id: ProcessId { pid: sample.tgid, start_time: sample.start_time_ns },
+                uid: sample.uid,
+                payer: (account != sample.uid).then_some(account),
+                rss_bytes,
+                swap_bytes,
+                comm: Comm::new(&sample.comm),
+                // The watch leaves kernel threads out.
+                kernel_thread: false,
+                exiting: sample.exiting,
+                parent_pid: sample.parent_tgid,
+                group: sample.group,
+                session_leader: sample.session_leader,
+                oom_score_adj: sample.oom_score_adj,
+                ..Process::default()
+            }
         };
         self.processes.extend(self.samples.iter().map(convert));
         for process in &mut self.processes {
@@ -477,6 +484,12 @@ impl Killer {
             self.dispatch();
         }
     }
+}
+
+/// The kinds of memory that a limit counts, where that is not what is usual.
+pub(crate) fn counts(limit: Limit) -> Vec<String> {
+    let unusual = limit.count() != Count::default();
+    limit.count().names().filter(|_| unusual).map(str::to_owned).collect()
 }
 
 /// Readable when there is something to [`dispatch`](Killer::dispatch).

@@ -3,7 +3,7 @@
 
 use memory_ledger::Groups;
 
-use super::Killer;
+use super::{Killer, counts};
 use crate::config::Config;
 
 impl Killer {
@@ -56,7 +56,15 @@ impl Killer {
             let line = change
                 .limit()
                 .filter(|limit| self.ledger.account(uid).map(|it| it.limit()) != Some(*limit))
-                .map(|limit| format!("{}: limit {} bytes", name(uid), limit.hard_bytes()));
+                .map(|limit| {
+                    let (hard, counts) = (limit.hard_bytes(), counts(limit));
+                    let of = if counts.is_empty() {
+                        String::new()
+                    } else {
+                        format!(" of {}", counts.join(", "))
+                    };
+                    format!("{}: limit {hard} bytes{of}", name(uid))
+                });
             match self.put_into_force(change) {
                 Ok(()) => changes.extend(line),
                 Err(error) => problems.push(format!("the limit of {}: {error}", name(uid))),
@@ -70,9 +78,13 @@ impl Killer {
             let groups = self.ledger.groups();
             let (then, now) = (before.get(account), groups.get(account));
             let Some(group) = now.filter(|now| Some(*now) != then).cloned() else { continue };
+            let Some(count) = self.ledger.account(account).map(|it| it.limit().count()) else {
+                continue;
+            };
             changes.push(format!("@{}: {} users", group.name, group.uids.len()));
-            let said =
-                self.say_what_is_charged(account).and_then(|()| self.say_whether_to_spare(account));
+            let said = self
+                .say_what_is_charged(account, count)
+                .and_then(|()| self.say_whether_to_spare(account));
             if let Err(error) = said {
                 problems.push(format!("the users of @{}: {error}", group.name));
             }

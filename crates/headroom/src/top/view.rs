@@ -358,6 +358,7 @@ pub mod tests {
             uid: *uid,
             group: None,
             members: Vec::new(),
+            counts: Vec::new(),
             hard_bytes: *hard_bytes,
             soft_bytes: hard_bytes / 10 * 9,
             used_bytes: *used_bytes,

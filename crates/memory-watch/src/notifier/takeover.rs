@@ -55,7 +55,7 @@ impl Notifier {
             let (memo, counted) = (slot.memo.load(Relaxed), slot.counts());
             self.adopt_charge(account, uids, counted);
             if limit.hard_pages < i64::MAX as u64 {
-                self.inherited.push(Inherited { uid: account, limit, memo });
+                self.inherited.push(Inherited { uid: account, limit, counted, memo });
             } else {
                 unfinished.push(account);
             }

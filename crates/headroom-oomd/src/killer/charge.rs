@@ -1,0 +1,96 @@
+//! What an account holds, and how large its processes are by that.
+
+use memory_ledger::{Count, Ledger};
+use memory_watch::{Charge, Counted, NotifierError, ProcessSample};
+
+use super::Killer;
+
+/// As the watch says it.
+fn counted(count: Count) -> Counted {
+    let kinds = [
+        (count.anon, Counted::ANON),
+        (count.shmem, Counted::SHMEM),
+        (count.swap, Counted::SWAP),
+        (count.file, Counted::FILE),
+    ];
+    let wanted = kinds.into_iter().filter(|(counts, _)| *counts).map(|(_, kind)| kind);
+    wanted.fold(Counted::NONE, Counted::and)
+}
+
+/// As the ledger says it.
+pub(super) fn count(counted: Counted) -> Count {
+    Count {
+        anon: counted.contains(Counted::ANON),
+        shmem: counted.contains(Counted::SHMEM),
+        swap: counted.contains(Counted::SWAP),
+        file: counted.contains(Counted::FILE),
+    }
+}
+
+/// What a process has by its account's count, bytes: in memory, and swapped.
+pub(super) fn sizes(
+    ledger: &Ledger,
+    account: u32,
+    sample: &ProcessSample,
+    page_bytes: u64,
+) -> (u64, u64) {
+    let count = ledger.account(account).map(|account| account.limit().count());
+    sizes_by(count.unwrap_or_default(), sample, page_bytes)
+}
+
+fn sizes_by(count: Count, sample: &ProcessSample, page_bytes: u64) -> (u64, u64) {
+    let swapped = Count { swap: true, ..Count::of([]) };
+    let pages = |count: Count| sample.counted_pages(counted(count));
+    let swap_pages = if count.swap { pages(swapped) } else { 0 };
+    (pages(Count { swap: false, ..count }) * page_bytes, swap_pages * page_bytes)
+}
+
+impl Killer {
+    /// The watch knows who shares an account, and what of their memory it counts.
+    pub(super) fn say_what_is_charged(
+        &mut self,
+        account: u32,
+        count: Count,
+    ) -> Result<(), NotifierError> {
+        let charge = match self.ledger.groups().get(account) {
+            Some(group) => Charge { uids: group.uids.clone(), counted: counted(count) },
+            None => Charge { counted: counted(count), ..Charge::of_user(account) },
+        };
+        self.watch.charge(account, charge)
+    }
+
+    /// Where the machine is concerned, what comes back with a kill counts, whatever a limit says.
+    pub(super) fn size_for_the_machine(&mut self) {
+        let page_bytes = self.page_bytes;
+        // One sample a process, in their order.
+        for (process, sample) in self.processes.iter_mut().zip(&self.samples) {
+            (process.rss_bytes, process.swap_bytes) =
+                sizes_by(Count::default(), sample, page_bytes);
+            process.grown_bytes = process.grown_bytes.min(process.charged_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_as_large_as_its_limit_counts() {
+        let sample = ProcessSample {
+            anon_pages: 1,
+            shmem_pages: 20,
+            swap_pages: 300,
+            file_pages: 4000,
+            ..ProcessSample::default()
+        };
+        let sizes = |names: &[&str]| sizes_by(Count::of(names.iter().copied()), &sample, 1);
+        assert_eq!(sizes_by(Count::default(), &sample, 2), (42, 600));
+        assert_eq!(sizes(&["anon", "file"]), (4001, 0));
+        assert_eq!(sizes(&["swap"]), (0, 300));
+        for names in [&Count::NAMES[..], &["file"], &["anon", "swap"]] {
+            let count_of = Count::of(names.iter().copied());
+            assert_eq!(count(counted(count_of)), count_of);
+        }
+    }
+}
