@@ -3,6 +3,8 @@
 //!
 //! Giving takes time (the front end may have to stop the thread for it), so a read that took such a
 //! transaction is neither answered nor parked: it *gives*, until the front end says how that went.
+//! A front end that gives files only between two calls has the read answered without the
+//! transaction, which is then *promised* to the thread: it comes with a later read.
 
 use binder_uapi::{BinderBufferObject, BinderFdArrayObject, BinderWriteRead};
 use zerocopy::IntoBytes;
@@ -11,11 +13,13 @@ use crate::Errno;
 use crate::call::Sender;
 use crate::driver::{Driver, WriteRead};
 use crate::host::{Caller, FileToken, Host};
-use crate::keys::{BufferId, ProcessId, ThreadId, TransactionId};
+use crate::keys::{ProcessId, ThreadId, TransactionId};
 use crate::limits::MAX_FILES_A_TRANSACTION;
 use crate::objects::Parcel;
+use crate::read::ROOM_FOR_ONE;
 use crate::scatter_gather::Gather;
 use crate::transaction::Kind;
+use crate::work::Work;
 
 /// A file in a buffer that has not been given yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +34,8 @@ pub struct FileSlot {
 /// A read whose transaction carries files, until the reader has them.
 #[derive(Debug)]
 pub struct Giving {
+    /// The read was answered without the transaction.
+    pub promised: bool,
     caller: Caller,
     bwr: BinderWriteRead,
     pub transaction: TransactionId,
@@ -100,8 +106,8 @@ impl Driver {
         returns: &[u8],
         (transaction, transaction_at): (TransactionId, usize),
     ) -> WriteRead {
-        let returns = returns.to_vec();
-        let giving = Giving { caller, bwr, transaction, returns, transaction_at };
+        let (returns, promised) = (returns.to_vec(), false);
+        let giving = Giving { promised, caller, bwr, transaction, returns, transaction_at };
         let entry = &mut self.threads[thread];
         entry.need_return = false;
         entry.giving = Some(Box::new(giving));
@@ -127,10 +133,9 @@ impl Driver {
         fds: &[u32],
     ) -> Option<WriteRead> {
         let thread = self.known_thread(process, tid)?;
-        let mut giving = self.threads[thread].giving.take()?;
+        let mut giving = self.threads[thread].giving.take_if(|giving| !giving.promised)?;
         let Giving { caller, mut bwr, transaction, .. } = *giving;
-        let buffer = self.transactions[transaction].buffer?;
-        let stored = self.store_numbers(host, buffer, fds);
+        let stored = self.store_numbers(host, transaction, fds);
         if stored.is_err() {
             host.close_on_return(caller, fds);
             return self.refuse(host, thread, *giving);
@@ -146,9 +151,10 @@ impl Driver {
     fn store_numbers<H: Host>(
         &mut self,
         host: &mut H,
-        buffer: BufferId,
+        transaction: TransactionId,
         fds: &[u32],
     ) -> Result<(), Errno> {
+        let buffer = self.transactions[transaction].buffer.ok_or(Errno::EINVAL)?;
         let entry = &mut self.buffers[buffer];
         if entry.files.len() != fds.len() {
             return Err(Errno::EINVAL);
@@ -177,7 +183,95 @@ impl Driver {
     ) -> Option<WriteRead> {
         let thread = self.known_thread(process, tid)?;
         let giving = self.threads[thread].giving.take()?;
+        if giving.promised {
+            self.break_promise(host, thread, &giving);
+            return None;
+        }
         self.refuse(host, thread, *giving)
+    }
+
+    /// Nobody reads just now: who waits for a reply finds the word with its next read.
+    fn break_promise<H: Host>(&mut self, host: &mut H, thread: ThreadId, giving: &Giving) {
+        let is_reply = self.transactions[giving.transaction].kind == Kind::Reply;
+        self.transaction_lost(host, giving.transaction);
+        if is_reply && !std::mem::replace(&mut self.threads[thread].reply_error, true) {
+            self.push_thread_work(thread, Work::ReplyError(binder_uapi::returns::BR_FAILED_REPLY));
+        }
+    }
+
+    /// The front end will give the files between this read and a later one: answers the read with
+    /// what there is beside the transaction, often [`BR_NOOP`](binder_uapi::returns) alone, and
+    /// clients read again. `None`: nobody gives there. Afterwards [`files_arrived`](Self::files_arrived)
+    /// or [`files_refused`](Self::files_refused) says how it went; a read that comes before either
+    /// is [`WriteRead::Giving`] anew.
+    pub fn promise_files<H: Host>(
+        &mut self,
+        host: &mut H,
+        process: ProcessId,
+        tid: u32,
+    ) -> Option<WriteRead> {
+        let thread = self.known_thread(process, tid)?;
+        let giving = self.threads[thread].giving.as_mut().filter(|giving| !giving.promised)?;
+        giving.promised = true;
+        let (caller, mut bwr, at) = (giving.caller, giving.bwr, giving.transaction_at);
+        let mut before = std::mem::take(&mut giving.returns);
+        giving.returns = before.split_off(at);
+        giving.transaction_at = 0;
+        let result = self.hand_over(host, caller, thread, &mut bwr, &mut before, None);
+        if result.is_err() {
+            let _ = self.files_refused(host, process, tid);
+        }
+        Some(WriteRead::Done { bwr, result })
+    }
+
+    /// The thread has the files of its promised transaction under these numbers. False: none is
+    /// promised to it (any more), or the numbers do not fit; then they have to be closed there.
+    pub fn files_arrived<H: Host>(
+        &mut self,
+        host: &mut H,
+        process: ProcessId,
+        tid: u32,
+        fds: &[u32],
+    ) -> bool {
+        let Some(thread) = self.known_thread(process, tid) else { return false };
+        let giving = self.threads[thread].giving.as_ref().filter(|giving| giving.promised);
+        let Some(transaction) = giving.map(|giving| giving.transaction) else { return false };
+        // From now on it is a transaction like any other: should the thread die, another one of the
+        // process may take it, for they have their descriptors in common.
+        let stored = self.store_numbers(host, transaction, fds);
+        if stored.is_err() {
+            let _ = self.files_refused(host, process, tid);
+        }
+        stored.is_ok()
+    }
+
+    /// A read of a thread to which a transaction is promised; `room` for so many bytes.
+    pub(crate) fn read_promised<H: Host>(
+        &mut self,
+        host: &mut H,
+        caller: Caller,
+        thread: ThreadId,
+        mut bwr: BinderWriteRead,
+        room: u64,
+    ) -> Option<WriteRead> {
+        let mut giving = self.threads[thread].giving.take()?;
+        let mut out = Vec::with_capacity(4 + giving.returns.len());
+        if bwr.read_consumed == 0 && room >= 4 {
+            out.extend_from_slice(binder_uapi::returns::BR_NOOP.as_bytes());
+        }
+        let at = out.len();
+        if room < at as u64 + ROOM_FOR_ONE {
+            self.threads[thread].giving = Some(giving);
+            let result = self.hand_over(host, caller, thread, &mut bwr, &mut out, None);
+            return Some(WriteRead::Done { bwr, result });
+        }
+        out.append(&mut giving.returns);
+        let transaction = giving.transaction;
+        if self.carries_files(transaction) {
+            return Some(self.begin_giving(caller, thread, bwr, &out, (transaction, at)));
+        }
+        let result = self.hand_over(host, caller, thread, &mut bwr, &mut out, Some(transaction));
+        Some(WriteRead::Done { bwr, result })
     }
 
     fn refuse<H: Host>(
@@ -186,7 +280,7 @@ impl Driver {
         thread: ThreadId,
         giving: Giving,
     ) -> Option<WriteRead> {
-        let Giving { caller, mut bwr, transaction, mut returns, transaction_at } = giving;
+        let Giving { caller, mut bwr, transaction, mut returns, transaction_at, .. } = giving;
         returns.truncate(transaction_at);
         if self.transactions[transaction].kind == Kind::Reply {
             // The reader is the one who waits for it.

@@ -12,7 +12,7 @@ use crate::limits::MAX_READ_BYTES;
 use crate::work::{DeliverToRead, Flow, Reader};
 
 /// Room that must be left before an item is taken: the largest return.
-const ROOM_FOR_ONE: u64 = 4 + size_of::<BinderTransactionDataSecctx>() as u64;
+pub(crate) const ROOM_FOR_ONE: u64 = 4 + size_of::<BinderTransactionDataSecctx>() as u64;
 
 impl Driver {
     /// `BINDER_WRITE_READ`: runs the commands, then reads or parks. With `nonblock` it answers
@@ -29,7 +29,7 @@ impl Driver {
             Err(errno) => return WriteRead::Done { bwr, result: Err(errno) },
         };
         // One request a thread: a front end that lost track of a parked one gets its work here.
-        if self.threads[thread].giving.is_some() {
+        if self.threads[thread].giving.as_ref().is_some_and(|giving| !giving.promised) {
             let _ = self.files_refused(host, caller.process, caller.tid);
         }
         if self.unpark(thread).is_some() {
@@ -100,6 +100,12 @@ impl Driver {
         mut bwr: BinderWriteRead,
         nonblock: bool,
     ) -> WriteRead {
+        let room = bwr.read_size.saturating_sub(bwr.read_consumed).min(MAX_READ_BYTES);
+        if let Some(answer) = self.read_promised(host, caller, thread, bwr, room) {
+            self.threads[thread].need_return = false;
+            self.wake_for_process_work(caller.process);
+            return answer;
+        }
         let mut out = std::mem::take(&mut self.scratch.returns);
         let answer = loop {
             let process_work = self.takes_process_work(thread);
@@ -111,7 +117,7 @@ impl Driver {
                 break WriteRead::Parked;
             }
             out.clear();
-            let taken = self.take_work(host, caller, thread, &bwr, process_work, &mut out);
+            let taken = self.take_work(host, caller, thread, &bwr, (process_work, room), &mut out);
             let only_noop = bwr.read_consumed + out.len() as u64 == 4;
             if only_noop && !taken.no_room && !self.threads[thread].need_return {
                 // All work turned out to be void.
@@ -131,18 +137,17 @@ impl Driver {
         answer
     }
 
-    /// Fills `out` with what there is room for.
+    /// Fills `out` with what there is `room` for.
     fn take_work<H: Host>(
         &mut self,
         host: &mut H,
         caller: Caller,
         thread: ThreadId,
         bwr: &BinderWriteRead,
-        process_work: bool,
+        (process_work, room): (bool, u64),
         out: &mut Vec<u8>,
     ) -> Taken {
         let mut taken = Taken::default();
-        let room = bwr.read_size.saturating_sub(bwr.read_consumed).min(MAX_READ_BYTES);
         if bwr.read_consumed == 0 && room >= 4 {
             out.extend_from_slice(BR_NOOP.as_bytes());
         }

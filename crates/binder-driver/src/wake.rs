@@ -41,6 +41,7 @@ impl Driver {
     pub(crate) fn has_work(&self, thread: ThreadId, process_work: bool) -> bool {
         let entry = &self.threads[thread];
         entry.need_return
+            || entry.giving.is_some()
             || (entry.has_urgent && !self.queues.is_empty(entry.todo))
             || (process_work && !self.queues.is_empty(self.processes[entry.process].todo))
     }

@@ -344,6 +344,26 @@ impl World {
         }
     }
 
+    /// Has a reader come again for its files; what it sees of its read.
+    pub fn promise(&mut self, caller: Caller) -> Seen {
+        let answer = self.driver.promise_files(&mut self.host, caller.process, caller.tid);
+        self.seen(caller, answer.expect("it is giving"))
+    }
+
+    /// A thread gets the files that it was promised. False: they are not wanted any more.
+    pub fn arrive(&mut self, caller: Caller) -> bool {
+        let files = self.driver.files_to_give(caller.process, caller.tid);
+        let files: Vec<u64> = files.iter().map(|token| self.host.taken[token]).collect();
+        let fds: Vec<u32> =
+            files.into_iter().map(|file| self.host.install(caller.process, file)).collect();
+        let arrived = self.driver.files_arrived(&mut self.host, caller.process, caller.tid, &fds);
+        if !arrived && let Some(table) = self.host.tables.get_mut(&caller.process) {
+            table.retain(|fd, _| !fds.contains(fd));
+        }
+        self.check();
+        arrived
+    }
+
     /// A process with an ordinary mapping; its main thread.
     pub fn process(&mut self, context: ContextId, pid: u32) -> Caller {
         let caller = self.unmapped(context, pid);

@@ -114,6 +114,111 @@ fn a_reader_that_dies_while_it_is_given_files_leaves_the_call_to_another() {
     assert_eq!(world.host.tables[&manager.process].len(), 1);
 }
 
+/// A reader that was promised the files of a call, and has seen that there is nothing for it yet.
+fn promised(world: &mut World, manager: Caller, client: Caller) {
+    world.gifts = Some(Vec::new());
+    world.park(manager, &[]);
+    let call = world.call(client, 0, &Parcel::default().fd(3));
+    world.park(client, &[call]);
+    assert_eq!(world.wake(), [], "neither is answered");
+    world.gifts = None;
+    let seen = world.promise(manager);
+    assert!(seen.news().is_empty() && seen.bwr.read_consumed == 4, "BR_NOOP alone: {seen:?}");
+    assert!(world.driver.poll(manager), "who polls comes for it");
+}
+
+#[test]
+fn a_promised_call_comes_with_the_next_read_and_its_commands_run_before() {
+    let (mut world, manager, client) = world_with_files();
+    promised(&mut world, manager, client);
+    assert!(world.arrive(manager));
+    assert!(world.host.taken.is_empty(), "they are the receiver's");
+    let parcel = world.wait(manager, &[Command::EnterLooper]).parcel();
+    let objects = world.objects(manager, &parcel);
+    assert_eq!(world.host.tables[&manager.process][&objects[0].handle()], 7);
+    let reply = world.reply(manager, &Parcel::default());
+    world.write(manager, &[reply]);
+    world.woken(client).parcel();
+}
+
+#[test]
+fn a_write_alone_leaves_the_promise_as_it_is() {
+    let (mut world, manager, client) = world_with_files();
+    promised(&mut world, manager, client);
+    world.write(manager, &[Command::EnterLooper]);
+    assert!(world.arrive(manager));
+    world.write(manager, &[Command::ExitLooper]);
+    world.read(manager).parcel();
+}
+
+#[test]
+fn who_reads_before_the_files_are_there_is_given_them_in_that_read() {
+    let (mut world, manager, client) = world_with_files();
+    promised(&mut world, manager, client);
+    let parcel = world.read(manager).parcel();
+    assert_eq!(world.objects(manager, &parcel).len(), 1);
+    assert!(!world.arrive(manager), "too late");
+}
+
+#[test]
+fn a_promise_that_is_broken_fails_the_call() {
+    let (mut world, manager, client) = world_with_files();
+    promised(&mut world, manager, client);
+    let (process, tid) = (manager.process, manager.tid);
+    assert_eq!(world.driver.files_refused(&mut world.host, process, tid), None);
+    let failed = [Return::TransactionComplete, Return::FailedReply];
+    assert_eq!(world.woken(client).news(), failed);
+    assert_eq!(world.read(manager).result, Err(Errno::EAGAIN));
+    assert!(world.host.taken.is_empty());
+}
+
+#[test]
+fn a_promised_reply_that_is_broken_fails_for_who_waits_for_it() {
+    let (mut world, manager, client) = world_with_files();
+    let (data, _) = world.transaction(client, 0, 1, TF_ACCEPT_FDS, &Parcel::default());
+    world.park(client, &[Command::Transaction { data, buffers_size: None }]);
+    world.read(manager).parcel();
+    let fd = world.host.install(manager.process, 9);
+    let reply = world.reply(manager, &Parcel::default().fd(fd));
+    world.write(manager, &[reply]);
+    world.gifts = Some(Vec::new());
+    assert_eq!(world.wake(), []);
+    assert_eq!(world.promise(client).news(), [Return::TransactionComplete]);
+    let (process, tid) = (client.process, client.tid);
+    assert_eq!(world.driver.files_refused(&mut world.host, process, tid), None);
+    assert_eq!(world.read(client).news(), [Return::FailedReply]);
+}
+
+#[test]
+fn a_thread_that_exits_leaves_what_it_was_promised_to_another() {
+    for arrived in [false, true] {
+        let (mut world, manager, client) = world_with_files();
+        let second = Caller { tid: 2, ..manager };
+        world.greet(second);
+        promised(&mut world, manager, client);
+        assert!(!arrived || world.arrive(manager));
+        world.thread_exit(manager);
+        let parcel = world.read(second).parcel();
+        let objects = world.objects(manager, &parcel);
+        let table = &world.host.tables[&manager.process];
+        assert_eq!((table.len(), table[&objects[0].handle()]), (1, 7), "arrived: {arrived}");
+    }
+}
+
+#[test]
+fn a_promise_to_a_reader_without_memory_is_an_error_and_fails_the_call() {
+    let (mut world, manager, client) = world_with_files();
+    world.gifts = Some(Vec::new());
+    world.park(manager, &[]);
+    let call = world.call(client, 0, &Parcel::default().fd(3));
+    world.park(client, &[call]);
+    world.wake();
+    world.host.faulting.insert(manager.process);
+    assert_eq!(world.promise(manager).result, Err(Errno::EFAULT));
+    let failed = [Return::TransactionComplete, Return::FailedReply];
+    assert_eq!(world.woken(client).news(), failed);
+}
+
 #[test]
 fn a_receiver_that_dies_unread_leaves_no_file_behind() {
     let (mut world, manager, client) = world_with_files();

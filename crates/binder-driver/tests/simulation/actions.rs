@@ -310,11 +310,24 @@ impl Simulation {
         }
         let at = self.random.below(gifts.len() as u64) as usize;
         let (caller, bwr) = gifts.swap_remove(at);
-        let fails = self.random.one_in(3);
-        self.note(format_args!("gift for {}: fails {fails}", caller.tid));
-        *self.returns.entry(4 + u32::from(fails)).or_default() += 1;
-        let seen = self.world.give(caller, bwr, fails);
+        let how = self.random.below(5) as u32;
+        self.note(format_args!("gift for {}: {how}", caller.tid));
+        *self.returns.entry(4 + how.min(2)).or_default() += 1;
+        let seen = match how {
+            0 | 1 => self.world.give(caller, bwr, how == 1),
+            _ => self.world.promise(caller),
+        };
         self.see(caller, &seen);
+        match how {
+            2 => drop(self.world.arrive(caller)),
+            3 => {
+                let Caller { process, tid, .. } = caller;
+                let world = &mut self.world;
+                let answer = world.driver.files_refused(&mut world.host, process, tid);
+                assert_eq!(answer, None, "nobody reads");
+            }
+            _ => {}
+        }
     }
 
     fn is_giving(&self, caller: Caller) -> bool {
