@@ -113,6 +113,9 @@ impl Driver {
         let oneway = data.flags & TF_ONE_WAY != 0;
         let node = self.target_node(sender.caller.process, data.handle())?;
         let owner = self.nodes[node].owner.ok_or(Failure::dead(Errno::EINVAL))?;
+        if !oneway {
+            self.hand_promise_back(sender.thread);
+        }
         let thread = if oneway { None } else { self.nested_target(sender.thread, owner)? };
         if self.queues.len(self.threads[sender.thread].todo) >= MAX_THREAD_WORK {
             return Err(Errno::ENOMEM.into());
@@ -181,6 +184,9 @@ impl Driver {
     ) -> Result<Option<ThreadId>, Failure> {
         let entry = &self.threads[sender];
         let mut queued = self.queues.iter(entry.todo);
+        if entry.giving.is_some() {
+            return Err(Errno::EPROTO.into());
+        }
         if queued.any(|(_, work)| matches!(work, Work::Transaction(_))) {
             return Err(Errno::EPROTO.into());
         }

@@ -245,6 +245,21 @@ impl Driver {
         stored.is_ok()
     }
 
+    /// The thread is about to wait for an answer. What it was promised, and any other thread may take, is none of
+    /// its affairs any more.
+    pub(crate) fn hand_promise_back(&mut self, thread: ThreadId) {
+        let transactions = &self.transactions;
+        let for_any_thread = |giving: &mut Box<Giving>| {
+            let transaction = &transactions[giving.transaction];
+            transaction.kind != Kind::Reply && transaction.to_thread.is_none()
+        };
+        let entry = &mut self.threads[thread];
+        let Some(giving) = entry.giving.take_if(for_any_thread) else { return };
+        let process = entry.process;
+        self.queues.push(self.processes[process].todo, Work::Transaction(giving.transaction));
+        self.wake_process(process);
+    }
+
     /// A read of a thread to which a transaction is promised; `room` for so many bytes.
     pub(crate) fn read_promised<H: Host>(
         &mut self,

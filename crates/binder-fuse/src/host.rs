@@ -53,6 +53,8 @@ pub(crate) struct Open {
     pub(crate) calls: Calls,
     /// Name of the pollers, once one waits.
     pub(crate) poll_handle: Option<u64>,
+    /// It was given files, and came without being trapped on its way.
+    pub(crate) untrapped: bool,
     /// Warnings about this open that were given.
     pub(crate) told_writable: bool,
     pub(crate) told_broken: bool,

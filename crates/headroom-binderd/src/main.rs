@@ -3,6 +3,7 @@
 mod answer;
 mod life_signs;
 mod links;
+mod listeners;
 mod mount_helper;
 mod pressure;
 mod privileges;
@@ -23,6 +24,7 @@ const SIGNALS: u32 = 0;
 const CONTROL: u32 = 1;
 const STALLS: u32 = 2;
 const MEMORY_TIMER: u32 = 3;
+const LISTENERS: u32 = 4;
 /// Anybody may ask for the status; what only root may see is checked by request.
 const SOCKET_MODE: u32 = 0o666;
 
@@ -71,6 +73,9 @@ struct Args {
     /// Write a line to this file descriptor when the bus can be used, and close it.
     #[arg(long, value_name = "FD")]
     ready_fd: Option<i32>,
+    /// Take listeners of seccomp filters from this socket; `headroom run` passes one.
+    #[arg(long, value_name = "FD")]
+    listeners: Option<i32>,
 }
 
 /// What is shown of the traffic.
@@ -128,6 +133,10 @@ fn run(args: Args) -> anyhow::Result<()> {
     let _links = args.link_dev.then(|| links::Links::make(server.mount_point(), &config.devices));
     server.add_external(std::os::fd::AsFd::as_fd(&signals), SIGNALS)?;
     server.add_external(std::os::fd::AsFd::as_fd(&control), CONTROL)?;
+    let mut listeners = args.listeners.map(listeners::Listeners::new).transpose()?;
+    if let Some(listeners) = &listeners {
+        server.add_external(std::os::fd::AsFd::as_fd(listeners), LISTENERS)?;
+    }
     if let Some(stalls) = memory.stalls() {
         server.add_urgent_external(stalls, STALLS)?;
     }
@@ -147,6 +156,11 @@ fn run(args: Args) -> anyhow::Result<()> {
         match server.next_event()? {
             Event::External(CONTROL) => {
                 control.serve(|peer, request| answer::answer(&mut server, peer, request));
+            }
+            Event::External(LISTENERS) => {
+                if let Some(done) = listeners.take_if(|listeners| !listeners.take(&mut server)) {
+                    server.remove_external(std::os::fd::AsFd::as_fd(&done));
+                }
             }
             Event::External(STALLS) => server.give_back_idle(),
             Event::External(MEMORY_TIMER) => {

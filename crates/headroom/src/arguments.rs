@@ -177,6 +177,9 @@ pub struct Run {
         default_value = "binder,hwbinder,vndbinder"
     )]
     pub devices: Vec<String>,
+    /// How clients are given file descriptors
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
+    pub descriptors: Descriptors,
     /// The command and its arguments
     #[arg(
         required = true,
@@ -185,6 +188,18 @@ pub struct Run {
         value_name = "CMD"
     )]
     pub command: Vec<OsString>,
+}
+
+/// How clients of a session are given file descriptors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Descriptors {
+    /// What costs the least over all: ptrace
+    #[default]
+    Auto,
+    /// By stopping them: only a call that carries some pays for it
+    Ptrace,
+    /// Under a seccomp filter: a descriptor is cheap, and every call pays a little
+    Seccomp,
 }
 
 /// Options of `reserve`.

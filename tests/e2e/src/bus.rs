@@ -7,10 +7,12 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use control::binderd::{Device, Reply, Request, Status};
+use ioctl_trap::Launcher;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
 
@@ -62,6 +64,8 @@ pub struct Bus {
     stopped: bool,
     /// Hanging up ends the watchdog.
     watchdog: Option<Sender<()>>,
+    /// Its clients live under seccomp filters.
+    launcher: Option<Mutex<Launcher>>,
 }
 
 /// Finds the daemon: in [`BIN_DIR`], else where the running program or its parent folders are.
@@ -142,9 +146,33 @@ impl Bus {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         adjust(&mut command);
         let child = command.spawn().map_err(broken(&program.display().to_string()))?;
-        let mut bus = Self { folder, mount, socket, child, stopped: false, watchdog: None };
+        let (watchdog, launcher) = (None, None);
+        let mut bus = Self { folder, mount, socket, child, stopped: false, watchdog, launcher };
         bus.wait_until_ready()?;
         Ok(bus)
+    }
+
+    /// One whose clients live under seccomp filters, if they are started by [`spawn`](Self::spawn).
+    pub fn start_with_filters(mapping: Mapping) -> Result<Self, BusError> {
+        let broken = |error: io::Error| BusError::Broken(format!("sockets: {error}"));
+        let mut launcher = Launcher::new().map_err(broken)?;
+        let mut bus = Self::start_with(mapping, |command| launcher.connect(command))?;
+        bus.launcher = Some(Mutex::new(launcher));
+        Ok(bus)
+    }
+
+    /// Its clients live under seccomp filters.
+    pub fn has_filters(&self) -> bool {
+        self.launcher.is_some()
+    }
+
+    /// Starts a client.
+    pub fn spawn(&self, mut command: Command) -> io::Result<Child> {
+        let Some(launcher) = &self.launcher else { return command.spawn() };
+        let mut launcher = launcher.lock().unwrap_or_else(PoisonError::into_inner);
+        launcher.bait(&mut command);
+        let child = command.spawn()?;
+        launcher.serve().map(|()| child)
     }
 
     fn wait_until_ready(&mut self) -> Result<(), BusError> {

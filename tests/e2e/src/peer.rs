@@ -1,6 +1,6 @@
 //! A client in a process of its own.
 
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::wait;
+use crate::{Bus, wait};
 
 /// A running `peer`; killed on drop, and then it must be gone within bounds. Also killed when the thread
 /// that started it ends.
@@ -35,10 +35,24 @@ pub enum Word {
 impl Peer {
     /// Starts `program` (the `peer` of this crate) on a device with an action and its arguments.
     pub fn start(program: &Path, device: &Path, arguments: &[&str]) -> Self {
+        Self::start_by(program, device, arguments, |mut command| command.spawn())
+    }
+
+    /// The same as a client of a bus, under a seccomp filter if it has some.
+    pub fn start_on(bus: &Bus, program: &Path, device: &str, arguments: &[&str]) -> Self {
+        Self::start_by(program, &bus.device(device), arguments, |command| bus.spawn(command))
+    }
+
+    fn start_by(
+        program: &Path,
+        device: &Path,
+        arguments: &[&str],
+        spawn: impl FnOnce(Command) -> io::Result<Child>,
+    ) -> Self {
         let mut command = Command::new(program);
         command.arg(device).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child =
-            command.spawn().unwrap_or_else(|e| panic!("cannot start {}: {e}", program.display()));
+            spawn(command).unwrap_or_else(|e| panic!("cannot start {}: {e}", program.display()));
         let output = child.stdout.take().map(BufReader::new).into_iter();
         let (sender, lines) = channel();
         thread::spawn(move || {

@@ -206,6 +206,23 @@ fn a_thread_that_exits_leaves_what_it_was_promised_to_another() {
 }
 
 #[test]
+fn a_thread_that_calls_out_leaves_what_it_was_promised_to_another() {
+    let (mut world, manager, client) = world_with_files();
+    let lend = world.oneway(client, 0, 1, &Parcel::default().binder(0x100));
+    world.run(client, &[lend]).news();
+    let lent = world.read(manager).parcel();
+    let handle = world.objects(manager, &lent)[0].handle();
+    let second = Caller { tid: 2, ..manager };
+    world.greet(second);
+    promised(&mut world, manager, client);
+    assert!(world.arrive(manager));
+    let call = world.call(manager, handle, &Parcel::default());
+    world.park(manager, &[call]);
+    let parcel = world.read(second).parcel();
+    assert_eq!(world.objects(manager, &parcel).len(), 1);
+}
+
+#[test]
 fn a_promise_to_a_reader_without_memory_is_an_error_and_fails_the_call() {
     let (mut world, manager, client) = world_with_files();
     world.gifts = Some(Vec::new());

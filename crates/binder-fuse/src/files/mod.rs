@@ -3,7 +3,8 @@
 //! A file is taken from its sender with `pidfd_getfd` when it sends ([`store`]). No system call installs one in
 //! another process, so an unmodified receiver has to do that itself: when its ioctl returns, its thread is stopped
 //! ([`tracee`]), made to receive the files over a socket of its own ([`install`]), and let go on. Threads of ours
-//! do that ([`giver`]); the event loop hands a delivery over and goes on.
+//! do that ([`giver`]); the event loop hands a delivery over and goes on. Who was started under a seccomp filter of
+//! ours needs no stopping ([`trap`]).
 
 mod giver;
 mod install;
@@ -12,9 +13,11 @@ mod install;
 mod registers;
 mod store;
 mod tracee;
+mod trap;
 
 pub(crate) use giver::{Giver, Job, Outcome, Verdict};
 pub(crate) use store::Store;
+pub(crate) use trap::{Outcome as TrapOutcome, Trap};
 
 /// Why files cannot be passed here; `None` where they can.
 pub(crate) fn lacking() -> Option<String> {

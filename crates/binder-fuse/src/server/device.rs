@@ -75,6 +75,7 @@ impl Server {
             backing,
             calls: Calls::default(),
             poll_handle: None,
+            untrapped: false,
             told_writable: false,
             told_broken: false,
         });
@@ -107,6 +108,7 @@ impl Server {
         if let Some(open) = self.host.remove(key) {
             for (tid, request) in open.calls.iter() {
                 self.threads.unwatch(tid, open.process);
+                self.forget_promise(tid, open.process);
                 // One that is given files has been answered.
                 if let Some(unique) = request.filter(|unique| self.parked.contains_key(unique)) {
                     // The kernel releases a file after its last call; a call that is left was lost.
@@ -139,6 +141,7 @@ impl Server {
     pub(super) fn thread_gone(&mut self, exit: Exit) {
         for process in exit.processes {
             self.driver.thread_died(&mut self.host, process, exit.tid);
+            self.forget_promise(exit.tid, process);
             let key = self.host.key_of(process);
             if let Some(open) = key.and_then(|key| self.host.opens.get_mut(key)) {
                 open.calls.forget(exit.tid);

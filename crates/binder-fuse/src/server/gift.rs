@@ -1,21 +1,28 @@
-//! Reads whose transaction carries files: handed to the [`Giver`], and finished when it has an outcome.
+//! Reads whose transaction carries files: handed to the [`Giver`], and finished when it has an outcome. Where the
+//! reader's calls are trapped, it is answered, and a [`Trap`] gives it the files when it comes again.
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use binder_driver::{Caller, Errno, WriteRead};
+use binder_driver::{Caller, Errno, ProcessId, WriteRead};
 use binder_uapi::BinderWriteRead;
+use ioctl_trap::{InHand, Listener};
 use zerocopy::IntoBytes;
 
 use super::{GIFTS, Parked, Server};
-use crate::files::{Giver, Job, Outcome, Verdict};
+use crate::error::Error;
+use crate::files::{Giver, Job, Outcome, Trap, TrapOutcome, Verdict};
+use crate::host::OpenKey;
 
 /// Gifts that are under way.
 #[derive(Default)]
 pub(super) struct Gifts {
     /// Started with the first one.
     giver: Option<Giver>,
+    /// There once somebody lives under a filter of ours.
+    trap: Option<Trap>,
     waiting: HashMap<u64, Gift>,
     last: u64,
 }
@@ -40,14 +47,28 @@ impl Server {
         self.gifts.giver.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    /// Serves a seccomp filter that clients live under: they are given files where it traps them, instead of being
+    /// stopped for it. `in_hand` is shared with whoever stands in for this server once it is dead
+    /// ([`ioctl_trap::stand_in`]).
+    pub fn add_listener(&mut self, listener: Listener, in_hand: InHand) -> Result<(), Error> {
+        let trap = match self.gifts.trap.take() {
+            Some(trap) => trap,
+            None => Trap::new().map_err(Error::io("cannot start a thread that closes"))?,
+        };
+        let trap = self.gifts.trap.insert(trap);
+        trap.listen(listener, in_hand).map_err(Error::io("cannot start a thread that listens"))
+    }
+
     /// A read has taken a transaction with files.
     pub(super) fn begin_gift(&mut self, request: Parked, bwr: BinderWriteRead) -> io::Result<()> {
         let Caller { process, tid, .. } = request.caller;
+        if let Some(answer) = self.promise(request) {
+            return self.answer_read(request, answer);
+        }
         if let Some(open) = self.host.opens.get_mut(request.key) {
             open.calls.set(tid, Some(request.unique));
         }
-        let tokens = self.driver.files_to_give(process, tid);
-        let files = tokens.iter().filter_map(|&token| self.host.files.get(token)).collect();
+        let files = self.files_for(process, tid);
         self.gifts.last += 1;
         let gift = self.gifts.last;
         let reply = self.reply.ioctl(request.unique, 0, bwr.as_bytes()).to_vec();
@@ -64,6 +85,62 @@ impl Server {
                 self.gift_done(gift, Outcome::Unanswered(error))
             }
             Err(error) => self.gift_done(gift, Outcome::Unanswered(error)),
+        }
+    }
+
+    fn files_for(&self, process: ProcessId, tid: u32) -> Vec<Arc<OwnedFd>> {
+        let tokens = self.driver.files_to_give(process, tid);
+        tokens.iter().filter_map(|&token| self.host.files.get(token)).collect()
+    }
+
+    /// Has a reader that may be trapped come again for its files. `None`: it has to be stopped.
+    fn promise(&mut self, request: Parked) -> Option<WriteRead> {
+        let Caller { process, tid, .. } = request.caller;
+        let trap = self.gifts.trap.as_ref()?;
+        if self.host.opens.get(request.key)?.untrapped {
+            return None;
+        }
+        if !trap.promise(tid, process, self.files_for(process, tid)) {
+            return None;
+        }
+        let answer = self.driver.promise_files(&mut self.host, process, tid);
+        if !matches!(answer, Some(WriteRead::Done { result: Ok(()), .. })) {
+            self.forget_promise(tid, process);
+        }
+        answer
+    }
+
+    /// The promise to a thread is void.
+    pub(super) fn forget_promise(&mut self, tid: u32, process: ProcessId) {
+        if let Some(trap) = &self.gifts.trap {
+            trap.withdraw(tid, process);
+        }
+    }
+
+    /// A thread calls that may have been given files on its way.
+    pub(super) fn collect_promise(&mut self, key: OpenKey, tid: u32) {
+        let trap = self.gifts.trap.as_ref().filter(|trap| !trap.is_empty());
+        let Some((process, outcome)) = trap.and_then(|trap| trap.collect(tid)) else { return };
+        let stray = match outcome {
+            TrapOutcome::Given(fds) => {
+                let wanted = self.driver.files_arrived(&mut self.host, process, tid, &fds);
+                if wanted { Vec::new() } else { fds }
+            }
+            TrapOutcome::Failed(error, fds) => {
+                self.tell_refusal(tid, &error);
+                let _ = self.driver.files_refused(&mut self.host, process, tid);
+                fds
+            }
+            TrapOutcome::Untouched => {
+                // It came here without being trapped, and will be stopped for its files.
+                if let Some(open) = self.host.opens.get_mut(key) {
+                    open.untrapped = true;
+                }
+                Vec::new()
+            }
+        };
+        if !stray.is_empty() {
+            self.host.closes.entry(tid).or_default().extend(stray);
         }
     }
 

@@ -107,6 +107,7 @@ impl Server {
             // A thread is in one call at a time; two at once would make us lose one of them.
             return self.send_error(header, libc::EBUSY);
         }
+        self.collect_promise(key, caller.tid);
         let request = Parked { key, caller, unique: header.unique, argument: argument_at };
         self.read_again(request, bwr)
     }
@@ -129,6 +130,7 @@ impl Server {
             }
             BINDER_THREAD_EXIT => {
                 self.driver.thread_exit(&mut self.host, process, caller.tid);
+                self.forget_promise(caller.tid, process);
                 Ok(Vec::new())
             }
             BINDER_GET_NODE_DEBUG_INFO => {

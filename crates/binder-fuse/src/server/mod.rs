@@ -268,6 +268,12 @@ impl Server {
         self.watch(fd, EXTERNAL | u64::from(token))
     }
 
+    /// Watches a descriptor no more.
+    pub fn remove_external(&mut self, fd: BorrowedFd<'_>) {
+        // One that was never added is no error.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
     /// Like [`add_external`](Self::add_external), for a descriptor that signals by `POLLPRI`, as a pressure
     /// trigger does.
     pub fn add_urgent_external(&mut self, fd: BorrowedFd<'_>, token: u32) -> Result<(), Error> {

@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use ioctl_trap::Launcher;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -16,7 +17,7 @@ use super::namespaces::{self, Isolation};
 use super::private_dev::{BUS, SOCKET};
 use super::signals::{Signals, Taken};
 use super::{WE_FAILED, offspring, service_manager};
-use crate::arguments::Run;
+use crate::arguments::{Descriptors, Run};
 
 /// How long the service manager may take to become the context manager.
 const MANAGER_PATIENCE: Duration = Duration::from_secs(30);
@@ -72,6 +73,8 @@ struct Cast {
     daemon: Option<Running>,
     manager: Option<Running>,
     command: Option<Running>,
+    /// Those who live under a filter, where we were told to have some.
+    trap: Option<Launcher>,
     /// It was said that somebody is gone who should not be.
     mourned: bool,
 }
@@ -101,6 +104,21 @@ impl Cast {
                 one.ended = Some(status);
             }
         }
+        if self.daemon.as_ref().is_some_and(|daemon| daemon.ended.is_some())
+            && let Some(Err(error)) = self.trap.as_mut().map(Launcher::stand_in)
+        {
+            eprintln!("headroom: calls on the dead bus fail with ENOSYS: {error}");
+        }
+    }
+
+    /// Starts a client of the bus.
+    fn spawn(&mut self, mut command: Command) -> std::io::Result<Child> {
+        self.trap.iter().for_each(|trap| trap.bait(&mut command));
+        let child = command.spawn()?;
+        if let Some(Err(error)) = self.trap.as_mut().map(Launcher::serve) {
+            eprintln!("headroom: no descriptors by seccomp ({error}): by ptrace instead");
+        }
+        Ok(child)
     }
 }
 
@@ -126,7 +144,7 @@ impl Session<'_> {
         if let Some(code) = self.start_manager(cast)? {
             return Ok(code);
         }
-        match self.command().spawn() {
+        match cast.spawn(self.command()) {
             Ok(child) => cast.command = Some(Running::new("the command", &child)),
             Err(error) => {
                 eprintln!("headroom: {}: {error}", self.options.command[0].display());
@@ -168,6 +186,11 @@ impl Session<'_> {
         }
         command.stdin(Stdio::null()).stdout(Stdio::null());
         self.apart(&mut command);
+        if self.options.descriptors == Descriptors::Seccomp {
+            let mut trap = Launcher::new().context("cannot make sockets")?;
+            trap.connect(&mut command);
+            cast.trap = Some(trap);
+        }
         let (keep, inherited) = (self.isolation.users, ready.as_raw_fd());
         // SAFETY: system calls without allocation, on a descriptor that is open until the parent has spawned.
         unsafe {
@@ -200,7 +223,7 @@ impl Session<'_> {
         let mut command = service_manager::command(line);
         self.surroundings(&mut command);
         self.apart(&mut command);
-        let child = command.spawn().context("cannot start the service manager")?;
+        let child = cast.spawn(command).context("cannot start the service manager")?;
         cast.manager = Some(Running::new("the service manager", &child));
         let end = Instant::now() + MANAGER_PATIENCE;
         while !service_manager::is_there(Path::new(SOCKET)) {

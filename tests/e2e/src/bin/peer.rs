@@ -55,6 +55,9 @@ fn main() -> ExitCode {
             number(flags).and_then(|flags| priority_service(device, uid as u32, flags as u32))
         }),
         [device, "files", uid] => number(uid).and_then(|uid| files_service(device, uid as u32)),
+        [device, "files-few", uid] => {
+            number(uid).and_then(|uid| files_service_with_room_for_few(device, uid as u32))
+        }
         [device, "files-interrupted", uid] => {
             number(uid).and_then(|uid| files_service_interrupted(device, uid as u32))
         }
@@ -397,6 +400,15 @@ fn files_cost(device: &str, count: u64) -> Outcome {
         println!("{what}: median {:?}, p99 {:?}, best {:?}", at(50), at(99), times[0]);
     }
     session.flush().map_err(text)
+}
+
+/// The same with a descriptor table that takes ten more.
+fn files_service_with_room_for_few(device: &str, uid: u32) -> Outcome {
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
+    let limit = libc::rlimit { rlim_cur: open + 10, rlim_max: open + 10 };
+    // SAFETY: the limit is live.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+    files_service(device, uid)
 }
 
 /// The same under a hail of signals, whose handler counts them.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use binder_client::{Client, ClientError, Options, Parcel, Session};
-use e2e::{Bus, BusError, Mapping, random::Random, wait};
+use e2e::{Bus, BusError, Mapping, Peer, random::Random, wait};
 use rustix::process::Signal;
 
 use crate::support::{CALL, bounded, open, peer};
@@ -18,6 +18,20 @@ crate::both_mappings! {
     a_hundred_files_reach_a_receiver_at_once
     a_receiver_under_a_hail_of_signals_gets_its_files_and_its_signals
     a_receiver_with_a_debugger_gets_no_files_and_the_call_fails
+    a_receiver_whose_table_is_full_gets_none_of_the_files_and_the_call_fails
+    a_stopped_receiver_gets_its_files_when_it_goes_on
+    a_receiver_frozen_again_and_again_holds_up_nobody
+    a_receiver_whose_memory_does_not_answer_holds_up_nobody
+    files_that_nobody_takes_are_no_more_than_one_users_share
+    receivers_killed_at_random_leave_no_file_behind
+}
+
+crate::under_filters! {
+    a_file_reaches_a_receiver_of_another_user
+    a_hundred_files_reach_a_receiver_at_once
+    a_receiver_under_a_hail_of_signals_gets_its_files_and_its_signals
+    a_receiver_with_a_debugger_gets_files_under_a_filter
+    a_receiver_whose_table_is_full_gets_none_of_the_files_and_the_call_fails
     a_stopped_receiver_gets_its_files_when_it_goes_on
     a_receiver_frozen_again_and_again_holds_up_nobody
     a_receiver_whose_memory_does_not_answer_holds_up_nobody
@@ -51,6 +65,14 @@ fn send_pipes(session: &mut Session<'_>, count: usize) -> Result<u32, ClientErro
     session.free(reply);
     session.flush()?;
     Ok(left)
+}
+
+/// Starts a process on another device, and waits until it is ready.
+fn on_hwbinder(bus: &Bus, arguments: &[&str]) -> Peer {
+    let program = Path::new(env!("CARGO_BIN_EXE_peer"));
+    let peer = Peer::start_on(bus, program, "hwbinder", arguments);
+    peer.expect("ready");
+    peer
 }
 
 /// Descriptors of a process.
@@ -118,6 +140,33 @@ fn a_receiver_with_a_debugger_gets_no_files_and_the_call_fails(bus: &Bus) {
     );
 }
 
+fn a_receiver_with_a_debugger_gets_files_under_a_filter(bus: &Bus) {
+    let service = peer(bus, &["files", "0"]);
+    let client = open(bus);
+    let mut session = Session::new(&client);
+    let left = send_pipes(&mut session, 1).unwrap();
+    let pid = service.pid() as libc::pid_t;
+    // SAFETY: plain numbers.
+    assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0) }, 0, "cannot debug it");
+    for count in 1..=20 {
+        assert_eq!(send_pipes(&mut session, count).unwrap(), left);
+    }
+}
+
+fn a_receiver_whose_table_is_full_gets_none_of_the_files_and_the_call_fails(bus: &Bus) {
+    let _service = peer(bus, &["files-few", NOBODY]);
+    let client = open(bus);
+    let mut session = Session::new(&client);
+    let left = send_pipes(&mut session, 1).unwrap();
+    let before = descriptors(bus.pid());
+    for _ in 0..10 {
+        assert_eq!(send_pipes(&mut session, 20), Err(ClientError::FailedReply));
+        assert_eq!(send_pipes(&mut session, 2).unwrap(), left, "some of them stayed");
+    }
+    let same = wait::until(wait::PATIENCE, || (descriptors(bus.pid()) <= before + 1).then_some(()));
+    assert!(same.is_some(), "{} descriptors now, {before} before", descriptors(bus.pid()));
+}
+
 fn a_stopped_receiver_gets_its_files_when_it_goes_on(bus: &Bus) {
     let service = peer(bus, &["files", "0"]);
     service.expect_asleep();
@@ -174,8 +223,7 @@ impl Drop for Freezer {
 
 fn a_receiver_frozen_again_and_again_holds_up_nobody(bus: &Bus) {
     let device = bus.device("hwbinder");
-    let frozen = e2e::Peer::start(Path::new(env!("CARGO_BIN_EXE_peer")), &device, &["files", "0"]);
-    frozen.expect("ready");
+    let frozen = on_hwbinder(bus, &["files", "0"]);
     let Some(freezer) = Freezer::new(frozen.pid()).filter(|freezer| freezer.set(true)) else {
         return eprintln!("skipped: no control group with a freezer");
     };
@@ -217,8 +265,7 @@ fn a_receiver_frozen_again_and_again_holds_up_nobody(bus: &Bus) {
 fn a_receiver_whose_memory_does_not_answer_holds_up_nobody(bus: &Bus) {
     let device = bus.device("hwbinder");
     let silent = ["silent-receiver"];
-    let mut silent = e2e::Peer::start(Path::new(env!("CARGO_BIN_EXE_peer")), &device, &silent);
-    silent.expect("ready");
+    let mut silent = on_hwbinder(bus, &silent);
     let file = std::fs::File::open("/dev/null").unwrap();
     let client = Client::open(&device, &Options::default()).unwrap();
     let mut session = Session::new(&client);
@@ -237,8 +284,7 @@ fn a_receiver_whose_memory_does_not_answer_holds_up_nobody(bus: &Bus) {
 
 fn files_that_nobody_takes_are_no_more_than_one_users_share(bus: &Bus) {
     let device = bus.device("hwbinder");
-    let mut deaf = e2e::Peer::start(Path::new(env!("CARGO_BIN_EXE_peer")), &device, &["deaf"]);
-    deaf.expect("ready");
+    let mut deaf = on_hwbinder(bus, &["deaf"]);
     let before = descriptors(bus.pid());
     let client = Client::open(&device, &Options::default()).unwrap();
     let mut session = Session::new(&client);
@@ -278,6 +324,13 @@ fn ten_thousand_files_and_receivers_killed_at_random_leave_no_file_behind() {
     crate::on_bus(Mapping::Passthrough, |bus| {
         kill_receivers_at_random(bus, |_, sent| sent < 10_000);
     });
+}
+
+/// The same under seccomp filters.
+#[test]
+#[ignore = "takes minutes: the long form of receivers_killed_at_random_leave_no_file_behind"]
+fn ten_thousand_files_under_filters_and_receivers_killed_at_random_leave_no_file_behind() {
+    crate::on_bus_with_filters(|bus| kill_receivers_at_random(bus, |_, sent| sent < 10_000));
 }
 
 fn kill_receivers_at_random(bus: &Bus, goes_on: fn(usize, usize) -> bool) {

@@ -30,7 +30,16 @@ const LONGEST_TEST: Duration = Duration::from_secs(300);
 
 /// Runs a test on a fresh bus; afterwards the bus must be empty.
 fn on_bus(mapping: Mapping, test: fn(&Bus)) {
-    let mut bus = match Bus::start(mapping) {
+    on_this_bus(Bus::start(mapping), mapping, test);
+}
+
+/// The same with clients under seccomp filters.
+fn on_bus_with_filters(test: fn(&Bus)) {
+    on_this_bus(Bus::start_with_filters(Mapping::NotifyStore), Mapping::NotifyStore, test);
+}
+
+fn on_this_bus(bus: Result<Bus, BusError>, mapping: Mapping, test: fn(&Bus)) {
+    let mut bus = match bus {
         Ok(bus) => bus,
         Err(BusError::Unavailable(reason)) => {
             eprintln!("skipped: {reason}");
@@ -48,6 +57,19 @@ fn on_bus(mapping: Mapping, test: fn(&Bus)) {
     if let Err(fault) = bus.stop() {
         panic!("{fault}");
     }
+}
+
+/// Makes a test of each function with clients under seccomp filters.
+#[macro_export]
+macro_rules! under_filters {
+    ($($name:ident)*) => {
+        mod under_filters {
+            $(#[test]
+            fn $name() {
+                $crate::on_bus_with_filters(super::$name);
+            })*
+        }
+    };
 }
 
 /// Makes a test of each function and each mapping.

@@ -24,7 +24,7 @@ pub fn peer(bus: &Bus, arguments: &[&str]) -> Peer {
 
 /// Starts a process on `binder`.
 pub fn silent_peer(bus: &Bus, arguments: &[&str]) -> Peer {
-    Peer::start(Path::new(env!("CARGO_BIN_EXE_peer")), &bus.device("binder"), arguments)
+    Peer::start_on(bus, Path::new(env!("CARGO_BIN_EXE_peer")), "binder", arguments)
 }
 
 /// The registry, in a process of its own: the driver lets nobody call a context manager of its own

@@ -1,0 +1,55 @@
+//! Listeners of seccomp filters, passed by whoever starts the clients.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use anyhow::Context;
+use binder_fuse::Server;
+use ioctl_trap::{InHand, Listener};
+
+/// The socket that they come from. Each is answered: 0 when it is served from now on, else an errno.
+pub struct Listeners(OwnedFd);
+
+impl Listeners {
+    /// From the number on the command line.
+    pub fn new(fd: i32) -> anyhow::Result<Self> {
+        anyhow::ensure!(fd > 2, "--listeners {fd}: that one has another use");
+        // SAFETY: it was passed to us for this, and nobody else here knows it; what is no socket is refused when used.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        rustix::io::ioctl_fionbio(&socket, true).with_context(|| format!("--listeners {fd}"))?;
+        Ok(Self(socket))
+    }
+
+    /// Serves the next one, if there is one. False: nobody passes any, ever.
+    pub fn take(&self, server: &mut Server) -> bool {
+        let received = match ioctl_trap::receive(self.0.as_fd()) {
+            Ok((_, fds)) => parse(fds),
+            Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+        };
+        let served = received.and_then(|(listener, in_hand)| {
+            server.add_listener(listener, in_hand).map_err(io::Error::other)
+        });
+        let errno = match served {
+            Ok(()) => 0,
+            Err(error) => {
+                tracing::warn!("cannot serve a seccomp filter: {error}");
+                error.raw_os_error().unwrap_or(libc::EIO)
+            }
+        };
+        // Who does not want to know has ended.
+        let _ = ioctl_trap::send(self.0.as_fd(), errno, &[]);
+        true
+    }
+}
+
+fn parse(fds: Vec<OwnedFd>) -> io::Result<(Listener, InHand)> {
+    let [listener, memory] =
+        <[OwnedFd; 2]>::try_from(fds).map_err(|_| io::ErrorKind::InvalidInput)?;
+    Ok((Listener::new(listener), InHand::map(memory)?))
+}
+
+impl AsFd for Listeners {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
