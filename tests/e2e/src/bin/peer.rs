@@ -58,6 +58,9 @@ fn main() -> ExitCode {
         [device, "files-few", uid] => {
             number(uid).and_then(|uid| files_service_with_room_for_few(device, uid as u32))
         }
+        [device, "files-traced", uid] => {
+            number(uid).and_then(|uid| files_service_traced(device, uid as u32))
+        }
         [device, "files-interrupted", uid] => {
             number(uid).and_then(|uid| files_service_interrupted(device, uid as u32))
         }
@@ -400,6 +403,36 @@ fn files_cost(device: &str, count: u64) -> Outcome {
         println!("{what}: median {:?}, p99 {:?}, best {:?}", at(50), at(99), times[0]);
     }
     session.flush().map_err(text)
+}
+
+/// The same in a child process, with its parent as its debugger.
+fn files_service_traced(device: &str, uid: u32) -> Outcome {
+    // SAFETY: this process has one thread, so the child may do whatever we may. The rest is plain numbers, and
+    // a live status.
+    unsafe {
+        match libc::fork() {
+            -1 => return Err(std::io::Error::last_os_error().to_string()),
+            0 => {
+                die_with_parent();
+                libc::raise(libc::SIGSTOP);
+                return files_service(device, uid);
+            }
+            child => {
+                let mut status = 0;
+                libc::waitpid(child, &mut status, libc::WUNTRACED);
+                if libc::ptrace(libc::PTRACE_SEIZE, child, 0, 0) != 0 {
+                    return Err(format!("cannot trace: {}", std::io::Error::last_os_error()));
+                }
+                libc::kill(child, libc::SIGCONT);
+                while libc::waitpid(child, &mut status, 0) == child && libc::WIFSTOPPED(status) {
+                    let stop = status >> 16 == libc::PTRACE_EVENT_STOP;
+                    let signal = if stop { 0 } else { libc::WSTOPSIG(status) };
+                    libc::ptrace(libc::PTRACE_CONT, child, 0, signal);
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The same with a descriptor table that takes ten more.

@@ -1,5 +1,6 @@
 //! `headroom run`: a bus for one command, as a user without any privilege.
 
+mod descriptors;
 mod endings;
 mod places;
 mod support;
