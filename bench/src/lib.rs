@@ -10,6 +10,7 @@
 //! * [`affinity`]: cores and scheduling classes; [`machine`]: CPU clocks and memory;
 //! * [`peer`]: the other end, the same program in a process of its own;
 //! * [`pingpong`]: round trips over a pipe, a socket, a futex, a binder device;
+//! * [`passing`]: calls that carry file descriptors;
 //! * [`stash`], [`naive`]: a new node with every transaction, and the walk that was the norm;
 //! * [`stressor`]: a process that eats memory;
 //! * [`oomd`]: a private headroom-oomd; [`child`]: processes that somebody else kills;
@@ -35,6 +36,7 @@ pub mod naive;
 pub mod oomd;
 pub mod order3;
 pub mod overshoot;
+pub mod passing;
 pub mod peer;
 pub mod pingpong;
 pub mod progress;

@@ -1,6 +1,6 @@
 //! The other end of a round trip: the same program, started again.
 
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -11,6 +11,9 @@ pub const PEER: &str = "peer";
 /// What a peer says on stderr once it can be talked to.
 const READY: &str = "ready";
 
+/// A peer, and the two ends of talking to it.
+pub type Talking = (Peer, ChildStdin, BufReader<ChildStdout>);
+
 /// A peer; killed on drop.
 pub struct Peer(Child);
 
@@ -18,10 +21,19 @@ impl Peer {
     /// Starts the running program as `peer ARGUMENTS`, with `stdin` and `stdout` as its descriptors 0
     /// and 1, and waits until it is ready. It inherits core and priority.
     pub fn start(arguments: &[&str], stdin: Stdio, stdout: Stdio) -> Result<Self> {
+        Self::spawn(arguments, stdin, stdout, |mut command| command.spawn())
+    }
+
+    fn spawn(
+        arguments: &[&str],
+        stdin: Stdio,
+        stdout: Stdio,
+        spawn: impl FnOnce(Command) -> io::Result<Child>,
+    ) -> Result<Self> {
         let program = std::env::current_exe().context("where am I?")?;
         let mut command = Command::new(program);
         command.arg(PEER).args(arguments).stdin(stdin).stdout(stdout).stderr(Stdio::piped());
-        let mut peer = Self(command.spawn().context("cannot start the peer")?);
+        let mut peer = Self(spawn(command).context("cannot start the peer")?);
         let stderr = peer.0.stderr.take().context("no stderr")?;
         let mut first = String::new();
         BufReader::new(stderr).read_line(&mut first).context("the peer's first words")?;
@@ -39,9 +51,25 @@ impl Peer {
         Self::start(arguments, stdin.into(), Stdio::null())
     }
 
+    /// The same without any, started by `spawn`.
+    pub fn start_by(
+        arguments: &[&str],
+        spawn: impl FnOnce(Command) -> io::Result<Child>,
+    ) -> Result<Self> {
+        Self::spawn(arguments, Stdio::null(), Stdio::null(), spawn)
+    }
+
     /// The same, to be talked to: what it reads as its stdin and what it writes to its stdout.
-    pub fn start_talking(arguments: &[&str]) -> Result<(Self, ChildStdin, BufReader<ChildStdout>)> {
-        let mut peer = Self::start(arguments, Stdio::piped(), Stdio::piped())?;
+    pub fn start_talking(arguments: &[&str]) -> Result<Talking> {
+        Self::start_talking_by(arguments, |mut command| command.spawn())
+    }
+
+    /// The same, started by `spawn`.
+    pub fn start_talking_by(
+        arguments: &[&str],
+        spawn: impl FnOnce(Command) -> io::Result<Child>,
+    ) -> Result<Talking> {
+        let mut peer = Self::spawn(arguments, Stdio::piped(), Stdio::piped(), spawn)?;
         let stdin = peer.0.stdin.take().context("no stdin")?;
         let stdout = peer.0.stdout.take().context("no stdout")?;
         Ok((peer, stdin, BufReader::new(stdout)))

@@ -48,6 +48,7 @@ const KNOWN: &[Metric] = &[
     metric("rtt_us_max", "round trip, longest", Lower),
     metric("rtt_us_mean", "round trip, mean", Lower),
     metric("over_seqpacket", "median over that of a Unix seqpacket socket", Lower),
+    metric("descriptor_us", "what a descriptor adds to the median, each", Lower),
     metric("allocation_us_p50", "allocation alone, median", Lower),
     metric("allocation_us_p99", "allocation alone, 99th percentile", Lower),
     metric("last_over_first", "last range over first range", One),

@@ -25,13 +25,24 @@ const fn table(main: &'static [&'static str], beside: &'static [&'static str]) -
 }
 
 /// The benchmarks that we know, in their order.
-pub const SECTIONS: [Section; 13] = [
+pub const SECTIONS: [Section; 14] = [
     Section {
         bench: "roundtrip",
         title: "Round trips",
         reading: "A message of each size goes to another process and the same comes back, over binder devices and \
                   over a Unix socket, a pipe and a futex in the same run; shorter is better.",
         tables: &[table(&["rtt_us_p50"], &["rtt_us_p99"]), table(&["over_seqpacket"], &[])],
+    },
+    Section {
+        bench: "descriptors",
+        title: "File descriptors in calls",
+        reading: "A call without descriptors and with some, given to the receiver by ptrace or by a seccomp listener, which \
+                  every call pays for, and over a Unix socket by SCM_RIGHTS in the same run; shorter is better.",
+        tables: &[
+            table(&["descriptor_us"], &[]),
+            table(&["rtt_us_p50"], &["rtt_us_p99"]),
+            table(&["over_seqpacket"], &[]),
+        ],
     },
     Section {
         bench: "handles",
