@@ -52,10 +52,15 @@ impl Child {
 }
 
 impl Child {
+    /// Sends it a signal.
+    pub fn signal(&self, signal: libc::c_int) {
+        // SAFETY: our own child, not waited for yet: the pid is still its own.
+        unsafe { libc::kill(self.pid, signal) };
+    }
+
     /// Kills it and waits for its end.
     pub fn kill_and_wait(&self) {
-        // SAFETY: our own child, not waited for yet: the pid is still its own.
-        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        self.signal(libc::SIGKILL);
         while !self.has_ended() {
             std::thread::sleep(std::time::Duration::from_micros(100));
         }

@@ -1,4 +1,4 @@
-//! A control group for a victim: throttled, or frozen.
+//! Control groups: for a victim, throttled or frozen; with a limit of the kernel's own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -106,10 +106,70 @@ impl ControlGroup {
 impl Drop for ControlGroup {
     fn drop(&mut self) {
         self.open();
-        let start = Instant::now();
-        // Who has just died is a member for a moment more.
-        while fs::remove_dir(&self.folder).is_err() && start.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(1));
+        remove(&self.folder);
+    }
+}
+
+fn remove(folder: &Path) {
+    let start = Instant::now();
+    // Who has just died is a member for a moment more.
+    while fs::remove_dir(folder).is_err() && start.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A group of our own that may have so much memory, and kills where it has more. Removed on drop, when its members are
+/// dead.
+pub struct Memory {
+    folder: PathBuf,
+    unified: bool,
+}
+
+impl Memory {
+    /// Makes an empty group; none of its memory will be swapped.
+    pub fn create(limit_bytes: u64) -> Result<Self> {
+        let first = Path::new(ROOT).join("memory");
+        let unified = !first.is_dir();
+        let parent = if unified { PathBuf::from(ROOT) } else { first };
+        if unified {
+            // Refused where it is so already, or where the limit below then fails with a better word.
+            let _ = fs::write(parent.join("cgroup.subtree_control"), "+memory");
         }
+        let folder = parent.join(format!("headroom-bench-{}-memory", std::process::id()));
+        fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let group = Self { folder, unified };
+        let (limit, swap) = match unified {
+            true => ("memory.max", "memory.swap.max"),
+            false => ("memory.limit_in_bytes", "memory.swappiness"),
+        };
+        group.write(limit, &limit_bytes.to_string())?;
+        // Without swap there is no such file.
+        let _ = group.write(swap, "0");
+        Ok(group)
+    }
+
+    /// Takes a process in; what it has already stays charged where it was.
+    pub fn take(&self, pid: u32) -> Result<()> {
+        self.write("cgroup.procs", &pid.to_string())
+    }
+
+    /// The most that was charged at a time, bytes.
+    pub fn most(&self) -> Result<u64> {
+        let file = if self.unified { "memory.peak" } else { "memory.max_usage_in_bytes" };
+        let path = self.folder.join(file);
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        text.trim_end().parse().with_context(|| path.display().to_string())
+    }
+
+    fn write(&self, file: &str, value: &str) -> Result<()> {
+        let path = self.folder.join(file);
+        fs::write(&path, value)
+            .with_context(|| format!("cannot write {value} to {}", path.display()))
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        remove(&self.folder);
     }
 }

@@ -72,6 +72,16 @@ impl Oomd {
         self.child.pid()
     }
 
+    /// It does not run until it [goes on](Self::go_on).
+    pub fn stop(&self) {
+        self.child.signal(libc::SIGSTOP);
+    }
+
+    /// It runs again.
+    pub fn go_on(&self) {
+        self.child.signal(libc::SIGCONT);
+    }
+
     /// Where it gives leases.
     pub fn lease_socket(&self) -> PathBuf {
         self.folder.path().join(control::lease::LEASE_SOCKET_NAME)

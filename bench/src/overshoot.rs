@@ -1,4 +1,4 @@
-//! Processes of one user that grow over its limit together, and what a daemon did about it.
+//! Processes of one user that grow over its limit together, and what was done about it.
 //!
 //! Every process writes down when it touched each of its pages, so that what came after the limit was
 //! broken does not rest on the daemon's word.
@@ -13,22 +13,35 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::child::{Child, become_user, nobodys_uid};
+use crate::control_group::Memory;
 use crate::oomd::{Oomd, PATIENCE};
 
 const PAGE: usize = 4096;
 
+/// What guards the limit.
+#[derive(Clone, Copy, Debug)]
+pub enum Guard<'a> {
+    /// This daemon, which watches with `auto`, `bpf` or `proc`.
+    Daemon(&'a Path, &'a str),
+    /// What is left in the kernel of a daemon that is stopped.
+    Stopped(&'a Path),
+    /// A control group's own limit, and the kernel's own killer.
+    ControlGroup,
+}
+
 /// What one run showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Pages above the limit when the daemon (or its program in the kernel) decided to kill.
+    /// Pages above the limit when the daemon (or its program in the kernel) decided to kill; of a control group the most
+    /// that there ever were.
     pub pages_over_at_kill: i64,
     /// These and all that were touched from then until the signal or the victim's last page,
     /// whichever is later.
     pub pages_over_peak: i64,
     /// Processes killed, once all others had touched all of their pages.
     pub victims: usize,
-    /// From the break of the limit to the signal, microseconds.
-    pub signal_us: u64,
+    /// From the break of the limit to the signal, microseconds, where anybody says.
+    pub signal_us: Option<u64>,
     /// From the signal until the victim's memory was back, microseconds.
     pub memory_back_us: Option<u64>,
     /// The signal came from inside the kernel.
@@ -118,13 +131,18 @@ fn start_child(board: &Board, child: usize, uid: u32) -> Result<Child> {
     }
 }
 
-/// Has `processes` of one user break a limit of `limit_bytes` under a fresh daemon that watches with
-/// `notifier`. Together they want a sixteenth more than the limit; without one of them they would be
-/// below it. One alone wants twice the limit.
-pub fn run(program: &Path, notifier: &str, limit_bytes: u64, processes: usize) -> Result<Run> {
-    let oomd = Oomd::start(program, notifier)?;
+/// Has `processes` of one user break a limit of `limit_bytes` under a fresh guard. Together they want a sixteenth more
+/// than the limit; without one of them they would be below it. One alone wants twice the limit.
+pub fn run(guard: Guard<'_>, limit_bytes: u64, processes: usize) -> Result<Run> {
     let uid = nobodys_uid();
-    oomd.limit(uid, limit_bytes)?;
+    let oomd = match guard {
+        Guard::Daemon(program, notifier) => Some(Oomd::start(program, notifier)?),
+        Guard::Stopped(program) => Some(Oomd::start(program, "bpf")?),
+        Guard::ControlGroup => None,
+    };
+    if let Some(oomd) = &oomd {
+        oomd.limit(uid, limit_bytes)?;
+    }
     let share = limit_bytes as usize / PAGE / processes;
     let pages = if processes == 1 { share * 2 } else { share + share / 16 };
     let board = Board::new(processes, pages)?;
@@ -135,16 +153,59 @@ pub fn run(program: &Path, notifier: &str, limit_bytes: u64, processes: usize) -
         anyhow::ensure!(start.elapsed() < PATIENCE, "the children do not start");
         std::thread::sleep(Duration::from_millis(1));
     }
-    board.go().store(1, Ordering::Release);
-    let why = oomd.first_kill_ended()?;
-    // Whoever was not killed goes on to its last page, which must not cost another one its life.
-    let victims = count_victims(&board, &children, &why);
-    evaluate(&board, &children, &why, victims)
+    // Whoever is not killed goes on to its last page, which must not cost another one its life.
+    match (guard, oomd) {
+        (Guard::Daemon(..), Some(oomd)) => {
+            board.go().store(1, Ordering::Release);
+            let why = oomd.first_kill_ended()?;
+            let first = why.victim.as_ref().map(|victim| victim.pid);
+            let victims = count_victims(&board, &children, first);
+            evaluate(&board, &children, &why, victims)
+        }
+        (_, Some(oomd)) => {
+            oomd.stop();
+            board.go().store(1, Ordering::Release);
+            let victims = count_victims(&board, &children, Some(first_to_end(&children)?));
+            oomd.go_on();
+            let why = oomd.first_kill_ended()?;
+            let run = evaluate(&board, &children, &why, victims)?;
+            // It heard of that much later.
+            Ok(Run { memory_back_us: None, ..run })
+        }
+        (_, None) => {
+            // Dropped before the children are: its members are killed first.
+            let group = Memory::create(limit_bytes)?;
+            children.iter().try_for_each(|child| group.take(child.pid()))?;
+            board.go().store(1, Ordering::Release);
+            let victims = count_victims(&board, &children, Some(first_to_end(&children)?));
+            let over = (group.most()? as i64 - limit_bytes as i64) / PAGE as i64;
+            children.iter().for_each(Child::kill_and_wait);
+            Ok(Run {
+                pages_over_at_kill: over,
+                pages_over_peak: over,
+                victims,
+                signal_us: None,
+                memory_back_us: None,
+                by_kernel: true,
+            })
+        }
+    }
+}
+
+/// The pid of the first that is killed.
+fn first_to_end(children: &[Child]) -> Result<u32> {
+    let start = Instant::now();
+    loop {
+        if let Some(child) = children.iter().find(|child| child.has_ended()) {
+            return Ok(child.pid());
+        }
+        anyhow::ensure!(start.elapsed() < PATIENCE, "nobody was killed");
+        std::thread::sleep(Duration::from_micros(100));
+    }
 }
 
 /// Children that have been killed once all others have touched all of their pages.
-fn count_victims(board: &Board, children: &[Child], why: &Why) -> usize {
-    let first = why.victim.as_ref().map(|victim| victim.pid);
+fn count_victims(board: &Board, children: &[Child], first: Option<u32>) -> usize {
     let start = Instant::now();
     loop {
         let done = |child: usize| {
@@ -186,7 +247,7 @@ fn evaluate(board: &Board, children: &[Child], why: &Why, victims: usize) -> Res
         pages_over_at_kill: over,
         pages_over_peak: over + touched.len() as i64,
         victims,
-        signal_us,
+        signal_us: Some(signal_us),
         memory_back_us: match why.outcome {
             Outcome::Reclaimed { micros, .. } => Some(micros),
             _ => None,

@@ -65,7 +65,7 @@ fn values(lines: &[Measurement], subject: &str, metric: &str, wanted: &[&str]) -
 const PROCESSES: [&str; 3] = ["1 process", "4 processes", "8 processes"];
 
 #[test]
-fn overshoot_reports_pages_and_victims_of_notifier_and_polling() {
+fn overshoot_reports_pages_and_victims_of_each_guard() {
     let Some(lines) = quick("overshoot", env!("CARGO_BIN_EXE_overshoot")) else { return };
     for subject in ["headroom", "headroom proc"] {
         for metric in ["pages_over_at_kill", "pages_over_peak", "victims", "memory_back_ms"] {
@@ -77,6 +77,12 @@ fn overshoot_reports_pages_and_victims_of_notifier_and_polling() {
         let at_kill = values(&lines, subject, "pages_over_at_kill_max", &PROCESSES);
         let peak = values(&lines, subject, "pages_over_peak_max", &PROCESSES);
         assert!(at_kill.iter().zip(&peak).all(|(at, peak)| at <= peak), "{at_kill:?} {peak:?}");
+    }
+    for subject in ["headroom stopped", "memory cgroup"] {
+        let victims = values(&lines, subject, "victims", &PROCESSES);
+        assert!(victims.iter().all(|value| *value > 0.0), "{subject}: {victims:?}");
+        let over = values(&lines, subject, "pages_over_at_kill_max", &PROCESSES);
+        assert!(over.iter().all(|value| *value >= 0.0), "{subject}: {over:?}");
     }
 }
 

@@ -102,7 +102,8 @@ pub const SECTIONS: [Section; 14] = [
     Section {
         bench: "overshoot",
         title: "Memory above the limit",
-        reading: "Processes grow past their user's limit; fewer pages above it when the kill comes, and fewer victims, are better.",
+        reading: "Processes grow past their user's limit; fewer pages above it when the kill comes, and fewer victims, are better. \
+                  Stopped: what works in the kernel while the daemon does not run. The control group's limit is the kernel's own: it refuses a page before it kills.",
         tables: &[
             table(&["pages_over_at_kill"], &[]),
             table(&["pages_over_peak"], &[]),

@@ -1,12 +1,12 @@
 //! By how much is a limit exceeded, and how many die for it?
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
 use bench::child::Child;
 use bench::oomd;
-use bench::overshoot::{Run, run};
+use bench::overshoot::{Guard, Run, run};
 use bench::progress::Progress;
 use bench::results::Measurement;
 use bench::statistics::estimate;
@@ -29,9 +29,9 @@ struct Arguments {
     /// Cases: numbers of processes
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 8], value_parser = clap::value_parser!(u16).range(1..=64))]
     processes: Vec<u16>,
-    /// How memory is watched; several take turns
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Notifier::Bpf, Notifier::Proc])]
-    notifier: Vec<Notifier>,
+    /// Who guards the limit; several take turns
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Subject::Bpf, Subject::Proc, Subject::Stopped, Subject::Cgroup])]
+    subject: Vec<Subject>,
     /// Busy loops beside, of ordinary priority
     #[arg(long, default_value_t = 0)]
     busy: usize,
@@ -43,30 +43,38 @@ struct Arguments {
     quick: bool,
 }
 
-/// A way to watch memory.
+/// Who guards the limit.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Notifier {
-    /// In the kernel where that works
+enum Subject {
+    /// The daemon, which watches in the kernel where that works
     Auto,
-    /// In the kernel
+    /// The daemon, which watches in the kernel
     Bpf,
-    /// By reading /proc on a timer
+    /// The daemon, which reads /proc on a timer
     Proc,
+    /// What works in the kernel while the daemon is stopped
+    Stopped,
+    /// A control group's own limit, and the kernel's own killer
+    Cgroup,
 }
 
-impl Notifier {
-    fn option(self) -> &'static str {
+impl Subject {
+    fn guard(self, program: &Path) -> Guard<'_> {
         match self {
-            Self::Auto => "auto",
-            Self::Bpf => "bpf",
-            Self::Proc => "proc",
+            Self::Auto => Guard::Daemon(program, "auto"),
+            Self::Bpf => Guard::Daemon(program, "bpf"),
+            Self::Proc => Guard::Daemon(program, "proc"),
+            Self::Stopped => Guard::Stopped(program),
+            Self::Cgroup => Guard::ControlGroup,
         }
     }
 
-    fn subject(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Auto | Self::Bpf => "headroom",
             Self::Proc => "headroom proc",
+            Self::Stopped => "headroom stopped",
+            Self::Cgroup => "memory cgroup",
         }
     }
 }
@@ -79,24 +87,24 @@ fn main() -> Result<()> {
     anyhow::ensure!(rustix::process::geteuid().is_root(), "changing users needs root");
     let program = oomd::program(arguments.daemon.clone())?;
     let _busy = busy_loops(arguments.busy)?;
-    let each = arguments.runs as usize * arguments.notifier.len();
+    let each = arguments.runs as usize * arguments.subject.len();
     let mut progress = Progress::new(BENCH, arguments.processes.len() * each);
     let mut results = Vec::new();
     for &processes in &arguments.processes {
         let case = format!("{processes} process{}", if processes == 1 { "" } else { "es" });
-        let mut runs: Vec<Vec<Run>> = vec![Vec::new(); arguments.notifier.len()];
+        let mut runs: Vec<Vec<Run>> = vec![Vec::new(); arguments.subject.len()];
         for number in 1..=arguments.runs {
-            for (notifier, runs) in arguments.notifier.iter().zip(&mut runs) {
-                progress.step(&format!("{case}, {}, run {number}", notifier.subject()));
-                let one =
-                    run(&program, notifier.option(), arguments.limit_mib * MIB, processes.into());
-                runs.push(one.with_context(|| format!("{case}, {}", notifier.subject()))?);
+            for (subject, runs) in arguments.subject.iter().zip(&mut runs) {
+                progress.step(&format!("{case}, {}, run {number}", subject.name()));
+                let guard = subject.guard(&program);
+                let one = run(guard, arguments.limit_mib * MIB, processes.into());
+                runs.push(one.with_context(|| format!("{case}, {}", subject.name()))?);
             }
         }
         results.push((case, runs));
     }
     drop(progress);
-    tell(&arguments.notifier, &results);
+    tell(&arguments.subject, &results);
     Ok(())
 }
 
@@ -106,9 +114,9 @@ fn busy_loops(count: usize) -> Result<Vec<Child>> {
         .collect()
 }
 
-fn tell(notifiers: &[Notifier], results: &[(String, Vec<Vec<Run>>)]) {
+fn tell(subjects: &[Subject], results: &[(String, Vec<Vec<Run>>)]) {
     eprintln!(
-        "{:<12} {:<14} {:>17} {:>17} {:>9} {:>15} {:>17} {:>9}",
+        "{:<12} {:<16} {:>17} {:>17} {:>9} {:>15} {:>17} {:>9}",
         "",
         "median (most)",
         "pages over, kill",
@@ -119,8 +127,8 @@ fn tell(notifiers: &[Notifier], results: &[(String, Vec<Vec<Run>>)]) {
         "in kernel"
     );
     for (case, runs) in results {
-        for (notifier, runs) in notifiers.iter().zip(runs) {
-            tell_one(case, notifier.subject(), runs);
+        for (subject, runs) in subjects.iter().zip(runs) {
+            tell_one(case, subject.name(), runs);
         }
     }
 }
@@ -130,14 +138,14 @@ fn tell_one(case: &str, subject: &str, runs: &[Run]) {
         ("pages_over_at_kill", "pages", runs.iter().map(|r| r.pages_over_at_kill as f64).collect()),
         ("pages_over_peak", "pages", runs.iter().map(|r| r.pages_over_peak as f64).collect()),
         ("victims", "processes", runs.iter().map(|r| r.victims as f64).collect()),
-        ("signal_us", "us", runs.iter().map(|r| r.signal_us as f64).collect()),
+        ("signal_us", "us", runs.iter().filter_map(|r| Some(r.signal_us? as f64)).collect()),
         (
             "memory_back_ms",
             "ms",
             runs.iter().filter_map(|r| Some(r.memory_back_us? as f64 / 1000.0)).collect(),
         ),
     ];
-    let mut row = format!("{case:<12} {subject:<14}");
+    let mut row = format!("{case:<12} {subject:<16}");
     for ((metric, unit, values), width) in columns.iter().zip([17, 17, 9, 15, 17]) {
         let Some(e) = estimate(values) else {
             row += &format!(" {:>width$}", "-");
