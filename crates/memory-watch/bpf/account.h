@@ -29,7 +29,7 @@ static __always_inline void forget(struct account *account, u64 mm)
 	for (u32 m = 0; m < MM_MEMBERS; m++) {
 		s64 had = __sync_lock_test_and_set(&account->pages[m], 0);
 
-		rest += is_counted(counted, m) ? had : 0;
+		rest += if_counted(counted, m, had);
 	}
 	bpf_map_delete_elem(&accounts, &mm);
 	if (!slot)
@@ -63,20 +63,19 @@ static __noinline s64 set_exact(struct account *account, struct mm_struct *mm, u
 }
 
 /* Charges an mm not seen before, all members at once. False: its user has no limit, or no room. */
-static __always_inline bool first_sight(struct mm_struct *mm, u32 uid, u32 tgid, struct cause *cause)
+static __always_inline bool first_sight(struct mm_struct *mm, struct payer *payer, u32 tgid,
+					struct cause *cause)
 {
 	struct account fresh = {};
 	struct slot *slot;
-	u32 *index = bpf_map_lookup_elem(&slot_of_uid, &uid);
+	u32 index = slot_index(payer);
 	u64 key = (u64)mm;
 	long failed;
 
-	if (!index)
-		return false;
-	slot = slot_at(*index);
+	slot = slot_at(index);
 	if (!slot)
 		return false;
-	fresh.owner = OWNER(uid, *index);
+	fresh.owner = OWNER(payer->uid, index);
 	fresh.tgid = tgid;
 	for (u32 m = 0; m < MM_MEMBERS; m++)
 		set_exact(&fresh, mm, m);
@@ -95,31 +94,32 @@ static __always_inline bool first_sight(struct mm_struct *mm, u32 uid, u32 tgid,
  * The mm's task has changed its uid, or its user is in another group now: the charge follows. False: nothing
  * left to account.
  */
-static __always_inline bool change_owner(struct account *account, struct mm_struct *mm, u32 uid,
-					 struct cause *cause)
+static __always_inline bool change_owner(struct account *account, struct mm_struct *mm,
+					 struct payer *payer, struct cause *cause)
 {
 	u64 old = LOAD(account->owner);
 	s64 left = 0;
-	u32 *index = bpf_map_lookup_elem(&slot_of_uid, &uid);
+	u32 index = slot_index(payer);
 	struct slot *from, *to;
+	u32 counted;
 
-	if (!index) {
+	to = slot_at(index);
+	if (!to) {
 		forget(account, cause->mm);
 		return false;
 	}
-	if (__sync_val_compare_and_swap(&account->owner, old, OWNER(uid, *index)) != old)
+	if (__sync_val_compare_and_swap(&account->owner, old, OWNER(payer->uid, index)) != old)
 		return true;
 	/* Another user of the same group. */
-	if ((u32)old == *index)
+	if ((u32)old == index)
 		return true;
 	from = slot_at((u32)old);
-	to = slot_at(*index);
+	counted = from ? from->counted : 0;
 	/* It may have been followed in batches; whom it comes to may want to know exactly. */
 	for (u32 m = 0; m < MM_MEMBERS; m++) {
 		s64 error = set_exact(account, mm, m);
 
-		if (from && is_counted(from->counted, m))
-			left += LOAD(account->pages[m]) - error;
+		left += if_counted(counted, m, LOAD(account->pages[m]) - error);
 	}
 	if (from) {
 		__sync_fetch_and_sub(&from->pages, left);
@@ -128,10 +128,8 @@ static __always_inline bool change_owner(struct account *account, struct mm_stru
 			from->dying_pages = 0;
 		}
 	}
-	if (to) {
-		cause->mm_pages = charged(account, to->counted);
-		settle(to, cause, cause->mm_pages);
-	}
+	cause->mm_pages = charged(account, to->counted);
+	settle(to, cause, cause->mm_pages);
 	return true;
 }
 

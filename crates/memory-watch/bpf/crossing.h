@@ -2,7 +2,7 @@
 /* What happens when a user's account meets its limits. */
 #pragma once
 
-#include "maps.h"
+#include "payer.h"
 
 #define OOM_SCORE_ADJ_MIN (-1000)
 
@@ -99,7 +99,7 @@ static __always_inline bool is_armed_task(struct task_struct *task, struct slot 
 {
 	return BPF_CORE_READ(task, tgid) == (s32)victim->tgid &&
 	       BPF_CORE_READ(task, group_leader, start_boottime) == victim->start_ns &&
-	       pays_into(probed_uid_of(task), slot);
+	       pays_into(task, slot);
 }
 
 /* Kills the current task's process. */
@@ -160,7 +160,7 @@ static __always_inline int kill_other_largest(struct slot *slot, struct kill *ki
 	if (!task)
 		return OTHER_STALE;
 	if ((u64)BPF_CORE_READ(task, mm) == slot->largest_mm &&
-	    pays_into(probed_uid_of(task), slot) &&
+	    pays_into(task, slot) &&
 	    BPF_CORE_READ(task, signal, oom_score_adj) != OOM_SCORE_ADJ_MIN)
 		result = signal_other(task, KILLED_UNARMED_OTHER, kill);
 	bpf_task_release(task);

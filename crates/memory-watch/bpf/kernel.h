@@ -67,8 +67,15 @@ typedef struct {
 	u32 val;
 } kuid_t;
 
+struct user_namespace {
+	struct user_namespace *parent;
+	s32 level;
+	kuid_t owner;
+};
+
 struct cred {
 	kuid_t uid;
+	struct user_namespace *user_ns;
 };
 
 struct upid {

@@ -75,22 +75,20 @@ static __always_inline bool is_counted(u32 counted, u32 member)
 	return counted >> member & 1;
 }
 
+/* All or nothing; a branch for each member would have the verifier follow each combination. */
+static __always_inline s64 if_counted(u32 counted, u32 member, s64 pages)
+{
+	return pages & -(s64)(counted >> member & 1);
+}
+
 /* What of an account is charged to a slot that counts these members. */
 static __always_inline s64 charged(struct account *account, u32 counted)
 {
 	s64 pages = 0;
 
 	for (u32 m = 0; m < MM_MEMBERS; m++)
-		pages += is_counted(counted, m) ? LOAD(account->pages[m]) : 0;
+		pages += if_counted(counted, m, LOAD(account->pages[m]));
 	return pages;
-}
-
-/* The user's processes are charged to this slot. */
-static __always_inline bool pays_into(u32 uid, struct slot *slot)
-{
-	u32 *index = bpf_map_lookup_elem(&slot_of_uid, &uid);
-
-	return index && *index == slot->index;
 }
 
 /*

@@ -12,7 +12,7 @@
  * task which changes it: a thread can change its uid alone, and so can a child that shares the mm
  * until it executes a program of its own (vfork); either would have somebody else pay.
  */
-static __always_inline bool uid_of_owner(struct mm_struct *mm, u32 *uid)
+static __always_inline bool find_payer(struct mm_struct *mm, struct payer *payer)
 {
 	struct task_struct *owner;
 
@@ -21,7 +21,8 @@ static __always_inline bool uid_of_owner(struct mm_struct *mm, u32 *uid)
 	owner = mm->owner;
 	if (!owner)
 		return false;
-	*uid = uid_of(owner);
+	payer->uid = uid_of(owner);
+	payer->task = owner;
 	return true;
 }
 
@@ -32,7 +33,8 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 	struct cause cause = { .mm = (u64)mm, .may_kill = true };
 	struct account *account;
 	struct slot *slot;
-	u32 uid, member = changed;
+	struct payer payer = {};
+	u32 member = changed;
 	s64 batched, delta;
 
 	if (member >= MM_MEMBERS)
@@ -42,20 +44,20 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 	member &= MM_MEMBERS - 1;
 	cause.own = (u64)current->mm == cause.mm && !(current->flags & PF_KTHREAD);
 	account = account_of(cause.mm);
-	if (!uid_of_owner(mm, &uid)) {
+	if (!find_payer(mm, &payer)) {
 		if (cause.own)
-			uid = uid_of(only_to_read(current));
+			payer.uid = uid_of(only_to_read(current));
 		else if (account)
-			uid = account->owner >> 32;
+			payer.uid = account->owner >> 32;
 		else
 			return 0;
 	}
 	if (!account) {
 		if (cause.own || mm->mm_users.counter > 0)
-			first_sight(mm, uid, cause.own ? current->tgid : 0, &cause);
+			first_sight(mm, &payer, cause.own ? current->tgid : 0, &cause);
 		return 0;
 	}
-	if ((u32)(account->owner >> 32) != uid && !change_owner(account, mm, uid, &cause))
+	if ((u32)(account->owner >> 32) != payer.uid && !change_owner(account, mm, &payer, &cause))
 		return 0;
 	slot = slot_at((u32)account->owner);
 	if (!slot)
@@ -130,6 +132,9 @@ int snapshot(struct bpf_iter__task *ctx)
 	sample.tgid = task->tgid;
 	sample.parent_tgid = leader->real_parent->tgid;
 	sample.uid = uid_of(task);
+	sample.namespace_owner = sample.uid;
+	if (sample.uid >= FIRST_SUBORDINATE)
+		sample.namespace_owner = namespace_owner(credentials_of(leader, sample.uid), sample.uid);
 	sample.oom_score_adj = task->signal->oom_score_adj;
 	sample.group = pid_of(leader, PIDTYPE_PGID);
 	sample.session_leader = pid_of(leader, PIDTYPE_SID) == sample.tgid;
@@ -152,7 +157,8 @@ int reconcile(struct bpf_iter__task *ctx)
 	struct mm_struct *mm;
 	struct scan *scan;
 	struct slot *slot;
-	u32 uid, zero = 0, *index;
+	struct payer payer = {};
+	u32 zero = 0;
 	s64 delta = 0;
 
 	scan = bpf_map_lookup_elem(&scans, &zero);
@@ -164,11 +170,11 @@ int reconcile(struct bpf_iter__task *ctx)
 		return 0;
 	scan->processes++;
 	cause.mm = (u64)mm;
-	if (!uid_of_owner(mm, &uid))
-		uid = probed_uid_of(task);
+	if (!find_payer(mm, &payer))
+		payer.uid = probed_uid_of(task);
 	account = account_of(cause.mm);
 	if (!account) {
-		if (!first_sight(mm, uid, task->tgid, &cause))
+		if (!first_sight(mm, &payer, task->tgid, &cause))
 			return 0;
 		scan->added++;
 		account = account_of(cause.mm);
@@ -185,8 +191,8 @@ int reconcile(struct bpf_iter__task *ctx)
 		forget(account, cause.mm);
 		return 0;
 	}
-	index = bpf_map_lookup_elem(&slot_of_uid, &uid);
-	if ((!index || account->owner != OWNER(uid, *index)) && !change_owner(account, mm, uid, &cause))
+	if (account->owner != OWNER(payer.uid, slot_index(&payer)) &&
+	    !change_owner(account, mm, &payer, &cause))
 		return 0;
 	slot = slot_at((u32)account->owner);
 	if (!slot)
@@ -198,8 +204,7 @@ int reconcile(struct bpf_iter__task *ctx)
 	for (u32 m = 0; m < MM_MEMBERS; m++) {
 		s64 error = set_exact(account, mm, m);
 
-		if (!is_counted(slot->counted, m))
-			continue;
+		error = if_counted(slot->counted, m, error);
 		scan->drift_pages += error < 0 ? -error : error;
 		delta += error;
 	}

@@ -98,7 +98,7 @@ struct sample {
 	u8 session_leader;
 	char comm[16];
 	u32 group;
-	u32 unused;
+	u32 namespace_owner; /* uid where it is in the initial namespace */
 };
 
 /* The running scan: set by the daemon, counted by the reconcile iterator. */

@@ -83,16 +83,29 @@ impl ProcPoller {
         })
     }
 
+    /// The account that a process is charged to: that of whose namespace it is in before that of its own uid.
+    fn account_of(&self, sample: &ProcessSample) -> Option<u32> {
+        let of_user = |uid: u32| {
+            let theirs = |(_, charge): &(&u32, &Charge)| charge.uids.binary_search(&uid).is_ok();
+            let said = self.charges.iter().find(theirs).map_or(uid, |(account, _)| *account);
+            self.users.contains_key(&said).then_some(said)
+        };
+        of_user(sample.namespace_owner).or_else(|| of_user(sample.uid))
+    }
+
     /// One process; `Ok(None)` for one without an address space.
     fn sample(&self, proc: &mut Proc, pid: u32) -> Result<Option<ProcessSample>, ReadError> {
         let status = proc.status(pid)?;
         let (Some(uid), Some(anon)) = (status.uid, status.anon_bytes) else { return Ok(None) };
+        // Nobody's namespace makes a process root's.
+        let owner = if uid == 0 { None } else { proc.namespace_owner(pid).unwrap_or_default() };
         let stat = proc.stat(pid)?;
         let pages = |bytes: Option<u64>| bytes.unwrap_or(0) / self.page_bytes;
         Ok(Some(ProcessSample {
             tgid: pid,
             parent_tgid: stat.ppid,
             uid,
+            namespace_owner: owner.unwrap_or(uid),
             start_time_ns: stat.start_time_ns(),
             anon_pages: anon / self.page_bytes,
             file_pages: pages(status.file_bytes),
@@ -113,11 +126,13 @@ impl ProcPoller {
         self.processes(&mut samples)?;
         let mut result = Reconciled { processes: samples.len() as u64, ..Reconciled::default() };
         let time_ns = monotonic_ns();
+        let accounts: Vec<Option<u32>> =
+            samples.iter().map(|sample| self.account_of(sample)).collect();
         for (uid, user) in &mut self.users {
-            let Charge { uids, counted } =
-                self.charges.get(uid).cloned().unwrap_or_else(|| Charge::of_user(*uid));
-            let theirs = |sample: &&ProcessSample| uids.binary_search(&sample.uid).is_ok();
-            let own = || samples.iter().filter(theirs);
+            let counted = self.charges.get(uid).map(|charge| charge.counted).unwrap_or_default();
+            let all = || samples.iter().zip(&accounts);
+            let own =
+                || all().filter(|(_, account)| **account == Some(*uid)).map(|(sample, _)| sample);
             let pages = own().map(|sample| sample.counted_pages(counted)).sum();
             result.accounts += own().count() as u64;
             user.usage.dying_pages = own()
@@ -256,12 +271,9 @@ impl Watch for ProcPoller {
             Err(error) if error.is_gone() => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let theirs = |(_, charge): &(&u32, &Charge)| charge.uids.binary_search(&now.uid).is_ok();
-        let said = self.charges.iter().find(theirs);
-        let account = said.map_or(now.uid, |(account, _)| *account);
-        let counted = said.map(|(_, charge)| charge.counted).unwrap_or_default();
-        let limited = self.users.contains_key(&account);
-        Ok(limited.then(|| Charged { uid: account, pages: now.counted_pages(counted) }))
+        let Some(account) = self.account_of(&now) else { return Ok(None) };
+        let counted = self.charges.get(&account).map(|charge| charge.counted).unwrap_or_default();
+        Ok(Some(Charged { uid: account, pages: now.counted_pages(counted) }))
     }
 
     fn take_latch(&mut self, uid: u32, victim: ArmedVictim) -> Result<bool, NotifierError> {

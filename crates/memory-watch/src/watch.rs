@@ -211,6 +211,9 @@ pub struct ProcessSample {
     pub parent_tgid: u32,
     /// Real uid.
     pub uid: u32,
+    /// Who has made the outermost user namespace that it is in: whoever has a limit pays for all that lives in its
+    /// namespaces. Its own uid where it is in the initial one, or in that of the reader.
+    pub namespace_owner: u32,
     /// Start of the leader on `CLOCK_BOOTTIME`. The poller knows it to a clock tick only
     /// ([`ProcessSample::start_ticks`]).
     pub start_time_ns: u64,

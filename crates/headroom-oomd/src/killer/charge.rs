@@ -45,7 +45,20 @@ fn sizes_by(count: Count, sample: &ProcessSample, page_bytes: u64) -> (u64, u64)
     (pages(Count { swap: false, ..count }) * page_bytes, swap_pages * page_bytes)
 }
 
+/// The number of the account that a process is charged to, if there is one: that of whose namespace it is in before that of
+/// its own uid.
+pub(super) fn account_of(ledger: &Ledger, sample: &ProcessSample) -> u32 {
+    let account_of = |uid: u32| ledger.groups().account_of(uid);
+    let owners = account_of(sample.namespace_owner);
+    if ledger.account(owners).is_some() { owners } else { account_of(sample.uid) }
+}
+
 impl Killer {
+    /// The number of the account that this process is charged to, if there is one.
+    pub fn account_of_process(&self, process: &ProcessSample) -> u32 {
+        account_of(&self.ledger, process)
+    }
+
     /// The watch knows who shares an account, and what of their memory it counts.
     pub(super) fn say_what_is_charged(
         &mut self,
@@ -73,7 +86,28 @@ impl Killer {
 
 #[cfg(test)]
 mod tests {
+    use memory_ledger::{Asker, Groups, Limit, Source};
+
     use super::*;
+
+    #[test]
+    fn a_process_in_a_namespace_is_charged_to_its_owner_if_that_has_a_limit() {
+        let mut ledger = Ledger::default();
+        ledger.set_groups(Groups::new([("students".to_owned(), vec![1001])]));
+        let group = ledger.groups().account_of(1001);
+        let limit = Limit::new(1 << 30, None).unwrap();
+        for account in [1000, group] {
+            ledger.apply(ledger.plan_set(account, limit, Source::Config, Asker::Root).unwrap());
+        }
+        let of = |uid, namespace_owner| {
+            let sample = ProcessSample { uid, namespace_owner, ..ProcessSample::default() };
+            account_of(&ledger, &sample)
+        };
+        assert_eq!((of(1000, 1000), of(100_005, 1000)), (1000, 1000));
+        assert_eq!(of(100_005, 1001), group);
+        assert_eq!(of(100_005, 1002), 100_005, "its owner has none");
+        assert_eq!(of(1000, 0), 1000);
+    }
 
     #[test]
     fn a_process_is_as_large_as_its_limit_counts() {

@@ -292,7 +292,7 @@ impl Killer {
         }
         let (page_bytes, ledger) = (self.page_bytes, &self.ledger);
         let convert = |sample: &ProcessSample| {
-            let account = ledger.groups().account_of(sample.uid);
+            let account = charge::account_of(ledger, sample);
             let (rss_bytes, swap_bytes) = charge::sizes(ledger, account, sample, page_bytes);
             Process {
                 id: ProcessId { pid: sample.tgid, start_time: sample.start_time_ns },

@@ -87,8 +87,10 @@ impl Killer {
             return;
         }
         let Newcomers { ordinary, seen_ns, .. } = &mut self.newcomers;
-        for sample in self.samples.iter().filter(|sample| ordinary.contains(&sample.uid)) {
-            seen_ns.insert(sample.uid, now_ns);
+        // Of whom nothing is left but a namespace, that is its memory still.
+        let users = self.samples.iter().flat_map(|sample| [sample.uid, sample.namespace_owner]);
+        for uid in users.filter(|uid| ordinary.contains(uid)) {
+            seen_ns.insert(uid, now_ns);
         }
         let uids: Vec<u32> = self.newcomers.seen_ns.keys().copied().collect();
         for uid in uids {

@@ -146,7 +146,7 @@ impl Leases {
             }
             self.remove_client(id, killer);
         }
-        let account = killer.account_of(process.uid);
+        let account = killer.account_of_process(&process);
         let id = self.add(process, account, pidfd, None).ok_or(Status::TooManyClients)?;
         if let Some(client) = self.clients.get_mut(&id) {
             client.connection = Some(number);
@@ -348,7 +348,7 @@ impl Leases {
                 gone += 1;
                 continue;
             };
-            let account = killer.account_of(record.uid);
+            let account = killer.account_of_process(process);
             let Some(id) = self.add(*process, account, pidfd, Some(slot)) else { continue };
             kept += 1;
             if killer.standing(account).is_none() {

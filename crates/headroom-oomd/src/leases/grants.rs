@@ -330,7 +330,7 @@ impl Leases {
     pub(super) fn follow_limits(&mut self, killer: &mut Killer) {
         let mut changed: Vec<(ClientId, u32, bool)> = Vec::new();
         for (id, client) in &self.clients {
-            let account = killer.account_of(client.process.uid);
+            let account = killer.account_of_process(&client.process);
             let moved = account != client.account;
             let limited = killer.ledger().account(account).is_some();
             if client.limited && (moved || !limited) {

@@ -175,7 +175,7 @@ pub struct WireSample {
     session_leader: u8,
     comm: [u8; 16],
     group: u32,
-    unused: u32,
+    namespace_owner: u32,
 }
 
 impl WireSample {
@@ -185,6 +185,7 @@ impl WireSample {
             tgid: self.tgid,
             parent_tgid: self.parent_tgid,
             uid: self.uid,
+            namespace_owner: self.namespace_owner,
             start_time_ns: self.start_ns,
             file_pages: pages(0),
             anon_pages: pages(1),

@@ -8,6 +8,7 @@ mod smaps_rollup;
 mod stat;
 mod statm;
 mod status;
+mod user_namespace;
 
 use std::fmt::Write as _;
 use std::fs::File;

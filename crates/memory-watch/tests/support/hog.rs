@@ -53,6 +53,7 @@ fn main() {
                 continue;
             }
             "reap" => while wait_for_child() {},
+            "unshare" => unshare_users(),
             "setuid" => become_user(number(0) as u32),
             "realuid" => change_real_uid(number(0) as u32),
             "threaduid" => touch_in_thread_of(&mut areas, number(0) as u32, number(1)),
@@ -75,6 +76,13 @@ fn answer(text: &str) {
     if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
         std::process::exit(0);
     }
+}
+
+/// Makes a user namespace of its own; who may writes its map.
+fn unshare_users() {
+    // SAFETY: integers only.
+    let failed = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
+    assert_eq!(failed, 0, "unshare: {}", std::io::Error::last_os_error());
 }
 
 fn become_user(uid: u32) {

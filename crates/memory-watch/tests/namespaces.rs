@@ -1,0 +1,152 @@
+//! Who moves to a subordinate uid, in a user namespace, stays charged to whom the namespace belongs.
+
+mod support;
+
+use memory_watch::KilledBy;
+use memory_watch::Notifier;
+use memory_watch::ProcPoller;
+use memory_watch::ProcessSample;
+use memory_watch::SlotLimit;
+use memory_watch::Watch;
+use support::FAR_AWAY;
+use support::Hog;
+use support::MIB;
+use support::eventually;
+use support::notifier;
+
+const EXACT: SlotLimit = SlotLimit { soft_pages: 1, hard_pages: FAR_AWAY };
+
+/// `None`: users may make no namespaces here.
+fn may_unshare() -> Option<()> {
+    let most = std::fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
+    let allowed = std::fs::read_to_string("/proc/sys/kernel/unprivileged_userns_clone");
+    if most.trim() == "0" || allowed.is_ok_and(|allowed| allowed.trim() == "0") {
+        println!("skipped: users may make no user namespaces here");
+        return None;
+    }
+    Some(())
+}
+
+/// Has the hog make a namespace in which uid 5 is `base` + 5, as `newuidmap` would, and become that.
+fn move_to_subordinate(hog: &mut Hog, outside: u32, base: u32) {
+    hog.tell("unshare");
+    let map = format!("0 {outside} 1\n1 {} 100\n", base + 1);
+    write_maps(hog, &map);
+    hog.tell("setuid 5");
+}
+
+fn write_maps(hog: &Hog, uids: &str) {
+    let file = |name: &str| format!("/proc/{}/{name}", hog.pid());
+    std::fs::write(file("uid_map"), uids).unwrap();
+    std::fs::write(file("gid_map"), "0 0 1\n").unwrap();
+}
+
+fn sample(watch: &dyn Watch, hog: &Hog) -> ProcessSample {
+    let mut samples = Vec::new();
+    watch.processes(&mut samples).unwrap();
+    *samples.iter().find(|sample| sample.tgid == hog.pid()).expect("the hog is listed")
+}
+
+fn pages(notifier: &Notifier, uid: u32) -> u64 {
+    notifier.usage(uid).unwrap().pages
+}
+
+#[test]
+fn a_process_with_a_subordinate_uid_is_charged_to_the_owner_of_its_namespace() {
+    let uid = 61_701;
+    let (Some(mut notifier), Some(())) = (notifier(), may_unshare()) else { return };
+    notifier.set_limit(uid, EXACT).unwrap();
+    let mut hog = Hog::start(uid);
+    hog.tell("touch 2000");
+    move_to_subordinate(&mut hog, uid, 300_000);
+    hog.tell("touch 3000");
+    assert!(pages(&notifier, uid) > 5000, "{} pages", pages(&notifier, uid));
+    let found = sample(&notifier, &hog);
+    assert_eq!((found.uid, found.namespace_owner), (300_005, uid));
+    assert_eq!(notifier.charged(&found).unwrap().unwrap().uid, uid);
+    // Nor does a second namespace inside of the first one, nor a limit of its own for its uid.
+    hog.tell("unshare");
+    notifier.set_limit(300_005, EXACT).unwrap();
+    hog.tell("touch 1000");
+    notifier.reconcile().unwrap();
+    assert!(pages(&notifier, uid) > 6000, "{} pages", pages(&notifier, uid));
+    assert_eq!(pages(&notifier, 300_005), 0);
+    drop(hog);
+    eventually("the account is empty", || pages(&notifier, uid) == 0);
+}
+
+#[test]
+fn what_was_there_before_the_limit_is_charged_to_the_owner_as_well() {
+    let uid = 61_702;
+    let (Some(mut notifier), Some(())) = (notifier(), may_unshare()) else { return };
+    let mut hog = Hog::start(uid);
+    move_to_subordinate(&mut hog, uid, 301_000);
+    hog.tell("touch 3000");
+    // A limit that was set for the subordinate uid alone holds until its owner has one.
+    notifier.set_limit(301_005, EXACT).unwrap();
+    assert!(pages(&notifier, 301_005) > 3000);
+    notifier.set_limit(uid, EXACT).unwrap();
+    assert!(pages(&notifier, uid) > 3000 && pages(&notifier, 301_005) == 0);
+}
+
+#[test]
+fn a_process_with_a_subordinate_uid_dies_for_its_owners_limit() {
+    let uid = 61_703;
+    let (Some(mut notifier), Some(())) = (notifier(), may_unshare()) else { return };
+    notifier.set_limit(uid, SlotLimit { soft_pages: 48 * MIB, hard_pages: 64 * MIB }).unwrap();
+    for armed in [false, true] {
+        let mut hog = Hog::start(uid);
+        move_to_subordinate(&mut hog, uid, 302_000);
+        let victim = armed.then(|| sample(&notifier, &hog).as_victim());
+        notifier.arm(uid, victim).unwrap();
+        hog.begin("touch 40000");
+        assert!(hog.was_killed(), "armed: {armed}");
+        let mut killed = None;
+        notifier.drain(&mut |event| {
+            if let memory_watch::Event::HardCrossed { killed: Some(it), .. } = event {
+                killed = Some(it);
+            }
+        });
+        let by = if armed { KilledBy::ArmedSelf } else { KilledBy::UnarmedSelf };
+        let killed = killed.expect("the kill is told");
+        assert_eq!((killed.tgid, killed.uid, killed.by), (hog.pid(), 302_005, by));
+        eventually("its pages are gone", || pages(&notifier, uid) == 0);
+        notifier.release_latch(uid);
+    }
+}
+
+#[test]
+fn a_namespace_of_roots_is_charged_to_nobody_but_its_uids_own_accounts() {
+    let (Some(mut notifier), Some(())) = (notifier(), may_unshare()) else { return };
+    notifier.set_limit(303_005, EXACT).unwrap();
+    let mut hog = Hog::start(0);
+    move_to_subordinate(&mut hog, 0, 303_000);
+    hog.tell("touch 2000");
+    assert!(pages(&notifier, 303_005) > 2000);
+    let found = sample(&notifier, &hog);
+    assert_eq!((found.uid, found.namespace_owner), (303_005, 0));
+}
+
+#[test]
+fn polling_charges_the_owner_of_a_namespace_too() {
+    let uid = 61_704;
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root, to start processes of other users");
+        return;
+    }
+    if may_unshare().is_none() {
+        return;
+    }
+    let mut poller = ProcPoller::new().unwrap();
+    poller.set_limit(uid, EXACT).unwrap();
+    let mut hog = Hog::start(uid);
+    assert_eq!(sample(&poller, &hog).namespace_owner, uid);
+    move_to_subordinate(&mut hog, uid, 304_000);
+    hog.tell("touch 2000");
+    hog.tell("unshare");
+    poller.reconcile().unwrap();
+    assert!(poller.usage(uid).unwrap().pages > 2000);
+    let found = sample(&poller, &hog);
+    assert_eq!((found.uid, found.namespace_owner), (304_005, uid));
+    assert_eq!(poller.charged(&found).unwrap().unwrap().uid, uid);
+}
