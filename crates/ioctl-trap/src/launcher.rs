@@ -64,6 +64,7 @@ impl Launcher {
     pub fn serve(&mut self) -> io::Result<()> {
         let (errno, fds) = receive(self.offers.as_fd())?;
         let listener = fds.into_iter().next().ok_or_else(|| io::Error::from_raw_os_error(errno))?;
+        self.posts.retain(|(listener, _)| !listener.is_deserted());
         // From here on it cannot do without us.
         let in_hand = InHand::new()?;
         let served = self.pass_on(listener.as_fd(), &in_hand);

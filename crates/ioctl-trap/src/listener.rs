@@ -50,7 +50,8 @@ impl Listener {
         }
     }
 
-    fn is_deserted(&self) -> bool {
+    /// Nobody lives under the filter any more.
+    pub(crate) fn is_deserted(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
         poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::HUP)

@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use rustix::event::EventfdFlags;
 
+use super::alarm::Alarm;
 use super::install::{Failure, close_all, install};
+use super::placement;
 use super::store::Closer;
 use super::tracee::{End, Lost, Tracee};
 use crate::channel::Channel;
@@ -192,19 +194,25 @@ struct Worker {
 
 impl Worker {
     fn work(&self) {
+        self.work_with(&Alarm::new());
+        let mut queue = lock(&self.shared.queue);
+        queue.workers -= 1;
+        self.shared.changed.notify_all();
+    }
+
+    fn work_with(&self, alarm: &io::Result<Alarm>) {
         let mut stuck: Vec<Tracee> = Vec::new();
         loop {
             let next = self.next(if stuck.is_empty() { IDLE } else { LOOK_AT_STUCK });
             stuck = stuck.into_iter().filter_map(Tracee::let_go).collect();
             match next {
-                Next::Job(job, hear) => stuck.extend(self.serve(*job, &hear)),
+                Next::Job(job, hear) => {
+                    stuck.extend(self.serve(*job, &hear, alarm));
+                }
                 Next::Nothing if !stuck.is_empty() => {}
-                Next::Nothing | Next::End => break,
+                Next::Nothing | Next::End => return,
             }
         }
-        let mut queue = lock(&self.shared.queue);
-        queue.workers -= 1;
-        self.shared.changed.notify_all();
     }
 
     /// The next job, waited for.
@@ -223,10 +231,20 @@ impl Worker {
     }
 
     /// Serves a delivery; a thread that is stuck and has to be let go later.
-    fn serve(&self, mut job: Job, hear: &Receiver<Verdict>) -> Option<Tracee> {
+    fn serve(
+        &self,
+        mut job: Job,
+        hear: &Receiver<Verdict>,
+        alarm: &io::Result<Alarm>,
+    ) -> Option<Tracee> {
         let files = std::mem::take(&mut job.files);
-        let served = match Tracee::seize(job.tid) {
-            Ok(tracee) => {
+        let _here = placement::stay();
+        let seized = match alarm {
+            Ok(alarm) => Tracee::seize(job.tid).map(|tracee| (tracee, alarm.ringing())),
+            Err(error) => Err(io::Error::new(error.kind(), format!("no timer: {error}"))),
+        };
+        let served = match seized {
+            Ok((tracee, _ringing)) => {
                 self.answer(&job);
                 tracee.stopped().and_then(|tracee| self.act(tracee, &job, &files, hear))
             }

@@ -6,8 +6,10 @@
 //! do that ([`giver`]); the event loop hands a delivery over and goes on. Who was started under a seccomp filter of
 //! ours needs no stopping ([`trap`]).
 
+mod alarm;
 mod giver;
 mod install;
+mod placement;
 #[cfg_attr(target_arch = "x86_64", path = "registers/x86_64.rs")]
 #[cfg_attr(not(target_arch = "x86_64"), path = "registers/other.rs")]
 mod registers;

@@ -125,20 +125,20 @@ fn pidfd_open(pid: u32, flags: libc::c_uint) -> io::Result<OwnedFd> {
 /// A thread that closes files which are not ours. Whatever a client passes may take its time to close, and a file
 /// of our own filesystem waits for our event loop.
 #[derive(Clone)]
-pub(crate) struct Closer(Sender<Arc<OwnedFd>>);
+pub(crate) struct Closer(Sender<OwnedFd>);
 
 impl Closer {
     /// It ends by itself when nobody has anything to close any more.
     pub(crate) fn start() -> io::Result<Self> {
-        let (sender, files) = channel::<Arc<OwnedFd>>();
+        let (sender, files) = channel::<OwnedFd>();
         let closing = move || files.into_iter().for_each(drop);
         std::thread::Builder::new().name("file-closer".into()).spawn(closing)?;
         Ok(Self(sender))
     }
 
     pub(crate) fn close(&self, file: Arc<OwnedFd>) {
-        // The thread lives as long as this sender.
-        let _ = self.0.send(file);
+        // Whoever has it last. The thread lives as long as this sender.
+        Arc::into_inner(file).into_iter().for_each(|file| drop(self.0.send(file)));
     }
 }
 

@@ -7,15 +7,15 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::registers::Registers;
+use super::{alarm, placement};
+use rustix::thread::CpuSet;
 
 /// How long a thread may take to stop or to make one call, before it counts as stuck (frozen by its cgroup). Both
 /// take microseconds, unless the machine has no time for it.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// A stop is looked for without sleeping this long: it comes within some microseconds.
-const IMPATIENCE: Duration = Duration::from_micros(200);
-const NAP: Duration = Duration::from_micros(100);
+
 /// A thread that takes longer than this is looked at: one that its control group froze will not come.
-const SUSPICION: Duration = Duration::from_millis(5);
+const SUSPICION: Duration = alarm::PERIOD;
 
 /// Why a thread does not do what we want.
 #[derive(Debug)]
@@ -50,6 +50,16 @@ pub(super) struct Tracee {
     mask: u64,
     /// A SIGSTOP was held back.
     stop_pending: bool,
+    /// Where it may run, if we have brought it to us.
+    usual_cpus: Option<CpuSet>,
+}
+
+/// Why there is no stop.
+enum Absence {
+    /// It has ended.
+    Gone,
+    /// A signal came for us.
+    Interrupted,
 }
 
 enum Stop {
@@ -83,9 +93,10 @@ impl Tracee {
     /// Traces a thread that is blocked in our ioctl, and asks it to stop when that returns.
     pub(super) fn seize(tid: u32) -> io::Result<Self> {
         ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize)?;
+        let usual_cpus = placement::bring(tid);
         // It can only have died, and then nobody misses the stop.
         let _ = ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0);
-        Ok(Self { tid, registers: None, mask: 0, stop_pending: false })
+        Ok(Self { tid, registers: None, mask: 0, stop_pending: false, usual_cpus })
     }
 
     pub(super) fn tid(&self) -> u32 {
@@ -167,34 +178,33 @@ impl Tracee {
     /// Its next stop; `Ok(None)` when it is stuck, an error when it is gone.
     fn wait(&mut self) -> Result<Option<Stop>, ()> {
         let begun = Instant::now();
-        let mut suspicion = SUSPICION;
         loop {
-            if let Some(stop) = self.look()? {
-                return Ok(Some(stop));
-            }
-            match begun.elapsed() {
-                waited if waited > PATIENCE => return Ok(None),
-                waited if waited > suspicion => {
-                    if is_frozen(self.tid) {
+            match self.look(0) {
+                Err(Absence::Gone) => return Err(()),
+                Ok(Some(stop)) => return Ok(Some(stop)),
+                // The alarm of this thread rings again and again.
+                Ok(None) | Err(Absence::Interrupted) => {
+                    if begun.elapsed() > PATIENCE
+                        || (begun.elapsed() >= SUSPICION && is_frozen(self.tid))
+                    {
                         return Ok(None);
                     }
-                    suspicion += SUSPICION;
                 }
-                waited if waited > IMPATIENCE => std::thread::sleep(NAP),
-                _ => std::thread::yield_now(),
             }
         }
     }
 
-    fn look(&mut self) -> Result<Option<Stop>, ()> {
+    fn look(&mut self, flags: i32) -> Result<Option<Stop>, Absence> {
         let mut status = 0;
         // SAFETY: the status is a live integer.
-        let found = unsafe {
-            libc::waitpid(self.tid as libc::pid_t, &mut status, libc::__WALL | libc::WNOHANG)
-        };
+        let found =
+            unsafe { libc::waitpid(self.tid as libc::pid_t, &mut status, libc::__WALL | flags) };
         match found {
             0 => Ok(None),
-            found if found < 0 || !libc::WIFSTOPPED(status) => Err(()),
+            _ if found < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {
+                Err(Absence::Interrupted)
+            }
+            found if found < 0 || !libc::WIFSTOPPED(status) => Err(Absence::Gone),
             _ if status >> 16 == libc::PTRACE_EVENT_STOP => Ok(Some(Stop::Trap)),
             _ if libc::WSTOPSIG(status) == libc::SIGTRAP | 0x80 => Ok(Some(Stop::Call)),
             _ => Ok(Some(Stop::Signal(libc::WSTOPSIG(status)))),
@@ -217,6 +227,7 @@ impl Tracee {
     }
 
     fn detach(&self) -> Result<(), Lost> {
+        self.usual_cpus.iter().for_each(|usual| placement::release(self.tid, usual));
         // Refused where it is not stopped any more: it was killed.
         ptrace(libc::PTRACE_DETACH, self.tid, 0, 0).map_err(|_| self.stuck())?;
         if self.stop_pending {
@@ -228,13 +239,13 @@ impl Tracee {
 
     /// A stuck one: lets it go if it has stopped meanwhile; `Some` while it has to be looked at.
     pub(super) fn let_go(mut self) -> Option<Self> {
-        match self.look() {
-            Ok(None) => Some(self),
+        match self.look(libc::WNOHANG) {
+            Ok(None) | Err(Absence::Interrupted) => Some(self),
             Ok(Some(_)) => match self.finish(End::Again) {
                 Err(Lost::Stuck(tracee)) => Some(*tracee),
                 _ => None,
             },
-            Err(()) => None,
+            Err(Absence::Gone) => None,
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::support::{CALL, bounded, open, peer};
 crate::both_mappings! {
     a_file_reaches_a_receiver_of_another_user
     a_hundred_files_reach_a_receiver_at_once
+    a_receiver_may_run_where_it_might_before_it_was_given_files
     a_receiver_under_a_hail_of_signals_gets_its_files_and_its_signals
     a_receiver_with_a_debugger_gets_no_files_and_the_call_fails
     a_receiver_whose_table_is_full_gets_none_of_the_files_and_the_call_fails
@@ -98,6 +99,25 @@ fn a_hundred_files_reach_a_receiver_at_once(bus: &Bus) {
     for count in [2, 3, 30, 100, 300] {
         let seen = send_pipes(&mut session, count).unwrap();
         assert_eq!(seen, left, "{count} files at once");
+    }
+}
+
+fn a_receiver_may_run_where_it_might_before_it_was_given_files(bus: &Bus) {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let service = peer(bus, &["files", NOBODY]);
+    let client = open(bus);
+    let mut session = Session::new(&client);
+    let pid = rustix::process::Pid::from_raw(service.pid() as i32);
+    let everywhere = sched_getaffinity(pid).unwrap();
+    let first = (0..CpuSet::MAX_CPU).find(|&cpu| everywhere.is_set(cpu)).unwrap();
+    let mut one = CpuSet::new();
+    one.set(first);
+    for usual in [everywhere, one] {
+        sched_setaffinity(pid, &usual).unwrap();
+        for count in 1..=20 {
+            send_pipes(&mut session, count).unwrap();
+            assert!(sched_getaffinity(pid).unwrap() == usual, "after {count} files");
+        }
     }
 }
 

@@ -1,0 +1,80 @@
+//! Wakes a thread that waits for another process, again and again.
+//!
+//! `waitpid` knows no timeout, and looking for a stop without sleeping keeps the thread that is to stop from the CPU, for a whole
+//! time slice where they have one in common.
+
+use std::io;
+use std::mem::zeroed;
+use std::ptr::null_mut;
+use std::time::Duration;
+
+/// How often it rings.
+pub(super) const PERIOD: Duration = Duration::from_millis(5);
+
+/// The alarm of the thread that made it, and that alone may use it.
+pub(super) struct Alarm(libc::timer_t);
+
+/// The signal that it rings with: one that nobody has a use for.
+fn signal() -> libc::c_int {
+    libc::SIGRTMAX() - 1
+}
+
+extern "C" fn ring(_: libc::c_int) {}
+
+impl Alarm {
+    /// One that is silent. The first one gives its signal a handler that does nothing.
+    pub(super) fn new() -> io::Result<Self> {
+        // SAFETY: all-zero is valid for these structures; those that are read are filled in before, and live across the
+        // calls. The handler touches nothing.
+        unsafe {
+            let mut action: libc::sigaction = zeroed();
+            action.sa_sigaction = ring as extern "C" fn(libc::c_int) as usize;
+            let mut set = zeroed();
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, signal());
+            checked(libc::sigaction(signal(), &action, null_mut()))?;
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, null_mut());
+            let mut event: libc::sigevent = zeroed();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = signal();
+            event.sigev_notify_thread_id = libc::gettid();
+            let mut timer = null_mut();
+            checked(libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer))?;
+            Ok(Self(timer))
+        }
+    }
+
+    /// Has it ring every [`PERIOD`] until this is dropped.
+    pub(super) fn ringing(&self) -> Ringing<'_> {
+        self.set(true);
+        Ringing(self)
+    }
+
+    fn set(&self, ringing: bool) {
+        let nanoseconds = if ringing { PERIOD.subsec_nanos() } else { 0 };
+        let every = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds.into() };
+        let times = libc::itimerspec { it_interval: every, it_value: every };
+        // SAFETY: our own timer, and a live structure.
+        unsafe { libc::timer_settime(self.0, 0, &times, null_mut()) };
+    }
+}
+
+/// A ringing alarm.
+pub(super) struct Ringing<'a>(&'a Alarm);
+
+impl Drop for Ringing<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        // SAFETY: our own timer, which nobody uses any more.
+        unsafe { libc::timer_delete(self.0) };
+    }
+}
+
+fn checked(result: libc::c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
