@@ -1,10 +1,11 @@
 //! Page-fault work: what a process does whose accounts change all the time.
 
+use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
-use std::process::{ChildStdin, ChildStdout};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::machine;
 use crate::peer::{Peer, say_ready};
@@ -12,14 +13,22 @@ use crate::peer::{Peer, say_ready};
 /// The word that turns a peer into a worker: `peer faults UID`.
 pub const KIND: &str = "faults";
 const PAGE: usize = 4096;
+/// A huge page, on all architectures that we know.
+const HUGE_PAGE: usize = 2 << 20;
+/// The C compiler.
+const COMPILER: &str = "cc";
 
 /// A piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Maps so many pages, touches each, unmaps them.
     Faults(usize),
+    /// The same with memory that the kernel may give in huge pages.
+    Huge(usize),
     /// Forks a child that touches so many pages of its parent's and exits.
     Forks(usize),
+    /// Compiles a C program of so many functions.
+    Compile(usize),
 }
 
 impl Work {
@@ -28,7 +37,9 @@ impl Work {
         let number = |at: usize| words.get(at).and_then(|word| word.parse::<usize>().ok());
         match (words.first(), number(1), number(2)) {
             (Some(&"faults"), Some(pages), Some(times)) => Ok((Self::Faults(pages), times)),
+            (Some(&"huge"), Some(pages), Some(times)) => Ok((Self::Huge(pages), times)),
             (Some(&"forks"), Some(pages), Some(times)) => Ok((Self::Forks(pages), times)),
+            (Some(&"compile"), Some(length), Some(times)) => Ok((Self::Compile(length), times)),
             _ => anyhow::bail!("\"{line}\" is no work"),
         }
     }
@@ -36,7 +47,9 @@ impl Work {
     fn order(self, times: usize) -> String {
         match self {
             Self::Faults(pages) => format!("faults {pages} {times}"),
+            Self::Huge(pages) => format!("huge {pages} {times}"),
             Self::Forks(pages) => format!("forks {pages} {times}"),
+            Self::Compile(length) => format!("compile {length} {times}"),
         }
     }
 }
@@ -58,38 +71,53 @@ impl Worker {
     /// Has it do something so many times. Returns the CPU time that took, its children's included,
     /// nanoseconds.
     pub fn work(&mut self, work: Work, times: usize) -> Result<u64> {
-        writeln!(self.orders, "{}", work.order(times)).context("the worker is gone")?;
+        self.begin(work, times)?;
+        self.finish()
+    }
+
+    /// The first half of [`work`](Worker::work): does not wait.
+    pub fn begin(&mut self, work: Work, times: usize) -> Result<()> {
+        writeln!(self.orders, "{}", work.order(times)).context("the worker is gone")
+    }
+
+    /// The second half: waits for what was begun.
+    pub fn finish(&mut self) -> Result<u64> {
         let mut line = String::new();
         self.answers.read_line(&mut line).context("the worker")?;
         line.trim_end().parse().with_context(|| format!("the worker says \"{}\"", line.trim_end()))
     }
 }
 
+/// Whether there is a C compiler, for [`Work::Compile`].
+pub fn can_compile() -> bool {
+    let version = Command::new(COMPILER).arg("--version").stdout(Stdio::null()).status();
+    version.is_ok_and(|status| status.success())
+}
+
 /// The worker's main function.
 pub fn serve(uid: &str) -> Result<()> {
     let uid: u32 = uid.parse().context("which uid?")?;
-    // SAFETY: plain system calls with integers.
-    let done = unsafe {
-        libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
-        libc::setresuid(uid, uid, uid)
-    };
+    // SAFETY: a plain system call with integers.
+    let done = unsafe { libc::setresuid(uid, uid, uid) };
     anyhow::ensure!(done == 0, "cannot become uid {uid}: {}", std::io::Error::last_os_error());
     say_ready();
     // What the forked children touch: present, and shared with them until they write to it.
-    let mut pages = Pages::new(0)?;
+    let mut pages = Pages::new(0, false)?;
     for line in stdin().lines() {
         let (work, times) = Work::parse(&line?)?;
         if let Work::Forks(wanted) = work
             && pages.count != wanted
         {
-            pages = Pages::new(wanted)?;
+            pages = Pages::new(wanted, false)?;
             pages.touch();
         }
         let before = cpu_ns()?;
         for _ in 0..times {
             match work {
-                Work::Faults(count) => Pages::new(count)?.touch(),
+                Work::Faults(count) => Pages::new(count, false)?.touch(),
+                Work::Huge(count) => Pages::new(count, true)?.touch(),
                 Work::Forks(_) => fork_and_touch(&pages)?,
+                Work::Compile(length) => compile(length)?,
             }
         }
         let took = cpu_ns()? - before;
@@ -114,16 +142,28 @@ fn cpu_ns() -> Result<u64> {
 
 /// Anonymous memory; unmapped on drop.
 struct Pages {
+    base: *mut u8,
+    room: usize,
     at: *mut u8,
     count: usize,
 }
 
 impl Pages {
-    fn new(count: usize) -> Result<Self> {
+    fn new(count: usize, huge: bool) -> Result<Self> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let length = count.max(1) * PAGE;
+        // Huge pages are aligned; what is before and behind costs nothing while nobody touches it.
+        let room = length + if huge { HUGE_PAGE } else { 0 };
         // SAFETY: a new mapping at an address of the kernel's choice; at least a page long.
-        let at = unsafe { mmap_anonymous(std::ptr::null_mut(), count.max(1) * PAGE, prot, flags) };
-        Ok(Self { at: at.context("the worker gets no memory")?.cast(), count })
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), room, prot, flags) };
+        let base: *mut u8 = base.context("the worker gets no memory")?.cast();
+        let before = if huge { base.align_offset(HUGE_PAGE) } else { 0 };
+        let advice = if huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
+        // SAFETY: inside the mapping, of which it changes nothing but what pages it is made of.
+        // A kernel without huge pages refuses, and has small ones only.
+        let _ = unsafe { madvise(base.cast(), room, advice) };
+        // SAFETY: less than a huge page, for which there is room.
+        Ok(Self { base, room, at: unsafe { base.add(before) }, count })
     }
 
     fn touch(&self) {
@@ -137,7 +177,7 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`, as long as this, and not used after.
-        let _ = unsafe { munmap(self.at.cast(), self.count.max(1) * PAGE) };
+        let _ = unsafe { munmap(self.base.cast(), self.room) };
     }
 }
 
@@ -157,13 +197,46 @@ fn fork_and_touch(pages: &Pages) -> Result<()> {
     Ok(())
 }
 
+/// Compiles a program that nobody wants, to assembler, which nobody gets.
+fn compile(length: usize) -> Result<()> {
+    let mut command = Command::new(COMPILER);
+    command.args(["-x", "c", "-O2", "-S", "-o", "-", "-"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().context(COMPILER)?;
+    let program = program(length);
+    child.stdin.take().context("no stdin")?.write_all(program.as_bytes()).context(COMPILER)?;
+    let status = child.wait().context(COMPILER)?;
+    anyhow::ensure!(status.success(), "{COMPILER}: {status}");
+    Ok(())
+}
+
+/// A C program of so many functions, each a little different.
+fn program(length: usize) -> String {
+    let mut text = String::from("struct node { struct node *next; long key, value[8]; };\n");
+    for n in 0..length {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "long f{n}(struct node *list, long key) {{\n\
+             long sum = {n}, i;\n\
+             for (; list; list = list->next) {{\n\
+             if (list->key == key + {n}) {{ for (i = 0; i < 8; i++) sum += list->value[i] * (i ^ {n}); }}\n\
+             else switch (list->key % 7) {{ case 0: sum ^= list->value[1]; break; case 1: sum <<= 1; break;\n\
+             case 2: sum -= list->value[key & 7]; break; case 5: sum *= {n} + 3; break; default: sum++; }}\n\
+             }}\n\
+             return sum;\n}}"
+        );
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn orders_are_read_as_they_are_written() {
-        for work in [Work::Faults(7), Work::Forks(9)] {
+        for work in [Work::Faults(7), Work::Huge(8), Work::Forks(9), Work::Compile(4)] {
             assert_eq!(Work::parse(&work.order(3)).unwrap(), (work, 3));
         }
         for wrong in ["", "faults", "faults 3", "sleep 1 2", "forks x 2"] {
@@ -172,8 +245,24 @@ mod tests {
     }
 
     #[test]
+    fn programs_of_any_length_compile() {
+        if !can_compile() {
+            println!("skipped: no C compiler");
+            return;
+        }
+        [0, 3].iter().for_each(|length| compile(*length).unwrap());
+    }
+
+    #[test]
+    fn memory_for_huge_pages_is_aligned_and_as_long_as_wanted() {
+        let pages = Pages::new(1025, true).unwrap();
+        assert_eq!(pages.at.align_offset(HUGE_PAGE), 0);
+        pages.touch();
+    }
+
+    #[test]
     fn the_time_of_forked_children_counts() {
-        let pages = Pages::new(4096).unwrap();
+        let pages = Pages::new(4096, false).unwrap();
         pages.touch();
         let (own, all) = (machine::thread_cpu_ns().unwrap(), cpu_ns().unwrap());
         (0..20).for_each(|_| fork_and_touch(&pages).unwrap());

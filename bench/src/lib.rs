@@ -16,7 +16,8 @@
 //! * [`oomd`]: a private headroom-oomd; [`child`]: processes that somebody else kills;
 //! * [`overshoot`]: processes that grow over their user's limit; [`askers`]: those that ask for far more;
 //! * [`allocator_cost`]: what a call of tmalloc costs;
-//! * [`fault_work`]: what a process does whose accounts change all the time; [`victims`]: those that die with much memory
+//! * [`fault_work`]: what a process does whose accounts change all the time; [`watchers`]: who watches it meanwhile, with
+//!   [`scan_every_event`] and [`look_by_timer`] as baselines; [`victims`]: those that die with much memory
 //!   ([`victim_memory`]), in a [`control_group`] or not;
 //! * [`sleepers`], [`walk`]: very many processes, and how earlyoom looks through them;
 //! * [`contention`]: clients of several scheduling classes, one server;
@@ -30,6 +31,7 @@ pub mod contention;
 pub mod control_group;
 pub mod devices;
 pub mod fault_work;
+pub mod look_by_timer;
 pub mod machine;
 pub mod measure;
 pub mod naive;
@@ -42,6 +44,7 @@ pub mod pingpong;
 pub mod progress;
 pub mod report;
 pub mod results;
+pub mod scan_every_event;
 pub mod shrink;
 pub mod sleepers;
 pub mod stash;
@@ -51,3 +54,4 @@ pub mod tracing;
 pub mod victim_memory;
 pub mod victims;
 pub mod walk;
+pub mod watchers;

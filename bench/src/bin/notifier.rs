@@ -1,44 +1,53 @@
 //! What watching costs those who are watched.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use bench::affinity;
 use bench::child::nobodys_uid;
 use bench::fault_work::{self, Work, Worker};
 use bench::peer;
 use bench::progress::Progress;
 use bench::results::Measurement;
-use bench::statistics::{Estimate, estimate};
+use bench::statistics::estimate;
+use bench::watchers::{Took, Watcher, Watchers};
 use clap::Parser;
-use memory_watch::{Notifier, SlotLimit, Watch};
+use memory_watch::SlotLimit;
 
 const BENCH: &str = "notifier";
-const SUBJECT: &str = "headroom";
-const WITHOUT: &str = "no notifier";
 /// Limits that no work of ours comes near, pages.
 const FAR: SlotLimit = SlotLimit { soft_pages: 1 << 30, hard_pages: 1 << 31 };
 /// Above its soft limit from the first page on: every change is accounted for at once.
 const NEAR: SlotLimit = SlotLimit { soft_pages: 1, hard_pages: 1 << 31 };
+/// Processes of the limited user at the most.
+const MOST: usize = 8;
+/// Times that work is done while events are counted.
+const COUNTED: usize = 2;
 
-/// Measures the CPU time of page-fault work (map, touch, unmap; fork, touch, exit) with the notifier
-/// attached over that with it detached, taking turns: for a process of a limited user far below its
-/// limit and above its soft limit, and for one of a user without a limit. Needs root and BPF.
+/// Measures the CPU time of page-fault work (map, touch, unmap; fork, touch, exit; a compiler run) while somebody
+/// watches it over that while nobody does, taking turns: nobody; the notifier without any limit; with one for the
+/// workers' user, far away or with the soft one exceeded; a program that looks at all processes at every event, as the
+/// published naive one; and a timer that reads /proc every 200 ms, whose own CPU time counts. Several processes are
+/// spread over the cores.
+/// Needs root and BPF.
 #[derive(Parser)]
 struct Arguments {
-    /// The core on which everybody runs
+    /// The core of a single process
     #[arg(long, default_value_t = 0)]
     cpu: usize,
-    /// Times that the notifier is attached and detached
-    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Times that each has its turn
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Pages that are mapped, touched and unmapped at a time
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pages: u32,
-    /// Times that this is done in a block
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Times that this is done in a block, by all processes together
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     times: u32,
     /// Pages that a forked child writes to; it is forked as often as these fit into a block
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     fork_pages: u32,
+    /// Functions of the program that is compiled
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    functions: u32,
     /// Six rounds of short blocks
     #[arg(long)]
     quick: bool,
@@ -53,121 +62,180 @@ fn main() -> Result<()> {
     }
     let mut arguments = Arguments::parse();
     if arguments.quick {
-        (arguments.rounds, arguments.times) = (6, 2);
+        (arguments.rounds, arguments.times, arguments.functions) = (6, 2, 3);
     }
     run(&arguments)
 }
 
-/// Who does what, and how the notifier is meanwhile.
+/// What is done, by how many processes, and who watches.
 struct Case {
     name: &'static str,
+    processes: usize,
+    /// It is the watched user's work.
     limited: bool,
     work: Work,
+    /// Of each process.
     times: usize,
     limit: SlotLimit,
-    /// What a unit of work is: its metric, nanoseconds of it, and how many there are in a block.
-    unit: (&'static str, &'static str, f64),
-    /// CPU time of the blocks, nanoseconds: detached, attached.
-    off: Vec<u64>,
-    on: Vec<u64>,
+    watchers: Vec<Watcher>,
+    /// What a unit of work is: its metric, how many nanoseconds are one of that metric's, and how many units are done
+    /// each time.
+    unit: (&'static str, f64, f64),
+    /// Of each watcher, of each round.
+    took: Vec<Vec<Took>>,
 }
 
 fn cases(arguments: &Arguments) -> Vec<Case> {
-    let pages = arguments.pages as usize;
-    let times = arguments.times as usize;
-    let faults = Work::Faults(pages);
+    let (pages, times) = (arguments.pages as usize, arguments.times as usize);
     let forked = arguments.fork_pages as usize;
-    let forks = Work::Forks(forked);
+    let (faults, huge) = (Work::Faults(pages), Work::Huge(pages));
+    let (forks, compile) = (Work::Forks(forked), Work::Compile(arguments.functions as usize));
     // A fork costs about as much as some hundred page faults.
     let fork_times = (pages * times / (forked + 256)).max(1);
-    let case = |name, limited, work, times: usize, limit| {
-        let unit = match work {
-            Work::Faults(pages) => ("fault_ns", "ns", (pages * times) as f64),
-            Work::Forks(_) => ("fork_us", "us", times as f64 * 1000.0),
+    let case = |name, processes: usize, work, limit, watchers: &[Watcher]| {
+        let (unit, times) = match work {
+            Work::Faults(pages) | Work::Huge(pages) => (("fault_ns", 1.0, pages as f64), times),
+            Work::Forks(_) => (("fork_us", 1e3, 1.0), fork_times),
+            Work::Compile(_) => (("compile_ms", 1e6, 1.0), 1),
         };
-        Case { name, limited, work, times, limit, unit, off: Vec::new(), on: Vec::new() }
+        let watchers = [&[Watcher::Nobody, Watcher::Headroom(limit)], watchers].concat();
+        let took = vec![Vec::new(); watchers.len()];
+        let times = (times / processes).max(1);
+        Case { name, processes, limited: true, work, times, limit, watchers, unit, took }
     };
+    let all = [Watcher::NoLimit, Watcher::EveryEvent, Watcher::Timer];
     vec![
-        case("faults, limited user", true, faults, times, FAR),
-        case("faults, other user", false, faults, times, FAR),
-        case("forks, limited user", true, forks, fork_times, FAR),
-        case("faults, above the soft limit", true, faults, times, NEAR),
-        case("forks, above the soft limit", true, forks, fork_times, NEAR),
+        case("1 process", 1, faults, FAR, &all),
+        case("4 processes", 4, faults, FAR, &all),
+        case("8 processes", MOST, faults, FAR, &all),
+        case("1 process, huge pages", 1, huge, FAR, &all[1..]),
+        case("8 processes, huge pages", MOST, huge, FAR, &all[1..]),
+        case("compiler", 1, compile, FAR, &all),
+        case("1 process, above the soft limit", 1, faults, NEAR, &[]),
+        case("8 processes, above the soft limit", MOST, faults, NEAR, &[]),
+        case("forks", 1, forks, FAR, &[]),
+        case("forks, above the soft limit", 1, forks, NEAR, &[]),
+        Case { limited: false, ..case("1 process of another user", 1, faults, FAR, &[]) },
     ]
+}
+
+/// Those of the limited user, alone on the core and spread, and one of another user.
+struct Workers {
+    alone: [Worker; 1],
+    spread: Vec<Worker>,
+    other: [Worker; 1],
+}
+
+impl Workers {
+    fn start(uid: u32, cpu: usize) -> Result<Self> {
+        let cores = std::thread::available_parallelism()?.get();
+        let spread = (0..MOST).map(|number| {
+            affinity::pin((cpu + number) % cores)?;
+            Worker::start(uid)
+        });
+        let spread = spread.collect::<Result<_>>()?;
+        affinity::pin(cpu)?;
+        // Another range, so that it is nobody's whoever runs beside us.
+        let other = Worker::start(uid + 100_000_000)?;
+        Ok(Self { alone: [Worker::start(uid)?], spread, other: [other] })
+    }
+
+    fn of(&mut self, case: &Case) -> &mut [Worker] {
+        match (case.limited, case.processes) {
+            (false, _) => &mut self.other,
+            (true, 1) => &mut self.alone,
+            (true, processes) => &mut self.spread[..processes],
+        }
+    }
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
     anyhow::ensure!(rustix::process::geteuid().is_root(), "the notifier needs root");
-    affinity::pin(arguments.cpu)?;
     if !affinity::be_eager() {
         eprintln!("not allowed to raise the priority: other work on the core will disturb");
     }
-    let mut notifier = Notifier::load().context("the notifier cannot be loaded")?;
-    let limited_uid = nobodys_uid();
-    // Another range, so that it is nobody's whoever runs beside us.
-    let other_uid = limited_uid + 100_000_000;
-    let mut limited = Worker::start(limited_uid)?;
-    let mut other = Worker::start(other_uid)?;
+    let uid = nobodys_uid();
+    let mut watchers = Watchers::new(uid)?;
+    let mut workers = Workers::start(uid, arguments.cpu)?;
     let mut cases = cases(arguments);
+    if !fault_work::can_compile() {
+        eprintln!("no C compiler: its case is left out");
+        cases.retain(|case| !matches!(case.work, Work::Compile(_)));
+    }
     let mut progress = Progress::new(BENCH, (arguments.rounds as usize + 1) * cases.len());
-    for round in 0..=arguments.rounds {
+    for round in 0..=arguments.rounds as usize {
         for case in &mut cases {
             progress.step(&format!("{}, round {round}", case.name));
-            let worker = if case.limited { &mut limited } else { &mut other };
-            // Each goes first as often as the other: what drifts falls on both.
-            let order = if round % 2 == 0 { [false, true] } else { [true, false] };
-            for attached in order {
-                if attached {
-                    notifier.set_limit(limited_uid, case.limit)?;
+            let (work, times) = (case.work, case.times);
+            let workers = workers.of(case);
+            // Each goes first as often as the others: what drifts falls on all.
+            for turn in 0..case.watchers.len() {
+                let who = (turn + round) % case.watchers.len();
+                let watcher = case.watchers[who];
+                if !watchers.has(watcher) {
+                    continue;
                 }
-                anyhow::ensure!(notifier.is_attached() == attached, "the notifier is not as told");
-                let took = worker.work(case.work, case.times)?;
-                if attached {
-                    notifier.clear_limit(limited_uid)?;
-                }
+                let took = watchers.watch(watcher, workers, work, times)?;
                 // The first round is for warming up.
                 if round > 0 {
-                    if attached { &mut case.on } else { &mut case.off }.push(took);
+                    case.took[who].push(took);
                 }
             }
         }
     }
     drop(progress);
-    tell(&cases);
+    eprintln!("{:<34} {:<20} {:>14} {:>10}  {:>19}", "", "CPU time", "", "over none", "95 %");
+    for case in &cases {
+        tell(case, &watchers);
+        let limited = workers.of(case);
+        let events = watchers.count(case.limit, limited, case.work, COUNTED)?;
+        let units = case.unit.2 * (COUNTED * case.processes) as f64;
+        let line = |metric: &str, value, unit: &str| {
+            Measurement::new(BENCH, case.name, "headroom", metric, value, unit, 1).print();
+        };
+        let (per_unit, ns) =
+            (events.events as f64 / units, events.ns as f64 / events.events.max(1) as f64);
+        eprintln!("{:34} {per_unit:.3} events a unit, {ns:.0} ns each", "");
+        line("events", per_unit, "");
+        line("event_ns", ns, "ns");
+    }
     Ok(())
 }
 
-fn tell(cases: &[Case]) {
-    eprintln!(
-        "{:<30} {:>10} {:>12} {:>10}  {:>19}",
-        "CPU time", "off", "with it", "over off", "95 %"
-    );
-    for case in cases {
-        let ratios: Vec<f64> =
-            case.on.iter().zip(&case.off).map(|(on, off)| *on as f64 / *off as f64).collect();
-        let (metric, unit, count) = case.unit;
-        let each = |blocks: &[u64]| {
-            estimate(&blocks.iter().map(|ns| *ns as f64 / count).collect::<Vec<_>>())
-        };
-        let (Some(ratio), Some(on), Some(off)) =
-            (estimate(&ratios), each(&case.on), each(&case.off))
-        else {
-            continue;
-        };
+fn tell(case: &Case, watchers: &Watchers) {
+    let (metric, ns, units) = case.unit;
+    let units = units * ns * (case.times * case.processes) as f64;
+    for (watcher, took) in case.watchers.iter().zip(&case.took) {
+        let share = watchers.share(*watcher);
+        let cpu = |took: &Took| took.cpu_ns as f64 + share * took.wall_ns as f64;
+        let ratios: Vec<f64> = took
+            .iter()
+            .zip(&case.took[0])
+            .map(|(took, nobody)| cpu(took) / nobody.cpu_ns as f64)
+            .collect();
+        let each: Vec<f64> = took.iter().map(|took| cpu(took) / units).collect();
+        let (Some(ratio), Some(each)) = (estimate(&ratios), estimate(&each)) else { continue };
+        let unit = metric.rsplit('_').next().unwrap_or_default();
+        let shown = format!("{:.1} {unit}", each.median);
         eprintln!(
-            "{:<30} {:>7.1} {unit} {:>9.1} {unit} {:>10.3}  {:>8.3} to {:>7.3}",
-            case.name, off.median, on.median, ratio.median, ratio.low, ratio.high
+            "{:<34} {:<20} {shown:>14} {:>10.4}  {:>8.4} to {:>7.4}",
+            case.name,
+            watcher.name(),
+            ratio.median,
+            ratio.low,
+            ratio.high
         );
-        let line = |subject: &str, metric: &str, value, unit: &str, e: &Estimate| {
-            Measurement::new(BENCH, case.name, subject, metric, value, unit, e.runs).print();
+        let line = |metric: &str, value, unit: &str| {
+            let runs = took.len();
+            Measurement::new(BENCH, case.name, watcher.name(), metric, value, unit, runs).print();
         };
-        line(SUBJECT, "cpu_over_off", ratio.median, "ratio", &ratio);
-        line(SUBJECT, "cpu_over_off_low", ratio.low, "ratio", &ratio);
-        line(SUBJECT, "cpu_over_off_high", ratio.high, "ratio", &ratio);
-        for (subject, e) in [(SUBJECT, &on), (WITHOUT, &off)] {
-            line(subject, metric, e.median, unit, e);
-            line(subject, &format!("{metric}_low"), e.low, unit, e);
-            line(subject, &format!("{metric}_high"), e.high, unit, e);
+        if *watcher != Watcher::Nobody {
+            line("cpu_over_off", ratio.median, "ratio");
+            line("cpu_over_off_low", ratio.low, "ratio");
+            line("cpu_over_off_high", ratio.high, "ratio");
         }
+        line(metric, each.median, unit);
+        line(&format!("{metric}_low"), each.low, unit);
+        line(&format!("{metric}_high"), each.high, unit);
     }
 }

@@ -1,0 +1,69 @@
+//! The baseline of the notifier that asks instead of listening: a timer, and at each tick all of `/proc`.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+
+use crate::{machine, walk};
+
+/// How often: as the published timer.
+pub const PERIOD: Duration = Duration::from_millis(200);
+
+/// A thread that looks at all processes at each tick, until dropped.
+pub struct LookByTimer {
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LookByTimer {
+    /// Starts it. It runs on the cores of the calling thread. Its first tick comes at any time of a period: what is
+    /// done meanwhile may be shorter than one.
+    pub fn start() -> Result<Self> {
+        let (end, ended) = channel();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let first = Duration::from_nanos(u64::from(now.subsec_nanos()) % PERIOD.as_nanos() as u64);
+        let thread = std::thread::Builder::new().name("timer".into());
+        let thread = thread.spawn(move || tick(first, &ended)).context("no thread")?;
+        Ok(Self { end: Some(end), thread: Some(thread) })
+    }
+}
+
+/// CPU time of a look, nanoseconds: the mean of so many.
+pub fn cost_ns(looks: u32) -> Result<f64> {
+    let before = machine::thread_cpu_ns()?;
+    for _ in 0..looks {
+        walk::walk()?;
+    }
+    Ok((machine::thread_cpu_ns()? - before) as f64 / f64::from(looks))
+}
+
+fn tick(first: Duration, ended: &Receiver<()>) {
+    let mut pause = first;
+    while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+        // That it works was seen when its cost was measured.
+        let _ = walk::walk();
+        pause = PERIOD;
+    }
+}
+
+impl Drop for LookByTimer {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_costs_something_and_the_timer_ends_when_told() {
+        assert!(cost_ns(2).unwrap() > 0.0);
+        drop(LookByTimer::start().unwrap());
+    }
+}
