@@ -106,14 +106,24 @@ fn buffers_reports_what_idle_opens_cost_and_how_fast_their_memory_goes_back() {
 #[test]
 fn notifier_reports_cpu_time_over_that_without_it() {
     let Some(lines) = quick("notifier", env!("CARGO_BIN_EXE_notifier")) else { return };
-    let wanted = ["faults, limited user", "faults, other user", "forks, limited user"];
-    let [low, middle, high] = ["cpu_over_off_low", "cpu_over_off", "cpu_over_off_high"]
-        .map(|metric| values(&lines, "headroom", metric, &wanted));
-    for ((low, middle), high) in low.iter().zip(&middle).zip(&high) {
-        assert!(0.0 < *low && low <= middle && middle <= high, "{low} {middle} {high}");
+    let faults = ["1 process", "4 processes", "8 processes", "8 processes, above the soft limit"];
+    let other = ["1 process, huge pages", "forks", "compiler"];
+    let everywhere = [&faults[..], &other[..]].concat();
+    for (subject, cases) in [
+        ("headroom", &everywhere[..]),
+        ("headroom, no limit", &faults[..3]),
+        ("naive scan an event", &faults[..3]),
+        ("timer, 200 ms", &faults[..3]),
+    ] {
+        let [low, middle, high] = ["cpu_over_off_low", "cpu_over_off", "cpu_over_off_high"]
+            .map(|metric| values(&lines, subject, metric, cases));
+        for ((low, middle), high) in low.iter().zip(&middle).zip(&high) {
+            assert!(0.0 < *low && low <= middle && middle <= high, "{low} {middle} {high}");
+        }
+        assert!(values(&lines, subject, "fault_ns", &cases[..3]).iter().all(|ns| *ns > 0.0));
     }
-    assert!(values(&lines, "headroom", "fault_ns", &wanted[..2]).iter().all(|ns| *ns > 0.0));
-    assert!(values(&lines, "no notifier", "fault_ns", &wanted[..2]).iter().all(|ns| *ns > 0.0));
+    assert!(values(&lines, "no notifier", "fault_ns", &faults[..3]).iter().all(|ns| *ns > 0.0));
+    assert!(values(&lines, "headroom", "events", &faults).iter().all(|count| *count > 0.0));
 }
 
 #[test]
