@@ -19,6 +19,15 @@ static __always_inline bool is_left_alone(void)
 	return scan && bpf_ktime_get_ns() - LOAD(scan->beat_ns) > SILENCE_NS;
 }
 
+/* Nothing is left that these members count, whatever an account that was followed in batches says. */
+static __always_inline bool is_empty(struct mm_struct *mm, u32 counted)
+{
+	for (u32 m = 0; m < MM_MEMBERS; m++)
+		if (is_counted(counted, m) && exact_count(mm, m))
+			return false;
+	return true;
+}
+
 /* Takes an account off its user. Whoever exchanges a member for 0 subtracts it: never twice. */
 static __always_inline void forget(struct account *account, u64 mm)
 {

@@ -78,7 +78,8 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 		settle(slot, &cause, delta);
 	}
 	/* exit_mmap drives the counters to 0 after the last user is gone: the account's end. */
-	if (!cause.own && mm->mm_users.counter == 0 && charged(account, slot->counted) == 0)
+	if (!cause.own && mm->mm_users.counter == 0 && !LOAD(account->pages[member]) &&
+	    is_empty(mm, slot->counted))
 		forget(account, cause.mm);
 	return 0;
 }

@@ -65,6 +65,22 @@ fn anonymous_pages_are_charged_one_by_one() {
 }
 
 #[test]
+fn what_a_process_gave_back_long_before_its_end_leaves_no_charge() {
+    let uid = 61_030;
+    let Some(mut notifier) = notifier() else { return };
+    notifier.set_limit(uid, BATCHED).unwrap();
+    // The kernel ends with something in a CPU's part and its opposite in the batched one. No event at the
+    // end is about shared memory any more.
+    for pages in [200, 230, 300, 330] {
+        let mut hog = Hog::start(uid);
+        hog.tell(&format!("shmem {pages}"));
+        hog.tell("pieces 9");
+        drop(hog);
+        assert_empty(&mut notifier, uid);
+    }
+}
+
+#[test]
 fn shared_memory_is_charged_like_anonymous() {
     let uid = 61_002;
     let Some(mut notifier) = exact_notifier(uid) else { return };

@@ -1,4 +1,4 @@
-//! A process that never rests: it takes, shares and gives back memory, forks, executes and changes
+//! A process that never rests: it takes, shares, swaps out and gives back memory, forks, executes and changes
 //! its user, until it is killed or its parent is gone. `memory-watch-hog churn SEED UID...` is at
 //! first the first of these users; with more than one it moves between them.
 
@@ -11,6 +11,7 @@ use crate::become_user;
 use crate::change_real_uid;
 use crate::fork;
 use crate::map;
+use crate::page_out;
 use crate::touch;
 use crate::touch_in_threads;
 
@@ -56,7 +57,7 @@ impl Churner {
 
     fn step(&mut self, users: &[u32]) {
         let pages = (self.next() % MOST_PAGES) as usize + 1;
-        let kind = self.next() % 16;
+        let kind = self.next() % 20;
         if self.areas.len() >= MOST_AREAS {
             self.give_back();
         }
@@ -72,11 +73,20 @@ impl Churner {
                 }));
             }
             13 => reap(fork(execute_something)),
+            // Where there is swap.
+            16 | 17 => page_out(self.one()),
+            18 | 19 => self.one().iter().for_each(|(start, bytes)| touch(*start, bytes / PAGE)),
             _ => {
                 let which = self.next() as usize;
                 self.move_to(users, which);
             }
         }
+    }
+
+    /// One of our mappings, if there is any.
+    fn one(&mut self) -> &[(usize, usize)] {
+        let which = self.next() as usize % self.areas.len().max(1);
+        self.areas.get(which..=which).unwrap_or_default()
     }
 
     fn give_back(&mut self) {

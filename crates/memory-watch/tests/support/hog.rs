@@ -40,6 +40,9 @@ fn main() {
             "huge" => touch_huge(&mut areas, number(0)),
             "threads" => touch_in_threads(&mut areas, number(0), number(1)),
             "free" => unmap_all(&mut areas),
+            "pieces" => unmap_pieces(&mut areas, number(0).max(1) * PAGE),
+            "pageout" => page_out(&areas),
+            "again" => areas.iter().for_each(|(start, bytes)| touch(*start, bytes / PAGE)),
             "fork" => {
                 answer(&fork_sleeper().to_string());
                 continue;
@@ -220,10 +223,27 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Asks the kernel to take all of it from memory; it does what it can.
+fn page_out(areas: &[(usize, usize)]) {
+    for (address, bytes) in areas {
+        // SAFETY: our own mapping, which keeps what it holds.
+        unsafe { libc::madvise(*address as *mut _, *bytes, libc::MADV_PAGEOUT) };
+    }
+}
+
 fn unmap_all(areas: &mut Areas) {
     for (address, bytes) in areas.drain(..) {
         // SAFETY: our own mapping, used by nobody any more.
         unsafe { libc::munmap(address as *mut _, bytes) };
+    }
+}
+
+fn unmap_pieces(areas: &mut Areas, bytes: usize) {
+    for (address, end) in areas.drain(..).map(|(address, bytes)| (address, address + bytes)) {
+        for piece in (address..end).step_by(bytes) {
+            // SAFETY: a part of our own mapping, used by nobody any more.
+            unsafe { libc::munmap(piece as *mut _, bytes.min(end - piece)) };
+        }
     }
 }
 

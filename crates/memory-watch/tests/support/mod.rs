@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub mod swap;
+
 use std::io::BufRead;
 use std::io::BufReader;
 use std::io::Write;

@@ -1,0 +1,165 @@
+//! The account of a user whose memory is swapped out.
+
+mod support;
+
+use memory_watch::Notifier;
+use memory_watch::SlotLimit;
+use memory_watch::Watch;
+use memory_watch::process::Proc;
+use support::FAR_AWAY;
+use support::Hog;
+use support::PAGE;
+use support::eventually;
+use support::fault_batch;
+use support::notifier;
+use support::pages_by_proc;
+use support::swap::Swap;
+
+const EXACT: SlotLimit = SlotLimit { soft_pages: 1, hard_pages: FAR_AWAY };
+const BATCHED: SlotLimit = SlotLimit { soft_pages: FAR_AWAY, hard_pages: FAR_AWAY };
+/// What a hog swaps out, and at least how much of it leaves: the kernel keeps what it is busy with.
+const PAGES: u64 = 2000;
+const MOST: u64 = 1500;
+
+/// A notifier, swap, and a process of a limited user.
+struct Scene {
+    uid: u32,
+    hog: Hog,
+    notifier: Notifier,
+    swap: Swap,
+}
+
+impl Scene {
+    fn new(uid: u32, limit: SlotLimit) -> Option<Self> {
+        let mut notifier = notifier()?;
+        let swap = Swap::on()?;
+        notifier.set_limit(uid, limit).unwrap();
+        Some(Self { uid, hog: Hog::start(uid), notifier, swap })
+    }
+
+    fn pages(&self) -> u64 {
+        self.notifier.usage(self.uid).expect("the user has a limit").pages
+    }
+
+    /// Of the hog.
+    fn swapped_pages(&self) -> u64 {
+        let status = Proc::default().status(self.hog.pid()).expect("the hog lives");
+        status.swap_bytes.unwrap_or(0) / PAGE
+    }
+
+    fn assert_agrees(&self) {
+        let behind = fault_batch() * self.notifier.account_count().unwrap() as u64 * 3;
+        eventually("account and /proc agree", || {
+            let (account, truth) = (self.pages(), pages_by_proc(self.uid));
+            account.abs_diff(truth) <= behind || {
+                println!("uid {}: account {account}, /proc {truth}", self.uid);
+                false
+            }
+        });
+    }
+
+    /// After the last process nothing may be left: no page, no account.
+    fn end(self) {
+        let Self { uid, hog, notifier, swap } = self;
+        drop(hog);
+        eventually("the accounts are gone", || notifier.account_count().unwrap() == 0);
+        let usage = notifier.usage(uid).unwrap();
+        assert_eq!((usage.pages, usage.lost), (0, 0));
+        drop(swap);
+    }
+}
+
+#[test]
+fn what_is_swapped_out_stays_charged_and_is_charged_once_when_it_is_back() {
+    let Some(mut scene) = Scene::new(61_301, EXACT) else { return };
+    scene.hog.tell(&format!("touch {PAGES}"));
+    let before = scene.pages();
+    scene.hog.tell("pageout");
+    assert!(scene.swapped_pages() >= MOST, "{} pages left", scene.swapped_pages());
+    assert!(scene.pages().abs_diff(before) <= 20 + fault_batch(), "{before} {}", scene.pages());
+    scene.assert_agrees();
+    scene.hog.tell("again");
+    assert_eq!(scene.swapped_pages(), 0);
+    assert!(scene.pages().abs_diff(before) <= 20 + fault_batch(), "{before} {}", scene.pages());
+    scene.assert_agrees();
+    scene.end();
+}
+
+#[test]
+fn a_process_that_exits_while_it_is_swapped_out_leaves_no_charge() {
+    let Some(mut scene) = Scene::new(61_302, EXACT) else { return };
+    scene.hog.tell(&format!("touch {PAGES}"));
+    scene.hog.tell("pageout");
+    assert!(scene.swapped_pages() >= MOST, "{} pages left", scene.swapped_pages());
+    scene.end();
+}
+
+#[test]
+fn swapped_out_memory_that_is_given_back_is_charged_to_nobody() {
+    let Some(mut scene) = Scene::new(61_303, EXACT) else { return };
+    let before = scene.pages();
+    scene.hog.tell(&format!("touch {PAGES}"));
+    scene.hog.tell("pageout");
+    scene.hog.tell("free");
+    assert!(scene.pages() <= before + 20 + fault_batch(), "{before} {}", scene.pages());
+    scene.assert_agrees();
+    scene.end();
+}
+
+#[test]
+fn a_fork_is_charged_what_its_parent_has_swapped_out() {
+    let Some(mut scene) = Scene::new(61_304, EXACT) else { return };
+    scene.hog.tell(&format!("touch {PAGES}"));
+    scene.hog.tell("pageout");
+    let before = scene.pages();
+    scene.hog.ask("fork");
+    eventually("both have it", || scene.pages() >= before + MOST);
+    scene.assert_agrees();
+    // Reading it brings it back for one, and the other still has an entry.
+    scene.hog.tell("again");
+    scene.assert_agrees();
+    scene.end();
+}
+
+#[test]
+fn swapped_out_shared_memory_is_nobodys_until_it_is_touched_again() {
+    let Some(mut scene) = Scene::new(61_305, EXACT) else { return };
+    let before = scene.pages();
+    scene.hog.tell(&format!("shmem {PAGES}"));
+    scene.hog.tell("pageout");
+    eventually("most of it is gone", || scene.pages() <= before + PAGES - MOST);
+    scene.assert_agrees();
+    scene.hog.tell("again");
+    assert!(scene.pages() >= before + PAGES);
+    scene.assert_agrees();
+    scene.end();
+}
+
+#[test]
+fn memory_that_comes_back_because_swap_is_taken_away_stays_charged() {
+    let Some(mut scene) = Scene::new(61_306, EXACT) else { return };
+    scene.hog.tell(&format!("touch {PAGES}"));
+    let before = scene.pages();
+    scene.hog.tell("pageout");
+    if !scene.swap.off() {
+        println!("skipped: the swap is the machine's own");
+        return;
+    }
+    assert_eq!(scene.swapped_pages(), 0);
+    assert!(scene.pages().abs_diff(before) <= 20 + fault_batch(), "{before} {}", scene.pages());
+    scene.assert_agrees();
+    scene.end();
+}
+
+#[test]
+fn an_account_far_from_its_limit_follows_what_is_swapped_out() {
+    let Some(mut scene) = Scene::new(61_307, BATCHED) else { return };
+    scene.hog.tell(&format!("touch {PAGES}"));
+    scene.hog.tell("pageout");
+    scene.notifier.reconcile().unwrap();
+    scene.assert_agrees();
+    scene.hog.tell("again");
+    scene.notifier.reconcile().unwrap();
+    scene.assert_agrees();
+    scene.end();
+}
