@@ -193,6 +193,17 @@ impl Victim {
         }
     }
 
+    /// Has it stand still: it takes no memory and forks no more, and can be killed as ever.
+    pub fn stop(&self) -> Result<(), KillError> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it go on that was [stopped](Victim::stop).
+    pub fn go_on(&self) {
+        // Gone is as good.
+        let _ = self.signal(Signal::CONT);
+    }
+
     /// It has a handler for SIGTERM. To all others SIGTERM is as good as SIGKILL, or as nothing.
     pub fn can_be_asked(&self) -> bool {
         self.handles_term

@@ -252,6 +252,8 @@ impl Killer {
 
     /// One victim's memory is back, or its grace over: what if that was not enough?
     fn let_the_next_one_die(&mut self, uid: u32, record: Option<u64>) {
+        // What the others of a herd had is back as well; an old look would cost somebody else.
+        self.refresh_if_polling();
         // Armed before the latch opens: then the notifier has the right one at hand.
         self.read(uid);
         self.arm_or_disarm(uid);

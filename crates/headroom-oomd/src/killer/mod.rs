@@ -5,6 +5,7 @@
 //! * [`charge`](self::charge): what an account holds, and how large its processes are by that;
 //! * [`arm`](self::arm): above the soft limit a victim is kept ready;
 //! * [`strike`](self::strike): at the hard limit it dies, by the notifier's hand or ours;
+//! * [`herd`](self::herd), [`bomb`](self::bomb): who dies with it;
 //! * [`aftermath`](self::aftermath): until its memory is back and the next one may die.
 //!
 //! * [`reconfigure`](self::reconfigure): a new configuration while everything runs;
@@ -17,6 +18,7 @@
 
 mod aftermath;
 mod arm;
+mod bomb;
 mod charge;
 mod herd;
 mod inherit;
