@@ -16,6 +16,7 @@ use binder_uapi::{
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+use crate::hung_mapping;
 use crate::random::Random;
 
 const CALL: u32 = 1;
@@ -26,8 +27,13 @@ type Outcome = Result<(), String>;
 /// Does one of the things below; `None`: there is no such thing.
 pub fn act(device: &str, what: &[&str]) -> Option<Outcome> {
     Some(match what {
-        ["silent-memory", part] => silent_memory(device, part),
-        ["silent-receiver"] => silent_receiver(device),
+        ["silent-memory", part] => {
+            silent_pages(1, |_| ()).and_then(|(page, _held)| silent_memory(device, part, page))
+        }
+        ["hung-mapping", part] => {
+            hung_mapping::map(PAGE).and_then(|page| silent_memory(device, part, page))
+        }
+        ["silent-receivers", count] => silent_receivers(device, count),
         ["changing-memory", seed] => changing_memory(device, seed),
         ["vanishing-memory"] => vanishing_memory(device),
         ["never-reads"] => never_reads(device),
@@ -66,10 +72,10 @@ fn write_read(
     unsafe { client.write_read(&mut bwr) }.map(|()| bwr)
 }
 
-/// A page whose faults nobody ever answers.
+/// Pages whose faults nobody ever answers.
 ///
-/// While `before` runs, it is an ordinary one at this address.
-fn silent_page(before: impl FnOnce(u64)) -> Result<(u64, OwnedFd), String> {
+/// While `before` runs, they are ordinary ones from this address on.
+fn silent_pages(count: usize, before: impl FnOnce(u64)) -> Result<(u64, OwnedFd), String> {
     const API: u64 = 0xaa;
     const UFFDIO_API: libc::Ioctl = 0xc018_aa3f_u32 as libc::Ioctl;
     const UFFDIO_REGISTER: libc::Ioctl = 0xc020_aa00_u32 as libc::Ioctl;
@@ -87,21 +93,21 @@ fn silent_page(before: impl FnOnce(u64)) -> Result<(u64, OwnedFd), String> {
             return Err(last());
         }
         let flags = ProtFlags::READ | ProtFlags::WRITE;
-        let page = mmap_anonymous(ptr::null_mut(), PAGE, flags, MapFlags::PRIVATE).map_err(text)?;
+        let page = mmap_anonymous(ptr::null_mut(), count * PAGE, flags, MapFlags::PRIVATE)
+            .map_err(text)?;
         before(page as u64);
-        let range = [page as u64, PAGE as u64, MISSING, 0];
+        let range = [page as u64, (count * PAGE) as u64, MISSING, 0];
         if libc::ioctl(fd.as_raw_fd(), UFFDIO_REGISTER, range.as_ptr()) != 0 {
             return Err(last());
         }
-        libc::madvise(page, PAGE, libc::MADV_DONTNEED);
+        libc::madvise(page, count * PAGE, libc::MADV_DONTNEED);
         Ok((page as u64, fd))
     }
 }
 
 /// Calls with its commands, its data or its room for returns in a page that never answers.
-fn silent_memory(device: &str, part: &str) -> Outcome {
+fn silent_memory(device: &str, part: &str, page: u64) -> Outcome {
     let client = open(device)?;
-    let (page, _held) = silent_page(|_| ())?;
     let data =
         BinderTransactionData { code: CALL, data_size: 64, buffer: page, ..Default::default() };
     let mut commands = Vec::new();
@@ -129,27 +135,33 @@ fn silent_memory(device: &str, part: &str) -> Outcome {
     Ok(())
 }
 
-/// Takes files into a page that stops answering while it waits for them.
-fn silent_receiver(device: &str) -> Outcome {
+/// Has threads take files, each into a page that stops answering while it waits for them.
+fn silent_receivers(device: &str, count: &str) -> Outcome {
+    let count = count.parse().map_err(text)?;
     let client = open(device)?;
     let flags = FLAT_BINDER_FLAG_ACCEPTS_FDS;
     let object = FlatBinderObject { ty: BINDER_TYPE_BINDER, flags, binder: 0, cookie: 0 };
     client.become_context_manager_ext(object).map_err(text)?;
     let client = Arc::new(client);
-    let mut reader = None;
-    let (_, _held) = silent_page(|page| {
-        let (say, hear) = std::sync::mpsc::channel();
-        reader = Some(thread::spawn(move || {
-            let _ = say.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
-            // BR_NOOP alone is no news.
-            while write_read(&client, &[], (page, 256)).is_ok_and(|bwr| bwr.read_consumed <= 4) {}
-        }));
-        if let Ok(tid) = hear.recv() {
-            crate::wait::until_asleep(tid);
+    let mut readers = Vec::new();
+    let (_, _held) = silent_pages(count, |first| {
+        for page in (0..count).map(|number| first + (number * PAGE) as u64) {
+            let (say, hear) = std::sync::mpsc::channel();
+            let client = Arc::clone(&client);
+            readers.push(thread::spawn(move || {
+                let _ = say.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+                // BR_NOOP alone is no news.
+                while write_read(&client, &[], (page, 256)).is_ok_and(|bwr| bwr.read_consumed <= 4)
+                {
+                }
+            }));
+            if let Ok(tid) = hear.recv() {
+                crate::wait::until_asleep(tid);
+            }
         }
     })?;
     println!("ready");
-    reader.map(thread::JoinHandle::join);
+    readers.into_iter().for_each(|reader| drop(reader.join()));
     Ok(())
 }
 

@@ -6,7 +6,8 @@
 //! [`Verdict`] how the reader goes on.
 //!
 //! A client that does not react costs a worker [`tracee`](super::tracee)'s patience, and one whose memory does not answer
-//! keeps it until it dies. So there is another worker for each delivery that finds none idle, up to a limit.
+//! keeps it until it dies. So there is another worker for each delivery that finds none idle, up to a limit; and a user
+//! has at most as many at work as are left for others, whatever its receivers do: further deliveries to it wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -43,6 +44,8 @@ pub(crate) struct Job {
     /// Names it in its outcome and verdict; `None`: it has neither, there is only something to close.
     pub(crate) gift: Option<u64>,
     pub(crate) tid: u32,
+    /// Its user.
+    pub(crate) uid: u32,
     /// The reply to its ioctl.
     pub(crate) reply: Vec<u8>,
     /// Memory of it that may be written: address and bytes.
@@ -100,8 +103,44 @@ struct Queue {
     jobs: VecDeque<(Job, Receiver<Verdict>)>,
     workers: usize,
     idle: usize,
+    /// Deliveries that workers are at, by user.
+    under_way: HashMap<u32, usize>,
     /// Nobody hands over any more.
     closed: bool,
+}
+
+impl Queue {
+    /// One more delivery to this user may begin: half of what is left is never for him who has so much already.
+    fn may_begin(&self, uid: u32) -> bool {
+        let all: usize = self.under_way.values().sum();
+        let his = self.under_way.get(&uid).copied().unwrap_or(0);
+        his < MAX_WORKERS - all.min(MAX_WORKERS)
+    }
+
+    /// Where the first job is that may begin.
+    fn first(&self) -> Option<usize> {
+        self.jobs.iter().position(|(job, _)| self.may_begin(job.uid))
+    }
+
+    fn take(&mut self) -> Option<(Job, Receiver<Verdict>)> {
+        let (job, hear) = self.jobs.remove(self.first()?)?;
+        *self.under_way.entry(job.uid).or_default() += 1;
+        Some((job, hear))
+    }
+
+    fn done(&mut self, uid: u32) {
+        if let Some(count) = self.under_way.get_mut(&uid) {
+            *count -= 1;
+            if *count == 0 {
+                self.under_way.remove(&uid);
+            }
+        }
+    }
+
+    /// There is a job that may begin, and nobody who waits for one.
+    fn wants_worker(&self) -> bool {
+        self.idle == 0 && self.workers < MAX_WORKERS && self.first().is_some()
+    }
 }
 
 impl Giver {
@@ -119,16 +158,15 @@ impl Giver {
         let (tell, hear) = channel();
         let gift = job.gift;
         let mut queue = lock(&self.shared.queue);
-        if queue.jobs.len() >= queue.idle && queue.workers < MAX_WORKERS {
-            match start_worker(&self.shared) {
-                Ok(()) => queue.workers += 1,
-                Err(error) => tracing::debug!("no further thread that gives files: {error}"),
-            }
+        queue.jobs.push_back((job, hear));
+        let runnable = queue.jobs.iter().filter(|(job, _)| queue.may_begin(job.uid)).count();
+        if runnable > queue.idle && queue.workers < MAX_WORKERS {
+            start_worker(&self.shared, &mut queue);
         }
         if queue.workers == 0 {
+            queue.jobs.clear();
             return false;
         }
-        queue.jobs.push_back((job, hear));
         drop(queue);
         gift.into_iter().for_each(|gift| drop(self.verdicts.insert(gift, tell.clone())));
         self.shared.changed.notify_one();
@@ -173,10 +211,13 @@ impl Drop for Giver {
     }
 }
 
-fn start_worker(shared: &Arc<Shared>) -> io::Result<()> {
+fn start_worker(shared: &Arc<Shared>, queue: &mut Queue) {
     let worker = Worker { shared: Arc::clone(shared) };
     let thread = std::thread::Builder::new().name("file-giver".into()).stack_size(STACK);
-    thread.spawn(move || worker.work()).map(drop)
+    match thread.spawn(move || worker.work()) {
+        Ok(_) => queue.workers += 1,
+        Err(error) => tracing::debug!("no further thread that gives files: {error}"),
+    }
 }
 
 /// What a worker does next.
@@ -207,7 +248,9 @@ impl Worker {
             stuck = stuck.into_iter().filter_map(Tracee::let_go).collect();
             match next {
                 Next::Job(job, hear) => {
+                    let uid = job.uid;
                     stuck.extend(self.serve(*job, &hear, alarm));
+                    lock(&self.shared.queue).done(uid);
                 }
                 Next::Nothing if !stuck.is_empty() => {}
                 Next::Nothing | Next::End => return,
@@ -219,12 +262,18 @@ impl Worker {
     fn next(&self, patience: Duration) -> Next {
         let mut queue = lock(&self.shared.queue);
         queue.idle += 1;
-        let nothing = |queue: &mut Queue| queue.jobs.is_empty() && !queue.closed;
+        let nothing = |queue: &mut Queue| queue.first().is_none() && !queue.closed;
         let waited = self.shared.changed.wait_timeout_while(queue, patience, nothing);
         let (mut queue, _) = waited.unwrap_or_else(PoisonError::into_inner);
         queue.idle -= 1;
-        match queue.jobs.pop_front() {
-            Some((job, hear)) => Next::Job(Box::new(job), hear),
+        match queue.take() {
+            Some((job, hear)) => {
+                // Those behind it may have waited for the same.
+                if queue.wants_worker() {
+                    start_worker(&self.shared, &mut queue);
+                }
+                Next::Job(Box::new(job), hear)
+            }
             None if queue.closed => Next::End,
             None => Next::Nothing,
         }

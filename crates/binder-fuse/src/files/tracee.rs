@@ -4,18 +4,17 @@
 //! while we act (its mask is full then) and reach it when it goes on; its registers are put back as they were.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::alarm::PERIOD;
+use super::placement;
 use super::registers::Registers;
-use super::{alarm, placement};
 use rustix::thread::CpuSet;
 
-/// How long a thread may take to stop or to make one call, before it counts as stuck (frozen by its cgroup). Both
-/// take microseconds, unless the machine has no time for it.
-const PATIENCE: Duration = Duration::from_millis(500);
-
-/// A thread that takes longer than this is looked at: one that its control group froze will not come.
-const SUSPICION: Duration = alarm::PERIOD;
+/// How many times the alarm rings while a thread stops or makes one call, before it counts as stuck (ten seconds). Both take
+/// microseconds, unless the machine has no time for it: on a crowded one half a second was not enough. A thread that its control
+/// group froze counts from the second ring on.
+const RINGS_OF_PATIENCE: u32 = (Duration::from_secs(10).as_millis() / PERIOD.as_millis()) as u32;
 
 /// Why a thread does not do what we want.
 #[derive(Debug)]
@@ -177,21 +176,16 @@ impl Tracee {
 
     /// Its next stop; `Ok(None)` when it is stuck, an error when it is gone.
     fn wait(&mut self) -> Result<Option<Stop>, ()> {
-        let begun = Instant::now();
-        loop {
+        // The alarm of this thread interrupts us. It does not ring while we are stopped ourselves.
+        for ring in 0..RINGS_OF_PATIENCE {
             match self.look(0) {
                 Err(Absence::Gone) => return Err(()),
                 Ok(Some(stop)) => return Ok(Some(stop)),
-                // The alarm of this thread rings again and again.
-                Ok(None) | Err(Absence::Interrupted) => {
-                    if begun.elapsed() > PATIENCE
-                        || (begun.elapsed() >= SUSPICION && is_frozen(self.tid))
-                    {
-                        return Ok(None);
-                    }
-                }
+                Ok(None) | Err(Absence::Interrupted) if ring > 0 && is_frozen(self.tid) => break,
+                Ok(None) | Err(Absence::Interrupted) => {}
             }
         }
+        Ok(None)
     }
 
     fn look(&mut self, flags: i32) -> Result<Option<Stop>, Absence> {

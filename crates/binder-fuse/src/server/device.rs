@@ -208,9 +208,7 @@ impl Server {
     /// Does with a BINDER_WRITE_READ what the driver says.
     pub(super) fn answer_read(&mut self, request: Parked, answer: WriteRead) -> io::Result<()> {
         match answer {
-            WriteRead::Done { bwr, result } => {
-                self.finish(request.unique, request.caller.tid, &bwr, result)
-            }
+            WriteRead::Done { bwr, result } => self.finish(request, &bwr, result),
             WriteRead::Parked => {
                 self.park(request);
                 Ok(())
@@ -230,16 +228,15 @@ impl Server {
     /// Answers a BINDER_WRITE_READ: the argument goes back whatever the result is.
     fn finish(
         &mut self,
-        unique: u64,
-        tid: u32,
+        request: Parked,
         bwr: &BinderWriteRead,
         result: Result<(), Errno>,
     ) -> io::Result<()> {
         let result = result.map_or_else(|errno| -errno.code(), |()| 0);
-        if !self.host.closes.is_empty() && self.answer_and_close(unique, tid, result, bwr) {
+        if !self.host.closes.is_empty() && self.answer_and_close(request, result, bwr) {
             return Ok(());
         }
-        self.channel.send(self.reply.ioctl(unique, result, bwr.as_bytes()))
+        self.channel.send(self.reply.ioctl(request.unique, result, bwr.as_bytes()))
     }
 
     /// Completes what the driver has woken.

@@ -61,7 +61,7 @@ impl Server {
 
     /// A read has taken a transaction with files.
     pub(super) fn begin_gift(&mut self, request: Parked, bwr: BinderWriteRead) -> io::Result<()> {
-        let Caller { process, tid, .. } = request.caller;
+        let Caller { process, tid, euid: uid } = request.caller;
         if let Some(answer) = self.promise(request) {
             return self.answer_read(request, answer);
         }
@@ -76,7 +76,7 @@ impl Server {
             bwr.read_buffer.wrapping_add(bwr.read_consumed),
             bwr.read_size.saturating_sub(bwr.read_consumed),
         );
-        let job = Job { gift: Some(gift), tid, reply, room, files, closes: Vec::new() };
+        let job = Job { gift: Some(gift), tid, uid, reply, room, files, closes: Vec::new() };
         self.gifts.waiting.insert(gift, Gift { request, bwr });
         match self.giver().map(|giver| giver.hand_over(job)) {
             Ok(true) => Ok(()),
@@ -222,14 +222,14 @@ impl Server {
     /// Answers a BINDER_WRITE_READ whose caller has to close descriptors on its way out. False: it has none.
     pub(super) fn answer_and_close(
         &mut self,
-        unique: u64,
-        tid: u32,
+        Parked { unique, caller, .. }: Parked,
         result: i32,
         bwr: &BinderWriteRead,
     ) -> bool {
+        let Caller { tid, euid: uid, .. } = caller;
         let Some(closes) = self.host.closes.remove(&tid) else { return false };
         let reply = self.reply.ioctl(unique, result, bwr.as_bytes()).to_vec();
-        let job = Job { gift: None, tid, reply, room: (0, 0), files: Vec::new(), closes };
+        let job = Job { gift: None, tid, uid, reply, room: (0, 0), files: Vec::new(), closes };
         self.giver().is_ok_and(|giver| giver.hand_over(job))
     }
 }

@@ -14,6 +14,8 @@ use crate::support::{CALL, bounded, expect_echo, manager, open, peer, silent_pee
 crate::both_mappings! {
     memory_that_never_answers_is_waited_for_by_nobody_else
     a_client_whose_memory_never_answers_can_be_killed
+    a_mapping_whose_filesystem_hangs_is_waited_for_by_nobody_else
+    a_client_with_a_mapping_whose_filesystem_hangs_can_be_killed_and_so_can_the_daemon_be_stopped
     memory_that_changes_while_it_is_read_harms_its_owner_only
     memory_that_vanishes_while_it_is_read_harms_its_owner_only
     a_client_that_never_reads_is_given_up
@@ -69,6 +71,44 @@ fn a_client_whose_memory_never_answers_can_be_killed(bus: &Bus) {
     let _manager = manager(bus);
     for round in 0..3_u64 {
         let mut silent = peer(bus, &["silent-memory", "commands"]);
+        thread::sleep(Duration::from_millis(3 * round));
+        silent.kill();
+        others_go_on(bus);
+    }
+}
+
+fn a_mapping_whose_filesystem_hangs_is_waited_for_by_nobody_else(bus: &Bus) {
+    let _manager = manager(bus);
+    for part in ["commands", "data", "returns"] {
+        assert_eq!(heard(bus, &["hung-mapping", part]), "refused", "{part}");
+    }
+    assert!(bus.log().contains("its memory does not answer"), "{}", bus.log());
+}
+
+/// What a client that does harm says; the others are looked after meanwhile. It is killed in the end: ending by itself, it
+/// would wait for the thread that serves its filesystem.
+fn heard(bus: &Bus, what: &[&str]) -> String {
+    let mut harmful = peer(bus, what);
+    let line = wait::until(wait::PATIENCE, || {
+        others_go_on(bus);
+        match harmful.line_within(Duration::from_millis(1)) {
+            Word::Line(line) => Some(line),
+            Word::Silence => None,
+            Word::End => panic!("{what:?} has ended"),
+        }
+    });
+    harmful.kill();
+    others_go_on(bus);
+    line.unwrap_or_else(|| panic!("{what:?} says nothing"))
+}
+
+/// That the daemon ends in time is checked after each test.
+fn a_client_with_a_mapping_whose_filesystem_hangs_can_be_killed_and_so_can_the_daemon_be_stopped(
+    bus: &Bus,
+) {
+    let _manager = manager(bus);
+    for round in 0..3_u64 {
+        let mut silent = peer(bus, &["hung-mapping", "commands"]);
         thread::sleep(Duration::from_millis(3 * round));
         silent.kill();
         others_go_on(bus);
