@@ -361,3 +361,44 @@ impl Worker {
         tracee.finish(verdict.result.map_or(End::Again, |result| End::Return(result.into())))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(uid: u32) -> (Job, Receiver<Verdict>) {
+        let (reply, files, closes) = (Vec::new(), Vec::new(), Vec::new());
+        let job = Job { gift: None, tid: 1, uid, reply, room: (0, 0), files, closes };
+        (job, channel().1)
+    }
+
+    /// The users of the jobs that may begin, in their order.
+    fn begin_all(queue: &mut Queue) -> Vec<u32> {
+        std::iter::from_fn(|| queue.take().map(|(job, _)| job.uid)).collect()
+    }
+
+    #[test]
+    fn a_user_whose_receivers_hold_everything_up_leaves_workers_to_others() {
+        let mut queue = Queue::default();
+        queue.jobs.extend((0..100).map(|_| job(1)));
+        assert_eq!(begin_all(&mut queue), [1; MAX_WORKERS / 2]);
+        queue.jobs.extend([job(2), job(3)]);
+        assert_eq!(begin_all(&mut queue), [2, 3], "those behind the held up are not held up");
+        queue.jobs.extend((0..100).map(|_| job(4)));
+        assert!(begin_all(&mut queue).len() < MAX_WORKERS - MAX_WORKERS / 2 - 2);
+        queue.jobs.push_back(job(5));
+        assert_eq!(begin_all(&mut queue), [5], "two such users leave some, too");
+    }
+
+    #[test]
+    fn what_waited_for_its_turn_begins_when_another_one_is_over() {
+        let mut queue = Queue::default();
+        queue.jobs.extend((0..MAX_WORKERS).map(|_| job(1)));
+        begin_all(&mut queue);
+        assert!(!queue.jobs.is_empty() && queue.first().is_none());
+        queue.done(1);
+        assert_eq!(begin_all(&mut queue), [1]);
+        (0..MAX_WORKERS / 2).for_each(|_| queue.done(1));
+        assert!(queue.under_way.is_empty());
+    }
+}

@@ -23,7 +23,6 @@ crate::both_mappings! {
     a_stopped_receiver_gets_its_files_when_it_goes_on
     a_receiver_frozen_again_and_again_holds_up_nobody
     a_receiver_whose_memory_does_not_answer_holds_up_nobody
-    one_users_receivers_whose_memory_does_not_answer_leave_room_for_another_users
     files_that_nobody_takes_are_no_more_than_one_users_share
     receivers_killed_at_random_leave_no_file_behind
 }
@@ -37,7 +36,6 @@ crate::under_filters! {
     a_stopped_receiver_gets_its_files_when_it_goes_on
     a_receiver_frozen_again_and_again_holds_up_nobody
     a_receiver_whose_memory_does_not_answer_holds_up_nobody
-    one_users_receivers_whose_memory_does_not_answer_leave_room_for_another_users
     files_that_nobody_takes_are_no_more_than_one_users_share
     receivers_killed_at_random_leave_no_file_behind
 }
@@ -302,38 +300,6 @@ fn a_receiver_whose_memory_does_not_answer_holds_up_nobody(bus: &Bus) {
         }
     });
     silent.kill();
-}
-
-fn one_users_receivers_whose_memory_does_not_answer_leave_room_for_another_users(bus: &Bus) {
-    const MANY: usize = 40;
-    let mut silent = on_hwbinder(bus, &["silent-receivers", &MANY.to_string()]);
-    let device = bus.device("hwbinder");
-    let calling: Vec<_> = (0..MANY)
-        .map(|_| {
-            let device = device.clone();
-            std::thread::spawn(move || {
-                let client = Client::open(device, &Options::default()).unwrap();
-                let file = std::fs::File::open("/dev/null").unwrap();
-                let mut session = Session::new(&client);
-                session.call(0, CALL, Parcel::new().fd(file.as_fd()).payload()).map(drop)
-            })
-        })
-        .collect();
-    let _service = peer(bus, &["files", NOBODY]);
-    let device = bus.device("binder");
-    bounded("the other user", move || {
-        let client = Client::open(device, &Options::default()).unwrap();
-        let mut session = Session::new(&client);
-        for _ in 0..20 {
-            send_pipes(&mut session, 3).unwrap();
-        }
-    });
-    silent.kill();
-    for one in calling {
-        let end = bounded("a call to the dead", || one.join().unwrap()).unwrap_err();
-        let expected = matches!(end, ClientError::DeadReply | ClientError::FailedReply);
-        assert!(expected, "{end}");
-    }
 }
 
 fn files_that_nobody_takes_are_no_more_than_one_users_share(bus: &Bus) {
