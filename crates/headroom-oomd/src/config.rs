@@ -459,6 +459,7 @@ mod tests {
             ("[[limit]]\nuser = 5000\nuser = 5001\n", 3, "duplicate key"),
             ("= 5\n", 1, ""),
             ("[[limit]]\ncgroup = \"/a\"\nhard = \"1G\"\n", 2, "memory.max"),
+            ("[[limit]]\nsession = \"*\"\nhard = \"1G\"\n", 2, "session-N.scope"),
             ("[[limit]]\nhard = \"1G\"\ngroup = \"no-such-group\"\n", 3, "there is no group"),
             ("[[limit]]\nhard = \"1G\"\ngroup = 5\n", 3, "name of a group of the system's"),
             ("[[limit]]\nusers = [5000]\nhard = \"1G\"\n", 2, "need a \"name\""),

@@ -36,12 +36,19 @@ pub(crate) const KEYS: &[&str] = &["user", "users", "group", "name", "hard", "so
 /// A group's name is shown in tables.
 const LONGEST_NAME: usize = 64;
 /// What people look for and do not find, and what there is instead.
-const UNKNOWN: &[(&str, &str)] = &[(
-    // They have a limit of the kernel's own; ours would need a second set of accounts for nothing.
-    "cgroup",
-    "limits are of users, not of cgroups; a cgroup of version 2 has memory.max, and systemd sets it: \
+const UNKNOWN: &[(&str, &str)] = &[
+    (
+        // They have a limit of the kernel's own; ours would need a second set of accounts for nothing.
+        "cgroup",
+        "limits are of users, not of cgroups; a cgroup of version 2 has memory.max, and systemd sets it: \
          MemoryMax=",
-)];
+    ),
+    (
+        "session",
+        "limits are of users, whatever sessions they have; the cgroup of a session has memory.max: \
+         systemctl set-property --runtime session-N.scope MemoryMax=",
+    ),
+];
 
 /// Of whom a limit speaks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

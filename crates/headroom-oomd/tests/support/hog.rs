@@ -45,6 +45,13 @@ impl Hog {
         assert_eq!(self.answer().as_deref(), Some("done"));
     }
 
+    /// Tells it to have two children, each of which has two, so many generations of them, and waits until it is about to
+    /// begin. Each has 2 MiB of its own, and ends by itself after a while.
+    pub fn breed(&mut self, generations: u32) {
+        writeln!(self.helper.orders, "breed {generations}").unwrap();
+        assert_eq!(self.answer().as_deref(), Some("done"));
+    }
+
     /// Waits until it has done what it was told; `false`: it was killed over it.
     pub fn survived(&mut self) -> bool {
         let answer = self.answer();
@@ -102,10 +109,54 @@ pub fn obey() {
                 }
                 say("done");
             }
+            "breed" => {
+                say("done");
+                breed(number);
+            }
             _ => panic!("{order:?}"),
         }
     }
     std::hint::black_box(&memory);
+}
+
+/// How long who was bred lives, if nobody ends it: it must not outlive a test that fails by much.
+const LIFE_S: u32 = 30;
+
+/// Takes memory, and has children that do the same, until the last generation.
+fn breed(generations: usize) {
+    let bytes = 2 << 20;
+    // SAFETY: what is written to was just mapped, with that length; one thread goes on, in each process, with system
+    // calls only.
+    unsafe {
+        // A job of its own, as one from a shell; where it leads one already, that stays so.
+        libc::setpgid(0, 0);
+        for left in (0..=generations).rev() {
+            libc::alarm(LIFE_S);
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let memory = libc::mmap(std::ptr::null_mut(), bytes, rights, kind, -1, 0);
+            if memory == libc::MAP_FAILED {
+                libc::_exit(1);
+            }
+            for page in 0..bytes / 4096 {
+                memory.cast::<u8>().add(page * 4096).write_volatile(1);
+            }
+            let mut child = 1;
+            for _ in 0..2 {
+                if left > 0 && child != 0 {
+                    child = libc::fork();
+                }
+            }
+            if child != 0 {
+                loop {
+                    libc::pause();
+                }
+            }
+            // What the parent had is the child's too, until then.
+            libc::munmap(memory, bytes);
+        }
+        libc::_exit(0);
+    }
 }
 
 /// A child that shares all memory, does nothing, and dies with its parent.

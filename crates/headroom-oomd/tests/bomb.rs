@@ -1,0 +1,52 @@
+//! A fork bomb of a limited user, with a bound to it.
+
+mod support;
+
+use support::daemon::Daemon;
+use support::hog::Hog;
+use support::{MIB, eventually, privileged};
+
+const UID: u32 = 62_705;
+/// 127 processes in all.
+const GENERATIONS: u32 = 6;
+
+#[test]
+#[ignore = "a helper of the others"]
+fn hog_that_other_tests_start() {
+    support::hog::obey();
+}
+
+/// Processes of a user that are not dead.
+fn alive(uid: u32) -> usize {
+    let of_them = |entry: std::io::Result<std::fs::DirEntry>| {
+        let status = std::fs::read_to_string(entry.ok()?.path().join("status")).ok()?;
+        let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
+        let theirs = value("Uid:")?.split_whitespace().next()? == uid.to_string();
+        (theirs && !value("State:")?.trim().starts_with(['Z', 'X'])).then_some(())
+    };
+    std::fs::read_dir("/proc").unwrap().filter_map(of_them).count()
+}
+
+#[test]
+fn a_fork_bomb_ends_as_a_whole_and_nobody_else_with_it() {
+    if !privileged() {
+        return;
+    }
+    // The notifier would have its first processes killed one by one, before there is a bomb.
+    let daemon = Daemon::start("", &["--notifier=proc"]);
+    daemon.set_limit(UID, 64 * MIB);
+    let mut bystander = Hog::start(UID);
+    bystander.grow(4096);
+    assert!(bystander.survived());
+    let mut bomb = Hog::start(UID);
+    bomb.breed(GENERATIONS);
+    let why = eventually("the bomb is recognised", || {
+        daemon.why(UID).into_iter().find(|why| why.rule.contains("fork bomb"))
+    });
+    assert!(why.others.len() >= 16, "{why:#?}");
+    bomb.died();
+    eventually("nobody of it is left, and nobody stands still", || (alive(UID) == 1).then_some(()));
+    assert!(bystander.is_alive());
+    bystander.grow(1024);
+    assert!(bystander.survived(), "it goes on");
+}
