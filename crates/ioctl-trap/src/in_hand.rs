@@ -1,7 +1,6 @@
 //! Which calls the listener's threads have in hand, in memory that outlives them.
 
 use std::io;
-use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,29 +8,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Calls that others may take while one thread, which has just taken one, does not get a CPU: seconds of them.
-const MOST_BEHIND: u64 = 1 << 20;
-
 /// Threads that may listen at a time.
 pub const PLACES: usize = 32;
 
-const BYTES: usize = size_of::<Places>();
+/// The kernel hands out the newest call first, so one of a moment ago can have a number far below the latest: by as many
+/// as all others made while it waited. Some seconds of them are looked through in a fraction of one.
+const MOST_BEHIND: u64 = 1 << 20;
 
-/// What each thread says of itself.
-#[repr(C)]
-struct Places {
-    /// The latest call that anybody had noted when the thread went to take its next one; 0: it takes none.
-    after: [AtomicU64; PLACES],
-    /// The call that it took last.
-    taken: [AtomicU64; PLACES],
-}
+const BYTES: usize = PLACES * size_of::<AtomicU64>();
 
-/// Calls are taken in the order of their numbers. So one that was taken, and not noted before the thread was killed, is
-/// behind what had been noted when the thread went for it, however many others took and noted meanwhile.
+/// One number a thread: the call that it took last.
 #[derive(Debug)]
 pub struct InHand {
     memory: OwnedFd,
-    places: NonNull<Places>,
+    places: NonNull<[AtomicU64; PLACES]>,
 }
 
 // SAFETY: the memory holds atomic numbers alone, and stays mapped as long as this lives.
@@ -69,43 +59,25 @@ impl InHand {
         Ok(Self { memory, places })
     }
 
-    fn places(&self) -> &Places {
+    fn places(&self) -> &[AtomicU64; PLACES] {
         // SAFETY: mapped and aligned to a page as long as this lives; any bytes are such numbers.
         unsafe { self.places.as_ref() }
     }
 
-    fn latest(&self) -> u64 {
-        let taken = self.places().taken.iter().map(|id| id.load(Ordering::Relaxed));
-        taken.max().unwrap_or_default()
-    }
-
-    /// The thread with this place goes to take a call.
-    pub fn go_for_one(&self, place: usize) {
-        if let Some(after) = self.places().after.get(place) {
-            after.store(self.latest().max(1), Ordering::Relaxed);
-        }
-    }
-
-    /// It took this one.
+    /// The thread with this place took a call.
     pub fn note(&self, place: usize, id: u64) {
-        if let Some(taken) = self.places().taken.get(place) {
-            taken.store(id, Ordering::Relaxed);
+        if let Some(number) = self.places().get(place) {
+            number.store(id, Ordering::Relaxed);
         }
     }
 
-    /// It takes no more.
-    pub fn leave(&self, place: usize) {
-        if let Some(after) = self.places().after.get(place) {
-            after.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// Calls that dead threads may have had in hand, and others. Nobody knows of the very first ones.
-    pub(crate) fn suspects(&self) -> RangeInclusive<u64> {
-        let latest = self.latest();
-        let after = self.places().after.iter().map(|id| id.load(Ordering::Relaxed));
-        let oldest = after.filter(|&id| id != 0).min().unwrap_or(latest);
-        oldest.max(latest.saturating_sub(MOST_BEHIND))..=latest.saturating_add(PLACES as u64)
+    /// Calls that dead threads may have had in hand, whether they noted them or not, and very many others. None where
+    /// nothing was ever noted.
+    pub(crate) fn suspects(&self) -> impl Iterator<Item = u64> {
+        let latest = self.places().iter().map(|number| number.load(Ordering::Relaxed)).max();
+        let latest = latest.filter(|&id| id != 0);
+        let around = |id: u64| id.saturating_sub(MOST_BEHIND)..=id.saturating_add(PLACES as u64);
+        latest.into_iter().flat_map(around)
     }
 }
 
@@ -127,30 +99,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_that_was_taken_and_not_noted_is_suspected_however_many_others_were_since() {
+    fn calls_around_the_latest_are_suspected_whoever_noted_it() {
         let in_hand = InHand::new().unwrap();
-        in_hand.go_for_one(0);
-        in_hand.note(0, 1000);
-        // This one takes 1001, and is not heard of again.
-        in_hand.go_for_one(1);
-        for id in 1002..5000 {
-            in_hand.go_for_one(0);
-            in_hand.note(0, id);
-        }
-        let suspects = in_hand.suspects();
-        assert!(suspects.contains(&1001) && suspects.contains(&5003), "{suspects:?}");
-        in_hand.leave(1);
-        in_hand.go_for_one(0);
-        assert!(in_hand.suspects().count() < 50, "those who are not at it are none");
-    }
-
-    #[test]
-    fn the_first_calls_of_all_are_suspected_when_later_ones_are_known() {
-        let in_hand = InHand::new().unwrap();
-        in_hand.go_for_one(0);
-        in_hand.go_for_one(1);
-        let first = 1 << 60;
-        in_hand.note(1, first + 1);
-        assert!(in_hand.suspects().contains(&first));
+        assert_eq!(in_hand.suspects().count(), 0);
+        let latest = 1 << 60;
+        in_hand.note(3, latest);
+        in_hand.note(0, latest - 40_000);
+        let suspected = |id| in_hand.suspects().any(|suspect| suspect == id);
+        assert!(suspected(latest) && suspected(latest + 2), "the next ones");
+        assert!(suspected(latest - 90_000), "and one that waited");
+        in_hand.note(1, u64::MAX);
+        assert!(suspected(u64::MAX));
     }
 }

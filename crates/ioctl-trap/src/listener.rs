@@ -12,7 +12,7 @@ const SYNC_WAKE_UP: u64 = 1;
 /// A call that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trapped {
-    /// Its name; the next one's is larger by one.
+    /// Its name; that of the call which was made next is larger by one.
     pub id: u64,
     /// The thread, in the listener's pid namespace; 0 where that does not see it.
     pub tid: u32,

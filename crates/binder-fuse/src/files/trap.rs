@@ -192,14 +192,12 @@ impl Post {
     }
 
     fn leave(&self, place: u32) {
-        self.in_hand.leave(place as usize);
         self.places.fetch_and(!(1 << place), Ordering::Relaxed);
     }
 
     /// Lets calls go on, until there are none any more, or there is no need of this thread.
     fn listen(self: &Arc<Self>, place: usize) {
         loop {
-            self.in_hand.go_for_one(place);
             let call = match self.listener.next() {
                 Ok(Some(call)) => call,
                 Ok(None) => return,
