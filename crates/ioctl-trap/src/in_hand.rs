@@ -13,7 +13,7 @@ pub const PLACES: usize = 32;
 
 /// The kernel hands out the newest call first, so one of a moment ago can have a number far below the latest: by as many
 /// as all others made while it waited. Some seconds of them are looked through in a fraction of one.
-const MOST_BEHIND: u64 = 1 << 20;
+const MOST_BEHIND: u64 = 1 << 17;
 
 const BYTES: usize = PLACES * size_of::<AtomicU64>();
 
