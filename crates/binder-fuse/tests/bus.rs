@@ -193,7 +193,9 @@ fn somebody_without_any_privilege_has_a_bus_too() {
         .tempdir()
         .unwrap();
     let program = folder.path().join("test");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    // By another process: a child that some other test forks just now would have the copy open for writing.
+    let ours = std::env::current_exe().unwrap();
+    assert!(Command::new("cp").arg(ours).arg(&program).status().unwrap().success());
     let output = Command::new(program)
         .args(["--exact", "as_another_user", "--nocapture", "--test-threads=1"])
         .env(AS_SOMEBODY, "1")

@@ -85,7 +85,8 @@ fn verdict(command: &mut Command, arguments: &[&str]) -> (String, u32) {
 /// A program of this name that does nothing and that everybody would kill first.
 fn volunteer(dir: &Path, name: &str, oom_score_adj: i32) -> Killed {
     let path = dir.join(name);
-    std::fs::copy("/bin/sleep", &path).unwrap();
+    // By another process: a child that some other test forks just now would have the copy open for writing.
+    assert!(Command::new("cp").arg("/bin/sleep").arg(&path).status().unwrap().success());
     let child = Killed(Command::new(&path).arg("1000").spawn().unwrap());
     let pid = child.0.id();
     // Its name is that of this test until it has begun.

@@ -243,7 +243,10 @@ fn daemons_are_looked_for_beside_the_command_and_nowhere_else() {
     }
     let dir = tempfile::tempdir().unwrap();
     let lonely = dir.path().join("headroom");
-    std::fs::copy(env!("CARGO_BIN_EXE_headroom"), &lonely).unwrap();
+    // By another process: a child that some other test forks just now would have the copy open for writing.
+    let copied =
+        std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_headroom")).arg(&lonely).status();
+    assert!(copied.unwrap().success());
     let (code, _, stderr) = run(std::process::Command::new(&lonely).arg("up"));
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("headroom-binderd is missing: it belongs beside"), "{stderr}");

@@ -19,7 +19,10 @@ pub fn program() -> Arc<Program> {
     known.upgrade().unwrap_or_else(|| {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("hog");
-        std::fs::copy(std::env::current_exe().unwrap(), &path).unwrap();
+        // By another process: a child that some other test forks just now would have the copy open for writing, and
+        // nobody could run it.
+        let ours = std::env::current_exe().unwrap();
+        assert!(Command::new("cp").arg(ours).arg(&path).status().unwrap().success());
         for path in [dir.path(), &path] {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
         }
