@@ -7,10 +7,13 @@
 
 mod calls;
 mod capabilities;
+mod opinion;
 
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+
+pub use opinion::opinion_of_systemd;
 
 /// `AUDIT_ARCH_X86_64` of linux/audit.h.
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;

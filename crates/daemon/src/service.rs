@@ -16,8 +16,16 @@ pub struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// As the environment names it. The error: it names one that cannot be spoken to.
-    pub fn from_environment() -> io::Result<Self> {
+    /// As the environment names it. Also what is wrong with that name, if something is.
+    pub fn from_environment() -> (Self, Option<String>) {
+        let deaf = |error| {
+            let complaint = "the service manager hears nothing";
+            (Self::default(), Some(format!("$NOTIFY_SOCKET cannot be used ({error}): {complaint}")))
+        };
+        Self::named().map_or_else(deaf, |manager| (manager, None))
+    }
+
+    fn named() -> io::Result<Self> {
         let variable = |name| std::env::var(name).ok();
         let Some(name) = variable("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
             return Ok(Self::default());

@@ -14,15 +14,7 @@ pub struct LifeSigns {
 impl LifeSigns {
     /// For whoever the environment names. Also what is wrong with that name.
     pub fn for_manager() -> (Self, Option<String>) {
-        let (manager, complaint) = match ServiceManager::from_environment() {
-            Ok(manager) => (manager, None),
-            Err(error) => (
-                ServiceManager::default(),
-                Some(format!(
-                    "$NOTIFY_SOCKET cannot be used ({error}): the service manager hears nothing"
-                )),
-            ),
-        };
+        let (manager, complaint) = ServiceManager::from_environment();
         (Self { manager, last: Cell::new(Instant::now()) }, complaint)
     }
 

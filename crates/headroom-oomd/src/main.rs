@@ -127,12 +127,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
 
     let mut degraded = Vec::from_iter(complaint);
-    let manager = ServiceManager::from_environment().unwrap_or_else(|e| {
-        degraded.push(format!(
-            "$NOTIFY_SOCKET cannot be used ({e}): the service manager hears nothing"
-        ));
-        ServiceManager::default()
-    });
+    let (manager, unheard) = ServiceManager::from_environment();
+    degraded.extend(unheard);
     let pins = arguments.folder(&arguments.pins, PINS_FOLDER);
     let chosen = watching::select(arguments.notifier, pins.as_deref());
     let chosen = chosen.context("cannot watch memory")?;

@@ -1,43 +1,31 @@
 //! Names of users, and which of them are people.
 
-use std::ffi::{CStr, CString};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-/// Largest entry of the user database that is believed, bytes.
-const MAX_ENTRY: usize = 1 << 20;
+use nix::errno::Errno;
+use nix::unistd::{Group, User};
 
 /// The uid of a user name, from wherever the system looks users up; `None` when there is none.
-pub fn uid_of(name: &str) -> Result<Option<u32>, rustix::io::Errno> {
-    let Ok(name) = CString::new(name) else { return Ok(None) };
-    let mut buffer = vec![0; 4096];
-    loop {
-        // SAFETY: all zero bytes are a passwd without strings.
-        let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
-        let mut found = std::ptr::null_mut();
-        // SAFETY: the name ends with a NUL, the buffer is as long as it says, and the entry, which
-        // points into the buffer, is not used after it.
-        let error = unsafe {
-            let room = buffer.len();
-            libc::getpwnam_r(name.as_ptr(), &mut entry, buffer.as_mut_ptr(), room, &mut found)
-        };
-        match error {
-            0 if found.is_null() => return Ok(None),
-            0 => return Ok(Some(entry.pw_uid)),
-            libc::ERANGE if buffer.len() < MAX_ENTRY => buffer.resize(buffer.len() * 4, 0),
-            // Some user databases say "not found" in these words.
-            libc::ENOENT | libc::ESRCH => return Ok(None),
-            error => return Err(rustix::io::Errno::from_raw_os_error(error)),
-        }
+pub fn uid_of(name: &str) -> nix::Result<Option<u32>> {
+    Ok(if_known(User::from_name(name))?.map(|user| user.uid.as_raw()))
+}
+
+/// Some databases say "not found" in these words (getpwnam(3)).
+fn if_known<T>(found: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
+    match found {
+        Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => Ok(None),
+        found => found,
     }
 }
 
 /// The uids of a group of the system's: those whose own group it is, and those that it names (names that no user bears
 /// are left out), ascending; `None` when there is no such group. Not to be called by two threads at a time.
-pub fn members_of(group: &str) -> Result<Option<Vec<u32>>, rustix::io::Errno> {
-    let Some((gid, names)) = group_entry(group)? else { return Ok(None) };
+pub fn members_of(group: &str) -> nix::Result<Option<Vec<u32>>> {
+    let Some(group) = if_known(Group::from_name(group))? else { return Ok(None) };
+    let gid = group.gid.as_raw();
     let mut uids = Vec::new();
-    for name in names {
+    for name in group.mem {
         uids.extend(uid_of(&name)?);
     }
     // SAFETY: the entry is read before the next call, and nobody else walks through the database.
@@ -53,40 +41,6 @@ pub fn members_of(group: &str) -> Result<Option<Vec<u32>>, rustix::io::Errno> {
     uids.sort_unstable();
     uids.dedup();
     Ok(Some(uids))
-}
-
-/// A group's gid, and the names of those who are in it beside their own.
-fn group_entry(name: &str) -> Result<Option<(u32, Vec<String>)>, rustix::io::Errno> {
-    let Ok(name) = CString::new(name) else { return Ok(None) };
-    let mut buffer = vec![0; 4096];
-    loop {
-        // SAFETY: all zero bytes are a group without strings.
-        let mut entry: libc::group = unsafe { std::mem::zeroed() };
-        let mut found = std::ptr::null_mut();
-        // SAFETY: the name ends with a NUL, and the buffer is as long as it says.
-        let error = unsafe {
-            let room = buffer.len();
-            libc::getgrnam_r(name.as_ptr(), &mut entry, buffer.as_mut_ptr(), room, &mut found)
-        };
-        match error {
-            0 if found.is_null() => return Ok(None),
-            0 => {
-                let mut names = Vec::new();
-                let mut at = entry.gr_mem;
-                // SAFETY: a list of strings in the buffer, which is still there; a null pointer ends it.
-                unsafe {
-                    while !at.is_null() && !(*at).is_null() {
-                        names.push(CStr::from_ptr(*at).to_string_lossy().into_owned());
-                        at = at.add(1);
-                    }
-                }
-                return Ok(Some((entry.gr_gid, names)));
-            }
-            libc::ERANGE if buffer.len() < MAX_ENTRY => buffer.resize(buffer.len() * 4, 0),
-            libc::ENOENT | libc::ESRCH => return Ok(None),
-            error => return Err(rustix::io::Errno::from_raw_os_error(error)),
-        }
-    }
 }
 
 /// Uids that are given to people, unless the file says otherwise: `UID_MIN` and `UID_MAX` of shadow's

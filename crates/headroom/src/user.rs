@@ -1,13 +1,14 @@
 //! Users by name or number, by way of the system's own user database; and groups that share a limit, as `@NAME`.
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString};
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::anyhow;
 use control::oomd::{Reply, Request};
+use nix::errno::Errno;
+use nix::unistd::{Uid, User as Entry};
 
 use crate::daemon::{ask_oomd, unexpected};
 
@@ -60,14 +61,8 @@ impl FromStr for User {
                 _ => Err(format!("uid {text} is too large: at most {}", u32::MAX - 1)),
             };
         }
-        let name = CString::new(text).map_err(|_| "a user name has no NUL byte".to_owned())?;
-        match look_up(|entry, buffer, found| {
-            // SAFETY: the name ends with NUL; the other pointers are valid for the given lengths.
-            unsafe {
-                libc::getpwnam_r(name.as_ptr(), entry, buffer.as_mut_ptr(), buffer.len(), found)
-            }
-        }) {
-            Ok(Some(user)) => Ok(Self::Uid(user.uid)),
+        match if_known(Entry::from_name(text)) {
+            Ok(Some(user)) => Ok(Self::Uid(user.uid.as_raw())),
             Ok(None) => Err(format!("there is no user '{text}'; a uid works without an account")),
             Err(error) => Err(format!("cannot look up user '{text}': {error}")),
         }
@@ -87,49 +82,17 @@ pub fn name(uid: u32) -> String {
 }
 
 fn look_up_name(uid: u32) -> String {
-    let found = look_up(|entry, buffer, found| {
-        // SAFETY: the pointers are valid for the given lengths.
-        unsafe { libc::getpwuid_r(uid, entry, buffer.as_mut_ptr(), buffer.len(), found) }
-    });
-    match found {
+    match Entry::from_uid(Uid::from_raw(uid)) {
         Ok(Some(user)) => crate::output::printable(&user.name),
         _ => uid.to_string(),
     }
 }
 
-struct Found {
-    uid: u32,
-    name: String,
-}
-
-type Query<'a> =
-    dyn FnMut(*mut libc::passwd, &mut [libc::c_char], *mut *mut libc::passwd) -> i32 + 'a;
-
-/// Calls one of the `getpw*_r` functions with a buffer that is large enough.
-fn look_up(
-    mut query: impl FnMut(*mut libc::passwd, &mut [libc::c_char], *mut *mut libc::passwd) -> i32,
-) -> std::io::Result<Option<Found>> {
-    let query: &mut Query<'_> = &mut query;
-    let mut buffer = vec![0; 1024];
-    loop {
-        // SAFETY: all-zero is a valid passwd: null pointers and zeros.
-        let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
-        let mut found = std::ptr::null_mut();
-        match query(&mut entry, &mut buffer, &mut found) {
-            // No entry is success with nothing found, or one of these (getpwnam(3)).
-            0 | libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM if found.is_null() => {
-                return Ok(None);
-            }
-            0 => {
-                // SAFETY: on success the name points to a string in `buffer`, which is still alive.
-                let name = unsafe { CStr::from_ptr(entry.pw_name) };
-                let name = name.to_string_lossy().into_owned();
-                return Ok(Some(Found { uid: entry.pw_uid, name }));
-            }
-            libc::ERANGE if buffer.len() < 1 << 20 => buffer.resize(buffer.len() * 2, 0),
-            libc::EINTR => {}
-            errno => return Err(std::io::Error::from_raw_os_error(errno)),
-        }
+/// What the database says; some say "not found" in these words (getpwnam(3)).
+fn if_known<T>(found: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
+    match found {
+        Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => Ok(None),
+        found => found,
     }
 }
 

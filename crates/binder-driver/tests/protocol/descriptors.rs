@@ -36,6 +36,18 @@ fn array(world: &mut World, client: Caller, fds: &[u32]) -> Parcel {
     Parcel { buffers_size: Some(length.next_multiple_of(8)), ..parcel }
 }
 
+/// The client waits for a reply, and there is one with a file in it that nobody gives at once.
+fn reply_with_a_file(world: &mut World, manager: Caller, client: Caller) {
+    let (data, _) = world.transaction(client, 0, 1, TF_ACCEPT_FDS, &Parcel::default());
+    world.park(client, &[Command::Transaction { data, buffers_size: None }]);
+    world.read(manager).parcel();
+    let fd = world.host.install(manager.process, 9);
+    let reply = world.reply(manager, &Parcel::default().fd(fd));
+    world.write(manager, &[reply]);
+    world.gifts = Some(Vec::new());
+    assert_eq!(world.wake(), []);
+}
+
 #[test]
 fn a_descriptor_becomes_one_of_the_receivers() {
     let (mut world, manager, client) = world_with_files();
@@ -84,14 +96,7 @@ fn files_that_cannot_be_given_fail_the_call_and_the_reader_waits_on() {
 #[test]
 fn a_reply_whose_files_cannot_be_given_fails_for_who_waits_for_it() {
     let (mut world, manager, client) = world_with_files();
-    let (data, _) = world.transaction(client, 0, 1, TF_ACCEPT_FDS, &Parcel::default());
-    world.park(client, &[Command::Transaction { data, buffers_size: None }]);
-    world.read(manager).parcel();
-    let fd = world.host.install(manager.process, 9);
-    let reply = world.reply(manager, &Parcel::default().fd(fd));
-    world.write(manager, &[reply]);
-    world.gifts = Some(Vec::new());
-    assert_eq!(world.wake(), []);
+    reply_with_a_file(&mut world, manager, client);
     let (_, bwr) = world.gifts.take().unwrap().remove(0);
     let seen = world.give(client, bwr, true);
     assert_eq!(seen.news(), [Return::TransactionComplete, Return::FailedReply]);
@@ -175,14 +180,7 @@ fn a_promise_that_is_broken_fails_the_call() {
 #[test]
 fn a_promised_reply_that_is_broken_fails_for_who_waits_for_it() {
     let (mut world, manager, client) = world_with_files();
-    let (data, _) = world.transaction(client, 0, 1, TF_ACCEPT_FDS, &Parcel::default());
-    world.park(client, &[Command::Transaction { data, buffers_size: None }]);
-    world.read(manager).parcel();
-    let fd = world.host.install(manager.process, 9);
-    let reply = world.reply(manager, &Parcel::default().fd(fd));
-    world.write(manager, &[reply]);
-    world.gifts = Some(Vec::new());
-    assert_eq!(world.wake(), []);
+    reply_with_a_file(&mut world, manager, client);
     assert_eq!(world.promise(client).news(), [Return::TransactionComplete]);
     let (process, tid) = (client.process, client.tid);
     assert_eq!(world.driver.files_refused(&mut world.host, process, tid), None);

@@ -1,0 +1,50 @@
+//! What systemd itself thinks of a unit.
+
+use std::io;
+use std::path::Path;
+use std::process::Command;
+
+/// Whether systemd understands a unit, and how much its service could still do: at most `most_exposed` of 100, where 100
+/// is a service that is not confined at all. What it says against the unit, if anything.
+///
+/// The program need not be installed: `program` in the unit is taken for one that is. The error: systemd is not here, or
+/// its tool cannot be run.
+pub fn opinion_of_systemd(
+    name: &str,
+    unit: &str,
+    program: &str,
+    most_exposed: u32,
+) -> io::Result<Option<String>> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join(name);
+    std::fs::write(&path, unit.replace(program, "/bin/true"))?;
+    let threshold = format!("--threshold={most_exposed}");
+    let understood = said_against(&["verify", "--man=no"], &path)?;
+    match understood {
+        Some(complaint) => Ok(Some(complaint)),
+        None => said_against(&["security", "--offline=yes", &threshold], &path),
+    }
+}
+
+fn said_against(arguments: &[&str], unit: &Path) -> io::Result<Option<String>> {
+    let done = Command::new("systemd-analyze").args(arguments).arg(unit).output()?;
+    Ok((!done.status.success()).then(|| format!("{done:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_that_is_wrong_or_too_free_is_complained_of() {
+        let of = |unit: &str, most| opinion_of_systemd("a.service", unit, "/opt/a", most);
+        let service = "[Service]\nExecStart=/opt/a\n";
+        let opinion = match of(service, 100) {
+            Err(error) => return println!("skipped: systemd-analyze: {error}"),
+            Ok(opinion) => opinion,
+        };
+        assert_eq!(opinion, None);
+        assert!(of(service, 50).unwrap().is_some(), "it is not confined at all");
+        assert!(of("[Service]\nExecStart=nowhere\n", 100).unwrap().is_some());
+    }
+}
