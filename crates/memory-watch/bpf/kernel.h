@@ -89,6 +89,7 @@ struct pid {
 struct signal_struct {
 	struct pid *pids[4];
 	u32 flags;
+	int leader; /* of its session */
 	s16 oom_score_adj;
 };
 

@@ -98,3 +98,47 @@ static __noinline s64 exact_count(struct mm_struct *mm, u32 member)
 {
 	return exact_from(mm, member, batched_count(mm, member));
 }
+
+/* The parts of all members that one CPU has, where they are beside each other. */
+static __noinline int unfolded_together(const void *counters, s64 *pages)
+{
+	s32 parts[MM_MEMBERS];
+
+	if (!pages)
+		return 0;
+	for (u32 cpu = 0; cpu < MAX_CPUS; cpu++) {
+		if (cpu >= cpu_count)
+			break;
+		if (bpf_probe_read_kernel(parts, sizeof(parts), counters + cpus.offset[cpu]))
+			continue;
+		for (u32 m = 0; m < MM_MEMBERS; m++)
+			pages[m] += parts[m];
+	}
+	return 0;
+}
+
+/*
+ * The true values of all members. Since 6.6 an mm's counters are allocated as one, so that a CPU's parts of them are
+ * in one place.
+ */
+static __always_inline void exact_counts(struct mm_struct *mm, s64 *pages)
+{
+	const void *parts[MM_MEMBERS];
+
+	for (u32 m = 0; m < MM_MEMBERS; m++)
+		pages[m] = batched_count(mm, m);
+	if (!flat_counters()) {
+		for (u32 m = 0; m < MM_MEMBERS; m++)
+			parts[m] = percpu_base(mm, m);
+		if (parts[1] == parts[0] + sizeof(s32) && parts[2] == parts[1] + sizeof(s32) &&
+		    parts[3] == parts[2] + sizeof(s32)) {
+			unfolded_together(parts[0], pages);
+		} else {
+			for (u32 m = 0; m < MM_MEMBERS; m++)
+				pages[m] += unfolded(parts[m]);
+		}
+	}
+	/* Of a negative one its sign bit makes nothing; a branch for each would double the verifier's work four times. */
+	for (u32 m = 0; m < MM_MEMBERS; m++)
+		pages[m] &= ~(pages[m] >> 63);
+}
