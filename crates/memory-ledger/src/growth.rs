@@ -6,6 +6,9 @@ use crate::process::{Process, ProcessId};
 /// gulps, short enough that one which has stopped growing is soon left alone.
 pub const WINDOW_NS: u64 = 4_000_000_000;
 
+/// So many places further the next process of a list is looked for before it is searched everywhere.
+const STEPS: usize = 8;
+
 /// What everybody had at one moment, by id.
 #[derive(Clone, Debug, Default)]
 struct Mark {
@@ -21,9 +24,17 @@ impl Mark {
         self.bytes.sort_unstable();
     }
 
-    fn bytes(&self, id: ProcessId) -> Option<u64> {
-        let at = self.bytes.binary_search_by_key(&id, |(id, _)| *id).ok()?;
-        Some(self.bytes[at].1)
+    /// What this one had. `place` is where the last one was or would be, 0 at first: in a list that is in order, as a
+    /// watch's is, the next one is beside it.
+    fn bytes(&self, id: ProcessId, place: &mut usize) -> Option<u64> {
+        let before = |at: usize| self.bytes.get(at).is_none_or(|(other, _)| *other < id);
+        let beside = (*place..*place + STEPS).find(|at| !before(*at));
+        *place = match beside {
+            Some(at) if at == 0 || before(at - 1) => at,
+            _ => self.bytes.partition_point(|(other, _)| *other < id),
+        };
+        let (found, bytes) = *self.bytes.get(*place)?;
+        (found == id).then_some(bytes)
     }
 }
 
@@ -52,8 +63,9 @@ impl Growth {
             self.newer.take(processes, now_ns);
         }
         let elapsed_ns = now_ns.saturating_sub(self.older.at_ns);
+        let mut place = 0;
         for process in &mut *processes {
-            let before = self.older.bytes(process.id);
+            let before = self.older.bytes(process.id, &mut place);
             process.newborn = before.is_none();
             let grown = process.charged_bytes().saturating_sub(before.unwrap_or(0));
             process.grown_bytes = per_window(grown, elapsed_ns);
@@ -102,6 +114,32 @@ mod tests {
         look(&mut growth, 0, &[(1, 100), (2, 50)]);
         let now = look(&mut growth, 1, &[(3, 10), (2, 40), (1, 130)]);
         assert_eq!(now, [(10, true), (0, false), (30, false)]);
+    }
+
+    #[test]
+    fn the_order_of_the_list_does_not_matter() {
+        let sizes: Vec<(u32, u64)> = (1..60).map(|pid| (pid * 3, u64::from(pid) * 10)).collect();
+        let mut now: Vec<(u32, u64)> = sizes.iter().map(|(pid, b)| (*pid, b + 5)).collect();
+        now.extend([(1, 7), (10, 7), (1000, 7)]);
+        let grown = |list: &[(u32, u64)]| {
+            let mut growth = Growth::default();
+            look(&mut growth, 0, &sizes);
+            let seen = look(&mut growth, 1, list);
+            let mut by_pid: Vec<_> = list.iter().map(|(pid, _)| *pid).zip(seen).collect();
+            by_pid.sort_unstable();
+            by_pid
+        };
+        let in_any_order = grown(&now);
+        let new: Vec<u32> = in_any_order.iter().filter(|it| it.1.1).map(|it| it.0).collect();
+        assert_eq!(new, [1, 10, 1000]);
+        assert!(in_any_order.iter().all(|(_, (by, new))| *by == if *new { 7 } else { 5 }));
+        let mut list = now.clone();
+        list.sort_unstable();
+        assert_eq!(grown(&list), in_any_order);
+        list.reverse();
+        assert_eq!(grown(&list), in_any_order);
+        list.retain(|(pid, _)| pid % 5 == 0);
+        assert_eq!(grown(&list), in_any_order.iter().filter(|it| it.0 % 5 == 0).copied().collect::<Vec<_>>());
     }
 
     #[test]

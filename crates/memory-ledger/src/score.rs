@@ -17,13 +17,18 @@ pub const OOM_SCORE_ADJ_NEVER: i16 = -1000;
 
 /// Bytes it has and, weighted, those it is taking.
 pub fn score(process: &Process) -> u64 {
-    let bytes = u128::from(process.charged_bytes())
-        + u128::from(GROWTH_WEIGHT) * u128::from(process.grown_bytes);
+    let grown = GROWTH_WEIGHT.saturating_mul(process.grown_bytes);
+    let bytes = process.charged_bytes().saturating_add(grown);
     // As a share of its own memory, unlike the kernel's, which adds a share of the machine's: there
     // a small process with a high value dies before a large one, and nothing comes back.
-    let willing = (1000 + i64::from(process.oom_score_adj)).clamp(0, 2000) as u128;
-    let share = if process.session_leader { u128::from(SESSION_LEADER_SHARE) } else { 1 };
-    u64::try_from(bytes * willing / 1000 / share).unwrap_or(u64::MAX)
+    let willing = (1000 + i64::from(process.oom_score_adj)).clamp(0, 2000) as u64;
+    let share = if process.session_leader { SESSION_LEADER_SHARE } else { 1 };
+    // Below 8 PiB; a division of 128 bits takes the time of several reads, for each process.
+    if let Some(weighed) = bytes.checked_mul(willing) {
+        return weighed / 1000 / share;
+    }
+    let weighed = u128::from(bytes) * u128::from(willing) / 1000 / u128::from(share);
+    u64::try_from(weighed).unwrap_or(u64::MAX)
 }
 
 /// It has been growing, not just moving a little.
