@@ -1,12 +1,16 @@
-//! A fork bomb of a limited user, with a bound to it.
+//! Fork bombs of limited users, with a bound to them.
 
 mod support;
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, eventually, privileged};
 
 const UID: u32 = 62_705;
+const SLOW_UID: u32 = 62_706;
 /// 127 processes in all.
 const GENERATIONS: u32 = 6;
 
@@ -14,6 +18,16 @@ const GENERATIONS: u32 = 6;
 #[ignore = "a helper of the others"]
 fn hog_that_other_tests_start() {
     support::hog::obey();
+}
+
+/// Nothing of this user's outlives the test.
+struct Cleared(u32);
+
+impl Drop for Cleared {
+    fn drop(&mut self) {
+        // Without privileges -1 is whoever has the same user.
+        let _ = Command::new("sh").args(["-c", "kill -KILL -1"]).uid(self.0).status();
+    }
 }
 
 /// Processes of a user that are not dead.
@@ -46,6 +60,33 @@ fn a_fork_bomb_ends_as_a_whole_and_nobody_else_with_it() {
     assert!(why.others.len() >= 16, "{why:#?}");
     bomb.died();
     eventually("nobody of it is left, and nobody stands still", || (alive(UID) == 1).then_some(()));
+    assert!(bystander.is_alive());
+    bystander.grow(1024);
+    assert!(bystander.survived(), "it goes on");
+}
+
+#[test]
+fn a_bomb_whose_members_die_one_by_one_is_recognised_by_those_who_died() {
+    if !privileged() {
+        return;
+    }
+    // Never more than eight processes at a time: too few to be one for what they are.
+    const CHILDREN: u32 = 6;
+    let _cleared = Cleared(SLOW_UID);
+    let daemon = Daemon::start("", &[]);
+    daemon.set_limit(SLOW_UID, 64 * MIB);
+    let mut bystander = Hog::start(SLOW_UID);
+    bystander.grow(4096);
+    assert!(bystander.survived());
+    let mut bomb = Hog::start(SLOW_UID);
+    bomb.replace(CHILDREN);
+    bomb.died();
+    let why = eventually("the bomb is recognised", || {
+        daemon.why(SLOW_UID).into_iter().find(|why| why.rule.contains("fork bomb"))
+    });
+    assert!(why.rule.contains("killed just before"), "{why:#?}");
+    assert!(why.others.len() as u32 <= CHILDREN + 1, "{why:#?}");
+    eventually("nobody of it is left", || (alive(SLOW_UID) == 1).then_some(()));
     assert!(bystander.is_alive());
     bystander.grow(1024);
     assert!(bystander.survived(), "it goes on");

@@ -1,5 +1,6 @@
 //! Who grew of late: it is growth that breaks a limit, not size.
 
+use crate::buried::Buried;
 use crate::process::{Process, ProcessId};
 
 /// The time over which growth counts, nanoseconds. Long enough to see a process that takes memory in
@@ -45,16 +46,22 @@ pub struct Growth {
     older: Mark,
     newer: Mark,
     begun: bool,
+    buried: Buried,
 }
 
 impl Growth {
     /// With room for so many processes, so that a look in need does not have to allocate.
     pub fn with_room(processes: usize) -> Self {
         let mark = || Mark { at_ns: 0, bytes: Vec::with_capacity(processes) };
-        Self { older: mark(), newer: mark(), begun: false }
+        Self { older: mark(), newer: mark(), begun: false, buried: Buried::with_room() }
     }
 
-    /// Fills in `grown_bytes` and `newborn` of all processes, which have to be all there are. At the
+    /// A process was killed. If it was new, it counts among the births of its family still.
+    pub fn bury(&mut self, process: &Process, now_ns: u64) {
+        self.buried.bury(process, now_ns);
+    }
+
+    /// Fills in `grown_bytes`, `newborn` and `buried` of all processes, which have to be all there are. At the
     /// first look nobody has grown.
     pub fn look(&mut self, processes: &mut [Process], now_ns: u64) {
         if !self.begun {
@@ -70,6 +77,7 @@ impl Growth {
             let grown = process.charged_bytes().saturating_sub(before.unwrap_or(0));
             process.grown_bytes = per_window(grown, elapsed_ns);
         }
+        self.buried.count(processes, now_ns);
         if now_ns.saturating_sub(self.newer.at_ns) >= WINDOW_NS / 2 {
             std::mem::swap(&mut self.older, &mut self.newer);
             self.newer.take(processes, now_ns);
@@ -139,7 +147,10 @@ mod tests {
         list.reverse();
         assert_eq!(grown(&list), in_any_order);
         list.retain(|(pid, _)| pid % 5 == 0);
-        assert_eq!(grown(&list), in_any_order.iter().filter(|it| it.0 % 5 == 0).copied().collect::<Vec<_>>());
+        assert_eq!(
+            grown(&list),
+            in_any_order.iter().filter(|it| it.0 % 5 == 0).copied().collect::<Vec<_>>()
+        );
     }
 
     #[test]

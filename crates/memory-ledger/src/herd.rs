@@ -6,8 +6,8 @@ use crate::score::{grows, rank, score};
 
 /// So many growing processes of one family are a herd. Two are a program and its helper.
 pub const HERD_MEMBERS: usize = 3;
-/// So many new processes of one family within a window, if they are more than half of it, are a fork
-/// bomb. A parallel build with as many jobs looks the same; when it breaks a limit, its `make` would
+/// So many new processes of one family within a window, those counted that were killed meanwhile, if they are more
+/// than half of it, are a fork bomb. A parallel build with as many jobs looks the same; when it breaks a limit, its `make` would
 /// only start the next ones.
 pub const BOMB_BIRTHS: usize = 16;
 
@@ -24,6 +24,8 @@ pub struct Herd {
     pub grown_bytes: u64,
     /// How many of them are new.
     pub born: u32,
+    /// How many more were, and have been killed.
+    pub buried: u32,
     /// It is a fork bomb.
     pub bomb: bool,
 }
@@ -31,7 +33,7 @@ pub struct Herd {
 /// The herd that is to blame most among `candidates`, and its members, the worst first. `None` when
 /// there is none.
 pub fn worst_herd(candidates: &[Process]) -> Option<(Herd, u64, Vec<Process>)> {
-    let births = candidates.iter().filter(|process| process.newborn).count();
+    let births: usize = candidates.iter().map(births_of).sum();
     let growing = candidates.iter().filter(|process| grows(process)).count();
     if growing < HERD_MEMBERS && births < BOMB_BIRTHS {
         return None;
@@ -44,12 +46,18 @@ pub fn worst_herd(candidates: &[Process]) -> Option<(Herd, u64, Vec<Process>)> {
     herds.max_by_key(|(herd, blame, _)| (*blame, herd.eldest_pid))
 }
 
+/// Births that count for it.
+fn births_of(process: &Process) -> usize {
+    usize::from(process.newborn) + process.buried as usize
+}
+
 fn herd(family: &[(usize, &Process)]) -> Option<(Herd, u64, Vec<Process>)> {
     // Whom a rule protects does not die for its family.
     let willing = family.iter().map(|(_, process)| **process);
     let willing: Vec<Process> = willing.filter(|p| p.stance >= Stance::Ordinary).collect();
-    let born = willing.iter().filter(|process| process.newborn).count();
-    let bomb = born >= BOMB_BIRTHS && born * 2 > family.len();
+    let births: usize = willing.iter().map(births_of).sum();
+    let buried: usize = willing.iter().map(|process| process.buried as usize).sum();
+    let bomb = births >= BOMB_BIRTHS && births * 2 > family.len() + buried;
     let mut members = willing;
     if bomb {
         // All of it, or it goes on; but an interactive shell, alone in its group, is not part of it.
@@ -70,7 +78,8 @@ fn herd(family: &[(usize, &Process)]) -> Option<(Herd, u64, Vec<Process>)> {
         members: members.len() as u32,
         bytes: sum(Process::charged_bytes),
         grown_bytes: sum(|process| process.grown_bytes),
-        born: born as u32,
+        born: (births - buried) as u32,
+        buried: buried as u32,
         bomb,
     };
     Some((herd, blame, members))

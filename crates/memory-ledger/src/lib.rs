@@ -8,6 +8,7 @@
 //! * [`process`]: what is known of a process;
 //! * [`rules`]: what an administrator says of processes;
 //! * [`growth`]: who grew of late;
+//! * [`buried`]: who was born of late, and killed;
 //! * [`score`]: how much a process is to blame, as one number;
 //! * [`family`], [`herd`]: processes that belong, and grow, together;
 //! * [`verdict`]: from a snapshot of all that to who dies and why;
@@ -26,6 +27,7 @@
 pub mod account;
 pub mod authority;
 pub mod bankers;
+pub mod buried;
 pub mod count;
 pub mod earlyoom;
 pub mod family;

@@ -89,6 +89,9 @@ pub struct Process {
     pub grown_bytes: u64,
     /// It started within that time.
     pub newborn: bool,
+    /// So many newborns of its family were killed within that time and count for it; see
+    /// [`Buried`](crate::buried::Buried).
+    pub buried: u32,
     /// What the rules say of it.
     pub stance: Stance,
 }

@@ -87,13 +87,17 @@ impl fmt::Display for Cause {
             Self::Preferred => write!(f, "a rule prefers it as a victim"),
             Self::LastResort => write!(f, "nobody is left but those that a rule would spare"),
             Self::Herd(herd) => {
-                let Herd { eldest_pid, members, born, .. } = herd;
+                let Herd { eldest_pid, members, born, buried, .. } = herd;
                 let mib = |bytes: u64| bytes >> 20;
                 let (has, grown) = (mib(herd.bytes), mib(herd.grown_bytes));
                 if herd.bomb {
                     let family =
                         format!("a family of {members} processes (eldest: pid {eldest_pid})");
-                    return write!(f, "fork bomb: {family}, {born} of them new, has {has} MiB");
+                    write!(f, "fork bomb: {family}, {born} of them new, has {has} MiB")?;
+                    return match buried {
+                        0 => Ok(()),
+                        _ => write!(f, "; {buried} more were new, and killed just before"),
+                    };
                 }
                 let family =
                     format!("{members} processes of one family (eldest: pid {eldest_pid})");

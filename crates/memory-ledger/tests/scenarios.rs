@@ -1,6 +1,6 @@
 //! Who dies in the situations that people complain about, and what must hold in any.
 
-use memory_ledger::{Cause, Choice, NoVictim, Process, ProcessId, Scope, Stance, choose};
+use memory_ledger::{Cause, Choice, Growth, NoVictim, Process, ProcessId, Scope, Stance, choose};
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
@@ -137,6 +137,50 @@ fn an_interactive_shell_outlives_the_fork_bomb_that_was_typed_into_it() {
     assert_eq!(choice.runner_up.map(|next| next.id.pid), Some(50));
     let text = choice.cause.to_string();
     assert!(text.contains("fork bomb") && text.contains("60 processes"), "{text}");
+}
+
+/// A parent that has `alive` growing children at a time, of which the worst dies five times a second and is replaced, with
+/// or without `burials`. Returns after how many victims all of them die, if they do so within ten seconds.
+fn victims_until_a_bomb(alive: u32, burials: bool) -> Option<u32> {
+    let mut growth = Growth::default();
+    let parent = of_group(100, process(100, 50, 2, 0));
+    let idle = process(60, 50, 64, 0);
+    let mut children: Vec<Process> = Vec::new();
+    let mut next_pid = 101;
+    for step in 0..50 {
+        let now_ns = step * 200_000_000;
+        let everybody: Vec<Process> =
+            [shell(50), idle, parent].into_iter().chain(children.iter().copied()).collect();
+        let mut everybody = everybody;
+        growth.look(&mut everybody, now_ns);
+        if step > 0 {
+            let choice = choose(&Scope::default(), &everybody, &[]).unwrap();
+            if matches!(choice.cause, Cause::Herd(herd) if herd.bomb) {
+                assert_eq!(choice.others.len(), children.len(), "all of them and the parent");
+                return Some(step as u32);
+            }
+            assert!(choice.others.is_empty() && choice.victim.id.pid > 100, "{choice:?}");
+            if burials {
+                growth.bury(&choice.victim, now_ns);
+            }
+            children.retain(|child| child.id != choice.victim.id);
+        }
+        for child in &mut children {
+            child.rss_bytes += 8 * MIB;
+        }
+        while children.len() < alive as usize {
+            children.push(of_group(100, process(next_pid, 100, 8, 0)));
+            next_pid += 1;
+        }
+    }
+    None
+}
+
+#[test]
+fn a_bomb_that_stays_small_is_known_by_those_it_has_lost() {
+    assert_eq!(victims_until_a_bomb(6, false), None);
+    assert_eq!(victims_until_a_bomb(6, true), Some(11), "six live, ten have died");
+    assert_eq!(victims_until_a_bomb(3, true), Some(14));
 }
 
 #[test]

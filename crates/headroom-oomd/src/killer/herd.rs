@@ -20,6 +20,9 @@ impl Killer {
                 others
             }
         };
+        let now_ns = monotonic_ns();
+        let dead = std::iter::once(&choice.victim).chain(&choice.others);
+        dead.for_each(|process| self.growth.bury(process, now_ns));
     }
 
     fn strike_one(&mut self, process: &Process, asked: Option<Asked>) -> bool {

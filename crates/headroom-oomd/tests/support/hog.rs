@@ -52,6 +52,13 @@ impl Hog {
         assert_eq!(self.answer().as_deref(), Some("done"));
     }
 
+    /// Tells it to have so many children, and another one for each that dies, and waits until it is about to begin.
+    /// Each takes [`CHILD_BYTES`] within a tenth of a second. All end by themselves after a while.
+    pub fn replace(&mut self, children: u32) {
+        writeln!(self.helper.orders, "replace {children}").unwrap();
+        assert_eq!(self.answer().as_deref(), Some("done"));
+    }
+
     /// Waits until it has done what it was told; `false`: it was killed over it.
     pub fn survived(&mut self) -> bool {
         let answer = self.answer();
@@ -113,6 +120,10 @@ pub fn obey() {
                 say("done");
                 breed(number);
             }
+            "replace" => {
+                say("done");
+                replace(number);
+            }
             _ => panic!("{order:?}"),
         }
     }
@@ -156,6 +167,53 @@ fn breed(generations: usize) {
             libc::munmap(memory, bytes);
         }
         libc::_exit(0);
+    }
+}
+
+/// What each child of [`Hog::replace`] has in the end.
+pub const CHILD_BYTES: u64 = 16 << 20;
+/// Between two steps of one MiB.
+const STEP_MICROS: u32 = 5_000;
+
+/// Has so many children at a time. No more processes of this user are possible than a few besides.
+fn replace(children: usize) {
+    let most = children as u64 + 8;
+    // SAFETY: system calls with plain values, and what is written to was just mapped, with that length; one thread goes
+    // on in each process.
+    unsafe {
+        libc::setpgid(0, 0);
+        libc::alarm(LIFE_S);
+        let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+        libc::setrlimit(libc::RLIMIT_NPROC, &limit);
+        let mut living = 0;
+        loop {
+            if living < children {
+                match libc::fork() {
+                    0 => break,
+                    -1 => drop(libc::usleep(STEP_MICROS)),
+                    _ => living += 1,
+                }
+            } else if libc::wait(std::ptr::null_mut()) > 0 {
+                living -= 1;
+            }
+        }
+        libc::alarm(LIFE_S);
+        let bytes = CHILD_BYTES as usize;
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let memory = libc::mmap(std::ptr::null_mut(), bytes, rights, kind, -1, 0);
+        if memory == libc::MAP_FAILED {
+            libc::_exit(1);
+        }
+        for page in 0..bytes / 4096 {
+            memory.cast::<u8>().add(page * 4096).write_volatile(1);
+            if page % 256 == 255 {
+                libc::usleep(STEP_MICROS);
+            }
+        }
+        loop {
+            libc::pause();
+        }
     }
 }
 

@@ -1,0 +1,144 @@
+//! Newborns that were killed: they were born all the same.
+//!
+//! A fork bomb under a limit of processes, or one whose members are killed as fast as they come, is small whenever
+//! somebody looks. What makes it one is who was born, not who is left. Only those that died by our hand count:
+//! a script that runs a short command after the other has many children too, and does no harm.
+
+use std::collections::VecDeque;
+
+use crate::growth::WINDOW_NS;
+use crate::process::Process;
+
+/// So many are remembered, of all families: a few times what makes a bomb.
+const ROOM: usize = 128;
+
+/// What is left of one.
+#[derive(Clone, Copy, Debug)]
+struct Grave {
+    at_ns: u64,
+    pid: u32,
+    parent_pid: u32,
+    start_time: u64,
+    account: u32,
+    group: u32,
+}
+
+impl Grave {
+    /// This one is of its family: its parent, a child it had, or of its group, as for
+    /// [`Families`](crate::family::Families).
+    fn mourned_by(&self, process: &Process) -> bool {
+        let parent = process.id.pid == self.parent_pid
+            && process.id.start_time <= self.start_time
+            && process.id.pid > 1
+            && !process.session_leader;
+        let related = parent
+            || process.parent_pid == self.pid
+            || (self.group != 0 && process.group == self.group);
+        related && process.account() == self.account
+    }
+}
+
+/// Newborns that were killed within the last window.
+#[derive(Clone, Debug, Default)]
+pub struct Buried(VecDeque<Grave>);
+
+impl Buried {
+    /// With room for all that are remembered.
+    pub fn with_room() -> Self {
+        Self(VecDeque::with_capacity(ROOM))
+    }
+
+    /// A process was killed. Who is no newborn is not remembered.
+    pub fn bury(&mut self, process: &Process, now_ns: u64) {
+        if !process.newborn {
+            return;
+        }
+        if self.0.len() >= ROOM {
+            self.0.pop_front();
+        }
+        self.0.push_back(Grave {
+            at_ns: now_ns,
+            pid: process.id.pid,
+            parent_pid: process.parent_pid,
+            start_time: process.id.start_time,
+            account: process.account(),
+            group: process.group,
+        });
+    }
+
+    /// Fills in `buried`: each one counts for one process that is left of its family.
+    pub fn count(&mut self, processes: &mut [Process], now_ns: u64) {
+        self.0.retain(|grave| now_ns.saturating_sub(grave.at_ns) < WINDOW_NS);
+        for grave in &self.0 {
+            let left = |process: &&mut Process| !process.exiting && grave.mourned_by(process);
+            if let Some(process) = processes.iter_mut().find(left) {
+                process.buried += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::ProcessId;
+
+    fn process(pid: u32, parent_pid: u32, group: u32) -> Process {
+        let id = ProcessId { pid, start_time: u64::from(pid) };
+        Process { id, uid: 1000, parent_pid, group, ..Process::default() }
+    }
+
+    fn newborn(pid: u32, parent_pid: u32, group: u32) -> Process {
+        Process { newborn: true, ..process(pid, parent_pid, group) }
+    }
+
+    /// How many count for each of these, when all of the others were killed a moment ago.
+    fn counted(dead: &[Process], left: &[Process]) -> Vec<u32> {
+        let mut buried = Buried::with_room();
+        dead.iter().for_each(|process| buried.bury(process, 0));
+        let mut left = left.to_vec();
+        buried.count(&mut left, 1);
+        left.iter().map(|process| process.buried).collect()
+    }
+
+    #[test]
+    fn a_dead_newborn_counts_for_its_parent_or_else_for_one_of_its_group() {
+        let left = [process(10, 1, 10), process(20, 1, 20), process(21, 1, 20)];
+        assert_eq!(counted(&[newborn(30, 10, 30), newborn(31, 10, 31)], &left), [2, 0, 0]);
+        assert_eq!(counted(&[newborn(30, 25, 20), newborn(31, 25, 20)], &left), [0, 2, 0]);
+        assert_eq!(counted(&[newborn(30, 25, 30)], &left), [0, 0, 0]);
+        assert_eq!(counted(&[newborn(10, 9, 9)], &[process(40, 10, 40)]), [1], "its child");
+    }
+
+    #[test]
+    fn who_was_there_before_does_not_count_nor_another_users_nor_jobs_of_a_shell() {
+        let shell = Process { session_leader: true, ..process(10, 1, 10) };
+        assert_eq!(counted(&[process(30, 10, 10)], &[process(10, 1, 10)]), [0]);
+        assert_eq!(counted(&[newborn(30, 10, 30)], &[shell]), [0]);
+        let other = Process { uid: 1001, ..process(10, 1, 10) };
+        assert_eq!(counted(&[newborn(30, 10, 10)], &[other]), [0]);
+    }
+
+    #[test]
+    fn a_pid_that_came_back_is_nobodys_parent() {
+        assert_eq!(counted(&[newborn(30, 40, 30)], &[process(40, 1, 40)]), [0]);
+    }
+
+    #[test]
+    fn who_died_a_window_ago_is_forgotten_and_there_is_a_bound_to_all() {
+        let mut buried = Buried::with_room();
+        let count = |buried: &mut Buried, now_ns| {
+            let mut left = [process(10, 1, 10)];
+            buried.count(&mut left, now_ns);
+            left[0].buried as usize
+        };
+        buried.bury(&newborn(30, 10, 10), 0);
+        buried.bury(&newborn(31, 10, 10), WINDOW_NS / 2);
+        assert_eq!(count(&mut buried, WINDOW_NS - 1), 2);
+        assert_eq!(count(&mut buried, WINDOW_NS), 1);
+        for pid in 100..1000 {
+            buried.bury(&newborn(pid, 10, 10), WINDOW_NS);
+        }
+        assert_eq!(count(&mut buried, WINDOW_NS), ROOM);
+    }
+}
