@@ -85,8 +85,12 @@ fn herd(family: &[(usize, &Process)]) -> Option<(Herd, u64, Vec<Process>)> {
     Some((herd, blame, members))
 }
 
+/// What grew was counted from half a window ago, or from a whole one ago. So many times that is what a window takes at
+/// least, if it goes on like this.
+const WINDOWS_AHEAD: u128 = 2;
+
 /// How many of a herd's members, the worst first, have to die: until what comes back covers
-/// `need_bytes` and what the rest will take in another window. More than half: all of them. The
+/// `need_bytes` and what the rest will take in another window at least. More than half: all of them. The
 /// others would only follow one by one, each after the machine had run short once more.
 ///
 /// Without a need one is enough, except of a fork bomb.
@@ -100,9 +104,47 @@ pub fn cull(herd: &Herd, members: &[Process], need_bytes: Option<u64>) -> usize 
     for (at, process) in members.iter().enumerate() {
         freed += u128::from(process.charged_bytes());
         rest_grows = rest_grows.saturating_sub(u128::from(process.grown_bytes));
-        if freed >= u128::from(need_bytes) + rest_grows {
+        if freed >= u128::from(need_bytes) + WINDOWS_AHEAD * rest_grows {
             return if (at + 1) * 2 > members.len() { members.len() } else { at + 1 };
         }
     }
     members.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::ProcessId;
+
+    /// How many of eight die that have 60 MiB each.
+    fn culled(grown_mib: u64, need_mib: u64) -> usize {
+        let member = |pid| Process {
+            id: ProcessId { pid, start_time: 1 },
+            uid: 1000,
+            group: 7,
+            rss_bytes: 60 << 20,
+            grown_bytes: grown_mib << 20,
+            ..Process::default()
+        };
+        let candidates: Vec<Process> = (10..18).map(member).collect();
+        let (herd, _, members) = worst_herd(&candidates).expect("it grows");
+        cull(&herd, &members, Some(need_mib << 20))
+    }
+
+    #[test]
+    fn a_herd_that_doubled_since_the_mark_dies_whole_however_old_that_is() {
+        // In half a window: the other half of it would be as large in the other half window.
+        assert_eq!(culled(30, 1), 8);
+        assert_eq!(culled(30, 70), 8);
+        assert_eq!(culled(60, 70), 8, "in a whole one");
+    }
+
+    #[test]
+    fn of_a_herd_that_grows_slowly_no_more_die_than_it_takes() {
+        assert_eq!(culled(8, 0), 2, "120 MiB, while the other six take 96");
+        assert_eq!(culled(8, 70), 3, "180 MiB: the need, and 80");
+        assert_eq!(culled(8, 100), 3);
+        assert_eq!(culled(8, 101), 4);
+        assert_eq!(culled(8, 300), 8, "more than half of it");
+    }
 }
