@@ -30,7 +30,6 @@ use memory_ledger::{Groups, Limit, Margin, Rules, Thresholds};
 use toml::de::DeTable;
 
 pub(crate) use crate::keys::only_keys;
-use crate::killer::counts;
 use crate::limits_config::{self, Said, Whom};
 use crate::tell_config::TellConfig;
 use crate::{machine_config, rules_config, tell_config, users};
@@ -306,7 +305,7 @@ impl Config {
         let limit = |user: String, members: Vec<u32>, limit: &Limit| ConfiguredLimit {
             user,
             members,
-            counts: counts(*limit),
+            counts: limit.count().unusual_names(),
             hard_bytes: limit.hard_bytes(),
             soft_bytes: limit.soft_bytes(),
         };

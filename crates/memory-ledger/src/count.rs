@@ -39,6 +39,12 @@ impl Count {
         let counts = [self.anon, self.shmem, self.swap, self.file];
         Self::NAMES.into_iter().zip(counts).filter(|(_, counts)| *counts).map(|(name, _)| name)
     }
+
+    /// The same, where they are not the usual ones; empty where they are.
+    pub fn unusual_names(self) -> Vec<String> {
+        let unusual = self != Self::default();
+        self.names().filter(|_| unusual).map(str::to_owned).collect()
+    }
 }
 
 impl Default for Count {
@@ -64,5 +70,7 @@ mod tests {
         let all = Count::of(Count::NAMES);
         assert_eq!((all.to_string().as_str(), all.file), ("anon, shmem, swap, file", true));
         assert_eq!(Count::of(["file", "cache"]).to_string(), "file");
+        assert_eq!(Count::of(["file"]).unusual_names(), ["file"]);
+        assert!(Count::default().unusual_names().is_empty());
     }
 }

@@ -36,8 +36,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use control::oomd::{Status, Trigger, UserLimit};
 use memory_ledger::{
-    Account, Comm, Count, Growth, KillRate, Ledger, Limit, Margin, Phase, Process, ProcessId,
-    Reading, Rules, Sake,
+    Account, Comm, Growth, KillRate, Ledger, Margin, Phase, Process, ProcessId, Reading, Rules,
+    Sake,
 };
 use memory_watch::{Backend, Event, ProcessSample, Watch};
 use reclaim::Reaper;
@@ -245,7 +245,7 @@ impl Killer {
             uid: account.uid,
             group: self.group_name(account.uid),
             members: self.ledger.groups().get(account.uid).map_or(Vec::new(), |it| it.uids.clone()),
-            counts: counts(account.limit()),
+            counts: account.limit().count().unusual_names(),
             hard_bytes: account.limit().hard_bytes(),
             soft_bytes: account.limit().soft_bytes(),
             used_bytes: account.reading().used_bytes,
@@ -486,12 +486,6 @@ impl Killer {
             self.dispatch();
         }
     }
-}
-
-/// The kinds of memory that a limit counts, where that is not what is usual.
-pub(crate) fn counts(limit: Limit) -> Vec<String> {
-    let unusual = limit.count() != Count::default();
-    limit.count().names().filter(|_| unusual).map(str::to_owned).collect()
 }
 
 /// Readable when there is something to [`dispatch`](Killer::dispatch).

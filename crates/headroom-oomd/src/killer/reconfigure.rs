@@ -3,7 +3,7 @@
 
 use memory_ledger::Groups;
 
-use super::{Killer, counts};
+use super::Killer;
 use crate::config::Config;
 
 impl Killer {
@@ -57,7 +57,7 @@ impl Killer {
                 .limit()
                 .filter(|limit| self.ledger.account(uid).map(|it| it.limit()) != Some(*limit))
                 .map(|limit| {
-                    let (hard, counts) = (limit.hard_bytes(), counts(limit));
+                    let (hard, counts) = (limit.hard_bytes(), limit.count().unusual_names());
                     let of = if counts.is_empty() {
                         String::new()
                     } else {
