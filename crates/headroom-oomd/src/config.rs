@@ -468,7 +468,7 @@ mod tests {
             ("[[limit]]\nname = \"a b\"\nusers = [5000]\nhard = \"1G\"\n", 2, "without spaces"),
             ("[[limit]]\nname = \"a\"\nuser = 5000\nhard = \"1G\"\n", 2, "is for \"users\""),
             ("[[limit]]\nuser = 1\ngroup = \"bin\"\nhard = \"1G\"\n", 1, "\"user\" and \"group\""),
-            ("[[limit]]\nuser = 4294901760\nhard = \"1G\"\n", 2, "stand for groups"),
+            ("[[limit]]\nuser = 4294901760\nhard = \"1G\"\n", 2, "on for groups"),
             (
                 "[[limit]]\nuser = 5\nhard = \"1G\"\ncount = [\"anon\",\n\"shmen\"]\n",
                 5,

@@ -240,7 +240,7 @@ fn parse_group(group: &Spanned<DeValue>) -> Result<(String, Vec<u32>), Complaint
     let members = users::members_of(name)
         .map_err(|errno| complain(format!("cannot look up group \"{name}\": {errno}")))?;
     let mut uids = members.ok_or_else(|| complain(format!("there is no group \"{name}\"")))?;
-    uids.retain(|uid| *uid != 0 && *uid < memory_ledger::group::FIRST_GROUP);
+    uids.retain(|uid| *uid != 0 && *uid < memory_ledger::cgroup::FIRST_CGROUP);
     Ok((name.to_owned(), uids))
 }
 

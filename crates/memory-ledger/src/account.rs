@@ -86,7 +86,7 @@ pub enum Settled {
 /// One limited user, or group of users.
 #[derive(Clone, Debug)]
 pub struct Account {
-    /// Whose: a uid, or a group's [number](crate::group).
+    /// Whose: a uid, or the number of a [group](crate::group) or a [cgroup](crate::cgroup).
     pub uid: u32,
     pub(crate) layers: Layers,
     pub(crate) limit: Limit,
@@ -98,6 +98,13 @@ pub struct Account {
 }
 
 impl Account {
+    /// Of a cgroup, of which only the configuration speaks.
+    pub(crate) fn of_cgroup(number: u32, limit: Limit) -> Self {
+        let (reading, in_flight, stuck) = (Reading::default(), None, Vec::new());
+        let (layers, source) = (Layers::default(), Source::Config);
+        Self { uid: number, layers, limit, source, reading, in_flight, stuck }
+    }
+
     /// The limit that counts.
     pub fn limit(&self) -> Limit {
         self.limit

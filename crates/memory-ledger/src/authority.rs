@@ -75,7 +75,8 @@ pub enum Refusal {
     },
     /// Neither a user nor a group.
     #[error(
-        "{0} is no group's number, and no uid that can be limited: those from 4294901760 on stand for groups"
+        "{0} is no uid or group that can be limited: numbers from 4294836224 on stand for cgroups, which the \
+         configuration limits, and from 4294901760 on for groups"
     )]
     NoGroup(u32),
     /// A user may only lower.

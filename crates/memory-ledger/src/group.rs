@@ -5,10 +5,19 @@
 
 use std::collections::BTreeMap;
 
-/// The first number of a group's account. Uids from here on cannot be limited by themselves; no system gives them out.
+/// The first number of a group's account. Uids from here on, and those that stand for [cgroups](crate::cgroup), cannot be
+/// limited by themselves; no system gives them out.
 pub const FIRST_GROUP: u32 = 0xffff_0000;
 /// As many numbers as there are; the last one of all is `(uid_t) -1`, which means "no user".
 const NUMBERS: u32 = u32::MAX - FIRST_GROUP;
+
+/// A name's own number: FNV-1a, folded.
+pub(crate) fn hash(name: &str) -> u32 {
+    let hash = name
+        .bytes()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    hash ^ hash >> 16
+}
 
 /// The account is a group's, not a user's.
 pub fn is_group(account: u32) -> bool {
@@ -50,11 +59,7 @@ impl Groups {
 
     /// The name's own number, or the next one that no other group has.
     fn free_number(&self, name: &str) -> u32 {
-        // FNV-1a, folded.
-        let hash = name
-            .bytes()
-            .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-        let mut at = (hash ^ hash >> 16) % NUMBERS;
+        let mut at = hash(name) % NUMBERS;
         while self.by_number.contains_key(&(FIRST_GROUP + at)) && self.len() < NUMBERS as usize {
             at = (at + 1) % NUMBERS;
         }

@@ -2,6 +2,7 @@
 
 use crate::account::{Account, Phase, Reading};
 use crate::authority::{Asker, Change, Layers, Refusal, Source};
+use crate::cgroup::is_cgroup;
 use crate::group::{Groups, is_group};
 use crate::limit::Limit;
 use crate::process::Process;
@@ -53,6 +54,7 @@ impl Ledger {
             (None, Some(group), Asker::User(asker)) => {
                 Err(Refusal::Groups { asker, group: group.name.clone() })
             }
+            (None, None, _) if is_cgroup(uid) => Err(Refusal::NoGroup(uid)),
             (None, None, _) if is_group(uid) && uid != u32::MAX => Err(Refusal::NoGroup(uid)),
             _ => Ok(()),
         }
@@ -109,7 +111,7 @@ impl Ledger {
 
     /// What bringing an ordinary user under everybody's limit would change. `None`: it is already, or shares a group's.
     pub fn plan_default(&self, uid: u32, everyone: Limit) -> Option<Change> {
-        if is_group(uid) || self.groups.of(uid).is_some() {
+        if is_group(uid) || is_cgroup(uid) || self.groups.of(uid).is_some() {
             return None;
         }
         let before = self.layers(uid);

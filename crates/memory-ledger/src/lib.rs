@@ -4,6 +4,8 @@
 //! * [`count`](mod@count): what of a process's memory counts;
 //! * [`authority`]: whose word about a user's limit counts;
 //! * [`group`]: users who share one account;
+//! * [`cgroup`]: of which control groups a limit speaks;
+//! * [`cgroup_accounts`]: what those have, and when to look again;
 //! * [`account`]: what a user has, and its victim on the way out;
 //! * [`process`]: what is known of a process;
 //! * [`rules`]: what an administrator says of processes;
@@ -28,6 +30,8 @@ pub mod account;
 pub mod authority;
 pub mod bankers;
 pub mod buried;
+pub mod cgroup;
+pub mod cgroup_accounts;
 pub mod count;
 pub mod earlyoom;
 pub mod family;
@@ -47,6 +51,8 @@ pub mod verdict;
 
 pub use account::{Account, InFlight, Phase, Reading, Settled};
 pub use authority::{Asker, Change, Layers, Refusal, Source};
+pub use cgroup::{CgroupLimit, CgroupPattern, is_cgroup};
+pub use cgroup_accounts::{CgroupAccount, CgroupAccounts};
 pub use count::Count;
 pub use group::{Group, Groups, is_group};
 pub use growth::Growth;

@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 
 /// Memory that programs can fill, bytes a second: what earlyoom found with several filling at once.
 /// Decides how long nobody needs to look.
-const FASTEST_FILL: u64 = 6_000 * MIB;
+pub(crate) const FASTEST_FILL: u64 = 6_000 * MIB;
 /// The pause between two looks, milliseconds. A look costs some 10 µs.
 const PAUSE_MS: std::ops::RangeInclusive<u64> = 10..=1_000;
 /// Growth is measured over this time at the most, and a tenth of it at the least, milliseconds.

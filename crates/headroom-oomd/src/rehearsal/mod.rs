@@ -23,7 +23,7 @@ use victim::Victim;
 use watch::{MadeUp, Teller};
 
 /// The victims' user: nobody's uid, far from those that are given out, so that no limit is about it.
-const UID: u32 = memory_ledger::group::FIRST_GROUP - 1;
+const UID: u32 = memory_ledger::cgroup::FIRST_CGROUP - 1;
 /// What the made-up user may have, pages.
 const HARD_PAGES: u64 = 4096;
 /// How long the practice may take; it takes milliseconds.

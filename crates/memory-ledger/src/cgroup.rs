@@ -1,0 +1,231 @@
+//! Of which control groups a limit speaks.
+//!
+//! A pattern is a path from the root of the hierarchy in which `*` and `?` stand within one folder's name. Each cgroup
+//! that matches has the limit by itself, with all that is below it. A login session is a cgroup as well, by the names
+//! that systemd gives: `/user.slice/user-UID.slice/session-N.scope`.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use crate::group::FIRST_GROUP;
+use crate::limit::Limit;
+use crate::rules::Pattern;
+
+/// The first number of a cgroup's account; those of groups of users follow. Uids from here on cannot be limited.
+pub const FIRST_CGROUP: u32 = 0xfffe_0000;
+/// As many numbers as there are.
+pub(crate) const NUMBERS: u32 = FIRST_GROUP - FIRST_CGROUP;
+
+/// The account is a cgroup's, not a user's.
+pub fn is_cgroup(account: u32) -> bool {
+    (FIRST_CGROUP..FIRST_GROUP).contains(&account)
+}
+
+/// A pattern may be so long, bytes.
+const LONGEST: usize = 1024;
+
+/// One folder of a pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Folder {
+    /// The one of this name.
+    Named(String),
+    /// All whose names match.
+    Like(Pattern),
+}
+
+impl Folder {
+    fn new(name: &str) -> Result<Self, PatternError> {
+        match name {
+            "" | "." | ".." => Err(PatternError::Folder(name.to_owned())),
+            name if name.contains(['*', '?']) => {
+                Pattern::glob(name).map(Self::Like).map_err(|_| PatternError::TooLong)
+            }
+            name => Ok(Self::Named(name.to_owned())),
+        }
+    }
+
+    /// A folder of this name is meant.
+    pub fn matches(&self, name: &str) -> bool {
+        match self {
+            Self::Named(own) => own == name,
+            Self::Like(pattern) => pattern.matches(name),
+        }
+    }
+}
+
+/// Why a text is no pattern.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    /// Not from the root.
+    #[error(
+        "a cgroup is a path from the root of the hierarchy, like \"/system.slice/ci-*.service\""
+    )]
+    NotFromRoot,
+    /// All there is.
+    #[error("\"/\" is the whole machine, which [machine] is about")]
+    Root,
+    /// `//`, `.` or `..`, or a `/` at the end.
+    #[error(
+        "no cgroup is called \"{0}\": there is one \"/\" between two names, and none at the end"
+    )]
+    Folder(String),
+    /// It would take too much memory.
+    #[error("this pattern is too long: at most {LONGEST} bytes")]
+    TooLong,
+}
+
+/// Which cgroups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CgroupPattern {
+    text: String,
+    folders: Vec<Folder>,
+    /// Only if it is an ordinary user's.
+    of_ordinary: bool,
+}
+
+impl CgroupPattern {
+    /// Of a path with wild cards.
+    pub fn new(text: &str) -> Result<Self, PatternError> {
+        let names = text.strip_prefix('/').ok_or(PatternError::NotFromRoot)?;
+        if names.is_empty() {
+            return Err(PatternError::Root);
+        }
+        if text.len() > LONGEST {
+            return Err(PatternError::TooLong);
+        }
+        let folders = names.split('/').map(Folder::new).collect::<Result<_, _>>()?;
+        Ok(Self { text: text.to_owned(), folders, of_ordinary: false })
+    }
+
+    /// Each login session of a user; `None`: of every ordinary user.
+    pub fn sessions_of(uid: Option<u32>) -> Result<Self, PatternError> {
+        let user = uid.map_or("*".to_owned(), |uid| uid.to_string());
+        let pattern = Self::new(&format!("/user.slice/user-{user}.slice/session-*.scope"))?;
+        Ok(Self { of_ordinary: uid.is_none(), ..pattern })
+    }
+
+    /// From the root.
+    pub fn folders(&self) -> &[Folder] {
+        &self.folders
+    }
+
+    /// This cgroup is meant. `ordinary` are the uids of ordinary users.
+    pub fn matches(&self, path: &str, ordinary: &RangeInclusive<u32>) -> bool {
+        let mut names = path.strip_prefix('/').unwrap_or_default().split('/');
+        self.folders.iter().all(|folder| names.next().is_some_and(|name| folder.matches(name)))
+            && names.next().is_none()
+            && (!self.of_ordinary || owner_of(path).is_some_and(|uid| ordinary.contains(&uid)))
+    }
+
+    /// How much it says: letters that are not wild.
+    fn letters(&self) -> usize {
+        self.text.chars().filter(|c| !matches!(c, '*' | '?')).count()
+    }
+}
+
+/// As it was written, and for sessions of all ordinary users with these words.
+impl fmt::Display for CgroupPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)?;
+        f.write_str(if self.of_ordinary { " (of ordinary users)" } else { "" })
+    }
+}
+
+/// The user whose slice a cgroup is in, by systemd's names.
+pub fn owner_of(path: &str) -> Option<u32> {
+    let slice = path.strip_prefix("/user.slice/user-")?.split('/').next()?;
+    slice.strip_suffix(".slice")?.parse().ok()
+}
+
+/// What the cgroups of a pattern may have, each by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CgroupLimit {
+    /// Which.
+    pub pattern: CgroupPattern,
+    /// How much.
+    pub limit: Limit,
+}
+
+/// The limit of a cgroup: of the patterns that match, the one that says most counts; of two that say as much, the later.
+pub fn limit_of(
+    limits: &[CgroupLimit],
+    path: &str,
+    ordinary: &RangeInclusive<u32>,
+) -> Option<Limit> {
+    let about = limits.iter().filter(|limit| limit.pattern.matches(path, ordinary));
+    about.max_by_key(|limit| limit.pattern.letters()).map(|limit| limit.limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ORDINARY: RangeInclusive<u32> = 1000..=60_000;
+
+    fn matches(pattern: &str, path: &str) -> bool {
+        CgroupPattern::new(pattern).unwrap().matches(path, &ORDINARY)
+    }
+
+    #[test]
+    fn a_wild_card_stands_within_one_folders_name() {
+        assert!(matches("/system.slice/ci-*.service", "/system.slice/ci-7.service"));
+        assert!(!matches("/system.slice/ci-*.service", "/system.slice/ci-7.service/job"));
+        assert!(!matches("/*", "/a/b") && matches("/*/?", "/a/b") && !matches("/a/b", "/a"));
+        assert!(!matches("/a.b", "/axb") && !matches("/a", "a") && !matches("/a", ""));
+    }
+
+    #[test]
+    fn what_is_no_path_of_a_cgroup_is_refused_by_name() {
+        let refused = |text: &str| CgroupPattern::new(text).unwrap_err();
+        assert_eq!(refused("a/b"), PatternError::NotFromRoot);
+        assert_eq!(refused(""), PatternError::NotFromRoot);
+        assert_eq!(refused("/"), PatternError::Root);
+        for text in ["/a/", "//a", "/a/../b", "/./a"] {
+            assert!(matches!(refused(text), PatternError::Folder(_)), "{text}");
+        }
+        assert_eq!(refused(&format!("/{}", "*".repeat(LONGEST))), PatternError::TooLong);
+    }
+
+    #[test]
+    fn sessions_are_those_of_ordinary_users_or_of_one() {
+        let all = CgroupPattern::sessions_of(None).unwrap();
+        let of = |uid| format!("/user.slice/user-{uid}.slice/session-c3.scope");
+        assert!(all.matches(&of(1000), &ORDINARY) && all.matches(&of(60_000), &ORDINARY));
+        assert!(!all.matches(&of(0), &ORDINARY) && !all.matches(&of(60_001), &ORDINARY));
+        let one = CgroupPattern::sessions_of(Some(0)).unwrap();
+        assert!(one.matches(&of(0), &ORDINARY) && !one.matches(&of(1000), &ORDINARY));
+        let manager = "/user.slice/user-1000.slice/user@1000.service";
+        assert!(!all.matches(manager, &ORDINARY));
+        assert_eq!(owner_of(manager), Some(1000));
+        assert_eq!(owner_of("/user.slice/user-x.slice/session-1.scope"), None);
+        assert_eq!(owner_of("/system.slice"), None);
+    }
+
+    #[test]
+    fn of_several_patterns_the_one_that_says_most_counts() {
+        let limit = |pattern: Result<CgroupPattern, PatternError>, mib: u64| CgroupLimit {
+            pattern: pattern.unwrap(),
+            limit: Limit::new(mib << 20, None).unwrap(),
+        };
+        let limits = [
+            limit(CgroupPattern::new("/a/job"), 1),
+            limit(CgroupPattern::new("/a/*"), 2),
+            limit(CgroupPattern::sessions_of(Some(1000)), 3),
+            limit(CgroupPattern::sessions_of(None), 4),
+            limit(CgroupPattern::new("/?/*"), 5),
+        ];
+        let of = |path: &str| limit_of(&limits, path, &ORDINARY).map(|it| it.hard_bytes() >> 20);
+        assert_eq!(
+            (of("/a/job"), of("/a/other"), of("/b/job"), of("/a")),
+            (Some(1), Some(2), Some(5), None)
+        );
+        assert_eq!(of("/user.slice/user-1000.slice/session-1.scope"), Some(3));
+        assert_eq!(of("/user.slice/user-1001.slice/session-1.scope"), Some(4));
+    }
+
+    #[test]
+    fn numbers_of_cgroups_are_no_groups() {
+        assert!(is_cgroup(FIRST_CGROUP) && is_cgroup(FIRST_GROUP - 1));
+        assert!(!is_cgroup(FIRST_GROUP) && !is_cgroup(FIRST_CGROUP - 1));
+    }
+}
