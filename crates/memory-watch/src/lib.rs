@@ -7,6 +7,7 @@
 //! a hard limit, because nothing else is as early.
 
 pub mod capability;
+pub mod cgroups;
 pub mod choice;
 pub mod error;
 pub mod notifier;

@@ -1,0 +1,280 @@
+//! The control groups of version 2: which there are, what they hold, who is in them.
+//!
+//! The hierarchy's root is a parameter, so that a test can have one of plain files. Paths are from that root, and begin
+//! with `/`; that of the root itself is empty.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use machine_memory::ReadError;
+
+/// So many cgroups below one are looked into for their processes.
+const MOST_FOLDERS: usize = 4096;
+
+/// What a cgroup and all below it hold, by its memory controller, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CgroupMemory {
+    /// Anonymous memory.
+    pub anon: u64,
+    /// Shared memory and files of tmpfs, mapped or not.
+    pub shmem: u64,
+    /// Mapped pages of files and of shared memory.
+    pub file_mapped: u64,
+    /// What was swapped out.
+    pub swap: u64,
+}
+
+/// Who is in a cgroup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Members {
+    /// These, ascending.
+    Pids(Vec<u32>),
+    /// It has too many cgroups below it to look into all; `/proc/<pid>/cgroup` says it of each process.
+    TooManyFolders,
+}
+
+/// The hierarchy.
+#[derive(Clone, Debug)]
+pub struct Cgroups {
+    root: PathBuf,
+}
+
+impl Cgroups {
+    /// The one that is mounted where the process of `proc` can see it; `None`: there is none.
+    pub fn find(proc: &Path) -> Result<Option<Self>, ReadError> {
+        let path = proc.join("self/mountinfo");
+        let text = fs::read(&path).map_err(|e| ReadError::io(&path, e))?;
+        let mounts = text.split(|byte| *byte == b'\n').filter_map(mount_point_of_v2);
+        Ok(mounts.map(Self::at).next())
+    }
+
+    /// The one whose root is this folder.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// Its root.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The hierarchy has the memory controller, though perhaps not every cgroup.
+    pub fn has_memory(&self) -> bool {
+        let controllers = fs::read_to_string(self.root.join("cgroup.controllers"));
+        controllers.is_ok_and(|text| text.split_whitespace().any(|name| name == "memory"))
+    }
+
+    fn folder(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// There is a cgroup of this path.
+    pub fn exists(&self, path: &str) -> bool {
+        self.folder(path).is_dir()
+    }
+
+    /// The names of the cgroups right below this one, in any order; those that are no UTF-8 are left out. It may be gone.
+    pub fn children(&self, path: &str) -> Result<Vec<String>, ReadError> {
+        let folder = self.folder(path);
+        let names = subfolders(&folder).map_err(|e| ReadError::io(&folder, e))?;
+        Ok(names.into_iter().filter_map(|name| name.into_os_string().into_string().ok()).collect())
+    }
+
+    /// What a cgroup holds; `None`: the memory controller is off for it.
+    pub fn memory(&self, path: &str) -> Result<Option<CgroupMemory>, ReadError> {
+        let folder = self.folder(path);
+        let stat = folder.join("memory.stat");
+        let text = match fs::read_to_string(&stat) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && folder.is_dir() => {
+                return Ok(None);
+            }
+            Err(error) => return Err(ReadError::io(&stat, error)),
+        };
+        let mut memory = CgroupMemory::default();
+        let mut anon_is_there = false;
+        for (key, value) in text.lines().filter_map(|line| line.split_once(' ')) {
+            let place = match key {
+                "anon" => {
+                    anon_is_there = true;
+                    &mut memory.anon
+                }
+                "shmem" => &mut memory.shmem,
+                "file_mapped" => &mut memory.file_mapped,
+                _ => continue,
+            };
+            *place = value.parse().map_err(|_| ReadError::parse(&stat, key))?;
+        }
+        if !anon_is_there {
+            return Err(ReadError::parse(&stat, "anon"));
+        }
+        // Without swap accounting there is no such file.
+        let swap = fs::read_to_string(folder.join("memory.swap.current")).unwrap_or_default();
+        memory.swap = swap.trim().parse().unwrap_or(0);
+        Ok(Some(memory))
+    }
+
+    /// The processes of a cgroup and of all below it. What goes meanwhile is left out.
+    pub fn members(&self, path: &str) -> Result<Members, ReadError> {
+        let top = self.folder(path);
+        let mut pids = Vec::new();
+        read_pids(&top, &mut pids).map_err(|e| ReadError::io(&top.join("cgroup.procs"), e))?;
+        let mut folders = vec![top];
+        let mut looked_into = 0;
+        while let Some(folder) = folders.pop() {
+            let Ok(names) = subfolders(&folder) else { continue };
+            looked_into += names.len();
+            if looked_into > MOST_FOLDERS {
+                return Ok(Members::TooManyFolders);
+            }
+            for name in names {
+                let below = folder.join(name);
+                match read_pids(&below, &mut pids) {
+                    // Somebody hides behind a path that is too long.
+                    Err(e) if e.kind() == io::ErrorKind::InvalidFilename => {
+                        return Ok(Members::TooManyFolders);
+                    }
+                    _ => folders.push(below),
+                }
+            }
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        Ok(Members::Pids(pids))
+    }
+}
+
+/// The mount point, if a line of mountinfo is about the hierarchy of version 2 as a whole, or as much as a container has.
+fn mount_point_of_v2(line: &[u8]) -> Option<PathBuf> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let mount_point = fields.nth(4)?;
+    // Optional fields end with a dash.
+    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+    (kind == b"cgroup2").then(|| PathBuf::from(OsStr::from_bytes(&unescaped(mount_point))))
+}
+
+/// Blanks and their like are written as `\040`.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut at = 0;
+    while let Some(byte) = field.get(at) {
+        let digits = field.get(at + 1..at + 4).filter(|_| *byte == b'\\');
+        let code = digits.and_then(|it| u8::from_str_radix(std::str::from_utf8(it).ok()?, 8).ok());
+        plain.push(code.unwrap_or(*byte));
+        at += if code.is_some() { 4 } else { 1 };
+    }
+    plain
+}
+
+fn subfolders(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder)?.flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    Ok(folders.map(|entry| entry.file_name().into()).collect())
+}
+
+fn read_pids(folder: &Path, pids: &mut Vec<u32>) -> io::Result<()> {
+    let text = match fs::read_to_string(folder.join("cgroup.procs")) {
+        Ok(text) => text,
+        // A threaded cgroup: its processes are those of one above it.
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    // 0: a process of another pid namespace.
+    pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()).filter(|pid| *pid > 0));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tree with these files.
+    fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Cgroups) {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let cgroups = Cgroups::at(dir.path());
+        (dir, cgroups)
+    }
+
+    #[test]
+    fn the_hierarchy_is_found_wherever_it_is_mounted() {
+        let found = |mountinfo: &str| {
+            let (dir, _) = tree(&[("self/mountinfo", mountinfo)]);
+            Cgroups::find(dir.path()).unwrap().map(|it| it.root().to_owned())
+        };
+        let v1 = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n";
+        assert_eq!(found(v1), None);
+        let hybrid = "41 31 0:38 / /sys/fs/cgroup/unified rw shared:7 - cgroup2 cgroup2 rw\n";
+        let expected = Some(PathBuf::from("/sys/fs/cgroup/unified"));
+        assert_eq!(found(&format!("{v1}{hybrid}")), expected);
+        let odd = "41 31 0:38 / /a\\040b\\x rw,x - cgroup2 none rw\n";
+        assert_eq!(found(odd), Some(PathBuf::from("/a b\\x")));
+        assert!(Cgroups::find(Path::new("/nonexistent")).is_err());
+    }
+
+    #[test]
+    fn memory_is_what_the_controller_says_where_there_is_one() {
+        let stat = "anon 4096\nfile 90\nfile_mapped 20\nshmem 30\nsome_new_thing 7\n";
+        let (_dir, cgroups) = tree(&[
+            ("cgroup.controllers", "cpu memory\n"),
+            ("a/memory.stat", stat),
+            ("a/memory.swap.current", "8192\n"),
+            ("a/b/cgroup.procs", ""),
+            ("bad/memory.stat", "anon lots\n"),
+            ("worse/memory.stat", "file 1\n"),
+        ]);
+        let expected = CgroupMemory { anon: 4096, shmem: 30, file_mapped: 20, swap: 8192 };
+        assert_eq!(cgroups.memory("/a").unwrap(), Some(expected));
+        assert_eq!(cgroups.memory("/a/b").unwrap(), None);
+        assert!(cgroups.memory("/gone").unwrap_err().is_gone());
+        for (path, key) in [("/bad", "anon"), ("/worse", "anon")] {
+            let error = cgroups.memory(path).unwrap_err().to_string();
+            assert!(error.contains("memory.stat") && error.ends_with(key), "{error}");
+        }
+        assert!(cgroups.has_memory() && !Cgroups::at("/nonexistent").has_memory());
+    }
+
+    #[test]
+    fn members_are_all_below_and_children_are_folders_alone() {
+        let (_dir, cgroups) = tree(&[
+            ("a/cgroup.procs", "30\n0\n"),
+            ("a/b/cgroup.procs", "10\n"),
+            ("a/b/c/cgroup.procs", "20\n"),
+            ("a/empty/cgroup.procs", ""),
+            ("other/cgroup.procs", "40\n"),
+        ]);
+        assert_eq!(cgroups.members("/a").unwrap(), Members::Pids(vec![10, 20, 30]));
+        assert!(cgroups.members("/gone").unwrap_err().is_gone());
+        let mut children = cgroups.children("/a").unwrap();
+        children.sort();
+        assert_eq!(children, ["b", "empty"]);
+        assert_eq!(cgroups.children("").unwrap().len(), 2);
+        assert!(cgroups.exists("/a/b") && !cgroups.exists("/a/cgroup.procs"));
+    }
+
+    #[test]
+    fn a_cgroup_with_too_many_below_it_is_said_to_be_one() {
+        let (dir, cgroups) = tree(&[("a/cgroup.procs", "1\n")]);
+        for n in 0..=MOST_FOLDERS {
+            fs::create_dir(dir.path().join(format!("a/{n}"))).unwrap();
+        }
+        assert_eq!(cgroups.members("/a").unwrap(), Members::TooManyFolders);
+    }
+
+    #[test]
+    fn the_machines_own_hierarchy_is_read() {
+        let Some(cgroups) = Cgroups::find(Path::new("/proc")).unwrap() else {
+            println!("skipped: no hierarchy of version 2 is mounted");
+            return;
+        };
+        let Members::Pids(pids) = cgroups.members("").unwrap() else { return };
+        assert!(pids.contains(&std::process::id()), "everybody is somewhere below the root");
+    }
+}
