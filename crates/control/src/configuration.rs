@@ -25,7 +25,8 @@ pub struct Configuration {
 /// A limit of the files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfiguredLimit {
-    /// A uid, `*` for every ordinary user by itself, or `@` and the name of a group that shares it.
+    /// A uid, `*` for every ordinary user by itself, `@` and the name of a group that shares it, or the path of cgroups,
+    /// which begins with `/`, `*` and `?` being wild.
     pub user: String,
     /// Hard limit, bytes.
     pub hard_bytes: u64,

@@ -175,7 +175,12 @@ fn write_oomd(page: &mut Page, said: &Oomd) {
         status.degraded.len() as u64,
     );
     page.one("headroom_limited_users", "gauge", "Users with a limit.", status.limited_users.into());
-    write_users(page, limits);
+    let cgroups = status.limited_cgroups.into();
+    page.one("headroom_limited_cgroups", "gauge", "Cgroups and sessions with a limit.", cgroups);
+    let (of_cgroups, of_users): (Vec<_>, Vec<_>) =
+        limits.iter().partition(|limit| limit.cgroup.is_some());
+    write_users(page, &of_users);
+    write_cgroups(page, &of_cgroups);
     write_kills(page, counters);
     page.one(
         "headroom_idle_memory_returned_bytes_total",
@@ -200,7 +205,7 @@ fn write_oomd(page: &mut Page, said: &Oomd) {
 /// A gauge that each user has, and each group of users that share a limit.
 type Gauge = (&'static str, &'static str, fn(&UserLimit) -> u64);
 
-fn write_users(page: &mut Page, limits: &[UserLimit]) {
+fn write_users(page: &mut Page, limits: &[&UserLimit]) {
     let gauges: [Gauge; 6] = [
         ("headroom_user_memory_bytes", "Memory charged to the user.", |it| it.used_bytes),
         ("headroom_user_memory_limit_bytes", "The user's hard limit.", |it| it.hard_bytes),
@@ -216,6 +221,23 @@ fn write_users(page: &mut Page, limits: &[UserLimit]) {
                 Some(group) => page.sample(name, &[("group", group)], value(limit)),
                 None => page.sample(name, &[("uid", &limit.uid.to_string())], value(limit)),
             }
+        }
+    }
+}
+
+fn write_cgroups(page: &mut Page, limits: &[&UserLimit]) {
+    let gauges: [Gauge; 5] = [
+        ("headroom_cgroup_memory_bytes", "Memory of the cgroup.", |it| it.used_bytes),
+        ("headroom_cgroup_memory_limit_bytes", "The cgroup's hard limit.", |it| it.hard_bytes),
+        ("headroom_cgroup_memory_soft_limit_bytes", "The cgroup's soft limit.", |it| it.soft_bytes),
+        ("headroom_cgroup_memory_peak_bytes", "The most that was read.", |it| it.peak_bytes),
+        ("headroom_cgroup_memory_dying_bytes", "Of victims not gone yet.", |it| it.dying_bytes),
+    ];
+    for (name, help, value) in gauges {
+        page.family(name, "gauge", help);
+        for limit in limits {
+            let path = limit.cgroup.as_deref().unwrap_or_default();
+            page.sample(name, &[("cgroup", path)], value(limit));
         }
     }
 }

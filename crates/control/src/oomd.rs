@@ -23,16 +23,17 @@ pub enum Request {
         /// Whose.
         uid: u32,
     },
-    /// Limits and use of all users that the peer may see.
+    /// Limits and use of all users and cgroups that the peer may see: a user sees its own sessions'.
     ListLimits,
     /// Looks now, and kills where a limit is broken.
     RunOomKiller {
-        /// Only this user, or the group that it is in; otherwise all limited users.
+        /// Only this user, or the group that it is in, or the cgroup with this number; otherwise all that is limited.
         uid: Option<u32>,
     },
     /// Who would die now, and why.
     Explain {
-        /// If this user's limit were broken, or that which it shares; `None`: if the machine ran short.
+        /// If this user's limit were broken, or that which it shares, or that of the cgroup with this number (see
+        /// [`UserLimit`]); `None`: if the machine ran short.
         uid: Option<u32>,
     },
     /// Reads the configuration anew and puts it into force; only root may ask for it.
@@ -116,6 +117,9 @@ pub struct Status {
     pub attached: bool,
     /// Users with a limit.
     pub limited_users: u32,
+    /// Cgroups with a limit, login sessions among them.
+    #[serde(default)]
+    pub limited_cgroups: u32,
     /// Victims since start.
     pub kills: u64,
     /// Idle memory that others gave back when they were asked to, bytes since start.
@@ -144,13 +148,16 @@ pub enum Event {
         /// The same, with its end.
         why: Box<Why>,
     },
-    /// A user has crossed its soft limit.
+    /// A user, group or cgroup has crossed its soft limit.
     Near {
-        /// Who, or a group's number.
+        /// Who, or a group's number; of a login session, whose it is; of another cgroup, its number.
         uid: u32,
         /// The group's name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<String>,
+        /// The cgroup's path.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cgroup: Option<String>,
         /// Charged, bytes.
         used_bytes: u64,
         /// Hard limit, bytes.
@@ -237,14 +244,17 @@ impl Histogram {
     }
 }
 
-/// A user's limit and account, or those that several share.
+/// A user's limit and account, or those that several share, or a cgroup's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserLimit {
-    /// Whose: a uid, or a group's number, which no uid is as large as.
+    /// Whose: a uid, or the number of a group or a cgroup, which no uid is as large as.
     pub uid: u32,
     /// The group's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+    /// The cgroup's path, from the root of the hierarchy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
     /// The uids of the group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<u32>,
@@ -402,11 +412,14 @@ pub struct Why {
     pub id: u64,
     /// When, microseconds since the epoch.
     pub at_micros: u64,
-    /// Whose limit, a group's number where several share it; where it was about the machine, whose process.
+    /// Whose limit, a group's number where several share it; where it was about the machine or a cgroup, whose process.
     pub uid: u32,
     /// The name of the group whose limit it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+    /// The path of the cgroup whose limit it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
     /// What made the daemon look.
     pub trigger: Trigger,
     /// What was wrong with the machine, in words; empty when a limit was broken.

@@ -102,6 +102,7 @@ fn sources() -> Sources {
     let limit = |uid| UserLimit {
         uid,
         group: None,
+        cgroup: None,
         members: Vec::new(),
         counts: Vec::new(),
         hard_bytes: 1 << 40,
@@ -113,6 +114,7 @@ fn sources() -> Sources {
         leaseholders: 0,
         source: "config".into(),
     };
+    let of_cgroup = UserLimit { cgroup: Some("/a/\"b\"".into()), ..limit(4_294_836_224) };
     let mut reclaim = Histogram::default();
     [7, 70_000, 80_000, 99_000_000].into_iter().for_each(|micros| reclaim.add(micros));
     let kills = |trigger, killer, count| Kills { trigger, killer, count };
@@ -123,13 +125,14 @@ fn sources() -> Sources {
             notifier: "bpf".into(),
             attached: true,
             limited_users: 2,
+            limited_cgroups: 1,
             kills: 3,
             given_back_bytes: 17,
             leaseholders: 1,
             refused: 2,
             degraded: vec!["a".into()],
         },
-        limits: vec![limit(1000), limit(1001)],
+        limits: vec![limit(1000), limit(1001), of_cgroup],
         counters: Counters {
             kills: vec![
                 kills(Trigger::Notifier, Killer::Kernel, 2),
@@ -175,6 +178,9 @@ fn all_that_is_counted_is_read_back() {
     assert_eq!(value("headroom_up", &[("daemon", "binderd")]), 1.0);
     assert_eq!(value("headroom_user_memory_bytes", &[("uid", "1001")]), (5u64 << 30) as f64);
     assert_eq!(value("headroom_user_memory_limit_bytes", &[("uid", "1000")]), (1u64 << 40) as f64);
+    let of_cgroup = value("headroom_cgroup_memory_bytes", &[("cgroup", "/a/\"b\"")]);
+    assert_eq!(of_cgroup, (5u64 << 30) as f64);
+    assert_eq!(families["headroom_user_memory_bytes"].samples.len(), 2);
     let kernel = [("reason", "notifier"), ("killer", "kernel")];
     assert_eq!(value("headroom_kills_total", &kernel), 2.0);
     assert_eq!(value("headroom_kills_total", &[("reason", "stall")]), 1.0);

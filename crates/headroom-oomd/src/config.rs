@@ -26,7 +26,7 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 
 use control::configuration::{Configuration, ConfiguredLimit, MachineLevels};
-use memory_ledger::{Groups, Limit, Margin, Rules, Thresholds};
+use memory_ledger::{CgroupLimit, CgroupPattern, Groups, Limit, Margin, Rules, Thresholds};
 use toml::de::DeTable;
 
 pub(crate) use crate::keys::only_keys;
@@ -55,6 +55,8 @@ pub struct Config {
     pub groups: Groups,
     /// Of every ordinary user of whom nothing else is said.
     pub everyone: Option<Limit>,
+    /// Of cgroups and login sessions, in the order of the files.
+    pub cgroups: Vec<CgroupLimit>,
     /// When the machine itself counts as short of memory; `None`: never.
     pub machine: Option<Thresholds>,
     /// What is said of processes.
@@ -72,6 +74,7 @@ impl Default for Config {
             limits,
             groups: Groups::default(),
             everyone: None,
+            cgroups: Vec::new(),
             machine,
             rules: Rules::default(),
             tell: TellConfig::default(),
@@ -178,6 +181,7 @@ impl Files {
 struct Entry {
     limit: Limit,
     uids: Vec<u32>,
+    pattern: Option<CgroupPattern>,
     file: usize,
     line: usize,
 }
@@ -228,11 +232,22 @@ impl Merge {
                 return Err((said.at, format!("{} a limit already, on line {line}", said.whom)));
             }
             let line = text.line(&said.at);
-            let Said { whom, uids, limit, .. } = said;
-            self.limits.insert(whom, Entry { limit, uids, file, line });
+            let Said { whom, uids, pattern, limit, .. } = said;
+            self.limits.insert(whom, Entry { limit, uids, pattern, file, line });
         }
         Ok(())
     }
+}
+
+/// The limits of cgroups, in the order of the files.
+fn of_cgroups(limits: BTreeMap<Whom, Entry>) -> Vec<CgroupLimit> {
+    let of_cgroup = |entry: Entry| {
+        let limit = CgroupLimit { pattern: entry.pattern?, limit: entry.limit };
+        Some(((entry.file, entry.line), limit))
+    };
+    let mut found: Vec<_> = limits.into_values().filter_map(of_cgroup).collect();
+    found.sort_by_key(|(place, _)| *place);
+    found.into_iter().map(|(_, limit)| limit).collect()
 }
 
 /// A user's memory is charged to one account.
@@ -290,8 +305,10 @@ impl Config {
                     config.limits.extend(number(name).map(|group| (group.number, *limit)));
                 }
                 Whom::Everyone => config.everyone = Some(*limit),
+                Whom::Cgroups(_) => {}
             }
         }
+        config.cgroups = of_cgroups(merge.limits);
         Ok(config)
     }
 
@@ -314,9 +331,11 @@ impl Config {
             None => limit(uid.to_string(), Vec::new(), of),
         });
         let everyone = self.everyone.iter().map(|of| limit("*".to_owned(), Vec::new(), of));
+        let cgroups =
+            self.cgroups.iter().map(|it| limit(it.pattern.to_string(), Vec::new(), &it.limit));
         Configuration {
             files: self.files.iter().map(|path| path.display().to_string()).collect(),
-            limits: users.chain(everyone).collect(),
+            limits: users.chain(everyone).chain(cgroups).collect(),
             machine: self.machine.map(|levels| MachineLevels {
                 soft: levels.soft.to_string(),
                 hard: levels.hard.to_string(),
@@ -427,7 +446,7 @@ mod tests {
                 "no user \"nobody-i-know\"",
             ),
             ("[[limit]]\nuser = 5000\n\n[[limit]]\nuser = 1\nhard = \"1G\"\n", 1, "no \"hard\""),
-            ("[[limit]]\nhard = \"1G\"\n", 1, "no \"user\""),
+            ("[[limit]]\nhard = \"1G\"\n", 1, "no \"user\", \"users\""),
             ("[[limit]]\nuser = -1\nhard = \"1G\"\n", 2, "-1 is no uid"),
             ("[[limit]]\nuser = 4294967295\nhard = \"1G\"\n", 2, "no user"),
             ("[[limit]]\nuser = 4294967296\nhard = \"1G\"\n", 2, "no uid"),
@@ -457,8 +476,14 @@ mod tests {
             ("[[limit]]\nuser = 5000\nhard = \"1G\n", 3, ""),
             ("[[limit]]\nuser = 5000\nuser = 5001\n", 3, "duplicate key"),
             ("= 5\n", 1, ""),
-            ("[[limit]]\ncgroup = \"/a\"\nhard = \"1G\"\n", 2, "memory.max"),
-            ("[[limit]]\nsession = \"*\"\nhard = \"1G\"\n", 2, "session-N.scope"),
+            ("[[limit]]\ncgroup = \"a\"\nhard = \"1G\"\n", 2, "a path from the root"),
+            ("[[limit]]\nhard = \"1G\"\ncgroup = \"/\"\n", 3, "[machine]"),
+            ("[[limit]]\ncgroup = \"/a/../b\"\nhard = \"1G\"\n", 2, "is called \"..\""),
+            ("[[limit]]\ncgroup = 5\nhard = \"1G\"\n", 2, "not a integer"),
+            ("[[limit]]\nsession = \"nobody-i-know\"\nhard = \"1G\"\n", 2, "no user"),
+            ("[[limit]]\nname = \"a\"\nsession = \"*\"\nhard = \"1G\"\n", 2, "is for \"users\""),
+            ("[[limit]]\nuser = 5\ncgroup = \"/a\"\nhard = \"1G\"\n", 1, "\"user\" and \"cgroup\""),
+            ("[[limit]]\ncgroup = \"/a\"\nhard = \"1\"\n", 3, "Is a unit missing?"),
             ("[[limit]]\nhard = \"1G\"\ngroup = \"no-such-group\"\n", 3, "there is no group"),
             ("[[limit]]\nhard = \"1G\"\ngroup = 5\n", 3, "name of a group of the system's"),
             ("[[limit]]\nusers = [5000]\nhard = \"1G\"\n", 2, "need a \"name\""),
@@ -468,7 +493,7 @@ mod tests {
             ("[[limit]]\nname = \"a b\"\nusers = [5000]\nhard = \"1G\"\n", 2, "without spaces"),
             ("[[limit]]\nname = \"a\"\nuser = 5000\nhard = \"1G\"\n", 2, "is for \"users\""),
             ("[[limit]]\nuser = 1\ngroup = \"bin\"\nhard = \"1G\"\n", 1, "\"user\" and \"group\""),
-            ("[[limit]]\nuser = 4294901760\nhard = \"1G\"\n", 2, "on for groups"),
+            ("[[limit]]\nuser = 4294901760\nhard = \"1G\"\n", 2, "cgroups and groups"),
             (
                 "[[limit]]\nuser = 5\nhard = \"1G\"\ncount = [\"anon\",\n\"shmen\"]\n",
                 5,
@@ -535,6 +560,29 @@ mod tests {
         let described = config.describe(Ok(users::ORDINARY));
         let shown = described.limits.iter().find(|limit| limit.user == "@students").unwrap();
         assert_eq!(shown.members, [5004]);
+    }
+
+    #[test]
+    fn cgroups_and_sessions_are_limited_by_pattern_and_a_later_file_replaces_it() {
+        let main = "[[limit]]\nsession = \"*\"\nhard = \"4G\"\n[[limit]]\nsession = 5001\nhard = \"8G\"\n\
+                    [[limit]]\ncgroup = \"/a/ci-*\"\nhard = \"2G\"\ncount = [\"anon\"]\n";
+        let later = "[[limit]]\ncgroup = \"/a/ci-*\"\nhard = \"3G\"\nsoft = \"1G\"\n";
+        let config = load(&[("oomd.toml", main), ("oomd.d/a.toml", later)], None).unwrap();
+        let shown = |config: &Config| {
+            let limit = |it: &CgroupLimit| (it.pattern.to_string(), it.limit.hard_bytes() >> 30);
+            config.cgroups.iter().map(limit).collect::<Vec<_>>()
+        };
+        let all = "/user.slice/user-*.slice/session-*.scope (of ordinary users)".to_owned();
+        let one = "/user.slice/user-5001.slice/session-*.scope".to_owned();
+        let ci = "/a/ci-*".to_owned();
+        assert_eq!(shown(&config), [(all, 4), (one, 8), (ci, 3)]);
+        assert!(config.limits.is_empty() && config.everyone.is_none());
+        let described = config.describe(Ok(users::ORDINARY));
+        let users: Vec<_> = described.limits.iter().map(|limit| limit.user.as_str()).collect();
+        assert!(users.contains(&"/a/ci-*") && users.len() == 3, "{users:?}");
+        assert_eq!(parse(main).describe(Ok(users::ORDINARY)).limits[2].counts, ["anon"]);
+        let twice = line_and_message(&main.repeat(2));
+        assert!(twice.1.ends_with("has a limit already, on line 2"), "{twice:?}");
     }
 
     #[test]

@@ -195,6 +195,7 @@ mod tests {
             id,
             at_micros: id,
             group: None,
+            cgroup: None,
             uid: 7,
             trigger: Trigger::Timer,
             state: "a\nb".to_owned(),

@@ -19,12 +19,20 @@
 //! [[limit]]
 //! group = "staff"     # the same, of all who are in a group of the system's when the file is read
 //! hard = "16G"
+//!
+//! [[limit]]
+//! cgroup = "/system.slice/ci-*.service" # each cgroup that matches by itself, with all below it
+//! hard = "2G"
+//!
+//! [[limit]]
+//! session = "*"       # each login session of ordinary users by itself; or a user
+//! hard = "4G"
 //! ```
 
 use std::fmt;
 use std::ops::Range;
 
-use memory_ledger::{Asker, Count, Ledger, Limit, Margin, Source};
+use memory_ledger::{Asker, CgroupPattern, Count, Ledger, Limit, Margin, Source};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -32,24 +40,10 @@ use crate::config::{Complaint, only_keys};
 use crate::keys::hint;
 use crate::{size, users};
 
-pub(crate) const KEYS: &[&str] = &["user", "users", "group", "name", "hard", "soft", "count"];
+pub(crate) const KEYS: &[&str] =
+    &["user", "users", "group", "cgroup", "session", "name", "hard", "soft", "count"];
 /// A group's name is shown in tables.
 const LONGEST_NAME: usize = 64;
-/// What people look for and do not find, and what there is instead.
-const UNKNOWN: &[(&str, &str)] = &[
-    (
-        // They have a limit of the kernel's own; ours would need a second set of accounts for nothing.
-        "cgroup",
-        "limits are of users, not of cgroups; a cgroup of version 2 has memory.max, and systemd sets it: \
-         MemoryMax=",
-    ),
-    (
-        "session",
-        "limits are of users, whatever sessions they have; the cgroup of a session has memory.max: \
-         systemctl set-property --runtime session-N.scope MemoryMax=",
-    ),
-];
-
 /// Of whom a limit speaks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Whom {
@@ -59,6 +53,8 @@ pub(crate) enum Whom {
     Group(String),
     /// Each ordinary user by itself.
     Everyone,
+    /// Each cgroup by itself that matches this pattern.
+    Cgroups(String),
 }
 
 /// As the subject of "... a limit already".
@@ -68,6 +64,7 @@ impl fmt::Display for Whom {
             Self::User(uid) => write!(f, "uid {uid} has"),
             Self::Group(name) => write!(f, "@{name} has"),
             Self::Everyone => write!(f, "ordinary users have"),
+            Self::Cgroups(pattern) => write!(f, "{pattern} has"),
         }
     }
 }
@@ -77,8 +74,28 @@ pub(crate) struct Said {
     pub(crate) whom: Whom,
     /// Who these are, where they are named one by one.
     pub(crate) uids: Vec<u32>,
+    /// Where it is of cgroups, which.
+    pub(crate) pattern: Option<CgroupPattern>,
     pub(crate) limit: Limit,
     pub(crate) at: Range<usize>,
+}
+
+/// Whom the keys name.
+struct Named {
+    whom: Whom,
+    uids: Vec<u32>,
+    pattern: Option<CgroupPattern>,
+}
+
+impl Named {
+    fn users(whom: Whom, uids: Vec<u32>) -> Self {
+        Self { whom, uids, pattern: None }
+    }
+
+    fn cgroups(pattern: CgroupPattern) -> Self {
+        let whom = Whom::Cgroups(pattern.to_string());
+        Self { whom, uids: Vec::new(), pattern: Some(pattern) }
+    }
 }
 
 /// Reads the `limit` entry of a document.
@@ -103,17 +120,12 @@ fn parse_limit(
     ram_bytes: u64,
     margin: Option<Margin>,
 ) -> Result<Said, Complaint> {
-    for (key, _) in table {
-        if let Some((_, instead)) = UNKNOWN.iter().find(|(unknown, _)| key.get_ref() == unknown) {
-            return Err((key.span(), (*instead).to_owned()));
-        }
-    }
     only_keys(table, KEYS, "a limit")?;
     let required = |key: &str| {
         let missing = || (section.clone(), format!("this limit has no \"{key}\""));
         table.get(key).ok_or_else(missing)
     };
-    let (user, whom, uids) = parse_whom(table, &section)?;
+    let (named, at) = parse_whom(table, &section)?;
     let hard = required("hard")?;
     let hard_bytes = parse_size(hard, ram_bytes)?;
     let soft = table.get("soft");
@@ -127,47 +139,67 @@ fn parse_limit(
     let limit = Limit::new(hard_bytes, soft_bytes).map_err(|e| (to_blame, e.to_string()))?;
     let count = table.get("count").map(parse_count).transpose()?;
     let limit = limit.counting(count.unwrap_or_default());
-    Ok(Said { whom, uids, limit, at: user.span() })
+    let Named { whom, uids, pattern } = named;
+    Ok(Said { whom, uids, pattern, limit, at })
 }
 
-/// Of whom a limit speaks, who that is, and where it says so.
-fn parse_whom<'t>(
-    table: &'t DeTable,
-    section: &Range<usize>,
-) -> Result<(&'t Spanned<DeValue<'t>>, Whom, Vec<u32>), Complaint> {
-    let said: Vec<&str> =
-        ["user", "users", "group"].into_iter().filter(|key| table.contains_key(*key)).collect();
+/// Of whom a limit speaks, and where it says so.
+fn parse_whom(table: &DeTable, section: &Range<usize>) -> Result<(Named, Range<usize>), Complaint> {
+    let said: Vec<&str> = ["user", "users", "group", "cgroup", "session"]
+        .into_iter()
+        .filter(|key| table.contains_key(*key))
+        .collect();
     let [key] = said[..] else {
         let complaint = match said[..] {
-            [] => "this limit has no \"user\", no \"users\" and no \"group\"".to_owned(),
+            [] => "this limit has no \"user\", \"users\", \"group\", \"cgroup\" or \"session\""
+                .to_owned(),
             _ => format!("a limit has one of \"{}\", not both", said.join("\" and \"")),
         };
         return Err((section.clone(), complaint));
     };
     let value = &table[key];
     let name = table.get("name").map(parse_name).transpose()?;
-    let (whom, uids) = match (key, name) {
-        ("user", Some(_)) => {
+    let named = match (key, name) {
+        ("user" | "cgroup" | "session", Some(_)) => {
             let complaint =
-                "a limit of one user is known by the user's name; \"name\" is for \"users\"";
-            return Err((table["name"].span(), complaint.to_owned()));
+                format!("a limit of a {key} is known by that; \"name\" is for \"users\"");
+            return Err((table["name"].span(), complaint));
         }
-        ("user", None) if value.get_ref().as_str() == Some("*") => (Whom::Everyone, Vec::new()),
+        ("user", None) if value.get_ref().as_str() == Some("*") => {
+            Named::users(Whom::Everyone, Vec::new())
+        }
         ("user", None) => {
             let uid = parse_limited(value)?;
-            (Whom::User(uid), vec![uid])
+            Named::users(Whom::User(uid), vec![uid])
         }
+        ("cgroup", None) => Named::cgroups(parse_cgroup(value)?),
+        ("session", None) => Named::cgroups(parse_session(value)?),
         ("users", name) => {
             let missing = "several users together need a \"name\" to be known by";
             let name = name.ok_or_else(|| (value.span(), missing.to_owned()))?;
-            (Whom::Group(name), parse_users(value)?)
+            Named::users(Whom::Group(name), parse_users(value)?)
         }
         (_, name) => {
             let (group, uids) = parse_group(value)?;
-            (Whom::Group(name.unwrap_or(group)), uids)
+            Named::users(Whom::Group(name.unwrap_or(group)), uids)
         }
     };
-    Ok((value, whom, uids))
+    Ok((named, value.span()))
+}
+
+fn parse_cgroup(cgroup: &Spanned<DeValue>) -> Result<CgroupPattern, Complaint> {
+    let text = cgroup.get_ref().as_str().ok_or_else(|| {
+        (cgroup.span(), format!("a cgroup is a path, not a {}", cgroup.get_ref().type_str()))
+    })?;
+    CgroupPattern::new(text).map_err(|error| (cgroup.span(), error.to_string()))
+}
+
+fn parse_session(user: &Spanned<DeValue>) -> Result<CgroupPattern, Complaint> {
+    let uid = match user.get_ref().as_str() {
+        Some("*") => None,
+        _ => Some(parse_user(user)?),
+    };
+    CgroupPattern::sessions_of(uid).map_err(|error| (user.span(), error.to_string()))
 }
 
 fn parse_name(name: &Spanned<DeValue>) -> Result<String, Complaint> {

@@ -98,8 +98,11 @@ impl Records {
     /// A user has crossed its soft limit.
     pub fn near_limit(&mut self, near: Near) {
         self.teller.iter().for_each(|teller| teller.near(near.clone()));
-        let Near { uid, group, used_bytes, hard_bytes, .. } = near;
-        self.note(|| Event::Near { uid, group, used_bytes, hard_bytes });
+        let Near { uid, group, cgroup, members, used_bytes, hard_bytes } = near;
+        // A session's user hears of it; nobody but root has a cgroup's number.
+        let owner = members.first().copied().filter(|_| cgroup.is_some());
+        let uid = owner.unwrap_or(uid);
+        self.note(|| Event::Near { uid, group, cgroup, used_bytes, hard_bytes });
     }
 
     fn note(&mut self, event: impl FnOnce() -> Event) {
@@ -156,7 +159,7 @@ impl Records {
 // Names are the users' own words: they are logged quoted, with control characters escaped.
 
 fn log_decision(why: &Why) {
-    let Why { id, uid, group, hard_bytes, used_bytes, considered, trigger, .. } = why;
+    let Why { id, uid, group, cgroup, hard_bytes, used_bytes, considered, trigger, .. } = why;
     let (Some(victim), Some(killer)) = (&why.victim, why.killer) else {
         let reason = match &why.outcome {
             Outcome::NoVictim { reason } => reason.as_str(),
@@ -166,6 +169,7 @@ fn log_decision(why: &Why) {
             id,
             uid,
             group,
+            cgroup,
             hard_bytes,
             used_bytes,
             considered,
@@ -178,7 +182,7 @@ fn log_decision(why: &Why) {
     let next = why.runner_up.as_ref().map(|next| next.pid);
     let others: Vec<u32> = why.others.iter().map(|other| other.pid).collect();
     tracing::warn!(
-        id, uid, group, pid = victim.pid, victim_uid = victim.uid, comm = ?victim.comm, rss_bytes = victim.rss_bytes,
+        id, uid, group, cgroup, pid = victim.pid, victim_uid = victim.uid, comm = ?victim.comm, rss_bytes = victim.rss_bytes,
         swap_bytes = victim.swap_bytes, grown_bytes = victim.grown_bytes, ?others, state = why.state,
         hard_bytes, used_bytes, considered, ?trigger, ?killer,
         decide_micros = why.decide_micros, runner_up_pid = next, rule = why.rule,
@@ -212,6 +216,7 @@ mod tests {
             at_micros: 0,
             uid,
             group: None,
+            cgroup: None,
             trigger: Trigger::Timer,
             state: String::new(),
             others: Vec::new(),

@@ -2,7 +2,7 @@
 
 use control::Peer;
 use control::oomd::{Reply, Request};
-use memory_ledger::{Asker, Limit, Source};
+use memory_ledger::{Asker, Limit, Source, is_cgroup};
 
 use crate::killer::Killer;
 use crate::reload::Reload;
@@ -56,7 +56,11 @@ fn obey(
         Request::ClearLimit { uid } => {
             killer.clear_limit(uid, asker).map(|()| Reply::Done).map_err(|e| e.to_string())
         }
-        Request::ListLimits => Ok(Reply::Limits { limits: killer.limits(only) }),
+        Request::ListLimits => {
+            let mut limits = killer.limits(only);
+            limits.extend(killer.cgroup_limits(only.map(|_| peer.uid)));
+            Ok(Reply::Limits { limits })
+        }
         Request::RunOomKiller { uid } => {
             let uid = uid.map(|uid| killer.account_of(uid));
             if let (Some(uid), Asker::User(own)) = (uid, asker)
@@ -67,7 +71,7 @@ fn obey(
                 ));
             }
             let uid = uid.or(only);
-            if let Some(uid) = uid.filter(|uid| killer.ledger().account(*uid).is_none()) {
+            if let Some(uid) = uid.filter(|uid| !killer.is_limited(*uid)) {
                 return Err(format!("uid {uid} has no limit, so there is nothing it could break"));
             }
             let decisions = killer.run(uid);
@@ -82,7 +86,11 @@ fn obey(
             if let Asker::User(own) = asker
                 && Some(uid) != only
             {
-                return Err(format!("uid {own} may not look into the processes of uid {uid}"));
+                let whose = match is_cgroup(uid) {
+                    true => "a cgroup".to_owned(),
+                    false => format!("uid {uid}"),
+                };
+                return Err(format!("uid {own} may not look into the processes of {whose}"));
             }
             let explained = killer.explain_next(Some(uid));
             let missing = || format!("uid {uid} has no limit, so there is nothing it could break");

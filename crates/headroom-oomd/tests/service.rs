@@ -9,6 +9,7 @@ use std::process::Command;
 use confinement::{Confinement, opinion_of_systemd};
 use control::oomd::{Killer, Outcome, Reply, Request};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use support::cgroup::Cgroup;
 use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, eventually, privileged};
@@ -178,4 +179,23 @@ fn systemd_understands_the_unit_and_finds_little_to_wish_for() {
         Ok(said) => assert_eq!(said, None),
         Err(error) => println!("skipped: systemd-analyze: {error}"),
     }
+}
+
+#[test]
+fn as_the_service_has_it_a_cgroups_limit_is_enforced() {
+    if !privileged() {
+        return;
+    }
+    let Some(cgroup) = Cgroup::make("service") else { return };
+    let config = format!("[[limit]]\ncgroup = \"{}*\"\nhard = \"64M\"\n", cgroup.path);
+    let daemon = Daemon::start_prepared(&config, &["--notifier=bpf"], confine);
+    assert_eq!(daemon.status().limited_cgroups, 1);
+    let mut hog = Hog::start(UID + 8);
+    cgroup.take(&hog);
+    hog.grow(96 * 1024);
+    hog.died();
+    let why = daemon.ended(UID + 8);
+    assert_eq!(why.cgroup.as_deref(), Some(&cgroup.path[..]));
+    assert!(matches!(why.outcome, Outcome::Reclaimed { .. }), "{why:#?}");
+    drop(hog);
 }

@@ -58,7 +58,7 @@ pub enum Command {
     Config(ConfigCommand),
     /// Look now, and kill where a limit is broken
     RunOomKiller {
-        /// Only this user (name or uid) or group (@NAME); all with a limit otherwise
+        /// Only this user (name or uid), group (@NAME) or cgroup (/PATH); all with a limit otherwise
         user: Option<User>,
     },
     /// Say which daemons run and how (exit code 1 if none does)
@@ -82,7 +82,7 @@ pub enum Command {
     },
     /// Say who would die now, and why
     Explain {
-        /// If this user's limit were broken; otherwise, if the machine ran short of memory
+        /// If the limit of this user, group (@NAME) or cgroup (/PATH) were broken; otherwise, if the machine ran short of memory
         user: Option<User>,
     },
     /// Kill processes and get their memory back at once (exit code 1 if one is still there)

@@ -87,6 +87,9 @@ fn text(configuration: &Configuration) -> String {
                 let members = if members.is_empty() { "nobody".into() } else { members.join(", ") };
                 format!("{} ({members}, together)", output::printable(&limit.user))
             }
+            Err(_) if limit.user.starts_with('/') => {
+                format!("cgroups {}, each", output::printable(&limit.user))
+            }
             Err(_) => {
                 let [first, last] = configuration.ordinary_uids;
                 format!("every ordinary user (uid {first} to {last})")
@@ -149,7 +152,7 @@ mod tests {
         };
         let configuration = Configuration {
             files: vec!["/a.toml".into(), "/a.d/b.toml".into()],
-            limits: vec![limit("4000000000"), limit("*"), limit("@both")],
+            limits: vec![limit("4000000000"), limit("*"), limit("@both"), limit("/a/ci-*")],
             machine: None,
             rules: vec!["avoid: every process".into()],
             tell: vec!["metrics on /run/m".into()],
@@ -160,6 +163,7 @@ mod tests {
                         limit    4000000000: 2.0 GiB, soft 1.0 GiB\n\
                         limit    every ordinary user (uid 1000 to 2000): 2.0 GiB, soft 1.0 GiB, of anon, file\n\
                         limit    @both (4000000001, 4000000002, together): 2.0 GiB, soft 1.0 GiB\n\
+                        limit    cgroups /a/ci-*, each: 2.0 GiB, soft 1.0 GiB\n\
                         machine  not watched as a whole\n\
                         rule     avoid: every process\n\
                         tell     metrics on /run/m\n";

@@ -45,12 +45,7 @@ fn set(globals: &Globals, user: &User, hard: Size, soft: Option<Size>) -> anyhow
 }
 
 fn get(globals: &Globals, user: &User) -> anyhow::Result<()> {
-    // Who shares a limit has that one.
-    let theirs = |limit: &UserLimit| match user {
-        User::Uid(uid) => limit.uid == *uid || limit.members.contains(uid),
-        User::Group(name) => limit.group.as_ref() == Some(name),
-    };
-    let limit = limits(globals)?.into_iter().find(theirs);
+    let limit = limits(globals)?.into_iter().find(|limit| user.has(limit));
     output::print_as(globals.json, &limit, || match &limit {
         Some(limit) => table(std::slice::from_ref(limit)),
         None => format!("{user} has no limit\n"),
@@ -75,8 +70,8 @@ fn table(limits: &[UserLimit]) -> String {
     if limits.is_empty() {
         return "no user has a limit\n".into();
     }
-    let names: Vec<String> =
-        limits.iter().map(|limit| user::owner(limit.uid, limit.group.as_deref())).collect();
+    let name = |it: &UserLimit| user::owner(it.uid, it.group.as_deref(), it.cgroup.as_deref());
+    let names: Vec<String> = limits.iter().map(name).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(4);
     let mut text = format!(
         "{:<width$}  {:>11}  {:>11}  {:>11}  {:>6}  FROM\n",
@@ -129,6 +124,7 @@ mod tests {
         let limit = UserLimit {
             uid: 4_000_000_000,
             group: None,
+            cgroup: None,
             members: Vec::new(),
             counts: Vec::new(),
             hard_bytes: 256 << 20,
@@ -158,13 +154,16 @@ mod tests {
             group,
             members: vec![7, 8],
             counts: vec!["file".into()],
-            ..limit
+            ..limit.clone()
         }]);
         assert!(
             text.contains("@students") && text.contains("(of file)  (2 users together)"),
             "{text}"
         );
         assert!(!text.contains("4000000000"), "{text}");
+        let of_cgroup = UserLimit { cgroup: Some("/a/ci.service".into()), ..limit };
+        let text = table(&[of_cgroup]);
+        assert!(text.contains("/a/ci.service") && !text.contains("together"), "{text}");
         assert_eq!(table(&[]), "no user has a limit\n");
     }
 

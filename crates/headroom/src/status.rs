@@ -95,6 +95,9 @@ pub fn oomd_line(s: &oomd::Status) -> String {
         count(s.kills, "kill", "kills"),
         Size(s.given_back_bytes),
     );
+    if s.limited_cgroups > 0 {
+        line += &format!("; {}", count(s.limited_cgroups, "limited cgroup", "limited cgroups"));
+    }
     if s.leaseholders > 0 || s.refused > 0 {
         let holders = count(s.leaseholders, "process leases", "processes lease");
         let refusals = count(s.refused, "request", "requests");

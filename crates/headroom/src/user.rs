@@ -1,4 +1,5 @@
-//! Users by name or number, by way of the system's own user database; and groups that share a limit, as `@NAME`.
+//! Users by name or number, by way of the system's own user database; groups that share a limit, as `@NAME`; and cgroups, by
+//! their paths.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,35 +7,54 @@ use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::anyhow;
-use control::oomd::{Reply, Request};
+use control::oomd::{Reply, Request, UserLimit};
 use nix::errno::Errno;
 use nix::unistd::{Uid, User as Entry};
 
 use crate::daemon::{ask_oomd, unexpected};
 
-/// A user named on the command line, or a group of users that share a limit.
+/// A user named on the command line, or a group of users that share a limit, or a cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum User {
     /// A user's number.
     Uid(u32),
     /// A group's name.
     Group(String),
+    /// A cgroup's path, from the root of the hierarchy.
+    Cgroup(String),
 }
 
 impl User {
-    /// The uid, or the number that the daemon knows a group by.
+    /// The uid, or the number that the daemon knows a group or cgroup by.
     pub fn account(&self, socket: &Path) -> anyhow::Result<u32> {
-        let name = match self {
-            Self::Uid(uid) => return Ok(*uid),
-            Self::Group(name) => name,
-        };
+        if let Self::Uid(uid) = self {
+            return Ok(*uid);
+        }
         let limits = match ask_oomd(socket, &Request::ListLimits)? {
             Reply::Limits { limits } => limits,
             reply => return Err(unexpected(&reply)),
         };
-        let group = limits.iter().find(|limit| limit.group.as_ref() == Some(name));
-        let missing = || anyhow!("there is no group '@{name}' with a limit that you may see");
-        group.map(|limit| limit.uid).ok_or_else(missing)
+        let found = limits.iter().find(|limit| self.has(limit));
+        let missing = || anyhow!("there is no {} with a limit that you may see", self.described());
+        found.map(|limit| limit.uid).ok_or_else(missing)
+    }
+
+    /// The limit is this one's; who shares a limit has that one.
+    pub fn has(&self, limit: &UserLimit) -> bool {
+        match self {
+            Self::Uid(uid) => limit.uid == *uid || limit.members.contains(uid),
+            Self::Group(name) => limit.group.as_ref() == Some(name),
+            Self::Cgroup(path) => limit.cgroup.as_ref() == Some(path),
+        }
+    }
+
+    fn described(&self) -> String {
+        let what = match self {
+            Self::Uid(_) => "user",
+            Self::Group(_) => "group",
+            Self::Cgroup(_) => "cgroup",
+        };
+        format!("{what} '{self}'")
     }
 }
 
@@ -43,6 +63,7 @@ impl std::fmt::Display for User {
         match self {
             Self::Uid(uid) => f.write_str(&name(*uid)),
             Self::Group(name) => write!(f, "@{}", crate::output::printable(name)),
+            Self::Cgroup(path) => f.write_str(&crate::output::printable(path)),
         }
     }
 }
@@ -53,6 +74,9 @@ impl FromStr for User {
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(name) = text.strip_prefix('@').filter(|name| !name.is_empty()) {
             return Ok(Self::Group(name.to_owned()));
+        }
+        if text.len() > 1 && text.starts_with('/') {
+            return Ok(Self::Cgroup(text.to_owned()));
         }
         if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
             // The largest number means "no user" to the kernel.
@@ -69,9 +93,13 @@ impl FromStr for User {
     }
 }
 
-/// Whose a limit is: a group's name as `@NAME`, or the user's.
-pub fn owner(uid: u32, group: Option<&str>) -> String {
-    group.map_or_else(|| name(uid), |group| format!("@{}", crate::output::printable(group)))
+/// Whose a limit is: a cgroup's path, a group's name as `@NAME`, or the user's.
+pub fn owner(uid: u32, group: Option<&str>, cgroup: Option<&str>) -> String {
+    match (group, cgroup) {
+        (_, Some(path)) => crate::output::printable(path),
+        (Some(group), None) => format!("@{}", crate::output::printable(group)),
+        (None, None) => name(uid),
+    }
 }
 
 /// The name of `uid`; its number where it has none. Looked up once: some databases are far away.
@@ -106,14 +134,16 @@ mod tests {
         assert_eq!("0".parse(), Ok(User::Uid(0)));
         assert_eq!("60123".parse(), Ok(User::Uid(60123)));
         assert_eq!("@students".parse(), Ok(User::Group("students".into())));
-        assert_eq!(owner(4_294_901_760, Some("stud\n")), "@stud\\n");
+        assert_eq!("/a/b".parse(), Ok(User::Cgroup("/a/b".into())));
+        assert_eq!(owner(4_294_901_760, Some("stud\n"), None), "@stud\\n");
+        assert_eq!(owner(4_294_836_224, None, Some("/a\n")), "/a\\n");
         assert_eq!(name(0), "root");
         assert_eq!(name(4_000_000_000), "4000000000");
     }
 
     #[test]
     fn an_unknown_user_is_an_error_that_names_it() {
-        for text in ["no-such-user", "", "@", "-1", "root ", "4294967295", "99999999999999"] {
+        for text in ["no-such-user", "", "@", "/", "-1", "root ", "4294967295", "99999999999999"] {
             let error = text.parse::<User>().expect_err(text);
             assert!(error.contains(text), "{text}: {error}");
         }

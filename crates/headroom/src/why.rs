@@ -65,9 +65,9 @@ fn tell(globals: &Globals, event: &Event) -> anyhow::Result<bool> {
     }
     output::print_on(&match event {
         Event::Decided { why } | Event::Ended { why } => format!("{}\n", explain(why)),
-        Event::Near { uid, group, used_bytes, hard_bytes } => format!(
+        Event::Near { uid, group, cgroup, used_bytes, hard_bytes } => format!(
             "{} nears its limit: {} in use of {} allowed\n\n",
-            user::owner(*uid, group.as_deref()),
+            user::owner(*uid, group.as_deref(), cgroup.as_deref()),
             Size(*used_bytes),
             Size(*hard_bytes)
         ),
@@ -81,11 +81,14 @@ pub fn explain_all(records: &[Why]) -> String {
 
 /// One line: who died, or why nobody did.
 pub fn headline(why: &Why) -> String {
-    let whose = match (&why.group, why.victim.as_ref().and_then(|victim| victim.uid)) {
-        (Some(group), Some(uid)) => {
-            format!("user {} in {}", user::name(uid), user::owner(why.uid, Some(group)))
-        }
-        (Some(group), None) => user::owner(why.uid, Some(group)),
+    let together = match (&why.group, &why.cgroup) {
+        (_, Some(path)) => Some(format!("cgroup {}", printable(path))),
+        (Some(group), None) => Some(user::owner(why.uid, Some(group), None)),
+        (None, None) => None,
+    };
+    let whose = match (together, why.victim.as_ref().and_then(|victim| victim.uid)) {
+        (Some(together), Some(uid)) => format!("user {} in {together}", user::name(uid)),
+        (Some(together), None) => together,
         (None, _) => format!("user {}", user::name(why.uid)),
     };
     match &why.victim {
@@ -221,6 +224,7 @@ mod tests {
             at_micros: 1_700_000_000_000_000,
             uid: 4_000_000_000,
             group: None,
+            cgroup: None,
             trigger: Trigger::Notifier,
             state: String::new(),
             others: Vec::new(),
@@ -261,6 +265,15 @@ mod tests {
         assert!(text.contains("killed eater (pid 42) of user 4000000000 in @students"), "{text}");
         let nobody = headline(&Why { victim: None, ..of_group });
         assert_eq!(nobody, "killed nobody of @students");
+    }
+
+    #[test]
+    fn of_a_cgroup_the_path_is_shown_and_whose_process_it_was() {
+        let of_cgroup = Why { cgroup: Some("/a/ci\n.service".into()), ..record() };
+        let expected = "killed eater (pid 42) of user 4000000000 in cgroup /a/ci\\n.service";
+        assert_eq!(headline(&of_cgroup), expected);
+        let nobody = headline(&Why { victim: None, ..of_cgroup });
+        assert_eq!(nobody, "killed nobody of cgroup /a/ci\\n.service");
     }
 
     #[test]

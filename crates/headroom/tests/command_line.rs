@@ -137,6 +137,7 @@ fn fake_oomd(request: Request) -> Reply {
     let limit = |hard_bytes, soft_bytes| UserLimit {
         uid: 0,
         group: None,
+        cgroup: None,
         members: Vec::new(),
         counts: Vec::new(),
         hard_bytes,
@@ -155,6 +156,7 @@ fn fake_oomd(request: Request) -> Reply {
             notifier: "proc".into(),
             attached: true,
             limited_users: 1,
+            limited_cgroups: 0,
             kills: 1,
             given_back_bytes: 0x10_0000,
             leaseholders: 2,
@@ -177,6 +179,7 @@ fn record() -> Why {
         at_micros: 1_700_000_000_000_000,
         uid: 0,
         group: None,
+        cgroup: None,
         trigger: Trigger::Notifier,
         state: String::new(),
         others: Vec::new(),

@@ -17,6 +17,7 @@ fn why(id: u64, outcome: Outcome) -> Why {
         at_micros: 0,
         uid: 4_000_000_001,
         group: None,
+        cgroup: None,
         trigger: Trigger::Timer,
         state: String::new(),
         killer: Some(control::oomd::Killer::Daemon),
@@ -121,7 +122,13 @@ fn what_happened_is_told_oldest_first_and_what_happens_once_its_end_is_known() {
     }
     publish.send(Event::Ended { why: Box::new(why(1, back())) }).unwrap();
     publish
-        .send(Event::Near { uid: 4_000_000_001, group: None, used_bytes: 1, hard_bytes: 2 })
+        .send(Event::Near {
+            uid: 4_000_000_001,
+            group: None,
+            cgroup: None,
+            used_bytes: 1,
+            hard_bytes: 2,
+        })
         .unwrap();
     let mut command = headroom(dir.path());
     let mut child = command.args(["why", "-f", "--json"]).stdout(Stdio::piped()).spawn().unwrap();

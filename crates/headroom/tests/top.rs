@@ -25,6 +25,7 @@ fn daemon(dir: &Path, users: u32) -> (FakeDaemon, Arc<Mutex<Vec<Request>>>) {
             notifier: "bpf".into(),
             attached: true,
             limited_users: users,
+            limited_cgroups: 0,
             kills: 0,
             given_back_bytes: 0,
             leaseholders: 0,
@@ -46,6 +47,7 @@ fn limit(number: u32) -> UserLimit {
     UserLimit {
         uid: 4_000_000_000 + number,
         group: None,
+        cgroup: None,
         members: Vec::new(),
         counts: Vec::new(),
         hard_bytes: 2000 * MIB,

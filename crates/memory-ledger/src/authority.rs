@@ -73,10 +73,12 @@ pub enum Refusal {
         /// The group's name.
         group: String,
     },
+    /// Only the configuration speaks of cgroups.
+    #[error("limits of cgroups and sessions are set in the configuration alone")]
+    Cgroup,
     /// Neither a user nor a group.
     #[error(
-        "{0} is no uid or group that can be limited: numbers from 4294836224 on stand for cgroups, which the \
-         configuration limits, and from 4294901760 on for groups"
+        "{0} is no group's number, and no uid that can be limited: those from 4294836224 on stand for cgroups and groups"
     )]
     NoGroup(u32),
     /// A user may only lower.

@@ -3,6 +3,7 @@
 //! Nobody tells when a cgroup grows: it is looked at by a timer, the more often the sooner its limit can be broken. The
 //! account of a cgroup has a number of its own, from [`FIRST_CGROUP`] on, that no user's account has.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use crate::account::{Account, Phase, Reading};
@@ -150,8 +151,9 @@ impl CgroupAccounts {
         self.next_search_ns = now_ns.saturating_add(SEARCH_NS);
         let mut news = Vec::new();
         let (limits, ordinary) = (&self.limits, &self.ordinary);
+        let mut new: BTreeSet<&str> = paths.iter().map(String::as_str).collect();
         self.accounts.retain_mut(|it| {
-            let there = paths.contains(&it.path);
+            let there = new.remove(it.path.as_str());
             let limit = limit_of(limits, &it.path, ordinary).filter(|_| there);
             match limit {
                 Some(limit) => it.account.limit = limit,
@@ -159,14 +161,11 @@ impl CgroupAccounts {
             }
             limit.is_some()
         });
-        for path in paths {
+        for path in new {
             let Some(limit) = limit_of(&self.limits, path, &self.ordinary) else { continue };
-            if self.accounts.iter().any(|it| it.path == *path) {
-                continue;
-            }
             let Some(number) = self.free_number(path) else { break };
             let account = Account::of_cgroup(number, limit);
-            let path = path.clone();
+            let path = path.to_owned();
             news.push(Found::Came(path.clone()));
             self.accounts.push(CgroupAccount {
                 path,

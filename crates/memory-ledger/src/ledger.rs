@@ -54,7 +54,7 @@ impl Ledger {
             (None, Some(group), Asker::User(asker)) => {
                 Err(Refusal::Groups { asker, group: group.name.clone() })
             }
-            (None, None, _) if is_cgroup(uid) => Err(Refusal::NoGroup(uid)),
+            (None, None, _) if is_cgroup(uid) => Err(Refusal::Cgroup),
             (None, None, _) if is_group(uid) && uid != u32::MAX => Err(Refusal::NoGroup(uid)),
             _ => Ok(()),
         }

@@ -47,8 +47,10 @@ impl Cgroups {
     pub fn find(proc: &Path) -> Result<Option<Self>, ReadError> {
         let path = proc.join("self/mountinfo");
         let text = fs::read(&path).map_err(|e| ReadError::io(&path, e))?;
-        let mounts = text.split(|byte| *byte == b'\n').filter_map(mount_point_of_v2);
-        Ok(mounts.map(Self::at).next())
+        let mounts = text.split(|byte| *byte == b'\n').filter_map(mount_of_v2);
+        // The whole of it before a part of it that somebody has mounted elsewhere.
+        let best = mounts.min_by_key(|(whole, _)| !whole);
+        Ok(best.map(|(_, mount_point)| Self::at(mount_point)))
     }
 
     /// The one whose root is this folder.
@@ -147,13 +149,15 @@ impl Cgroups {
     }
 }
 
-/// The mount point, if a line of mountinfo is about the hierarchy of version 2 as a whole, or as much as a container has.
-fn mount_point_of_v2(line: &[u8]) -> Option<PathBuf> {
+/// If a line of mountinfo is about the hierarchy of version 2: whether it is the whole, and where it is mounted.
+fn mount_of_v2(line: &[u8]) -> Option<(bool, PathBuf)> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let mount_point = fields.nth(4)?;
+    let whole = fields.nth(3)? == b"/";
+    let mount_point = fields.next()?;
     // Optional fields end with a dash.
     let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-    (kind == b"cgroup2").then(|| PathBuf::from(OsStr::from_bytes(&unescaped(mount_point))))
+    let mount_point = || PathBuf::from(OsStr::from_bytes(&unescaped(mount_point)));
+    (kind == b"cgroup2").then(|| (whole, mount_point()))
 }
 
 /// Blanks and their like are written as `\040`.
@@ -214,6 +218,9 @@ mod tests {
         let hybrid = "41 31 0:38 / /sys/fs/cgroup/unified rw shared:7 - cgroup2 cgroup2 rw\n";
         let expected = Some(PathBuf::from("/sys/fs/cgroup/unified"));
         assert_eq!(found(&format!("{v1}{hybrid}")), expected);
+        let part = "40 31 0:38 /a /mnt rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(found(&format!("{part}{hybrid}")), expected);
+        assert_eq!(found(part), Some(PathBuf::from("/mnt")));
         let odd = "41 31 0:38 / /a\\040b\\x rw,x - cgroup2 none rw\n";
         assert_eq!(found(odd), Some(PathBuf::from("/a b\\x")));
         assert!(Cgroups::find(Path::new("/nonexistent")).is_err());

@@ -40,6 +40,8 @@ pub(super) struct Dying {
     reclaim: Option<Reclaim>,
     progress: Progress,
     pub(super) asked: Option<Asked>,
+    /// For whose limit it died, where that is a cgroup's.
+    pub(super) cgroup: Option<u32>,
 }
 
 impl Dying {
@@ -56,12 +58,18 @@ impl Dying {
             InFlight { id, bytes, used_bytes, signalled_ns, released_ns: None, gone_ns: None };
         let progress = if victim.is_some() { Progress::Pending } else { Progress::Gone };
         let reclaim = victim.map(|victim| Reclaim::new(victim, Help::default()));
-        Self { token, record: None, uid, id, flight, reclaim, progress, asked: None }
+        let (record, asked, cgroup) = (None, None, None);
+        Self { token, record, uid, id, flight, reclaim, progress, asked, cgroup }
     }
 
     /// The same, of one that was only asked.
     pub(super) fn asked(self, asked: Option<Asked>) -> Self {
         Self { asked, ..self }
+    }
+
+    /// The same, for the sake of a cgroup.
+    pub(super) fn of_cgroup(self, cgroup: Option<u32>) -> Self {
+        Self { cgroup, ..self }
     }
 
     /// No more asking.
@@ -170,7 +178,7 @@ impl Killer {
     }
 
     fn step(&mut self, at: usize) {
-        let Self { dying, reaper, ledger, epoll, .. } = self;
+        let Self { dying, reaper, ledger, cgroups, epoll, .. } = self;
         let dying = &mut dying[at];
         let now_ns = monotonic_ns();
         if dying.asked.is_some_and(|asked| now_ns >= asked.until_ns) {
@@ -190,17 +198,28 @@ impl Killer {
             Progress::Pending => {}
             Progress::Released => {
                 account.into_iter().for_each(|account| account.released(dying.id, now_ns));
+                cgroups.accounts.released(dying.id, now_ns);
             }
             Progress::Gone => {
                 // A pidfd stays readable: out of the way of the event loop.
                 let _ = epoll::delete(epoll, reclaim.as_fd());
                 account.into_iter().for_each(|account| account.gone(dying.id, now_ns));
+                cgroups.accounts.gone(dying.id, now_ns);
             }
         }
     }
 
     /// How the wait for this victim ended, if it has, and whether the user's next one waited for it.
     fn settled(&mut self, at: usize) -> Option<(Settled, bool)> {
+        let (settled, counted) = self.settled_for_user(at)?;
+        let settled = match self.dying[at].cgroup {
+            Some(number) => self.settled_in_cgroup(at, number, settled)?,
+            None => settled,
+        };
+        Some((settled, counted))
+    }
+
+    fn settled_for_user(&mut self, at: usize) -> Option<(Settled, bool)> {
         let Dying { uid, id, flight, progress, .. } = self.dying[at];
         let awaited = self.ledger.account(uid).and_then(|account| account.in_flight());
         if awaited.is_none_or(|awaited| awaited.id != id) {

@@ -25,15 +25,21 @@ struct Held {
 }
 
 impl Killer {
-    /// Ends a fork bomb, of which `first` has its signal already. Returns who of the others has.
-    pub(super) fn strike_bomb(&mut self, first: &Process, others: Vec<Process>) -> Vec<Process> {
+    /// Ends a fork bomb, of which `first` has its signal already; for a cgroup's limit, as far as it is in that. Returns
+    /// who of the others has its signal.
+    pub(super) fn strike_bomb(
+        &mut self,
+        first: &Process,
+        others: Vec<Process>,
+        cgroup: Option<u32>,
+    ) -> Vec<Process> {
         let mut family = Vec::with_capacity(others.len() + 1);
         family.push(*first);
         let mut found = others;
         for _ in 0..ROUNDS {
-            let held = self.hold(found, &mut family);
-            self.kill_held(held);
-            found = self.relatives(&family);
+            let held = self.hold(found, &mut family, cgroup);
+            self.kill_held(held, cgroup);
+            found = self.relatives(&family, cgroup);
             if found.is_empty() {
                 break;
             }
@@ -43,7 +49,12 @@ impl Killer {
     }
 
     /// Stops these and whoever is born meanwhile.
-    fn hold(&mut self, mut found: Vec<Process>, family: &mut Vec<Process>) -> Vec<Held> {
+    fn hold(
+        &mut self,
+        mut found: Vec<Process>,
+        family: &mut Vec<Process>,
+        cgroup: Option<u32>,
+    ) -> Vec<Held> {
         let mut held = Vec::with_capacity(found.len());
         for _ in 0..LOOKS {
             for process in found {
@@ -55,7 +66,7 @@ impl Killer {
                     held.push(Held { process, victim });
                 }
             }
-            found = self.relatives(family);
+            found = self.relatives(family, cgroup);
             if found.is_empty() {
                 break;
             }
@@ -63,7 +74,7 @@ impl Killer {
         held
     }
 
-    fn kill_held(&mut self, mut held: Vec<Held>) {
+    fn kill_held(&mut self, mut held: Vec<Held>, cgroup: Option<u32>) {
         held.retain(|held| match held.victim.send_kill() {
             Ok(()) => true,
             Err(KillError::Gone(_)) => false,
@@ -78,16 +89,22 @@ impl Killer {
             let (account, id, bytes) = (process.account(), process.id, process.charged_bytes());
             let token = self.new_token();
             let victim = Some(victim);
-            self.watch_over(Dying::new(token, account, id, bytes, bytes, signalled_ns, victim));
+            let dying = Dying::new(token, account, id, bytes, bytes, signalled_ns, victim);
+            self.watch_over(dying.of_cgroup(cgroup));
         }
     }
 
     /// Who belongs to these and is not among them.
-    fn relatives(&mut self, family: &[Process]) -> Vec<Process> {
+    fn relatives(&mut self, family: &[Process], cgroup: Option<u32>) -> Vec<Process> {
         self.look_at_processes();
+        let members = cgroup.map(|number| self.members_of_cgroup(number));
         let belongs = |process: &Process| {
             family.iter().any(|other| {
-                process.account() == other.account()
+                let together = match &members {
+                    Some(pids) => pids.binary_search(&process.id.pid).is_ok(),
+                    None => process.account() == other.account(),
+                };
+                together
                     && (process.parent_pid == other.id.pid
                         || (process.group != 0 && process.group == other.group))
             })

@@ -38,7 +38,7 @@ pub(super) fn sizes(
     sizes_by(count.unwrap_or_default(), sample, page_bytes)
 }
 
-fn sizes_by(count: Count, sample: &ProcessSample, page_bytes: u64) -> (u64, u64) {
+pub(super) fn sizes_by(count: Count, sample: &ProcessSample, page_bytes: u64) -> (u64, u64) {
     let swapped = Count { swap: true, ..Count::of([]) };
     let pages = |count: Count| sample.counted_pages(counted(count));
     let swap_pages = if count.swap { pages(swapped) } else { 0 };
@@ -72,13 +72,12 @@ impl Killer {
         self.watch.charge(account, charge)
     }
 
-    /// Where the machine is concerned, what comes back with a kill counts, whatever a limit says.
-    pub(super) fn size_for_the_machine(&mut self) {
+    /// The processes are as large as this counts, whatever their users' limits say: for the machine, or for a cgroup.
+    pub(super) fn size_by(&mut self, count: Count) {
         let page_bytes = self.page_bytes;
         // One sample a process, in their order.
         for (process, sample) in self.processes.iter_mut().zip(&self.samples) {
-            (process.rss_bytes, process.swap_bytes) =
-                sizes_by(Count::default(), sample, page_bytes);
+            (process.rss_bytes, process.swap_bytes) = sizes_by(count, sample, page_bytes);
             process.grown_bytes = process.grown_bytes.min(process.charged_bytes());
         }
     }

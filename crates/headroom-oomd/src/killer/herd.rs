@@ -10,13 +10,15 @@ use crate::clock::monotonic_ns;
 
 impl Killer {
     /// The others of the victim's herd follow it; who could not be signalled is taken off the list.
-    pub(super) fn strike_others(&mut self, choice: &mut Choice, ask: bool) {
+    pub(super) fn strike_others(&mut self, choice: &mut Choice, ask: bool, cgroup: Option<u32>) {
         let asked = self.dying.last().and_then(|dying| dying.asked).filter(|_| ask);
         let mut others = std::mem::take(&mut choice.others);
         choice.others = match choice.cause {
-            Cause::Herd(herd) if herd.bomb && !ask => self.strike_bomb(&choice.victim, others),
+            Cause::Herd(herd) if herd.bomb && !ask => {
+                self.strike_bomb(&choice.victim, others, cgroup)
+            }
             _ => {
-                others.retain(|process| self.strike_one(process, asked));
+                others.retain(|process| self.strike_one(process, asked, cgroup));
                 others
             }
         };
@@ -25,7 +27,7 @@ impl Killer {
         dead.for_each(|process| self.growth.bury(process, now_ns));
     }
 
-    fn strike_one(&mut self, process: &Process, asked: Option<Asked>) -> bool {
+    fn strike_one(&mut self, process: &Process, asked: Option<Asked>, cgroup: Option<u32>) -> bool {
         let Ok(victim) = Victim::open_as(identity(process.id, process.uid)) else { return false };
         let asked = asked.filter(|_| victim.can_be_asked());
         let done = if asked.is_some() { victim.ask_to_end() } else { victim.send_kill() };
@@ -35,7 +37,7 @@ impl Killer {
         let (uid, id, bytes) = (process.account(), process.id, process.charged_bytes());
         let token = self.new_token();
         let dying = Dying::new(token, uid, id, bytes, bytes, monotonic_ns(), Some(victim));
-        self.watch_over(dying.asked(asked));
+        self.watch_over(dying.asked(asked).of_cgroup(cgroup));
         true
     }
 }

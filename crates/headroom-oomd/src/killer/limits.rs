@@ -1,7 +1,7 @@
 //! A limit comes, changes, goes.
 
 use control::oomd::{Explanation, Importance, Trigger};
-use memory_ledger::{Asker, Change, Limit, Phase, Process, Refusal, Source};
+use memory_ledger::{Asker, Change, Limit, Phase, Process, Refusal, Source, is_cgroup};
 use memory_watch::{NotifierError, SlotLimit};
 
 use super::Killer;
@@ -98,6 +98,9 @@ impl Killer {
     /// has no limit.
     pub fn explain_next(&mut self, uid: Option<u32>) -> Option<Explanation> {
         let Some(uid) = uid else { return Some(self.explain_machine()) };
+        if is_cgroup(uid) {
+            return self.explain_cgroup(uid);
+        }
         self.read(uid)?;
         self.look_at_processes();
         self.hear_own_words(uid);
@@ -133,6 +136,9 @@ impl Killer {
         self.correct_accounts();
         self.take_events();
         let mut decisions = Vec::new();
+        if uid.is_none_or(is_cgroup) {
+            decisions = self.run_in_cgroups(uid);
+        }
         for user in self.users().into_iter().filter(|user| uid.is_none_or(|uid| uid == *user)) {
             if self.read(user) != Some(Phase::Broken) {
                 continue;

@@ -6,8 +6,8 @@ use control::oomd::{Explanation, Trigger};
 use machine_memory::machine::{MachineReader, Zram};
 use memory_ledger::machine::usable_swap;
 use memory_ledger::{
-    Alarm, Choice, Machine, MachineReading, ProcessId, Raised, RateLimit, Sake, Scope, Thresholds,
-    choose,
+    Alarm, Choice, Count, Machine, MachineReading, ProcessId, Raised, RateLimit, Sake, Scope,
+    Thresholds, choose,
 };
 use reclaim::Victim;
 
@@ -185,7 +185,7 @@ impl Killer {
         let kept = kept_by(id.pid);
         let time = time_to_ask(raised.alarm).filter(|_| victim.can_be_asked());
         let trigger = trigger_of(raised.alarm);
-        self.told_before(&choice.victim, trigger);
+        self.told_before(&choice.victim, trigger, 0);
         let asked = time.map(|ms| Asked::until(monotonic_ns() + ms * NS_PER_MS));
         let done = if asked.is_some() { victim.ask_to_end() } else { victim.hold_and_kill() };
         if done.is_err() {
@@ -204,6 +204,7 @@ impl Killer {
         let reading = raised.reading;
         self.follow(Blow {
             uid,
+            cgroup: None,
             trigger,
             state: raised.to_string(),
             killer: control::oomd::Killer::Daemon,
@@ -219,7 +220,8 @@ impl Killer {
 
     fn choose_anywhere(&mut self, need_bytes: u64) -> Result<Choice, memory_ledger::NoVictim> {
         self.look_at_processes();
-        self.size_for_the_machine();
+        // What comes back with a kill counts, whatever a limit says.
+        self.size_by(Count::default());
         let passed_over = self.machine.as_ref().map_or(&[][..], |watch| &watch.stuck);
         let scope = Scope { uid: None, passed_over, need_bytes: Some(need_bytes) };
         choose(&scope, &self.processes, &self.protected)

@@ -11,7 +11,8 @@
 //! * [`reconfigure`](self::reconfigure): a new configuration while everything runs;
 //! * [`newcomers`](self::newcomers): ordinary users come and go;
 //! * [`promises`](self::promises): what the coordinator of leases reads and tells;
-//! * [`machine`](self::machine): without any limit, when the machine itself runs short.
+//! * [`machine`](self::machine): without any limit, when the machine itself runs short;
+//! * [`cgroups`](self::cgroups), [`cgroup_strike`](self::cgroup_strike): limits of cgroups and sessions.
 //!
 //! Four things make the killer look: the notifier, a timer that trusts nothing and scans, the machine's
 //! own state, a request.
@@ -19,6 +20,8 @@
 mod aftermath;
 mod arm;
 mod bomb;
+mod cgroup_strike;
+mod cgroups;
 mod charge;
 mod herd;
 mod inherit;
@@ -51,6 +54,7 @@ use crate::stances::Stances;
 use crate::tell::teller::Near;
 use aftermath::Dying;
 use arm::Armed;
+use cgroups::CgroupWatch;
 use machine::MachineWatch;
 use newcomers::Newcomers;
 use strike::Crossing;
@@ -80,6 +84,7 @@ pub struct Killer {
     records: Records,
     armed: BTreeMap<u32, Armed>,
     machine: Option<MachineWatch>,
+    cgroups: CgroupWatch,
     margin: Option<Margin>,
     shrinker: Option<Shrinker>,
     stances: Stances,
@@ -126,6 +131,7 @@ impl Killer {
             records: Records::default(),
             armed: BTreeMap::new(),
             machine: None,
+            cgroups: CgroupWatch::new(),
             margin: None,
             shrinker: None,
             stances: Stances::new(Rules::default()),
@@ -216,11 +222,17 @@ impl Killer {
             notifier: notifier.to_owned(),
             attached: limited_users > 0,
             limited_users,
+            limited_cgroups: self.cgroups.accounts.all().len() as u32,
             kills: self.records.kills(),
             given_back_bytes: self.shrinker.as_ref().map_or(0, Shrinker::given_bytes),
             leaseholders: 0,
             refused: 0,
-            degraded: degraded.iter().cloned().chain(self.newcomers.lost()).collect(),
+            degraded: degraded
+                .iter()
+                .cloned()
+                .chain(self.newcomers.lost())
+                .chain(self.cgroups.lost())
+                .collect(),
         }
     }
 
@@ -244,6 +256,7 @@ impl Killer {
         let describe = |account: &Account| UserLimit {
             uid: account.uid,
             group: self.group_name(account.uid),
+            cgroup: None,
             members: self.ledger.groups().get(account.uid).map_or(Vec::new(), |it| it.uids.clone()),
             counts: account.limit().count().unusual_names(),
             hard_bytes: account.limit().hard_bytes(),
@@ -261,6 +274,11 @@ impl Killer {
     /// The account that this user's processes are charged to, if there is one: its group's, or its own.
     pub fn account_of(&self, uid: u32) -> u32 {
         self.ledger.groups().account_of(uid)
+    }
+
+    /// A user, group or cgroup with this number has a limit.
+    pub fn is_limited(&self, account: u32) -> bool {
+        self.ledger.account(account).is_some() || self.cgroups.accounts.get(account).is_some()
     }
 
     /// What a group is called; `None` for a user.
@@ -340,6 +358,7 @@ impl Killer {
         });
         self.advance();
         self.look_at_machine();
+        self.look_at_cgroups();
         self.look_for_newcomers();
         if self.needs_scans() && monotonic_ns() >= self.next_scan_ns {
             self.scan();
@@ -397,7 +416,14 @@ impl Killer {
             None => vec![uid],
         };
         let group = self.group_name(uid);
-        self.records.near_limit(Near { uid, group, members, used_bytes: used, hard_bytes: hard });
+        self.records.near_limit(Near {
+            uid,
+            group,
+            cgroup: None,
+            members,
+            used_bytes: used,
+            hard_bytes: hard,
+        });
     }
 
     fn scan_soon(&mut self) {
@@ -406,7 +432,9 @@ impl Killer {
     }
 
     fn needs_scans(&self) -> bool {
-        self.machine.is_some() || !self.ledger.accounts().is_empty()
+        self.machine.is_some()
+            || !self.ledger.accounts().is_empty()
+            || !self.cgroups.accounts.all().is_empty()
     }
 
     /// The timer's look: trusts nothing that was heard.
@@ -414,7 +442,7 @@ impl Killer {
         let begun_ns = monotonic_ns();
         // Who grows is only known if everybody was looked at before.
         self.look_at_processes();
-        self.forget_stuck_of_the_machine();
+        self.forget_stuck();
         self.own_words.forget_gone(&self.processes);
         if !self.ledger.accounts().is_empty() {
             self.correct_accounts();
@@ -442,13 +470,16 @@ impl Killer {
         self.next_scan_ns = monotonic_ns() + pause_ns;
     }
 
-    fn forget_stuck_of_the_machine(&mut self) {
-        if let Some(watch) = &mut self.machine
-            && !self.processes.is_empty()
-        {
-            let processes = &self.processes;
+    /// Of the machine and of cgroups.
+    fn forget_stuck(&mut self) {
+        let processes = &self.processes;
+        if processes.is_empty() {
+            return;
+        }
+        if let Some(watch) = &mut self.machine {
             watch.stuck.retain(|id| processes.iter().any(|process| process.id == *id));
         }
+        self.cgroups.accounts.forget_gone(processes);
     }
 
     fn forget_gone(&mut self, uid: u32) {
@@ -464,7 +495,8 @@ impl Killer {
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let scan = self.needs_scans().then_some(self.next_scan_ns);
         let newcomers = self.newcomers.deadline_ns();
-        let deadlines = [scan, newcomers, self.machine_deadline_ns(), self.aftermath_deadline_ns()];
+        let (machine, cgroups) = (self.machine_deadline_ns(), self.cgroups_deadline_ns());
+        let deadlines = [scan, newcomers, machine, cgroups, self.aftermath_deadline_ns()];
         deadlines.into_iter().flatten().min()
     }
 

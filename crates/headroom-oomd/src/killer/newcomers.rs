@@ -60,6 +60,7 @@ impl Newcomers {
 impl Killer {
     /// These uids are ordinary users.
     pub fn set_ordinary(&mut self, uids: RangeInclusive<u32>) {
+        self.cgroups.accounts.set_ordinary(uids.clone());
         self.newcomers.ordinary = uids;
     }
 

@@ -1,7 +1,7 @@
 //! A new configuration while everything runs: limits, the machine's levels and the rules are exchanged; victims on
 //! their way out, leases, and what was set while running stay.
 
-use memory_ledger::Groups;
+use memory_ledger::{CgroupLimit, Groups};
 
 use super::Killer;
 use crate::config::Config;
@@ -20,6 +20,7 @@ impl Killer {
             });
             self.limit_everyone(config.everyone);
         }
+        self.exchange_cgroups(config, &mut changes, &mut problems);
         self.exchange_levels(config, &mut changes, &mut problems);
         (changes, problems)
     }
@@ -70,6 +71,23 @@ impl Killer {
                 Err(error) => problems.push(format!("the limit of {}: {error}", name(uid))),
             }
         }
+    }
+
+    fn exchange_cgroups(
+        &mut self,
+        config: &Config,
+        changes: &mut Vec<String>,
+        problems: &mut Vec<String>,
+    ) {
+        let before = self.cgroups.accounts.limits();
+        for ended in before.iter().filter(|it| !is_limited(&config.cgroups, it)) {
+            changes.push(format!("{}: no limit any more", ended.pattern));
+        }
+        for new in config.cgroups.iter().filter(|it| !before.contains(it)) {
+            changes.push(format!("{}: limit {} bytes", new.pattern, new.limit.hard_bytes()));
+        }
+        // Those that stay as well: what could not be enforced is tried again.
+        problems.extend(self.limit_cgroups(config.cgroups.clone()));
     }
 
     /// Groups that have other members now.
@@ -141,4 +159,9 @@ impl Killer {
             },
         }
     }
+}
+
+/// Something is said of the cgroups that this one is of.
+fn is_limited(limits: &[CgroupLimit], one: &CgroupLimit) -> bool {
+    limits.iter().any(|limit| limit.pattern == one.pattern)
 }

@@ -23,8 +23,10 @@ pub(super) struct Crossing {
 
 /// A kill that has happened.
 pub(super) struct Blow {
-    /// The account that it is for: a user's or a group's.
+    /// The account that it is for, a user's or a group's; for the machine or a cgroup, that of the victim.
     pub(super) uid: u32,
+    /// The cgroup that it is for.
+    pub(super) cgroup: Option<u32>,
     pub(super) trigger: Trigger,
     /// What was wrong with the machine; empty for a limit.
     pub(super) state: String,
@@ -60,11 +62,12 @@ impl Killer {
             return None;
         }
         for _ in 0..TRIES {
+            let hard_bytes = self.ledger.account(uid)?.limit().hard_bytes();
             // The notifier has the same victim in its slot: should it strike at this very moment,
             // it kills the same one. The latch, which needs a scan, can wait for the signal.
             if let Some(armed) = self.armed.get(&uid)
                 && !armed.victim.has_exited()
-                && self.told_before(&armed.choice.victim, trigger)
+                && self.told_before(&armed.choice.victim, trigger, hard_bytes)
                 && armed.victim.send_kill().is_ok()
             {
                 let signalled_ns = monotonic_ns();
@@ -78,14 +81,12 @@ impl Killer {
     }
 
     /// The program before a kill, if there is one, has had its time. Always true.
-    pub(super) fn told_before(&self, victim: &Process, trigger: Trigger) -> bool {
-        let of_the_user = !trigger.is_of_the_machine();
-        let account = self.ledger.account(victim.account()).filter(|_| of_the_user);
+    pub(super) fn told_before(&self, victim: &Process, trigger: Trigger, hard_bytes: u64) -> bool {
         self.records.before_kill(Condemned {
             pid: victim.id.pid,
             uid: victim.uid,
             bytes: victim.charged_bytes(),
-            hard_bytes: account.map_or(0, |account| account.limit().hard_bytes()),
+            hard_bytes,
             trigger,
         });
         true
@@ -106,6 +107,7 @@ impl Killer {
         let reading = self.ledger.account(uid)?.reading();
         Some(self.follow(Blow {
             uid,
+            cgroup: None,
             trigger,
             state: String::new(),
             asked: None,
@@ -138,6 +140,7 @@ impl Killer {
         choice.victim.rss_bytes = bytes.saturating_sub(choice.victim.swap_bytes);
         self.follow(Blow {
             uid,
+            cgroup: None,
             trigger: Trigger::Notifier,
             state: String::new(),
             asked: None,
@@ -167,29 +170,37 @@ impl Killer {
 
     /// Puts a kill on record and its victim among the dying.
     pub(super) fn follow(&mut self, blow: Blow) -> u64 {
-        let Blow { uid, mut choice, used_bytes, signalled_ns, .. } = blow;
+        let Blow { uid, cgroup, mut choice, used_bytes, signalled_ns, .. } = blow;
         let (id, bytes) = (choice.victim.id, choice.victim.charged_bytes());
         self.helpless.remove(&uid);
         let account = self.ledger.account_mut(uid);
-        let hard_bytes = account.as_ref().map_or(0, |account| account.limit().hard_bytes());
+        let mut hard_bytes = account.as_ref().map_or(0, |account| account.limit().hard_bytes());
         if let Some(account) = account.filter(|account| account.in_flight().is_none()) {
+            let own_bytes = account.reading().used_bytes;
+            let used_bytes = if cgroup.is_some() { own_bytes } else { used_bytes };
             account.signalled(id, bytes, used_bytes, signalled_ns);
             if blow.victim.is_none() {
                 account.gone(id, monotonic_ns());
             }
         }
+        if let Some(account) = cgroup.and_then(|number| self.cgroups.accounts.account_mut(number)) {
+            hard_bytes = account.limit().hard_bytes();
+            account.signalled(id, bytes, used_bytes, signalled_ns);
+        }
         let (asked, machine) = (blow.asked.is_some(), blow.trigger.is_of_the_machine());
         let token = self.new_token();
         let dying = Dying::new(token, uid, id, bytes, used_bytes, signalled_ns, blow.victim);
-        self.watch_over(dying.asked(blow.asked));
-        self.strike_others(&mut choice, asked);
-        let too_many = self.count_kill(blow.trigger, uid);
+        self.watch_over(dying.asked(blow.asked).of_cgroup(cgroup));
+        self.strike_others(&mut choice, asked, cgroup);
+        let too_many = self.count_kill(blow.trigger, cgroup.unwrap_or(uid));
+        let of_another = machine || cgroup.is_some();
         let ago_micros = monotonic_ns().saturating_sub(signalled_ns) / 1000;
         let record = self.records.add(Why {
             id: 0,
             at_micros: epoch_micros().saturating_sub(ago_micros),
-            uid: if machine { choice.victim.uid } else { uid },
-            group: self.group_name(uid).filter(|_| !machine),
+            uid: if of_another { choice.victim.uid } else { uid },
+            group: self.group_name(uid).filter(|_| !of_another),
+            cgroup: cgroup.and_then(|it| Some(self.cgroups.accounts.get(it)?.path().to_owned())),
             trigger: blow.trigger,
             state: blow.state,
             killer: Some(blow.killer),
@@ -212,9 +223,9 @@ impl Killer {
 
     /// Counts a decision to kill. Text for the record if that was one too many of late, which is said in
     /// the log once until it is over.
-    fn count_kill(&mut self, trigger: Trigger, uid: u32) -> String {
+    fn count_kill(&mut self, trigger: Trigger, account: u32) -> String {
         let machine = trigger.is_of_the_machine();
-        let sake = if machine { Sake::Machine } else { Sake::User(uid) };
+        let sake = if machine { Sake::Machine } else { Sake::User(account) };
         if !self.kill_rate.note(sake, monotonic_ns()) {
             self.too_many.remove(&sake);
             return String::new();
@@ -222,7 +233,7 @@ impl Killer {
         let RateLimit { most, within_ms } = self.kill_rate.limit();
         if self.too_many.insert(sake) && !machine {
             tracing::warn!(
-                uid,
+                account,
                 "more than {most} victims within {within_ms} ms: the limit is enforced all the same; \
                  does something start them again and again?"
             );
@@ -242,6 +253,7 @@ impl Killer {
             at_micros: epoch_micros(),
             uid,
             group: self.group_name(uid),
+            cgroup: None,
             trigger,
             killer: None,
             hard_bytes: account.limit().hard_bytes(),

@@ -65,9 +65,10 @@ fn entry(message: String, id: &str, priority: u8) -> Vec<(&'static str, String)>
 
 /// The entry about a decision.
 pub fn decided(why: &Why) -> Vec<(&'static str, String)> {
-    let whose = match &why.group {
-        Some(group) => format!("group {group}"),
-        None => format!("uid {}", why.uid),
+    let whose = match (&why.group, &why.cgroup) {
+        (_, Some(cgroup)) => format!("cgroup {cgroup}"),
+        (Some(group), None) => format!("group {group}"),
+        (None, None) => format!("uid {}", why.uid),
     };
     let (name, pid) = match &why.victim {
         Some(victim) => (victim.comm.escape_default().to_string(), victim.pid),

@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use control::oomd::{Outcome, Why};
+use memory_ledger::is_cgroup;
 
 use super::before::{Before, Condemned};
 use super::hooks::{Fact, Running};
@@ -23,13 +24,15 @@ const TICK: Duration = Duration::from_millis(100);
 /// Users whose last warning is remembered.
 const USERS: usize = 4096;
 
-/// A user has crossed its soft limit, or a group that which it shares.
+/// A user has crossed its soft limit, or a group that which it shares, or a cgroup.
 #[derive(Clone, Debug)]
 pub struct Near {
-    /// Who, or the group's number.
+    /// Who, or the number of the group or cgroup.
     pub uid: u32,
     /// The group's name.
     pub group: Option<String>,
+    /// The cgroup's path.
+    pub cgroup: Option<String>,
     /// Whose terminals it concerns.
     pub members: Vec<u32>,
     /// Charged, bytes.
@@ -156,15 +159,15 @@ impl Work {
     }
 
     fn warn(&mut self, near: &Near) {
-        let Near { uid, group, members, used_bytes, hard_bytes } = near;
+        let Near { uid, group, cgroup, members, used_bytes, hard_bytes } = near;
         let pause = Duration::from_secs(self.config.warnings.interval_s);
         self.warned.retain(|_, at| at.elapsed() < pause);
         if self.warned.contains_key(uid) || self.warned.len() >= USERS {
             return;
         }
         self.warned.insert(*uid, Instant::now());
-        let who = match group {
-            Some(group) => format!("all of {group} together"),
+        let who = match group.as_ref().or(cgroup.as_ref()) {
+            Some(name) => format!("all of {name} together"),
             None => "you".to_owned(),
         };
         let line = format!(
@@ -177,14 +180,19 @@ impl Work {
             ("HEADROOM_BYTES", used_bytes.to_string()),
             ("HEADROOM_LIMIT_BYTES", hard_bytes.to_string()),
         ];
-        let message = match group {
-            Some(group) => {
+        let message = match (group, cgroup) {
+            (_, Some(cgroup)) => {
+                facts.push(("HEADROOM_CGROUP", cgroup.clone()));
+                facts.extend(members.first().map(|uid| ("HEADROOM_UID", uid.to_string())));
+                format!("cgroup {cgroup} nears its limit: {used_bytes} of {hard_bytes} bytes")
+            }
+            (Some(group), None) => {
                 let uids: Vec<String> = members.iter().map(u32::to_string).collect();
                 facts.push(("HEADROOM_GROUP", group.clone()));
                 facts.push(("HEADROOM_UIDS", uids.join(" ")));
                 format!("group {group} nears its limit: {used_bytes} of {hard_bytes} bytes")
             }
-            None => {
+            (None, None) => {
                 facts.push(("HEADROOM_UID", uid.to_string()));
                 format!("uid {uid} nears its limit: {used_bytes} of {hard_bytes} bytes")
             }
@@ -210,11 +218,12 @@ pub fn facts(why: &Why) -> Vec<Fact> {
         ("HEADROOM_USED_BYTES", why.used_bytes.to_string()),
         ("HEADROOM_RULE", why.rule.clone()),
     ];
-    // A group's number is nobody's uid.
+    // The number of a group or cgroup is nobody's uid.
     let owner = why.victim.as_ref().and_then(|victim| victim.uid);
-    let uid = owner.or((why.group.is_none()).then_some(why.uid));
+    let uid = owner.or((why.group.is_none() && !is_cgroup(why.uid)).then_some(why.uid));
     facts.extend(uid.map(|uid| ("HEADROOM_UID", uid.to_string())));
     facts.extend(why.group.iter().map(|group| ("HEADROOM_GROUP", group.clone())));
+    facts.extend(why.cgroup.iter().map(|cgroup| ("HEADROOM_CGROUP", cgroup.clone())));
     if let Some(victim) = &why.victim {
         facts.push(("HEADROOM_PID", victim.pid.to_string()));
         facts.push(("HEADROOM_NAME", victim.comm.clone()));

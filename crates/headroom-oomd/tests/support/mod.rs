@@ -1,6 +1,7 @@
 //! A daemon of our own, and processes that take memory.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub mod cgroup;
 pub mod daemon;
 pub mod helper;
 pub mod hog;

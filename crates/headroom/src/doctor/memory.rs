@@ -1,6 +1,9 @@
 //! What `headroom-oomd` uses besides what it watches memory with.
 
+use std::path::Path;
+
 use control::configuration::Configuration;
+use memory_watch::cgroups::Cgroups;
 
 use super::Check;
 use super::capabilities::Capability;
@@ -56,7 +59,12 @@ pub fn checks(system: &System) -> Vec<Check> {
             "a limit for every ordinary user is one for other uids than you may think",
             "correct UID_MIN and UID_MAX of /etc/login.defs",
         ),
-        Check::new("cgroup", Ok(cgroup()), "", ""),
+        Check::new(
+            "cgroup",
+            cgroups(),
+            "limits of cgroups and sessions are not enforced; those of users are",
+            "mount -t cgroup2 none /sys/fs/cgroup, or start the kernel with systemd.unified_cgroup_hierarchy=1",
+        ),
     ]
 }
 
@@ -131,15 +139,17 @@ fn fifo() -> Result<String, String> {
     Ok("a thread can be made SCHED_FIFO".into())
 }
 
-fn cgroup() -> String {
-    let controllers = std::fs::read_to_string("/sys/fs/cgroup/cgroup.controllers");
-    let version = match controllers {
-        Ok(controllers) if controllers.split_whitespace().any(|c| c == "memory") => {
-            "v2 with memory"
+/// Limits of users need none.
+fn cgroups() -> Result<String, String> {
+    match Cgroups::find(Path::new("/proc")).map_err(|error| error.to_string())? {
+        None => Err("no hierarchy of version 2 is mounted".into()),
+        Some(tree) if tree.has_memory() => {
+            Ok(format!("version 2 with the memory controller at {}", tree.root().display()))
         }
-        Ok(_) => "v2 without memory",
-        Err(_) if std::path::Path::new("/sys/fs/cgroup").read_dir().is_ok() => "v1, or none",
-        Err(_) => "none",
-    };
-    format!("{version}; limits are by user and need none")
+        Some(tree) => Ok(format!(
+            "version 2 at {}, without the memory controller: a cgroup's processes are added up, and what they \
+             share counts more than once",
+            tree.root().display()
+        )),
+    }
 }

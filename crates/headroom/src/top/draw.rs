@@ -262,6 +262,7 @@ pub mod tests {
             at_micros: 0,
             uid: 4_000_000_001,
             group: None,
+            cgroup: None,
             trigger: Trigger::Notifier,
             state: String::new(),
             killer: Some(Killer::Kernel),

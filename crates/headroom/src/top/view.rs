@@ -75,7 +75,7 @@ pub fn rows(snapshot: &Snapshot, growth: &Growth) -> Vec<Row> {
         let left = limit.hard_bytes.saturating_sub(limit.used_bytes);
         let limit_in = growth.and_then(|rate| forecast(left, rate));
         Row {
-            name: user::owner(limit.uid, limit.group.as_deref()),
+            name: user::owner(limit.uid, limit.group.as_deref(), limit.cgroup.as_deref()),
             limit: limit.clone(),
             growth,
             limit_in,
@@ -307,7 +307,7 @@ impl View {
             Mode::NewLimit { input } => match input.trim().split_once(' ') {
                 Some((user, size)) => match user.parse::<User>() {
                     Ok(User::Uid(uid)) => limit_request(uid, size),
-                    Ok(User::Group(_)) => {
+                    Ok(User::Group(_) | User::Cgroup(_)) => {
                         Err("select a group, and press 'l' for its limit".to_owned())
                     }
                     Err(complaint) => Err(complaint),
@@ -357,6 +357,7 @@ pub mod tests {
         let limit = |(uid, used_bytes, hard_bytes): &(u32, u64, u64)| UserLimit {
             uid: *uid,
             group: None,
+            cgroup: None,
             members: Vec::new(),
             counts: Vec::new(),
             hard_bytes: *hard_bytes,
@@ -376,6 +377,7 @@ pub mod tests {
                 notifier: "bpf".into(),
                 attached: true,
                 limited_users: users.len() as u32,
+                limited_cgroups: 0,
                 kills: 3,
                 given_back_bytes: 0,
                 leaseholders: 0,

@@ -55,10 +55,14 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// Shortened to `width` with a mark that it was.
+/// Shortened to `width` with a mark that it was; of a path, the end says more.
 pub fn fit(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
+    }
+    if text.starts_with('/') {
+        let left_out = (text.chars().count() + 1).saturating_sub(width);
+        return std::iter::once('~').chain(text.chars().skip(left_out)).take(width).collect();
     }
     let mut short: String = text.chars().take(width.saturating_sub(1)).collect();
     short.push('~');
@@ -85,7 +89,10 @@ pub fn daemon_line(status: &Status) -> String {
         "bpf" => "BPF notifier",
         _ => "reading /proc",
     };
-    let users = count(status.limited_users, "user with a limit", "users with a limit");
+    let mut users = count(status.limited_users, "user with a limit", "users with a limit");
+    if status.limited_cgroups > 0 {
+        users += &format!(", {}", count(status.limited_cgroups, "cgroup", "cgroups"));
+    }
     let kills = count(status.kills, "kill", "kills");
     let mut line = format!("headroom-oomd {}: {how}, {users}, {kills}", status.version);
     if !status.degraded.is_empty() {
@@ -143,6 +150,12 @@ mod tests {
     fn times_and_rates_are_short() {
         assert_eq!([span(59), span(185), span(7800)], ["59 s", "3 m 5 s", "2 h 10 m"]);
         assert_eq!([rate(4095), rate(-8192), rate(i64::MIN)], ["", "-8.0 KiB/s", "-8192.0 PiB/s"]);
+    }
+
+    #[test]
+    fn a_name_loses_its_end_and_a_path_its_beginning() {
+        assert_eq!([fit("alice-and-bob", 6), fit("alice", 5)], ["alice~", "alice"]);
+        assert_eq!([fit("/a/ci.service", 8), fit("/abc", 1)], ["~service", "~"]);
     }
 
     #[test]
