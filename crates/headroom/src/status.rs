@@ -86,7 +86,7 @@ pub fn binderd_line(s: &binderd::Status) -> String {
 
 /// `headroom-oomd` in a line.
 pub fn oomd_line(s: &oomd::Status) -> String {
-    let attached = if s.attached { "attached" } else { "detached: no limit is set" };
+    let attached = if s.attached { "attached" } else { "detached: no user has a limit" };
     let mut line = format!(
         "watches memory (notifier: {}, {attached}, pid {}): {}, {}, {} given back by others",
         s.notifier,
