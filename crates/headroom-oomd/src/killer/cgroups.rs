@@ -9,8 +9,8 @@ use std::path::Path;
 
 use control::oomd::{Trigger, UserLimit};
 use memory_ledger::cgroup::{Folder, owner_of};
-use memory_ledger::cgroup_accounts::{Found, Look};
-use memory_ledger::{CgroupAccounts, CgroupLimit, Count, Limit, Phase};
+use memory_ledger::cgroup_accounts::{CgroupAccount, Found, Look};
+use memory_ledger::{CgroupAccounts, CgroupLimit, Count, Phase};
 use memory_watch::cgroups::{CgroupMemory, Cgroups, Members};
 use memory_watch::process::Proc;
 
@@ -282,29 +282,22 @@ impl Killer {
         }
         let wanted = |path: &str| owner.is_none_or(|uid| owner_of(path) == Some(uid));
         let all = self.cgroups.accounts.all().iter().filter(|it| wanted(it.path()));
-        let describe = |limit: Limit, path: &str| UserLimit {
-            uid: 0,
+        let describe = |it: &CgroupAccount| UserLimit {
+            uid: it.account().uid,
             group: None,
-            cgroup: Some(path.to_owned()),
+            cgroup: Some(it.path().to_owned()),
             members: Vec::new(),
-            counts: limit.count().unusual_names(),
-            hard_bytes: limit.hard_bytes(),
-            soft_bytes: limit.soft_bytes(),
-            used_bytes: 0,
-            dying_bytes: 0,
-            peak_bytes: 0,
+            counts: it.account().limit().count().unusual_names(),
+            hard_bytes: it.account().limit().hard_bytes(),
+            soft_bytes: it.account().limit().soft_bytes(),
+            used_bytes: it.account().reading().used_bytes,
+            dying_bytes: it.account().reading().dying_bytes,
+            peak_bytes: it.peak_bytes(),
             leased_bytes: 0,
             leaseholders: 0,
             source: "config".to_owned(),
         };
-        let limits = all.map(|it| UserLimit {
-            uid: it.account().uid,
-            used_bytes: it.account().reading().used_bytes,
-            dying_bytes: it.account().reading().dying_bytes,
-            peak_bytes: it.peak_bytes(),
-            ..describe(it.account().limit(), it.path())
-        });
-        limits.collect()
+        all.map(describe).collect()
     }
 }
 
