@@ -219,6 +219,11 @@ impl Killer {
         if self.cgroups.summed.insert(number) && self.cgroups.summed.len() == 1 {
             self.cgroups.lost().for_each(|lost| tracing::warn!("degraded: {lost}"));
         }
+        // An empty one is not worth a look at all processes.
+        let members = self.cgroups.tree.as_ref()?.members(path);
+        if members.is_ok_and(|members| members == Members::Pids(Vec::new())) {
+            return Some(0);
+        }
         if !*listed {
             if let Err(error) = self.watch.processes(&mut self.samples) {
                 tracing::warn!("cannot list processes: {error}; cgroups are not added up");
