@@ -18,6 +18,8 @@ const NS_PER_SECOND: u128 = 1_000_000_000;
 const PAUSE_NS: RangeInclusive<u64> = 25 * NS_PER_MS..=1_000 * NS_PER_MS;
 /// How often cgroups are looked for, nanoseconds.
 const SEARCH_NS: u64 = 1_000 * NS_PER_MS;
+/// Searches take a hundredth of a CPU at the most: who can make cgroups can make many.
+const SEARCH_SHARE: u64 = 100;
 /// Looks at cgroups below their soft limit take this share of a CPU at the most: a thousandth ...
 const CALM_SHARE: u64 = 1_000;
 /// ... above it, a fiftieth ...
@@ -147,8 +149,7 @@ impl CgroupAccounts {
     }
 
     /// These are there, among others perhaps of which nothing is said. Says who has come and who has left.
-    pub fn found(&mut self, paths: &[String], now_ns: u64) -> Vec<Found> {
-        self.next_search_ns = now_ns.saturating_add(SEARCH_NS);
+    pub fn found(&mut self, paths: &[String]) -> Vec<Found> {
         let mut news = Vec::new();
         let (limits, ordinary) = (&self.limits, &self.ordinary);
         let mut new: BTreeSet<&str> = paths.iter().map(String::as_str).collect();
@@ -176,6 +177,12 @@ impl CgroupAccounts {
             });
         }
         news
+    }
+
+    /// A search has ended, which took so long: when is the next one due?
+    pub fn searched(&mut self, now_ns: u64, took_ns: u64) {
+        let pause_ns = SEARCH_NS.max(took_ns.saturating_mul(SEARCH_SHARE));
+        self.next_search_ns = now_ns.saturating_add(pause_ns);
     }
 
     /// The path's own number, or the next one that no other has.
@@ -260,7 +267,8 @@ mod tests {
     fn one() -> (CgroupAccounts, u32) {
         let mut accounts = CgroupAccounts::new(1000..=2000);
         accounts.set_limits(vec![limit("/a", 1000)]);
-        accounts.found(&paths(&["/a"]), 0);
+        accounts.found(&paths(&["/a"]));
+        accounts.searched(0, 0);
         let number = accounts.all()[0].account().uid;
         (accounts, number)
     }
@@ -280,17 +288,18 @@ mod tests {
         let mut accounts = CgroupAccounts::new(1000..=2000);
         assert_eq!(accounts.next_look_ns(), None, "nothing is limited");
         accounts.set_limits(vec![limit("/a/*", 1), limit("/b", 2)]);
-        let came = accounts.found(&paths(&["/a/x", "/b", "/other"]), 5);
+        let came = accounts.found(&paths(&["/a/x", "/b", "/other"]));
+        accounts.searched(5, 0);
         assert_eq!(came, [Found::Came("/a/x".into()), Found::Came("/b".into())]);
         assert!(!accounts.is_search_due(6) && accounts.is_search_due(5 + SEARCH_NS));
         let numbers: Vec<u32> = accounts.all().iter().map(|it| it.account().uid).collect();
         assert!(numbers.iter().all(|number| is_cgroup(*number)) && numbers[0] != numbers[1]);
         accounts.set_limits(vec![limit("/a/*", 3)]);
         assert!(accounts.is_search_due(6));
-        let left = accounts.found(&paths(&["/a/x", "/b"]), 7);
+        let left = accounts.found(&paths(&["/a/x", "/b"]));
         assert_eq!(left, [Found::Left("/b".into())]);
         assert_eq!(accounts.get(numbers[0]).unwrap().account().limit().hard_bytes(), 3 * MIB);
-        assert_eq!(accounts.found(&[], 8), [Found::Left("/a/x".into())]);
+        assert_eq!(accounts.found(&[]), [Found::Left("/a/x".into())]);
     }
 
     #[test]
@@ -298,7 +307,7 @@ mod tests {
         let mut accounts = CgroupAccounts::new(1000..=2000);
         accounts.set_limits(vec![limit("/*", 1)]);
         let all: Vec<String> = (0..500).map(|n| format!("/{n}")).collect();
-        accounts.found(&all, 0);
+        accounts.found(&all);
         let mut numbers: Vec<u32> = accounts.all().iter().map(|it| it.account().uid).collect();
         numbers.sort_unstable();
         numbers.dedup();
@@ -329,6 +338,13 @@ mod tests {
         assert_eq!(pause(990, 990, 2 * MS), 100 * MS, "a fiftieth of a CPU");
         assert_eq!(pause(900, 990, 2 * MS), 25 * MS);
         assert_eq!(pause(1000, 1100, 0), 25 * MS, "broken");
+    }
+
+    #[test]
+    fn a_search_that_takes_long_is_seldom() {
+        let (mut accounts, _) = one();
+        accounts.searched(0, 30 * MS);
+        assert!(!accounts.is_search_due(2999 * MS) && accounts.is_search_due(3000 * MS));
     }
 
     #[test]

@@ -13,6 +13,8 @@ use machine_memory::ReadError;
 
 /// So many cgroups below one are looked into for their processes.
 const MOST_FOLDERS: usize = 4096;
+/// So many cgroups right below one are listed: who may make some may make many.
+const MOST_LISTED: usize = 16_384;
 
 /// What a cgroup and all below it hold, by its memory controller, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,7 +80,7 @@ impl Cgroups {
         self.folder(path).is_dir()
     }
 
-    /// The names of the cgroups right below this one, in any order; those that are no UTF-8 are left out. It may be gone.
+    /// The names of the cgroups right below this one, in any order, 16,384 at the most; those that are no UTF-8 are left out. It may be gone.
     pub fn children(&self, path: &str) -> Result<Vec<String>, ReadError> {
         let folder = self.folder(path);
         let names = subfolders(&folder).map_err(|e| ReadError::io(&folder, e))?;
@@ -176,7 +178,7 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
 fn subfolders(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder)?.flatten();
     let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    Ok(folders.map(|entry| entry.file_name().into()).collect())
+    Ok(folders.take(MOST_LISTED).map(|entry| entry.file_name().into()).collect())
 }
 
 fn read_pids(folder: &Path, pids: &mut Vec<u32>) -> io::Result<()> {

@@ -177,7 +177,10 @@ impl Killer {
 
     pub(super) fn search_cgroups(&mut self, now_ns: u64) {
         let paths = self.cgroups.search();
-        for found in self.cgroups.accounts.found(&paths, now_ns) {
+        let news = self.cgroups.accounts.found(&paths);
+        let end_ns = monotonic_ns();
+        self.cgroups.accounts.searched(end_ns, end_ns - now_ns);
+        for found in news {
             match found {
                 Found::Came(cgroup) => tracing::info!(cgroup, "limit set"),
                 Found::Left(cgroup) => {
