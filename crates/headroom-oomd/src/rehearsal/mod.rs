@@ -4,9 +4,11 @@
 //! a page of code that is first needed when memory is short would have to be read from disk then. And it
 //! says at start what would fail in need.
 //!
-//! The victims are two children of ours, made for it. One is ended by a [`Killer`] of its own, whose
-//! watch is made up, the other by the path of the machine's triggers, with `process_mrelease`.
+//! The victims are children of ours, made for it. Most are ended by a [`Killer`] of its own, whose watch is made up and
+//! shows nobody else: one at a limit; of the rest, because the machine is said to be short, one is asked to end, a herd
+//! and a fork bomb are killed. The last one dies by hand, with `process_mrelease`, to see whether that works.
 
+mod machine;
 mod victim;
 mod watch;
 
@@ -19,6 +21,7 @@ use reclaim::{Help, Mrelease, Progress, Reaper, Reclaim};
 
 use crate::clock::monotonic_ns;
 use crate::killer::Killer;
+use machine::OfTheMachine;
 use victim::Victim;
 use watch::{MadeUp, Teller};
 
@@ -50,16 +53,17 @@ pub enum RehearsalError {
 
 /// All that is needed for it, made beforehand: so that the practice itself uses what a kill uses, and no more.
 pub struct Rehearsal {
+    killer: Killer,
+    told: Teller,
     /// `None`: no other user is to be had, as in some containers; root has no limits.
     at_a_limit: Option<AtALimit>,
+    of_the_machine: OfTheMachine,
     victim: Victim,
     reaper: Reaper,
 }
 
 struct AtALimit {
-    killer: Killer,
-    uid: u32,
-    told: Teller,
+    sample: ProcessSample,
     victim: Victim,
 }
 
@@ -73,17 +77,31 @@ impl Rehearsal {
     pub fn prepare(watch: &dyn Watch) -> Result<Self, RehearsalError> {
         quietly(|| {
             let start = || Victim::start(UID).map_err(|e| io("cannot start a victim", e));
-            let reaper = Reaper::start(1).map_err(|e| io("cannot start a reaper", e))?;
-            Ok(Self { at_a_limit: AtALimit::prepare(watch, start()?)?, victim: start()?, reaper })
+            let reaper = || Reaper::start(1).map_err(|e| io("cannot start a reaper", e));
+            let (at_a_limit, others) =
+                (start()?, [start()?, start()?, start()?, start()?, start()?]);
+            let victim = start()?;
+            let mut samples = Vec::new();
+            watch.processes(&mut samples)?;
+            let (mut killer, told) = practising(reaper()?)?;
+            Ok(Self {
+                at_a_limit: AtALimit::prepare(&mut killer, &samples, at_a_limit)?,
+                of_the_machine: OfTheMachine::prepare(&samples, others)?,
+                killer,
+                told,
+                victim,
+                reaper: reaper()?,
+            })
         })
     }
 
     /// Kills them.
     pub fn run(self) -> Result<(), RehearsalError> {
-        let Self { at_a_limit, victim, reaper } = self;
+        let Self { mut killer, told, at_a_limit, of_the_machine, victim, reaper } = self;
         quietly(|| {
-            at_a_limit.map_or(Ok(()), AtALimit::run)?;
-            for_the_machine(&victim, &reaper)
+            let practised = at_a_limit.map(|it| it.run(&mut killer, &told)).transpose()?;
+            of_the_machine.run(&mut killer, &told, practised)?;
+            by_hand(&victim, &reaper)
         })
     }
 }
@@ -98,53 +116,78 @@ fn alive(why: impl std::fmt::Display) -> RehearsalError {
 
 /// A limit is broken, and the daemon has to kill.
 impl AtALimit {
-    fn prepare(watch: &dyn Watch, victim: Victim) -> Result<Option<Self>, RehearsalError> {
-        let mut samples = Vec::new();
-        watch.processes(&mut samples)?;
-        let found = samples.iter().find(|sample| sample.tgid == victim.pid());
-        let sample = *found.ok_or(RehearsalError::Unseen(victim.pid()))?;
+    fn prepare(
+        killer: &mut Killer,
+        samples: &[ProcessSample],
+        victim: Victim,
+    ) -> Result<Option<Self>, RehearsalError> {
+        let sample = sample_of(samples, &victim)?;
         if sample.uid == 0 {
             return Ok(None);
         }
-        // A child has its parent's oom_score_adj, and ours may be the one of those that nobody kills.
-        let sample = ProcessSample { anon_pages: HARD_PAGES, oom_score_adj: 0, ..sample };
-        let made_up = MadeUp::new(sample);
-        let made_up = made_up.map_err(|e| io("cannot make an eventfd", e))?;
-        let (told, uid) = (made_up.teller(), sample.uid);
-        let reaper = Reaper::start(1).map_err(|e| io("cannot start a reaper", e))?;
-        let mut killer =
-            Killer::new(Box::new(made_up), reaper).map_err(|e| io("cannot make epoll", e))?;
         let hard_bytes = HARD_PAGES * rustix::param::page_size() as u64;
         let limit = Limit::new(hard_bytes, None).map_err(alive)?;
-        killer.set_limit(uid, limit, Source::Runtime, Asker::Root).map_err(alive)?;
-        Ok(Some(Self { killer, uid, told, victim }))
+        killer.set_limit(sample.uid, limit, Source::Runtime, Asker::Root).map_err(alive)?;
+        Ok(Some(Self { sample, victim }))
     }
 
-    fn run(mut self) -> Result<(), RehearsalError> {
-        self.told.break_soft(self.uid);
-        self.killer.dispatch();
-        self.told.break_hard(self.uid);
-        self.killer.dispatch();
-        let begun = Instant::now();
-        loop {
-            let last = self.killer.records().latest(1, None).pop();
-            match last.map(|why| why.outcome) {
-                Some(Outcome::Reclaimed { .. }) => return Ok(()),
-                Some(Outcome::Dying) if begun.elapsed() < PATIENCE => {}
-                Some(outcome) => return Err(alive(format!("it came to this: {outcome:?}"))),
-                None => return Err(alive("nobody was chosen")),
-            }
-            std::thread::sleep(PAUSE);
+    /// Returns the decision's number. There is no limit any more then.
+    fn run(self, killer: &mut Killer, told: &Teller) -> Result<u64, RehearsalError> {
+        let uid = self.sample.uid;
+        told.show(vec![self.sample], Vec::new());
+        told.break_soft(uid);
+        killer.dispatch();
+        told.break_hard(uid);
+        killer.dispatch();
+        let decision = wait_for_decision(killer, None, || {
             if self.victim.has_ended() {
-                self.told.is_gone();
+                told.is_gone();
             }
-            self.killer.dispatch();
-        }
+        })?;
+        killer.clear_limit(uid, Asker::Root).map_err(alive)?;
+        Ok(decision)
     }
 }
 
-/// The machine is short of memory: the victim is held, and its memory taken from outside.
-fn for_the_machine(child: &Victim, reaper: &Reaper) -> Result<(), RehearsalError> {
+/// Has the killer go on until its last decision, another one than `before`, has ended. `look` looks after the rest.
+fn wait_for_decision(
+    killer: &mut Killer,
+    before: Option<u64>,
+    look: impl Fn(),
+) -> Result<u64, RehearsalError> {
+    let begun = Instant::now();
+    loop {
+        let last = killer.records().latest(1, None).pop().filter(|why| Some(why.id) != before);
+        let Some(last) = last else { return Err(alive("nobody was chosen")) };
+        match last.outcome {
+            Outcome::Reclaimed { .. } => return Ok(last.id),
+            Outcome::Dying if begun.elapsed() < PATIENCE => {}
+            outcome => return Err(alive(format!("it came to this: {outcome:?}"))),
+        }
+        std::thread::sleep(PAUSE);
+        look();
+        killer.dispatch();
+    }
+}
+
+/// A killer whose watch shows what it is told to.
+fn practising(reaper: Reaper) -> Result<(Killer, Teller), RehearsalError> {
+    let made_up = MadeUp::new(HARD_PAGES).map_err(|e| io("cannot make an eventfd", e))?;
+    let told = made_up.teller();
+    let killer = Killer::new(Box::new(made_up), reaper).map_err(|e| io("cannot make epoll", e))?;
+    Ok((killer, told))
+}
+
+/// A victim as the real watch shows it, but large.
+fn sample_of(samples: &[ProcessSample], victim: &Victim) -> Result<ProcessSample, RehearsalError> {
+    let found = samples.iter().find(|sample| sample.tgid == victim.pid());
+    let sample = *found.ok_or(RehearsalError::Unseen(victim.pid()))?;
+    // A child has its parent's oom_score_adj, and ours may be the one of those that nobody kills.
+    Ok(ProcessSample { anon_pages: HARD_PAGES, oom_score_adj: 0, ..sample })
+}
+
+/// The victim is held, and its memory taken from outside.
+fn by_hand(child: &Victim, reaper: &Reaper) -> Result<(), RehearsalError> {
     let victim = reclaim::Victim::open(child.pid()).map_err(alive)?;
     victim.hold_and_kill().map_err(alive)?;
     let mut reclaim = Reclaim::new(victim, Help::default());

@@ -1,4 +1,4 @@
-//! A child that does nothing but wait for its end.
+//! A child that does nothing but wait for its end, or to be asked for it.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -53,11 +53,24 @@ impl Drop for Victim {
     }
 }
 
+/// Asked to end, it does.
+extern "C" fn end(_signal: libc::c_int) {
+    // SAFETY: takes an integer, and may be called in a handler.
+    unsafe { libc::_exit(0) }
+}
+
 /// The child's life. System calls only: what other threads held at the fork is held for ever.
 fn wait_for_death(uid: u32, parent: i32, tells: i32) -> ! {
-    // SAFETY: all of these take integers, but write, which reads one byte that is there.
+    let handler: extern "C" fn(libc::c_int) = end;
+    // SAFETY: all of these take integers, but write, which reads one byte that is there, and those that take a set of
+    // signals, which is ours.
     unsafe {
-        // Signals that the parent has blocked are no matter; SIGKILL cannot be.
+        let mut term = std::mem::zeroed();
+        libc::sigemptyset(&mut term);
+        libc::sigaddset(&mut term, libc::SIGTERM);
+        libc::signal(libc::SIGTERM, handler as libc::sighandler_t);
+        // The parent has blocked it.
+        libc::sigprocmask(libc::SIG_UNBLOCK, &term, std::ptr::null_mut());
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         // The raw call is for this thread, the only one. Refused: then it stays ours.
         libc::syscall(libc::SYS_setresuid, uid, uid, uid);

@@ -1,4 +1,4 @@
-//! A watch that says what the practice needs: one user, one process, and the limit is broken.
+//! A watch that says what the practice needs: a user, its processes, and whether the limit is broken.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,11 +16,15 @@ use crate::clock::monotonic_ns;
 struct State {
     usage: Usage,
     event: Option<Event>,
+    /// Who is there.
+    shown: Vec<ProcessSample>,
+    /// Who is there at the next look, and never again.
+    shown_once: Vec<ProcessSample>,
 }
 
 /// The watch; what it says is in the hands of its [`Teller`].
 pub(super) struct MadeUp {
-    sample: ProcessSample,
+    pages: u64,
     state: Arc<Mutex<State>>,
     fd: OwnedFd,
 }
@@ -56,16 +60,23 @@ impl Teller {
     pub(super) fn is_gone(&self) {
         lock(&self.state).usage = Usage::default();
     }
+
+    /// These are there from now on, and some more for the length of a look.
+    pub(super) fn show(&self, shown: Vec<ProcessSample>, shown_once: Vec<ProcessSample>) {
+        let mut state = lock(&self.state);
+        (state.shown, state.shown_once) = (shown, shown_once);
+    }
 }
 
 impl MadeUp {
-    pub(super) fn new(sample: ProcessSample) -> io::Result<Self> {
+    /// Its user has a process with so many pages.
+    pub(super) fn new(pages: u64) -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC)?;
-        Ok(Self { sample, state: Arc::default(), fd })
+        Ok(Self { pages, state: Arc::default(), fd })
     }
 
     pub(super) fn teller(&self) -> Teller {
-        Teller { pages: self.sample.charged_pages(), state: self.state.clone() }
+        Teller { pages: self.pages, state: self.state.clone() }
     }
 }
 
@@ -108,7 +119,7 @@ impl Watch for MadeUp {
 
     fn take_latch(&mut self, _: u32, _: ArmedVictim) -> Result<bool, NotifierError> {
         let mut state = lock(&self.state);
-        state.usage.dying_pages = self.sample.charged_pages();
+        state.usage.dying_pages = self.pages;
         state.usage.latched = true;
         Ok(true)
     }
@@ -127,8 +138,10 @@ impl Watch for MadeUp {
     }
 
     fn processes(&self, out: &mut Vec<ProcessSample>) -> Result<(), NotifierError> {
+        let mut state = lock(&self.state);
         out.clear();
-        out.push(self.sample);
+        out.extend_from_slice(&state.shown);
+        out.append(&mut state.shown_once);
         Ok(())
     }
 
