@@ -75,15 +75,16 @@ static __noinline s64 set_exact(struct account *account, struct mm_struct *mm, u
 static __always_inline bool first_sight(struct mm_struct *mm, struct payer *payer, u32 tgid,
 					struct cause *cause)
 {
-	struct account fresh = {};
-	struct slot *slot;
 	u32 index = slot_index(payer);
+	struct slot *slot = slot_at(index);
+	struct account fresh;
 	u64 key = (u64)mm;
 	long failed;
 
-	slot = slot_at(index);
+	/* Of most processes, where few users have a limit. */
 	if (!slot)
 		return false;
+	__builtin_memset(&fresh, 0, sizeof(fresh));
 	fresh.owner = OWNER(payer->uid, index);
 	fresh.tgid = tgid;
 	for (u32 m = 0; m < MM_MEMBERS; m++)

@@ -39,14 +39,10 @@ static __always_inline u32 namespace_owner(u64 credentials, u32 uid)
  */
 __noinline u32 find_slot(u64 credentials, u32 uid)
 {
-	u32 *index = NULL;
+	u32 owner = credentials ? namespace_owner(credentials, uid) : uid;
+	u32 *index = bpf_map_lookup_elem(&slot_of_uid, &owner);
 
-	if (credentials) {
-		u32 owner = namespace_owner(credentials, uid);
-
-		index = bpf_map_lookup_elem(&slot_of_uid, &owner);
-	}
-	if (!index)
+	if (!index && owner != uid)
 		index = bpf_map_lookup_elem(&slot_of_uid, &uid);
 	return index ? *index : NO_SLOT;
 }
