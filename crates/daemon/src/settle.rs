@@ -26,7 +26,7 @@ pub fn forget_the_start() {
 
 /// The kernel brings a page back with its neighbours, 64 KiB in all, as far as they are of the same mapping, and they
 /// would be locked with it: three quarters of all code. Mappings of so many bytes save most of what nobody needs.
-const PIECE: usize = 24 * 1024;
+const PIECE: usize = 16 * 1024;
 
 /// Makes small mappings of a large one: every other piece is marked, with something that means nothing for it.
 fn bring_back_little(start: usize, end: usize) {
