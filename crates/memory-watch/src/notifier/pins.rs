@@ -9,6 +9,8 @@ use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock, statfs};
 use rustix::io::Errno;
@@ -23,6 +25,11 @@ const LINK: &str = "rss_stat";
 const NEW_LINK: &str = "rss_stat_new";
 /// `BPF_FS_MAGIC` of linux/magic.h.
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+
+/// How long somebody else may have the lock: a child of a daemon that is gone holds it until it runs a program of its own.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// Between two attempts.
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// The folder of one version's pins, locked.
 pub struct Pins {
@@ -133,11 +140,15 @@ fn lock(root: &Path) -> Result<File, NotifierError> {
     if foreign || found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0 {
         return Err(wrong(root, "others may write to it; remove it"));
     }
-    flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
-        Errno::WOULDBLOCK => wrong(root, "another daemon uses it"),
-        errno => failed("lock it", errno.into()),
-    })?;
-    Ok(lock)
+    let begun = Instant::now();
+    loop {
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(lock),
+            Err(Errno::WOULDBLOCK) if begun.elapsed() < LOCK_PATIENCE => sleep(LOCK_PAUSE),
+            Err(Errno::WOULDBLOCK) => return Err(wrong(root, "another daemon uses it")),
+            Err(errno) => return Err(failed("lock it", errno.into())),
+        }
+    }
 }
 
 /// Links first: nothing runs any more when the maps go.
