@@ -202,7 +202,7 @@ fn write_oomd(page: &mut Page, said: &Oomd) {
     );
 }
 
-/// A gauge that each user has, and each group of users that share a limit.
+/// A gauge that each limit has: name, help, value.
 type Gauge = (&'static str, &'static str, fn(&UserLimit) -> u64);
 
 fn write_users(page: &mut Page, limits: &[&UserLimit]) {
@@ -214,15 +214,10 @@ fn write_users(page: &mut Page, limits: &[&UserLimit]) {
         ("headroom_user_memory_dying_bytes", "Of victims not gone yet.", |it| it.dying_bytes),
         ("headroom_user_memory_promised_bytes", "Leased, not yet touched.", |it| it.leased_bytes),
     ];
-    for (name, help, value) in gauges {
-        page.family(name, "gauge", help);
-        for limit in limits {
-            match &limit.group {
-                Some(group) => page.sample(name, &[("group", group)], value(limit)),
-                None => page.sample(name, &[("uid", &limit.uid.to_string())], value(limit)),
-            }
-        }
-    }
+    write_gauges(page, &gauges, limits, |limit| match &limit.group {
+        Some(group) => ("group", group.clone()),
+        None => ("uid", limit.uid.to_string()),
+    });
 }
 
 fn write_cgroups(page: &mut Page, limits: &[&UserLimit]) {
@@ -233,11 +228,23 @@ fn write_cgroups(page: &mut Page, limits: &[&UserLimit]) {
         ("headroom_cgroup_memory_peak_bytes", "The most that was read.", |it| it.peak_bytes),
         ("headroom_cgroup_memory_dying_bytes", "Of victims not gone yet.", |it| it.dying_bytes),
     ];
+    write_gauges(page, &gauges, limits, |limit| {
+        ("cgroup", limit.cgroup.clone().unwrap_or_default())
+    });
+}
+
+/// `label`: whose a limit is.
+fn write_gauges(
+    page: &mut Page,
+    gauges: &[Gauge],
+    limits: &[&UserLimit],
+    label: fn(&UserLimit) -> (&'static str, String),
+) {
     for (name, help, value) in gauges {
         page.family(name, "gauge", help);
         for limit in limits {
-            let path = limit.cgroup.as_deref().unwrap_or_default();
-            page.sample(name, &[("cgroup", path)], value(limit));
+            let (kind, whose) = label(limit);
+            page.sample(name, &[(kind, &whose)], value(limit));
         }
     }
 }

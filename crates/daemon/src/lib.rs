@@ -1,8 +1,9 @@
 //! What keeps a daemon able to act when memory and CPU are short. Each step may be refused; the daemon goes on and
-//! says what is lost, in its own words.
+//! says what is lost, in its own words. And what else programs of ours have in common.
 
 pub mod service;
 mod settle;
+pub mod user_database;
 
 use std::io;
 

@@ -32,13 +32,14 @@
 use std::fmt;
 use std::ops::Range;
 
+use daemon::user_database;
 use memory_ledger::{Asker, CgroupPattern, Count, Ledger, Limit, Margin, Source};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::config::{Complaint, only_keys};
 use crate::keys::hint;
-use crate::{size, users};
+use crate::size;
 
 pub(crate) const KEYS: &[&str] =
     &["user", "users", "group", "cgroup", "session", "name", "hard", "soft", "count"];
@@ -269,7 +270,7 @@ fn parse_group(group: &Spanned<DeValue>) -> Result<(String, Vec<u32>), Complaint
             "\"group\" is the name of a group of the system's, not a {kind}"
         )));
     };
-    let members = users::members_of(name)
+    let members = user_database::members_of(name)
         .map_err(|errno| complain(format!("cannot look up group \"{name}\": {errno}")))?;
     let mut uids = members.ok_or_else(|| complain(format!("there is no group \"{name}\"")))?;
     uids.retain(|uid| *uid != 0 && *uid < memory_ledger::cgroup::FIRST_CGROUP);
@@ -280,7 +281,7 @@ pub(crate) fn parse_user(user: &Spanned<DeValue>) -> Result<u32, Complaint> {
     let complain = |message: String| (user.span(), message);
     match user.get_ref() {
         DeValue::String(name) => {
-            let looked_up = users::uid_of(name)
+            let looked_up = user_database::uid_of(name)
                 .map_err(|errno| complain(format!("cannot look up user \"{name}\": {errno}")))?;
             looked_up
                 .or_else(|| name.parse().ok())

@@ -1,47 +1,7 @@
-//! Names of users, and which of them are people.
+//! Which users are people.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
-
-use nix::errno::Errno;
-use nix::unistd::{Group, User};
-
-/// The uid of a user name, from wherever the system looks users up; `None` when there is none.
-pub fn uid_of(name: &str) -> nix::Result<Option<u32>> {
-    Ok(if_known(User::from_name(name))?.map(|user| user.uid.as_raw()))
-}
-
-/// Some databases say "not found" in these words (getpwnam(3)).
-fn if_known<T>(found: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
-    match found {
-        Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => Ok(None),
-        found => found,
-    }
-}
-
-/// The uids of a group of the system's: those whose own group it is, and those that it names (names that no user bears
-/// are left out), ascending; `None` when there is no such group. Not to be called by two threads at a time.
-pub fn members_of(group: &str) -> nix::Result<Option<Vec<u32>>> {
-    let Some(group) = if_known(Group::from_name(group))? else { return Ok(None) };
-    let gid = group.gid.as_raw();
-    let mut uids = Vec::new();
-    for name in group.mem {
-        uids.extend(uid_of(&name)?);
-    }
-    // SAFETY: the entry is read before the next call, and nobody else walks through the database.
-    unsafe {
-        libc::setpwent();
-        while let Some(entry) = libc::getpwent().as_ref() {
-            if entry.pw_gid == gid {
-                uids.push(entry.pw_uid);
-            }
-        }
-        libc::endpwent();
-    }
-    uids.sort_unstable();
-    uids.dedup();
-    Ok(Some(uids))
-}
 
 /// Uids that are given to people, unless the file says otherwise: `UID_MIN` and `UID_MAX` of shadow's
 /// own `login.defs`.
@@ -104,20 +64,5 @@ mod tests {
                 other => panic!("{text:?}: {other:?}"),
             }
         }
-    }
-
-    #[test]
-    fn a_group_has_those_whose_own_it_is() {
-        let root = members_of("root").unwrap().unwrap();
-        assert!(root.contains(&0) && root.is_sorted(), "{root:?}");
-        assert_eq!(members_of("no-such-group-here"), Ok(None));
-    }
-
-    #[test]
-    fn root_is_known_and_strangers_are_not() {
-        assert_eq!(uid_of("root"), Ok(Some(0)));
-        assert_eq!(uid_of("no-such-user-here"), Ok(None));
-        assert_eq!(uid_of(""), Ok(None));
-        assert_eq!(uid_of("ro\0ot"), Ok(None));
     }
 }

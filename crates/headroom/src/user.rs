@@ -6,10 +6,9 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
+use ::daemon::user_database;
 use anyhow::anyhow;
 use control::oomd::{Reply, Request, UserLimit};
-use nix::errno::Errno;
-use nix::unistd::{Uid, User as Entry};
 
 use crate::daemon::{ask_oomd, unexpected};
 
@@ -85,8 +84,8 @@ impl FromStr for User {
                 _ => Err(format!("uid {text} is too large: at most {}", u32::MAX - 1)),
             };
         }
-        match if_known(Entry::from_name(text)) {
-            Ok(Some(user)) => Ok(Self::Uid(user.uid.as_raw())),
+        match user_database::uid_of(text) {
+            Ok(Some(uid)) => Ok(Self::Uid(uid)),
             Ok(None) => Err(format!("there is no user '{text}'; a uid works without an account")),
             Err(error) => Err(format!("cannot look up user '{text}': {error}")),
         }
@@ -110,17 +109,9 @@ pub fn name(uid: u32) -> String {
 }
 
 fn look_up_name(uid: u32) -> String {
-    match Entry::from_uid(Uid::from_raw(uid)) {
-        Ok(Some(user)) => crate::output::printable(&user.name),
+    match user_database::name_of(uid) {
+        Ok(Some(name)) => crate::output::printable(&name),
         _ => uid.to_string(),
-    }
-}
-
-/// What the database says; some say "not found" in these words (getpwnam(3)).
-fn if_known<T>(found: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
-    match found {
-        Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => Ok(None),
-        found => found,
     }
 }
 

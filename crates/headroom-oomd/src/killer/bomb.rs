@@ -9,7 +9,6 @@ use memory_ledger::{Process, Stance};
 use reclaim::{KillError, Victim};
 
 use super::Killer;
-use super::aftermath::Dying;
 use super::arm::identity;
 use crate::clock::monotonic_ns;
 
@@ -86,10 +85,7 @@ impl Killer {
         });
         let signalled_ns = monotonic_ns();
         for Held { process, victim } in held {
-            let (account, id, bytes) = (process.account(), process.id, process.charged_bytes());
-            let token = self.new_token();
-            let victim = Some(victim);
-            let dying = Dying::new(token, account, id, bytes, bytes, signalled_ns, victim);
+            let dying = self.dying_with_others(&process, victim, signalled_ns);
             self.watch_over(dying.of_cgroup(cgroup));
         }
     }

@@ -1,15 +1,15 @@
 //! In a cgroup that holds too much, somebody dies.
 
-use control::oomd::{Explanation, Killer as KilledBy, Outcome, Trigger, Why};
+use control::oomd::{Explanation, Killer as KilledBy, Trigger, Why};
 use memory_ledger::cgroup::owner_of;
 use memory_ledger::{Choice, NoVictim, Phase, Scope, Settled, choose};
 use reclaim::Victim;
 
 use super::Killer;
-use super::arm::{as_victim, identity, kept_by};
+use super::arm::{identity, kept_by};
 use super::machine::explanation;
-use super::strike::Blow;
-use crate::clock::{epoch_micros, monotonic_ns};
+use super::strike::{Blow, helplessness};
+use crate::clock::monotonic_ns;
 
 /// How often another victim is tried when the chosen one turns out to be gone, or elsewhere.
 const TRIES: u32 = 3;
@@ -46,10 +46,8 @@ impl Killer {
             }
             let signalled_ns = monotonic_ns();
             // Its user may be over a limit as well: nobody else has to die for that meanwhile.
-            if self.read(uid).is_some()
-                && let Err(error) = self.watch.take_latch(uid, as_victim(id))
-            {
-                tracing::warn!(uid, "the notifier does not know of the victim: {error}");
+            if self.read(uid).is_some() {
+                self.tell_the_notifier(uid, id);
             }
             return Some(self.follow(Blow {
                 uid,
@@ -125,26 +123,10 @@ impl Killer {
             nobody => nobody.to_string(),
         };
         let it = self.cgroups.accounts.get(number)?;
-        let account = it.account();
         Some(self.records.add(Why {
-            id: 0,
-            at_micros: epoch_micros(),
             uid: owner_of(it.path()).unwrap_or(number),
-            group: None,
             cgroup: Some(it.path().to_owned()),
-            trigger,
-            killer: None,
-            hard_bytes: account.limit().hard_bytes(),
-            used_bytes: account.reading().used_bytes,
-            state: String::new(),
-            victim: None,
-            others: Vec::new(),
-            runner_up: None,
-            considered: self.processes.len() as u32,
-            rule: String::new(),
-            kept: String::new(),
-            decide_micros: None,
-            outcome: Outcome::NoVictim { reason },
+            ..helplessness(it.account(), trigger, self.processes.len(), reason)
         }))
     }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use control::oomd::{Trigger, UserLimit};
+use machine_memory::ReadError;
 use memory_ledger::cgroup::{Folder, owner_of};
 use memory_ledger::cgroup_accounts::{CgroupAccount, Found, Look};
 use memory_ledger::{CgroupAccounts, CgroupLimit, Count, Phase};
@@ -222,9 +223,9 @@ impl Killer {
         if self.cgroups.summed.insert(number) && self.cgroups.summed.len() == 1 {
             self.cgroups.lost().for_each(|lost| tracing::warn!("degraded: {lost}"));
         }
-        // An empty one is not worth a look at all processes.
         let members = self.cgroups.tree.as_ref()?.members(path);
-        if members.is_ok_and(|members| members == Members::Pids(Vec::new())) {
+        // An empty one is not worth a look at all processes.
+        if members.as_ref().is_ok_and(|members| *members == Members::Pids(Vec::new())) {
             return Some(0);
         }
         if !*listed {
@@ -234,7 +235,7 @@ impl Killer {
             }
             *listed = true;
         }
-        let members = self.members_of(path)?;
+        let members = self.pids_of(members, path)?;
         let mut seen = BTreeSet::new();
         let of_it = self.samples.iter().filter(|sample| {
             let once = sample.mm_id == 0 || seen.insert(sample.mm_id);
@@ -246,7 +247,12 @@ impl Killer {
 
     /// The pids of a cgroup and of all below it, ascending; `None`: it is gone.
     pub(super) fn members_of(&mut self, path: &str) -> Option<Vec<u32>> {
-        match self.cgroups.tree.as_ref()?.members(path) {
+        let members = self.cgroups.tree.as_ref()?.members(path);
+        self.pids_of(members, path)
+    }
+
+    fn pids_of(&mut self, members: Result<Members, ReadError>, path: &str) -> Option<Vec<u32>> {
+        match members {
             Ok(Members::Pids(pids)) => Some(pids),
             Ok(Members::TooManyFolders) => {
                 let (samples, proc) = (&self.samples, &mut self.cgroups.proc);

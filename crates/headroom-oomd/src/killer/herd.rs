@@ -34,10 +34,19 @@ impl Killer {
         if done.is_err() {
             return false;
         }
-        let (uid, id, bytes) = (process.account(), process.id, process.charged_bytes());
-        let token = self.new_token();
-        let dying = Dying::new(token, uid, id, bytes, bytes, monotonic_ns(), Some(victim));
+        let dying = self.dying_with_others(process, victim, monotonic_ns());
         self.watch_over(dying.asked(asked).of_cgroup(cgroup));
         true
+    }
+
+    /// One that got its signal for what its family does: what its account holds is known of the first victim alone.
+    pub(super) fn dying_with_others(
+        &mut self,
+        process: &Process,
+        victim: Victim,
+        signalled_ns: u64,
+    ) -> Dying {
+        let (account, id, bytes) = (process.account(), process.id, process.charged_bytes());
+        Dying::new(self.new_token(), account, id, bytes, bytes, signalled_ns, Some(victim))
     }
 }

@@ -13,7 +13,7 @@ use reclaim::Victim;
 
 use super::Killer;
 use super::aftermath::Asked;
-use super::arm::{as_victim, identity, kept_by};
+use super::arm::{identity, kept_by};
 use super::strike::{Blow, candidate};
 use crate::clock::{NS_PER_MS, monotonic_ns};
 
@@ -192,11 +192,8 @@ impl Killer {
             return;
         }
         let signalled_ns = monotonic_ns();
-        if self.ledger.account(uid).is_some()
-            && asked.is_none()
-            && let Err(error) = self.watch.take_latch(uid, as_victim(id))
-        {
-            tracing::warn!(uid, "the notifier does not know of the victim: {error}");
+        if self.ledger.account(uid).is_some() && asked.is_none() {
+            self.tell_the_notifier(uid, id);
         }
         if let Some(watch) = &mut self.machine {
             watch.machine.forget_stalls();

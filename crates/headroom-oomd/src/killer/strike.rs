@@ -1,7 +1,7 @@
 //! At the hard limit the victim dies, by the notifier's hand or ours.
 
 use control::oomd::{Candidate, Killer as KilledBy, Outcome, Trigger, Why};
-use memory_ledger::{Cause, Choice, Phase, Process, ProcessId, RateLimit, Sake};
+use memory_ledger::{Account, Cause, Choice, Phase, Process, ProcessId, RateLimit, Sake};
 use memory_watch::Killed;
 use reclaim::Victim;
 
@@ -100,9 +100,7 @@ impl Killer {
         signalled_ns: u64,
     ) -> Option<u64> {
         let id = self.armed.get(&uid)?.choice.victim.id;
-        if let Err(error) = self.watch.take_latch(uid, as_victim(id)) {
-            tracing::warn!(uid, "the notifier does not know of the victim: {error}");
-        }
+        self.tell_the_notifier(uid, id);
         let armed = self.armed.remove(&uid)?;
         let reading = self.ledger.account(uid)?.reading();
         Some(self.follow(Blow {
@@ -119,6 +117,13 @@ impl Killer {
             signalled_ns,
             decide_ns: crossing.map(|crossing| signalled_ns.saturating_sub(crossing.time_ns)),
         }))
+    }
+
+    /// The victim was not killed by the notifier, which is to wait for it all the same.
+    pub(super) fn tell_the_notifier(&mut self, account: u32, victim: ProcessId) {
+        if let Err(error) = self.watch.take_latch(account, as_victim(victim)) {
+            tracing::warn!(uid = account, "the notifier does not know of the victim: {error}");
+        }
     }
 
     /// Takes over a victim that the notifier has killed.
@@ -249,25 +254,39 @@ impl Killer {
         let account = self.ledger.account(uid)?;
         let considered = self.processes.iter().filter(|process| process.account() == uid).count();
         Some(self.records.add(Why {
-            id: 0,
-            at_micros: epoch_micros(),
-            uid,
             group: self.group_name(uid),
-            cgroup: None,
-            trigger,
-            killer: None,
-            hard_bytes: account.limit().hard_bytes(),
-            used_bytes: account.reading().used_bytes,
-            state: String::new(),
-            victim: None,
-            others: Vec::new(),
-            runner_up: None,
-            considered: considered as u32,
             rule: Cause::Growing.to_string(),
-            kept: String::new(),
-            decide_micros: None,
-            outcome: Outcome::NoVictim { reason: why.to_string() },
+            ..helplessness(account, trigger, considered, why.to_string())
         }))
+    }
+}
+
+/// The record of a limit that is broken while nobody can be killed.
+pub(super) fn helplessness(
+    account: &Account,
+    trigger: Trigger,
+    considered: usize,
+    reason: String,
+) -> Why {
+    Why {
+        id: 0,
+        at_micros: epoch_micros(),
+        uid: account.uid,
+        group: None,
+        cgroup: None,
+        trigger,
+        killer: None,
+        hard_bytes: account.limit().hard_bytes(),
+        used_bytes: account.reading().used_bytes,
+        state: String::new(),
+        victim: None,
+        others: Vec::new(),
+        runner_up: None,
+        considered: considered as u32,
+        rule: String::new(),
+        kept: String::new(),
+        decide_micros: None,
+        outcome: Outcome::NoVictim { reason },
     }
 }
 

@@ -133,6 +133,20 @@ pub fn obey() {
 /// How long who was bred lives, if nobody ends it: it must not outlive a test that fails by much.
 const LIFE_S: u32 = 30;
 
+/// New memory, or the end of the process.
+fn map(bytes: usize) -> *mut u8 {
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping at an address of the kernel's choice, or an end without anything that is left to do.
+    unsafe {
+        let memory = libc::mmap(std::ptr::null_mut(), bytes, rights, kind, -1, 0);
+        if memory == libc::MAP_FAILED {
+            libc::_exit(1);
+        }
+        memory.cast()
+    }
+}
+
 /// Takes memory, and has children that do the same, until the last generation.
 fn breed(generations: usize) {
     let bytes = 2 << 20;
@@ -143,14 +157,9 @@ fn breed(generations: usize) {
         libc::setpgid(0, 0);
         for left in (0..=generations).rev() {
             libc::alarm(LIFE_S);
-            let rights = libc::PROT_READ | libc::PROT_WRITE;
-            let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let memory = libc::mmap(std::ptr::null_mut(), bytes, rights, kind, -1, 0);
-            if memory == libc::MAP_FAILED {
-                libc::_exit(1);
-            }
+            let memory = map(bytes);
             for page in 0..bytes / 4096 {
-                memory.cast::<u8>().add(page * 4096).write_volatile(1);
+                memory.add(page * 4096).write_volatile(1);
             }
             let mut child = 1;
             for _ in 0..2 {
@@ -164,7 +173,7 @@ fn breed(generations: usize) {
                 }
             }
             // What the parent had is the child's too, until then.
-            libc::munmap(memory, bytes);
+            libc::munmap(memory.cast(), bytes);
         }
         libc::_exit(0);
     }
@@ -199,14 +208,9 @@ fn replace(children: usize) {
         }
         libc::alarm(LIFE_S);
         let bytes = CHILD_BYTES as usize;
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let memory = libc::mmap(std::ptr::null_mut(), bytes, rights, kind, -1, 0);
-        if memory == libc::MAP_FAILED {
-            libc::_exit(1);
-        }
+        let memory = map(bytes);
         for page in 0..bytes / 4096 {
-            memory.cast::<u8>().add(page * 4096).write_volatile(1);
+            memory.add(page * 4096).write_volatile(1);
             if page % 256 == 255 {
                 libc::usleep(STEP_MICROS);
             }

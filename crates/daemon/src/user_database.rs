@@ -1,0 +1,71 @@
+//! Users and groups by name and number, from wherever the system looks them up.
+
+use nix::errno::Errno;
+use nix::unistd::{Group, Uid, User};
+
+/// The uid of a user name, from wherever the system looks users up; `None` when there is none.
+pub fn uid_of(name: &str) -> nix::Result<Option<u32>> {
+    Ok(look_up(|| User::from_name(name))?.map(|user| user.uid.as_raw()))
+}
+
+/// The name of a uid; `None` when it has none.
+pub fn name_of(uid: u32) -> nix::Result<Option<String>> {
+    Ok(look_up(|| User::from_uid(Uid::from_raw(uid)))?.map(|user| user.name))
+}
+
+/// Asks again when a signal came, and knows that some databases say "not found" in these words (getpwnam(3)).
+fn look_up<T>(ask: impl Fn() -> nix::Result<Option<T>>) -> nix::Result<Option<T>> {
+    loop {
+        match ask() {
+            Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => return Ok(None),
+            Err(Errno::EINTR) => {}
+            found => return found,
+        }
+    }
+}
+
+/// The uids of a group of the system's: those whose own group it is, and those that it names (names that no user bears
+/// are left out), ascending; `None` when there is no such group. Not to be called by two threads at a time.
+pub fn members_of(group: &str) -> nix::Result<Option<Vec<u32>>> {
+    let Some(group) = look_up(|| Group::from_name(group))? else { return Ok(None) };
+    let gid = group.gid.as_raw();
+    let mut uids = Vec::new();
+    for name in group.mem {
+        uids.extend(uid_of(&name)?);
+    }
+    // SAFETY: the entry is read before the next call, and nobody else walks through the database.
+    unsafe {
+        libc::setpwent();
+        while let Some(entry) = libc::getpwent().as_ref() {
+            if entry.pw_gid == gid {
+                uids.push(entry.pw_uid);
+            }
+        }
+        libc::endpwent();
+    }
+    uids.sort_unstable();
+    uids.dedup();
+    Ok(Some(uids))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_has_those_whose_own_it_is() {
+        let root = members_of("root").unwrap().unwrap();
+        assert!(root.contains(&0) && root.is_sorted(), "{root:?}");
+        assert_eq!(members_of("no-such-group-here"), Ok(None));
+    }
+
+    #[test]
+    fn root_is_known_and_strangers_are_not() {
+        assert_eq!(uid_of("root"), Ok(Some(0)));
+        assert_eq!(uid_of("no-such-user-here"), Ok(None));
+        assert_eq!(uid_of(""), Ok(None));
+        assert_eq!(uid_of("ro\0ot"), Ok(None));
+        assert_eq!(name_of(0), Ok(Some("root".to_owned())));
+        assert_eq!(name_of(4_000_000_000), Ok(None));
+    }
+}
