@@ -1,0 +1,116 @@
+//! User namespaces as the kernel knows them.
+//!
+//! "Initial" is the reader's own user namespace: above it nothing can be seen.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::{NamespaceId, NamespaceLevel, Owner, Uid};
+
+/// ioctls of a namespace's file (`linux/nsfs.h`).
+const NS_GET_PARENT: libc::c_ulong = 0xb702;
+const NS_GET_OWNER_UID: libc::c_ulong = 0xb704;
+/// `asm-generic/socket.h`, since Linux 6.5.
+const SO_PEERPIDFD: libc::c_int = 77;
+/// Namespaces within each other: the kernel makes no more.
+const MAX_LEVELS: usize = 33;
+
+/// The user namespaces that a process is in, innermost first, below the reader's own. Empty: it is in the
+/// reader's own, or in one that the reader may not look into (above its own, or beside it).
+///
+/// `proc` is where the proc filesystem is mounted.
+pub fn namespaces(proc: &Path, pid: u32) -> io::Result<Vec<NamespaceLevel>> {
+    let path = proc.join(pid.to_string()).join("ns/user");
+    let own = std::fs::read_link(proc.join("self/ns/user"))?;
+    let mut levels = Vec::new();
+    // Nearly all processes: without opening anything.
+    if std::fs::read_link(&path)? == own {
+        return Ok(levels);
+    }
+    let mut namespace = File::open(&path)?;
+    for _ in 0..MAX_LEVELS {
+        let parent = match parent(&namespace) {
+            Ok(parent) => parent,
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => return Ok(Vec::new()),
+            Err(e) => return Err(e),
+        };
+        let id = NamespaceId(namespace.metadata()?.ino());
+        levels.push(NamespaceLevel { id, creator: creator(&namespace)? });
+        if own == Path::new(&format!("user:[{}]", parent.metadata()?.ino())) {
+            return Ok(levels);
+        }
+        namespace = parent;
+    }
+    Ok(Vec::new())
+}
+
+/// The owner of the process at the other end of a socket, which had this pid and uid when it connected
+/// (`SO_PEERCRED`). An error: it has ended, so its namespace cannot be known.
+pub fn peer_owner(socket: BorrowedFd<'_>, pid: u32, uid: Uid) -> io::Result<Owner> {
+    // Pins the process, so that the namespace that is read cannot be that of a later one with its pid.
+    let pidfd = peer_pidfd(socket, pid)?;
+    let levels = match namespaces(Path::new("/proc"), pid) {
+        // A reader without privileges: all it serves is in its own namespace or below its own user's.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
+        levels => levels?,
+    };
+    match has_exited(pidfd.as_fd()) {
+        true => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        false => Ok(Owner::of(uid, &levels)),
+    }
+}
+
+/// The process at the other end of a socket, which had this pid when it connected. Before Linux 6.5 it is
+/// looked up by that pid, which could be another process' by now.
+pub fn peer_pidfd(socket: BorrowedFd<'_>, pid: u32) -> io::Result<OwnedFd> {
+    let mut fd: libc::c_int = -1;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `fd`, which is that long.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut fd).cast(),
+            &mut len,
+        )
+    };
+    if done != 0 || fd < 0 {
+        // SAFETY: the call takes integers; its result is a new descriptor that nobody else owns, or -1.
+        fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) } as libc::c_int;
+    }
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The process of a pidfd has ended.
+pub fn has_exited(pidfd: BorrowedFd<'_>) -> bool {
+    let mut poll = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, which lives through the call.
+    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+}
+
+fn parent(namespace: &File) -> io::Result<File> {
+    // SAFETY: the request takes no argument, and what it returns is a new descriptor that nobody else owns.
+    unsafe {
+        match libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(File::from_raw_fd(fd)),
+        }
+    }
+}
+
+fn creator(namespace: &File) -> io::Result<Uid> {
+    let mut uid: libc::uid_t = 0;
+    // SAFETY: the request writes a uid there.
+    match unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID, &raw mut uid) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(Uid(uid)),
+    }
+}

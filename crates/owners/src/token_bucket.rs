@@ -1,0 +1,218 @@
+//! A bounded rate: tokens come at a steady rate, up to a bound, and each piece of work takes some.
+
+use std::collections::BTreeMap;
+
+const NS_PER_SECOND: u128 = 1_000_000_000;
+
+/// How fast tokens come, and how many can be saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Tokens that come in a second; at least 1.
+    pub per_second: u64,
+    /// Tokens that a bucket holds at the most; at least 1.
+    pub burst: u64,
+}
+
+/// A bucket of tokens. It starts full.
+///
+/// Work whose cost is known only afterwards is admitted by [`is_ready`](Self::is_ready) and paid for with
+/// [`charge`](Self::charge), which may leave a debt: the next work waits until that is paid off.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenBucket {
+    rate: Rate,
+    /// Negative: a debt.
+    tokens: i64,
+    /// When `tokens` was right, nanoseconds. The time of a part of a token is not lost: it is before now.
+    at_ns: u64,
+}
+
+impl TokenBucket {
+    /// A full bucket.
+    pub fn new(rate: Rate, now_ns: u64) -> Self {
+        let rate = Rate { per_second: rate.per_second.max(1), burst: rate.burst.max(1) };
+        Self { rate, tokens: signed(rate.burst), at_ns: now_ns }
+    }
+
+    fn refill(&mut self, now_ns: u64) {
+        let elapsed_ns = u128::from(now_ns.saturating_sub(self.at_ns));
+        let new = elapsed_ns * u128::from(self.rate.per_second) / NS_PER_SECOND;
+        let missing = u128::from(signed(self.rate.burst).abs_diff(self.tokens));
+        if new >= missing {
+            self.tokens = signed(self.rate.burst);
+            self.at_ns = self.at_ns.max(now_ns);
+        } else {
+            // Less than `missing`, which fits in a u64, and less than `elapsed_ns` after `at_ns`.
+            self.tokens = self.tokens.saturating_add(signed(new as u64));
+            self.at_ns += (new * NS_PER_SECOND).div_ceil(u128::from(self.rate.per_second)) as u64;
+        }
+    }
+
+    /// There is at least one token.
+    pub fn is_ready(&mut self, now_ns: u64) -> bool {
+        self.refill(now_ns);
+        self.tokens > 0
+    }
+
+    /// It holds as much as it can: the same as a bucket that was never used.
+    pub fn is_full(&mut self, now_ns: u64) -> bool {
+        self.refill(now_ns);
+        self.tokens == signed(self.rate.burst)
+    }
+
+    /// Takes the price of work that was done, into debt if need be.
+    pub fn charge(&mut self, now_ns: u64, tokens: u64) {
+        self.refill(now_ns);
+        self.tokens = self.tokens.saturating_sub(signed(tokens));
+    }
+
+    /// Takes the price of work that is to be done. `Err`: it cannot be paid yet, and nothing was taken;
+    /// with the time at which it can, if ever.
+    pub fn take(&mut self, now_ns: u64, tokens: u64) -> Result<(), u64> {
+        self.refill(now_ns);
+        if self.tokens >= signed(tokens) {
+            self.tokens -= signed(tokens);
+            return Ok(());
+        }
+        Err(self.holds_at_ns(tokens))
+    }
+
+    /// When there is a token again, nanoseconds; in the past if there is one.
+    pub fn ready_at_ns(&self) -> u64 {
+        self.holds_at_ns(1)
+    }
+
+    fn holds_at_ns(&self, tokens: u64) -> u64 {
+        let missing = i128::from(signed(tokens)) - i128::from(self.tokens);
+        let missing = u128::try_from(missing).unwrap_or(0);
+        let wait_ns = (missing * NS_PER_SECOND).div_ceil(u128::from(self.rate.per_second));
+        self.at_ns.saturating_add(u64::try_from(wait_ns).unwrap_or(u64::MAX))
+    }
+}
+
+/// Tokens as a balance that can be negative.
+fn signed(tokens: u64) -> i64 {
+    i64::try_from(tokens).unwrap_or(i64::MAX)
+}
+
+/// A bucket a key, of the same rate. A full bucket is not stored, so the room is bounded by the keys that
+/// used theirs within the time in which a bucket fills.
+#[derive(Clone, Debug)]
+pub struct TokenBuckets<K> {
+    rate: Rate,
+    used: BTreeMap<K, TokenBucket>,
+}
+
+impl<K: Copy + Ord> TokenBuckets<K> {
+    /// All full.
+    pub fn new(rate: Rate) -> Self {
+        Self { rate, used: BTreeMap::new() }
+    }
+
+    /// The key has a token.
+    pub fn is_ready(&mut self, key: K, now_ns: u64) -> bool {
+        self.used.get_mut(&key).is_none_or(|bucket| bucket.is_ready(now_ns))
+    }
+
+    /// Takes the price of work that was done for the key, into debt if need be.
+    pub fn charge(&mut self, key: K, now_ns: u64, tokens: u64) {
+        let rate = self.rate;
+        let bucket = self.used.entry(key).or_insert_with(|| TokenBucket::new(rate, now_ns));
+        bucket.charge(now_ns, tokens);
+    }
+
+    /// When the key has a token again, nanoseconds; `None`: it has one, as far as is known.
+    pub fn ready_at_ns(&self, key: K) -> Option<u64> {
+        self.used.get(&key).map(TokenBucket::ready_at_ns)
+    }
+
+    /// Drops full buckets. To be called now and then.
+    pub fn forget_full(&mut self, now_ns: u64) {
+        self.used.retain(|_, bucket| !bucket.is_full(now_ns));
+    }
+
+    /// Buckets that are stored.
+    pub fn len(&self) -> usize {
+        self.used.len()
+    }
+
+    /// All buckets are full, as far as is known.
+    pub fn is_empty(&self) -> bool {
+        self.used.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+    const RATE: Rate = Rate { per_second: 10, burst: 3 };
+
+    #[test]
+    fn a_burst_is_served_at_once_and_the_rest_at_the_rate() {
+        let mut bucket = TokenBucket::new(RATE, 0);
+        assert_eq!([(); 4].map(|()| bucket.take(0, 1)), [Ok(()), Ok(()), Ok(()), Err(SECOND / 10)]);
+        assert_eq!(bucket.take(SECOND / 10 - 1, 1), Err(SECOND / 10));
+        assert_eq!(bucket.take(SECOND / 10, 1), Ok(()));
+        // Saved up to the burst, no further.
+        assert_eq!(bucket.take(100 * SECOND, 3), Ok(()));
+        assert!(bucket.take(100 * SECOND, 1).is_err());
+    }
+
+    #[test]
+    fn the_time_of_a_part_of_a_token_is_not_lost() {
+        let mut bucket = TokenBucket::new(RATE, 0);
+        bucket.take(0, 3).unwrap();
+        // 30 ms apart, each less than a token's 100 ms.
+        let taken = (1..=100).filter(|i| bucket.take(i * 30_000_000, 1).is_ok()).count();
+        assert_eq!(taken, 30);
+    }
+
+    #[test]
+    fn a_debt_is_paid_off_first() {
+        let mut bucket = TokenBucket::new(RATE, 0);
+        assert!(bucket.is_ready(0));
+        bucket.charge(0, 13);
+        assert!(!bucket.is_ready(SECOND));
+        assert_eq!(bucket.ready_at_ns(), SECOND + SECOND / 10);
+        assert!(bucket.is_ready(bucket.ready_at_ns()));
+    }
+
+    #[test]
+    fn time_that_goes_back_gives_nothing() {
+        let mut bucket = TokenBucket::new(RATE, 10 * SECOND);
+        bucket.take(10 * SECOND, 3).unwrap();
+        assert!(!bucket.is_ready(0));
+        assert!(bucket.is_ready(11 * SECOND));
+    }
+
+    #[test]
+    fn a_full_bucket_needs_no_room() {
+        let mut buckets = TokenBuckets::new(RATE);
+        for key in 0..100 {
+            assert!(buckets.is_ready(key, 0));
+            buckets.charge(key, 0, 5);
+            assert!(!buckets.is_ready(key, 0));
+        }
+        assert_eq!(buckets.ready_at_ns(7), Some(3 * SECOND / 10));
+        assert_eq!(buckets.ready_at_ns(777), None);
+        buckets.forget_full(SECOND / 10);
+        assert_eq!(buckets.len(), 100);
+        buckets.forget_full(SECOND);
+        assert!(buckets.is_empty());
+    }
+
+    #[test]
+    fn rates_and_prices_at_the_ends_of_their_range_do_not_overflow() {
+        let rate = Rate { per_second: u64::MAX, burst: u64::MAX };
+        let mut bucket = TokenBucket::new(rate, 0);
+        bucket.charge(0, u64::MAX);
+        bucket.charge(0, u64::MAX);
+        assert!(!bucket.is_ready(0));
+        assert!(bucket.is_ready(u64::MAX));
+        let mut bucket = TokenBucket::new(Rate { per_second: 0, burst: 0 }, 0);
+        assert_eq!(bucket.take(0, 1), Ok(()));
+        bucket.charge(0, u64::MAX);
+        assert!(!bucket.is_ready(u64::MAX));
+    }
+}
