@@ -1,7 +1,8 @@
 //! The other side of the fork: threads that make one system call at a time, as they are told.
 //!
-//! An actor knows nothing about binder. It reads an [`Order`] from its socket, carries it out, and writes
-//! the result back; while a call blocks, nothing comes back, and that is how the stage sees it.
+//! An actor knows nothing about binder. It reads an [`Order`] from its socket, carries it out, and
+//! writes the result back; while a call blocks, nothing comes back, and that is how the stage sees
+//! it.
 
 use std::os::fd::RawFd;
 use std::ptr;
@@ -101,8 +102,8 @@ fn answer(socket: RawFd, result: i64) {
 
 /// The result, or the negative errno.
 fn call(number: i64, [a, b, c, d, e, f]: [u64; 6]) -> i64 {
-    // SAFETY: the stage answers for what it orders; the pointers are into the arena, into nothing (on
-    // purpose), or into mappings that the stage ordered.
+    // SAFETY: the stage answers for what it orders; the pointers are into the arena, into nothing
+    // (on purpose), or into mappings that the stage ordered.
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     if result == -1 { -i64::from(last_errno()) } else { result }
 }

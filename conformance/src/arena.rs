@@ -1,5 +1,6 @@
-//! Memory that the stage shares with one thread of an actor: mapped before the fork, so that an address
-//! means the same bytes on both sides. What a script puts here, the driver reads in the actor.
+//! Memory that the stage shares with one thread of an actor: mapped before the fork, so that an
+//! address means the same bytes on both sides. What a script puts here, the driver reads in the
+//! actor.
 
 use std::cell::Cell;
 use std::io;
@@ -19,7 +20,8 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Maps an arena. It is never unmapped while a script runs, since an actor may still write there.
+    /// Maps an arena. It is never unmapped while a script runs, since an actor may still write
+    /// there.
     pub fn new() -> io::Result<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

@@ -16,7 +16,8 @@ pub struct Known {
 }
 
 impl Known {
-    /// Adds another list: what it says of a case counts. An empty difference says that there is none.
+    /// Adds another list: what it says of a case counts. An empty difference says that there is
+    /// none.
     pub fn overrule(&mut self, more: Known) {
         self.difference.retain(|old| more.difference.iter().all(|new| new.case != old.case));
         self.difference
@@ -32,7 +33,8 @@ pub struct KnownDifference {
     pub case: String,
     /// Why the subject differs.
     pub reason: String,
-    /// The differing lines, `-` reference and `+` subject: another difference is not excused by this one.
+    /// The differing lines, `-` reference and `+` subject: another difference is not excused by
+    /// this one.
     pub diff: String,
 }
 
@@ -147,9 +149,10 @@ pub fn diff(reference: &[String], subject: &[String]) -> String {
     let mut longest = vec![vec![0u32; m + 1]; n + 1];
     for i in (0..n).rev() {
         for j in (0..m).rev() {
-            longest[i][j] = match reference[i] == subject[j] {
-                true => longest[i + 1][j + 1] + 1,
-                false => longest[i + 1][j].max(longest[i][j + 1]),
+            longest[i][j] = if reference[i] == subject[j] {
+                longest[i + 1][j + 1] + 1
+            } else {
+                longest[i + 1][j].max(longest[i][j + 1])
             };
         }
     }

@@ -306,22 +306,21 @@ impl Describe<'_> {
         fn at<T: FromBytes>(rest: &[u8]) -> Option<T> {
             T::read_from_prefix(rest).ok().map(|(value, _)| value)
         }
+        let pointer = |object: &FlatBinderObject| format!("ptr={:#x}", object.binder);
+        let handle = |object: &FlatBinderObject| format!("handle={}", object.binder);
         let ty = at::<u32>(rest).unwrap_or(0);
-        let flat = |name: &str, remote: bool| {
+        let flat = |name: &str, target: fn(&FlatBinderObject) -> String| {
             let object: FlatBinderObject = at(rest)?;
-            let who = match remote {
-                true => format!("handle={}", object.binder),
-                false => format!("ptr={:#x}", object.binder),
-            };
+            let who = target(&object);
             let text =
                 format!("{name} {who} cookie={:#x} flags={:#x}", object.cookie, object.flags);
             Some((text, 24))
         };
         let described = match ty {
-            BINDER_TYPE_BINDER => flat("BINDER", false),
-            BINDER_TYPE_WEAK_BINDER => flat("WEAK_BINDER", false),
-            BINDER_TYPE_HANDLE => flat("HANDLE", true),
-            BINDER_TYPE_WEAK_HANDLE => flat("WEAK_HANDLE", true),
+            BINDER_TYPE_BINDER => flat("BINDER", pointer),
+            BINDER_TYPE_WEAK_BINDER => flat("WEAK_BINDER", pointer),
+            BINDER_TYPE_HANDLE => flat("HANDLE", handle),
+            BINDER_TYPE_WEAK_HANDLE => flat("WEAK_HANDLE", handle),
             BINDER_TYPE_FD => at(rest).map(|object: BinderFdObject| {
                 (format!("FD fd={} cookie={:#x}", object.fd as u32, object.cookie), 24)
             }),

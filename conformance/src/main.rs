@@ -1,8 +1,8 @@
 //! The conformance suite: what a binder driver does, as a transcript.
 //!
-//! `conformance --device PATH` plays every case on a device and prints what was sent, what came back, and
-//! how each call ended. The transcript of a kernel's own driver is the truth; `conformance compare` holds
-//! another one against it.
+//! `conformance --device PATH` plays every case on a device and prints what was sent, what came
+//! back, and how each call ended. The transcript of a kernel's own driver is the truth;
+//! `conformance compare` holds another one against it.
 //!
 //! * `cases`: the scripts, by subject, and their table;
 //! * `stage`, `peer`, `transaction`: what scripts are written in;
@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 
 use crate::compare::{Known, compare};
-use crate::stage::Patience;
+use crate::shared::Patience;
 use crate::suite::Contexts;
 
 mod actor;
@@ -30,6 +30,7 @@ mod describe;
 mod names;
 mod peer;
 mod process;
+mod shared;
 mod stage;
 mod suite;
 mod transaction;
@@ -69,7 +70,8 @@ enum Job {
         reference: PathBuf,
         /// The one that is held against it.
         subject: PathBuf,
-        /// Differences that have a reason (TOML). More than one: what a later file says of a case counts.
+        /// Differences that have a reason (TOML). More than one: what a later file says of a case
+        /// counts.
         #[arg(long, value_name = "FILE")]
         known: Vec<PathBuf>,
     },
@@ -114,10 +116,8 @@ fn run_suite(arguments: &Arguments) -> Result<ExitCode> {
     for (at, case) in cases.iter().enumerate() {
         let played = suite::play(case, &contexts, at + 1, patience)
             .with_context(|| format!("case {}", case.name))?;
-        let text = match arguments.json {
-            true => serde_json::to_string(&played)? + "\n",
-            false => played.text(),
-        };
+        let text =
+            if arguments.json { serde_json::to_string(&played)? + "\n" } else { played.text() };
         let mut out = std::io::stdout().lock();
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output")?;
     }

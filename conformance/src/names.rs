@@ -1,4 +1,5 @@
-//! Names that are the same in every run: `P1` for a process, `A1` for a buffer, `D1` for a debug id.
+//! Names that are the same in every run: `P1` for a process, `A1` for a buffer, `D1` for a debug
+//! id.
 
 use std::cell::RefCell;
 

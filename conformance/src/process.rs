@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use crate::actor::{MAX_THREADS, Order, WINDOW, become_actor};
 use crate::arena::Arena;
 
-/// How long a killed process may take to go. Only a driver that will not let go of it needs that long.
+/// How long a killed process may take to go. Only a driver that will not let go of it needs that
+/// long.
 const DEATH_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A process that does what it is told.

@@ -1,56 +1,13 @@
-//! Where a case is played: its processes, its transcript, and the waiting with a bound.
+//! Where a case is played: its processes and its transcript.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::CString;
 use std::rc::Rc;
-use std::time::Duration;
 
 use crate::names::Names;
 use crate::peer::Peer;
 use crate::process::Process;
-
-/// Why a case cannot go on: part of its transcript.
-#[derive(Debug)]
-pub struct Stop(pub String);
-
-impl From<std::io::Error> for Stop {
-    fn from(error: std::io::Error) -> Self {
-        Stop(error.to_string())
-    }
-}
-
-/// How a case ends.
-pub type Outcome = Result<(), Stop>;
-
-/// How long to wait for what.
-#[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    /// A call that should block and has not returned for so long is said to block.
-    pub blocks: Duration,
-    /// A call that should return and has not for so long is said to hang, and ends its case.
-    pub hangs: Duration,
-}
-
-/// What the peers of a case share.
-pub struct Shared {
-    lines: RefCell<Vec<String>>,
-    muted: Cell<bool>,
-    /// Names given so far.
-    pub names: Names,
-    /// The device.
-    pub device: CString,
-    /// Bounds of waiting.
-    pub patience: Patience,
-}
-
-impl Shared {
-    /// Adds a line to the transcript.
-    pub fn log(&self, line: String) {
-        if !self.muted.get() {
-            self.lines.borrow_mut().push(line);
-        }
-    }
-}
+use crate::shared::{Outcome, Patience, Shared, Stop};
 
 /// One case at play.
 pub struct Stage {

@@ -9,7 +9,8 @@ use anyhow::{Context, Result, bail};
 use binder_client::{Client, ClientError, Options, Payload, Session, binderfs};
 
 use crate::cases::Case;
-use crate::stage::{Patience, Stage};
+use crate::shared::Patience;
+use crate::stage::Stage;
 use crate::transcript::Played;
 
 /// How long the driver may take to let go of a case's processes.
@@ -33,9 +34,10 @@ impl Contexts {
             bail!("{}: no such device", device.display());
         }
         let directory = device.parent().unwrap_or(Path::new("/")).to_owned();
-        Ok(match directory.join("binder-control").exists() {
-            true => Contexts::Binderfs { directory },
-            false => Contexts::Device(device.to_owned()),
+        Ok(if directory.join("binder-control").exists() {
+            Contexts::Binderfs { directory }
+        } else {
+            Contexts::Device(device.to_owned())
         })
     }
 
@@ -63,8 +65,9 @@ impl Contexts {
     }
 }
 
-/// A driver may release a dead process some time after its end: a call to handle 0 tells. A dead reply alone does not: a
-/// manager whose memory is gone gives one too (ESRCH) while nobody else can take its place.
+/// A driver may release a dead process some time after its end: a call to handle 0 tells. A dead
+/// reply alone does not: a manager whose memory is gone gives one too (ESRCH) while nobody else can
+/// take its place.
 fn wait_until_unmanaged(device: &Path) -> Result<()> {
     let until = Instant::now() + RELEASE_PATIENCE;
     let options = Options { map_len: 0, ..Options::default() };
@@ -76,15 +79,16 @@ fn wait_until_unmanaged(device: &Path) -> Result<()> {
             Err(ClientError::DeadReply) if !blames_memory(&client) => return Ok(()),
             _ if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
             other => bail!(
-                "{}: somebody else is its context manager (a call to handle 0 gave {other:?}); the suite \
-                 needs the device for itself",
+                "{}: another process is its context manager (a call to handle 0 gave \
+                 {other:?}); the suite needs the device for itself",
                 device.display()
             ),
         }
     }
 }
 
-/// Whether the last call failed because its target has no memory any more. Kernels before 6.0 do not say.
+/// Whether the last call failed because its target has no memory any more. Kernels before 6.0 do
+/// not say.
 fn blames_memory(client: &Client) -> bool {
     client.extended_error().is_ok_and(|error| error.param == -libc::ESRCH)
 }

@@ -27,8 +27,8 @@ impl Played {
     }
 }
 
-/// Reads a transcript: text as [`Played::text`] writes it, or one JSON object a line. Lines before the
-/// first case are remarks.
+/// Reads a transcript: text as [`Played::text`] writes it, or one JSON object a line. Lines before
+/// the first case are remarks.
 pub fn parse(text: &str) -> Result<Vec<Played>, String> {
     if text.trim_start().starts_with('{') {
         return text
@@ -53,10 +53,7 @@ pub fn parse(text: &str) -> Result<Vec<Played>, String> {
             }
         }
     }
-    match cases.is_empty() {
-        true => Err("no case in it".to_owned()),
-        false => Ok(cases),
-    }
+    if cases.is_empty() { Err("no case in it".to_owned()) } else { Ok(cases) }
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ fn binary(name: &str) -> PathBuf {
     let path = directory.join(name);
     assert!(
         path.exists(),
-        "{} is missing: build it (cargo build --bin {name}), or say where it is with HEADROOM_BIN_DIR",
+        "{} is missing: build it (cargo build --bin {name}) or set HEADROOM_BIN_DIR",
         path.display()
     );
     path

@@ -68,9 +68,10 @@ fn every_row_says_yes_or_no_and_what_shows_it() {
         assert!(ours.starts_with("yes") || ours.starts_with("no: "), "{what}: {ours}");
         assert!(quoted(&shown).next().is_some(), "{what}: nothing shows it");
         for name in quoted(&shown) {
-            let known = match name.contains('.') {
-                true => cases.contains(name),
-                false => tests.contains(&format!("fn {name}(")),
+            let known = if name.contains('.') {
+                cases.contains(name)
+            } else {
+                tests.contains(&format!("fn {name}("))
             };
             assert!(known, "{what}: there is no {name}");
         }

@@ -48,7 +48,7 @@ impl World {
     }
 
     /// One BINDER_WRITE_READ; what it returned.
-    fn write_read(&mut self, caller: Caller, commands: &[u8], block: bool) -> Vec<u8> {
+    fn write_read(&mut self, caller: Caller, commands: &[u8], waiting: Waiting) -> Vec<u8> {
         let len = commands.len().min(8192);
         self.host.room[..len].copy_from_slice(&commands[..len]);
         let bwr = BinderWriteRead {
@@ -58,7 +58,7 @@ impl World {
             read_buffer: RETURNS,
             ..Default::default()
         };
-        let answer = self.driver.write_read(&mut self.host, caller, bwr, !block);
+        let answer = self.driver.write_read(&mut self.host, caller, bwr, waiting);
         let returned = self.finish(caller, answer);
         self.wake();
         returned
@@ -114,8 +114,8 @@ fn split(bytes: &[u8], at: usize) -> (&[u8], &[u8]) {
     bytes.split_at(at.min(bytes.len()))
 }
 
-/// The input is a sequence of steps: a byte says what, another one who; then come the commands of an ioctl, their
-/// length in words before them.
+/// The input is a sequence of steps: a byte says what, another one who; then come the commands of
+/// an ioctl, their length in words before them.
 pub fn commands(input: &[u8]) {
     let mut world = World::new(input);
     let mut rest = input;
@@ -130,7 +130,8 @@ pub fn commands(input: &[u8]) {
                 let words = len.first().copied().unwrap_or_default();
                 let (commands, tail) = split(tail, usize::from(words) * 4);
                 rest = tail;
-                world.write_read(caller, commands, what & 0x10 != 0);
+                let waiting = if what & 0x10 != 0 { Waiting::Allowed } else { Waiting::Refused };
+                world.write_read(caller, commands, waiting);
             }
             9 => world.driver.thread_exit(&mut world.host, caller.process, caller.tid),
             10 => {
@@ -157,7 +158,8 @@ pub fn commands(input: &[u8]) {
     world.end();
 }
 
-/// The input is a call: flags, how many offsets, bytes of extra buffers, then the offsets and the data.
+/// The input is a call: flags, how many offsets, bytes of extra buffers, then the offsets and the
+/// data.
 pub fn objects(input: &[u8]) {
     let [flags, offsets, extra, tail @ ..] = input else { return };
     let offsets = usize::from(offsets % 16);
@@ -183,7 +185,7 @@ pub fn objects(input: &[u8]) {
     let send = |world: &mut World, caller: Caller, command: Command| {
         let mut bytes = Vec::new();
         command.write_to(&mut bytes);
-        let returned = world.write_read(caller, &bytes, false);
+        let returned = world.write_read(caller, &bytes, Waiting::Refused);
         world.check();
         returned
     };

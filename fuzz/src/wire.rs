@@ -32,7 +32,8 @@ pub fn streams(input: &[u8]) {
     assert_eq!(written, input[..written.len()]);
 }
 
-/// The first byte chooses: ioctls of `binder-control` and names of devices, or packets of the control socket.
+/// The first byte chooses: ioctls of `binder-control` and names of devices, or packets of the
+/// control socket.
 pub fn device(input: &[u8]) {
     let Some((first, rest)) = input.split_first() else { return };
     if first % 2 == 0 {

@@ -1,5 +1,6 @@
-//! Every day's fuzzing: the corpus, and mutations of it. `HEADROOM_FUZZ_RUNS` (a target, default 20,000) and
-//! `HEADROOM_SEED` (default 1) choose how many and which; `HEADROOM_WRITE_CORPUS=1` writes the seeds anew.
+//! Every day's fuzzing: the corpus, and mutations of it. `HEADROOM_FUZZ_RUNS` (a target, default
+//! 20,000) and `HEADROOM_SEED` (default 1) choose how many and which; `HEADROOM_WRITE_CORPUS=1`
+//! writes the seeds anew.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -8,9 +8,11 @@ cases! {
     "buffer.free_unknown", free_unknown, "addresses that are no buffer";
     "buffer.free_twice", free_twice, "the second time it is no buffer";
     "buffer.free_inside", free_inside, "an address inside of a buffer";
-    "buffer.free_before_delivery", free_before_delivery, "a buffer that has not been delivered cannot be freed";
+    "buffer.free_before_delivery", free_before_delivery,
+        "a buffer that has not been delivered cannot be freed";
     "buffer.free_others", free_others, "a buffer of another process";
-    "buffer.free_before_reply", free_before_reply, "the call can be answered after its buffer is gone";
+    "buffer.free_before_reply", free_before_reply,
+        "the call can be answered after its buffer is gone";
     "buffer.reuse", reuse, "freed space is used again";
     "buffer.best_fit", best_fit, "the smallest hole that suffices is taken";
     "buffer.merge", merge, "neighbouring holes become one";
@@ -150,7 +152,7 @@ fn exhausted_by_small(s: &Stage) -> Outcome {
 fn alignment(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
     for size in [1usize, 9, 17] {
-        let tx = Tx::to(0, 1).one_way().object(local(NODE.0, NODE.1)).data(&vec![7; size]);
+        let tx = Tx::to(0, 1).one_way().object(local(NODE.ptr, NODE.cookie)).data(&vec![7; size]);
         p.send(&tx)?;
         let data = m.receive()?;
         m.log(format!("buffer at a multiple of 8: {}", data.buffer % 8 == 0));

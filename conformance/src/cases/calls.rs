@@ -7,7 +7,8 @@ use super::*;
 cases! {
     "call.echo", echo, "a call, its reply, and who is told what when";
     "call.blocking", blocking, "the caller waits for its reply, the manager for a call";
-    "call.completion_comes_late", completion, "BR_TRANSACTION_COMPLETE of a sync call comes with the reply, of a one-way call at once";
+    "call.completion_comes_late", completion,
+        "BR_TRANSACTION_COMPLETE of a sync call comes with the reply, of a one-way call at once";
     "call.empty", empty, "a call and a reply without data";
     "call.sizes", sizes, "data of many sizes arrives unchanged";
     "call.flags", flags, "flags and code pass, known or not";
@@ -18,7 +19,8 @@ cases! {
     "call.weak_handle", weak_handle, "a handle that is held weakly only";
     "call.reply_without_call", reply_without_call, "a reply to nothing";
     "call.reply_twice", reply_twice, "the second reply is to nothing";
-    "call.reply_from_other_thread", reply_from_other_thread, "only the thread that has the call may answer";
+    "call.reply_from_other_thread", reply_from_other_thread,
+        "only the thread that has the call may answer";
     "call.reply_is_one_way", reply_one_way, "flags of a reply are passed, one-way or not";
     "call.reply_fails", reply_fails, "a reply that cannot be made fails both sides";
     "call.reply_too_large", reply_too_large, "a reply that has no room at the caller";
@@ -276,7 +278,7 @@ fn too_large(s: &Stage) -> Outcome {
 fn faulting_data(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
     let bad = p.arena().guard();
-    let object = local(NODE.0, NODE.1);
+    let object = local(NODE.ptr, NODE.cookie);
     let calls = [
         Tx::to(0, 1).data_address(bad).data_size(16),
         Tx::to(0, 1).data_address(0).data_size(16),

@@ -17,10 +17,14 @@ cases! {
     "manager.call_without", call_without, "calls to handle 0 where nobody is the manager";
     "manager.call_to_itself", call_to_itself, "the manager cannot call handle 0";
     "manager.references_itself", references_itself, "the manager cannot reference handle 0";
-    "manager.sends_its_node", sends_its_node, "the manager's node in a transaction is handle 0 elsewhere, or a new one";
-    "manager.handle_0_passed", handle_0_passed, "handle 0 as an object comes home as the node, and goes abroad";
-    "manager.stale_handle_0", stale_handle_0, "handle 0 of a dead manager, after another one took the place";
-    "manager.security_context", security_context, "a manager that wants the security context of its callers";
+    "manager.sends_its_node", sends_its_node,
+        "the manager's node in a transaction is handle 0 elsewhere, or a new one";
+    "manager.handle_0_passed", handle_0_passed,
+        "handle 0 as an object comes home as the node, and goes abroad";
+    "manager.stale_handle_0", stale_handle_0,
+        "handle 0 of a dead manager, after another one took the place";
+    "manager.security_context", security_context,
+        "a manager that wants the security context of its callers";
 }
 
 fn set(s: &Stage) -> Outcome {

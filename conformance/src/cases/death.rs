@@ -6,13 +6,17 @@ use super::*;
 
 cases! {
     "death.told", told, "the death of a node's owner is told once";
-    "death.cleared_before", cleared_before, "a withdrawn notification is acknowledged and never comes";
-    "death.cleared_after_told", cleared_after, "withdrawn after it was told: acknowledged at once, or after DONE";
+    "death.cleared_before", cleared_before,
+        "a withdrawn notification is acknowledged and never comes";
+    "death.cleared_after_told", cleared_after,
+        "withdrawn after it was told: acknowledged at once, or after DONE";
     "death.cleared_after_done", cleared_after_done, "withdrawn after DONE";
-    "death.cleared_untold", cleared_untold, "withdrawn when the node is dead and nothing was read yet";
+    "death.cleared_untold", cleared_untold,
+        "withdrawn when the node is dead and nothing was read yet";
     "death.late", late, "asked for a node that is dead already";
     "death.twice", twice, "asked twice for one handle";
-    "death.wrong_clear", wrong_clear, "withdrawn with another cookie, twice, or where nothing was asked";
+    "death.wrong_clear", wrong_clear,
+        "withdrawn with another cookie, twice, or where nothing was asked";
     "death.unknown_handle", unknown_handle, "a handle that nobody gave";
     "death.weak_handle", weak_handle, "a weak reference is enough";
     "death.handle_0", handle_0, "the death of the manager";
@@ -22,10 +26,12 @@ cases! {
     "death.two_watchers", two_watchers, "two processes watch one node";
     "death.handle_let_go", let_go, "the handle is let go while the notification is asked for";
     "death.asked_again", asked_again, "asked again after it was withdrawn";
-    "death.who_reads", who_reads, "a thread that is no looper gets the acknowledgement, the process the death";
+    "death.who_reads", who_reads,
+        "a thread that is no looper gets the acknowledgement, the process the death";
     "death.unmapped_watcher", unmapped_watcher, "a watcher without a mapping";
     "death.watcher_dies", watcher_dies, "the watcher dies first";
-    "death.of_unlinked_node", after_nodes_gone, "the owner lets go of nothing: a node without strong references dies too";
+    "death.of_unlinked_node", after_nodes_gone,
+        "the owner lets go of nothing: a node without strong references dies too";
     "death.small_read", small_read, "a read with room for half of the notification";
 }
 
@@ -181,7 +187,7 @@ fn many_nodes(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
     let mut cookies = Vec::new();
     for i in 1..=4 {
-        let handle = introduce(s, &p, &m, (0x1000 * i, i))?;
+        let handle = introduce(s, &p, &m, BinderPtrCookie { ptr: 0x1000 * i, cookie: i })?;
         m.write(&[ask(handle, i)])?;
     }
     die(&p, &m)?;

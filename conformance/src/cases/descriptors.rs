@@ -19,10 +19,10 @@ cases! {
     "fd.binder_itself", binder_itself, "an open of the device as a descriptor";
 }
 
-/// A manager that accepts descriptors, and a client with a pipe: (manager, client, read end, write end).
-fn with_pipe(s: &Stage, accepts: bool) -> Result<(Peer, Peer, u32, u32), Stop> {
+/// A manager whose node has these flags, and a client with a pipe: (manager, client, read end,
+/// write end).
+fn with_pipe(s: &Stage, flags: u32) -> Result<(Peer, Peer, u32, u32), Stop> {
     let m = client(s)?;
-    let flags = if accepts { FLAT_BINDER_FLAG_ACCEPTS_FDS } else { 0 };
     m.manage_as(FlatBinderObject { flags, ..local(0, 0) })?;
     let p = client(s)?;
     let (read, write) = pipe(&p)?;
@@ -57,7 +57,7 @@ fn state(m: &Peer, fd: u64) -> Outcome {
 }
 
 fn refused(s: &Stage) -> Outcome {
-    let (m, p, read, _) = with_pipe(s, false)?;
+    let (m, p, read, _) = with_pipe(s, 0)?;
     p.send(&Tx::to(0, 1).one_way().object(descriptor(read)))?;
     p.extended_error()?;
     p.send(&Tx::to(0, 1).object(descriptor(read)))?;
@@ -66,14 +66,14 @@ fn refused(s: &Stage) -> Outcome {
 }
 
 fn accepted(s: &Stage) -> Outcome {
-    let (m, p, read, _) = with_pipe(s, true)?;
+    let (m, p, read, _) = with_pipe(s, FLAT_BINDER_FLAG_ACCEPTS_FDS)?;
     p.send(&Tx::to(0, 1).one_way().object(descriptor(read)))?;
     let data = m.receive()?;
     state(&m, received(&m, &data, 0)?)
 }
 
 fn works(s: &Stage) -> Outcome {
-    let (m, p, read, write) = with_pipe(s, true)?;
+    let (m, p, read, write) = with_pipe(s, FLAT_BINDER_FLAG_ACCEPTS_FDS)?;
     p.post(&Tx::to(0, 1).object(descriptor(write)))?;
     let data = m.receive()?;
     let fd = received(&m, &data, 0)?;
@@ -87,7 +87,7 @@ fn works(s: &Stage) -> Outcome {
 }
 
 fn bad(s: &Stage) -> Outcome {
-    let (m, p, ..) = with_pipe(s, true)?;
+    let (m, p, ..) = with_pipe(s, FLAT_BINDER_FLAG_ACCEPTS_FDS)?;
     for fd in [150, u32::MAX] {
         p.send(&Tx::to(0, 1).one_way().object(descriptor(fd)))?;
         p.extended_error()?;
@@ -137,7 +137,7 @@ fn unread(s: &Stage) -> Outcome {
 }
 
 fn closed_by_sender(s: &Stage) -> Outcome {
-    let (m, p, read, _) = with_pipe(s, true)?;
+    let (m, p, read, _) = with_pipe(s, FLAT_BINDER_FLAG_ACCEPTS_FDS)?;
     p.send(&Tx::to(0, 1).one_way().object(descriptor(read)))?;
     p.call(libc::SYS_close, [read.into(), 0, 0, 0, 0, 0])?;
     let data = m.receive()?;
@@ -145,7 +145,7 @@ fn closed_by_sender(s: &Stage) -> Outcome {
 }
 
 fn two(s: &Stage) -> Outcome {
-    let (m, p, read, write) = with_pipe(s, true)?;
+    let (m, p, read, write) = with_pipe(s, FLAT_BINDER_FLAG_ACCEPTS_FDS)?;
     p.send(
         &Tx::to(0, 1).one_way().object(descriptor(read)).data(b"gap!").object(descriptor(write)),
     )?;
@@ -155,7 +155,7 @@ fn two(s: &Stage) -> Outcome {
 }
 
 fn table_full(s: &Stage) -> Outcome {
-    let (m, p, read, _) = with_pipe(s, true)?;
+    let (m, p, read, _) = with_pipe(s, FLAT_BINDER_FLAG_ACCEPTS_FDS)?;
     let limit = m.arena().place(&[3u64.to_ne_bytes(), 300u64.to_ne_bytes()].concat());
     m.call(libc::SYS_prlimit64, [0, libc::RLIMIT_NOFILE as u64, limit, 0, 0, 0])?;
     p.send(&Tx::to(0, 1).object(descriptor(read)))?;
@@ -166,7 +166,7 @@ fn table_full(s: &Stage) -> Outcome {
 }
 
 fn freed(s: &Stage) -> Outcome {
-    let (m, p, read, _) = with_pipe(s, true)?;
+    let (m, p, read, _) = with_pipe(s, FLAT_BINDER_FLAG_ACCEPTS_FDS)?;
     p.send(&Tx::to(0, 1).one_way().object(descriptor(read)))?;
     let data = m.receive()?;
     let fd = received(&m, &data, 0)?;
@@ -175,7 +175,7 @@ fn freed(s: &Stage) -> Outcome {
 }
 
 fn binder_itself(s: &Stage) -> Outcome {
-    let (m, p, ..) = with_pipe(s, true)?;
+    let (m, p, ..) = with_pipe(s, FLAT_BINDER_FLAG_ACCEPTS_FDS)?;
     p.send(&Tx::to(0, 1).one_way().object(descriptor(p.fd() as u32)))?;
     let data = m.receive()?;
     state(&m, received(&m, &data, 0)?)

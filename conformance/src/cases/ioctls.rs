@@ -10,17 +10,22 @@ cases! {
     "ioctl.version_null", version_null, "BINDER_VERSION with an argument that faults";
     "ioctl.max_threads", max_threads, "any number of threads may be set, at any time";
     "ioctl.idle", idle, "the idle ioctls were never implemented";
-    "ioctl.unknown", unknown, "numbers that are no ioctl, or an ioctl with another size or direction";
-    "ioctl.thread_exit", thread_exit, "a thread that said goodbye starts afresh with its next ioctl";
+    "ioctl.unknown", unknown,
+        "numbers that are no ioctl, or an ioctl with another size or direction";
+    "ioctl.thread_exit", thread_exit,
+        "a thread that said goodbye starts afresh with its next ioctl";
     "ioctl.thread_exit_null", thread_exit_null, "BINDER_THREAD_EXIT does not look at its argument";
     "ioctl.node_debug_info", node_debug_info, "nodes are told in the order of their pointers";
-    "ioctl.node_debug_info_manager", node_debug_info_manager, "the manager's node is one of its nodes";
+    "ioctl.node_debug_info_manager", node_debug_info_manager,
+        "the manager's node is one of its nodes";
     "ioctl.node_info_for_ref", node_info_for_ref, "the manager may ask for the counts of a node";
-    "ioctl.node_info_for_ref_refused", node_info_refused, "nobody else may, and reserved fields are 0";
+    "ioctl.node_info_for_ref_refused", node_info_refused,
+        "nobody else may, and reserved fields are 0";
     "ioctl.spam_detection", spam_detection, "one-way spam detection is turned on and off";
     "ioctl.extended_error", extended_error, "the last error of a thread is told once";
     "ioctl.extended_error_per_thread", extended_error_per_thread, "another thread has its own";
-    "ioctl.extended_error_of_success", extended_error_of_success, "a call that went well leaves its id";
+    "ioctl.extended_error_of_success", extended_error_of_success,
+        "a call that went well leaves its id";
     "ioctl.faulting_arguments", faulting, "every ioctl with NULL and with an address that faults";
     "ioctl.read_write", read_write, "read, write, lseek and fsync on the device";
     "ioctl.other_process", other_process, "a process that was handed the open of another one";
@@ -97,9 +102,9 @@ fn thread_exit_null(s: &Stage) -> Outcome {
 fn node_debug_info(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
     p.node_debug_info(0)?;
-    introduce(s, &p, &m, (0x3000, 0x3001))?;
-    introduce(s, &p, &m, (0x1000, 0x1001))?;
-    introduce(s, &p, &m, (0x2000, 0x2001))?;
+    introduce(s, &p, &m, BinderPtrCookie { ptr: 0x3000, cookie: 0x3001 })?;
+    introduce(s, &p, &m, BinderPtrCookie { ptr: 0x1000, cookie: 0x1001 })?;
+    introduce(s, &p, &m, BinderPtrCookie { ptr: 0x2000, cookie: 0x2001 })?;
     let mut after = 0;
     for _ in 0..4 {
         after = p.node_debug_info(after)?.ptr;

@@ -12,12 +12,14 @@ cases! {
     "looper.spawn_not_of_others", not_of_others, "a thread that is no looper is not asked";
     "looper.spawn_limit", spawn_limit, "never for more than BINDER_SET_MAX_THREADS said";
     "looper.spawn_once", spawn_once, "not again until the thread that was asked for has come";
-    "looper.spawn_for_references", spawn_for_references, "asked on a read that brings no transaction";
+    "looper.spawn_for_references", spawn_for_references,
+        "asked on a read that brings no transaction";
     "looper.spawn_with_nothing", spawn_with_nothing, "asked on a read of nothing";
     "looper.idle_thread", idle_thread, "not while another thread waits";
     "looper.first_read", first_read, "the first ioctl of a new thread is a read";
     "looper.first_read_blocking", first_read_blocking, "and so on a blocking open";
-    "looper.not_in_pool_reads", not_in_pool, "a thread that never entered gets work of the process, too";
+    "looper.not_in_pool_reads", not_in_pool,
+        "a thread that never entered gets work of the process, too";
     "looper.wakes_one", wakes_one, "two threads wait, one is woken";
     "looper.waits_before_registering", waits_before, "a thread that waits without having entered";
     "looper.exit_with_call", exit_with_call, "BC_EXIT_LOOPER with a call to answer";
@@ -125,7 +127,7 @@ fn spawn_for_references(s: &Stage) -> Outcome {
     let p = client(s)?;
     p.set_max_threads(2)?;
     p.write(&[Command::EnterLooper])?;
-    p.post(&Tx::to(0, 1).one_way().object(local(NODE.0, NODE.1)))?;
+    p.post(&Tx::to(0, 1).one_way().object(local(NODE.ptr, NODE.cookie)))?;
     p.read()?;
     m.drain()
 }

@@ -1,12 +1,13 @@
 //! The cases, by subject.
 //!
-//! Opens are nonblocking where a script only looks at what is there (a read of nothing is `EAGAIN`, without
-//! any waiting), and blocking where waiting is the subject or a death must be waited for.
+//! Opens are nonblocking where a script only looks at what is there (a read of nothing is `EAGAIN`,
+//! without any waiting), and blocking where waiting is the subject or a death must be waited for.
 
-use binder_uapi::{BinderTransactionData, Command};
+use binder_uapi::{BinderPtrCookie, BinderTransactionData, Command};
 
 use crate::peer::{MAP_LEN, Peer};
-use crate::stage::{Outcome, Stage, Stop};
+use crate::shared::{Outcome, Stop};
+use crate::stage::Stage;
 use crate::transaction::{Tx, local};
 
 mod buffers;
@@ -76,9 +77,9 @@ pub fn all() -> Vec<&'static Case> {
 const NONBLOCK: i32 = libc::O_NONBLOCK;
 
 /// A node that many scripts use: pointer and cookie.
-const NODE: (u64, u64) = (0x1000, 0x1001);
+const NODE: BinderPtrCookie = BinderPtrCookie { ptr: 0x1000, cookie: 0x1001 };
 /// Another one.
-const OTHER_NODE: (u64, u64) = (0x2000, 0x2001);
+const OTHER_NODE: BinderPtrCookie = BinderPtrCookie { ptr: 0x2000, cookie: 0x2001 };
 /// A handle that nobody has.
 const UNKNOWN: u32 = 77;
 
@@ -115,14 +116,10 @@ fn pair(s: &Stage) -> Result<(Peer, Peer), Stop> {
     Ok((manager(s)?, client(s)?))
 }
 
-/// Gives the manager a strong reference to a node of `owner`; returns the manager's handle. Quiet: objects
-/// and references have cases of their own.
-fn introduce(
-    s: &Stage,
-    owner: &Peer,
-    manager: &Peer,
-    (ptr, cookie): (u64, u64),
-) -> Result<u32, Stop> {
+/// Gives the manager a strong reference to a node of `owner`; returns the manager's handle. Quiet:
+/// objects and references have cases of their own.
+fn introduce(s: &Stage, owner: &Peer, manager: &Peer, node: BinderPtrCookie) -> Result<u32, Stop> {
+    let BinderPtrCookie { ptr, cookie } = node;
     s.note(&format!("the manager gets a reference to {ptr:#x}"));
     s.quietly(|| {
         let got = owner.send(&Tx::to(0, 1).one_way().object(local(ptr, cookie)))?;
@@ -135,12 +132,10 @@ fn introduce(
     })
 }
 
-/// Takes in what is there (a nonblocking open), or what the reference protocol owes (a blocking one).
+/// Takes in what is there (a nonblocking open), or what the reference protocol owes (a blocking
+/// one).
 fn settle(owner: &Peer) -> Outcome {
-    match owner.is_blocking()? {
-        true => Ok(()),
-        false => owner.drain(),
-    }
+    if owner.is_blocking()? { Ok(()) } else { owner.drain() }
 }
 
 /// Passes a reference that the manager holds on to `to`, which keeps it strongly.

@@ -8,14 +8,17 @@ use crate::transaction::{remote, weak_local, weak_remote};
 cases! {
     "object.local_becomes_handle", becomes_handle, "an object of the sender becomes a handle";
     "object.comes_home", comes_home, "a handle becomes the object again at its owner";
-    "object.to_a_third", to_a_third, "a handle becomes a handle elsewhere, and lives on without the one between";
+    "object.to_a_third", to_a_third,
+        "a handle becomes a handle elsewhere, and lives on without the one between";
     "object.same_node_same_handle", same_node, "a node has one handle in a process";
     "object.twice_in_one", twice_in_one, "the same node twice in one transaction";
     "object.other_cookie", other_cookie, "the same pointer with another cookie";
-    "object.null_pointer", null_pointer, "pointer and cookie may be 0, or the same in two processes";
+    "object.null_pointer", null_pointer,
+        "pointer and cookie may be 0, or the same in two processes";
     "object.weak", weak, "weak objects become weak handles";
     "object.weak_then_strong", weak_then_strong, "a weak handle and a strong one of one node";
-    "object.weak_handle_sent_strongly", weak_sent_strongly, "a weakly held handle cannot be sent as a strong one";
+    "object.weak_handle_sent_strongly", weak_sent_strongly,
+        "a weakly held handle cannot be sent as a strong one";
     "object.unknown_handle", unknown_handle, "a handle that the sender does not have";
     "object.in_reply", in_reply, "objects in a reply";
     "object.in_one_way_unread", in_one_way_unread, "an object in a call that is not read yet";
@@ -29,14 +32,17 @@ cases! {
     "object.no_data", no_data, "offsets without data";
     "object.failure_undoes_earlier", failure_undoes, "objects before the bad one are undone";
     "object.many", many, "a hundred objects in one transaction";
-    "object.changed_in_flight", changed_in_flight, "the sender changes its memory after the call was made";
+    "object.changed_in_flight", changed_in_flight,
+        "the sender changes its memory after the call was made";
     "object.handle_0", handle_0, "handle 0 as an object";
     "object.unwritten_gap", gap, "bytes between objects arrive as they were";
 }
 
 fn becomes_handle(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
-    p.send(&Tx::to(0, 1).one_way().data(b"abcd").object(local(NODE.0, NODE.1)).data(b"efgh"))?;
+    p.send(
+        &Tx::to(0, 1).one_way().data(b"abcd").object(local(NODE.ptr, NODE.cookie)).data(b"efgh"),
+    )?;
     s.note("the sender is told of the references");
     p.drain()?;
     let data = m.receive()?;
@@ -76,20 +82,22 @@ fn to_a_third(s: &Stage) -> Outcome {
 fn same_node(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
     for _ in 0..2 {
-        p.send(&Tx::to(0, 1).object(local(NODE.0, NODE.1)))?;
+        p.send(&Tx::to(0, 1).object(local(NODE.ptr, NODE.cookie)))?;
         m.receive()?;
         m.reply(&Tx::new())?;
         p.drain()?;
     }
-    p.send(&Tx::to(0, 1).object(local(OTHER_NODE.0, OTHER_NODE.1)))?;
+    p.send(&Tx::to(0, 1).object(local(OTHER_NODE.ptr, OTHER_NODE.cookie)))?;
     m.receive()?;
     Ok(())
 }
 
 fn twice_in_one(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
-    let node = local(NODE.0, NODE.1);
-    p.send(&Tx::to(0, 1).one_way().object(node).object(node).object(weak_local(NODE.0, NODE.1)))?;
+    let node = local(NODE.ptr, NODE.cookie);
+    p.send(
+        &Tx::to(0, 1).one_way().object(node).object(node).object(weak_local(NODE.ptr, NODE.cookie)),
+    )?;
     p.drain()?;
     let data = m.receive()?;
     m.free(&data)?;
@@ -99,7 +107,7 @@ fn twice_in_one(s: &Stage) -> Outcome {
 fn other_cookie(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
     introduce(s, &p, &m, NODE)?;
-    p.send(&Tx::to(0, 1).one_way().object(local(NODE.0, 0x9999)))?;
+    p.send(&Tx::to(0, 1).one_way().object(local(NODE.ptr, 0x9999)))?;
     p.extended_error()?;
     m.drain()
 }
@@ -121,7 +129,7 @@ fn null_pointer(s: &Stage) -> Outcome {
 
 fn weak(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
-    p.send(&Tx::to(0, 1).one_way().object(weak_local(NODE.0, NODE.1)))?;
+    p.send(&Tx::to(0, 1).one_way().object(weak_local(NODE.ptr, NODE.cookie)))?;
     p.drain()?;
     let data = m.receive()?;
     let handle = m.handle_in(&data, 0)?;
@@ -138,7 +146,10 @@ fn weak(s: &Stage) -> Outcome {
 fn weak_then_strong(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
     p.send(
-        &Tx::to(0, 1).one_way().object(weak_local(NODE.0, NODE.1)).object(local(NODE.0, NODE.1)),
+        &Tx::to(0, 1)
+            .one_way()
+            .object(weak_local(NODE.ptr, NODE.cookie))
+            .object(local(NODE.ptr, NODE.cookie)),
     )?;
     p.drain()?;
     let data = m.receive()?;
@@ -178,7 +189,11 @@ fn in_reply(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
     p.post(&Tx::to(0, 1))?;
     m.receive()?;
-    m.reply(&Tx::new().object(local(NODE.0, NODE.1)).object(local(OTHER_NODE.0, OTHER_NODE.1)))?;
+    m.reply(
+        &Tx::new()
+            .object(local(NODE.ptr, NODE.cookie))
+            .object(local(OTHER_NODE.ptr, OTHER_NODE.cookie)),
+    )?;
     m.drain()?;
     let reply = p.receive()?;
     p.write(&[Command::Acquire(p.handle_in(&reply, 1)?)])?;
@@ -189,7 +204,7 @@ fn in_reply(s: &Stage) -> Outcome {
 fn in_one_way_unread(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
     p.send(&Tx::to(0, 1).one_way())?;
-    p.send(&Tx::to(0, 2).one_way().object(local(NODE.0, NODE.1)))?;
+    p.send(&Tx::to(0, 2).one_way().object(local(NODE.ptr, NODE.cookie)))?;
     p.drain()?;
     s.note("behind another call of the same node, and already referenced");
     p.node_debug_info(0)?;
@@ -199,13 +214,13 @@ fn in_one_way_unread(s: &Stage) -> Outcome {
 
 fn flags(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
-    let all = FlatBinderObject { flags: 0xffff_efff, ..local(NODE.0, NODE.1) };
+    let all = FlatBinderObject { flags: 0xffff_efff, ..local(NODE.ptr, NODE.cookie) };
     p.send(&Tx::to(0, 1).object(all))?;
     m.receive()?;
     m.reply(&Tx::new())?;
     p.drain()?;
     s.note("with others for the same node");
-    p.send(&Tx::to(0, 1).object(local(NODE.0, NODE.1)))?;
+    p.send(&Tx::to(0, 1).object(local(NODE.ptr, NODE.cookie)))?;
     m.receive()?;
     Ok(())
 }
@@ -228,13 +243,13 @@ fn call() -> Tx {
 }
 
 fn unknown_type(s: &Stage) -> Outcome {
-    let node = local(NODE.0, NODE.1);
+    let node = local(NODE.ptr, NODE.cookie);
     let typed = |ty| call().object(FlatBinderObject { ty, ..node });
     refused(s, [typed(0), typed(u32::MAX), typed(BINDER_TYPE_BINDER + 1), typed(0x7368_2a84)])
 }
 
 fn misaligned(s: &Stage) -> Outcome {
-    let node = local(NODE.0, NODE.1);
+    let node = local(NODE.ptr, NODE.cookie);
     refused(
         s,
         [1u64, 2, 3, 5].map(|offset| {
@@ -249,21 +264,21 @@ fn outside(s: &Stage) -> Outcome {
 }
 
 fn cut(s: &Stage) -> Outcome {
-    let node = local(NODE.0, NODE.1);
+    let node = local(NODE.ptr, NODE.cookie);
     refused(s, [23u64, 20, 16, 8, 4, 3].map(|size| call().object(node).data_size(size)))
 }
 
 fn overlap(s: &Stage) -> Outcome {
-    let node = local(NODE.0, NODE.1);
+    let node = local(NODE.ptr, NODE.cookie);
     let twice = call().object(node).offset(0);
     let inside = call().object(node).data(&[0; 24]).offset(8);
     let descending = call().data(&[0; 24]).object(node).offset(0);
-    let touching = call().object(node).object(weak_local(NODE.0, NODE.1)).offset(20);
+    let touching = call().object(node).object(weak_local(NODE.ptr, NODE.cookie)).offset(20);
     refused(s, [twice, inside, descending, touching])
 }
 
 fn odd_size(s: &Stage) -> Outcome {
-    let node = local(NODE.0, NODE.1);
+    let node = local(NODE.ptr, NODE.cookie);
     refused(s, [1u64, 4, 7, 9, 12].map(|size| call().object(node).offset(0).offsets_size(size)))
 }
 
@@ -282,7 +297,7 @@ fn failure_undoes(s: &Stage) -> Outcome {
     m.drain()?;
     p.drain()?;
     m.node_debug_info(0)?;
-    p.send(&Tx::to(0, 1).one_way().object(local(NODE.0, NODE.1)).object(remote(UNKNOWN)))?;
+    p.send(&Tx::to(0, 1).one_way().object(local(NODE.ptr, NODE.cookie)).object(remote(UNKNOWN)))?;
     p.drain()?;
     s.note("the next handle that the manager gets is the one the failed call used");
     p.send(&Tx::to(0, 1).one_way().object(local(0x3000, 0x3001)))?;
@@ -331,7 +346,7 @@ fn handle_0(s: &Stage) -> Outcome {
 
 fn gap(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
-    let node = local(NODE.0, NODE.1);
+    let node = local(NODE.ptr, NODE.cookie);
     let tx =
         Tx::to(0, 1).one_way().data(b"1234").object(node).data(b"56789abc").object(node).data(b"d");
     p.send(&tx)?;

@@ -6,17 +6,23 @@ use binder_uapi::*;
 use super::*;
 
 cases! {
-    "oneway.order", order, "one node gets one at a time, the next when the buffer of the last is freed";
+    "oneway.order", order,
+        "one node gets one at a time, the next when the buffer of the last is freed";
     "oneway.two_nodes", two_nodes, "two nodes of a process do not wait for each other";
     "oneway.sync_passes", sync_passes, "a sync call passes queued one-way calls";
-    "oneway.free_unread", free_unread, "the buffer of the one in progress cannot be freed twice to skip the queue";
+    "oneway.free_unread", free_unread,
+        "the buffer of the one in progress cannot be freed twice to skip the queue";
     "oneway.half_the_space", half_the_space, "one-way calls may take half of the mapping";
     "oneway.space_comes_back", space_comes_back, "freed one-way space can be used again";
-    "oneway.sync_space_is_left", sync_space_is_left, "full one-way space leaves room for sync calls";
-    "oneway.queued_to_the_dying", queued_to_the_dying, "the target dies with one-way calls in its queue";
-    "oneway.next_thread", next_thread, "the next one of a node may go to another thread, after the free";
+    "oneway.sync_space_is_left", sync_space_is_left,
+        "full one-way space leaves room for sync calls";
+    "oneway.queued_to_the_dying", queued_to_the_dying,
+        "the target dies with one-way calls in its queue";
+    "oneway.next_thread", next_thread,
+        "the next one of a node may go to another thread, after the free";
     "oneway.freed_by_other_thread", freed_by_other_thread, "any thread of the process may free";
-    "oneway.spam_suspect", spam_suspect, "a sender that fills the space is suspected, where detection is on";
+    "oneway.spam_suspect", spam_suspect,
+        "a sender that fills the space is suspected, where detection is on";
     "oneway.spam_off", spam_off, "and is not, where it is off";
     "oneway.update", update, "TF_UPDATE_TXN has no effect on a process that is not frozen";
     "oneway.to_unread_manager", to_unread_manager, "a hundred calls in order";
@@ -42,8 +48,9 @@ fn two_handles(s: &Stage, m: &Peer, p: &Peer) -> Result<(u32, u32), Stop> {
     s.quietly(|| {
         p.post(&Tx::to(0, 1))?;
         let data = m.receive()?;
-        let nodes =
-            Tx::new().object(local(NODE.0, NODE.1)).object(local(OTHER_NODE.0, OTHER_NODE.1));
+        let nodes = Tx::new()
+            .object(local(NODE.ptr, NODE.cookie))
+            .object(local(OTHER_NODE.ptr, OTHER_NODE.cookie));
         m.reply(&nodes)?;
         m.free(&data)?;
         let reply = p.receive()?;
@@ -147,7 +154,7 @@ fn queued_to_the_dying(s: &Stage) -> Outcome {
     let notification = BinderHandleCookie { handle: 0, cookie: 6 };
     p.write(&[Command::Acquire(0), Command::RequestDeathNotification(notification)])?;
     for code in 1..4 {
-        let got = p.send(&Tx::to(0, code).one_way().object(local(NODE.0, NODE.1)))?;
+        let got = p.send(&Tx::to(0, code).one_way().object(local(NODE.ptr, NODE.cookie)))?;
         p.acknowledge(&got)?;
     }
     m.read()?;
@@ -186,9 +193,15 @@ fn freed_by_other_thread(s: &Stage) -> Outcome {
     Ok(())
 }
 
-fn flood(s: &Stage, detect: bool) -> Outcome {
+#[derive(PartialEq)]
+enum SpamDetection {
+    On,
+    Off,
+}
+
+fn flood(s: &Stage, detection: SpamDetection) -> Outcome {
     let m = small_manager(s, 64 * 1024)?;
-    if detect {
+    if detection == SpamDetection::On {
         m.ioctl(
             "BINDER_ENABLE_ONEWAY_SPAM_DETECTION 1",
             BINDER_ENABLE_ONEWAY_SPAM_DETECTION,
@@ -211,11 +224,11 @@ fn flood(s: &Stage, detect: bool) -> Outcome {
 }
 
 fn spam_suspect(s: &Stage) -> Outcome {
-    flood(s, true)
+    flood(s, SpamDetection::On)
 }
 
 fn spam_off(s: &Stage) -> Outcome {
-    flood(s, false)
+    flood(s, SpamDetection::Off)
 }
 
 fn update(s: &Stage) -> Outcome {

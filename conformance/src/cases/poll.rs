@@ -14,7 +14,8 @@ cases! {
     "poll.wakes_for_reply", wakes_for_reply, "a poll that waits is woken by a reply";
     "poll.wakes_for_death", wakes_for_death, "a poll that waits is woken by a death";
     "poll.while_waiting", while_waiting, "a thread that waits for its reply is not ready for calls";
-    "poll.in_transaction", in_transaction, "a thread with a call to answer is not ready for another";
+    "poll.in_transaction", in_transaction,
+        "a thread with a call to answer is not ready for another";
     "poll.deferred_completion", deferred, "the completion of a sync call alone makes nobody ready";
     "poll.after_exit", after_exit, "after BINDER_THREAD_EXIT";
     "poll.blocking_read_beside", read_beside, "one thread polls, another reads";

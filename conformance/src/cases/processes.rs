@@ -7,16 +7,20 @@ use super::*;
 cases! {
     "process.signal", signal, "a signal ends a waiting read";
     "process.signal_restart", signal_restart, "a signal whose handler asks for a restart";
-    "process.signal_restart_after_write", restart_after_write, "what was written before is not taken again after a restart";
-    "process.signal_in_call", signal_in_call, "a signal while waiting for a reply; the reply comes later";
+    "process.signal_restart_after_write", restart_after_write,
+        "what was written before is not taken again after a restart";
+    "process.signal_in_call", signal_in_call,
+        "a signal while waiting for a reply; the reply comes later";
     "process.signal_before", signal_before, "what was written before the wait is taken once";
     "process.killed_waiting", killed_waiting, "killed in a waiting read";
     "process.killed_in_call", killed_in_call, "killed while it waits for a reply";
     "process.close_wakes", close_wakes, "closing a copy of the descriptor wakes who waits";
-    "process.close_keeps_mapping", close_keeps, "an open lives on in its mapping's process until the last close";
+    "process.close_keeps_mapping", close_keeps,
+        "an open lives on in its mapping's process until the last close";
     "process.second_open_is_another", second_open, "two opens of one process are two";
     "process.dies_with_nodes_unread", dies_unread, "dies with calls that carry objects unread";
-    "process.dies_holding_buffers", dies_holding, "dies with buffers, references and a call in hand";
+    "process.dies_holding_buffers", dies_holding,
+        "dies with buffers, references and a call in hand";
     "process.exits_normally", exits, "exit_group ends the open like a kill";
     "process.reopened", reopened, "a process that opens the device again starts anew";
     "process.many", many, "sixteen processes call one after the other";
@@ -163,7 +167,7 @@ fn second_open(s: &Stage) -> Outcome {
 
 fn dies_unread(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
-    let got = p.send(&Tx::to(0, 1).object(local(NODE.0, NODE.1)))?;
+    let got = p.send(&Tx::to(0, 1).object(local(NODE.ptr, NODE.cookie)))?;
     p.acknowledge(&got)?;
     p.drain()?;
     m.die()?;
@@ -176,7 +180,7 @@ fn dies_unread(s: &Stage) -> Outcome {
 fn dies_holding(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
     introduce(s, &p, &m, NODE)?;
-    p.post(&Tx::to(0, 1).object(local(OTHER_NODE.0, OTHER_NODE.1)))?;
+    p.post(&Tx::to(0, 1).object(local(OTHER_NODE.ptr, OTHER_NODE.cookie)))?;
     p.drain()?;
     m.receive()?;
     m.die()?;
@@ -202,7 +206,7 @@ fn reopened(s: &Stage) -> Outcome {
     p.close()?;
     p.set_up(NONBLOCK, MAP_LEN)?;
     p.node_debug_info(0)?;
-    p.send(&Tx::to(0, 1).one_way().object(local(NODE.0, 0x77)))?;
+    p.send(&Tx::to(0, 1).one_way().object(local(NODE.ptr, 0x77)))?;
     m.receive()?;
     Ok(())
 }

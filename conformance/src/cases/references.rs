@@ -5,10 +5,12 @@ use binder_uapi::*;
 use super::*;
 
 cases! {
-    "ref.first_and_last", first_and_last, "the owner is told of the first reference and of the last";
+    "ref.first_and_last", first_and_last,
+        "the owner is told of the first reference and of the last";
     "ref.only_first_and_last", only_first, "and of nothing between";
     "ref.unacknowledged", unacknowledged, "nothing is taken back before it was acknowledged";
-    "ref.wrong_acknowledgements", wrong_acks, "acknowledgements of unknown nodes, with wrong cookies, or twice";
+    "ref.wrong_acknowledgements", wrong_acks,
+        "acknowledgements of unknown nodes, with wrong cookies, or twice";
     "ref.weak_outlives_strong", weak_outlives, "strong goes, weak stays";
     "ref.unknown_handle", unknown_handle, "commands on a handle that nobody gave";
     "ref.too_many_releases", too_many, "more releases than acquires";
@@ -20,17 +22,18 @@ cases! {
     "ref.two_holders", two_holders, "two processes hold one node";
     "ref.holder_dies", holder_dies, "a dead holder holds nothing";
     "ref.told_to_any_thread", told_to_any, "who is told: the thread that sent the object";
-    "ref.acquire_after_release", acquire_after_release, "taken again before the owner read that it was gone";
+    "ref.acquire_after_release", acquire_after_release,
+        "taken again before the owner read that it was gone";
     "ref.in_the_buffer_only", in_the_buffer, "a handle that only a buffer holds";
 }
 
 fn first_and_last(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
-    p.post(&Tx::to(0, 1).one_way().object(local(NODE.0, NODE.1)))?;
+    p.post(&Tx::to(0, 1).one_way().object(local(NODE.ptr, NODE.cookie)))?;
     let data = m.receive()?;
     let handle = m.handle_in(&data, 0)?;
     p.read()?;
-    let node = BinderPtrCookie { ptr: NODE.0, cookie: NODE.1 };
+    let node = NODE;
     p.write(&[Command::IncRefsDone(node)])?;
     p.write(&[Command::AcquireDone(node)])?;
     m.write(&[Command::IncRefs(handle), Command::Acquire(handle)])?;
@@ -58,13 +61,13 @@ fn only_first(s: &Stage) -> Outcome {
 
 fn unacknowledged(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
-    p.post(&Tx::to(0, 1).one_way().object(local(NODE.0, NODE.1)))?;
+    p.post(&Tx::to(0, 1).one_way().object(local(NODE.ptr, NODE.cookie)))?;
     let data = m.receive()?;
     p.read()?;
     m.free(&data)?;
     s.note("the reference is gone, and the owner has not acknowledged it yet");
     p.read()?;
-    let node = BinderPtrCookie { ptr: NODE.0, cookie: NODE.1 };
+    let node = NODE;
     p.write(&[Command::IncRefsDone(node)])?;
     p.read()?;
     p.write(&[Command::AcquireDone(node)])?;
@@ -75,7 +78,7 @@ fn unacknowledged(s: &Stage) -> Outcome {
 fn wrong_acks(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
     introduce(s, &p, &m, NODE)?;
-    let node = BinderPtrCookie { ptr: NODE.0, cookie: NODE.1 };
+    let node = NODE;
     let wrong = BinderPtrCookie { cookie: 5, ..node };
     let nobody = BinderPtrCookie { ptr: 0x8888, cookie: 5 };
     for which in [wrong, nobody, node] {
@@ -143,14 +146,14 @@ fn lowest(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
     let mut handles = Vec::new();
     for i in 1..=5 {
-        handles.push(introduce(s, &p, &m, (0x1000 * i, i))?);
+        handles.push(introduce(s, &p, &m, BinderPtrCookie { ptr: 0x1000 * i, cookie: i })?);
     }
     s.note(&format!("the handles are {handles:?}; 4 and 2 are let go"));
     m.write(&[Command::Release(4), Command::Release(2)])?;
     settle(&p)?;
     handles.clear();
     for i in 6..=8 {
-        handles.push(introduce(s, &p, &m, (0x1000 * i, i))?);
+        handles.push(introduce(s, &p, &m, BinderPtrCookie { ptr: 0x1000 * i, cookie: i })?);
     }
     s.note(&format!("the next handles are {handles:?}"));
     Ok(())
@@ -213,12 +216,12 @@ fn holder_dies(s: &Stage) -> Outcome {
     let m = manager(s)?;
     let p = blocking_client(s)?;
     p.write(&[Command::EnterLooper])?;
-    p.send(&Tx::to(0, 1).one_way().object(local(NODE.0, NODE.1)))?;
+    p.send(&Tx::to(0, 1).one_way().object(local(NODE.ptr, NODE.cookie)))?;
     let data = m.receive()?;
     let handle = m.handle_in(&data, 0)?;
     m.write(&[Command::Acquire(handle)])?;
     p.node_debug_info(0)?;
-    let node = BinderPtrCookie { ptr: NODE.0, cookie: NODE.1 };
+    let node = NODE;
     p.write(&[Command::IncRefsDone(node), Command::AcquireDone(node)])?;
     m.die()?;
     p.read()?;
@@ -228,7 +231,7 @@ fn holder_dies(s: &Stage) -> Outcome {
 fn told_to_any(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
     let t = p.new_thread()?;
-    t.post(&Tx::to(0, 1).one_way().object(local(NODE.0, NODE.1)))?;
+    t.post(&Tx::to(0, 1).one_way().object(local(NODE.ptr, NODE.cookie)))?;
     p.read()?;
     p.read()?;
     t.read()?;
@@ -252,7 +255,7 @@ fn acquire_after_release(s: &Stage) -> Outcome {
 
 fn in_the_buffer(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
-    p.post(&Tx::to(0, 1).one_way().object(local(NODE.0, NODE.1)))?;
+    p.post(&Tx::to(0, 1).one_way().object(local(NODE.ptr, NODE.cookie)))?;
     let data = m.receive()?;
     p.drain()?;
     let handle = m.handle_in(&data, 0)?;

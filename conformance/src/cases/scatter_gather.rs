@@ -19,7 +19,8 @@ cases! {
     "sg.parent", parent, "a pointer inside of a parent buffer is fixed up";
     "sg.parent_at_0", parent_at_0, "a parent that is the first thing in the data";
     "sg.parent_bad", parent_bad, "parents that are no buffer, or come later, or are too small";
-    "sg.parent_order", parent_order, "only the last buffer or its ancestors may be fixed up, in ascending order";
+    "sg.parent_order", parent_order,
+        "only the last buffer or its ancestors may be fixed up, in ascending order";
     "sg.fda", fda, "an array of descriptors in a buffer";
     "sg.fda_freed", fda_freed, "descriptors of an array are closed with the buffer";
     "sg.fda_bad", fda_bad, "arrays that stick out, or with bad descriptors";
@@ -153,7 +154,7 @@ fn parent_bad(s: &Stage) -> Outcome {
         deliver(&m, &p, &parent_and_child(&p, 24, pointer_in(parent, offset, child, 9)))?;
     }
     s.note("the parent is no buffer");
-    let tx = Tx::to(0, 1).object(local(NODE.0, NODE.1)).object(pointer_in(0, 0, child, 9));
+    let tx = Tx::to(0, 1).object(local(NODE.ptr, NODE.cookie)).object(pointer_in(0, 0, child, 9));
     deliver(&m, &p, &tx.buffers_size(16))
 }
 

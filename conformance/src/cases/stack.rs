@@ -6,23 +6,32 @@ use super::*;
 
 cases! {
     "stack.nested", nested, "a call back goes to the very thread that waits";
-    "stack.nested_other_thread_waits", nested_other, "even where another thread of the process is free";
+    "stack.nested_other_thread_waits", nested_other,
+        "even where another thread of the process is free";
     "stack.three_deep", three_deep, "a calls b calls c calls a";
     "stack.one_way_is_not_nested", one_way, "a one-way call back goes to the process";
     "stack.second_call_while_waiting", second_call, "a thread that waits for a reply calls again";
-    "stack.one_way_while_waiting", one_way_while_waiting, "a thread that waits for a reply sends one-way";
-    "stack.call_while_serving", call_while_serving, "a thread that has a call to answer calls somebody else";
-    "stack.waiting_thread_takes_no_calls", takes_no_calls, "a thread that waits for a reply takes no work of the process";
+    "stack.one_way_while_waiting", one_way_while_waiting,
+        "a thread that waits for a reply sends one-way";
+    "stack.call_while_serving", call_while_serving,
+        "a thread that has a call to answer calls somebody else";
+    "stack.waiting_thread_takes_no_calls", takes_no_calls,
+        "a thread that waits for a reply takes no work of the process";
     "stack.caller_dies", caller_dies, "the reply to a dead caller";
-    "stack.target_dies_before_reading", target_dies_before, "the target dies with the call in its queue";
+    "stack.target_dies_before_reading", target_dies_before,
+        "the target dies with the call in its queue";
     "stack.target_dies_serving", target_dies_serving, "the target dies with the call in hand";
-    "stack.target_thread_exits", target_thread_exits, "the thread with the call in hand says goodbye";
-    "stack.target_thread_ends", target_thread_ends, "the thread with the call in hand ends without a word";
-    "stack.caller_thread_exits", caller_thread_exits, "the waiting thread says goodbye; the reply finds nobody";
+    "stack.target_thread_exits", target_thread_exits,
+        "the thread with the call in hand says goodbye";
+    "stack.target_thread_ends", target_thread_ends,
+        "the thread with the call in hand ends without a word";
+    "stack.caller_thread_exits", caller_thread_exits,
+        "the waiting thread says goodbye; the reply finds nobody";
     "stack.middle_dies", middle_dies, "the one in the middle of a chain dies";
     "stack.dead_target", dead_target, "a call to a node of a dead process";
     "stack.target_closes", target_closes, "the target closes its open";
-    "stack.caller_frees_while_waiting", frees_while_waiting, "commands of a thread that waits for a reply";
+    "stack.caller_frees_while_waiting", frees_while_waiting,
+        "commands of a thread that waits for a reply";
 }
 
 /// A client whose node the manager holds: the manager can call back.
@@ -165,8 +174,8 @@ fn caller_dies(s: &Stage) -> Outcome {
     m.extended_error()
 }
 
-/// Ends `p` and waits until the driver noticed: `m` has a node of its and hears of the death through a
-/// thread of its own.
+/// Ends `p` and waits until the driver noticed: `m` has a node of its and hears of the death
+/// through a thread of its own.
 fn await_death_of(s: &Stage, p: &Peer, m: &Peer) -> Outcome {
     let t = m.new_thread()?;
     let q = p.new_thread()?;

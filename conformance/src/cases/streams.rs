@@ -11,23 +11,31 @@ cases! {
     "stream.empty", empty, "nothing to write and nothing to read is fine";
     "stream.unknown_command", unknown_command, "an unknown word stops the stream where it stands";
     "stream.truncated", truncated, "a command that is cut short, at every length";
-    "stream.truncated_inside_memory", truncated_inside, "the payload lies behind write_size, in good memory";
-    "stream.size_larger_than_memory", larger_than_memory, "write_size reaches into memory that faults";
+    "stream.truncated_inside_memory", truncated_inside,
+        "the payload lies behind write_size, in good memory";
+    "stream.size_larger_than_memory", larger_than_memory,
+        "write_size reaches into memory that faults";
     "stream.faulting_write_buffer", faulting_write, "nothing can be read at write_buffer";
-    "stream.faulting_read_buffer", faulting_read, "nothing can be written at read_buffer, with and without work";
-    "stream.faulting_transaction_read", faulting_transaction, "a transaction meets a read buffer that faults halfway";
+    "stream.faulting_read_buffer", faulting_read,
+        "nothing can be written at read_buffer, with and without work";
+    "stream.faulting_transaction_read", faulting_transaction,
+        "a transaction meets a read buffer that faults halfway";
     "stream.consumed_before", consumed_before, "write_consumed says where to start";
     "stream.consumed_beyond", consumed_beyond, "write_consumed and read_consumed beyond the sizes";
-    "stream.read_consumed_before", read_consumed_before, "returns go behind what read_consumed counts";
+    "stream.read_consumed_before", read_consumed_before,
+        "returns go behind what read_consumed counts";
     "stream.small_reads", small_reads, "reads with little room and nothing there";
-    "stream.small_transaction_reads", small_transaction_reads, "a transaction waits until there is room for it";
+    "stream.small_transaction_reads", small_transaction_reads,
+        "a transaction waits until there is room for it";
     "stream.many_commands", many_commands, "several commands in one go";
-    "stream.stops_at_failure", stops_at_failure, "after a failed call the rest is not taken until it is read";
+    "stream.stops_at_failure", stops_at_failure,
+        "after a failed call the rest is not taken until it is read";
     "stream.goes_on_after_bad_reference", goes_on, "commands on unknown things are passed over";
     "stream.not_implemented", not_implemented, "BC_ATTEMPT_ACQUIRE and BC_ACQUIRE_RESULT";
     "stream.returns_as_commands", returns_as_commands, "BR_ words in the other direction";
     "stream.garbage", garbage, "sixteen streams of noise";
-    "stream.failed_write_skips_read", failed_write_skips_read, "what fails in writing is not read after";
+    "stream.failed_write_skips_read", failed_write_skips_read,
+        "what fails in writing is not read after";
     "stream.huge_sizes", huge_sizes, "sizes that wrap around";
 }
 

@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::Peer;
 use crate::actor::Order;
-use crate::stage::{Outcome, Stop};
+use crate::shared::{Outcome, Stop};
 
 impl Peer {
     /// An ioctl on an address; nothing is said about it.
@@ -102,7 +102,8 @@ impl Peer {
         Ok(self.ioctl(&name, BINDER_FREEZE, info)?.0)
     }
 
-    /// Starts a `BINDER_FREEZE` that waits for calls in flight; end it with [`Self::finish_freeze`].
+    /// Starts a `BINDER_FREEZE` that waits for calls in flight; end it with
+    /// [`Self::finish_freeze`].
     pub fn start_freeze(&self, whom: &Peer, timeout_ms: u32) -> Outcome {
         let info = BinderFreezeInfo { pid: whom.pid(), enable: 1, timeout_ms };
         let at = self.arena().place(info.as_bytes());

@@ -13,7 +13,7 @@ use crate::actor::Order;
 use crate::arena::Arena;
 use crate::describe::{Describe, errno_name};
 use crate::process::Process;
-use crate::stage::{Outcome, Shared, Stop};
+use crate::shared::{Outcome, Shared, Stop};
 use crate::transaction::Tx;
 
 mod ioctls;
@@ -448,8 +448,8 @@ impl Peer {
 
     // --- poll, signals, ends ---
 
-    /// Lets time go by for what a driver does on its own after a death: as long as a call must take to be
-    /// said to block.
+    /// Lets time go by for what a driver does on its own after a death: as long as a call must take
+    /// to be said to block.
     pub fn let_time_pass(&self) {
         std::thread::sleep(self.shared.patience.blocks);
     }
@@ -527,18 +527,20 @@ impl Peer {
     pub fn exit_group(&self) -> Outcome {
         self.log("exits");
         self.process.order(self.thread, Order::Call(libc::SYS_exit_group, [0; 6]))?;
-        match self.process.has_ended() {
-            true => Ok(()),
-            false => Err(Stop(format!("{} does not end", self.label))),
+        if self.process.has_ended() {
+            Ok(())
+        } else {
+            Err(Stop(format!("{} does not end", self.label)))
         }
     }
 
     /// Ends the process with `SIGKILL`.
     pub fn die(&self) -> Outcome {
         self.log("dies");
-        match self.process.kill() {
-            true => Ok(()),
-            false => Err(Stop(format!("{} survives SIGKILL", self.label))),
+        if self.process.kill() {
+            Ok(())
+        } else {
+            Err(Stop(format!("{} survives SIGKILL", self.label)))
         }
     }
 }

@@ -195,15 +195,20 @@ impl Client {
     }
 
     /// `BINDER_ENABLE_ONEWAY_SPAM_DETECTION`.
-    pub fn enable_oneway_spam_detection(&self, enable: bool) -> Result<(), ClientError> {
-        let mut on = u32::from(enable);
+    pub fn enable_oneway_spam_detection(&self) -> Result<(), ClientError> {
         let request = BINDER_ENABLE_ONEWAY_SPAM_DETECTION;
-        self.plain("BINDER_ENABLE_ONEWAY_SPAM_DETECTION", request, &mut on)
+        self.plain("BINDER_ENABLE_ONEWAY_SPAM_DETECTION", request, &mut 1_u32)
     }
 
-    /// `BINDER_FREEZE`.
-    pub fn freeze(&self, pid: u32, freeze: bool, timeout_ms: u32) -> Result<(), ClientError> {
-        let mut info = BinderFreezeInfo { pid, enable: u32::from(freeze), timeout_ms };
+    /// `BINDER_FREEZE`: waits up to `timeout_ms` for calls under way.
+    pub fn freeze(&self, pid: u32, timeout_ms: u32) -> Result<(), ClientError> {
+        let mut info = BinderFreezeInfo { pid, enable: 1, timeout_ms };
+        self.plain("BINDER_FREEZE", BINDER_FREEZE, &mut info)
+    }
+
+    /// `BINDER_FREEZE` with 0: the process takes calls again.
+    pub fn thaw(&self, pid: u32) -> Result<(), ClientError> {
+        let mut info = BinderFreezeInfo { pid, enable: 0, timeout_ms: 0 };
         self.plain("BINDER_FREEZE", BINDER_FREEZE, &mut info)
     }
 

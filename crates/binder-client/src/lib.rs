@@ -1,7 +1,8 @@
 //! A raw client of the binder UAPI, for tests and benchmarks.
 //!
-//! It speaks the wire and nothing above it: no AIDL, no parcels of any language, no object model. It
-//! knows nothing about who serves the device, so the same test runs on any driver: give it a path.
+//! It speaks the wire and nothing above it: no AIDL, no parcels of any language, no object model.
+//! It knows nothing about who serves the device, so the same test runs on any driver: give it a
+//! path.
 //!
 //! * [`Client`]: one open of a device with its mapping, and the ioctls; shared by threads;
 //! * [`Session`]: one thread's side of it: commands out, returns in, calls, replies, serving;
@@ -35,4 +36,4 @@ pub use parcel::{Parcel, Payload};
 pub use received::Received;
 pub use rustix::event::PollFlags;
 pub use rustix::io::Errno;
-pub use session::{Answer, Call, Echo, RefuseAll, Served, Service, Session};
+pub use session::{Answer, Call, Echo, OnSignal, RefuseAll, Served, Service, Session};

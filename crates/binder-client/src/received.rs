@@ -7,8 +7,8 @@ use crate::{Client, ClientError};
 
 /// A transaction or a reply whose buffer is still in the mapping.
 ///
-/// Give it back with [`Session::free`](crate::Session::free): dropping it keeps the buffer taken until
-/// the device is closed.
+/// Give it back with [`Session::free`](crate::Session::free): dropping it keeps the buffer taken
+/// until the device is closed.
 #[must_use = "the buffer stays taken until Session::free"]
 #[derive(Clone)]
 pub struct Received<'c> {

@@ -1,8 +1,8 @@
 //! A context manager that hands out objects by name, as small as can be.
 //!
-//! [`Registry`] serves handle 0: [`ADD`] keeps an object under a name, [`GET`] hands it out, every other
-//! code is echoed. A name whose owner dies is forgotten. Not a service manager of anybody's: names
-//! are bytes, everybody may add, the last one wins.
+//! [`Registry`] serves handle 0: [`ADD`] keeps an object under a name, [`GET`] hands it out, every
+//! other code is echoed. A name whose owner dies is forgotten. Not a service manager of anybody's:
+//! names are bytes, everybody may add, the last one wins.
 
 use std::collections::BTreeMap;
 

@@ -90,8 +90,17 @@ pub enum Served {
     Stop,
 }
 
-/// The commands, returns and bookkeeping of one thread. It must stay on the thread that uses it: the
-/// driver knows threads by themselves.
+/// What a signal does to a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnSignal {
+    /// Nothing: the wait goes on.
+    WaitOn,
+    /// Ends it with `EINTR`.
+    Return,
+}
+
+/// The commands, returns and bookkeeping of one thread. It must stay on the thread that uses it:
+/// the driver knows threads by themselves.
 ///
 /// Commands are queued and go out with the next read, or with [`flush`](Self::flush).
 pub struct Session<'c> {
@@ -104,8 +113,7 @@ pub struct Session<'c> {
     kept: Vec<Parcel>,
     /// Replies sent whose `BR_TRANSACTION_COMPLETE` has not come yet.
     unacknowledged: u32,
-    acknowledge: bool,
-    interruptible: bool,
+    on_signal: OnSignal,
     stays_on_its_thread: PhantomData<*const ()>,
 }
 
@@ -125,8 +133,7 @@ impl<'c> Session<'c> {
             notices: VecDeque::new(),
             kept: Vec::new(),
             unacknowledged: 0,
-            acknowledge: true,
-            interruptible: false,
+            on_signal: OnSignal::WaitOn,
             stays_on_its_thread: PhantomData,
         }
     }
@@ -136,18 +143,13 @@ impl<'c> Session<'c> {
         self.client
     }
 
-    /// Whether references and deaths are acknowledged on their arrival (they are at first).
-    pub fn set_acknowledge(&mut self, acknowledge: bool) {
-        self.acknowledge = acknowledge;
+    /// What a signal does to a wait; [`OnSignal::WaitOn`] at first.
+    pub fn on_signal(&mut self, on_signal: OnSignal) {
+        self.on_signal = on_signal;
     }
 
-    /// Whether a signal ends a wait with `EINTR` (at first it does not: the wait goes on).
-    pub fn set_interruptible(&mut self, interruptible: bool) {
-        self.interruptible = interruptible;
-    }
-
-    /// Queues a command. What the addresses of a transaction or reply point at must stay until it is
-    /// flushed: the driver only reads there, so a dangling address sends garbage.
+    /// Queues a command. What the addresses of a transaction or reply point at must stay until it
+    /// is flushed: the driver only reads there, so a dangling address sends garbage.
     pub fn push(&mut self, command: Command) {
         command.write_to(&mut self.out);
     }
@@ -157,15 +159,25 @@ impl<'c> Session<'c> {
         self.out.extend_from_slice(bytes);
     }
 
-    /// One `BINDER_WRITE_READ` with all that is queued; reads too if asked to.
+    /// One `BINDER_WRITE_READ` with all that is queued, and a read.
     ///
-    /// After a failure other than an interruption or a lack of work, what the driver did not take is
-    /// dropped: it would fail again.
-    pub fn write_read(&mut self, read: bool) -> Result<(), ClientError> {
+    /// After a failure other than an interruption or a lack of work, what the driver did not take
+    /// is dropped: it would fail again.
+    pub fn write_read(&mut self) -> Result<(), ClientError> {
+        self.transfer(self.incoming.len())
+    }
+
+    /// One `BINDER_WRITE_READ` with all that is queued, even nothing, and without a read.
+    pub fn write(&mut self) -> Result<(), ClientError> {
+        self.transfer(0)
+    }
+
+    /// `read_len` bytes may be read; 0: none.
+    fn transfer(&mut self, read_len: usize) -> Result<(), ClientError> {
         let mut bwr = BinderWriteRead {
             write_size: self.out.len() as u64,
             write_buffer: self.out.as_ptr() as u64,
-            read_size: if read { self.incoming.len() as u64 } else { 0 },
+            read_size: read_len as u64,
             read_buffer: self.incoming.as_mut_ptr() as u64,
             ..Default::default()
         };
@@ -192,23 +204,23 @@ impl<'c> Session<'c> {
         result.map_err(|errno| ClientError::Ioctl { doing: "BINDER_WRITE_READ", errno })
     }
 
-    /// Sends what is queued. Reads only where the driver demands it: it takes no command from a thread
-    /// that has not been told yet of an error with the one before.
+    /// Sends what is queued. Reads only where the driver demands it: it takes no command from a
+    /// thread that has not been told yet of an error with the one before.
     pub fn flush(&mut self) -> Result<(), ClientError> {
-        let mut read = false;
+        let mut read_len = 0;
         while !self.out.is_empty() {
             let before = self.out.len();
-            match self.write_read(read) {
+            match self.transfer(read_len) {
                 Err(error) if self.goes_on_after(&error) => {}
                 other => other?,
             }
-            read = self.out.len() == before;
+            read_len = if self.out.len() == before { self.incoming.len() } else { 0 };
         }
         Ok(())
     }
 
     fn goes_on_after(&self, error: &ClientError) -> bool {
-        error.errno() == Some(Errno::INTR) && !self.interruptible
+        error.errno() == Some(Errno::INTR) && self.on_signal == OnSignal::WaitOn
     }
 
     /// The next return, waited for where none is there; `BR_NOOP` is passed over, and so is the
@@ -231,7 +243,7 @@ impl<'c> Session<'c> {
                 Some(other) => return Ok(other),
                 None => {}
             }
-            match self.write_read(true) {
+            match self.write_read() {
                 Err(error) if self.goes_on_after(&error) => {}
                 other => other?,
             }
@@ -405,9 +417,9 @@ impl<'c> Session<'c> {
                 let received = Received::new(self.client, data.transaction_data, secctx);
                 return Ok(self.answer(received, service));
             }
-            Return::IncRefs(node) if self.acknowledge => self.push(Command::IncRefsDone(node)),
-            Return::Acquire(node) if self.acknowledge => self.push(Command::AcquireDone(node)),
-            Return::DeadBinder(cookie) if self.acknowledge => {
+            Return::IncRefs(node) => self.push(Command::IncRefsDone(node)),
+            Return::Acquire(node) => self.push(Command::AcquireDone(node)),
+            Return::DeadBinder(cookie) => {
                 self.push(Command::DeadBinderDone(cookie));
             }
             Return::Error(code) => return Err(ClientError::Driver(code)),

@@ -4,83 +4,22 @@
 
 use std::collections::HashMap;
 
-use binder_uapi::BinderWriteRead;
 use slotmap::SlotMap;
 
-use crate::Errno;
-use crate::buffer::{Buffer, HeldObject};
-use crate::context::Context;
-use crate::death::Death;
-use crate::freeze::FreezeWait;
-use crate::freeze_notification::FreezeNotification;
-use crate::keys::*;
-use crate::node::Node;
-use crate::pages::IdlePages;
-use crate::process::Process;
-use crate::queue::Queues;
-use crate::quota::User;
-use crate::reference::Reference;
-use crate::statistics::Statistics;
-use crate::thread::Thread;
-use crate::trace::TraceEvent;
-use crate::transaction::Transaction;
-use crate::transaction_log::TransactionLog;
-use crate::wake::Wakes;
-
-/// Who opens a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opener {
-    /// Thread group id, as the host numbers processes.
-    pub pid: u32,
-    /// Effective uid; shown to the operator, rights go by that of the caller.
-    pub euid: u32,
-}
-
-/// What becomes of a `BINDER_WRITE_READ`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum WriteRead {
-    /// Answer the ioctl now: `bwr` goes back to the client whatever `result` is.
-    Done {
-        /// The argument with its consumed counts.
-        bwr: BinderWriteRead,
-        /// The ioctl's result.
-        result: Result<(), Errno>,
-    },
-    /// Nothing to read: keep the request and answer it after a [`Wake::Reader`]
-    /// ([`Driver::resume`]) or an interrupt, never otherwise.
-    Parked,
-    /// The read took a transaction with files: give the reader [`Driver::files_to_give`], then call
-    /// [`Driver::files_given`] or [`Driver::files_refused`]. Signals have to wait for that.
-    Giving {
-        /// The argument so far: commands are consumed, nothing is read.
-        bwr: BinderWriteRead,
-    },
-}
-
-/// What the front end has to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Wake {
-    /// Call [`Driver::resume`] for this parked reader.
-    Reader {
-        /// The open.
-        process: ProcessId,
-        /// The parked thread.
-        tid: u32,
-    },
-    /// The open may have become readable for a thread that polled it.
-    Poll {
-        /// The open.
-        process: ProcessId,
-    },
-    /// A [`Freeze::Waiting`](crate::Freeze::Waiting) is over: answer its request.
-    Freeze {
-        /// Which one.
-        id: FreezeId,
-        /// The ioctl's result.
-        result: Result<(), Errno>,
-    },
-}
+use crate::buffer::pages::IdlePages;
+use crate::buffer::types::{Buffer, HeldObject};
+use crate::debug::counters::Statistics;
+use crate::debug::records::{TraceEvent, TransactionLog};
+use crate::keys::{
+    BufferId, ContextId, DeathId, FreezeId, FreezeNotificationId, NodeId, ProcessId, RefId,
+    ThreadId, TransactionId, UserId,
+};
+use crate::notifications::types::{Death, FreezeNotification, FreezeWait};
+use crate::objects::types::{Node, Reference};
+use crate::process::types::{Context, Process, Thread, User};
+use crate::transaction::types::Transaction;
+use crate::write_read::queue::Queues;
+use crate::write_read::types::Wakes;
 
 /// Buffers that are reused from call to call, so that a steady state allocates nothing.
 #[derive(Debug, Default)]

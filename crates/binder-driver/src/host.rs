@@ -4,7 +4,8 @@
 //! A front end implements these for real clients, tests with byte vectors. None of them may block
 //! for long: the driver is owned by the thread that calls it.
 
-use crate::{Errno, Priority, ProcessId};
+use crate::errno::Errno;
+use crate::keys::ProcessId;
 
 /// A thread in an ioctl on one open of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,8 +44,9 @@ pub trait ClientMemory {
     /// Fills `into` from `address` in the caller's address space, or nothing useful on a fault.
     fn read(&mut self, from: Caller, address: u64, into: &mut [u8]) -> Result<(), Fault>;
 
-    /// The data and the offsets of one transaction in one go, each to its place in the parcel, which is long enough.
-    /// After a fault the parcel may be any other one: who reads may have had to leave it behind.
+    /// The data and the offsets of one transaction in one go, each to its place in the parcel,
+    /// which is long enough. After a fault the parcel may be any other one: who reads may have had
+    /// to leave it behind.
     fn read_parcel(
         &mut self,
         from: Caller,
@@ -133,3 +135,35 @@ pub trait Scheduler {
 pub trait Host: ClientMemory + Mappings + Files + Identity + Scheduler {}
 
 impl<T: ClientMemory + Mappings + Files + Identity + Scheduler> Host for T {}
+
+/// How a thread gets its share of the processors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Priority {
+    /// -20 to 19; a real-time thread has one too, which counts when it is one no more.
+    pub nice: i32,
+    /// Under which rules.
+    pub policy: Policy,
+    /// What the thread starts has an ordinary policy.
+    pub reset_on_fork: bool,
+}
+
+/// The scheduler's rules for a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// A policy that shares time, by the host's number.
+    Fair(u32),
+    /// Real time, first in, first out: priority 1 to 99.
+    Fifo(u8),
+    /// Real time, round robin: priority 1 to 99.
+    RoundRobin(u8),
+}
+
+impl Policy {
+    /// Real-time priority; 0 where there is none.
+    pub fn level(self) -> u8 {
+        match self {
+            Policy::Fair(_) => 0,
+            Policy::Fifo(level) | Policy::RoundRobin(level) => level,
+        }
+    }
+}

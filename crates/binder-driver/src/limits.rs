@@ -1,5 +1,7 @@
 //! What one client may make the driver hold or do; every bound is here.
 
+use binder_uapi::BinderTransactionDataSecctx;
+
 /// Bytes of a mapping that are used: the kernel driver's own cap.
 pub const MAX_MAPPING: u64 = 4 << 20;
 
@@ -8,8 +10,8 @@ pub const MAX_MAPPING: u64 = 4 << 20;
 /// pair of processes costs at most some 600 MiB.
 pub const MAX_OBJECTS_A_PROCESS: usize = 2 << 20;
 
-/// Opens of one user. Each costs the front end a descriptor or two besides memory; Android's busiest
-/// user has some hundred.
+/// Opens of one user. Each costs the front end a descriptor or two besides memory; Android's
+/// busiest user has some hundred.
 pub const MAX_OPENS_OF_A_USER: usize = 16 << 10;
 
 /// Nodes, references, death and freeze notifications of all opens of one user. Twice what a process
@@ -35,6 +37,9 @@ pub const MAX_COMMAND_BYTES: u64 = 4 << 20;
 
 /// Command bytes that are fetched at a time; an ordinary write fits in one.
 pub const COMMAND_CHUNK: usize = 4096;
+
+/// Room in a read buffer that must be left before an item is taken: the largest return.
+pub const ROOM_FOR_ONE: u64 = 4 + size_of::<BinderTransactionDataSecctx>() as u64;
 
 /// Bytes that one read delivers at most.
 pub const MAX_READ_BYTES: u64 = 64 << 10;

@@ -26,8 +26,9 @@ pub const BINDER_TYPE_PTR: u32 = pack_chars(b'p', b't', b'*', LARGE);
 
 /// Bits of [`FlatBinderObject::flags`] that hold the node's minimum priority.
 pub const FLAT_BINDER_FLAG_PRIORITY_MASK: u32 = 0xff;
-/// Bits of [`FlatBinderObject::flags`] that hold the scheduling policy which the minimum priority is of (1: `SCHED_FIFO`, 2:
-/// `SCHED_RR`). Android's common kernel knows them, the mainline header does not.
+/// Bits of [`FlatBinderObject::flags`] that hold the scheduling policy which the minimum priority
+/// is of (1: `SCHED_FIFO`, 2: `SCHED_RR`). Android's common kernel knows them, the mainline header
+/// does not.
 pub const FLAT_BINDER_FLAG_SCHED_POLICY_MASK: u32 = 0x600;
 /// Where those bits begin.
 pub const FLAT_BINDER_FLAG_SCHED_POLICY_SHIFT: u32 = 9;

@@ -176,7 +176,8 @@ fn skip_reason() -> Option<String> {
 fn compiles(folder: &Path, expression: &str) -> bool {
     let source = folder.join("probe.c");
     let text = format!(
-        "{PREAMBLE}unsigned long long probe(void) {{ return (unsigned long long)({expression}); }}\n"
+        "{PREAMBLE}unsigned long long probe(void) {{\n    \
+         return (unsigned long long)({expression});\n}}\n"
     );
     fs::write(&source, text).unwrap();
     Command::new("cc").arg("-fsyntax-only").arg(&source).output().unwrap().status.success()

@@ -107,8 +107,8 @@ fn node(node: NodeSnapshot) -> Node {
     Node {
         ptr: node.ptr,
         cookie: node.cookie,
-        strong: node.strong.0,
-        weak: node.weak,
+        strong: node.internal_strong,
+        weak: node.local_weak,
         handles: node.refs,
     }
 }

@@ -120,7 +120,7 @@ fn signal_thread(tid: u32, signal: i32) {
 /// One BINDER_WRITE_READ that enters the looper and waits. A new thread's first ioctl, if it is a read, returns at
 /// once: so another one comes before it.
 fn enter_and_read(client: &Client) -> (Result<(), Errno>, BinderWriteRead) {
-    Session::new(client).write_read(false).unwrap();
+    Session::new(client).write().unwrap();
     let mut commands = Vec::new();
     Command::EnterLooper.write_to(&mut commands);
     let mut returns = [0_u8; 256];
@@ -199,7 +199,7 @@ fn without_blocking_a_read_of_nothing_is_eagain() {
     session.enter_looper().unwrap();
     let nothing = loop {
         // What a first read may say without work (BR_NOOP) is no failure.
-        match session.write_read(true) {
+        match session.write_read() {
             Ok(()) => continue,
             Err(error) => break error,
         }

@@ -245,7 +245,8 @@ mod tests {
                     let len = naive.release(offset).unwrap();
                     prop_assert_eq!(real.owner(offset), Some(len / 8));
                     let hole = naive.hole(offset);
-                    prop_assert_eq!(real.release(offset), Some(Released { len, owner: len / 8, hole }));
+                    let released = Released { len, owner: len / 8, hole };
+                    prop_assert_eq!(real.release(offset), Some(released));
                 }
                 prop_assert_eq!(real.check(), Ok(()));
                 prop_assert_eq!(real.live_count(), naive.live.len());

@@ -1,135 +1,14 @@
 //! Buffers: the slices of a receiver's mapping that hold what was sent to it.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use crate::Errno;
-use crate::allocator::Allocator;
-use crate::call::Sender;
-use crate::descriptors::FileSlot;
+use crate::buffer::types::{Buffer, BufferRequest, HeldObject, ReceiveArea};
 use crate::driver::Driver;
-use crate::host::{Host, Mapping};
-use crate::keys::{BufferId, NodeId, ProcessId, RefId, TransactionId};
-use crate::limits::MAX_MAPPING;
-use crate::pages::AreaPages;
-use crate::work::Work;
-
-/// How the parts of a buffer lie: data, offsets, extra (scatter-gather), the sender's security
-/// context; each padded to 8 bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Layout {
-    pub data_size: u64,
-    pub offsets_size: u64,
-    /// Where the offsets start.
-    pub offsets_at: u64,
-    /// Where the extra buffers start.
-    pub extra_at: u64,
-    /// Where they end, and the sender's security context starts.
-    pub extra_end: u64,
-    pub total: u64,
-}
-
-impl Layout {
-    /// `EINVAL` when the sizes do not fit in 64 bits together.
-    pub fn new(
-        data_size: u64,
-        offsets_size: u64,
-        extra_size: u64,
-        context_size: u64,
-    ) -> Result<Self, Errno> {
-        let padded = |size: u64| size.checked_next_multiple_of(8).ok_or(Errno::EINVAL);
-        let offsets_at = padded(data_size)?;
-        let extra_at = offsets_at.checked_add(padded(offsets_size)?).ok_or(Errno::EINVAL)?;
-        let extra_end = extra_at.checked_add(padded(extra_size)?).ok_or(Errno::EINVAL)?;
-        let total = extra_end.checked_add(padded(context_size)?).ok_or(Errno::EINVAL)?;
-        Ok(Self { data_size, offsets_size, offsets_at, extra_at, extra_end, total })
-    }
-}
-
-/// A count that a buffer holds for an object in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeldObject {
-    /// The receiver's own node.
-    Node { node: NodeId, strong: bool },
-    /// The receiver's reference.
-    Ref { reference: RefId, strong: bool },
-}
-
-/// One buffer.
-#[derive(Debug)]
-pub struct Buffer {
-    /// The receiver.
-    pub process: ProcessId,
-    pub offset: u32,
-    pub layout: Layout,
-    /// The node that was called; holds a local strong reference. `None` for a reply.
-    pub target: Option<NodeId>,
-    /// What it belongs to, until that is over.
-    pub transaction: Option<TransactionId>,
-    pub oneway: bool,
-    /// It is its node's one-way call under way: the next one waits until it is freed.
-    pub holds_oneway_slot: bool,
-    /// `TF_CLEAR_BUF`.
-    pub clear: bool,
-    /// The receiver knows it and may free it.
-    pub delivered: bool,
-    pub sender_pid: u32,
-    pub held: Vec<HeldObject>,
-    /// Files that have not been given yet.
-    pub files: Vec<FileSlot>,
-    /// The receiver's descriptors that are closed when it frees the buffer.
-    pub close_on_free: Vec<u32>,
-    /// Where the sender's security context is in the buffer.
-    pub context_at: Option<u64>,
-}
-
-/// A process's mapping and what is in it.
-#[derive(Debug)]
-pub struct ReceiveArea {
-    pub mapping: Mapping,
-    pub ranges: Allocator<BufferId>,
-    pub pages: AreaPages,
-    /// Bytes that one-way calls may still take; half of the mapping in all.
-    pub free_oneway: u32,
-    /// What each sender, by pid, has of it.
-    pub oneway_shares: BTreeMap<u32, OnewayShare>,
-    /// A flood was reported; not again until a tenth of the mapping is free for one-way calls.
-    spam_reported: bool,
-}
-
-impl ReceiveArea {
-    fn new(mapping: Mapping) -> Self {
-        // Whole pages, as much as the driver ever uses.
-        let size = (mapping.len.min(MAX_MAPPING) & !4095) as u32;
-        Self {
-            mapping,
-            ranges: Allocator::new(size),
-            pages: AreaPages::default(),
-            free_oneway: size / 2,
-            oneway_shares: BTreeMap::new(),
-            spam_reported: false,
-        }
-    }
-}
-
-/// One-way buffers of one sender in a mapping. Counted as they come and go: the question who floods is asked with each
-/// one-way call while there is little room, and a mapping holds a quarter of a million buffers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OnewayShare {
-    pub buffers: u32,
-    pub bytes: u32,
-}
-
-/// What a new buffer is for.
-#[derive(Clone, Copy, Debug)]
-pub struct BufferRequest {
-    pub process: ProcessId,
-    pub layout: Layout,
-    pub target: Option<NodeId>,
-    pub oneway: bool,
-    pub clear: bool,
-    pub sender_pid: u32,
-}
+use crate::errno::Errno;
+use crate::host::Host;
+use crate::keys::{BufferId, ProcessId};
+use crate::objects::types::Strength;
+use crate::transaction::types::Sender;
 
 impl Driver {
     /// Reserves a buffer. `ESRCH`: the receiver has no mapping; `ENOSPC`: no room, or no async
@@ -232,14 +111,16 @@ impl Driver {
         if let Some(transaction) = buffer.transaction {
             self.transactions[transaction].buffer = None;
         }
-        if let (true, Some(node)) = (buffer.holds_oneway_slot, buffer.target) {
-            self.next_oneway(node);
-        }
         if let Some(node) = buffer.target {
-            self.dec_local(node, true);
+            if buffer.holds_oneway_slot {
+                self.next_oneway(node);
+            }
+            self.dec_local(node, Strength::Strong);
         }
         self.release_held(buffer.held);
-        buffer.files.iter().for_each(|slot| host.drop_file(slot.file));
+        for slot in &buffer.files {
+            host.drop_file(slot.file);
+        }
         let process = &mut self.processes[buffer.process];
         if buffer.clear && !process.dead {
             // A mapping that cannot be cleared belongs to a client that is going away.
@@ -265,33 +146,14 @@ impl Driver {
     fn release_held(&mut self, mut held: Vec<HeldObject>) {
         for object in held.drain(..) {
             match object {
-                HeldObject::Node { node, strong } => self.dec_local(node, strong),
+                HeldObject::Node { node, strength } => self.dec_local(node, strength),
                 // A client that dropped more than it took may have lost the reference before.
-                HeldObject::Ref { reference, strong } => self.dec_ref(reference, strong),
+                HeldObject::Ref { reference, strength } => self.dec_ref(reference, strength),
             }
         }
         // Kept for the next buffer: a handful, and none that a single large message made huge.
         if held.capacity() > 0 && held.capacity() <= 64 && self.spare_held.len() < 64 {
             self.spare_held.push(held);
-        }
-    }
-
-    /// The node's one-way call is over: the next one may be delivered.
-    fn next_oneway(&mut self, node: NodeId) {
-        let Some(entry) = self.nodes.get_mut(node) else { return };
-        let next = entry.oneway_todo.and_then(|queue| self.queues.pop(queue));
-        let (Some(Work::Transaction(next)), Some(owner)) = (next, entry.owner) else {
-            entry.has_oneway = false;
-            return;
-        };
-        self.hold_oneway_slot(next);
-        self.queues.push(self.processes[owner].todo, Work::Transaction(next));
-        self.wake_process(owner);
-    }
-
-    pub(crate) fn hold_oneway_slot(&mut self, oneway: TransactionId) {
-        if let Some(buffer) = self.transactions[oneway].buffer {
-            self.buffers[buffer].holds_oneway_slot = true;
         }
     }
 
@@ -304,27 +166,6 @@ impl Driver {
             if let Some(transaction) = transaction.and_then(|id| self.transactions.get_mut(id)) {
                 transaction.buffer = None;
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_are_padded_to_eight_bytes() {
-        let layout = Layout::new(13, 8, 3, 9).unwrap();
-        assert_eq!((layout.offsets_at, layout.extra_at, layout.extra_end), (16, 24, 32));
-        assert_eq!(layout.total, 48);
-    }
-
-    #[test]
-    fn sizes_that_overflow_are_refused() {
-        for (data, offsets, extra) in
-            [(u64::MAX, 0, 0), (u64::MAX - 7, 8, 0), (8, u64::MAX - 15, 8), (0, 0, u64::MAX - 3)]
-        {
-            assert_eq!(Layout::new(data, offsets, extra, 8), Err(Errno::EINVAL));
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Pages of receivers' mappings that hold memory, and which of them could be given back.
 //!
-//! A page is *untouched* until something is stored in it, *in use* while a buffer lies on it, and *idle* after
-//! that: it keeps its memory, so that the next buffer finds it warm, until [`IdlePages`] gives it up under
-//! pressure. All idle pages of all receivers are on one list, the coldest first. What is kept here is
-//! proportional to the pages that were touched, not to the mappings.
+//! A page is *untouched* until something is stored in it, *in use* while a buffer lies on it, and
+//! *idle* after that: it keeps its memory, so that the next buffer finds it warm, until
+//! [`IdlePages`] gives it up under pressure. All idle pages of all receivers are on one list, the
+//! coldest first. What is kept here is proportional to the pages that were touched, not to the
+//! mappings.
 
 use std::ops::Range;
 
@@ -126,8 +127,8 @@ impl IdlePages {
         }
     }
 
-    /// A buffer is gone. `hole` is the free range that it has become part of: pages that lie in it whole have
-    /// no other buffer on them.
+    /// A buffer is gone. `hole` is the free range that it has become part of: pages that lie in it
+    /// whole have no other buffer on them.
     pub fn put(
         &mut self,
         process: ProcessId,
@@ -146,8 +147,8 @@ impl IdlePages {
         }
     }
 
-    /// The coldest page and those behind it that follow it in its mapping, at most `most` in all. They count
-    /// as untouched from now on; `area` finds their mapping.
+    /// The coldest page and those behind it that follow it in its mapping, at most `most` in all.
+    /// They count as untouched from now on; `area` finds their mapping.
     pub fn take_coldest(&mut self, most: u32) -> Option<ColdRun> {
         if most == 0 || self.coldest == NONE {
             return None;
@@ -169,13 +170,17 @@ impl IdlePages {
     pub fn given_back(area: &mut AreaPages, pages: Range<u32>) {
         area.idle -= pages.len() as u32;
         // From the end: the last known page is always a touched one.
-        pages.rev().for_each(|page| area.forget(page));
+        for page in pages.rev() {
+            area.forget(page);
+        }
     }
 
     /// They keep their memory until a buffer has been on them again: giving it back failed.
     pub fn kept(area: &mut AreaPages, pages: Range<u32>) {
         area.idle -= pages.len() as u32;
-        pages.for_each(|page| area.states[page as usize] = IN_USE);
+        for page in pages {
+            area.states[page as usize] = IN_USE;
+        }
     }
 
     /// The mapping is gone.
@@ -222,7 +227,8 @@ impl IdlePages {
         }
     }
 
-    /// Recomputes what is kept twice. `covered` tells whether a live buffer lies on a page of a receiver.
+    /// Recomputes what is kept twice. `covered` tells whether a live buffer lies on a page of a
+    /// receiver.
     pub fn check<'a>(
         &self,
         areas: impl Iterator<Item = (ProcessId, &'a AreaPages)>,
@@ -359,26 +365,31 @@ mod tests {
                         if taken || hole.end < range.end || range.end > SIZE { continue }
                         naive.buffers.insert((owner, at), len);
                         idle.take(&mut areas[owner], range.clone());
-                        naive.idle.retain(|&(p, page)| p != owner || !pages_under(range.clone()).contains(&page));
+                        let under = pages_under(range.clone());
+                        naive.idle.retain(|&(p, page)| p != owner || !under.contains(&page));
                         if what != 7 {
                             areas[owner].touch(range.clone());
                             naive.touched.extend(pages_under(range).map(|page| (owner, page)));
                         }
                     }
                     4 | 5 => {
-                        let Some((&(owner, at), &len)) = naive.buffers.range((owner, at)..).next() else { continue };
+                        let next = naive.buffers.range((owner, at)..).next();
+                        let Some((&(owner, at), &len)) = next else { continue };
                         naive.buffers.remove(&(owner, at));
                         let hole = naive.hole(owner, at, SIZE);
                         idle.put(ids[owner], &mut areas[owner], at..at + len, hole);
                         for page in pages_under(at..at + len) {
-                            if naive.touched.contains(&(owner, page)) && !naive.covered(owner, page) {
+                            let touched = naive.touched.contains(&(owner, page));
+                            if touched && !naive.covered(owner, page) {
                                 naive.idle.push_back((owner, page));
                             }
                         }
                     }
                     _ => {
-                        let run = idle.take_coldest(words % 4);
-                        let Some(run) = run else { prop_assert!(words % 4 == 0 || naive.idle.is_empty()); continue };
+                        let Some(run) = idle.take_coldest(words % 4) else {
+                            prop_assert!(words % 4 == 0 || naive.idle.is_empty());
+                            continue;
+                        };
                         let owner = usize::from(run.process != ids[0]);
                         IdlePages::given_back(&mut areas[owner], run.pages.clone());
                         for page in run.pages {
@@ -389,7 +400,8 @@ mod tests {
                 }
                 prop_assert_eq!(idle.len(), naive.idle.len());
                 for (owner, area) in areas.iter().enumerate() {
-                    let touched = naive.touched.iter().filter(|(process, _)| *process == owner).count();
+                    let touched = naive.touched.iter().filter(|(process, _)| *process == owner);
+                    let touched = touched.count();
                     prop_assert_eq!(area.touched() as usize, touched);
                 }
                 let known = ids.iter().copied().zip(&areas);

@@ -1,8 +1,8 @@
 //! Giving back the memory of idle pages, a bounded batch at a time.
 
+use crate::buffer::pages::{IdlePages, PAGE};
 use crate::driver::Driver;
 use crate::host::Host;
-use crate::pages::{IdlePages, PAGE};
 
 /// Memory of the receivers' mappings, in pages of 4096 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,10 +16,12 @@ pub struct PageCounts {
 }
 
 impl Driver {
-    /// Gives back the memory of at most `pages` idle pages, the coldest first; answers how many it were. A page in
-    /// use is never among them. An emptied page reads as zeros, and gets memory again with the next delivery.
+    /// Gives back the memory of at most `pages` idle pages, the coldest first; answers how many it
+    /// were. A page in use is never among them. An emptied page reads as zeros, and gets memory
+    /// again with the next delivery.
     ///
-    /// The work is proportional to `pages`: whoever has much to give back calls it often, and serves others between.
+    /// The work is proportional to `pages`: whoever has much to give back calls it often, and
+    /// serves others between.
     pub fn reclaim<H: Host>(&mut self, host: &mut H, pages: u32) -> u32 {
         let (mut left, mut given) = (pages, 0);
         while let Some(run) = self.idle_pages.take_coldest(left) {

@@ -1,17 +1,13 @@
 //! What the driver holds, as plain data for status displays.
 
-use serde::Serialize;
-
-use crate::context::Context;
 use crate::driver::Driver;
 use crate::keys::{ContextId, ThreadId};
-use crate::node::Node;
-use crate::process::Process;
-use crate::reference::Reference;
-use crate::transaction::Transaction;
+use crate::objects::types::{Node, Reference};
+use crate::process::types::{Context, Process};
+use crate::transaction::types::Transaction;
 
 /// Everything, at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// One entry a device, also a removed one that still has opens.
     pub contexts: Vec<ContextSnapshot>,
@@ -22,7 +18,7 @@ pub struct Snapshot {
 }
 
 /// One transaction.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionSnapshot {
     /// Debug id, as in the extended error.
     pub id: u32,
@@ -43,7 +39,7 @@ pub struct TransactionSnapshot {
 }
 
 /// One device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContextSnapshot {
     /// The device's name.
     pub name: String,
@@ -58,7 +54,7 @@ pub struct ContextSnapshot {
 }
 
 /// One open of a device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessSnapshot {
     /// Who opened it (thread group id).
     pub pid: u32,
@@ -81,7 +77,7 @@ pub struct ProcessSnapshot {
 }
 
 /// One thread.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadSnapshot {
     /// Thread id.
     pub tid: u32,
@@ -96,7 +92,7 @@ pub struct ThreadSnapshot {
 }
 
 /// One node, as its owner knows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeSnapshot {
     /// Debug id, unique since the driver started.
     pub id: u32,
@@ -110,16 +106,18 @@ pub struct NodeSnapshot {
     pub wants_security_context: bool,
     /// Processes that hold a reference.
     pub refs: u32,
-    /// Strong counts: of references, and of the owner's side (buffers, pending acknowledgements).
-    pub strong: (u32, u32),
+    /// References with a strong count.
+    pub internal_strong: u32,
+    /// Strong counts of the owner's side: buffers, pending acknowledgements.
+    pub local_strong: u32,
     /// Weak counts of the owner's side.
-    pub weak: u32,
+    pub local_weak: u32,
     /// One-way calls queued behind the one that is being served.
     pub queued_oneway: usize,
 }
 
 /// One reference.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandleSnapshot {
     /// The handle.
     pub handle: u32,
@@ -136,7 +134,7 @@ pub struct HandleSnapshot {
 }
 
 /// A receive buffer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BufferSnapshot {
     /// Bytes of the mapping that are used for buffers.
     pub size: u64,
@@ -240,8 +238,9 @@ impl Driver {
             accepts_fds: node.accepts_fds,
             wants_security_context: node.wants_security_context,
             refs: node.ref_count,
-            strong: (node.internal_strong, node.local_strong),
-            weak: node.local_weak,
+            internal_strong: node.internal_strong,
+            local_strong: node.local_strong,
+            local_weak: node.local_weak,
             queued_oneway: node.oneway_todo.map_or(0, |queue| self.queues.len(queue)),
         }
     }

@@ -1,77 +1,22 @@
-//! What becomes of each call, for whoever traces them. There is no clock here: who takes the events knows the time.
+//! What becomes of each call. There is no clock here: the front end adds the time.
 
 use binder_uapi::BinderTransactionData;
 
+use crate::debug::records::{Sent, TraceEvent};
 use crate::driver::Driver;
 use crate::keys::{ContextId, ThreadId, TransactionId};
-
-/// Something happened to a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TraceEvent {
-    /// It was sent, or refused.
-    Sent(Sent),
-    /// A thread of the receiver has it.
-    Taken {
-        /// Which call.
-        id: u32,
-        /// The thread.
-        tid: u32,
-    },
-    /// It was answered.
-    Answered {
-        /// Which call.
-        id: u32,
-        /// Bytes of the answer.
-        bytes: u64,
-    },
-    /// It failed for its caller, with this `BR_` word.
-    Failed {
-        /// Which call.
-        id: u32,
-        /// `BR_DEAD_REPLY`, `BR_FAILED_REPLY` or `BR_FROZEN_REPLY`.
-        word: u32,
-    },
-    /// Nothing more will happen to it.
-    Over {
-        /// Which call.
-        id: u32,
-    },
-}
-
-/// A call or one-way call as it was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sent {
-    /// Its number.
-    pub id: u32,
-    /// Nobody waits for an answer.
-    pub oneway: bool,
-    /// The device.
-    pub context: Option<ContextId>,
-    /// Caller: process and thread.
-    pub from: (u32, u32),
-    /// Process called; 0: it did not come so far.
-    pub to_pid: u32,
-    /// Number of the node; 0: none.
-    pub node: u32,
-    /// The caller's name for it.
-    pub handle: u32,
-    /// What is asked for.
-    pub code: u32,
-    /// `TF_` flags.
-    pub flags: u32,
-    /// Bytes of data.
-    pub bytes: u64,
-    /// Objects in it.
-    pub objects: u64,
-    /// The `BR_` word and negative errno that refused it.
-    pub refused: Option<(u32, i32)>,
-}
+use crate::transaction::types::Kind;
 
 impl Driver {
-    /// Traces from now on, or no longer. While on, [`take_trace`](Self::take_trace) must be called often: what is not
-    /// taken is kept.
-    pub fn set_tracing(&mut self, on: bool) {
-        self.trace = on.then(Vec::new);
+    /// Traces from now on. [`take_trace`](Self::take_trace) must be called often: events that are
+    /// not taken are kept.
+    pub fn start_tracing(&mut self) {
+        self.trace = Some(Vec::new());
+    }
+
+    /// Traces no longer and drops the events that were not taken.
+    pub fn stop_tracing(&mut self) {
+        self.trace = None;
     }
 
     /// What has happened since it was called last, oldest first.
@@ -95,9 +40,10 @@ impl Driver {
         let (Some(trace), Some(entry)) = (&mut self.trace, self.log.all.latest()) else { return };
         trace.push(TraceEvent::Sent(Sent {
             id: entry.id,
-            oneway: entry.kind == crate::transaction::Kind::Oneway,
+            oneway: entry.kind == Kind::Oneway,
             context: entry.context,
-            from: (entry.from_pid, entry.from_tid),
+            from_pid: entry.from_pid,
+            from_tid: entry.from_tid,
             to_pid: entry.to_pid,
             node: entry.to_node,
             handle: entry.handle,
@@ -105,7 +51,7 @@ impl Driver {
             flags: data.flags,
             bytes: entry.data_size,
             objects: entry.offsets_size / 8,
-            refused: (entry.error.0 != 0).then_some(entry.error),
+            refused: entry.refused,
         }));
     }
 

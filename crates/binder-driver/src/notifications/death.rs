@@ -1,54 +1,18 @@
 //! Death notifications: asked for on a handle, sent when the node's owner dies, withdrawn at will.
 
-use std::fmt;
-
 use binder_uapi::{BinderHandleCookie, Return};
 use slotmap::KeyData;
 
-use crate::Errno;
+use crate::debug::counters::one_more;
 use crate::driver::Driver;
+use crate::errno::Errno;
 use crate::host::Host;
 use crate::keys::{DeathId, ProcessId, RefId, ThreadId};
 use crate::limits::MAX_DEATHS_A_PROCESS;
-use crate::queue::WorkId;
-use crate::statistics::one_more;
-use crate::work::{DeliverToRead, Flow, Reader, Work};
-
-/// Where a notification is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeathState {
-    /// Registered; nothing queued.
-    Armed,
-    /// `BR_DEAD_BINDER` is queued, or sent and not acknowledged.
-    Dead,
-    /// As `Dead`, and withdrawn since: the answer follows the acknowledgement.
-    DeadAndClear,
-    /// `BR_CLEAR_DEATH_NOTIFICATION_DONE` is queued.
-    Clear,
-}
-
-impl fmt::Display for DeathState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            DeathState::Armed => "armed",
-            DeathState::Dead => "dead",
-            DeathState::DeadAndClear => "dead, clear follows",
-            DeathState::Clear => "clear",
-        })
-    }
-}
-
-/// One notification.
-#[derive(Debug)]
-pub struct Death {
-    pub process: ProcessId,
-    pub cookie: u64,
-    pub state: DeathState,
-    /// Queued.
-    pub work: Option<WorkId>,
-    /// Sent, and `BC_DEAD_BINDER_DONE` is due.
-    pub delivered: bool,
-}
+use crate::notifications::types::{Death, DeathState};
+use crate::objects::types::Strength;
+use crate::write_read::deliver::{DeliverToRead, Flow, Reader};
+use crate::write_read::types::Work;
 
 impl Driver {
     /// `BC_REQUEST_DEATH_NOTIFICATION`. An unknown handle or a second request is ignored;
@@ -58,7 +22,9 @@ impl Driver {
         process: ProcessId,
         request: BinderHandleCookie,
     ) -> Result<(), Errno> {
-        let Some(id) = self.ref_by_handle(process, request.handle, false) else { return Ok(()) };
+        let Some(id) = self.ref_by_handle(process, request.handle, Strength::Weak) else {
+            return Ok(());
+        };
         if self.refs[id].death.is_some() {
             return Ok(());
         }
@@ -112,7 +78,7 @@ impl Driver {
         thread: ThreadId,
         request: BinderHandleCookie,
     ) {
-        let Some(id) = self.ref_by_handle(process, request.handle, false) else { return };
+        let Some(id) = self.ref_by_handle(process, request.handle, Strength::Weak) else { return };
         let Some(death) = self.refs[id].death else { return };
         let entry = &mut self.deaths[death];
         if entry.cookie != request.cookie {
@@ -151,7 +117,9 @@ impl Driver {
     /// Forgets a notification, wherever it is.
     pub(crate) fn remove_death(&mut self, death: DeathId) {
         let Some(entry) = self.deaths.remove(death) else { return };
-        entry.work.map(|work| self.queues.unlink(work));
+        if let Some(work) = entry.work {
+            self.queues.unlink(work);
+        }
         let process = &mut self.processes[entry.process];
         process.delivered_deaths.remove(&(entry.cookie, death));
         process.deaths -= 1;

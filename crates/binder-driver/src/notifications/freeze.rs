@@ -9,49 +9,10 @@ use std::collections::BTreeSet;
 
 use binder_uapi::{BinderFreezeInfo, BinderFrozenStatusInfo};
 
-use crate::Errno;
 use crate::driver::Driver;
-use crate::keys::{FreezeId, FreezeNotificationId, ProcessId};
-
-/// What a process knows of its being frozen.
-#[derive(Debug, Default)]
-pub struct Freezer {
-    pub frozen: bool,
-    /// A sync call was refused since the freeze.
-    pub sync_received: bool,
-    /// A one-way call came since the freeze.
-    pub async_received: bool,
-    /// Transactions to the process that are not over: queued, or calls not yet replied to.
-    pub outstanding: usize,
-    /// Watchers were last told that it is frozen.
-    pub announced: bool,
-    /// Freezes that wait for the last of the outstanding transactions.
-    pub waits: BTreeSet<FreezeId>,
-    /// Notifications registered on nodes of the process.
-    pub watchers: BTreeSet<FreezeNotificationId>,
-}
-
-/// A `BINDER_FREEZE` that waits.
-#[derive(Debug)]
-pub struct FreezeWait {
-    /// The open that asked.
-    pub caller: ProcessId,
-    /// The opens that are to be frozen and are still there.
-    pub targets: BTreeSet<ProcessId>,
-    /// They were thawed meanwhile.
-    pub thawed: bool,
-}
-
-/// What becomes of a `BINDER_FREEZE`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum Freeze {
-    /// Answer now.
-    Done(Result<(), Errno>),
-    /// Keep the request until [`Wake::Freeze`](crate::Wake::Freeze), an interrupt
-    /// ([`Driver::freeze_interrupted`]) or its timeout ([`Driver::freeze_timed_out`]).
-    Waiting(FreezeId),
-}
+use crate::errno::Errno;
+use crate::keys::{FreezeId, ProcessId};
+use crate::notifications::types::{Freeze, FreezeState, FreezeWait};
 
 impl Driver {
     fn opens_of_pid(&self, pid: u32) -> BTreeSet<ProcessId> {
@@ -69,7 +30,9 @@ impl Driver {
             return Freeze::Done(Err(Errno::EINVAL));
         }
         if info.enable == 0 {
-            targets.iter().for_each(|&target| self.thaw(target));
+            for &target in &targets {
+                self.thaw(target);
+            }
             return Freeze::Done(Ok(()));
         }
         for &target in &targets {
@@ -107,7 +70,7 @@ impl Driver {
         }
         for &target in targets {
             self.processes[target].freezer.frozen = true;
-            self.announce_freeze(target, true);
+            self.announce_freeze(target, FreezeState::Frozen);
         }
         Ok(())
     }
@@ -118,7 +81,7 @@ impl Driver {
             freezer.frozen = false;
             // It was frozen before this attempt, and watchers think that it still is.
             if freezer.announced {
-                self.announce_freeze(target, false);
+                self.announce_freeze(target, FreezeState::Thawed);
             }
         }
     }
@@ -132,7 +95,7 @@ impl Driver {
             self.freezes[wait].thawed = true;
             self.wakes.freeze(wait);
         }
-        self.announce_freeze(target, false);
+        self.announce_freeze(target, FreezeState::Thawed);
     }
 
     /// The waiting freeze leaves the books of its targets.
@@ -176,7 +139,9 @@ impl Driver {
         let Some(entry) = self.processes.get_mut(process) else { return };
         entry.freezer.outstanding -= 1;
         if entry.freezer.outstanding == 0 {
-            entry.freezer.waits.iter().for_each(|&wait| self.wakes.freeze(wait));
+            for &wait in &entry.freezer.waits {
+                self.wakes.freeze(wait);
+            }
         }
     }
 
@@ -189,9 +154,11 @@ impl Driver {
         for watcher in std::mem::take(&mut self.processes[process].freezer.watchers) {
             self.freeze_notifications[watcher].owner = None;
         }
-        let asked = self.freezes.iter().filter(|(_, wait)| wait.caller == process);
-        let asked: Vec<FreezeId> = asked.map(|(id, _)| id).collect();
-        asked.into_iter().for_each(|id| self.freeze_interrupted(id));
+        let requested = self.freezes.iter().filter(|(_, wait)| wait.caller == process);
+        let requested: Vec<FreezeId> = requested.map(|(id, _)| id).collect();
+        for id in requested {
+            self.freeze_interrupted(id);
+        }
     }
 
     /// `BINDER_GET_FROZEN_INFO`, over every open of the pid. `EINVAL`: it has none.

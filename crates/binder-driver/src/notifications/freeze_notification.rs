@@ -5,34 +5,16 @@
 use binder_uapi::{BinderFrozenStateInfo, BinderHandleCookie, Return};
 use slotmap::KeyData;
 
-use crate::Errno;
+use crate::debug::counters::one_more;
 use crate::driver::Driver;
+use crate::errno::Errno;
 use crate::host::Host;
 use crate::keys::{FreezeNotificationId, ProcessId, ThreadId};
 use crate::limits::MAX_DEATHS_A_PROCESS;
-use crate::queue::WorkId;
-use crate::statistics::one_more;
-use crate::work::{DeliverToRead, Flow, Reader, Work};
-
-/// One notification.
-#[derive(Debug)]
-pub struct FreezeNotification {
-    /// Who hears of it.
-    pub process: ProcessId,
-    /// Whose state it is; `None` = dead, or the notification was withdrawn.
-    pub owner: Option<ProcessId>,
-    pub cookie: u64,
-    /// What is to be told, or was told last.
-    pub is_frozen: bool,
-    /// Queued.
-    pub work: Option<WorkId>,
-    /// Sent, and `BC_FREEZE_NOTIFICATION_DONE` is due.
-    pub sent: bool,
-    /// The acknowledgement is followed by another one.
-    pub resend: bool,
-    /// Withdrawn: the next thing that is sent is the answer to that.
-    pub clear: bool,
-}
+use crate::notifications::types::{FreezeNotification, FreezeState};
+use crate::objects::types::Strength;
+use crate::write_read::deliver::{DeliverToRead, Flow, Reader};
+use crate::write_read::types::Work;
 
 impl Driver {
     /// `BC_REQUEST_FREEZE_NOTIFICATION`; the present state is told at once. `EINVAL`: unknown
@@ -42,7 +24,8 @@ impl Driver {
         process: ProcessId,
         request: BinderHandleCookie,
     ) -> Result<(), Errno> {
-        let reference = self.ref_by_handle(process, request.handle, false).ok_or(Errno::EINVAL)?;
+        let reference =
+            self.ref_by_handle(process, request.handle, Strength::Weak).ok_or(Errno::EINVAL)?;
         if self.refs[reference].freeze.is_some() {
             return Err(Errno::EINVAL);
         }
@@ -82,7 +65,8 @@ impl Driver {
     }
 
     /// Tells who watches nodes of the process.
-    pub(crate) fn announce_freeze(&mut self, process: ProcessId, is_frozen: bool) {
+    pub(crate) fn announce_freeze(&mut self, process: ProcessId, state: FreezeState) {
+        let is_frozen = state == FreezeState::Frozen;
         let freezer = &mut self.processes[process].freezer;
         freezer.announced = is_frozen;
         for id in freezer.watchers.iter().copied().collect::<Vec<_>>() {
@@ -104,7 +88,8 @@ impl Driver {
         process: ProcessId,
         request: BinderHandleCookie,
     ) -> Result<(), Errno> {
-        let reference = self.ref_by_handle(process, request.handle, false).ok_or(Errno::EINVAL)?;
+        let reference =
+            self.ref_by_handle(process, request.handle, Strength::Weak).ok_or(Errno::EINVAL)?;
         let id = self.refs[reference].freeze.ok_or(Errno::EINVAL)?;
         if self.freeze_notifications[id].cookie != request.cookie {
             return Err(Errno::EINVAL);
@@ -151,7 +136,9 @@ impl Driver {
     pub(crate) fn remove_freeze_notification(&mut self, id: FreezeNotificationId) {
         self.stop_watching(id);
         let Some(entry) = self.freeze_notifications.remove(id) else { return };
-        entry.work.map(|work| self.queues.unlink(work));
+        if let Some(work) = entry.work {
+            self.queues.unlink(work);
+        }
         let process = &mut self.processes[entry.process];
         process.sent_freeze_notifications.remove(&(entry.cookie, id));
         process.freeze_notifications -= 1;

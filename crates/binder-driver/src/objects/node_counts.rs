@@ -7,62 +7,15 @@
 use binder_uapi::{BinderNodeDebugInfo, BinderNodeInfoForRef, BinderPtrCookie, FlatBinderObject};
 use binder_uapi::{FLAT_BINDER_FLAG_ACCEPTS_FDS, FLAT_BINDER_FLAG_TXN_SECURITY_CTX, Return};
 
-use crate::Errno;
+use crate::debug::counters::one_more;
 use crate::driver::Driver;
+use crate::errno::Errno;
 use crate::host::Host;
-use crate::keys::{NodeId, ProcessId, RefId, ThreadId};
+use crate::keys::{NodeId, ProcessId, ThreadId};
 use crate::limits::MAX_OBJECTS_A_PROCESS;
-use crate::queue::{QueueId, WorkId};
-use crate::statistics::one_more;
-use crate::work::{DeliverToRead, Flow, Reader, Work};
-
-/// An object of a process.
-#[derive(Debug, Default)]
-pub struct Node {
-    /// Debug id.
-    pub id: u32,
-    pub ptr: u64,
-    pub cookie: u64,
-    /// `None` = the owner died.
-    pub owner: Option<ProcessId>,
-    pub accepts_fds: bool,
-    pub wants_security_context: bool,
-    /// As its owner sent it first: with which priority it is served.
-    pub flags: u32,
-    /// References with a strong count.
-    pub internal_strong: u32,
-    pub local_strong: u32,
-    pub local_weak: u32,
-    /// The owner was told of strong (`BR_ACQUIRE`) / weak (`BR_INCREFS`) references.
-    pub has_strong: bool,
-    pub has_weak: bool,
-    /// ... and has not acknowledged it yet.
-    pub pending_strong: bool,
-    pub pending_weak: bool,
-    /// Head of the list of references to it.
-    pub first_ref: Option<RefId>,
-    pub ref_count: u32,
-    /// Its work item, when queued.
-    pub work: Option<WorkId>,
-    /// A one-way call is on its way, or its buffer is not yet freed.
-    pub has_oneway: bool,
-    /// One-way calls behind that one; created with the first.
-    pub oneway_todo: Option<QueueId>,
-}
-
-impl Node {
-    fn is_strong(&self) -> bool {
-        self.internal_strong > 0 || self.local_strong > 0
-    }
-
-    fn is_weak(&self) -> bool {
-        self.ref_count > 0 || self.local_weak > 0 || self.is_strong()
-    }
-
-    fn name(&self) -> BinderPtrCookie {
-        BinderPtrCookie { ptr: self.ptr, cookie: self.cookie }
-    }
-}
+use crate::objects::types::{Node, Strength};
+use crate::write_read::deliver::{DeliverToRead, Flow, Reader};
+use crate::write_read::types::Work;
 
 impl Driver {
     /// The caller's node for a local object, created if it is new. Who does not take a reference
@@ -109,9 +62,12 @@ impl Driver {
             return Err(Errno::EINVAL);
         }
         entry.internal_strong += 1;
-        if let (Some(thread), false) = (notify, entry.has_strong) {
-            let queued = entry.work.take();
-            queued.map(|work| self.queues.unlink(work));
+        if let Some(thread) = notify
+            && !entry.has_strong
+        {
+            if let Some(queued) = entry.work.take() {
+                self.queues.unlink(queued);
+            }
             self.nodes[node].work = Some(self.push_deferred_work(thread, Work::Node(node)));
         }
         Ok(())
@@ -120,7 +76,10 @@ impl Driver {
     /// A reference of another process became weak.
     pub(crate) fn inc_internal_weak(&mut self, node: NodeId, notify: Option<ThreadId>) {
         let entry = &self.nodes[node];
-        if let (Some(thread), false, None) = (notify, entry.has_weak, entry.work) {
+        if let Some(thread) = notify
+            && !entry.has_weak
+            && entry.work.is_none()
+        {
             self.nodes[node].work = Some(self.push_deferred_work(thread, Work::Node(node)));
         }
     }
@@ -130,12 +89,11 @@ impl Driver {
         owner.is_some_and(|owner| self.contexts[owner.context].manager == Some(node))
     }
 
-    pub(crate) fn inc_local(&mut self, node: NodeId, strong: bool) {
+    pub(crate) fn inc_local(&mut self, node: NodeId, strength: Strength) {
         let entry = &mut self.nodes[node];
-        if strong {
-            entry.local_strong += 1;
-        } else {
-            entry.local_weak += 1;
+        match strength {
+            Strength::Strong => entry.local_strong += 1,
+            Strength::Weak => entry.local_weak += 1,
         }
     }
 
@@ -145,17 +103,20 @@ impl Driver {
     }
 
     /// A local reference is gone. Nodes of dead owners have none left to give back.
-    pub(crate) fn dec_local(&mut self, node: NodeId, strong: bool) {
+    pub(crate) fn dec_local(&mut self, node: NodeId, strength: Strength) {
         let Some(entry) = self.nodes.get_mut(node) else { return };
         if entry.owner.is_none() {
             return;
         }
-        if strong {
-            entry.local_strong -= 1;
-            self.node_lost_strong(node);
-        } else {
-            entry.local_weak -= 1;
-            self.node_lost_weak(node);
+        match strength {
+            Strength::Strong => {
+                entry.local_strong -= 1;
+                self.node_lost_strong(node);
+            }
+            Strength::Weak => {
+                entry.local_weak -= 1;
+                self.node_lost_weak(node);
+            }
         }
     }
 
@@ -214,7 +175,9 @@ impl Driver {
         if let Some(queue) = entry.oneway_todo.take() {
             self.queues.destroy(queue);
         }
-        queued.map(|work| self.queues.unlink(work));
+        if let Some(queued) = queued {
+            self.queues.unlink(queued);
+        }
     }
 
     /// `BC_INCREFS_DONE` / `BC_ACQUIRE_DONE`. What the driver has not asked for is ignored.
@@ -222,16 +185,19 @@ impl Driver {
         &mut self,
         process: ProcessId,
         name: BinderPtrCookie,
-        strong: bool,
+        strength: Strength,
     ) {
         let Some(&node) = self.processes[process].nodes.get(&name.ptr) else { return };
         let entry = &mut self.nodes[node];
         if entry.cookie != name.cookie {
             return;
         }
-        let pending = if strong { &mut entry.pending_strong } else { &mut entry.pending_weak };
+        let pending = match strength {
+            Strength::Strong => &mut entry.pending_strong,
+            Strength::Weak => &mut entry.pending_weak,
+        };
         if std::mem::take(pending) {
-            self.dec_local(node, strong);
+            self.dec_local(node, strength);
         }
     }
 
@@ -294,7 +260,8 @@ impl Driver {
         if !self.is_manager(process) {
             return Err(Errno::EPERM);
         }
-        let reference = self.ref_by_handle(process, query.handle, true).ok_or(Errno::EINVAL)?;
+        let reference =
+            self.ref_by_handle(process, query.handle, Strength::Strong).ok_or(Errno::EINVAL)?;
         let node = &self.nodes[self.refs[reference].node];
         Ok(BinderNodeInfoForRef {
             strong_count: node.local_strong + node.internal_strong,

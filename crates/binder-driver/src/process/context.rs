@@ -2,24 +2,12 @@
 
 use binder_uapi::FlatBinderObject;
 
-use crate::Errno;
 use crate::driver::Driver;
+use crate::errno::Errno;
 use crate::host::Caller;
-use crate::keys::{ContextId, NodeId};
-
-/// One device.
-#[derive(Debug)]
-pub struct Context {
-    pub name: String,
-    /// Unlinked: no more opens, gone with its last process.
-    pub removed: bool,
-    /// The node behind handle 0.
-    pub manager: Option<NodeId>,
-    /// The euid of the first manager; nobody else may become one later.
-    pub manager_uid: Option<u32>,
-    /// Opens of it.
-    pub opens: usize,
-}
+use crate::keys::{ContextId, ProcessId};
+use crate::process::types::Context;
+use crate::write_read::types::Work;
 
 impl Driver {
     /// Adds a device.
@@ -68,14 +56,12 @@ impl Driver {
         entry.has_strong = true;
         entry.has_weak = true;
         self.contexts[id].manager = Some(node);
-        debug_assert!(
-            self.queues.iter(todo).all(|(_, work)| work != crate::work::Work::Node(node))
-        );
+        debug_assert!(self.queues.iter(todo).all(|(_, work)| work != Work::Node(node)));
         Ok(())
     }
 
     /// Whether `process` is the context manager of its context.
-    pub(crate) fn is_manager(&self, process: crate::keys::ProcessId) -> bool {
+    pub(crate) fn is_manager(&self, process: ProcessId) -> bool {
         let manager = self.contexts[self.processes[process].context].manager;
         manager.is_some_and(|node| self.nodes[node].owner == Some(process))
     }

@@ -2,68 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Errno;
-use crate::buffer::ReceiveArea;
-use crate::driver::{Driver, Opener};
-use crate::freeze::Freezer;
+use crate::debug::counters::{Counters, one_more};
+use crate::driver::Driver;
+use crate::errno::Errno;
 use crate::host::Host;
-use crate::keys::{ContextId, DeathId, FreezeNotificationId, NodeId, ProcessId, ThreadId, UserId};
-use crate::queue::QueueId;
-use crate::reference::References;
-use crate::statistics::{Counters, one_more};
-use crate::work::DeliverToRead;
-
-/// One open.
-#[derive(Debug)]
-pub struct Process {
-    pub context: ContextId,
-    pub opener: Opener,
-    pub user: UserId,
-    /// By tid.
-    pub threads: BTreeMap<u32, ThreadId>,
-    /// Threads parked with nothing of their own to wait for; the last one is woken first, its
-    /// caches being the warmest.
-    pub idle: Vec<ThreadId>,
-    /// Work that any thread may take.
-    pub todo: QueueId,
-    /// Nodes it owns, by pointer.
-    pub nodes: BTreeMap<u64, NodeId>,
-    pub refs: References,
-    /// Death notifications sent but not acknowledged, by cookie.
-    pub delivered_deaths: BTreeSet<(u64, DeathId)>,
-    /// Death notifications of any state.
-    pub deaths: usize,
-    pub freezer: Freezer,
-    /// Freeze notifications sent but not acknowledged, by cookie.
-    pub sent_freeze_notifications: BTreeSet<(u64, FreezeNotificationId)>,
-    /// Freeze notifications of any state that it asked for.
-    pub freeze_notifications: usize,
-    /// Where its transactions arrive; known once the first one came.
-    pub area: Option<Box<ReceiveArea>>,
-    pub max_threads: u32,
-    /// `BR_SPAWN_LOOPER` sent, `BC_REGISTER_LOOPER` not yet seen.
-    pub requested_threads: u32,
-    /// Requested threads that have registered.
-    pub started_threads: u32,
-    /// Tells `BR_ONEWAY_SPAM_SUSPECT` apart from `BR_TRANSACTION_COMPLETE`.
-    pub spam_detection: bool,
-    /// A poller waits to hear of work.
-    pub poll_armed: bool,
-    /// What it said and heard so far.
-    pub counters: Counters,
-    /// It is being released.
-    pub dead: bool,
-}
-
-impl Process {
-    /// A part of a live buffer gets contents.
-    pub fn touch(&mut self, offset: u32, len: u64) {
-        if let Some(area) = &mut self.area {
-            // It lies in the area.
-            area.pages.touch(offset..offset + len as u32);
-        }
-    }
-}
+use crate::keys::{ContextId, ProcessId};
+use crate::notifications::types::Freezer;
+use crate::objects::types::References;
+use crate::process::types::{Opener, Process, SpamDetection};
+use crate::write_read::deliver::DeliverToRead;
 
 impl Driver {
     /// Opens a device. `ENOENT`: no such device; `EMFILE`: its user has too many opens.
@@ -90,7 +37,7 @@ impl Driver {
             max_threads: 0,
             requested_threads: 0,
             started_threads: 0,
-            spam_detection: false,
+            spam_detection: SpamDetection::Off,
             poll_armed: false,
             counters: Counters::default(),
             dead: false,
@@ -162,14 +109,13 @@ impl Driver {
         Ok(())
     }
 
-    /// `BINDER_ENABLE_ONEWAY_SPAM_DETECTION`: whether this process, when it floods a receiver,
-    /// is told so by `BR_ONEWAY_SPAM_SUSPECT`.
+    /// `BINDER_ENABLE_ONEWAY_SPAM_DETECTION`.
     pub fn enable_oneway_spam_detection(
         &mut self,
         process: ProcessId,
-        enable: bool,
+        detection: SpamDetection,
     ) -> Result<(), Errno> {
-        self.process_mut(process)?.spam_detection = enable;
+        self.process_mut(process)?.spam_detection = detection;
         Ok(())
     }
 }

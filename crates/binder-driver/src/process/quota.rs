@@ -1,19 +1,11 @@
 //! What all processes of one user may have together, so that nobody can use up the driver by
 //! starting more of them.
 
-use crate::Errno;
 use crate::driver::Driver;
+use crate::errno::Errno;
 use crate::keys::{ProcessId, UserId};
 use crate::limits::{MAX_OBJECTS_OF_A_USER, MAX_OPENS_OF_A_USER};
-
-/// One user that has opens.
-#[derive(Debug, Default)]
-pub struct User {
-    pub uid: u32,
-    pub opens: usize,
-    /// Nodes, references, death and freeze notifications of all its opens.
-    pub objects: usize,
-}
+use crate::process::types::User;
 
 impl Driver {
     /// One more open of this user. `EMFILE`: it has too many.

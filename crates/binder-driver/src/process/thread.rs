@@ -1,91 +1,17 @@
 //! Threads: a caller's tid on one open, its place in the looper pool, and its end.
 
-use std::fmt;
+use binder_uapi::BinderExtendedError;
 
-use binder_uapi::{BinderExtendedError, BinderWriteRead};
-
-use crate::Errno;
-use crate::descriptors::Giving;
+use crate::debug::counters::one_more;
 use crate::driver::Driver;
+use crate::errno::Errno;
 use crate::host::{Caller, Host};
-use crate::keys::{ProcessId, ThreadId, TransactionId};
+use crate::keys::{ProcessId, ThreadId};
 use crate::limits::MAX_THREADS_A_PROCESS;
-use crate::queue::QueueId;
-use crate::statistics::one_more;
-use crate::work::{DeliverToRead, Work};
-
-/// A thread's place in the pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Looper {
-    /// `BC_ENTER_LOOPER`: the application's own thread.
-    pub entered: bool,
-    /// `BC_REGISTER_LOOPER`: a thread that the driver asked for.
-    pub registered: bool,
-    /// `BC_EXIT_LOOPER`.
-    pub exited: bool,
-    /// It mixed the above in a wrong way; recorded, without further effect.
-    pub invalid: bool,
-}
-
-impl Looper {
-    /// In the pool by either way.
-    pub fn in_pool(self) -> bool {
-        self.entered || self.registered
-    }
-}
-
-impl fmt::Display for Looper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let flags = [
-            (self.entered, "entered"),
-            (self.registered, "registered"),
-            (self.exited, "exited"),
-            (self.invalid, "invalid"),
-        ];
-        let names = flags.iter().filter(|(set, _)| *set).map(|(_, name)| *name);
-        f.write_str(&names.collect::<Vec<_>>().join("|"))
-    }
-}
-
-/// A read that waits for work.
-#[derive(Clone, Copy, Debug)]
-pub struct Parked {
-    pub caller: Caller,
-    pub bwr: BinderWriteRead,
-    /// It also takes work that is queued for the whole process.
-    pub process_work: bool,
-    /// Tells this park from earlier ones of the thread.
-    pub token: u64,
-    /// A wake-up is on its way.
-    pub woken: bool,
-}
-
-/// A thread that has used the open.
-#[derive(Debug)]
-pub struct Thread {
-    pub process: ProcessId,
-    pub tid: u32,
-    pub looper: Looper,
-    /// Work for this very thread.
-    pub todo: QueueId,
-    /// `todo` holds something worth returning for, not only items that go along with others.
-    pub has_urgent: bool,
-    /// The call that it is in: an incoming one (`to_thread` is this thread) or an outgoing one.
-    pub stack: Option<TransactionId>,
-    /// A [`Work::ReturnError`] or [`Work::Error`] is queued: commands wait until it was read.
-    pub return_error: bool,
-    /// A [`Work::ReplyError`] is queued.
-    pub reply_error: bool,
-    pub extended_error: BinderExtendedError,
-    /// Its next ioctl, if it is a read, returns at once: it is new, or a descriptor was closed.
-    pub need_return: bool,
-    /// The read buffer that took returns last, so that a read can tell beforehand whether it will.
-    pub good_read_buffer: Option<u64>,
-    pub parked: Option<Parked>,
-    pub giving: Option<Box<Giving>>,
-    /// It has polled the open.
-    pub polls: bool,
-}
+use crate::process::types::{Looper, NO_ERROR, Thread};
+use crate::write_read::deliver::DeliverToRead;
+use crate::write_read::queue::WorkId;
+use crate::write_read::types::Work;
 
 impl Driver {
     /// The thread of this tid, known from now on.
@@ -190,11 +116,7 @@ impl Driver {
     }
 
     /// Queues an item that waits until the thread returns for another one.
-    pub(crate) fn push_deferred_work(
-        &mut self,
-        thread: ThreadId,
-        work: Work,
-    ) -> crate::queue::WorkId {
+    pub(crate) fn push_deferred_work(&mut self, thread: ThreadId, work: Work) -> WorkId {
         self.queues.push(self.threads[thread].todo, work)
     }
 
@@ -210,6 +132,3 @@ impl Driver {
         Ok(std::mem::replace(&mut self.threads[thread].extended_error, none))
     }
 }
-
-/// `command` of an extended error that tells of no error.
-pub const NO_ERROR: u32 = binder_uapi::returns::BR_OK;

@@ -6,91 +6,63 @@
 //! A front end that gives files only between two calls has the read answered without the
 //! transaction, which is then *promised* to the thread: it comes with a later read.
 
-use binder_uapi::{BinderBufferObject, BinderFdArrayObject, BinderWriteRead};
+use binder_uapi::{BinderBufferObject, BinderFdArrayObject};
 use zerocopy::IntoBytes;
 
-use crate::Errno;
-use crate::call::Sender;
-use crate::driver::{Driver, WriteRead};
-use crate::host::{Caller, FileToken, Host};
+use crate::buffer::types::{FileHolder, FileSlot};
+use crate::driver::Driver;
+use crate::errno::Errno;
+use crate::host::{FileToken, Host};
 use crate::keys::{ProcessId, ThreadId, TransactionId};
-use crate::limits::MAX_FILES_A_TRANSACTION;
-use crate::objects::Parcel;
-use crate::read::ROOM_FOR_ONE;
-use crate::scatter_gather::Gather;
-use crate::transaction::Kind;
-use crate::work::Work;
-
-/// A file in a buffer that has not been given yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileSlot {
-    pub file: FileToken,
-    /// Where in the buffer the receiver's number goes.
-    pub at: u32,
-    /// It is of an array, whose descriptors are closed with the buffer.
-    pub of_array: bool,
-}
-
-/// A read whose transaction carries files, until the reader has them.
-#[derive(Debug)]
-pub struct Giving {
-    /// The read was answered without the transaction.
-    pub promised: bool,
-    caller: Caller,
-    bwr: BinderWriteRead,
-    pub transaction: TransactionId,
-    /// What the read returns, and where in it the transaction starts.
-    returns: Vec<u8>,
-    transaction_at: usize,
-}
+use crate::limits::{MAX_FILES_A_TRANSACTION, ROOM_FOR_ONE};
+use crate::transaction::scatter_gather::Gather;
+use crate::transaction::types::{Arriving, Giving, Kind, ObjectPlace, Parcel, ReadRequest, Sender};
+use crate::write_read::types::{Work, WriteRead};
 
 /// Offset of the descriptor in a `binder_fd_object`.
 const FD_OFFSET: u64 = 8;
 
+/// A single descriptor. `EPERM`: the target accepts none; else as [`take_file`](crate::Files).
+pub(crate) fn translate_fd<H: Host>(
+    host: &mut H,
+    sender: Sender,
+    parcel: &mut Parcel<'_>,
+    at: u64,
+) -> Result<(), Errno> {
+    take_file(host, sender, parcel, at + FD_OFFSET, FileHolder::Object)?;
+    // Until the receiver's number is there, it is none of the sender's either.
+    parcel.put(at + FD_OFFSET, &0_u64)
+}
+
+/// An array of descriptors in the buffer of an earlier object. `EINVAL`: it is not all there.
+pub(crate) fn translate_fd_array<H: Host>(
+    host: &mut H,
+    sender: Sender,
+    gather: &mut Gather,
+    parcel: &mut Parcel<'_>,
+    place: ObjectPlace,
+) -> Result<(), Errno> {
+    let array: BinderFdArrayObject = parcel.get(place.at)?;
+    let len = array.num_fds.checked_mul(4).ok_or(Errno::EINVAL)?;
+    let slot = BinderBufferObject {
+        parent: array.parent,
+        parent_offset: array.parent_offset,
+        ..Default::default()
+    };
+    let start = gather.parent_slot(parcel, place.index, &slot, len)?;
+    if !start.is_multiple_of(4) {
+        return Err(Errno::EINVAL);
+    }
+    for number in 0..array.num_fds {
+        take_file(host, sender, parcel, start + 4 * number, FileHolder::Array)?;
+    }
+    if array.num_fds > 0 {
+        gather.fixed_up(parcel.object_at(array.parent)?, array.parent_offset + len);
+    }
+    Ok(())
+}
+
 impl Driver {
-    /// A single descriptor. `EPERM`: the target accepts none; else as [`take_file`](crate::Files).
-    pub(crate) fn translate_fd<H: Host>(
-        &mut self,
-        host: &mut H,
-        sender: Sender,
-        parcel: &mut Parcel<'_>,
-        at: u64,
-    ) -> Result<(), Errno> {
-        take_file(host, sender, parcel, at + FD_OFFSET, false)?;
-        // Until the receiver's number is there, it is none of the sender's either.
-        parcel.put(at + FD_OFFSET, &0_u64)
-    }
-
-    /// An array of descriptors in the buffer of an earlier object. `EINVAL`: it is not all there.
-    pub(crate) fn translate_fd_array<H: Host>(
-        &mut self,
-        host: &mut H,
-        sender: Sender,
-        gather: &mut Gather,
-        parcel: &mut Parcel<'_>,
-        index: u64,
-        at: u64,
-    ) -> Result<(), Errno> {
-        let array: BinderFdArrayObject = parcel.get(at)?;
-        let len = array.num_fds.checked_mul(4).ok_or(Errno::EINVAL)?;
-        let slot = BinderBufferObject {
-            parent: array.parent,
-            parent_offset: array.parent_offset,
-            ..Default::default()
-        };
-        let start = gather.parent_slot(parcel, index, &slot, len)?;
-        if !start.is_multiple_of(4) {
-            return Err(Errno::EINVAL);
-        }
-        for number in 0..array.num_fds {
-            take_file(host, sender, parcel, start + 4 * number, true)?;
-        }
-        if array.num_fds > 0 {
-            gather.fixed_up(parcel.object_at(array.parent)?, array.parent_offset + len);
-        }
-        Ok(())
-    }
-
     /// The read has taken a transaction; whether its files have to be given first.
     pub(crate) fn carries_files(&self, transaction: TransactionId) -> bool {
         let buffer = self.transactions[transaction].buffer;
@@ -100,18 +72,20 @@ impl Driver {
     /// Keeps a read until its files are given.
     pub(crate) fn begin_giving(
         &mut self,
-        caller: Caller,
-        thread: ThreadId,
-        bwr: BinderWriteRead,
+        request: ReadRequest,
         returns: &[u8],
-        (transaction, transaction_at): (TransactionId, usize),
+        arriving: Arriving,
     ) -> WriteRead {
-        let (returns, promised) = (returns.to_vec(), false);
-        let giving = Giving { promised, caller, bwr, transaction, returns, transaction_at };
-        let entry = &mut self.threads[thread];
+        let entry = &mut self.threads[request.thread];
         entry.need_return = false;
-        entry.giving = Some(Box::new(giving));
-        WriteRead::Giving { bwr }
+        entry.giving = Some(Box::new(Giving {
+            promised: false,
+            request,
+            transaction: arriving.transaction,
+            returns: returns.to_vec(),
+            transaction_at: arriving.at,
+        }));
+        WriteRead::Giving { bwr: request.bwr }
     }
 
     /// The files that a read in [`WriteRead::Giving`] gives, in the order of their numbers.
@@ -134,18 +108,19 @@ impl Driver {
     ) -> Option<WriteRead> {
         let thread = self.known_thread(process, tid)?;
         let mut giving = self.threads[thread].giving.take_if(|giving| !giving.promised)?;
-        let Giving { caller, mut bwr, transaction, .. } = *giving;
+        let Giving { mut request, transaction, .. } = *giving;
+        let caller = request.caller;
         let stored = self.store_numbers(host, transaction, fds);
         if stored.is_err() {
             host.close_on_return(caller, fds);
-            return self.refuse(host, thread, *giving);
+            return self.refuse(host, *giving);
         }
         let returns = &mut giving.returns;
-        let result = self.hand_over(host, caller, thread, &mut bwr, returns, Some(transaction));
+        let result = self.hand_over(host, &mut request, returns, Some(transaction));
         if result.is_err() {
             host.close_on_return(caller, fds);
         }
-        Some(WriteRead::Done { bwr, result })
+        Some(WriteRead::Done { bwr: request.bwr, result })
     }
 
     fn store_numbers<H: Host>(
@@ -164,7 +139,7 @@ impl Driver {
             host.store(entry.process, at, fd.as_bytes()).map_err(|_| Errno::ENOMEM)?;
         }
         for (slot, &fd) in std::mem::take(&mut entry.files).iter().zip(fds) {
-            if slot.of_array {
+            if slot.holder == FileHolder::Array {
                 entry.close_on_free.push(fd);
             }
             host.drop_file(slot.file);
@@ -187,7 +162,7 @@ impl Driver {
             self.break_promise(host, thread, &giving);
             return None;
         }
-        self.refuse(host, thread, *giving)
+        self.refuse(host, *giving)
     }
 
     /// Nobody reads just now: who waits for a reply finds the word with its next read.
@@ -201,9 +176,9 @@ impl Driver {
 
     /// The front end will give the files between this read and a later one: answers the read with
     /// what there is beside the transaction, often [`BR_NOOP`](binder_uapi::returns) alone, and
-    /// clients read again. `None`: nobody gives there. Afterwards [`files_arrived`](Self::files_arrived)
-    /// or [`files_refused`](Self::files_refused) says how it went; a read that comes before either
-    /// is [`WriteRead::Giving`] anew.
+    /// clients read again. `None`: nobody gives there. Afterwards
+    /// [`files_arrived`](Self::files_arrived) or [`files_refused`](Self::files_refused) says how it
+    /// went; a read that comes before either is [`WriteRead::Giving`] anew.
     pub fn promise_files<H: Host>(
         &mut self,
         host: &mut H,
@@ -213,15 +188,15 @@ impl Driver {
         let thread = self.known_thread(process, tid)?;
         let giving = self.threads[thread].giving.as_mut().filter(|giving| !giving.promised)?;
         giving.promised = true;
-        let (caller, mut bwr, at) = (giving.caller, giving.bwr, giving.transaction_at);
+        let mut request = giving.request;
         let mut before = std::mem::take(&mut giving.returns);
-        giving.returns = before.split_off(at);
+        giving.returns = before.split_off(giving.transaction_at);
         giving.transaction_at = 0;
-        let result = self.hand_over(host, caller, thread, &mut bwr, &mut before, None);
+        let result = self.hand_over(host, &mut request, &mut before, None);
         if result.is_err() {
             let _ = self.files_refused(host, process, tid);
         }
-        Some(WriteRead::Done { bwr, result })
+        Some(WriteRead::Done { bwr: request.bwr, result })
     }
 
     /// The thread has the files of its promised transaction under these numbers. False: none is
@@ -245,8 +220,8 @@ impl Driver {
         stored.is_ok()
     }
 
-    /// The thread is about to wait for an answer. What it was promised, and any other thread may take, is none of
-    /// its affairs any more.
+    /// The thread is about to wait for an answer. What it was promised, and any other thread may
+    /// take, is none of its affairs any more.
     pub(crate) fn hand_promise_back(&mut self, thread: ThreadId) {
         let transactions = &self.transactions;
         let for_any_thread = |giving: &mut Box<Giving>| {
@@ -264,55 +239,43 @@ impl Driver {
     pub(crate) fn read_promised<H: Host>(
         &mut self,
         host: &mut H,
-        caller: Caller,
-        thread: ThreadId,
-        mut bwr: BinderWriteRead,
+        mut request: ReadRequest,
         room: u64,
     ) -> Option<WriteRead> {
+        let thread = request.thread;
         let mut giving = self.threads[thread].giving.take()?;
         let mut out = Vec::with_capacity(4 + giving.returns.len());
-        if bwr.read_consumed == 0 && room >= 4 {
+        if request.bwr.read_consumed == 0 && room >= 4 {
             out.extend_from_slice(binder_uapi::returns::BR_NOOP.as_bytes());
         }
         let at = out.len();
         if room < at as u64 + ROOM_FOR_ONE {
             self.threads[thread].giving = Some(giving);
-            let result = self.hand_over(host, caller, thread, &mut bwr, &mut out, None);
-            return Some(WriteRead::Done { bwr, result });
+            let result = self.hand_over(host, &mut request, &mut out, None);
+            return Some(WriteRead::Done { bwr: request.bwr, result });
         }
         out.append(&mut giving.returns);
         let transaction = giving.transaction;
         if self.carries_files(transaction) {
-            return Some(self.begin_giving(caller, thread, bwr, &out, (transaction, at)));
+            return Some(self.begin_giving(request, &out, Arriving { transaction, at }));
         }
-        let result = self.hand_over(host, caller, thread, &mut bwr, &mut out, Some(transaction));
-        Some(WriteRead::Done { bwr, result })
+        let result = self.hand_over(host, &mut request, &mut out, Some(transaction));
+        Some(WriteRead::Done { bwr: request.bwr, result })
     }
 
-    fn refuse<H: Host>(
-        &mut self,
-        host: &mut H,
-        thread: ThreadId,
-        giving: Giving,
-    ) -> Option<WriteRead> {
-        let Giving { caller, mut bwr, transaction, mut returns, transaction_at, .. } = giving;
+    fn refuse<H: Host>(&mut self, host: &mut H, giving: Giving) -> Option<WriteRead> {
+        let Giving { mut request, transaction, mut returns, transaction_at, .. } = giving;
         returns.truncate(transaction_at);
         if self.transactions[transaction].kind == Kind::Reply {
             // The reader is the one who waits for it.
             returns.extend_from_slice(binder_uapi::returns::BR_FAILED_REPLY.as_bytes());
         }
         self.transaction_lost(host, transaction);
-        if bwr.read_consumed + returns.len() as u64 <= 4 {
+        if request.bwr.read_consumed + returns.len() as u64 <= 4 {
             return None;
         }
-        let result = self.hand_over(host, caller, thread, &mut bwr, &mut returns, None);
-        Some(WriteRead::Done { bwr, result })
-    }
-
-    /// All files that are on their way.
-    #[doc(hidden)]
-    pub fn files_on_their_way(&self) -> Vec<FileToken> {
-        self.buffers.values().flat_map(|buffer| buffer.files.iter().map(|slot| slot.file)).collect()
+        let result = self.hand_over(host, &mut request, &mut returns, None);
+        Some(WriteRead::Done { bwr: request.bwr, result })
     }
 }
 
@@ -322,7 +285,7 @@ fn take_file<H: Host>(
     sender: Sender,
     parcel: &mut Parcel<'_>,
     at: u64,
-    of_array: bool,
+    holder: FileHolder,
 ) -> Result<(), Errno> {
     if !parcel.accepts_fds {
         return Err(Errno::EPERM);
@@ -332,6 +295,6 @@ fn take_file<H: Host>(
     }
     let fd: u32 = parcel.get(at)?;
     let file = host.take_file(sender.caller, fd)?;
-    parcel.files.push(FileSlot { file, at: at as u32, of_array });
+    parcel.files.push(FileSlot { file, at: at as u32, holder });
     Ok(())
 }

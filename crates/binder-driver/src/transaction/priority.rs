@@ -1,8 +1,8 @@
 //! Priorities: a call is served with its caller's nice value, or that of the node's minimum where
 //! the caller's is weaker, and the server has its own back when it replies.
 //!
-//! A node may ask for more: to inherit the real-time policy of its callers, or to be served with one
-//! at least. A server that has a real-time policy of its own keeps it otherwise.
+//! A node may ask for more: to inherit the real-time policy of its callers, or to be served with
+//! one at least. A server that has a real-time policy of its own keeps it otherwise.
 
 use binder_uapi::{
     FLAT_BINDER_FLAG_INHERIT_RT, FLAT_BINDER_FLAG_PRIORITY_MASK,
@@ -10,40 +10,8 @@ use binder_uapi::{
 };
 
 use crate::driver::Driver;
-use crate::host::{Caller, Host};
+use crate::host::{Caller, Host, Policy, Priority};
 use crate::keys::{ProcessId, ThreadId, TransactionId};
-
-/// How a thread gets its share of the processors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Priority {
-    /// -20 to 19; a real-time thread has one too, which counts when it is one no more.
-    pub nice: i32,
-    /// Under which rules.
-    pub policy: Policy,
-    /// What the thread starts has an ordinary policy.
-    pub reset_on_fork: bool,
-}
-
-/// The scheduler's rules for a thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// A policy that shares time, by the host's number.
-    Fair(u32),
-    /// Real time, first in, first out: priority 1 to 99.
-    Fifo(u8),
-    /// Real time, round robin: priority 1 to 99.
-    RoundRobin(u8),
-}
-
-impl Policy {
-    /// Real-time priority; 0 where there is none.
-    pub fn level(self) -> u8 {
-        match self {
-            Policy::Fair(_) => 0,
-            Policy::Fifo(level) | Policy::RoundRobin(level) => level,
-        }
-    }
-}
 
 /// The weakest nice value that a node with these flags is served with.
 fn min_nice(flags: u32) -> i32 {
@@ -118,7 +86,8 @@ impl Driver {
         }
     }
 
-    /// The thread will reply to none of its calls: it has back what it had before the first of them.
+    /// The thread will reply to none of its calls: it has back what it had before the first of
+    /// them.
     pub(crate) fn restore_first_priority<H: Host>(
         &mut self,
         host: &mut H,

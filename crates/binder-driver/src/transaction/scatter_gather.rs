@@ -3,10 +3,9 @@
 
 use binder_uapi::{BINDER_BUFFER_FLAG_HAS_PARENT, BINDER_TYPE_PTR, BinderBufferObject};
 
-use crate::Errno;
-use crate::call::Sender;
+use crate::errno::Errno;
 use crate::host::Host;
-use crate::objects::Parcel;
+use crate::transaction::types::{ObjectPlace, Parcel, Sender};
 
 /// Where the last fix-up happened: later ones may only go into that object or its ancestors, and
 /// only behind it.
@@ -32,16 +31,16 @@ impl Gather {
         Self { next: parcel.layout.extra_at, end: parcel.layout.extra_end, last: None }
     }
 
-    /// Copies the buffer of the object at `at` (the `index`th) and points the object and its
+    /// Copies the buffer of the object at `place` and points the object and its
     /// parent at the receiver's copy.
     pub fn buffer<H: Host>(
         &mut self,
         host: &mut H,
         sender: Sender,
         parcel: &mut Parcel<'_>,
-        index: u64,
-        at: u64,
+        place: ObjectPlace,
     ) -> Result<(), Errno> {
+        let ObjectPlace { index, at } = place;
         let object: BinderBufferObject = parcel.get(at)?;
         if object.length > self.end - self.next {
             return Err(Errno::EINVAL);

@@ -3,74 +3,16 @@
 //! A thread's stack is a chain of calls, newest first. A call is in two chains at once: its
 //! caller's (`from_parent` leads on) and, from delivery on, its server's (`to_parent` leads on).
 
-use std::fmt;
-
 use binder_uapi::returns::*;
-use binder_uapi::{BinderTransactionData, BinderTransactionDataSecctx, Return, TF_ONE_WAY};
+use binder_uapi::{BinderTransactionData, BinderTransactionDataSecctx, Return};
 
+use crate::debug::records::TraceEvent;
 use crate::driver::Driver;
 use crate::host::Host;
-use crate::keys::{BufferId, ProcessId, ThreadId, TransactionId};
-use crate::priority::Priority;
-use crate::trace::TraceEvent;
-use crate::work::{DeliverToRead, Flow, Reader, Work};
-
-/// What a transaction is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// The sender waits for the reply.
-    Call,
-    /// Nobody waits.
-    Oneway,
-    /// The answer to a call.
-    Reply,
-}
-
-impl Kind {
-    /// What is sent by `BC_REPLY`, or by `BC_TRANSACTION` with these flags.
-    pub fn of(is_reply: bool, flags: u32) -> Self {
-        match (is_reply, flags & TF_ONE_WAY != 0) {
-            (true, _) => Self::Reply,
-            (_, true) => Self::Oneway,
-            _ => Self::Call,
-        }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Kind::Call => "call",
-            Kind::Oneway => "oneway",
-            Kind::Reply => "reply",
-        })
-    }
-}
-
-/// One transaction. A one-way and a reply are over when delivered, a call when replied to.
-#[derive(Debug)]
-pub struct Transaction {
-    /// Debug id.
-    pub id: u32,
-    pub kind: Kind,
-    /// The thread that waits for the reply to a call; `None` once it is gone.
-    pub from: Option<ThreadId>,
-    pub from_parent: Option<TransactionId>,
-    /// The thread that must take a nested call, then the one that serves it.
-    pub to_thread: Option<ThreadId>,
-    pub to_parent: Option<TransactionId>,
-    /// The receiver, while it counts this one as outstanding.
-    pub to: Option<ProcessId>,
-    /// `None` once the receiver has freed it.
-    pub buffer: Option<BufferId>,
-    pub code: u32,
-    pub flags: u32,
-    pub sender_euid: u32,
-    /// The caller's; `None` where it is not inherited.
-    pub priority: Option<Priority>,
-    /// That of the thread which serves the call with another one.
-    pub own_priority: Option<Priority>,
-}
+use crate::keys::{ThreadId, TransactionId};
+use crate::transaction::types::Kind;
+use crate::write_read::deliver::{DeliverToRead, Flow, Reader};
+use crate::write_read::types::Work;
 
 impl Driver {
     /// The call that `below` stands on in the chain of `thread`.

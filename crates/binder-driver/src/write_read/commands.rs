@@ -2,12 +2,13 @@
 
 use binder_uapi::{BinderWriteRead, Command, CommandReader, StreamError};
 
-use crate::Errno;
-use crate::call::Sender;
 use crate::driver::Driver;
+use crate::errno::Errno;
 use crate::host::{Caller, Host};
 use crate::limits::{COMMAND_CHUNK, MAX_COMMAND_BYTES};
-use crate::work::Work;
+use crate::objects::types::Strength;
+use crate::transaction::types::{Kind, Sender};
+use crate::write_read::types::Work;
 
 impl Driver {
     /// Runs commands until they end, one is malformed, or one leaves an error for the thread to
@@ -73,18 +74,29 @@ impl Driver {
         let Sender { caller: Caller { process, .. }, thread } = sender;
         match command {
             Command::Transaction { data, buffers_size } => {
-                self.transact(host, sender, &data, buffers_size.unwrap_or(0), false);
+                let kind = Kind::of_transaction(data.flags);
+                self.transact(host, sender, kind, &data, buffers_size.unwrap_or(0));
             }
             Command::Reply { data, buffers_size } => {
-                self.transact(host, sender, &data, buffers_size.unwrap_or(0), true);
+                self.transact(host, sender, Kind::Reply, &data, buffers_size.unwrap_or(0));
             }
             Command::FreeBuffer(address) => self.free_buffer(host, sender, address),
-            Command::IncRefs(handle) => self.acquire_handle(process, handle, false)?,
-            Command::Acquire(handle) => self.acquire_handle(process, handle, true)?,
-            Command::Release(handle) => self.release_handle(process, handle, true),
-            Command::DecRefs(handle) => self.release_handle(process, handle, false),
-            Command::IncRefsDone(node) => self.acknowledge_node(process, node, false),
-            Command::AcquireDone(node) => self.acknowledge_node(process, node, true),
+            Command::IncRefs(handle) => {
+                self.acquire_handle(process, handle, Strength::Weak)?;
+            }
+            Command::Acquire(handle) => {
+                self.acquire_handle(process, handle, Strength::Strong)?;
+            }
+            Command::Release(handle) => {
+                self.release_handle(process, handle, Strength::Strong);
+            }
+            Command::DecRefs(handle) => self.release_handle(process, handle, Strength::Weak),
+            Command::IncRefsDone(node) => {
+                self.acknowledge_node(process, node, Strength::Weak);
+            }
+            Command::AcquireDone(node) => {
+                self.acknowledge_node(process, node, Strength::Strong);
+            }
             Command::RegisterLooper => self.register_looper(thread),
             Command::EnterLooper => self.enter_looper(thread),
             Command::ExitLooper => self.exit_looper(thread),

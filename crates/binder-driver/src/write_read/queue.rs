@@ -3,7 +3,7 @@
 
 use slotmap::{Key, SlotMap, new_key_type};
 
-use crate::work::Work;
+use crate::write_read::types::Work;
 
 new_key_type! {
     /// One list.

@@ -1,28 +1,26 @@
 //! The read half of `BINDER_WRITE_READ`: taking work and writing `BR_` returns.
 
+use binder_uapi::BinderWriteRead;
 use binder_uapi::returns::{BR_NOOP, BR_SPAWN_LOOPER};
-use binder_uapi::{BinderTransactionDataSecctx, BinderWriteRead};
 use zerocopy::IntoBytes;
 
-use crate::Errno;
-use crate::driver::{Driver, WriteRead};
+use crate::driver::Driver;
+use crate::errno::Errno;
 use crate::host::{Caller, Host};
 use crate::keys::{ProcessId, ThreadId, TransactionId};
-use crate::limits::MAX_READ_BYTES;
-use crate::work::{DeliverToRead, Flow, Reader};
-
-/// Room that must be left before an item is taken: the largest return.
-pub(crate) const ROOM_FOR_ONE: u64 = 4 + size_of::<BinderTransactionDataSecctx>() as u64;
+use crate::limits::{MAX_READ_BYTES, ROOM_FOR_ONE};
+use crate::transaction::types::{Arriving, ReadRequest, Sender};
+use crate::write_read::deliver::{DeliverToRead, Flow, Reader};
+use crate::write_read::types::{Waiting, WorkScope, WriteRead};
 
 impl Driver {
-    /// `BINDER_WRITE_READ`: runs the commands, then reads or parks. With `nonblock` it answers
-    /// `EAGAIN` instead of parking.
+    /// `BINDER_WRITE_READ`: runs the commands, then reads or parks.
     pub fn write_read<H: Host>(
         &mut self,
         host: &mut H,
         caller: Caller,
         mut bwr: BinderWriteRead,
-        nonblock: bool,
+        waiting: Waiting,
     ) -> WriteRead {
         let thread = match self.thread_of(caller.process, caller.tid) {
             Ok(thread) => thread,
@@ -35,9 +33,8 @@ impl Driver {
         if self.unpark(thread).is_some() {
             self.wake_for_process_work(caller.process);
         }
-        let sender = crate::call::Sender { caller, thread };
         if bwr.write_consumed < bwr.write_size {
-            if let Err(errno) = self.run_commands(host, sender, &mut bwr) {
+            if let Err(errno) = self.run_commands(host, Sender { caller, thread }, &mut bwr) {
                 bwr.read_consumed = 0;
                 return self.answer(thread, bwr, Err(errno));
             }
@@ -49,10 +46,11 @@ impl Driver {
         if bwr.read_size == 0 {
             return self.answer(thread, bwr, Ok(()));
         }
-        if let Err(errno) = self.check_read_buffer(host, caller, thread, &bwr) {
+        let request = ReadRequest { caller, thread, bwr };
+        if let Err(errno) = self.check_read_buffer(host, &request) {
             return self.answer(thread, bwr, Err(errno));
         }
-        self.read(host, caller, thread, bwr, nonblock)
+        self.read(host, request, waiting)
     }
 
     /// Finishes a parked read after [`Wake::Reader`](crate::Wake::Reader). It may park again when
@@ -61,7 +59,8 @@ impl Driver {
     pub fn resume<H: Host>(&mut self, host: &mut H, process: ProcessId, tid: u32) -> WriteRead {
         let Some(thread) = self.known_thread(process, tid) else { return WriteRead::Parked };
         let Some(parked) = self.unpark(thread) else { return WriteRead::Parked };
-        self.read(host, parked.caller, thread, parked.bwr, false)
+        let request = ReadRequest { caller: parked.caller, thread, bwr: parked.bwr };
+        self.read(host, request, Waiting::Allowed)
     }
 
     /// `EFAULT` for a buffer that takes no returns, before any work is taken for it. One that took
@@ -69,10 +68,9 @@ impl Driver {
     fn check_read_buffer<H: Host>(
         &mut self,
         host: &mut H,
-        caller: Caller,
-        thread: ThreadId,
-        bwr: &BinderWriteRead,
+        request: &ReadRequest,
     ) -> Result<(), Errno> {
+        let ReadRequest { caller, thread, bwr } = *request;
         let good = self.threads[thread].good_read_buffer == Some(bwr.read_buffer);
         if good || bwr.read_consumed != 0 || bwr.read_size < 4 {
             return Ok(());
@@ -95,71 +93,67 @@ impl Driver {
     fn read<H: Host>(
         &mut self,
         host: &mut H,
-        caller: Caller,
-        thread: ThreadId,
-        mut bwr: BinderWriteRead,
-        nonblock: bool,
+        mut request: ReadRequest,
+        waiting: Waiting,
     ) -> WriteRead {
+        let ReadRequest { caller, thread, bwr } = request;
         let room = bwr.read_size.saturating_sub(bwr.read_consumed).min(MAX_READ_BYTES);
-        if let Some(answer) = self.read_promised(host, caller, thread, bwr, room) {
+        if let Some(answer) = self.read_promised(host, request, room) {
             self.threads[thread].need_return = false;
             self.wake_for_process_work(caller.process);
             return answer;
         }
         let mut out = std::mem::take(&mut self.scratch.returns);
         let answer = loop {
-            let process_work = self.takes_process_work(thread);
-            if !self.has_work(thread, process_work) {
-                if nonblock {
+            let scope = self.work_scope(thread);
+            if !self.has_work(thread, scope) {
+                if waiting == Waiting::Refused {
                     break self.answer(thread, bwr, Err(Errno::EAGAIN));
                 }
                 self.park(thread, caller, bwr);
                 break WriteRead::Parked;
             }
             out.clear();
-            let taken = self.take_work(host, caller, thread, &bwr, (process_work, room), &mut out);
+            if bwr.read_consumed == 0 && room >= 4 {
+                out.extend_from_slice(BR_NOOP.as_bytes());
+            }
+            let mut reader = Reader { process: caller.process, thread, out: &mut out };
+            let taken = self.take_work(host, &mut reader, scope, room);
             let only_noop = bwr.read_consumed + out.len() as u64 == 4;
             if only_noop && !taken.no_room && !self.threads[thread].need_return {
                 // All work turned out to be void.
                 continue;
             }
-            if let Some((transaction, at)) = taken.arriving
-                && self.carries_files(transaction)
+            if let Some(arriving) = taken.arriving
+                && self.carries_files(arriving.transaction)
             {
-                break self.begin_giving(caller, thread, bwr, &out, (transaction, at));
+                break self.begin_giving(request, &out, arriving);
             }
-            let arriving = taken.arriving.map(|(transaction, _)| transaction);
-            let result = self.hand_over(host, caller, thread, &mut bwr, &mut out, arriving);
-            break self.answer(thread, bwr, result);
+            let arriving = taken.arriving.map(|arriving| arriving.transaction);
+            let result = self.hand_over(host, &mut request, &mut out, arriving);
+            break self.answer(thread, request.bwr, result);
         };
         self.scratch.returns = out;
         self.wake_for_process_work(caller.process);
         answer
     }
 
-    /// Fills `out` with what there is `room` for.
+    /// Appends what there is `room` for.
     fn take_work<H: Host>(
         &mut self,
         host: &mut H,
-        caller: Caller,
-        thread: ThreadId,
-        bwr: &BinderWriteRead,
-        (process_work, room): (bool, u64),
-        out: &mut Vec<u8>,
+        reader: &mut Reader<'_>,
+        scope: WorkScope,
+        room: u64,
     ) -> Taken {
         let mut taken = Taken::default();
-        if bwr.read_consumed == 0 && room >= 4 {
-            out.extend_from_slice(BR_NOOP.as_bytes());
-        }
-        let mut reader = Reader { process: caller.process, thread, out };
+        let Reader { process, thread, .. } = *reader;
         loop {
             let own = self.threads[thread].todo;
-            let queue = if !self.queues.is_empty(own) {
-                own
-            } else if process_work {
-                self.processes[caller.process].todo
+            let queue = if self.queues.is_empty(own) && scope == WorkScope::Process {
+                self.processes[process].todo
             } else {
-                return taken;
+                own
             };
             if self.queues.is_empty(queue) {
                 return taken;
@@ -173,11 +167,11 @@ impl Driver {
                 self.threads[thread].has_urgent = false;
             }
             let at = reader.out.len();
-            match work.deliver(self, host, &mut reader) {
+            match work.deliver(self, host, reader) {
                 Flow::Continue => {}
                 Flow::Return => return taken,
                 Flow::ReturnWith(transaction) => {
-                    taken.arriving = Some((transaction, at));
+                    taken.arriving = Some(Arriving { transaction, at });
                     return taken;
                 }
             }
@@ -189,12 +183,11 @@ impl Driver {
     pub(crate) fn hand_over<H: Host>(
         &mut self,
         host: &mut H,
-        caller: Caller,
-        thread: ThreadId,
-        bwr: &mut BinderWriteRead,
+        request: &mut ReadRequest,
         out: &mut [u8],
         arriving: Option<TransactionId>,
     ) -> Result<(), Errno> {
+        let ReadRequest { caller, thread, ref mut bwr } = *request;
         let spawn = self.wants_looper(caller.process, thread);
         let at = bwr.read_buffer.wrapping_add(bwr.read_consumed);
         let mut written = Ok(());
@@ -237,8 +230,7 @@ impl Driver {
 /// What a read has taken.
 #[derive(Debug, Default)]
 struct Taken {
-    /// A transaction, and where in the returns it starts.
-    arriving: Option<(TransactionId, usize)>,
+    arriving: Option<Arriving>,
     /// It stopped for want of room, not of work.
     no_room: bool,
 }

@@ -1,59 +1,41 @@
 //! Parking and waking: which reader hears of which work.
 
-use std::collections::VecDeque;
-
 use binder_uapi::BinderWriteRead;
 
-use crate::driver::{Driver, Wake};
+use crate::driver::Driver;
 use crate::host::Caller;
-use crate::keys::{FreezeId, ProcessId, ThreadId};
-use crate::thread::Parked;
-
-/// Wake-ups for the front end; a reader's counts only while that very park lasts.
-#[derive(Debug, Default)]
-pub struct Wakes {
-    queue: VecDeque<Pending>,
-    next_token: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Pending {
-    Reader { thread: ThreadId, token: u64 },
-    Poll(ProcessId),
-    Freeze(FreezeId),
-}
-
-impl Wakes {
-    /// A waiting freeze has to be looked at.
-    pub fn freeze(&mut self, id: FreezeId) {
-        self.queue.push_back(Pending::Freeze(id));
-    }
-}
+use crate::keys::{ProcessId, ThreadId};
+use crate::process::types::Parked;
+use crate::write_read::types::{Pending, Wake, WorkScope};
 
 impl Driver {
-    /// The thread would take work that is queued for its whole process.
-    pub(crate) fn takes_process_work(&self, thread: ThreadId) -> bool {
+    /// A thread takes work of its process only while it has none of its own and is in no call.
+    pub(crate) fn work_scope(&self, thread: ThreadId) -> WorkScope {
         let entry = &self.threads[thread];
-        entry.stack.is_none() && self.queues.is_empty(entry.todo)
+        if entry.stack.is_none() && self.queues.is_empty(entry.todo) {
+            WorkScope::Process
+        } else {
+            WorkScope::Thread
+        }
     }
 
     /// There is something that the thread returns for.
-    pub(crate) fn has_work(&self, thread: ThreadId, process_work: bool) -> bool {
+    pub(crate) fn has_work(&self, thread: ThreadId, scope: WorkScope) -> bool {
         let entry = &self.threads[thread];
         entry.need_return
             || entry.giving.is_some()
             || (entry.has_urgent && !self.queues.is_empty(entry.todo))
-            || (process_work && !self.queues.is_empty(self.processes[entry.process].todo))
+            || (scope == WorkScope::Process
+                && !self.queues.is_empty(self.processes[entry.process].todo))
     }
 
     /// Keeps a read until work arrives.
     pub(crate) fn park(&mut self, thread: ThreadId, caller: Caller, bwr: BinderWriteRead) {
-        let process_work = self.takes_process_work(thread);
+        let scope = self.work_scope(thread);
         let token = self.wakes.next_token;
         self.wakes.next_token += 1;
-        self.threads[thread].parked =
-            Some(Parked { caller, bwr, process_work, token, woken: false });
-        if process_work {
+        self.threads[thread].parked = Some(Parked { caller, bwr, scope, token, woken: false });
+        if scope == WorkScope::Process {
             self.processes[caller.process].idle.push(thread);
         }
     }
@@ -131,7 +113,7 @@ impl Driver {
     pub fn poll(&mut self, caller: Caller) -> bool {
         let Ok(thread) = self.thread_of(caller.process, caller.tid) else { return true };
         self.threads[thread].polls = true;
-        let readable = self.has_work(thread, self.takes_process_work(thread));
+        let readable = self.has_work(thread, self.work_scope(thread));
         if !readable {
             self.processes[caller.process].poll_armed = true;
         }

@@ -325,22 +325,35 @@ impl World {
         assert_eq!(tokens, self.host.taken.keys().copied().collect::<Vec<_>>(), "files leak");
     }
 
-    /// Gives a reader its files, or fails to; what it sees then.
-    pub fn give(&mut self, caller: Caller, bwr: BinderWriteRead, fails: bool) -> Seen {
+    /// Gives a reader its files; what it sees then.
+    pub fn give(&mut self, caller: Caller, bwr: BinderWriteRead) -> Seen {
         let files = self.driver.files_to_give(caller.process, caller.tid);
         assert!(!files.is_empty(), "nothing to give");
-        let answer = if fails {
-            self.driver.files_refused(&mut self.host, caller.process, caller.tid)
-        } else {
-            let file_of = |token: &FileToken| self.host.taken[token];
-            let files: Vec<u64> = files.iter().map(file_of).collect();
-            let fds: Vec<u32> =
-                files.into_iter().map(|file| self.host.install(caller.process, file)).collect();
-            self.driver.files_given(&mut self.host, caller.process, caller.tid, &fds)
-        };
+        let file_of = |token: &FileToken| self.host.taken[token];
+        let files: Vec<u64> = files.iter().map(file_of).collect();
+        let fds: Vec<u32> =
+            files.into_iter().map(|file| self.host.install(caller.process, file)).collect();
+        let answer = self.driver.files_given(&mut self.host, caller.process, caller.tid, &fds);
+        self.seen_or_read(caller, bwr, answer)
+    }
+
+    /// Fails to give a reader its files; what it sees then.
+    pub fn refuse_files(&mut self, caller: Caller, bwr: BinderWriteRead) -> Seen {
+        let files = self.driver.files_to_give(caller.process, caller.tid);
+        assert!(!files.is_empty(), "nothing to give");
+        let answer = self.driver.files_refused(&mut self.host, caller.process, caller.tid);
+        self.seen_or_read(caller, bwr, answer)
+    }
+
+    fn seen_or_read(
+        &mut self,
+        caller: Caller,
+        bwr: BinderWriteRead,
+        answer: Option<WriteRead>,
+    ) -> Seen {
         match answer {
             Some(answer) => self.seen(caller, answer),
-            None => self.ioctl(caller, bwr, true),
+            None => self.ioctl(caller, bwr, Waiting::Refused),
         }
     }
 
@@ -450,7 +463,7 @@ impl World {
         caller: Caller,
         commands: &[u8],
         read_size: u64,
-        nonblock: bool,
+        waiting: Waiting,
     ) -> Seen {
         let write_buffer = self.place(caller, commands);
         let read_buffer = READ_ADDRESS + (u64::from(caller.tid) << 20);
@@ -462,13 +475,13 @@ impl World {
             read_buffer,
             ..BinderWriteRead::default()
         };
-        self.ioctl(caller, bwr, nonblock)
+        self.ioctl(caller, bwr, waiting)
     }
 
     /// A `BINDER_WRITE_READ` with an argument of the client's own making.
-    pub fn ioctl(&mut self, caller: Caller, bwr: BinderWriteRead, nonblock: bool) -> Seen {
+    pub fn ioctl(&mut self, caller: Caller, bwr: BinderWriteRead, waiting: Waiting) -> Seen {
         self.greet(caller);
-        let answer = self.driver.write_read(&mut self.host, caller, bwr, nonblock);
+        let answer = self.driver.write_read(&mut self.host, caller, bwr, waiting);
         self.host
             .memory
             .retain(|&(process, address), _| process != caller.process || address >= READ_ADDRESS);
@@ -480,7 +493,7 @@ impl World {
         if let WriteRead::Giving { bwr } = answer {
             match &mut self.gifts {
                 Some(gifts) => gifts.push((caller, bwr)),
-                None => return self.give(caller, bwr, false),
+                None => return self.give(caller, bwr),
             }
         }
         let WriteRead::Done { bwr, result } = answer else {
@@ -499,12 +512,12 @@ impl World {
 
     /// Runs commands without reading.
     pub fn write(&mut self, caller: Caller, commands: &[Command]) -> Seen {
-        self.write_read(caller, &encode(commands), 0, true)
+        self.write_read(caller, &encode(commands), 0, Waiting::Refused)
     }
 
     /// Runs commands, then reads what there is.
     pub fn run(&mut self, caller: Caller, commands: &[Command]) -> Seen {
-        self.write_read(caller, &encode(commands), READ_SIZE, true)
+        self.write_read(caller, &encode(commands), READ_SIZE, Waiting::Refused)
     }
 
     /// Reads what there is.
@@ -514,7 +527,7 @@ impl World {
 
     /// Runs commands, then waits.
     pub fn wait(&mut self, caller: Caller, commands: &[Command]) -> Seen {
-        self.write_read(caller, &encode(commands), READ_SIZE, false)
+        self.write_read(caller, &encode(commands), READ_SIZE, Waiting::Allowed)
     }
 
     /// Runs commands, then waits; nothing may be there yet.
@@ -553,8 +566,16 @@ impl World {
     }
 
     /// `BINDER_FREEZE` of a pid.
-    pub fn freeze(&mut self, caller: Caller, pid: u32, enable: bool, timeout_ms: u32) -> Freeze {
-        let info = BinderFreezeInfo { pid, enable: enable.into(), timeout_ms };
+    pub fn freeze(&mut self, caller: Caller, pid: u32, timeout_ms: u32) -> Freeze {
+        self.set_freezer(caller, BinderFreezeInfo { pid, enable: 1, timeout_ms })
+    }
+
+    /// `BINDER_FREEZE` that thaws a pid.
+    pub fn thaw(&mut self, caller: Caller, pid: u32) -> Freeze {
+        self.set_freezer(caller, BinderFreezeInfo { pid, enable: 0, timeout_ms: 0 })
+    }
+
+    fn set_freezer(&mut self, caller: Caller, info: BinderFreezeInfo) -> Freeze {
         let answer = self.driver.freeze(caller.process, info);
         self.check();
         answer

@@ -87,7 +87,7 @@ fn files_that_cannot_be_given_fail_the_call_and_the_reader_waits_on() {
     assert_eq!(world.wake(), [], "neither is answered");
     let (reader, bwr) = world.gifts.as_mut().unwrap().remove(0);
     assert_eq!(reader, manager);
-    assert_eq!(world.give(manager, bwr, true).result, Err(Errno::EAGAIN));
+    assert_eq!(world.refuse_files(manager, bwr).result, Err(Errno::EAGAIN));
     let failed = [Return::TransactionComplete, Return::FailedReply];
     assert_eq!(world.woken(client).news(), failed);
     assert!(world.host.taken.is_empty());
@@ -98,7 +98,7 @@ fn a_reply_whose_files_cannot_be_given_fails_for_who_waits_for_it() {
     let (mut world, manager, client) = world_with_files();
     reply_with_a_file(&mut world, manager, client);
     let (_, bwr) = world.gifts.take().unwrap().remove(0);
-    let seen = world.give(client, bwr, true);
+    let seen = world.refuse_files(client, bwr);
     assert_eq!(seen.news(), [Return::TransactionComplete, Return::FailedReply]);
 }
 

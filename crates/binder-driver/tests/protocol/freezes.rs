@@ -15,7 +15,7 @@ fn a_freeze_with_a_timeout_waits_for_the_call_in_hand() {
     let call = world.call(client, 0, &Parcel::bytes(b"call"));
     world.park(client, &[call]);
     world.read(manager).parcel();
-    let Freeze::Waiting(id) = world.freeze(freezer, 1, true, 100) else { panic!("no wait") };
+    let Freeze::Waiting(id) = world.freeze(freezer, 1, 100) else { panic!("no wait") };
     assert_eq!(world.driver.next_wake(), None, "nothing has changed yet");
     let reply = world.reply(manager, &Parcel::default());
     world.write(manager, &[reply]);
@@ -30,7 +30,7 @@ fn a_freeze_whose_time_is_over_leaves_the_process_as_it_was() {
     let call = world.call(client, 0, &Parcel::bytes(b"call"));
     world.park(client, &[call]);
     world.read(manager).parcel();
-    let Freeze::Waiting(id) = world.freeze(freezer, 1, true, 100) else { panic!("no wait") };
+    let Freeze::Waiting(id) = world.freeze(freezer, 1, 100) else { panic!("no wait") };
     assert_eq!(world.driver.freeze_timed_out(id), Err(Errno::EAGAIN));
     assert_eq!(world.driver.freeze_timed_out(id), Err(Errno::EAGAIN), "a stale id is no harm");
     let again = world.call(freezer, 0, &Parcel::bytes(b"call"));
@@ -42,7 +42,7 @@ fn a_signal_gives_up_a_freeze_that_waits() {
     let (mut world, manager, [client, freezer]) = World::with_manager();
     let oneway = world.oneway(client, 0, 1, &Parcel::default());
     world.write(client, &[oneway]);
-    let Freeze::Waiting(id) = world.freeze(freezer, 1, true, 100) else { panic!("no wait") };
+    let Freeze::Waiting(id) = world.freeze(freezer, 1, 100) else { panic!("no wait") };
     world.driver.freeze_interrupted(id);
     let call = world.call(freezer, 0, &Parcel::default());
     world.park(freezer, &[call]);
@@ -55,8 +55,8 @@ fn a_freeze_that_waits_ends_with_its_target_and_with_its_caller() {
     let (mut world, manager, [client, freezer, other]) = World::with_manager();
     let oneway = world.oneway(client, 0, 1, &Parcel::default());
     world.write(client, &[oneway]);
-    let Freeze::Waiting(_) = world.freeze(freezer, 1, true, 100) else { panic!("no wait") };
-    let Freeze::Waiting(id) = world.freeze(other, 1, true, 100) else { panic!("no wait") };
+    let Freeze::Waiting(_) = world.freeze(freezer, 1, 100) else { panic!("no wait") };
+    let Freeze::Waiting(id) = world.freeze(other, 1, 100) else { panic!("no wait") };
     world.release(freezer);
     world.release(manager);
     world.wake();
@@ -68,8 +68,8 @@ fn a_thaw_ends_the_freezes_that_wait() {
     let (mut world, _manager, [client, freezer, other]) = World::with_manager();
     let oneway = world.oneway(client, 0, 1, &Parcel::default());
     world.write(client, &[oneway]);
-    let Freeze::Waiting(id) = world.freeze(freezer, 1, true, 100) else { panic!("no wait") };
-    assert_eq!(world.freeze(other, 1, false, 0), Freeze::Done(Ok(())));
+    let Freeze::Waiting(id) = world.freeze(freezer, 1, 100) else { panic!("no wait") };
+    assert_eq!(world.thaw(other, 1), Freeze::Done(Ok(())));
     world.wake();
     assert_eq!(world.frozen, [(id, Err(Errno::EAGAIN))]);
 }
@@ -77,7 +77,7 @@ fn a_thaw_ends_the_freezes_that_wait() {
 #[test]
 fn what_is_queued_for_a_frozen_process_is_replaced_by_its_update() {
     let (mut world, manager, [client]) = World::with_manager();
-    assert_eq!(world.freeze(client, 1, true, 0), Freeze::Done(Ok(())));
+    assert_eq!(world.freeze(client, 1, 0), Freeze::Done(Ok(())));
     for text in [b"first", b"older", b"newer"] {
         let parcel = Parcel::bytes(text).binder(0x100 + u64::from(text[0]));
         let flags = TF_ONE_WAY | TF_UPDATE_TXN;
@@ -87,7 +87,7 @@ fn what_is_queued_for_a_frozen_process_is_replaced_by_its_update() {
     }
     let buffers = |world: &World| world.driver.snapshot().contexts[0].processes[0].buffers.clone();
     assert_eq!(buffers(&world).unwrap().live, 2, "the replaced one gave its buffer back");
-    assert_eq!(world.freeze(client, 1, false, 0), Freeze::Done(Ok(())));
+    assert_eq!(world.thaw(client, 1), Freeze::Done(Ok(())));
     for text in [b"first", b"newer"] {
         let parcel = world.read(manager).parcel();
         assert_eq!(world.data(manager, &parcel)[..5], *text);
@@ -104,15 +104,15 @@ fn the_last_state_is_told_when_several_changes_went_unacknowledged() {
         Return::FrozenBinder(BinderFrozenStateInfo { cookie: 5, is_frozen, reserved: 0 })
     };
     assert_eq!(seen.news(), [state(0)]);
-    for enable in [true, false, true] {
-        assert_eq!(world.freeze(manager, 10, enable, 0), Freeze::Done(Ok(())));
-    }
+    assert_eq!(world.freeze(manager, 10, 0), Freeze::Done(Ok(())));
+    assert_eq!(world.thaw(manager, 10), Freeze::Done(Ok(())));
+    assert_eq!(world.freeze(manager, 10, 0), Freeze::Done(Ok(())));
     let seen = world.run(watcher, &[Command::FreezeNotificationDone(5)]);
     assert_eq!(seen.news(), [state(1)], "once, and the last of them");
     // A freeze of the frozen that fails leaves it thawed, and watchers hear of that.
     let oneway = world.oneway(watcher, handle, 1, &Parcel::default());
     world.run(watcher, &[Command::FreezeNotificationDone(5), oneway]).news();
-    assert_eq!(world.freeze(manager, 10, true, 0), Freeze::Done(Err(Errno::EAGAIN)));
+    assert_eq!(world.freeze(manager, 10, 0), Freeze::Done(Err(Errno::EAGAIN)));
     assert_eq!(world.read(watcher).news(), [state(0)]);
 }
 
@@ -122,7 +122,7 @@ fn a_notification_goes_with_its_reference() {
     let handle = world.share(owner, 0x100, manager, watcher);
     world.run(watcher, &[Command::RequestFreezeNotification(request(handle, 5))]).news();
     world.write(watcher, &[Command::Release(handle)]);
-    assert_eq!(world.freeze(manager, 10, true, 0), Freeze::Done(Ok(())));
+    assert_eq!(world.freeze(manager, 10, 0), Freeze::Done(Ok(())));
     assert_eq!(world.read(watcher).result, Err(Errno::EAGAIN));
     let done = world.write(watcher, &[Command::FreezeNotificationDone(5)]);
     assert_eq!(done.result, Err(Errno::EINVAL), "nothing is outstanding any more");

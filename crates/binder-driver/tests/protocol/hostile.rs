@@ -1,6 +1,6 @@
 //! Clients that lie. Each gets its error, and others go on.
 
-use binder_driver::{Caller, Errno, WriteRead};
+use binder_driver::{Caller, Errno, Waiting, WriteRead};
 use binder_uapi::command::*;
 use binder_uapi::*;
 use zerocopy::IntoBytes;
@@ -24,7 +24,7 @@ fn garbage_ends_the_write_behind_the_last_good_command() {
     let good = encode(&[Command::EnterLooper, Command::Acquire(0)]);
     for word in [0xdead_beef, 0, BC_FREE_BUFFER ^ 1 << 31] {
         let bytes = [&good[..], word.as_bytes(), &good[..]].concat();
-        let seen = world.write_read(client, &bytes, READ_SIZE, true);
+        let seen = world.write_read(client, &bytes, READ_SIZE, Waiting::Refused);
         assert_eq!(seen.result, Err(Errno::EINVAL));
         assert_eq!(seen.bwr.write_consumed, good.len() as u64);
         assert_eq!(seen.bwr.read_consumed, 0);
@@ -38,7 +38,7 @@ fn truncated_commands_are_refused_at_every_length() {
     let call = world.call(client, 0, &Parcel::default());
     let whole = encode(&[Command::EnterLooper, call]);
     for len in 5..whole.len() {
-        let seen = world.write_read(client, &whole[..len], READ_SIZE, true);
+        let seen = world.write_read(client, &whole[..len], READ_SIZE, Waiting::Refused);
         assert_eq!((seen.result, seen.bwr.write_consumed), (Err(Errno::EINVAL), 4), "{len}");
     }
     others_go_on(&mut world, manager, other);
@@ -66,11 +66,11 @@ fn a_command_buffer_that_is_not_there_is_a_fault_behind_the_last_good_command() 
     let write_buffer = world.place(client, &bytes);
     let write_size = bytes.len() as u64 + 100;
     let bwr = BinderWriteRead { write_buffer, write_size, ..Default::default() };
-    let seen = world.ioctl(client, bwr, true);
+    let seen = world.ioctl(client, bwr, Waiting::Refused);
     assert_eq!(seen.result, Err(Errno::EFAULT));
     assert_eq!(seen.bwr.write_consumed, bytes.len() as u64);
     let bwr = BinderWriteRead { write_buffer: u64::MAX - 2, write_size: 8, ..Default::default() };
-    assert_eq!(world.ioctl(client, bwr, true).result, Err(Errno::EFAULT));
+    assert_eq!(world.ioctl(client, bwr, Waiting::Refused).result, Err(Errno::EFAULT));
 }
 
 #[test]
@@ -80,12 +80,12 @@ fn a_gigantic_command_buffer_is_run_in_bounded_steps() {
     let write_buffer = world.place(client, &bytes);
     let bwr =
         BinderWriteRead { write_buffer, write_size: bytes.len() as u64, ..Default::default() };
-    let seen = world.ioctl(client, bwr, true);
+    let seen = world.ioctl(client, bwr, Waiting::Refused);
     assert_eq!((seen.result, seen.bwr.write_consumed), (Ok(()), 4 << 20));
     // A claim of 2^64 bytes is read no further than it is there.
     let write_buffer = world.place(client, &bytes[..4096]);
     let bwr = BinderWriteRead { write_buffer, write_size: u64::MAX, ..Default::default() };
-    let seen = world.ioctl(client, bwr, true);
+    let seen = world.ioctl(client, bwr, Waiting::Refused);
     assert_eq!((seen.result, seen.bwr.write_consumed), (Err(Errno::EFAULT), 4096));
 }
 
@@ -93,11 +93,11 @@ fn a_gigantic_command_buffer_is_run_in_bounded_steps() {
 fn consumed_counts_beyond_the_sizes_do_nothing() {
     let (mut world, _, [client]) = World::with_manager();
     let bwr = BinderWriteRead { write_consumed: 9, write_size: 8, ..Default::default() };
-    assert_eq!(world.ioctl(client, bwr, true).result, Ok(()));
+    assert_eq!(world.ioctl(client, bwr, Waiting::Refused).result, Ok(()));
     let call = world.oneway(client, 0, 0, &Parcel::default());
     world.write(client, &[call]);
     let bwr = BinderWriteRead { read_consumed: u64::MAX, read_size: 8, ..Default::default() };
-    let answer = world.driver.write_read(&mut world.host, client, bwr, true);
+    let answer = world.driver.write_read(&mut world.host, client, bwr, Waiting::Refused);
     assert_eq!(answer, binder_driver::WriteRead::Done { bwr, result: Ok(()) });
     assert_eq!(world.read(client).news(), [Return::TransactionComplete]);
 }
@@ -315,7 +315,7 @@ fn a_thread_that_never_reads_cannot_queue_without_end() {
         let write_buffer = world.place(client, &calls);
         let write_size = calls.len() as u64;
         let bwr = BinderWriteRead { write_size, write_buffer, ..Default::default() };
-        let answer = world.driver.write_read(&mut world.host, client, bwr, true);
+        let answer = world.driver.write_read(&mut world.host, client, bwr, Waiting::Refused);
         let WriteRead::Done { bwr, result: Ok(()) } = answer else { panic!("{answer:?}") };
         sent.push(bwr.write_consumed / 68);
     }

@@ -1,6 +1,6 @@
 //! One-way calls.
 
-use binder_driver::{Caller, Errno};
+use binder_driver::{Caller, Errno, SpamDetection};
 use binder_uapi::*;
 
 use crate::common::*;
@@ -78,7 +78,7 @@ fn oneway_calls_may_take_half_of_the_mapping() {
 #[test]
 fn a_flood_is_reported_once_to_a_sender_that_asked() {
     let (mut world, _, [client]) = World::with_manager();
-    world.driver.enable_oneway_spam_detection(client.process, true).unwrap();
+    world.driver.enable_oneway_spam_detection(client.process, SpamDetection::On).unwrap();
     let chunk = Parcel::bytes(&[0; 2048]);
     let mut suspects = Vec::new();
     // 32 KiB of async space: the 13th leaves 6 KiB, less than a tenth of 64 KiB.

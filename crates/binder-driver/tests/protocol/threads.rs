@@ -1,6 +1,6 @@
 //! Loopers, parking, waking, polling, interrupts and closing.
 
-use binder_driver::{Caller, Wake};
+use binder_driver::{Caller, Waiting, Wake};
 use binder_uapi::*;
 
 use crate::common::*;
@@ -185,10 +185,10 @@ fn a_read_without_room_returns_without_taking_work() {
     let call = world.call(client, 0, &Parcel::bytes(b"kept"));
     world.write(client, &[call]);
     for room in [4, 8, 79] {
-        assert_eq!(world.write_read(manager, &[], room, false).news(), []);
+        assert_eq!(world.write_read(manager, &[], room, Waiting::Allowed).news(), []);
     }
-    assert_eq!(world.write_read(manager, &[], 3, false).bwr.read_consumed, 0);
-    let request = world.write_read(manager, &[], 80, false).parcel();
+    assert_eq!(world.write_read(manager, &[], 3, Waiting::Allowed).bwr.read_consumed, 0);
+    let request = world.write_read(manager, &[], 80, Waiting::Allowed).parcel();
     assert_eq!(world.data(manager, &request), b"kept");
 }
 
@@ -199,7 +199,7 @@ fn a_read_returns_after_one_transaction() {
         let call = world.call(client, 0, &Parcel::default());
         world.write(client, &[call]);
     }
-    let seen = world.write_read(manager, &[], 4096, true);
+    let seen = world.write_read(manager, &[], 4096, Waiting::Refused);
     assert_eq!(seen.news().len(), 1);
 }
 
@@ -214,7 +214,7 @@ fn a_read_goes_on_behind_what_was_consumed_before() {
     let write_size = commands.len() as u64;
     let bwr = BinderWriteRead { write_size, write_buffer, read_consumed: 8, ..seen.bwr };
     let bwr = BinderWriteRead { write_consumed: 0, ..bwr };
-    let answer = world.driver.write_read(&mut world.host, client, bwr, true);
+    let answer = world.driver.write_read(&mut world.host, client, bwr, Waiting::Refused);
     let binder_driver::WriteRead::Done { bwr, result: Ok(()) } = answer else {
         panic!("{answer:?}")
     };

@@ -210,8 +210,8 @@ impl Simulation {
             self.world.map(main, len);
         }
         self.world.driver.set_max_threads(main.process, self.random.below(4) as u32).unwrap();
-        let spam = self.random.one_in(2);
-        self.world.driver.enable_oneway_spam_detection(main.process, spam).unwrap();
+        let detection = if self.random.one_in(2) { SpamDetection::On } else { SpamDetection::Off };
+        self.world.driver.enable_oneway_spam_detection(main.process, detection).unwrap();
         self.clients.insert(main.process, Client::new(main));
         self.note(format_args!("open pid {pid} as {:?}", main.process));
         if self.random.one_in(2) {
@@ -314,7 +314,8 @@ impl Simulation {
         self.note(format_args!("gift for {}: {how}", caller.tid));
         *self.returns.entry([4, 5, 7, 7, 7][how as usize]).or_default() += 1;
         let seen = match how {
-            0 | 1 => self.world.give(caller, bwr, how == 1),
+            0 => self.world.give(caller, bwr),
+            1 => self.world.refuse_files(caller, bwr),
             _ => self.world.promise(caller),
         };
         self.see(caller, &seen);
@@ -339,7 +340,11 @@ impl Simulation {
         let (Some(caller), Some(target)) = (self.any_process(), self.any_process()) else { return };
         let (caller, pid) = (self.clients[&caller].main, self.clients[&target].main.tid);
         let (enable, timeout) = (!self.random.one_in(3), self.random.below(2) as u32 * 100);
-        let answer = self.world.freeze(caller, pid, enable, timeout);
+        let answer = if enable {
+            self.world.freeze(caller, pid, timeout)
+        } else {
+            self.world.thaw(caller, pid)
+        };
         self.note(format_args!("freeze {pid} {enable} {timeout}: {answer:?}"));
         match answer {
             Freeze::Waiting(id) => self.freezes.push(id),
@@ -402,7 +407,8 @@ impl Simulation {
             let at = self.random.below(commands.len() as u64) as usize;
             let mut flipped = commands.clone();
             flipped[at] ^= 1 << self.random.below(8);
-            // Honest receivers judge the order of one-way calls by their codes, which so stay as they were given out.
+            // Honest receivers judge the order of one-way calls by their codes, which so stay as
+            // they were given out.
             if codes(&flipped).iter().all(|code| codes(&commands).contains(code)) {
                 commands = flipped;
             }
@@ -411,7 +417,7 @@ impl Simulation {
             commands.truncate(self.random.below(commands.len() as u64) as usize);
         }
         self.note(format_args!("thread {} lies in {} bytes", caller.tid, commands.len()));
-        let seen = self.world.write_read(caller, &commands, READ_SIZE, true);
+        let seen = self.world.write_read(caller, &commands, READ_SIZE, Waiting::Refused);
         self.see(caller, &seen);
     }
 
@@ -519,15 +525,15 @@ impl Simulation {
         let serving = thread.is_some_and(|thread| thread.frames.last() == Some(&Frame::In));
         let calls = commands.iter().any(|c| matches!(c, Command::Transaction { .. }));
         let mode = if serving && !calls { mode % 2 } else { mode };
-        let (read_size, nonblock) = match mode {
-            0 => (0, true),
-            1 => (READ_SIZE, true),
-            2 => (4096, false),
-            _ => (READ_SIZE, false),
+        let (read_size, waiting) = match mode {
+            0 => (0, Waiting::Refused),
+            1 => (READ_SIZE, Waiting::Refused),
+            2 => (4096, Waiting::Allowed),
+            _ => (READ_SIZE, Waiting::Allowed),
         };
         // The client's books first: the answer builds on them.
         let consumed = self.books_before(caller, commands);
-        let seen = self.world.write_read(caller, &bytes, read_size, nonblock);
+        let seen = self.world.write_read(caller, &bytes, read_size, waiting);
         if !seen.parked && seen.bwr.write_consumed < consumed {
             // An error waited to be read, so the rest was not run: this client is confused now.
             if let Some(client) = self.clients.get_mut(&caller.process) {
@@ -609,12 +615,12 @@ impl Simulation {
             }
             2 => {
                 let (handle, (strong, _)) = self.random.pick(&held)?;
-                (strong > 0).then(|| client.drop_count(handle, true))?;
+                (strong > 0).then(|| client.drop_strong(handle))?;
                 Some(Command::Release(handle))
             }
             3 => {
                 let (handle, (_, weak)) = self.random.pick(&held)?;
-                (weak > 0).then(|| client.drop_count(handle, false))?;
+                (weak > 0).then(|| client.drop_weak(handle))?;
                 Some(Command::DecRefs(handle))
             }
             _ if client.buffers.is_empty() => None,

@@ -92,13 +92,23 @@ impl Client {
         self.held.keys().copied().chain(came.map(|(handle, _)| *handle)).collect()
     }
 
-    /// A count was given back.
-    pub fn drop_count(&mut self, handle: u32, strong: bool) {
-        let counts = self.held.get_mut(&handle).expect("only held counts are dropped");
-        *(if strong { &mut counts.0 } else { &mut counts.1 }) -= 1;
-        if *counts == (0, 0) {
+    /// A strong count was given back.
+    pub fn drop_strong(&mut self, handle: u32) {
+        self.held.get_mut(&handle).expect("only held counts are dropped").0 -= 1;
+        self.count_dropped(handle);
+    }
+
+    /// A weak count was given back.
+    pub fn drop_weak(&mut self, handle: u32) {
+        self.held.get_mut(&handle).expect("only held counts are dropped").1 -= 1;
+        self.count_dropped(handle);
+    }
+
+    fn count_dropped(&mut self, handle: u32) {
+        if self.held[&handle] == (0, 0) {
             self.held.remove(&handle);
-            // The notification may be gone with the reference, and its acknowledgement is an error then.
+            // The notification may be gone with the reference, and its acknowledgement is an error
+            // then.
             if let Some(cookie) = self.freezes.remove(&handle) {
                 self.due.retain(|due| *due != Command::FreezeNotificationDone(cookie));
             }
@@ -142,7 +152,8 @@ impl Client {
                 } else if thread.unconfirmed > 0 {
                     thread.unconfirmed -= 1;
                 } else if let Some(call) = thread.frames.iter().rposition(|f| *f == Frame::Out) {
-                    // A call was waiting in the thread's own queue when it called (EPROTO): it reads that call first.
+                    // A call was waiting in the thread's own queue when it called (EPROTO): it
+                    // reads that call first.
                     thread.frames.remove(call);
                 } else {
                     assert!(hostile, "an error for nothing");

@@ -3,8 +3,8 @@
 //! driver's own books are recounted, nobody may sleep over work, and what well-behaved clients see
 //! must agree with what they did. One seed, one history: a failure replays exactly.
 //!
-//! `HEADROOM_SEED` (default 3), `HEADROOM_SEEDS` (how many from there, default 1) and `HEADROOM_STEPS` of each (default
-//! 10,000) choose the run.
+//! `HEADROOM_SEED` (default 3), `HEADROOM_SEEDS` (how many from there, default 1) and
+//! `HEADROOM_STEPS` of each (default 10,000) choose the run.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -82,7 +82,8 @@ fn assert_lively(returns: &BTreeMap<u32, u64>, steps: u64) {
         BR_TRANSACTION_PENDING_FROZEN,
         BR_FROZEN_BINDER,
         BR_CLEAR_FREEZE_NOTIFICATION_DONE,
-        // Not words, but counts of the world. Freezes: failed and succeeded at once, and after a wait.
+        // Not words, but counts of the world. Freezes: failed and succeeded at once, and after a
+        // wait.
         0,
         1,
         2,
@@ -100,7 +101,8 @@ fn assert_lively(returns: &BTreeMap<u32, u64>, steps: u64) {
         return;
     }
     println!(
-        "transactions, replies, completes, dead, failed, spawn, incs, acqs, rels, decs, deaths, clears, frozen, pending, freezes, clears, outcomes: {counts:?}"
+        "transactions, replies, completes, dead, failed, spawn, incs, acqs, rels, decs, deaths, \
+         clears, frozen, pending, freezes, clears, outcomes: {counts:?}"
     );
     assert!(counts.iter().all(|&count| count > 0), "a dull run: {counts:?}");
 }

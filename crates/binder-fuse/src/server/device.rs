@@ -2,7 +2,7 @@
 
 use std::io;
 
-use binder_driver::{Caller, Errno, Opener, ProcessId, Wake, WriteRead};
+use binder_driver::{Caller, Errno, Opener, ProcessId, Waiting, Wake, WriteRead};
 use binder_uapi::BinderWriteRead;
 use zerocopy::IntoBytes;
 
@@ -220,8 +220,8 @@ impl Server {
     /// The read goes on as if its caller had come again.
     pub(super) fn read_again(&mut self, request: Parked, bwr: BinderWriteRead) -> io::Result<()> {
         let Some(open) = self.host.opens.get(request.key) else { return Ok(()) };
-        let nonblock = open.nonblock;
-        let answer = self.driver.write_read(&mut self.host, request.caller, bwr, nonblock);
+        let waiting = if open.nonblock { Waiting::Refused } else { Waiting::Allowed };
+        let answer = self.driver.write_read(&mut self.host, request.caller, bwr, waiting);
         self.answer_read(request, answer)
     }
 

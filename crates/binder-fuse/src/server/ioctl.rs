@@ -2,7 +2,7 @@
 
 use std::io;
 
-use binder_driver::{Caller, Errno};
+use binder_driver::{Caller, Errno, SpamDetection};
 use binder_uapi::ioctl::*;
 use binder_uapi::{
     BinderFrozenStatusInfo, BinderNodeDebugInfo, BinderNodeInfoForRef, BinderVersion,
@@ -143,7 +143,8 @@ impl Server {
             }
             BINDER_ENABLE_ONEWAY_SPAM_DETECTION => {
                 let enable: u32 = argument(data)?;
-                self.driver.enable_oneway_spam_detection(process, enable != 0).map(done)
+                let detection = if enable == 0 { SpamDetection::Off } else { SpamDetection::On };
+                self.driver.enable_oneway_spam_detection(process, detection).map(done)
             }
             BINDER_GET_FROZEN_INFO => {
                 let query: BinderFrozenStatusInfo = argument(data)?;

@@ -130,7 +130,8 @@ impl Tracer {
     }
 
     fn sent(&mut self, call: Sent, device: String) {
-        let from = TraceEnd { pid: call.from.0, tid: call.from.1, comm: self.name(call.from.0) };
+        let from =
+            TraceEnd { pid: call.from_pid, tid: call.from_tid, comm: self.name(call.from_pid) };
         let to = (call.to_pid != 0).then(|| TraceEnd {
             pid: call.to_pid,
             tid: 0,
@@ -145,8 +146,8 @@ impl Tracer {
             waited: None,
             took: Duration::ZERO,
             reply_bytes: None,
-            outcome: call.refused.map_or(TraceOutcome::Dropped, |(word, _)| outcome(word)),
-            errno: call.refused.map_or(0, |(_, errno)| errno),
+            outcome: call.refused.map_or(TraceOutcome::Dropped, |refusal| outcome(refusal.word)),
+            errno: call.refused.map_or(0, |refusal| refusal.errno),
         };
         if call.refused.is_some() {
             self.push(record);
@@ -206,7 +207,7 @@ impl Server {
         wanted: impl Fn(&TraceRecord) -> bool,
     ) -> TracePart {
         if self.tracer.is_none() {
-            self.driver.set_tracing(true);
+            self.driver.start_tracing();
         }
         let first = self.traced;
         let tracer = self.tracer.get_or_insert_with(|| Box::new(Tracer::new(first)));
@@ -242,7 +243,7 @@ impl Server {
         if tracer.last_reader.elapsed() < READER_GONE_AFTER {
             self.tracer = Some(tracer);
         } else {
-            self.driver.set_tracing(false);
+            self.driver.stop_tracing();
         }
     }
 
@@ -254,6 +255,8 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
+    use binder_driver::Refusal;
+
     use super::*;
 
     fn sent(id: u32, oneway: bool) -> Sent {
@@ -261,7 +264,8 @@ mod tests {
             id,
             oneway,
             context: None,
-            from: (1, 2),
+            from_pid: 1,
+            from_tid: 2,
             to_pid: 3,
             node: 4,
             handle: 5,
@@ -298,7 +302,7 @@ mod tests {
         tracer.sent(sent(2, false), "binder".into());
         tracer.event(TraceEvent::Failed { id: 2, word: BR_DEAD_REPLY });
         tracer.event(TraceEvent::Over { id: 2 });
-        let refused = Some((BR_FROZEN_REPLY, -22));
+        let refused = Some(Refusal { word: BR_FROZEN_REPLY, errno: -22 });
         tracer.sent(Sent { refused, ..sent(3, false) }, "binder".into());
         let outcomes: Vec<_> =
             tracer.records.iter().map(|r| (r.outcome.clone(), r.errno)).collect();

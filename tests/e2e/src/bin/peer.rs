@@ -12,7 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use binder_client::{
-    Answer, Call, Client, ClientError, Echo, Options, Parcel, Payload, Received, Session, registry,
+    Answer, Call, Client, ClientError, Echo, OnSignal, Options, Parcel, Payload, Received, Session,
+    registry,
 };
 use binder_uapi::{
     BINDER_TYPE_BINDER, BINDER_TYPE_FD, FLAT_BINDER_FLAG_ACCEPTS_FDS,
@@ -260,7 +261,7 @@ fn read_in_thread(device: &str) -> Outcome {
 fn freeze(device: &str, pid: u64, timeout: u64) -> Outcome {
     let client = open(device)?;
     ready();
-    client.freeze(pid as u32, true, timeout as u32).map_err(text)
+    client.freeze(pid as u32, timeout as u32).map_err(text)
 }
 
 /// Becomes a context manager that takes files and never reads.
@@ -377,7 +378,7 @@ fn files_service(device: &str, uid: u32) -> Outcome {
         let left = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
         Answer::Reply(Parcel::new().bytes(&(left as u32).to_ne_bytes()))
     };
-    session.set_interruptible(false);
+    session.on_signal(OnSignal::WaitOn);
     session.serve(&mut service).map_err(text)
 }
 

@@ -180,7 +180,7 @@ impl<'a> Load<'a> {
             _ if self.paused.iter().any(|pause| pause.client == victim) => {}
             100..200 => {
                 // It may have calls under way, or be too young to have opened the device.
-                if freezer.freeze(self.clients[victim].pid(), true, 0).is_ok() {
+                if freezer.freeze(self.clients[victim].pid(), 0).is_ok() {
                     self.frozen += 1;
                     self.paused.push(Pause { client: victim, until, frozen: true });
                 }
@@ -198,7 +198,7 @@ impl<'a> Load<'a> {
         for pause in self.paused.extract_if(.., |pause| pause.until <= now) {
             let client = &self.clients[pause.client];
             match pause.frozen {
-                true => freezer.freeze(client.pid(), false, 0).map_err(|error| {
+                true => freezer.thaw(client.pid()).map_err(|error| {
                     format!("client {} cannot be thawed: {error}", pause.client)
                 })?,
                 false => client.signal(Signal::CONT),

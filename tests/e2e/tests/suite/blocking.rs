@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use binder_client::{
-    Answer, Client, ClientError, Echo, Errno, Options, Parcel, Payload, PollFlags, Received,
-    Served, Session,
+    Answer, Client, ClientError, Echo, Errno, OnSignal, Options, Parcel, Payload, PollFlags,
+    Received, Served, Session,
 };
 use binder_uapi::Return;
 use e2e::{Bus, wait};
@@ -50,7 +50,7 @@ fn a_read_that_may_not_block_finds_nothing(bus: &Bus) {
     }
     // The commands beside such a read are run all the same.
     session.acquire(0);
-    let error = session.write_read(true).unwrap_err();
+    let error = session.write_read().unwrap_err();
     assert_eq!(error.errno(), Some(Errno::AGAIN));
     let devices = bus.ls().unwrap();
     let mut handles = devices.iter().flat_map(|d| &d.processes).flat_map(|p| &p.handles);
@@ -120,7 +120,7 @@ fn poll_and_epoll_wake_when_work_comes_and_not_before(bus: &Bus) {
 /// descriptor closes it, as one that is being started by another test does, all readers are sent back.
 fn read_until_quiet(client: &Client, session: &mut Session<'_>) {
     while client.poll(PollFlags::IN, Duration::from_millis(50)).unwrap().contains(PollFlags::IN) {
-        session.write_read(true).unwrap();
+        session.write_read().unwrap();
     }
 }
 
@@ -159,7 +159,7 @@ fn a_signal_ends_a_blocked_read_with_eintr(bus: &Bus) {
         let (tell, told) = channel();
         let reader = thread::spawn(move || {
             let mut session = Session::new(&client);
-            session.set_interruptible(true);
+            session.on_signal(OnSignal::Return);
             session.enter_looper().unwrap();
             tell.send(own_tid()).unwrap();
             session.receive()
@@ -319,7 +319,7 @@ fn a_closed_device_releases_its_readers(bus: &Bus) {
         // One ioctl: close(2) of any descriptor sends readers back with nothing. Other tests that
         // start processes may do so too, which is why it does not count before its time.
         while !is_closing.load(Ordering::SeqCst) {
-            session.write_read(true)?;
+            session.write_read()?;
         }
         Ok::<_, ClientError>(())
     });

@@ -22,7 +22,7 @@ fn a_freeze_that_waits_stalls_nobody_and_ends_with_its_time(bus: &Bus) {
     let (freezer, pid) = (open(bus), service.pid());
     let freezing = std::thread::spawn(move || {
         let begun = Instant::now();
-        (freezer.freeze(pid, true, 300), begun.elapsed())
+        (freezer.freeze(pid, 300), begun.elapsed())
     });
     let client = open(bus);
     let mut session = Session::new(&client);
@@ -64,7 +64,7 @@ fn the_frozen_are_told_from_the_dead_and_answer_again_when_thawed(bus: &Bus) {
     let client = open(bus);
     let mut session = Session::new(&client);
     let handle = find(&mut session, "service");
-    client.freeze(service.pid(), true, 1000).unwrap();
+    client.freeze(service.pid(), 1000).unwrap();
     let refused = session.call(handle, CALL, Payload::default()).map(drop);
     assert_eq!(refused, Err(ClientError::FrozenReply));
     let told = session.oneway(handle, CALL, Payload::bytes(b"for later")).unwrap();
@@ -72,8 +72,8 @@ fn the_frozen_are_told_from_the_dead_and_answer_again_when_thawed(bus: &Bus) {
     let info = client.frozen_info(service.pid()).unwrap();
     assert_eq!(info.async_recv, 1);
     assert_eq!(info.sync_recv & 1, 1);
-    client.freeze(service.pid(), false, 0).unwrap();
+    client.thaw(service.pid()).unwrap();
     expect_echo(&mut session, handle, b"thawed");
-    let error = client.freeze(u32::MAX, true, 0).unwrap_err();
+    let error = client.freeze(u32::MAX, 0).unwrap_err();
     assert_eq!(error.errno(), Some(Errno::INVAL), "nobody there");
 }

@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use crate::death::DeathState;
 use crate::driver::Driver;
 use crate::keys::{BufferId, NodeId, ProcessId, RefId, ThreadId, TransactionId};
-use crate::queue::QueueId;
-use crate::transaction::Kind;
-use crate::work::Work;
+use crate::notifications::types::DeathState;
+use crate::transaction::types::Kind;
+use crate::write_read::queue::QueueId;
+use crate::write_read::types::Work;
 
 /// How much is told.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,9 @@ impl Driver {
         if dead.peek().is_some() {
             text += "dead nodes:\n";
         }
-        dead.for_each(|(id, _)| self.print_node(&mut text, id));
+        for (id, _) in dead {
+            self.print_node(&mut text, id);
+        }
         self.print_processes(&mut text, Detail::Everything, |_| true);
         text
     }
@@ -67,7 +69,9 @@ impl Driver {
             }
         }
         if detail == Detail::Everything {
-            process.refs.iter().for_each(|reference| self.print_ref(text, reference));
+            for reference in process.refs.iter() {
+                self.print_ref(text, reference);
+            }
         }
         for (_, _, buffer) in process.area.iter().flat_map(|area| area.ranges.live()) {
             self.print_buffer(text, buffer);
@@ -132,7 +136,8 @@ impl Driver {
         let to_tid = to_thread.map_or(0, |thread| thread.tid);
         let _ = write!(
             text,
-            "{prefix} {}: {:016x} from {}:{} to {to_pid}:{to_tid} code {:x} flags {:x} pri {} r{} elapsed 0ms",
+            "{prefix} {}: {:016x} from {}:{} to {to_pid}:{to_tid} code {:x} flags {:x} \
+             pri {} r{} elapsed 0ms",
             entry.id,
             0,
             from_pid.unwrap_or(sender),
@@ -200,11 +205,13 @@ impl Driver {
                 DeathState::Clear => "has cleared death notification",
             }
             .to_owned(),
-            Work::FreezeNotification(id) => match self.freeze_notifications[id].clear {
-                true => "has cleared freeze notification",
-                false => "has frozen binder",
+            Work::FreezeNotification(id) => {
+                if self.freeze_notifications[id].clear {
+                    "has cleared freeze notification".to_owned()
+                } else {
+                    "has frozen binder".to_owned()
+                }
             }
-            .to_owned(),
         };
         let _ = writeln!(text, "{indent}{words}");
     }

@@ -2,12 +2,11 @@
 
 use std::fmt::Write;
 
+use crate::buffer::pages::PAGE;
+use crate::debug::counters::{COMMANDS, Counters, RETURNS};
 use crate::driver::Driver;
-use crate::process::Process;
-use crate::statistics::{COMMANDS, Counters, RETURNS};
-
-/// Bytes of a page.
-const PAGE: u32 = 4096;
+use crate::process::types::Process;
+use crate::write_read::types::Work;
 
 impl Driver {
     /// Counters of the whole driver, then of every open.
@@ -42,8 +41,7 @@ impl Driver {
 
     /// Words that say so and were not read yet.
     fn completes(&self) -> usize {
-        let is_one =
-            |work: &crate::work::Work| matches!(work, crate::work::Work::TransactionComplete(_));
+        let is_one = |work: &Work| matches!(work, Work::TransactionComplete(_));
         let queues = self.threads.values().map(|thread| thread.todo);
         queues.map(|todo| self.queues.iter(todo).filter(|(_, work)| is_one(work)).count()).sum()
     }
@@ -57,13 +55,14 @@ impl Driver {
         let pages = area.map_or(0, |area| area.ranges.size() / PAGE);
         let (touched, idle) = area.map_or((0, 0), |area| (area.pages.touched(), area.pages.idle()));
         let pending = self.queues.iter(process.todo);
-        let pending =
-            pending.filter(|(_, work)| matches!(work, crate::work::Work::Transaction(_))).count();
+        let pending = pending.filter(|(_, work)| matches!(work, Work::Transaction(_))).count();
         let _ = write!(
             text,
-            "proc {}\ncontext {}\n  threads: {}\n  requested threads: {}+{}/{}\n  ready threads {}\n  \
+            "proc {}\ncontext {}\n  threads: {}\n  requested threads: {}+{}/{}\n  \
+             ready threads {}\n  \
              free async space {}\n  nodes: {}\n  refs: {} s {strong} w {weak}\n  buffers: {}\n  \
-             pages: {}:{idle}:{}\n  pages high watermark: {touched}\n  pending transactions: {pending}\n",
+             pages: {}:{idle}:{}\n  pages high watermark: {touched}\n  \
+             pending transactions: {pending}\n",
             process.opener.pid,
             self.contexts[process.context].name,
             process.threads.len(),

@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
+use crate::debug::records::{Entry, Refusal, Ring};
 use crate::driver::Driver;
-use crate::transaction::Kind;
-use crate::transaction_log::{Entry, Ring};
+use crate::transaction::types::Kind;
 
 impl Driver {
     /// The last 32 transactions, oldest first.
@@ -33,11 +33,12 @@ impl Driver {
         let context = entry.context.and_then(|context| self.contexts.get(context));
         let context = context.map_or("(removed)", |context| &context.name);
         let Entry { id, from_pid, from_tid, to_pid, to_tid, to_node, handle, .. } = entry;
-        let (data, offsets, (word, errno)) = (entry.data_size, entry.offsets_size, entry.error);
+        let (data, offsets) = (entry.data_size, entry.offsets_size);
+        let Refusal { word, errno } = entry.refused.unwrap_or(Refusal { word: 0, errno: 0 });
         let _ = writeln!(
             text,
-            "{id}: {kind} from {from_pid}:{from_tid} to {to_pid}:{to_tid} context {context} node {to_node} \
-             handle {handle} size {data}:{offsets} ret {word}/{errno} l=0"
+            "{id}: {kind} from {from_pid}:{from_tid} to {to_pid}:{to_tid} context {context} \
+             node {to_node} handle {handle} size {data}:{offsets} ret {word}/{errno} l=0"
         );
     }
 }

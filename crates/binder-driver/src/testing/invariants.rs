@@ -3,13 +3,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::buffer::{HeldObject, OnewayShare};
+use crate::buffer::pages::PAGE;
+use crate::buffer::types::{HeldObject, OnewayShare};
 use crate::driver::Driver;
-use crate::keys::*;
-use crate::pages::PAGE;
-use crate::queue::{QueueId, WorkId};
-use crate::transaction::Kind;
-use crate::work::Work;
+use crate::host::FileToken;
+use crate::keys::{DeathId, FreezeNotificationId, NodeId, ProcessId, ThreadId, TransactionId};
+use crate::notifications::types::DeathState;
+use crate::objects::types::Strength;
+use crate::transaction::types::Kind;
+use crate::write_read::queue::{QueueId, WorkId};
+use crate::write_read::types::{Work, WorkScope};
 
 /// What each node must count, and whose one-way slot is taken.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -66,10 +69,16 @@ impl Driver {
     pub fn check_all_woken(&self) -> Result<(), String> {
         for (id, thread) in &self.threads {
             let Some(parked) = thread.parked else { continue };
-            let forgotten = parked.woken || self.has_work(id, parked.process_work);
+            let forgotten = parked.woken || self.has_work(id, parked.scope);
             ensure!(!forgotten, "{id:?} sleeps over its work");
         }
         Ok(())
+    }
+
+    /// All files that are on their way.
+    #[doc(hidden)]
+    pub fn files_on_their_way(&self) -> Vec<FileToken> {
+        self.buffers.values().flat_map(|buffer| buffer.files.iter().map(|slot| slot.file)).collect()
     }
 
     /// Nothing is left but devices.
@@ -144,10 +153,10 @@ impl Driver {
         for (id, thread) in &self.threads {
             let Some(parked) = thread.parked else { continue };
             ensure!(thread.giving.is_none(), "{id:?} is parked and gives");
-            let own = self.has_work(id, false);
+            let own = self.has_work(id, WorkScope::Thread);
             ensure!(parked.woken || !own, "{id:?} is parked with work of its own");
             let idle = self.processes[thread.process].idle.iter().filter(|&&t| t == id).count();
-            let expected = parked.process_work && !parked.woken;
+            let expected = parked.scope == WorkScope::Process && !parked.woken;
             ensure!(idle == usize::from(expected), "{id:?} is listed idle {idle} times");
         }
         for (id, process) in &self.processes {
@@ -257,10 +266,10 @@ impl Driver {
         }
         for (id, buffer) in &self.buffers {
             for object in &buffer.held {
-                if let HeldObject::Node { node, strong } = *object {
+                if let HeldObject::Node { node, strength } = *object {
                     let account = accounts.entry(node).or_default();
-                    account.local_strong += u32::from(strong);
-                    account.local_weak += u32::from(!strong);
+                    account.local_strong += u32::from(strength == Strength::Strong);
+                    account.local_weak += u32::from(strength == Strength::Weak);
                 }
             }
             let Some(node) = buffer.target else { continue };
@@ -340,7 +349,7 @@ impl Driver {
     }
 
     fn check_deaths(&self, queued: &BTreeMap<Item, Vec<WorkId>>) -> Result<(), String> {
-        use crate::death::DeathState::*;
+        use DeathState::*;
         let registered: BTreeSet<_> = self.refs.values().filter_map(|entry| entry.death).collect();
         for (id, death) in &self.deaths {
             let items = queued.get(&Item::Death(id)).map_or(&[][..], Vec::as_slice);

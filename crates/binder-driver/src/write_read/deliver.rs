@@ -9,28 +9,9 @@ use zerocopy::IntoBytes;
 
 use crate::driver::Driver;
 use crate::host::Host;
-use crate::keys::{DeathId, FreezeNotificationId, NodeId, ProcessId, ThreadId, TransactionId};
-
-/// An item in a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
-    /// A call, one-way or reply on its way.
-    Transaction(TransactionId),
-    /// The thread's last command failed: a `BR_` word without payload.
-    ReturnError(u32),
-    /// A `BR_ERROR` with a negative errno.
-    Error(i32),
-    /// The call that the thread waits for failed: a `BR_` word without payload.
-    ReplyError(u32),
-    /// The thread's transaction was taken: `BR_TRANSACTION_COMPLETE` or what replaces it.
-    TransactionComplete(u32),
-    /// The owner has to hear of a change of the node's reference counts.
-    Node(NodeId),
-    /// A death notification, or the answer to its withdrawal.
-    Death(DeathId),
-    /// A freeze notification, or the answer to its withdrawal.
-    FreezeNotification(FreezeNotificationId),
-}
+use crate::keys::{ProcessId, ThreadId, TransactionId};
+use crate::process::types::SpamDetection;
+use crate::write_read::types::Work;
 
 /// What a reader does after an item was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,9 +81,9 @@ impl DeliverToRead for Work {
                 Flow::Continue
             }
             Work::TransactionComplete(word) => {
-                let spam = word == BR_ONEWAY_SPAM_SUSPECT;
-                let wants_spam = driver.processes[reader.process].spam_detection;
-                reader.put_word(if spam && !wants_spam { BR_TRANSACTION_COMPLETE } else { word });
+                let detection = driver.processes[reader.process].spam_detection;
+                let hidden = word == BR_ONEWAY_SPAM_SUSPECT && detection == SpamDetection::Off;
+                reader.put_word(if hidden { BR_TRANSACTION_COMPLETE } else { word });
                 Flow::Continue
             }
         };

@@ -1,0 +1,168 @@
+//! Buffers and the receive areas that they lie in, as data.
+
+use std::collections::BTreeMap;
+
+use crate::buffer::allocator::Allocator;
+use crate::buffer::pages::AreaPages;
+use crate::errno::Errno;
+use crate::host::{FileToken, Mapping};
+use crate::keys::{BufferId, NodeId, ProcessId, RefId, TransactionId};
+use crate::limits::MAX_MAPPING;
+use crate::objects::types::Strength;
+
+/// How the parts of a buffer lie: data, offsets, extra (scatter-gather), the sender's security
+/// context; each padded to 8 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    pub data_size: u64,
+    pub offsets_size: u64,
+    /// Where the offsets start.
+    pub offsets_at: u64,
+    /// Where the extra buffers start.
+    pub extra_at: u64,
+    /// Where they end, and the sender's security context starts.
+    pub extra_end: u64,
+    pub total: u64,
+}
+
+impl Layout {
+    /// `EINVAL` when the sizes do not fit in 64 bits together.
+    pub fn new(
+        data_size: u64,
+        offsets_size: u64,
+        extra_size: u64,
+        context_size: u64,
+    ) -> Result<Self, Errno> {
+        let padded = |size: u64| size.checked_next_multiple_of(8).ok_or(Errno::EINVAL);
+        let offsets_at = padded(data_size)?;
+        let extra_at = offsets_at.checked_add(padded(offsets_size)?).ok_or(Errno::EINVAL)?;
+        let extra_end = extra_at.checked_add(padded(extra_size)?).ok_or(Errno::EINVAL)?;
+        let total = extra_end.checked_add(padded(context_size)?).ok_or(Errno::EINVAL)?;
+        Ok(Self { data_size, offsets_size, offsets_at, extra_at, extra_end, total })
+    }
+}
+
+/// A count that a buffer holds for an object in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldObject {
+    /// The receiver's own node.
+    Node { node: NodeId, strength: Strength },
+    /// The receiver's reference.
+    Ref { reference: RefId, strength: Strength },
+}
+
+/// One buffer.
+#[derive(Debug)]
+pub struct Buffer {
+    /// The receiver.
+    pub process: ProcessId,
+    pub offset: u32,
+    pub layout: Layout,
+    /// The node that was called; holds a local strong reference. `None` for a reply.
+    pub target: Option<NodeId>,
+    /// What it belongs to, until that is over.
+    pub transaction: Option<TransactionId>,
+    pub oneway: bool,
+    /// It is its node's one-way call under way: the next one waits until it is freed.
+    pub holds_oneway_slot: bool,
+    /// `TF_CLEAR_BUF`.
+    pub clear: bool,
+    /// The receiver knows it and may free it.
+    pub delivered: bool,
+    pub sender_pid: u32,
+    pub held: Vec<HeldObject>,
+    /// Files that have not been given yet.
+    pub files: Vec<FileSlot>,
+    /// The receiver's descriptors that are closed when it frees the buffer.
+    pub close_on_free: Vec<u32>,
+    /// Where the sender's security context is in the buffer.
+    pub context_at: Option<u64>,
+}
+
+/// What kind of object carries a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileHolder {
+    /// A single descriptor.
+    Object,
+    /// An array, whose descriptors are closed with the buffer.
+    Array,
+}
+
+/// A file in a buffer that has not been given yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileSlot {
+    pub file: FileToken,
+    /// Where in the buffer the receiver's number goes.
+    pub at: u32,
+    pub holder: FileHolder,
+}
+
+/// A process's mapping and what is in it.
+#[derive(Debug)]
+pub struct ReceiveArea {
+    pub mapping: Mapping,
+    pub ranges: Allocator<BufferId>,
+    pub pages: AreaPages,
+    /// Bytes that one-way calls may still take; half of the mapping in all.
+    pub free_oneway: u32,
+    /// What each sender, by pid, has of it.
+    pub oneway_shares: BTreeMap<u32, OnewayShare>,
+    /// A flood was reported; not again until a tenth of the mapping is free for one-way calls.
+    pub spam_reported: bool,
+}
+
+impl ReceiveArea {
+    pub fn new(mapping: Mapping) -> Self {
+        // Whole pages, as much as the driver ever uses.
+        let size = (mapping.len.min(MAX_MAPPING) & !4095) as u32;
+        Self {
+            mapping,
+            ranges: Allocator::new(size),
+            pages: AreaPages::default(),
+            free_oneway: size / 2,
+            oneway_shares: BTreeMap::new(),
+            spam_reported: false,
+        }
+    }
+}
+
+/// One-way buffers of one sender in a mapping. Counted as they come and go: the question who floods
+/// is asked with each one-way call while there is little room, and a mapping holds a quarter of a
+/// million buffers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OnewayShare {
+    pub buffers: u32,
+    pub bytes: u32,
+}
+
+/// What a new buffer is for.
+#[derive(Clone, Copy, Debug)]
+pub struct BufferRequest {
+    pub process: ProcessId,
+    pub layout: Layout,
+    pub target: Option<NodeId>,
+    pub oneway: bool,
+    pub clear: bool,
+    pub sender_pid: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_padded_to_eight_bytes() {
+        let layout = Layout::new(13, 8, 3, 9).unwrap();
+        assert_eq!((layout.offsets_at, layout.extra_at, layout.extra_end), (16, 24, 32));
+        assert_eq!(layout.total, 48);
+    }
+
+    #[test]
+    fn sizes_that_overflow_are_refused() {
+        for (data, offsets, extra) in
+            [(u64::MAX, 0, 0), (u64::MAX - 7, 8, 0), (8, u64::MAX - 15, 8), (0, 0, u64::MAX - 3)]
+        {
+            assert_eq!(Layout::new(data, offsets, extra, 8), Err(Errno::EINVAL));
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Counters of commands, returns and objects.
+
+/// Kinds of commands, by their number.
+pub const COMMANDS: [&str; 22] = [
+    "BC_TRANSACTION",
+    "BC_REPLY",
+    "BC_ACQUIRE_RESULT",
+    "BC_FREE_BUFFER",
+    "BC_INCREFS",
+    "BC_ACQUIRE",
+    "BC_RELEASE",
+    "BC_DECREFS",
+    "BC_INCREFS_DONE",
+    "BC_ACQUIRE_DONE",
+    "BC_ATTEMPT_ACQUIRE",
+    "BC_REGISTER_LOOPER",
+    "BC_ENTER_LOOPER",
+    "BC_EXIT_LOOPER",
+    "BC_REQUEST_DEATH_NOTIFICATION",
+    "BC_CLEAR_DEATH_NOTIFICATION",
+    "BC_DEAD_BINDER_DONE",
+    "BC_TRANSACTION_SG",
+    "BC_REPLY_SG",
+    "BC_REQUEST_FREEZE_NOTIFICATION",
+    "BC_CLEAR_FREEZE_NOTIFICATION",
+    "BC_FREEZE_NOTIFICATION_DONE",
+];
+
+/// Kinds of returns, by their number.
+pub const RETURNS: [&str; 23] = [
+    "BR_ERROR",
+    "BR_OK",
+    "BR_TRANSACTION",
+    "BR_REPLY",
+    "BR_ACQUIRE_RESULT",
+    "BR_DEAD_REPLY",
+    "BR_TRANSACTION_COMPLETE",
+    "BR_INCREFS",
+    "BR_ACQUIRE",
+    "BR_RELEASE",
+    "BR_DECREFS",
+    "BR_ATTEMPT_ACQUIRE",
+    "BR_NOOP",
+    "BR_SPAWN_LOOPER",
+    "BR_FINISHED",
+    "BR_DEAD_BINDER",
+    "BR_CLEAR_DEATH_NOTIFICATION_DONE",
+    "BR_FAILED_REPLY",
+    "BR_FROZEN_REPLY",
+    "BR_ONEWAY_SPAM_SUSPECT",
+    "BR_TRANSACTION_PENDING_FROZEN",
+    "BR_FROZEN_BINDER",
+    "BR_CLEAR_FREEZE_NOTIFICATION_DONE",
+];
+
+/// Commands and returns by number; one that overflows starts again.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    pub commands: [u32; COMMANDS.len()],
+    pub returns: [u32; RETURNS.len()],
+}
+
+/// Objects that were ever made, by kind. (What is there now, the slabs know.)
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Made {
+    pub processes: u32,
+    pub threads: u32,
+    pub nodes: u32,
+    pub refs: u32,
+    pub deaths: u32,
+    pub freezes: u32,
+    pub transactions: u32,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Default)]
+pub struct Statistics {
+    pub all: Counters,
+    pub made: Made,
+    /// Calls and one-ways that their receivers have.
+    pub delivered: u64,
+}
+
+/// The number of a `BC_` or `BR_` word, as an index.
+fn number(word: u32) -> usize {
+    (word & 0xff) as usize
+}
+
+pub fn count(counters: &mut [u32], word: u32) {
+    if let Some(counter) = counters.get_mut(number(word)) {
+        one_more(counter);
+    }
+}
+
+/// One more was made.
+pub fn one_more(counter: &mut u32) {
+    *counter = counter.wrapping_add(1);
+}
+
+/// Commands that were run and returns that were delivered since the start, by name. Each count
+/// starts again after 2^32 - 1.
+#[derive(Clone, Debug)]
+pub struct CommandCounts {
+    /// `BC_` commands.
+    pub commands: Vec<(&'static str, u32)>,
+    /// `BR_` returns.
+    pub returns: Vec<(&'static str, u32)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use binder_uapi::{command, returns};
+
+    use super::*;
+
+    #[test]
+    fn the_names_are_at_the_numbers_of_their_words() {
+        for (word, name) in [
+            (command::BC_TRANSACTION, "BC_TRANSACTION"),
+            (command::BC_FREE_BUFFER, "BC_FREE_BUFFER"),
+            (command::BC_DEAD_BINDER_DONE, "BC_DEAD_BINDER_DONE"),
+            (command::BC_FREEZE_NOTIFICATION_DONE, "BC_FREEZE_NOTIFICATION_DONE"),
+        ] {
+            assert_eq!(COMMANDS[number(word)], name);
+        }
+        for (word, name) in [
+            (returns::BR_ERROR, "BR_ERROR"),
+            (returns::BR_TRANSACTION_COMPLETE, "BR_TRANSACTION_COMPLETE"),
+            (returns::BR_NOOP, "BR_NOOP"),
+            (returns::BR_TRANSACTION_PENDING_FROZEN, "BR_TRANSACTION_PENDING_FROZEN"),
+            (returns::BR_CLEAR_FREEZE_NOTIFICATION_DONE, "BR_CLEAR_FREEZE_NOTIFICATION_DONE"),
+        ] {
+            assert_eq!(RETURNS[number(word)], name);
+        }
+    }
+
+    #[test]
+    fn a_word_that_nobody_knows_is_not_counted() {
+        let mut counters = [0; 2];
+        count(&mut counters, 0x6301);
+        count(&mut counters, 0x63ff);
+        assert_eq!(counters, [0, 1]);
+    }
+}

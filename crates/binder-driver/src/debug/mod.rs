@@ -1,0 +1,9 @@
+//! What operators see of the driver: logs, counters, traces, snapshots.
+
+pub mod counters;
+mod logs;
+pub mod records;
+pub mod snapshot;
+mod statistics;
+mod trace;
+mod transaction_log;

@@ -1,0 +1,169 @@
+//! Nodes and references as data; the rules are in the other files of this folder.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
+
+use binder_uapi::BinderPtrCookie;
+use slotmap::Key;
+
+use crate::keys::{DeathId, FreezeNotificationId, NodeId, ProcessId, RefId};
+use crate::objects::handles::{Handles, release_excess};
+use crate::write_read::queue::{QueueId, WorkId};
+
+/// The two kinds of reference counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Strength {
+    Weak,
+    /// Keeps the object itself alive, not only its name.
+    Strong,
+}
+
+/// An object of a process.
+#[derive(Debug, Default)]
+pub struct Node {
+    /// Debug id.
+    pub id: u32,
+    pub ptr: u64,
+    pub cookie: u64,
+    /// `None` = the owner died.
+    pub owner: Option<ProcessId>,
+    pub accepts_fds: bool,
+    pub wants_security_context: bool,
+    /// As its owner sent it first: with which priority it is served.
+    pub flags: u32,
+    /// References with a strong count.
+    pub internal_strong: u32,
+    pub local_strong: u32,
+    pub local_weak: u32,
+    /// The owner was told of strong (`BR_ACQUIRE`) / weak (`BR_INCREFS`) references.
+    pub has_strong: bool,
+    pub has_weak: bool,
+    /// ... and has not acknowledged it yet.
+    pub pending_strong: bool,
+    pub pending_weak: bool,
+    /// Head of the list of references to it.
+    pub first_ref: Option<RefId>,
+    pub ref_count: u32,
+    /// Its work item, when queued.
+    pub work: Option<WorkId>,
+    /// A one-way call is on its way, or its buffer is not yet freed.
+    pub has_oneway: bool,
+    /// One-way calls behind that one; created with the first.
+    pub oneway_todo: Option<QueueId>,
+}
+
+impl Node {
+    pub fn is_strong(&self) -> bool {
+        self.internal_strong > 0 || self.local_strong > 0
+    }
+
+    pub fn is_weak(&self) -> bool {
+        self.ref_count > 0 || self.local_weak > 0 || self.is_strong()
+    }
+
+    pub fn name(&self) -> BinderPtrCookie {
+        BinderPtrCookie { ptr: self.ptr, cookie: self.cookie }
+    }
+}
+
+/// One reference.
+#[derive(Debug)]
+pub struct Reference {
+    pub process: ProcessId,
+    pub handle: u32,
+    pub node: NodeId,
+    pub strong: u32,
+    pub weak: u32,
+    pub death: Option<DeathId>,
+    pub freeze: Option<FreezeNotificationId>,
+    /// The node's list of references.
+    pub previous_of_node: Option<RefId>,
+    pub next_of_node: Option<RefId>,
+}
+
+impl Reference {
+    pub fn count_mut(&mut self, strength: Strength) -> &mut u32 {
+        match strength {
+            Strength::Strong => &mut self.strong,
+            Strength::Weak => &mut self.weak,
+        }
+    }
+}
+
+/// All references of one process.
+#[derive(Debug, Default)]
+pub struct References {
+    ids: Handles,
+    /// By handle; null = free. Ends with the highest handle in use.
+    by_handle: Vec<RefId>,
+    /// Without a hash key of its own for each process: clients do not choose the keys.
+    by_node: HashMap<NodeId, RefId, BuildHasherDefault<DefaultHasher>>,
+}
+
+impl References {
+    /// By handle.
+    pub fn get(&self, handle: u32) -> Option<RefId> {
+        self.by_handle.get(handle as usize).copied().filter(|id| !id.is_null())
+    }
+
+    /// By node.
+    pub fn of_node(&self, node: NodeId) -> Option<RefId> {
+        self.by_node.get(&node).copied()
+    }
+
+    /// The one with the highest handle.
+    pub fn last(&self) -> Option<RefId> {
+        self.by_handle.last().copied()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_node.len()
+    }
+
+    /// In the order of their handles.
+    pub fn iter(&self) -> impl Iterator<Item = RefId> {
+        self.by_handle.iter().copied().filter(|id| !id.is_null())
+    }
+
+    /// The lowest free handle from 1 on.
+    pub fn take_handle(&mut self) -> u32 {
+        self.ids.take_lowest()
+    }
+
+    pub fn insert(&mut self, handle: u32, node: NodeId, id: RefId) {
+        let at = handle as usize;
+        if self.by_handle.len() <= at {
+            self.by_handle.resize(at + 1, RefId::null());
+        }
+        self.by_handle[at] = id;
+        self.by_node.insert(node, id);
+    }
+
+    pub fn remove(&mut self, handle: u32, node: NodeId) {
+        self.ids.give_back(handle);
+        self.by_handle[handle as usize] = RefId::null();
+        while self.by_handle.last().is_some_and(|id| id.is_null()) {
+            self.by_handle.pop();
+        }
+        release_excess(&mut self.by_handle);
+        self.by_node.remove(&node);
+        if self.by_node.capacity() > 64 && self.by_node.len() < self.by_node.capacity() / 8 {
+            self.by_node.shrink_to(self.by_node.capacity() / 4);
+        }
+    }
+
+    /// Recomputes what is kept twice.
+    pub fn check(&self) -> Result<(), String> {
+        let listed = self.iter().count();
+        if listed != self.by_node.len() {
+            return Err(format!("{listed} handles, {} nodes", self.by_node.len()));
+        }
+        for handle in 1..self.by_handle.len() as u32 + 64 {
+            if self.ids.is_taken(handle) != self.get(handle).is_some() {
+                return Err(format!("bitmap and table disagree on handle {handle}"));
+            }
+        }
+        Ok(())
+    }
+}

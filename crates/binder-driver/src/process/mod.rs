@@ -1,0 +1,7 @@
+//! Contexts (devices), opens of them, their threads, and the quotas of users.
+
+mod context;
+mod open;
+mod quota;
+mod thread;
+pub mod types;

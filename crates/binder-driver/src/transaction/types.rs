@@ -1,0 +1,221 @@
+//! Transactions, their parties and their parcels as data.
+
+use std::fmt;
+
+use binder_uapi::returns::{BR_DEAD_REPLY, BR_FAILED_REPLY};
+use binder_uapi::*;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::buffer::types::{FileSlot, HeldObject, Layout};
+use crate::errno::Errno;
+use crate::host::{Caller, Priority};
+use crate::keys::{BufferId, NodeId, ProcessId, ThreadId, TransactionId};
+
+/// What a transaction is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The sender waits for the reply.
+    Call,
+    /// Nobody waits.
+    Oneway,
+    /// The answer to a call.
+    Reply,
+}
+
+impl Kind {
+    /// What a `BC_TRANSACTION` with these flags sends.
+    pub fn of_transaction(flags: u32) -> Self {
+        if flags & TF_ONE_WAY != 0 { Self::Oneway } else { Self::Call }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Call => "call",
+            Kind::Oneway => "oneway",
+            Kind::Reply => "reply",
+        })
+    }
+}
+
+/// One transaction. A one-way and a reply are over when delivered, a call when replied to.
+#[derive(Debug)]
+pub struct Transaction {
+    /// Debug id.
+    pub id: u32,
+    pub kind: Kind,
+    /// The thread that waits for the reply to a call; `None` once it is gone.
+    pub from: Option<ThreadId>,
+    pub from_parent: Option<TransactionId>,
+    /// The thread that must take a nested call, then the one that serves it.
+    pub to_thread: Option<ThreadId>,
+    pub to_parent: Option<TransactionId>,
+    /// The receiver, while it counts this one as outstanding.
+    pub to: Option<ProcessId>,
+    /// `None` once the receiver has freed it.
+    pub buffer: Option<BufferId>,
+    pub code: u32,
+    pub flags: u32,
+    pub sender_euid: u32,
+    /// The caller's; `None` where it is not inherited.
+    pub priority: Option<Priority>,
+    /// That of the thread which serves the call with another one.
+    pub own_priority: Option<Priority>,
+}
+
+/// The sending side of one command.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender {
+    pub caller: Caller,
+    pub thread: ThreadId,
+}
+
+/// A read whose transaction carries files, until the reader has them.
+#[derive(Debug)]
+pub struct Giving {
+    /// The read was answered without the transaction.
+    pub promised: bool,
+    pub request: ReadRequest,
+    pub transaction: TransactionId,
+    /// What the read returns, and where in it the transaction starts.
+    pub returns: Vec<u8>,
+    pub transaction_at: usize,
+}
+
+/// What a `BC_TRANSACTION` or `BC_REPLY` sends.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    /// Debug id of the transaction.
+    pub id: u32,
+    pub kind: Kind,
+    pub data: &'a BinderTransactionData,
+    /// Bytes of scatter-gather buffers.
+    pub extra_size: u64,
+}
+
+/// Why a transaction was not sent: the sender's `BR_` word and the extended error's errno.
+#[derive(Clone, Copy, Debug)]
+pub struct Failure {
+    pub word: u32,
+    /// `None`: nothing is wrong with what was sent.
+    pub errno: Option<Errno>,
+    /// The call that was being replied to, which fails as well.
+    pub in_reply_to: Option<TransactionId>,
+}
+
+impl Failure {
+    /// The extended error's negative errno; 0: none.
+    pub fn param(&self) -> i32 {
+        self.errno.map_or(0, |errno| -errno.code())
+    }
+
+    pub fn dead(errno: Errno) -> Self {
+        Self { word: BR_DEAD_REPLY, errno: Some(errno), in_reply_to: None }
+    }
+}
+
+impl From<Errno> for Failure {
+    /// A missing mapping counts as a dead target.
+    fn from(errno: Errno) -> Self {
+        let word = if errno == Errno::ESRCH { BR_DEAD_REPLY } else { BR_FAILED_REPLY };
+        Self { word, errno: Some(errno), in_reply_to: None }
+    }
+}
+
+/// Where a transaction goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    pub process: ProcessId,
+    /// The node; a local strong reference was taken for the buffer. `None` for a reply.
+    pub node: Option<NodeId>,
+    /// The thread that must take it.
+    pub thread: Option<ThreadId>,
+    /// It takes descriptors.
+    pub accepts_fds: bool,
+}
+
+/// A read that is being served.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadRequest {
+    pub caller: Caller,
+    pub thread: ThreadId,
+    pub bwr: BinderWriteRead,
+}
+
+/// A transaction that a read has taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Arriving {
+    pub transaction: TransactionId,
+    /// Where it starts in the returns of the read.
+    pub at: usize,
+}
+
+/// The place of an object in a parcel.
+#[derive(Clone, Copy, Debug)]
+pub struct ObjectPlace {
+    /// Its number in the table of offsets.
+    pub index: u64,
+    /// Its offset in the data.
+    pub at: u64,
+}
+
+/// The private copy of what is being sent, and what its buffer will hold.
+pub struct Parcel<'a> {
+    /// Data, offsets and extra buffers as laid out.
+    pub bytes: &'a mut [u8],
+    pub layout: Layout,
+    /// Where the receiver will see `bytes`.
+    pub address: u64,
+    pub held: &'a mut Vec<HeldObject>,
+    pub files: &'a mut Vec<FileSlot>,
+    /// The target takes descriptors.
+    pub accepts_fds: bool,
+}
+
+impl Parcel<'_> {
+    /// The offset of the object with this index; `EINVAL` if there is none.
+    pub fn object_at(&self, index: u64) -> Result<u64, Errno> {
+        if index >= self.layout.offsets_size / 8 {
+            return Err(Errno::EINVAL);
+        }
+        self.get(self.layout.offsets_at + index * 8)
+    }
+
+    /// Reads a value in the copy; `EINVAL` outside of it.
+    pub fn get<T: FromBytes>(&self, at: u64) -> Result<T, Errno> {
+        let from = usize::try_from(at).ok().and_then(|at| self.bytes.get(at..));
+        from.and_then(|bytes| T::read_from_prefix(bytes).ok())
+            .map(|(value, _)| value)
+            .ok_or(Errno::EINVAL)
+    }
+
+    /// Replaces a value in the copy.
+    pub fn put<T: IntoBytes + Immutable>(&mut self, at: u64, value: &T) -> Result<(), Errno> {
+        let into = usize::try_from(at).ok().and_then(|at| self.bytes.get_mut(at..));
+        into.and_then(|bytes| value.write_to_prefix(bytes).ok()).ok_or(Errno::EINVAL)
+    }
+
+    /// The type and size of the object at an offset in the data; `EINVAL` if it is misaligned,
+    /// unknown or not wholly inside.
+    pub fn object(&self, at: u64) -> Result<(u32, u64), Errno> {
+        if !at.is_multiple_of(4) || at >= self.layout.data_size {
+            return Err(Errno::EINVAL);
+        }
+        let ty: u32 = self.get(at)?;
+        let size = match ty {
+            BINDER_TYPE_BINDER
+            | BINDER_TYPE_WEAK_BINDER
+            | BINDER_TYPE_HANDLE
+            | BINDER_TYPE_WEAK_HANDLE => size_of::<FlatBinderObject>(),
+            BINDER_TYPE_FD => size_of::<BinderFdObject>(),
+            BINDER_TYPE_FDA => size_of::<BinderFdArrayObject>(),
+            BINDER_TYPE_PTR => size_of::<BinderBufferObject>(),
+            _ => return Err(Errno::EINVAL),
+        } as u64;
+        if self.layout.data_size - at < size {
+            return Err(Errno::EINVAL);
+        }
+        Ok((ty, size))
+    }
+}
