@@ -12,19 +12,20 @@
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
-run: build
+run: setup
+	@scripts/build --run --release
 	$(target)/release/headroom up
 
+# All of the workspace at once, here and in `test`: another selection of packages may need other features of their
+# dependencies, and then they are compiled once more.
 build: setup
-	cargo build --release --locked --workspace --bins
-	cargo build --release --locked --package tmalloc --package tmalloc-preload
+	@scripts/build --release
 
 setup setup-lint setup-test:
 	@scripts/setup $(patsubst setup-%,%,$(filter setup-%,$@))
 
 test: setup-test
-	cargo build --locked --workspace --bins
-	cargo build --locked --package tmalloc-preload
+	cargo test --locked --workspace --no-run
 	tests/clients/run $(target)/debug
 	cargo test --locked --workspace --no-fail-fast
 
@@ -49,7 +50,7 @@ lint: setup-lint
 	cargo fmt --manifest-path tests/clients/Cargo.toml --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	scripts/lint-shell
-	cargo test --locked --quiet --package headroom --test dependencies
+	cargo test --locked --quiet --workspace --test dependencies
 
 install:
 	@test -x $(target)/release/headroom || { echo "nothing is built yet: make build" >&2; exit 1; }

@@ -120,6 +120,34 @@ fn every_direct_dependency_is_explained() {
     assert!(stale.is_empty(), "docs/dependencies.md explains what is not used: {stale:?}");
 }
 
+/// Each package that is compiled for this selection of packages, with its features.
+fn features(selection: &[&str]) -> BTreeSet<String> {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--locked", "--edges", "normal,build", "--prefix", "none"])
+        .args(["--format", "{p} {f}", "--manifest-path"])
+        .arg(root().join("Cargo.toml"))
+        .args(selection)
+        .output()
+        .expect("cannot run cargo");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("cargo prints UTF-8");
+    text.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
+}
+
+/// With other features a dependency is compiled again, and with it all that depend on it.
+#[test]
+fn make_run_needs_no_other_features_than_make_build() {
+    let script = std::fs::read_to_string(root().join("scripts/build")).unwrap();
+    let packages = script.lines().find_map(|line| line.trim().strip_prefix("packages=(--package"));
+    let packages = packages.expect("the packages of --run").trim_end_matches(')');
+    let mut selection = vec!["--package"];
+    selection.extend(packages.split_whitespace());
+    assert!(selection.contains(&"headroom-oomd"), "{selection:?}");
+    let (run, all) = (features(&selection), features(&["--workspace"]));
+    let others: Vec<_> = run.difference(&all).collect();
+    assert!(others.is_empty(), "name the features in Cargo.toml of the workspace: {others:#?}");
+}
+
 #[test]
 fn licence_expressions_are_judged_as_a_lawyer_would() {
     let accepted = BTreeSet::from(["MIT".to_owned(), "Apache-2.0 WITH LLVM-exception".to_owned()]);

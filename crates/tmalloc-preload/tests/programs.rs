@@ -5,10 +5,7 @@ use std::process::{Command, Output};
 
 /// The library, as it was built with this test.
 fn library() -> PathBuf {
-    const NAME: &str = "libtmalloc_preload.so";
-    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    let places = [folder.join(NAME), folder.parent().unwrap().join(NAME)];
-    places.into_iter().find(|place| place.exists()).expect("the library is built with its tests")
+    std::env::current_exe().unwrap().with_file_name("libtmalloc_preload.so")
 }
 
 fn run(program: &str, arguments: &[&str], socket: &str) -> Option<Output> {
