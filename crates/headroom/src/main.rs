@@ -4,30 +4,9 @@
 //! say as text or JSON and prints it in one go ([`output`]).
 
 mod arguments;
-mod binder;
-mod clock;
-mod completions;
-mod config;
-mod daemon;
-mod detach;
-mod doctor;
+mod commands;
 mod earlyoom;
-mod explain;
-mod kill;
-mod limit;
-mod margin;
-mod metrics;
-mod notify;
-mod output;
-mod reserve;
-mod run;
-mod run_oom_killer;
-mod size;
-mod status;
-mod top;
-mod up;
-mod user;
-mod why;
+mod helpers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,6 +14,12 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use arguments::{Arguments, BinderCommand, Command, OomCommand};
+use commands::oom::{detach, margin};
+use commands::{
+    binder, completions, config, doctor, explain, kill, limit, metrics, notify, reserve, run,
+    run_oom_killer, status, top, up, why,
+};
+use helpers::{client as daemon, clock, output, size, user};
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();

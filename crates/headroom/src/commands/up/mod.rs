@@ -17,9 +17,9 @@ use rustix::process::Signal;
 use crate::arguments::{Globals, Up};
 use crate::daemon::beside_us;
 
-pub mod signals;
 mod watch;
 
+pub use crate::helpers::signals;
 use signals::{Signals, Wake};
 
 /// The daemons' names in what we print.

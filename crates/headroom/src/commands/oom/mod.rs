@@ -1,0 +1,4 @@
+//! `headroom oom`: commands about the OOM management itself.
+
+pub mod detach;
+pub mod margin;
