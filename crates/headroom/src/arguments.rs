@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::size::Size;
-use crate::user::User;
+use crate::helpers::size::Size;
+use crate::helpers::user::User;
 
 /// Names the socket of the daemon that a process belongs to.
 pub const BINDERD_SOCKET_VARIABLE: &str = "HEADROOM_BINDERD_SOCKET";

@@ -14,12 +14,10 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use arguments::{Arguments, BinderCommand, Command, OomCommand};
-use commands::oom::{detach, margin};
 use commands::{
-    binder, completions, config, doctor, explain, kill, limit, metrics, notify, reserve, run,
+    binder, completions, config, doctor, explain, kill, limit, metrics, notify, oom, reserve, run,
     run_oom_killer, status, top, up, why,
 };
-use helpers::{client as daemon, clock, output, size, user};
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
@@ -54,12 +52,14 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Explain { user } => explain::explain(globals, user.as_ref())?,
         Command::Kill(kill) => return kill::kill(globals, kill),
         Command::Earlyoom { options } => return Ok(earlyoom::earlyoom(options)),
-        Command::Oom(OomCommand::Margin(margin)) => margin::margin(globals, margin)?,
-        Command::Oom(OomCommand::Detach { pins }) => detach::detach(globals, pins)?,
-        Command::Oom(OomCommand::MarginPeer(peer)) => margin::peer::be(peer)?,
+        Command::Oom(OomCommand::Margin(margin)) => oom::margin::margin(globals, margin)?,
+        Command::Oom(OomCommand::Detach { pins }) => oom::detach::detach(globals, pins)?,
+        Command::Oom(OomCommand::MarginPeer(peer)) => oom::margin::peer::be(peer)?,
         Command::Reserve(options) => reserve::reserve(globals, options)?,
-        Command::Binder(BinderCommand::Ls) => binder::ls(globals)?,
-        Command::Binder(BinderCommand::Reclaim { size }) => binder::reclaim(globals, *size)?,
+        Command::Binder(BinderCommand::Ls) => binder::ls::ls(globals)?,
+        Command::Binder(BinderCommand::Reclaim { size }) => {
+            binder::reclaim::reclaim(globals, *size)?
+        }
         Command::Binder(BinderCommand::Trace(options)) => binder::trace::trace(globals, options)?,
         Command::Binder(BinderCommand::Stat { seconds, count }) => {
             binder::stat::stat(globals, *seconds, *count)?;

@@ -4,7 +4,7 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 
 use crate::arguments::Arguments;
-use crate::output;
+use crate::helpers::output;
 
 /// Runs the command.
 pub fn completions(shell: Shell) -> anyhow::Result<()> {

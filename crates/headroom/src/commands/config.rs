@@ -2,18 +2,16 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
-use anyhow::{Context, bail};
 use control::configuration::{Configuration, MachineLevels};
 use control::oomd::{Reply, Request};
 use serde::Serialize;
 
 use crate::arguments::{ConfigCommand, Globals};
-use crate::daemon::{ask_oomd, beside_us, unexpected};
-use crate::output;
-use crate::size::Size;
-use crate::user;
+use crate::helpers::client::{ask_oomd, unexpected};
+use crate::helpers::size::Size;
+use crate::helpers::{oomd_config, output, user};
 
 /// What is printed as JSON.
 #[derive(Serialize)]
@@ -30,27 +28,8 @@ pub fn config(globals: &Globals, command: &ConfigCommand) -> anyhow::Result<Exit
     }
 }
 
-/// What the files say. The daemon itself reads them, so that what it would understand is what is said; the
-/// error is its complaint.
-pub fn read(config: Option<&Path>) -> anyhow::Result<Configuration> {
-    let daemon = beside_us("headroom-oomd")?;
-    let mut command = Command::new(&daemon);
-    command.arg("--check-config").stdin(Stdio::null());
-    if let Some(path) = config {
-        command.arg("--config").arg(path);
-    }
-    let done = command.output().with_context(|| format!("cannot start {}", daemon.display()))?;
-    if !done.status.success() {
-        let complaint = String::from_utf8_lossy(&done.stderr);
-        let complaint = complaint.trim();
-        bail!("{}", complaint.strip_prefix("headroom-oomd: ").unwrap_or(complaint));
-    }
-    serde_json::from_slice(&done.stdout)
-        .context("cannot understand headroom-oomd; are daemon and command of one version?")
-}
-
 fn check(globals: &Globals, config: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let configuration = read(config)?;
+    let configuration = oomd_config::read(config)?;
     output::print_as(globals.json, &configuration, || text(&configuration))?;
     for complaint in &configuration.complaints {
         eprintln!("headroom: {complaint}");

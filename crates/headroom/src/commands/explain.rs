@@ -5,10 +5,10 @@ use std::fmt::Write;
 use control::oomd::{Explanation, Reply, Request};
 
 use crate::arguments::Globals;
-use crate::daemon::{ask_oomd, unexpected};
-use crate::output::{self, count, printable};
-use crate::user::User;
-use crate::why::{memory, others, process};
+use crate::helpers::client::{ask_oomd, unexpected};
+use crate::helpers::decision::{memory, others, process};
+use crate::helpers::output::{self, count, printable};
+use crate::helpers::user::User;
 
 /// Runs the command.
 pub fn explain(globals: &Globals, user: Option<&User>) -> anyhow::Result<()> {

@@ -10,9 +10,9 @@ use reclaim::{End, Mrelease, Options, Reap, Scope, Status, Victim, VictimReport}
 use serde::Serialize;
 
 use crate::arguments::{Globals, Kill};
-use crate::clock;
-use crate::output::{self, count, printable};
-use crate::size::Size;
+use crate::helpers::clock;
+use crate::helpers::output::{self, count, printable};
+use crate::helpers::size::Size;
 
 /// How often the progress line is drawn.
 const DRAWN_EVERY: Duration = Duration::from_millis(50);

@@ -6,10 +6,10 @@ use anyhow::ensure;
 use control::oomd::{Reply, Request, UserLimit};
 
 use crate::arguments::{Globals, LimitCommand};
-use crate::daemon::{ask_oomd, unexpected};
-use crate::output;
-use crate::size::Size;
-use crate::user::{self, User};
+use crate::helpers::client::{ask_oomd, unexpected};
+use crate::helpers::output;
+use crate::helpers::size::Size;
+use crate::helpers::user::{self, User};
 
 /// Runs the command.
 pub fn limit(globals: &Globals, command: &LimitCommand) -> anyhow::Result<()> {

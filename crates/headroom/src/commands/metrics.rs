@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use control::metrics;
 
 use crate::arguments::Globals;
-use crate::output;
+use crate::helpers::output;
 
 /// Runs the command. The exit code is 1 if no daemon runs.
 pub fn metrics(globals: &Globals) -> anyhow::Result<ExitCode> {

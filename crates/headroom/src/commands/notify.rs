@@ -10,9 +10,9 @@ use control::oomd::{Event, Outcome, Why};
 use control::subscription::Subscription;
 
 use crate::arguments::Globals;
-use crate::output::{self, printable};
-use crate::size::Size;
-use crate::{user, why};
+use crate::helpers::output::{self, printable};
+use crate::helpers::size::Size;
+use crate::helpers::{decision, user};
 
 /// How soon a daemon that does not answer is asked again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -77,7 +77,7 @@ fn notice(event: &Event) -> Option<(String, String)> {
 }
 
 fn told(why: &Why, title: &str) -> (String, String) {
-    let body = format!("{}: {}", why::headline(why), why::outcome(&why.outcome));
+    let body = format!("{}: {}", decision::headline(why), decision::outcome(&why.outcome));
     (title.to_owned(), printable(&body))
 }
 

@@ -3,9 +3,9 @@
 use control::oomd::{Reply, Request};
 
 use crate::arguments::Globals;
-use crate::daemon::{ask_oomd, unexpected};
-use crate::user::User;
-use crate::{output, why};
+use crate::helpers::client::{ask_oomd, unexpected};
+use crate::helpers::user::User;
+use crate::helpers::{decision, output};
 
 /// Runs the command.
 pub fn run_oom_killer(globals: &Globals, user: Option<&User>) -> anyhow::Result<()> {
@@ -15,7 +15,7 @@ pub fn run_oom_killer(globals: &Globals, user: Option<&User>) -> anyhow::Result<
             output::print_as(globals.json, &kills, || match (&kills[..], user) {
                 ([], None) => "nobody is over a limit\n".into(),
                 ([], Some(user)) => format!("{user} is not over a limit\n"),
-                (kills, _) => why::explain_all(kills),
+                (kills, _) => decision::explain_all(kills),
             })
         }
         reply => Err(unexpected(&reply)),

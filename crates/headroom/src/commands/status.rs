@@ -7,9 +7,9 @@ use control::{binderd, oomd};
 use serde::Serialize;
 
 use crate::arguments::Globals;
-use crate::daemon;
-use crate::output::{self, count, printable};
-use crate::size::Size;
+use crate::helpers::output::printable;
+use crate::helpers::status_line::{binderd_line, oomd_line};
+use crate::helpers::{client, output};
 
 #[derive(Serialize)]
 struct Both {
@@ -36,8 +36,8 @@ impl<S> From<anyhow::Result<S>> for Daemon<S> {
 /// Runs the command. The exit code is 1 if no daemon runs.
 pub fn status(globals: &Globals) -> anyhow::Result<ExitCode> {
     let both = Both {
-        binderd: daemon::binderd_status(&globals.binderd_socket).into(),
-        oomd: daemon::oomd_status(&globals.oomd_socket).into(),
+        binderd: client::binderd_status(&globals.binderd_socket).into(),
+        oomd: client::oomd_status(&globals.oomd_socket).into(),
     };
     output::print_as(globals.json, &both, || {
         let mut text = paragraph("binder", &both.binderd, binderd_line, |s| &s.degraded);
@@ -67,41 +67,4 @@ fn paragraph<S>(
         }
     }
     text
-}
-
-/// `headroom-binderd` in a line.
-pub fn binderd_line(s: &binderd::Status) -> String {
-    format!(
-        "serves {} on {} (mapping: {}, pid {}): {}, {}; {} in buffers, {} of it idle",
-        count(s.devices, "device", "devices"),
-        printable(&s.mount),
-        s.mapping,
-        s.pid,
-        count(s.processes, "process", "processes"),
-        count(s.transactions, "transaction", "transactions"),
-        Size(s.touched_pages * 4096),
-        Size(s.idle_pages * 4096),
-    )
-}
-
-/// `headroom-oomd` in a line.
-pub fn oomd_line(s: &oomd::Status) -> String {
-    let attached = if s.attached { "attached" } else { "detached: no user has a limit" };
-    let mut line = format!(
-        "watches memory (notifier: {}, {attached}, pid {}): {}, {}, {} given back by others",
-        s.notifier,
-        s.pid,
-        count(s.limited_users, "limited user", "limited users"),
-        count(s.kills, "kill", "kills"),
-        Size(s.given_back_bytes),
-    );
-    if s.limited_cgroups > 0 {
-        line += &format!("; {}", count(s.limited_cgroups, "limited cgroup", "limited cgroups"));
-    }
-    if s.leaseholders > 0 || s.refused > 0 {
-        let holders = count(s.leaseholders, "process leases", "processes lease");
-        let refusals = count(s.refused, "request", "requests");
-        line += &format!("; {holders} memory, {refusals} refused");
-    }
-    line
 }

@@ -1,20 +1,18 @@
 //! `headroom why`: what was decided, and why.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
 
 use anyhow::{Context, anyhow};
-use control::oomd::{Candidate, Event, Killer, Outcome, Trigger, Why};
+use control::oomd::{Event, Outcome};
 use control::subscription::Subscription;
 
 use crate::arguments::Globals;
-use crate::output::{self, count, printable};
-use crate::size::Size;
-use crate::{clock, daemon, user};
+use crate::helpers::size::Size;
+use crate::helpers::{client, decision, output, user};
 
 /// Runs the command.
 pub fn why(globals: &Globals, number: u32, id: Option<u64>) -> anyhow::Result<()> {
-    let mut records = daemon::records(&globals.oomd_socket, id.map_or(number, |_| u32::MAX))?;
+    let mut records = client::records(&globals.oomd_socket, id.map_or(number, |_| u32::MAX))?;
     if let Some(id) = id {
         let range = match (records.last(), records.first()) {
             (Some(oldest), Some(newest)) => format!("{} to {} are known", oldest.id, newest.id),
@@ -27,7 +25,7 @@ pub fn why(globals: &Globals, number: u32, id: Option<u64>) -> anyhow::Result<()
     }
     output::print_as(globals.json, &records, || match &records[..] {
         [] => "nobody was killed since the daemon started\n".into(),
-        records => explain_all(records),
+        records => decision::explain_all(records),
     })
 }
 
@@ -35,7 +33,7 @@ pub fn why(globals: &Globals, number: u32, id: Option<u64>) -> anyhow::Result<()
 pub fn follow(globals: &Globals, number: u32) -> anyhow::Result<()> {
     // Before the records are read, so that nothing falls in between.
     let events = Subscription::start(&globals.oomd_socket).context("cannot ask headroom-oomd")?;
-    let records = daemon::records(&globals.oomd_socket, number)?;
+    let records = client::records(&globals.oomd_socket, number)?;
     let mut told = BTreeSet::new();
     for why in records.iter().rev().filter(|why| why.outcome != Outcome::Dying) {
         if !tell(globals, &Event::Ended { why: Box::new(why.clone()) })? {
@@ -64,7 +62,7 @@ fn tell(globals: &Globals, event: &Event) -> anyhow::Result<bool> {
         return output::print_json_line(event);
     }
     output::print_on(&match event {
-        Event::Decided { why } | Event::Ended { why } => format!("{}\n", explain(why)),
+        Event::Decided { why } | Event::Ended { why } => format!("{}\n", decision::explain(why)),
         Event::Near { uid, group, cgroup, used_bytes, hard_bytes } => format!(
             "{} nears its limit: {} in use of {} allowed\n\n",
             user::owner(*uid, group.as_deref(), cgroup.as_deref()),
@@ -72,224 +70,4 @@ fn tell(globals: &Globals, event: &Event) -> anyhow::Result<bool> {
             Size(*hard_bytes)
         ),
     })
-}
-
-/// Explains each, a paragraph apart.
-pub fn explain_all(records: &[Why]) -> String {
-    records.iter().map(explain).collect::<Vec<_>>().join("\n")
-}
-
-/// One line: who died, or why nobody did.
-pub fn headline(why: &Why) -> String {
-    let together = match (&why.group, &why.cgroup) {
-        (_, Some(path)) => Some(format!("cgroup {}", printable(path))),
-        (Some(group), None) => Some(user::owner(why.uid, Some(group), None)),
-        (None, None) => None,
-    };
-    let whose = match (together, why.victim.as_ref().and_then(|victim| victim.uid)) {
-        (Some(together), Some(uid)) => format!("user {} in {together}", user::name(uid)),
-        (Some(together), None) => together,
-        (None, _) => format!("user {}", user::name(why.uid)),
-    };
-    match &why.victim {
-        Some(victim) => format!("killed {} of {whose}", process(victim)),
-        None => format!("killed nobody of {whose}"),
-    }
-}
-
-fn explain(why: &Why) -> String {
-    let mut text = format!("#{}  {}  {}\n", why.id, clock::point(why.at_micros), headline(why));
-    let mut line = |title: &str, content: String| {
-        let _ = writeln!(text, "    {title:<9} {content}");
-    };
-    match why.trigger.is_of_the_machine() {
-        true => line("machine", printable(&why.state).to_string()),
-        false => line("limit", over(why)),
-    }
-    line("trigger", trigger(why));
-    if let Some(victim) = &why.victim {
-        line("victim", format!("{}; {}", memory(victim), choice(why)));
-    }
-    if !why.others.is_empty() {
-        line("and", others(&why.others));
-    }
-    match &why.runner_up {
-        Some(next) => line("next", format!("{}, {}", process(next), memory(next))),
-        None if why.victim.is_some() => line("next", "nobody: it was the only candidate".into()),
-        None => {}
-    }
-    line("outcome", outcome(&why.outcome));
-    if !why.kept.is_empty() {
-        line("kept", printable(&why.kept).to_string());
-    }
-    text
-}
-
-fn over(why: &Why) -> String {
-    let (hard, used) = (why.hard_bytes, why.used_bytes);
-    let shares = format!("{} in use of {} allowed", Size(used), Size(hard));
-    match used.checked_sub(hard) {
-        None => format!("{shares}: {} below it", Size(hard - used)),
-        Some(0) => format!("{shares}: exactly at it"),
-        Some(excess) => {
-            let pages = count(excess.div_ceil(rustix::param::page_size() as u64), "page", "pages");
-            format!("{shares}: {} over it ({pages})", Size(excess))
-        }
-    }
-}
-
-fn trigger(why: &Why) -> String {
-    let seen = match why.trigger {
-        Trigger::Notifier => "the notifier saw the limit broken",
-        Trigger::Timer => "the timer found the limit broken",
-        Trigger::Request => "somebody asked for it",
-        Trigger::Memory => "the machine's memory fell below its level",
-        Trigger::Forecast => "the machine's memory was running out too fast to wait",
-        Trigger::Stall => "the machine did little but wait for memory",
-    };
-    let delay = why.decide_micros.map(|t| format!(", {} after the break", clock::length(t)));
-    match why.killer {
-        Some(Killer::Kernel) => format!("{seen}; the signal was sent in the page fault itself"),
-        Some(Killer::Daemon) => {
-            format!("{seen}; the daemon sent the signal{}", delay.unwrap_or_default())
-        }
-        None => seen.into(),
-    }
-}
-
-fn choice(why: &Why) -> String {
-    let considered = count(why.considered, "process", "processes");
-    format!("{} ({considered} looked at)", printable(&why.rule))
-}
-
-/// How it ended.
-pub fn outcome(outcome: &Outcome) -> String {
-    match outcome {
-        Outcome::Dying => "signalled; its memory is not back yet".into(),
-        Outcome::Unknown => "signalled; the daemon ended before its memory was back".into(),
-        Outcome::Reclaimed { bytes_back, micros, mreleased } => {
-            let helped = if *mreleased { ", with process_mrelease" } else { "" };
-            format!("{} back in {}{helped}", Size(*bytes_back), clock::length(*micros))
-        }
-        Outcome::Stuck { reason } => {
-            format!("stuck, the next one was chosen: {}", printable(reason))
-        }
-        Outcome::NoVictim { reason } => format!("nobody could be killed: {}", printable(reason)),
-    }
-}
-
-/// So many of the others of a herd are named.
-const NAMED: usize = 4;
-
-/// Who died with the victim.
-pub fn others(others: &[Candidate]) -> String {
-    let named: Vec<String> = others.iter().take(NAMED).map(process).collect();
-    let bytes = others.iter().map(|other| other.rss_bytes + other.swap_bytes).sum();
-    let more = others.len() - named.len();
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("with it, {} more in all: {}{more}", Size(bytes), named.join(", "))
-}
-
-pub fn process(candidate: &Candidate) -> String {
-    format!("{} (pid {})", printable(&candidate.comm), candidate.pid)
-}
-
-/// What a process has.
-pub fn memory(candidate: &Candidate) -> String {
-    let has = match candidate.swap_bytes {
-        0 => Size(candidate.rss_bytes).to_string(),
-        swap => format!("{} and {} swapped", Size(candidate.rss_bytes), Size(swap)),
-    };
-    match candidate.grown_bytes {
-        0 => has,
-        grown => format!("{has}, {} of it taken in the last seconds", Size(grown)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn record() -> Why {
-        let candidate = |pid, comm: &str, mib: u64| Candidate {
-            pid,
-            uid: Some(4_000_000_000),
-            comm: comm.into(),
-            rss_bytes: mib << 20,
-            swap_bytes: 0,
-            grown_bytes: 0,
-        };
-        Why {
-            id: 7,
-            at_micros: 1_700_000_000_000_000,
-            uid: 4_000_000_000,
-            group: None,
-            cgroup: None,
-            trigger: Trigger::Notifier,
-            state: String::new(),
-            others: Vec::new(),
-            killer: Some(Killer::Daemon),
-            hard_bytes: 256 << 20,
-            used_bytes: (256 << 20) + 4096,
-            victim: Some(candidate(42, "eater", 180)),
-            runner_up: Some(candidate(43, "sh\x1b[2J", 40)),
-            considered: 3,
-            rule: "largest of the user".into(),
-            kept: "64 MiB of shared memory stay".into(),
-            decide_micros: Some(39),
-            outcome: Outcome::Reclaimed { bytes_back: 180 << 20, micros: 12_300, mreleased: true },
-        }
-    }
-
-    #[test]
-    fn an_explanation_says_who_whose_limit_by_how_much_who_was_next_and_how_fast() {
-        let text = explain(&record());
-        for part in [
-            "#7  ",
-            "killed eater (pid 42) of user 4000000000",
-            "256.0 MiB in use of 256.0 MiB allowed: 4.0 KiB over it (1 page)",
-            "the notifier saw the limit broken; the daemon sent the signal, 39 µs after the break",
-            "180.0 MiB; largest of the user (3 processes looked at)",
-            "sh\\u{1b}[2J (pid 43), 40.0 MiB",
-            "180.0 MiB back in 12.3 ms, with process_mrelease",
-            "kept      64 MiB of shared memory stay",
-        ] {
-            assert!(text.contains(part), "'{part}' is missing in\n{text}");
-        }
-    }
-
-    #[test]
-    fn of_a_group_the_name_is_shown_and_whose_process_it_was() {
-        let of_group = Why { uid: 4_294_901_760, group: Some("students".into()), ..record() };
-        let text = explain(&of_group);
-        assert!(text.contains("killed eater (pid 42) of user 4000000000 in @students"), "{text}");
-        let nobody = headline(&Why { victim: None, ..of_group });
-        assert_eq!(nobody, "killed nobody of @students");
-    }
-
-    #[test]
-    fn of_a_cgroup_the_path_is_shown_and_whose_process_it_was() {
-        let of_cgroup = Why { cgroup: Some("/a/ci\n.service".into()), ..record() };
-        let expected = "killed eater (pid 42) of user 4000000000 in cgroup /a/ci\\n.service";
-        assert_eq!(headline(&of_cgroup), expected);
-        let nobody = headline(&Why { victim: None, ..of_cgroup });
-        assert_eq!(nobody, "killed nobody of cgroup /a/ci\\n.service");
-    }
-
-    #[test]
-    fn a_decision_without_a_victim_says_why() {
-        let nobody = Why {
-            victim: None,
-            runner_up: None,
-            killer: None,
-            decide_micros: None,
-            trigger: Trigger::Timer,
-            outcome: Outcome::NoVictim { reason: "all are protected".into() },
-            ..record()
-        };
-        let text = explain(&nobody);
-        assert!(text.contains("killed nobody"), "{text}");
-        assert!(text.contains("nobody could be killed: all are protected"), "{text}");
-        assert!(!text.contains("next "), "{text}");
-    }
 }

@@ -37,7 +37,7 @@ impl Say {
         match self.syslog {
             true => self.log(libc::LOG_INFO, line),
             // A reader that has gone away is none of our business.
-            false => drop(crate::output::print(&format!("{line}\n"))),
+            false => drop(crate::helpers::output::print(&format!("{line}\n"))),
         }
     }
 

@@ -10,9 +10,9 @@ use super::arguments::Arguments;
 use super::processes::Known;
 use super::say::Say;
 use super::{RETRY, hooks, look};
+use crate::helpers::output::printable;
+use crate::helpers::size::Size;
 use crate::kill::complaint;
-use crate::output::printable;
-use crate::size::Size;
 
 /// How often is looked whether a process that was asked has ended, or time has run out for it.
 const TICK: Duration = Duration::from_millis(100);

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use control::{Client, binderd, oomd};
 
+/// Bytes of a page of a receive buffer, in which `headroom-binderd` counts.
+pub const BUFFER_PAGE: u64 = 4096;
+
 fn ask<Q: serde::Serialize, R: serde::de::DeserializeOwned>(
     name: &str,
     socket: &Path,

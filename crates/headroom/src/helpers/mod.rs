@@ -2,7 +2,10 @@
 
 pub mod client;
 pub mod clock;
+pub mod decision;
+pub mod oomd_config;
 pub mod output;
 pub mod signals;
 pub mod size;
+pub mod status_line;
 pub mod user;

@@ -10,7 +10,8 @@ use ::daemon::user_database;
 use anyhow::anyhow;
 use control::oomd::{Reply, Request, UserLimit};
 
-use crate::daemon::{ask_oomd, unexpected};
+use super::client::{ask_oomd, unexpected};
+use super::output::printable;
 
 /// A user named on the command line, or a group of users that share a limit, or a cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,8 +62,8 @@ impl std::fmt::Display for User {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Uid(uid) => f.write_str(&name(*uid)),
-            Self::Group(name) => write!(f, "@{}", crate::output::printable(name)),
-            Self::Cgroup(path) => f.write_str(&crate::output::printable(path)),
+            Self::Group(name) => write!(f, "@{}", printable(name)),
+            Self::Cgroup(path) => f.write_str(&printable(path)),
         }
     }
 }
@@ -95,8 +96,8 @@ impl FromStr for User {
 /// Whose a limit is: a cgroup's path, a group's name as `@NAME`, or the user's.
 pub fn owner(uid: u32, group: Option<&str>, cgroup: Option<&str>) -> String {
     match (group, cgroup) {
-        (_, Some(path)) => crate::output::printable(path),
-        (Some(group), None) => format!("@{}", crate::output::printable(group)),
+        (_, Some(path)) => printable(path),
+        (Some(group), None) => format!("@{}", printable(group)),
         (None, None) => name(uid),
     }
 }
@@ -110,7 +111,7 @@ pub fn name(uid: u32) -> String {
 
 fn look_up_name(uid: u32) -> String {
     match user_database::name_of(uid) {
-        Ok(Some(name)) => crate::output::printable(&name),
+        Ok(Some(name)) => printable(&name),
         _ => uid.to_string(),
     }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use control::binderd::{Reply, Request, Status};
 
 use crate::arguments::Globals;
-use crate::daemon::{ask_binderd, unexpected};
-use crate::output;
-use crate::size::Size;
+use crate::helpers::client::{BUFFER_PAGE, ask_binderd, unexpected};
+use crate::helpers::output;
+use crate::helpers::size::Size;
 
 /// Lines between two heads of the table.
 const LINES_A_HEAD: u32 = 20;
@@ -59,9 +59,9 @@ fn totals(counts: &Counts) -> String {
         status.devices,
         status.processes,
         status.transactions,
-        Size(status.touched_pages * super::PAGE),
-        Size(status.idle_pages * super::PAGE),
-        Size(status.reclaimed_pages * super::PAGE),
+        Size(status.touched_pages * BUFFER_PAGE),
+        Size(status.idle_pages * BUFFER_PAGE),
+        Size(status.reclaimed_pages * BUFFER_PAGE),
     );
     for (name, count) in counts.commands.iter().chain(&counts.returns).filter(|(_, n)| *n > 0) {
         let _ = writeln!(text, "{count:>12}  {name}");
@@ -105,8 +105,8 @@ impl Rates {
             frozen: rate(&["BR_FROZEN_REPLY"]),
             freed: rate(&["BC_FREE_BUFFER"]),
             opens: after.status.processes,
-            touched_bytes: after.status.touched_pages * super::PAGE,
-            idle_bytes: after.status.idle_pages * super::PAGE,
+            touched_bytes: after.status.touched_pages * BUFFER_PAGE,
+            idle_bytes: after.status.idle_pages * BUFFER_PAGE,
         }
     }
 

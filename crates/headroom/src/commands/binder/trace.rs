@@ -10,9 +10,9 @@ use control::Client;
 use control::binderd::{Call, CallEnd, Outcome, Reply, Request, TraceFilter};
 
 use crate::arguments::{Globals, Trace};
-use crate::clock;
-use crate::daemon::unexpected;
-use crate::output::{self, printable};
+use crate::helpers::client::unexpected;
+use crate::helpers::clock;
+use crate::helpers::output::{self, printable};
 
 /// How often is asked for what is new.
 const PAUSE: Duration = Duration::from_millis(50);

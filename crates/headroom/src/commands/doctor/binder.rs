@@ -1,13 +1,14 @@
 //! What `headroom-binderd` uses.
 
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
-use super::Check;
 use super::capabilities::Capability;
+use super::check::Check;
 use super::system::System;
 
 const DAEMON: &str = "headroom-binderd";
@@ -159,9 +160,18 @@ fn thread_pidfd() -> Result<String, String> {
     // PIDFD_THREAD has the value of O_EXCL (linux/pidfd.h).
     // SAFETY: plain numbers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, thread, libc::O_EXCL) };
-    match super::system_fd(fd) {
+    match opened(fd) {
         Ok(_) => Ok("pidfd_open gives pidfds of threads".into()),
         Err(Errno::INVAL) => Err("pidfd_open does not know it".into()),
         Err(errno) => Err(format!("pidfd_open: {errno}")),
+    }
+}
+
+/// The file descriptor that a raw system call returned, or its error.
+fn opened(returned: libc::c_long) -> Result<OwnedFd, Errno> {
+    match i32::try_from(returned) {
+        // SAFETY: the kernel has just made this descriptor for us.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }

@@ -5,18 +5,18 @@ use std::path::Path;
 use control::configuration::Configuration;
 use memory_watch::cgroups::Cgroups;
 
-use super::Check;
 use super::capabilities::Capability;
+use super::check::Check;
 use super::system::System;
-use crate::config;
-use crate::output::count;
+use crate::helpers::oomd_config;
+use crate::helpers::output::count;
 
 const DAEMON: &str = "headroom-oomd";
 
 /// All checks.
 pub fn checks(system: &System) -> Vec<Check> {
     // As the daemon would read it at its usual place.
-    let read = config::read(None).map_err(|error| format!("{error:#}"));
+    let read = oomd_config::read(None).map_err(|error| format!("{error:#}"));
     vec![
         Check::new("pidfd", pidfd(), "no process can be killed safely", "kernel 5.3 or newer")
             .needed_by(DAEMON),

@@ -2,60 +2,20 @@
 
 mod binder;
 mod capabilities;
+mod check;
 mod memory;
 mod notifier;
 mod system;
 
 use std::fmt::Write;
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
-use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::arguments::Globals;
-use crate::output::{self, printable};
-use crate::{daemon, status};
-
-/// One capability that we use.
-#[derive(Debug, Serialize)]
-pub struct Check {
-    /// What it is called.
-    pub capability: &'static str,
-    /// It is there.
-    pub present: bool,
-    /// What was found.
-    pub found: String,
-    /// What is lost when it is missing; empty when it is there.
-    pub lost: &'static str,
-    /// What an operator can do; empty when it is there.
-    pub remedy: &'static str,
-    /// Without it this daemon cannot work at all.
-    pub disables: Option<&'static str>,
-}
-
-impl Check {
-    /// `found` says what is there (`Ok`) or how it is missing (`Err`).
-    fn new(
-        capability: &'static str,
-        found: Result<String, String>,
-        lost: &'static str,
-        remedy: &'static str,
-    ) -> Self {
-        match found {
-            Ok(found) => {
-                Self { capability, present: true, found, lost: "", remedy: "", disables: None }
-            }
-            Err(found) => Self { capability, present: false, found, lost, remedy, disables: None },
-        }
-    }
-
-    /// If it is missing, `daemon` cannot work.
-    fn needed_by(mut self, daemon: &'static str) -> Self {
-        self.disables = (!self.present).then_some(daemon);
-        self
-    }
-}
+use crate::helpers::output::{self, printable};
+use crate::helpers::{client, status_line};
+use check::Check;
 
 #[derive(Serialize)]
 struct Report {
@@ -81,21 +41,12 @@ pub fn doctor(globals: &Globals) -> anyhow::Result<ExitCode> {
     Ok(if disabled { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The file descriptor that a raw system call returned, or its error.
-fn system_fd(returned: libc::c_long) -> Result<OwnedFd, Errno> {
-    match i32::try_from(returned) {
-        // SAFETY: the kernel has just made this descriptor for us.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
-    }
-}
-
 fn daemons(globals: &Globals) -> Vec<Check> {
-    let binderd = daemon::binderd_status(&globals.binderd_socket)
-        .map(|s| status::binderd_line(&s))
+    let binderd = client::binderd_status(&globals.binderd_socket)
+        .map(|s| status_line::binderd_line(&s))
         .map_err(|e| format!("{e:#}"));
-    let oomd = daemon::oomd_status(&globals.oomd_socket)
-        .map(|s| status::oomd_line(&s))
+    let oomd = client::oomd_status(&globals.oomd_socket)
+        .map(|s| status_line::oomd_line(&s))
         .map_err(|e| format!("{e:#}"));
     let remedy = "headroom up";
     vec![

@@ -3,7 +3,7 @@
 
 use memory_watch::capability::{Capability, probe};
 
-use super::Check;
+use super::check::Check;
 
 /// All checks.
 pub fn checks() -> Vec<Check> {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::arguments::Globals;
-use crate::output;
+use crate::helpers::output;
 
 /// Runs the command.
 pub fn detach(globals: &Globals, pins: &Path) -> anyhow::Result<()> {

@@ -15,13 +15,13 @@
 //! mounts with the mount namespace. What needs the privilege (mounting, reading clients' memory) the daemon has as
 //! owner of the user namespace that the clients live in; that also satisfies Yama.
 
+mod exit_code;
 mod guardian;
 mod namespaces;
 mod offspring;
 mod private_dev;
 mod service_manager;
 mod session;
-mod signals;
 
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
@@ -30,13 +30,24 @@ use anyhow::Context;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
 
 use crate::arguments::Run;
-use crate::daemon::beside_us;
+use crate::helpers::client::beside_us;
+use crate::helpers::signals::{BlockedSignals, Origin};
+use exit_code::RUN_FAILED;
 use namespaces::Isolation;
 use session::Session;
-use signals::{Signals, Taken};
 
-/// Exit code of a wrapper that could not do its part, as `env`, `timeout` and `docker run` have it.
-const WE_FAILED: u8 = 125;
+/// Signals that are passed on to the command, and the end of children. The others keep their
+/// meaning: a terminal stops and continues this process together with the command.
+const TAKEN: [Signal; 8] = [
+    Signal::CHILD,
+    Signal::HUP,
+    Signal::INT,
+    Signal::QUIT,
+    Signal::TERM,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::WINCH,
+];
 
 /// Runs the command. Its exit code is CMD's, 128 + n if signal n killed it, 127 if there is no such program, 126 if
 /// it cannot be run, 125 if there is no bus.
@@ -45,7 +56,7 @@ pub fn run(options: &Run) -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("headroom: {error:#}");
-            ExitCode::from(WE_FAILED)
+            ExitCode::from(RUN_FAILED)
         }
     }
 }
@@ -57,7 +68,7 @@ fn try_run(options: &Run) -> anyhow::Result<u8> {
     let (guardian, guarded) = guardian::start()?;
     let isolation = Isolation { users, pids: namespaces::enter_pids() };
     private_dev::build(&options.devices)?;
-    let mut signals = Signals::block().context("cannot take signals")?;
+    let signals = BlockedSignals::block(&TAKEN).context("cannot block signals")?;
     // Nobody writes to it: it hangs up when we are gone.
     let (hangs_up, lifeline) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("cannot make a pipe")?;
@@ -71,7 +82,7 @@ fn try_run(options: &Run) -> anyhow::Result<u8> {
         }
         pid => {
             drop(guarded);
-            let code = supervise(pid, lifeline, &mut signals);
+            let code = supervise(pid, lifeline, &signals);
             guardian.wait();
             Ok(code)
         }
@@ -80,22 +91,20 @@ fn try_run(options: &Run) -> anyhow::Result<u8> {
 
 /// Passes signals on until the session ends. Those of the terminal have reached CMD already: it is in our process
 /// group, or has made itself the terminal's own.
-fn supervise(session: libc::pid_t, lifeline: OwnedFd, signals: &mut Signals) -> u8 {
-    let Some(session) = Pid::from_raw(session) else { return WE_FAILED };
+fn supervise(session: libc::pid_t, lifeline: OwnedFd, signals: &BlockedSignals) -> u8 {
+    let Some(session) = Pid::from_raw(session) else { return RUN_FAILED };
     loop {
-        match signals.wait(None) {
-            Some(Taken::Child) => {
-                let Ok(Some((_, status))) = waitpid(Some(session), WaitOptions::NOHANG) else {
-                    continue;
-                };
-                drop(lifeline);
-                return exit_code(status);
-            }
-            Some(Taken::Signal { signal, by_process: true }) => {
-                // It is our child and not reaped, so the pid is still its own.
-                let _ = kill_process(session, signal);
-            }
-            Some(Taken::Signal { .. }) | None => {}
+        let Some(taken) = signals.wait(None) else { continue };
+        if taken.signal == Signal::CHILD {
+            let Ok(Some((_, status))) = waitpid(Some(session), WaitOptions::NOHANG) else {
+                continue;
+            };
+            drop(lifeline);
+            return exit_code(status);
+        }
+        if taken.origin == Origin::Process {
+            // It is our child and not reaped, so the pid is still its own.
+            let _ = kill_process(session, taken.signal);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use control::binderd::{Reply, Request};
 
-use crate::daemon::ask_binderd;
+use crate::helpers::client::ask_binderd;
 
 /// The command for a service manager, which the shell takes apart. It reads nothing and writes where errors go.
 pub fn command(line: &str) -> Command {

@@ -15,9 +15,9 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::namespaces::{self, Isolation};
 use super::private_dev::{BUS, SOCKET};
-use super::signals::{Signals, Taken};
-use super::{WE_FAILED, offspring, service_manager};
-use crate::arguments::{Descriptors, Run};
+use super::{exit_code, offspring, service_manager};
+use crate::arguments::{BINDERD_SOCKET_VARIABLE, Descriptors, Run};
+use crate::helpers::signals::{BlockedSignals, Origin};
 
 /// How long the service manager may take to become the context manager.
 const MANAGER_PATIENCE: Duration = Duration::from_secs(30);
@@ -42,7 +42,7 @@ pub struct Session<'a> {
     /// The namespaces that we are in.
     pub isolation: Isolation,
     /// Already blocked.
-    pub signals: Signals,
+    pub signals: BlockedSignals,
     /// The guardian ends the bus when this is closed.
     pub _guarded: OwnedFd,
 }
@@ -113,7 +113,9 @@ impl Cast {
 
     /// Starts a client of the bus.
     fn spawn(&mut self, mut command: Command) -> std::io::Result<Child> {
-        self.trap.iter().for_each(|trap| trap.bait(&mut command));
+        if let Some(trap) = &self.trap {
+            trap.bait(&mut command);
+        }
         let child = command.spawn()?;
         if let Some(Err(error)) = self.trap.as_mut().map(Launcher::serve) {
             eprintln!("headroom: no descriptors by seccomp ({error}): by ptrace instead");
@@ -130,7 +132,7 @@ impl Session<'_> {
             Ok(code) => code,
             Err(error) => {
                 eprintln!("headroom: {error:#}");
-                WE_FAILED
+                exit_code::RUN_FAILED
             }
         };
         self.finish(&mut cast);
@@ -148,7 +150,10 @@ impl Session<'_> {
             Ok(child) => cast.command = Some(Running::new("the command", &child)),
             Err(error) => {
                 eprintln!("headroom: {}: {error}", self.options.command[0].display());
-                return Ok(if error.kind() == ErrorKind::NotFound { 127 } else { 126 });
+                return Ok(match error.kind() {
+                    ErrorKind::NotFound => exit_code::NOT_FOUND,
+                    _ => exit_code::NOT_EXECUTABLE,
+                });
             }
         }
         Ok(self.wait_for_command(cast))
@@ -237,11 +242,9 @@ impl Session<'_> {
                     "the service manager did not become context manager within {seconds} s: `{line}`"
                 );
             }
-            match self.signals.wait(Some(TICK)) {
-                Some(Taken::Signal { signal, .. }) if signal != Signal::WINCH => {
-                    return Ok(Some(128 + signal.as_raw() as u8));
-                }
-                _ => {}
+            let taken = self.signals.wait(Some(TICK)).map(|taken| taken.signal);
+            if let Some(signal) = taken.filter(|it| ![Signal::CHILD, Signal::WINCH].contains(it)) {
+                return Ok(Some(128 + signal.as_raw() as u8));
             }
         }
         Ok(None)
@@ -251,19 +254,19 @@ impl Session<'_> {
         let mut command = Command::new(&self.options.command[0]);
         command.args(&self.options.command[1..]);
         self.surroundings(&mut command);
-        self.signals.as_before(&mut command);
+        self.signals.restore_in(&mut command);
         self.bind_life(&mut command);
         command
     }
 
     /// Where the bus and its daemon are.
     fn surroundings(&self, command: &mut Command) {
-        command.env("HEADROOM_BINDER", BUS).env(crate::arguments::BINDERD_SOCKET_VARIABLE, SOCKET);
+        command.env("HEADROOM_BINDER", BUS).env(BINDERD_SOCKET_VARIABLE, SOCKET);
     }
 
     /// Out of reach of the terminal, which is the command's.
     fn apart(&self, command: &mut Command) {
-        self.signals.as_before(command);
+        self.signals.restore_in(command);
         self.bind_life(command);
         // SAFETY: one system call.
         unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
@@ -277,16 +280,16 @@ impl Session<'_> {
     /// Passes signals on until the command has ended; its exit code.
     fn wait_for_command(&mut self, cast: &mut Cast) -> u8 {
         loop {
-            match self.signals.wait(None) {
-                Some(Taken::Child) => cast.reap(),
-                Some(Taken::Signal { signal, by_process: true }) => {
-                    cast.command.iter().for_each(|command| command.signal(signal));
+            if let Some(taken) = self.signals.wait(None) {
+                if taken.signal == Signal::CHILD {
+                    cast.reap();
+                } else if let (Origin::Process, Some(command)) = (taken.origin, &cast.command) {
+                    command.signal(taken.signal);
                 }
-                Some(Taken::Signal { .. }) | None => {}
             }
             cast.mourn();
             if let Some(ended) = cast.command.as_ref().and_then(|command| command.ended) {
-                return exit_code(ended);
+                return exit_code::of(ended);
             }
         }
     }
@@ -302,7 +305,9 @@ impl Session<'_> {
             self.wait_until(grace, cast, |_| offspring::count(daemon) == 0);
         }
         for (signal, grace) in [(Signal::TERM, UNMOUNT_PATIENCE), (Signal::KILL, GRACE)] {
-            cast.daemon.iter().for_each(|daemon| daemon.signal(signal));
+            if let Some(daemon) = &cast.daemon {
+                daemon.signal(signal);
+            }
             let has_ended =
                 |cast: &Cast| cast.daemon.as_ref().is_none_or(|one| one.ended.is_some());
             if self.wait_until(grace, cast, has_ended) {
@@ -354,12 +359,6 @@ fn keep_capabilities(keep: CapabilitySet) -> std::io::Result<()> {
 
 fn pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?)
-}
-
-fn exit_code(ended: ExitStatus) -> u8 {
-    let code =
-        ended.code().or(ended.signal().map(|signal| 128 + signal)).unwrap_or(WE_FAILED.into());
-    code as u8
 }
 
 fn describe(ended: ExitStatus) -> String {

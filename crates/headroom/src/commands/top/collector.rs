@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use control::oomd::{Reply, Request};
 
 use super::snapshot::{self, Snapshot};
-use crate::daemon::{ask_oomd, unexpected};
+use crate::helpers::client::{ask_oomd, unexpected};
 
 /// Looks that nobody has taken yet.
 const WAITING: usize = 4;

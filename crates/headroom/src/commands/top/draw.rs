@@ -15,7 +15,7 @@ use super::words::{
     COLUMNS, Column, NAME, bar, daemon_line, decision, fit, memory_text, memory_use, percent,
     stall_text, swap_text, thousandths,
 };
-use crate::output::printable;
+use crate::helpers::output::printable;
 
 /// Narrowest bar that says anything, columns.
 const BAR: usize = 10;
@@ -31,36 +31,6 @@ l   set the limit of the selected user
 n   set the limit of another user
 c   clear the limit of the selected user
 q   quit";
-
-/// Whether colours may be used.
-#[derive(Clone, Copy, Debug)]
-pub struct Look {
-    /// They may.
-    pub color: bool,
-}
-
-impl Look {
-    /// Not where NO_COLOR says so, or on a terminal that has none.
-    pub fn from_environment() -> Self {
-        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb" || term == "vt100");
-        Self { color: !set("NO_COLOR") && !dumb }
-    }
-
-    fn in_color(self, color: Color) -> Style {
-        if self.color { Style::new().fg(color) } else { Style::new() }
-    }
-
-    /// Of somebody at this share of its limit, in thousandths; the daemon gets ready at `soft`.
-    fn of_share(self, share: u64, soft: u64) -> Style {
-        let (red, yellow) = (self.in_color(Color::Red), self.in_color(Color::Yellow));
-        match share {
-            _ if share >= 1000 => red.add_modifier(Modifier::BOLD),
-            _ if share >= soft => yellow.add_modifier(Modifier::BOLD),
-            _ => self.in_color(Color::Green),
-        }
-    }
-}
 
 /// What fits: how many of the columns, and how wide the bar is (0: none).
 fn plan(width: usize) -> (usize, usize) {
@@ -251,6 +221,7 @@ pub mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
+    use super::super::look::Look;
     use super::super::view::tests::snapshot;
     use super::*;
 
@@ -299,7 +270,7 @@ pub mod tests {
         second.decisions.push(killed());
         second.limits[0].used_bytes += 10 * MIB;
         second.at = first.at + std::time::Duration::from_secs(2);
-        let mut view = View::new(first, Look { color: true });
+        let mut view = View::new(first, Look::Colored);
         view.update(second);
         view
     }
@@ -366,8 +337,8 @@ q quit  s sort  l limit  c clear  ? help   by share of the limit; 1 of 3";
             found.dedup();
             found
         };
-        assert_eq!(colours(Look { color: true }), [Color::Green, Color::Reset, Color::Yellow]);
-        assert_eq!(colours(Look { color: false }), [Color::Reset]);
+        assert_eq!(colours(Look::Colored), [Color::Green, Color::Reset, Color::Yellow]);
+        assert_eq!(colours(Look::Monochrome), [Color::Reset]);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 mod collector;
 mod draw;
 mod growth;
+mod look;
 mod plain;
 mod snapshot;
 mod terminal;
@@ -24,11 +25,11 @@ use anyhow::Context;
 use ratatui::crossterm::event::{self, Event};
 
 use crate::arguments::{self, Globals};
-use crate::output;
-use crate::up::signals::{Signals, Wake};
+use crate::helpers::output;
+use crate::helpers::signals::{BlockedSignals, TERMINATION};
 use collector::{Collector, News};
-use draw::Look;
 use growth::Growth;
+use look::Look;
 use snapshot::Snapshot;
 use terminal::Screen;
 use view::{Todo, View};
@@ -45,18 +46,18 @@ pub fn top(globals: &Globals, arguments: &arguments::Top) -> anyhow::Result<()> 
     if arguments.once || arguments.plain || globals.json || !on_terminal {
         return in_text(globals, arguments, interval, first);
     }
-    let mut signals = Signals::block().context("cannot take over SIGTERM")?;
+    let signals = BlockedSignals::block(&TERMINATION).context("cannot block signals")?;
     let collector = Collector::start(globals.oomd_socket.clone(), interval);
     let mut view = View::new(first, Look::from_environment());
     let mut screen = Screen::take().context("cannot use this terminal; try --plain")?;
-    interact(&collector, &mut view, &mut screen, &mut signals)
+    interact(&collector, &mut view, &mut screen, &signals)
 }
 
 fn interact(
     collector: &Collector,
     view: &mut View,
     screen: &mut Screen,
-    signals: &mut Signals,
+    signals: &BlockedSignals,
 ) -> anyhow::Result<()> {
     let mut drawn = None;
     loop {
@@ -87,7 +88,7 @@ fn interact(
             }
             drawn = None;
         }
-        if let Wake::Stop = signals.wait(Duration::ZERO) {
+        if signals.termination_within(Duration::ZERO) {
             return Ok(());
         }
     }

@@ -8,7 +8,7 @@ use control::oomd::{Reply, Request, Status, UserLimit, Why};
 use machine_memory::Meminfo;
 use machine_memory::pressure::{Pressure, Resource};
 
-use crate::daemon::{ask_on, unexpected};
+use crate::helpers::client::{ask_on, unexpected};
 
 /// Decisions that are shown.
 const DECISIONS: u32 = 20;

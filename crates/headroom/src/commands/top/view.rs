@@ -3,11 +3,11 @@
 use control::oomd::{Request, UserLimit};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::draw::Look;
 use super::growth::{Growth, forecast};
+use super::look::Look;
 use super::snapshot::Snapshot;
-use crate::size::Size;
-use crate::user::{self, User};
+use crate::helpers::size::Size;
+use crate::helpers::user::{self, User};
 
 /// Longest input of a prompt, characters.
 const LONGEST_INPUT: usize = 80;
@@ -413,7 +413,7 @@ pub mod tests {
     #[test]
     fn users_are_sorted_by_what_the_key_says() {
         let users = [(4_000_000_001, 50, 100), (4_000_000_002, 60, 1000), (4_000_000_003, 1, 10)];
-        let mut view = View::new(snapshot(&users), Look { color: true });
+        let mut view = View::new(snapshot(&users), Look::Colored);
         let short = |view: &View| uids(view).iter().map(|u| u % 10).collect::<Vec<_>>();
         assert_eq!(short(&view), [1, 3, 2]);
         press(&mut view, "s");
@@ -426,7 +426,7 @@ pub mod tests {
 
     #[test]
     fn the_selected_user_stays_selected_while_others_pass_it() {
-        let mut view = View::new(snapshot(&[(1, 50, 100), (2, 40, 100)]), Look { color: true });
+        let mut view = View::new(snapshot(&[(1, 50, 100), (2, 40, 100)]), Look::Colored);
         press(&mut view, "j");
         assert_eq!(view.position(), 1);
         view.update(snapshot(&[(1, 50, 100), (2, 90, 100)]));
@@ -440,7 +440,7 @@ pub mod tests {
     #[test]
     fn a_thousand_users_scroll() {
         let users: Vec<_> = (1..=1000).map(|uid| (uid, 1000 - u64::from(uid), 1000)).collect();
-        let mut view = View::new(snapshot(&users), Look { color: true });
+        let mut view = View::new(snapshot(&users), Look::Colored);
         view.fit(10);
         press(&mut view, "G");
         view.fit(10);
@@ -454,7 +454,7 @@ pub mod tests {
 
     #[test]
     fn a_prompt_sets_a_limit_or_says_what_is_wrong() {
-        let mut view = View::new(snapshot(&[(7, 50, 100)]), Look { color: true });
+        let mut view = View::new(snapshot(&[(7, 50, 100)]), Look::Colored);
         let set =
             |uid, hard_bytes| Todo::Ask(Request::SetLimit { uid, hard_bytes, soft_bytes: None });
         assert_eq!(press(&mut view, "l512M\n"), set(7, 512 << 20));

@@ -8,9 +8,9 @@ use machine_memory::pressure::Averages;
 
 use super::snapshot::Snapshot;
 use super::view::Row;
-use crate::output::count;
-use crate::size::Size;
-use crate::{clock, why};
+use crate::helpers::output::count;
+use crate::helpers::size::Size;
+use crate::helpers::{clock, decision};
 
 /// Widest name that is shown whole, columns.
 pub const NAME: usize = 16;
@@ -139,7 +139,7 @@ pub fn stall_text(snapshot: &Snapshot) -> String {
 pub fn decision(why: &Why) -> String {
     let at = clock::point(why.at_micros);
     let time = at.get(11..19).unwrap_or(&at);
-    format!("{time} {}; {}", why::headline(why), why::outcome(&why.outcome))
+    format!("{time} {}; {}", decision::headline(why), decision::outcome(&why.outcome))
 }
 
 #[cfg(test)]

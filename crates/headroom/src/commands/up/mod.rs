@@ -4,6 +4,8 @@
 //! asked to stop once. They are told to stop by the kernel if we die. One thread a daemon watches its
 //! control socket and prints what changes.
 
+mod watch;
+
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus};
@@ -15,12 +17,8 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::Signal;
 
 use crate::arguments::{Globals, Up};
-use crate::daemon::beside_us;
-
-mod watch;
-
-pub use crate::helpers::signals;
-use signals::{Signals, Wake};
+use crate::helpers::client::beside_us;
+use crate::helpers::signals::{BlockedSignals, TERMINATION};
 
 /// The daemons' names in what we print.
 const BINDER: &str = "binder";
@@ -49,11 +47,12 @@ pub fn up(globals: &Globals, options: &Up) -> anyhow::Result<ExitCode> {
         "`up` needs root: mounting the bus, reading every process and loading BPF programs do; \
          try `sudo headroom up`"
     );
-    let mut signals = Signals::block().context("cannot wait for signals")?;
+    let watched = [&TERMINATION[..], &[Signal::CHILD]].concat();
+    let signals = BlockedSignals::block(&watched).context("cannot block signals")?;
     let mut daemons = Vec::new();
     let outcome = start(globals, options, &mut daemons)
-        .and_then(|()| supervise(globals, &mut daemons, &mut signals));
-    let clean = stop(&mut daemons, &mut signals);
+        .and_then(|()| supervise(globals, &mut daemons, &signals));
+    let clean = stop(&mut daemons, &signals);
     sweep(&daemons, globals, options);
     outcome?;
     watch::say("headroom", if clean { "stopped" } else { "stopped, but not cleanly" });
@@ -134,12 +133,12 @@ impl Daemon {
 fn supervise(
     globals: &Globals,
     daemons: &mut [Daemon],
-    signals: &mut Signals,
+    signals: &BlockedSignals,
 ) -> anyhow::Result<()> {
     let start = Instant::now();
     let mut all_ready = false;
     loop {
-        if let Wake::Stop = signals.wait(TICK) {
+        if signals.termination_within(TICK) {
             return Ok(());
         }
         for daemon in daemons.iter_mut() {
@@ -168,7 +167,7 @@ fn ready_line(globals: &Globals) -> String {
 }
 
 /// Stops what still runs. True if every daemon ended with exit code 0.
-fn stop(daemons: &mut [Daemon], signals: &mut Signals) -> bool {
+fn stop(daemons: &mut [Daemon], signals: &BlockedSignals) -> bool {
     for daemon in daemons.iter() {
         daemon.signal(Signal::TERM);
     }
@@ -186,7 +185,7 @@ fn stop(daemons: &mut [Daemon], signals: &mut Signals) -> bool {
             }
             break;
         }
-        signals.wait(TICK);
+        signals.wait(Some(TICK));
     }
     daemons.iter().all(|daemon| daemon.ended.is_some_and(|status| status.success()))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use control::{binderd, oomd};
 
-use crate::{daemon, output, status, why};
+use crate::helpers::{client, decision, output, status_line};
 
 /// How often a daemon is asked.
 const INTERVAL: Duration = Duration::from_millis(300);
@@ -44,10 +44,10 @@ pub struct Watcher {
 /// Watches `headroom-binderd`.
 pub fn binder(socket: &Path) -> Watcher {
     fn ask(socket: &Path) -> anyhow::Result<News> {
-        let status: binderd::Status = daemon::binderd_status(socket)?;
+        let status: binderd::Status = client::binderd_status(socket)?;
         Ok(News {
             pid: status.pid,
-            line: status::binderd_line(&status),
+            line: status_line::binderd_line(&status),
             key: format!("{} {} {}", status.mount, status.mapping, status.devices),
             kills: 0,
         })
@@ -58,10 +58,10 @@ pub fn binder(socket: &Path) -> Watcher {
 /// Watches `headroom-oomd`.
 pub fn oom(socket: &Path) -> Watcher {
     fn ask(socket: &Path) -> anyhow::Result<News> {
-        let status: oomd::Status = daemon::oomd_status(socket)?;
+        let status: oomd::Status = client::oomd_status(socket)?;
         Ok(News {
             pid: status.pid,
-            line: status::oomd_line(&status),
+            line: status_line::oomd_line(&status),
             key: format!("{} {} {}", status.notifier, status.attached, status.limited_users),
             kills: status.kills,
         })
@@ -98,9 +98,12 @@ impl Watcher {
         let kills = news.kills.saturating_sub(last.map_or(0, |last| last.kills));
         if kills > 0 {
             let number = u32::try_from(kills).unwrap_or(u32::MAX).min(KILLS_TOLD);
-            let records = daemon::records(&self.socket, number).unwrap_or_default();
+            let records = client::records(&self.socket, number).unwrap_or_default();
             for record in records.iter().rev() {
-                say(name, &format!("{}; see `headroom why {}`", why::headline(record), record.id));
+                say(
+                    name,
+                    &format!("{}; see `headroom why {}`", decision::headline(record), record.id),
+                );
             }
         }
     }

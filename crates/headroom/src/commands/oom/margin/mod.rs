@@ -13,9 +13,9 @@ use reclaim::{Options, Victim};
 use serde::Serialize;
 
 use crate::arguments::{self, Globals};
-use crate::clock;
-use crate::output;
-use crate::size::Size;
+use crate::helpers::clock;
+use crate::helpers::output;
+use crate::helpers::size::Size;
 use peer::Peer;
 
 /// What the measured processes must not take from others, bytes.

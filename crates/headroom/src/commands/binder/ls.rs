@@ -1,0 +1,138 @@
+//! `headroom binder ls`: everything that is open, indented.
+
+use std::fmt::Write;
+
+use control::binderd::{Device, Process, Reply, Request};
+
+use crate::arguments::Globals;
+use crate::helpers::client::{BUFFER_PAGE, ask_binderd, unexpected};
+use crate::helpers::output::{self, count, printable};
+use crate::helpers::size::Size;
+use crate::helpers::user;
+
+/// Runs `headroom binder ls`.
+pub fn ls(globals: &Globals) -> anyhow::Result<()> {
+    match ask_binderd(&globals.binderd_socket, &Request::Ls)? {
+        Reply::Ls { devices } => output::print_as(globals.json, &devices, || table(&devices)),
+        reply => Err(unexpected(&reply)),
+    }
+}
+
+fn table(devices: &[Device]) -> String {
+    if devices.is_empty() {
+        return "no device\n".into();
+    }
+    // A handle's owner may have the device open more than once; its name is the same each time.
+    let name = |pid: u32| {
+        let all = devices.iter().flat_map(|device| &device.processes);
+        let comm = all.filter(|p| p.pid == pid).find_map(|p| p.comm.as_deref());
+        comm.map_or(format!("pid {pid}"), |comm| format!("pid {pid} {}", printable(comm)))
+    };
+    let mut text = String::new();
+    for device in devices {
+        let manager = device
+            .manager
+            .map_or("no context manager".into(), |pid| format!("manager {}", name(pid)));
+        let processes = count(device.processes.len() as u64, "process", "processes");
+        let _ = writeln!(text, "{}  {manager}, {processes}", printable(&device.name));
+        for process in &device.processes {
+            describe(&mut text, process, &name);
+        }
+    }
+    text
+}
+
+fn describe(text: &mut String, process: &Process, name: &impl Fn(u32) -> String) {
+    let comm = process.comm.as_deref().map_or("?".into(), printable);
+    let _ = writeln!(text, "  {} {comm} ({})", process.pid, user::name(process.euid));
+    let buffers = &process.buffers;
+    let _ = writeln!(
+        text,
+        "    buffers  {} live, {} of {} mapped; {} of memory, {} idle; {} one-way space free; {} queued",
+        buffers.count,
+        Size(buffers.bytes),
+        Size(buffers.mapped_bytes),
+        Size(u64::from(buffers.touched_pages) * BUFFER_PAGE),
+        Size(u64::from(buffers.idle_pages) * BUFFER_PAGE),
+        Size(buffers.async_free_bytes),
+        process.queued,
+    );
+    for thread in &process.threads {
+        let _ = write!(text, "    thread   {} {}", thread.tid, printable(&thread.looper));
+        let _ = write!(text, "{}", if thread.waiting { ", waiting" } else { "" });
+        let _ = match thread.stack {
+            0 => writeln!(text),
+            depth => writeln!(text, ", {} deep in calls", depth),
+        };
+    }
+    for node in &process.nodes {
+        let _ = writeln!(
+            text,
+            "    node     {:#x} cookie {:#x}: strong {}, weak {}, {}",
+            node.ptr,
+            node.cookie,
+            node.strong,
+            node.weak,
+            count(node.handles, "handle", "handles"),
+        );
+    }
+    for handle in &process.handles {
+        let owner = handle.owner.map_or("a dead node".into(), name);
+        let death = if handle.death { ", death notice asked for" } else { "" };
+        let _ = writeln!(
+            text,
+            "    handle   {} of {owner}: strong {}, weak {}{death}",
+            handle.handle, handle.strong, handle.weak
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use control::binderd::{Buffers, Handle, Node, Thread};
+
+    fn process(pid: u32, comm: &str) -> Process {
+        Process {
+            pid,
+            euid: 0,
+            comm: Some(comm.into()),
+            threads: vec![Thread { tid: pid, looper: "main".into(), waiting: true, stack: 1 }],
+            nodes: vec![Node { ptr: 0x10, cookie: 0x20, strong: 1, weak: 2, handles: 3 }],
+            handles: vec![
+                Handle { handle: 0, strong: 1, weak: 1, owner: Some(7), death: true },
+                Handle { handle: 1, strong: 1, weak: 1, owner: None, death: false },
+            ],
+            buffers: Buffers {
+                mapped_bytes: 1 << 20,
+                count: 1,
+                bytes: 64,
+                async_free_bytes: 1 << 19,
+                touched_pages: 3,
+                idle_pages: 2,
+            },
+            queued: 4,
+        }
+    }
+
+    #[test]
+    fn the_table_names_the_owners_of_handles() {
+        let device = Device {
+            name: "binder".into(),
+            manager: Some(7),
+            processes: vec![process(7, "hub"), process(8, "cli\x07ent")],
+        };
+        let text = table(&[device]);
+        for part in [
+            "binder  manager pid 7 hub, 2 processes",
+            "  8 cli\\u{7}ent (root)",
+            "thread   8 main, waiting, 1 deep",
+            "node     0x10 cookie 0x20: strong 1, weak 2, 3 handles",
+            "handle   0 of pid 7 hub: strong 1, weak 1, death notice asked for",
+            "handle   1 of a dead node",
+            "1 live, 64 B of 1.0 MiB mapped; 12.0 KiB of memory, 8.0 KiB idle; 512.0 KiB one-way space free; 4 queued",
+        ] {
+            assert!(text.contains(part), "'{part}' is missing in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Exit codes of `headroom run`, as `env`, `timeout` and `docker run` have them.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+/// There is no bus, or the session failed otherwise.
+pub const RUN_FAILED: u8 = 125;
+/// The command exists and cannot be executed.
+pub const NOT_EXECUTABLE: u8 = 126;
+/// There is no such command.
+pub const NOT_FOUND: u8 = 127;
+
+/// The command's exit code, or 128 + n if signal n killed it.
+pub fn of(ended: ExitStatus) -> u8 {
+    let killed = ended.signal().map(|signal| 128 + signal);
+    ended.code().or(killed).unwrap_or(RUN_FAILED.into()) as u8
+}

@@ -1,0 +1,28 @@
+//! The configuration of `headroom-oomd`, as the daemon reads it.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use control::configuration::Configuration;
+
+use super::client::beside_us;
+
+/// What the files say. The daemon itself reads them, so that what it would understand is what is said; the
+/// error is its complaint.
+pub fn read(config: Option<&Path>) -> anyhow::Result<Configuration> {
+    let daemon = beside_us("headroom-oomd")?;
+    let mut command = Command::new(&daemon);
+    command.arg("--check-config").stdin(Stdio::null());
+    if let Some(path) = config {
+        command.arg("--config").arg(path);
+    }
+    let done = command.output().with_context(|| format!("cannot start {}", daemon.display()))?;
+    if !done.status.success() {
+        let complaint = String::from_utf8_lossy(&done.stderr);
+        let complaint = complaint.trim();
+        bail!("{}", complaint.strip_prefix("headroom-oomd: ").unwrap_or(complaint));
+    }
+    serde_json::from_slice(&done.stdout)
+        .context("cannot understand headroom-oomd; are daemon and command of one version?")
+}
