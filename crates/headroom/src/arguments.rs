@@ -53,7 +53,7 @@ pub enum Command {
     /// Set, show and clear users' memory limits
     #[command(subcommand)]
     Limit(LimitCommand),
-    /// Check headroom-oomd's configuration, or have it read anew
+    /// Check headroom-oomd's configuration, have it read anew, or translate another daemon's
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Look now, and kill where a limit is broken
@@ -87,15 +87,6 @@ pub enum Command {
     },
     /// Kill processes and get their memory back at once (exit code 1 if one is still there)
     Kill(Kill),
-    /// Be earlyoom: the same command line, levels and victims (`headroom earlyoom -h`)
-    ///
-    /// Also when this program is called by the name of earlyoom.
-    #[command(disable_help_flag = true)]
-    Earlyoom {
-        /// earlyoom's options
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
-        options: Vec<OsString>,
-    },
     /// Look into the OOM management
     #[command(subcommand)]
     Oom(OomCommand),
@@ -250,6 +241,30 @@ pub enum ConfigCommand {
     /// Have the running headroom-oomd read its files anew, as SIGHUP does; if they make no sense, what was
     /// in force stays in force (exit code 1)
     Reload,
+    /// Print the configuration that is equivalent to another OOM daemon's
+    #[command(subcommand)]
+    Import(ImportCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ImportCommand {
+    /// Translate the options of earlyoom 1.7 or 1.8 into TOML, with a comment for each
+    ///
+    /// An option without an equivalent is named with the reason. The exit code is 2 if earlyoom
+    /// would refuse the options.
+    Earlyoom(EarlyoomOptions),
+}
+
+/// Options of `config import earlyoom`.
+#[derive(Debug, Args)]
+pub struct EarlyoomOptions {
+    /// Take the options from EARLYOOM_ARGS in this file: /etc/default/earlyoom
+    #[arg(long, value_name = "PATH", conflicts_with = "options")]
+    pub file: Option<PathBuf>,
+    /// The options, as one quoted string or as words: '-m 10,5 --avoid "^sshd$"'
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
+    #[arg(required_unless_present = "file")]
+    pub options: Vec<String>,
 }
 
 /// Options of `kill`.

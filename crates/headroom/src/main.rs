@@ -5,10 +5,8 @@
 
 mod arguments;
 mod commands;
-mod earlyoom;
 mod helpers;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -20,11 +18,6 @@ use commands::{
 };
 
 fn main() -> ExitCode {
-    let mut words = std::env::args_os();
-    let name = words.next().map(PathBuf::from).unwrap_or_default();
-    if name.file_name().is_some_and(|name| name == "earlyoom") {
-        return earlyoom::earlyoom(&words.collect::<Vec<_>>());
-    }
     let arguments = Arguments::parse();
     match dispatch(&arguments) {
         Ok(code) => code,
@@ -51,7 +44,6 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Why { number, id, .. } => why::why(globals, *number, *id)?,
         Command::Explain { user } => explain::explain(globals, user.as_ref())?,
         Command::Kill(kill) => return kill::kill(globals, kill),
-        Command::Earlyoom { options } => return Ok(earlyoom::earlyoom(options)),
         Command::Oom(OomCommand::Margin(margin)) => oom::margin::margin(globals, margin)?,
         Command::Oom(OomCommand::Detach { pins }) => oom::detach::detach(globals, pins)?,
         Command::Oom(OomCommand::MarginPeer(peer)) => oom::margin::peer::be(peer)?,

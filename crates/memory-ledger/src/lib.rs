@@ -17,7 +17,6 @@
 //! * [`machine`]: when the machine itself runs short;
 //! * [`margin`]: how much must be left free for a kill to come in time;
 //! * [`kill_rate`]: how often somebody was killed of late;
-//! * [`earlyoom`]: the same by the rules of earlyoom, for those who replace it;
 //! * [`lease`]: memory that is promised before it is used;
 //! * [`bankers`]: whether everybody can still come to an end;
 //! * [`ledger`]: all accounts together.
@@ -33,7 +32,6 @@ pub mod buried;
 pub mod cgroup;
 pub mod cgroup_accounts;
 pub mod count;
-pub mod earlyoom;
 pub mod family;
 pub mod group;
 pub mod growth;

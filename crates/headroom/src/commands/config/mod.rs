@@ -1,5 +1,7 @@
 //! `headroom config`: the configuration of `headroom-oomd`.
 
+mod import;
+
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,7 +10,7 @@ use control::configuration::{Configuration, MachineLevels};
 use control::oomd::{Reply, Request};
 use serde::Serialize;
 
-use crate::arguments::{ConfigCommand, Globals};
+use crate::arguments::{ConfigCommand, Globals, ImportCommand};
 use crate::helpers::client::{ask_oomd, unexpected};
 use crate::helpers::size::Size;
 use crate::helpers::{oomd_config, output, user};
@@ -25,6 +27,9 @@ pub fn config(globals: &Globals, command: &ConfigCommand) -> anyhow::Result<Exit
     match command {
         ConfigCommand::Check { config } => check(globals, config.as_deref()),
         ConfigCommand::Reload => reload(globals),
+        ConfigCommand::Import(ImportCommand::Earlyoom(options)) => {
+            import::earlyoom(globals, options)
+        }
     }
 }
 
