@@ -12,8 +12,6 @@ use serde::Serialize;
 use crate::oomd::{Counters, Histogram, UserLimit};
 use crate::{Client, ControlError, binderd, oomd};
 
-/// What the text is, for HTTP.
-pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Bytes of a page in [`binderd::Status`].
 const PAGE: u64 = 4096;
 

@@ -350,7 +350,7 @@ impl Config {
             rules: self.rules.0.iter().map(ToString::to_string).collect(),
             tell: self.tell.to_string().lines().map(str::to_owned).collect(),
             ordinary_uids: [*ordinary.start(), *ordinary.end()],
-            complaints: complaint.into_iter().collect(),
+            complaints: complaint.iter().chain(&self.tell.obsolete).cloned().collect(),
         }
     }
 }

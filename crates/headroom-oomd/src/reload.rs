@@ -49,6 +49,9 @@ impl Reload {
     /// Who is told, and how, from now on. Returns what could not be put into force.
     pub fn tell(&mut self, config: &TellConfig, killer: &mut Killer) -> Option<String> {
         self.told = config.clone();
+        for sentence in &config.obsolete {
+            tracing::warn!("{sentence}");
+        }
         if let Some(teller) = killer.records_mut().teller() {
             teller.configure(config);
         }

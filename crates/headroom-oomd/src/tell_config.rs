@@ -3,7 +3,6 @@
 //! ```toml
 //! [metrics]
 //! textfile = "/var/lib/headroom/headroom.prom"   # written every so often, as a whole
-//! socket = "/run/headroom/metrics.sock"          # HTTP/1.0, GET /metrics
 //! interval-s = 15
 //!
 //! [hooks]
@@ -13,7 +12,6 @@
 //! warn = ["/usr/local/sbin/warn"]                # a user nears its limit
 //!
 //! [warnings]
-//! terminals = true                               # a line on the user's terminals, too
 //! interval-s = 60                                # a user is warned no more often
 //! ```
 
@@ -24,24 +22,43 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::DeValue;
 
-use crate::config::{Complaint, only_keys};
-use crate::machine_config::{number, truth};
+use crate::config::Complaint;
+use crate::keys::hint;
+use crate::machine_config::number;
 
-pub(crate) const METRICS_KEYS: &[&str] = &["textfile", "socket", "interval-s"];
+pub(crate) const METRICS_KEYS: &[&str] = &["textfile", "interval-s"];
 pub(crate) const HOOKS_KEYS: &[&str] = &["before", "budget-ms", "after", "warn"];
-pub(crate) const WARNINGS_KEYS: &[&str] = &["terminals", "interval-s"];
+pub(crate) const WARNINGS_KEYS: &[&str] = &["interval-s"];
+/// Keys that had a meaning once: accepted, without effect, and with a hint.
+const OBSOLETE: [ObsoleteKey; 2] = [
+    ObsoleteKey {
+        section: "metrics",
+        key: "socket",
+        replacement: "\"textfile\" in [metrics] writes a file, and `headroom metrics` prints the same",
+    },
+    ObsoleteKey {
+        section: "warnings",
+        key: "terminals",
+        replacement: "\"warn\" in [hooks] runs a program, and `headroom notify` shows warnings",
+    },
+];
 /// Most that a kill may wait for a program, milliseconds: in a second a process takes gigabytes.
 const MOST_BUDGET_MS: u64 = 1_000;
 /// Longest interval, seconds.
 const MOST_INTERVAL_S: u64 = 24 * 3600;
+
+/// A key without effect.
+struct ObsoleteKey {
+    section: &'static str,
+    key: &'static str,
+    replacement: &'static str,
+}
 
 /// Where counters go besides the control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metrics {
     /// A file, for node_exporter's textfile collector.
     pub textfile: Option<PathBuf>,
-    /// A socket that speaks HTTP.
-    pub socket: Option<PathBuf>,
     /// How often the file is written, seconds.
     pub interval_s: u64,
 }
@@ -59,11 +76,9 @@ pub struct Hooks {
     pub warn: Vec<String>,
 }
 
-/// How a user that nears its limit hears of it.
+/// How often a user that nears its limit is warned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warnings {
-    /// On its terminals.
-    pub terminals: bool,
     /// Not more often than this, seconds.
     pub interval_s: u64,
 }
@@ -77,6 +92,8 @@ pub struct TellConfig {
     pub hooks: Hooks,
     /// `[warnings]`.
     pub warnings: Warnings,
+    /// A sentence for each key without effect that the files have.
+    pub obsolete: Vec<String>,
 }
 
 impl Default for TellConfig {
@@ -84,9 +101,10 @@ impl Default for TellConfig {
         let none = Vec::new;
         Self {
             // node_exporter is scraped every 15 s where nobody says otherwise.
-            metrics: Metrics { textfile: None, socket: None, interval_s: 15 },
+            metrics: Metrics { textfile: None, interval_s: 15 },
             hooks: Hooks { before: none(), budget_ms: 20, after: none(), warn: none() },
-            warnings: Warnings { terminals: false, interval_s: 60 },
+            warnings: Warnings { interval_s: 60 },
+            obsolete: none(),
         }
     }
 }
@@ -94,12 +112,9 @@ impl Default for TellConfig {
 /// Like `hooks.after: /usr/local/sbin/tell-the-team`, a line each.
 impl fmt::Display for TellConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { metrics, hooks, warnings } = self;
+        let Self { metrics, hooks, .. } = self;
         if let Some(file) = &metrics.textfile {
             writeln!(f, "metrics in {}, every {} s", file.display(), metrics.interval_s)?;
-        }
-        if let Some(socket) = &metrics.socket {
-            writeln!(f, "metrics on {}", socket.display())?;
         }
         if !hooks.before.is_empty() {
             let (program, budget) = (hooks.before.join(" "), hooks.budget_ms);
@@ -110,9 +125,6 @@ impl fmt::Display for TellConfig {
                 writeln!(f, "{when} {}", program.join(" "))?;
             }
         }
-        if warnings.terminals {
-            writeln!(f, "near a limit a line on the user's terminals")?;
-        }
         Ok(())
     }
 }
@@ -120,10 +132,9 @@ impl fmt::Display for TellConfig {
 impl TellConfig {
     /// Takes over what a file says in `[metrics]`: its keys replace those of the files before.
     pub(crate) fn add_metrics(&mut self, section: &Spanned<DeValue>) -> Result<(), Complaint> {
-        for (key, value) in keys(section, METRICS_KEYS, "metrics")? {
+        for (key, value) in self.keys(section, METRICS_KEYS, "metrics")? {
             match key {
                 "textfile" => self.metrics.textfile = Some(absolute(value)?),
-                "socket" => self.metrics.socket = Some(absolute(value)?),
                 _ => self.metrics.interval_s = at_least_one(value, MOST_INTERVAL_S)?,
             }
         }
@@ -132,7 +143,7 @@ impl TellConfig {
 
     /// The same of `[hooks]`.
     pub(crate) fn add_hooks(&mut self, section: &Spanned<DeValue>) -> Result<(), Complaint> {
-        for (key, value) in keys(section, HOOKS_KEYS, "hooks")? {
+        for (key, value) in self.keys(section, HOOKS_KEYS, "hooks")? {
             match key {
                 "before" => self.hooks.before = program(value)?,
                 "after" => self.hooks.after = program(value)?,
@@ -145,28 +156,42 @@ impl TellConfig {
 
     /// The same of `[warnings]`.
     pub(crate) fn add_warnings(&mut self, section: &Spanned<DeValue>) -> Result<(), Complaint> {
-        for (key, value) in keys(section, WARNINGS_KEYS, "warnings")? {
-            match key {
-                "terminals" => self.warnings.terminals = truth(value)?,
-                _ => self.warnings.interval_s = at_least_one(value, MOST_INTERVAL_S)?,
-            }
+        for (_, value) in self.keys(section, WARNINGS_KEYS, "warnings")? {
+            self.warnings.interval_s = at_least_one(value, MOST_INTERVAL_S)?;
         }
         Ok(())
     }
-}
 
-/// The keys of a section, all of them known.
-fn keys<'a>(
-    section: &'a Spanned<DeValue<'a>>,
-    known: &[&str],
-    name: &str,
-) -> Result<Vec<(&'a str, &'a Spanned<DeValue<'a>>)>, Complaint> {
-    let table = section
-        .get_ref()
-        .as_table()
-        .ok_or_else(|| (section.span(), format!("this is written as one [{name}] section")))?;
-    only_keys(table, known, &format!("a [{name}] section"))?;
-    Ok(table.iter().map(|(key, value)| (key.get_ref().as_ref(), value)).collect())
+    /// The keys of a section that have an effect; an unknown one is an error.
+    fn keys<'a>(
+        &mut self,
+        section: &'a Spanned<DeValue<'a>>,
+        known: &[&str],
+        name: &str,
+    ) -> Result<Vec<(&'a str, &'a Spanned<DeValue<'a>>)>, Complaint> {
+        let table = section
+            .get_ref()
+            .as_table()
+            .ok_or_else(|| (section.span(), format!("this is written as one [{name}] section")))?;
+        let mut found = Vec::new();
+        for (at, value) in table {
+            let key = at.get_ref().as_ref();
+            if known.contains(&key) {
+                found.push((key, value));
+                continue;
+            }
+            let is_this = |it: &&ObsoleteKey| it.section == name && it.key == key;
+            let Some(obsolete) = OBSOLETE.iter().find(is_this) else {
+                let hint = hint(key, known, &format!("a [{name}] section"));
+                return Err((at.span(), format!("unknown key \"{key}\"; {hint}")));
+            };
+            let text = format!("\"{key}\" in [{name}] has no effect: {}", obsolete.replacement);
+            if !self.obsolete.contains(&text) {
+                self.obsolete.push(text);
+            }
+        }
+        Ok(found)
+    }
 }
 
 fn at_least_one(value: &Spanned<DeValue>, most: u64) -> Result<u64, Complaint> {
@@ -271,16 +296,17 @@ mod tests {
     #[test]
     fn what_is_said_is_read_and_shown() {
         let config = parsed(
-            "[metrics]\ntextfile = \"/a/b.prom\"\nsocket = \"/a/s\"\ninterval-s = 5\n\
+            "[metrics]\ntextfile = \"/a/b.prom\"\ninterval-s = 5\n\
              [hooks]\nbefore = [\"/bin/true\", \"x\"]\nbudget-ms = 7\nafter = [\"/bin/true\"]\n\
-             [warnings]\nterminals = true\ninterval-s = 9\n",
+             [warnings]\ninterval-s = 9\n",
         )
         .unwrap();
         assert_eq!(config.metrics.interval_s, 5);
         assert_eq!((config.hooks.before.len(), config.hooks.budget_ms), (2, 7));
-        assert_eq!(config.warnings, Warnings { terminals: true, interval_s: 9 });
+        assert_eq!(config.warnings, Warnings { interval_s: 9 });
+        assert_eq!(config.obsolete, [] as [String; 0]);
         let shown = config.to_string();
-        for part in ["/a/b.prom, every 5 s", "metrics on /a/s", "for 7 ms", "near a limit a line"] {
+        for part in ["/a/b.prom, every 5 s", "for 7 ms"] {
             assert!(shown.contains(part), "{shown}");
         }
         assert_eq!(TellConfig::default().to_string(), "");
@@ -299,11 +325,23 @@ mod tests {
             ("[hooks]\nafter = [\"/nonexistent/x\"]", "/nonexistent/x: No such file"),
             ("[hooks]\nafter = [\"/etc/passwd\"]", "no program"),
             ("[hooks]\nbudget-ms = 1001", "from 0 to 1000"),
-            ("[warnings]\nterminals = 1", "true or false"),
+            ("[warnings]\ninterval = 1", "did you mean \"interval-s\"?"),
+            ("[hooks]\nterminals = true", "unknown key \"terminals\""),
         ] {
             let message = parsed(text).expect_err(text);
             assert!(message.contains(part), "{text}: {message}");
         }
+    }
+
+    #[test]
+    fn keys_without_effect_are_accepted_with_a_hint() {
+        let config =
+            parsed("[metrics]\nsocket = \"/a/s\"\n[warnings]\nterminals = true\ninterval-s = 9\n")
+                .unwrap();
+        assert_eq!(config.warnings, Warnings { interval_s: 9 });
+        let [socket, terminals] = &config.obsolete[..] else { panic!("{config:?}") };
+        assert!(socket.starts_with("\"socket\" in [metrics] has no effect: \"textfile\""));
+        assert!(terminals.starts_with("\"terminals\" in [warnings] has no effect: \"warn\""));
     }
 
     #[test]

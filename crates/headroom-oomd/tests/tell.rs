@@ -1,12 +1,10 @@
-//! Who is told of a kill, a warning, or a number: programs, terminals, the journal, scrapers.
+//! Kills, warnings and counters for programs, the journal and the textfile collector.
 
 mod support;
 
-use std::io::{Read, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
 
 use control::oomd::{Outcome, Reply, Request};
 use support::daemon::{Daemon, command};
@@ -99,14 +97,13 @@ fn a_program_before_a_kill_sees_the_victim_alive_and_one_that_hangs_holds_nobody
 }
 
 #[test]
-fn who_nears_its_limit_is_warned_once_by_a_program_and_on_its_terminals() {
+fn a_user_near_its_limit_is_warned_once_by_a_program() {
     if !privileged() {
         return;
     }
     let uid = UID + 3;
-    let mut terminal = Terminal::of(uid);
     let hook = Hook::new("echo $HEADROOM_UID $HEADROOM_LIMIT_BYTES >> \"$1\"");
-    let config = format!("[hooks]\nwarn = {}\n[warnings]\nterminals = true\n", hook.value());
+    let config = format!("[hooks]\nwarn = {}\n", hook.value());
     let daemon = Daemon::start(&config, &[]);
     daemon.set_limit(uid, 64 * MIB);
     let mut hog = Hog::start(uid);
@@ -114,50 +111,11 @@ fn who_nears_its_limit_is_warned_once_by_a_program_and_on_its_terminals() {
     assert!(hog.survived());
     let said = eventually("the program is run", || hook.said());
     assert_eq!(said, format!("{uid} {}\n", 64 * MIB));
-    let line = terminal.reads("will be killed");
-    assert!(line.contains("of the 64 MiB that you may have"), "{line}");
     // Below and above once more: it has been said.
     hog.grow(1024);
     assert!(hog.survived());
     daemon.ask(&Request::Status);
     assert_eq!(hook.said().unwrap().lines().count(), 1);
-}
-
-/// A terminal that belongs to a user.
-struct Terminal {
-    ours: std::fs::File,
-    _theirs: OwnedFd,
-}
-
-impl Terminal {
-    fn of(uid: u32) -> Self {
-        let (mut ours, mut theirs) = (-1, -1);
-        let none = std::ptr::null_mut();
-        // SAFETY: both numbers are ours; nothing else is asked for.
-        let done = unsafe {
-            libc::openpty(&mut ours, &mut theirs, none, std::ptr::null(), std::ptr::null())
-        };
-        assert_eq!(done, 0);
-        // SAFETY: openpty has just made them for us; they are changed by number here, and owned after.
-        unsafe {
-            assert_eq!(libc::fchown(theirs, uid, u32::MAX), 0);
-            assert_eq!(libc::fchmod(theirs, 0o620), 0);
-            Self { ours: std::fs::File::from_raw_fd(ours), _theirs: OwnedFd::from_raw_fd(theirs) }
-        }
-    }
-
-    /// Waits for these words.
-    fn reads(&mut self, words: &str) -> String {
-        let mut text = String::new();
-        rustix::fs::fcntl_setfl(&self.ours, rustix::fs::OFlags::NONBLOCK).unwrap();
-        eventually("the terminal is written to", || {
-            let mut part = [0; 512];
-            if let Ok(len) = self.ours.read(&mut part) {
-                text.push_str(&String::from_utf8_lossy(&part[..len]));
-            }
-            text.contains(words).then(|| text.clone())
-        })
-    }
 }
 
 #[test]
@@ -201,62 +159,46 @@ fn the_journal_gets_every_fact_in_a_field_of_its_own() {
     has(&entries[1], "HEADROOM_BYTES_BACK=");
 }
 
-/// What a scraper gets.
-fn scrape(socket: &Path, request: &str) -> Option<String> {
-    let mut stream = UnixStream::connect(socket).ok()?;
-    stream.write_all(request.as_bytes()).ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    Some(answer)
-}
-
 #[test]
-fn metrics_are_in_the_file_and_on_the_socket_until_the_configuration_says_otherwise() {
+fn metrics_are_in_the_file_until_the_configuration_says_otherwise() {
     if !privileged() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let (file, socket) = (dir.path().join("headroom.prom"), dir.path().join("metrics.sock"));
+    let file = dir.path().join("headroom.prom");
     let config = format!(
-        "[metrics]\ntextfile = \"{}\"\nsocket = \"{}\"\ninterval-s = 1\n[machine]\nenabled = false\n",
-        file.display(),
-        socket.display()
+        "[metrics]\ntextfile = \"{}\"\ninterval-s = 1\n[machine]\nenabled = false\n",
+        file.display()
     );
     let daemon = Daemon::start(&config, &[]);
     let uid = UID + 5;
     drop(break_a_limit(&daemon, uid));
     let killed = "headroom_processes_killed_total 1\n";
-    eventually("the file has the kill", || {
+    let text = eventually("the file has the kill", || {
         std::fs::read_to_string(&file).ok().filter(|text| text.contains(killed))
     });
-    let get = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
-    let answer = eventually("the socket answers", || scrape(&socket, get));
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let limit = format!("headroom_user_memory_limit_bytes{{uid=\"{uid}\"}} 67108864\n");
     assert!(
-        head.starts_with("HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4"),
-        "{head}"
+        text.contains(&limit) && text.contains("headroom_up{daemon=\"binderd\"} 0\n"),
+        "{text}"
     );
-    assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
-    assert!(
-        body.contains(&format!("headroom_user_memory_limit_bytes{{uid=\"{uid}\"}} 67108864\n"))
-    );
-    assert!(
-        body.contains("headroom_up{daemon=\"binderd\"} 0\n") && body.contains(killed),
-        "{body}"
-    );
-    let other = scrape(&socket, "GET /other HTTP/1.0\r\n\r\n").unwrap();
-    assert!(other.starts_with("HTTP/1.0 404 "), "{other}");
-    let post = scrape(&socket, "POST /metrics HTTP/1.0\r\n\r\n").unwrap();
-    assert!(post.starts_with("HTTP/1.0 405 "), "{post}");
-    // One that says nothing, and one that goes away, hold nobody up for long.
-    let _silent = UnixStream::connect(&socket).unwrap();
-    drop(UnixStream::connect(&socket).unwrap());
-    eventually("others are served", || scrape(&socket, get));
 
     daemon.write_config("oomd.toml", "[machine]\nenabled = false\n");
     let Reply::Reloaded { changes, problems } = daemon.ask(&Request::Reload) else { panic!() };
     assert_eq!((changes, problems), (vec!["who is told".to_owned()], vec![]));
-    assert!(!socket.exists());
+}
+
+#[test]
+fn keys_of_earlier_versions_are_accepted_and_named_in_the_log() {
+    if !privileged() {
+        return;
+    }
+    let config = "[metrics]\nsocket = \"/run/x\"\n[warnings]\nterminals = true\n";
+    let daemon = Daemon::start(config, &[]);
+    let (_, _, log) = daemon.end(rustix::process::Signal::TERM);
+    for key in ["\"socket\" in [metrics] has no effect", "\"terminals\" in [warnings] has no"] {
+        assert!(log.iter().any(|line| line.contains(key)), "{log:?}");
+    }
 }
 
 #[test]

@@ -1,20 +1,18 @@
 //! The last step of the escalation: whoever wants to know is told.
 //!
-//! * [`metrics`]: counters in a file and on a socket;
+//! * [`metrics`]: counters in a file;
 //! * [`teller`]: a thread that tells of decisions, and warns;
 //! * [`journald`]: the system's journal, with a field for each fact;
 //! * [`hooks`]: programs of the administrator;
-//! * [`before`]: the one that is run before a kill, and its budget;
-//! * [`terminals`]: a line where the user sees it.
+//! * [`before`]: the one that is run before a kill, and its budget.
 //!
-//! None of it is done by the event loop, so a slow disk, program or terminal holds up no kill.
+//! None of it is done by the event loop, so a slow disk or program holds up no kill.
 
 pub mod before;
 pub mod hooks;
 pub mod journald;
 pub mod metrics;
 pub mod teller;
-pub mod terminals;
 
 /// Threads that tell compete for the CPU like any other program: only the kill has precedence. Those they start
 /// inherit it.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use control::oomd::{Outcome, Why};
 use memory_ledger::is_cgroup;
 
+use super::be_ordinary;
 use super::before::{Before, Condemned};
 use super::hooks::{Fact, Running};
 use super::journald::{self, Journal};
-use super::{be_ordinary, terminals};
 use crate::tell_config::TellConfig;
 
 /// What may wait to be told; more is counted and left out.
@@ -33,7 +33,7 @@ pub struct Near {
     pub group: Option<String>,
     /// The cgroup's path.
     pub cgroup: Option<String>,
-    /// Whose terminals it concerns.
+    /// The users of the group, or the owner of the cgroup.
     pub members: Vec<u32>,
     /// Charged, bytes.
     pub used_bytes: u64,
@@ -166,16 +166,6 @@ impl Work {
             return;
         }
         self.warned.insert(*uid, Instant::now());
-        let who = match group.as_ref().or(cgroup.as_ref()) {
-            Some(name) => format!("all of {name} together"),
-            None => "you".to_owned(),
-        };
-        let line = format!(
-            "headroom: {} MiB of memory are in use of the {} MiB that {who} may have. Beyond that the process that grows \
-             most will be killed.",
-            used_bytes >> 20,
-            hard_bytes >> 20
-        );
         let mut facts = vec![
             ("HEADROOM_BYTES", used_bytes.to_string()),
             ("HEADROOM_LIMIT_BYTES", hard_bytes.to_string()),
@@ -197,11 +187,6 @@ impl Work {
                 format!("uid {uid} nears its limit: {used_bytes} of {hard_bytes} bytes")
             }
         };
-        if self.config.warnings.terminals {
-            for uid in members {
-                terminals::tell(Path::new(terminals::FOLDER), *uid, &line);
-            }
-        }
         if !self.config.hooks.warn.is_empty() {
             self.running.start(&self.config.hooks.warn, "warn", &facts);
         }
