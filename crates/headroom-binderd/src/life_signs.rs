@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use daemon::ServiceManager;
+use headroom_daemon::ServiceManager;
 
 /// Gives one in half the time that the manager waits: one may be late.
 pub struct LifeSigns {

@@ -6,8 +6,6 @@ mod links;
 mod listeners;
 mod mount_helper;
 mod pressure;
-mod privileges;
-mod signals;
 mod trace;
 
 use std::io::IsTerminal;
@@ -17,6 +15,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use binder_fuse::{Config, Event, MappingChoice, Server};
 use clap::Parser;
+use headroom_daemon::Signals;
+use headroom_daemon::privileges;
+use headroom_daemon::signals::Signal;
 use tracing_subscriber::EnvFilter;
 
 /// Tokens of what we add to the server's event loop.
@@ -106,7 +107,8 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> anyhow::Result<()> {
     // Before anything starts a thread, so that no thread takes a signal for itself.
-    let signals = signals::Signals::block().context("cannot take signals")?;
+    let signals = Signals::block(&[Signal::SIGINT, Signal::SIGTERM])
+        .context("cannot block SIGINT and SIGTERM")?;
     // The socket first: it also tells whether another daemon is running.
     let mut control = control::Server::bind(&args.socket, SOCKET_MODE)?;
     let config = Config {
@@ -125,7 +127,7 @@ fn run(args: Args) -> anyhow::Result<()> {
     let lacking = if args.session {
         Vec::new()
     } else {
-        [lacking.into_iter().collect(), privileges::take()].concat()
+        [lacking.into_iter().collect(), refused_privileges()].concat()
     };
     for lacking in lacking.into_iter().chain(unheard) {
         server.note_degraded(lacking);
@@ -171,8 +173,8 @@ fn run(args: Args) -> anyhow::Result<()> {
                 }
             }
             Event::External(_) => {
-                if let Some(name) = signals.take() {
-                    tracing::info!("{name}: unmounting, {} opens end", server.open_count());
+                if let Some(signal) = signals.next() {
+                    tracing::info!("{signal}: unmounting, {} opens end", server.open_count());
                     life_signs.stopping();
                     return Ok(());
                 }
@@ -186,6 +188,24 @@ fn run(args: Args) -> anyhow::Result<()> {
             }
         }
     }
+}
+
+/// Acquires the privileges that make the daemon prompt; a line of the status for each that is refused.
+fn refused_privileges() -> Vec<String> {
+    /// `SCHED_FIFO` priority of the event loop: before ordinary tasks, after other real-time ones.
+    const PRIORITY: u32 = 1;
+    let attempts = [
+        (privileges::set_realtime(PRIORITY), "on a busy machine calls wait for a time slice"),
+        (privileges::lock_memory(), "under heavy swapping calls may be late"),
+        (
+            privileges::exempt_from_oom_killer(),
+            "the kernel's own OOM killer may choose the daemon, and with it all calls",
+        ),
+    ];
+    let refused = attempts.into_iter().filter_map(|(result, consequence)| {
+        result.err().map(|error| error.with_consequence(consequence))
+    });
+    refused.collect()
 }
 
 /// How things are, for people.

@@ -1,12 +1,13 @@
 //! The event loop: one thread, one epoll.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::AsFd;
 
-use ::daemon::ServiceManager;
 use anyhow::Context;
 use control::oomd::Reply;
 use control::{Peer, Server};
+use headroom_daemon::signals::Signal;
+use headroom_daemon::{ServiceManager, Signals};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
@@ -24,44 +25,6 @@ const SIGNALS: u64 = 2;
 const LEASES: u64 = 3;
 const PULSE: u64 = 4;
 
-/// SIGINT, SIGTERM and SIGHUP as something to read; to be made before any thread is started, which inherits
-/// that they are blocked.
-pub struct Signals(OwnedFd);
-
-impl Signals {
-    /// Blocks the signals and opens the fd.
-    pub fn block() -> std::io::Result<Self> {
-        // SAFETY: the set is initialised by sigemptyset before it is used and lives through the
-        // calls; signalfd's new fd is owned by nobody else.
-        unsafe {
-            let mut set: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&mut set);
-            libc::sigaddset(&mut set, libc::SIGINT);
-            libc::sigaddset(&mut set, libc::SIGTERM);
-            libc::sigaddset(&mut set, libc::SIGHUP);
-            let error = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
-            if error != 0 {
-                return Err(std::io::Error::from_raw_os_error(error));
-            }
-            match libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
-                -1 => Err(std::io::Error::last_os_error()),
-                fd => Ok(Self(OwnedFd::from_raw_fd(fd))),
-            }
-        }
-    }
-}
-
-impl Signals {
-    /// The next signal that has come; `None`: no more.
-    fn next(&self) -> Option<i32> {
-        let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
-        let read = rustix::io::read(&self.0, &mut info).ok()?;
-        // Its first field is the number.
-        let number = info.get(..read)?.first_chunk::<4>()?;
-        Some(i32::from_ne_bytes(*number))
-    }
-}
-
 /// Works until a signal says to end; SIGHUP says to read the configuration anew.
 pub fn run(
     killer: &mut Killer,
@@ -76,7 +39,7 @@ pub fn run(
     let fds = [
         (killer.as_fd(), KILLER),
         (server.as_fd(), SERVER),
-        (signals.0.as_fd(), SIGNALS),
+        (signals.as_fd(), SIGNALS),
         (leases.as_fd(), LEASES),
         (pulse.as_fd(), PULSE),
     ];
@@ -111,7 +74,7 @@ pub fn run(
                 }
                 SIGNALS => {
                     while let Some(signal) = signals.next() {
-                        if signal != libc::SIGHUP {
+                        if signal != Signal::SIGHUP {
                             manager.stopping();
                             return Ok(());
                         }

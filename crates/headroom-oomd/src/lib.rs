@@ -18,7 +18,6 @@
 //! * [`own_words`]: what users say of their own processes;
 //! * [`watching`]: the BPF notifier, or the fallback;
 //! * [`rehearsal`]: a kill for practice, so that all it needs is in memory;
-//! * [`privileges`]: what keeps the daemon able to act when memory is short;
 //! * [`watchdog`]: notices when the event loop is stuck;
 //! * [`daemon`]: the event loop around all that;
 //! * [`log`], [`clock`]: small tools.
@@ -36,7 +35,6 @@ pub mod log;
 pub mod machine_config;
 pub mod margin;
 pub mod own_words;
-pub mod privileges;
 pub mod records;
 pub mod rehearsal;
 pub mod reload;

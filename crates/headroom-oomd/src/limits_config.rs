@@ -32,7 +32,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use daemon::user_database;
+use headroom_daemon::user_database;
 use memory_ledger::{Asker, CgroupPattern, Count, Ledger, Limit, Margin, Source};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};

@@ -4,15 +4,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ::daemon::ServiceManager;
 use anyhow::Context;
 use clap::Parser;
 use control::{
     BINDERD_SOCKET, Client, ControlError, MARGIN_FILE, OOMD_SOCKET, PINS_FOLDER, STATE_FOLDER,
     Server,
 };
+use headroom_daemon::privileges::{self, PrivilegeError};
+use headroom_daemon::signals::Signal;
+use headroom_daemon::{ServiceManager, Signals, page_out};
 use headroom_oomd::config::Files;
-use headroom_oomd::daemon::{self, Signals};
+use headroom_oomd::daemon;
 use headroom_oomd::history::History;
 use headroom_oomd::killer::Killer;
 use headroom_oomd::leases::Leases;
@@ -25,13 +27,17 @@ use headroom_oomd::tell::journald;
 use headroom_oomd::tell::metrics::Exporter;
 use headroom_oomd::tell::teller::Teller;
 use headroom_oomd::watchdog::{self, Finding};
-use headroom_oomd::{margin, privileges, users, watching};
+use headroom_oomd::{margin, users, watching};
 use reclaim::Reaper;
 
 /// Where the configuration is unless told otherwise.
 const DEFAULT_CONFIG: &str = "/etc/headroom/oomd.toml";
 /// Connecting needs write permission; what a user may then ask is decided by its uid.
 const SOCKET_MODE: u32 = 0o666;
+/// `SCHED_FIFO` priority of the reapers.
+const REAPER_PRIORITY: u32 = 1;
+/// `SCHED_FIFO` priority of the event loop: above its reapers, which can be busy for hundreds of milliseconds.
+const EVENT_LOOP_PRIORITY: u32 = 2;
 /// Two victims at a time get help with their memory, where there are three CPUs.
 const REAPERS: usize = 2;
 
@@ -90,7 +96,7 @@ impl Arguments {
 }
 
 fn main() -> ExitCode {
-    ::daemon::keep_large_blocks_apart();
+    page_out::set_mmap_threshold();
     let arguments = Arguments::parse();
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
@@ -119,7 +125,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("{document}");
         return Ok(());
     }
-    let signals = Signals::block().context("cannot take over SIGINT and SIGTERM")?;
+    let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+    let signals = Signals::block(&signals).context("cannot block SIGINT, SIGTERM and SIGHUP")?;
     let _log = Log::start().context("cannot start the log thread")?;
     // Before anything is killed; the socket itself comes last, as the sign that limits are in force.
     if Client::connect(&arguments.socket).is_ok() {
@@ -134,14 +141,17 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let chosen = chosen.context("cannot watch memory")?;
     degraded.extend(chosen.degraded);
     // Threads inherit the scheduling of the one that starts them: as reapers first, then as ourselves.
-    degraded.extend(privileges::be_reaper().err());
+    let consequence = "on a busy machine a kill may be milliseconds late";
+    degraded.extend(refused(privileges::set_realtime(REAPER_PRIORITY), consequence));
     let reaper = Reaper::start(Reaper::enough(REAPERS)).context("cannot start the reapers")?;
     let interval = watchdog::interval(manager.watchdog());
     let restarted = manager.is_there();
     let pulse = watchdog::start(interval, move |found| act_on(found, interval, restarted));
     let pulse = pulse.context("cannot start the watchdog")?;
-    let _ = privileges::be_daemon();
-    degraded.extend(privileges::be_spared_by_the_kernel().err());
+    // If this is refused, so was the reapers' priority, which has been reported.
+    let _ = privileges::set_realtime(EVENT_LOOP_PRIORITY);
+    let consequence = "the kernel's own OOM killer may choose the daemon";
+    degraded.extend(refused(privileges::exempt_from_oom_killer(), consequence));
 
     let mut killer = Killer::new(chosen.watch, reaper).context("cannot make epoll")?;
     if let Some(folder) = arguments.folder(&arguments.state_dir, STATE_FOLDER) {
@@ -164,7 +174,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let shrinker = Shrinker::start(arguments.reclaimer.clone());
     killer.shrink_first(shrinker.context("cannot start the shrinker")?);
     degraded.extend(practise(&killer).err());
-    degraded.extend(privileges::lock_memory().err());
+    let consequence = "under heavy swapping a kill may be late";
+    degraded.extend(refused(privileges::lock_resident_memory(), consequence));
     match users::ordinary(&arguments.login_defs) {
         Ok(uids) => killer.set_ordinary(uids),
         Err(complaint) => degraded.push(complaint),
@@ -193,6 +204,11 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The line in the daemon's status about a privilege that was refused.
+fn refused(result: Result<(), PrivilegeError>, consequence: &str) -> Option<String> {
+    result.err().map(|error| error.with_consequence(consequence))
+}
+
 /// The watchdog has found something.
 fn act_on(found: Finding, interval: Duration, restarted: bool) {
     match found {
@@ -219,9 +235,9 @@ fn act_on(found: Finding, interval: Duration, restarted: bool) {
 fn practise(killer: &Killer) -> Result<(), String> {
     let ready = Rehearsal::prepare(killer.watch());
     // What is used from here on is what is needed, and stays.
-    ::daemon::forget_the_start();
+    page_out::page_out_startup();
     let done = ready.and_then(Rehearsal::run);
-    ::daemon::give_back_freed();
+    page_out::trim_heap();
     done.map_err(|e| format!("the kill for practice failed, and so may one in need: {e}"))
 }
 

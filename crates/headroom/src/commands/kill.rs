@@ -56,7 +56,7 @@ pub fn kill(globals: &Globals, arguments: &Kill) -> anyhow::Result<ExitCode> {
         }
     }
     // The memory is released at our speed. Refused, it is the speed of everybody.
-    let _ = ::daemon::be_prompt(1);
+    let _ = headroom_daemon::privileges::set_realtime(1);
     let options = options(arguments);
     let mut reap = Reap::begin(victims, &options).context("nobody was killed")?;
     // Until they are waited for by their parents the dead have their names.

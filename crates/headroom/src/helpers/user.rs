@@ -6,9 +6,9 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
-use ::daemon::user_database;
 use anyhow::anyhow;
 use control::oomd::{Reply, Request, UserLimit};
+use headroom_daemon::user_database;
 
 use super::client::{ask_oomd, unexpected};
 use super::output::printable;

@@ -52,7 +52,7 @@ pub fn margin(globals: &Globals, arguments: &arguments::Margin) -> anyhow::Resul
         Size(available)
     );
     // Refused, we are as fast as others let us.
-    let _ = ::daemon::be_prompt(1);
+    let _ = headroom_daemon::privileges::set_realtime(1);
     let cpus = std::thread::available_parallelism().context("how many CPUs?")?.get();
     let mut margin =
         Margin { allocation_bytes_per_s: 0, reclaim_bytes_per_s: u64::MAX, reaction_ns: 0 };

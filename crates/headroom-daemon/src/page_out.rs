@@ -1,66 +1,67 @@
-//! What only the start needed leaves memory.
+//! Drops memory that only the start needed, so that it is not locked with the rest.
 
 use std::ffi::c_void;
 
 use rustix::mm::{Advice, madvise};
 
-/// Gives back what was used and freed since the start, and lets go of code and constants: what of these is
-/// needed again is read anew, from the page cache most likely. To be called before memory is locked,
-/// and followed by the use of all that must not be waited for later.
+/// Returns freed heap to the system, and unmaps code and constants from memory: pages that are needed
+/// again are read from the page cache. Call it before memory is locked, and afterwards use once all that
+/// must never wait for the disk.
 ///
 /// Loading BPF programs, reading the configuration and parsing arguments leave 2 MiB of code behind
 /// that is never run again.
-pub fn forget_the_start() {
-    give_back_freed();
-    // Where it cannot be read, nothing is let go of: more memory is used, nothing else.
+pub fn page_out_startup() {
+    trim_heap();
+    // If it cannot be read, nothing is dropped: more memory stays in use, nothing else.
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-    for (start, end) in only_read(&maps) {
+    for (start, end) in unwritten_mappings(&maps) {
         let at = start as *mut c_void;
-        // SAFETY: a private mapping of a file that was never written (no anonymous page in it) and
-        // cannot be: every page reads the same when it comes back from the file.
-        // A refusal leaves it where it is.
+        // SAFETY: a private mapping of a file that was never written (it has no anonymous page) and
+        // cannot be: every page is the same when it is read from the file again.
+        // If it is refused, the pages stay.
         let _ = unsafe { madvise(at, end - start, Advice::LinuxDontNeed) };
-        bring_back_little(start, end);
+        split_mapping(start, end);
     }
 }
 
-/// The kernel brings a page back with its neighbours, 64 KiB in all, as far as they are of the same mapping, and they
-/// would be locked with it: three quarters of all code. Mappings of so many bytes save most of what nobody needs.
+/// Bytes of a mapping after [`split_mapping`]. The kernel maps a page together with its neighbours in the
+/// same mapping, 64 KiB in all, and they would be locked too: three quarters of all code. Smaller mappings
+/// avoid most of that.
 const PIECE: usize = 16 * 1024;
 
-/// Makes small mappings of a large one: every other piece is marked, with something that means nothing for it.
-fn bring_back_little(start: usize, end: usize) {
-    // Where they are depends on their addresses alone, so doing it again changes nothing.
+/// Splits a mapping by giving every other piece a flag that has no effect on it.
+fn split_mapping(start: usize, end: usize) {
+    // The pieces depend on addresses alone, so a second call changes nothing.
     for piece in (start - start % (2 * PIECE)..end).step_by(2 * PIECE) {
         let (from, to) = (piece.max(start), end.min(piece + PIECE));
         let length = to.saturating_sub(from);
-        // SAFETY: changes what a core dump has of a mapping of a file, next to nothing by default.
-        // A refusal (too many mappings) leaves the mapping in larger pieces.
+        // SAFETY: only changes whether core dumps contain the mapping, which by default they do not.
+        // If it is refused (too many mappings), the pieces are larger.
         let _ = unsafe { madvise(from as *mut c_void, length, Advice::LinuxDontDump) };
     }
 }
 
-/// Large blocks stay apart from small ones, so that their memory goes back when they are freed, and is taken only as far
-/// as it is used. glibc would begin to mix them after the first large block that is freed. To be called first.
-pub fn keep_large_blocks_apart() {
-    /// From here on a block is large, bytes.
+/// Fixes the size from which glibc gives a block a mapping of its own, whose memory returns to the system
+/// when it is freed. glibc raises it after the first large block that is freed, so call this first.
+pub fn set_mmap_threshold() {
+    /// Bytes.
     #[cfg(target_env = "gnu")]
-    const LARGE: libc::c_int = 64 * 1024;
-    // SAFETY: takes integers. Refused: more memory is used, nothing else.
+    const THRESHOLD: libc::c_int = 64 * 1024;
+    // SAFETY: takes integers. If it is refused, more memory stays in use, nothing else.
     #[cfg(target_env = "gnu")]
     unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, THRESHOLD);
     }
 }
 
-/// Gives back what the allocator holds for nobody.
-pub fn give_back_freed() {
+/// Returns free memory at the end of the heap to the system.
+pub fn trim_heap() {
     // SAFETY: takes an integer.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Private mappings of files that hold nothing but what is in the file.
-fn only_read(smaps: &str) -> Vec<(usize, usize)> {
+/// Private mappings of files without pages of their own.
+fn unwritten_mappings(smaps: &str) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut candidate = None;
     for line in smaps.lines() {
@@ -75,7 +76,7 @@ fn only_read(smaps: &str) -> Vec<(usize, usize)> {
     found
 }
 
-/// `None`: no line about a mapping. `Some(None)`: about one that is not for us.
+/// `None`: the line begins no mapping. `Some(None)`: it begins one that must stay.
 fn mapping(line: &str) -> Option<Option<(usize, usize)>> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
@@ -83,8 +84,8 @@ fn mapping(line: &str) -> Option<Option<(usize, usize)>> {
     let end = usize::from_str_radix(end, 16).ok()?;
     let permissions = words.next()?;
     let path = words.nth(3).unwrap_or_default();
-    let for_us = matches!(permissions, "r-xp" | "r--p") && path.starts_with('/');
-    Some(for_us.then_some((start, end)))
+    let droppable = matches!(permissions, "r-xp" | "r--p") && path.starts_with('/');
+    Some(droppable.then_some((start, end)))
 }
 
 #[cfg(test)]
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_unwritten_private_mappings_of_files_are_let_go() {
+    fn only_unwritten_private_mappings_of_files_are_dropped() {
         let smaps = "\
 1000-3000 r-xp 00000000 fe:00 42                 /usr/bin/x
 Rss:                   8 kB
@@ -112,14 +113,14 @@ Anonymous:             0 kB
 9000-a000 r--p 00000000 fe:00 43                 /usr/lib/libc.so.6
 Anonymous:             0 kB
 ";
-        assert_eq!(only_read(smaps), [(0x1000, 0x3000), (0x9000, 0xa000)]);
-        assert_eq!(only_read(""), []);
+        assert_eq!(unwritten_mappings(smaps), [(0x1000, 0x3000), (0x9000, 0xa000)]);
+        assert_eq!(unwritten_mappings(""), []);
     }
 
     #[test]
-    fn code_comes_back_in_small_pieces() {
-        forget_the_start();
-        let code = forget_the_start as *const () as usize;
+    fn code_is_mapped_in_small_pieces() {
+        page_out_startup();
+        let code = page_out_startup as *const () as usize;
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let own = maps.lines().filter_map(mapping).flatten();
         let (start, end) =
@@ -128,10 +129,10 @@ Anonymous:             0 kB
     }
 
     #[test]
-    fn a_program_goes_on_after_it_has_forgotten_its_start() {
+    fn a_program_continues_after_its_startup_is_paged_out() {
         static CONSTANT: [u8; 8192] = [7; 8192];
         let heap: Vec<u8> = vec![9; 1 << 20];
-        forget_the_start();
+        page_out_startup();
         assert!(CONSTANT.iter().all(|byte| *byte == 7) && heap.iter().all(|byte| *byte == 9));
     }
 }

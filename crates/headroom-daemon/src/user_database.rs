@@ -1,22 +1,22 @@
-//! Users and groups by name and number, from wherever the system looks them up.
+//! Users and groups by name and number, from the databases that `nsswitch.conf` names.
 
 use nix::errno::Errno;
 use nix::unistd::{Group, Uid, User};
 
-/// The uid of a user name, from wherever the system looks users up; `None` when there is none.
+/// The uid of a user name; `None` if there is no such user.
 pub fn uid_of(name: &str) -> nix::Result<Option<u32>> {
     Ok(look_up(|| User::from_name(name))?.map(|user| user.uid.as_raw()))
 }
 
-/// The name of a uid; `None` when it has none.
+/// The name of a uid; `None` if it has none.
 pub fn name_of(uid: u32) -> nix::Result<Option<String>> {
     Ok(look_up(|| User::from_uid(Uid::from_raw(uid)))?.map(|user| user.name))
 }
 
-/// Asks again when a signal came, and knows that some databases say "not found" in these words (getpwnam(3)).
-fn look_up<T>(ask: impl Fn() -> nix::Result<Option<T>>) -> nix::Result<Option<T>> {
+/// Repeats an interrupted query. Some databases report "not found" by these errors (getpwnam(3)).
+fn look_up<T>(query: impl Fn() -> nix::Result<Option<T>>) -> nix::Result<Option<T>> {
     loop {
-        match ask() {
+        match query() {
             Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => return Ok(None),
             Err(Errno::EINTR) => {}
             found => return found,
@@ -24,8 +24,8 @@ fn look_up<T>(ask: impl Fn() -> nix::Result<Option<T>>) -> nix::Result<Option<T>
     }
 }
 
-/// The uids of a group of the system's: those whose own group it is, and those that it names (names that no user bears
-/// are left out), ascending; `None` when there is no such group. Not to be called by two threads at a time.
+/// The uids of a group, ascending: users with it as their primary group, and its members (names without a user are left
+/// out); `None` if there is no such group. Not to be called by two threads at a time.
 pub fn members_of(group: &str) -> nix::Result<Option<Vec<u32>>> {
     let Some(group) = look_up(|| Group::from_name(group))? else { return Ok(None) };
     let gid = group.gid.as_raw();
@@ -33,7 +33,7 @@ pub fn members_of(group: &str) -> nix::Result<Option<Vec<u32>>> {
     for name in group.mem {
         uids.extend(uid_of(&name)?);
     }
-    // SAFETY: the entry is read before the next call, and nobody else walks through the database.
+    // SAFETY: each entry is read before the next call; no other thread iterates over the database.
     unsafe {
         libc::setpwent();
         while let Some(entry) = libc::getpwent().as_ref() {

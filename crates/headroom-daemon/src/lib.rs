@@ -1,0 +1,16 @@
+//! What `headroom-binderd`, `headroom-oomd` and the command line share.
+//!
+//! * [`privileges`]: real-time priority, locked memory, exemption from the kernel's OOM killer;
+//! * [`page_out`]: drops memory that only the start needed, before the rest is locked;
+//! * [`signals`]: signals as a file descriptor;
+//! * [`service_manager`]: readiness and watchdog notifications;
+//! * [`user_database`]: users and groups by name and number.
+
+pub mod page_out;
+pub mod privileges;
+pub mod service_manager;
+pub mod signals;
+pub mod user_database;
+
+pub use service_manager::ServiceManager;
+pub use signals::Signals;

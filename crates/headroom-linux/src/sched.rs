@@ -1,0 +1,106 @@
+//! Scheduling policy and priority of a thread: `sched_getattr(2)`, `sched_setattr(2)`.
+
+use std::io;
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+/// `struct sched_attr` in its first version, which every kernel accepts.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SchedAttr {
+    size: u32,
+    /// `SCHED_OTHER`, `SCHED_FIFO`, ...
+    pub policy: u32,
+    /// `SCHED_FLAG_*`.
+    pub flags: u64,
+    /// -20 to 19; for ordinary policies.
+    pub nice: i32,
+    /// 1 to 99; for real-time policies.
+    pub priority: u32,
+    runtime_ns: u64,
+    deadline_ns: u64,
+    period_ns: u64,
+}
+
+impl SchedAttr {
+    /// This policy, with everything else 0.
+    pub const fn with_policy(policy: u32) -> Self {
+        Self {
+            size: size_of::<Self>() as u32,
+            policy,
+            flags: 0,
+            nice: 0,
+            priority: 0,
+            runtime_ns: 0,
+            deadline_ns: 0,
+            period_ns: 0,
+        }
+    }
+
+    /// `SCHED_FIFO` with a priority from 1 to 99.
+    pub const fn fifo(priority: u32) -> Self {
+        Self { priority, ..Self::with_policy(libc::SCHED_FIFO as u32) }
+    }
+
+    /// `SCHED_OTHER` with a nice value from -20 to 19.
+    pub const fn other(nice: i32) -> Self {
+        Self { nice, ..Self::with_policy(libc::SCHED_OTHER as u32) }
+    }
+
+    /// The current attributes of a thread; `None` is the calling one.
+    pub fn of(thread: Option<Pid>) -> Result<Self, Errno> {
+        let mut attr = Self::with_policy(0);
+        let size = size_of::<Self>();
+        // SAFETY: the kernel writes at most `size` bytes into the structure, which is ours.
+        let result = unsafe {
+            libc::syscall(libc::SYS_sched_getattr, Pid::as_raw(thread), &raw mut attr, size, 0)
+        };
+        if result == 0 { Ok(attr) } else { Err(last_errno()) }
+    }
+
+    /// Applies them to a thread; `None` is the calling one.
+    pub fn apply(&self, thread: Option<Pid>) -> Result<(), Errno> {
+        // SAFETY: the kernel reads as many bytes of the structure as its field `size` says.
+        let result = unsafe {
+            libc::syscall(libc::SYS_sched_setattr, Pid::as_raw(thread), &raw const *self, 0)
+        };
+        if result == 0 { Ok(()) } else { Err(last_errno()) }
+    }
+
+    /// `SCHED_FIFO` or `SCHED_RR`.
+    pub fn is_realtime(&self) -> bool {
+        matches!(self.policy as i32, libc::SCHED_FIFO | libc::SCHED_RR)
+    }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_that_are_applied_are_read_back() {
+        std::thread::spawn(|| {
+            let before = SchedAttr::of(None).unwrap();
+            // A higher nice value needs no privilege.
+            let weaker = SchedAttr { nice: (before.nice + 1).min(19), ..before };
+            weaker.apply(None).unwrap();
+            assert_eq!(SchedAttr::of(Some(rustix::thread::gettid())), Ok(weaker));
+            match SchedAttr::fifo(1).apply(None) {
+                Ok(()) => assert!(SchedAttr::of(None).unwrap().is_realtime()),
+                Err(errno) => assert_eq!(errno, Errno::PERM),
+            }
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_does_not_exist_has_no_attributes() {
+        assert_eq!(SchedAttr::of(Pid::from_raw(i32::MAX)), Err(Errno::SRCH));
+    }
+}
