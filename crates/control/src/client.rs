@@ -13,6 +13,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::ControlError;
 use crate::frame::{self, Decoder};
+use crate::server::root_socket;
 
 /// Longest reply that is believed, bytes.
 const MAX_REPLY: usize = 256 * 1024 * 1024;
@@ -28,7 +29,18 @@ pub struct Client {
 impl Client {
     /// Connects to the daemon that listens on `path`.
     pub fn connect(path: &Path) -> Result<Self, ControlError> {
-        let fail = |doing| move |errno| ControlError::Io { path: path.to_owned(), doing, errno };
+        // Root has a socket of its own, whose queue others cannot fill.
+        if rustix::process::geteuid().is_root()
+            && let Ok(client) = Self::connect_to(&root_socket(path), path)
+        {
+            return Ok(client);
+        }
+        Self::connect_to(path, path)
+    }
+
+    /// `name`: the socket as errors name it.
+    fn connect_to(path: &Path, name: &Path) -> Result<Self, ControlError> {
+        let fail = |doing| move |errno| ControlError::Io { path: name.to_owned(), doing, errno };
         let address = SocketAddrUnix::new(path).map_err(fail("not a socket address"))?;
         let flags = SocketFlags::CLOEXEC;
         let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -39,11 +51,11 @@ impl Client {
         }
         connect(&fd, &address).map_err(|errno| match errno {
             Errno::NOENT | Errno::CONNREFUSED => {
-                ControlError::NotListening { path: path.to_owned(), errno }
+                ControlError::NotListening { path: name.to_owned(), errno }
             }
-            errno => ControlError::Io { path: path.to_owned(), doing: "cannot connect", errno },
+            errno => ControlError::Io { path: name.to_owned(), doing: "cannot connect", errno },
         })?;
-        Ok(Self { path: path.to_owned(), fd })
+        Ok(Self { path: name.to_owned(), fd })
     }
 
     /// How long is waited for what comes next; `None`: for ever.
@@ -59,10 +71,14 @@ impl Client {
         request: &impl Serialize,
     ) -> Result<R, ControlError> {
         let packets = frame::encode(request).map_err(|e| self.garbled(e))?;
-        for packet in packets {
-            retry(|| send(&self.fd, &packet, SendFlags::NOSIGNAL)).map_err(|e| self.broken(e))?;
+        let mut sent = packets
+            .iter()
+            .map(|packet| retry(|| send(&self.fd, packet, SendFlags::NOSIGNAL)).map(drop));
+        match sent.find_map(Result::err) {
+            None => self.receive(),
+            // A daemon that has no room for a client says so before it closes the connection.
+            Some(errno) => self.receive().map_err(|_| self.broken(errno)),
         }
-        self.receive()
     }
 
     /// Waits for a message: the reply, or what comes without a question.
@@ -70,8 +86,13 @@ impl Client {
         let mut decoder = Decoder::default();
         let mut packet = vec![0; frame::MAX_PACKET];
         loop {
-            let (len, _) = retry(|| recv(&self.fd, &mut packet[..], RecvFlags::empty()))
-                .map_err(|e| self.broken(e))?;
+            let mut receive = || retry(|| recv(&self.fd, &mut packet[..], RecvFlags::empty()));
+            // Reported once, for a request that was not read; what was sent before is still there.
+            let received = match receive() {
+                Err(Errno::CONNRESET) => receive(),
+                other => other,
+            };
+            let (len, _) = received.map_err(|e| self.broken(e))?;
             if len == 0 {
                 return Err(ControlError::Closed(self.path.clone()));
             }

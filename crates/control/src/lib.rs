@@ -19,13 +19,15 @@ pub mod frame;
 pub mod lease;
 pub mod metrics;
 pub mod oomd;
+mod peer;
 pub mod server;
 pub mod subscription;
 
 use std::path::PathBuf;
 
 pub use client::Client;
-pub use server::Server;
+pub use peer::Peer;
+pub use server::{Answer, Request, RequestId, Server};
 
 /// Where `headroom-oomd` listens unless told otherwise.
 pub const OOMD_SOCKET: &str = "/run/headroom/oomd.sock";
@@ -37,24 +39,6 @@ pub const PINS_FOLDER: &str = "/sys/fs/bpf/headroom";
 pub const STATE_FOLDER: &str = "/var/lib/headroom";
 /// Where `headroom-binderd` listens unless told otherwise.
 pub const BINDERD_SOCKET: &str = "/run/headroom/binderd.sock";
-
-/// Who is at the other end, by the kernel's word (`SO_PEERCRED`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Process id when the peer connected, in our pid namespace.
-    pub pid: i32,
-    /// Effective uid when the peer connected.
-    pub uid: u32,
-    /// Effective gid when the peer connected.
-    pub gid: u32,
-}
-
-impl Peer {
-    /// The peer may do anything.
-    pub fn is_root(&self) -> bool {
-        self.uid == 0
-    }
-}
 
 /// What can go wrong on a control socket.
 #[derive(Debug, thiserror::Error)]

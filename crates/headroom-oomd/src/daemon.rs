@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use anyhow::Context;
 use control::oomd::Reply;
-use control::{Peer, Server};
+use control::{Answer, Peer, Server};
 use headroom_daemon::signals::Signal;
 use headroom_daemon::{ServiceManager, Signals};
 use rustix::event::epoll;
@@ -15,7 +15,7 @@ use crate::clock::until;
 use crate::killer::Killer;
 use crate::leases::Leases;
 use crate::reload::Reload;
-use crate::requests;
+use crate::requests::Requests;
 use crate::watchdog::Pulse;
 
 /// epoll's words.
@@ -35,6 +35,7 @@ pub fn run(
     reload: &mut Reload,
 ) -> anyhow::Result<()> {
     let (pulse, manager) = signs;
+    let mut requests = Requests::inherit(killer);
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make epoll")?;
     let fds = [
         (killer.as_fd(), KILLER),
@@ -48,7 +49,8 @@ pub fn run(
             .context("cannot watch")?;
     }
     loop {
-        let deadlines = [killer.next_deadline_ns(), leases.next_deadline_ns()];
+        let deadlines =
+            [killer.next_deadline_ns(), leases.next_deadline_ns(), requests.next_deadline_ns()];
         let timeout = deadlines.into_iter().flatten().min().map(until);
         let mut ready = [MaybeUninit::uninit(); 5];
         let ready = match epoll::wait(&epoll, &mut ready, timeout.as_ref()) {
@@ -61,12 +63,13 @@ pub fn run(
         for event in ready.iter() {
             match event.data.u64() {
                 SERVER => {
-                    let answer = |peer, request| {
-                        let mut reply = requests::answer(killer, reload, peer, request);
-                        leases.complete(&mut reply, killer);
-                        reply
-                    };
-                    server.serve_subscribers(answer, |reply| matches!(reply, Reply::Subscribed));
+                    server.serve_requests(|request| {
+                        let mut answer = requests.answer(killer, reload, request);
+                        if let Answer::Now(reply) = &mut answer {
+                            leases.complete(reply, killer);
+                        }
+                        answer
+                    });
                 }
                 PULSE => {
                     pulse.answer();
@@ -84,6 +87,9 @@ pub fn run(
                 }
                 _ => {}
             }
+        }
+        for (request, reply) in requests.ended(killer) {
+            server.reply(request, &reply);
         }
         // After the requests, which may have changed limits.
         leases.dispatch(killer);

@@ -1,12 +1,14 @@
 //! A client comes, comes back, goes.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use control::lease::{Reply, Status, UNLIMITED_BYTES};
 use memory_ledger::{ClientId, Lease, ProcessId};
 use memory_watch::ProcessSample;
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use owners::{Owner, Uid, reader};
+use rustix::event::epoll;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::journal::Record;
@@ -25,6 +27,8 @@ pub(super) struct Client {
     /// The account that it is charged to: its user's, or its user's group's.
     pub(super) account: u32,
     pub(super) process: ProcessSample,
+    /// Whose slot it takes.
+    pub(super) owner: Owner,
     /// Readable when it is gone; its end is the lease's end.
     pidfd: OwnedFd,
     pub(super) connection: Option<u64>,
@@ -45,18 +49,13 @@ impl Client {
     }
 
     fn has_exited(&self) -> bool {
-        has_exited(&self.pidfd)
+        reader::has_exited(self.pidfd.as_fd())
     }
 }
 
 /// The page that a client shares with us.
 pub(super) fn page_of(clients: &BTreeMap<ClientId, Client>, id: ClientId) -> Option<&SharedPage> {
     clients.get(&id).and_then(|client| client.page.as_ref())
-}
-
-fn has_exited(pidfd: &OwnedFd) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 /// Its address space is the one we knew. What the watch does not know (0) cannot have changed.
@@ -117,7 +116,7 @@ impl Leases {
         let pid = u32::try_from(peer_pid).map_err(|_| Status::NotYou)?;
         let process = killer.find_process(pid).ok_or(Status::NotYou)?;
         // The pid was its own all the time if the process is still there.
-        if has_exited(&pidfd) || (process.uid != peer_uid && peer_uid != 0) {
+        if reader::has_exited(pidfd.as_fd()) || (process.uid != peer_uid && peer_uid != 0) {
             return Err(Status::NotYou);
         }
         Ok((process, pidfd))
@@ -147,7 +146,13 @@ impl Leases {
             self.remove_client(id, killer);
         }
         let account = killer.account_of_process(&process);
-        let id = self.add(process, account, pidfd, None).ok_or(Status::TooManyClients)?;
+        let owner = self.connections.get(&number).ok_or(Status::NotYou)?.peer.owner;
+        let uid = Uid(process.uid);
+        self.client_slots.take(owner, uid).map_err(|_| Status::TooManyClients)?;
+        let Some(id) = self.add(process, account, pidfd, owner, None) else {
+            self.client_slots.give_back(owner, uid);
+            return Err(Status::TooManyClients);
+        };
         if let Some(client) = self.clients.get_mut(&id) {
             client.connection = Some(number);
         }
@@ -159,6 +164,7 @@ impl Leases {
         process: ProcessSample,
         account: u32,
         pidfd: OwnedFd,
+        owner: Owner,
         slot: Option<usize>,
     ) -> Option<ClientId> {
         let slot = slot.or_else(|| self.journal.take_slot())?;
@@ -172,6 +178,7 @@ impl Leases {
         let client = Client {
             account,
             process,
+            owner,
             pidfd,
             connection: None,
             page: None,
@@ -267,9 +274,10 @@ impl Leases {
         let Some(client) = self.clients.remove(&id) else { return };
         let (uid, process) = (client.account, client.id());
         self.journal.free(client.slot);
+        self.client_slots.give_back(client.owner, Uid(client.process.uid));
         killer.entitle(process, None);
         if let Some(number) = client.connection {
-            self.connections.remove(&number);
+            self.close(number);
         }
         // Its pidfd leaves the epoll set as it is closed.
         drop(client);
@@ -286,7 +294,7 @@ impl Leases {
 
     /// A connection is closed. That does not end a lease: the process may have closed all its files.
     pub(super) fn disconnect(&mut self, number: u64) {
-        let Some(connection) = self.connections.remove(&number) else { return };
+        let Some(connection) = self.close(number) else { return };
         let Some(id) = connection.client else { return };
         self.waiting.retain(|waiting| waiting.ask.client != id);
         if let Some(client) = self.clients.get_mut(&id)
@@ -349,7 +357,11 @@ impl Leases {
                 continue;
             };
             let account = killer.account_of_process(process);
-            let Some(id) = self.add(*process, account, pidfd, Some(slot)) else { continue };
+            let uid = Uid(process.uid);
+            let levels = reader::namespaces(Path::new("/proc"), process.tgid);
+            let owner = Owner::of(uid, &levels.unwrap_or_default());
+            let Some(id) = self.add(*process, account, pidfd, owner, Some(slot)) else { continue };
+            self.client_slots.insert(owner, uid);
             kept += 1;
             if killer.standing(account).is_none() {
                 continue;

@@ -2,21 +2,21 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use control::Peer;
 use control::lease::{Reply, Request};
 use memory_ledger::ClientId;
+use owners::reader;
 use rustix::fs::{Mode, chmod};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, recvmsg,
-    sendmsg, socket_with, sockopt,
+    sendmsg, socket_with,
 };
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// A client's connection.
 pub struct Connection {
@@ -24,9 +24,7 @@ pub struct Connection {
     pub(super) peer: Peer,
     /// After its hello.
     pub(super) client: Option<ClientId>,
-    /// Requests since the window began.
-    pub(super) asked: u32,
-    /// It asked too often and is not listened to until the window is over.
+    /// Its owner has used up its time; it is not read from until the window is over.
     pub(super) muted: bool,
 }
 
@@ -76,27 +74,8 @@ impl Connection {
     }
 
     /// The process that connected, pinned: its pid cannot become another's while the fd is open.
-    pub fn pidfd(&self) -> Result<OwnedFd, Errno> {
-        const SO_PEERPIDFD: libc::c_int = 77;
-        let mut fd: libc::c_int = -1;
-        let mut len = size_of::<libc::c_int>() as libc::socklen_t;
-        // SAFETY: the kernel writes at most `len` bytes to `fd`, which is that long.
-        let done = unsafe {
-            libc::getsockopt(
-                self.fd.as_raw_fd(),
-                libc::SOL_SOCKET,
-                SO_PEERPIDFD,
-                (&raw mut fd).cast(),
-                &mut len,
-            )
-        };
-        if done == 0 && fd >= 0 {
-            // SAFETY: a new descriptor that nobody else owns.
-            return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
-        }
-        // Before 6.5. The pid could be another's by now; the caller compares users.
-        let pid = Pid::from_raw(self.peer.pid).ok_or(Errno::SRCH)?;
-        pidfd_open(pid, PidfdFlags::empty())
+    pub fn pidfd(&self) -> std::io::Result<OwnedFd> {
+        reader::peer_pidfd(self.fd.as_fd(), self.peer.pid.unsigned_abs())
     }
 }
 
@@ -136,13 +115,9 @@ impl Listener {
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(_) => return None,
             };
-            let Ok(credentials) = sockopt::socket_peercred(&fd) else { continue };
-            let peer = Peer {
-                pid: credentials.pid.as_raw_nonzero().get(),
-                uid: credentials.uid.as_raw(),
-                gid: credentials.gid.as_raw(),
-            };
-            return Some(Connection { fd, peer, client: None, asked: 0, muted: false });
+            // It has ended already.
+            let Some(peer) = Peer::of(fd.as_fd()) else { continue };
+            return Some(Connection { fd, peer, client: None, muted: false });
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What is granted, refused, put off, asked back.
 
 use control::lease::{Reply, Status, UNLIMITED_BYTES};
+use control::server::CpuTime;
 use memory_ledger::{ClientId, Decision, Lease, Standing};
 
 use super::Leases;
@@ -14,6 +15,8 @@ const LOOKS: u32 = 3;
 const MAX_WAIT_MS: u32 = 60_000;
 /// Requests of one user that may wait at a time.
 const MAX_WAITING_OF_A_USER: usize = 512;
+/// Requests that wait and are looked at in a turn of the event loop: all of 512 in 160 ms.
+const WAITING_PER_TURN: usize = 16;
 /// Up to this part of the limit no account need be exact for a promise: it cannot be wrong by as much.
 const ROUGH_SHARE: u64 = 2;
 
@@ -252,13 +255,21 @@ impl Leases {
         }
     }
 
-    /// Looks whether those who wait can be served by now, the longest waiting first.
+    /// Looks whether those who wait can be served by now, a few at a time, the longest waiting first.
     pub(super) fn serve_waiting(&mut self, killer: &mut Killer) {
         let now_ns = monotonic_ns();
-        for _ in 0..self.waiting.len() {
+        for _ in 0..self.waiting.len().min(WAITING_PER_TURN) {
             let Some(waiting) = self.waiting.pop_front() else { return };
             let Waiting { ask, until_ns } = waiting;
             let client = ask.client;
+            let Some(owner) = self.clients.get(&client).map(|client| client.owner) else {
+                continue;
+            };
+            if now_ns < until_ns && !self.has_time(owner) {
+                self.waiting.push_back(waiting);
+                continue;
+            }
+            let begun = CpuTime::now();
             match self.try_grow(ask, killer) {
                 Ok(granted) => self.reply(client, &self.done(client, granted)),
                 Err(status) if may_change(status) && now_ns < until_ns => {
@@ -270,6 +281,7 @@ impl Leases {
                     self.reply(client, &self.refusal(client, status));
                 }
             }
+            self.charge(owner, begun);
         }
     }
 

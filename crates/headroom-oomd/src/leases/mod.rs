@@ -23,8 +23,10 @@ use std::path::Path;
 
 use anyhow::Context;
 use control::lease::{LEASE_SOCKET_NAME, Reply, Request, Status};
-use control::oomd;
+use control::server::CpuTime;
+use control::{Peer, oomd};
 use memory_ledger::{Book, ClientId};
+use owners::{Owner, Quota, QuotaSize, Rate, TokenBucket, TokenBuckets, Uid};
 use rustix::event::{Timespec, epoll};
 
 use crate::clock::{NS_PER_MS, monotonic_ns};
@@ -34,14 +36,21 @@ use connection::{Connection, Listener, Received};
 use grants::Waiting;
 use journal::Journal;
 
-/// Connections of one user at a time; a process holds one.
-const MAX_CONNECTIONS_OF_A_USER: usize = 512;
-/// Requests that one client is served before the others have their turn.
-const REQUESTS_PER_TURN: u32 = 16;
-/// Requests of one connection in a window; more are not read before the next one. Ten times what a
-/// program needs that asks for every page.
-const REQUESTS_PER_WINDOW: u32 = 10_000;
-/// The window, milliseconds.
+/// Connections at a time, and clients at a time: a process holds one, and is a client after its connection is closed.
+const CLIENTS: QuotaSize =
+    QuotaSize { slots: journal::MAX_CLIENTS, reserved: 256, of_an_owner: 512 };
+/// Connections and requests in a turn of the event loop: one of each connection that is ready.
+const EVENTS_PER_TURN: usize = 64;
+/// New connections in a turn of the event loop.
+const ACCEPTS_PER_TURN: usize = 16;
+/// CPU time of the event loop for one owner but root, microseconds: 10 % of a CPU, and a second of it at once. Programs
+/// that ask for every page, which is the most that tmalloc does, use a tenth of it.
+const OF_AN_OWNER: Rate = Rate { per_second: 100_000, burst: 1_000_000 };
+/// For all of them together.
+const OF_ALL: Rate = Rate { per_second: 100_000, burst: 1_000_000 };
+/// New connections; one costs the event loop some 20 us, also where it is refused.
+const ACCEPTS: Rate = Rate { per_second: 2_000, burst: 1_024 };
+/// How long a connection is not read from whose owner has used up its time, milliseconds.
 const WINDOW_MS: u64 = 100;
 /// How often those who wait are looked after: others give back without a word, milliseconds.
 const WAITING_MS: u64 = 5;
@@ -67,6 +76,13 @@ pub struct Leases {
     journal: Journal,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
+    connection_slots: Quota,
+    client_slots: Quota,
+    time: TokenBuckets<Owner>,
+    time_of_all: TokenBucket,
+    accepts: TokenBucket,
+    /// New connections came too fast; the listener is not watched until the window is over.
+    deaf: bool,
     clients: BTreeMap<ClientId, Client>,
     next_client: ClientId,
     /// By user; only of users with a limit.
@@ -94,6 +110,12 @@ impl Leases {
             journal,
             connections: BTreeMap::new(),
             next_connection: 1,
+            connection_slots: Quota::new(CLIENTS),
+            client_slots: Quota::new(CLIENTS),
+            time: TokenBuckets::new(OF_AN_OWNER),
+            time_of_all: TokenBucket::new(OF_ALL, monotonic_ns()),
+            accepts: TokenBucket::new(ACCEPTS, monotonic_ns()),
+            deaf: false,
             clients: BTreeMap::new(),
             next_client: 1,
             books: BTreeMap::new(),
@@ -110,7 +132,7 @@ impl Leases {
     /// Does all that is due. To be called when the fd is readable, the deadline has passed, or limits
     /// may have changed.
     pub fn dispatch(&mut self, killer: &mut Killer) {
-        let mut events = [MaybeUninit::uninit(); 64];
+        let mut events = [MaybeUninit::uninit(); EVENTS_PER_TURN];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let words: Vec<u64> = match epoll::wait(&self.epoll, &mut events, Some(&now)) {
             Ok((ready, _)) => ready.iter().map(|event| event.data.u64()).collect(),
@@ -156,7 +178,8 @@ impl Leases {
     /// When [`dispatch`](Leases::dispatch) is due though the fd is not readable.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let waiting = (!self.waiting.is_empty()).then_some(self.next_look_ns);
-        let muted = self.connections.values().any(|c| c.muted).then_some(self.next_window_ns);
+        let muted = self.deaf || self.connections.values().any(|c| c.muted);
+        let muted = muted.then_some(self.next_window_ns);
         let idle = (!self.books.is_empty()).then_some(self.next_collection_ns);
         let orphans = self.clients.values().filter_map(|client| client.orphan_since_ns);
         let orphans = orphans.min().map(|since_ns| since_ns + ORPHAN_MS * NS_PER_MS);
@@ -164,58 +187,96 @@ impl Leases {
     }
 
     fn accept(&mut self) {
-        while let Some(connection) = self.listener.accept() {
-            let uid = connection.peer.uid;
-            let same_user = self.connections.values().filter(|c| c.peer.uid == uid).count();
-            if self.connections.len() >= journal::MAX_CLIENTS
-                || (uid != 0 && same_user >= MAX_CONNECTIONS_OF_A_USER)
-            {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let now_ns = monotonic_ns();
+            if !self.accepts.is_ready(now_ns) {
+                self.deaf = epoll::delete(&self.epoll, &self.listener.fd).is_ok();
+                return;
+            }
+            let Some(connection) = self.listener.accept() else { return };
+            self.accepts.charge(now_ns, 1);
+            let Peer { owner, uid, .. } = connection.peer;
+            if self.connection_slots.take(owner, Uid(uid)).is_err() {
                 connection.reply(&Reply::of(Status::TooManyClients), None);
                 continue;
             }
             let number = self.next_connection;
             self.next_connection += 1;
             let word = epoll::EventData::new_u64(number << KIND_BITS | CONNECTION);
-            if epoll::add(&self.epoll, &connection.fd, word, epoll::EventFlags::IN).is_ok() {
-                self.connections.insert(number, connection);
+            let watched = epoll::add(&self.epoll, &connection.fd, word, epoll::EventFlags::IN);
+            self.connections.insert(number, connection);
+            if watched.is_err() {
+                self.close(number);
             }
         }
     }
 
-    /// One connection's turn.
+    /// Ends a connection, whatever becomes of its client.
+    fn close(&mut self, number: u64) -> Option<Connection> {
+        let connection = self.connections.remove(&number)?;
+        self.connection_slots.give_back(connection.peer.owner, Uid(connection.peer.uid));
+        Some(connection)
+    }
+
+    /// One connection's turn, which its owner pays for.
     fn turn(&mut self, number: u64, killer: &mut Killer) {
-        for _ in 0..REQUESTS_PER_TURN {
-            let Some(connection) = self.connections.get_mut(&number) else { return };
-            if connection.muted {
-                return;
-            }
-            let request = match connection.receive() {
-                Received::Request(request) => request,
-                Received::Nothing => return,
-                Received::Closed => return self.disconnect(number),
-                Received::Garbage => {
-                    connection.reply(&Reply::of(Status::BadRequest), None);
-                    return self.disconnect(number);
-                }
-            };
-            connection.asked += 1;
-            if connection.asked > REQUESTS_PER_WINDOW {
-                connection.muted = true;
-                let word = epoll::EventData::new_u64(number << KIND_BITS | CONNECTION);
-                let none = epoll::EventFlags::empty();
-                let _ = epoll::modify(&self.epoll, &connection.fd, word, none);
-            }
-            self.answer(number, request, killer);
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        if connection.muted {
+            return;
         }
+        let owner = connection.peer.owner;
+        if !self.has_time(owner) {
+            return self.mute(number);
+        }
+        let begun = CpuTime::now();
+        self.take_request(number, killer);
+        self.charge(owner, begun);
+    }
+
+    fn take_request(&mut self, number: u64, killer: &mut Killer) {
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        match connection.receive() {
+            Received::Request(request) => self.answer(number, request, killer),
+            Received::Nothing => {}
+            Received::Closed => self.disconnect(number),
+            Received::Garbage => {
+                connection.reply(&Reply::of(Status::BadRequest), None);
+                self.disconnect(number);
+            }
+        }
+    }
+
+    fn has_time(&mut self, owner: Owner) -> bool {
+        let now_ns = monotonic_ns();
+        owner.is_root() || (self.time.is_ready(owner, now_ns) && self.time_of_all.is_ready(now_ns))
+    }
+
+    fn charge(&mut self, owner: Owner, begun: CpuTime) {
+        if !owner.is_root() {
+            let (now_ns, used_us) = (monotonic_ns(), begun.elapsed_us());
+            self.time.charge(owner, now_ns, used_us);
+            self.time_of_all.charge(now_ns, used_us);
+        }
+    }
+
+    fn mute(&mut self, number: u64) {
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        connection.muted = true;
+        // Taken out of the set: a connection that was closed would wake the loop all the time.
+        let _ = epoll::delete(&self.epoll, &connection.fd);
     }
 
     fn begin_window(&mut self, now_ns: u64) {
         self.next_window_ns = now_ns + WINDOW_MS * NS_PER_MS;
+        self.time.forget_full(now_ns);
+        if std::mem::take(&mut self.deaf) {
+            let word = epoll::EventData::new_u64(LISTENER);
+            let _ = epoll::add(&self.epoll, &self.listener.fd, word, epoll::EventFlags::IN);
+        }
         for (number, connection) in &mut self.connections {
-            connection.asked = 0;
             if std::mem::take(&mut connection.muted) {
                 let word = epoll::EventData::new_u64(number << KIND_BITS | CONNECTION);
-                let _ = epoll::modify(&self.epoll, &connection.fd, word, epoll::EventFlags::IN);
+                let _ = epoll::add(&self.epoll, &connection.fd, word, epoll::EventFlags::IN);
             }
         }
     }

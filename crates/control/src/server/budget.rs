@@ -1,0 +1,194 @@
+//! Whose turn it is, and what each owner may cost.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use owners::{FairQueue, Owner, Rate, TokenBucket, TokenBuckets, Uid};
+use rustix::io::Errno;
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
+    timerfd_create, timerfd_settime,
+};
+
+use crate::Peer;
+
+const NS_PER_SECOND: u64 = 1_000_000_000;
+/// CPU time of the event loop for one owner, microseconds: 2 % of a CPU, and 100 ms of it at once.
+const OF_AN_OWNER: Rate = Rate { per_second: 20_000, burst: 100_000 };
+/// For all owners but root together: 5 %.
+const OF_ALL: Rate = Rate { per_second: 50_000, burst: 200_000 };
+/// New connections of others than root. One costs the loop some 20 us.
+const ACCEPTS: Rate = Rate { per_second: 500, burst: 64 };
+
+/// Whose packets.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Turn {
+    Root,
+    Others,
+}
+
+/// The longest that one turn is taken to have used, microseconds.
+const MAX_ELAPSED_US: u64 = 1_000_000;
+
+/// CPU time that this thread had used, nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuTime(u64);
+
+impl CpuTime {
+    /// Now.
+    pub fn now() -> Self {
+        Self(nanoseconds(clock_gettime(ClockId::ThreadCPUTime)))
+    }
+
+    /// What it has used since, microseconds; at least 1.
+    pub fn elapsed_us(&self) -> u64 {
+        // The event loop of headroom-binderd may go on on another thread, whose clock has another origin.
+        (Self::now().0.saturating_sub(self.0) / 1_000).clamp(1, MAX_ELAPSED_US)
+    }
+}
+
+fn nanoseconds(time: Timespec) -> u64 {
+    u64::try_from(time.tv_sec).unwrap_or(0) * NS_PER_SECOND
+        + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
+
+fn now_ns() -> u64 {
+    nanoseconds(clock_gettime(ClockId::Monotonic))
+}
+
+/// A connection that waits for its turn.
+struct Waiting {
+    owner: Owner,
+    uid: Uid,
+    number: u64,
+}
+
+/// The connections that wait for their turn.
+pub(super) struct Budget {
+    timer: OwnedFd,
+    /// When the timer expires, nanoseconds.
+    set_to_ns: Option<u64>,
+    /// Root's, by number; not limited.
+    roots: VecDeque<u64>,
+    others: FairQueue<Waiting>,
+    /// Of owners that have used up their time.
+    resting: Vec<Waiting>,
+    of_owners: TokenBuckets<Owner>,
+    of_all: TokenBucket,
+    accepts: TokenBucket,
+    /// The rate of new connections was too high: none are accepted for now.
+    refuses: bool,
+}
+
+impl Budget {
+    pub(super) fn new() -> Result<Self, Errno> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let now_ns = now_ns();
+        Ok(Self {
+            timer: timerfd_create(TimerfdClockId::Monotonic, flags)?,
+            set_to_ns: None,
+            roots: VecDeque::new(),
+            others: FairQueue::new(1),
+            resting: Vec::new(),
+            of_owners: TokenBuckets::new(OF_AN_OWNER),
+            of_all: TokenBucket::new(OF_ALL, now_ns),
+            accepts: TokenBucket::new(ACCEPTS, now_ns),
+            refuses: false,
+        })
+    }
+
+    /// Readable when a connection may have its turn.
+    pub(super) fn timer(&self) -> BorrowedFd<'_> {
+        self.timer.as_fd()
+    }
+
+    pub(super) fn timer_expired(&mut self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.timer, &mut count);
+        self.set_to_ns = None;
+        self.of_owners.forget_full(now_ns());
+    }
+
+    /// Has the timer expire when the next connection may have its turn.
+    pub(super) fn set_timer(&mut self) {
+        let now_ns = now_ns();
+        let roots = (!self.roots.is_empty()).then_some(now_ns);
+        let others = (!self.others.is_empty()).then(|| self.of_all.ready_at_ns());
+        let resting = self.resting.iter().filter_map(|it| self.of_owners.ready_at_ns(it.owner));
+        let accepts = self.refuses.then(|| self.accepts.ready_at_ns());
+        let next_ns = [roots, others, resting.min(), accepts].into_iter().flatten().min();
+        // 1: at once; 0 would stop it.
+        let next_ns = next_ns.map(|next_ns| if next_ns <= now_ns { 1 } else { next_ns });
+        if next_ns == self.set_to_ns {
+            return;
+        }
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let at = |ns: u64| Timespec {
+            tv_sec: (ns / NS_PER_SECOND) as i64,
+            tv_nsec: (ns % NS_PER_SECOND) as _,
+        };
+        let time = Itimerspec { it_interval: zero, it_value: next_ns.map_or(zero, at) };
+        // Cannot fail: a timer and a valid time.
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &time);
+        self.set_to_ns = next_ns;
+    }
+
+    pub(super) fn enqueue(&mut self, peer: Peer, number: u64) {
+        let (owner, uid) = (peer.owner, Uid(peer.uid));
+        match owner.is_root() {
+            true => self.roots.push_back(number),
+            false => self.others.push(owner, uid, 1, Waiting { owner, uid, number }),
+        }
+    }
+
+    /// The connection whose turn it is.
+    pub(super) fn next(&mut self, turn: Turn) -> Option<u64> {
+        match turn {
+            Turn::Root => self.roots.pop_front(),
+            Turn::Others => self.next_of_others(now_ns()),
+        }
+    }
+
+    fn next_of_others(&mut self, now_ns: u64) -> Option<u64> {
+        let Self { resting, others, of_owners, .. } = self;
+        for it in resting.extract_if(.., |it| of_owners.is_ready(it.owner, now_ns)) {
+            others.push(it.owner, it.uid, 1, it);
+        }
+        if !self.of_all.is_ready(now_ns) {
+            return None;
+        }
+        while let Some(waiting) = self.others.pop() {
+            if self.of_owners.is_ready(waiting.owner, now_ns) {
+                return Some(waiting.number);
+            }
+            self.resting.push(waiting);
+        }
+        None
+    }
+
+    /// Takes the price of a turn from its owner.
+    pub(super) fn charge(&mut self, owner: Owner, begun: CpuTime) {
+        if owner.is_root() {
+            return;
+        }
+        let (now_ns, cost_us) = (now_ns(), begun.elapsed_us());
+        self.of_owners.charge(owner, now_ns, cost_us);
+        self.of_all.charge(now_ns, cost_us);
+    }
+
+    /// A connection of somebody else than root may be accepted.
+    pub(super) fn may_accept(&mut self) -> bool {
+        self.refuses = !self.accepts.is_ready(now_ns());
+        !self.refuses
+    }
+
+    /// One was.
+    pub(super) fn accepted(&mut self) {
+        self.accepts.charge(now_ns(), 1);
+    }
+
+    /// Connections were refused, and may be accepted again from now on.
+    pub(super) fn accepts_again(&mut self) -> bool {
+        self.refuses && self.may_accept()
+    }
+}

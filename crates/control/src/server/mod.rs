@@ -1,0 +1,386 @@
+//! The listening side: one fd to watch, never blocked by a client.
+//!
+//! Clients are hostile, and what they can cost is bounded per *owner* (see the crate `owners`):
+//!
+//! * connections by a quota, a part of which is reserved for root, which has a socket of its own as well, so that others
+//!   cannot fill the queue in front of it;
+//! * the time of the event loop by a token bucket: the requests of an owner that has used its share are not read until it
+//!   has some again, so a flood costs nothing;
+//! * the order of requests by round robin over owners, then uids;
+//! * a turn of the event loop by the number of requests and new connections in it.
+
+mod budget;
+mod connection;
+mod listener;
+
+use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use owners::{Exhausted, Owner, Quota, QuotaSize};
+use rustix::event::epoll;
+use rustix::io::Errno;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{ControlError, Peer, frame};
+pub use budget::CpuTime;
+use budget::{Budget, Turn};
+use connection::{Connection, Received, Stage};
+use listener::Listener;
+pub(crate) use listener::root_socket;
+
+/// Clients at a time.
+const CONNECTIONS: QuotaSize = QuotaSize { slots: 64, reserved: 8, of_an_owner: 8 };
+/// New connections in a turn, from each socket.
+const ACCEPTS_PER_TURN: usize = 16;
+/// Packets that are read in a turn of the event loop: from root, and from all others.
+const PACKETS_PER_TURN: usize = 4;
+/// Packets that may wait for a subscriber, besides those in its socket; one more and it is dropped.
+const MAX_BEHIND: usize = 64;
+/// epoll's numbers; connections have those above.
+const LISTENER: u64 = 0;
+const ROOT_LISTENER: u64 = 1;
+const TIMER: u64 = 2;
+const FIRST_CONNECTION: u64 = 3;
+
+/// A control socket that listens.
+///
+/// Put [`fd`](AsFd::as_fd) into the daemon's event loop and call [`serve`](Server::serve) when it is
+/// readable. The socket files are removed on drop.
+pub struct Server {
+    epoll: OwnedFd,
+    listener: Listener,
+    /// Only where others than root may connect.
+    root_listener: Option<Listener>,
+    connections: BTreeMap<u64, Connection>,
+    next: u64,
+    slots: Quota,
+    budget: Budget,
+}
+
+/// A request that was received.
+#[derive(Debug)]
+pub struct Request<Q> {
+    /// For a reply that is not known yet.
+    pub id: RequestId,
+    /// The sender.
+    pub peer: Peer,
+    /// The request, or why it cannot be understood.
+    pub body: Result<Q, String>,
+}
+
+/// Names a request until it is replied to; never another one afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RequestId(u64);
+
+/// What to do about a request.
+#[derive(Debug)]
+pub enum Answer<R> {
+    /// Send this reply.
+    Now(R),
+    /// Send this reply; from then on the client receives what is [published](Server::publish).
+    Subscribed(R),
+    /// [`Server::reply`] will be called. The client's next request waits for it.
+    Later,
+}
+
+/// Sent to a client that gets no connection; both daemons' replies have this variant.
+#[derive(Serialize)]
+#[serde(tag = "reply", rename_all = "kebab-case")]
+enum Refusal {
+    Error { message: String },
+}
+
+impl AsFd for Server {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+impl Server {
+    /// Listens on `path`, which gets the permission bits `mode` (connecting needs write permission).
+    /// The folder is made where it is missing; a socket that a dead daemon left is replaced.
+    pub fn bind(path: &Path, mode: u32) -> Result<Self, ControlError> {
+        let fail = |doing| move |errno| ControlError::Io { path: path.to_owned(), doing, errno };
+        let listener = Listener::bind(path, mode)?;
+        let others_may_connect = mode & 0o022 != 0;
+        let root_listener = match others_may_connect {
+            true => Some(Listener::bind(&root_socket(path), 0o600)?),
+            false => None,
+        };
+        let epoll =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(fail("cannot make epoll"))?;
+        let budget = Budget::new().map_err(fail("cannot make a timer"))?;
+        let watch = |fd: BorrowedFd<'_>, number| {
+            let data = epoll::EventData::new_u64(number);
+            epoll::add(&epoll, fd, data, epoll::EventFlags::IN).map_err(fail("cannot watch"))
+        };
+        watch(listener.as_fd(), LISTENER)?;
+        if let Some(root_listener) = &root_listener {
+            watch(root_listener.as_fd(), ROOT_LISTENER)?;
+        }
+        watch(budget.timer(), TIMER)?;
+        let slots = Quota::new(CONNECTIONS);
+        let (connections, next) = (BTreeMap::new(), FIRST_CONNECTION);
+        Ok(Self { epoll, listener, root_listener, connections, next, slots, budget })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        self.listener.path()
+    }
+
+    /// Answers what is there to be answered, a bounded part of it, without ever blocking. `answer` gets a request, or the
+    /// complaint about one that cannot be understood.
+    pub fn serve<Q: DeserializeOwned, R: Serialize>(
+        &mut self,
+        mut answer: impl FnMut(Peer, Result<Q, String>) -> R,
+    ) {
+        self.serve_requests(|request: Request<Q>| Answer::Now(answer(request.peer, request.body)));
+    }
+
+    /// The same; a client that gets a reply for which `subscribes` holds receives what is [published](Server::publish)
+    /// from then on.
+    pub fn serve_subscribers<Q: DeserializeOwned, R: Serialize>(
+        &mut self,
+        mut answer: impl FnMut(Peer, Result<Q, String>) -> R,
+        subscribes: fn(&R) -> bool,
+    ) {
+        self.serve_requests(|request: Request<Q>| {
+            let reply = answer(request.peer, request.body);
+            if subscribes(&reply) { Answer::Subscribed(reply) } else { Answer::Now(reply) }
+        });
+    }
+
+    /// The same for requests that may be answered later.
+    pub fn serve_requests<Q: DeserializeOwned, R: Serialize>(
+        &mut self,
+        mut answer: impl FnMut(Request<Q>) -> Answer<R>,
+    ) {
+        let mut events = [MaybeUninit::uninit(); 32];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let Ok((ready, _)) = epoll::wait(&self.epoll, &mut events, Some(&now)) else { return };
+        for event in ready.iter() {
+            match event.data.u64() {
+                LISTENER => self.accept_from_others(),
+                ROOT_LISTENER => self.accept_from_root(),
+                TIMER => self.budget.timer_expired(),
+                number => self.ready(number),
+            }
+        }
+        for turn in [Turn::Root, Turn::Others] {
+            for _ in 0..PACKETS_PER_TURN {
+                let Some(number) = self.budget.next(turn) else { break };
+                let Some(connection) = self.connections.get(&number) else { continue };
+                let owner = connection.peer.owner;
+                let begun = CpuTime::now();
+                if self.take_packet(number, &mut answer).is_err() {
+                    self.close(number);
+                }
+                self.budget.charge(owner, begun);
+            }
+        }
+        if self.budget.accepts_again() {
+            self.listen(epoll::EventFlags::IN);
+        }
+        self.budget.set_timer();
+    }
+
+    fn listen(&self, events: epoll::EventFlags) {
+        let data = epoll::EventData::new_u64(LISTENER);
+        // Cannot fail: the listener is in the set.
+        let _ = epoll::modify(&self.epoll, self.listener.as_fd(), data, events);
+    }
+
+    fn accept_from_root(&mut self) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Some(fd) = self.root_listener.as_ref().and_then(Listener::accept) else { return };
+            self.welcome(fd);
+        }
+    }
+
+    fn accept_from_others(&mut self) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            // Who connects is known only when that is done: all of them together have one rate.
+            if !self.budget.may_accept() {
+                return self.listen(epoll::EventFlags::empty());
+            }
+            let Some(fd) = self.listener.accept() else { return };
+            self.budget.accepted();
+            self.welcome(fd);
+        }
+    }
+
+    fn welcome(&mut self, fd: OwnedFd) {
+        let Some(peer) = Peer::of(fd.as_fd()) else { return };
+        if let Err(exhausted) = self.slots.take(peer.owner, owners::Uid(peer.uid)) {
+            return Connection::refuse(&fd, &refusal(peer.owner, exhausted));
+        }
+        let number = self.next;
+        self.next += 1;
+        self.connections.insert(number, Connection::new(fd, peer));
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        let data = epoll::EventData::new_u64(number);
+        let connection = &self.connections[&number];
+        if epoll::add(&self.epoll, connection.as_fd(), data, flags).is_err() {
+            self.close(number);
+        }
+    }
+
+    fn close(&mut self, number: u64) {
+        // Dropping the fd takes it out of the epoll set.
+        if let Some(connection) = self.connections.remove(&number) {
+            self.slots.give_back(connection.peer.owner, owners::Uid(connection.peer.uid));
+        }
+    }
+
+    /// epoll says that a connection can be read from, or written to, as it was watched for.
+    fn ready(&mut self, number: u64) {
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        match connection.stage {
+            Stage::Reading => self.enqueue(number),
+            Stage::Writing => {
+                if connection.flush().and_then(|()| self.watch(number)).is_err() {
+                    self.close(number);
+                }
+            }
+            // Watched for nothing in these stages.
+            Stage::Queued | Stage::Answering => {}
+        }
+    }
+
+    fn enqueue(&mut self, number: u64) {
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        connection.stage = Stage::Queued;
+        self.budget.enqueue(connection.peer, number);
+    }
+
+    /// Has epoll watch for what the connection waits for.
+    fn watch(&mut self, number: u64) -> Result<(), ()> {
+        let connection = self.connections.get_mut(&number).ok_or(())?;
+        let wanted = match connection.outbox.is_empty() {
+            true => epoll::EventFlags::IN,
+            false => epoll::EventFlags::OUT,
+        };
+        connection.stage = match connection.outbox.is_empty() {
+            true => Stage::Reading,
+            false => Stage::Writing,
+        };
+        let data = epoll::EventData::new_u64(number);
+        let flags = wanted | epoll::EventFlags::ONESHOT;
+        epoll::modify(&self.epoll, connection.as_fd(), data, flags).map_err(|_| ())
+    }
+
+    /// Reads a packet of a client whose turn it is, and answers the request that it completes; `Err` ends the connection.
+    fn take_packet<Q: DeserializeOwned, R: Serialize>(
+        &mut self,
+        number: u64,
+        answer: &mut impl FnMut(Request<Q>) -> Answer<R>,
+    ) -> Result<(), ()> {
+        let connection = self.connections.get_mut(&number).ok_or(())?;
+        // Published meanwhile. A client that does not read costs what its socket holds and no more.
+        connection.flush()?;
+        if !connection.outbox.is_empty() {
+            return self.watch(number);
+        }
+        let body = match connection.receive() {
+            Received::Request(body) => body,
+            Received::Part => {
+                self.enqueue(number);
+                return Ok(());
+            }
+            Received::Nothing => return self.watch(number),
+            Received::Closed => return Err(()),
+        };
+        let request = Request { id: RequestId(number), peer: connection.peer, body };
+        let reply = match answer(request) {
+            Answer::Now(reply) => reply,
+            Answer::Subscribed(reply) => {
+                connection.subscribed = true;
+                reply
+            }
+            Answer::Later => {
+                connection.stage = Stage::Answering;
+                return Ok(());
+            }
+        };
+        self.send(number, &reply)
+    }
+
+    fn send(&mut self, number: u64, reply: &impl Serialize) -> Result<(), ()> {
+        let connection = self.connections.get_mut(&number).ok_or(())?;
+        connection.outbox.extend(frame::encode(reply).map_err(|_| ())?);
+        connection.flush()?;
+        match connection.outbox.is_empty() {
+            // More may be there already; its turn comes after the others'.
+            true => self.enqueue(number),
+            false => self.watch(number)?,
+        }
+        Ok(())
+    }
+
+    /// Sends the reply to a request that was left for later. Nothing happens if the client is gone.
+    pub fn reply(&mut self, id: RequestId, reply: &impl Serialize) {
+        let RequestId(number) = id;
+        let answering = |connection: &Connection| connection.stage == Stage::Answering;
+        if !self.connections.get(&number).is_some_and(answering) {
+            return;
+        }
+        if self.send(number, reply).is_err() {
+            self.close(number);
+        }
+        self.budget.set_timer();
+    }
+
+    /// Sends to the subscribers that may see it. Nobody is waited for: a client that is too far behind is dropped.
+    pub fn publish(&mut self, message: &impl Serialize, may_see: impl Fn(Peer) -> bool) {
+        let Ok(packets) = frame::encode(message) else { return };
+        let subscribed = |(number, connection): (&u64, &Connection)| {
+            (connection.subscribed && may_see(connection.peer)).then_some(*number)
+        };
+        for number in self.connections.iter().filter_map(subscribed).collect::<Vec<u64>>() {
+            let Some(connection) = self.connections.get_mut(&number) else { continue };
+            connection.outbox.extend(packets.iter().cloned());
+            let sent = match connection.stage {
+                _ if connection.outbox.len() > MAX_BEHIND => Err(()),
+                Stage::Reading => connection.flush().and_then(|()| self.watch(number)),
+                // It is flushed when epoll says so, or when its turn comes.
+                Stage::Writing | Stage::Queued | Stage::Answering => Ok(()),
+            };
+            if sent.is_err() {
+                self.close(number);
+            }
+        }
+    }
+
+    /// What is published would be sent to somebody.
+    pub fn has_subscribers(&self) -> bool {
+        self.connections.values().any(|connection| connection.subscribed)
+    }
+}
+
+fn refusal(owner: Owner, exhausted: Exhausted) -> Refusal {
+    let message = match exhausted {
+        Exhausted::Owner => format!(
+            "{owner} has as many connections to the daemon as it may have: close one, or try again"
+        ),
+        Exhausted::All => {
+            "all connections that users may have are in use: try again in a moment".to_owned()
+        }
+    };
+    Refusal::Error { message }
+}
+
+impl Connection {
+    /// Says why there is no connection, as far as that fits into the socket, and ends it.
+    fn refuse(fd: &OwnedFd, refusal: &Refusal) {
+        let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+        for packet in frame::encode(refusal).unwrap_or_default() {
+            let sent: Result<usize, Errno> = rustix::net::send(fd, &packet, flags);
+            if sent.is_err() {
+                return;
+            }
+        }
+    }
+}
