@@ -3,7 +3,6 @@
 //! A thread of its own writes, so that a slow disk holds up no kill; while it is stuck lines are dropped and
 //! counted. The file is bounded: when it has grown to twice what is kept, the older part goes.
 
-use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -14,10 +13,12 @@ use std::time::{Duration, Instant};
 
 use control::oomd::{Outcome, Why};
 
+use crate::partition::Partitioned;
+
 /// Name of the file in the state folder.
 const NAME: &str = "history";
-/// Decisions that are kept.
-const KEPT: usize = 1000;
+/// Decisions that are kept, in the file and in memory.
+pub const KEPT: usize = 1000;
 /// Lines that are kept of them: the decision and its end.
 const MOST_LINES: usize = 4 * KEPT;
 /// A line that is longer is none of ours.
@@ -48,14 +49,14 @@ struct Book {
 }
 
 impl History {
-    /// Reads what is there, oldest first, and goes on with it. The folder is made where it is missing. What is no
-    /// line of ours is left out.
-    pub fn open(folder: &Path) -> io::Result<(Self, Vec<Why>)> {
+    /// Reads what is there, and goes on with it. The folder is made where it is missing. What is no line of ours is
+    /// left out.
+    pub fn open(folder: &Path) -> io::Result<(Self, Partitioned)> {
         std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
         let path = folder.join(NAME);
         let kept = match open_file(&path) {
-            Ok(file) => read(file),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Ok(file) => read(file, KEPT),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Partitioned::new(KEPT),
             Err(e) => return Err(e),
         };
         let (lines, queue) = sync_channel(QUEUE);
@@ -101,9 +102,9 @@ fn open_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).open(path)
 }
 
-/// The latest decisions in the file, each as it was last written.
-fn read(file: File) -> Vec<Why> {
-    let mut found: BTreeMap<u64, Why> = BTreeMap::new();
+/// The decisions in the file, each as it was last written, at most so many.
+fn read(file: File, most: usize) -> Partitioned {
+    let mut found = Partitioned::new(most);
     let mut reader = BufReader::new(file);
     let mut line = Vec::new();
     loop {
@@ -113,24 +114,18 @@ fn read(file: File) -> Vec<Why> {
             break;
         }
         if let Ok(why) = serde_json::from_slice::<Why>(&line) {
-            found.insert(why.id, why);
-            if found.len() > KEPT {
-                found.pop_first();
-            }
+            found.insert(why);
         }
     }
-    let ended = |mut why: Why| {
-        if why.outcome == Outcome::Dying {
-            why.outcome = Outcome::Unknown;
-        }
-        why
-    };
-    found.into_values().map(ended).collect()
+    found.iter_mut().filter(|why| why.outcome == Outcome::Dying).for_each(|why| {
+        why.outcome = Outcome::Unknown;
+    });
+    found
 }
 
 impl Book {
     /// A new file in place of the old one, which stays if this fails.
-    fn write_anew(path: PathBuf, kept: &[Why]) -> io::Result<Self> {
+    fn write_anew(path: PathBuf, kept: &Partitioned) -> io::Result<Self> {
         let new = path.with_extension("new");
         let _ = std::fs::remove_file(&new);
         let file = OpenOptions::new()
@@ -140,7 +135,7 @@ impl Book {
             .custom_flags(libc::O_CLOEXEC)
             .open(&new)?;
         let mut book = Self { path, file, lines: 0 };
-        for why in kept {
+        for why in kept.iter() {
             let mut line = serde_json::to_vec(why).map_err(io::Error::other)?;
             line.push(b'\n');
             book.add(&line)?;
@@ -175,9 +170,9 @@ impl Book {
         if self.lines < MOST_LINES {
             return Ok(());
         }
-        let mut kept = read(open_file(&self.path)?);
-        let forgotten = kept.len().saturating_sub(KEPT / 2);
-        *self = Self::write_anew(self.path.clone(), &kept.split_off(forgotten))?;
+        // Each account's oldest: those that have more than their part of half of the room.
+        let kept = read(open_file(&self.path)?, KEPT / 2);
+        *self = Self::write_anew(self.path.clone(), &kept)?;
         Ok(())
     }
 }
@@ -222,7 +217,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
         let (history, before) = History::open(&state).unwrap();
-        assert_eq!(before, []);
+        assert!(before.is_empty());
         history.write(&why(1, Outcome::Dying));
         history.write(&why(2, Outcome::Dying));
         history.write(&why(1, back()));
@@ -230,7 +225,7 @@ mod tests {
         let expected = [why(1, back()), why(2, Outcome::Unknown)];
         for _ in 0..2 {
             let (_history, before) = History::open(&state).unwrap();
-            assert_eq!(before, expected);
+            assert!(before.iter().eq(&expected));
         }
         let mode = std::fs::metadata(state.join(NAME)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
@@ -245,22 +240,27 @@ mod tests {
         text.extend(serde_json::to_vec(&why(4, back())).unwrap());
         text.extend(b"\n{\"id\":5");
         std::fs::write(folder.path().join(NAME), text).unwrap();
-        assert_eq!(History::open(folder.path()).unwrap().1, [why(4, back())]);
+        let (_history, before) = History::open(folder.path()).unwrap();
+        assert!(before.iter().eq([&why(4, back())]));
     }
 
     #[test]
     fn the_file_stays_bounded() {
         let folder = tempfile::tempdir().unwrap();
-        let mut book = Book::write_anew(folder.path().join(NAME), &[]).unwrap();
+        let none = Partitioned::new(KEPT);
+        let mut book = Book::write_anew(folder.path().join(NAME), &none).unwrap();
         for id in 1..=3 * MOST_LINES as u64 {
-            let mut line = serde_json::to_vec(&why(id, back())).unwrap();
+            // Another user's first decisions survive all that come after them.
+            let uid = if id <= 5 { 8 } else { 7 };
+            let mut line = serde_json::to_vec(&Why { uid, ..why(id, back()) }).unwrap();
             line.push(b'\n');
             book.add(&line).unwrap();
             book.bound().unwrap();
             assert!(book.lines <= MOST_LINES);
         }
-        let kept = read(open_file(&book.path).unwrap());
-        assert_eq!(kept.last().unwrap().id, 3 * MOST_LINES as u64);
+        let kept = read(open_file(&book.path).unwrap(), KEPT);
+        assert_eq!(kept.last_id(), 3 * MOST_LINES as u64);
+        assert!((1..=5).all(|id| kept.get(id).is_some()));
         assert!(kept.len() >= KEPT / 2 && kept.len() <= KEPT, "{}", kept.len());
     }
 

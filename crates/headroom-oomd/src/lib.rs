@@ -6,7 +6,7 @@
 //!
 //! * [`killer`]: state and timers between watch, ledger and victims;
 //! * [`leases`]: memory that is promised before it is used;
-//! * [`records`], [`history`]: why who died, in memory and on disk; [`counters`]: how often;
+//! * [`records`], [`history`]: why who died, in memory and on disk, shared out by [`partition`]; [`counters`]: how often;
 //! * [`requests`]: what the control socket is asked, and who may ask it;
 //! * [`config`], [`limits_config`], [`machine_config`], [`rules_config`], [`tell_config`], [`keys`], [`size`], [`users`]: the
 //!   configuration's files;
@@ -35,6 +35,7 @@ pub mod log;
 pub mod machine_config;
 pub mod margin;
 pub mod own_words;
+pub mod partition;
 pub mod records;
 pub mod rehearsal;
 pub mod reload;

@@ -5,19 +5,17 @@ use std::collections::VecDeque;
 use control::oomd::{Counters, Event, Outcome, Why};
 
 use crate::counters;
-use crate::history::History;
+use crate::history::{History, KEPT};
+use crate::partition::Partitioned;
 use crate::tell::before::Condemned;
 use crate::tell::teller::{Near, Teller};
 
-/// Decisions that are kept.
-const KEPT: usize = 1000;
 /// Events that may wait for the end of a turn of the event loop.
 const MOST_NEWS: usize = 256;
 
 /// The latest decisions in memory; each is a log line as well.
 pub struct Records {
-    /// Oldest first, ids without gaps.
-    kept: VecDeque<Why>,
+    kept: Partitioned,
     last_id: u64,
     counters: Counters,
     history: Option<History>,
@@ -30,7 +28,7 @@ impl Default for Records {
     fn default() -> Self {
         let counters = counters::none();
         Self {
-            kept: VecDeque::new(),
+            kept: Partitioned::new(KEPT),
             last_id: 0,
             counters,
             history: None,
@@ -42,24 +40,9 @@ impl Default for Records {
 
 impl Records {
     /// Goes on with a history, and adds to it from now on.
-    pub fn of(history: History, before: Vec<Why>) -> Self {
-        let mut records = Self { history: Some(history), ..Self::default() };
-        for why in before {
-            // Ids have no gaps; what comes before one is forgotten.
-            if why.id != records.last_id + 1 {
-                records.kept.clear();
-            }
-            records.last_id = why.id;
-            records.keep(why);
-        }
-        records
-    }
-
-    fn keep(&mut self, why: Why) {
-        if self.kept.len() == KEPT {
-            self.kept.pop_front();
-        }
-        self.kept.push_back(why);
+    pub fn of(history: History, before: Partitioned) -> Self {
+        let last_id = before.last_id();
+        Self { history: Some(history), last_id, kept: before, ..Self::default() }
     }
 
     /// Keeps a decision; its id is given here.
@@ -71,7 +54,7 @@ impl Records {
         self.teller.iter().for_each(|teller| teller.decided(&why));
         self.note(|| Event::Decided { why: Box::new(why.clone()) });
         self.history.iter().for_each(|history| history.write(&why));
-        self.keep(why);
+        self.kept.insert(why);
         self.last_id
     }
 
@@ -127,25 +110,20 @@ impl Records {
         &self.counters
     }
 
-    fn position(&self, id: u64) -> Option<usize> {
-        let first = self.kept.front()?.id;
-        usize::try_from(id.checked_sub(first)?).ok().filter(|at| *at < self.kept.len())
-    }
-
     /// One decision, while it is kept.
     pub fn get(&self, id: u64) -> Option<&Why> {
-        self.position(id).map(|at| &self.kept[at])
+        self.kept.get(id)
     }
 
     /// How a decision ended.
     pub fn finish(&mut self, id: u64, outcome: Outcome) {
-        let Some(at) = self.position(id) else { return };
+        let Some(why) = self.kept.get_mut(id) else { return };
         counters::ended(&mut self.counters, &outcome);
-        self.kept[at].outcome = outcome;
-        self.history.iter().for_each(|history| history.write(&self.kept[at]));
-        log_outcome(&self.kept[at]);
-        self.teller.iter().for_each(|teller| teller.ended(&self.kept[at]));
-        let why = self.kept[at].clone();
+        why.outcome = outcome;
+        self.history.iter().for_each(|history| history.write(why));
+        log_outcome(why);
+        self.teller.iter().for_each(|teller| teller.ended(why));
+        let why = why.clone();
         self.note(|| Event::Ended { why: Box::new(why) });
     }
 
@@ -248,6 +226,12 @@ mod tests {
         let of_one = records.latest(2, Some(&[1]));
         assert_eq!(of_one.iter().map(|w| w.id).collect::<Vec<_>>(), [1004, 1002]);
         assert_eq!(records.latest(u32::MAX, None).len(), KEPT);
+        // Of a user with 270 kills more its own oldest go.
+        let of_the_other = records.latest(u32::MAX, Some(&[0])).len();
+        for _ in 0..270 {
+            records.add(why(1));
+        }
+        assert!(records.latest(u32::MAX, Some(&[0])).len() + 1 >= of_the_other);
     }
 
     #[test]

@@ -1,0 +1,165 @@
+//! The latest decisions, of which one user cannot evict all others'.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use control::oomd::Why;
+
+/// Decisions by id, at most so many. When there is no more room, the oldest one of the user (group, cgroup) that has
+/// most of them goes: a user whose processes are killed again and again forgets its own.
+#[derive(Clone, Debug)]
+pub struct Partitioned {
+    most: usize,
+    by_id: BTreeMap<u64, Why>,
+    /// Ids of each account's decisions, oldest first.
+    by_account: BTreeMap<u32, VecDeque<u64>>,
+}
+
+impl Partitioned {
+    /// Empty, with room for `most`.
+    pub fn new(most: usize) -> Self {
+        Self { most: most.max(1), by_id: BTreeMap::new(), by_account: BTreeMap::new() }
+    }
+
+    /// Adds a decision, or what is new of one that is kept.
+    pub fn insert(&mut self, why: Why) {
+        let (id, account) = (why.id, why.uid);
+        if let Some(kept) = self.by_id.get_mut(&id) {
+            if kept.uid == account {
+                *kept = why;
+            }
+            return;
+        }
+        if self.by_id.len() >= self.most {
+            self.evict();
+        }
+        self.by_id.insert(id, why);
+        let ids = self.by_account.entry(account).or_default();
+        // Nearly always the latest.
+        let at = ids.partition_point(|kept| *kept < id);
+        ids.insert(at, id);
+    }
+
+    fn evict(&mut self) {
+        // Of those that have equally many, the one whose oldest is older.
+        let largest = self
+            .by_account
+            .iter()
+            .max_by_key(|(_, ids)| (ids.len(), std::cmp::Reverse(ids.front().copied())));
+        let Some(account) = largest.map(|(account, _)| *account) else { return };
+        let Some(ids) = self.by_account.get_mut(&account) else { return };
+        if let Some(id) = ids.pop_front() {
+            self.by_id.remove(&id);
+        }
+        if ids.is_empty() {
+            self.by_account.remove(&account);
+        }
+    }
+
+    /// One of them.
+    pub fn get(&self, id: u64) -> Option<&Why> {
+        self.by_id.get(&id)
+    }
+
+    /// The same, to be changed; whose it is stays as it was.
+    pub fn get_mut(&mut self, id: u64) -> Option<&mut Why> {
+        self.by_id.get_mut(&id)
+    }
+
+    /// All, oldest first.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Why> {
+        self.by_id.values()
+    }
+
+    /// All, oldest first, to be changed; whose they are stays as it was.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Why> {
+        self.by_id.values_mut()
+    }
+
+    /// The highest id.
+    pub fn last_id(&self) -> u64 {
+        self.by_id.last_key_value().map_or(0, |(id, _)| *id)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// There is none.
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use control::oomd::{Outcome, Trigger};
+
+    use super::*;
+
+    fn why(id: u64, uid: u32) -> Why {
+        Why {
+            id,
+            at_micros: id,
+            uid,
+            group: None,
+            cgroup: None,
+            trigger: Trigger::Timer,
+            state: String::new(),
+            killer: None,
+            hard_bytes: 1,
+            used_bytes: 2,
+            victim: None,
+            others: Vec::new(),
+            runner_up: None,
+            considered: 0,
+            rule: String::new(),
+            kept: String::new(),
+            decide_micros: None,
+            outcome: Outcome::Dying,
+        }
+    }
+
+    fn ids(kept: &Partitioned, uid: u32) -> Vec<u64> {
+        kept.iter().filter(|why| why.uid == uid).map(|why| why.id).collect()
+    }
+
+    #[test]
+    fn a_user_with_many_kills_forgets_its_own() {
+        let mut kept = Partitioned::new(10);
+        for id in 1..=3 {
+            kept.insert(why(id, 7));
+        }
+        for id in 4..=1000 {
+            kept.insert(why(id, 8));
+        }
+        assert_eq!(ids(&kept, 7), [1, 2, 3]);
+        assert_eq!(ids(&kept, 8), (994..=1000).collect::<Vec<u64>>());
+        assert_eq!((kept.len(), kept.last_id()), (10, 1000));
+        // The next user has room at once.
+        kept.insert(why(1001, 9));
+        assert_eq!((ids(&kept, 9), ids(&kept, 7)), (vec![1001], vec![1, 2, 3]));
+    }
+
+    #[test]
+    fn with_equal_parts_the_oldest_goes() {
+        let mut kept = Partitioned::new(4);
+        for id in 1..=8 {
+            kept.insert(why(id, (id % 2) as u32));
+        }
+        assert_eq!(kept.iter().map(|why| why.id).collect::<Vec<_>>(), [5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn a_decision_is_replaced_by_what_is_new_of_it() {
+        let mut kept = Partitioned::new(2);
+        kept.insert(why(1, 7));
+        let end = Outcome::Stuck { reason: "x".to_owned() };
+        kept.insert(Why { outcome: end.clone(), ..why(1, 7) });
+        assert_eq!((kept.len(), &kept.get(1).unwrap().outcome), (1, &end));
+        // A damaged file does not move it to another account.
+        kept.insert(why(1, 8));
+        assert_eq!(kept.get(1).unwrap().uid, 7);
+        assert!(kept.get(2).is_none() && !kept.is_empty());
+    }
+}
