@@ -11,7 +11,7 @@ use bench::{sleepers, walk};
 use clap::Parser;
 use headroom_oomd::killer::Killer;
 use headroom_oomd::watching::{self, Wanted};
-use memory_ledger::{Asker, Limit, Source};
+use memory_ledger::{AccountId, Asker, Limit, Source, Uid};
 use reclaim::Reaper;
 
 const BENCH: &str = "scan";
@@ -50,6 +50,7 @@ fn main() -> Result<()> {
 
 fn measure(arguments: &Arguments, count: u32, progress: &mut Progress) -> Result<()> {
     let uid = nobodys_uid();
+    let account = AccountId::User(Uid(uid));
     let _sleepers = sleepers::start(count, uid)?;
     let wanted = match arguments.notifier.as_str() {
         "bpf" => Wanted::Bpf,
@@ -58,7 +59,7 @@ fn measure(arguments: &Arguments, count: u32, progress: &mut Progress) -> Result
     };
     let chosen = watching::select(wanted, None).context("cannot watch processes")?;
     let mut killer = Killer::new(chosen.watch, Reaper::start(1)?).context("no killer")?;
-    killer.set_limit(uid, Limit::new(FAR, None)?, Source::Runtime, Asker::Root)?;
+    killer.set_limit(account, Limit::new(FAR, None)?, Source::Runtime, Asker::Root)?;
     let mut micros: [Vec<f64>; 3] = Default::default();
     for _ in 0..arguments.rounds {
         let (mut least, mut found) = (u32::MAX, Vec::new());
@@ -66,7 +67,7 @@ fn measure(arguments: &Arguments, count: u32, progress: &mut Progress) -> Result
             let begun = Instant::now();
             let considered = match who {
                 0 => killer.explain_next(None).map(|it| it.considered),
-                1 => killer.explain_next(Some(uid)).map(|it| it.considered),
+                1 => killer.explain_next(Some(account)).map(|it| it.considered),
                 _ => Some(walk::walk()?.considered),
             };
             micros.push(begun.elapsed().as_nanos() as f64 / 1e3);

@@ -5,11 +5,13 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
 use ::daemon::ServiceManager;
 use anyhow::Context;
-use control::oomd::Reply;
+use control::oomd::{AccountRef, Reply};
 use control::{Peer, Server};
+use memory_ledger::Uid;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
+use crate::account_ref::of_ref;
 use crate::clock::until;
 use crate::killer::Killer;
 use crate::leases::Leases;
@@ -135,8 +137,12 @@ fn publish(killer: &mut Killer, server: &mut Server) {
         return;
     }
     for event in news {
-        let uid = event.uid();
-        let of_theirs = |peer: Peer| peer.uid == uid || killer.account_of(peer.uid) == uid;
+        let account = event.account();
+        let shared = of_ref(account);
+        let of_theirs = |peer: Peer| {
+            AccountRef::user(peer.uid) == account
+                || Some(killer.account_of(Uid(peer.uid))) == shared
+        };
         let may_hear = |peer: Peer| peer.is_root() || of_theirs(peer);
         server.publish(&Reply::Happened(event), may_hear);
     }

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use control::oomd::{Outcome, Why};
+use control::oomd::{AccountKind, Outcome, Why};
 
 /// Name of the file in the state folder.
 const NAME: &str = "history";
@@ -123,6 +123,10 @@ fn read(file: File) -> Vec<Why> {
         if why.outcome == Outcome::Dying {
             why.outcome = Outcome::Unknown;
         }
+        // A record of an earlier version does not name the kind.
+        if why.group.is_some() {
+            why.account.kind = AccountKind::Group;
+        }
         why
     };
     found.into_values().map(ended).collect()
@@ -186,7 +190,7 @@ impl Book {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use control::oomd::Trigger;
+    use control::oomd::{AccountRef, Trigger};
 
     use super::*;
 
@@ -196,7 +200,7 @@ mod tests {
             at_micros: id,
             group: None,
             cgroup: None,
-            uid: 7,
+            account: AccountRef::user(7),
             trigger: Trigger::Timer,
             state: "a\nb".to_owned(),
             killer: None,

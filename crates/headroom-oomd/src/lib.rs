@@ -7,7 +7,7 @@
 //! * [`killer`]: state and timers between watch, ledger and victims;
 //! * [`leases`]: memory that is promised before it is used;
 //! * [`records`], [`history`]: why who died, in memory and on disk; [`counters`]: how often;
-//! * [`requests`]: what the control socket is asked, and who may ask it;
+//! * [`requests`]: what the control socket is asked, and who may ask it; [`account_ref`]: accounts in its words;
 //! * [`config`], [`limits_config`], [`machine_config`], [`rules_config`], [`tell_config`], [`keys`], [`size`], [`users`]: the
 //!   configuration's files;
 //! * [`reload`]: the same once more, while running;
@@ -23,6 +23,7 @@
 //! * [`daemon`]: the event loop around all that;
 //! * [`log`], [`clock`]: small tools.
 
+pub mod account_ref;
 pub mod clock;
 pub mod config;
 pub mod counters;

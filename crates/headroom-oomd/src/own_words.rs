@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use control::oomd::Importance;
-use memory_ledger::{Process, ProcessId, Stance};
+use memory_ledger::{Process, ProcessId, Stance, Uid};
 
 /// Processes of one user that something may be said of.
 const MOST_OF_A_USER: usize = 256;
@@ -14,7 +14,7 @@ const MOST_OF_A_USER: usize = 256;
 /// By process: whose it is, and what was said.
 #[derive(Debug, Default)]
 pub struct OwnWords {
-    said: BTreeMap<ProcessId, (u32, Stance)>,
+    said: BTreeMap<ProcessId, (Uid, Stance)>,
 }
 
 impl OwnWords {
@@ -41,7 +41,7 @@ impl OwnWords {
 
     /// Has it count among a user's processes, of which no rule speaks. `shared`: others would die in place of those that
     /// it wants spared, so they are not.
-    pub fn apply(&self, uid: u32, processes: &mut [Process], shared: bool) {
+    pub fn apply(&self, uid: Uid, processes: &mut [Process], shared: bool) {
         for process in processes.iter_mut().filter(|process| process.uid == uid) {
             if let Some((said_by, stance)) = self.said.get(&process.id)
                 && *said_by == uid
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     fn process(pid: u32, uid: u32) -> Process {
-        Process { id: ProcessId { pid, start_time: 1 }, uid, ..Process::default() }
+        Process { id: ProcessId { pid, start_time: 1 }, ..Process::of(Uid(uid)) }
     }
 
     #[test]
@@ -80,11 +80,11 @@ mod tests {
         let ruled = Process { stance: Stance::Never, ..process(2, 7) };
         // Another one has the id of the first by now.
         let mut processes = [process(1, 8), ruled, process(1, 7)];
-        words.apply(7, &mut processes, false);
+        words.apply(Uid(7), &mut processes, false);
         assert_eq!(processes.map(|it| it.stance), [Stance::Ordinary, Stance::Never, Stance::Avoid]);
         words.say(&process(1, 7), Importance::Ordinary).unwrap();
         let mut processes = [process(1, 7)];
-        words.apply(7, &mut processes, false);
+        words.apply(Uid(7), &mut processes, false);
         assert_eq!(processes[0].stance, Stance::Ordinary);
     }
 
@@ -94,7 +94,7 @@ mod tests {
         words.say(&process(1, 7), Importance::Avoid).unwrap();
         words.say(&process(2, 7), Importance::Prefer).unwrap();
         let mut processes = [process(1, 7), process(2, 7), process(3, 8)];
-        words.apply(7, &mut processes, true);
+        words.apply(Uid(7), &mut processes, true);
         let expected = [Stance::Ordinary, Stance::Prefer, Stance::Ordinary];
         assert_eq!(processes.map(|it| it.stance), expected);
     }

@@ -1,9 +1,10 @@
 //! What the control socket is asked, and who may ask it.
 
 use control::Peer;
-use control::oomd::{Reply, Request};
-use memory_ledger::{Asker, Limit, Source, is_cgroup};
+use control::oomd::{AccountRef, Reply, Request};
+use memory_ledger::{AccountId, Asker, Limit, Source, Uid};
 
+use crate::account_ref::{of_ref, to_ref};
 use crate::killer::Killer;
 use crate::reload::Reload;
 
@@ -31,9 +32,10 @@ fn obey(
     peer: Peer,
     request: Request,
 ) -> Result<Reply, String> {
-    let asker = if peer.is_root() { Asker::Root } else { Asker::User(peer.uid) };
+    let user = Uid(peer.uid);
+    let asker = if peer.is_root() { Asker::Root } else { Asker::User(user) };
     // Who shares a limit sees, and asks, as one of its group.
-    let only = if peer.is_root() { None } else { Some(killer.account_of(peer.uid)) };
+    let only = if peer.is_root() { None } else { Some(killer.account_of(user)) };
     match request {
         Request::Status => Ok(Reply::Status(killer.status(&reload.degraded()))),
         Request::Subscribe => {
@@ -45,56 +47,58 @@ fn obey(
             killer.set_importance(asker, pid, importance).map(|()| Reply::Done)
         }
         Request::Counters => Ok(Reply::Counters(killer.records().counters().clone())),
-        Request::SetLimit { uid, hard_bytes, soft_bytes } => {
+        Request::SetLimit { account, hard_bytes, soft_bytes } => {
+            let account = known(account)?;
             let soft_bytes = soft_bytes.or_else(|| killer.soft_bytes(hard_bytes));
             let limit = Limit::new(hard_bytes, soft_bytes).map_err(|e| e.to_string())?;
             killer
-                .set_limit(uid, limit, Source::Runtime, asker)
+                .set_limit(account, limit, Source::Runtime, asker)
                 .map(|()| Reply::Done)
                 .map_err(|e| e.to_string())
         }
-        Request::ClearLimit { uid } => {
-            killer.clear_limit(uid, asker).map(|()| Reply::Done).map_err(|e| e.to_string())
+        Request::ClearLimit { account } => {
+            let cleared = killer.clear_limit(known(account)?, asker);
+            cleared.map(|()| Reply::Done).map_err(|e| e.to_string())
         }
         Request::ListLimits => {
             let mut limits = killer.limits(only);
-            limits.extend(killer.cgroup_limits(only.map(|_| peer.uid)));
+            limits.extend(killer.cgroup_limits(only.map(|_| user)));
             Ok(Reply::Limits { limits })
         }
-        Request::RunOomKiller { uid } => {
-            let uid = uid.map(|uid| killer.account_of(uid));
-            if let (Some(uid), Asker::User(own)) = (uid, asker)
-                && Some(uid) != only
+        Request::RunOomKiller { account } => {
+            let wanted = account.map(|account| payer(killer, account)).transpose()?;
+            if let (Some(wanted), Asker::User(own)) = (wanted, asker)
+                && Some(wanted) != only
             {
                 return Err(format!(
-                    "uid {own} may not run the killer for uid {uid}; only root may"
+                    "uid {own} may not run the killer for {wanted}; only root may"
                 ));
             }
-            let uid = uid.or(only);
-            if let Some(uid) = uid.filter(|uid| !killer.is_limited(*uid)) {
-                return Err(format!("uid {uid} has no limit, so there is nothing it could break"));
+            let wanted = wanted.or(only);
+            if let Some(account) = wanted.filter(|account| !killer.is_limited(*account)) {
+                return Err(no_limit(account));
             }
-            let decisions = killer.run(uid);
+            let decisions = killer.run(wanted);
             killer.settle(&decisions, RUN_PATIENCE_NS);
             let kept = |id: &u64| killer.records().get(*id).cloned();
             Ok(Reply::Ran { kills: decisions.iter().filter_map(kept).collect() })
         }
-        Request::Explain { uid } => {
-            let Some(uid) = uid.map(|uid| killer.account_of(uid)).or(only) else {
+        Request::Explain { account } => {
+            let wanted = account.map(|account| payer(killer, account)).transpose()?;
+            let Some(account) = wanted.or(only) else {
                 return killer.explain_next(None).map(Reply::Explained).ok_or_else(String::new);
             };
             if let Asker::User(own) = asker
-                && Some(uid) != only
+                && Some(account) != only
             {
-                let whose = match is_cgroup(uid) {
-                    true => "a cgroup".to_owned(),
-                    false => format!("uid {uid}"),
+                let whose = match account {
+                    AccountId::Cgroup(_) => "a cgroup".to_owned(),
+                    account => account.to_string(),
                 };
                 return Err(format!("uid {own} may not look into the processes of {whose}"));
             }
-            let explained = killer.explain_next(Some(uid));
-            let missing = || format!("uid {uid} has no limit, so there is nothing it could break");
-            explained.map(Reply::Explained).ok_or_else(missing)
+            let explained = killer.explain_next(Some(account));
+            explained.map(Reply::Explained).ok_or_else(|| no_limit(account))
         }
         Request::Reload if !peer.is_root() => {
             Err("only root may have the configuration read anew".to_owned())
@@ -105,9 +109,25 @@ fn obey(
         }
         Request::Why { last } => {
             // What was decided for the machine's sake is about the user itself.
-            let of = only.map(|account| [peer.uid, account]);
+            let of = only.map(|account| [AccountRef::user(peer.uid), to_ref(account)]);
             let records = killer.records().latest(last, of.as_ref().map(|of| &of[..]));
             Ok(Reply::Why { records })
         }
     }
+}
+
+fn known(account: AccountRef) -> Result<AccountId, String> {
+    of_ref(account).ok_or_else(|| format!("{} is no {:?}'s number", account.uid, account.kind))
+}
+
+/// The account that a request is about: of a user who shares a limit, the group's.
+fn payer(killer: &Killer, account: AccountRef) -> Result<AccountId, String> {
+    Ok(match known(account)? {
+        AccountId::User(user) => killer.account_of(user),
+        shared => shared,
+    })
+}
+
+fn no_limit(account: AccountId) -> String {
+    format!("{account} has no limit, so there is nothing it could break")
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use memory_ledger::rules::{Facts, Rules};
-use memory_ledger::{Comm, Process, ProcessId, Stance};
+use memory_ledger::{Comm, Process, ProcessId, Stance, Uid};
 use memory_watch::process::Proc;
 
 /// How often what is remembered is asked anew, nanoseconds: a process can move to another cgroup, or run another
@@ -36,7 +36,7 @@ impl Stances {
     }
 
     /// A rule may be about this user's processes.
-    pub fn concern(&self, uid: u32) -> bool {
+    pub fn concern(&self, uid: Uid) -> bool {
         self.rules.0.iter().any(|rule| rule.uid.is_none_or(|user| user == uid))
     }
 
@@ -80,7 +80,7 @@ impl<'a> Files<'a> {
 }
 
 impl Facts for Files<'_> {
-    fn uid(&self) -> u32 {
+    fn uid(&self) -> Uid {
         self.process.uid
     }
 

@@ -5,9 +5,12 @@ mod support;
 
 use std::time::Duration;
 
-use control::oomd::{Killer as KilledBy, Outcome, Reply, Request, Trigger, UserLimit, Why};
+use control::oomd::{
+    AccountRef, Killer as KilledBy, Outcome, Reply, Request, Trigger, UserLimit, Why,
+};
 use headroom_oomd::config::{Config, Files};
 use headroom_oomd::killer::Killer;
+use memory_ledger::Uid;
 use memory_watch::ProcPoller;
 use reclaim::Reaper;
 use support::cgroup::Cgroup;
@@ -80,7 +83,7 @@ fn in_a_cgroup_over_its_limit_whoever_grows_dies_and_nobody_outside_of_it() {
         hog.died();
         let why = ended(&daemon, &cgroup.path);
         assert_eq!(why.victim.as_ref().map(|it| (it.pid, it.uid)), Some((hog.pid(), Some(uid))));
-        assert_eq!((why.uid, why.trigger), (uid, Trigger::Timer));
+        assert_eq!((why.account, why.trigger), (AccountRef::user(uid), Trigger::Timer));
         assert_eq!((why.killer, why.hard_bytes), (Some(KilledBy::Daemon), 96 * MIB));
         assert!(why.used_bytes > 96 * MIB && why.considered == 2, "{why:#?}");
         assert!(matches!(why.outcome, Outcome::Reclaimed { .. }), "{why:#?}");
@@ -158,15 +161,15 @@ fn nobody_sets_the_limit_of_a_cgroup_while_running_and_only_root_looks_into_it()
     }
     let Some(cgroup) = Cgroup::make("ask") else { return };
     let daemon = Daemon::start(&limit_of(&cgroup.path, 64), &["--notifier=bpf"]);
-    let uid = limited(&daemon, &cgroup.path).uid;
-    let set = Request::SetLimit { uid, hard_bytes: 1 << 30, soft_bytes: None };
-    for request in [set, Request::ClearLimit { uid }] {
+    let account = limited(&daemon, &cgroup.path).account;
+    let set = Request::SetLimit { account, hard_bytes: 1 << 30, soft_bytes: None };
+    for request in [set, Request::ClearLimit { account }] {
         match daemon.ask(&request) {
             Reply::Error { message } => assert!(message.contains("configuration"), "{message}"),
             other => panic!("{other:?}"),
         }
     }
-    let explain = Request::Explain { uid: Some(uid) };
+    let explain = Request::Explain { account: Some(account) };
     match daemon.ask(&explain) {
         Reply::Explained(found) => assert!(found.state.contains(&cgroup.path), "{found:?}"),
         other => panic!("{other:?}"),
@@ -176,7 +179,7 @@ fn nobody_sets_the_limit_of_a_cgroup_while_running_and_only_root_looks_into_it()
         Reply::Limits { limits } => assert_eq!(limits, []),
         other => panic!("{other:?}"),
     }
-    match daemon.ask(&Request::RunOomKiller { uid: Some(uid) }) {
+    match daemon.ask(&Request::RunOomKiller { account: Some(account) }) {
         Reply::Ran { kills } => assert_eq!(kills, []),
         other => panic!("{other:?}"),
     }
@@ -250,7 +253,7 @@ fn a_session_has_its_users_name_and_dies_by_what_the_controller_says() {
     fake.set("/user.slice/user-0.slice/session-1.scope", 9 << 30, &[]);
     fake.set(&format!("/user.slice/user-{uid}.slice/user@{uid}.service"), 9 << 30, &[]);
     fake.configure("[[limit]]\nsession = \"*\"\nhard = \"4G\"\n");
-    let seen = fake.killer.cgroup_limits(Some(uid));
+    let seen = fake.killer.cgroup_limits(Some(Uid(uid)));
     assert_eq!(seen.len(), 1, "{seen:?}");
     assert_eq!((seen[0].used_bytes, seen[0].cgroup.as_deref()), (3 << 30, Some(&session[..])));
     assert_eq!(
@@ -258,7 +261,7 @@ fn a_session_has_its_users_name_and_dies_by_what_the_controller_says() {
         1,
         "root's session is not an ordinary user's"
     );
-    assert!(fake.killer.cgroup_limits(Some(uid + 1)).is_empty());
+    assert!(fake.killer.cgroup_limits(Some(Uid(uid + 1))).is_empty());
     assert!(fake.killer.status(&[]).degraded.is_empty());
     assert!(hog.is_alive() && Fake::latest(&fake.killer).is_none());
     fake.set(&session, (4 << 30) + 4096, &[small.pid(), hog.pid()]);
@@ -267,7 +270,7 @@ fn a_session_has_its_users_name_and_dies_by_what_the_controller_says() {
     fake.set(&session, 1 << 30, &[small.pid()]);
     hog.died();
     assert_eq!(why.victim.map(|victim| victim.pid), Some(hog.pid()));
-    assert_eq!((why.cgroup.as_deref(), why.uid), (Some(&session[..]), uid));
+    assert_eq!((why.cgroup.as_deref(), why.account), (Some(&session[..]), AccountRef::user(uid)));
     assert_eq!((why.used_bytes, why.hard_bytes), ((4 << 30) + 4096, 4 << 30));
     let outcome = fake.work("its memory is back", |killer| {
         let why = Fake::latest(killer)?;

@@ -15,15 +15,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use control::lease::{LEASE_SOCKET_NAME, REPLY_BYTES, Reply, Request, Status, VERSION, page};
-use control::oomd::{Killer as KilledBy, Outcome, Trigger};
+use control::oomd::{AccountRef, Killer as KilledBy, Outcome, Trigger};
 use headroom_oomd::clock::monotonic_ns;
 use headroom_oomd::killer::Killer;
 use headroom_oomd::leases::Leases;
 use headroom_oomd::shrink::Shrinker;
-use memory_ledger::{Asker, Limit, RateLimit, Source, Thresholds};
+use memory_ledger::{AccountId, Asker, Limit, ProcessId, RateLimit, Source, Thresholds, Uid};
 use memory_watch::{
-    ArmedVictim, Backend, Charge, Charged, Event, Killed, NotifierError, ProcessSample, Reconciled,
-    SlotLimit, Usage, Watch,
+    Backend, Charge, Charged, Event, Killed, NotifierError, Precision, ProcessSample, Reconciled,
+    SlotLimit, UnarmedKills, Usage, Watch,
 };
 use reclaim::Reaper;
 use rustix::event::{EventfdFlags, eventfd};
@@ -35,6 +35,7 @@ use support::reclaimer::Reclaimer;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const UID: u32 = 62301;
+const ACCOUNT: AccountId = AccountId::User(Uid(UID));
 /// The limit in all tests, pages.
 const HARD: u64 = 1000;
 
@@ -68,7 +69,7 @@ struct State {
     usage: Usage,
     events: Vec<Event>,
     samples: Vec<ProcessSample>,
-    armed: Option<ArmedVictim>,
+    armed: Option<ProcessId>,
     releases: u32,
     /// Allocations so far when the last events had been handed over.
     at_event: u64,
@@ -92,51 +93,52 @@ impl Watch for FakeWatch {
         Backend::Bpf
     }
 
-    fn charge(&mut self, _account: u32, _charge: Charge) -> Result<(), NotifierError> {
+    fn charge(&mut self, _account: AccountId, _charge: Charge) -> Result<(), NotifierError> {
         Ok(())
     }
 
-    fn set_limit(&mut self, _: u32, _: SlotLimit) -> Result<(), NotifierError> {
+    fn set_limit(&mut self, _: AccountId, _: SlotLimit) -> Result<(), NotifierError> {
         Ok(())
     }
 
-    fn clear_limit(&mut self, _: u32) -> Result<(), NotifierError> {
+    fn clear_limit(&mut self, _: AccountId) -> Result<(), NotifierError> {
         Ok(())
     }
 
-    fn usage(&self, _: u32) -> Option<Usage> {
+    fn usage(&self, _: AccountId) -> Option<Usage> {
         Some(self.state().usage)
     }
 
-    fn arm(&mut self, _: u32, victim: Option<ArmedVictim>) -> Result<(), NotifierError> {
+    fn arm(&mut self, _: AccountId, victim: Option<ProcessId>) -> Result<(), NotifierError> {
         self.state().armed = victim;
         Ok(())
     }
 
-    fn spare_unarmed(&mut self, _: u32, _: bool) -> Result<(), NotifierError> {
+    fn set_unarmed_kills(&mut self, _: AccountId, _: UnarmedKills) -> Result<(), NotifierError> {
         Ok(())
     }
 
-    fn keep_exact(&mut self, _: u32, _: bool) -> Result<(), NotifierError> {
+    fn set_precision(&mut self, _: AccountId, _: Precision) -> Result<(), NotifierError> {
         Ok(())
     }
 
     fn charged(&self, process: &ProcessSample) -> Result<Option<Charged>, NotifierError> {
         let state = self.state();
         let found = state.samples.iter().find(|sample| sample.tgid == process.tgid);
-        Ok(found.map(|sample| Charged { uid: sample.uid, pages: sample.charged_pages() }))
+        Ok(found
+            .map(|sample| Charged { account: sample.uid.into(), pages: sample.charged_pages() }))
     }
 
-    fn take_latch(&mut self, _: u32, victim: ArmedVictim) -> Result<bool, NotifierError> {
+    fn take_latch(&mut self, _: AccountId, victim: ProcessId) -> Result<bool, NotifierError> {
         let mut state = self.state();
-        let found = state.samples.iter().find(|sample| sample.as_victim() == victim);
+        let found = state.samples.iter().find(|sample| sample.id() == victim);
         state.usage.dying_pages = found.map_or(0, ProcessSample::charged_pages);
         state.before_signal = Some(ALLOCATIONS.get() - state.at_event);
         state.usage.latched = true;
         Ok(true)
     }
 
-    fn release_latch(&mut self, _: u32) {
+    fn release_latch(&mut self, _: AccountId) {
         let mut state = self.state();
         state.releases += 1;
         state.usage.latched = false;
@@ -180,7 +182,7 @@ impl Process {
         comm[..5].copy_from_slice(b"sleep");
         ProcessSample {
             tgid: self.0.id(),
-            uid: UID,
+            uid: Uid(UID),
             start_time_ns: ticks * memory_watch::process::NS_PER_TICK,
             anon_pages: pages,
             comm,
@@ -221,7 +223,7 @@ impl Bench {
         let watch = Box::new(FakeWatch { state: state.clone(), fd });
         let mut killer = Killer::new(watch, Reaper::start(1).unwrap()).unwrap();
         let limit = Limit::new(HARD * rustix::param::page_size() as u64, None).unwrap();
-        killer.set_limit(UID, limit, Source::Runtime, Asker::Root).unwrap();
+        killer.set_limit(ACCOUNT, limit, Source::Runtime, Asker::Root).unwrap();
         Some(Self { killer, state, processes })
     }
 
@@ -242,7 +244,11 @@ impl Bench {
     /// The user crosses its soft limit, and the killer hears of it.
     fn cross_soft(&mut self, pages: u64) {
         self.uses(pages);
-        self.state().events.push(Event::SoftCrossed { uid: UID, pages, time_ns: monotonic_ns() });
+        self.state().events.push(Event::SoftCrossed {
+            account: ACCOUNT,
+            pages,
+            time_ns: monotonic_ns(),
+        });
         self.killer.dispatch();
     }
 
@@ -253,7 +259,8 @@ impl Bench {
             self.state().usage.dying_pages = killed.pages;
         }
         let (time_ns, armed_was_stale) = (monotonic_ns(), false);
-        let event = Event::HardCrossed { uid: UID, pages, time_ns, killed, armed_was_stale };
+        let event =
+            Event::HardCrossed { account: ACCOUNT, pages, time_ns, killed, armed_was_stale };
         self.state().events.push(event);
         self.killer.dispatch();
     }
@@ -273,7 +280,7 @@ impl Bench {
 fn between_the_word_of_the_notifier_and_the_signal_nothing_is_allocated() {
     let Some(mut bench) = Bench::new(&[500, 460]) else { return };
     bench.cross_soft(960);
-    assert_eq!(bench.state().armed.map(|armed| armed.tgid), Some(bench.pid(0)));
+    assert_eq!(bench.state().armed.map(|armed| armed.pid), Some(bench.pid(0)));
     bench.cross_hard(1001, None);
     assert_eq!(bench.state().before_signal, Some(0));
     bench.until("the victim dies", |bench| bench.processes[0].signal() == Some(9));
@@ -289,7 +296,7 @@ fn the_record_tells_the_whole_story_of_a_kill_by_the_daemon() {
     assert_eq!(why.victim.as_ref().unwrap().pid, bench.pid(1));
     assert_eq!(why.victim.as_ref().unwrap().comm, "sleep");
     assert_eq!(why.runner_up.as_ref().unwrap().pid, bench.pid(0));
-    assert_eq!((why.considered, why.uid), (3, UID));
+    assert_eq!((why.considered, why.account), (3, AccountRef::user(UID)));
     assert!(why.decide_micros.is_some());
     bench.uses(501);
     bench.until("its memory is back", |bench| {
@@ -311,9 +318,8 @@ fn a_kill_by_the_notifier_is_followed_and_put_on_record() {
     bench.processes[1].0.kill().unwrap();
     let sample = bench.state().samples[1];
     let killed = Killed {
-        tgid: sample.tgid,
+        id: sample.id(),
         uid: sample.uid,
-        start_time_ns: sample.start_time_ns,
         pages: 402,
         by: memory_watch::KilledBy::UnarmedSelf,
     };
@@ -337,7 +343,7 @@ fn one_crossing_heard_twice_costs_one_life() {
     bench.cross_hard(1100, None);
     bench.cross_hard(1100, None);
     assert_eq!(bench.killer.records().kills(), 1);
-    assert_eq!(bench.killer.run(Some(UID)), [1], "the one that is dying already");
+    assert_eq!(bench.killer.run(Some(ACCOUNT)), [1], "the one that is dying already");
     bench.until("the victim dies", |bench| bench.processes[0].signal() == Some(9));
     assert_eq!(bench.processes[1].signal(), None);
 }
@@ -347,12 +353,17 @@ fn word_of_a_crossing_that_is_over_costs_nobody_his_life() {
     let Some(mut bench) = Bench::new(&[600, 500]) else { return };
     bench.cross_soft(960);
     let (pages, time_ns) = (1001, monotonic_ns());
-    let event =
-        Event::HardCrossed { uid: UID, pages, time_ns, killed: None, armed_was_stale: false };
+    let event = Event::HardCrossed {
+        account: ACCOUNT,
+        pages,
+        time_ns,
+        killed: None,
+        armed_was_stale: false,
+    };
     bench.state().events.push(event);
     bench.killer.dispatch();
     assert_eq!(bench.killer.records().kills(), 0);
-    bench.killer.clear_limit(UID, Asker::Root).unwrap();
+    bench.killer.clear_limit(ACCOUNT, Asker::Root).unwrap();
     bench.cross_hard(2000, None);
     assert_eq!(bench.killer.records().kills(), 0, "the limit is gone");
 }
@@ -397,7 +408,7 @@ fn a_victim_outlives_the_limit_it_died_for_on_record() {
     let Some(mut bench) = Bench::new(&[600, 500]) else { return };
     bench.cross_soft(960);
     bench.cross_hard(1100, None);
-    bench.killer.clear_limit(UID, Asker::Root).unwrap();
+    bench.killer.clear_limit(ACCOUNT, Asker::Root).unwrap();
     bench.until("the record is closed", |bench| {
         matches!(bench.killer.records().get(1).unwrap().outcome, Outcome::Reclaimed { .. })
     });
@@ -459,7 +470,8 @@ struct Leaseholder {
 
 impl Leaseholder {
     fn connect(bench: &mut Bench, folder: &Path) -> Self {
-        let own = ProcessSample { tgid: std::process::id(), uid: UID, ..ProcessSample::default() };
+        let own =
+            ProcessSample { tgid: std::process::id(), uid: Uid(UID), ..ProcessSample::default() };
         bench.state().samples.push(own);
         let leases = Leases::start(&folder.join("oomd.sock"), &mut bench.killer).unwrap();
         let path = SocketAddrUnix::new(folder.join(LEASE_SOCKET_NAME)).unwrap();

@@ -1,5 +1,6 @@
 //! What a user has, and its victim on the way out.
 
+use crate::account_id::{AccountId, CgroupId};
 use crate::authority::{Layers, Source};
 use crate::limit::Limit;
 use crate::process::{Process, ProcessId};
@@ -86,8 +87,8 @@ pub enum Settled {
 /// One limited user, or group of users.
 #[derive(Clone, Debug)]
 pub struct Account {
-    /// Whose: a uid, or the number of a [group](crate::group) or a [cgroup](crate::cgroup).
-    pub uid: u32,
+    /// Whose it is.
+    pub id: AccountId,
     pub(crate) layers: Layers,
     pub(crate) limit: Limit,
     pub(crate) source: Source,
@@ -99,10 +100,10 @@ pub struct Account {
 
 impl Account {
     /// Of a cgroup, of which only the configuration speaks.
-    pub(crate) fn of_cgroup(number: u32, limit: Limit) -> Self {
+    pub(crate) fn of_cgroup(id: CgroupId, limit: Limit) -> Self {
         let (reading, in_flight, stuck) = (Reading::default(), None, Vec::new());
         let (layers, source) = (Layers::default(), Source::Config);
-        Self { uid: number, layers, limit, source, reading, in_flight, stuck }
+        Self { id: AccountId::Cgroup(id), layers, limit, source, reading, in_flight, stuck }
     }
 
     /// The limit that counts.

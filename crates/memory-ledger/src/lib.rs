@@ -2,6 +2,7 @@
 //!
 //! * [`limit`]: a hard and a soft limit that make sense together;
 //! * [`count`](mod@count): what of a process's memory counts;
+//! * [`account_id`]: whose an account is;
 //! * [`authority`]: whose word about a user's limit counts;
 //! * [`group`]: users who share one account;
 //! * [`cgroup`]: of which control groups a limit speaks;
@@ -27,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 pub mod account;
+pub mod account_id;
 pub mod authority;
 pub mod bankers;
 pub mod buried;
@@ -50,11 +52,12 @@ pub mod score;
 pub mod verdict;
 
 pub use account::{Account, InFlight, Phase, Reading, Settled};
+pub use account_id::{AccountId, CgroupId, GroupId, Uid};
 pub use authority::{Asker, Change, Layers, Refusal, Source};
-pub use cgroup::{CgroupLimit, CgroupPattern, is_cgroup};
+pub use cgroup::{CgroupLimit, CgroupPattern};
 pub use cgroup_accounts::{CgroupAccount, CgroupAccounts};
 pub use count::Count;
-pub use group::{Group, Groups, is_group};
+pub use group::{Group, Groups};
 pub use growth::Growth;
 pub use herd::Herd;
 pub use kill_rate::{KillRate, RateLimit, Sake};

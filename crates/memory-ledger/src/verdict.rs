@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::account::{Account, Phase};
+use crate::account_id::AccountId;
 use crate::herd::{Herd, cull, worst_herd};
 use crate::process::{Process, ProcessId, Stance};
 use crate::score::{OOM_SCORE_ADJ_NEVER, grows, rank};
@@ -21,8 +22,8 @@ pub struct Snapshot<'a> {
 /// Among whom a victim is looked for, and what for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scope<'a> {
-    /// Only the processes that are charged to this account, a user's or a group's; everybody's otherwise.
-    pub uid: Option<u32>,
+    /// Only the processes that are charged to this account; everybody's otherwise.
+    pub account: Option<AccountId>,
     /// Victims that did not go, or are on their way; never chosen again.
     pub passed_over: &'a [ProcessId],
     /// What should come back, bytes: of a herd as many die as it takes. `None`: one at a time. Where
@@ -129,9 +130,9 @@ pub enum NoVictim {
     },
 }
 
-/// Decides about one user, or group.
-pub fn verdict(snapshot: &Snapshot, uid: u32) -> Verdict {
-    let account = snapshot.accounts.iter().find(|account| account.uid == uid);
+/// Decides about one account.
+pub fn verdict(snapshot: &Snapshot, id: AccountId) -> Verdict {
+    let account = snapshot.accounts.iter().find(|account| account.id == id);
     let Some(account) = account.filter(|account| account.phase() == Phase::Broken) else {
         return Verdict::Within;
     };
@@ -152,7 +153,7 @@ pub fn choose_for(
 ) -> Result<Choice, NoVictim> {
     let mut passed_over = account.stuck().to_vec();
     passed_over.extend(account.in_flight().map(|victim| victim.id));
-    let scope = Scope { uid: Some(account.uid), passed_over: &passed_over, need_bytes: None };
+    let scope = Scope { account: Some(account.id), passed_over: &passed_over, need_bytes: None };
     choose(&scope, processes, protected)
 }
 
@@ -160,7 +161,8 @@ pub fn choose_for(
 pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result<Choice, NoVictim> {
     let (mut considered, mut kept, mut dying, mut empty) = (0, 0, 0, 0);
     let mut candidates = Vec::with_capacity(processes.len());
-    for process in processes.iter().filter(|p| scope.uid.is_none_or(|uid| uid == p.account())) {
+    let in_scope = |p: &&Process| scope.account.is_none_or(|account| account == p.account);
+    for process in processes.iter().filter(in_scope) {
         considered += 1;
         let never = process.stance == Stance::Never || process.oom_score_adj == OOM_SCORE_ADJ_NEVER;
         let pid = process.id.pid;

@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 
 use memory_ledger::{
-    Asker, Comm, Ledger, Limit, Process, ProcessId, Reading, Settled, Source, Verdict,
+    AccountId, Asker, Comm, Ledger, Limit, Process, ProcessId, Reading, Settled, Source, Uid,
+    Verdict,
 };
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
-const USERS: [u32; 3] = [1000, 1001, 1002];
+const UIDS: [Uid; 3] = [Uid(1000), Uid(1001), Uid(1002)];
+const USERS: [AccountId; 3] =
+    [AccountId::User(UIDS[0]), AccountId::User(UIDS[1]), AccountId::User(UIDS[2])];
 const PROTECTED: [u32; 2] = [3, 7];
 
 #[derive(Clone, Debug)]
@@ -48,8 +51,8 @@ struct World {
 }
 
 impl World {
-    fn used(&self, uid: u32) -> u64 {
-        let own = self.processes.iter().filter(|p| p.uid == uid);
+    fn used(&self, account: AccountId) -> u64 {
+        let own = self.processes.iter().filter(|p| p.account == account);
         own.map(|p| p.rss_bytes + p.swap_bytes).sum()
     }
 
@@ -62,13 +65,12 @@ impl World {
                 let start_time = self.starts[pid as usize];
                 let process = Process {
                     id: ProcessId { pid, start_time },
-                    uid: USERS[user],
                     rss_bytes: mib * MIB / 4 * 3,
                     swap_bytes: mib * MIB / 4,
                     comm: Comm::new(b"p"),
                     kernel_thread: pid == 2,
                     exiting,
-                    ..Process::default()
+                    ..Process::of(UIDS[user])
                 };
                 self.processes.push(process);
             }
@@ -105,8 +107,8 @@ impl World {
     }
 
     fn look(&mut self, user: usize) {
-        let uid = USERS[user];
-        let used_bytes = self.used(uid);
+        let account = USERS[user];
+        let used_bytes = self.used(account);
         let dying_bytes = match self.in_flight[user] {
             Some((id, None)) => {
                 self.processes.iter().filter(|p| p.id == id).map(Process::charged_bytes).sum()
@@ -115,11 +117,11 @@ impl World {
         };
         let now_ns = self.now_ns;
         let reading = Reading { used_bytes, dying_bytes, at_ns: now_ns };
-        if self.ledger.read(uid, reading).is_none() {
+        if self.ledger.read(account, reading).is_none() {
             return;
         }
-        let flying = self.ledger.account(uid).unwrap().in_flight();
-        match self.ledger.account_mut(uid).unwrap().settle(now_ns) {
+        let flying = self.ledger.account(account).unwrap().in_flight();
+        match self.ledger.account_mut(account).unwrap().settle(now_ns) {
             Some((victim, Settled::Back { took_ns, .. })) => {
                 let (id, emptied) = self.in_flight[user].take().expect("settled out of nothing");
                 assert_eq!(victim.id, id);
@@ -136,8 +138,8 @@ impl World {
                 assert!(!matches!(self.in_flight[user], Some((_, Some(_)))), "{flying:?}");
             }
         }
-        let hard = self.ledger.account(uid).unwrap().limit().hard_bytes();
-        let verdict = self.ledger.decide(uid, &self.processes, &PROTECTED);
+        let hard = self.ledger.account(account).unwrap().limit().hard_bytes();
+        let verdict = self.ledger.decide(account, &self.processes, &PROTECTED);
         let naive = self.naive_victim(user);
         match verdict {
             Verdict::Within => assert!(used_bytes <= hard),
@@ -152,7 +154,7 @@ impl World {
                 assert_eq!(Some(victim), naive);
                 let next = choice.runner_up.map(|next| next.charged_bytes());
                 assert!(next.is_none_or(|bytes| bytes <= victim.charged_bytes()));
-                let account = self.ledger.account_mut(uid).unwrap();
+                let account = self.ledger.account_mut(account).unwrap();
                 account.signalled(victim.id, victim.charged_bytes(), used_bytes, now_ns);
                 self.in_flight[user] = Some((victim.id, None));
             }
@@ -161,9 +163,9 @@ impl World {
 
     /// The rule once more, as plainly as it can be said.
     fn naive_victim(&self, user: usize) -> Option<Process> {
-        let uid = USERS[user];
+        let account = USERS[user];
         let mut eligible: Vec<Process> = self.processes.clone();
-        eligible.retain(|p| p.uid == uid && p.id.pid > 1 && !p.kernel_thread && !p.exiting);
+        eligible.retain(|p| p.account == account && p.id.pid > 1 && !p.kernel_thread && !p.exiting);
         eligible.retain(|p| !PROTECTED.contains(&p.id.pid) && !self.stuck[user].contains(&p.id));
         eligible.retain(|p| p.rss_bytes + p.swap_bytes > 0);
         eligible.sort_by_key(|p| p.id.pid);

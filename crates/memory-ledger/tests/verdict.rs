@@ -1,40 +1,40 @@
 //! Who dies, as sentences.
 
 use memory_ledger::{
-    Asker, Comm, Groups, Ledger, Limit, NoVictim, Process, ProcessId, Reading, Settled, Source,
-    Verdict,
+    AccountId, Asker, Comm, Groups, Ledger, Limit, NoVictim, Process, ProcessId, Reading, Settled,
+    Source, Uid, Verdict,
 };
 
-const ALICE: u32 = 1000;
-const BOB: u32 = 1001;
+const ALICE: AccountId = AccountId::User(Uid(1000));
+const BOB: AccountId = AccountId::User(Uid(1001));
+const CAROL: AccountId = AccountId::User(Uid(1002));
 const MIB: u64 = 1 << 20;
 const MS: u64 = 1_000_000;
 
-fn process(pid: u32, uid: u32, mib: u64) -> Process {
+fn process(pid: u32, account: AccountId, mib: u64) -> Process {
     Process {
         id: ProcessId { pid, start_time: u64::from(pid) },
-        uid,
         rss_bytes: mib * MIB,
         comm: Comm::new(b"hog"),
-        ..Process::default()
+        ..Process::of(account.user().unwrap())
     }
 }
 
 /// Both users limited to 100 MiB, having `alice` and `bob` MiB.
 fn ledger(alice: u64, bob: u64) -> Ledger {
     let mut ledger = Ledger::default();
-    for (uid, used) in [(BOB, bob), (ALICE, alice)] {
+    for (account, used) in [(BOB, bob), (ALICE, alice)] {
         let limit = Limit::new(100 * MIB, None).unwrap();
-        let change = ledger.plan_set(uid, limit, Source::Runtime, Asker::Root).unwrap();
+        let change = ledger.plan_set(account, limit, Source::Runtime, Asker::Root).unwrap();
         ledger.apply(change);
-        read(&mut ledger, uid, used, 0, 0);
+        read(&mut ledger, account, used, 0, 0);
     }
     ledger
 }
 
-fn read(ledger: &mut Ledger, uid: u32, used: u64, dying: u64, at_ns: u64) {
+fn read(ledger: &mut Ledger, account: AccountId, used: u64, dying: u64, at_ns: u64) {
     let reading = Reading { used_bytes: used * MIB, dying_bytes: dying * MIB, at_ns };
-    ledger.read(uid, reading);
+    ledger.read(account, reading);
 }
 
 fn victim(verdict: Verdict) -> Option<u32> {
@@ -57,9 +57,9 @@ fn the_largest_process_of_the_offending_user_dies_and_the_next_largest_is_named(
 
 #[test]
 fn nobody_dies_at_the_limit_or_without_one() {
-    let processes = [process(10, ALICE, 100), process(12, 5, 9000)];
+    let processes = [process(10, ALICE, 100), process(12, CAROL, 9000)];
     assert_eq!(ledger(100, 0).decide(ALICE, &processes, &[]), Verdict::Within);
-    assert_eq!(ledger(100, 0).decide(5, &processes, &[]), Verdict::Within);
+    assert_eq!(ledger(100, 0).decide(CAROL, &processes, &[]), Verdict::Within);
 }
 
 #[test]
@@ -181,13 +181,13 @@ fn a_new_limit_counts_at_once_and_keeps_the_victim_in_flight() {
     let mut ledger = ledger(80, 0);
     let processes = [process(10, ALICE, 80)];
     let limit = Limit::new(50 * MIB, None).unwrap();
-    let change = ledger.plan_set(ALICE, limit, Source::Runtime, Asker::User(ALICE)).unwrap();
+    let change = ledger.plan_set(ALICE, limit, Source::Runtime, Asker::User(Uid(1000))).unwrap();
     assert_eq!(ledger.decide(ALICE, &processes, &[]), Verdict::Within, "not applied yet");
     ledger.apply(change);
     assert_eq!(victim(ledger.decide(ALICE, &processes, &[])), Some(10));
     let id = processes[0].id;
     ledger.account_mut(ALICE).unwrap().signalled(id, 80 * MIB, 80 * MIB, 0);
-    let change = ledger.plan_clear(ALICE, Asker::User(ALICE)).unwrap();
+    let change = ledger.plan_clear(ALICE, Asker::User(Uid(1000))).unwrap();
     ledger.apply(change);
     assert_eq!(ledger.account(ALICE).unwrap().in_flight().unwrap().id, id);
     let change = ledger.plan_clear(ALICE, Asker::Root).unwrap();
@@ -225,15 +225,15 @@ fn stuck_victims_are_forgotten_when_they_are_gone_after_all() {
 #[test]
 fn of_a_group_the_worst_process_dies_whosever_it_is() {
     let mut ledger = Ledger::default();
-    let groups = Groups::new([("students".to_owned(), vec![ALICE, BOB])]);
-    let number = groups.account_of(ALICE);
+    let groups = Groups::new([("students".to_owned(), vec![Uid(1000), Uid(1001)])]);
+    let account = groups.account_of(Uid(1000));
     ledger.set_groups(groups);
     let limit = Limit::new(100 * MIB, None).unwrap();
-    ledger.apply(ledger.plan_set(number, limit, Source::Config, Asker::Root).unwrap());
-    read(&mut ledger, number, 120, 0, 0);
-    let of_group = |process: Process| Process { payer: Some(number), ..process };
+    ledger.apply(ledger.plan_set(account, limit, Source::Config, Asker::Root).unwrap());
+    read(&mut ledger, account, 120, 0, 0);
+    let of_group = |process: Process| Process { account, ..process };
     let processes =
-        [of_group(process(10, ALICE, 50)), of_group(process(11, BOB, 70)), process(12, 1002, 500)];
-    assert_eq!(victim(ledger.decide(number, &processes, &[])), Some(11));
-    assert_eq!(victim(ledger.decide(number, &processes, &[11])), Some(10));
+        [of_group(process(10, ALICE, 50)), of_group(process(11, BOB, 70)), process(12, CAROL, 500)];
+    assert_eq!(victim(ledger.decide(account, &processes, &[])), Some(11));
+    assert_eq!(victim(ledger.decide(account, &processes, &[11])), Some(10));
 }

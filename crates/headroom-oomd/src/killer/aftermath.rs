@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use control::oomd::{Outcome, Trigger};
-use memory_ledger::{InFlight, ProcessId, Settled};
+use memory_ledger::{AccountId, CgroupId, InFlight, ProcessId, Settled};
 use memory_watch::Backend;
 use reclaim::{Done, Help, Mrelease, Progress, Reclaim, Victim};
 use rustix::event::epoll;
@@ -32,7 +32,7 @@ pub(super) struct Dying {
     pub(super) token: u64,
     /// The decision it died for; of a herd, the first one has it.
     pub(super) record: Option<u64>,
-    pub(super) uid: u32,
+    pub(super) account: AccountId,
     pub(super) id: ProcessId,
     /// What it had; its grace follows from that.
     flight: InFlight,
@@ -41,13 +41,13 @@ pub(super) struct Dying {
     progress: Progress,
     pub(super) asked: Option<Asked>,
     /// For whose limit it died, where that is a cgroup's.
-    pub(super) cgroup: Option<u32>,
+    pub(super) cgroup: Option<CgroupId>,
 }
 
 impl Dying {
     pub(super) fn new(
         token: u64,
-        uid: u32,
+        account: AccountId,
         id: ProcessId,
         bytes: u64,
         used_bytes: u64,
@@ -59,7 +59,7 @@ impl Dying {
         let progress = if victim.is_some() { Progress::Pending } else { Progress::Gone };
         let reclaim = victim.map(|victim| Reclaim::new(victim, Help::default()));
         let (record, asked, cgroup) = (None, None, None);
-        Self { token, record, uid, id, flight, reclaim, progress, asked, cgroup }
+        Self { token, record, account, id, flight, reclaim, progress, asked, cgroup }
     }
 
     /// The same, of one that was only asked.
@@ -68,7 +68,7 @@ impl Dying {
     }
 
     /// The same, for the sake of a cgroup.
-    pub(super) fn of_cgroup(self, cgroup: Option<u32>) -> Self {
+    pub(super) fn of_cgroup(self, cgroup: Option<CgroupId>) -> Self {
         Self { cgroup, ..self }
     }
 
@@ -170,8 +170,8 @@ impl Killer {
                 }
                 self.remember_stuck(&dying, settled, counted);
                 // The last one of a herd opens the way.
-                if !self.dying.iter().any(|other| other.uid == dying.uid) {
-                    self.let_the_next_one_die(dying.uid, dying.record);
+                if !self.dying.iter().any(|other| other.account == dying.account) {
+                    self.let_the_next_one_die(dying.account, dying.record);
                 }
             }
         }
@@ -193,7 +193,7 @@ impl Killer {
             return;
         }
         dying.progress = progress;
-        let account = ledger.account_mut(dying.uid);
+        let account = ledger.account_mut(dying.account);
         match progress {
             Progress::Pending => {}
             Progress::Released => {
@@ -220,8 +220,8 @@ impl Killer {
     }
 
     fn settled_for_user(&mut self, at: usize) -> Option<(Settled, bool)> {
-        let Dying { uid, id, flight, progress, .. } = self.dying[at];
-        let awaited = self.ledger.account(uid).and_then(|account| account.in_flight());
+        let Dying { account, id, flight, progress, .. } = self.dying[at];
+        let awaited = self.ledger.account(account).and_then(|account| account.in_flight());
         if awaited.is_none_or(|awaited| awaited.id != id) {
             let asked = self.dying[at].asked.is_some();
             return settled_unaccounted(flight, progress, asked).map(|settled| (settled, false));
@@ -230,8 +230,8 @@ impl Killer {
             self.correct_accounts();
         }
         for correct in [progress != Progress::Pending, false] {
-            self.read(uid);
-            let ended = self.ledger.account_mut(uid)?.settle(monotonic_ns());
+            self.read(account);
+            let ended = self.ledger.account_mut(account)?.settle(monotonic_ns());
             if let Some((_, settled)) = ended {
                 return Some((settled, true));
             }
@@ -270,30 +270,31 @@ impl Killer {
     }
 
     /// One victim's memory is back, or its grace over: what if that was not enough?
-    fn let_the_next_one_die(&mut self, uid: u32, record: Option<u64>) {
+    fn let_the_next_one_die(&mut self, account: AccountId, record: Option<u64>) {
         // What the others of a herd had is back as well; an old look would cost somebody else.
         self.refresh_if_polling();
         // Armed before the latch opens: then the notifier has the right one at hand.
-        self.read(uid);
-        self.arm_or_disarm(uid);
-        self.watch.release_latch(uid);
+        self.read(account);
+        self.arm_or_disarm(account);
+        self.watch.release_latch(account);
         let trigger = record.and_then(|record| self.records.get(record)).map(|why| why.trigger);
         let trigger = trigger.filter(|trigger| !trigger.is_of_the_machine());
         let trigger = trigger.unwrap_or(Trigger::Timer);
-        self.strike(uid, trigger, None);
+        self.strike(account, trigger, None);
     }
 
     /// A latch that was taken while we know of no victim: the word of a kill was lost. Freed at the
     /// second look, so that word on its way has the time to arrive.
-    pub(super) fn free_odd_latch(&mut self, uid: u32) {
-        let latched = self.watch.usage(uid).is_some_and(|usage| usage.latched);
-        let awaited = self.ledger.account(uid).is_some_and(|account| account.in_flight().is_some());
+    pub(super) fn free_odd_latch(&mut self, account: AccountId) {
+        let latched = self.watch.usage(account).is_some_and(|usage| usage.latched);
+        let awaited =
+            self.ledger.account(account).is_some_and(|account| account.in_flight().is_some());
         if !latched || awaited {
-            self.odd_latches.remove(&uid);
-        } else if !self.odd_latches.insert(uid) {
-            tracing::warn!(uid, "the notifier killed a process and the word of it was lost");
-            self.odd_latches.remove(&uid);
-            self.watch.release_latch(uid);
+            self.odd_latches.remove(&account);
+        } else if !self.odd_latches.insert(account) {
+            tracing::warn!(%account, "the notifier killed a process and the word of it was lost");
+            self.odd_latches.remove(&account);
+            self.watch.release_latch(account);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Above the soft limit a victim is kept ready.
 
-use memory_ledger::{Choice, NoVictim, ProcessId};
-use memory_watch::{ArmedVictim, ProcessSample};
+use memory_ledger::{AccountId, Choice, NoVictim, ProcessId, Uid};
+use memory_watch::ProcessSample;
 use reclaim::{Holdings, Identity, OpenError, Victim};
 
 use super::Killer;
@@ -30,14 +30,9 @@ pub(super) enum Unarmed {
 }
 
 /// A process as `reclaim` names it.
-pub(super) fn identity(id: ProcessId, uid: u32) -> Identity {
+pub(super) fn identity(id: ProcessId, owner: Uid) -> Identity {
     let sample = ProcessSample { start_time_ns: id.start_time, ..ProcessSample::default() };
-    Identity { pid: id.pid, uid, start_ticks: sample.start_ticks() }
-}
-
-/// A process as `memory-watch` names it.
-pub(super) fn as_victim(id: ProcessId) -> ArmedVictim {
-    ArmedVictim { tgid: id.pid, start_time_ns: id.start_time }
+    Identity { pid: id.pid, uid: owner.0, start_ticks: sample.start_ticks() }
 }
 
 /// What a process's death would not give back. To be asked before it is killed.
@@ -47,45 +42,45 @@ pub(super) fn kept_by(pid: u32) -> String {
 
 impl Killer {
     /// The user is above its soft limit, or has not left it clearly behind.
-    pub(super) fn is_near(&self, uid: u32) -> bool {
-        self.ledger.account(uid).is_some_and(|account| {
+    pub(super) fn is_near(&self, account: AccountId) -> bool {
+        self.ledger.account(account).is_some_and(|account| {
             let soft = account.limit().soft_bytes();
             account.reading().used_bytes >= soft - soft / CLEAR_SHARE
         })
     }
 
     /// Keeps a victim ready for a user near its limit, and none for others.
-    pub(super) fn arm_or_disarm(&mut self, uid: u32) {
-        if !self.is_near(uid) {
-            self.disarm(uid);
-            self.helpless.remove(&uid);
+    pub(super) fn arm_or_disarm(&mut self, account: AccountId) {
+        if !self.is_near(account) {
+            self.disarm(account);
+            self.helpless.remove(&account);
             return;
         }
         self.scan_soon();
-        if let Err(why) = self.try_arm(uid) {
-            tracing::debug!(uid, "nobody to arm: {why}");
+        if let Err(why) = self.try_arm(account) {
+            tracing::debug!(%account, "nobody to arm: {why}");
         }
     }
 
     /// Chooses the user's victim anew, pins it and tells the watch. On failure nobody is armed.
-    pub(super) fn try_arm(&mut self, uid: u32) -> Result<(), Unarmed> {
+    pub(super) fn try_arm(&mut self, account: AccountId) -> Result<(), Unarmed> {
         let mut failed = None;
         for _ in 0..TRIES {
             self.look_at_processes();
-            self.hear_own_words(uid);
-            let choice = match self.ledger.prepare(uid, &self.processes, &self.protected) {
+            self.hear_own_words(account);
+            let choice = match self.ledger.prepare(account, &self.processes, &self.protected) {
                 Some(Ok(choice)) => choice,
                 Some(Err(nobody)) => {
-                    self.disarm(uid);
+                    self.disarm(account);
                     return Err(nobody.into());
                 }
                 None => {
-                    self.disarm(uid);
+                    self.disarm(account);
                     return Err(NoVictim::NoProcess.into());
                 }
             };
             let id = choice.victim.id;
-            if let Some(armed) = self.armed.get_mut(&uid)
+            if let Some(armed) = self.armed.get_mut(&account)
                 && armed.choice.victim.id == id
                 && !armed.victim.has_exited()
             {
@@ -95,29 +90,29 @@ impl Killer {
             }
             match Victim::open_as(identity(id, choice.victim.uid)) {
                 Ok(victim) => {
-                    if let Err(error) = self.watch.arm(uid, Some(as_victim(id))) {
+                    if let Err(error) = self.watch.arm(account, Some(id)) {
                         tracing::warn!(
-                            uid,
+                            %account,
                             "cannot arm the notifier: {error}; the daemon will kill"
                         );
                     }
-                    self.armed.insert(uid, Armed { victim, choice, kept: kept_by(id.pid) });
+                    self.armed.insert(account, Armed { victim, choice, kept: kept_by(id.pid) });
                     return Ok(());
                 }
                 Err(error) => failed = Some(error),
             }
         }
-        self.disarm(uid);
+        self.disarm(account);
         Err(failed.map_or(NoVictim::NoProcess.into(), Unarmed::Open))
     }
 
     /// Nobody is armed, here or in the notifier.
-    fn disarm(&mut self, uid: u32) {
-        self.armed.remove(&uid);
-        if self.ledger.account(uid).is_some()
-            && let Err(error) = self.watch.arm(uid, None)
+    fn disarm(&mut self, account: AccountId) {
+        self.armed.remove(&account);
+        if self.ledger.account(account).is_some()
+            && let Err(error) = self.watch.arm(account, None)
         {
-            tracing::warn!(uid, "cannot disarm the notifier: {error}");
+            tracing::warn!(%account, "cannot disarm the notifier: {error}");
         }
     }
 }

@@ -5,7 +5,7 @@
 //! signal before. Then all are killed; who cannot be goes on. A fork that was under way ends with a child all the same,
 //! though its parent be stopped, but not when that is killed: so there is another look after the kill.
 
-use memory_ledger::{Process, Stance};
+use memory_ledger::{CgroupId, Process, Stance};
 use reclaim::{KillError, Victim};
 
 use super::Killer;
@@ -30,7 +30,7 @@ impl Killer {
         &mut self,
         first: &Process,
         others: Vec<Process>,
-        cgroup: Option<u32>,
+        cgroup: Option<CgroupId>,
     ) -> Vec<Process> {
         let mut family = Vec::with_capacity(others.len() + 1);
         family.push(*first);
@@ -52,7 +52,7 @@ impl Killer {
         &mut self,
         mut found: Vec<Process>,
         family: &mut Vec<Process>,
-        cgroup: Option<u32>,
+        cgroup: Option<CgroupId>,
     ) -> Vec<Held> {
         let mut held = Vec::with_capacity(found.len());
         for _ in 0..LOOKS {
@@ -73,7 +73,7 @@ impl Killer {
         held
     }
 
-    fn kill_held(&mut self, mut held: Vec<Held>, cgroup: Option<u32>) {
+    fn kill_held(&mut self, mut held: Vec<Held>, cgroup: Option<CgroupId>) {
         held.retain(|held| match held.victim.send_kill() {
             Ok(()) => true,
             Err(KillError::Gone(_)) => false,
@@ -91,14 +91,14 @@ impl Killer {
     }
 
     /// Who belongs to these and is not among them.
-    fn relatives(&mut self, family: &[Process], cgroup: Option<u32>) -> Vec<Process> {
+    fn relatives(&mut self, family: &[Process], cgroup: Option<CgroupId>) -> Vec<Process> {
         self.look_at_processes();
         let members = cgroup.map(|number| self.members_of_cgroup(number));
         let belongs = |process: &Process| {
             family.iter().any(|other| {
                 let together = match &members {
                     Some(pids) => pids.binary_search(&process.id.pid).is_ok(),
-                    None => process.account() == other.account(),
+                    None => process.account == other.account,
                 };
                 together
                     && (process.parent_pid == other.id.pid

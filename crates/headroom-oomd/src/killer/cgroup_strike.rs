@@ -2,13 +2,14 @@
 
 use control::oomd::{Explanation, Killer as KilledBy, Trigger, Why};
 use memory_ledger::cgroup::owner_of;
-use memory_ledger::{Choice, NoVictim, Phase, Scope, Settled, choose};
+use memory_ledger::{AccountId, CgroupId, Choice, NoVictim, Phase, Scope, Settled, choose};
 use reclaim::Victim;
 
 use super::Killer;
 use super::arm::{identity, kept_by};
 use super::machine::explanation;
 use super::strike::{Blow, helplessness};
+use crate::account_ref::to_ref;
 use crate::clock::monotonic_ns;
 
 /// How often another victim is tried when the chosen one turns out to be gone, or elsewhere.
@@ -17,23 +18,23 @@ const TRIES: u32 = 3;
 impl Killer {
     /// Kills the cgroup's victim, unless somebody of it is dying already. Returns the decision, which can be that nobody
     /// can be killed. The reading has to be fresh.
-    pub(super) fn strike_in_cgroup(&mut self, number: u32, trigger: Trigger) -> Option<u64> {
-        let it = self.cgroups.accounts.get(number)?;
+    pub(super) fn strike_in_cgroup(&mut self, cgroup: CgroupId, trigger: Trigger) -> Option<u64> {
+        let it = self.cgroups.accounts.get(cgroup)?;
         let account = it.account();
         if account.phase() != Phase::Broken
             || account.in_flight().is_some()
-            || self.dying.iter().any(|dying| dying.cgroup == Some(number))
+            || self.dying.iter().any(|dying| dying.cgroup == Some(cgroup))
         {
             return None;
         }
         let (path, hard_bytes) = (it.path().to_owned(), account.limit().hard_bytes());
         let used_bytes = account.reading().used_bytes;
         for _ in 0..TRIES {
-            let choice = match self.choose_in_cgroup(number, &path)? {
+            let choice = match self.choose_in_cgroup(cgroup, &path)? {
                 Ok(choice) => choice,
-                Err(nobody) => return self.record_helpless_cgroup(number, trigger, nobody),
+                Err(nobody) => return self.record_helpless_cgroup(cgroup, trigger, nobody),
             };
-            let (id, uid) = (choice.victim.id, choice.victim.account());
+            let (id, account) = (choice.victim.id, choice.victim.account);
             let Ok(victim) = Victim::open_as(identity(id, choice.victim.uid)) else { continue };
             let kept = kept_by(id.pid);
             // It is pinned now: where it is from here on is what counts.
@@ -46,12 +47,12 @@ impl Killer {
             }
             let signalled_ns = monotonic_ns();
             // Its user may be over a limit as well: nobody else has to die for that meanwhile.
-            if self.read(uid).is_some() {
-                self.tell_the_notifier(uid, id);
+            if self.read(account).is_some() {
+                self.tell_the_notifier(account, id);
             }
             return Some(self.follow(Blow {
-                uid,
-                cgroup: Some(number),
+                account,
+                cgroup: Some(cgroup),
                 trigger,
                 state: String::new(),
                 killer: KilledBy::Daemon,
@@ -68,20 +69,24 @@ impl Killer {
     }
 
     /// Who of a cgroup is to die; `None`: nobody yet, as one of it is on the way out for another's sake, or it is gone.
-    fn choose_in_cgroup(&mut self, number: u32, path: &str) -> Option<Result<Choice, NoVictim>> {
+    fn choose_in_cgroup(
+        &mut self,
+        cgroup: CgroupId,
+        path: &str,
+    ) -> Option<Result<Choice, NoVictim>> {
         self.look_at_processes();
         let members = self.members_of(path)?;
         let of_it = |pid: u32| members.binary_search(&pid).is_ok();
         if self.dying.iter().any(|dying| of_it(dying.id.pid)) {
             return None;
         }
-        let account = self.cgroups.accounts.get(number)?.account();
+        let account = self.cgroups.accounts.get(cgroup)?.account();
         let (limit, used_bytes) = (account.limit(), account.reading().used_bytes);
         let passed_over = account.stuck().to_vec();
         self.size_by(limit.count());
         self.processes.retain(|process| of_it(process.id.pid));
         let need_bytes = Some(used_bytes.saturating_sub(limit.hard_bytes()));
-        let scope = Scope { uid: None, passed_over: &passed_over, need_bytes };
+        let scope = Scope { account: None, passed_over: &passed_over, need_bytes };
         Some(choose(&scope, &self.processes, &self.protected))
     }
 
@@ -89,21 +94,21 @@ impl Killer {
     pub(super) fn settled_in_cgroup(
         &mut self,
         at: usize,
-        number: u32,
+        cgroup: CgroupId,
         otherwise: Settled,
     ) -> Option<Settled> {
         let id = self.dying[at].id;
-        let account = self.cgroups.accounts.get(number).map(|it| it.account());
+        let account = self.cgroups.accounts.get(cgroup).map(|it| it.account());
         let Some(account) = account.filter(|it| it.in_flight().is_some_and(|it| it.id == id))
         else {
             return Some(otherwise);
         };
         let used_bytes = account.reading().used_bytes;
-        if self.read_cgroup(number, &mut false).is_none() {
+        if self.read_cgroup(cgroup, &mut false).is_none() {
             // Then time alone tells.
-            self.cgroups.accounts.read(number, used_bytes, monotonic_ns());
+            self.cgroups.accounts.read(cgroup, used_bytes, monotonic_ns());
         }
-        let (_, settled) = self.cgroups.accounts.account_mut(number)?.settle(monotonic_ns())?;
+        let (_, settled) = self.cgroups.accounts.account_mut(cgroup)?.settle(monotonic_ns())?;
         self.cgroups.accounts.look_soon();
         Some(settled)
     }
@@ -111,54 +116,54 @@ impl Killer {
     /// Puts on record that nobody can be killed, once until something changes.
     fn record_helpless_cgroup(
         &mut self,
-        number: u32,
+        cgroup: CgroupId,
         trigger: Trigger,
         nobody: NoVictim,
     ) -> Option<u64> {
-        if !self.cgroups.helpless.insert(number) {
+        if !self.cgroups.helpless.insert(cgroup) {
             return None;
         }
         let reason = match nobody {
             NoVictim::NoProcess => "there is no process in the cgroup".to_owned(),
             nobody => nobody.to_string(),
         };
-        let it = self.cgroups.accounts.get(number)?;
+        let it = self.cgroups.accounts.get(cgroup)?;
         Some(self.records.add(Why {
-            uid: owner_of(it.path()).unwrap_or(number),
+            account: to_ref(owner_of(it.path()).map_or(it.account().id, AccountId::User)),
             cgroup: Some(it.path().to_owned()),
             ..helplessness(it.account(), trigger, self.processes.len(), reason)
         }))
     }
 
     /// Looks now, at one cgroup or at all, and kills where a limit is broken. Returns the decisions.
-    pub(super) fn run_in_cgroups(&mut self, only: Option<u32>) -> Vec<u64> {
+    pub(super) fn run_in_cgroups(&mut self, only: Option<CgroupId>) -> Vec<u64> {
         self.search_cgroups(monotonic_ns());
         let mut listed = false;
         let mut decisions = Vec::new();
-        for number in self.cgroup_numbers() {
-            let wanted = only.is_none_or(|only| only == number);
-            let look = self.read_cgroup(number, &mut listed).filter(|_| wanted);
+        for cgroup in self.cgroup_ids() {
+            let wanted = only.is_none_or(|only| only == cgroup);
+            let look = self.read_cgroup(cgroup, &mut listed).filter(|_| wanted);
             if look.is_none_or(|look| look.phase != Phase::Broken) {
                 continue;
             }
             // Asked for explicitly: "nobody can be killed" is worth repeating.
-            self.cgroups.helpless.remove(&number);
-            let new = self.strike_in_cgroup(number, Trigger::Request);
-            let mut dying = self.dying.iter().rev().filter(|it| it.cgroup == Some(number));
+            self.cgroups.helpless.remove(&cgroup);
+            let new = self.strike_in_cgroup(cgroup, Trigger::Request);
+            let mut dying = self.dying.iter().rev().filter(|it| it.cgroup == Some(cgroup));
             decisions.extend(new.or_else(|| dying.find_map(|it| it.record)));
         }
         decisions
     }
 
     /// Who would die if this cgroup's limit were broken now. `None`: it has none.
-    pub(super) fn explain_cgroup(&mut self, number: u32) -> Option<Explanation> {
-        self.read_cgroup(number, &mut false)?;
-        let it = self.cgroups.accounts.get(number)?;
+    pub(super) fn explain_cgroup(&mut self, cgroup: CgroupId) -> Option<Explanation> {
+        self.read_cgroup(cgroup, &mut false)?;
+        let it = self.cgroups.accounts.get(cgroup)?;
         let path = it.path().to_owned();
         let (reading, limit) = (it.account().reading(), it.account().limit());
         let (used, hard) = (reading.used_bytes >> 20, limit.hard_bytes() >> 20);
         let state = format!("{used} MiB in use of {hard} MiB allowed in {path}");
-        match self.choose_in_cgroup(number, &path) {
+        match self.choose_in_cgroup(cgroup, &path) {
             Some(choice) => Some(explanation(state, choice)),
             None => {
                 Some(explanation(format!("{state}; one of it is dying"), Err(NoVictim::NoProcess)))

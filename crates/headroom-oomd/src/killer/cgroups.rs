@@ -11,12 +11,13 @@ use control::oomd::{Trigger, UserLimit};
 use machine_memory::ReadError;
 use memory_ledger::cgroup::{Folder, owner_of};
 use memory_ledger::cgroup_accounts::{CgroupAccount, Found, Look};
-use memory_ledger::{CgroupAccounts, CgroupLimit, Count, Phase};
+use memory_ledger::{AccountId, CgroupAccounts, CgroupId, CgroupLimit, Count, Phase, Uid};
 use memory_watch::cgroups::{CgroupMemory, Cgroups, Members};
 use memory_watch::process::Proc;
 
 use super::Killer;
 use super::charge::sizes_by;
+use crate::account_ref::to_ref;
 use crate::clock::monotonic_ns;
 use crate::tell::teller::Near;
 
@@ -30,11 +31,11 @@ pub(super) struct CgroupWatch {
     proc: Proc,
     pub(super) accounts: CgroupAccounts,
     /// Those whose processes are added up.
-    summed: BTreeSet<u32>,
+    summed: BTreeSet<CgroupId>,
     /// Those that cannot be read: said once.
-    unreadable: BTreeSet<u32>,
+    unreadable: BTreeSet<CgroupId>,
     /// Those of whom nobody can be killed: said once.
-    pub(super) helpless: BTreeSet<u32>,
+    pub(super) helpless: BTreeSet<CgroupId>,
     /// More match than can have a limit.
     too_many: bool,
 }
@@ -152,15 +153,15 @@ impl Killer {
             self.search_cgroups(begun_ns);
         }
         let mut listed = false;
-        for number in self.cgroup_numbers() {
-            let Some(look) = self.read_cgroup(number, &mut listed) else { continue };
+        for id in self.cgroup_ids() {
+            let Some(look) = self.read_cgroup(id, &mut listed) else { continue };
             if look.crossed {
                 self.shrink();
-                self.warn_of_cgroup(number);
+                self.warn_of_cgroup(id);
             }
             match look.phase {
-                Phase::Broken => drop(self.strike_in_cgroup(number, Trigger::Timer)),
-                _ => drop(self.cgroups.helpless.remove(&number)),
+                Phase::Broken => drop(self.strike_in_cgroup(id, Trigger::Timer)),
+                _ => drop(self.cgroups.helpless.remove(&id)),
             }
         }
         let now_ns = monotonic_ns();
@@ -172,8 +173,8 @@ impl Killer {
         self.cgroups.accounts.next_look_ns()
     }
 
-    pub(super) fn cgroup_numbers(&self) -> Vec<u32> {
-        self.cgroups.accounts.all().iter().map(|it| it.account().uid).collect()
+    pub(super) fn cgroup_ids(&self) -> Vec<CgroupId> {
+        self.cgroups.accounts.all().iter().map(CgroupAccount::id).collect()
     }
 
     pub(super) fn search_cgroups(&mut self, now_ns: u64) {
@@ -190,37 +191,37 @@ impl Killer {
             }
         }
         let CgroupWatch { accounts, summed, unreadable, helpless, .. } = &mut self.cgroups;
-        for numbers in [summed, unreadable, helpless] {
-            numbers.retain(|number| accounts.get(*number).is_some());
+        for ids in [summed, unreadable, helpless] {
+            ids.retain(|id| accounts.get(*id).is_some());
         }
     }
 
     /// A fresh reading of a cgroup. `listed`: `self.samples` was filled for this look already.
-    pub(super) fn read_cgroup(&mut self, number: u32, listed: &mut bool) -> Option<Look> {
-        let it = self.cgroups.accounts.get(number)?;
+    pub(super) fn read_cgroup(&mut self, id: CgroupId, listed: &mut bool) -> Option<Look> {
+        let it = self.cgroups.accounts.get(id)?;
         let (path, count) = (it.path().to_owned(), it.account().limit().count());
         let memory = self.cgroups.tree.as_ref()?.memory(&path);
         let used_bytes = match memory {
             Ok(Some(memory)) => {
-                self.cgroups.summed.remove(&number);
+                self.cgroups.summed.remove(&id);
                 Some(counted(&memory, count))
             }
-            Ok(None) => self.sum_of(number, &path, count, listed),
+            Ok(None) => self.sum_of(id, &path, count, listed),
             Err(error) => {
                 // One that is gone leaves with the next search.
-                if !error.is_gone() && self.cgroups.unreadable.insert(number) {
+                if !error.is_gone() && self.cgroups.unreadable.insert(id) {
                     tracing::warn!("{error}; the limit of this cgroup is not enforced meanwhile");
                 }
                 None
             }
         }?;
-        self.cgroups.unreadable.remove(&number);
-        self.cgroups.accounts.read(number, used_bytes, monotonic_ns())
+        self.cgroups.unreadable.remove(&id);
+        self.cgroups.accounts.read(id, used_bytes, monotonic_ns())
     }
 
     /// What the processes of a cgroup have together.
-    fn sum_of(&mut self, number: u32, path: &str, count: Count, listed: &mut bool) -> Option<u64> {
-        if self.cgroups.summed.insert(number) && self.cgroups.summed.len() == 1 {
+    fn sum_of(&mut self, id: CgroupId, path: &str, count: Count, listed: &mut bool) -> Option<u64> {
+        if self.cgroups.summed.insert(id) && self.cgroups.summed.len() == 1 {
             self.cgroups.lost().for_each(|lost| tracing::warn!("degraded: {lost}"));
         }
         let members = self.cgroups.tree.as_ref()?.members(path);
@@ -269,16 +270,16 @@ impl Killer {
     }
 
     /// The same, of one with a limit; nobody, where it is gone.
-    pub(super) fn members_of_cgroup(&mut self, number: u32) -> Vec<u32> {
-        let path = self.cgroups.accounts.get(number).map(|it| it.path().to_owned());
+    pub(super) fn members_of_cgroup(&mut self, id: CgroupId) -> Vec<u32> {
+        let path = self.cgroups.accounts.get(id).map(|it| it.path().to_owned());
         path.and_then(|path| self.members_of(&path)).unwrap_or_default()
     }
 
-    fn warn_of_cgroup(&mut self, number: u32) {
-        let Some(it) = self.cgroups.accounts.get(number) else { return };
+    fn warn_of_cgroup(&mut self, id: CgroupId) {
+        let Some(it) = self.cgroups.accounts.get(id) else { return };
         let (reading, limit) = (it.account().reading(), it.account().limit());
         let near = Near {
-            uid: number,
+            account: AccountId::Cgroup(id),
             group: None,
             cgroup: Some(it.path().to_owned()),
             members: Vec::from_iter(owner_of(it.path())),
@@ -289,15 +290,15 @@ impl Killer {
     }
 
     /// Limits of cgroups with fresh accounts: of all, or of this user's sessions.
-    pub fn cgroup_limits(&mut self, owner: Option<u32>) -> Vec<UserLimit> {
+    pub fn cgroup_limits(&mut self, owner: Option<Uid>) -> Vec<UserLimit> {
         let mut listed = false;
-        for number in self.cgroup_numbers() {
-            self.read_cgroup(number, &mut listed);
+        for id in self.cgroup_ids() {
+            self.read_cgroup(id, &mut listed);
         }
         let wanted = |path: &str| owner.is_none_or(|uid| owner_of(path) == Some(uid));
         let all = self.cgroups.accounts.all().iter().filter(|it| wanted(it.path()));
         let describe = |it: &CgroupAccount| UserLimit {
-            uid: it.account().uid,
+            account: to_ref(it.account().id),
             group: None,
             cgroup: Some(it.path().to_owned()),
             members: Vec::new(),

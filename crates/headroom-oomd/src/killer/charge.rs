@@ -1,36 +1,14 @@
 //! What an account holds, and how large its processes are by that.
 
-use memory_ledger::{Count, Ledger};
-use memory_watch::{Charge, Counted, NotifierError, ProcessSample};
+use memory_ledger::{AccountId, Count, Ledger, Uid};
+use memory_watch::{Charge, NotifierError, ProcessSample};
 
 use super::Killer;
-
-/// As the watch says it.
-fn counted(count: Count) -> Counted {
-    let kinds = [
-        (count.anon, Counted::ANON),
-        (count.shmem, Counted::SHMEM),
-        (count.swap, Counted::SWAP),
-        (count.file, Counted::FILE),
-    ];
-    let wanted = kinds.into_iter().filter(|(counts, _)| *counts).map(|(_, kind)| kind);
-    wanted.fold(Counted::NONE, Counted::and)
-}
-
-/// As the ledger says it.
-pub(super) fn count(counted: Counted) -> Count {
-    Count {
-        anon: counted.contains(Counted::ANON),
-        shmem: counted.contains(Counted::SHMEM),
-        swap: counted.contains(Counted::SWAP),
-        file: counted.contains(Counted::FILE),
-    }
-}
 
 /// What a process has by its account's count, bytes: in memory, and swapped.
 pub(super) fn sizes(
     ledger: &Ledger,
-    account: u32,
+    account: AccountId,
     sample: &ProcessSample,
     page_bytes: u64,
 ) -> (u64, u64) {
@@ -40,34 +18,34 @@ pub(super) fn sizes(
 
 pub(super) fn sizes_by(count: Count, sample: &ProcessSample, page_bytes: u64) -> (u64, u64) {
     let swapped = Count { swap: true, ..Count::of([]) };
-    let pages = |count: Count| sample.counted_pages(counted(count));
+    let pages = |count: Count| sample.counted_pages(count);
     let swap_pages = if count.swap { pages(swapped) } else { 0 };
     (pages(Count { swap: false, ..count }) * page_bytes, swap_pages * page_bytes)
 }
 
-/// The number of the account that a process is charged to, if there is one: that of whose namespace it is in before that of
+/// The account that a process is charged to, if there is one: that of whose namespace it is in before that of
 /// its own uid.
-pub(super) fn account_of(ledger: &Ledger, sample: &ProcessSample) -> u32 {
-    let account_of = |uid: u32| ledger.groups().account_of(uid);
+pub(super) fn account_of(ledger: &Ledger, sample: &ProcessSample) -> AccountId {
+    let account_of = |user: Uid| ledger.groups().account_of(user);
     let owners = account_of(sample.namespace_owner);
     if ledger.account(owners).is_some() { owners } else { account_of(sample.uid) }
 }
 
 impl Killer {
-    /// The number of the account that this process is charged to, if there is one.
-    pub fn account_of_process(&self, process: &ProcessSample) -> u32 {
+    /// The account that this process is charged to, if there is one.
+    pub fn account_of_process(&self, process: &ProcessSample) -> AccountId {
         account_of(&self.ledger, process)
     }
 
     /// The watch knows who shares an account, and what of their memory it counts.
     pub(super) fn say_what_is_charged(
         &mut self,
-        account: u32,
+        account: AccountId,
         count: Count,
     ) -> Result<(), NotifierError> {
         let charge = match self.ledger.groups().get(account) {
-            Some(group) => Charge { uids: group.uids.clone(), counted: counted(count) },
-            None => Charge { counted: counted(count), ..Charge::of_user(account) },
+            Some(group) => Charge { uids: group.uids.clone(), count },
+            None => Charge { count, ..Charge::of(account) },
         };
         self.watch.charge(account, charge)
     }
@@ -92,20 +70,22 @@ mod tests {
     #[test]
     fn a_process_in_a_namespace_is_charged_to_its_owner_if_that_has_a_limit() {
         let mut ledger = Ledger::default();
-        ledger.set_groups(Groups::new([("students".to_owned(), vec![1001])]));
-        let group = ledger.groups().account_of(1001);
+        ledger.set_groups(Groups::new([("students".to_owned(), vec![Uid(1001)])]));
+        let group = ledger.groups().account_of(Uid(1001));
+        let user = |uid| AccountId::User(Uid(uid));
         let limit = Limit::new(1 << 30, None).unwrap();
-        for account in [1000, group] {
+        for account in [user(1000), group] {
             ledger.apply(ledger.plan_set(account, limit, Source::Config, Asker::Root).unwrap());
         }
-        let of = |uid, namespace_owner| {
+        let of = |uid, owner| {
+            let (uid, namespace_owner) = (Uid(uid), Uid(owner));
             let sample = ProcessSample { uid, namespace_owner, ..ProcessSample::default() };
             account_of(&ledger, &sample)
         };
-        assert_eq!((of(1000, 1000), of(100_005, 1000)), (1000, 1000));
+        assert_eq!((of(1000, 1000), of(100_005, 1000)), (user(1000), user(1000)));
         assert_eq!(of(100_005, 1001), group);
-        assert_eq!(of(100_005, 1002), 100_005, "its owner has none");
-        assert_eq!(of(1000, 0), 1000);
+        assert_eq!(of(100_005, 1002), user(100_005), "its owner has none");
+        assert_eq!(of(1000, 0), user(1000));
     }
 
     #[test]
@@ -121,9 +101,5 @@ mod tests {
         assert_eq!(sizes_by(Count::default(), &sample, 2), (42, 600));
         assert_eq!(sizes(&["anon", "file"]), (4001, 0));
         assert_eq!(sizes(&["swap"]), (0, 300));
-        for names in [&Count::NAMES[..], &["file"], &["anon", "swap"]] {
-            let count_of = Count::of(names.iter().copied());
-            assert_eq!(count(counted(count_of)), count_of);
-        }
     }
 }

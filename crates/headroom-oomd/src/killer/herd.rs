@@ -1,6 +1,6 @@
 //! A herd dies together.
 
-use memory_ledger::{Cause, Choice, Process};
+use memory_ledger::{Cause, CgroupId, Choice, Process};
 use reclaim::Victim;
 
 use super::Killer;
@@ -10,7 +10,12 @@ use crate::clock::monotonic_ns;
 
 impl Killer {
     /// The others of the victim's herd follow it; who could not be signalled is taken off the list.
-    pub(super) fn strike_others(&mut self, choice: &mut Choice, ask: bool, cgroup: Option<u32>) {
+    pub(super) fn strike_others(
+        &mut self,
+        choice: &mut Choice,
+        ask: bool,
+        cgroup: Option<CgroupId>,
+    ) {
         let asked = self.dying.last().and_then(|dying| dying.asked).filter(|_| ask);
         let mut others = std::mem::take(&mut choice.others);
         choice.others = match choice.cause {
@@ -27,7 +32,12 @@ impl Killer {
         dead.for_each(|process| self.growth.bury(process, now_ns));
     }
 
-    fn strike_one(&mut self, process: &Process, asked: Option<Asked>, cgroup: Option<u32>) -> bool {
+    fn strike_one(
+        &mut self,
+        process: &Process,
+        asked: Option<Asked>,
+        cgroup: Option<CgroupId>,
+    ) -> bool {
         let Ok(victim) = Victim::open_as(identity(process.id, process.uid)) else { return false };
         let asked = asked.filter(|_| victim.can_be_asked());
         let done = if asked.is_some() { victim.ask_to_end() } else { victim.send_kill() };
@@ -46,7 +56,7 @@ impl Killer {
         victim: Victim,
         signalled_ns: u64,
     ) -> Dying {
-        let (account, id, bytes) = (process.account(), process.id, process.charged_bytes());
+        let (account, id, bytes) = (process.account, process.id, process.charged_bytes());
         Dying::new(self.new_token(), account, id, bytes, bytes, signalled_ns, Some(victim))
     }
 }

@@ -4,11 +4,10 @@
 //! daemon puts the configuration's limits into force as its own configuration has them, and those that were
 //! set while running as they were.
 
-use memory_ledger::{Asker, Groups, Layers, Limit, Source};
+use memory_ledger::{AccountId, Asker, Groups, Layers, Limit, Source};
 use memory_watch::Inherited;
 
 use super::Killer;
-use super::charge::count;
 
 /// The limit in force is the user's own, lower than that of the base.
 const OWN: u64 = 1;
@@ -71,36 +70,40 @@ impl Killer {
     /// more. To be called when the configuration's limits are in force.
     pub fn inherit_own_limits(&mut self) {
         for inherited in self.watch.inherited() {
-            let Inherited { uid, limit, memo, .. } = inherited;
-            if Origin::of_memo(memo).own {
+            let Inherited { account, limit, memo, .. } = inherited;
+            if let (true, AccountId::User(owner)) = (Origin::of_memo(memo).own, account) {
                 let soft_bytes = Some(limit.soft_pages * self.page_bytes);
                 let hard_bytes = limit.hard_pages * self.page_bytes;
-                self.inherit(&inherited, hard_bytes, soft_bytes, Asker::User(uid));
+                self.inherit(&inherited, hard_bytes, soft_bytes, Asker::User(owner));
             }
-            if self.ledger.account(uid).is_none()
-                && let Err(error) = self.watch.clear_limit(uid)
+            if self.ledger.account(account).is_none()
+                && let Err(error) = self.watch.clear_limit(account)
             {
-                tracing::warn!(uid, "cannot let go of a limit that nobody sets any more: {error}");
+                tracing::warn!(%account, "cannot let go of a limit that nobody sets any more: {error}");
             }
         }
     }
 
     fn inherit(&mut self, inherited: &Inherited, hard: u64, soft: Option<u64>, asker: Asker) {
-        let (uid, count) = (inherited.uid, count(inherited.counted));
+        let (account, count) = (inherited.account, inherited.count);
         let limit = Limit::new(hard, soft).map(|limit| limit.counting(count));
         let limit = limit.map_err(|e| e.to_string());
         let set = limit.and_then(|limit| {
-            self.set_limit(uid, limit, Source::Runtime, asker).map_err(|e| e.to_string())
+            self.set_limit(account, limit, Source::Runtime, asker).map_err(|e| e.to_string())
         });
         if let Err(why) = &set {
-            tracing::warn!(uid, hard, "a limit of the last daemon is not taken over: {why}");
+            tracing::warn!(%account, hard, "a limit of the last daemon is not taken over: {why}");
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use memory_ledger::Uid;
+
     use super::*;
+
+    const ALICE: AccountId = AccountId::User(Uid(7));
 
     #[test]
     fn where_a_limit_came_from_fits_into_a_word() {
@@ -116,14 +119,14 @@ mod tests {
     fn a_users_own_limit_leaves_what_root_has_set_known() {
         let limit = |mib: u64| Limit::new(mib << 20, None).unwrap();
         let of = |layers: Layers| Origin::of_memo(Origin::of(&layers).memo());
-        let (runtime, root, user) = (Source::Runtime, Asker::Root, Asker::User(7));
-        let config = Layers::default().with(7, limit(200), Source::Config, root).unwrap();
+        let (runtime, root, user) = (Source::Runtime, Asker::Root, Asker::User(Uid(7)));
+        let config = Layers::default().with(ALICE, limit(200), Source::Config, root).unwrap();
         assert_eq!(of(config), Origin::default());
-        let roots = config.with(7, limit(100), runtime, root).unwrap();
+        let roots = config.with(ALICE, limit(100), runtime, root).unwrap();
         let both = Origin { base_bytes: 100 << 20, runtime: true, own: true };
-        assert_eq!(of(roots.with(7, limit(50), runtime, user).unwrap()), both);
+        assert_eq!(of(roots.with(ALICE, limit(50), runtime, user).unwrap()), both);
         assert_eq!(of(roots), Origin { own: false, ..both });
         let own = Origin { own: true, ..Origin::default() };
-        assert_eq!(of(config.with(7, limit(50), runtime, user).unwrap()), own);
+        assert_eq!(of(config.with(ALICE, limit(50), runtime, user).unwrap()), own);
     }
 }

@@ -180,7 +180,7 @@ impl Killer {
                 return;
             }
         };
-        let (id, uid) = (choice.victim.id, choice.victim.account());
+        let (id, account) = (choice.victim.id, choice.victim.account);
         let Ok(victim) = Victim::open_as(identity(id, choice.victim.uid)) else { return };
         let kept = kept_by(id.pid);
         let time = time_to_ask(raised.alarm).filter(|_| victim.can_be_asked());
@@ -192,15 +192,15 @@ impl Killer {
             return;
         }
         let signalled_ns = monotonic_ns();
-        if self.ledger.account(uid).is_some() && asked.is_none() {
-            self.tell_the_notifier(uid, id);
+        if self.ledger.account(account).is_some() && asked.is_none() {
+            self.tell_the_notifier(account, id);
         }
         if let Some(watch) = &mut self.machine {
             watch.machine.forget_stalls();
         }
         let reading = raised.reading;
         self.follow(Blow {
-            uid,
+            account,
             cgroup: None,
             trigger,
             state: raised.to_string(),
@@ -220,7 +220,7 @@ impl Killer {
         // What comes back with a kill counts, whatever a limit says.
         self.size_by(Count::default());
         let passed_over = self.machine.as_ref().map_or(&[][..], |watch| &watch.stuck);
-        let scope = Scope { uid: None, passed_over, need_bytes: Some(need_bytes) };
+        let scope = Scope { account: None, passed_over, need_bytes: Some(need_bytes) };
         choose(&scope, &self.processes, &self.protected)
     }
 

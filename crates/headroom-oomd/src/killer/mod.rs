@@ -39,13 +39,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use control::oomd::{Status, Trigger, UserLimit};
 use memory_ledger::{
-    Account, Comm, Growth, KillRate, Ledger, Margin, Phase, Process, ProcessId, Reading, Rules,
-    Sake,
+    Account, AccountId, Comm, Growth, KillRate, Ledger, Margin, Phase, Process, ProcessId, Reading,
+    Rules, Sake, Uid,
 };
 use memory_watch::{Backend, Event, ProcessSample, Watch};
 use reclaim::Reaper;
 use rustix::event::epoll;
 
+use crate::account_ref::to_ref;
 use crate::clock::{NS_PER_MS, monotonic_ns, until};
 use crate::own_words::OwnWords;
 use crate::records::Records;
@@ -82,7 +83,7 @@ pub struct Killer {
     epoll: OwnedFd,
     ledger: Ledger,
     records: Records,
-    armed: BTreeMap<u32, Armed>,
+    armed: BTreeMap<AccountId, Armed>,
     machine: Option<MachineWatch>,
     cgroups: CgroupWatch,
     margin: Option<Margin>,
@@ -98,14 +99,14 @@ pub struct Killer {
     last_token: u64,
     newcomers: Newcomers,
     /// Users over their limit of whom nobody can be killed: said once.
-    helpless: BTreeSet<u32>,
+    helpless: BTreeSet<AccountId>,
     /// Users whose latch was taken at the last scan though we know of no victim.
-    odd_latches: BTreeSet<u32>,
+    odd_latches: BTreeSet<AccountId>,
     protected: Vec<u32>,
     /// Whom how much was promised, bytes.
     entitled: BTreeMap<ProcessId, u64>,
     /// Users that have crossed their soft limit and whose leases were not cut yet.
-    pressed: BTreeSet<u32>,
+    pressed: BTreeSet<AccountId>,
     page_bytes: u64,
     next_scan_ns: u64,
     // Kept for their room.
@@ -191,7 +192,7 @@ impl Killer {
 
     /// Limits stay in force when the daemon ends, as far as the kernel can enforce them.
     pub fn leave_limits_behind(&mut self) {
-        self.watch.leave_behind(true);
+        self.watch.leave_behind();
     }
 
     /// The decisions so far.
@@ -246,24 +247,24 @@ impl Killer {
         format!("{how}, users with a limit: {users}, kills since start: {kills}")
     }
 
-    /// Limits with fresh accounts, of one user or of all.
-    pub fn limits(&mut self, uid: Option<u32>) -> Vec<UserLimit> {
-        for uid in self.users() {
-            self.read(uid);
+    /// Limits with fresh accounts, of one or of all.
+    pub fn limits(&mut self, only: Option<AccountId>) -> Vec<UserLimit> {
+        for account in self.accounts() {
+            self.read(account);
         }
-        let wanted = |account: &&Account| uid.is_none_or(|uid| account.uid == uid);
-        let peak = |uid| self.watch.usage(uid).map_or(0, |it| it.peak_pages * self.page_bytes);
+        let wanted = |account: &&Account| only.is_none_or(|only| account.id == only);
+        let peak = |id| self.watch.usage(id).map_or(0, |it| it.peak_pages * self.page_bytes);
         let describe = |account: &Account| UserLimit {
-            uid: account.uid,
-            group: self.group_name(account.uid),
+            account: to_ref(account.id),
+            group: self.group_name(account.id),
             cgroup: None,
-            members: self.ledger.groups().get(account.uid).map_or(Vec::new(), |it| it.uids.clone()),
+            members: self.members(account.id),
             counts: account.limit().count().unusual_names(),
             hard_bytes: account.limit().hard_bytes(),
             soft_bytes: account.limit().soft_bytes(),
             used_bytes: account.reading().used_bytes,
             dying_bytes: account.reading().dying_bytes,
-            peak_bytes: peak(account.uid),
+            peak_bytes: peak(account.id),
             leased_bytes: 0,
             leaseholders: 0,
             source: account.source().as_str().to_owned(),
@@ -272,33 +273,42 @@ impl Killer {
     }
 
     /// The account that this user's processes are charged to, if there is one: its group's, or its own.
-    pub fn account_of(&self, uid: u32) -> u32 {
-        self.ledger.groups().account_of(uid)
+    pub fn account_of(&self, user: Uid) -> AccountId {
+        self.ledger.groups().account_of(user)
     }
 
-    /// A user, group or cgroup with this number has a limit.
-    pub fn is_limited(&self, account: u32) -> bool {
-        self.ledger.account(account).is_some() || self.cgroups.accounts.get(account).is_some()
+    /// It has a limit.
+    pub fn is_limited(&self, account: AccountId) -> bool {
+        match account {
+            AccountId::User(_) | AccountId::Group(_) => self.ledger.account(account).is_some(),
+            AccountId::Cgroup(id) => self.cgroups.accounts.get(id).is_some(),
+        }
     }
 
     /// What a group is called; `None` for a user.
-    pub fn group_name(&self, account: u32) -> Option<String> {
+    pub fn group_name(&self, account: AccountId) -> Option<String> {
         self.ledger.groups().get(account).map(|group| group.name.clone())
     }
 
-    fn users(&self) -> Vec<u32> {
-        self.ledger.accounts().iter().map(|account| account.uid).collect()
+    /// The uids of a group; none of a user.
+    fn members(&self, account: AccountId) -> Vec<u32> {
+        let group = self.ledger.groups().get(account);
+        group.map_or(Vec::new(), |group| group.uids.iter().map(|user| user.0).collect())
+    }
+
+    fn accounts(&self) -> Vec<AccountId> {
+        self.ledger.accounts().iter().map(|account| account.id).collect()
     }
 
     /// Takes over the watch's present view of a user.
-    fn read(&mut self, uid: u32) -> Option<Phase> {
-        let usage = self.watch.usage(uid)?;
+    fn read(&mut self, account: AccountId) -> Option<Phase> {
+        let usage = self.watch.usage(account)?;
         let reading = Reading {
             used_bytes: usage.pages * self.page_bytes,
             dying_bytes: usage.dying_pages * self.page_bytes,
             at_ns: monotonic_ns(),
         };
-        self.ledger.read(uid, reading)
+        self.ledger.read(account, reading)
     }
 
     /// Looks at all processes, into `self.processes`. On failure the list is empty.
@@ -317,7 +327,7 @@ impl Killer {
             Process {
                 id: ProcessId { pid: sample.tgid, start_time: sample.start_time_ns },
                 uid: sample.uid,
-                payer: (account != sample.uid).then_some(account),
+                account,
                 rss_bytes,
                 swap_bytes,
                 comm: Comm::new(&sample.comm),
@@ -371,11 +381,11 @@ impl Killer {
         self.watch.drain(&mut |event| events.push(event));
         // Who can be killed at once is killed before anything else is looked at.
         for event in &events {
-            if let Event::HardCrossed { uid, pages, time_ns, killed: None, .. } = *event
-                && self.armed.contains_key(&uid)
+            if let Event::HardCrossed { account, pages, time_ns, killed: None, .. } = *event
+                && self.armed.contains_key(&account)
             {
                 let crossing = Crossing { bytes: pages * self.page_bytes, time_ns };
-                self.strike(uid, Trigger::Notifier, Some(crossing));
+                self.strike(account, Trigger::Notifier, Some(crossing));
             }
         }
         for event in &events {
@@ -387,37 +397,37 @@ impl Killer {
     fn take_event(&mut self, event: Event) {
         tracing::debug!(?event, "the notifier says");
         match event {
-            Event::SoftCrossed { uid, .. } => {
+            Event::SoftCrossed { account, .. } => {
                 self.shrink();
-                self.pressed.insert(uid);
-                self.read(uid);
-                self.warn(uid);
-                self.arm_or_disarm(uid);
+                self.pressed.insert(account);
+                self.read(account);
+                self.warn(account);
+                self.arm_or_disarm(account);
             }
-            Event::SoftCleared { uid, .. } => {
-                self.read(uid);
-                self.arm_or_disarm(uid);
+            Event::SoftCleared { account, .. } => {
+                self.read(account);
+                self.arm_or_disarm(account);
             }
-            Event::HardCrossed { uid, pages, time_ns, killed, .. } => {
+            Event::HardCrossed { account, pages, time_ns, killed, .. } => {
                 let crossing = Crossing { bytes: pages * self.page_bytes, time_ns };
                 match killed {
-                    Some(killed) => self.adopt(uid, killed, crossing),
-                    None => drop(self.strike(uid, Trigger::Notifier, Some(crossing))),
+                    Some(killed) => self.adopt(account, killed, crossing),
+                    None => drop(self.strike(account, Trigger::Notifier, Some(crossing))),
                 }
             }
         }
     }
 
-    fn warn(&mut self, uid: u32) {
-        let Some(account) = self.ledger.account(uid) else { return };
-        let (used, hard) = (account.reading().used_bytes, account.limit().hard_bytes());
-        let members = match self.ledger.groups().get(uid) {
-            Some(group) => group.uids.clone(),
-            None => vec![uid],
+    fn warn(&mut self, account: AccountId) {
+        let Some(limited) = self.ledger.account(account) else { return };
+        let (used, hard) = (limited.reading().used_bytes, limited.limit().hard_bytes());
+        let members = match (account, self.ledger.groups().get(account)) {
+            (_, Some(group)) => group.uids.clone(),
+            (account, None) => account.user().into_iter().collect(),
         };
-        let group = self.group_name(uid);
+        let group = self.group_name(account);
         self.records.near_limit(Near {
-            uid,
+            account,
             group,
             cgroup: None,
             members,
@@ -448,18 +458,18 @@ impl Killer {
             self.correct_accounts();
         }
         self.take_events();
-        for uid in self.users() {
-            let phase = self.read(uid);
-            self.free_odd_latch(uid);
+        for account in self.accounts() {
+            let phase = self.read(account);
+            self.free_odd_latch(account);
             match phase {
-                Some(Phase::Broken) => drop(self.strike(uid, Trigger::Timer, None)),
-                _ => self.arm_or_disarm(uid),
+                Some(Phase::Broken) => drop(self.strike(account, Trigger::Timer, None)),
+                _ => self.arm_or_disarm(account),
             }
-            if self.ledger.account(uid).is_some_and(|account| !account.stuck().is_empty()) {
-                self.forget_gone(uid);
+            if self.ledger.account(account).is_some_and(|it| !it.stuck().is_empty()) {
+                self.forget_gone(account);
             }
         }
-        let alert = self.users().into_iter().any(|uid| self.is_near(uid));
+        let alert = self.accounts().into_iter().any(|account| self.is_near(account));
         let took_ns = monotonic_ns() - begun_ns;
         let pause_ns = if alert {
             self.shrink();
@@ -482,12 +492,12 @@ impl Killer {
         self.cgroups.accounts.forget_gone(processes);
     }
 
-    fn forget_gone(&mut self, uid: u32) {
+    fn forget_gone(&mut self, account: AccountId) {
         self.look_at_processes();
-        if let Some(account) = self.ledger.account_mut(uid)
+        if let Some(limited) = self.ledger.account_mut(account)
             && !self.processes.is_empty()
         {
-            account.forget_gone(&self.processes);
+            limited.forget_gone(&self.processes);
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-use memory_ledger::Limit;
+use memory_ledger::{Limit, Uid};
 
 use super::{CALM_SCAN_SHARE, Killer};
 use crate::clock::{NS_PER_MS, monotonic_ns};
@@ -17,13 +17,13 @@ const FORGET_MS: u64 = 60_000;
 
 /// Who is ordinary, and what they may have.
 pub(super) struct Newcomers {
-    ordinary: RangeInclusive<u32>,
+    ordinary: RangeInclusive<Uid>,
     /// `None`: nobody looks for them.
     limit: Option<Limit>,
     /// When a process of a user was last seen, nanoseconds.
-    seen_ns: BTreeMap<u32, u64>,
+    seen_ns: BTreeMap<Uid, u64>,
     /// Those that could not be limited: said once.
-    refused: BTreeSet<u32>,
+    refused: BTreeSet<Uid>,
     next_look_ns: u64,
 }
 
@@ -50,7 +50,7 @@ impl Newcomers {
 
     /// What is lost, a sentence; `None`: nothing.
     pub(super) fn lost(&self) -> Option<String> {
-        let uids: Vec<String> = self.refused.iter().map(u32::to_string).collect();
+        let uids: Vec<String> = self.refused.iter().map(Uid::to_string).collect();
         let lost =
             || format!("these ordinary users have no limit, see the log: {}", uids.join(", "));
         (!uids.is_empty()).then(lost)
@@ -59,7 +59,7 @@ impl Newcomers {
 
 impl Killer {
     /// These uids are ordinary users.
-    pub fn set_ordinary(&mut self, uids: RangeInclusive<u32>) {
+    pub fn set_ordinary(&mut self, uids: RangeInclusive<Uid>) {
         self.cgroups.accounts.set_ordinary(uids.clone());
         self.newcomers.ordinary = uids;
     }
@@ -90,16 +90,16 @@ impl Killer {
         let Newcomers { ordinary, seen_ns, .. } = &mut self.newcomers;
         // Of whom nothing is left but a namespace, that is its memory still.
         let users = self.samples.iter().flat_map(|sample| [sample.uid, sample.namespace_owner]);
-        for uid in users.filter(|uid| ordinary.contains(uid)) {
-            seen_ns.insert(uid, now_ns);
+        for user in users.filter(|user| ordinary.contains(user)) {
+            seen_ns.insert(user, now_ns);
         }
-        let uids: Vec<u32> = self.newcomers.seen_ns.keys().copied().collect();
-        for uid in uids {
-            let seen_ns = self.newcomers.seen_ns[&uid];
+        let uids: Vec<Uid> = self.newcomers.seen_ns.keys().copied().collect();
+        for user in uids {
+            let seen_ns = self.newcomers.seen_ns[&user];
             if seen_ns == now_ns {
-                self.bring_in(uid, limit);
+                self.bring_in(user, limit);
             } else if now_ns - seen_ns >= FORGET_MS * NS_PER_MS {
-                self.forget_user(uid);
+                self.forget_user(user);
             }
         }
         let took_ns = monotonic_ns() - now_ns;
@@ -107,25 +107,25 @@ impl Killer {
         self.newcomers.next_look_ns = now_ns + pause_ns;
     }
 
-    fn bring_in(&mut self, uid: u32, limit: Limit) {
-        let Some(change) = self.ledger.plan_default(uid, limit) else { return };
+    fn bring_in(&mut self, user: Uid, limit: Limit) {
+        let Some(change) = self.ledger.plan_default(user, limit) else { return };
         match self.put_into_force(change) {
-            Ok(()) => drop(self.newcomers.refused.remove(&uid)),
+            Ok(()) => drop(self.newcomers.refused.remove(&user)),
             Err(error) => {
-                if self.newcomers.refused.insert(uid) {
-                    tracing::error!(uid, "an ordinary user has no limit: {error}");
+                if self.newcomers.refused.insert(user) {
+                    tracing::error!(%user, "an ordinary user has no limit: {error}");
                 }
             }
         }
     }
 
-    fn forget_user(&mut self, uid: u32) {
-        self.newcomers.seen_ns.remove(&uid);
-        self.newcomers.refused.remove(&uid);
-        if let Some(change) = self.ledger.plan_forget(uid)
+    fn forget_user(&mut self, user: Uid) {
+        self.newcomers.seen_ns.remove(&user);
+        self.newcomers.refused.remove(&user);
+        if let Some(change) = self.ledger.plan_forget(user)
             && let Err(error) = self.put_into_force(change)
         {
-            tracing::warn!(uid, "the account of a user that is gone cannot be closed: {error}");
+            tracing::warn!(%user, "the account of a user that is gone cannot be closed: {error}");
         }
     }
 }

@@ -2,38 +2,38 @@
 
 use std::collections::BTreeSet;
 
-use memory_ledger::{ProcessId, Stance, Standing};
-use memory_watch::{Backend, ProcessSample};
+use memory_ledger::{AccountId, ProcessId, Stance, Standing};
+use memory_watch::{Backend, Precision, ProcessSample};
 
 use super::Killer;
 
 impl Killer {
     /// Where a limited user stands now. `None`: it has no limit.
-    pub fn standing(&mut self, uid: u32) -> Option<Standing> {
-        self.read(uid)?;
-        let account = self.ledger.account(uid)?;
+    pub fn standing(&mut self, account: AccountId) -> Option<Standing> {
+        self.read(account)?;
+        let limited = self.ledger.account(account)?;
         Some(Standing {
-            hard_bytes: account.limit().hard_bytes(),
-            soft_bytes: account.limit().soft_bytes(),
+            hard_bytes: limited.limit().hard_bytes(),
+            soft_bytes: limited.limit().soft_bytes(),
             // A victim's memory is promised to others when it is back, not before.
-            used_bytes: account.reading().used_bytes,
+            used_bytes: limited.reading().used_bytes,
         })
     }
 
     /// Changes of a user's account so far: the same number before and after a look means that
     /// nothing has moved meanwhile.
-    pub fn account_changes(&self, uid: u32) -> u64 {
-        self.watch.usage(uid).map_or(0, |usage| usage.events)
+    pub fn account_changes(&self, account: AccountId) -> u64 {
+        self.watch.usage(account).map_or(0, |usage| usage.events)
     }
 
-    /// Makes a user's account as good as it gets, for a promise that may be the last one to fit.
-    /// Its limit may be gone by now: then there is nothing to keep.
-    pub fn keep_exact(&mut self, uid: u32, exact: bool) {
-        if self.ledger.account(uid).is_none() {
+    /// How exact a user's account is to be: [`Precision::Exact`] for a promise that may be the last one to fit. Its limit
+    /// may be gone by now: then there is nothing to keep.
+    pub fn set_precision(&mut self, account: AccountId, precision: Precision) {
+        if self.ledger.account(account).is_none() {
             return;
         }
-        if let Err(error) = self.watch.keep_exact(uid, exact) {
-            tracing::warn!(uid, "cannot keep the account exact: {error}");
+        if let Err(error) = self.watch.set_precision(account, precision) {
+            tracing::warn!(%account, "cannot keep the account exact: {error}");
         }
     }
 
@@ -45,9 +45,9 @@ impl Killer {
     }
 
     /// What one process of a limited user has, and whose account that is in, bytes.
-    pub fn resident(&self, process: &ProcessSample) -> Option<(u32, u64)> {
+    pub fn resident(&self, process: &ProcessSample) -> Option<(AccountId, u64)> {
         match self.watch.charged(process) {
-            Ok(charged) => charged.map(|it| (it.uid, it.pages * self.page_bytes)),
+            Ok(charged) => charged.map(|it| (it.account, it.pages * self.page_bytes)),
             Err(error) => {
                 tracing::warn!(pid = process.tgid, "cannot read an account: {error}");
                 None
@@ -90,12 +90,12 @@ impl Killer {
 
     /// Whoever holds promised memory in reserve is to be asked for it.
     pub(super) fn press_everybody(&mut self) {
-        self.pressed.extend(self.ledger.accounts().iter().map(|account| account.uid));
+        self.pressed.extend(self.ledger.accounts().iter().map(|account| account.id));
     }
 
     /// Users that have crossed their soft limit since the last call, all when the machine nears its:
     /// whoever holds promised memory of theirs in reserve is to be asked for it.
-    pub fn take_pressed(&mut self) -> BTreeSet<u32> {
+    pub fn take_pressed(&mut self) -> BTreeSet<AccountId> {
         std::mem::take(&mut self.pressed)
     }
 

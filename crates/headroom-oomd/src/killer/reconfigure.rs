@@ -1,7 +1,7 @@
 //! A new configuration while everything runs: limits, the machine's levels and the rules are exchanged; victims on
 //! their way out, leases, and what was set while running stay.
 
-use memory_ledger::{CgroupLimit, Groups};
+use memory_ledger::{AccountId, CgroupLimit, Groups};
 
 use super::Killer;
 use crate::config::Config;
@@ -32,9 +32,9 @@ impl Killer {
         problems: &mut Vec<String>,
     ) {
         let before = self.ledger.groups().clone();
-        let name = |uid: u32| match config.groups.get(uid).or(before.get(uid)) {
+        let name = |id: AccountId| match config.groups.get(id).or(before.get(id)) {
             Some(group) => format!("@{}", group.name),
-            None => format!("uid {uid}"),
+            None => id.to_string(),
         };
         self.ledger.set_groups(config.groups.clone());
         let plan = self.ledger.plan_reload(&config.limits, config.everyone);
@@ -42,21 +42,24 @@ impl Killer {
         let (end, go_on): (Vec<_>, Vec<_>) =
             plan.into_iter().partition(|change| change.limit().is_none());
         for change in end {
-            let uid = change.uid;
-            match (self.put_into_force(change), config.groups.of(uid)) {
+            let account = change.account;
+            let joined = account.user().and_then(|user| config.groups.of(user));
+            match (self.put_into_force(change), joined) {
                 (Ok(()), Some(group)) => {
-                    changes.push(format!("uid {uid}: shares the limit of @{}", group.name));
+                    changes.push(format!("{account}: shares the limit of @{}", group.name));
                 }
-                (Ok(()), None) => changes.push(format!("{}: no limit any more", name(uid))),
-                (Err(error), _) => problems.push(format!("the limit of {}: {error}", name(uid))),
+                (Ok(()), None) => changes.push(format!("{}: no limit any more", name(account))),
+                (Err(error), _) => {
+                    problems.push(format!("the limit of {}: {error}", name(account)))
+                }
             }
         }
         self.regroup(&before, changes, problems);
         for change in go_on {
-            let uid = change.uid;
+            let account = change.account;
             let line = change
                 .limit()
-                .filter(|limit| self.ledger.account(uid).map(|it| it.limit()) != Some(*limit))
+                .filter(|limit| self.ledger.account(account).map(|it| it.limit()) != Some(*limit))
                 .map(|limit| {
                     let (hard, counts) = (limit.hard_bytes(), limit.count().unusual_names());
                     let of = if counts.is_empty() {
@@ -64,11 +67,11 @@ impl Killer {
                     } else {
                         format!(" of {}", counts.join(", "))
                     };
-                    format!("{}: limit {hard} bytes{of}", name(uid))
+                    format!("{}: limit {hard} bytes{of}", name(account))
                 });
             match self.put_into_force(change) {
                 Ok(()) => changes.extend(line),
-                Err(error) => problems.push(format!("the limit of {}: {error}", name(uid))),
+                Err(error) => problems.push(format!("the limit of {}: {error}", name(account))),
             }
         }
     }
@@ -92,7 +95,7 @@ impl Killer {
 
     /// Groups that have other members now.
     fn regroup(&mut self, before: &Groups, changes: &mut Vec<String>, problems: &mut Vec<String>) {
-        for account in self.users() {
+        for account in self.accounts() {
             let groups = self.ledger.groups();
             let (then, now) = (before.get(account), groups.get(account));
             let Some(group) = now.filter(|now| Some(*now) != then).cloned() else { continue };
@@ -122,13 +125,13 @@ impl Killer {
         }
         self.obey(config.rules.clone());
         changes.push(format!("{} rules", config.rules.0.len()));
-        for uid in self.users() {
-            if let Err(error) = self.say_whether_to_spare(uid) {
-                problems.push(format!("the rules about uid {uid}: {error}"));
+        for account in self.accounts() {
+            if let Err(error) = self.say_whether_to_spare(account) {
+                problems.push(format!("the rules about {account}: {error}"));
             }
-            self.helpless.remove(&uid);
+            self.helpless.remove(&account);
             // Whoever is armed may be protected now.
-            self.arm_or_disarm(uid);
+            self.arm_or_disarm(account);
         }
     }
 

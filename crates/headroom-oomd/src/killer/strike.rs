@@ -1,13 +1,16 @@
 //! At the hard limit the victim dies, by the notifier's hand or ours.
 
-use control::oomd::{Candidate, Killer as KilledBy, Outcome, Trigger, Why};
-use memory_ledger::{Account, Cause, Choice, Phase, Process, ProcessId, RateLimit, Sake};
+use control::oomd::{AccountRef, Candidate, Killer as KilledBy, Outcome, Trigger, Why};
+use memory_ledger::{
+    Account, AccountId, Cause, CgroupId, Choice, Phase, Process, ProcessId, RateLimit, Sake, Uid,
+};
 use memory_watch::Killed;
 use reclaim::Victim;
 
 use super::Killer;
 use super::aftermath::{Asked, Dying};
-use super::arm::{Unarmed, as_victim, identity};
+use super::arm::{Unarmed, identity};
+use crate::account_ref::to_ref;
 use crate::clock::{epoch_micros, monotonic_ns};
 use crate::tell::before::Condemned;
 
@@ -24,9 +27,9 @@ pub(super) struct Crossing {
 /// A kill that has happened.
 pub(super) struct Blow {
     /// The account that it is for, a user's or a group's; for the machine or a cgroup, that of the victim.
-    pub(super) uid: u32,
+    pub(super) account: AccountId,
     /// The cgroup that it is for.
-    pub(super) cgroup: Option<u32>,
+    pub(super) cgroup: Option<CgroupId>,
     pub(super) trigger: Trigger,
     /// What was wrong with the machine; empty for a limit.
     pub(super) state: String,
@@ -50,31 +53,31 @@ impl Killer {
     /// With a victim armed, nothing up to the signal allocates, locks, or logs.
     pub(super) fn strike(
         &mut self,
-        uid: u32,
+        account: AccountId,
         trigger: Trigger,
         crossing: Option<Crossing>,
     ) -> Option<u64> {
-        if self.read(uid)? != Phase::Broken
-            || self.ledger.account(uid)?.in_flight().is_some()
-            || self.watch.usage(uid)?.latched
-            || self.dying.iter().any(|dying| dying.uid == uid)
+        if self.read(account)? != Phase::Broken
+            || self.ledger.account(account)?.in_flight().is_some()
+            || self.watch.usage(account)?.latched
+            || self.dying.iter().any(|dying| dying.account == account)
         {
             return None;
         }
         for _ in 0..TRIES {
-            let hard_bytes = self.ledger.account(uid)?.limit().hard_bytes();
+            let hard_bytes = self.ledger.account(account)?.limit().hard_bytes();
             // The notifier has the same victim in its slot: should it strike at this very moment,
             // it kills the same one. The latch, which needs a scan, can wait for the signal.
-            if let Some(armed) = self.armed.get(&uid)
+            if let Some(armed) = self.armed.get(&account)
                 && !armed.victim.has_exited()
                 && self.told_before(&armed.choice.victim, trigger, hard_bytes)
                 && armed.victim.send_kill().is_ok()
             {
                 let signalled_ns = monotonic_ns();
-                return self.struck(uid, trigger, crossing, signalled_ns);
+                return self.struck(account, trigger, crossing, signalled_ns);
             }
-            if let Err(why) = self.try_arm(uid) {
-                return self.record_helplessness(uid, trigger, &why);
+            if let Err(why) = self.try_arm(account) {
+                return self.record_helplessness(account, trigger, &why);
             }
         }
         None
@@ -94,17 +97,17 @@ impl Killer {
 
     fn struck(
         &mut self,
-        uid: u32,
+        account: AccountId,
         trigger: Trigger,
         crossing: Option<Crossing>,
         signalled_ns: u64,
     ) -> Option<u64> {
-        let id = self.armed.get(&uid)?.choice.victim.id;
-        self.tell_the_notifier(uid, id);
-        let armed = self.armed.remove(&uid)?;
-        let reading = self.ledger.account(uid)?.reading();
+        let id = self.armed.get(&account)?.choice.victim.id;
+        self.tell_the_notifier(account, id);
+        let armed = self.armed.remove(&account)?;
+        let reading = self.ledger.account(account)?.reading();
         Some(self.follow(Blow {
-            uid,
+            account,
             cgroup: None,
             trigger,
             state: String::new(),
@@ -120,31 +123,31 @@ impl Killer {
     }
 
     /// The victim was not killed by the notifier, which is to wait for it all the same.
-    pub(super) fn tell_the_notifier(&mut self, account: u32, victim: ProcessId) {
-        if let Err(error) = self.watch.take_latch(account, as_victim(victim)) {
-            tracing::warn!(uid = account, "the notifier does not know of the victim: {error}");
+    pub(super) fn tell_the_notifier(&mut self, account: AccountId, victim: ProcessId) {
+        if let Err(error) = self.watch.take_latch(account, victim) {
+            tracing::warn!(%account, "the notifier does not know of the victim: {error}");
         }
     }
 
     /// Takes over a victim that the notifier has killed.
-    pub(super) fn adopt(&mut self, uid: u32, killed: Killed, crossing: Crossing) {
-        let id = ProcessId { pid: killed.tgid, start_time: killed.start_time_ns };
+    pub(super) fn adopt(&mut self, account: AccountId, killed: Killed, crossing: Crossing) {
+        let id = killed.id;
         if self.dying.iter().any(|dying| dying.id == id) {
             return;
         }
-        let armed = self.armed.remove(&uid).filter(|armed| armed.choice.victim.id == id);
+        let armed = self.armed.remove(&account).filter(|armed| armed.choice.victim.id == id);
         let (victim, mut choice, kept) = match armed {
             Some(armed) => (Some(armed.victim), armed.choice, armed.kept),
             None => {
                 let victim = Victim::open_as(identity(id, killed.uid)).ok();
-                (victim, self.explain(uid, killed.uid, id), String::new())
+                (victim, self.explain(account, killed.uid, id), String::new())
             }
         };
         // What the notifier counted at the kill is later and better than what was sampled before.
         let bytes = killed.pages * self.page_bytes;
         choice.victim.rss_bytes = bytes.saturating_sub(choice.victim.swap_bytes);
         self.follow(Blow {
-            uid,
+            account,
             cgroup: None,
             trigger: Trigger::Notifier,
             state: String::new(),
@@ -160,14 +163,14 @@ impl Killer {
     }
 
     /// The choice that the notifier made on its own, as far as it can still be seen.
-    fn explain(&mut self, uid: u32, owner: u32, id: ProcessId) -> Choice {
+    fn explain(&mut self, account: AccountId, owner: Uid, id: ProcessId) -> Choice {
         self.look_at_processes();
         let known = self.processes.iter().find(|process| process.id == id).copied();
-        let gone =
-            Process { id, uid: owner, payer: Some(uid), exiting: true, ..Process::default() };
+        let gone = Process { account: account, id, exiting: true, ..Process::of(owner) };
         let victim = known.unwrap_or(gone);
         self.processes.retain(|process| process.id != id);
-        let next = self.ledger.prepare(uid, &self.processes, &self.protected).and_then(Result::ok);
+        let next =
+            self.ledger.prepare(account, &self.processes, &self.protected).and_then(Result::ok);
         let considered = next.as_ref().map_or(0, |next| next.considered) + 1;
         let (runner_up, others) = (next.map(|next| next.victim), Vec::new());
         Choice { victim, others, runner_up, considered, cause: Cause::Growing }
@@ -175,36 +178,40 @@ impl Killer {
 
     /// Puts a kill on record and its victim among the dying.
     pub(super) fn follow(&mut self, blow: Blow) -> u64 {
-        let Blow { uid, cgroup, mut choice, used_bytes, signalled_ns, .. } = blow;
+        let Blow { account, cgroup, mut choice, used_bytes, signalled_ns, .. } = blow;
         let (id, bytes) = (choice.victim.id, choice.victim.charged_bytes());
-        self.helpless.remove(&uid);
-        let account = self.ledger.account_mut(uid);
-        let mut hard_bytes = account.as_ref().map_or(0, |account| account.limit().hard_bytes());
-        if let Some(account) = account.filter(|account| account.in_flight().is_none()) {
-            let own_bytes = account.reading().used_bytes;
+        self.helpless.remove(&account);
+        let limited = self.ledger.account_mut(account);
+        let mut hard_bytes = limited.as_ref().map_or(0, |limited| limited.limit().hard_bytes());
+        if let Some(limited) = limited.filter(|limited| limited.in_flight().is_none()) {
+            let own_bytes = limited.reading().used_bytes;
             let used_bytes = if cgroup.is_some() { own_bytes } else { used_bytes };
-            account.signalled(id, bytes, used_bytes, signalled_ns);
+            limited.signalled(id, bytes, used_bytes, signalled_ns);
             if blow.victim.is_none() {
-                account.gone(id, monotonic_ns());
+                limited.gone(id, monotonic_ns());
             }
         }
-        if let Some(account) = cgroup.and_then(|number| self.cgroups.accounts.account_mut(number)) {
-            hard_bytes = account.limit().hard_bytes();
-            account.signalled(id, bytes, used_bytes, signalled_ns);
+        if let Some(limited) = cgroup.and_then(|cgroup| self.cgroups.accounts.account_mut(cgroup)) {
+            hard_bytes = limited.limit().hard_bytes();
+            limited.signalled(id, bytes, used_bytes, signalled_ns);
         }
         let (asked, machine) = (blow.asked.is_some(), blow.trigger.is_of_the_machine());
         let token = self.new_token();
-        let dying = Dying::new(token, uid, id, bytes, used_bytes, signalled_ns, blow.victim);
+        let dying = Dying::new(token, account, id, bytes, used_bytes, signalled_ns, blow.victim);
         self.watch_over(dying.asked(blow.asked).of_cgroup(cgroup));
         self.strike_others(&mut choice, asked, cgroup);
-        let too_many = self.count_kill(blow.trigger, cgroup.unwrap_or(uid));
+        let too_many = self.count_kill(blow.trigger, cgroup.map_or(account, AccountId::Cgroup));
         let of_another = machine || cgroup.is_some();
         let ago_micros = monotonic_ns().saturating_sub(signalled_ns) / 1000;
         let record = self.records.add(Why {
             id: 0,
             at_micros: epoch_micros().saturating_sub(ago_micros),
-            uid: if of_another { choice.victim.uid } else { uid },
-            group: self.group_name(uid).filter(|_| !of_another),
+            account: if of_another {
+                AccountRef::user(choice.victim.uid.0)
+            } else {
+                to_ref(account)
+            },
+            group: self.group_name(account).filter(|_| !of_another),
             cgroup: cgroup.and_then(|it| Some(self.cgroups.accounts.get(it)?.path().to_owned())),
             trigger: blow.trigger,
             state: blow.state,
@@ -228,9 +235,9 @@ impl Killer {
 
     /// Counts a decision to kill. Text for the record if that was one too many of late, which is said in
     /// the log once until it is over.
-    fn count_kill(&mut self, trigger: Trigger, account: u32) -> String {
+    fn count_kill(&mut self, trigger: Trigger, account: AccountId) -> String {
         let machine = trigger.is_of_the_machine();
-        let sake = if machine { Sake::Machine } else { Sake::User(account) };
+        let sake = if machine { Sake::Machine } else { Sake::Account(account) };
         if !self.kill_rate.note(sake, monotonic_ns()) {
             self.too_many.remove(&sake);
             return String::new();
@@ -238,7 +245,7 @@ impl Killer {
         let RateLimit { most, within_ms } = self.kill_rate.limit();
         if self.too_many.insert(sake) && !machine {
             tracing::warn!(
-                account,
+                %account,
                 "more than {most} victims within {within_ms} ms: the limit is enforced all the same; \
                  does something start them again and again?"
             );
@@ -247,16 +254,21 @@ impl Killer {
     }
 
     /// Puts on record that nobody can be killed, once until something changes.
-    fn record_helplessness(&mut self, uid: u32, trigger: Trigger, why: &Unarmed) -> Option<u64> {
-        if !self.helpless.insert(uid) {
+    fn record_helplessness(
+        &mut self,
+        account: AccountId,
+        trigger: Trigger,
+        why: &Unarmed,
+    ) -> Option<u64> {
+        if !self.helpless.insert(account) {
             return None;
         }
-        let account = self.ledger.account(uid)?;
-        let considered = self.processes.iter().filter(|process| process.account() == uid).count();
+        let limited = self.ledger.account(account)?;
+        let considered = self.processes.iter().filter(|process| process.account == account).count();
         Some(self.records.add(Why {
-            group: self.group_name(uid),
+            group: self.group_name(account),
             rule: Cause::Growing.to_string(),
-            ..helplessness(account, trigger, considered, why.to_string())
+            ..helplessness(limited, trigger, considered, why.to_string())
         }))
     }
 }
@@ -271,7 +283,7 @@ pub(super) fn helplessness(
     Why {
         id: 0,
         at_micros: epoch_micros(),
-        uid: account.uid,
+        account: to_ref(account.id),
         group: None,
         cgroup: None,
         trigger,
@@ -293,7 +305,7 @@ pub(super) fn helplessness(
 pub(super) fn candidate(process: &Process) -> Candidate {
     Candidate {
         pid: process.id.pid,
-        uid: Some(process.uid),
+        uid: Some(process.uid.0),
         comm: process.comm.to_string(),
         rss_bytes: process.rss_bytes,
         swap_bytes: process.swap_bytes,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use control::lease::{Reply, Status, UNLIMITED_BYTES};
-use memory_ledger::{ClientId, Lease, ProcessId};
-use memory_watch::ProcessSample;
+use memory_ledger::{AccountId, ClientId, Lease, ProcessId, Uid};
+use memory_watch::{Precision, ProcessSample};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -23,7 +23,7 @@ const NO_CLAIM: u64 = u64::MAX;
 /// A process that leases.
 pub(super) struct Client {
     /// The account that it is charged to: its user's, or its user's group's.
-    pub(super) account: u32,
+    pub(super) account: AccountId,
     pub(super) process: ProcessSample,
     /// Readable when it is gone; its end is the lease's end.
     pidfd: OwnedFd,
@@ -41,7 +41,7 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn id(&self) -> ProcessId {
-        ProcessId { pid: self.process.tgid, start_time: self.process.start_time_ns }
+        self.process.id()
     }
 
     fn has_exited(&self) -> bool {
@@ -113,11 +113,11 @@ impl Leases {
     ) -> Result<(ProcessSample, OwnedFd), Status> {
         let connection = self.connections.get(&number).ok_or(Status::NotYou)?;
         let pidfd = connection.pidfd().map_err(|_| Status::NotYou)?;
-        let (peer_pid, peer_uid) = (connection.peer.pid, connection.peer.uid);
+        let (peer_pid, peer_uid) = (connection.peer.pid, Uid(connection.peer.uid));
         let pid = u32::try_from(peer_pid).map_err(|_| Status::NotYou)?;
         let process = killer.find_process(pid).ok_or(Status::NotYou)?;
         // The pid was its own all the time if the process is still there.
-        if has_exited(&pidfd) || (process.uid != peer_uid && peer_uid != 0) {
+        if has_exited(&pidfd) || (process.uid != peer_uid && peer_uid != Uid::ROOT) {
             return Err(Status::NotYou);
         }
         Ok((process, pidfd))
@@ -157,7 +157,7 @@ impl Leases {
     fn add(
         &mut self,
         process: ProcessSample,
-        account: u32,
+        account: AccountId,
         pidfd: OwnedFd,
         slot: Option<usize>,
     ) -> Option<ClientId> {
@@ -196,9 +196,9 @@ impl Leases {
         killer: &mut Killer,
     ) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        let uid = client.account;
+        let account = client.account;
         client.page = Some(page);
-        if killer.standing(uid).is_none() {
+        if killer.standing(account).is_none() {
             client.limited = false;
             if let Some(page) = &client.page {
                 page.add(UNLIMITED_BYTES.saturating_sub(spent));
@@ -206,7 +206,7 @@ impl Leases {
             }
             return self.note(id, killer);
         }
-        let known = self.books.get(&uid).and_then(|book| book.lease(id)).copied();
+        let known = self.books.get(&account).and_then(|book| book.lease(id)).copied();
         client.limited = true;
         let resident = killer.resident(&client.process).map_or(0, |(_, bytes)| bytes);
         let lease = match known {
@@ -220,11 +220,12 @@ impl Leases {
                 Lease { base: beside, granted: spent, resident, claim: None }
             }
         };
-        let book = self.books.entry(uid).or_default();
+        let book = self.books.entry(account).or_default();
         book.insert(id, lease);
-        killer.keep_exact(uid, true);
-        let free = self.look(uid, killer).map_or(0, |standing| self.headroom(uid, &standing));
-        let Some(lease) = self.books.get_mut(&uid).and_then(|book| book.lease_mut(id)) else {
+        killer.set_precision(account, Precision::Exact);
+        let free =
+            self.look(account, killer).map_or(0, |standing| self.headroom(account, &standing));
+        let Some(lease) = self.books.get_mut(&account).and_then(|book| book.lease_mut(id)) else {
             return;
         };
         let mut balance = lease.granted - spent;
@@ -265,7 +266,7 @@ impl Leases {
     /// The process is gone: so is its lease.
     pub(super) fn remove_client(&mut self, id: ClientId, killer: &mut Killer) {
         let Some(client) = self.clients.remove(&id) else { return };
-        let (uid, process) = (client.account, client.id());
+        let (account, process) = (client.account, client.id());
         self.journal.free(client.slot);
         killer.entitle(process, None);
         if let Some(number) = client.connection {
@@ -274,11 +275,11 @@ impl Leases {
         // Its pidfd leaves the epoll set as it is closed.
         drop(client);
         self.waiting.retain(|waiting| waiting.ask.client != id);
-        if let Some(book) = self.books.get_mut(&uid) {
+        if let Some(book) = self.books.get_mut(&account) {
             book.remove(id);
             if book.is_empty() {
-                self.books.remove(&uid);
-                killer.keep_exact(uid, false);
+                self.books.remove(&account);
+                killer.set_precision(account, Precision::Batched);
             }
         }
         self.serve_waiting(killer);
@@ -361,7 +362,7 @@ impl Leases {
             if let Some(client) = self.clients.get_mut(&id) {
                 client.limited = true;
             }
-            killer.keep_exact(account, true);
+            killer.set_precision(account, Precision::Exact);
             self.note(id, killer);
         }
         tracing::info!(kept, gone, "leases of the last daemon taken over");

@@ -1,7 +1,8 @@
 //! What is granted, refused, put off, asked back.
 
 use control::lease::{Reply, Status, UNLIMITED_BYTES};
-use memory_ledger::{ClientId, Decision, Lease, Standing};
+use memory_ledger::{AccountId, ClientId, Decision, Lease, Standing};
+use memory_watch::Precision;
 
 use super::Leases;
 use super::clients::page_of;
@@ -22,7 +23,7 @@ const ROUGH_SHARE: u64 = 2;
 pub(super) struct Ask {
     pub(super) client: ClientId,
     /// The account that it is charged to.
-    uid: u32,
+    account: AccountId,
     need: u64,
     wish: u64,
 }
@@ -41,15 +42,15 @@ fn may_change(status: Status) -> bool {
 
 impl Leases {
     /// Takes a fresh and consistent look at a user and all its clients.
-    pub(super) fn look(&mut self, uid: u32, killer: &mut Killer) -> Option<Standing> {
+    pub(super) fn look(&mut self, account: AccountId, killer: &mut Killer) -> Option<Standing> {
         killer.refresh_if_polling();
-        let mut most = killer.standing(uid)?;
+        let mut most = killer.standing(account)?;
         for _ in 0..LOOKS {
-            let before = killer.account_changes(uid);
-            most.used_bytes = most.used_bytes.max(killer.standing(uid)?.used_bytes);
-            self.observe(uid, killer);
-            let now = killer.standing(uid)?;
-            if killer.account_changes(uid) == before {
+            let before = killer.account_changes(account);
+            most.used_bytes = most.used_bytes.max(killer.standing(account)?.used_bytes);
+            self.observe(account, killer);
+            let now = killer.standing(account)?;
+            if killer.account_changes(account) == before {
                 return Some(now);
             }
             most.used_bytes = most.used_bytes.max(now.used_bytes);
@@ -57,8 +58,8 @@ impl Leases {
         Some(most)
     }
 
-    fn observe(&mut self, uid: u32, killer: &Killer) {
-        let Some(book) = self.books.get_mut(&uid) else { return };
+    fn observe(&mut self, account: AccountId, killer: &Killer) {
+        let Some(book) = self.books.get_mut(&account) else { return };
         let ids: Vec<ClientId> = book.leases().map(|(id, _)| id).collect();
         for id in ids {
             let (Some(client), Some(lease)) = (self.clients.get(&id), book.lease_mut(id)) else {
@@ -68,7 +69,7 @@ impl Leases {
             let before = unspent();
             // Not charged to this user: it is on its way out, or has become another's.
             let resident = match killer.resident(&client.process) {
-                Some((owner, bytes)) if owner == uid => bytes,
+                Some((owner, bytes)) if owner == account => bytes,
                 _ => 0,
             };
             let unspent = before.min(unspent());
@@ -76,8 +77,8 @@ impl Leases {
         }
     }
 
-    pub(super) fn headroom(&self, uid: u32, standing: &Standing) -> u64 {
-        self.books.get(&uid).map_or(0, |book| book.headroom(standing))
+    pub(super) fn headroom(&self, account: AccountId, standing: &Standing) -> u64 {
+        self.books.get(&account).map_or(0, |book| book.headroom(standing))
     }
 
     /// A client asks for more.
@@ -91,17 +92,17 @@ impl Leases {
     ) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.active = true;
-        let uid = client.account;
+        let account = client.account;
         if !client.limited {
             return self.reply(id, &self.done(id, 0));
         }
-        let ask = Ask { client: id, uid, need, wish };
+        let ask = Ask { client: id, account, need, wish };
         match self.try_grow(ask, killer) {
             Ok(granted) => self.reply(id, &self.done(id, granted)),
             Err(status) => {
                 let can_wait = may_change(status) && wait_ms > 0;
                 let waiting = self.waiting.iter();
-                let others = waiting.clone().filter(|w| w.ask.uid == uid).count();
+                let others = waiting.clone().filter(|w| w.ask.account == account).count();
                 if can_wait
                     && others < MAX_WAITING_OF_A_USER
                     && !waiting.clone().any(|w| w.ask.client == id)
@@ -128,7 +129,7 @@ impl Leases {
     }
 
     fn try_grow(&mut self, ask: Ask, killer: &mut Killer) -> Result<u64, Status> {
-        let Ask { client: id, uid, need, .. } = ask;
+        let Ask { client: id, account, need, .. } = ask;
         // While the machine is short nobody gets more than it needs, and nothing that would bring
         // the next victim nearer.
         let wish = match killer.machine_room() {
@@ -141,7 +142,7 @@ impl Leases {
             Some(granted) => granted,
             None => self.decide_exactly(ask, killer)?,
         };
-        let book = self.books.get_mut(&uid).ok_or(Status::NotYou)?;
+        let book = self.books.get_mut(&account).ok_or(Status::NotYou)?;
         let lease = book.lease_mut(id).ok_or(Status::NotYou)?;
         lease.granted += granted;
         // First what we remember, then what the client may take: a daemon that dies in between has
@@ -155,9 +156,9 @@ impl Leases {
 
     /// Far from the limit no account needs to be looked at.
     fn decide_roughly(&mut self, ask: Ask, killer: &mut Killer) -> Option<u64> {
-        let Ask { client: id, uid, need, wish } = ask;
-        let standing = killer.standing(uid)?;
-        let book = self.books.get(&uid)?;
+        let Ask { client: id, account, need, wish } = ask;
+        let standing = killer.standing(account)?;
+        let book = self.books.get(&account)?;
         let most = standing.used_bytes.checked_add(book.entitled())?.checked_add(need)?;
         if most > standing.hard_bytes / ROUGH_SHARE {
             return None;
@@ -169,15 +170,15 @@ impl Leases {
     }
 
     fn decide_exactly(&mut self, ask: Ask, killer: &mut Killer) -> Result<u64, Status> {
-        let Ask { client: id, uid, need, wish } = ask;
-        killer.keep_exact(uid, true);
+        let Ask { client: id, account, need, wish } = ask;
+        killer.set_precision(account, Precision::Exact);
         let decide = |leases: &mut Self, killer: &mut Killer| {
-            let standing = leases.look(uid, killer)?;
-            Some(leases.books.get(&uid)?.decide(id, need, wish, &standing))
+            let standing = leases.look(account, killer)?;
+            Some(leases.books.get(&account)?.decide(id, need, wish, &standing))
         };
         let mut decision = decide(self, killer).ok_or(Status::NotYou)?;
         if matches!(decision, Decision::Full | Decision::Unsafe)
-            && self.collect(uid, Some(id), killer)
+            && self.collect(account, Some(id), killer)
         {
             decision = decide(self, killer).ok_or(Status::NotYou)?;
         }
@@ -187,13 +188,18 @@ impl Leases {
             _ => {}
         }
         // Next time they look they give back what their allocators keep unused.
-        self.ask_back(uid, Some(id));
+        self.ask_back(account, Some(id));
         Err(if decision == Decision::Unsafe { Status::Unsafe } else { Status::Full })
     }
 
     /// Takes back what clients hold and have not taken, of all but `except`. `true`: something came.
-    fn collect(&mut self, uid: u32, except: Option<ClientId>, killer: &mut Killer) -> bool {
-        let ids: Vec<ClientId> = match self.books.get(&uid) {
+    fn collect(
+        &mut self,
+        account: AccountId,
+        except: Option<ClientId>,
+        killer: &mut Killer,
+    ) -> bool {
+        let ids: Vec<ClientId> = match self.books.get(&account) {
             Some(book) => {
                 book.leases().map(|(id, _)| id).filter(|id| Some(*id) != except).collect()
             }
@@ -201,13 +207,13 @@ impl Leases {
         };
         let mut came = false;
         for id in ids {
-            came |= self.collect_from(uid, id, killer) > 0;
+            came |= self.collect_from(account, id, killer) > 0;
         }
         came
     }
 
-    fn collect_from(&mut self, uid: u32, id: ClientId, killer: &mut Killer) -> u64 {
-        let lease = self.books.get_mut(&uid).and_then(|book| book.lease_mut(id));
+    fn collect_from(&mut self, account: AccountId, id: ClientId, killer: &mut Killer) -> u64 {
+        let lease = self.books.get_mut(&account).and_then(|book| book.lease_mut(id));
         let page = page_of(&self.clients, id);
         let (Some(lease), Some(page)) = (lease, page) else { return 0 };
         // From the client first, then from our memory: never promised to two at a time.
@@ -219,8 +225,8 @@ impl Leases {
         bytes
     }
 
-    fn ask_back(&self, uid: u32, except: Option<ClientId>) {
-        let Some(book) = self.books.get(&uid) else { return };
+    fn ask_back(&self, account: AccountId, except: Option<ClientId>) {
+        let Some(book) = self.books.get(&account) else { return };
         for (id, _) in book.leases().filter(|(id, _)| Some(*id) != except) {
             if let Some(page) = page_of(&self.clients, id) {
                 page.ask_back();
@@ -230,16 +236,16 @@ impl Leases {
 
     /// The user has crossed its soft limit, or the machine nears its own: what nobody uses is taken
     /// back, before anybody dies.
-    pub(super) fn press(&mut self, uid: u32, killer: &mut Killer) {
-        if self.collect(uid, None, killer) {
-            tracing::debug!(uid, "memory is short: unused leases taken back");
+    pub(super) fn press(&mut self, account: AccountId, killer: &mut Killer) {
+        if self.collect(account, None, killer) {
+            tracing::debug!(%account, "memory is short: unused leases taken back");
         }
-        self.ask_back(uid, None);
+        self.ask_back(account, None);
     }
 
     /// Who has not asked for a while does not need a balance.
     pub(super) fn collect_from_the_idle(&mut self, killer: &mut Killer) {
-        let idle: Vec<(u32, ClientId)> = self
+        let idle: Vec<(AccountId, ClientId)> = self
             .clients
             .iter_mut()
             .filter_map(|(id, client)| {
@@ -247,8 +253,8 @@ impl Leases {
                 (client.limited && idle).then_some((client.account, *id))
             })
             .collect();
-        for (uid, id) in idle {
-            self.collect_from(uid, id, killer);
+        for (account, id) in idle {
+            self.collect_from(account, id, killer);
         }
     }
 
@@ -276,25 +282,25 @@ impl Leases {
     /// A client declares how much it will ever want.
     pub(super) fn claim(&mut self, id: ClientId, bytes: u64, killer: &mut Killer) -> Status {
         let Some(client) = self.clients.get(&id) else { return Status::NotYou };
-        let (uid, limited) = (client.account, client.limited);
+        let (account, limited) = (client.account, client.limited);
         if !limited {
             return Status::Done;
         }
         if bytes > 0 {
-            self.collect_from(uid, id, killer);
-            let Some(standing) = self.look(uid, killer) else { return Status::NotYou };
+            self.collect_from(account, id, killer);
+            let Some(standing) = self.look(account, killer) else { return Status::NotYou };
             let may = |leases: &Self, standing: &Standing| {
-                leases.books.get(&uid).is_some_and(|book| book.may_claim(id, bytes, standing))
+                leases.books.get(&account).is_some_and(|book| book.may_claim(id, bytes, standing))
             };
             if !may(self, &standing) {
-                self.collect(uid, Some(id), killer);
-                let Some(standing) = self.look(uid, killer) else { return Status::NotYou };
+                self.collect(account, Some(id), killer);
+                let Some(standing) = self.look(account, killer) else { return Status::NotYou };
                 if !may(self, &standing) {
                     return Status::ClaimTooLarge;
                 }
             }
         }
-        if let Some(lease) = self.books.get_mut(&uid).and_then(|book| book.lease_mut(id)) {
+        if let Some(lease) = self.books.get_mut(&account).and_then(|book| book.lease_mut(id)) {
             lease.claim = (bytes > 0).then_some(bytes);
         }
         self.note(id, killer);
@@ -305,10 +311,10 @@ impl Leases {
     /// How much a client could be granted now.
     pub(super) fn headroom_of(&mut self, id: ClientId, killer: &mut Killer) -> Reply {
         let Some(client) = self.clients.get(&id) else { return Reply::of(Status::NotYou) };
-        let (uid, limited) = (client.account, client.limited);
+        let (account, limited) = (client.account, client.limited);
         let headroom = if limited {
-            self.collect(uid, Some(id), killer);
-            self.look(uid, killer).map_or(0, |standing| self.headroom(uid, &standing))
+            self.collect(account, Some(id), killer);
+            self.look(account, killer).map_or(0, |standing| self.headroom(account, &standing))
         } else {
             UNLIMITED_BYTES
         };
@@ -319,8 +325,8 @@ impl Leases {
     pub(super) fn given_back(&mut self, id: ClientId, killer: &mut Killer) {
         let Some(client) = self.clients.get(&id) else { return };
         if client.limited {
-            let uid = client.account;
-            self.collect_from(uid, id, killer);
+            let account = client.account;
+            self.collect_from(account, id, killer);
             self.serve_waiting(killer);
         }
     }
@@ -328,7 +334,7 @@ impl Leases {
     /// Limits may have come or gone: clients of users who have one now get a lease, those of users who
     /// have none any more get all they want. Who has joined or left a group does the one after the other.
     pub(super) fn follow_limits(&mut self, killer: &mut Killer) {
-        let mut changed: Vec<(ClientId, u32, bool)> = Vec::new();
+        let mut changed: Vec<(ClientId, AccountId, bool)> = Vec::new();
         for (id, client) in &self.clients {
             let account = killer.account_of_process(&client.process);
             let moved = account != client.account;
@@ -340,12 +346,18 @@ impl Leases {
                 changed.push((*id, account, limited));
             }
         }
-        for (id, uid, limited) in changed {
-            self.follow_limit(id, uid, limited, killer);
+        for (id, account, limited) in changed {
+            self.follow_limit(id, account, limited, killer);
         }
     }
 
-    fn follow_limit(&mut self, id: ClientId, account: u32, limited: bool, killer: &mut Killer) {
+    fn follow_limit(
+        &mut self,
+        id: ClientId,
+        account: AccountId,
+        limited: bool,
+        killer: &mut Killer,
+    ) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         (client.limited, client.account) = (limited, account);
         let page = client.page.as_ref();
@@ -358,12 +370,12 @@ impl Leases {
             let base = resident as i64 - granted as i64;
             let lease = Lease { base, granted, resident, claim: None };
             self.books.entry(account).or_default().insert(id, lease);
-            killer.keep_exact(account, true);
+            killer.set_precision(account, Precision::Exact);
         } else {
             let lease = self.books.get_mut(&account).and_then(|book| book.remove(id));
             self.books.retain(|_, book| !book.is_empty());
             if !self.books.contains_key(&account) {
-                killer.keep_exact(account, false);
+                killer.set_precision(account, Precision::Batched);
             }
             if let (Some(page), Some(lease)) = (page, lease) {
                 page.add(UNLIMITED_BYTES.saturating_sub(lease.granted));

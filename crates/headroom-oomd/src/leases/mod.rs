@@ -24,9 +24,10 @@ use std::path::Path;
 use anyhow::Context;
 use control::lease::{LEASE_SOCKET_NAME, Reply, Request, Status};
 use control::oomd;
-use memory_ledger::{Book, ClientId};
+use memory_ledger::{AccountId, Book, ClientId};
 use rustix::event::{Timespec, epoll};
 
+use crate::account_ref::of_ref;
 use crate::clock::{NS_PER_MS, monotonic_ns};
 use crate::killer::Killer;
 use clients::Client;
@@ -69,8 +70,8 @@ pub struct Leases {
     next_connection: u64,
     clients: BTreeMap<ClientId, Client>,
     next_client: ClientId,
-    /// By user; only of users with a limit.
-    books: BTreeMap<u32, Book>,
+    /// Only of accounts with a limit.
+    books: BTreeMap<AccountId, Book>,
     waiting: VecDeque<Waiting>,
     next_look_ns: u64,
     next_window_ns: u64,
@@ -117,8 +118,8 @@ impl Leases {
             Err(_) => Vec::new(),
         };
         self.follow_limits(killer);
-        for uid in killer.take_pressed() {
-            self.press(uid, killer);
+        for account in killer.take_pressed() {
+            self.press(account, killer);
         }
         // Who is gone makes room for who asks.
         let of_kind = |kind: u64| {
@@ -258,8 +259,9 @@ impl Leases {
         }
         let oomd::Reply::Limits { limits } = reply else { return };
         for limit in limits {
-            self.look(limit.uid, killer);
-            if let Some(book) = self.books.get(&limit.uid) {
+            let Some(account) = of_ref(limit.account) else { continue };
+            self.look(account, killer);
+            if let Some(book) = self.books.get(&account) {
                 limit.leased_bytes = book.promised();
                 limit.leaseholders = book.len() as u32;
             }

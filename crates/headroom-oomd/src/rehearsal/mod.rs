@@ -15,7 +15,7 @@ mod watch;
 use std::time::{Duration, Instant};
 
 use control::oomd::Outcome;
-use memory_ledger::{Asker, Limit, Source};
+use memory_ledger::{Asker, Limit, Source, Uid};
 use memory_watch::{ProcessSample, Watch};
 use reclaim::{Help, Mrelease, Progress, Reaper, Reclaim};
 
@@ -26,7 +26,7 @@ use victim::Victim;
 use watch::{MadeUp, Teller};
 
 /// The victims' user: nobody's uid, far from those that are given out, so that no limit is about it.
-const UID: u32 = memory_ledger::cgroup::FIRST_CGROUP - 1;
+const UID: Uid = Uid::LAST_LIMITABLE;
 /// What the made-up user may have, pages.
 const HARD_PAGES: u64 = 4096;
 /// How long the practice may take; it takes milliseconds.
@@ -122,29 +122,29 @@ impl AtALimit {
         victim: Victim,
     ) -> Result<Option<Self>, RehearsalError> {
         let sample = sample_of(samples, &victim)?;
-        if sample.uid == 0 {
+        if sample.uid == Uid::ROOT {
             return Ok(None);
         }
         let hard_bytes = HARD_PAGES * rustix::param::page_size() as u64;
         let limit = Limit::new(hard_bytes, None).map_err(alive)?;
-        killer.set_limit(sample.uid, limit, Source::Runtime, Asker::Root).map_err(alive)?;
+        killer.set_limit(sample.uid.into(), limit, Source::Runtime, Asker::Root).map_err(alive)?;
         Ok(Some(Self { sample, victim }))
     }
 
     /// Returns the decision's number. There is no limit any more then.
     fn run(self, killer: &mut Killer, told: &Teller) -> Result<u64, RehearsalError> {
-        let uid = self.sample.uid;
+        let account = self.sample.uid.into();
         told.show(vec![self.sample], Vec::new());
-        told.break_soft(uid);
+        told.break_soft(account);
         killer.dispatch();
-        told.break_hard(uid);
+        told.break_hard(account);
         killer.dispatch();
         let decision = wait_for_decision(killer, None, || {
             if self.victim.has_ended() {
                 told.is_gone();
             }
         })?;
-        killer.clear_limit(uid, Asker::Root).map_err(alive)?;
+        killer.clear_limit(account, Asker::Root).map_err(alive)?;
         Ok(decision)
     }
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use super::Proc;
 use machine_memory::ReadError;
+use memory_ledger::Uid;
 
 /// ioctls of a namespace's file (`linux/nsfs.h`).
 const NS_GET_PARENT: libc::c_ulong = 0xb702;
@@ -19,7 +20,7 @@ const MAX_LEVELS: usize = 33;
 impl Proc {
     /// Who has made the outermost user namespace that the process is in, as far as that is inside of the reader's own;
     /// `None`: it is in the reader's own.
-    pub fn namespace_owner(&self, pid: u32) -> Result<Option<u32>, ReadError> {
+    pub fn namespace_owner(&self, pid: u32) -> Result<Option<Uid>, ReadError> {
         let path = self.root.join(pid.to_string()).join("ns/user");
         let cannot = |e: io::Error| ReadError::io(&path, e);
         let own = self.root.join("self/ns/user");
@@ -55,12 +56,12 @@ fn parent(namespace: &File) -> io::Result<File> {
     }
 }
 
-fn owner(namespace: &File) -> io::Result<u32> {
+fn owner(namespace: &File) -> io::Result<Uid> {
     let mut uid: libc::uid_t = 0;
     // SAFETY: the request writes a uid there.
     match unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID, &raw mut uid) } {
         -1 => Err(io::Error::last_os_error()),
-        _ => Ok(uid),
+        _ => Ok(Uid(uid)),
     }
 }
 
