@@ -17,6 +17,7 @@
 //! * [`verdict`]: from a snapshot of all that to who dies and why;
 //! * [`machine`]: when the machine itself runs short;
 //! * [`margin`]: how much must be left free for a kill to come in time;
+//! * [`kills_in_flight`]: from a signal until the memory is back and the next process may be killed;
 //! * [`kill_rate`]: how often somebody was killed of late;
 //! * [`earlyoom`]: the same by the rules of earlyoom, for those who replace it;
 //! * [`lease`]: memory that is promised before it is used;
@@ -41,6 +42,7 @@ pub mod group;
 pub mod growth;
 pub mod herd;
 pub mod kill_rate;
+pub mod kills_in_flight;
 pub mod lease;
 pub mod ledger;
 pub mod limit;
@@ -61,6 +63,10 @@ pub use group::{Group, Groups};
 pub use growth::Growth;
 pub use herd::Herd;
 pub use kill_rate::{KillRate, RateLimit, Sake};
+pub use kills_in_flight::{
+    Action, ChargedAccount, InFlightKill, KillToken, KillsInFlight, Latch, LatchAction, NewKill,
+    Sender, Signal,
+};
 pub use lease::{Book, ClientId, Decision, Lease, Standing};
 pub use ledger::Ledger;
 pub use limit::{Limit, LimitError};
