@@ -13,8 +13,8 @@ use rustix::io::Errno;
 
 use crate::account_ref::of_ref;
 use crate::clock::until;
-use crate::killer::Killer;
 use crate::leases::Leases;
+use crate::oom::{OomManager, control as oom_control};
 use crate::reload::Reload;
 use crate::requests;
 use crate::watchdog::Pulse;
@@ -66,7 +66,7 @@ impl Signals {
 
 /// Works until a signal says to end; SIGHUP says to read the configuration anew.
 pub fn run(
-    killer: &mut Killer,
+    oom: &mut OomManager,
     server: &mut Server,
     leases: &mut Leases,
     signals: &Signals,
@@ -76,7 +76,7 @@ pub fn run(
     let (pulse, manager) = signs;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make epoll")?;
     let fds = [
-        (killer.as_fd(), KILLER),
+        (oom.as_fd(), KILLER),
         (server.as_fd(), SERVER),
         (signals.0.as_fd(), SIGNALS),
         (leases.as_fd(), LEASES),
@@ -87,7 +87,7 @@ pub fn run(
             .context("cannot watch")?;
     }
     loop {
-        let deadlines = [killer.next_deadline_ns(), leases.next_deadline_ns()];
+        let deadlines = [oom.next_deadline_ns(), leases.next_deadline_ns()];
         let timeout = deadlines.into_iter().flatten().min().map(until);
         let mut ready = [MaybeUninit::uninit(); 5];
         let ready = match epoll::wait(&epoll, &mut ready, timeout.as_ref()) {
@@ -96,20 +96,20 @@ pub fn run(
             Err(errno) => return Err(errno).context("cannot wait for events"),
         };
         // Whatever woke us: kills go first.
-        killer.dispatch();
+        oom.dispatch();
         for event in ready.iter() {
             match event.data.u64() {
                 SERVER => {
                     let answer = |peer, request| {
-                        let mut reply = requests::answer(killer, reload, peer, request);
-                        leases.complete(&mut reply, killer);
+                        let mut reply = requests::answer(oom, reload, peer, request);
+                        leases.complete(&mut reply, oom);
                         reply
                     };
                     server.serve_subscribers(answer, |reply| matches!(reply, Reply::Subscribed));
                 }
                 PULSE => {
                     pulse.answer();
-                    manager.alive(&killer.in_a_line());
+                    manager.alive(&oom_control::status_line(oom));
                 }
                 SIGNALS => {
                     while let Some(signal) = signals.next() {
@@ -118,21 +118,21 @@ pub fn run(
                             return Ok(());
                         }
                         // What came of it is in the log, and in the status.
-                        let _ = reload.reload(killer);
+                        let _ = reload.reload(oom);
                     }
                 }
                 _ => {}
             }
         }
         // After the requests, which may have changed limits.
-        leases.dispatch(killer);
-        publish(killer, server);
+        leases.dispatch(oom);
+        publish(oom, server);
     }
 }
 
 /// Tells subscribers what has happened: users of themselves, root of all.
-fn publish(killer: &mut Killer, server: &mut Server) {
-    let news = killer.records_mut().take_news();
+fn publish(oom: &mut OomManager, server: &mut Server) {
+    let news = oom.records_mut().take_news();
     if news.is_empty() {
         return;
     }
@@ -141,10 +141,10 @@ fn publish(killer: &mut Killer, server: &mut Server) {
         let shared = of_ref(account);
         let of_theirs = |peer: Peer| {
             AccountRef::user(peer.uid) == account
-                || Some(killer.account_of(Uid(peer.uid))) == shared
+                || Some(oom.accounts().ledger().groups().account_of(Uid(peer.uid))) == shared
         };
         let may_hear = |peer: Peer| peer.is_root() || of_theirs(peer);
         server.publish(&Reply::Happened(event), may_hear);
     }
-    killer.records_mut().collect_news(server.has_subscribers());
+    oom.records_mut().collect_news(server.has_subscribers());
 }

@@ -5,7 +5,7 @@ use control::oomd::{AccountRef, Reply, Request};
 use memory_ledger::{AccountId, Asker, Limit, Source, Uid};
 
 use crate::account_ref::{of_ref, to_ref};
-use crate::killer::Killer;
+use crate::oom::{OomManager, Reconfigured, control as oom_control};
 use crate::reload::Reload;
 
 /// How long the answer to "run the killer" waits for the victims' memory, nanoseconds. The socket
@@ -14,20 +14,20 @@ const RUN_PATIENCE_NS: u64 = 500_000_000;
 
 /// Answers a request, or the complaint about one that cannot be understood.
 pub fn answer(
-    killer: &mut Killer,
+    oom: &mut OomManager,
     reload: &mut Reload,
     peer: Peer,
     request: Result<Request, String>,
 ) -> Reply {
     let done = match request {
-        Ok(request) => obey(killer, reload, peer, request),
+        Ok(request) => obey(oom, reload, peer, request),
         Err(complaint) => Err(format!("cannot understand the request: {complaint}")),
     };
     done.unwrap_or_else(|message| Reply::Error { message })
 }
 
 fn obey(
-    killer: &mut Killer,
+    oom: &mut OomManager,
     reload: &mut Reload,
     peer: Peer,
     request: Request,
@@ -35,38 +35,38 @@ fn obey(
     let user = Uid(peer.uid);
     let asker = if peer.is_root() { Asker::Root } else { Asker::User(user) };
     // Who shares a limit sees, and asks, as one of its group.
-    let only = if peer.is_root() { None } else { Some(killer.account_of(user)) };
+    let only =
+        if peer.is_root() { None } else { Some(oom.accounts().ledger().groups().account_of(user)) };
     match request {
-        Request::Status => Ok(Reply::Status(killer.status(&reload.degraded()))),
+        Request::Status => Ok(Reply::Status(oom_control::status(oom, &reload.degraded()))),
         Request::Subscribe => {
-            killer.records_mut().collect_news(true);
+            oom.records_mut().collect_news(true);
             Ok(Reply::Subscribed)
         }
         Request::SetImportance { pid, importance } => {
             let pid = pid.unwrap_or(peer.pid.unsigned_abs());
-            killer.set_importance(asker, pid, importance).map(|()| Reply::Done)
+            oom_control::set_importance(oom, asker, pid, importance).map(|()| Reply::Done)
         }
-        Request::Counters => Ok(Reply::Counters(killer.records().counters().clone())),
+        Request::Counters => Ok(Reply::Counters(oom.records().counters().clone())),
         Request::SetLimit { account, hard_bytes, soft_bytes } => {
             let account = known(account)?;
-            let soft_bytes = soft_bytes.or_else(|| killer.soft_bytes(hard_bytes));
+            let soft_bytes = soft_bytes.or_else(|| oom.accounts().soft_bytes(hard_bytes));
             let limit = Limit::new(hard_bytes, soft_bytes).map_err(|e| e.to_string())?;
-            killer
-                .set_limit(account, limit, Source::Runtime, asker)
+            oom.set_limit(account, limit, Source::Runtime, asker)
                 .map(|()| Reply::Done)
                 .map_err(|e| e.to_string())
         }
         Request::ClearLimit { account } => {
-            let cleared = killer.clear_limit(known(account)?, asker);
+            let cleared = oom.clear_limit(known(account)?, asker);
             cleared.map(|()| Reply::Done).map_err(|e| e.to_string())
         }
         Request::ListLimits => {
-            let mut limits = killer.limits(only);
-            limits.extend(killer.cgroup_limits(only.map(|_| user)));
+            let mut limits = oom_control::limits(oom.accounts_mut(), only);
+            limits.extend(oom_control::cgroup_limits(oom, only.map(|_| user)));
             Ok(Reply::Limits { limits })
         }
         Request::RunOomKiller { account } => {
-            let wanted = account.map(|account| payer(killer, account)).transpose()?;
+            let wanted = account.map(|account| payer(oom, account)).transpose()?;
             if let (Some(wanted), Asker::User(own)) = (wanted, asker)
                 && Some(wanted) != only
             {
@@ -75,18 +75,19 @@ fn obey(
                 ));
             }
             let wanted = wanted.or(only);
-            if let Some(account) = wanted.filter(|account| !killer.is_limited(*account)) {
+            if let Some(account) = wanted.filter(|account| !oom_control::is_limited(oom, *account))
+            {
                 return Err(no_limit(account));
             }
-            let decisions = killer.run(wanted);
-            killer.settle(&decisions, RUN_PATIENCE_NS);
-            let kept = |id: &u64| killer.records().get(*id).cloned();
+            let decisions = oom_control::run(oom, wanted);
+            oom.wait_for(&decisions, RUN_PATIENCE_NS);
+            let kept = |id: &u64| oom.records().get(*id).cloned();
             Ok(Reply::Ran { kills: decisions.iter().filter_map(kept).collect() })
         }
         Request::Explain { account } => {
-            let wanted = account.map(|account| payer(killer, account)).transpose()?;
+            let wanted = account.map(|account| payer(oom, account)).transpose()?;
             let Some(account) = wanted.or(only) else {
-                return killer.explain_next(None).map(Reply::Explained).ok_or_else(String::new);
+                return Ok(Reply::Explained(oom_control::explain_system(oom)));
             };
             if let Asker::User(own) = asker
                 && Some(account) != only
@@ -97,20 +98,20 @@ fn obey(
                 };
                 return Err(format!("uid {own} may not look into the processes of {whose}"));
             }
-            let explained = killer.explain_next(Some(account));
+            let explained = oom_control::explain(oom, account);
             explained.map(Reply::Explained).ok_or_else(|| no_limit(account))
         }
         Request::Reload if !peer.is_root() => {
             Err("only root may have the configuration read anew".to_owned())
         }
         Request::Reload => {
-            let (changes, problems) = reload.reload(killer)?;
+            let Reconfigured { changes, problems } = reload.reload(oom)?;
             Ok(Reply::Reloaded { changes, problems })
         }
         Request::Why { last } => {
             // What was decided for the machine's sake is about the user itself.
             let of = only.map(|account| [AccountRef::user(peer.uid), to_ref(account)]);
-            let records = killer.records().latest(last, of.as_ref().map(|of| &of[..]));
+            let records = oom.records().latest(last, of.as_ref().map(|of| &of[..]));
             Ok(Reply::Why { records })
         }
     }
@@ -121,9 +122,9 @@ fn known(account: AccountRef) -> Result<AccountId, String> {
 }
 
 /// The account that a request is about: of a user who shares a limit, the group's.
-fn payer(killer: &Killer, account: AccountRef) -> Result<AccountId, String> {
+fn payer(oom: &OomManager, account: AccountRef) -> Result<AccountId, String> {
     Ok(match known(account)? {
-        AccountId::User(user) => killer.account_of(user),
+        AccountId::User(user) => oom.accounts().ledger().groups().account_of(user),
         shared => shared,
     })
 }

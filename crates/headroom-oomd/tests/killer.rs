@@ -1,4 +1,4 @@
-//! The killer with a watch that says what the test wants, and real processes. Alone in its program:
+//! The OOM manager with a watch that says what the test wants, and real processes. Alone in its program:
 //! it replaces the allocator, to count.
 
 mod support;
@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use control::lease::{LEASE_SOCKET_NAME, REPLY_BYTES, Reply, Request, Status, VERSION, page};
 use control::oomd::{AccountRef, Killer as KilledBy, Outcome, Trigger};
 use headroom_oomd::clock::monotonic_ns;
-use headroom_oomd::killer::Killer;
 use headroom_oomd::leases::Leases;
+use headroom_oomd::oom::{OomManager, OomManagerBuilder, control as oom_control};
 use headroom_oomd::shrink::Shrinker;
 use memory_ledger::{AccountId, Asker, Limit, ProcessId, RateLimit, Source, Thresholds, Uid};
 use memory_watch::{
@@ -203,7 +203,7 @@ impl Drop for Process {
 }
 
 struct Bench {
-    killer: Killer,
+    oom: OomManager,
     state: Arc<Mutex<State>>,
     processes: Vec<Process>,
 }
@@ -211,6 +211,14 @@ struct Bench {
 impl Bench {
     /// A limited user with processes of these sizes; `None` without root.
     fn new(pages: &[u64]) -> Option<Self> {
+        Self::with(pages, |builder| builder)
+    }
+
+    /// The same, with a manager of these parts.
+    fn with(
+        pages: &[u64],
+        build: impl FnOnce(OomManagerBuilder) -> OomManagerBuilder,
+    ) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: needs root");
             return None;
@@ -221,10 +229,11 @@ impl Bench {
             processes.iter().zip(pages).map(|(process, pages)| process.sample(*pages)).collect();
         let fd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let watch = Box::new(FakeWatch { state: state.clone(), fd });
-        let mut killer = Killer::new(watch, Reaper::start(1).unwrap()).unwrap();
+        let builder = OomManager::builder(watch, Reaper::start(1).unwrap());
+        let mut oom = build(builder).build().unwrap();
         let limit = Limit::new(HARD * rustix::param::page_size() as u64, None).unwrap();
-        killer.set_limit(ACCOUNT, limit, Source::Runtime, Asker::Root).unwrap();
-        Some(Self { killer, state, processes })
+        oom.set_limit(ACCOUNT, limit, Source::Runtime, Asker::Root).unwrap();
+        Some(Self { oom, state, processes })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -249,7 +258,7 @@ impl Bench {
             pages,
             time_ns: monotonic_ns(),
         });
-        self.killer.dispatch();
+        self.oom.dispatch();
     }
 
     fn cross_hard(&mut self, pages: u64, killed: Option<Killed>) {
@@ -262,7 +271,7 @@ impl Bench {
         let event =
             Event::HardCrossed { account: ACCOUNT, pages, time_ns, killed, armed_was_stale };
         self.state().events.push(event);
-        self.killer.dispatch();
+        self.oom.dispatch();
     }
 
     /// Works until it is so; panics with `what` when it does not come to be.
@@ -270,7 +279,7 @@ impl Bench {
         let start = Instant::now();
         while !so(self) {
             assert!(start.elapsed() < PATIENCE, "in {PATIENCE:?} it did not happen that {what}");
-            self.killer.dispatch();
+            self.oom.dispatch();
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -291,7 +300,7 @@ fn the_record_tells_the_whole_story_of_a_kill_by_the_daemon() {
     let Some(mut bench) = Bench::new(&[300, 500, 201]) else { return };
     bench.cross_soft(960);
     bench.cross_hard(1001, None);
-    let why = bench.killer.records().get(1).unwrap().clone();
+    let why = bench.oom.records().get(1).unwrap().clone();
     assert_eq!((why.trigger, why.killer), (Trigger::Notifier, Some(KilledBy::Daemon)));
     assert_eq!(why.victim.as_ref().unwrap().pid, bench.pid(1));
     assert_eq!(why.victim.as_ref().unwrap().comm, "sleep");
@@ -300,11 +309,10 @@ fn the_record_tells_the_whole_story_of_a_kill_by_the_daemon() {
     assert!(why.decide_micros.is_some());
     bench.uses(501);
     bench.until("its memory is back", |bench| {
-        bench.killer.records().get(1).unwrap().outcome != Outcome::Dying
+        bench.oom.records().get(1).unwrap().outcome != Outcome::Dying
     });
-    let Outcome::Reclaimed { bytes_back, .. } = bench.killer.records().get(1).unwrap().outcome
-    else {
-        panic!("{:?}", bench.killer.records().get(1));
+    let Outcome::Reclaimed { bytes_back, .. } = bench.oom.records().get(1).unwrap().outcome else {
+        panic!("{:?}", bench.oom.records().get(1));
     };
     assert_eq!(bytes_back, 500 * rustix::param::page_size() as u64);
     assert_eq!(bench.state().releases, 1);
@@ -325,7 +333,7 @@ fn a_kill_by_the_notifier_is_followed_and_put_on_record() {
     };
     bench.state().usage.latched = true;
     bench.cross_hard(1001, Some(killed));
-    let why = bench.killer.records().get(1).unwrap().clone();
+    let why = bench.oom.records().get(1).unwrap().clone();
     assert_eq!((why.killer, why.decide_micros), (Some(KilledBy::Kernel), Some(0)));
     assert_eq!(why.victim.as_ref().unwrap().pid, bench.pid(1));
     assert_eq!(why.victim.unwrap().rss_bytes, 402 * rustix::param::page_size() as u64);
@@ -333,7 +341,7 @@ fn a_kill_by_the_notifier_is_followed_and_put_on_record() {
     bench.uses(600);
     bench.until("its memory is back", |bench| bench.state().releases == 1);
     assert_eq!(bench.processes[0].signal(), None);
-    assert_eq!(bench.killer.records().kills(), 1);
+    assert_eq!(bench.oom.records().kills(), 1);
 }
 
 #[test]
@@ -342,8 +350,12 @@ fn one_crossing_heard_twice_costs_one_life() {
     bench.cross_soft(960);
     bench.cross_hard(1100, None);
     bench.cross_hard(1100, None);
-    assert_eq!(bench.killer.records().kills(), 1);
-    assert_eq!(bench.killer.run(Some(ACCOUNT)), [1], "the one that is dying already");
+    assert_eq!(bench.oom.records().kills(), 1);
+    assert_eq!(
+        oom_control::run(&mut bench.oom, Some(ACCOUNT)),
+        [1],
+        "the one that is dying already"
+    );
     bench.until("the victim dies", |bench| bench.processes[0].signal() == Some(9));
     assert_eq!(bench.processes[1].signal(), None);
 }
@@ -361,11 +373,11 @@ fn word_of_a_crossing_that_is_over_costs_nobody_his_life() {
         armed_was_stale: false,
     };
     bench.state().events.push(event);
-    bench.killer.dispatch();
-    assert_eq!(bench.killer.records().kills(), 0);
-    bench.killer.clear_limit(ACCOUNT, Asker::Root).unwrap();
+    bench.oom.dispatch();
+    assert_eq!(bench.oom.records().kills(), 0);
+    bench.oom.clear_limit(ACCOUNT, Asker::Root).unwrap();
     bench.cross_hard(2000, None);
-    assert_eq!(bench.killer.records().kills(), 0, "the limit is gone");
+    assert_eq!(bench.oom.records().kills(), 0, "the limit is gone");
 }
 
 #[test]
@@ -384,12 +396,12 @@ fn that_nobody_can_be_killed_is_said_once() {
     let Some(mut bench) = Bench::new(&[]) else { return };
     bench.cross_hard(1001, None);
     bench.cross_hard(1001, None);
-    let records = bench.killer.records().latest(9, None);
+    let records = bench.oom.records().latest(9, None);
     assert_eq!(records.len(), 1);
     assert!(
         matches!(&records[0].outcome, Outcome::NoVictim { reason } if reason.contains("no process"))
     );
-    assert_eq!(bench.killer.run(None).len(), 1, "and again when asked");
+    assert_eq!(oom_control::run(&mut bench.oom, None).len(), 1, "and again when asked");
 }
 
 #[test]
@@ -399,7 +411,7 @@ fn a_latch_whose_kill_was_never_heard_of_is_freed_by_the_timer() {
     bench.cross_soft(1001);
     bench.until("the latch is freed", |bench| bench.state().releases == 1);
     bench.until("somebody dies after all", |bench| bench.processes[0].signal() == Some(9));
-    let why = bench.killer.records().get(1).unwrap();
+    let why = bench.oom.records().get(1).unwrap();
     assert_eq!((why.trigger, why.decide_micros), (Trigger::Timer, None));
 }
 
@@ -408,9 +420,9 @@ fn a_victim_outlives_the_limit_it_died_for_on_record() {
     let Some(mut bench) = Bench::new(&[600, 500]) else { return };
     bench.cross_soft(960);
     bench.cross_hard(1100, None);
-    bench.killer.clear_limit(ACCOUNT, Asker::Root).unwrap();
+    bench.oom.clear_limit(ACCOUNT, Asker::Root).unwrap();
     bench.until("the record is closed", |bench| {
-        matches!(bench.killer.records().get(1).unwrap().outcome, Outcome::Reclaimed { .. })
+        matches!(bench.oom.records().get(1).unwrap().outcome, Outcome::Reclaimed { .. })
     });
 }
 
@@ -429,8 +441,8 @@ impl Bench {
             "MemTotal: {MACHINE_KIB} kB\nMemAvailable: {available_kib} kB\nAnonPages: {rest} kB\n"
         );
         std::fs::write(proc.join("meminfo"), text).unwrap();
-        self.killer.watch_machine_of(proc, proc, thresholds).unwrap();
-        self.killer.dispatch();
+        self.oom.monitor_system(proc, proc, thresholds).unwrap();
+        self.oom.dispatch();
     }
 }
 
@@ -441,10 +453,10 @@ fn when_too_many_have_died_for_the_machine_only_the_hard_level_kills() {
     let kills = RateLimit { most: 0, within_ms: 60_000 };
     let thresholds = Thresholds { kills, ..Thresholds::default() };
     bench.has_available_for(proc.path(), 8_000, thresholds);
-    assert_eq!(bench.killer.records().kills(), 0, "below the soft level");
+    assert_eq!(bench.oom.records().kills(), 0, "below the soft level");
     bench.has_available_for(proc.path(), 4_000, thresholds);
-    assert_eq!(bench.killer.records().kills(), 1, "below the hard level");
-    let why = bench.killer.records().get(1).unwrap();
+    assert_eq!(bench.oom.records().kills(), 1, "below the hard level");
+    let why = bench.oom.records().get(1).unwrap();
     assert!(why.rule.contains("more than 0 victims within 60000 ms"), "{:?}", why.rule);
 }
 
@@ -457,7 +469,7 @@ fn a_limit_is_enforced_however_many_have_died_for_it_and_the_record_says_that_th
     bench.cross_soft(960);
     bench.cross_hard(1100, None);
     bench.until("the victim dies", |bench| bench.processes[0].signal() == Some(9));
-    let why = bench.killer.records().get(1).unwrap();
+    let why = bench.oom.records().get(1).unwrap();
     assert!(why.rule.contains("more than 0 victims within 60000 ms"), "{:?}", why.rule);
 }
 
@@ -473,13 +485,13 @@ impl Leaseholder {
         let own =
             ProcessSample { tgid: std::process::id(), uid: Uid(UID), ..ProcessSample::default() };
         bench.state().samples.push(own);
-        let leases = Leases::start(&folder.join("oomd.sock"), &mut bench.killer).unwrap();
+        let leases = Leases::start(&folder.join("oomd.sock"), &mut bench.oom).unwrap();
         let path = SocketAddrUnix::new(folder.join(LEASE_SOCKET_NAME)).unwrap();
         let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
         connect(&socket, &path).unwrap();
         let mut client = Self { leases, socket, page: None };
         // Its turn comes after it was let in.
-        client.leases.dispatch(&mut bench.killer);
+        client.leases.dispatch(&mut bench.oom);
         let hello = Request::Hello { version: VERSION, spent: 0, unspent: 0, base: 0 };
         let reply = client.ask(bench, hello);
         assert_eq!((reply.status, reply.limited), (Status::Done, true));
@@ -488,7 +500,7 @@ impl Leaseholder {
 
     fn ask(&mut self, bench: &mut Bench, request: Request) -> Reply {
         send(&self.socket, &request.encode(), SendFlags::empty()).unwrap();
-        self.leases.dispatch(&mut bench.killer);
+        self.leases.dispatch(&mut bench.oom);
         let mut packet = [0; REPLY_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut files = RecvAncillaryBuffer::new(&mut space);
@@ -528,7 +540,7 @@ fn a_machine_that_nears_its_soft_level_takes_unused_promises_back_and_gives_none
     assert_eq!(client.balance(), 100 * page);
 
     bench.has_available(folder.path(), 10_400);
-    client.leases.dispatch(&mut bench.killer);
+    client.leases.dispatch(&mut bench.oom);
     assert_eq!(client.balance(), 0, "it had not used them");
     let little = client.grow(&mut bench, 50 * page, 100 * page);
     assert_eq!((little.status, little.granted), (Status::Done, 50 * page), "no more than it needs");
@@ -538,24 +550,24 @@ fn a_machine_that_nears_its_soft_level_takes_unused_promises_back_and_gives_none
     bench.has_available(folder.path(), 90_000);
     let again = client.grow(&mut bench, 101 * page, 101 * page);
     assert_eq!((again.status, again.granted), (Status::Done, 101 * page));
-    assert_eq!(bench.killer.records().kills(), 0);
+    assert_eq!(bench.oom.records().kills(), 0);
 }
 
 #[test]
 fn a_machine_that_nears_its_soft_level_has_idle_memory_given_back_before_anybody_dies() {
-    let Some(mut bench) = Bench::new(&[600, 500]) else { return };
     let proc = tempfile::tempdir().unwrap();
     let socket = proc.path().join("binderd.sock");
     let reclaimer = Reclaimer::start(&socket, 100);
-    bench.killer.shrink_first(Shrinker::start(vec![socket]).unwrap());
+    let shrinker = Shrinker::start(vec![socket]).unwrap();
+    let Some(mut bench) = Bench::with(&[600, 500], |it| it.shrinker(shrinker)) else { return };
     bench.has_available(proc.path(), 16_000);
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(reclaimer.idle_pages(), 100, "the soft level is far");
     bench.has_available(proc.path(), 14_000);
     bench.until("idle memory is back", |_| reclaimer.idle_pages() == 0);
     bench.until("it is on the account", |bench| {
-        bench.killer.status(&[]).given_back_bytes == 100 * 4096
+        oom_control::status(&bench.oom, &[]).given_back_bytes == 100 * 4096
     });
-    assert_eq!(bench.killer.records().kills(), 0);
+    assert_eq!(bench.oom.records().kills(), 0);
     assert_eq!(bench.processes[0].signal(), None);
 }

@@ -10,7 +10,6 @@ use crate::account::{Account, Phase, Reading};
 use crate::account_id::{CgroupId, Uid};
 use crate::cgroup::{CgroupLimit, limit_of};
 use crate::machine::FASTEST_FILL;
-use crate::process::{Process, ProcessId};
 
 const NS_PER_MS: u64 = 1_000_000;
 const NS_PER_SECOND: u128 = 1_000_000_000;
@@ -54,7 +53,7 @@ impl CgroupAccount {
         &self.path
     }
 
-    /// Its limit, reading and victim.
+    /// Its limit and reading.
     pub fn account(&self) -> &Account {
         &self.account
     }
@@ -145,11 +144,6 @@ impl CgroupAccounts {
         self.accounts.iter().find(|it| it.id == id)
     }
 
-    /// Its account, to be changed.
-    pub fn account_mut(&mut self, id: CgroupId) -> Option<&mut Account> {
-        self.accounts.iter_mut().find(|it| it.id == id).map(|it| &mut it.account)
-    }
-
     /// Cgroups are to be looked for.
     pub fn is_search_due(&self, now_ns: u64) -> bool {
         now_ns >= self.next_search_ns
@@ -200,12 +194,12 @@ impl CgroupAccounts {
         ids.into_iter().find(|id| self.get(*id).is_none())
     }
 
-    /// Takes a reading of a cgroup: bytes of all its processes, and when.
-    pub fn read(&mut self, id: CgroupId, used_bytes: u64, at_ns: u64) -> Option<Look> {
+    /// Takes a reading of a cgroup.
+    pub fn read(&mut self, id: CgroupId, reading: Reading) -> Option<Look> {
+        let Reading { used_bytes, at_ns, .. } = reading;
         let it = self.accounts.iter_mut().find(|it| it.id == id)?;
         let before = it.account.reading;
-        let dying_bytes = it.account.in_flight().map_or(0, |victim| victim.bytes.min(used_bytes));
-        it.account.reading = Reading { used_bytes, dying_bytes, at_ns };
+        it.account.reading = reading;
         it.peak_bytes = it.peak_bytes.max(used_bytes);
         let elapsed_ns = at_ns.saturating_sub(before.at_ns);
         if elapsed_ns > 0 && before.at_ns > 0 {
@@ -235,21 +229,6 @@ impl CgroupAccounts {
     /// When the next look is due, nanoseconds; `None`: nothing is limited.
     pub fn next_look_ns(&self) -> Option<u64> {
         (!self.limits.is_empty() || !self.accounts.is_empty()).then_some(self.next_look_ns)
-    }
-
-    /// A victim's memory was released from outside, see [`Account::released`].
-    pub fn released(&mut self, id: ProcessId, now_ns: u64) {
-        self.accounts.iter_mut().for_each(|it| it.account.released(id, now_ns));
-    }
-
-    /// A victim is gone.
-    pub fn gone(&mut self, id: ProcessId, now_ns: u64) {
-        self.accounts.iter_mut().for_each(|it| it.account.gone(id, now_ns));
-    }
-
-    /// Forgets stuck victims that are not among the living any more.
-    pub fn forget_gone(&mut self, processes: &[Process]) {
-        self.accounts.iter_mut().for_each(|it| it.account.forget_gone(processes));
     }
 }
 
@@ -282,11 +261,15 @@ mod tests {
         (accounts, id)
     }
 
+    fn reading(used_mib: u64, at_ns: u64) -> Reading {
+        Reading { used_bytes: used_mib * MIB, dying_bytes: 0, at_ns }
+    }
+
     /// The pause after two readings, 100 ms apart, that took so long.
     fn pause(before_mib: u64, now_mib: u64, took_ns: u64) -> u64 {
         let (mut accounts, id) = one();
-        accounts.read(id, before_mib * MIB, 1);
-        accounts.read(id, now_mib * MIB, 1 + 100 * MS);
+        accounts.read(id, reading(before_mib, 1));
+        accounts.read(id, reading(now_mib, 1 + 100 * MS));
         accounts.next_search_ns = u64::MAX;
         accounts.looked(0, took_ns);
         accounts.next_look_ns().unwrap()
@@ -327,13 +310,13 @@ mod tests {
     #[test]
     fn a_warning_is_due_once_until_the_soft_limit_is_clearly_left() {
         let (mut accounts, id) = one();
-        let mut crossed = |mib: u64| accounts.read(id, mib * MIB, 1).unwrap().crossed;
+        let mut crossed = |mib: u64| accounts.read(id, reading(mib, 1)).unwrap().crossed;
         assert!(!crossed(900) && crossed(901) && !crossed(999));
         assert!(!crossed(850) && !crossed(950), "15/16 of 900 MiB are 844");
         assert!(!crossed(840) && crossed(950));
-        assert_eq!(accounts.read(id, 1001 * MIB, 2).unwrap().phase, Phase::Broken);
+        assert_eq!(accounts.read(id, reading(1001, 2)).unwrap().phase, Phase::Broken);
         assert_eq!(accounts.get(id).unwrap().peak_bytes(), 1001 * MIB);
-        assert_eq!(accounts.read(CgroupId(id.0 ^ 1), 1, 2), None);
+        assert_eq!(accounts.read(CgroupId(id.0 ^ 1), reading(1, 2)), None);
     }
 
     #[test]
@@ -360,27 +343,12 @@ mod tests {
     #[test]
     fn a_search_is_a_look() {
         let (mut accounts, id) = one();
-        accounts.read(id, 0, 1);
+        accounts.read(id, reading(0, 1));
         accounts.looked(SEARCH_NS - 10 * MS, 0);
         assert_eq!(accounts.next_look_ns(), Some(SEARCH_NS));
         accounts.looked(SEARCH_NS + MS, 0);
         assert_eq!(accounts.next_look_ns(), Some(SEARCH_NS + MS), "one that is overdue");
         accounts.look_soon();
         assert_eq!(accounts.next_look_ns(), Some(0));
-    }
-
-    #[test]
-    fn a_victim_counts_as_dying_until_it_is_gone_and_the_reading_shows_it() {
-        let (mut accounts, cgroup) = one();
-        let id = ProcessId { pid: 7, start_time: 1 };
-        accounts.read(cgroup, 1100 * MIB, 10);
-        accounts.account_mut(cgroup).unwrap().signalled(id, 600 * MIB, 1100 * MIB, 10);
-        accounts.read(cgroup, 1100 * MIB, 20);
-        assert_eq!(accounts.get(cgroup).unwrap().account().reading().dying_bytes, 600 * MIB);
-        accounts.gone(id, 30);
-        accounts.read(cgroup, 1090 * MIB, 40);
-        assert!(accounts.account_mut(cgroup).unwrap().settle(40).is_none());
-        accounts.read(cgroup, 500 * MIB, 50);
-        assert!(accounts.account_mut(cgroup).unwrap().settle(50).is_some());
     }
 }

@@ -5,8 +5,6 @@ use crate::account_id::{AccountId, Uid};
 use crate::authority::{Asker, Change, Layers, Refusal, Source};
 use crate::group::Groups;
 use crate::limit::Limit;
-use crate::process::Process;
-use crate::verdict::{Choice, NoVictim, Snapshot, Verdict, choose_for, verdict};
 
 /// The limited users and groups.
 #[derive(Clone, Debug, Default)]
@@ -29,11 +27,6 @@ impl Ledger {
     /// The account of one that is limited.
     pub fn account(&self, id: AccountId) -> Option<&Account> {
         self.position(id).ok().map(|at| &self.accounts[at])
-    }
-
-    /// The same, to be changed.
-    pub fn account_mut(&mut self, id: AccountId) -> Option<&mut Account> {
-        self.position(id).ok().map(|at| &mut self.accounts[at])
     }
 
     /// Who shares an account.
@@ -145,8 +138,7 @@ impl Ledger {
         only_everyones.then_some(Change { account, layers: gone })
     }
 
-    /// Puts a change into force. A victim in flight is still awaited under the new limit; when the
-    /// limit is gone, so is the account.
+    /// Puts a change into force. When the limit is gone, so is the account.
     pub fn apply(&mut self, change: Change) {
         let Change { account: id, layers } = change;
         match (self.position(id), layers.effective()) {
@@ -156,8 +148,7 @@ impl Ledger {
             }
             (Err(at), Some((limit, source))) => {
                 let reading = Reading::default();
-                let (in_flight, stuck) = (None, Vec::new());
-                let account = Account { id, layers, limit, source, reading, in_flight, stuck };
+                let account = Account { id, layers, limit, source, reading };
                 self.accounts.insert(at, account);
             }
             (Ok(at), None) => drop(self.accounts.remove(at)),
@@ -167,28 +158,9 @@ impl Ledger {
 
     /// Takes a fresh reading of an account; says where it stands now.
     pub fn read(&mut self, id: AccountId, reading: Reading) -> Option<Phase> {
-        let account = self.account_mut(id)?;
+        let at = self.position(id).ok()?;
+        let account = &mut self.accounts[at];
         account.reading = reading;
         Some(account.phase())
-    }
-
-    /// Who of this account dies now.
-    pub fn decide(&self, id: AccountId, processes: &[Process], protected: &[u32]) -> Verdict {
-        verdict(&Snapshot { accounts: &self.accounts, processes, protected }, id)
-    }
-
-    /// Who of this account would die.
-    pub fn prepare(
-        &self,
-        id: AccountId,
-        processes: &[Process],
-        protected: &[u32],
-    ) -> Option<Result<Choice, NoVictim>> {
-        self.account(id).map(|account| choose_for(account, processes, protected))
-    }
-
-    /// When something has to be looked at again though nothing happens, nanoseconds.
-    pub fn next_deadline_ns(&self) -> Option<u64> {
-        self.accounts.iter().filter_map(Account::next_deadline_ns).min()
     }
 }

@@ -7,7 +7,7 @@
 //! * [`group`]: users who share one account;
 //! * [`cgroup`]: of which control groups a limit speaks;
 //! * [`cgroup_accounts`]: what those have, and when to look again;
-//! * [`account`]: what a user has, and its victim on the way out;
+//! * [`account`]: the limit and reading of one account;
 //! * [`process`]: what is known of a process;
 //! * [`rules`]: what an administrator says of processes;
 //! * [`growth`]: who grew of late;
@@ -53,7 +53,7 @@ pub mod rules;
 pub mod score;
 pub mod verdict;
 
-pub use account::{Account, InFlight, Phase, Reading, Settled};
+pub use account::{Account, Phase, Reading};
 pub use account_id::{AccountId, CgroupId, GroupId, Uid};
 pub use authority::{Asker, Change, Layers, Refusal, Source};
 pub use cgroup::{CgroupLimit, CgroupPattern};
@@ -65,7 +65,7 @@ pub use herd::Herd;
 pub use kill_rate::{KillRate, RateLimit, Sake};
 pub use kills_in_flight::{
     Action, ChargedAccount, InFlightKill, KillToken, KillsInFlight, Latch, LatchAction, NewKill,
-    Sender, Signal,
+    Sender, Settled, Signal,
 };
 pub use lease::{Book, ClientId, Decision, Lease, Standing};
 pub use ledger::Ledger;
@@ -74,4 +74,4 @@ pub use machine::{Alarm, Level, Machine, MachineReading, Raised, Thresholds};
 pub use margin::Margin;
 pub use process::{Comm, Process, ProcessId, Stance};
 pub use rules::Rules;
-pub use verdict::{Cause, Choice, NoVictim, Scope, Snapshot, Verdict, choose, verdict};
+pub use verdict::{Cause, Choice, NoVictim, Scope, choose};

@@ -2,22 +2,10 @@
 
 use std::fmt;
 
-use crate::account::{Account, Phase};
 use crate::account_id::AccountId;
 use crate::herd::{Herd, cull, worst_herd};
 use crate::process::{Process, ProcessId, Stance};
 use crate::score::{OOM_SCORE_ADJ_NEVER, grows, rank};
-
-/// Everything a decision depends on.
-#[derive(Clone, Copy, Debug)]
-pub struct Snapshot<'a> {
-    /// Limited users with their readings and victims in flight.
-    pub accounts: &'a [Account],
-    /// All processes, of any user, in any order.
-    pub processes: &'a [Process],
-    /// Pids that must live: the daemons' own.
-    pub protected: &'a [u32],
-}
 
 /// Among whom a victim is looked for, and what for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,20 +18,6 @@ pub struct Scope<'a> {
     /// a limit is watched page by page, each of a herd has broken it by a page when it dies, and one
     /// that stops in time lives. A fork bomb dies as a whole in any case.
     pub need_bytes: Option<u64>,
-}
-
-/// The decision about one user.
-#[expect(clippy::large_enum_variant, reason = "boxing would allocate on the way to a kill")]
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// No limit, or not broken.
-    Within,
-    /// Broken, but a victim's memory is still on its way back.
-    Wait(ProcessId),
-    /// Somebody has to die.
-    Kill(Choice),
-    /// Somebody would have to, and nobody can.
-    Nobody(NoVictim),
 }
 
 /// A victim.
@@ -128,33 +102,6 @@ pub enum NoVictim {
         /// Of these, without memory of their own.
         empty: u32,
     },
-}
-
-/// Decides about one account.
-pub fn verdict(snapshot: &Snapshot, id: AccountId) -> Verdict {
-    let account = snapshot.accounts.iter().find(|account| account.id == id);
-    let Some(account) = account.filter(|account| account.phase() == Phase::Broken) else {
-        return Verdict::Within;
-    };
-    if let Some(victim) = account.in_flight() {
-        return Verdict::Wait(victim.id);
-    }
-    match choose_for(account, snapshot.processes, snapshot.protected) {
-        Ok(choice) => Verdict::Kill(choice),
-        Err(nobody) => Verdict::Nobody(nobody),
-    }
-}
-
-/// The victim that a user's limit would cost, whether it is broken already or not.
-pub fn choose_for(
-    account: &Account,
-    processes: &[Process],
-    protected: &[u32],
-) -> Result<Choice, NoVictim> {
-    let mut passed_over = account.stuck().to_vec();
-    passed_over.extend(account.in_flight().map(|victim| victim.id));
-    let scope = Scope { account: Some(account.id), passed_over: &passed_over, need_bytes: None };
-    choose(&scope, processes, protected)
 }
 
 /// The victim, and those that have to die with it.

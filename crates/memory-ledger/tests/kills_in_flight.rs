@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use memory_ledger::kills_in_flight::{ACCOUNT_SETTLE_MS, Settled};
+use memory_ledger::kills_in_flight::ACCOUNT_SETTLE_MS;
 use memory_ledger::{
     AccountId, Action, CgroupId, ChargedAccount, InFlightKill, KillToken, KillsInFlight, Latch,
-    LatchAction, NewKill, ProcessId, Reading, Sender, Signal, Uid,
+    LatchAction, NewKill, ProcessId, Reading, Sender, Settled, Signal, Uid,
 };
 use proptest::prelude::*;
 

@@ -13,7 +13,7 @@ use super::journal::Record;
 use super::page::SharedPage;
 use super::{KIND_BITS, Leases, ORPHAN_MS, PROCESS};
 use crate::clock::{NS_PER_MS, monotonic_ns};
-use crate::killer::Killer;
+use crate::oom::OomManager;
 
 /// No process has a larger address space, so none can have taken more, bytes.
 const ADDRESS_SPACE_BYTES: u64 = 1 << 57;
@@ -72,12 +72,12 @@ impl Leases {
         spent: u64,
         unspent: u64,
         base: u64,
-        killer: &mut Killer,
+        oom: &mut OomManager,
     ) {
         let (spent, unspent) = (spent.min(ADDRESS_SPACE_BYTES), unspent.min(ADDRESS_SPACE_BYTES));
         let made = self
-            .identify(number, killer)
-            .and_then(|(process, pidfd)| self.find_or_add(number, process, pidfd, killer))
+            .identify(number, oom)
+            .and_then(|(process, pidfd)| self.find_or_add(number, process, pidfd, oom))
             .and_then(|id| {
                 let (page, file) = SharedPage::create().map_err(|_| Status::TooManyClients)?;
                 Ok((id, page, file))
@@ -91,7 +91,7 @@ impl Leases {
                 return self.disconnect(number);
             }
         };
-        self.install(id, page, spent, unspent, base, killer);
+        self.install(id, page, spent, unspent, base, oom);
         let Some(client) = self.clients.get(&id) else { return };
         let base =
             self.books.get(&client.account).and_then(|book| book.lease(id)).map(|it| it.base);
@@ -109,13 +109,14 @@ impl Leases {
     fn identify(
         &mut self,
         number: u64,
-        killer: &mut Killer,
+        oom: &mut OomManager,
     ) -> Result<(ProcessSample, OwnedFd), Status> {
         let connection = self.connections.get(&number).ok_or(Status::NotYou)?;
         let pidfd = connection.pidfd().map_err(|_| Status::NotYou)?;
         let (peer_pid, peer_uid) = (connection.peer.pid, Uid(connection.peer.uid));
         let pid = u32::try_from(peer_pid).map_err(|_| Status::NotYou)?;
-        let process = killer.find_process(pid).ok_or(Status::NotYou)?;
+        let process =
+            oom.list_processes().iter().find(|it| it.tgid == pid).copied().ok_or(Status::NotYou)?;
         // The pid was its own all the time if the process is still there.
         if has_exited(&pidfd) || (process.uid != peer_uid && peer_uid != Uid::ROOT) {
             return Err(Status::NotYou);
@@ -128,7 +129,7 @@ impl Leases {
         number: u64,
         process: ProcessSample,
         pidfd: OwnedFd,
-        killer: &mut Killer,
+        oom: &mut OomManager,
     ) -> Result<ClientId, Status> {
         let known = self.clients.iter().find(|(_, client)| client.process.tgid == process.tgid);
         if let Some((&id, client)) = known {
@@ -144,9 +145,9 @@ impl Leases {
                 client.orphan_since_ns = None;
                 return Ok(id);
             }
-            self.remove_client(id, killer);
+            self.remove_client(id, oom);
         }
-        let account = killer.account_of_process(&process);
+        let account = oom.accounts().account_of(&process);
         let id = self.add(process, account, pidfd, None).ok_or(Status::TooManyClients)?;
         if let Some(client) = self.clients.get_mut(&id) {
             client.connection = Some(number);
@@ -193,22 +194,22 @@ impl Leases {
         spent: u64,
         unspent: u64,
         base: u64,
-        killer: &mut Killer,
+        oom: &mut OomManager,
     ) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let account = client.account;
         client.page = Some(page);
-        if killer.standing(account).is_none() {
+        if oom.accounts_mut().standing(account).is_none() {
             client.limited = false;
             if let Some(page) = &client.page {
                 page.add(UNLIMITED_BYTES.saturating_sub(spent));
                 page.set_limited(false);
             }
-            return self.note(id, killer);
+            return self.note(id, oom);
         }
         let known = self.books.get(&account).and_then(|book| book.lease(id)).copied();
         client.limited = true;
-        let resident = killer.resident(&client.process).map_or(0, |(_, bytes)| bytes);
+        let resident = oom.accounts().resident(&client.process).map_or(0, |(_, bytes)| bytes);
         let lease = match known {
             // An earlier daemon, or an earlier connection, knew it: never more than it had.
             Some(known) => {
@@ -222,9 +223,8 @@ impl Leases {
         };
         let book = self.books.entry(account).or_default();
         book.insert(id, lease);
-        killer.set_precision(account, Precision::Exact);
-        let free =
-            self.look(account, killer).map_or(0, |standing| self.headroom(account, &standing));
+        oom.accounts_mut().set_precision(account, Precision::Exact);
+        let free = self.look(account, oom).map_or(0, |standing| self.headroom(account, &standing));
         let Some(lease) = self.books.get_mut(&account).and_then(|book| book.lease_mut(id)) else {
             return;
         };
@@ -238,7 +238,7 @@ impl Leases {
             lease.granted += kept;
             balance = kept;
         }
-        self.note(id, killer);
+        self.note(id, oom);
         if let Some(page) = page_of(&self.clients, id) {
             page.add(balance);
             page.set_limited(true);
@@ -246,10 +246,10 @@ impl Leases {
     }
 
     /// Writes down what a client has now, for the next daemon and for the killer.
-    pub(super) fn note(&mut self, id: ClientId, killer: &mut Killer) {
+    pub(super) fn note(&mut self, id: ClientId, oom: &mut OomManager) {
         let Some(client) = self.clients.get(&id) else { return };
         let lease = self.books.get(&client.account).and_then(|book| book.lease(id));
-        killer.entitle(client.id(), lease.map(Lease::entitlement));
+        oom.set_leased(client.id(), lease.map(Lease::entitlement));
         let lease = lease.copied().unwrap_or_default();
         let record = Record {
             pid: client.process.tgid,
@@ -264,11 +264,11 @@ impl Leases {
     }
 
     /// The process is gone: so is its lease.
-    pub(super) fn remove_client(&mut self, id: ClientId, killer: &mut Killer) {
+    pub(super) fn remove_client(&mut self, id: ClientId, oom: &mut OomManager) {
         let Some(client) = self.clients.remove(&id) else { return };
         let (account, process) = (client.account, client.id());
         self.journal.free(client.slot);
-        killer.entitle(process, None);
+        oom.set_leased(process, None);
         if let Some(number) = client.connection {
             self.connections.remove(&number);
         }
@@ -279,10 +279,10 @@ impl Leases {
             book.remove(id);
             if book.is_empty() {
                 self.books.remove(&account);
-                killer.set_precision(account, Precision::Batched);
+                oom.accounts_mut().set_precision(account, Precision::Batched);
             }
         }
-        self.serve_waiting(killer);
+        self.serve_waiting(oom);
     }
 
     /// A connection is closed. That does not end a lease: the process may have closed all its files.
@@ -300,7 +300,7 @@ impl Leases {
 
     /// Processes whose connection was closed and which are still there: one that runs another
     /// program now has lost its memory, and its lease with it.
-    pub(super) fn look_after_orphans(&mut self, now_ns: u64, killer: &mut Killer) {
+    pub(super) fn look_after_orphans(&mut self, now_ns: u64, oom: &mut OomManager) {
         let due = |client: &Client| {
             client.orphan_since_ns.is_some_and(|since| now_ns >= since + ORPHAN_MS * NS_PER_MS)
         };
@@ -309,7 +309,7 @@ impl Leases {
         if due.is_empty() {
             return;
         }
-        let processes = killer.all_processes();
+        let processes = oom.list_processes();
         let mut gone = Vec::new();
         for id in due {
             let Some(client) = self.clients.get_mut(&id) else { continue };
@@ -321,16 +321,16 @@ impl Leases {
             }
         }
         for id in gone {
-            self.remove_client(id, killer);
+            self.remove_client(id, oom);
         }
     }
 
     /// Takes over what the last daemon has left.
-    pub(super) fn take_over(&mut self, records: Vec<(usize, Record)>, killer: &mut Killer) {
+    pub(super) fn take_over(&mut self, records: Vec<(usize, Record)>, oom: &mut OomManager) {
         if records.is_empty() {
             return;
         }
-        let processes = killer.all_processes().to_vec();
+        let processes = oom.list_processes().to_vec();
         let (mut kept, mut gone) = (0, 0);
         for (slot, record) in records {
             let same = |process: &&ProcessSample| {
@@ -349,21 +349,21 @@ impl Leases {
                 gone += 1;
                 continue;
             };
-            let account = killer.account_of_process(process);
+            let account = oom.accounts().account_of(process);
             let Some(id) = self.add(*process, account, pidfd, Some(slot)) else { continue };
             kept += 1;
-            if killer.standing(account).is_none() {
+            if oom.accounts_mut().standing(account).is_none() {
                 continue;
             }
-            let resident = killer.resident(process).map_or(0, |(_, bytes)| bytes);
+            let resident = oom.accounts().resident(process).map_or(0, |(_, bytes)| bytes);
             let claim = (record.claim != NO_CLAIM).then_some(record.claim);
             let lease = Lease { base: record.base, granted: record.granted, resident, claim };
             self.books.entry(account).or_default().insert(id, lease);
             if let Some(client) = self.clients.get_mut(&id) {
                 client.limited = true;
             }
-            killer.set_precision(account, Precision::Exact);
-            self.note(id, killer);
+            oom.accounts_mut().set_precision(account, Precision::Exact);
+            self.note(id, oom);
         }
         tracing::info!(kept, gone, "leases of the last daemon taken over");
     }

@@ -7,7 +7,7 @@ use memory_watch::Precision;
 use super::Leases;
 use super::clients::page_of;
 use crate::clock::{NS_PER_MS, monotonic_ns};
-use crate::killer::Killer;
+use crate::oom::OomManager;
 
 /// Looks at an account that does not hold still, before the highest reading is taken for it.
 const LOOKS: u32 = 3;
@@ -42,15 +42,15 @@ fn may_change(status: Status) -> bool {
 
 impl Leases {
     /// Takes a fresh and consistent look at a user and all its clients.
-    pub(super) fn look(&mut self, account: AccountId, killer: &mut Killer) -> Option<Standing> {
-        killer.refresh_if_polling();
-        let mut most = killer.standing(account)?;
+    pub(super) fn look(&mut self, account: AccountId, oom: &mut OomManager) -> Option<Standing> {
+        oom.accounts_mut().refresh_if_polling();
+        let mut most = oom.accounts_mut().standing(account)?;
         for _ in 0..LOOKS {
-            let before = killer.account_changes(account);
-            most.used_bytes = most.used_bytes.max(killer.standing(account)?.used_bytes);
-            self.observe(account, killer);
-            let now = killer.standing(account)?;
-            if killer.account_changes(account) == before {
+            let before = oom.accounts().changes(account);
+            most.used_bytes = most.used_bytes.max(oom.accounts_mut().standing(account)?.used_bytes);
+            self.observe(account, oom);
+            let now = oom.accounts_mut().standing(account)?;
+            if oom.accounts().changes(account) == before {
                 return Some(now);
             }
             most.used_bytes = most.used_bytes.max(now.used_bytes);
@@ -58,7 +58,7 @@ impl Leases {
         Some(most)
     }
 
-    fn observe(&mut self, account: AccountId, killer: &Killer) {
+    fn observe(&mut self, account: AccountId, oom: &OomManager) {
         let Some(book) = self.books.get_mut(&account) else { return };
         let ids: Vec<ClientId> = book.leases().map(|(id, _)| id).collect();
         for id in ids {
@@ -68,7 +68,7 @@ impl Leases {
             let unspent = || client.page.as_ref().map_or(0, |page| page.unspent(lease.granted));
             let before = unspent();
             // Not charged to this user: it is on its way out, or has become another's.
-            let resident = match killer.resident(&client.process) {
+            let resident = match oom.accounts().resident(&client.process) {
                 Some((owner, bytes)) if owner == account => bytes,
                 _ => 0,
             };
@@ -88,7 +88,7 @@ impl Leases {
         need: u64,
         wish: u64,
         wait_ms: u32,
-        killer: &mut Killer,
+        oom: &mut OomManager,
     ) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.active = true;
@@ -97,7 +97,7 @@ impl Leases {
             return self.reply(id, &self.done(id, 0));
         }
         let ask = Ask { client: id, account, need, wish };
-        match self.try_grow(ask, killer) {
+        match self.try_grow(ask, oom) {
             Ok(granted) => self.reply(id, &self.done(id, granted)),
             Err(status) => {
                 let can_wait = may_change(status) && wait_ms > 0;
@@ -128,26 +128,26 @@ impl Leases {
         Reply { status, ..self.done(id, 0) }
     }
 
-    fn try_grow(&mut self, ask: Ask, killer: &mut Killer) -> Result<u64, Status> {
+    fn try_grow(&mut self, ask: Ask, oom: &mut OomManager) -> Result<u64, Status> {
         let Ask { client: id, account, need, .. } = ask;
         // While the machine is short nobody gets more than it needs, and nothing that would bring
         // the next victim nearer.
-        let wish = match killer.machine_room() {
+        let wish = match oom.system_room() {
             Some(room) if need > room => return Err(Status::Short),
             Some(_) => need,
             None => ask.wish,
         };
         let ask = Ask { wish, ..ask };
-        let granted = match self.decide_roughly(ask, killer) {
+        let granted = match self.decide_roughly(ask, oom) {
             Some(granted) => granted,
-            None => self.decide_exactly(ask, killer)?,
+            None => self.decide_exactly(ask, oom)?,
         };
         let book = self.books.get_mut(&account).ok_or(Status::NotYou)?;
         let lease = book.lease_mut(id).ok_or(Status::NotYou)?;
         lease.granted += granted;
         // First what we remember, then what the client may take: a daemon that dies in between has
         // promised too much, never too little.
-        self.note(id, killer);
+        self.note(id, oom);
         if let Some(page) = page_of(&self.clients, id) {
             page.add(granted);
         }
@@ -155,9 +155,9 @@ impl Leases {
     }
 
     /// Far from the limit no account needs to be looked at.
-    fn decide_roughly(&mut self, ask: Ask, killer: &mut Killer) -> Option<u64> {
+    fn decide_roughly(&mut self, ask: Ask, oom: &mut OomManager) -> Option<u64> {
         let Ask { client: id, account, need, wish } = ask;
-        let standing = killer.standing(account)?;
+        let standing = oom.accounts_mut().standing(account)?;
         let book = self.books.get(&account)?;
         let most = standing.used_bytes.checked_add(book.entitled())?.checked_add(need)?;
         if most > standing.hard_bytes / ROUGH_SHARE {
@@ -169,18 +169,18 @@ impl Leases {
         }
     }
 
-    fn decide_exactly(&mut self, ask: Ask, killer: &mut Killer) -> Result<u64, Status> {
+    fn decide_exactly(&mut self, ask: Ask, oom: &mut OomManager) -> Result<u64, Status> {
         let Ask { client: id, account, need, wish } = ask;
-        killer.set_precision(account, Precision::Exact);
-        let decide = |leases: &mut Self, killer: &mut Killer| {
-            let standing = leases.look(account, killer)?;
+        oom.accounts_mut().set_precision(account, Precision::Exact);
+        let decide = |leases: &mut Self, oom: &mut OomManager| {
+            let standing = leases.look(account, oom)?;
             Some(leases.books.get(&account)?.decide(id, need, wish, &standing))
         };
-        let mut decision = decide(self, killer).ok_or(Status::NotYou)?;
+        let mut decision = decide(self, oom).ok_or(Status::NotYou)?;
         if matches!(decision, Decision::Full | Decision::Unsafe)
-            && self.collect(account, Some(id), killer)
+            && self.collect(account, Some(id), oom)
         {
-            decision = decide(self, killer).ok_or(Status::NotYou)?;
+            decision = decide(self, oom).ok_or(Status::NotYou)?;
         }
         match decision {
             Decision::Grant(bytes) => return Ok(bytes),
@@ -197,7 +197,7 @@ impl Leases {
         &mut self,
         account: AccountId,
         except: Option<ClientId>,
-        killer: &mut Killer,
+        oom: &mut OomManager,
     ) -> bool {
         let ids: Vec<ClientId> = match self.books.get(&account) {
             Some(book) => {
@@ -207,12 +207,12 @@ impl Leases {
         };
         let mut came = false;
         for id in ids {
-            came |= self.collect_from(account, id, killer) > 0;
+            came |= self.collect_from(account, id, oom) > 0;
         }
         came
     }
 
-    fn collect_from(&mut self, account: AccountId, id: ClientId, killer: &mut Killer) -> u64 {
+    fn collect_from(&mut self, account: AccountId, id: ClientId, oom: &mut OomManager) -> u64 {
         let lease = self.books.get_mut(&account).and_then(|book| book.lease_mut(id));
         let page = page_of(&self.clients, id);
         let (Some(lease), Some(page)) = (lease, page) else { return 0 };
@@ -220,7 +220,7 @@ impl Leases {
         let bytes = page.take_back(0, lease.granted);
         lease.granted -= bytes;
         if bytes > 0 {
-            self.note(id, killer);
+            self.note(id, oom);
         }
         bytes
     }
@@ -236,15 +236,15 @@ impl Leases {
 
     /// The user has crossed its soft limit, or the machine nears its own: what nobody uses is taken
     /// back, before anybody dies.
-    pub(super) fn press(&mut self, account: AccountId, killer: &mut Killer) {
-        if self.collect(account, None, killer) {
+    pub(super) fn press(&mut self, account: AccountId, oom: &mut OomManager) {
+        if self.collect(account, None, oom) {
             tracing::debug!(%account, "memory is short: unused leases taken back");
         }
         self.ask_back(account, None);
     }
 
     /// Who has not asked for a while does not need a balance.
-    pub(super) fn collect_from_the_idle(&mut self, killer: &mut Killer) {
+    pub(super) fn collect_from_the_idle(&mut self, oom: &mut OomManager) {
         let idle: Vec<(AccountId, ClientId)> = self
             .clients
             .iter_mut()
@@ -254,18 +254,18 @@ impl Leases {
             })
             .collect();
         for (account, id) in idle {
-            self.collect_from(account, id, killer);
+            self.collect_from(account, id, oom);
         }
     }
 
     /// Looks whether those who wait can be served by now, the longest waiting first.
-    pub(super) fn serve_waiting(&mut self, killer: &mut Killer) {
+    pub(super) fn serve_waiting(&mut self, oom: &mut OomManager) {
         let now_ns = monotonic_ns();
         for _ in 0..self.waiting.len() {
             let Some(waiting) = self.waiting.pop_front() else { return };
             let Waiting { ask, until_ns } = waiting;
             let client = ask.client;
-            match self.try_grow(ask, killer) {
+            match self.try_grow(ask, oom) {
                 Ok(granted) => self.reply(client, &self.done(client, granted)),
                 Err(status) if may_change(status) && now_ns < until_ns => {
                     self.waiting.push_back(waiting);
@@ -280,21 +280,21 @@ impl Leases {
     }
 
     /// A client declares how much it will ever want.
-    pub(super) fn claim(&mut self, id: ClientId, bytes: u64, killer: &mut Killer) -> Status {
+    pub(super) fn claim(&mut self, id: ClientId, bytes: u64, oom: &mut OomManager) -> Status {
         let Some(client) = self.clients.get(&id) else { return Status::NotYou };
         let (account, limited) = (client.account, client.limited);
         if !limited {
             return Status::Done;
         }
         if bytes > 0 {
-            self.collect_from(account, id, killer);
-            let Some(standing) = self.look(account, killer) else { return Status::NotYou };
+            self.collect_from(account, id, oom);
+            let Some(standing) = self.look(account, oom) else { return Status::NotYou };
             let may = |leases: &Self, standing: &Standing| {
                 leases.books.get(&account).is_some_and(|book| book.may_claim(id, bytes, standing))
             };
             if !may(self, &standing) {
-                self.collect(account, Some(id), killer);
-                let Some(standing) = self.look(account, killer) else { return Status::NotYou };
+                self.collect(account, Some(id), oom);
+                let Some(standing) = self.look(account, oom) else { return Status::NotYou };
                 if !may(self, &standing) {
                     return Status::ClaimTooLarge;
                 }
@@ -303,18 +303,18 @@ impl Leases {
         if let Some(lease) = self.books.get_mut(&account).and_then(|book| book.lease_mut(id)) {
             lease.claim = (bytes > 0).then_some(bytes);
         }
-        self.note(id, killer);
-        self.serve_waiting(killer);
+        self.note(id, oom);
+        self.serve_waiting(oom);
         Status::Done
     }
 
     /// How much a client could be granted now.
-    pub(super) fn headroom_of(&mut self, id: ClientId, killer: &mut Killer) -> Reply {
+    pub(super) fn headroom_of(&mut self, id: ClientId, oom: &mut OomManager) -> Reply {
         let Some(client) = self.clients.get(&id) else { return Reply::of(Status::NotYou) };
         let (account, limited) = (client.account, client.limited);
         let headroom = if limited {
-            self.collect(account, Some(id), killer);
-            self.look(account, killer).map_or(0, |standing| self.headroom(account, &standing))
+            self.collect(account, Some(id), oom);
+            self.look(account, oom).map_or(0, |standing| self.headroom(account, &standing))
         } else {
             UNLIMITED_BYTES
         };
@@ -322,23 +322,23 @@ impl Leases {
     }
 
     /// A client has given memory back and says so: it may be what others wait for.
-    pub(super) fn given_back(&mut self, id: ClientId, killer: &mut Killer) {
+    pub(super) fn given_back(&mut self, id: ClientId, oom: &mut OomManager) {
         let Some(client) = self.clients.get(&id) else { return };
         if client.limited {
             let account = client.account;
-            self.collect_from(account, id, killer);
-            self.serve_waiting(killer);
+            self.collect_from(account, id, oom);
+            self.serve_waiting(oom);
         }
     }
 
     /// Limits may have come or gone: clients of users who have one now get a lease, those of users who
     /// have none any more get all they want. Who has joined or left a group does the one after the other.
-    pub(super) fn follow_limits(&mut self, killer: &mut Killer) {
+    pub(super) fn follow_limits(&mut self, oom: &mut OomManager) {
         let mut changed: Vec<(ClientId, AccountId, bool)> = Vec::new();
         for (id, client) in &self.clients {
-            let account = killer.account_of_process(&client.process);
+            let account = oom.accounts().account_of(&client.process);
             let moved = account != client.account;
-            let limited = killer.ledger().account(account).is_some();
+            let limited = oom.accounts().ledger().account(account).is_some();
             if client.limited && (moved || !limited) {
                 changed.push((*id, client.account, false));
             }
@@ -347,7 +347,7 @@ impl Leases {
             }
         }
         for (id, account, limited) in changed {
-            self.follow_limit(id, account, limited, killer);
+            self.follow_limit(id, account, limited, oom);
         }
     }
 
@@ -356,7 +356,7 @@ impl Leases {
         id: ClientId,
         account: AccountId,
         limited: bool,
-        killer: &mut Killer,
+        oom: &mut OomManager,
     ) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         (client.limited, client.account) = (limited, account);
@@ -365,17 +365,17 @@ impl Leases {
             // Nothing was promised so far; what it has, it has.
             let unspent = page.map_or(0, |page| page.take_back(0, UNLIMITED_BYTES));
             let granted = UNLIMITED_BYTES - unspent;
-            let resident = killer.resident(&client.process).map_or(0, |(_, bytes)| bytes);
+            let resident = oom.accounts().resident(&client.process).map_or(0, |(_, bytes)| bytes);
             let granted = if page.is_some() { granted } else { 0 };
             let base = resident as i64 - granted as i64;
             let lease = Lease { base, granted, resident, claim: None };
             self.books.entry(account).or_default().insert(id, lease);
-            killer.set_precision(account, Precision::Exact);
+            oom.accounts_mut().set_precision(account, Precision::Exact);
         } else {
             let lease = self.books.get_mut(&account).and_then(|book| book.remove(id));
             self.books.retain(|_, book| !book.is_empty());
             if !self.books.contains_key(&account) {
-                killer.set_precision(account, Precision::Batched);
+                oom.accounts_mut().set_precision(account, Precision::Batched);
             }
             if let (Some(page), Some(lease)) = (page, lease) {
                 page.add(UNLIMITED_BYTES.saturating_sub(lease.granted));
@@ -384,7 +384,7 @@ impl Leases {
         if let Some(page) = page_of(&self.clients, id) {
             page.set_limited(limited);
         }
-        self.note(id, killer);
+        self.note(id, oom);
         if !limited && self.waiting.iter().any(|waiting| waiting.ask.client == id) {
             self.waiting.retain(|waiting| waiting.ask.client != id);
             self.reply(id, &self.done(id, 0));

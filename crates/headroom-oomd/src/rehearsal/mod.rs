@@ -4,7 +4,7 @@
 //! a page of code that is first needed when memory is short would have to be read from disk then. And it
 //! says at start what would fail in need.
 //!
-//! The victims are children of ours, made for it. Most are ended by a [`Killer`] of its own, whose watch is made up and
+//! The victims are children of ours, made for it. Most are ended by a [`OomManager`] of its own, whose watch is made up and
 //! shows nobody else: one at a limit; of the rest, because the machine is said to be short, one is asked to end, a herd
 //! and a fork bomb are killed. The last one dies by hand, with `process_mrelease`, to see whether that works.
 
@@ -20,7 +20,7 @@ use memory_watch::{ProcessSample, Watch};
 use reclaim::{Help, Mrelease, Progress, Reaper, Reclaim};
 
 use crate::clock::monotonic_ns;
-use crate::killer::Killer;
+use crate::oom::OomManager;
 use machine::OfTheMachine;
 use victim::Victim;
 use watch::{MadeUp, Teller};
@@ -53,7 +53,7 @@ pub enum RehearsalError {
 
 /// All that is needed for it, made beforehand: so that the practice itself uses what a kill uses, and no more.
 pub struct Rehearsal {
-    killer: Killer,
+    oom: OomManager,
     told: Teller,
     /// `None`: no other user is to be had, as in some containers; root has no limits.
     at_a_limit: Option<AtALimit>,
@@ -83,11 +83,11 @@ impl Rehearsal {
             let victim = start()?;
             let mut samples = Vec::new();
             watch.processes(&mut samples)?;
-            let (mut killer, told) = practising(reaper()?)?;
+            let (mut oom, told) = practising(reaper()?)?;
             Ok(Self {
-                at_a_limit: AtALimit::prepare(&mut killer, &samples, at_a_limit)?,
+                at_a_limit: AtALimit::prepare(&mut oom, &samples, at_a_limit)?,
                 of_the_machine: OfTheMachine::prepare(&samples, others)?,
-                killer,
+                oom,
                 told,
                 victim,
                 reaper: reaper()?,
@@ -97,10 +97,10 @@ impl Rehearsal {
 
     /// Kills them.
     pub fn run(self) -> Result<(), RehearsalError> {
-        let Self { mut killer, told, at_a_limit, of_the_machine, victim, reaper } = self;
+        let Self { mut oom, told, at_a_limit, of_the_machine, victim, reaper } = self;
         quietly(|| {
-            let practised = at_a_limit.map(|it| it.run(&mut killer, &told)).transpose()?;
-            of_the_machine.run(&mut killer, &told, practised)?;
+            let practised = at_a_limit.map(|it| it.run(&mut oom, &told)).transpose()?;
+            of_the_machine.run(&mut oom, &told, practised)?;
             by_hand(&victim, &reaper)
         })
     }
@@ -117,7 +117,7 @@ fn alive(why: impl std::fmt::Display) -> RehearsalError {
 /// A limit is broken, and the daemon has to kill.
 impl AtALimit {
     fn prepare(
-        killer: &mut Killer,
+        oom: &mut OomManager,
         samples: &[ProcessSample],
         victim: Victim,
     ) -> Result<Option<Self>, RehearsalError> {
@@ -127,37 +127,37 @@ impl AtALimit {
         }
         let hard_bytes = HARD_PAGES * rustix::param::page_size() as u64;
         let limit = Limit::new(hard_bytes, None).map_err(alive)?;
-        killer.set_limit(sample.uid.into(), limit, Source::Runtime, Asker::Root).map_err(alive)?;
+        oom.set_limit(sample.uid.into(), limit, Source::Runtime, Asker::Root).map_err(alive)?;
         Ok(Some(Self { sample, victim }))
     }
 
     /// Returns the decision's number. There is no limit any more then.
-    fn run(self, killer: &mut Killer, told: &Teller) -> Result<u64, RehearsalError> {
+    fn run(self, oom: &mut OomManager, told: &Teller) -> Result<u64, RehearsalError> {
         let account = self.sample.uid.into();
         told.show(vec![self.sample], Vec::new());
         told.break_soft(account);
-        killer.dispatch();
+        oom.dispatch();
         told.break_hard(account);
-        killer.dispatch();
-        let decision = wait_for_decision(killer, None, || {
+        oom.dispatch();
+        let decision = wait_for_decision(oom, None, || {
             if self.victim.has_ended() {
                 told.is_gone();
             }
         })?;
-        killer.clear_limit(account, Asker::Root).map_err(alive)?;
+        oom.clear_limit(account, Asker::Root).map_err(alive)?;
         Ok(decision)
     }
 }
 
-/// Has the killer go on until its last decision, another one than `before`, has ended. `look` looks after the rest.
+/// Has the manager go on until its last decision, another one than `before`, has ended. `look` looks after the rest.
 fn wait_for_decision(
-    killer: &mut Killer,
+    oom: &mut OomManager,
     before: Option<u64>,
     look: impl Fn(),
 ) -> Result<u64, RehearsalError> {
     let begun = Instant::now();
     loop {
-        let last = killer.records().latest(1, None).pop().filter(|why| Some(why.id) != before);
+        let last = oom.records().latest(1, None).pop().filter(|why| Some(why.id) != before);
         let Some(last) = last else { return Err(alive("nobody was chosen")) };
         match last.outcome {
             Outcome::Reclaimed { .. } => return Ok(last.id),
@@ -166,16 +166,17 @@ fn wait_for_decision(
         }
         std::thread::sleep(PAUSE);
         look();
-        killer.dispatch();
+        oom.dispatch();
     }
 }
 
-/// A killer whose watch shows what it is told to.
-fn practising(reaper: Reaper) -> Result<(Killer, Teller), RehearsalError> {
+/// A manager whose watch shows what it is told to.
+fn practising(reaper: Reaper) -> Result<(OomManager, Teller), RehearsalError> {
     let made_up = MadeUp::new(HARD_PAGES).map_err(|e| io("cannot make an eventfd", e))?;
     let told = made_up.teller();
-    let killer = Killer::new(Box::new(made_up), reaper).map_err(|e| io("cannot make epoll", e))?;
-    Ok((killer, told))
+    let oom = OomManager::builder(Box::new(made_up), reaper).build();
+    let oom = oom.map_err(|e| io("cannot make epoll", e))?;
+    Ok((oom, told))
 }
 
 /// A victim as the real watch shows it, but large.
