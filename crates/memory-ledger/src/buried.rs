@@ -7,8 +7,7 @@
 use std::collections::VecDeque;
 
 use crate::account_id::AccountId;
-use crate::growth::WINDOW_NS;
-use crate::process::Process;
+use crate::process::{Process, WINDOW_NS};
 
 /// So many are remembered, of all families: a few times what makes a bomb.
 const ROOM: usize = 128;

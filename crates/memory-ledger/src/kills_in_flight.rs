@@ -159,7 +159,10 @@ enum Wait {
     /// Nothing: see [`ChargedAccount::used_bytes`].
     Nothing,
     /// The victim's memory.
-    Memory { used_bytes: u64, reading: Reading },
+    Memory {
+        used_bytes: u64,
+        reading: Reading,
+    },
     Over(Settled),
 }
 

@@ -4,6 +4,10 @@ use std::fmt;
 
 use crate::account_id::{AccountId, Uid};
 
+/// The time over which growth and births count, nanoseconds. Long enough to see a process that takes
+/// memory in gulps, short enough that one which has stopped growing is soon left alone.
+pub const WINDOW_NS: u64 = 4_000_000_000;
+
 /// A process for good: pids come back, a pid with its start time does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId {
@@ -86,7 +90,7 @@ pub struct Process {
     pub session_leader: bool,
     /// What its owner says of it, -1000 (never) to 1000.
     pub oom_score_adj: i16,
-    /// Bytes by which it grew in the last [`WINDOW_NS`](crate::growth::WINDOW_NS); see
+    /// Bytes by which it grew in the last [`WINDOW_NS`]; see
     /// [`Growth`](crate::growth::Growth).
     pub grown_bytes: u64,
     /// It started within that time.

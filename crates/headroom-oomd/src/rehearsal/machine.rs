@@ -6,9 +6,9 @@ use std::time::Instant;
 use memory_ledger::{Level, Thresholds};
 use memory_watch::ProcessSample;
 
+use super::practice::{PATIENCE, PAUSE, RehearsalError, alive, sample_of, wait_for_decision};
 use super::victim::Victim;
 use super::watch::Teller;
-use super::{PATIENCE, PAUSE, RehearsalError, alive, sample_of, wait_for_decision};
 use crate::oom::OomManager;
 
 /// Pids are smaller (`PID_MAX_LIMIT`): nobody is killed in place of one who does not exist.
@@ -113,19 +113,20 @@ fn raised() -> Thresholds {
 
 #[cfg(test)]
 mod tests {
+    use super::super::practice;
     use super::*;
     use crate::watching::{self, Wanted};
 
     #[test]
     fn one_is_asked_and_a_herd_and_a_fork_bomb_are_killed_of_our_own_children_alone() {
-        let start = || Victim::start(super::super::UID).unwrap();
+        let start = || Victim::start(practice::UID).unwrap();
         let victims: [Victim; 5] = std::array::from_fn(|_| start());
         let bystander = start();
         let watch = watching::select(Wanted::Proc, None).unwrap().watch;
         let mut samples = Vec::new();
         watch.processes(&mut samples).unwrap();
         let reaper = reclaim::Reaper::start(1).unwrap();
-        let (mut oom, told) = super::super::practising(reaper).unwrap();
+        let (mut oom, told) = practice::practising(reaper).unwrap();
         let practice = OfTheMachine::prepare(&samples, victims).unwrap();
         practice.run(&mut oom, &told, None).unwrap();
         let mut records = oom.records().latest(10, None);

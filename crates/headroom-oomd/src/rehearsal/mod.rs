@@ -9,12 +9,12 @@
 //! and a fork bomb are killed. The last one dies by hand, with `process_mrelease`, to see whether that works.
 
 mod machine;
+mod practice;
 mod victim;
 mod watch;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use control::oomd::Outcome;
 use memory_ledger::{Asker, Limit, Source, Uid};
 use memory_watch::{ProcessSample, Watch};
 use reclaim::{Help, Mrelease, Progress, Reaper, Reclaim};
@@ -22,34 +22,12 @@ use reclaim::{Help, Mrelease, Progress, Reaper, Reclaim};
 use crate::clock::monotonic_ns;
 use crate::oom::OomManager;
 use machine::OfTheMachine;
+pub use practice::RehearsalError;
+use practice::{
+    HARD_PAGES, PATIENCE, PAUSE, UID, alive, io, practising, sample_of, wait_for_decision,
+};
 use victim::Victim;
-use watch::{MadeUp, Teller};
-
-/// The victims' user: nobody's uid, far from those that are given out, so that no limit is about it.
-const UID: Uid = Uid::LAST_LIMITABLE;
-/// What the made-up user may have, pages.
-const HARD_PAGES: u64 = 4096;
-/// How long the practice may take; it takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two looks.
-const PAUSE: Duration = Duration::from_micros(200);
-
-/// Why the practice failed.
-#[derive(Debug, thiserror::Error)]
-pub enum RehearsalError {
-    /// Something that it needs.
-    #[error("{0}: {1}")]
-    Io(&'static str, std::io::Error),
-    /// The processes cannot be listed.
-    #[error("cannot list processes: {0}")]
-    List(#[from] memory_watch::NotifierError),
-    /// A victim that the list does not show.
-    #[error("the list of processes does not show the victim, pid {0}")]
-    Unseen(u32),
-    /// The victim was not chosen, or did not go.
-    #[error("{0}")]
-    Alive(String),
-}
+use watch::Teller;
 
 /// All that is needed for it, made beforehand: so that the practice itself uses what a kill uses, and no more.
 pub struct Rehearsal {
@@ -106,14 +84,6 @@ impl Rehearsal {
     }
 }
 
-fn io(doing: &'static str, error: std::io::Error) -> RehearsalError {
-    RehearsalError::Io(doing, error)
-}
-
-fn alive(why: impl std::fmt::Display) -> RehearsalError {
-    RehearsalError::Alive(why.to_string())
-}
-
 /// A limit is broken, and the daemon has to kill.
 impl AtALimit {
     fn prepare(
@@ -147,44 +117,6 @@ impl AtALimit {
         oom.clear_limit(account, Asker::Root).map_err(alive)?;
         Ok(decision)
     }
-}
-
-/// Has the manager go on until its last decision, another one than `before`, has ended. `look` looks after the rest.
-fn wait_for_decision(
-    oom: &mut OomManager,
-    before: Option<u64>,
-    look: impl Fn(),
-) -> Result<u64, RehearsalError> {
-    let begun = Instant::now();
-    loop {
-        let last = oom.records().latest(1, None).pop().filter(|why| Some(why.id) != before);
-        let Some(last) = last else { return Err(alive("nobody was chosen")) };
-        match last.outcome {
-            Outcome::Reclaimed { .. } => return Ok(last.id),
-            Outcome::Dying if begun.elapsed() < PATIENCE => {}
-            outcome => return Err(alive(format!("it came to this: {outcome:?}"))),
-        }
-        std::thread::sleep(PAUSE);
-        look();
-        oom.dispatch();
-    }
-}
-
-/// A manager whose watch shows what it is told to.
-fn practising(reaper: Reaper) -> Result<(OomManager, Teller), RehearsalError> {
-    let made_up = MadeUp::new(HARD_PAGES).map_err(|e| io("cannot make an eventfd", e))?;
-    let told = made_up.teller();
-    let oom = OomManager::builder(Box::new(made_up), reaper).build();
-    let oom = oom.map_err(|e| io("cannot make epoll", e))?;
-    Ok((oom, told))
-}
-
-/// A victim as the real watch shows it, but large.
-fn sample_of(samples: &[ProcessSample], victim: &Victim) -> Result<ProcessSample, RehearsalError> {
-    let found = samples.iter().find(|sample| sample.tgid == victim.pid());
-    let sample = *found.ok_or(RehearsalError::Unseen(victim.pid()))?;
-    // A child has its parent's oom_score_adj, and ours may be the one of those that nobody kills.
-    Ok(ProcessSample { anon_pages: HARD_PAGES, oom_score_adj: 0, ..sample })
 }
 
 /// The victim is held, and its memory taken from outside.

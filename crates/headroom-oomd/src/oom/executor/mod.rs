@@ -7,7 +7,7 @@ mod fork_bomb;
 mod reaping;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use control::oomd::Outcome;
 use memory_ledger::{
@@ -204,20 +204,16 @@ impl Executor {
         self.reaping.finish(kill, settled)
     }
 
-    /// What wakes the event loop.
-    pub(super) fn epoll(&self) -> &OwnedFd {
-        self.reaping.epoll()
-    }
-
     /// When [`step`](Self::step) is due though nothing happens, nanoseconds.
     pub(super) fn next_deadline_ns(&self, kills: &KillsInFlight) -> Option<u64> {
         self.reaping.next_deadline_ns(kills)
     }
 }
 
+/// Wakes the event loop.
 impl AsFd for Executor {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.epoll().as_fd()
+        self.reaping.as_fd()
     }
 }
 

@@ -36,10 +36,6 @@ impl Reaping {
         Ok(Self { reaper, epoll, victims: Vec::new() })
     }
 
-    pub(super) fn epoll(&self) -> &OwnedFd {
-        &self.epoll
-    }
-
     /// Follows a victim that has its signal, and helps it if that is SIGKILL: the sooner, the less
     /// its own speed counts.
     pub(super) fn add(&mut self, token: KillToken, victim: Victim, kills: &mut KillsInFlight) {
@@ -113,6 +109,12 @@ impl Reaping {
         let asked = |it: &&Entry| kills.get(it.token).is_some_and(InFlightKill::is_asked);
         let pending = self.victims.iter().filter(|it| it.progress == Progress::Pending);
         pending.filter(|it| !asked(it)).filter_map(|it| it.reclaim.next_deadline_ns()).min()
+    }
+}
+
+impl AsFd for Reaping {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 }
 
