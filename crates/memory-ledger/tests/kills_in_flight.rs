@@ -1,6 +1,6 @@
 //! The state machine of kills in flight: as sentences, and against a simple model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memory_ledger::kills_in_flight::ACCOUNT_SETTLE_MS;
 use memory_ledger::{
@@ -93,6 +93,7 @@ fn memory_that_stays_though_its_process_is_gone_delays_the_next_kill_only_for_a_
     kills.gone(token, MS);
     kills.read(ALICE, reading(110, 60, 2 * MS));
     assert!(poll(&mut kills, 2 * MS).is_empty());
+    assert_eq!(kills.next_deadline_ns(), Some(7 * MS), "it is read again soon");
     let bound = MS + ACCOUNT_SETTLE_MS * MS;
     let settled = settled(&poll(&mut kills, bound));
     assert_eq!(settled, [Settled::Back { bytes_back: 0, took_ns: bound }]);
@@ -262,6 +263,8 @@ struct World {
     next_pid: u32,
     /// The kernel program's latches, as they really are.
     latched: BTreeMap<AccountId, bool>,
+    /// Accounts whose latch is taken by a kill whose event was lost.
+    lost: BTreeSet<AccountId>,
     /// All that were signalled and have not settled.
     alive: Vec<(KillToken, bool)>,
     settled: u32,
@@ -307,7 +310,9 @@ impl World {
             }
             Step::Program(user, lost) if self.latched.get(&ACCOUNTS[user]) != Some(&true) => {
                 self.latched.insert(ACCOUNTS[user], true);
-                if !lost {
+                if lost {
+                    self.lost.insert(ACCOUNTS[user]);
+                } else {
                     let payer = self.charge(user);
                     let sender = Sender::KernelProgram;
                     self.send(NewKill { payer, sender, ..kill(0, ACCOUNTS[user]) });
@@ -328,6 +333,7 @@ impl World {
             Step::LimitGone(user) => {
                 self.kills.forget_account(ACCOUNTS[user]);
                 self.latched.remove(&ACCOUNTS[user]);
+                self.lost.remove(&ACCOUNTS[user]);
             }
             Step::Scan => self.scan(),
             Step::Wait(ms) => self.now_ns += ms * MS,
@@ -343,9 +349,15 @@ impl World {
             let latch = if taken { Latch::Taken } else { Latch::Free };
             if self.kills.is_orphaned(account, latch) {
                 assert!(self.kills.may_kill(account), "a latch that is needed");
-                assert_eq!(self.latched.insert(account, false), Some(true), "release without take");
+                assert!(self.lost.contains(&account), "a latch whose kill is known");
+                self.release(account);
             }
         }
+    }
+
+    fn release(&mut self, account: AccountId) {
+        assert_eq!(self.latched.insert(account, false), Some(true), "release without take");
+        self.lost.remove(&account);
     }
 
     /// Reads the accounts, which show at once what is gone, and does what has to be done.
@@ -369,9 +381,12 @@ impl World {
                 Action::Settled { kill, settled } => self.settle(&kill, settled),
                 Action::AccountFree { account, latch, .. } => {
                     assert!(self.kills.may_kill(account) || self.is_of_a_cgroup(account));
-                    if latch == Latch::Taken {
-                        let before = self.latched.insert(account, false);
-                        assert_eq!(before, Some(true), "release without take");
+                    match latch {
+                        Latch::Taken => self.release(account),
+                        Latch::Free => {
+                            let taken = self.latched.get(&account) == Some(&true);
+                            assert!(!taken || self.lost.contains(&account), "never released");
+                        }
                     }
                 }
             }
