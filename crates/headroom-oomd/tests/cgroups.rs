@@ -325,3 +325,23 @@ fn a_process_that_is_dying_already_is_enough_for_the_cgroup_above() {
     assert_eq!(fake.oom.records().latest(9, None).len(), 1);
     assert!(second.is_alive());
 }
+
+#[test]
+fn a_victim_outlives_the_limit_of_its_cgroup_on_record() {
+    if !privileged() {
+        return;
+    }
+    let mut fake = Fake::new();
+    let mut hog = Hog::start(62_758);
+    hog.grow(40 << 10);
+    assert!(hog.survived());
+    fake.set("/a", 1 << 30, &[hog.pid()]);
+    fake.configure("[[limit]]\ncgroup = \"/a\"\nhard = \"512M\"\n");
+    let why = fake.work("the hog is killed", |oom| Fake::latest(oom));
+    assert_eq!(why.victim.map(|victim| victim.pid), Some(hog.pid()));
+    fake.configure("");
+    hog.died();
+    fake.work("the record is closed", |oom| {
+        matches!(Fake::latest(oom)?.outcome, Outcome::Reclaimed { .. }).then_some(())
+    });
+}

@@ -198,8 +198,9 @@ impl CgroupLimits {
         if self.read(id, &mut Listing::Needed, state).is_none() {
             self.take(id, before.unwrap_or(0), state);
         }
-        if let Some(it) = self.accounts.get(id) {
-            state.kills.read(AccountId::Cgroup(id), it.account().reading());
+        match self.accounts.get(id) {
+            Some(it) => state.kills.read(AccountId::Cgroup(id), it.account().reading()),
+            None => state.kills.forget_account(AccountId::Cgroup(id)),
         }
     }
 

@@ -425,8 +425,9 @@ impl OomManager {
                 continue;
             }
             self.state.accounts.read(account);
-            if let Some(it) = self.state.accounts.ledger().account(account) {
-                self.state.kills.read(account, it.reading());
+            match self.state.accounts.ledger().account(account) {
+                Some(it) => self.state.kills.read(account, it.reading()),
+                None => self.state.kills.forget_account(account),
             }
         }
     }
