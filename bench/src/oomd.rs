@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use control::Client;
-use control::oomd::{Outcome, Reply, Request, UserLimit, Why};
+use control::oomd::{AccountRef, Outcome, Reply, Request, UserLimit, Why};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tempfile::TempDir;
 
@@ -92,7 +92,7 @@ impl Oomd {
         match self.ask(&Request::ListLimits)? {
             Reply::Limits { limits } => limits
                 .into_iter()
-                .find(|limit| limit.uid == uid)
+                .find(|limit| limit.account.uid == uid)
                 .with_context(|| format!("uid {uid} has no limit")),
             other => anyhow::bail!("instead of limits: {other:?}"),
         }
@@ -108,7 +108,11 @@ impl Oomd {
 
     /// Limits a user.
     pub fn limit(&self, uid: u32, hard_bytes: u64) -> Result<()> {
-        let reply = self.ask(&Request::SetLimit { uid, hard_bytes, soft_bytes: None })?;
+        let reply = self.ask(&Request::SetLimit {
+            account: AccountRef::user(uid),
+            hard_bytes,
+            soft_bytes: None,
+        })?;
         anyhow::ensure!(reply == Reply::Done, "no limit for uid {uid}: {reply:?}");
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::Link;
+use memory_ledger::{AccountId, Uid};
 use memory_watch::notifier::CountRuns;
 use memory_watch::{Notifier, SlotLimit, Watch};
 
@@ -83,6 +84,10 @@ impl Watchers {
         Ok(Self { uid, notifier, every_event, timer: None, look_ns })
     }
 
+    fn account(&self) -> AccountId {
+        AccountId::User(Uid(self.uid))
+    }
+
     /// Whether this one is to be had.
     pub fn has(&self, watcher: Watcher) -> bool {
         watcher != Watcher::EveryEvent || self.every_event.is_some()
@@ -123,7 +128,7 @@ impl Watchers {
     fn begin(&mut self, watcher: Watcher) -> Result<Option<Link>> {
         match watcher {
             Watcher::Nobody | Watcher::NoLimit => {}
-            Watcher::Headroom(limit) => self.notifier.set_limit(self.uid, limit)?,
+            Watcher::Headroom(limit) => self.notifier.set_limit(self.account(), limit)?,
             Watcher::EveryEvent => return self.scanning(),
             Watcher::Timer => self.timer = Some(LookByTimer::start()?),
         }
@@ -137,7 +142,7 @@ impl Watchers {
 
     fn end(&mut self, watcher: Watcher) -> Result<()> {
         if let Watcher::Headroom(_) = watcher {
-            self.notifier.clear_limit(self.uid)?;
+            self.notifier.clear_limit(self.account())?;
         }
         self.timer = None;
         Ok(())

@@ -9,9 +9,9 @@ use bench::results::Measurement;
 use bench::statistics::estimate;
 use bench::{sleepers, walk};
 use clap::Parser;
-use headroom_oomd::killer::Killer;
+use headroom_oomd::oom::{OomManager, control as oom_control};
 use headroom_oomd::watching::{self, Wanted};
-use memory_ledger::{Asker, Limit, Source};
+use memory_ledger::{AccountId, Asker, Limit, Source, Uid};
 use reclaim::Reaper;
 
 const BENCH: &str = "scan";
@@ -50,6 +50,7 @@ fn main() -> Result<()> {
 
 fn measure(arguments: &Arguments, count: u32, progress: &mut Progress) -> Result<()> {
     let uid = nobodys_uid();
+    let account = AccountId::User(Uid(uid));
     let _sleepers = sleepers::start(count, uid)?;
     let wanted = match arguments.notifier.as_str() {
         "bpf" => Wanted::Bpf,
@@ -57,16 +58,17 @@ fn measure(arguments: &Arguments, count: u32, progress: &mut Progress) -> Result
         _ => Wanted::Auto,
     };
     let chosen = watching::select(wanted, None).context("cannot watch processes")?;
-    let mut killer = Killer::new(chosen.watch, Reaper::start(1)?).context("no killer")?;
-    killer.set_limit(uid, Limit::new(FAR, None)?, Source::Runtime, Asker::Root)?;
+    let oom = OomManager::builder(chosen.watch, Reaper::start(1)?).build();
+    let mut oom = oom.context("no OOM manager")?;
+    oom.set_limit(account, Limit::new(FAR, None)?, Source::Runtime, Asker::Root)?;
     let mut micros: [Vec<f64>; 3] = Default::default();
     for _ in 0..arguments.rounds {
         let (mut least, mut found) = (u32::MAX, Vec::new());
         for (who, micros) in micros.iter_mut().enumerate() {
             let begun = Instant::now();
             let considered = match who {
-                0 => killer.explain_next(None).map(|it| it.considered),
-                1 => killer.explain_next(Some(uid)).map(|it| it.considered),
+                0 => Some(oom_control::explain_system(&mut oom).considered),
+                1 => oom_control::explain(&mut oom, account).map(|it| it.considered),
                 _ => Some(walk::walk()?.considered),
             };
             micros.push(begun.elapsed().as_nanos() as f64 / 1e3);

@@ -214,7 +214,7 @@ fn write_users(page: &mut Page, limits: &[&UserLimit]) {
     ];
     write_gauges(page, &gauges, limits, |limit| match &limit.group {
         Some(group) => ("group", group.clone()),
-        None => ("uid", limit.uid.to_string()),
+        None => ("uid", limit.account.uid.to_string()),
     });
 }
 

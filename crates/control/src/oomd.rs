@@ -2,6 +2,40 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Kind of an account.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum AccountKind {
+    /// One user's.
+    #[default]
+    User,
+    /// That of several users together.
+    Group,
+    /// A cgroup's.
+    Cgroup,
+}
+
+/// An account.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct AccountRef {
+    /// What it is; a user's in records of earlier versions.
+    #[serde(default)]
+    pub kind: AccountKind,
+    /// A user's uid; of a group or a cgroup the number that the daemon has given it, which is larger than any uid.
+    pub uid: u32,
+}
+
+impl AccountRef {
+    /// A user's own.
+    pub fn user(uid: u32) -> Self {
+        Self { kind: AccountKind::User, uid }
+    }
+}
+
 /// A request. Root may do all of it for anybody. A user may see and lower its own limit, see its own
 /// kills, and have its own largest process killed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -11,8 +45,8 @@ pub enum Request {
     Status,
     /// Sets a user's limit, from now on until cleared or restarted. Who shares a group's limit has none of its own.
     SetLimit {
-        /// Whose; a group's number (see [`UserLimit`]) for the limit that its users share.
-        uid: u32,
+        /// Whose.
+        account: AccountRef,
         /// Bytes that may not be exceeded.
         hard_bytes: u64,
         /// Bytes at which the daemon gets ready; 90 % of the hard limit when `None`.
@@ -21,20 +55,19 @@ pub enum Request {
     /// Removes a user's limit.
     ClearLimit {
         /// Whose.
-        uid: u32,
+        account: AccountRef,
     },
     /// Limits and use of all users and cgroups that the peer may see: a user sees its own sessions'.
     ListLimits,
     /// Looks now, and kills where a limit is broken.
     RunOomKiller {
-        /// Only this user, or the group that it is in, or the cgroup with this number; otherwise all that is limited.
-        uid: Option<u32>,
+        /// Only this account, or that of the group that the user is in; otherwise all that is limited.
+        account: Option<AccountRef>,
     },
     /// Who would die now, and why.
     Explain {
-        /// If this user's limit were broken, or that which it shares, or that of the cgroup with this number (see
-        /// [`UserLimit`]); `None`: if the machine ran short.
-        uid: Option<u32>,
+        /// If this account's limit were broken, or that which the user shares; `None`: if the machine ran short.
+        account: Option<AccountRef>,
     },
     /// Reads the configuration anew and puts it into force; only root may ask for it.
     Reload,
@@ -68,7 +101,7 @@ pub enum Reply {
     Done,
     /// To [`Request::ListLimits`].
     Limits {
-        /// By uid.
+        /// By account.
         limits: Vec<UserLimit>,
     },
     /// To [`Request::RunOomKiller`]: one decision a user that was over its limit.
@@ -150,8 +183,9 @@ pub enum Event {
     },
     /// A user, group or cgroup has crossed its soft limit.
     Near {
-        /// Who, or a group's number; of a login session, whose it is; of another cgroup, its number.
-        uid: u32,
+        /// Whose account; of a login session, its user.
+        #[serde(flatten)]
+        account: AccountRef,
         /// The group's name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<String>,
@@ -167,10 +201,10 @@ pub enum Event {
 
 impl Event {
     /// Whom it is about.
-    pub fn uid(&self) -> u32 {
+    pub fn account(&self) -> AccountRef {
         match self {
-            Self::Decided { why } | Self::Ended { why } => why.uid,
-            Self::Near { uid, .. } => *uid,
+            Self::Decided { why } | Self::Ended { why } => why.account,
+            Self::Near { account, .. } => *account,
         }
     }
 }
@@ -247,8 +281,9 @@ impl Histogram {
 /// A user's limit and account, or those that several share, or a cgroup's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserLimit {
-    /// Whose: a uid, or the number of a group or a cgroup, which no uid is as large as.
-    pub uid: u32,
+    /// Whose.
+    #[serde(flatten)]
+    pub account: AccountRef,
     /// The group's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
@@ -412,8 +447,9 @@ pub struct Why {
     pub id: u64,
     /// When, microseconds since the epoch.
     pub at_micros: u64,
-    /// Whose limit, a group's number where several share it; where it was about the machine or a cgroup, whose process.
-    pub uid: u32,
+    /// Whose limit; where it was about the machine or a cgroup, whose process.
+    #[serde(flatten)]
+    pub account: AccountRef,
     /// The name of the group whose limit it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,

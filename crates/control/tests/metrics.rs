@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use control::metrics::{Binderd, Oomd, Sources, text};
-use control::oomd::{Counters, Histogram, Killer, Kills, Trigger, UserLimit};
+use control::oomd::{AccountRef, Counters, Histogram, Killer, Kills, Trigger, UserLimit};
 use control::{binderd, oomd};
 
 /// A family: its type, and its samples by name with labels.
@@ -100,7 +100,7 @@ fn parse(text: &str) -> BTreeMap<String, Family> {
 
 fn sources() -> Sources {
     let limit = |uid| UserLimit {
-        uid,
+        account: AccountRef::user(uid),
         group: None,
         cgroup: None,
         members: Vec::new(),

@@ -26,7 +26,9 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 
 use control::configuration::{Configuration, ConfiguredLimit, MachineLevels};
-use memory_ledger::{CgroupLimit, CgroupPattern, Groups, Limit, Margin, Rules, Thresholds};
+use memory_ledger::{
+    AccountId, CgroupLimit, CgroupPattern, Groups, Limit, Margin, Rules, Thresholds, Uid,
+};
 use toml::de::DeTable;
 
 pub(crate) use crate::keys::only_keys;
@@ -49,8 +51,8 @@ pub const SECTIONS: [(&str, &[&str]); 6] = [
 pub struct Config {
     /// The files that were read, in their order.
     pub files: Vec<PathBuf>,
-    /// Each user once, by uid, and each group by its number.
-    pub limits: Vec<(u32, Limit)>,
+    /// Each user and each group once.
+    pub limits: Vec<(AccountId, Limit)>,
     /// Who shares a limit.
     pub groups: Groups,
     /// Of every ordinary user of whom nothing else is said.
@@ -180,7 +182,7 @@ impl Files {
 /// A limit.
 struct Entry {
     limit: Limit,
-    uids: Vec<u32>,
+    uids: Vec<Uid>,
     pattern: Option<CgroupPattern>,
     file: usize,
     line: usize,
@@ -252,7 +254,7 @@ fn of_cgroups(limits: BTreeMap<Whom, Entry>) -> Vec<CgroupLimit> {
 
 /// A user's memory is charged to one account.
 fn only_once(limits: &BTreeMap<Whom, Entry>, files: &[PathBuf]) -> Result<(), ConfigError> {
-    let mut seen: BTreeMap<u32, &Entry> = BTreeMap::new();
+    let mut seen: BTreeMap<Uid, &Entry> = BTreeMap::new();
     for entry in limits.values() {
         for uid in &entry.uids {
             let Some(other) = seen.insert(*uid, entry) else { continue };
@@ -297,12 +299,13 @@ impl Config {
             _ => None,
         };
         config.groups = Groups::new(merge.limits.iter().filter_map(group));
-        let number = |name: &str| config.groups.iter().find(|group| group.name == name);
+        let group = |name: &str| config.groups.iter().find(|group| group.name == name);
         for (whom, Entry { limit, .. }) in &merge.limits {
             match whom {
-                Whom::User(uid) => config.limits.push((*uid, *limit)),
+                Whom::User(uid) => config.limits.push((AccountId::User(*uid), *limit)),
                 Whom::Group(name) => {
-                    config.limits.extend(number(name).map(|group| (group.number, *limit)));
+                    let account = group(name).map(|group| AccountId::Group(group.id));
+                    config.limits.extend(account.map(|account| (account, *limit)));
                 }
                 Whom::Everyone => config.everyone = Some(*limit),
                 Whom::Cgroups(_) => {}
@@ -314,7 +317,7 @@ impl Config {
 
     /// For people and programs. `ordinary` are the uids of ordinary users, or what is wrong with the file
     /// that says so.
-    pub fn describe(&self, ordinary: Result<RangeInclusive<u32>, String>) -> Configuration {
+    pub fn describe(&self, ordinary: Result<RangeInclusive<Uid>, String>) -> Configuration {
         let (ordinary, complaint) = match ordinary {
             Ok(uids) => (uids, None),
             Err(complaint) => (users::ORDINARY, Some(complaint)),
@@ -326,9 +329,11 @@ impl Config {
             hard_bytes: limit.hard_bytes(),
             soft_bytes: limit.soft_bytes(),
         };
-        let users = self.limits.iter().map(|(uid, of)| match self.groups.get(*uid) {
-            Some(group) => limit(format!("@{}", group.name), group.uids.clone(), of),
-            None => limit(uid.to_string(), Vec::new(), of),
+        let raw = |uids: &[Uid]| uids.iter().map(|uid| uid.0).collect();
+        let users = self.limits.iter().map(|(id, of)| match (id, self.groups.get(*id)) {
+            (_, Some(group)) => limit(format!("@{}", group.name), raw(&group.uids), of),
+            (AccountId::User(uid), None) => limit(uid.to_string(), Vec::new(), of),
+            (id, None) => limit(id.to_string(), Vec::new(), of),
         });
         let everyone = self.everyone.iter().map(|of| limit("*".to_owned(), Vec::new(), of));
         let cgroups =
@@ -349,7 +354,7 @@ impl Config {
             }),
             rules: self.rules.0.iter().map(ToString::to_string).collect(),
             tell: self.tell.to_string().lines().map(str::to_owned).collect(),
-            ordinary_uids: [*ordinary.start(), *ordinary.end()],
+            ordinary_uids: [ordinary.start().0, ordinary.end().0],
             complaints: complaint.iter().chain(&self.tell.obsolete).cloned().collect(),
         }
     }
@@ -362,6 +367,10 @@ mod tests {
     use super::*;
 
     const RAM: u64 = 16 << 30;
+
+    fn user(uid: u32) -> AccountId {
+        AccountId::User(Uid(uid))
+    }
 
     /// A folder with these files, and what they say.
     fn load(files: &[(&str, &str)], margin: Option<Margin>) -> Result<Config, ConfigError> {
@@ -394,9 +403,9 @@ mod tests {
                     [[limit]]\nuser = \"62002\"\nhard = 0x1000_0000\nsoft = \"100M\"\n";
         let daemon = headroom_daemon::user_database::uid_of("daemon").unwrap().unwrap();
         let expected = vec![
-            (daemon, Limit::new(4 << 30, None).unwrap()),
-            (62001, Limit::new(512 << 20, Some(256 << 20)).unwrap()),
-            (62002, Limit::new(256 << 20, Some(100 << 20)).unwrap()),
+            (user(daemon), Limit::new(4 << 30, None).unwrap()),
+            (user(62001), Limit::new(512 << 20, Some(256 << 20)).unwrap()),
+            (user(62002), Limit::new(256 << 20, Some(100 << 20)).unwrap()),
         ];
         assert_eq!(parse(text).limits, expected);
     }
@@ -418,7 +427,7 @@ mod tests {
         let rules = parse(text).rules;
         let stances: Vec<_> = rules.0.iter().map(|rule| rule.stance).collect();
         assert_eq!(stances, [Stance::Never, Stance::Prefer, Stance::Ordinary]);
-        assert_eq!((rules.0[0].uid, rules.0[0].exe.is_some()), (Some(0), true));
+        assert_eq!((rules.0[0].uid, rules.0[0].exe.is_some()), (Some(Uid::ROOT), true));
         assert!(rules.0[1].name.as_ref().is_some_and(|name| name.matches("java -jar")));
     }
 
@@ -530,7 +539,11 @@ mod tests {
         ];
         let config = load(&files, None).unwrap();
         let limit = |gib: u64| Limit::new(gib << 30, None).unwrap();
-        assert_eq!(config.limits, [(5001, limit(1)), (5002, limit(2))], "the later file counts");
+        assert_eq!(
+            config.limits,
+            [(user(5001), limit(1)), (user(5002), limit(2))],
+            "the later file counts"
+        );
         assert_eq!(config.everyone, Some(limit(4)));
         let stances: Vec<_> = config.rules.0.iter().map(|rule| rule.stance).collect();
         assert_eq!(stances, [Stance::Avoid, Stance::Prefer]);
@@ -545,18 +558,19 @@ mod tests {
         let main = "[[limit]]\nname = \"students\"\nusers = [5003, \"5001\"]\nhard = \"1G\"\n\
                     [[limit]]\nuser = 5002\nhard = \"1G\"\n[[limit]]\ngroup = \"root\"\nhard = \"3G\"\n";
         let config = load(&[("oomd.toml", main)], None).unwrap();
-        let students = config.groups.of(5001).unwrap();
-        assert_eq!((students.name.as_str(), &students.uids[..]), ("students", &[5001, 5003][..]));
+        let students = config.groups.of(Uid(5001)).unwrap();
+        assert_eq!(students.name, "students");
+        assert_eq!(students.uids, [Uid(5001), Uid(5003)]);
         let root = config.groups.iter().find(|group| group.name == "root").unwrap();
-        assert!(!root.uids.contains(&0), "root itself is never limited");
+        assert!(!root.uids.contains(&Uid::ROOT), "root itself is never limited");
         let limit = |gib: u64| Limit::new(gib << 30, None).unwrap();
-        assert!(config.limits.contains(&(students.number, limit(1))));
-        assert!(config.limits.contains(&(root.number, limit(3))));
+        assert!(config.limits.contains(&(AccountId::Group(students.id), limit(1))));
+        assert!(config.limits.contains(&(AccountId::Group(root.id), limit(3))));
         let later = "[[limit]]\nname = \"students\"\nusers = [5004]\nhard = \"2G\"\n";
         let config = load(&[("oomd.toml", main), ("oomd.d/a.toml", later)], None).unwrap();
-        let students = config.groups.of(5004).unwrap();
-        assert!(config.groups.of(5001).is_none());
-        assert!(config.limits.contains(&(students.number, limit(2))));
+        let students = config.groups.of(Uid(5004)).unwrap();
+        assert!(config.groups.of(Uid(5001)).is_none());
+        assert!(config.limits.contains(&(AccountId::Group(students.id), limit(2))));
         let described = config.describe(Ok(users::ORDINARY));
         let shown = described.limits.iter().find(|limit| limit.user == "@students").unwrap();
         assert_eq!(shown.members, [5004]);

@@ -4,16 +4,18 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
 use anyhow::Context;
-use control::oomd::Reply;
+use control::oomd::{AccountRef, Reply};
 use control::{Answer, Peer, Server};
 use headroom_daemon::signals::Signal;
 use headroom_daemon::{ServiceManager, Signals};
+use memory_ledger::Uid;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
+use crate::account_ref::of_ref;
 use crate::clock::until;
-use crate::killer::Killer;
 use crate::leases::Leases;
+use crate::oom::{OomManager, control as oom_control};
 use crate::reload::Reload;
 use crate::requests::Requests;
 use crate::watchdog::Pulse;
@@ -27,7 +29,7 @@ const PULSE: u64 = 4;
 
 /// Works until a signal says to end; SIGHUP says to read the configuration anew.
 pub fn run(
-    killer: &mut Killer,
+    oom: &mut OomManager,
     server: &mut Server,
     leases: &mut Leases,
     signals: &Signals,
@@ -35,10 +37,10 @@ pub fn run(
     reload: &mut Reload,
 ) -> anyhow::Result<()> {
     let (pulse, manager) = signs;
-    let mut requests = Requests::inherit(killer);
+    let mut requests = Requests::inherit(oom);
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make epoll")?;
     let fds = [
-        (killer.as_fd(), KILLER),
+        (oom.as_fd(), KILLER),
         (server.as_fd(), SERVER),
         (signals.as_fd(), SIGNALS),
         (leases.as_fd(), LEASES),
@@ -50,7 +52,7 @@ pub fn run(
     }
     loop {
         let deadlines =
-            [killer.next_deadline_ns(), leases.next_deadline_ns(), requests.next_deadline_ns()];
+            [oom.next_deadline_ns(), leases.next_deadline_ns(), requests.next_deadline_ns()];
         let timeout = deadlines.into_iter().flatten().min().map(until);
         let mut ready = [MaybeUninit::uninit(); 5];
         let ready = match epoll::wait(&epoll, &mut ready, timeout.as_ref()) {
@@ -59,21 +61,21 @@ pub fn run(
             Err(errno) => return Err(errno).context("cannot wait for events"),
         };
         // Whatever woke us: kills go first.
-        killer.dispatch();
+        oom.dispatch();
         for event in ready.iter() {
             match event.data.u64() {
                 SERVER => {
                     server.serve_requests(|request| {
-                        let mut answer = requests.answer(killer, reload, request);
+                        let mut answer = requests.answer(oom, reload, request);
                         if let Answer::Now(reply) = &mut answer {
-                            leases.complete(reply, killer);
+                            leases.complete(reply, oom);
                         }
                         answer
                     });
                 }
                 PULSE => {
                     pulse.answer();
-                    manager.alive(&killer.in_a_line());
+                    manager.alive(&oom_control::status_line(oom));
                 }
                 SIGNALS => {
                     while let Some(signal) = signals.next() {
@@ -82,32 +84,36 @@ pub fn run(
                             return Ok(());
                         }
                         // What came of it is in the log, and in the status.
-                        let _ = reload.reload(killer);
+                        let _ = reload.reload(oom);
                     }
                 }
                 _ => {}
             }
         }
-        for (request, reply) in requests.ended(killer) {
+        for (request, reply) in requests.ended(oom) {
             server.reply(request, &reply);
         }
         // After the requests, which may have changed limits.
-        leases.dispatch(killer);
-        publish(killer, server);
+        leases.dispatch(oom);
+        publish(oom, server);
     }
 }
 
 /// Tells subscribers what has happened: users of themselves, root of all.
-fn publish(killer: &mut Killer, server: &mut Server) {
-    let news = killer.records_mut().take_news();
+fn publish(oom: &mut OomManager, server: &mut Server) {
+    let news = oom.records_mut().take_news();
     if news.is_empty() {
         return;
     }
     for event in news {
-        let uid = event.uid();
-        let of_theirs = |peer: Peer| peer.uid == uid || killer.account_of(peer.uid) == uid;
+        let account = event.account();
+        let shared = of_ref(account);
+        let of_theirs = |peer: Peer| {
+            AccountRef::user(peer.uid) == account
+                || Some(oom.accounts().ledger().groups().account_of(Uid(peer.uid))) == shared
+        };
         let may_hear = |peer: Peer| peer.is_root() || of_theirs(peer);
         server.publish(&Reply::Happened(event), may_hear);
     }
-    killer.records_mut().collect_news(server.has_subscribers());
+    oom.records_mut().collect_news(server.has_subscribers());
 }

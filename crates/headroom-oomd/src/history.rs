@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use control::oomd::{Outcome, Why};
+use control::oomd::{AccountKind, Outcome, Why};
 
 use crate::partition::Partitioned;
 
@@ -117,9 +117,15 @@ fn read(file: File, most: usize) -> Partitioned {
             found.insert(why);
         }
     }
-    found.iter_mut().filter(|why| why.outcome == Outcome::Dying).for_each(|why| {
-        why.outcome = Outcome::Unknown;
-    });
+    for why in found.iter_mut() {
+        if why.outcome == Outcome::Dying {
+            why.outcome = Outcome::Unknown;
+        }
+        // A record of an earlier version does not name the kind.
+        if why.group.is_some() {
+            why.account.kind = AccountKind::Group;
+        }
+    }
     found
 }
 
@@ -181,7 +187,7 @@ impl Book {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use control::oomd::Trigger;
+    use control::oomd::{AccountRef, Trigger};
 
     use super::*;
 
@@ -191,7 +197,7 @@ mod tests {
             at_micros: id,
             group: None,
             cgroup: None,
-            uid: 7,
+            account: AccountRef::user(7),
             trigger: Trigger::Timer,
             state: "a\nb".to_owned(),
             killer: None,
@@ -252,7 +258,9 @@ mod tests {
         for id in 1..=3 * MOST_LINES as u64 {
             // Another user's first decisions survive all that come after them.
             let uid = if id <= 5 { 8 } else { 7 };
-            let mut line = serde_json::to_vec(&Why { uid, ..why(id, back()) }).unwrap();
+            let mut line =
+                serde_json::to_vec(&Why { account: AccountRef::user(uid), ..why(id, back()) })
+                    .unwrap();
             line.push(b'\n');
             book.add(&line).unwrap();
             book.bound().unwrap();

@@ -4,37 +4,35 @@
 //! The rules are in `memory-ledger`, what is read comes from `memory-watch`, what is done is in
 //! `reclaim`. Here they are put together:
 //!
-//! * [`killer`]: state and timers between watch, ledger and victims;
+//! * [`oom`]: from a broken limit, or a system that runs short, to memory that is back;
 //! * [`leases`]: memory that is promised before it is used;
 //! * [`records`], [`history`]: why who died, in memory and on disk, shared out by [`partition`]; [`counters`]: how often;
-//! * [`requests`]: what the control socket is asked, and who may ask it;
+//! * [`requests`]: what the control socket is asked, and who may ask it; [`account_ref`]: accounts in its words;
 //! * [`config`], [`limits_config`], [`machine_config`], [`rules_config`], [`tell_config`], [`keys`], [`size`], [`users`]: the
 //!   configuration's files;
 //! * [`reload`]: the same once more, while running;
 //! * [`margin`]: what was measured, for soft limits that nobody sets;
 //! * [`tell`]: hooks, warnings, the journal, metrics;
 //! * [`shrink`]: what others can do without goes back first;
-//! * [`stances`]: what the rules say of each process;
-//! * [`own_words`]: what users say of their own processes;
 //! * [`watching`]: the BPF notifier, or the fallback;
 //! * [`rehearsal`]: a kill for practice, so that all it needs is in memory;
 //! * [`watchdog`]: notices when the event loop is stuck;
 //! * [`daemon`]: the event loop around all that;
 //! * [`log`], [`clock`]: small tools.
 
+pub mod account_ref;
 pub mod clock;
 pub mod config;
 pub mod counters;
 pub mod daemon;
 pub mod history;
 pub mod keys;
-pub mod killer;
 pub mod leases;
 pub mod limits_config;
 pub mod log;
 pub mod machine_config;
 pub mod margin;
-pub mod own_words;
+pub mod oom;
 pub mod partition;
 pub mod records;
 pub mod rehearsal;
@@ -43,7 +41,6 @@ pub mod requests;
 pub mod rules_config;
 pub mod shrink;
 pub mod size;
-pub mod stances;
 pub mod tell;
 pub mod tell_config;
 pub mod users;

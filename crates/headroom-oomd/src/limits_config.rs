@@ -33,7 +33,7 @@ use std::fmt;
 use std::ops::Range;
 
 use headroom_daemon::user_database;
-use memory_ledger::{Asker, CgroupPattern, Count, Ledger, Limit, Margin, Source};
+use memory_ledger::{AccountId, Asker, CgroupPattern, Count, Ledger, Limit, Margin, Source, Uid};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -49,7 +49,7 @@ const LONGEST_NAME: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Whom {
     /// One.
-    User(u32),
+    User(Uid),
     /// Several together, by the name that they have here.
     Group(String),
     /// Each ordinary user by itself.
@@ -74,7 +74,7 @@ impl fmt::Display for Whom {
 pub(crate) struct Said {
     pub(crate) whom: Whom,
     /// Who these are, where they are named one by one.
-    pub(crate) uids: Vec<u32>,
+    pub(crate) uids: Vec<Uid>,
     /// Where it is of cgroups, which.
     pub(crate) pattern: Option<CgroupPattern>,
     pub(crate) limit: Limit,
@@ -84,12 +84,12 @@ pub(crate) struct Said {
 /// Whom the keys name.
 struct Named {
     whom: Whom,
-    uids: Vec<u32>,
+    uids: Vec<Uid>,
     pattern: Option<CgroupPattern>,
 }
 
 impl Named {
-    fn users(whom: Whom, uids: Vec<u32>) -> Self {
+    fn users(whom: Whom, uids: Vec<Uid>) -> Self {
         Self { whom, uids, pattern: None }
     }
 
@@ -236,21 +236,21 @@ fn parse_count(count: &Spanned<DeValue>) -> Result<Count, Complaint> {
 }
 
 /// One that can have a limit.
-fn parse_limited(user: &Spanned<DeValue>) -> Result<u32, Complaint> {
+fn parse_limited(user: &Spanned<DeValue>) -> Result<Uid, Complaint> {
     let uid = parse_user(user)?;
     let any = Limit::new(memory_ledger::limit::MIN_HARD_BYTES, None);
     let any = any.map_err(|e| (user.span(), e.to_string()))?;
-    match Ledger::default().plan_set(uid, any, Source::Config, Asker::Root) {
+    match Ledger::default().plan_set(AccountId::User(uid), any, Source::Config, Asker::Root) {
         Ok(_) => Ok(uid),
         Err(refusal) => Err((user.span(), refusal.to_string())),
     }
 }
 
-fn parse_users(users: &Spanned<DeValue>) -> Result<Vec<u32>, Complaint> {
+fn parse_users(users: &Spanned<DeValue>) -> Result<Vec<Uid>, Complaint> {
     let list = users.get_ref().as_array().filter(|list| !list.is_empty());
     let wrong = || "\"users\" is a list of names and uids, like [\"alice\", 1003]".to_owned();
     let list = list.ok_or_else(|| (users.span(), wrong()))?;
-    let mut uids: Vec<u32> = Vec::new();
+    let mut uids: Vec<Uid> = Vec::new();
     for user in list.iter() {
         let uid = parse_limited(user)?;
         if uids.contains(&uid) {
@@ -262,7 +262,7 @@ fn parse_users(users: &Spanned<DeValue>) -> Result<Vec<u32>, Complaint> {
 }
 
 /// A group of the system's, and who is in it; root never is.
-fn parse_group(group: &Spanned<DeValue>) -> Result<(String, Vec<u32>), Complaint> {
+fn parse_group(group: &Spanned<DeValue>) -> Result<(String, Vec<Uid>), Complaint> {
     let complain = |message: String| (group.span(), message);
     let Some(name) = group.get_ref().as_str() else {
         let kind = group.get_ref().type_str();
@@ -272,12 +272,12 @@ fn parse_group(group: &Spanned<DeValue>) -> Result<(String, Vec<u32>), Complaint
     };
     let members = user_database::members_of(name)
         .map_err(|errno| complain(format!("cannot look up group \"{name}\": {errno}")))?;
-    let mut uids = members.ok_or_else(|| complain(format!("there is no group \"{name}\"")))?;
-    uids.retain(|uid| *uid != 0 && *uid < memory_ledger::cgroup::FIRST_CGROUP);
+    let members = members.ok_or_else(|| complain(format!("there is no group \"{name}\"")))?;
+    let uids = members.into_iter().map(Uid).filter(|uid| uid.is_limitable()).collect();
     Ok((name.to_owned(), uids))
 }
 
-pub(crate) fn parse_user(user: &Spanned<DeValue>) -> Result<u32, Complaint> {
+pub(crate) fn parse_user(user: &Spanned<DeValue>) -> Result<Uid, Complaint> {
     let complain = |message: String| (user.span(), message);
     match user.get_ref() {
         DeValue::String(name) => {
@@ -285,9 +285,11 @@ pub(crate) fn parse_user(user: &Spanned<DeValue>) -> Result<u32, Complaint> {
                 .map_err(|errno| complain(format!("cannot look up user \"{name}\": {errno}")))?;
             looked_up
                 .or_else(|| name.parse().ok())
+                .map(Uid)
                 .ok_or_else(|| complain(format!("there is no user \"{name}\"")))
         }
         DeValue::Integer(uid) => u32::from_str_radix(uid.as_str(), uid.radix())
+            .map(Uid)
             .map_err(|_| complain(format!("{} is no uid", uid.as_str()))),
         other => Err(complain(format!("a user is a name or a uid, not a {}", other.type_str()))),
     }

@@ -16,9 +16,9 @@ use headroom_daemon::{ServiceManager, Signals, page_out};
 use headroom_oomd::config::Files;
 use headroom_oomd::daemon;
 use headroom_oomd::history::History;
-use headroom_oomd::killer::Killer;
 use headroom_oomd::leases::Leases;
 use headroom_oomd::log::Log;
+use headroom_oomd::oom::{AfterExit, OomManager, control as oom_control, reconfigure};
 use headroom_oomd::records::Records;
 use headroom_oomd::rehearsal::Rehearsal;
 use headroom_oomd::reload::Reload;
@@ -153,50 +153,58 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let consequence = "the kernel's own OOM killer may choose the daemon";
     degraded.extend(refused(privileges::exempt_from_oom_killer(), consequence));
 
-    let mut killer = Killer::new(chosen.watch, reaper).context("cannot make epoll")?;
-    if let Some(folder) = arguments.folder(&arguments.state_dir, STATE_FOLDER) {
-        match History::open(&folder) {
-            Ok((history, before)) => killer.remember(Records::of(history, before)),
-            Err(e) => degraded.push(format!(
-                "decisions are forgotten when the daemon ends: {}: {e}",
-                folder.display()
-            )),
+    let records = match arguments.folder(&arguments.state_dir, STATE_FOLDER) {
+        None => Records::default(),
+        Some(folder) => match History::open(&folder) {
+            Ok((history, before)) => Records::of(history, before),
+            Err(e) => {
+                degraded.push(format!(
+                    "decisions are forgotten when the daemon ends: {}: {e}",
+                    folder.display()
+                ));
+                Records::default()
+            }
+        },
+    };
+    let ordinary = match users::ordinary(&arguments.login_defs) {
+        Ok(uids) => uids,
+        Err(complaint) => {
+            degraded.push(complaint);
+            users::ORDINARY
         }
-    }
+    };
+    let after_exit =
+        if arguments.keep_limits { AfterExit::KeepLimits } else { AfterExit::EndLimits };
+    let shrinker = Shrinker::start(arguments.reclaimer.clone());
+    let mut oom = OomManager::builder(chosen.watch, reaper)
+        .records(records)
+        .shrinker(shrinker.context("cannot start the shrinker")?)
+        .margin(margin)
+        .ordinary_users(ordinary)
+        .after_exit(after_exit)
+        .build()
+        .context("cannot make epoll")?;
     let journal = arguments.folder(&arguments.journal, journald::SOCKET);
-    killer.records_mut().tell_by(Teller::start(journal).context("cannot start the teller")?);
+    oom.records_mut().tell_by(Teller::start(journal).context("cannot start the teller")?);
     let binderd = arguments.reclaimer.first().map_or(Path::new(BINDERD_SOCKET), PathBuf::as_path);
     reload.export_by(Exporter::new(&arguments.socket, binderd));
-    if arguments.keep_limits {
-        killer.leave_limits_behind();
-    }
-    killer.set_margin(margin);
-    let shrinker = Shrinker::start(arguments.reclaimer.clone());
-    killer.shrink_first(shrinker.context("cannot start the shrinker")?);
-    degraded.extend(practise(&killer).err());
+    degraded.extend(practise(&oom).err());
     let consequence = "under heavy swapping a kill may be late";
     degraded.extend(refused(privileges::lock_resident_memory(), consequence));
-    match users::ordinary(&arguments.login_defs) {
-        Ok(uids) => killer.set_ordinary(uids),
-        Err(complaint) => degraded.push(complaint),
-    }
-    killer.inherit_runtime_limits(&config.groups);
-    let (_, problems) = killer.reconfigure(&config);
-    killer.inherit_own_limits();
-    degraded.extend(problems);
-    degraded.extend(reload.tell(&config.tell, &mut killer));
+    degraded.extend(reconfigure::start(&mut oom, &config).problems);
+    degraded.extend(reload.tell(&config.tell, &mut oom));
     for what in &degraded {
         tracing::warn!("degraded: {what}");
     }
     reload.started(degraded);
     let mut server = Server::bind(&arguments.socket, SOCKET_MODE)?;
-    let mut leases = Leases::start(&arguments.socket, &mut killer)
+    let mut leases = Leases::start(&arguments.socket, &mut oom)
         .context("cannot offer leases beside the control socket")?;
-    let notifier = killer.status(&[]).notifier;
+    let notifier = oom_control::status(&oom, &[]).notifier;
     tracing::info!(notifier, socket = %arguments.socket.display(), "ready");
-    manager.ready(&killer.in_a_line());
+    manager.ready(&oom_control::status_line(&oom));
     let signs = (&pulse, &manager);
-    daemon::run(&mut killer, &mut server, &mut leases, &signals, signs, &mut reload)?;
+    daemon::run(&mut oom, &mut server, &mut leases, &signals, signs, &mut reload)?;
     match arguments.keep_limits {
         true => tracing::info!("told to end; the kernel goes on with the limits where it can"),
         false => tracing::info!("told to end; limits are not enforced from here on"),
@@ -232,8 +240,8 @@ fn act_on(found: Finding, interval: Duration, restarted: bool) {
 }
 
 /// Leaves in memory what a kill needs. Returns why that may not be all.
-fn practise(killer: &Killer) -> Result<(), String> {
-    let ready = Rehearsal::prepare(killer.watch());
+fn practise(oom: &OomManager) -> Result<(), String> {
+    let ready = Rehearsal::prepare(oom.accounts().watch());
     // What is used from here on is what is needed, and stays.
     page_out::page_out_startup();
     let done = ready.and_then(Rehearsal::run);

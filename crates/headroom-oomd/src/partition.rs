@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use control::oomd::Why;
+use control::oomd::{AccountRef, Why};
 
 /// Decisions by id, at most so many. When there is no more room, the oldest one of the user (group, cgroup) that has
 /// most of them goes: a user whose processes are killed again and again forgets its own.
@@ -11,7 +11,7 @@ pub struct Partitioned {
     most: usize,
     by_id: BTreeMap<u64, Why>,
     /// Ids of each account's decisions, oldest first.
-    by_account: BTreeMap<u32, VecDeque<u64>>,
+    by_account: BTreeMap<AccountRef, VecDeque<u64>>,
 }
 
 impl Partitioned {
@@ -22,9 +22,9 @@ impl Partitioned {
 
     /// Adds a decision, or what is new of one that is kept.
     pub fn insert(&mut self, why: Why) {
-        let (id, account) = (why.id, why.uid);
+        let (id, account) = (why.id, why.account);
         if let Some(kept) = self.by_id.get_mut(&id) {
-            if kept.uid == account {
+            if kept.account == account {
                 *kept = why;
             }
             return;
@@ -101,7 +101,7 @@ mod tests {
         Why {
             id,
             at_micros: id,
-            uid,
+            account: AccountRef::user(uid),
             group: None,
             cgroup: None,
             trigger: Trigger::Timer,
@@ -121,7 +121,7 @@ mod tests {
     }
 
     fn ids(kept: &Partitioned, uid: u32) -> Vec<u64> {
-        kept.iter().filter(|why| why.uid == uid).map(|why| why.id).collect()
+        kept.iter().filter(|why| why.account == AccountRef::user(uid)).map(|why| why.id).collect()
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!((kept.len(), &kept.get(1).unwrap().outcome), (1, &end));
         // A damaged file does not move it to another account.
         kept.insert(why(1, 8));
-        assert_eq!(kept.get(1).unwrap().uid, 7);
+        assert_eq!(kept.get(1).unwrap().account, AccountRef::user(7));
         assert!(kept.get(2).is_none() && !kept.is_empty());
     }
 }

@@ -2,8 +2,11 @@
 
 use std::collections::VecDeque;
 
-use control::oomd::{Counters, Event, Outcome, Why};
+use control::oomd::{AccountRef, Counters, Event, Outcome, Why};
 
+use memory_ledger::AccountId;
+
+use crate::account_ref::to_ref;
 use crate::counters;
 use crate::history::{History, KEPT};
 use crate::partition::Partitioned;
@@ -81,11 +84,11 @@ impl Records {
     /// A user has crossed its soft limit.
     pub fn near_limit(&mut self, near: Near) {
         self.teller.iter().for_each(|teller| teller.near(near.clone()));
-        let Near { uid, group, cgroup, members, used_bytes, hard_bytes } = near;
-        // A session's user hears of it; nobody but root has a cgroup's number.
+        let Near { account, group, cgroup, members, used_bytes, hard_bytes } = near;
+        // A session's user hears of it; of another cgroup nobody but root.
         let owner = members.first().copied().filter(|_| cgroup.is_some());
-        let uid = owner.unwrap_or(uid);
-        self.note(|| Event::Near { uid, group, cgroup, used_bytes, hard_bytes });
+        let account = to_ref(owner.map_or(account, AccountId::User));
+        self.note(|| Event::Near { account, group, cgroup, used_bytes, hard_bytes });
     }
 
     fn note(&mut self, event: impl FnOnce() -> Event) {
@@ -127,9 +130,9 @@ impl Records {
         self.note(|| Event::Ended { why: Box::new(why) });
     }
 
-    /// The latest `last`, newest first, about these uids and groups' numbers, or about all.
-    pub fn latest(&self, last: u32, of: Option<&[u32]>) -> Vec<Why> {
-        let wanted = |why: &&Why| of.is_none_or(|of| of.contains(&why.uid));
+    /// The latest `last`, newest first, about these accounts, or about all.
+    pub fn latest(&self, last: u32, of: Option<&[AccountRef]>) -> Vec<Why> {
+        let wanted = |why: &&Why| of.is_none_or(|of| of.contains(&why.account));
         self.kept.iter().rev().filter(wanted).take(last as usize).cloned().collect()
     }
 }
@@ -137,7 +140,8 @@ impl Records {
 // Names are the users' own words: they are logged quoted, with control characters escaped.
 
 fn log_decision(why: &Why) {
-    let Why { id, uid, group, cgroup, hard_bytes, used_bytes, considered, trigger, .. } = why;
+    let Why { id, group, cgroup, hard_bytes, used_bytes, considered, trigger, .. } = why;
+    let uid = why.account.uid;
     let (Some(victim), Some(killer)) = (&why.victim, why.killer) else {
         let reason = match &why.outcome {
             Outcome::NoVictim { reason } => reason.as_str(),
@@ -169,7 +173,7 @@ fn log_decision(why: &Why) {
 }
 
 fn log_outcome(why: &Why) {
-    let (id, uid) = (why.id, why.uid);
+    let (id, uid) = (why.id, why.account.uid);
     let pid = why.victim.as_ref().map(|victim| victim.pid);
     match &why.outcome {
         Outcome::Reclaimed { bytes_back, micros, mreleased } => {
@@ -192,7 +196,7 @@ mod tests {
         Why {
             id: 0,
             at_micros: 0,
-            uid,
+            account: AccountRef::user(uid),
             group: None,
             cgroup: None,
             trigger: Trigger::Timer,
@@ -223,15 +227,15 @@ mod tests {
         assert_eq!(records.get(1005).unwrap().id, 1005);
         assert!(records.get(1006).is_none());
         assert_eq!(records.latest(2, None).iter().map(|w| w.id).collect::<Vec<_>>(), [1005, 1004]);
-        let of_one = records.latest(2, Some(&[1]));
+        let of_one = records.latest(2, Some(&[AccountRef::user(1)]));
         assert_eq!(of_one.iter().map(|w| w.id).collect::<Vec<_>>(), [1004, 1002]);
         assert_eq!(records.latest(u32::MAX, None).len(), KEPT);
         // Of a user with 270 kills more its own oldest go.
-        let of_the_other = records.latest(u32::MAX, Some(&[0])).len();
+        let of_the_other = records.latest(u32::MAX, Some(&[AccountRef::user(0)])).len();
         for _ in 0..270 {
             records.add(why(1));
         }
-        assert!(records.latest(u32::MAX, Some(&[0])).len() + 1 >= of_the_other);
+        assert!(records.latest(u32::MAX, Some(&[AccountRef::user(0)])).len() + 1 >= of_the_other);
     }
 
     #[test]

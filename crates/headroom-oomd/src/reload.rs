@@ -5,7 +5,8 @@
 use memory_ledger::Margin;
 
 use crate::config::{Config, ConfigError, Files};
-use crate::killer::Killer;
+use crate::oom::reconfigure::reconfigure;
+use crate::oom::{OomManager, Reconfigured};
 use crate::tell::metrics::Exporter;
 use crate::tell_config::TellConfig;
 
@@ -47,12 +48,12 @@ impl Reload {
     }
 
     /// Who is told, and how, from now on. Returns what could not be put into force.
-    pub fn tell(&mut self, config: &TellConfig, killer: &mut Killer) -> Option<String> {
+    pub fn tell(&mut self, config: &TellConfig, oom: &mut OomManager) -> Option<String> {
         self.told = config.clone();
         for sentence in &config.obsolete {
             tracing::warn!("{sentence}");
         }
-        if let Some(teller) = killer.records_mut().teller() {
+        if let Some(teller) = oom.records_mut().teller() {
             teller.configure(config);
         }
         let exported = self.exporter.as_mut()?.configure(&config.metrics);
@@ -71,7 +72,7 @@ impl Reload {
 
     /// Reads the files anew and puts them into force. Returns what has changed and what could not be;
     /// the error is that of files which make no sense, with which nothing has changed.
-    pub fn reload(&mut self, killer: &mut Killer) -> Result<(Vec<String>, Vec<String>), String> {
+    pub fn reload(&mut self, oom: &mut OomManager) -> Result<Reconfigured, String> {
         let config = match self.load() {
             Ok(config) => config,
             Err(error) => {
@@ -81,17 +82,17 @@ impl Reload {
                 return Err(complaint);
             }
         };
-        let (mut changes, mut problems) = killer.reconfigure(&config);
+        let mut done = reconfigure(oom, &config);
         if self.told != config.tell {
-            changes.push("who is told".to_owned());
-            problems.extend(self.tell(&config.tell, killer));
+            done.changes.push("who is told".to_owned());
+            done.problems.extend(self.tell(&config.tell, oom));
         }
-        self.complaint = (!problems.is_empty())
-            .then(|| format!("of the configuration is not in force: {}", problems.join("; ")));
-        for problem in &problems {
+        self.complaint = (!done.problems.is_empty())
+            .then(|| format!("of the configuration is not in force: {}", done.problems.join("; ")));
+        for problem in &done.problems {
             tracing::error!("{problem}");
         }
-        tracing::info!(changes = changes.len(), "configuration reloaded");
-        Ok((changes, problems))
+        tracing::info!(changes = done.changes.len(), "configuration reloaded");
+        Ok(done)
     }
 }

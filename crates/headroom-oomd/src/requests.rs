@@ -1,36 +1,38 @@
-//! What the control socket is asked, and who may ask it.
+//! Requests on the control socket, and who may make them.
 
 use std::collections::BTreeMap;
 
-use control::oomd::{Explanation, Outcome, Reply, Request};
+use control::oomd::{AccountRef, Explanation, Outcome, Reply, Request};
 use control::{Answer, Peer, RequestId};
-use memory_ledger::{Asker, Limit, Source, is_cgroup};
-use owners::{Exhausted, Owner, Quota, QuotaSize, Uid};
+use memory_ledger::{AccountId, Asker, Limit, Source, Uid};
+use owners::{Exhausted, Owner, Quota, QuotaSize};
 
+use crate::account_ref::{of_ref, to_ref};
 use crate::clock::{NS_PER_MS, monotonic_ns};
-use crate::killer::Killer;
+use crate::oom::{OomManager, Reconfigured, control as oom_control};
 use crate::reload::Reload;
 
 /// How long the answer to "run the killer" waits for the victims' memory, milliseconds.
 const RUN_PATIENCE_MS: u64 = 500;
-/// How often it is looked whether that memory is back, milliseconds.
+/// How often it is checked whether that memory is back, milliseconds.
 const RUN_LOOK_MS: u64 = 5;
 /// Requests of that kind whose answers may wait at a time: one a connection is as many as there can be.
 const MAX_RUNS: usize = 64;
-/// For so long an explanation is given again to others who ask the same, milliseconds.
+/// For so long an explanation is given again to others who request the same, milliseconds.
 const EXPLANATION_MS: u64 = 50;
-/// Limits that users set for themselves, for which nobody else has set one. Each takes one of the slots in the notifier's
-/// map (1,024); what is left is for root and the configuration.
+/// Limits that users set for themselves, for which nobody else has set one. Each takes one of the
+/// slots in the notifier's map (1,024); the rest is for root and the configuration.
 const SELF_SET_LIMITS: QuotaSize = QuotaSize { slots: 256, reserved: 0, of_an_owner: 16 };
 
-/// What is remembered between requests.
+/// State between requests.
 pub struct Requests {
-    /// Whose slots the limits are that users have set for themselves.
+    /// The slots of limits that users have set for themselves.
     self_set: Quota,
-    holders: BTreeMap<u32, Owner>,
+    /// The owner that a user's slot is charged to.
+    holders: BTreeMap<Uid, Owner>,
     runs: Vec<Run>,
-    /// By account; `None`: the machine.
-    explanations: BTreeMap<Option<u32>, (u64, Option<Explanation>)>,
+    /// By account, with the time in nanoseconds; `None`: the machine.
+    explanations: BTreeMap<Option<AccountId>, (u64, Option<Explanation>)>,
 }
 
 /// A request to run the killer, which is answered when the victims' memory is back.
@@ -41,46 +43,47 @@ struct Run {
 }
 
 impl Requests {
-    /// Counts the limits that users had set for themselves before this daemon was started. Whose uids these are is
-    /// not known any more: each counts as an owner.
-    pub fn inherit(killer: &Killer) -> Self {
+    /// Counts the limits that users had set for themselves before this daemon was started. The owners
+    /// of these uids are not known any more: each uid counts as an owner.
+    pub fn inherit(oom: &OomManager) -> Self {
         let mut requests = Self {
             self_set: Quota::new(SELF_SET_LIMITS),
             holders: BTreeMap::new(),
             runs: Vec::new(),
             explanations: BTreeMap::new(),
         };
-        for account in killer.ledger().accounts() {
+        for account in oom.accounts().ledger().accounts() {
+            let AccountId::User(uid) = account.id else { continue };
             let layers = account.layers();
             let set_by_others = [Source::Config, Source::Everyone, Source::Runtime];
             let set_by_others = set_by_others.iter().any(|by| layers.layer(*by).is_some());
             if layers.own().is_some() && !set_by_others {
-                let owner = Owner::User(Uid(account.uid));
-                requests.self_set.insert(owner, Uid(account.uid));
-                requests.holders.insert(account.uid, owner);
+                let owner = Owner::User(uid);
+                requests.self_set.insert(owner, uid);
+                requests.holders.insert(uid, owner);
             }
         }
         requests
     }
 
-    /// Answers a request, or the complaint about one that cannot be understood.
+    /// Answers a request, or reports why it cannot be understood.
     pub fn answer(
         &mut self,
-        killer: &mut Killer,
+        oom: &mut OomManager,
         reload: &mut Reload,
         request: control::Request<Request>,
     ) -> Answer<Reply> {
-        let answer = self.obey(killer, reload, request);
+        let answer = self.obey(oom, reload, request);
         answer.unwrap_or_else(|message| Answer::Now(Reply::Error { message }))
     }
 
     /// Answers of requests that had to wait, to be sent now.
-    pub fn ended(&mut self, killer: &Killer) -> Vec<(RequestId, Reply)> {
+    pub fn ended(&mut self, oom: &OomManager) -> Vec<(RequestId, Reply)> {
         let now_ns = monotonic_ns();
         let dying =
-            |id: &u64| killer.records().get(*id).is_some_and(|why| why.outcome == Outcome::Dying);
+            |id: &u64| oom.records().get(*id).is_some_and(|why| why.outcome == Outcome::Dying);
         let over = |run: &mut Run| now_ns >= run.until_ns || !run.decisions.iter().any(dying);
-        let kept = |id: &u64| killer.records().get(*id).cloned();
+        let kept = |id: &u64| oom.records().get(*id).cloned();
         let reply = |run: Run| {
             let kills = run.decisions.iter().filter_map(kept).collect();
             (run.request, Reply::Ran { kills })
@@ -94,15 +97,16 @@ impl Requests {
     }
 
     /// A user is about to have a limit that only itself has set.
-    fn take_slot(&mut self, killer: &Killer, peer: Peer) -> Result<(), String> {
-        if self.holders.contains_key(&peer.uid) {
+    fn take_slot(&mut self, oom: &OomManager, peer: Peer) -> Result<(), String> {
+        let user = Uid(peer.uid);
+        if self.holders.contains_key(&user) {
             return Ok(());
         }
-        let mut taken = self.self_set.take(peer.owner, Uid(peer.uid));
+        let mut taken = self.self_set.take(peer.owner, user);
         if taken.is_err() {
             // Limits end in other ways than by a request of their user.
-            self.drop_slots(|uid| !killer.is_limited(uid));
-            taken = self.self_set.take(peer.owner, Uid(peer.uid));
+            self.drop_slots(|uid| !oom_control::is_limited(oom, AccountId::User(uid)));
+            taken = self.self_set.take(peer.owner, user);
         }
         taken.map_err(|exhausted| match exhausted {
             Exhausted::Owner => format!(
@@ -113,58 +117,69 @@ impl Requests {
                 "no more users can limit themselves here: ask root to set the limit".to_owned()
             }
         })?;
-        self.holders.insert(peer.uid, peer.owner);
+        self.holders.insert(user, peer.owner);
         Ok(())
     }
 
-    fn drop_slots(&mut self, gone: impl Fn(u32) -> bool) {
+    fn drop_slots(&mut self, gone: impl Fn(Uid) -> bool) {
         let self_set = &mut self.self_set;
         self.holders.retain(|uid, owner| {
             let gone = gone(*uid);
             if gone {
-                self_set.give_back(*owner, Uid(*uid));
+                self_set.give_back(*owner, *uid);
             }
             !gone
         });
     }
 
-    /// Who would be killed next. Many ask for the same, and each answer takes a look at all processes.
-    fn explain(&mut self, killer: &mut Killer, account: Option<u32>) -> Option<Explanation> {
+    /// The process that would be killed next. Many users request the same, and each answer takes a
+    /// scan of all processes.
+    fn explain(&mut self, oom: &mut OomManager, account: Option<AccountId>) -> Option<Explanation> {
         let now_ns = monotonic_ns();
         let oldest_ns = now_ns.saturating_sub(EXPLANATION_MS * NS_PER_MS);
         self.explanations.retain(|_, (at_ns, _)| *at_ns >= oldest_ns);
-        let explained = self.explanations.entry(account);
-        explained.or_insert_with(|| (now_ns, killer.explain_next(account))).1.clone()
+        let mut explain = || match account {
+            Some(account) => oom_control::explain(oom, account),
+            None => Some(oom_control::explain_system(oom)),
+        };
+        self.explanations.entry(account).or_insert_with(|| (now_ns, explain())).1.clone()
     }
 
-    /// Looks now, and kills where a limit is broken. Returns the decisions.
-    fn run(&self, killer: &mut Killer, peer: Peer, uid: Option<u32>) -> Result<Vec<u64>, String> {
-        let only = (!peer.is_root()).then(|| killer.account_of(peer.uid));
-        let uid = uid.map(|uid| killer.account_of(uid)).or(only);
-        if only.is_some() && uid != only {
-            let (own, other) = (peer.uid, uid.unwrap_or_default());
-            return Err(format!("uid {own} may not run the killer for uid {other}; only root may"));
+    /// Kills where a limit is exceeded now. Returns the decisions.
+    fn run(
+        &self,
+        oom: &mut OomManager,
+        asker: Asker,
+        account: Option<AccountRef>,
+    ) -> Result<Vec<u64>, String> {
+        let wanted = account.map(|account| payer(oom, account)).transpose()?;
+        let only = only(oom, asker);
+        if let (Some(wanted), Asker::User(own)) = (wanted, asker)
+            && Some(wanted) != only
+        {
+            return Err(format!("uid {own} may not run the killer for {wanted}; only root may"));
         }
-        if let Some(uid) = uid.filter(|uid| !killer.is_limited(*uid)) {
-            return Err(format!("uid {uid} has no limit, so there is nothing it could break"));
+        let wanted = wanted.or(only);
+        if let Some(account) = wanted.filter(|account| !oom_control::is_limited(oom, *account)) {
+            return Err(no_limit(account));
         }
         if self.runs.len() >= MAX_RUNS {
             return Err("too many requests of this kind are waiting: try again".to_owned());
         }
-        Ok(killer.run(uid))
+        Ok(oom_control::run(oom, wanted))
     }
 
     fn obey(
         &mut self,
-        killer: &mut Killer,
+        oom: &mut OomManager,
         reload: &mut Reload,
         request: control::Request<Request>,
     ) -> Result<Answer<Reply>, String> {
         let control::Request { id, peer, body } = request;
         let request = body.map_err(|why| format!("cannot understand the request: {why}"))?;
-        let asker = if peer.is_root() { Asker::Root } else { Asker::User(peer.uid) };
-        // Who shares a limit sees, and asks, as one of its group.
-        let only = if peer.is_root() { None } else { Some(killer.account_of(peer.uid)) };
+        let user = Uid(peer.uid);
+        let asker = if peer.is_root() { Asker::Root } else { Asker::User(user) };
+        let only = only(oom, asker);
         if matches!(
             request,
             Request::SetLimit { .. }
@@ -175,79 +190,103 @@ impl Requests {
             self.explanations.clear();
         }
         let reply = match request {
-            Request::Status => Ok(Reply::Status(killer.status(&reload.degraded()))),
+            Request::Status => Ok(Reply::Status(oom_control::status(oom, &reload.degraded()))),
             Request::Subscribe => {
-                killer.records_mut().collect_news(true);
+                oom.records_mut().collect_news(true);
                 return Ok(Answer::Subscribed(Reply::Subscribed));
             }
             Request::SetImportance { pid, importance } => {
                 let pid = pid.unwrap_or(peer.pid.unsigned_abs());
-                killer.set_importance(asker, pid, importance).map(|()| Reply::Done)
+                oom_control::set_importance(oom, asker, pid, importance).map(|()| Reply::Done)
             }
-            Request::Counters => Ok(Reply::Counters(killer.records().counters().clone())),
-            Request::SetLimit { uid, hard_bytes, soft_bytes } => {
-                let soft_bytes = soft_bytes.or_else(|| killer.soft_bytes(hard_bytes));
+            Request::Counters => Ok(Reply::Counters(oom.records().counters().clone())),
+            Request::SetLimit { account, hard_bytes, soft_bytes } => {
+                let account = known(account)?;
+                let soft_bytes = soft_bytes.or_else(|| oom.accounts().soft_bytes(hard_bytes));
                 let limit = Limit::new(hard_bytes, soft_bytes).map_err(|e| e.to_string())?;
-                let slot = uid == peer.uid && !peer.is_root() && !killer.is_limited(uid);
+                let slot = account == AccountId::User(user)
+                    && !peer.is_root()
+                    && !oom_control::is_limited(oom, account);
                 if slot {
-                    self.take_slot(killer, peer)?;
+                    self.take_slot(oom, peer)?;
                 }
-                let set = killer.set_limit(uid, limit, Source::Runtime, asker);
+                let set = oom.set_limit(account, limit, Source::Runtime, asker);
                 if set.is_err() && slot {
-                    self.drop_slots(|holder| holder == uid);
+                    self.drop_slots(|holder| holder == user);
                 }
                 set.map(|()| Reply::Done).map_err(|e| e.to_string())
             }
-            Request::ClearLimit { uid } => {
-                let cleared = killer.clear_limit(uid, asker);
-                if !killer.is_limited(uid) {
-                    self.drop_slots(|holder| holder == uid);
+            Request::ClearLimit { account } => {
+                let account = known(account)?;
+                let cleared = oom.clear_limit(account, asker);
+                if !oom_control::is_limited(oom, account) {
+                    self.drop_slots(|holder| account == AccountId::User(holder));
                 }
                 cleared.map(|()| Reply::Done).map_err(|e| e.to_string())
             }
             Request::ListLimits => {
-                let mut limits = killer.limits(only);
-                limits.extend(killer.cgroup_limits(only.map(|_| peer.uid)));
+                let mut limits = oom_control::limits(oom.accounts_mut(), only);
+                limits.extend(oom_control::cgroup_limits(oom, only.map(|_| user)));
                 Ok(Reply::Limits { limits })
             }
-            Request::RunOomKiller { uid } => {
-                let decisions = self.run(killer, peer, uid)?;
+            Request::RunOomKiller { account } => {
+                let decisions = self.run(oom, asker, account)?;
                 let until_ns = monotonic_ns() + RUN_PATIENCE_MS * NS_PER_MS;
                 self.runs.push(Run { request: id, decisions, until_ns });
                 return Ok(Answer::Later);
             }
-            Request::Explain { uid } => {
-                let account = uid.map(|uid| killer.account_of(uid)).or(only);
-                if only.is_some() && account != only {
+            Request::Explain { account } => {
+                let wanted = account.map(|account| payer(oom, account)).transpose()?.or(only);
+                if let (Some(account), Asker::User(own)) = (wanted, asker)
+                    && Some(account) != only
+                {
                     let whose = match account {
-                        Some(account) if !is_cgroup(account) => format!("uid {account}"),
-                        _ => "a cgroup".to_owned(),
+                        AccountId::Cgroup(_) => "a cgroup".to_owned(),
+                        account => account.to_string(),
                     };
-                    let own = peer.uid;
                     return Err(format!("uid {own} may not look into the processes of {whose}"));
                 }
-                let missing = || match account {
-                    Some(uid) => {
-                        format!("uid {uid} has no limit, so there is nothing it could break")
-                    }
-                    None => String::new(),
-                };
-                self.explain(killer, account).map(Reply::Explained).ok_or_else(missing)
+                let missing = || wanted.map(no_limit).unwrap_or_default();
+                self.explain(oom, wanted).map(Reply::Explained).ok_or_else(missing)
             }
             Request::Reload if !peer.is_root() => {
                 Err("only root may have the configuration read anew".to_owned())
             }
             Request::Reload => {
-                let (changes, problems) = reload.reload(killer)?;
+                let Reconfigured { changes, problems } = reload.reload(oom)?;
                 Ok(Reply::Reloaded { changes, problems })
             }
             Request::Why { last } => {
-                // What was decided for the machine's sake is about the user itself.
-                let of = only.map(|account| [peer.uid, account]);
-                let records = killer.records().latest(last, of.as_ref().map(|of| &of[..]));
+                // A decision for the machine is about the user itself.
+                let of = only.map(|account| [AccountRef::user(peer.uid), to_ref(account)]);
+                let records = oom.records().latest(last, of.as_ref().map(|of| &of[..]));
                 Ok(Reply::Why { records })
             }
         };
         reply.map(Answer::Now)
     }
+}
+
+/// The account that a requester is confined to: of a user who shares a limit, the group's.
+fn only(oom: &OomManager, asker: Asker) -> Option<AccountId> {
+    match asker {
+        Asker::Root => None,
+        Asker::User(user) => Some(oom.accounts().ledger().groups().account_of(user)),
+    }
+}
+
+fn known(account: AccountRef) -> Result<AccountId, String> {
+    of_ref(account).ok_or_else(|| format!("{} is no {:?}'s number", account.uid, account.kind))
+}
+
+/// The account that a request is about: of a user who shares a limit, the group's.
+fn payer(oom: &OomManager, account: AccountRef) -> Result<AccountId, String> {
+    Ok(match known(account)? {
+        AccountId::User(user) => oom.accounts().ledger().groups().account_of(user),
+        shared => shared,
+    })
+}
+
+fn no_limit(account: AccountId) -> String {
+    format!("{account} has no limit, so there is nothing it could break")
 }

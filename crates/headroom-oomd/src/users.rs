@@ -3,28 +3,30 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use memory_ledger::Uid;
+
 /// Uids that are given to people, unless the file says otherwise: `UID_MIN` and `UID_MAX` of shadow's
 /// own `login.defs`.
-pub const ORDINARY: RangeInclusive<u32> = 1000..=60_000;
+pub const ORDINARY: RangeInclusive<Uid> = Uid(1000)..=Uid(60_000);
 
 /// The uids of ordinary users, by `login.defs`. The error says what is done without it.
-pub fn ordinary(login_defs: &Path) -> Result<RangeInclusive<u32>, String> {
+pub fn ordinary(login_defs: &Path) -> Result<RangeInclusive<Uid>, String> {
     let text = match std::fs::read_to_string(login_defs) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(ORDINARY),
         Err(error) => return Err(instead(login_defs, &error.to_string())),
     };
-    let number = |key: &str, default: u32| {
+    let number = |key: &str, default: Uid| {
         let value = text.lines().rev().find_map(|line| {
             let mut words = line.split_whitespace();
             (words.next() == Some(key)).then(|| words.next().unwrap_or_default())
         });
         let Some(value) = value else { return Ok(default) };
         let wrong = |_| instead(login_defs, &format!("{key} {value}: no uid"));
-        value.parse::<u32>().map_err(wrong)
+        value.parse().map(Uid).map_err(wrong)
     };
     let range = number("UID_MIN", *ORDINARY.start())?..=number("UID_MAX", *ORDINARY.end())?;
-    match range.is_empty() || *range.start() == 0 {
+    match range.is_empty() || *range.start() == Uid::ROOT {
         true => Err(instead(login_defs, "UID_MIN is 0, or above UID_MAX")),
         false => Ok(range),
     }
@@ -46,8 +48,8 @@ mod tests {
         assert_eq!(ordinary(&path), Ok(ORDINARY));
         for (text, expected) in [
             ("", Ok(ORDINARY)),
-            ("# UID_MIN 5\nUID_MIN\t\t 500\nSYS_UID_MIN 100\n", Ok(500..=60_000)),
-            ("UID_MIN 500\nUID_MAX 900\n", Ok(500..=900)),
+            ("# UID_MIN 5\nUID_MIN\t\t 500\nSYS_UID_MIN 100\n", Ok(Uid(500)..=Uid(60_000))),
+            ("UID_MIN 500\nUID_MAX 900\n", Ok(Uid(500)..=Uid(900))),
             ("UID_MIN 0\n", Err("UID_MIN is 0")),
             ("UID_MIN 70000\n", Err("above UID_MAX")),
             ("UID_MAX many\n", Err("UID_MAX many: no uid")),

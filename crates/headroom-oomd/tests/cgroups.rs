@@ -5,9 +5,13 @@ mod support;
 
 use std::time::Duration;
 
-use control::oomd::{Killer as KilledBy, Outcome, Reply, Request, Trigger, UserLimit, Why};
+use control::oomd::{
+    AccountRef, Killer as KilledBy, Outcome, Reply, Request, Trigger, UserLimit, Why,
+};
 use headroom_oomd::config::{Config, Files};
-use headroom_oomd::killer::Killer;
+use headroom_oomd::oom::reconfigure::reconfigure;
+use headroom_oomd::oom::{OomManager, control as oom_control};
+use memory_ledger::Uid;
 use memory_watch::ProcPoller;
 use reclaim::Reaper;
 use support::cgroup::Cgroup;
@@ -80,7 +84,7 @@ fn in_a_cgroup_over_its_limit_whoever_grows_dies_and_nobody_outside_of_it() {
         hog.died();
         let why = ended(&daemon, &cgroup.path);
         assert_eq!(why.victim.as_ref().map(|it| (it.pid, it.uid)), Some((hog.pid(), Some(uid))));
-        assert_eq!((why.uid, why.trigger), (uid, Trigger::Timer));
+        assert_eq!((why.account, why.trigger), (AccountRef::user(uid), Trigger::Timer));
         assert_eq!((why.killer, why.hard_bytes), (Some(KilledBy::Daemon), 96 * MIB));
         assert!(why.used_bytes > 96 * MIB && why.considered == 2, "{why:#?}");
         assert!(matches!(why.outcome, Outcome::Reclaimed { .. }), "{why:#?}");
@@ -158,15 +162,15 @@ fn nobody_sets_the_limit_of_a_cgroup_while_running_and_only_root_looks_into_it()
     }
     let Some(cgroup) = Cgroup::make("ask") else { return };
     let daemon = Daemon::start(&limit_of(&cgroup.path, 64), &["--notifier=bpf"]);
-    let uid = limited(&daemon, &cgroup.path).uid;
-    let set = Request::SetLimit { uid, hard_bytes: 1 << 30, soft_bytes: None };
-    for request in [set, Request::ClearLimit { uid }] {
+    let account = limited(&daemon, &cgroup.path).account;
+    let set = Request::SetLimit { account, hard_bytes: 1 << 30, soft_bytes: None };
+    for request in [set, Request::ClearLimit { account }] {
         match daemon.ask(&request) {
             Reply::Error { message } => assert!(message.contains("configuration"), "{message}"),
             other => panic!("{other:?}"),
         }
     }
-    let explain = Request::Explain { uid: Some(uid) };
+    let explain = Request::Explain { account: Some(account) };
     match daemon.ask(&explain) {
         Reply::Explained(found) => assert!(found.state.contains(&cgroup.path), "{found:?}"),
         other => panic!("{other:?}"),
@@ -176,27 +180,26 @@ fn nobody_sets_the_limit_of_a_cgroup_while_running_and_only_root_looks_into_it()
         Reply::Limits { limits } => assert_eq!(limits, []),
         other => panic!("{other:?}"),
     }
-    match daemon.ask(&Request::RunOomKiller { uid: Some(uid) }) {
+    match daemon.ask(&Request::RunOomKiller { account: Some(account) }) {
         Reply::Ran { kills } => assert_eq!(kills, []),
         other => panic!("{other:?}"),
     }
 }
 
-/// A hierarchy of plain files, and a killer that goes by it.
+/// A hierarchy of plain files, and a manager that goes by it.
 struct Fake {
     dir: tempfile::TempDir,
-    killer: Killer,
+    oom: OomManager,
 }
 
 impl Fake {
     fn new() -> Self {
         let watch = Box::new(ProcPoller::new().unwrap());
         let reaper = Reaper::start(1).unwrap();
-        let mut killer = Killer::new(watch, reaper).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        killer.set_ordinary(62_700..=62_799);
-        killer.find_cgroups_in(dir.path());
-        Self { dir, killer }
+        let builder = OomManager::builder(watch, reaper).ordinary_users(Uid(62_700)..=Uid(62_799));
+        let oom = builder.cgroup_root(dir.path()).build().unwrap();
+        Self { dir, oom }
     }
 
     /// A cgroup of this path, that has so much by its controller, and these processes.
@@ -217,20 +220,20 @@ impl Fake {
         std::fs::write(&main, format!("{text}[machine]\nenabled = false\n")).unwrap();
         let files = Files { main, may_be_missing: false };
         let config = Config::load(&files, 16 << 30, None).unwrap();
-        let (_, problems) = self.killer.reconfigure(&config);
-        assert_eq!(problems, Vec::<String>::new());
+        let done = reconfigure(&mut self.oom, &config);
+        assert_eq!(done.problems, Vec::<String>::new());
     }
 
     /// Works until there is an answer.
-    fn work<T>(&mut self, what: &str, mut done: impl FnMut(&mut Killer) -> Option<T>) -> T {
+    fn work<T>(&mut self, what: &str, mut done: impl FnMut(&mut OomManager) -> Option<T>) -> T {
         eventually(what, || {
-            self.killer.dispatch();
-            done(&mut self.killer)
+            self.oom.dispatch();
+            done(&mut self.oom)
         })
     }
 
-    fn latest(killer: &Killer) -> Option<Why> {
-        killer.records().latest(1, None).into_iter().next()
+    fn latest(oom: &OomManager) -> Option<Why> {
+        oom.records().latest(1, None).into_iter().next()
     }
 }
 
@@ -250,27 +253,27 @@ fn a_session_has_its_users_name_and_dies_by_what_the_controller_says() {
     fake.set("/user.slice/user-0.slice/session-1.scope", 9 << 30, &[]);
     fake.set(&format!("/user.slice/user-{uid}.slice/user@{uid}.service"), 9 << 30, &[]);
     fake.configure("[[limit]]\nsession = \"*\"\nhard = \"4G\"\n");
-    let seen = fake.killer.cgroup_limits(Some(uid));
+    let seen = oom_control::cgroup_limits(&mut fake.oom, Some(Uid(uid)));
     assert_eq!(seen.len(), 1, "{seen:?}");
     assert_eq!((seen[0].used_bytes, seen[0].cgroup.as_deref()), (3 << 30, Some(&session[..])));
     assert_eq!(
-        fake.killer.cgroup_limits(None).len(),
+        oom_control::cgroup_limits(&mut fake.oom, None).len(),
         1,
         "root's session is not an ordinary user's"
     );
-    assert!(fake.killer.cgroup_limits(Some(uid + 1)).is_empty());
-    assert!(fake.killer.status(&[]).degraded.is_empty());
-    assert!(hog.is_alive() && Fake::latest(&fake.killer).is_none());
+    assert!(oom_control::cgroup_limits(&mut fake.oom, Some(Uid(uid + 1))).is_empty());
+    assert!(oom_control::status(&fake.oom, &[]).degraded.is_empty());
+    assert!(hog.is_alive() && Fake::latest(&fake.oom).is_none());
     fake.set(&session, (4 << 30) + 4096, &[small.pid(), hog.pid()]);
-    let why = fake.work("somebody dies", |killer| Fake::latest(killer));
+    let why = fake.work("somebody dies", |oom| Fake::latest(oom));
     // The controller sees its memory go.
     fake.set(&session, 1 << 30, &[small.pid()]);
     hog.died();
     assert_eq!(why.victim.map(|victim| victim.pid), Some(hog.pid()));
-    assert_eq!((why.cgroup.as_deref(), why.uid), (Some(&session[..]), uid));
+    assert_eq!((why.cgroup.as_deref(), why.account), (Some(&session[..]), AccountRef::user(uid)));
     assert_eq!((why.used_bytes, why.hard_bytes), ((4 << 30) + 4096, 4 << 30));
-    let outcome = fake.work("its memory is back", |killer| {
-        let why = Fake::latest(killer)?;
+    let outcome = fake.work("its memory is back", |oom| {
+        let why = Fake::latest(oom)?;
         (why.outcome != Outcome::Dying).then_some(why.outcome)
     });
     let Outcome::Reclaimed { bytes_back, .. } = outcome else { panic!("{outcome:?}") };
@@ -286,12 +289,12 @@ fn a_cgroup_whose_memory_is_nobodys_is_told_of_once() {
     let mut fake = Fake::new();
     fake.set("/a", 1 << 30, &[]);
     fake.configure("[[limit]]\ncgroup = \"/a\"\nhard = \"512M\"\n");
-    let why = fake.work("it is on record", |killer| Fake::latest(killer));
+    let why = fake.work("it is on record", |oom| Fake::latest(oom));
     assert!(matches!(why.outcome, Outcome::NoVictim { .. }), "{why:#?}");
     assert_eq!((why.cgroup.as_deref(), why.victim), (Some("/a"), None));
     let end = std::time::Instant::now() + Duration::from_millis(200);
     fake.work("many looks are over", |_| (std::time::Instant::now() > end).then_some(()));
-    assert_eq!(fake.killer.records().latest(9, None).len(), 1);
+    assert_eq!(fake.oom.records().latest(9, None).len(), 1);
 }
 
 #[test]
@@ -311,14 +314,34 @@ fn a_process_that_is_dying_already_is_enough_for_the_cgroup_above() {
     fake.set("/a/b", 1 << 30, &pids);
     let both = "[[limit]]\ncgroup = \"/a\"\nhard = \"512M\"\n[[limit]]\ncgroup = \"/a/b\"\nhard = \"256M\"\n";
     fake.configure(both);
-    let why = fake.work("somebody dies", |killer| Fake::latest(killer));
+    let why = fake.work("somebody dies", |oom| Fake::latest(oom));
     fake.set("/a", 100 << 20, &[]);
     fake.set("/a/b", 100 << 20, &pids[1..]);
     assert_eq!(why.victim.map(|victim| victim.pid), Some(first.pid()));
     first.died();
-    fake.work("its memory is back", |killer| {
-        (Fake::latest(killer)?.outcome != Outcome::Dying).then_some(())
+    fake.work("its memory is back", |oom| {
+        (Fake::latest(oom)?.outcome != Outcome::Dying).then_some(())
     });
-    assert_eq!(fake.killer.records().latest(9, None).len(), 1);
+    assert_eq!(fake.oom.records().latest(9, None).len(), 1);
     assert!(second.is_alive());
+}
+
+#[test]
+fn a_victim_outlives_the_limit_of_its_cgroup_on_record() {
+    if !privileged() {
+        return;
+    }
+    let mut fake = Fake::new();
+    let mut hog = Hog::start(62_758);
+    hog.grow(40 << 10);
+    assert!(hog.survived());
+    fake.set("/a", 1 << 30, &[hog.pid()]);
+    fake.configure("[[limit]]\ncgroup = \"/a\"\nhard = \"512M\"\n");
+    let why = fake.work("the hog is killed", |oom| Fake::latest(oom));
+    assert_eq!(why.victim.map(|victim| victim.pid), Some(hog.pid()));
+    fake.configure("");
+    hog.died();
+    fake.work("the record is closed", |oom| {
+        matches!(Fake::latest(oom)?.outcome, Outcome::Reclaimed { .. }).then_some(())
+    });
 }

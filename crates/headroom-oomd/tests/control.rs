@@ -2,7 +2,7 @@
 
 mod support;
 
-use control::oomd::{Reply, Request};
+use control::oomd::{AccountRef, Reply, Request};
 use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, privileged};
@@ -17,7 +17,8 @@ fn hog_that_other_tests_start() {
 }
 
 fn set(uid: u32, mib: u64) -> Request {
-    Request::SetLimit { uid, hard_bytes: mib * MIB, soft_bytes: None }
+    let account = AccountRef::user(uid);
+    Request::SetLimit { account, hard_bytes: mib * MIB, soft_bytes: None }
 }
 
 /// The refusal's words.
@@ -31,7 +32,7 @@ fn refused(reply: Reply) -> String {
 fn visible(reply: Reply) -> Vec<(u32, u64, String)> {
     match reply {
         Reply::Limits { limits } => {
-            limits.into_iter().map(|l| (l.uid, l.hard_bytes / MIB, l.source)).collect()
+            limits.into_iter().map(|l| (l.account.uid, l.hard_bytes / MIB, l.source)).collect()
         }
         other => panic!("{other:?}"),
     }
@@ -45,7 +46,7 @@ fn users_see_and_lower_their_own_limit_and_nothing_else() {
     let config = format!("[[limit]]\nuser = {ALICE}\nhard = \"100M\"\n");
     let daemon = Daemon::start(&config, &[]);
     let list = Request::ListLimits;
-    let clear = |uid| Request::ClearLimit { uid };
+    let clear = |uid| Request::ClearLimit { account: AccountRef::user(uid) };
 
     assert_eq!(visible(daemon.ask_as(ALICE, &list)), [(ALICE, 100, "config".into())]);
     assert_eq!(visible(daemon.ask_as(BOB, &list)), []);
@@ -64,7 +65,7 @@ fn users_see_and_lower_their_own_limit_and_nothing_else() {
     assert_eq!(visible(daemon.ask_as(BOB, &list)), both[1..]);
     assert!(refused(daemon.ask_as(BOB, &set(ALICE, 10))).contains("only root may"));
     assert!(refused(daemon.ask_as(BOB, &clear(ALICE))).contains("only root may"));
-    let run = |uid| Request::RunOomKiller { uid };
+    let run = |uid: Option<u32>| Request::RunOomKiller { account: uid.map(AccountRef::user) };
     assert!(refused(daemon.ask_as(BOB, &run(Some(ALICE)))).contains("only root may"));
     assert_eq!(daemon.ask_as(BOB, &run(None)), Reply::Ran { kills: vec![] });
     assert_eq!(daemon.ask_as(BOB, &clear(BOB)), Reply::Done);
@@ -101,7 +102,11 @@ fn requests_that_make_no_sense_are_refused_with_the_reason_and_others_go_on() {
         return;
     }
     let daemon = Daemon::start("", &[]);
-    let limit = |uid, hard_bytes, soft_bytes| Request::SetLimit { uid, hard_bytes, soft_bytes };
+    let limit = |uid, hard_bytes, soft_bytes| Request::SetLimit {
+        account: AccountRef::user(uid),
+        hard_bytes,
+        soft_bytes,
+    };
     let cases = [
         (limit(ALICE, 0, None), "clear it"),
         (limit(ALICE, 512, None), "Is a unit missing?"),
@@ -109,15 +114,15 @@ fn requests_that_make_no_sense_are_refused_with_the_reason_and_others_go_on() {
         (limit(ALICE, MIB, Some(2 * MIB)), "above the hard limit"),
         (limit(0, MIB, None), "uid 0 cannot be limited"),
         (limit(u32::MAX, MIB, None), "no user"),
-        (Request::ClearLimit { uid: ALICE }, "has no limit"),
-        (Request::RunOomKiller { uid: Some(ALICE) }, "has no limit"),
+        (Request::ClearLimit { account: AccountRef::user(ALICE) }, "has no limit"),
+        (Request::RunOomKiller { account: Some(AccountRef::user(ALICE)) }, "has no limit"),
     ];
     for (request, part) in cases {
         let message = refused(daemon.ask(&request));
         assert!(message.contains(part), "{request:?}: {message}");
     }
     let mut client = control::Client::connect(&daemon.socket()).unwrap();
-    let garbage = serde_json::json!({ "request": "set-limit", "uid": -1 });
+    let garbage = serde_json::json!({ "request": "set-limit", "account": { "uid": -1 } });
     let message = refused(client.call(&garbage).unwrap());
     assert!(message.contains("cannot understand the request"), "{message}");
     assert!(matches!(client.call(&Request::Status).unwrap(), Reply::Status(_)));
@@ -136,7 +141,9 @@ fn a_soft_limit_that_nobody_sets_leaves_the_measured_margin() {
     let config = format!("[[limit]]\nuser = {BOB}\nhard = \"200M\"\n");
     let soft = |daemon: &Daemon| -> Vec<(u32, u64)> {
         match daemon.ask(&Request::ListLimits) {
-            Reply::Limits { limits } => limits.iter().map(|l| (l.uid, l.soft_bytes)).collect(),
+            Reply::Limits { limits } => {
+                limits.iter().map(|l| (l.account.uid, l.soft_bytes)).collect()
+            }
             other => panic!("{other:?}"),
         }
     };

@@ -5,7 +5,7 @@ mod support;
 use std::process::Command;
 
 use control::configuration::Configuration;
-use control::oomd::{Killer, Outcome, Reply, Request, UserLimit, Why};
+use control::oomd::{AccountRef, Killer, Outcome, Reply, Request, UserLimit, Why};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use support::daemon::{Daemon, command};
@@ -57,7 +57,7 @@ fn reload(daemon: &Daemon, text: &str) -> Vec<String> {
 
 /// The first decision about the group, once its victim's memory is back.
 fn ended(daemon: &Daemon) -> Why {
-    daemon.ended(group(daemon).unwrap().uid)
+    daemon.ended(group(daemon).unwrap().account.uid)
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn of_users_who_share_a_limit_the_process_that_grows_dies_and_the_record_says_wh
         first.grow(90 << 10);
         first.died();
         eventually("the second kill is on record", || {
-            (daemon.why(limit.uid).len() == 2).then_some(())
+            (daemon.why(limit.account.uid).len() == 2).then_some(())
         });
     }
 }
@@ -124,26 +124,29 @@ fn a_member_sees_the_groups_limit_and_only_root_changes_it() {
     }
     let [alice, bob, carol] = users(3);
     let daemon = Daemon::start(&students(&[alice, bob], 100), &[]);
-    let number = group(&daemon).unwrap().uid;
+    let account = group(&daemon).unwrap().account;
     let seen = limits(daemon.ask_as(alice, &Request::ListLimits));
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].group.as_deref(), Some("students"));
     assert_eq!(limits(daemon.ask_as(carol, &Request::ListLimits)), []);
-    let set = |uid| Request::SetLimit { uid, hard_bytes: 50 * MIB, soft_bytes: None };
+    let set = |account| Request::SetLimit { account, hard_bytes: 50 * MIB, soft_bytes: None };
     let refused = |reply: Reply, part: &str| {
         let Reply::Error { message } = reply else { panic!("{reply:?}") };
         assert!(message.contains(part), "{message}");
     };
     let shares = "shares the limit of the group \"students\"";
-    refused(daemon.ask_as(alice, &set(alice)), shares);
-    refused(daemon.ask(&set(alice)), shares);
-    refused(daemon.ask(&Request::ClearLimit { uid: bob }), shares);
-    refused(daemon.ask_as(alice, &set(number)), "only root may");
-    refused(daemon.ask(&set(number ^ 1)), "no group's number");
-    let explain = |uid| Request::Explain { uid: Some(uid) };
+    let of_alice = AccountRef::user(alice);
+    refused(daemon.ask_as(alice, &set(of_alice)), shares);
+    refused(daemon.ask(&set(of_alice)), shares);
+    refused(daemon.ask(&Request::ClearLimit { account: AccountRef::user(bob) }), shares);
+    refused(daemon.ask_as(alice, &set(account)), "only root may");
+    let other = AccountRef { uid: account.uid ^ 1, ..account };
+    refused(daemon.ask(&set(other)), "no such group");
+    refused(daemon.ask(&set(AccountRef::user(account.uid))), "stand for cgroups and groups");
+    let explain = |uid| Request::Explain { account: Some(AccountRef::user(uid)) };
     assert!(matches!(daemon.ask_as(alice, &explain(bob)), Reply::Explained(_)));
     refused(daemon.ask_as(carol, &explain(bob)), "may not look into");
-    assert_eq!(daemon.ask(&set(number)), Reply::Done);
+    assert_eq!(daemon.ask(&set(account)), Reply::Done);
     assert_eq!(group(&daemon).unwrap().hard_bytes, 50 * MIB);
     // One kill, which both see, and nobody else.
     let mut hog = Hog::start(bob);
@@ -235,7 +238,7 @@ fn a_group_outlives_a_daemon_that_is_killed_and_its_users_may_have_changed() {
     }
     let pins = format!("--pins={}", bpffs.0.path().join("headroom").display());
     let mut daemon = Daemon::start(&students(&[alice, bob], 96), &["--notifier=bpf", &pins]);
-    let number = group(&daemon).unwrap().uid;
+    let account = group(&daemon).unwrap().account;
     let mut idle = Hog::start(alice);
     idle.grow(30 << 10);
     assert!(idle.survived());
@@ -246,7 +249,7 @@ fn a_group_outlives_a_daemon_that_is_killed_and_its_users_may_have_changed() {
     hog.died();
     daemon.start_again(&students(&[alice, carol], 96));
     let limit = group(&daemon).unwrap();
-    assert_eq!((limit.uid, limit.members), (number, vec![alice, carol]));
+    assert_eq!((limit.account, limit.members), (account, vec![alice, carol]));
     assert!((30..50).contains(&(limit.used_bytes / MIB)), "{}", limit.used_bytes);
     let mut free = Hog::start(bob);
     free.grow(120 << 10);
@@ -255,7 +258,7 @@ fn a_group_outlives_a_daemon_that_is_killed_and_its_users_may_have_changed() {
     hog.grow(90 << 10);
     hog.died();
     assert!(idle.is_alive());
-    let last = eventually("it is on record", || daemon.why(number).pop());
+    let last = eventually("it is on record", || daemon.why(account.uid).pop());
     assert_eq!(last.victim.unwrap().uid, Some(carol));
 }
 

@@ -39,7 +39,7 @@ fn exactly_one_of(count: u64, uid: u32, limit_mib: u64, each_kib: u64, arguments
     assert_eq!(dead.len(), 1, "{:#?}", daemon.why(uid));
     let victim = why.victim.as_ref().unwrap();
     assert_eq!(victim.pid, dead[0]);
-    assert_eq!(why.uid, uid);
+    assert_eq!(why.account.uid, uid);
     assert_eq!(why.hard_bytes, limit_mib * MIB);
     assert!(why.used_bytes > why.hard_bytes, "{why:#?}");
     assert!(why.killer.is_some() && !why.rule.is_empty() && why.at_micros > 0);
@@ -261,7 +261,7 @@ fn the_killer_runs_on_request() {
     // Without the notifier, so that there is something left to be found.
     let (uid, daemon) = (62011, Daemon::start("", &["--notifier", "proc"]));
     daemon.set_limit(uid, 64 * MIB);
-    let run = Request::RunOomKiller { uid: None };
+    let run = Request::RunOomKiller { account: None };
     assert_eq!(daemon.ask(&run), Reply::Ran { kills: vec![] });
     let mut hog = Hog::start(uid);
     hog.grow(100 << 10);

@@ -1,4 +1,4 @@
-//! The killer with a watch that says what the test wants, and real processes. Alone in its program:
+//! The OOM manager with a watch that says what the test wants, and real processes. Alone in its program:
 //! it replaces the allocator, to count.
 
 mod support;
@@ -15,15 +15,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use control::lease::{LEASE_SOCKET_NAME, REPLY_BYTES, Reply, Request, Status, VERSION, page};
-use control::oomd::{Killer as KilledBy, Outcome, Trigger};
+use control::oomd::{AccountRef, Killer as KilledBy, Outcome, Trigger};
 use headroom_oomd::clock::monotonic_ns;
-use headroom_oomd::killer::Killer;
 use headroom_oomd::leases::Leases;
+use headroom_oomd::oom::{OomManager, OomManagerBuilder, control as oom_control};
 use headroom_oomd::shrink::Shrinker;
-use memory_ledger::{Asker, Limit, RateLimit, Source, Thresholds};
+use memory_ledger::{AccountId, Asker, Limit, ProcessId, RateLimit, Source, Thresholds, Uid};
 use memory_watch::{
-    ArmedVictim, Backend, Charge, Charged, Event, Killed, NotifierError, ProcessSample, Reconciled,
-    SlotLimit, Usage, Watch,
+    Backend, Charge, Charged, Event, Killed, NotifierError, Precision, ProcessSample, Reconciled,
+    SlotLimit, UnarmedKills, Usage, Watch,
 };
 use reclaim::Reaper;
 use rustix::event::{EventfdFlags, eventfd};
@@ -35,6 +35,7 @@ use support::reclaimer::Reclaimer;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const UID: u32 = 62301;
+const ACCOUNT: AccountId = AccountId::User(Uid(UID));
 /// The limit in all tests, pages.
 const HARD: u64 = 1000;
 
@@ -68,7 +69,7 @@ struct State {
     usage: Usage,
     events: Vec<Event>,
     samples: Vec<ProcessSample>,
-    armed: Option<ArmedVictim>,
+    armed: Option<ProcessId>,
     releases: u32,
     /// Allocations so far when the last events had been handed over.
     at_event: u64,
@@ -92,51 +93,52 @@ impl Watch for FakeWatch {
         Backend::Bpf
     }
 
-    fn charge(&mut self, _account: u32, _charge: Charge) -> Result<(), NotifierError> {
+    fn charge(&mut self, _account: AccountId, _charge: Charge) -> Result<(), NotifierError> {
         Ok(())
     }
 
-    fn set_limit(&mut self, _: u32, _: SlotLimit) -> Result<(), NotifierError> {
+    fn set_limit(&mut self, _: AccountId, _: SlotLimit) -> Result<(), NotifierError> {
         Ok(())
     }
 
-    fn clear_limit(&mut self, _: u32) -> Result<(), NotifierError> {
+    fn clear_limit(&mut self, _: AccountId) -> Result<(), NotifierError> {
         Ok(())
     }
 
-    fn usage(&self, _: u32) -> Option<Usage> {
+    fn usage(&self, _: AccountId) -> Option<Usage> {
         Some(self.state().usage)
     }
 
-    fn arm(&mut self, _: u32, victim: Option<ArmedVictim>) -> Result<(), NotifierError> {
+    fn arm(&mut self, _: AccountId, victim: Option<ProcessId>) -> Result<(), NotifierError> {
         self.state().armed = victim;
         Ok(())
     }
 
-    fn spare_unarmed(&mut self, _: u32, _: bool) -> Result<(), NotifierError> {
+    fn set_unarmed_kills(&mut self, _: AccountId, _: UnarmedKills) -> Result<(), NotifierError> {
         Ok(())
     }
 
-    fn keep_exact(&mut self, _: u32, _: bool) -> Result<(), NotifierError> {
+    fn set_precision(&mut self, _: AccountId, _: Precision) -> Result<(), NotifierError> {
         Ok(())
     }
 
     fn charged(&self, process: &ProcessSample) -> Result<Option<Charged>, NotifierError> {
         let state = self.state();
         let found = state.samples.iter().find(|sample| sample.tgid == process.tgid);
-        Ok(found.map(|sample| Charged { uid: sample.uid, pages: sample.charged_pages() }))
+        Ok(found
+            .map(|sample| Charged { account: sample.uid.into(), pages: sample.charged_pages() }))
     }
 
-    fn take_latch(&mut self, _: u32, victim: ArmedVictim) -> Result<bool, NotifierError> {
+    fn take_latch(&mut self, _: AccountId, victim: ProcessId) -> Result<bool, NotifierError> {
         let mut state = self.state();
-        let found = state.samples.iter().find(|sample| sample.as_victim() == victim);
+        let found = state.samples.iter().find(|sample| sample.id() == victim);
         state.usage.dying_pages = found.map_or(0, ProcessSample::charged_pages);
         state.before_signal = Some(ALLOCATIONS.get() - state.at_event);
         state.usage.latched = true;
         Ok(true)
     }
 
-    fn release_latch(&mut self, _: u32) {
+    fn release_latch(&mut self, _: AccountId) {
         let mut state = self.state();
         state.releases += 1;
         state.usage.latched = false;
@@ -180,7 +182,7 @@ impl Process {
         comm[..5].copy_from_slice(b"sleep");
         ProcessSample {
             tgid: self.0.id(),
-            uid: UID,
+            uid: Uid(UID),
             start_time_ns: ticks * memory_watch::process::NS_PER_TICK,
             anon_pages: pages,
             comm,
@@ -201,7 +203,7 @@ impl Drop for Process {
 }
 
 struct Bench {
-    killer: Killer,
+    oom: OomManager,
     state: Arc<Mutex<State>>,
     processes: Vec<Process>,
 }
@@ -209,6 +211,14 @@ struct Bench {
 impl Bench {
     /// A limited user with processes of these sizes; `None` without root.
     fn new(pages: &[u64]) -> Option<Self> {
+        Self::with(pages, |builder| builder)
+    }
+
+    /// The same, with a manager of these parts.
+    fn with(
+        pages: &[u64],
+        build: impl FnOnce(OomManagerBuilder) -> OomManagerBuilder,
+    ) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: needs root");
             return None;
@@ -219,10 +229,11 @@ impl Bench {
             processes.iter().zip(pages).map(|(process, pages)| process.sample(*pages)).collect();
         let fd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let watch = Box::new(FakeWatch { state: state.clone(), fd });
-        let mut killer = Killer::new(watch, Reaper::start(1).unwrap()).unwrap();
+        let builder = OomManager::builder(watch, Reaper::start(1).unwrap());
+        let mut oom = build(builder).build().unwrap();
         let limit = Limit::new(HARD * rustix::param::page_size() as u64, None).unwrap();
-        killer.set_limit(UID, limit, Source::Runtime, Asker::Root).unwrap();
-        Some(Self { killer, state, processes })
+        oom.set_limit(ACCOUNT, limit, Source::Runtime, Asker::Root).unwrap();
+        Some(Self { oom, state, processes })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -242,8 +253,12 @@ impl Bench {
     /// The user crosses its soft limit, and the killer hears of it.
     fn cross_soft(&mut self, pages: u64) {
         self.uses(pages);
-        self.state().events.push(Event::SoftCrossed { uid: UID, pages, time_ns: monotonic_ns() });
-        self.killer.dispatch();
+        self.state().events.push(Event::SoftCrossed {
+            account: ACCOUNT,
+            pages,
+            time_ns: monotonic_ns(),
+        });
+        self.oom.dispatch();
     }
 
     fn cross_hard(&mut self, pages: u64, killed: Option<Killed>) {
@@ -253,9 +268,10 @@ impl Bench {
             self.state().usage.dying_pages = killed.pages;
         }
         let (time_ns, armed_was_stale) = (monotonic_ns(), false);
-        let event = Event::HardCrossed { uid: UID, pages, time_ns, killed, armed_was_stale };
+        let event =
+            Event::HardCrossed { account: ACCOUNT, pages, time_ns, killed, armed_was_stale };
         self.state().events.push(event);
-        self.killer.dispatch();
+        self.oom.dispatch();
     }
 
     /// Works until it is so; panics with `what` when it does not come to be.
@@ -263,7 +279,7 @@ impl Bench {
         let start = Instant::now();
         while !so(self) {
             assert!(start.elapsed() < PATIENCE, "in {PATIENCE:?} it did not happen that {what}");
-            self.killer.dispatch();
+            self.oom.dispatch();
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -273,7 +289,7 @@ impl Bench {
 fn between_the_word_of_the_notifier_and_the_signal_nothing_is_allocated() {
     let Some(mut bench) = Bench::new(&[500, 460]) else { return };
     bench.cross_soft(960);
-    assert_eq!(bench.state().armed.map(|armed| armed.tgid), Some(bench.pid(0)));
+    assert_eq!(bench.state().armed.map(|armed| armed.pid), Some(bench.pid(0)));
     bench.cross_hard(1001, None);
     assert_eq!(bench.state().before_signal, Some(0));
     bench.until("the victim dies", |bench| bench.processes[0].signal() == Some(9));
@@ -284,20 +300,19 @@ fn the_record_tells_the_whole_story_of_a_kill_by_the_daemon() {
     let Some(mut bench) = Bench::new(&[300, 500, 201]) else { return };
     bench.cross_soft(960);
     bench.cross_hard(1001, None);
-    let why = bench.killer.records().get(1).unwrap().clone();
+    let why = bench.oom.records().get(1).unwrap().clone();
     assert_eq!((why.trigger, why.killer), (Trigger::Notifier, Some(KilledBy::Daemon)));
     assert_eq!(why.victim.as_ref().unwrap().pid, bench.pid(1));
     assert_eq!(why.victim.as_ref().unwrap().comm, "sleep");
     assert_eq!(why.runner_up.as_ref().unwrap().pid, bench.pid(0));
-    assert_eq!((why.considered, why.uid), (3, UID));
+    assert_eq!((why.considered, why.account), (3, AccountRef::user(UID)));
     assert!(why.decide_micros.is_some());
     bench.uses(501);
     bench.until("its memory is back", |bench| {
-        bench.killer.records().get(1).unwrap().outcome != Outcome::Dying
+        bench.oom.records().get(1).unwrap().outcome != Outcome::Dying
     });
-    let Outcome::Reclaimed { bytes_back, .. } = bench.killer.records().get(1).unwrap().outcome
-    else {
-        panic!("{:?}", bench.killer.records().get(1));
+    let Outcome::Reclaimed { bytes_back, .. } = bench.oom.records().get(1).unwrap().outcome else {
+        panic!("{:?}", bench.oom.records().get(1));
     };
     assert_eq!(bytes_back, 500 * rustix::param::page_size() as u64);
     assert_eq!(bench.state().releases, 1);
@@ -311,15 +326,14 @@ fn a_kill_by_the_notifier_is_followed_and_put_on_record() {
     bench.processes[1].0.kill().unwrap();
     let sample = bench.state().samples[1];
     let killed = Killed {
-        tgid: sample.tgid,
+        id: sample.id(),
         uid: sample.uid,
-        start_time_ns: sample.start_time_ns,
         pages: 402,
         by: memory_watch::KilledBy::UnarmedSelf,
     };
     bench.state().usage.latched = true;
     bench.cross_hard(1001, Some(killed));
-    let why = bench.killer.records().get(1).unwrap().clone();
+    let why = bench.oom.records().get(1).unwrap().clone();
     assert_eq!((why.killer, why.decide_micros), (Some(KilledBy::Kernel), Some(0)));
     assert_eq!(why.victim.as_ref().unwrap().pid, bench.pid(1));
     assert_eq!(why.victim.unwrap().rss_bytes, 402 * rustix::param::page_size() as u64);
@@ -327,7 +341,7 @@ fn a_kill_by_the_notifier_is_followed_and_put_on_record() {
     bench.uses(600);
     bench.until("its memory is back", |bench| bench.state().releases == 1);
     assert_eq!(bench.processes[0].signal(), None);
-    assert_eq!(bench.killer.records().kills(), 1);
+    assert_eq!(bench.oom.records().kills(), 1);
 }
 
 #[test]
@@ -336,8 +350,12 @@ fn one_crossing_heard_twice_costs_one_life() {
     bench.cross_soft(960);
     bench.cross_hard(1100, None);
     bench.cross_hard(1100, None);
-    assert_eq!(bench.killer.records().kills(), 1);
-    assert_eq!(bench.killer.run(Some(UID)), [1], "the one that is dying already");
+    assert_eq!(bench.oom.records().kills(), 1);
+    assert_eq!(
+        oom_control::run(&mut bench.oom, Some(ACCOUNT)),
+        [1],
+        "the one that is dying already"
+    );
     bench.until("the victim dies", |bench| bench.processes[0].signal() == Some(9));
     assert_eq!(bench.processes[1].signal(), None);
 }
@@ -347,14 +365,19 @@ fn word_of_a_crossing_that_is_over_costs_nobody_his_life() {
     let Some(mut bench) = Bench::new(&[600, 500]) else { return };
     bench.cross_soft(960);
     let (pages, time_ns) = (1001, monotonic_ns());
-    let event =
-        Event::HardCrossed { uid: UID, pages, time_ns, killed: None, armed_was_stale: false };
+    let event = Event::HardCrossed {
+        account: ACCOUNT,
+        pages,
+        time_ns,
+        killed: None,
+        armed_was_stale: false,
+    };
     bench.state().events.push(event);
-    bench.killer.dispatch();
-    assert_eq!(bench.killer.records().kills(), 0);
-    bench.killer.clear_limit(UID, Asker::Root).unwrap();
+    bench.oom.dispatch();
+    assert_eq!(bench.oom.records().kills(), 0);
+    bench.oom.clear_limit(ACCOUNT, Asker::Root).unwrap();
     bench.cross_hard(2000, None);
-    assert_eq!(bench.killer.records().kills(), 0, "the limit is gone");
+    assert_eq!(bench.oom.records().kills(), 0, "the limit is gone");
 }
 
 #[test]
@@ -373,12 +396,12 @@ fn that_nobody_can_be_killed_is_said_once() {
     let Some(mut bench) = Bench::new(&[]) else { return };
     bench.cross_hard(1001, None);
     bench.cross_hard(1001, None);
-    let records = bench.killer.records().latest(9, None);
+    let records = bench.oom.records().latest(9, None);
     assert_eq!(records.len(), 1);
     assert!(
         matches!(&records[0].outcome, Outcome::NoVictim { reason } if reason.contains("no process"))
     );
-    assert_eq!(bench.killer.run(None).len(), 1, "and again when asked");
+    assert_eq!(oom_control::run(&mut bench.oom, None).len(), 1, "and again when asked");
 }
 
 #[test]
@@ -388,7 +411,7 @@ fn a_latch_whose_kill_was_never_heard_of_is_freed_by_the_timer() {
     bench.cross_soft(1001);
     bench.until("the latch is freed", |bench| bench.state().releases == 1);
     bench.until("somebody dies after all", |bench| bench.processes[0].signal() == Some(9));
-    let why = bench.killer.records().get(1).unwrap();
+    let why = bench.oom.records().get(1).unwrap();
     assert_eq!((why.trigger, why.decide_micros), (Trigger::Timer, None));
 }
 
@@ -397,9 +420,9 @@ fn a_victim_outlives_the_limit_it_died_for_on_record() {
     let Some(mut bench) = Bench::new(&[600, 500]) else { return };
     bench.cross_soft(960);
     bench.cross_hard(1100, None);
-    bench.killer.clear_limit(UID, Asker::Root).unwrap();
+    bench.oom.clear_limit(ACCOUNT, Asker::Root).unwrap();
     bench.until("the record is closed", |bench| {
-        matches!(bench.killer.records().get(1).unwrap().outcome, Outcome::Reclaimed { .. })
+        matches!(bench.oom.records().get(1).unwrap().outcome, Outcome::Reclaimed { .. })
     });
 }
 
@@ -418,8 +441,8 @@ impl Bench {
             "MemTotal: {MACHINE_KIB} kB\nMemAvailable: {available_kib} kB\nAnonPages: {rest} kB\n"
         );
         std::fs::write(proc.join("meminfo"), text).unwrap();
-        self.killer.watch_machine_of(proc, proc, thresholds).unwrap();
-        self.killer.dispatch();
+        self.oom.monitor_system(proc, proc, thresholds).unwrap();
+        self.oom.dispatch();
     }
 }
 
@@ -430,10 +453,10 @@ fn when_too_many_have_died_for_the_machine_only_the_hard_level_kills() {
     let kills = RateLimit { most: 0, within_ms: 60_000 };
     let thresholds = Thresholds { kills, ..Thresholds::default() };
     bench.has_available_for(proc.path(), 8_000, thresholds);
-    assert_eq!(bench.killer.records().kills(), 0, "below the soft level");
+    assert_eq!(bench.oom.records().kills(), 0, "below the soft level");
     bench.has_available_for(proc.path(), 4_000, thresholds);
-    assert_eq!(bench.killer.records().kills(), 1, "below the hard level");
-    let why = bench.killer.records().get(1).unwrap();
+    assert_eq!(bench.oom.records().kills(), 1, "below the hard level");
+    let why = bench.oom.records().get(1).unwrap();
     assert!(why.rule.contains("more than 0 victims within 60000 ms"), "{:?}", why.rule);
 }
 
@@ -446,7 +469,7 @@ fn a_limit_is_enforced_however_many_have_died_for_it_and_the_record_says_that_th
     bench.cross_soft(960);
     bench.cross_hard(1100, None);
     bench.until("the victim dies", |bench| bench.processes[0].signal() == Some(9));
-    let why = bench.killer.records().get(1).unwrap();
+    let why = bench.oom.records().get(1).unwrap();
     assert!(why.rule.contains("more than 0 victims within 60000 ms"), "{:?}", why.rule);
 }
 
@@ -459,15 +482,16 @@ struct Leaseholder {
 
 impl Leaseholder {
     fn connect(bench: &mut Bench, folder: &Path) -> Self {
-        let own = ProcessSample { tgid: std::process::id(), uid: UID, ..ProcessSample::default() };
+        let own =
+            ProcessSample { tgid: std::process::id(), uid: Uid(UID), ..ProcessSample::default() };
         bench.state().samples.push(own);
-        let leases = Leases::start(&folder.join("oomd.sock"), &mut bench.killer).unwrap();
+        let leases = Leases::start(&folder.join("oomd.sock"), &mut bench.oom).unwrap();
         let path = SocketAddrUnix::new(folder.join(LEASE_SOCKET_NAME)).unwrap();
         let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
         connect(&socket, &path).unwrap();
         let mut client = Self { leases, socket, page: None };
         // Its turn comes after it was let in.
-        client.leases.dispatch(&mut bench.killer);
+        client.leases.dispatch(&mut bench.oom);
         let hello = Request::Hello { version: VERSION, spent: 0, unspent: 0, base: 0 };
         let reply = client.ask(bench, hello);
         assert_eq!((reply.status, reply.limited), (Status::Done, true));
@@ -476,7 +500,7 @@ impl Leaseholder {
 
     fn ask(&mut self, bench: &mut Bench, request: Request) -> Reply {
         send(&self.socket, &request.encode(), SendFlags::empty()).unwrap();
-        self.leases.dispatch(&mut bench.killer);
+        self.leases.dispatch(&mut bench.oom);
         let mut packet = [0; REPLY_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut files = RecvAncillaryBuffer::new(&mut space);
@@ -516,7 +540,7 @@ fn a_machine_that_nears_its_soft_level_takes_unused_promises_back_and_gives_none
     assert_eq!(client.balance(), 100 * page);
 
     bench.has_available(folder.path(), 10_400);
-    client.leases.dispatch(&mut bench.killer);
+    client.leases.dispatch(&mut bench.oom);
     assert_eq!(client.balance(), 0, "it had not used them");
     let little = client.grow(&mut bench, 50 * page, 100 * page);
     assert_eq!((little.status, little.granted), (Status::Done, 50 * page), "no more than it needs");
@@ -526,24 +550,24 @@ fn a_machine_that_nears_its_soft_level_takes_unused_promises_back_and_gives_none
     bench.has_available(folder.path(), 90_000);
     let again = client.grow(&mut bench, 101 * page, 101 * page);
     assert_eq!((again.status, again.granted), (Status::Done, 101 * page));
-    assert_eq!(bench.killer.records().kills(), 0);
+    assert_eq!(bench.oom.records().kills(), 0);
 }
 
 #[test]
 fn a_machine_that_nears_its_soft_level_has_idle_memory_given_back_before_anybody_dies() {
-    let Some(mut bench) = Bench::new(&[600, 500]) else { return };
     let proc = tempfile::tempdir().unwrap();
     let socket = proc.path().join("binderd.sock");
     let reclaimer = Reclaimer::start(&socket, 100);
-    bench.killer.shrink_first(Shrinker::start(vec![socket]).unwrap());
+    let shrinker = Shrinker::start(vec![socket]).unwrap();
+    let Some(mut bench) = Bench::with(&[600, 500], |it| it.shrinker(shrinker)) else { return };
     bench.has_available(proc.path(), 16_000);
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(reclaimer.idle_pages(), 100, "the soft level is far");
     bench.has_available(proc.path(), 14_000);
     bench.until("idle memory is back", |_| reclaimer.idle_pages() == 0);
     bench.until("it is on the account", |bench| {
-        bench.killer.status(&[]).given_back_bytes == 100 * 4096
+        oom_control::status(&bench.oom, &[]).given_back_bytes == 100 * 4096
     });
-    assert_eq!(bench.killer.records().kills(), 0);
+    assert_eq!(bench.oom.records().kills(), 0);
     assert_eq!(bench.processes[0].signal(), None);
 }

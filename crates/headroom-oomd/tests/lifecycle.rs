@@ -2,7 +2,7 @@
 
 mod support;
 
-use control::oomd::{Reply, Request};
+use control::oomd::{AccountRef, Reply, Request};
 use rustix::process::Signal;
 use support::daemon::{self, Daemon};
 use support::{MIB, eventually, privileged};
@@ -27,9 +27,12 @@ fn the_notifier_is_attached_with_the_first_limit_and_detached_with_the_last() {
     daemon.set_limit(UID, 64 * MIB);
     daemon.set_limit(UID + 1, 64 * MIB);
     assert_eq!(attached(), (true, 1));
-    assert_eq!(daemon.ask(&Request::ClearLimit { uid: UID }), Reply::Done);
+    assert_eq!(daemon.ask(&Request::ClearLimit { account: AccountRef::user(UID) }), Reply::Done);
     assert_eq!(attached(), (true, 1));
-    assert_eq!(daemon.ask(&Request::ClearLimit { uid: UID + 1 }), Reply::Done);
+    assert_eq!(
+        daemon.ask(&Request::ClearLimit { account: AccountRef::user(UID + 1) }),
+        Reply::Done
+    );
     assert_eq!(attached(), (false, 0));
 }
 

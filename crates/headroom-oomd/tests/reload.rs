@@ -4,7 +4,7 @@ mod support;
 
 use std::process::Command;
 
-use control::oomd::{Reply, Request};
+use control::oomd::{AccountRef, Reply, Request};
 use rustix::process::{Pid, Signal, kill_process};
 use support::daemon::Daemon;
 use support::hog::Hog;
@@ -51,8 +51,11 @@ fn limits_of_the_files_come_change_and_go_and_those_set_meanwhile_stay() {
         return;
     }
     let daemon = Daemon::start(&(limit(ALICE, 100) + &limit(BOB, 100)), &[]);
-    let set =
-        |uid: u32, mib: u64| Request::SetLimit { uid, hard_bytes: mib * MIB, soft_bytes: None };
+    let set = |uid: u32, mib: u64| Request::SetLimit {
+        account: AccountRef::user(uid),
+        hard_bytes: mib * MIB,
+        soft_bytes: None,
+    };
     assert_eq!(daemon.ask_as(BOB, &set(BOB, 50)), Reply::Done);
     assert_eq!(daemon.ask(&set(CAROL, 70)), Reply::Done);
     write(&daemon, &limit(BOB, 80));
@@ -62,7 +65,10 @@ fn limits_of_the_files_come_change_and_go_and_those_set_meanwhile_stay() {
     assert_eq!(in_force(&daemon, ALICE), None);
     assert_eq!(in_force(&daemon, BOB), Some((50, "runtime".into())), "its own layer");
     assert_eq!(in_force(&daemon, CAROL), Some((70, "runtime".into())));
-    assert_eq!(daemon.ask_as(BOB, &Request::ClearLimit { uid: BOB }), Reply::Done);
+    assert_eq!(
+        daemon.ask_as(BOB, &Request::ClearLimit { account: AccountRef::user(BOB) }),
+        Reply::Done
+    );
     assert_eq!(in_force(&daemon, BOB), Some((80, "config".into())));
     assert_eq!(daemon.ask_as(BOB, &set(BOB, 60)), Reply::Done);
     write(&daemon, &(limit(BOB, 40) + &limit(ALICE, 30)));
@@ -176,9 +182,12 @@ fn what_is_said_of_one_user_counts_before_what_is_said_of_everyone() {
     const DAVE: u32 = 62151;
     let (daemon, _dir) = with_ordinary_users([62150, 62152], &(everyone(64) + &limit(DAVE, 200)));
     let _hog = Hog::start(DAVE);
-    let set =
-        |uid: u32, mib: u64| Request::SetLimit { uid, hard_bytes: mib * MIB, soft_bytes: None };
-    let clear = Request::ClearLimit { uid: DAVE };
+    let set = |uid: u32, mib: u64| Request::SetLimit {
+        account: AccountRef::user(uid),
+        hard_bytes: mib * MIB,
+        soft_bytes: None,
+    };
+    let clear = Request::ClearLimit { account: AccountRef::user(DAVE) };
     assert_eq!(in_force(&daemon, DAVE), Some((200, "config".into())));
     write(&daemon, &everyone(64));
     eventually("everyone's counts", || {

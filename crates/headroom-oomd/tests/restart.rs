@@ -4,7 +4,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
-use control::oomd::{Killer, Outcome, Reply, Request, UserLimit};
+use control::oomd::{AccountRef, Killer, Outcome, Reply, Request, UserLimit};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use support::daemon::Daemon;
 use support::hog::Hog;
@@ -106,7 +106,7 @@ fn accounts_and_limits_are_the_same_after_a_restart() {
     );
     let mut daemon = place.daemon(&config, &[]);
     let set = |uid, mib: u64, soft: u64| Request::SetLimit {
-        uid,
+        account: AccountRef::user(uid),
         hard_bytes: mib * MIB,
         soft_bytes: Some(soft * MIB),
     };
@@ -125,7 +125,7 @@ fn accounts_and_limits_are_the_same_after_a_restart() {
     daemon.start_again(&config);
     for (before, after) in before.iter().zip(limits(&daemon)) {
         let told = |limit: &UserLimit| {
-            (limit.uid, limit.hard_bytes, limit.soft_bytes, limit.source.clone())
+            (limit.account.uid, limit.hard_bytes, limit.soft_bytes, limit.source.clone())
         };
         assert_eq!(told(before), told(&after));
         assert!(after.used_bytes >= 24 * MIB, "{after:?}");
@@ -134,7 +134,10 @@ fn accounts_and_limits_are_the_same_after_a_restart() {
     }
     // Whose word counted before counts now.
     assert!(matches!(daemon.ask_as(own, &set(own, 300, 100)), Reply::Error { .. }));
-    assert_eq!(daemon.ask_as(own, &Request::ClearLimit { uid: own }), Reply::Done);
+    assert_eq!(
+        daemon.ask_as(own, &Request::ClearLimit { account: AccountRef::user(own) }),
+        Reply::Done
+    );
     let freed = daemon.limit(own).unwrap();
     assert_eq!((freed.hard_bytes, freed.source.as_str()), (200 * MIB, "config"));
 }

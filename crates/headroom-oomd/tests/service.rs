@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use confinement::{Confinement, opinion_of_systemd};
-use control::oomd::{Killer, Outcome, Reply, Request};
+use control::oomd::{AccountRef, Killer, Outcome, Reply, Request};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use support::cgroup::Cgroup;
 use support::daemon::Daemon;
@@ -60,7 +60,7 @@ fn as_the_service_has_it_the_notifier_kills_and_a_successor_takes_over() {
     let unexpected = |what: &&String| !without.iter().any(|known| what.contains(known));
     assert_eq!(degraded.iter().filter(unexpected).count(), 0, "{degraded:?}");
     assert_eq!(break_a_limit(&daemon, UID), Some(Killer::Kernel));
-    assert!(matches!(daemon.ask(&Request::Explain { uid: None }), Reply::Explained(_)));
+    assert!(matches!(daemon.ask(&Request::Explain { account: None }), Reply::Explained(_)));
     daemon.die();
     daemon.start_again("");
     assert_eq!(daemon.why(UID).len(), 1);
@@ -85,7 +85,7 @@ fn as_the_service_has_it_the_daemon_kills_without_the_notifier() {
     }
     let daemon = Daemon::start_prepared("", &["--notifier=proc"], confine);
     assert_eq!(break_a_limit(&daemon, UID + 1), Some(Killer::Daemon));
-    let reply = daemon.ask(&Request::RunOomKiller { uid: Some(UID + 1) });
+    let reply = daemon.ask(&Request::RunOomKiller { account: Some(AccountRef::user(UID + 1)) });
     assert!(matches!(reply, Reply::Ran { .. }), "{reply:?}");
     let (status, _, log) = daemon.end(rustix::process::Signal::TERM);
     assert!(status.success(), "{log:?}");

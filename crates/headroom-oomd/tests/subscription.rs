@@ -2,7 +2,7 @@
 
 mod support;
 
-use control::oomd::{Event, Importance, Outcome, Reply, Request};
+use control::oomd::{AccountRef, Event, Importance, Outcome, Reply, Request};
 use control::subscription::{Subscription, set_importance};
 use support::daemon::Daemon;
 use support::hog::Hog;
@@ -62,14 +62,14 @@ fn a_user_hears_of_its_own_kills_and_root_of_all() {
         daemon.ended(uid);
     }
     let heard = bob.join().unwrap();
-    assert!(heard.iter().all(|event| event.uid() == BOB), "{heard:?}");
+    assert!(heard.iter().all(|event| event.account().uid == BOB), "{heard:?}");
     let Some(Event::Ended { why }) = heard.last() else { panic!("{heard:?}") };
     assert_eq!(why.victim.as_ref().map(|victim| victim.pid), Some(pids[1]));
     assert!(matches!(why.outcome, Outcome::Reclaimed { .. }));
     let decided = heard.iter().filter(|event| matches!(event, Event::Decided { .. }));
     assert_eq!(decided.count(), 1, "{heard:?}");
     let of_alice = until_the_end(root);
-    assert!(of_alice.iter().all(|event| event.uid() == ALICE), "{of_alice:?}");
+    assert!(of_alice.iter().all(|event| event.account().uid == ALICE), "{of_alice:?}");
 }
 
 #[test]
@@ -85,7 +85,8 @@ fn what_a_user_says_of_its_own_processes_counts_among_them() {
     assert!(large.survived());
     small.grow(16 * 1024);
     assert!(small.survived());
-    let would_die = || match daemon.ask(&Request::Explain { uid: Some(uid) }) {
+    let would_die = || match daemon.ask(&Request::Explain { account: Some(AccountRef::user(uid)) })
+    {
         Reply::Explained(found) => found.victim.map(|victim| victim.pid),
         other => panic!("{other:?}"),
     };

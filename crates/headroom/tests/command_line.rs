@@ -5,7 +5,10 @@ mod support;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
-use control::oomd::{self, Candidate, Killer, Outcome, Reply, Request, Trigger, UserLimit, Why};
+use control::oomd::{
+    self, AccountKind, AccountRef, Candidate, Killer, Outcome, Reply, Request, Trigger, UserLimit,
+    Why,
+};
 use support::{FakeDaemon, headroom, run};
 
 #[test]
@@ -135,7 +138,7 @@ fn a_reader_that_goes_away_is_no_error() {
 /// A daemon with one limit and one decision, that refuses to clear.
 fn fake_oomd(request: Request) -> Reply {
     let limit = |hard_bytes, soft_bytes| UserLimit {
-        uid: 0,
+        account: AccountRef::user(0),
         group: None,
         cgroup: None,
         members: Vec::new(),
@@ -163,9 +166,11 @@ fn fake_oomd(request: Request) -> Reply {
             refused: 1,
             degraded: vec!["no BPF here, limits are checked on a timer".into()],
         }),
-        Request::SetLimit { uid: 0, hard_bytes: 0x1000_0000, soft_bytes: Some(0x800_0000) } => {
-            Reply::Done
-        }
+        Request::SetLimit {
+            account: AccountRef { kind: AccountKind::User, uid: 0 },
+            hard_bytes: 0x1000_0000,
+            soft_bytes: Some(0x800_0000),
+        } => Reply::Done,
         Request::ListLimits => Reply::Limits { limits: vec![limit(0x1000_0000, 0x800_0000)] },
         Request::RunOomKiller { .. } => Reply::Ran { kills: Vec::new() },
         Request::Why { .. } => Reply::Why { records: vec![record()] },
@@ -177,7 +182,7 @@ fn record() -> Why {
     Why {
         id: 3,
         at_micros: 1_700_000_000_000_000,
-        uid: 0,
+        account: AccountRef::user(0),
         group: None,
         cgroup: None,
         trigger: Trigger::Notifier,

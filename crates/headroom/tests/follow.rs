@@ -8,14 +8,14 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use control::Server;
-use control::oomd::{Event, Outcome, Reply, Request, Trigger, Why};
+use control::oomd::{AccountRef, Event, Outcome, Reply, Request, Trigger, Why};
 use support::headroom;
 
 fn why(id: u64, outcome: Outcome) -> Why {
     Why {
         id,
         at_micros: 0,
-        uid: 4_000_000_001,
+        account: AccountRef::user(4_000_000_001),
         group: None,
         cgroup: None,
         trigger: Trigger::Timer,
@@ -123,7 +123,7 @@ fn what_happened_is_told_oldest_first_and_what_happens_once_its_end_is_known() {
     publish.send(Event::Ended { why: Box::new(why(1, back())) }).unwrap();
     publish
         .send(Event::Near {
-            uid: 4_000_000_001,
+            account: AccountRef::user(4_000_000_001),
             group: None,
             cgroup: None,
             used_bytes: 1,

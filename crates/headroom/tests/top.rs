@@ -5,7 +5,7 @@ mod support;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use control::oomd::{Reply, Request, Status, UserLimit};
+use control::oomd::{AccountRef, Reply, Request, Status, UserLimit};
 use rustix::process::Signal;
 use support::pty::Pty;
 use support::{FakeDaemon, headroom, run};
@@ -45,7 +45,7 @@ fn daemon(dir: &Path, users: u32) -> (FakeDaemon, Arc<Mutex<Vec<Request>>>) {
 /// Of nobody that the machine knows; the first ones use most.
 fn limit(number: u32) -> UserLimit {
     UserLimit {
-        uid: 4_000_000_000 + number,
+        account: AccountRef::user(4_000_000_000 + number),
         group: None,
         cgroup: None,
         members: Vec::new(),
@@ -79,8 +79,11 @@ fn on_a_terminal_keys_select_and_set_a_limit_and_the_terminal_is_given_back() {
     pty.shows("4000000999");
     pty.types("l512M\r");
     pty.shows("done");
-    let expected =
-        Request::SetLimit { uid: 4_000_000_999, hard_bytes: 512 * MIB, soft_bytes: None };
+    let expected = Request::SetLimit {
+        account: AccountRef::user(4_000_000_999),
+        hard_bytes: 512 * MIB,
+        soft_bytes: None,
+    };
     assert_eq!(*asked.lock().unwrap(), [expected]);
     pty.resize(44, 10);
     // Drawn anew: two columns, four users, the selected one last.

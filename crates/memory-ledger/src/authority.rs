@@ -5,6 +5,7 @@
 //! lower than the base, so a user can tie its own hands and untie them again, but never get at what
 //! root has set.
 
+use crate::account_id::{AccountId, Uid};
 use crate::limit::Limit;
 
 /// Who asks for a change.
@@ -13,7 +14,7 @@ pub enum Asker {
     /// May do anything that makes sense.
     Root,
     /// A user, for itself.
-    User(u32),
+    User(Uid),
 }
 
 /// Where a limit comes from.
@@ -48,12 +49,12 @@ pub enum Refusal {
     #[error("uid 4294967295 is no user")]
     NoUser,
     /// Only root rules others.
-    #[error("uid {asker} may not change the limit of uid {uid}; only root may")]
+    #[error("uid {asker} may not change the limit of {account}; only root may")]
     NotYours {
         /// Who asked.
-        asker: u32,
+        asker: Uid,
         /// Whose limit it is.
-        uid: u32,
+        account: AccountId,
     },
     /// Whose memory is counted together with others'.
     #[error(
@@ -61,7 +62,7 @@ pub enum Refusal {
     )]
     InGroup {
         /// Whose limit was to change.
-        uid: u32,
+        uid: Uid,
         /// The group's name.
         group: String,
     },
@@ -69,46 +70,47 @@ pub enum Refusal {
     #[error("uid {asker} may not change the limit of the group \"{group}\"; only root may")]
     Groups {
         /// Who asked.
-        asker: u32,
+        asker: Uid,
         /// The group's name.
         group: String,
     },
     /// Only the configuration speaks of cgroups.
     #[error("limits of cgroups and sessions are set in the configuration alone")]
     Cgroup,
-    /// Neither a user nor a group.
-    #[error(
-        "{0} is no group's number, and no uid that can be limited: those from 4294836224 on stand for cgroups and groups"
-    )]
-    NoGroup(u32),
+    /// Above [`Uid::LAST_LIMITABLE`].
+    #[error("uid {0} cannot be limited: those from 4294836224 on stand for cgroups and groups")]
+    Reserved(Uid),
+    /// The configuration has no such group (any more).
+    #[error("there is no such group")]
+    NoGroup,
     /// A user may only lower.
     #[error(
-        "uid {uid} may not raise its limit above {base_bytes} bytes, which {by} has set; only root may"
+        "{account} may not raise its limit above {base_bytes} bytes, which {by} has set; only root may"
     )]
     Raise {
         /// Whose limit it is.
-        uid: u32,
+        account: AccountId,
         /// Hard limit of the base, bytes.
         base_bytes: u64,
         /// Who set the base.
         by: &'static str,
     },
     /// A user may not clear what is not its own.
-    #[error("the limit of uid {uid} was set by {by}; only root may clear it")]
+    #[error("the limit of {account} was set by {by}; only root may clear it")]
     NotYoursToClear {
         /// Whose limit it is.
-        uid: u32,
+        account: AccountId,
         /// Who set the base.
         by: &'static str,
     },
     /// Nothing to clear.
-    #[error("uid {0} has no limit")]
-    NoLimit(u32),
+    #[error("{0} has no limit")]
+    NoLimit(AccountId),
     /// One user is no exception until it has a limit of its own.
     #[error(
-        "the limit of uid {0} is that of every ordinary user; give it one of its own, or change the configuration"
+        "the limit of {0} is that of every ordinary user; give it one of its own, or change the configuration"
     )]
-    Everyones(u32),
+    Everyones(AccountId),
 }
 
 /// The layers of a user's limit.
@@ -167,11 +169,14 @@ impl Layers {
         Self { own, ..new }
     }
 
-    fn may_change(uid: u32, asker: Asker) -> Result<(), Refusal> {
-        match asker {
-            _ if uid == 0 => Err(Refusal::Root),
-            _ if uid == u32::MAX => Err(Refusal::NoUser),
-            Asker::User(asker) if asker != uid => Err(Refusal::NotYours { asker, uid }),
+    fn may_change(account: AccountId, asker: Asker) -> Result<(), Refusal> {
+        match (account, asker) {
+            (AccountId::User(Uid::ROOT), _) => Err(Refusal::Root),
+            (AccountId::User(Uid::NONE), _) => Err(Refusal::NoUser),
+            (AccountId::User(uid), _) if !uid.is_limitable() => Err(Refusal::Reserved(uid)),
+            (_, Asker::User(asker)) if account != AccountId::User(asker) => {
+                Err(Refusal::NotYours { asker, account })
+            }
             _ => Ok(()),
         }
     }
@@ -179,12 +184,12 @@ impl Layers {
     /// These layers after `asker` has set a limit.
     pub fn with(
         self,
-        uid: u32,
+        account: AccountId,
         limit: Limit,
         source: Source,
         asker: Asker,
     ) -> Result<Self, Refusal> {
-        Self::may_change(uid, asker)?;
+        Self::may_change(account, asker)?;
         match (asker, self.base()) {
             (Asker::Root, _) => Ok(match source {
                 // Root's word replaces the user's own layer, too.
@@ -194,7 +199,7 @@ impl Layers {
             }),
             (Asker::User(_), Some((base, _))) if limit.hard_bytes() > base.hard_bytes() => {
                 let (base_bytes, by) = (base.hard_bytes(), self.base_by());
-                Err(Refusal::Raise { uid, base_bytes, by })
+                Err(Refusal::Raise { account, base_bytes, by })
             }
             (Asker::User(_), _) => Ok(Self { own: Some(limit), ..self }),
         }
@@ -202,14 +207,14 @@ impl Layers {
 
     /// These layers after `asker` has cleared the limit: root all that is about this user alone, a user
     /// its own layer.
-    pub fn without(self, uid: u32, asker: Asker) -> Result<Self, Refusal> {
-        Self::may_change(uid, asker)?;
+    pub fn without(self, account: AccountId, asker: Asker) -> Result<Self, Refusal> {
+        Self::may_change(account, asker)?;
         match (asker, self.effective()) {
-            (_, None) => Err(Refusal::NoLimit(uid)),
-            (Asker::Root, Some((_, Source::Everyone))) => Err(Refusal::Everyones(uid)),
+            (_, None) => Err(Refusal::NoLimit(account)),
+            (Asker::Root, Some((_, Source::Everyone))) => Err(Refusal::Everyones(account)),
             (Asker::Root, _) => Ok(Self { everyone: self.everyone, ..Self::default() }),
             (Asker::User(_), _) if self.own.is_some() => Ok(Self { own: None, ..self }),
-            (Asker::User(_), _) => Err(Refusal::NotYoursToClear { uid, by: self.base_by() }),
+            (Asker::User(_), _) => Err(Refusal::NotYoursToClear { account, by: self.base_by() }),
         }
     }
 }
@@ -220,7 +225,7 @@ impl Layers {
 #[must_use = "nothing changes until it is applied"]
 pub struct Change {
     /// Whose limit.
-    pub uid: u32,
+    pub account: AccountId,
     pub(crate) layers: Layers,
 }
 
@@ -241,7 +246,8 @@ mod tests {
     use super::*;
     use crate::count::Count;
 
-    const ALICE: u32 = 1000;
+    const ALICE: AccountId = AccountId::User(Uid(1000));
+    const OWN: Asker = Asker::User(Uid(1000));
 
     fn mib(n: u64) -> Limit {
         Limit::new(n << 20, None).unwrap()
@@ -262,36 +268,36 @@ mod tests {
     #[test]
     fn a_user_may_tie_its_own_hands_and_untie_them() {
         let free = Layers::default();
-        let tied = set(free, 100, Asker::User(ALICE)).unwrap();
+        let tied = set(free, 100, OWN).unwrap();
         assert_eq!(hard(tied), Some(100));
-        let looser = set(tied, 200, Asker::User(ALICE)).unwrap();
+        let looser = set(tied, 200, OWN).unwrap();
         assert_eq!(hard(looser), Some(200), "its own limit is its own to raise");
-        assert_eq!(hard(looser.without(ALICE, Asker::User(ALICE)).unwrap()), None);
+        assert_eq!(hard(looser.without(ALICE, OWN).unwrap()), None);
     }
 
     #[test]
     fn a_user_may_lower_roots_limit_and_lift_it_back_but_not_further() {
-        let lowered = set(root_set(100), 50, Asker::User(ALICE)).unwrap();
+        let lowered = set(root_set(100), 50, OWN).unwrap();
         assert_eq!(hard(lowered), Some(50));
-        assert_eq!(hard(set(lowered, 100, Asker::User(ALICE)).unwrap()), Some(100));
-        let refused = set(lowered, 101, Asker::User(ALICE)).unwrap_err();
-        assert_eq!(refused, Refusal::Raise { uid: ALICE, base_bytes: 100 << 20, by: "root" });
-        assert_eq!(hard(lowered.without(ALICE, Asker::User(ALICE)).unwrap()), Some(100));
+        assert_eq!(hard(set(lowered, 100, OWN).unwrap()), Some(100));
+        let refused = set(lowered, 101, OWN).unwrap_err();
+        assert_eq!(refused, Refusal::Raise { account: ALICE, base_bytes: 100 << 20, by: "root" });
+        assert_eq!(hard(lowered.without(ALICE, OWN).unwrap()), Some(100));
     }
 
     #[test]
     fn a_user_may_not_clear_what_root_or_the_configuration_has_set() {
-        let refused = root_set(100).without(ALICE, Asker::User(ALICE)).unwrap_err();
-        assert_eq!(refused, Refusal::NotYoursToClear { uid: ALICE, by: "root" });
+        let refused = root_set(100).without(ALICE, OWN).unwrap_err();
+        assert_eq!(refused, Refusal::NotYoursToClear { account: ALICE, by: "root" });
         let config = Layers::default().with(ALICE, mib(9), Source::Config, Asker::Root).unwrap();
-        let refused = config.without(ALICE, Asker::User(ALICE)).unwrap_err();
-        assert_eq!(refused, Refusal::NotYoursToClear { uid: ALICE, by: "the configuration" });
+        let refused = config.without(ALICE, OWN).unwrap_err();
+        assert_eq!(refused, Refusal::NotYoursToClear { account: ALICE, by: "the configuration" });
     }
 
     #[test]
     fn a_user_may_not_touch_anybody_elses_limit() {
-        let bob = Asker::User(1001);
-        let refused = Err(Refusal::NotYours { asker: 1001, uid: ALICE });
+        let bob = Asker::User(Uid(1001));
+        let refused = Err(Refusal::NotYours { asker: Uid(1001), account: ALICE });
         assert_eq!(set(root_set(100), 50, bob), refused);
         assert_eq!(root_set(100).without(ALICE, bob), refused);
     }
@@ -301,14 +307,14 @@ mod tests {
         let files = Count { file: true, ..Count::default() };
         let config = Layers::default().configured(Some(mib(100).counting(files)), None);
         let counts = |layers: Layers| layers.effective().unwrap().0.count();
-        assert_eq!(counts(set(config, 50, Asker::User(ALICE)).unwrap()), files);
+        assert_eq!(counts(set(config, 50, OWN).unwrap()), files);
         assert_eq!(counts(set(config, 300, Asker::Root).unwrap()), files);
         assert_eq!(counts(root_set(100)), Count::default());
     }
 
     #[test]
     fn roots_word_replaces_everything() {
-        let lowered = set(root_set(100), 50, Asker::User(ALICE)).unwrap();
+        let lowered = set(root_set(100), 50, OWN).unwrap();
         assert_eq!(hard(set(lowered, 80, Asker::Root).unwrap()), Some(80));
         assert_eq!(hard(lowered.without(ALICE, Asker::Root).unwrap()), None);
     }
@@ -318,8 +324,8 @@ mod tests {
         let everyone = Layers::default().configured(None, Some(mib(100)));
         assert_eq!(everyone.effective(), Some((mib(100), Source::Everyone)));
         assert_eq!(everyone.without(ALICE, Asker::Root), Err(Refusal::Everyones(ALICE)));
-        let refused = everyone.without(ALICE, Asker::User(ALICE)).unwrap_err();
-        assert_eq!(refused, Refusal::NotYoursToClear { uid: ALICE, by: "the configuration" });
+        let refused = everyone.without(ALICE, OWN).unwrap_err();
+        assert_eq!(refused, Refusal::NotYoursToClear { account: ALICE, by: "the configuration" });
         let own = set(everyone, 200, Asker::Root).unwrap();
         assert_eq!(hard(own), Some(200));
         assert_eq!(own.without(ALICE, Asker::Root).unwrap(), everyone);
@@ -328,8 +334,7 @@ mod tests {
 
     #[test]
     fn a_new_configuration_leaves_what_was_set_meanwhile_but_not_above_it() {
-        let lowered =
-            set(Layers::default().configured(Some(mib(100)), None), 50, Asker::User(ALICE));
+        let lowered = set(Layers::default().configured(Some(mib(100)), None), 50, OWN);
         let lowered = lowered.unwrap();
         assert_eq!(hard(lowered.configured(Some(mib(80)), None)), Some(50));
         assert_eq!(hard(lowered.configured(Some(mib(40)), None)), Some(40));
@@ -342,11 +347,13 @@ mod tests {
     #[test]
     fn what_is_no_ordinary_user_cannot_be_limited_and_nothing_cannot_be_cleared() {
         let free = Layers::default();
-        assert_eq!(free.with(0, mib(9), Source::Config, Asker::Root), Err(Refusal::Root));
-        assert_eq!(free.with(0, mib(9), Source::Runtime, Asker::User(0)), Err(Refusal::Root));
-        let nobody = free.with(u32::MAX, mib(9), Source::Runtime, Asker::Root);
-        assert_eq!(nobody, Err(Refusal::NoUser));
+        let set = |uid: u32, asker| free.with(Uid(uid).into(), mib(9), Source::Runtime, asker);
+        assert_eq!(set(0, Asker::Root), Err(Refusal::Root));
+        assert_eq!(set(0, Asker::User(Uid(0))), Err(Refusal::Root));
+        assert_eq!(set(u32::MAX, Asker::Root), Err(Refusal::NoUser));
+        let reserved = Uid(Uid::LAST_LIMITABLE.0 + 1);
+        assert_eq!(set(reserved.0, Asker::Root), Err(Refusal::Reserved(reserved)));
         assert_eq!(free.without(ALICE, Asker::Root), Err(Refusal::NoLimit(ALICE)));
-        assert_eq!(free.without(ALICE, Asker::User(ALICE)), Err(Refusal::NoLimit(ALICE)));
+        assert_eq!(free.without(ALICE, OWN), Err(Refusal::NoLimit(ALICE)));
     }
 }

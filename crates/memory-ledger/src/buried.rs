@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
-use crate::growth::WINDOW_NS;
-use crate::process::Process;
+use crate::account_id::AccountId;
+use crate::process::{Process, WINDOW_NS};
 
 /// So many are remembered, of all families: a few times what makes a bomb.
 const ROOM: usize = 128;
@@ -19,7 +19,7 @@ struct Grave {
     pid: u32,
     parent_pid: u32,
     start_time: u64,
-    account: u32,
+    account: AccountId,
     group: u32,
 }
 
@@ -34,7 +34,7 @@ impl Grave {
         let related = parent
             || process.parent_pid == self.pid
             || (self.group != 0 && process.group == self.group);
-        related && process.account() == self.account
+        related && process.account == self.account
     }
 }
 
@@ -61,7 +61,7 @@ impl Buried {
             pid: process.id.pid,
             parent_pid: process.parent_pid,
             start_time: process.id.start_time,
-            account: process.account(),
+            account: process.account,
             group: process.group,
         });
     }
@@ -81,11 +81,12 @@ impl Buried {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account_id::Uid;
     use crate::process::ProcessId;
 
     fn process(pid: u32, parent_pid: u32, group: u32) -> Process {
         let id = ProcessId { pid, start_time: u64::from(pid) };
-        Process { id, uid: 1000, parent_pid, group, ..Process::default() }
+        Process { id, parent_pid, group, ..Process::of(Uid(1000)) }
     }
 
     fn newborn(pid: u32, parent_pid: u32, group: u32) -> Process {
@@ -115,7 +116,7 @@ mod tests {
         let shell = Process { session_leader: true, ..process(10, 1, 10) };
         assert_eq!(counted(&[process(30, 10, 10)], &[process(10, 1, 10)]), [0]);
         assert_eq!(counted(&[newborn(30, 10, 30)], &[shell]), [0]);
-        let other = Process { uid: 1001, ..process(10, 1, 10) };
+        let other = Process { account: AccountId::User(Uid(1001)), ..process(10, 1, 10) };
         assert_eq!(counted(&[newborn(30, 10, 10)], &[other]), [0]);
     }
 

@@ -7,19 +7,9 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use crate::group::FIRST_GROUP;
+use crate::account_id::Uid;
 use crate::limit::Limit;
 use crate::rules::Pattern;
-
-/// The first number of a cgroup's account; those of groups of users follow. Uids from here on cannot be limited.
-pub const FIRST_CGROUP: u32 = 0xfffe_0000;
-/// As many numbers as there are.
-pub(crate) const NUMBERS: u32 = FIRST_GROUP - FIRST_CGROUP;
-
-/// The account is a cgroup's, not a user's.
-pub fn is_cgroup(account: u32) -> bool {
-    (FIRST_CGROUP..FIRST_GROUP).contains(&account)
-}
 
 /// A pattern may be so long, bytes.
 const LONGEST: usize = 1024;
@@ -98,7 +88,7 @@ impl CgroupPattern {
     }
 
     /// Each login session of a user; `None`: of every ordinary user.
-    pub fn sessions_of(uid: Option<u32>) -> Result<Self, PatternError> {
+    pub fn sessions_of(uid: Option<Uid>) -> Result<Self, PatternError> {
         let user = uid.map_or("*".to_owned(), |uid| uid.to_string());
         let pattern = Self::new(&format!("/user.slice/user-{user}.slice/session-*.scope"))?;
         Ok(Self { of_ordinary: uid.is_none(), ..pattern })
@@ -110,7 +100,7 @@ impl CgroupPattern {
     }
 
     /// This cgroup is meant. `ordinary` are the uids of ordinary users.
-    pub fn matches(&self, path: &str, ordinary: &RangeInclusive<u32>) -> bool {
+    pub fn matches(&self, path: &str, ordinary: &RangeInclusive<Uid>) -> bool {
         let mut names = path.strip_prefix('/').unwrap_or_default().split('/');
         self.folders.iter().all(|folder| names.next().is_some_and(|name| folder.matches(name)))
             && names.next().is_none()
@@ -132,9 +122,9 @@ impl fmt::Display for CgroupPattern {
 }
 
 /// The user whose slice a cgroup is in, by systemd's names.
-pub fn owner_of(path: &str) -> Option<u32> {
+pub fn owner_of(path: &str) -> Option<Uid> {
     let slice = path.strip_prefix("/user.slice/user-")?.split('/').next()?;
-    slice.strip_suffix(".slice")?.parse().ok()
+    slice.strip_suffix(".slice")?.parse().ok().map(Uid)
 }
 
 /// What the cgroups of a pattern may have, each by itself.
@@ -150,7 +140,7 @@ pub struct CgroupLimit {
 pub fn limit_of(
     limits: &[CgroupLimit],
     path: &str,
-    ordinary: &RangeInclusive<u32>,
+    ordinary: &RangeInclusive<Uid>,
 ) -> Option<Limit> {
     let about = limits.iter().filter(|limit| limit.pattern.matches(path, ordinary));
     about.max_by_key(|limit| limit.pattern.letters()).map(|limit| limit.limit)
@@ -160,7 +150,7 @@ pub fn limit_of(
 mod tests {
     use super::*;
 
-    const ORDINARY: RangeInclusive<u32> = 1000..=60_000;
+    const ORDINARY: RangeInclusive<Uid> = Uid(1000)..=Uid(60_000);
 
     fn matches(pattern: &str, path: &str) -> bool {
         CgroupPattern::new(pattern).unwrap().matches(path, &ORDINARY)
@@ -192,11 +182,11 @@ mod tests {
         let of = |uid| format!("/user.slice/user-{uid}.slice/session-c3.scope");
         assert!(all.matches(&of(1000), &ORDINARY) && all.matches(&of(60_000), &ORDINARY));
         assert!(!all.matches(&of(0), &ORDINARY) && !all.matches(&of(60_001), &ORDINARY));
-        let one = CgroupPattern::sessions_of(Some(0)).unwrap();
+        let one = CgroupPattern::sessions_of(Some(Uid(0))).unwrap();
         assert!(one.matches(&of(0), &ORDINARY) && !one.matches(&of(1000), &ORDINARY));
         let manager = "/user.slice/user-1000.slice/user@1000.service";
         assert!(!all.matches(manager, &ORDINARY));
-        assert_eq!(owner_of(manager), Some(1000));
+        assert_eq!(owner_of(manager), Some(Uid(1000)));
         assert_eq!(owner_of("/user.slice/user-x.slice/session-1.scope"), None);
         assert_eq!(owner_of("/system.slice"), None);
     }
@@ -210,7 +200,7 @@ mod tests {
         let limits = [
             limit(CgroupPattern::new("/a/job"), 1),
             limit(CgroupPattern::new("/a/*"), 2),
-            limit(CgroupPattern::sessions_of(Some(1000)), 3),
+            limit(CgroupPattern::sessions_of(Some(Uid(1000))), 3),
             limit(CgroupPattern::sessions_of(None), 4),
             limit(CgroupPattern::new("/?/*"), 5),
         ];
@@ -221,11 +211,5 @@ mod tests {
         );
         assert_eq!(of("/user.slice/user-1000.slice/session-1.scope"), Some(3));
         assert_eq!(of("/user.slice/user-1001.slice/session-1.scope"), Some(4));
-    }
-
-    #[test]
-    fn numbers_of_cgroups_are_no_groups() {
-        assert!(is_cgroup(FIRST_CGROUP) && is_cgroup(FIRST_GROUP - 1));
-        assert!(!is_cgroup(FIRST_GROUP) && !is_cgroup(FIRST_CGROUP - 1));
     }
 }

@@ -1,15 +1,15 @@
 //! What limited cgroups have, and when to look at them again.
 //!
 //! Nobody tells when a cgroup grows: it is looked at by a timer, the more often the sooner its limit can be broken. The
-//! account of a cgroup has a number of its own, from [`FIRST_CGROUP`] on, that no user's account has.
+//! id of a cgroup's account follows from its path.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use crate::account::{Account, Phase, Reading};
-use crate::cgroup::{CgroupLimit, FIRST_CGROUP, NUMBERS, limit_of};
+use crate::account_id::{CgroupId, Uid};
+use crate::cgroup::{CgroupLimit, limit_of};
 use crate::machine::FASTEST_FILL;
-use crate::process::{Process, ProcessId};
 
 const NS_PER_MS: u64 = 1_000_000;
 const NS_PER_SECOND: u128 = 1_000_000_000;
@@ -32,6 +32,7 @@ const CLEAR_SHARE: u64 = 16;
 /// A cgroup with a limit.
 #[derive(Clone, Debug)]
 pub struct CgroupAccount {
+    id: CgroupId,
     path: String,
     account: Account,
     peak_bytes: u64,
@@ -42,12 +43,17 @@ pub struct CgroupAccount {
 }
 
 impl CgroupAccount {
+    /// Follows from its path.
+    pub fn id(&self) -> CgroupId {
+        self.id
+    }
+
     /// From the root of the hierarchy.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Its limit, reading and victim.
+    /// Its limit and reading.
     pub fn account(&self) -> &Account {
         &self.account
     }
@@ -98,7 +104,7 @@ pub struct Look {
 pub struct CgroupAccounts {
     limits: Vec<CgroupLimit>,
     /// Uids of ordinary users.
-    ordinary: RangeInclusive<u32>,
+    ordinary: RangeInclusive<Uid>,
     accounts: Vec<CgroupAccount>,
     next_look_ns: u64,
     next_search_ns: u64,
@@ -106,7 +112,7 @@ pub struct CgroupAccounts {
 
 impl CgroupAccounts {
     /// Nothing is limited yet.
-    pub fn new(ordinary: RangeInclusive<u32>) -> Self {
+    pub fn new(ordinary: RangeInclusive<Uid>) -> Self {
         let (limits, accounts) = (Vec::new(), Vec::new());
         Self { limits, ordinary, accounts, next_look_ns: 0, next_search_ns: 0 }
     }
@@ -123,7 +129,7 @@ impl CgroupAccounts {
     }
 
     /// These uids are ordinary users.
-    pub fn set_ordinary(&mut self, uids: RangeInclusive<u32>) {
+    pub fn set_ordinary(&mut self, uids: RangeInclusive<Uid>) {
         self.ordinary = uids;
         (self.next_look_ns, self.next_search_ns) = (0, 0);
     }
@@ -133,14 +139,9 @@ impl CgroupAccounts {
         &self.accounts
     }
 
-    /// One by its number.
-    pub fn get(&self, number: u32) -> Option<&CgroupAccount> {
-        self.accounts.iter().find(|it| it.account.uid == number)
-    }
-
-    /// Its account, to be changed.
-    pub fn account_mut(&mut self, number: u32) -> Option<&mut Account> {
-        self.accounts.iter_mut().map(|it| &mut it.account).find(|account| account.uid == number)
+    /// One by its id.
+    pub fn get(&self, id: CgroupId) -> Option<&CgroupAccount> {
+        self.accounts.iter().find(|it| it.id == id)
     }
 
     /// Cgroups are to be looked for.
@@ -164,11 +165,12 @@ impl CgroupAccounts {
         });
         for path in new {
             let Some(limit) = limit_of(&self.limits, path, &self.ordinary) else { continue };
-            let Some(number) = self.free_number(path) else { break };
-            let account = Account::of_cgroup(number, limit);
+            let Some(id) = self.free_id(path) else { break };
+            let account = Account::of_cgroup(id, limit);
             let path = path.to_owned();
             news.push(Found::Came(path.clone()));
             self.accounts.push(CgroupAccount {
+                id,
                 path,
                 account,
                 peak_bytes: 0,
@@ -185,19 +187,19 @@ impl CgroupAccounts {
         self.next_search_ns = now_ns.saturating_add(pause_ns);
     }
 
-    /// The path's own number, or the next one that no other has.
-    fn free_number(&self, path: &str) -> Option<u32> {
-        let first = crate::group::hash(path) % NUMBERS;
-        let numbers = (0..NUMBERS).map(|at| FIRST_CGROUP + (first + at) % NUMBERS);
-        numbers.into_iter().find(|number| self.get(*number).is_none())
+    /// The id that follows from the path, or the next one that no other has.
+    fn free_id(&self, path: &str) -> Option<CgroupId> {
+        let first = crate::group::hash(path) as u16;
+        let ids = (0..=u16::MAX).map(|at| CgroupId(first.wrapping_add(at)));
+        ids.into_iter().find(|id| self.get(*id).is_none())
     }
 
-    /// Takes a reading of a cgroup: bytes of all its processes, and when.
-    pub fn read(&mut self, number: u32, used_bytes: u64, at_ns: u64) -> Option<Look> {
-        let it = self.accounts.iter_mut().find(|it| it.account.uid == number)?;
+    /// Takes a reading of a cgroup.
+    pub fn read(&mut self, id: CgroupId, reading: Reading) -> Option<Look> {
+        let Reading { used_bytes, at_ns, .. } = reading;
+        let it = self.accounts.iter_mut().find(|it| it.id == id)?;
         let before = it.account.reading;
-        let dying_bytes = it.account.in_flight().map_or(0, |victim| victim.bytes.min(used_bytes));
-        it.account.reading = Reading { used_bytes, dying_bytes, at_ns };
+        it.account.reading = reading;
         it.peak_bytes = it.peak_bytes.max(used_bytes);
         let elapsed_ns = at_ns.saturating_sub(before.at_ns);
         if elapsed_ns > 0 && before.at_ns > 0 {
@@ -228,27 +230,13 @@ impl CgroupAccounts {
     pub fn next_look_ns(&self) -> Option<u64> {
         (!self.limits.is_empty() || !self.accounts.is_empty()).then_some(self.next_look_ns)
     }
-
-    /// A victim's memory was released from outside, see [`Account::released`].
-    pub fn released(&mut self, id: ProcessId, now_ns: u64) {
-        self.accounts.iter_mut().for_each(|it| it.account.released(id, now_ns));
-    }
-
-    /// A victim is gone.
-    pub fn gone(&mut self, id: ProcessId, now_ns: u64) {
-        self.accounts.iter_mut().for_each(|it| it.account.gone(id, now_ns));
-    }
-
-    /// Forgets stuck victims that are not among the living any more.
-    pub fn forget_gone(&mut self, processes: &[Process]) {
-        self.accounts.iter_mut().for_each(|it| it.account.forget_gone(processes));
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cgroup::{CgroupPattern, is_cgroup};
+    use crate::account_id::AccountId;
+    use crate::cgroup::CgroupPattern;
     use crate::limit::Limit;
 
     const MS: u64 = NS_PER_MS;
@@ -263,21 +251,25 @@ mod tests {
         paths.iter().map(|&path| path.to_owned()).collect()
     }
 
-    /// One of 1000 MiB, and its number.
-    fn one() -> (CgroupAccounts, u32) {
-        let mut accounts = CgroupAccounts::new(1000..=2000);
+    /// One of 1000 MiB, and its id.
+    fn one() -> (CgroupAccounts, CgroupId) {
+        let mut accounts = CgroupAccounts::new(Uid(1000)..=Uid(2000));
         accounts.set_limits(vec![limit("/a", 1000)]);
         accounts.found(&paths(&["/a"]));
         accounts.searched(0, 0);
-        let number = accounts.all()[0].account().uid;
-        (accounts, number)
+        let id = accounts.all()[0].id();
+        (accounts, id)
+    }
+
+    fn reading(used_mib: u64, at_ns: u64) -> Reading {
+        Reading { used_bytes: used_mib * MIB, dying_bytes: 0, at_ns }
     }
 
     /// The pause after two readings, 100 ms apart, that took so long.
     fn pause(before_mib: u64, now_mib: u64, took_ns: u64) -> u64 {
-        let (mut accounts, number) = one();
-        accounts.read(number, before_mib * MIB, 1);
-        accounts.read(number, now_mib * MIB, 1 + 100 * MS);
+        let (mut accounts, id) = one();
+        accounts.read(id, reading(before_mib, 1));
+        accounts.read(id, reading(now_mib, 1 + 100 * MS));
         accounts.next_search_ns = u64::MAX;
         accounts.looked(0, took_ns);
         accounts.next_look_ns().unwrap()
@@ -285,45 +277,46 @@ mod tests {
 
     #[test]
     fn cgroups_come_under_the_limit_and_leave_it() {
-        let mut accounts = CgroupAccounts::new(1000..=2000);
+        let mut accounts = CgroupAccounts::new(Uid(1000)..=Uid(2000));
         assert_eq!(accounts.next_look_ns(), None, "nothing is limited");
         accounts.set_limits(vec![limit("/a/*", 1), limit("/b", 2)]);
         let came = accounts.found(&paths(&["/a/x", "/b", "/other"]));
         accounts.searched(5, 0);
         assert_eq!(came, [Found::Came("/a/x".into()), Found::Came("/b".into())]);
         assert!(!accounts.is_search_due(6) && accounts.is_search_due(5 + SEARCH_NS));
-        let numbers: Vec<u32> = accounts.all().iter().map(|it| it.account().uid).collect();
-        assert!(numbers.iter().all(|number| is_cgroup(*number)) && numbers[0] != numbers[1]);
+        let ids: Vec<CgroupId> = accounts.all().iter().map(CgroupAccount::id).collect();
+        assert_ne!(ids[0], ids[1]);
+        assert_eq!(accounts.all()[0].account().id, AccountId::Cgroup(ids[0]));
         accounts.set_limits(vec![limit("/a/*", 3)]);
         assert!(accounts.is_search_due(6));
         let left = accounts.found(&paths(&["/a/x", "/b"]));
         assert_eq!(left, [Found::Left("/b".into())]);
-        assert_eq!(accounts.get(numbers[0]).unwrap().account().limit().hard_bytes(), 3 * MIB);
+        assert_eq!(accounts.get(ids[0]).unwrap().account().limit().hard_bytes(), 3 * MIB);
         assert_eq!(accounts.found(&[]), [Found::Left("/a/x".into())]);
     }
 
     #[test]
-    fn very_many_cgroups_have_as_many_numbers() {
-        let mut accounts = CgroupAccounts::new(1000..=2000);
+    fn very_many_cgroups_have_as_many_ids() {
+        let mut accounts = CgroupAccounts::new(Uid(1000)..=Uid(2000));
         accounts.set_limits(vec![limit("/*", 1)]);
         let all: Vec<String> = (0..500).map(|n| format!("/{n}")).collect();
         accounts.found(&all);
-        let mut numbers: Vec<u32> = accounts.all().iter().map(|it| it.account().uid).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        assert_eq!(numbers.len(), 500);
+        let mut ids: Vec<CgroupId> = accounts.all().iter().map(CgroupAccount::id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), 500);
     }
 
     #[test]
     fn a_warning_is_due_once_until_the_soft_limit_is_clearly_left() {
-        let (mut accounts, number) = one();
-        let mut crossed = |mib: u64| accounts.read(number, mib * MIB, 1).unwrap().crossed;
+        let (mut accounts, id) = one();
+        let mut crossed = |mib: u64| accounts.read(id, reading(mib, 1)).unwrap().crossed;
         assert!(!crossed(900) && crossed(901) && !crossed(999));
         assert!(!crossed(850) && !crossed(950), "15/16 of 900 MiB are 844");
         assert!(!crossed(840) && crossed(950));
-        assert_eq!(accounts.read(number, 1001 * MIB, 2).unwrap().phase, Phase::Broken);
-        assert_eq!(accounts.get(number).unwrap().peak_bytes(), 1001 * MIB);
-        assert_eq!(accounts.read(77, 1, 2), None);
+        assert_eq!(accounts.read(id, reading(1001, 2)).unwrap().phase, Phase::Broken);
+        assert_eq!(accounts.get(id).unwrap().peak_bytes(), 1001 * MIB);
+        assert_eq!(accounts.read(CgroupId(id.0 ^ 1), reading(1, 2)), None);
     }
 
     #[test]
@@ -349,28 +342,13 @@ mod tests {
 
     #[test]
     fn a_search_is_a_look() {
-        let (mut accounts, number) = one();
-        accounts.read(number, 0, 1);
+        let (mut accounts, id) = one();
+        accounts.read(id, reading(0, 1));
         accounts.looked(SEARCH_NS - 10 * MS, 0);
         assert_eq!(accounts.next_look_ns(), Some(SEARCH_NS));
         accounts.looked(SEARCH_NS + MS, 0);
         assert_eq!(accounts.next_look_ns(), Some(SEARCH_NS + MS), "one that is overdue");
         accounts.look_soon();
         assert_eq!(accounts.next_look_ns(), Some(0));
-    }
-
-    #[test]
-    fn a_victim_counts_as_dying_until_it_is_gone_and_the_reading_shows_it() {
-        let (mut accounts, number) = one();
-        let id = ProcessId { pid: 7, start_time: 1 };
-        accounts.read(number, 1100 * MIB, 10);
-        accounts.account_mut(number).unwrap().signalled(id, 600 * MIB, 1100 * MIB, 10);
-        accounts.read(number, 1100 * MIB, 20);
-        assert_eq!(accounts.get(number).unwrap().account().reading().dying_bytes, 600 * MIB);
-        accounts.gone(id, 30);
-        accounts.read(number, 1090 * MIB, 40);
-        assert!(accounts.account_mut(number).unwrap().settle(40).is_none());
-        accounts.read(number, 500 * MIB, 50);
-        assert!(accounts.account_mut(number).unwrap().settle(50).is_some());
     }
 }

@@ -24,13 +24,13 @@ impl Families {
             let found = by_pid.binary_search_by_key(&process.parent_pid, |p| processes[*p].id.pid);
             let Ok(parent) = found.map(|found| by_pid[found]) else { continue };
             let leads = processes[parent].session_leader || processes[parent].id.pid <= 1;
-            if !leads && processes[parent].account() == process.account() {
+            if !leads && processes[parent].account == process.account {
                 families.join(at, parent);
             }
         }
         let mut by_group: Vec<usize> =
             (0..processes.len()).filter(|at| processes[*at].group != 0).collect();
-        let key = |at: usize| (processes[at].account(), processes[at].group);
+        let key = |at: usize| (processes[at].account, processes[at].group);
         by_group.sort_unstable_by_key(|at| key(*at));
         for pair in by_group.windows(2) {
             if key(pair[0]) == key(pair[1]) {
@@ -67,11 +67,12 @@ impl Families {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account_id::{AccountId, Uid};
     use crate::process::ProcessId;
 
     fn process(pid: u32, parent_pid: u32, group: u32) -> Process {
         let id = ProcessId { pid, start_time: 1 };
-        Process { id, uid: 1000, parent_pid, group, ..Process::default() }
+        Process { id, parent_pid, group, ..Process::of(Uid(1000)) }
     }
 
     fn related(processes: &[Process], a: u32, b: u32) -> bool {
@@ -108,7 +109,7 @@ mod tests {
 
     #[test]
     fn another_users_child_is_of_another_family() {
-        let child = Process { uid: 1001, ..process(20, 10, 10) };
+        let child = Process { account: AccountId::User(Uid(1001)), ..process(20, 10, 10) };
         assert!(!related(&[process(10, 1, 10), child], 10, 20));
     }
 

@@ -1,11 +1,7 @@
 //! Who grew of late: it is growth that breaks a limit, not size.
 
 use crate::buried::Buried;
-use crate::process::{Process, ProcessId};
-
-/// The time over which growth counts, nanoseconds. Long enough to see a process that takes memory in
-/// gulps, short enough that one which has stopped growing is soon left alone.
-pub const WINDOW_NS: u64 = 4_000_000_000;
+use crate::process::{Process, ProcessId, WINDOW_NS};
 
 /// So many places further the next process of a list is looked for before it is searched everywhere.
 const STEPS: usize = 8;

@@ -114,17 +114,17 @@ pub fn cull(herd: &Herd, members: &[Process], need_bytes: Option<u64>) -> usize 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account_id::Uid;
     use crate::process::ProcessId;
 
     /// How many of eight die that have 60 MiB each.
     fn culled(grown_mib: u64, need_mib: u64) -> usize {
         let member = |pid| Process {
             id: ProcessId { pid, start_time: 1 },
-            uid: 1000,
             group: 7,
             rss_bytes: 60 << 20,
             grown_bytes: grown_mib << 20,
-            ..Process::default()
+            ..Process::of(Uid(1000))
         };
         let candidates: Vec<Process> = (10..18).map(member).collect();
         let (herd, _, members) = worst_herd(&candidates).expect("it grows");

@@ -4,6 +4,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::account_id::AccountId;
+
 const NS_PER_MS: u64 = 1_000_000;
 
 /// How many victims are too many.
@@ -28,8 +30,8 @@ impl Default for RateLimit {
 pub enum Sake {
     /// The machine.
     Machine,
-    /// A user's limit.
-    User(u32),
+    /// An account's limit.
+    Account(AccountId),
 }
 
 /// When decisions fell, as far as they count.
@@ -91,9 +93,12 @@ impl KillRate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account_id::Uid;
 
     const S: u64 = 1_000_000_000;
-    const ALICE: Sake = Sake::User(1000);
+    const BOB: Sake = Sake::Account(AccountId::User(Uid(1001)));
+    const CAROL: Sake = Sake::Account(AccountId::User(Uid(1002)));
+    const ALICE: Sake = Sake::Account(AccountId::User(Uid(1000)));
 
     fn rate(most: u32, within_ms: u64) -> KillRate {
         let mut rate = KillRate::default();
@@ -130,10 +135,10 @@ mod tests {
     #[test]
     fn everybody_is_counted_alone_and_so_is_the_machine() {
         let mut rate = rate(1, 10_000);
-        assert!(!rate.note(ALICE, S) && !rate.note(Sake::User(1001), S));
+        assert!(!rate.note(ALICE, S) && !rate.note(BOB, S));
         assert!(!rate.note(Sake::Machine, S));
         assert!(rate.is_spent(ALICE, S) && rate.is_spent(Sake::Machine, S));
-        assert!(!rate.is_spent(Sake::User(1002), S));
+        assert!(!rate.is_spent(CAROL, S));
     }
 
     #[test]

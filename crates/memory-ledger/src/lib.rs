@@ -2,11 +2,12 @@
 //!
 //! * [`limit`]: a hard and a soft limit that make sense together;
 //! * [`count`](mod@count): what of a process's memory counts;
+//! * [`account_id`]: whose an account is;
 //! * [`authority`]: whose word about a user's limit counts;
 //! * [`group`]: users who share one account;
 //! * [`cgroup`]: of which control groups a limit speaks;
 //! * [`cgroup_accounts`]: what those have, and when to look again;
-//! * [`account`]: what a user has, and its victim on the way out;
+//! * [`account`]: the limit and reading of one account;
 //! * [`process`]: what is known of a process;
 //! * [`rules`]: what an administrator says of processes;
 //! * [`growth`]: who grew of late;
@@ -16,6 +17,7 @@
 //! * [`verdict`]: from a snapshot of all that to who dies and why;
 //! * [`machine`]: when the machine itself runs short;
 //! * [`margin`]: how much must be left free for a kill to come in time;
+//! * [`kills_in_flight`]: from a signal until the memory is back and the next process may be killed;
 //! * [`kill_rate`]: how often somebody was killed of late;
 //! * [`lease`]: memory that is promised before it is used;
 //! * [`bankers`]: whether everybody can still come to an end;
@@ -26,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 pub mod account;
+pub mod account_id;
 pub mod authority;
 pub mod bankers;
 pub mod buried;
@@ -37,6 +40,7 @@ pub mod group;
 pub mod growth;
 pub mod herd;
 pub mod kill_rate;
+pub mod kills_in_flight;
 pub mod lease;
 pub mod ledger;
 pub mod limit;
@@ -47,15 +51,20 @@ pub mod rules;
 pub mod score;
 pub mod verdict;
 
-pub use account::{Account, InFlight, Phase, Reading, Settled};
+pub use account::{Account, Phase, Reading};
+pub use account_id::{AccountId, CgroupId, GroupId, Uid};
 pub use authority::{Asker, Change, Layers, Refusal, Source};
-pub use cgroup::{CgroupLimit, CgroupPattern, is_cgroup};
+pub use cgroup::{CgroupLimit, CgroupPattern};
 pub use cgroup_accounts::{CgroupAccount, CgroupAccounts};
 pub use count::Count;
-pub use group::{Group, Groups, is_group};
+pub use group::{Group, Groups};
 pub use growth::Growth;
 pub use herd::Herd;
 pub use kill_rate::{KillRate, RateLimit, Sake};
+pub use kills_in_flight::{
+    Action, ChargedAccount, InFlightKill, KillToken, KillsInFlight, Latch, LatchAction, NewKill,
+    Sender, Settled, Signal,
+};
 pub use lease::{Book, ClientId, Decision, Lease, Standing};
 pub use ledger::Ledger;
 pub use limit::{Limit, LimitError};
@@ -63,4 +72,4 @@ pub use machine::{Alarm, Level, Machine, MachineReading, Raised, Thresholds};
 pub use margin::Margin;
 pub use process::{Comm, Process, ProcessId, Stance};
 pub use rules::Rules;
-pub use verdict::{Cause, Choice, NoVictim, Scope, Snapshot, Verdict, choose, verdict};
+pub use verdict::{Cause, Choice, NoVictim, Scope, choose};

@@ -2,6 +2,12 @@
 
 use std::fmt;
 
+use crate::account_id::{AccountId, Uid};
+
+/// The time over which growth and births count, nanoseconds. Long enough to see a process that takes
+/// memory in gulps, short enough that one which has stopped growing is soon left alone.
+pub const WINDOW_NS: u64 = 4_000_000_000;
+
 /// A process for good: pids come back, a pid with its start time does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId {
@@ -63,9 +69,9 @@ pub struct Process {
     /// Which.
     pub id: ProcessId,
     /// Real uid, of its owner.
-    pub uid: u32,
-    /// The account that it is charged to where that is not its owner's own: its group's.
-    pub payer: Option<u32>,
+    pub uid: Uid,
+    /// The account that it is charged to: its owner's, its owner's group's, or that of the owner of its namespace.
+    pub account: AccountId,
     /// Anonymous and shared memory, bytes. File pages are left out: they come back without a kill.
     pub rss_bytes: u64,
     /// Swapped memory, bytes.
@@ -84,7 +90,7 @@ pub struct Process {
     pub session_leader: bool,
     /// What its owner says of it, -1000 (never) to 1000.
     pub oom_score_adj: i16,
-    /// Bytes by which it grew in the last [`WINDOW_NS`](crate::growth::WINDOW_NS); see
+    /// Bytes by which it grew in the last [`WINDOW_NS`]; see
     /// [`Growth`](crate::growth::Growth).
     pub grown_bytes: u64,
     /// It started within that time.
@@ -97,9 +103,9 @@ pub struct Process {
 }
 
 impl Process {
-    /// The number of the account that it is charged to, if there is one.
-    pub fn account(&self) -> u32 {
-        self.payer.unwrap_or(self.uid)
+    /// A process of this user, charged to its own account, of which nothing else is known.
+    pub fn of(uid: Uid) -> Self {
+        Self { uid, account: AccountId::User(uid), ..Self::default() }
     }
 
     /// What its death would give back, bytes.

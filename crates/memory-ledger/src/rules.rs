@@ -8,6 +8,7 @@ use std::fmt;
 
 use regex::{Regex, RegexBuilder};
 
+use crate::account_id::Uid;
 use crate::process::Stance;
 
 /// Compiled patterns may be so large, bytes: one line of a file is not to eat the daemon's memory.
@@ -66,7 +67,7 @@ impl Eq for Pattern {}
 /// read, and no pattern matches.
 pub trait Facts {
     /// Real uid.
-    fn uid(&self) -> u32;
+    fn uid(&self) -> Uid;
     /// Name, 15 bytes at most.
     fn name(&self) -> Cow<'_, str>;
     /// Arguments, joined by blanks.
@@ -83,7 +84,7 @@ pub struct Rule {
     /// What is decided.
     pub stance: Stance,
     /// Whose.
-    pub uid: Option<u32>,
+    pub uid: Option<Uid>,
     /// Name.
     pub name: Option<Pattern>,
     /// Arguments.
@@ -176,7 +177,7 @@ mod tests {
 
     #[derive(Default)]
     struct Known {
-        uid: u32,
+        uid: Uid,
         name: &'static str,
         cmdline: Option<&'static str>,
         exe: Option<&'static str>,
@@ -186,7 +187,7 @@ mod tests {
     }
 
     impl Facts for Known {
-        fn uid(&self) -> u32 {
+        fn uid(&self) -> Uid {
             self.uid
         }
         fn name(&self) -> Cow<'_, str> {
@@ -244,7 +245,7 @@ mod tests {
         assert_eq!(says(rule("/usr/sbin/*", "ssh.service")), Stance::Never);
         assert_eq!(says(rule("/usr/bin/*", "ssh.service")), Stance::Ordinary);
         assert_eq!(says(rule("/usr/sbin/*", "cron.service")), Stance::Ordinary);
-        assert_eq!(says(Rule { uid: Some(7), ..Rule::new(Stance::Never) }), Stance::Ordinary);
+        assert_eq!(says(Rule { uid: Some(Uid(7)), ..Rule::new(Stance::Never) }), Stance::Ordinary);
         let cgroup = Rule { cgroup: glob("/system.slice/*"), ..Rule::new(Stance::Avoid) };
         assert_eq!(says(cgroup), Stance::Avoid);
         let cmdline =
@@ -278,7 +279,7 @@ mod tests {
     #[test]
     fn a_rule_is_one_line() {
         assert_eq!(Rule::new(Stance::Avoid).to_string(), "avoid: every process");
-        let rule = Rule { uid: Some(7), exe: glob("/usr/*"), ..Rule::new(Stance::Never) };
+        let rule = Rule { uid: Some(Uid(7)), exe: glob("/usr/*"), ..Rule::new(Stance::Never) };
         assert_eq!(rule.to_string(), "never: uid 7, exe ~ ^/usr/.*$");
     }
 
@@ -287,7 +288,7 @@ mod tests {
         let named = Rule { name: glob("x"), cmdline: glob("y"), ..Rule::new(Stance::Never) };
         assert!(!named.is_about_facts());
         for fact in [
-            Rule { uid: Some(1), ..named.clone() },
+            Rule { uid: Some(Uid(1)), ..named.clone() },
             Rule { exe: glob("x"), ..named.clone() },
             Rule { cgroup: glob("x"), ..named.clone() },
             Rule { unit: glob("x"), ..named },

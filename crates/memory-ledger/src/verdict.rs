@@ -2,47 +2,22 @@
 
 use std::fmt;
 
-use crate::account::{Account, Phase};
+use crate::account_id::AccountId;
 use crate::herd::{Herd, cull, worst_herd};
 use crate::process::{Process, ProcessId, Stance};
 use crate::score::{OOM_SCORE_ADJ_NEVER, grows, rank};
 
-/// Everything a decision depends on.
-#[derive(Clone, Copy, Debug)]
-pub struct Snapshot<'a> {
-    /// Limited users with their readings and victims in flight.
-    pub accounts: &'a [Account],
-    /// All processes, of any user, in any order.
-    pub processes: &'a [Process],
-    /// Pids that must live: the daemons' own.
-    pub protected: &'a [u32],
-}
-
 /// Among whom a victim is looked for, and what for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scope<'a> {
-    /// Only the processes that are charged to this account, a user's or a group's; everybody's otherwise.
-    pub uid: Option<u32>,
+    /// Only the processes that are charged to this account; everybody's otherwise.
+    pub account: Option<AccountId>,
     /// Victims that did not go, or are on their way; never chosen again.
     pub passed_over: &'a [ProcessId],
     /// What should come back, bytes: of a herd as many die as it takes. `None`: one at a time. Where
     /// a limit is watched page by page, each of a herd has broken it by a page when it dies, and one
     /// that stops in time lives. A fork bomb dies as a whole in any case.
     pub need_bytes: Option<u64>,
-}
-
-/// The decision about one user.
-#[expect(clippy::large_enum_variant, reason = "boxing would allocate on the way to a kill")]
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// No limit, or not broken.
-    Within,
-    /// Broken, but a victim's memory is still on its way back.
-    Wait(ProcessId),
-    /// Somebody has to die.
-    Kill(Choice),
-    /// Somebody would have to, and nobody can.
-    Nobody(NoVictim),
 }
 
 /// A victim.
@@ -129,38 +104,12 @@ pub enum NoVictim {
     },
 }
 
-/// Decides about one user, or group.
-pub fn verdict(snapshot: &Snapshot, uid: u32) -> Verdict {
-    let account = snapshot.accounts.iter().find(|account| account.uid == uid);
-    let Some(account) = account.filter(|account| account.phase() == Phase::Broken) else {
-        return Verdict::Within;
-    };
-    if let Some(victim) = account.in_flight() {
-        return Verdict::Wait(victim.id);
-    }
-    match choose_for(account, snapshot.processes, snapshot.protected) {
-        Ok(choice) => Verdict::Kill(choice),
-        Err(nobody) => Verdict::Nobody(nobody),
-    }
-}
-
-/// The victim that a user's limit would cost, whether it is broken already or not.
-pub fn choose_for(
-    account: &Account,
-    processes: &[Process],
-    protected: &[u32],
-) -> Result<Choice, NoVictim> {
-    let mut passed_over = account.stuck().to_vec();
-    passed_over.extend(account.in_flight().map(|victim| victim.id));
-    let scope = Scope { uid: Some(account.uid), passed_over: &passed_over, need_bytes: None };
-    choose(&scope, processes, protected)
-}
-
 /// The victim, and those that have to die with it.
 pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result<Choice, NoVictim> {
     let (mut considered, mut kept, mut dying, mut empty) = (0, 0, 0, 0);
     let mut candidates = Vec::with_capacity(processes.len());
-    for process in processes.iter().filter(|p| scope.uid.is_none_or(|uid| uid == p.account())) {
+    let in_scope = |p: &&Process| scope.account.is_none_or(|account| account == p.account);
+    for process in processes.iter().filter(in_scope) {
         considered += 1;
         let never = process.stance == Stance::Never || process.oom_score_adj == OOM_SCORE_ADJ_NEVER;
         let pid = process.id.pid;

@@ -1,14 +1,20 @@
 //! The ledger against a naive model: random lives of random processes.
 
+mod support;
+
 use std::collections::BTreeSet;
 
 use memory_ledger::{
-    Asker, Comm, Ledger, Limit, Process, ProcessId, Reading, Settled, Source, Verdict,
+    AccountId, Action, Asker, Comm, KillToken, Limit, Process, ProcessId, Reading, Settled, Source,
+    Uid,
 };
 use proptest::prelude::*;
+use support::{Engine, Verdict};
 
 const MIB: u64 = 1 << 20;
-const USERS: [u32; 3] = [1000, 1001, 1002];
+const UIDS: [Uid; 3] = [Uid(1000), Uid(1001), Uid(1002)];
+const USERS: [AccountId; 3] =
+    [AccountId::User(UIDS[0]), AccountId::User(UIDS[1]), AccountId::User(UIDS[2])];
 const PROTECTED: [u32; 2] = [3, 7];
 
 #[derive(Clone, Debug)]
@@ -36,20 +42,28 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    id: ProcessId,
+    token: KillToken,
+    signalled_ns: u64,
+    emptied: bool,
+}
+
 #[derive(Default)]
 struct World {
-    ledger: Ledger,
+    engine: Engine,
     processes: Vec<Process>,
     starts: [u64; 24],
     now_ns: u64,
-    /// The model's own memory: who was killed for whom, and who was passed over.
-    in_flight: [Option<(ProcessId, Option<u64>)>; 3],
-    stuck: [BTreeSet<ProcessId>; 3],
+    /// The model's own memory: the victims in flight, and those that were stuck.
+    in_flight: [Option<Flight>; 3],
+    stuck: BTreeSet<ProcessId>,
 }
 
 impl World {
-    fn used(&self, uid: u32) -> u64 {
-        let own = self.processes.iter().filter(|p| p.uid == uid);
+    fn used(&self, account: AccountId) -> u64 {
+        let own = self.processes.iter().filter(|p| p.account == account);
         own.map(|p| p.rss_bytes + p.swap_bytes).sum()
     }
 
@@ -62,13 +76,12 @@ impl World {
                 let start_time = self.starts[pid as usize];
                 let process = Process {
                     id: ProcessId { pid, start_time },
-                    uid: USERS[user],
                     rss_bytes: mib * MIB / 4 * 3,
                     swap_bytes: mib * MIB / 4,
                     comm: Comm::new(b"p"),
                     kernel_thread: pid == 2,
                     exiting,
-                    ..Process::default()
+                    ..Process::of(UIDS[user])
                 };
                 self.processes.push(process);
             }
@@ -76,22 +89,21 @@ impl World {
             Step::SetLimit(user, mib) => {
                 let limit = Limit::new(mib * MIB, None).unwrap();
                 let (source, root) = (Source::Runtime, Asker::Root);
-                let change = self.ledger.plan_set(USERS[user], limit, source, root).unwrap();
-                self.ledger.apply(change);
+                let change = self.engine.ledger.plan_set(USERS[user], limit, source, root).unwrap();
+                self.engine.ledger.apply(change);
             }
-            Step::Clear(user) => match self.ledger.plan_clear(USERS[user], Asker::Root) {
+            Step::Clear(user) => match self.engine.ledger.plan_clear(USERS[user], Asker::Root) {
                 Ok(change) => {
-                    self.ledger.apply(change);
-                    self.in_flight[user] = None;
-                    self.stuck[user].clear();
+                    self.engine.ledger.apply(change);
+                    self.engine.kills.forget_account(USERS[user]);
                 }
-                Err(_) => assert!(self.ledger.account(USERS[user]).is_none()),
+                Err(_) => assert!(self.engine.ledger.account(USERS[user]).is_none()),
             },
             Step::Empty(user) => {
-                if let Some((id, emptied)) = &mut self.in_flight[user] {
-                    emptied.get_or_insert(self.now_ns);
-                    self.ledger.account_mut(USERS[user]).unwrap().gone(*id, self.now_ns);
-                    let id = *id;
+                if let Some(flight) = &mut self.in_flight[user] {
+                    flight.emptied = true;
+                    self.engine.kills.gone(flight.token, self.now_ns);
+                    let id = flight.id;
                     self.processes.retain(|p| p.id != id);
                 }
             }
@@ -105,66 +117,76 @@ impl World {
     }
 
     fn look(&mut self, user: usize) {
-        let uid = USERS[user];
-        let used_bytes = self.used(uid);
+        let account = USERS[user];
+        let used_bytes = self.used(account);
         let dying_bytes = match self.in_flight[user] {
-            Some((id, None)) => {
+            Some(Flight { id, emptied: false, .. }) => {
                 self.processes.iter().filter(|p| p.id == id).map(Process::charged_bytes).sum()
             }
             _ => 0,
         };
         let now_ns = self.now_ns;
         let reading = Reading { used_bytes, dying_bytes, at_ns: now_ns };
-        if self.ledger.read(uid, reading).is_none() {
-            return;
+        let limited = self.engine.ledger.read(account, reading).is_some();
+        if limited {
+            self.engine.kills.read(account, reading);
         }
-        let flying = self.ledger.account(uid).unwrap().in_flight();
-        match self.ledger.account_mut(uid).unwrap().settle(now_ns) {
-            Some((victim, Settled::Back { took_ns, .. })) => {
-                let (id, emptied) = self.in_flight[user].take().expect("settled out of nothing");
-                assert_eq!(victim.id, id);
-                assert!(emptied.is_some(), "settled before it was emptied");
-                assert_eq!(took_ns, now_ns - victim.signalled_ns);
-            }
-            Some((victim, Settled::Stuck { .. })) => {
-                assert!(now_ns >= victim.deadline_ns());
-                assert!(matches!(self.in_flight[user].take(), Some((_, None))));
-                self.stuck[user].insert(victim.id);
-            }
-            None => {
-                // A victim without memory, an account read just now: only live ones keep waiting.
-                assert!(!matches!(self.in_flight[user], Some((_, Some(_)))), "{flying:?}");
+        self.settle();
+        // A victim without memory, an account read just now: only live ones keep waiting.
+        assert!(self.in_flight[user].is_none_or(|flight| !flight.emptied));
+        if limited {
+            self.decide(user, used_bytes);
+        }
+    }
+
+    fn settle(&mut self) {
+        while let Some(action) = self.engine.kills.poll(self.now_ns) {
+            let Action::Settled { kill, settled } = action else { continue };
+            let of_it = |it: &Option<Flight>| it.is_some_and(|it| it.token == kill.token);
+            let user = self.in_flight.iter().position(of_it).expect("settled out of nothing");
+            let flight = self.in_flight[user].take().unwrap();
+            assert_eq!(kill.victim, flight.id);
+            match settled {
+                Settled::Back { took_ns, .. } => {
+                    assert!(flight.emptied, "settled before it was emptied");
+                    assert_eq!(took_ns, self.now_ns - flight.signalled_ns);
+                }
+                Settled::Stuck { .. } => {
+                    assert!(!flight.emptied && self.now_ns >= kill.deadline_ns());
+                    self.stuck.insert(kill.victim);
+                }
             }
         }
-        let hard = self.ledger.account(uid).unwrap().limit().hard_bytes();
-        let verdict = self.ledger.decide(uid, &self.processes, &PROTECTED);
+    }
+
+    fn decide(&mut self, user: usize, used_bytes: u64) {
+        let account = USERS[user];
+        let hard = self.engine.ledger.account(account).unwrap().limit().hard_bytes();
         let naive = self.naive_victim(user);
-        match verdict {
+        match self.engine.decide(account, &self.processes, &PROTECTED) {
             Verdict::Within => assert!(used_bytes <= hard),
-            Verdict::Wait(id) => {
-                assert!(used_bytes > hard);
-                assert_eq!(self.in_flight[user].expect("waits for nobody").0, id);
-            }
-            Verdict::Nobody(_) => assert!(used_bytes > hard && naive.is_none()),
+            Verdict::Wait => assert!(used_bytes > hard && self.in_flight[user].is_some()),
+            Verdict::NoVictim(_) => assert!(used_bytes > hard && naive.is_none()),
             Verdict::Kill(choice) => {
                 assert!(used_bytes > hard && self.in_flight[user].is_none());
                 let victim = choice.victim;
                 assert_eq!(Some(victim), naive);
                 let next = choice.runner_up.map(|next| next.charged_bytes());
                 assert!(next.is_none_or(|bytes| bytes <= victim.charged_bytes()));
-                let account = self.ledger.account_mut(uid).unwrap();
-                account.signalled(victim.id, victim.charged_bytes(), used_bytes, now_ns);
-                self.in_flight[user] = Some((victim.id, None));
+                let token = self.engine.kill(&victim, self.now_ns);
+                let (id, signalled_ns) = (victim.id, self.now_ns);
+                let flight = Flight { id, token, signalled_ns, emptied: false };
+                self.in_flight[user] = Some(flight);
             }
         }
     }
 
     /// The rule once more, as plainly as it can be said.
     fn naive_victim(&self, user: usize) -> Option<Process> {
-        let uid = USERS[user];
+        let account = USERS[user];
         let mut eligible: Vec<Process> = self.processes.clone();
-        eligible.retain(|p| p.uid == uid && p.id.pid > 1 && !p.kernel_thread && !p.exiting);
-        eligible.retain(|p| !PROTECTED.contains(&p.id.pid) && !self.stuck[user].contains(&p.id));
+        eligible.retain(|p| p.account == account && p.id.pid > 1 && !p.kernel_thread && !p.exiting);
+        eligible.retain(|p| !PROTECTED.contains(&p.id.pid) && !self.stuck.contains(&p.id));
         eligible.retain(|p| p.rss_bytes + p.swap_bytes > 0);
         eligible.sort_by_key(|p| p.id.pid);
         eligible.sort_by_key(|p| p.id.start_time);

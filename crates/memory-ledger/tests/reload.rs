@@ -1,9 +1,11 @@
 //! A new configuration against a naive model: what anybody has said, layer by layer.
 
-use memory_ledger::{Asker, Groups, Ledger, Limit, Refusal, Source};
+use memory_ledger::{AccountId, Asker, GroupId, Groups, Ledger, Limit, Refusal, Source, Uid};
 use proptest::prelude::*;
 
-const USERS: [u32; 4] = [1000, 1001, 1002, 1003];
+const USERS: [Uid; 4] = [Uid(1000), Uid(1001), Uid(1002), Uid(1003)];
+const ALICE: AccountId = AccountId::User(Uid(1000));
+const BOB: AccountId = AccountId::User(Uid(1001));
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -71,15 +73,16 @@ impl World {
         match *step {
             Step::Reload(users, everyone) => self.reload(users, everyone),
             Step::RootSets(user, mib) => {
-                let (uid, source) = (USERS[user], Source::Runtime);
-                let change = self.ledger.plan_set(uid, limit(mib), source, Asker::Root).unwrap();
+                let (account, source) = (USERS[user].into(), Source::Runtime);
+                let change =
+                    self.ledger.plan_set(account, limit(mib), source, Asker::Root).unwrap();
                 self.ledger.apply(change);
                 (self.said[user].runtime, self.said[user].own) = (mib, 0);
             }
             Step::UserSets(user, mib) => {
                 let (uid, said) = (USERS[user], &mut self.said[user]);
                 let asker = Asker::User(uid);
-                let plan = self.ledger.plan_set(uid, limit(mib), Source::Runtime, asker);
+                let plan = self.ledger.plan_set(uid.into(), limit(mib), Source::Runtime, asker);
                 let may = said.base() == 0 || mib <= said.base();
                 assert_eq!(plan.is_ok(), may);
                 if let Ok(change) = plan {
@@ -89,7 +92,7 @@ impl World {
             }
             Step::RootClears(user) => {
                 let said = &mut self.said[user];
-                let plan = self.ledger.plan_clear(USERS[user], Asker::Root);
+                let plan = self.ledger.plan_clear(USERS[user].into(), Asker::Root);
                 assert_eq!(plan.is_ok(), said.own + said.runtime + said.config > 0);
                 if let Ok(change) = plan {
                     self.ledger.apply(change);
@@ -98,7 +101,7 @@ impl World {
             }
             Step::UserClears(user) => {
                 let said = &mut self.said[user];
-                let plan = self.ledger.plan_clear(USERS[user], Asker::User(USERS[user]));
+                let plan = self.ledger.plan_clear(USERS[user].into(), Asker::User(USERS[user]));
                 assert_eq!(plan.is_ok(), said.own > 0);
                 if let Ok(change) = plan {
                     self.ledger.apply(change);
@@ -121,11 +124,11 @@ impl World {
     }
 
     fn reload(&mut self, users: [u64; 4], everyone: u64) {
-        let config: Vec<(u32, Limit)> = USERS
+        let config: Vec<(AccountId, Limit)> = USERS
             .into_iter()
             .zip(users)
             .filter(|(_, mib)| *mib > 0)
-            .map(|(uid, mib)| (uid, limit(mib)))
+            .map(|(uid, mib)| (uid.into(), limit(mib)))
             .collect();
         let for_all = (everyone > 0).then(|| limit(everyone));
         let changes = self.ledger.plan_reload(&config, for_all);
@@ -144,9 +147,10 @@ impl World {
 
     fn check(&self) {
         for (uid, said) in USERS.into_iter().zip(self.said) {
-            let counts = self.ledger.account(uid).map_or(0, |it| it.limit().hard_bytes() >> 20);
+            let counts =
+                self.ledger.account(uid.into()).map_or(0, |it| it.limit().hard_bytes() >> 20);
             assert_eq!(counts, said.counts(), "uid {uid}: {said:?}");
-            let layers = self.ledger.account(uid).map(|it| it.layers()).unwrap_or_default();
+            let layers = self.ledger.account(uid.into()).map(|it| it.layers()).unwrap_or_default();
             let mib = |limit: Option<Limit>| limit.map_or(0, |limit| limit.hard_bytes() >> 20);
             assert_eq!(mib(layers.own()), said.own);
             assert_eq!(mib(layers.layer(Source::Runtime)), said.runtime);
@@ -173,21 +177,26 @@ proptest! {
 #[test]
 fn a_user_of_whom_nothing_else_is_said_is_forgotten_when_it_is_gone() {
     let mut ledger = Ledger::default();
-    ledger.apply(ledger.plan_default(1000, limit(5)).unwrap());
-    assert!(ledger.plan_default(1000, limit(5)).is_none());
-    ledger.apply(ledger.plan_default(1001, limit(5)).unwrap());
-    let own = ledger.plan_set(1001, limit(2), Source::Runtime, Asker::User(1001)).unwrap();
+    ledger.apply(ledger.plan_default(Uid(1000), limit(5)).unwrap());
+    assert!(ledger.plan_default(Uid(1000), limit(5)).is_none());
+    ledger.apply(ledger.plan_default(Uid(1001), limit(5)).unwrap());
+    let own = ledger.plan_set(BOB, limit(2), Source::Runtime, Asker::User(Uid(1001))).unwrap();
     ledger.apply(own);
-    assert!(ledger.plan_forget(1001).is_none(), "it has tied its own hands");
-    ledger.apply(ledger.plan_forget(1000).unwrap());
-    assert!(ledger.account(1000).is_none() && ledger.account(1001).is_some());
+    assert!(ledger.plan_forget(Uid(1001)).is_none(), "it has tied its own hands");
+    ledger.apply(ledger.plan_forget(Uid(1000)).unwrap());
+    assert!(ledger.account(ALICE).is_none() && ledger.account(BOB).is_some());
 }
 
-fn group(name: &str, uids: &[u32]) -> Groups {
+fn group(name: &str, uids: &[Uid]) -> Groups {
     Groups::new([(name.to_owned(), uids.to_vec())])
 }
 
-fn reload(ledger: &mut Ledger, groups: Groups, config: &[(u32, Limit)], everyone: Option<Limit>) {
+fn reload(
+    ledger: &mut Ledger,
+    groups: Groups,
+    config: &[(AccountId, Limit)],
+    everyone: Option<Limit>,
+) {
     ledger.set_groups(groups);
     for change in ledger.plan_reload(config, everyone) {
         ledger.apply(change);
@@ -197,35 +206,36 @@ fn reload(ledger: &mut Ledger, groups: Groups, config: &[(u32, Limit)], everyone
 #[test]
 fn who_joins_a_group_leaves_its_own_account_behind() {
     let mut ledger = Ledger::default();
-    ledger.apply(ledger.plan_default(1000, limit(5)).unwrap());
-    ledger.apply(ledger.plan_set(1001, limit(7), Source::Runtime, Asker::Root).unwrap());
-    let students = group("students", &[1000, 1001]);
-    let number = students.account_of(1000);
-    reload(&mut ledger, students, &[(number, limit(9))], Some(limit(5)));
-    let accounts: Vec<u32> = ledger.accounts().iter().map(|account| account.uid).collect();
-    assert_eq!(accounts, [number]);
-    assert!(ledger.plan_default(1000, limit(5)).is_none(), "it has a limit, with others");
+    ledger.apply(ledger.plan_default(Uid(1000), limit(5)).unwrap());
+    ledger.apply(ledger.plan_set(BOB, limit(7), Source::Runtime, Asker::Root).unwrap());
+    let students = group("students", &USERS[..2]);
+    let account = students.account_of(Uid(1000));
+    reload(&mut ledger, students, &[(account, limit(9))], Some(limit(5)));
+    let accounts: Vec<AccountId> = ledger.accounts().iter().map(|account| account.id).collect();
+    assert_eq!(accounts, [account]);
+    assert!(ledger.plan_default(Uid(1000), limit(5)).is_none(), "it has a limit, with others");
     reload(&mut ledger, Groups::default(), &[], Some(limit(5)));
     assert!(ledger.accounts().is_empty(), "and so is a group's account that is no more");
-    assert!(ledger.plan_default(1000, limit(5)).is_some());
+    assert!(ledger.plan_default(Uid(1000), limit(5)).is_some());
 }
 
 #[test]
 fn a_groups_limit_is_roots_to_change_and_its_members_have_none_of_their_own() {
     let mut ledger = Ledger::default();
-    let students = group("students", &[1000]);
-    let number = students.account_of(1000);
-    reload(&mut ledger, students, &[(number, limit(9))], None);
-    let set = |uid, asker| ledger.plan_set(uid, limit(3), Source::Runtime, asker);
+    let students = group("students", &USERS[..1]);
+    let account = students.account_of(Uid(1000));
+    reload(&mut ledger, students, &[(account, limit(9))], None);
+    let set = |account, asker| ledger.plan_set(account, limit(3), Source::Runtime, asker);
     let group = || "students".to_owned();
-    let in_group = || Err(Refusal::InGroup { uid: 1000, group: group() });
-    assert_eq!(set(1000, Asker::Root), in_group());
-    assert_eq!(set(1000, Asker::User(1000)), in_group());
-    assert_eq!(ledger.plan_clear(1000, Asker::Root), in_group());
-    let refused = Refusal::Groups { asker: 1000, group: group() };
-    assert_eq!(set(number, Asker::User(1000)), Err(refused));
-    assert_eq!(set(number ^ 1, Asker::Root), Err(Refusal::NoGroup(number ^ 1)));
-    let lowered = set(number, Asker::Root).unwrap();
+    let in_group = || Err(Refusal::InGroup { uid: Uid(1000), group: group() });
+    assert_eq!(set(ALICE, Asker::Root), in_group());
+    assert_eq!(set(ALICE, Asker::User(Uid(1000))), in_group());
+    assert_eq!(ledger.plan_clear(ALICE, Asker::Root), in_group());
+    let refused = Refusal::Groups { asker: Uid(1000), group: group() };
+    assert_eq!(set(account, Asker::User(Uid(1000))), Err(refused));
+    let other = AccountId::Group(GroupId::new(1).unwrap());
+    assert_eq!(set(other, Asker::Root), Err(Refusal::NoGroup));
+    let lowered = set(account, Asker::Root).unwrap();
     ledger.apply(lowered);
-    assert_eq!(ledger.account(number).unwrap().limit(), limit(3));
+    assert_eq!(ledger.account(account).unwrap().limit(), limit(3));
 }

@@ -1,6 +1,8 @@
 //! Who dies in the situations that people complain about, and what must hold in any.
 
-use memory_ledger::{Cause, Choice, Growth, NoVictim, Process, ProcessId, Scope, Stance, choose};
+use memory_ledger::{
+    AccountId, Cause, Choice, Growth, NoVictim, Process, ProcessId, Scope, Stance, Uid, choose,
+};
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
@@ -10,13 +12,12 @@ const USER: u32 = 1000;
 fn process(pid: u32, parent_pid: u32, mib: u64, grown: u64) -> Process {
     Process {
         id: ProcessId { pid, start_time: u64::from(pid) },
-        uid: USER,
         rss_bytes: mib * MIB,
         parent_pid,
         group: pid,
         grown_bytes: grown * MIB,
         newborn: grown == mib && grown > 0,
-        ..Process::default()
+        ..Process::of(Uid(USER))
     }
 }
 
@@ -188,7 +189,7 @@ fn a_bomb_that_stays_small_is_known_by_those_it_has_lost() {
 fn of_a_herd_that_breaks_a_limit_one_dies_at_a_time() {
     let mut all = growing_children(100, 8, 58, 58);
     all.push(process(60, 50, 64, 0));
-    let scope = Scope { uid: Some(USER), ..Scope::default() };
+    let scope = Scope { account: Some(AccountId::User(Uid(USER))), ..Scope::default() };
     let choice = choose(&scope, &all, &[]).unwrap();
     assert_eq!((dead(&choice), choice.runner_up.unwrap().id.pid), (vec![108], 107));
     assert!(matches!(choice.cause, Cause::Herd(_)));
@@ -243,7 +244,7 @@ fn any_process() -> impl Strategy<Value = Process> {
         |((pid, parent, group, user, mib, grown), (adj, rule, leader, exiting))| {
             let stances = [Stance::Never, Stance::Avoid, Stance::Prefer];
             Process {
-                uid: USER + user,
+                account: AccountId::User(Uid(USER + user)),
                 group,
                 session_leader: leader,
                 exiting,
@@ -266,12 +267,12 @@ proptest! {
     ) {
         processes.sort_by_key(|p| p.id.pid);
         processes.dedup_by_key(|p| p.id.pid);
-        let uid = only.map(|user| USER + user);
+        let account = only.map(|user| AccountId::User(Uid(USER + user)));
         let passed_over: Vec<ProcessId> = processes.iter().map(|p| p.id).take(2).collect();
         let protected: Vec<u32> = processes.iter().map(|p| p.id.pid).skip(2).take(2).collect();
-        let scope = Scope { uid, passed_over: &passed_over, need_bytes: need.map(|need| need * MIB) };
+        let scope = Scope { account, passed_over: &passed_over, need_bytes: need.map(|need| need * MIB) };
         let may = |p: &Process| {
-            uid.is_none_or(|uid| uid == p.uid)
+            account.is_none_or(|account| account == p.account)
                 && p.id.pid > 1
                 && !p.exiting
                 && p.charged_bytes() > 0
@@ -291,7 +292,7 @@ proptest! {
         pids.sort_unstable();
         pids.dedup();
         prop_assert_eq!(pids.len(), all.len());
-        prop_assert!(all.iter().all(|p| p.uid == choice.victim.uid), "a herd is one user's");
+        prop_assert!(all.iter().all(|p| p.account == choice.victim.account), "a herd is one user's");
         if let Some(next) = choice.runner_up {
             prop_assert!(may(&next) && !pids.contains(&next.id.pid));
         } else {

@@ -32,7 +32,7 @@ static __always_inline bool tell(struct slot *slot, u32 kind, s64 pages, struct 
 		return false;
 	}
 	event->kind = kind;
-	event->uid = slot->uid;
+	event->key = slot->key;
 	event->pages = pages;
 	event->time_ns = bpf_ktime_get_ns();
 	event->killed_by = kill ? kill->by : KILLED_NONE;

@@ -35,7 +35,7 @@ struct slot {
 	u64 soft_pages;
 	u64 hard_pages;
 	u64 clear_pages; /* below this the soft crossing is over */
-	u32 uid; /* the user's, or the group's number */
+	u32 key; /* of the account: a user's uid, or a number above all uids for a group's */
 	u32 spare_unarmed;
 	u32 armed_index; /* 0: nobody; 1, 2: armed[index - 1] */
 	u32 exact; /* read exactly below the soft limit, too */
@@ -74,7 +74,7 @@ enum {
 
 struct event {
 	u32 kind;
-	u32 uid;
+	u32 key; /* of the account */
 	u64 pages;
 	u64 time_ns;
 	u32 killed_by;

@@ -3,6 +3,7 @@
 use std::io;
 
 use machine_memory::ReadError;
+use memory_ledger::AccountId;
 
 /// The notifier could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -28,11 +29,11 @@ pub enum NotifierError {
     },
     /// The soft limit is above the hard one, or the hard one is zero.
     #[error(
-        "uid {uid}: soft limit of {soft_pages} pages must be at most the hard limit of {hard_pages} pages, and the hard limit at least 1"
+        "{account}: soft limit of {soft_pages} pages must be at most the hard limit of {hard_pages} pages, and the hard limit at least 1"
     )]
     BadLimit {
-        /// The user.
-        uid: u32,
+        /// Whose.
+        account: AccountId,
         /// The soft limit asked for.
         soft_pages: u64,
         /// The hard limit asked for.
@@ -40,17 +41,17 @@ pub enum NotifierError {
     },
     /// More users than there are slots for.
     #[error(
-        "uid {uid}: {slots} users have limits already, and there is room for no more; clear one first"
+        "{account}: {slots} users have limits already, and there is room for no more; clear one first"
     )]
     TooManyLimits {
-        /// The user that found no room.
-        uid: u32,
+        /// The account that found no room.
+        account: AccountId,
         /// How many users can be limited at a time.
         slots: usize,
     },
     /// The user has no limit, so there is nothing to arm or release.
-    #[error("uid {0} has no limit set")]
-    NoSuchLimit(u32),
+    #[error("{0} has no limit set")]
+    NoSuchLimit(AccountId),
     /// The folder in which accounts are to outlive the daemon cannot be used.
     #[error("{}: {why}", .path.display())]
     Pins {

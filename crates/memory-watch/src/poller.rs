@@ -9,6 +9,9 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use memory_ledger::AccountId;
+use memory_ledger::ProcessId;
+use memory_ledger::Uid;
 use rustix::time::Itimerspec;
 use rustix::time::TimerfdClockId;
 use rustix::time::TimerfdFlags;
@@ -17,14 +20,15 @@ use rustix::time::Timespec;
 
 use crate::error::NotifierError;
 use crate::process::Proc;
-use crate::watch::ArmedVictim;
 use crate::watch::Backend;
 use crate::watch::Charge;
 use crate::watch::Charged;
 use crate::watch::Event;
+use crate::watch::Precision;
 use crate::watch::ProcessSample;
 use crate::watch::Reconciled;
 use crate::watch::SlotLimit;
+use crate::watch::UnarmedKills;
 use crate::watch::Usage;
 use crate::watch::Watch;
 use machine_memory::ReadError;
@@ -44,9 +48,9 @@ pub struct ProcPoller {
     timer: OwnedFd,
     interval: Option<Duration>,
     /// By account.
-    users: BTreeMap<u32, User>,
+    users: BTreeMap<AccountId, User>,
     /// What accounts hold, where something was said of it.
-    charges: BTreeMap<u32, Charge>,
+    charges: BTreeMap<AccountId, Charge>,
     /// Crossings found by a scan that was not a drain, for the next drain.
     pending: Vec<Event>,
 }
@@ -56,7 +60,7 @@ struct User {
     usage: Usage,
     above_soft: bool,
     told: bool,
-    victim: Option<ArmedVictim>,
+    victim: Option<ProcessId>,
 }
 
 impl ProcPoller {
@@ -84,10 +88,11 @@ impl ProcPoller {
     }
 
     /// The account that a process is charged to: that of whose namespace it is in before that of its own uid.
-    fn account_of(&self, sample: &ProcessSample) -> Option<u32> {
-        let of_user = |uid: u32| {
-            let theirs = |(_, charge): &(&u32, &Charge)| charge.uids.binary_search(&uid).is_ok();
-            let said = self.charges.iter().find(theirs).map_or(uid, |(account, _)| *account);
+    fn account_of(&self, sample: &ProcessSample) -> Option<AccountId> {
+        let of_user = |uid: Uid| {
+            let theirs =
+                |(_, charge): &(&AccountId, &Charge)| charge.uids.binary_search(&uid).is_ok();
+            let said = self.charges.iter().find(theirs).map_or(uid.into(), |(account, _)| *account);
             self.users.contains_key(&said).then_some(said)
         };
         of_user(sample.namespace_owner).or_else(|| of_user(sample.uid))
@@ -98,7 +103,8 @@ impl ProcPoller {
         let status = proc.status(pid)?;
         let (Some(uid), Some(anon)) = (status.uid, status.anon_bytes) else { return Ok(None) };
         // Nobody's namespace makes a process root's.
-        let owner = if uid == 0 { None } else { proc.namespace_owner(pid).unwrap_or_default() };
+        let owner =
+            if uid == Uid::ROOT { None } else { proc.namespace_owner(pid).unwrap_or_default() };
         let stat = proc.stat(pid)?;
         let pages = |bytes: Option<u64>| bytes.unwrap_or(0) / self.page_bytes;
         Ok(Some(ProcessSample {
@@ -126,23 +132,22 @@ impl ProcPoller {
         self.processes(&mut samples)?;
         let mut result = Reconciled { processes: samples.len() as u64, ..Reconciled::default() };
         let time_ns = monotonic_ns();
-        let accounts: Vec<Option<u32>> =
+        let accounts: Vec<Option<AccountId>> =
             samples.iter().map(|sample| self.account_of(sample)).collect();
-        for (uid, user) in &mut self.users {
-            let counted = self.charges.get(uid).map(|charge| charge.counted).unwrap_or_default();
+        for (account, user) in &mut self.users {
+            let count = self.charges.get(account).map(|charge| charge.count).unwrap_or_default();
             let all = || samples.iter().zip(&accounts);
-            let own =
-                || all().filter(|(_, account)| **account == Some(*uid)).map(|(sample, _)| sample);
-            let pages = own().map(|sample| sample.counted_pages(counted)).sum();
+            let own = || all().filter(|(_, of)| **of == Some(*account)).map(|(sample, _)| sample);
+            let pages = own().map(|sample| sample.counted_pages(count)).sum();
             result.accounts += own().count() as u64;
             user.usage.dying_pages = own()
-                .filter(|sample| user.usage.latched && Some(sample.as_victim()) == user.victim)
-                .map(|sample| sample.counted_pages(counted))
+                .filter(|sample| user.usage.latched && Some(sample.id()) == user.victim)
+                .map(|sample| sample.counted_pages(count))
                 .sum();
             user.usage.events += u64::from(user.usage.pages != pages);
             user.usage.pages = pages;
             user.usage.peak_pages = user.usage.peak_pages.max(pages);
-            user.look_at_limits(*uid, time_ns, &mut self.pending);
+            user.look_at_limits(*account, time_ns, &mut self.pending);
         }
         self.set_timer()?;
         Ok(result)
@@ -169,22 +174,22 @@ impl ProcPoller {
         Ok(())
     }
 
-    fn user(&mut self, uid: u32) -> Result<&mut User, NotifierError> {
-        self.users.get_mut(&uid).ok_or(NotifierError::NoSuchLimit(uid))
+    fn user(&mut self, account: AccountId) -> Result<&mut User, NotifierError> {
+        self.users.get_mut(&account).ok_or(NotifierError::NoSuchLimit(account))
     }
 }
 
 impl User {
-    fn look_at_limits(&mut self, uid: u32, time_ns: u64, events: &mut Vec<Event>) {
+    fn look_at_limits(&mut self, account: AccountId, time_ns: u64, events: &mut Vec<Event>) {
         let SlotLimit { soft_pages, hard_pages } = self.limit;
         let pages = self.usage.live_pages();
         if pages >= soft_pages && !self.above_soft {
             self.above_soft = true;
             self.usage.soft_crossings += 1;
-            events.push(Event::SoftCrossed { uid, pages, time_ns });
+            events.push(Event::SoftCrossed { account, pages, time_ns });
         } else if pages < soft_pages - soft_pages / CLEAR_SHARE && self.above_soft {
             self.above_soft = false;
-            events.push(Event::SoftCleared { uid, pages, time_ns });
+            events.push(Event::SoftCleared { account, pages, time_ns });
         }
         if pages <= hard_pages {
             self.told = false;
@@ -192,7 +197,7 @@ impl User {
             self.told = true;
             self.usage.hard_crossings += 1;
             events.push(Event::HardCrossed {
-                uid,
+                account,
                 pages,
                 time_ns,
                 killed: None,
@@ -207,12 +212,12 @@ impl Watch for ProcPoller {
         Backend::ProcPolling
     }
 
-    fn set_limit(&mut self, uid: u32, limit: SlotLimit) -> Result<(), NotifierError> {
+    fn set_limit(&mut self, account: AccountId, limit: SlotLimit) -> Result<(), NotifierError> {
         let SlotLimit { soft_pages, hard_pages } = limit;
         if hard_pages == 0 || soft_pages > hard_pages {
-            return Err(NotifierError::BadLimit { uid, soft_pages, hard_pages });
+            return Err(NotifierError::BadLimit { account, soft_pages, hard_pages });
         }
-        let user = self.users.entry(uid).or_insert(User {
+        let user = self.users.entry(account).or_insert(User {
             limit,
             usage: Usage::default(),
             above_soft: false,
@@ -224,13 +229,13 @@ impl Watch for ProcPoller {
         self.scan().map(|_| ())
     }
 
-    fn clear_limit(&mut self, uid: u32) -> Result<(), NotifierError> {
-        self.users.remove(&uid);
-        self.charges.remove(&uid);
+    fn clear_limit(&mut self, account: AccountId) -> Result<(), NotifierError> {
+        self.users.remove(&account);
+        self.charges.remove(&account);
         self.set_timer()
     }
 
-    fn charge(&mut self, account: u32, mut charge: Charge) -> Result<(), NotifierError> {
+    fn charge(&mut self, account: AccountId, mut charge: Charge) -> Result<(), NotifierError> {
         charge.uids.sort_unstable();
         // A user is charged to one account: to the one that was spoken of last.
         for (_, other) in self.charges.iter_mut().filter(|(other, _)| **other != account) {
@@ -240,12 +245,12 @@ impl Watch for ProcPoller {
         self.scan().map(drop)
     }
 
-    fn usage(&self, uid: u32) -> Option<Usage> {
-        self.users.get(&uid).map(|user| user.usage)
+    fn usage(&self, account: AccountId) -> Option<Usage> {
+        self.users.get(&account).map(|user| user.usage)
     }
 
-    fn arm(&mut self, uid: u32, victim: Option<ArmedVictim>) -> Result<(), NotifierError> {
-        let user = self.user(uid)?;
+    fn arm(&mut self, account: AccountId, victim: Option<ProcessId>) -> Result<(), NotifierError> {
+        let user = self.user(account)?;
         user.told = false;
         // A latched victim stays the one whose pages are dying.
         if !user.usage.latched {
@@ -255,13 +260,21 @@ impl Watch for ProcPoller {
     }
 
     /// Nothing to forbid: polling never kills.
-    fn spare_unarmed(&mut self, uid: u32, _spare: bool) -> Result<(), NotifierError> {
-        self.user(uid).map(|_| ())
+    fn set_unarmed_kills(
+        &mut self,
+        account: AccountId,
+        _kills: UnarmedKills,
+    ) -> Result<(), NotifierError> {
+        self.user(account).map(|_| ())
     }
 
-    fn keep_exact(&mut self, uid: u32, _exact: bool) -> Result<(), NotifierError> {
-        // What is read from /proc is exact whenever it is read.
-        self.users.contains_key(&uid).then_some(()).ok_or(NotifierError::NoSuchLimit(uid))
+    /// What is read from `/proc` is exact whenever it is read.
+    fn set_precision(
+        &mut self,
+        account: AccountId,
+        _precision: Precision,
+    ) -> Result<(), NotifierError> {
+        self.user(account).map(|_| ())
     }
 
     fn charged(&self, process: &ProcessSample) -> Result<Option<Charged>, NotifierError> {
@@ -272,12 +285,12 @@ impl Watch for ProcPoller {
             Err(error) => return Err(error.into()),
         };
         let Some(account) = self.account_of(&now) else { return Ok(None) };
-        let counted = self.charges.get(&account).map(|charge| charge.counted).unwrap_or_default();
-        Ok(Some(Charged { uid: account, pages: now.counted_pages(counted) }))
+        let count = self.charges.get(&account).map(|charge| charge.count).unwrap_or_default();
+        Ok(Some(Charged { account, pages: now.counted_pages(count) }))
     }
 
-    fn take_latch(&mut self, uid: u32, victim: ArmedVictim) -> Result<bool, NotifierError> {
-        let user = self.user(uid)?;
+    fn take_latch(&mut self, account: AccountId, victim: ProcessId) -> Result<bool, NotifierError> {
+        let user = self.user(account)?;
         if user.usage.latched {
             return Ok(false);
         }
@@ -287,8 +300,8 @@ impl Watch for ProcPoller {
         Ok(true)
     }
 
-    fn release_latch(&mut self, uid: u32) {
-        if let Ok(user) = self.user(uid) {
+    fn release_latch(&mut self, account: AccountId) {
+        if let Ok(user) = self.user(account) {
             user.usage.latched = false;
             user.usage.dying_pages = 0;
             user.told = false;

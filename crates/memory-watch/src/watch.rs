@@ -6,14 +6,18 @@
 //! (those are shared and can be dropped), unless its [`Charge`] says otherwise. The user is the *real* uid, as the
 //! initial user namespace sees it.
 //!
-//! Several users can share an account. It has a number of its own, which is no user's and stands where an account of
-//! one user has its uid; [`Watch::charge`] says whose it is.
+//! Several users can share an account: [`Watch::charge`] says whose memory it holds.
 
 use std::os::fd::BorrowedFd;
 
+use memory_ledger::AccountId;
+use memory_ledger::Count;
+use memory_ledger::ProcessId;
+use memory_ledger::Uid;
+
 use crate::error::NotifierError;
 
-/// A user's limits, in pages.
+/// An account's limits, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotLimit {
     /// From here on the account is exact and the daemon is woken (once; see [`Event::SoftCrossed`]).
@@ -22,63 +26,20 @@ pub struct SlotLimit {
     pub hard_pages: u64,
 }
 
-/// Kinds of memory that are charged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counted(u32);
-
-impl Counted {
-    /// Nothing.
-    pub const NONE: Self = Self(0);
-    /// Pages of files.
-    pub const FILE: Self = Self(1);
-    /// Anonymous pages.
-    pub const ANON: Self = Self(1 << 1);
-    /// Pages in swap.
-    pub const SWAP: Self = Self(1 << 2);
-    /// Shared memory and tmpfs pages.
-    pub const SHMEM: Self = Self(1 << 3);
-
-    /// Of these; unknown ones are left out.
-    pub(crate) fn from_bits(bits: u32) -> Self {
-        Self(bits & 0xf)
-    }
-
-    /// A bit each, at the member's number in `rss_stat`.
-    pub(crate) fn bits(self) -> u32 {
-        self.0
-    }
-
-    /// Both.
-    pub fn and(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// It is one of them.
-    pub fn contains(self, kind: Self) -> bool {
-        self.0 & kind.0 == kind.0
-    }
-}
-
-impl Default for Counted {
-    /// All that comes back with a kill and with nothing else: anonymous, shared and swapped pages.
-    fn default() -> Self {
-        Self::ANON.and(Self::SHMEM).and(Self::SWAP)
-    }
-}
-
 /// What an account holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// Whose memory, ascending; nobody's at present if empty.
-    pub uids: Vec<u32>,
+    pub uids: Vec<Uid>,
     /// What of it.
-    pub counted: Counted,
+    pub count: Count,
 }
 
 impl Charge {
-    /// One user's, what is usual of it.
-    pub fn of_user(uid: u32) -> Self {
-        Self { uids: vec![uid], counted: Counted::default() }
+    /// What an account holds of which nothing was said: one user's memory, what is usual of it; of several users,
+    /// nobody's.
+    pub fn of(account: AccountId) -> Self {
+        Self { uids: account.user().into_iter().collect(), count: Count::default() }
     }
 }
 
@@ -114,16 +75,6 @@ impl Usage {
     }
 }
 
-/// The process chosen to die if its user breaks the hard limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ArmedVictim {
-    /// Thread-group id (the pid of `/proc`), in the initial pid namespace.
-    pub tgid: u32,
-    /// [`ProcessSample::start_time_ns`]: a process with the same tgid but another start time is
-    /// somebody else and is never killed.
-    pub start_time_ns: u64,
-}
-
 /// Who delivered the signal at a hard crossing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KilledBy {
@@ -141,12 +92,10 @@ pub enum KilledBy {
 /// A process killed by the notifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Killed {
-    /// Its thread-group id.
-    pub tgid: u32,
+    /// Which: [`ProcessSample::id`].
+    pub id: ProcessId,
     /// Its real uid.
-    pub uid: u32,
-    /// Its start time, as in [`ProcessSample::start_time_ns`].
-    pub start_time_ns: u64,
+    pub uid: Uid,
     /// Pages charged for it at the kill.
     pub pages: u64,
     /// How.
@@ -156,30 +105,30 @@ pub struct Killed {
 /// What a watch tells its owner. `time_ns` is `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The user reached its soft limit. Not repeated until [`Event::SoftCleared`].
+    /// The account reached its soft limit. Not repeated until [`Event::SoftCleared`].
     SoftCrossed {
-        /// The user.
-        uid: u32,
+        /// Whose.
+        account: AccountId,
         /// Live pages at the crossing.
         pages: u64,
         /// When.
         time_ns: u64,
     },
-    /// The user fell below its soft limit by more than a sixteenth of it.
+    /// The account fell below its soft limit by more than a sixteenth of it.
     SoftCleared {
-        /// The user.
-        uid: u32,
+        /// Whose.
+        account: AccountId,
         /// Live pages.
         pages: u64,
         /// When.
         time_ns: u64,
     },
-    /// The user is above its hard limit and no victim is dying. With `killed: None` the notifier
+    /// The account is above its hard limit and no victim is dying. With `killed: None` the notifier
     /// could not or must not kill and the owner has to; it is told once until the account falls
     /// below the limit, the victim is armed anew or the latch is released.
     HardCrossed {
-        /// The user.
-        uid: u32,
+        /// Whose.
+        account: AccountId,
         /// Live pages at the crossing, before the victim's became dying ones.
         pages: u64,
         /// When.
@@ -192,12 +141,12 @@ pub enum Event {
 }
 
 impl Event {
-    /// The user the event is about.
-    pub fn uid(&self) -> u32 {
+    /// The account the event is about.
+    pub fn account(&self) -> AccountId {
         match self {
-            Self::SoftCrossed { uid, .. }
-            | Self::SoftCleared { uid, .. }
-            | Self::HardCrossed { uid, .. } => *uid,
+            Self::SoftCrossed { account, .. }
+            | Self::SoftCleared { account, .. }
+            | Self::HardCrossed { account, .. } => *account,
         }
     }
 }
@@ -210,10 +159,10 @@ pub struct ProcessSample {
     /// The leader's parent.
     pub parent_tgid: u32,
     /// Real uid.
-    pub uid: u32,
+    pub uid: Uid,
     /// Who has made the outermost user namespace that it is in: whoever has a limit pays for all that lives in its
     /// namespaces. Its own uid where it is in the initial one, or in that of the reader.
-    pub namespace_owner: u32,
+    pub namespace_owner: Uid,
     /// Start of the leader on `CLOCK_BOOTTIME`. The poller knows it to a clock tick only
     /// ([`ProcessSample::start_ticks`]).
     pub start_time_ns: u64,
@@ -242,18 +191,18 @@ pub struct ProcessSample {
 impl ProcessSample {
     /// What is charged for it where nothing else is said: anonymous + shared + swapped-out pages.
     pub fn charged_pages(&self) -> u64 {
-        self.counted_pages(Counted::default())
+        self.counted_pages(Count::default())
     }
 
     /// What is charged for it where these are counted.
-    pub fn counted_pages(&self, counted: Counted) -> u64 {
+    pub fn counted_pages(&self, count: Count) -> u64 {
         let kinds = [
-            (Counted::FILE, self.file_pages),
-            (Counted::ANON, self.anon_pages),
-            (Counted::SWAP, self.swap_pages),
-            (Counted::SHMEM, self.shmem_pages),
+            (count.file, self.file_pages),
+            (count.anon, self.anon_pages),
+            (count.swap, self.swap_pages),
+            (count.shmem, self.shmem_pages),
         ];
-        kinds.iter().filter(|(kind, _)| counted.contains(*kind)).map(|(_, pages)| pages).sum()
+        kinds.iter().filter(|(counts, _)| *counts).map(|(_, pages)| pages).sum()
     }
 
     /// `comm` as text, as far as it is UTF-8.
@@ -271,17 +220,17 @@ impl ProcessSample {
         self.start_time_ns / crate::process::NS_PER_TICK
     }
 
-    /// This process as a victim to arm.
-    pub fn as_victim(&self) -> ArmedVictim {
-        ArmedVictim { tgid: self.tgid, start_time_ns: self.start_time_ns }
+    /// This process for good: one with the same tgid and another start time is another process.
+    pub fn id(&self) -> ProcessId {
+        ProcessId { pid: self.tgid, start_time: self.start_time_ns }
     }
 }
 
 /// One process' account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charged {
-    /// Whose account is charged.
-    pub uid: u32,
+    /// Which account is charged.
+    pub account: AccountId,
     /// What of its pages that account counts.
     pub pages: u64,
 }
@@ -302,17 +251,35 @@ pub struct Reconciled {
     pub dropped: u64,
 }
 
-/// A user's limit and account as they were taken over from a watch that is no more.
+/// A limit and its account as they were taken over from a watch that is no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inherited {
-    /// The user.
-    pub uid: u32,
+    /// Whose.
+    pub account: AccountId,
     /// Its limits, which are in force.
     pub limit: SlotLimit,
     /// What they count.
-    pub counted: Counted,
+    pub count: Count,
     /// What the last owner [remembered](Watch::remember) of it.
     pub memo: u64,
+}
+
+/// How exact an account is below its soft limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// Each process may be off by a few dozen pages a CPU, until the next [`Watch::reconcile`].
+    Batched,
+    /// To the page, at the price of what that costs above the soft limit.
+    Exact,
+}
+
+/// What the watch itself does when the hard limit is broken and no victim is armed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnarmedKills {
+    /// It kills the account's largest process.
+    Allowed,
+    /// It kills nobody.
+    Forbidden,
 }
 
 /// How a watch gets its knowledge.
@@ -332,21 +299,25 @@ pub trait Watch: Send {
     /// Says what an account holds, from now on or before it has a limit; what nothing was said of is a user's own. Users
     /// that another account has held come over. Where other members are counted than before, the account begins anew:
     /// who was armed is armed no more.
-    fn charge(&mut self, account: u32, charge: Charge) -> Result<(), NotifierError>;
+    fn charge(&mut self, account: AccountId, charge: Charge) -> Result<(), NotifierError>;
 
     /// Sets or changes a user's limits. The first one switches the watch on; the user's living
     /// processes are charged at once.
-    fn set_limit(&mut self, uid: u32, limit: SlotLimit) -> Result<(), NotifierError>;
+    fn set_limit(&mut self, account: AccountId, limit: SlotLimit) -> Result<(), NotifierError>;
 
     /// Removes a user's limits and account; the last one switches the watch off. No limit: no-op.
-    fn clear_limit(&mut self, uid: u32) -> Result<(), NotifierError>;
+    fn clear_limit(&mut self, account: AccountId) -> Result<(), NotifierError>;
 
     /// The user's account, without a system call; `None` for a user without a limit.
-    fn usage(&self, uid: u32) -> Option<Usage>;
+    fn usage(&self, account: AccountId) -> Option<Usage>;
 
-    /// With `true`, the account is exact below the soft limit, too, at the price of what that costs
-    /// above it: for users to whose processes memory is promised. Initially `false`.
-    fn keep_exact(&mut self, uid: u32, exact: bool) -> Result<(), NotifierError>;
+    /// How exact the account is below its soft limit, initially [`Precision::Batched`]. [`Precision::Exact`] is for
+    /// accounts to whose processes memory is promised.
+    fn set_precision(
+        &mut self,
+        account: AccountId,
+        precision: Precision,
+    ) -> Result<(), NotifierError>;
 
     /// What one process of a limited user is charged now, and to whom, without a look at the others.
     /// `None`: it is gone, or no limited user's.
@@ -354,7 +325,7 @@ pub trait Watch: Send {
 
     /// Keeps a word of the owner's beside a user's account, for whoever takes over. Initially 0. Where
     /// nothing outlives the watch this does nothing.
-    fn remember(&mut self, _uid: u32, _memo: u64) -> Result<(), NotifierError> {
+    fn remember(&mut self, _account: AccountId, _memo: u64) -> Result<(), NotifierError> {
         Ok(())
     }
 
@@ -363,27 +334,31 @@ pub trait Watch: Send {
         Vec::new()
     }
 
-    /// With `true`, limits stay in force when the watch is dropped, where that can be.
-    fn leave_behind(&mut self, _leave: bool) {}
+    /// Limits stay in force when the watch is dropped, where that can be.
+    fn leave_behind(&mut self) {}
 
     /// Names the process to be killed at the hard limit, or nobody. Nobody armed: the notifier
     /// kills the user's largest process, where each page taken in the last seconds counts as several,
-    /// unless [`Watch::spare_unarmed`] forbids it, or that process
+    /// unless [`Watch::set_unarmed_kills`] forbids it, or that process
     /// has an `oom_score_adj` of -1000, or the limit was crossed by a fork. Kernels before 6.13 kill
     /// whoever it is in its own next page fault only.
-    fn arm(&mut self, uid: u32, victim: Option<ArmedVictim>) -> Result<(), NotifierError>;
+    fn arm(&mut self, account: AccountId, victim: Option<ProcessId>) -> Result<(), NotifierError>;
 
-    /// With `true`, nobody but an armed victim is ever killed by the watch itself: for users some
-    /// of whose processes are protected. Initially `false`.
-    fn spare_unarmed(&mut self, uid: u32, spare: bool) -> Result<(), NotifierError>;
+    /// Whether the watch may kill a process that is not armed, initially [`UnarmedKills::Allowed`]. Forbidden for
+    /// accounts some of whose processes are protected.
+    fn set_unarmed_kills(
+        &mut self,
+        account: AccountId,
+        kills: UnarmedKills,
+    ) -> Result<(), NotifierError>;
 
     /// The owner is about to kill this process itself: takes the user's latch, so that the watch
     /// kills nobody meanwhile, and counts the process' pages as dying. `false`: a victim is dying
     /// already, leave it at that.
-    fn take_latch(&mut self, uid: u32, victim: ArmedVictim) -> Result<bool, NotifierError>;
+    fn take_latch(&mut self, account: AccountId, victim: ProcessId) -> Result<bool, NotifierError>;
 
     /// The victim is gone and its memory back (or its grace is over): the next may die.
-    fn release_latch(&mut self, uid: u32);
+    fn release_latch(&mut self, account: AccountId);
 
     /// Becomes readable when [`Watch::drain`] has something to do.
     fn events_fd(&self) -> BorrowedFd<'_>;

@@ -2,6 +2,7 @@
 
 mod support;
 
+use memory_ledger::Uid;
 use memory_watch::Notifier;
 use memory_watch::SlotLimit;
 use memory_watch::Watch;
@@ -16,19 +17,19 @@ use support::pages_by_proc;
 const EXACT: SlotLimit = SlotLimit { soft_pages: 1, hard_pages: FAR_AWAY };
 const BATCHED: SlotLimit = SlotLimit { soft_pages: FAR_AWAY, hard_pages: FAR_AWAY };
 
-fn pages(notifier: &Notifier, uid: u32) -> u64 {
-    notifier.usage(uid).expect("the user has a limit").pages
+fn pages(notifier: &Notifier, uid: Uid) -> u64 {
+    notifier.usage(uid.into()).expect("the user has a limit").pages
 }
 
 /// Limits `uid` so that its account is exact from the first page on.
-fn exact_notifier(uid: u32) -> Option<Notifier> {
+fn exact_notifier(uid: Uid) -> Option<Notifier> {
     let mut notifier = notifier()?;
-    notifier.set_limit(uid, EXACT).unwrap();
+    notifier.set_limit(uid.into(), EXACT).unwrap();
     Some(notifier)
 }
 
 /// A hog may take a page or two after its answer, on its way to sleep: hence `eventually`.
-fn assert_agrees(notifier: &Notifier, uid: u32) {
+fn assert_agrees(notifier: &Notifier, uid: Uid) {
     let (mut account, mut truth) = (0, 0);
     let behind = fault_batch() * notifier.account_count().unwrap() as u64 * 3;
     eventually("account and /proc agree", || {
@@ -41,15 +42,15 @@ fn assert_agrees(notifier: &Notifier, uid: u32) {
 }
 
 /// After the last process nothing may be left: no page, no account.
-fn assert_empty(notifier: &mut Notifier, uid: u32) {
+fn assert_empty(notifier: &mut Notifier, uid: Uid) {
     eventually("the accounts are gone", || notifier.account_count().unwrap() == 0);
     assert_eq!(pages(notifier, uid), 0);
-    assert_eq!(notifier.usage(uid).unwrap().lost, 0);
+    assert_eq!(notifier.usage(uid.into()).unwrap().lost, 0);
 }
 
 #[test]
 fn anonymous_pages_are_charged_one_by_one() {
-    let uid = 61_001;
+    let uid = Uid(61_001);
     let Some(mut notifier) = exact_notifier(uid) else { return };
     let mut hog = Hog::start(uid);
     assert_agrees(&notifier, uid);
@@ -66,9 +67,9 @@ fn anonymous_pages_are_charged_one_by_one() {
 
 #[test]
 fn what_a_process_gave_back_long_before_its_end_leaves_no_charge() {
-    let uid = 61_030;
+    let uid = Uid(61_030);
     let Some(mut notifier) = notifier() else { return };
-    notifier.set_limit(uid, BATCHED).unwrap();
+    notifier.set_limit(uid.into(), BATCHED).unwrap();
     // The kernel ends with something in a CPU's part and its opposite in the batched one. No event at the
     // end is about shared memory any more.
     for pages in [200, 230, 300, 330] {
@@ -82,7 +83,7 @@ fn what_a_process_gave_back_long_before_its_end_leaves_no_charge() {
 
 #[test]
 fn shared_memory_is_charged_like_anonymous() {
-    let uid = 61_002;
+    let uid = Uid(61_002);
     let Some(mut notifier) = exact_notifier(uid) else { return };
     let mut hog = Hog::start(uid);
     let before = pages(&notifier, uid);
@@ -96,7 +97,7 @@ fn shared_memory_is_charged_like_anonymous() {
 
 #[test]
 fn huge_pages_count_with_all_their_pages() {
-    let uid = 61_003;
+    let uid = Uid(61_003);
     let Some(mut notifier) = exact_notifier(uid) else { return };
     let mut hog = Hog::start(uid);
     let before = pages(&notifier, uid);
@@ -112,7 +113,7 @@ fn huge_pages_count_with_all_their_pages() {
 
 #[test]
 fn threads_of_a_process_share_one_account() {
-    let uid = 61_004;
+    let uid = Uid(61_004);
     let Some(mut notifier) = exact_notifier(uid) else { return };
     let mut hog = Hog::start(uid);
     hog.tell("threads 8 300");
@@ -124,7 +125,7 @@ fn threads_of_a_process_share_one_account() {
 
 #[test]
 fn a_forked_child_is_charged_before_it_runs_and_gone_when_it_dies() {
-    let uid = 61_005;
+    let uid = Uid(61_005);
     let Some(mut notifier) = exact_notifier(uid) else { return };
     let mut hog = Hog::start(uid);
     hog.tell("touch 2000");
@@ -143,7 +144,7 @@ fn a_forked_child_is_charged_before_it_runs_and_gone_when_it_dies() {
 
 #[test]
 fn exec_starts_a_new_account_and_ends_the_old_one() {
-    let uid = 61_006;
+    let uid = Uid(61_006);
     let Some(mut notifier) = exact_notifier(uid) else { return };
     let mut hog = Hog::start(uid);
     hog.tell("touch 3000");
@@ -157,9 +158,9 @@ fn exec_starts_a_new_account_and_ends_the_old_one() {
 
 #[test]
 fn a_change_of_uid_moves_the_charge() {
-    let (from, to) = (61_007, 0);
+    let (from, to) = (Uid(61_007), Uid::ROOT);
     let Some(mut notifier) = exact_notifier(from) else { return };
-    let mut hog = Hog::start(0);
+    let mut hog = Hog::start(Uid::ROOT);
     hog.tell("touch 1500");
     assert_eq!(pages(&notifier, from), 0, "root has no limit and no account");
     hog.tell(&format!("setuid {from}"));
@@ -168,15 +169,15 @@ fn a_change_of_uid_moves_the_charge() {
     assert_agrees(&notifier, from);
     drop(hog);
     assert_empty(&mut notifier, from);
-    assert!(notifier.usage(to).is_none());
+    assert!(notifier.usage(to.into()).is_none());
 }
 
 #[test]
 fn a_change_of_uid_between_two_limited_users_moves_the_charge() {
-    let (from, to) = (61_008, 61_009);
+    let (from, to) = (Uid(61_008), Uid(61_009));
     let Some(mut notifier) = exact_notifier(from) else { return };
-    notifier.set_limit(to, EXACT).unwrap();
-    let mut hog = Hog::start(0);
+    notifier.set_limit(to.into(), EXACT).unwrap();
+    let mut hog = Hog::start(Uid::ROOT);
     hog.tell(&format!("realuid {from}"));
     hog.tell("touch 800");
     assert!(pages(&notifier, from) >= 800);
@@ -195,13 +196,13 @@ fn a_change_of_uid_between_two_limited_users_moves_the_charge() {
 /// Who can change the uid of one thread could otherwise have others pay for its memory, and die for it.
 #[test]
 fn a_thread_that_changes_its_uid_alone_moves_no_charge() {
-    let (own, other) = (61_018, 61_019);
+    let (own, other) = (Uid(61_018), Uid(61_019));
     let Some(mut notifier) = exact_notifier(own) else { return };
-    notifier.set_limit(other, EXACT).unwrap();
-    let mut hog = Hog::start(0);
+    notifier.set_limit(other.into(), EXACT).unwrap();
+    let mut hog = Hog::start(Uid::ROOT);
     hog.tell(&format!("realuid {own}"));
     hog.tell("touch 800");
-    for uid in [other, 0] {
+    for uid in [other, Uid::ROOT] {
         let before = pages(&notifier, own);
         hog.tell(&format!("threaduid {uid} 700"));
         assert_eq!(pages(&notifier, other), 0, "nobody else is charged");
@@ -218,14 +219,14 @@ fn a_thread_that_changes_its_uid_alone_moves_no_charge() {
 /// a user's program.
 #[test]
 fn a_child_that_shares_its_parents_memory_does_not_take_it_over() {
-    let (own, other) = (61_020, 61_021);
+    let (own, other) = (Uid(61_020), Uid(61_021));
     let Some(mut notifier) = exact_notifier(own) else { return };
-    notifier.set_limit(other, EXACT).unwrap();
-    let mut hog = Hog::start(0);
+    notifier.set_limit(other.into(), EXACT).unwrap();
+    let mut hog = Hog::start(Uid::ROOT);
     hog.tell(&format!("realuid {own}"));
     hog.tell("touch 800");
     hog.tell(&format!("vforkuid {other} 700"));
-    assert_eq!(notifier.usage(other).unwrap().peak_pages, 0, "nobody else is charged");
+    assert_eq!(notifier.usage(other.into()).unwrap().peak_pages, 0, "nobody else is charged");
     assert_agrees(&notifier, own);
     drop(hog);
     assert_empty(&mut notifier, own);
@@ -233,13 +234,13 @@ fn a_child_that_shares_its_parents_memory_does_not_take_it_over() {
 
 #[test]
 fn processes_that_live_when_the_limit_is_set_are_charged_at_once() {
-    let uid = 61_010;
+    let uid = Uid(61_010);
     let Some(mut notifier) = notifier() else { return };
     let mut hogs: Vec<Hog> = (0..5).map(|_| Hog::start(uid)).collect();
     for hog in &mut hogs {
         hog.tell("touch 400");
     }
-    notifier.set_limit(uid, EXACT).unwrap();
+    notifier.set_limit(uid.into(), EXACT).unwrap();
     assert!(pages(&notifier, uid) >= 2000);
     assert_agrees(&notifier, uid);
     for hog in &mut hogs {
@@ -252,12 +253,12 @@ fn processes_that_live_when_the_limit_is_set_are_charged_at_once() {
 
 #[test]
 fn a_process_whose_main_thread_has_exited_is_still_seen() {
-    let uid = 61_011;
+    let uid = Uid(61_011);
     let Some(mut notifier) = notifier() else { return };
     let mut hog = Hog::start(uid);
     hog.tell("touch 700");
     hog.tell("leaderexit");
-    notifier.set_limit(uid, EXACT).unwrap();
+    notifier.set_limit(uid.into(), EXACT).unwrap();
     assert!(pages(&notifier, uid) >= 700, "charged {}", pages(&notifier, uid));
     let mut samples = Vec::new();
     notifier.processes(&mut samples).unwrap();
@@ -271,6 +272,7 @@ fn a_process_whose_main_thread_has_exited_is_still_seen() {
 #[test]
 fn the_account_of_a_churning_user_is_exact() {
     for (uid, count, steps) in [(61_012, 1, 400), (61_013, 20, 100), (61_014, 100, 40)] {
+        let uid = Uid(uid);
         let Some(mut notifier) = exact_notifier(uid) else { return };
         let hogs = churn(uid, count, steps);
         assert_agrees(&notifier, uid);
@@ -283,7 +285,7 @@ fn the_account_of_a_churning_user_is_exact() {
 }
 
 /// Processes that have churned and sleep now.
-fn churn(uid: u32, count: usize, steps: usize) -> Vec<Hog> {
+fn churn(uid: Uid, count: usize, steps: usize) -> Vec<Hog> {
     let mut hogs: Vec<Hog> = (0..count).map(|_| Hog::start(uid)).collect();
     for (seed, hog) in hogs.iter_mut().enumerate() {
         hog.begin(&format!("churn {} {steps}", seed + 1));
@@ -296,9 +298,9 @@ fn churn(uid: u32, count: usize, steps: usize) -> Vec<Hog> {
 
 #[test]
 fn a_user_far_from_its_limits_is_charged_in_batches_and_corrected_by_a_scan() {
-    let uid = 61_015;
+    let uid = Uid(61_015);
     let Some(mut notifier) = notifier() else { return };
-    notifier.set_limit(uid, BATCHED).unwrap();
+    notifier.set_limit(uid.into(), BATCHED).unwrap();
     let hogs = churn(uid, 20, 60);
     let (account, truth) = (pages(&notifier, uid), pages_by_proc(uid));
     // Each process may hide less than a batch (32 here, more with many CPUs) a CPU and member.
@@ -318,7 +320,7 @@ fn cpus() -> u64 {
 
 #[test]
 fn the_snapshot_agrees_with_proc() {
-    let uid = 61_016;
+    let uid = Uid(61_016);
     let Some(notifier) = notifier() else { return };
     let mut hog = Hog::start(uid);
     hog.tell("touch 123");
@@ -340,25 +342,25 @@ fn the_snapshot_agrees_with_proc() {
 
 #[test]
 fn without_a_limit_nothing_is_attached() {
-    let uid = 61_017;
+    let (uid, second) = (Uid(61_017), Uid(61_018));
     let Some(mut notifier) = notifier() else { return };
     assert_eq!((notifier.is_attached(), links(&notifier)), (false, 0));
-    notifier.set_limit(uid, EXACT).unwrap();
-    notifier.set_limit(uid + 1, EXACT).unwrap();
+    notifier.set_limit(uid.into(), EXACT).unwrap();
+    notifier.set_limit(second.into(), EXACT).unwrap();
     assert_eq!((notifier.is_attached(), links(&notifier)), (true, 1));
     let mut hog = Hog::start(uid);
     hog.tell("touch 100");
     eventually("the hog is charged", || pages(&notifier, uid) > 0);
-    notifier.clear_limit(uid).unwrap();
+    notifier.clear_limit(uid.into()).unwrap();
     assert!(notifier.is_attached(), "another user still has a limit");
-    assert!(notifier.usage(uid).is_none());
+    assert!(notifier.usage(uid.into()).is_none());
     assert_eq!(notifier.account_count().unwrap(), 0);
-    notifier.clear_limit(uid + 1).unwrap();
+    notifier.clear_limit(second.into()).unwrap();
     assert!(!notifier.is_attached());
     eventually("the kernel has no link to the program", || links(&notifier) == 0);
-    notifier.clear_limit(uid + 1).unwrap();
+    notifier.clear_limit(second.into()).unwrap();
     // The same user again, seeded anew.
-    notifier.set_limit(uid, EXACT).unwrap();
+    notifier.set_limit(uid.into(), EXACT).unwrap();
     assert_agrees(&notifier, uid);
     drop(hog);
     assert_empty(&mut notifier, uid);

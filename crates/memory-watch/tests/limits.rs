@@ -6,13 +6,15 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 use std::time::Instant;
 
-use memory_watch::ArmedVictim;
+use memory_ledger::ProcessId;
+use memory_ledger::Uid;
 use memory_watch::Event;
 use memory_watch::Killed;
 use memory_watch::KilledBy;
 use memory_watch::Notifier;
 use memory_watch::ProcessSample;
 use memory_watch::SlotLimit;
+use memory_watch::UnarmedKills;
 use memory_watch::Watch;
 use support::FAR_AWAY;
 use support::Hog;
@@ -73,8 +75,8 @@ fn sample_of(notifier: &Notifier, hog: &Hog) -> ProcessSample {
     *samples.iter().find(|sample| sample.tgid == hog.pid()).expect("the hog is listed")
 }
 
-fn victim(notifier: &Notifier, hog: &Hog) -> ArmedVictim {
-    sample_of(notifier, hog).as_victim()
+fn victim(notifier: &Notifier, hog: &Hog) -> ProcessId {
+    sample_of(notifier, hog).id()
 }
 
 /// Can the kernel kill the armed victim while another process runs?
@@ -84,16 +86,18 @@ fn can_kill_others() -> bool {
 
 #[test]
 fn the_soft_limit_is_told_once_until_the_account_has_clearly_fallen() {
-    let uid = 61_101;
+    let uid = Uid(61_101);
     let Some(mut notifier) = notifier() else { return };
     let limit = SlotLimit { soft_pages: 16 * MIB, hard_pages: FAR_AWAY };
-    notifier.set_limit(uid, limit).unwrap();
+    notifier.set_limit(uid.into(), limit).unwrap();
     let mut hog = Hog::start(uid);
     hog.tell("touch 2000");
     assert_eq!(all_events(&mut notifier), []);
     hog.tell("touch 3000");
     let (pages, at) = wait_for(&mut notifier, "the soft crossing", |event| match event {
-        Event::SoftCrossed { uid: 61_101, pages, time_ns } => Some((*pages, *time_ns)),
+        Event::SoftCrossed { account, pages, time_ns } if *account == uid.into() => {
+            Some((*pages, *time_ns))
+        }
         _ => None,
     });
     assert!((16 * MIB..16 * MIB + 200).contains(&pages), "crossed at {pages} pages");
@@ -102,24 +106,24 @@ fn the_soft_limit_is_told_once_until_the_account_has_clearly_fallen() {
     assert_eq!(all_events(&mut notifier), [], "once is enough");
     hog.tell("free");
     wait_for(&mut notifier, "the all-clear", |event| {
-        matches!(event, Event::SoftCleared { uid: 61_101, .. }).then_some(())
+        matches!(event, Event::SoftCleared { account, .. } if *account == uid.into()).then_some(())
     });
     hog.tell("touch 5000");
     wait_for(&mut notifier, "the second crossing", |event| {
         matches!(event, Event::SoftCrossed { .. }).then_some(())
     });
-    assert_eq!(notifier.usage(uid).unwrap().soft_crossings, 2);
+    assert_eq!(notifier.usage(uid.into()).unwrap().soft_crossings, 2);
     assert!(hog.is_alive());
 }
 
 #[test]
 fn a_limit_below_what_is_used_is_told_at_once() {
-    let uid = 61_102;
+    let uid = Uid(61_102);
     let Some(mut notifier) = notifier() else { return };
     let mut hog = Hog::start(uid);
     hog.tell("touch 5000");
     let limit = SlotLimit { soft_pages: 1000, hard_pages: 2000 };
-    notifier.set_limit(uid, limit).unwrap();
+    notifier.set_limit(uid.into(), limit).unwrap();
     let events = all_events(&mut notifier);
     assert!(matches!(events[0], Event::SoftCrossed { .. }), "{events:?}");
     // A scan never kills: the owner is told and decides.
@@ -129,16 +133,16 @@ fn a_limit_below_what_is_used_is_told_at_once() {
 
 #[test]
 fn the_largest_process_dies_in_its_own_fault_when_nobody_is_armed() {
-    let uid = 61_103;
+    let uid = Uid(61_103);
     let Some(mut notifier) = notifier() else { return };
-    notifier.set_limit(uid, LIMIT).unwrap();
+    notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut small = Hog::start(uid);
     small.tell("touch 2000");
     let mut large = Hog::start(uid);
     large.begin(TOO_MUCH);
     let (killed, pages, stale) = wait_for(&mut notifier, "the kill", hard_crossing);
     let killed = killed.expect("the crossing killed somebody");
-    assert_eq!((killed.tgid, killed.by, stale), (large.pid(), KilledBy::UnarmedSelf, false));
+    assert_eq!((killed.id.pid, killed.by, stale), (large.pid(), KilledBy::UnarmedSelf, false));
     // The first page too many; a fault that maps several at once would be this many.
     assert!((64 * MIB + 1..64 * MIB + 17 + fault_batch()).contains(&pages), "at {pages} pages");
     assert!(killed.pages > 50 * MIB, "{killed:?}");
@@ -147,39 +151,39 @@ fn the_largest_process_dies_in_its_own_fault_when_nobody_is_armed() {
 
 #[test]
 fn the_largest_process_dies_in_anothers_fault_when_nobody_is_armed() {
-    let uid = 61_114;
+    let uid = Uid(61_114);
     let Some(mut notifier) = notifier() else { return };
     if !can_kill_others() {
         println!("skipped: this kernel has no bpf_send_signal_task (Linux 6.13)");
         return;
     }
-    notifier.set_limit(uid, LIMIT).unwrap();
+    notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut large = Hog::start(uid);
     large.tell("touch 10000");
     let mut small = Hog::start(uid);
     small.tell("touch 7000");
     let (killed, pages, _) = wait_for(&mut notifier, "the kill", hard_crossing);
     let killed = killed.expect("the crossing killed somebody");
-    assert_eq!((killed.tgid, killed.by), (large.pid(), KilledBy::UnarmedOther));
+    assert_eq!((killed.id.pid, killed.by), (large.pid(), KilledBy::UnarmedOther));
     assert!((64 * MIB + 1..64 * MIB + 17 + fault_batch()).contains(&pages), "at {pages} pages");
     assert!(large.was_killed() && small.is_alive());
 }
 
 #[test]
 fn the_armed_victim_dies_in_its_own_fault() {
-    let uid = 61_104;
+    let uid = Uid(61_104);
     let Some(mut notifier) = notifier() else { return };
-    notifier.set_limit(uid, LIMIT).unwrap();
+    notifier.set_limit(uid.into(), LIMIT).unwrap();
     // The idle one is larger: without arms the kill would not be this one's.
     let mut idle = Hog::start(uid);
     idle.tell("touch 9000");
     let mut hog = Hog::start(uid);
     let armed = victim(&notifier, &hog);
-    notifier.arm(uid, Some(armed)).unwrap();
+    notifier.arm(uid.into(), Some(armed)).unwrap();
     hog.begin(TOO_MUCH);
     let (killed, pages, _) = wait_for(&mut notifier, "the kill", hard_crossing);
     let killed = killed.expect("the crossing killed somebody");
-    assert_eq!((killed.tgid, killed.start_time_ns), (armed.tgid, armed.start_time_ns));
+    assert_eq!(killed.id, armed);
     assert_eq!(killed.by, KilledBy::ArmedSelf);
     assert!((64 * MIB + 1..64 * MIB + 17 + fault_batch()).contains(&pages), "at {pages} pages");
     assert!(hog.was_killed() && idle.is_alive());
@@ -187,38 +191,40 @@ fn the_armed_victim_dies_in_its_own_fault() {
 
 #[test]
 fn the_armed_victim_dies_while_another_process_crosses_the_limit() {
-    let uid = 61_105;
+    let uid = Uid(61_105);
     let Some(mut notifier) = notifier() else { return };
     if !can_kill_others() {
         println!("skipped: this kernel has no bpf_send_signal_task (Linux 6.13)");
         return;
     }
-    notifier.set_limit(uid, LIMIT).unwrap();
+    notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut idle = Hog::start(uid);
     idle.tell("touch 9000");
     let armed = victim(&notifier, &idle);
-    notifier.arm(uid, Some(armed)).unwrap();
+    notifier.arm(uid.into(), Some(armed)).unwrap();
     let mut grower = Hog::start(uid);
     grower.tell("touch 8000");
     let (killed, ..) = wait_for(&mut notifier, "the kill", hard_crossing);
     let killed = killed.expect("the crossing killed somebody");
-    assert_eq!((killed.tgid, killed.by), (idle.pid(), KilledBy::ArmedOther));
+    assert_eq!((killed.id.pid, killed.by), (idle.pid(), KilledBy::ArmedOther));
     assert!(idle.was_killed() && grower.is_alive());
-    eventually("the victim's pages are gone", || notifier.usage(uid).unwrap().dying_pages == 0);
-    assert!(notifier.usage(uid).unwrap().latched, "until the owner says so");
+    eventually("the victim's pages are gone", || {
+        notifier.usage(uid.into()).unwrap().dying_pages == 0
+    });
+    assert!(notifier.usage(uid.into()).unwrap().latched, "until the owner says so");
 }
 
 #[test]
 fn a_process_with_the_victims_tgid_but_another_start_time_lives() {
-    let uid = 61_106;
+    let uid = Uid(61_106);
     let Some(mut notifier) = notifier() else { return };
-    notifier.set_limit(uid, LIMIT).unwrap();
-    notifier.spare_unarmed(uid, true).unwrap();
+    notifier.set_limit(uid.into(), LIMIT).unwrap();
+    notifier.set_unarmed_kills(uid.into(), UnarmedKills::Forbidden).unwrap();
     let mut innocent = Hog::start(uid);
     innocent.tell("touch 9000");
     let mut armed = victim(&notifier, &innocent);
-    armed.start_time_ns -= 1;
-    notifier.arm(uid, Some(armed)).unwrap();
+    armed.start_time -= 1;
+    notifier.arm(uid.into(), Some(armed)).unwrap();
     let mut grower = Hog::start(uid);
     grower.tell("touch 8000");
     let (killed, _, stale) = wait_for(&mut notifier, "the crossing", hard_crossing);
@@ -227,18 +233,18 @@ fn a_process_with_the_victims_tgid_but_another_start_time_lives() {
     // Nor when it is the one that grows.
     innocent.tell("touch 100");
     assert!(innocent.is_alive() && grower.is_alive());
-    assert_eq!(notifier.usage(uid).unwrap().kills, 0);
+    assert_eq!(notifier.usage(uid.into()).unwrap().kills, 0);
 }
 
 #[test]
 fn a_process_of_another_user_is_not_killed_even_when_armed() {
-    let uid = 61_107;
+    let uid = Uid(61_107);
     let Some(mut notifier) = notifier() else { return };
-    notifier.set_limit(uid, LIMIT).unwrap();
-    notifier.spare_unarmed(uid, true).unwrap();
-    let mut stranger = Hog::start(uid + 1000);
+    notifier.set_limit(uid.into(), LIMIT).unwrap();
+    notifier.set_unarmed_kills(uid.into(), UnarmedKills::Forbidden).unwrap();
+    let mut stranger = Hog::start(Uid(62_107));
     let armed = victim(&notifier, &stranger);
-    notifier.arm(uid, Some(armed)).unwrap();
+    notifier.arm(uid.into(), Some(armed)).unwrap();
     let mut grower = Hog::start(uid);
     grower.tell("touch 17000");
     let (killed, ..) = wait_for(&mut notifier, "the crossing", hard_crossing);
@@ -248,46 +254,46 @@ fn a_process_of_another_user_is_not_killed_even_when_armed() {
 
 #[test]
 fn a_spared_user_is_told_and_nobody_dies() {
-    let uid = 61_108;
+    let uid = Uid(61_108);
     let Some(mut notifier) = notifier() else { return };
-    notifier.set_limit(uid, LIMIT).unwrap();
-    notifier.spare_unarmed(uid, true).unwrap();
+    notifier.set_limit(uid.into(), LIMIT).unwrap();
+    notifier.set_unarmed_kills(uid.into(), UnarmedKills::Forbidden).unwrap();
     let mut hog = Hog::start(uid);
     hog.tell("touch 20000");
     let (killed, ..) = wait_for(&mut notifier, "the crossing", hard_crossing);
     assert_eq!(killed, None);
     assert!(hog.is_alive());
-    assert_eq!(notifier.usage(uid).unwrap().hard_crossings, 1, "told once");
+    assert_eq!(notifier.usage(uid.into()).unwrap().hard_crossings, 1, "told once");
     // Once there is a victim, the next fault kills it.
     let armed = victim(&notifier, &hog);
-    notifier.arm(uid, Some(armed)).unwrap();
+    notifier.arm(uid.into(), Some(armed)).unwrap();
     hog.begin("touch 200");
     let (killed, ..) = wait_for(&mut notifier, "the kill", hard_crossing);
-    assert_eq!(killed.map(|killed| killed.tgid), Some(hog.pid()));
+    assert_eq!(killed.map(|killed| killed.id.pid), Some(hog.pid()));
     assert!(hog.was_killed());
 }
 
 #[test]
 fn a_fork_never_kills_the_parent_unarmed() {
-    let uid = 61_109;
+    let uid = Uid(61_109);
     let Some(mut notifier) = notifier() else { return };
-    notifier.set_limit(uid, LIMIT).unwrap();
+    notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut hog = Hog::start(uid);
     hog.tell("touch 9000");
     // The child's pages are charged while the parent runs. It crosses the limit, and nobody dies of
     // it: not the parent, whose memory did not grow.
     let child: i32 = hog.ask("fork").parse().expect("the child's pid");
     let (killed, ..) = wait_for(&mut notifier, "the crossing", hard_crossing);
-    assert!(killed.is_none_or(|killed| killed.tgid as i32 == child), "{killed:?}");
-    assert!(notifier.usage(uid).unwrap().pages > 64 * MIB);
+    assert!(killed.is_none_or(|killed| killed.id.pid as i32 == child), "{killed:?}");
+    assert!(notifier.usage(uid.into()).unwrap().pages > 64 * MIB);
     assert!(hog.is_alive());
 }
 
 #[test]
 fn of_eight_allocators_one_dies_and_the_next_only_when_the_latch_is_released() {
-    let uid = 61_110;
+    let uid = Uid(61_110);
     let Some(mut notifier) = notifier() else { return };
-    notifier.set_limit(uid, LIMIT).unwrap();
+    notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut hogs: Vec<Hog> = (0..8).map(|_| Hog::start(uid)).collect();
     for (number, hog) in hogs.iter_mut().enumerate() {
         // Together 180 MiB, so that one death does not suffice. Each takes more than those before
@@ -297,7 +303,7 @@ fn of_eight_allocators_one_dies_and_the_next_only_when_the_latch_is_released() {
     let (killed, ..) = wait_for(&mut notifier, "the kill", |event| {
         hard_crossing(event).filter(|(killed, ..)| killed.is_some())
     });
-    let first = killed.expect("chosen above").tgid;
+    let first = killed.expect("chosen above").id.pid;
     for hog in &mut hogs {
         if hog.pid() == first {
             assert!(hog.was_killed());
@@ -305,12 +311,12 @@ fn of_eight_allocators_one_dies_and_the_next_only_when_the_latch_is_released() {
             assert_eq!(hog.answer(), "ok", "all others got their memory");
         }
     }
-    let usage = notifier.usage(uid).unwrap();
+    let usage = notifier.usage(uid.into()).unwrap();
     assert!(usage.live_pages() > LIMIT.hard_pages, "still above: {usage:?}");
     assert_eq!((usage.kills, usage.latched), (1, true));
     assert_eq!(alive(&mut hogs), 7);
 
-    notifier.release_latch(uid);
+    notifier.release_latch(uid.into());
     for hog in hogs.iter_mut().filter(|hog| hog.pid() != first) {
         hog.begin("touch 50");
     }
@@ -318,53 +324,56 @@ fn of_eight_allocators_one_dies_and_the_next_only_when_the_latch_is_released() {
         hard_crossing(event).filter(|(killed, ..)| killed.is_some())
     });
     eventually("another one is dead", || alive(&mut hogs) == 6);
-    assert_eq!(notifier.usage(uid).unwrap().kills, 2);
+    assert_eq!(notifier.usage(uid.into()).unwrap().kills, 2);
 }
 
 #[test]
 fn the_owners_own_kill_holds_the_latch_and_counts_as_dying() {
-    let uid = 61_111;
+    let uid = Uid(61_111);
     let Some(mut notifier) = notifier() else { return };
-    notifier.set_limit(uid, LIMIT).unwrap();
+    notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut idle = Hog::start(uid);
     idle.tell("touch 9000");
     let chosen = victim(&notifier, &idle);
-    assert!(notifier.take_latch(uid, chosen).unwrap());
-    assert!(!notifier.take_latch(uid, chosen).unwrap(), "one at a time");
-    let usage = notifier.usage(uid).unwrap();
+    assert!(notifier.take_latch(uid.into(), chosen).unwrap());
+    assert!(!notifier.take_latch(uid.into(), chosen).unwrap(), "one at a time");
+    let usage = notifier.usage(uid.into()).unwrap();
     assert!(usage.latched && usage.dying_pages >= 9000, "{usage:?}");
     assert!(usage.live_pages() < 1000);
     // Another one breaks the limit (with the victim's pages), and nobody is killed for it.
     let mut grower = Hog::start(uid);
     grower.tell("touch 9000");
     assert!(grower.is_alive() && idle.is_alive());
-    assert!(notifier.usage(uid).unwrap().pages > LIMIT.hard_pages);
+    assert!(notifier.usage(uid.into()).unwrap().pages > LIMIT.hard_pages);
     drop(idle);
-    eventually("the victim's pages are gone", || notifier.usage(uid).unwrap().dying_pages == 0);
-    notifier.release_latch(uid);
-    assert!(!notifier.usage(uid).unwrap().latched);
+    eventually("the victim's pages are gone", || {
+        notifier.usage(uid.into()).unwrap().dying_pages == 0
+    });
+    notifier.release_latch(uid.into());
+    assert!(!notifier.usage(uid.into()).unwrap().latched);
 }
 
 #[test]
 fn impossible_limits_and_unknown_users_are_refused() {
     let Some(mut notifier) = notifier() else { return };
+    let uid = Uid(61_112);
     let limit = SlotLimit { soft_pages: 2, hard_pages: 1 };
-    let message = notifier.set_limit(61_112, limit).unwrap_err().to_string();
+    let message = notifier.set_limit(uid.into(), limit).unwrap_err().to_string();
     assert!(message.contains("uid 61112") && message.contains("2 pages"), "{message}");
     let none = SlotLimit { soft_pages: 0, hard_pages: 0 };
-    assert!(notifier.set_limit(61_112, none).is_err());
+    assert!(notifier.set_limit(uid.into(), none).is_err());
     assert!(!notifier.is_attached());
-    assert!(notifier.usage(61_112).is_none());
-    let message = notifier.arm(61_112, None).unwrap_err().to_string();
+    assert!(notifier.usage(uid.into()).is_none());
+    let message = notifier.arm(uid.into(), None).unwrap_err().to_string();
     assert!(message.contains("uid 61112 has no limit"), "{message}");
-    notifier.release_latch(61_112);
+    notifier.release_latch(uid.into());
 }
 
 #[test]
 fn nothing_is_readable_before_something_happens() {
-    let uid = 61_113;
+    let uid = Uid(61_113);
     let Some(mut notifier) = notifier() else { return };
-    notifier.set_limit(uid, LIMIT).unwrap();
+    notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut hog = Hog::start(uid);
     hog.tell("touch 1000");
     let fd = notifier.events_fd();
@@ -376,17 +385,17 @@ fn nothing_is_readable_before_something_happens() {
 
 #[test]
 fn with_nobody_armed_the_one_that_grew_dies_and_not_a_larger_one_that_is_idle() {
-    let uid = 61_115;
+    let uid = Uid(61_115);
     let Some(mut notifier) = notifier() else { return };
     let mut idle = Hog::start(uid);
     idle.tell("touch 9000");
     // It was there before the limit, so it has not grown.
-    notifier.set_limit(uid, LIMIT).unwrap();
+    notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut grower = Hog::start(uid);
     grower.begin("touch 8000");
     let (killed, ..) = wait_for(&mut notifier, "the kill", hard_crossing);
     let killed = killed.expect("the crossing killed somebody");
-    assert_eq!((killed.tgid, killed.by), (grower.pid(), KilledBy::UnarmedSelf));
+    assert_eq!((killed.id.pid, killed.by), (grower.pid(), KilledBy::UnarmedSelf));
     assert!(grower.was_killed() && idle.is_alive());
 }
 

@@ -6,6 +6,7 @@ mod support;
 use std::time::Duration;
 use std::time::Instant;
 
+use memory_ledger::Uid;
 use memory_watch::Event;
 use memory_watch::Notifier;
 use memory_watch::SlotLimit;
@@ -24,19 +25,20 @@ const ROUNDS: usize = 20;
 #[test]
 #[ignore = "prints figures"]
 fn events_a_fault_and_nanoseconds_an_event() {
-    let uid = 61_301;
+    let (uid, other) = (Uid(61_301), Uid(61_302));
     let Some(mut notifier) = notifier() else { return };
     let _count = CountRuns::start().unwrap();
     println!("zone        processes  events/fault  account changes/fault  ns/event");
     for (name, limit) in [("other uid", None), ("far", Some(FAR)), ("near", Some(NEAR))] {
         for processes in [1, 8] {
             // Another user is limited in any case: attached.
-            notifier.set_limit(uid + 1, FAR).unwrap();
+            notifier.set_limit(other.into(), FAR).unwrap();
             if let Some(limit) = limit {
-                notifier.set_limit(uid, limit).unwrap();
+                notifier.set_limit(uid.into(), limit).unwrap();
             }
             let mut hogs: Vec<Hog> = (0..processes).map(|_| Hog::start(uid)).collect();
-            let changes = |notifier: &Notifier| notifier.usage(uid).map_or(0, |usage| usage.events);
+            let changes =
+                |notifier: &Notifier| notifier.usage(uid.into()).map_or(0, |usage| usage.events);
             let (before, changes_before) = (notifier.run_stats().unwrap(), changes(&notifier));
             hogs.iter_mut().for_each(|hog| hog.begin(&format!("touch {PAGES}")));
             hogs.iter_mut().for_each(|hog| assert_eq!(hog.answer(), "ok"));
@@ -48,7 +50,7 @@ fn events_a_fault_and_nanoseconds_an_event() {
                 (changes(&notifier) - changes_before) as f64 / faults,
                 (after.run_time_ns - before.run_time_ns) as f64 / runs as f64,
             );
-            notifier.clear_limit(uid).unwrap();
+            notifier.clear_limit(uid.into()).unwrap();
         }
     }
     println!("recursion misses: {}", notifier.run_stats().unwrap().recursion_misses);
@@ -57,21 +59,21 @@ fn events_a_fault_and_nanoseconds_an_event() {
 #[test]
 #[ignore = "prints figures"]
 fn cpu_time_a_fault() {
-    let uid = 61_311;
+    let (uid, other) = (Uid(61_311), Uid(61_312));
     let Some(mut notifier) = notifier() else { return };
     let mut series = vec![Vec::new(); 4];
     for _ in 0..7 {
         for (mode, figures) in series.iter_mut().enumerate() {
             match mode {
                 0 => (),
-                1 => notifier.set_limit(uid + 1, FAR).unwrap(),
-                2 => notifier.set_limit(uid, FAR).unwrap(),
-                _ => notifier.set_limit(uid, NEAR).unwrap(),
+                1 => notifier.set_limit(other.into(), FAR).unwrap(),
+                2 => notifier.set_limit(uid.into(), FAR).unwrap(),
+                _ => notifier.set_limit(uid.into(), NEAR).unwrap(),
             }
             let mut hog = Hog::start(uid);
             figures.push(hog.ask("burn 16384 8").parse::<u64>().unwrap());
-            notifier.clear_limit(uid).unwrap();
-            notifier.clear_limit(uid + 1).unwrap();
+            notifier.clear_limit(uid.into()).unwrap();
+            notifier.clear_limit(other.into()).unwrap();
         }
     }
     println!("mode                 CPU ns/fault: min  median");
@@ -130,10 +132,10 @@ fn report(allocators: usize, armed: bool, runs: Vec<Run>) {
 /// One run: allocators break a limit of 64 MiB. The owner does nothing but arm the largest at the soft
 /// crossing, if asked to; the first kill ends the run.
 fn overshoot(allocators: usize, armed: bool) -> Option<Run> {
-    let uid = 61_320;
+    let uid = Uid(61_320);
     let limit = SlotLimit { soft_pages: 56 * MIB, hard_pages: 64 * MIB };
     let mut notifier = notifier()?;
-    notifier.set_limit(uid, limit).unwrap();
+    notifier.set_limit(uid.into(), limit).unwrap();
     let mut hogs: Vec<Hog> = (0..allocators).map(|_| Hog::start(uid)).collect();
     // More than enough, and at most 220 MiB should nobody be killed.
     let each = (40 * MIB as usize + 24 * MIB as usize * allocators) / allocators;
@@ -154,8 +156,8 @@ fn overshoot(allocators: usize, armed: bool) -> Option<Run> {
             let mut samples = Vec::new();
             notifier.processes(&mut samples).unwrap();
             let own = samples.iter().filter(|sample| sample.uid == uid);
-            let largest = own.max_by_key(|sample| sample.charged_pages()).map(|s| s.as_victim());
-            notifier.arm(uid, largest).unwrap();
+            let largest = own.max_by_key(|sample| sample.charged_pages()).map(|s| s.id());
+            notifier.arm(uid.into(), largest).unwrap();
         }
         let fd = notifier.events_fd();
         let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
@@ -165,11 +167,11 @@ fn overshoot(allocators: usize, armed: bool) -> Option<Run> {
     let (pages, killed) = kill?;
     let mut victims = 0;
     for hog in &mut hogs {
-        if hog.pid() == killed.tgid || hog.answer() != "ok" {
+        if hog.pid() == killed.id.pid || hog.answer() != "ok" {
             victims += usize::from(hog.was_killed());
         }
     }
-    let usage = notifier.usage(uid)?;
+    let usage = notifier.usage(uid.into())?;
     assert_eq!(usage.kills, 1);
     Some(Run {
         over_at_kill: pages as i64 - limit.hard_pages as i64,

@@ -2,6 +2,7 @@
 
 mod support;
 
+use memory_ledger::Uid;
 use memory_watch::KilledBy;
 use memory_watch::Notifier;
 use memory_watch::ProcPoller;
@@ -28,7 +29,7 @@ fn may_unshare() -> Option<()> {
 }
 
 /// Has the hog make a namespace in which uid 5 is `base` + 5, as `newuidmap` would, and become that.
-fn move_to_subordinate(hog: &mut Hog, outside: u32, base: u32) {
+fn move_to_subordinate(hog: &mut Hog, outside: Uid, base: u32) {
     hog.tell("unshare");
     let map = format!("0 {outside} 1\n1 {} 100\n", base + 1);
     write_maps(hog, &map);
@@ -47,58 +48,60 @@ fn sample(watch: &dyn Watch, hog: &Hog) -> ProcessSample {
     *samples.iter().find(|sample| sample.tgid == hog.pid()).expect("the hog is listed")
 }
 
-fn pages(notifier: &Notifier, uid: u32) -> u64 {
-    notifier.usage(uid).unwrap().pages
+fn pages(notifier: &Notifier, uid: Uid) -> u64 {
+    notifier.usage(uid.into()).unwrap().pages
 }
 
 #[test]
 fn a_process_with_a_subordinate_uid_is_charged_to_the_owner_of_its_namespace() {
-    let uid = 61_701;
+    let uid = Uid(61_701);
     let (Some(mut notifier), Some(())) = (notifier(), may_unshare()) else { return };
-    notifier.set_limit(uid, EXACT).unwrap();
+    notifier.set_limit(uid.into(), EXACT).unwrap();
     let mut hog = Hog::start(uid);
     hog.tell("touch 2000");
     move_to_subordinate(&mut hog, uid, 300_000);
     hog.tell("touch 3000");
     assert!(pages(&notifier, uid) > 5000, "{} pages", pages(&notifier, uid));
     let found = sample(&notifier, &hog);
-    assert_eq!((found.uid, found.namespace_owner), (300_005, uid));
-    assert_eq!(notifier.charged(&found).unwrap().unwrap().uid, uid);
+    assert_eq!((found.uid, found.namespace_owner), (Uid(300_005), uid));
+    assert_eq!(notifier.charged(&found).unwrap().unwrap().account, uid.into());
     // Nor does a second namespace inside of the first one, nor a limit of its own for its uid.
     hog.tell("unshare");
-    notifier.set_limit(300_005, EXACT).unwrap();
+    notifier.set_limit(Uid(300_005).into(), EXACT).unwrap();
     hog.tell("touch 1000");
     notifier.reconcile().unwrap();
     assert!(pages(&notifier, uid) > 6000, "{} pages", pages(&notifier, uid));
-    assert_eq!(pages(&notifier, 300_005), 0);
+    assert_eq!(pages(&notifier, Uid(300_005)), 0);
     drop(hog);
     eventually("the account is empty", || pages(&notifier, uid) == 0);
 }
 
 #[test]
 fn what_was_there_before_the_limit_is_charged_to_the_owner_as_well() {
-    let uid = 61_702;
+    let uid = Uid(61_702);
     let (Some(mut notifier), Some(())) = (notifier(), may_unshare()) else { return };
     let mut hog = Hog::start(uid);
     move_to_subordinate(&mut hog, uid, 301_000);
     hog.tell("touch 3000");
     // A limit that was set for the subordinate uid alone holds until its owner has one.
-    notifier.set_limit(301_005, EXACT).unwrap();
-    assert!(pages(&notifier, 301_005) > 3000);
-    notifier.set_limit(uid, EXACT).unwrap();
-    assert!(pages(&notifier, uid) > 3000 && pages(&notifier, 301_005) == 0);
+    notifier.set_limit(Uid(301_005).into(), EXACT).unwrap();
+    assert!(pages(&notifier, Uid(301_005)) > 3000);
+    notifier.set_limit(uid.into(), EXACT).unwrap();
+    assert!(pages(&notifier, uid) > 3000 && pages(&notifier, Uid(301_005)) == 0);
 }
 
 #[test]
 fn a_process_with_a_subordinate_uid_dies_for_its_owners_limit() {
-    let uid = 61_703;
+    let uid = Uid(61_703);
     let (Some(mut notifier), Some(())) = (notifier(), may_unshare()) else { return };
-    notifier.set_limit(uid, SlotLimit { soft_pages: 48 * MIB, hard_pages: 64 * MIB }).unwrap();
+    notifier
+        .set_limit(uid.into(), SlotLimit { soft_pages: 48 * MIB, hard_pages: 64 * MIB })
+        .unwrap();
     for armed in [false, true] {
         let mut hog = Hog::start(uid);
         move_to_subordinate(&mut hog, uid, 302_000);
-        let victim = armed.then(|| sample(&notifier, &hog).as_victim());
-        notifier.arm(uid, victim).unwrap();
+        let victim = armed.then(|| sample(&notifier, &hog).id());
+        notifier.arm(uid.into(), victim).unwrap();
         hog.begin("touch 40000");
         assert!(hog.was_killed(), "armed: {armed}");
         let mut killed = None;
@@ -109,27 +112,27 @@ fn a_process_with_a_subordinate_uid_dies_for_its_owners_limit() {
         });
         let by = if armed { KilledBy::ArmedSelf } else { KilledBy::UnarmedSelf };
         let killed = killed.expect("the kill is told");
-        assert_eq!((killed.tgid, killed.uid, killed.by), (hog.pid(), 302_005, by));
+        assert_eq!((killed.id.pid, killed.uid, killed.by), (hog.pid(), Uid(302_005), by));
         eventually("its pages are gone", || pages(&notifier, uid) == 0);
-        notifier.release_latch(uid);
+        notifier.release_latch(uid.into());
     }
 }
 
 #[test]
 fn a_namespace_of_roots_is_charged_to_nobody_but_its_uids_own_accounts() {
     let (Some(mut notifier), Some(())) = (notifier(), may_unshare()) else { return };
-    notifier.set_limit(303_005, EXACT).unwrap();
-    let mut hog = Hog::start(0);
-    move_to_subordinate(&mut hog, 0, 303_000);
+    notifier.set_limit(Uid(303_005).into(), EXACT).unwrap();
+    let mut hog = Hog::start(Uid::ROOT);
+    move_to_subordinate(&mut hog, Uid::ROOT, 303_000);
     hog.tell("touch 2000");
-    assert!(pages(&notifier, 303_005) > 2000);
+    assert!(pages(&notifier, Uid(303_005)) > 2000);
     let found = sample(&notifier, &hog);
-    assert_eq!((found.uid, found.namespace_owner), (303_005, 0));
+    assert_eq!((found.uid, found.namespace_owner), (Uid(303_005), Uid::ROOT));
 }
 
 #[test]
 fn polling_charges_the_owner_of_a_namespace_too() {
-    let uid = 61_704;
+    let uid = Uid(61_704);
     if !rustix::process::geteuid().is_root() {
         println!("skipped: needs root, to start processes of other users");
         return;
@@ -138,15 +141,15 @@ fn polling_charges_the_owner_of_a_namespace_too() {
         return;
     }
     let mut poller = ProcPoller::new().unwrap();
-    poller.set_limit(uid, EXACT).unwrap();
+    poller.set_limit(uid.into(), EXACT).unwrap();
     let mut hog = Hog::start(uid);
     assert_eq!(sample(&poller, &hog).namespace_owner, uid);
     move_to_subordinate(&mut hog, uid, 304_000);
     hog.tell("touch 2000");
     hog.tell("unshare");
     poller.reconcile().unwrap();
-    assert!(poller.usage(uid).unwrap().pages > 2000);
+    assert!(poller.usage(uid.into()).unwrap().pages > 2000);
     let found = sample(&poller, &hog);
-    assert_eq!((found.uid, found.namespace_owner), (304_005, uid));
-    assert_eq!(poller.charged(&found).unwrap().unwrap().uid, uid);
+    assert_eq!((found.uid, found.namespace_owner), (Uid(304_005), uid));
+    assert_eq!(poller.charged(&found).unwrap().unwrap().account, uid.into());
 }

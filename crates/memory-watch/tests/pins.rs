@@ -7,8 +7,11 @@ use std::path::PathBuf;
 use libbpf_rs::MapCore;
 use libbpf_rs::MapFlags;
 use libbpf_rs::MapHandle;
+use memory_ledger::AccountId;
+use memory_ledger::Count;
+use memory_ledger::GroupId;
+use memory_ledger::Uid;
 use memory_watch::Charge;
-use memory_watch::Counted;
 use memory_watch::Notifier;
 use memory_watch::SlotLimit;
 use memory_watch::Watch;
@@ -18,6 +21,10 @@ use rustix::mount::mount;
 use rustix::mount::unmount;
 
 const UID: u32 = 62890;
+
+fn user(number: u32) -> AccountId {
+    AccountId::User(Uid(UID + number))
+}
 
 /// A BPF filesystem of the test's own, unmounted on drop.
 struct BpfFilesystem(tempfile::TempDir);
@@ -58,25 +65,25 @@ fn limit(pages: u64) -> SlotLimit {
 /// A notifier that is gone and has left its accounts, as one that was killed.
 fn leave(filesystem: &BpfFilesystem, users: &[(u32, u64)]) {
     let mut notifier = Notifier::load_pinned(&filesystem.root()).unwrap();
-    for (uid, memo) in users {
-        notifier.set_limit(*uid, limit(support::FAR_AWAY)).unwrap();
-        notifier.remember(*uid, *memo).unwrap();
+    for (number, memo) in users {
+        notifier.set_limit(user(*number), limit(support::FAR_AWAY)).unwrap();
+        notifier.remember(user(*number), *memo).unwrap();
     }
-    notifier.leave_behind(true);
+    notifier.leave_behind();
 }
 
 #[test]
 fn users_limits_and_words_are_inherited() {
     let Some(filesystem) = BpfFilesystem::new() else { return };
-    leave(&filesystem, &[(UID, 7), (UID + 1, 8)]);
+    leave(&filesystem, &[(0, 7), (1, 8)]);
     let mut notifier = Notifier::load_pinned(&filesystem.root()).unwrap();
     let found = notifier.inherited();
-    let told: Vec<_> = found.iter().map(|it| (it.uid, it.limit, it.memo)).collect();
+    let told: Vec<_> = found.iter().map(|it| (it.account, it.limit, it.memo)).collect();
     let far = limit(support::FAR_AWAY);
-    assert_eq!(told, [(UID, far, 7), (UID + 1, far, 8)]);
-    assert!(notifier.is_attached() && notifier.usage(UID).is_some());
-    for uid in [UID, UID + 1] {
-        notifier.clear_limit(uid).unwrap();
+    assert_eq!(told, [(user(0), far, 7), (user(1), far, 8)]);
+    assert!(notifier.is_attached() && notifier.usage(user(0)).is_some());
+    for number in [0, 1] {
+        notifier.clear_limit(user(number)).unwrap();
     }
     assert!(!notifier.is_attached());
     drop(notifier);
@@ -86,28 +93,29 @@ fn users_limits_and_words_are_inherited() {
 #[test]
 fn users_who_share_an_account_still_do_when_it_is_taken_over() {
     let Some(filesystem) = BpfFilesystem::new() else { return };
-    let group = 0xffff_4321;
-    let of = |uids: &[u32]| Charge { uids: uids.to_vec(), counted: Counted::ANON };
+    let group = AccountId::Group(GroupId::new(0x4321).unwrap());
+    let (stays, leaves) = (Uid(UID + 30), Uid(UID + 31));
+    let of = |uids: &[Uid]| Charge { uids: uids.to_vec(), count: Count::of(["anon"]) };
     let mut notifier = Notifier::load_pinned(&filesystem.root()).unwrap();
-    notifier.charge(group, of(&[UID + 30, UID + 31])).unwrap();
+    notifier.charge(group, of(&[stays, leaves])).unwrap();
     notifier.set_limit(group, limit(support::FAR_AWAY)).unwrap();
-    notifier.leave_behind(true);
+    notifier.leave_behind();
     drop(notifier);
-    let mut hogs = [UID + 30, UID + 31].map(support::Hog::start);
+    let mut hogs = [stays, leaves].map(support::Hog::start);
     for hog in &mut hogs {
         hog.tell("touch 1000");
         hog.tell("shmem 1000");
     }
     let mut notifier = Notifier::load_pinned(&filesystem.root()).unwrap();
-    let found: Vec<u32> = notifier.inherited().iter().map(|inherited| inherited.uid).collect();
+    let found: Vec<AccountId> = notifier.inherited().iter().map(|it| it.account).collect();
     assert_eq!(found, [group]);
     let pages = |notifier: &Notifier| notifier.usage(group).unwrap().pages;
     assert!((2000..3900).contains(&pages(&notifier)), "{} pages", pages(&notifier));
     // The next daemon says what it knows; one has left meanwhile, and has a limit of its own.
-    notifier.set_limit(UID + 31, limit(support::FAR_AWAY)).unwrap();
-    notifier.charge(group, of(&[UID + 30])).unwrap();
+    notifier.set_limit(leaves.into(), limit(support::FAR_AWAY)).unwrap();
+    notifier.charge(group, of(&[stays])).unwrap();
     assert!((1000..1950).contains(&pages(&notifier)), "{} pages", pages(&notifier));
-    assert!(notifier.usage(UID + 31).unwrap().pages >= 2000);
+    assert!(notifier.usage(leaves.into()).unwrap().pages >= 2000);
 }
 
 #[test]
@@ -115,7 +123,7 @@ fn accounts_that_make_no_sense_are_replaced_by_fresh_ones() {
     let Some(filesystem) = BpfFilesystem::new() else { return };
     let uid = (UID + 10).to_ne_bytes();
     for wrong_slot in [5000u32, 3] {
-        leave(&filesystem, &[(UID + 10, 0)]);
+        leave(&filesystem, &[(10, 0)]);
         let slots = filesystem.map("slot_of_uid");
         slots.update(&uid, &wrong_slot.to_ne_bytes(), MapFlags::ANY).unwrap();
         drop(slots);
@@ -128,7 +136,7 @@ fn accounts_that_make_no_sense_are_replaced_by_fresh_ones() {
 #[test]
 fn what_another_version_has_left_is_removed_and_what_is_foreign_stays() {
     let Some(filesystem) = BpfFilesystem::new() else { return };
-    leave(&filesystem, &[(UID + 20, 0)]);
+    leave(&filesystem, &[(20, 0)]);
     let folder = std::fs::read_dir(filesystem.root()).unwrap().next().unwrap().unwrap().path();
     let of_another = filesystem.root().join("0123456789abcdef");
     std::fs::rename(&folder, &of_another).unwrap();

@@ -2,6 +2,7 @@
 
 mod support;
 
+use memory_ledger::Uid;
 use memory_watch::Event;
 use memory_watch::ProcPoller;
 use memory_watch::SlotLimit;
@@ -23,16 +24,16 @@ fn polling_tells_both_crossings_and_kills_nobody() {
     if !is_root() {
         return;
     }
-    let uid = 61_201;
+    let uid = Uid(61_201);
     let mut poller = ProcPoller::new().unwrap();
     let limit = SlotLimit { soft_pages: 16 * MIB, hard_pages: 24 * MIB };
-    poller.set_limit(uid, limit).unwrap();
+    poller.set_limit(uid.into(), limit).unwrap();
     let mut hog = Hog::start(uid);
     hog.tell("touch 5000");
     let mut events = Vec::new();
     eventually("the soft crossing", || {
         poller.drain(&mut |event| events.push(event));
-        matches!(events[..], [Event::SoftCrossed { uid: 61_201, .. }])
+        matches!(events[..], [Event::SoftCrossed { account, .. }] if account == uid.into())
     });
     hog.tell("touch 2000");
     eventually("the hard crossing", || {
@@ -43,24 +44,24 @@ fn polling_tells_both_crossings_and_kills_nobody() {
     let mut samples = Vec::new();
     poller.processes(&mut samples).unwrap();
     let sample = samples.iter().find(|sample| sample.tgid == hog.pid()).expect("the hog");
-    assert_eq!(poller.usage(uid).unwrap().pages, sample.charged_pages());
+    assert_eq!(poller.usage(uid.into()).unwrap().pages, sample.charged_pages());
 
-    assert!(poller.take_latch(uid, sample.as_victim()).unwrap());
-    assert!(!poller.take_latch(uid, sample.as_victim()).unwrap());
-    assert_eq!(poller.usage(uid).unwrap().live_pages(), 0);
+    assert!(poller.take_latch(uid.into(), sample.id()).unwrap());
+    assert!(!poller.take_latch(uid.into(), sample.id()).unwrap());
+    assert_eq!(poller.usage(uid.into()).unwrap().live_pages(), 0);
     drop(hog);
     poller.reconcile().unwrap();
-    poller.release_latch(uid);
-    assert_eq!(poller.usage(uid).unwrap().pages, 0);
-    poller.clear_limit(uid).unwrap();
-    assert!(poller.usage(uid).is_none());
+    poller.release_latch(uid.into());
+    assert_eq!(poller.usage(uid.into()).unwrap().pages, 0);
+    poller.clear_limit(uid.into()).unwrap();
+    assert!(poller.usage(uid.into()).is_none());
 }
 
 #[test]
 fn polling_and_the_notifier_see_the_same_processes() {
     let Some(notifier) = support::notifier() else { return };
     let poller = ProcPoller::new().unwrap();
-    let uid = 61_202;
+    let uid = Uid(61_202);
     let mut hog = Hog::start(uid);
     hog.tell("touch 300");
     let (mut in_kernel, mut in_proc) = (Vec::new(), Vec::new());

@@ -2,6 +2,7 @@
 
 mod support;
 
+use memory_ledger::Uid;
 use memory_watch::Notifier;
 use memory_watch::SlotLimit;
 use memory_watch::Watch;
@@ -23,22 +24,22 @@ const MOST: u64 = 1500;
 
 /// A notifier, swap, and a process of a limited user.
 struct Scene {
-    uid: u32,
+    uid: Uid,
     hog: Hog,
     notifier: Notifier,
     swap: Swap,
 }
 
 impl Scene {
-    fn new(uid: u32, limit: SlotLimit) -> Option<Self> {
+    fn new(uid: Uid, limit: SlotLimit) -> Option<Self> {
         let mut notifier = notifier()?;
         let swap = Swap::on()?;
-        notifier.set_limit(uid, limit).unwrap();
+        notifier.set_limit(uid.into(), limit).unwrap();
         Some(Self { uid, hog: Hog::start(uid), notifier, swap })
     }
 
     fn pages(&self) -> u64 {
-        self.notifier.usage(self.uid).expect("the user has a limit").pages
+        self.notifier.usage(self.uid.into()).expect("the user has a limit").pages
     }
 
     /// Of the hog.
@@ -63,7 +64,7 @@ impl Scene {
         let Self { uid, hog, notifier, swap } = self;
         drop(hog);
         eventually("the accounts are gone", || notifier.account_count().unwrap() == 0);
-        let usage = notifier.usage(uid).unwrap();
+        let usage = notifier.usage(uid.into()).unwrap();
         assert_eq!((usage.pages, usage.lost), (0, 0));
         drop(swap);
     }
@@ -71,7 +72,7 @@ impl Scene {
 
 #[test]
 fn what_is_swapped_out_stays_charged_and_is_charged_once_when_it_is_back() {
-    let Some(mut scene) = Scene::new(61_301, EXACT) else { return };
+    let Some(mut scene) = Scene::new(Uid(61_301), EXACT) else { return };
     scene.hog.tell(&format!("touch {PAGES}"));
     let before = scene.pages();
     scene.hog.tell("pageout");
@@ -87,7 +88,7 @@ fn what_is_swapped_out_stays_charged_and_is_charged_once_when_it_is_back() {
 
 #[test]
 fn a_process_that_exits_while_it_is_swapped_out_leaves_no_charge() {
-    let Some(mut scene) = Scene::new(61_302, EXACT) else { return };
+    let Some(mut scene) = Scene::new(Uid(61_302), EXACT) else { return };
     scene.hog.tell(&format!("touch {PAGES}"));
     scene.hog.tell("pageout");
     assert!(scene.swapped_pages() >= MOST, "{} pages left", scene.swapped_pages());
@@ -96,7 +97,7 @@ fn a_process_that_exits_while_it_is_swapped_out_leaves_no_charge() {
 
 #[test]
 fn swapped_out_memory_that_is_given_back_is_charged_to_nobody() {
-    let Some(mut scene) = Scene::new(61_303, EXACT) else { return };
+    let Some(mut scene) = Scene::new(Uid(61_303), EXACT) else { return };
     let before = scene.pages();
     scene.hog.tell(&format!("touch {PAGES}"));
     scene.hog.tell("pageout");
@@ -108,7 +109,7 @@ fn swapped_out_memory_that_is_given_back_is_charged_to_nobody() {
 
 #[test]
 fn a_fork_is_charged_what_its_parent_has_swapped_out() {
-    let Some(mut scene) = Scene::new(61_304, EXACT) else { return };
+    let Some(mut scene) = Scene::new(Uid(61_304), EXACT) else { return };
     scene.hog.tell(&format!("touch {PAGES}"));
     scene.hog.tell("pageout");
     let before = scene.pages();
@@ -123,7 +124,7 @@ fn a_fork_is_charged_what_its_parent_has_swapped_out() {
 
 #[test]
 fn swapped_out_shared_memory_is_nobodys_until_it_is_touched_again() {
-    let Some(mut scene) = Scene::new(61_305, EXACT) else { return };
+    let Some(mut scene) = Scene::new(Uid(61_305), EXACT) else { return };
     let before = scene.pages();
     scene.hog.tell(&format!("shmem {PAGES}"));
     scene.hog.tell("pageout");
@@ -137,7 +138,7 @@ fn swapped_out_shared_memory_is_nobodys_until_it_is_touched_again() {
 
 #[test]
 fn memory_that_comes_back_because_swap_is_taken_away_stays_charged() {
-    let Some(mut scene) = Scene::new(61_306, EXACT) else { return };
+    let Some(mut scene) = Scene::new(Uid(61_306), EXACT) else { return };
     scene.hog.tell(&format!("touch {PAGES}"));
     let before = scene.pages();
     scene.hog.tell("pageout");
@@ -153,7 +154,7 @@ fn memory_that_comes_back_because_swap_is_taken_away_stays_charged() {
 
 #[test]
 fn an_account_far_from_its_limit_follows_what_is_swapped_out() {
-    let Some(mut scene) = Scene::new(61_307, BATCHED) else { return };
+    let Some(mut scene) = Scene::new(Uid(61_307), BATCHED) else { return };
     scene.hog.tell(&format!("touch {PAGES}"));
     scene.hog.tell("pageout");
     scene.notifier.reconcile().unwrap();

@@ -15,6 +15,7 @@ use std::process::Stdio;
 use std::time::Duration;
 use std::time::Instant;
 
+use memory_ledger::Uid;
 use memory_watch::Notifier;
 use memory_watch::SlotLimit;
 use memory_watch::Watch;
@@ -26,9 +27,9 @@ use support::fault_batch;
 use support::notifier;
 use support::swap::Swap;
 
-const USERS: [u32; 4] = [61_401, 61_402, 61_403, 61_404];
+const USERS: [Uid; 4] = [Uid(61_401), Uid(61_402), Uid(61_403), Uid(61_404)];
 /// These are above their soft limit, where every page counts at once; the others far from it.
-const EXACT: [u32; 2] = [61_401, 61_402];
+const EXACT: [Uid; 2] = [USERS[0], USERS[1]];
 const PROCESSES: usize = 100;
 const SHORT: Duration = Duration::from_secs(4);
 /// As often as the daemon scans while nobody is near its limit.
@@ -42,10 +43,10 @@ const TOLERATED: f64 = 0.01;
 struct Churner(Child);
 
 impl Churner {
-    fn start(seed: usize, users: &[u32]) -> Self {
+    fn start(seed: usize, users: &[Uid]) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_memory-watch-hog"))
             .args(["churn", &seed.to_string()])
-            .args(users.iter().map(u32::to_string))
+            .args(users.iter().map(Uid::to_string))
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -83,13 +84,13 @@ impl Truth {
     }
 }
 
-fn is_ours(uid: u32) -> bool {
+fn is_ours(uid: Uid) -> bool {
     USERS.contains(&uid)
 }
 
 /// A look at all processes of our users; `None` while one of them still moves.
-fn look(proc: &mut Proc) -> Option<BTreeMap<u32, Truth>> {
-    let mut truths: BTreeMap<u32, Truth> = BTreeMap::new();
+fn look(proc: &mut Proc) -> Option<BTreeMap<Uid, Truth>> {
+    let mut truths: BTreeMap<Uid, Truth> = BTreeMap::new();
     let (mut pids, mut pids_after) = (Vec::new(), Vec::new());
     proc.pids(&mut pids).expect("list /proc");
     for &pid in &pids {
@@ -121,7 +122,7 @@ fn look(proc: &mut Proc) -> Option<BTreeMap<u32, Truth>> {
 }
 
 /// Looks until nobody moves any more.
-fn look_at_the_still(proc: &mut Proc) -> BTreeMap<u32, Truth> {
+fn look_at_the_still(proc: &mut Proc) -> BTreeMap<Uid, Truth> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(truths) = look(proc) {
@@ -135,18 +136,18 @@ fn look_at_the_still(proc: &mut Proc) -> BTreeMap<u32, Truth> {
 /// The largest error of each user so far, in parts of what it had, and how many looks there were.
 #[derive(Default)]
 struct Worst {
-    error: BTreeMap<u32, f64>,
+    error: BTreeMap<Uid, f64>,
     looks: u64,
     /// The most that a user had swapped out, pages.
     swapped: u64,
 }
 
 impl Worst {
-    fn compare(&mut self, notifier: &Notifier, truths: &BTreeMap<u32, Truth>) {
+    fn compare(&mut self, notifier: &Notifier, truths: &BTreeMap<Uid, Truth>) {
         self.looks += 1;
         for uid in USERS {
             let truth = truths.get(&uid).copied().unwrap_or_default();
-            let pages = notifier.usage(uid).expect("the user has a limit").pages;
+            let pages = notifier.usage(uid.into()).expect("the user has a limit").pages;
             self.swapped = self.swapped.max(truth.swapped);
             let error = truth.error(pages) as f64 / truth.most.max(1) as f64;
             let worst = self.error.entry(uid).or_default();
@@ -171,7 +172,7 @@ fn accounts_follow_a_hundred_churning_processes_within_a_percent() {
     let swap = Swap::on();
     for uid in USERS {
         let soft_pages = if EXACT.contains(&uid) { 1 } else { FAR_AWAY };
-        notifier.set_limit(uid, SlotLimit { soft_pages, hard_pages: FAR_AWAY }).unwrap();
+        notifier.set_limit(uid.into(), SlotLimit { soft_pages, hard_pages: FAR_AWAY }).unwrap();
     }
     // Every fifth moves between all users.
     let users = |seed: usize| if seed % 5 == 4 { &USERS[..] } else { &USERS[seed % 5..=seed % 5] };
@@ -210,7 +211,7 @@ fn accounts_follow_a_hundred_churning_processes_within_a_percent() {
     drop(churners);
     eventually("the accounts are gone", || notifier.account_count().unwrap() == 0);
     for uid in USERS {
-        let usage = notifier.usage(uid).unwrap();
+        let usage = notifier.usage(uid.into()).unwrap();
         assert_eq!((usage.pages, usage.lost), (0, 0), "uid {uid} after the last process");
     }
 }

@@ -3,12 +3,28 @@
 use std::fmt;
 
 /// A uid in the initial user namespace, or in the outermost one that the reader can see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uid(pub u32);
 
 impl Uid {
-    /// The superuser.
+    /// The superuser, which is never limited.
     pub const ROOT: Self = Self(0);
+    /// `(uid_t) -1`: no user.
+    pub const NONE: Self = Self(u32::MAX);
+    /// The last one that can have an account. The uids above are kept free for the keys of groups
+    /// and cgroups in the BPF maps; no system assigns them.
+    pub const LAST_LIMITABLE: Self = Self(0xfffd_ffff);
+
+    /// A user with this uid can have an account.
+    pub fn is_limitable(self) -> bool {
+        (Self(1)..=Self::LAST_LIMITABLE).contains(&self)
+    }
+}
+
+impl fmt::Display for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
 }
 
 /// Inode number of a user namespace. Unique while the namespace exists; the kernel may reuse it afterwards.

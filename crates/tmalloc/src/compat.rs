@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_ulong};
 use std::path::PathBuf;
 
-use control::oomd::{Reply, Request};
+use control::oomd::{AccountRef, Reply, Request};
 use control::{Client, ControlError, OOMD_SOCKET};
 
 use crate::gate::{self, Refused};
@@ -53,9 +53,10 @@ fn ask(request: &Request) -> Result<Reply, CompatError> {
 
 /// Limits a user's memory, bytes; 0 removes the limit.
 pub fn set_mm_limit(uid: u32, bytes: u64) -> Result<(), CompatError> {
+    let account = AccountRef::user(uid);
     let request = match bytes {
-        0 => Request::ClearLimit { uid },
-        hard_bytes => Request::SetLimit { uid, hard_bytes, soft_bytes: None },
+        0 => Request::ClearLimit { account },
+        hard_bytes => Request::SetLimit { account, hard_bytes, soft_bytes: None },
     };
     ask(&request).map(drop)
 }
@@ -63,14 +64,16 @@ pub fn set_mm_limit(uid: u32, bytes: u64) -> Result<(), CompatError> {
 /// The limits that the caller may see: uids and bytes.
 pub fn get_mm_limit() -> Result<Vec<(u32, u64)>, CompatError> {
     match ask(&Request::ListLimits)? {
-        Reply::Limits { limits } => Ok(limits.iter().map(|it| (it.uid, it.hard_bytes)).collect()),
+        Reply::Limits { limits } => {
+            Ok(limits.iter().map(|it| (it.account.uid, it.hard_bytes)).collect())
+        }
         other => Err(CompatError::Refused(format!("unexpected answer: {other:?}"))),
     }
 }
 
 /// Looks now, and kills where a limit is broken. How many were killed.
 pub fn run_oom_killer() -> Result<usize, CompatError> {
-    match ask(&Request::RunOomKiller { uid: None })? {
+    match ask(&Request::RunOomKiller { account: None })? {
         Reply::Ran { kills } => Ok(kills.iter().filter(|why| why.victim.is_some()).count()),
         other => Err(CompatError::Refused(format!("unexpected answer: {other:?}"))),
     }

@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use control::lease::{Reply, Status, UNLIMITED_BYTES};
-use memory_ledger::{ClientId, Lease, ProcessId};
-use memory_watch::ProcessSample;
-use owners::{Owner, Uid, reader};
+use memory_ledger::{AccountId, ClientId, Lease, ProcessId, Uid};
+use memory_watch::{Precision, ProcessSample};
+use owners::{Owner, reader};
 use rustix::event::epoll;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -15,7 +15,7 @@ use super::journal::Record;
 use super::page::SharedPage;
 use super::{KIND_BITS, Leases, ORPHAN_MS, PROCESS};
 use crate::clock::{NS_PER_MS, monotonic_ns};
-use crate::killer::Killer;
+use crate::oom::OomManager;
 
 /// No process has a larger address space, so none can have taken more, bytes.
 const ADDRESS_SPACE_BYTES: u64 = 1 << 57;
@@ -25,7 +25,7 @@ const NO_CLAIM: u64 = u64::MAX;
 /// A process that leases.
 pub(super) struct Client {
     /// The account that it is charged to: its user's, or its user's group's.
-    pub(super) account: u32,
+    pub(super) account: AccountId,
     pub(super) process: ProcessSample,
     /// Whose slot it takes.
     pub(super) owner: Owner,
@@ -45,7 +45,7 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn id(&self) -> ProcessId {
-        ProcessId { pid: self.process.tgid, start_time: self.process.start_time_ns }
+        self.process.id()
     }
 
     fn has_exited(&self) -> bool {
@@ -71,12 +71,12 @@ impl Leases {
         spent: u64,
         unspent: u64,
         base: u64,
-        killer: &mut Killer,
+        oom: &mut OomManager,
     ) {
         let (spent, unspent) = (spent.min(ADDRESS_SPACE_BYTES), unspent.min(ADDRESS_SPACE_BYTES));
         let made = self
-            .identify(number, killer)
-            .and_then(|(process, pidfd)| self.find_or_add(number, process, pidfd, killer))
+            .identify(number, oom)
+            .and_then(|(process, pidfd)| self.find_or_add(number, process, pidfd, oom))
             .and_then(|id| {
                 let (page, file) = SharedPage::create().map_err(|_| Status::TooManyClients)?;
                 Ok((id, page, file))
@@ -90,7 +90,7 @@ impl Leases {
                 return self.disconnect(number);
             }
         };
-        self.install(id, page, spent, unspent, base, killer);
+        self.install(id, page, spent, unspent, base, oom);
         let Some(client) = self.clients.get(&id) else { return };
         let base =
             self.books.get(&client.account).and_then(|book| book.lease(id)).map(|it| it.base);
@@ -108,15 +108,16 @@ impl Leases {
     fn identify(
         &mut self,
         number: u64,
-        killer: &mut Killer,
+        oom: &mut OomManager,
     ) -> Result<(ProcessSample, OwnedFd), Status> {
         let connection = self.connections.get(&number).ok_or(Status::NotYou)?;
         let pidfd = connection.pidfd().map_err(|_| Status::NotYou)?;
-        let (peer_pid, peer_uid) = (connection.peer.pid, connection.peer.uid);
+        let (peer_pid, peer_uid) = (connection.peer.pid, Uid(connection.peer.uid));
         let pid = u32::try_from(peer_pid).map_err(|_| Status::NotYou)?;
-        let process = killer.find_process(pid).ok_or(Status::NotYou)?;
+        let process =
+            oom.list_processes().iter().find(|it| it.tgid == pid).copied().ok_or(Status::NotYou)?;
         // The pid was its own all the time if the process is still there.
-        if reader::has_exited(pidfd.as_fd()) || (process.uid != peer_uid && peer_uid != 0) {
+        if reader::has_exited(pidfd.as_fd()) || (process.uid != peer_uid && peer_uid != Uid::ROOT) {
             return Err(Status::NotYou);
         }
         Ok((process, pidfd))
@@ -127,7 +128,7 @@ impl Leases {
         number: u64,
         process: ProcessSample,
         pidfd: OwnedFd,
-        killer: &mut Killer,
+        oom: &mut OomManager,
     ) -> Result<ClientId, Status> {
         let known = self.clients.iter().find(|(_, client)| client.process.tgid == process.tgid);
         if let Some((&id, client)) = known {
@@ -143,11 +144,11 @@ impl Leases {
                 client.orphan_since_ns = None;
                 return Ok(id);
             }
-            self.remove_client(id, killer);
+            self.remove_client(id, oom);
         }
-        let account = killer.account_of_process(&process);
+        let account = oom.accounts().account_of(&process);
         let owner = self.connections.get(&number).ok_or(Status::NotYou)?.peer.owner;
-        let uid = Uid(process.uid);
+        let uid = process.uid;
         self.client_slots.take(owner, uid).map_err(|_| Status::TooManyClients)?;
         let Some(id) = self.add(process, account, pidfd, owner, None) else {
             self.client_slots.give_back(owner, uid);
@@ -162,7 +163,7 @@ impl Leases {
     fn add(
         &mut self,
         process: ProcessSample,
-        account: u32,
+        account: AccountId,
         pidfd: OwnedFd,
         owner: Owner,
         slot: Option<usize>,
@@ -200,22 +201,22 @@ impl Leases {
         spent: u64,
         unspent: u64,
         base: u64,
-        killer: &mut Killer,
+        oom: &mut OomManager,
     ) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        let uid = client.account;
+        let account = client.account;
         client.page = Some(page);
-        if killer.standing(uid).is_none() {
+        if oom.accounts_mut().standing(account).is_none() {
             client.limited = false;
             if let Some(page) = &client.page {
                 page.add(UNLIMITED_BYTES.saturating_sub(spent));
                 page.set_limited(false);
             }
-            return self.note(id, killer);
+            return self.note(id, oom);
         }
-        let known = self.books.get(&uid).and_then(|book| book.lease(id)).copied();
+        let known = self.books.get(&account).and_then(|book| book.lease(id)).copied();
         client.limited = true;
-        let resident = killer.resident(&client.process).map_or(0, |(_, bytes)| bytes);
+        let resident = oom.accounts().resident(&client.process).map_or(0, |(_, bytes)| bytes);
         let lease = match known {
             // An earlier daemon, or an earlier connection, knew it: never more than it had.
             Some(known) => {
@@ -227,11 +228,11 @@ impl Leases {
                 Lease { base: beside, granted: spent, resident, claim: None }
             }
         };
-        let book = self.books.entry(uid).or_default();
+        let book = self.books.entry(account).or_default();
         book.insert(id, lease);
-        killer.keep_exact(uid, true);
-        let free = self.look(uid, killer).map_or(0, |standing| self.headroom(uid, &standing));
-        let Some(lease) = self.books.get_mut(&uid).and_then(|book| book.lease_mut(id)) else {
+        oom.accounts_mut().set_precision(account, Precision::Exact);
+        let free = self.look(account, oom).map_or(0, |standing| self.headroom(account, &standing));
+        let Some(lease) = self.books.get_mut(&account).and_then(|book| book.lease_mut(id)) else {
             return;
         };
         let mut balance = lease.granted - spent;
@@ -244,7 +245,7 @@ impl Leases {
             lease.granted += kept;
             balance = kept;
         }
-        self.note(id, killer);
+        self.note(id, oom);
         if let Some(page) = page_of(&self.clients, id) {
             page.add(balance);
             page.set_limited(true);
@@ -252,10 +253,10 @@ impl Leases {
     }
 
     /// Writes down what a client has now, for the next daemon and for the killer.
-    pub(super) fn note(&mut self, id: ClientId, killer: &mut Killer) {
+    pub(super) fn note(&mut self, id: ClientId, oom: &mut OomManager) {
         let Some(client) = self.clients.get(&id) else { return };
         let lease = self.books.get(&client.account).and_then(|book| book.lease(id));
-        killer.entitle(client.id(), lease.map(Lease::entitlement));
+        oom.set_leased(client.id(), lease.map(Lease::entitlement));
         let lease = lease.copied().unwrap_or_default();
         let record = Record {
             pid: client.process.tgid,
@@ -270,26 +271,26 @@ impl Leases {
     }
 
     /// The process is gone: so is its lease.
-    pub(super) fn remove_client(&mut self, id: ClientId, killer: &mut Killer) {
+    pub(super) fn remove_client(&mut self, id: ClientId, oom: &mut OomManager) {
         let Some(client) = self.clients.remove(&id) else { return };
-        let (uid, process) = (client.account, client.id());
+        let (account, process) = (client.account, client.id());
         self.journal.free(client.slot);
-        self.client_slots.give_back(client.owner, Uid(client.process.uid));
-        killer.entitle(process, None);
+        self.client_slots.give_back(client.owner, client.process.uid);
+        oom.set_leased(process, None);
         if let Some(number) = client.connection {
             self.close(number);
         }
         // Its pidfd leaves the epoll set as it is closed.
         drop(client);
         self.waiting.retain(|waiting| waiting.ask.client != id);
-        if let Some(book) = self.books.get_mut(&uid) {
+        if let Some(book) = self.books.get_mut(&account) {
             book.remove(id);
             if book.is_empty() {
-                self.books.remove(&uid);
-                killer.keep_exact(uid, false);
+                self.books.remove(&account);
+                oom.accounts_mut().set_precision(account, Precision::Batched);
             }
         }
-        self.serve_waiting(killer);
+        self.serve_waiting(oom);
     }
 
     /// A connection is closed. That does not end a lease: the process may have closed all its files.
@@ -307,7 +308,7 @@ impl Leases {
 
     /// Processes whose connection was closed and which are still there: one that runs another
     /// program now has lost its memory, and its lease with it.
-    pub(super) fn look_after_orphans(&mut self, now_ns: u64, killer: &mut Killer) {
+    pub(super) fn look_after_orphans(&mut self, now_ns: u64, oom: &mut OomManager) {
         let due = |client: &Client| {
             client.orphan_since_ns.is_some_and(|since| now_ns >= since + ORPHAN_MS * NS_PER_MS)
         };
@@ -316,7 +317,7 @@ impl Leases {
         if due.is_empty() {
             return;
         }
-        let processes = killer.all_processes();
+        let processes = oom.list_processes();
         let mut gone = Vec::new();
         for id in due {
             let Some(client) = self.clients.get_mut(&id) else { continue };
@@ -328,16 +329,16 @@ impl Leases {
             }
         }
         for id in gone {
-            self.remove_client(id, killer);
+            self.remove_client(id, oom);
         }
     }
 
     /// Takes over what the last daemon has left.
-    pub(super) fn take_over(&mut self, records: Vec<(usize, Record)>, killer: &mut Killer) {
+    pub(super) fn take_over(&mut self, records: Vec<(usize, Record)>, oom: &mut OomManager) {
         if records.is_empty() {
             return;
         }
-        let processes = killer.all_processes().to_vec();
+        let processes = oom.list_processes().to_vec();
         let (mut kept, mut gone) = (0, 0);
         for (slot, record) in records {
             let same = |process: &&ProcessSample| {
@@ -356,25 +357,25 @@ impl Leases {
                 gone += 1;
                 continue;
             };
-            let account = killer.account_of_process(process);
-            let uid = Uid(process.uid);
+            let account = oom.accounts().account_of(process);
+            let uid = process.uid;
             let levels = reader::namespaces(Path::new("/proc"), process.tgid);
             let owner = Owner::of(uid, &levels.unwrap_or_default());
             let Some(id) = self.add(*process, account, pidfd, owner, Some(slot)) else { continue };
             self.client_slots.insert(owner, uid);
             kept += 1;
-            if killer.standing(account).is_none() {
+            if oom.accounts_mut().standing(account).is_none() {
                 continue;
             }
-            let resident = killer.resident(process).map_or(0, |(_, bytes)| bytes);
+            let resident = oom.accounts().resident(process).map_or(0, |(_, bytes)| bytes);
             let claim = (record.claim != NO_CLAIM).then_some(record.claim);
             let lease = Lease { base: record.base, granted: record.granted, resident, claim };
             self.books.entry(account).or_default().insert(id, lease);
             if let Some(client) = self.clients.get_mut(&id) {
                 client.limited = true;
             }
-            killer.keep_exact(account, true);
-            self.note(id, killer);
+            oom.accounts_mut().set_precision(account, Precision::Exact);
+            self.note(id, oom);
         }
         tracing::info!(kept, gone, "leases of the last daemon taken over");
     }

@@ -2,12 +2,13 @@
 
 use control::lease::{Reply, Status, UNLIMITED_BYTES};
 use control::server::CpuTime;
-use memory_ledger::{ClientId, Decision, Lease, Standing};
+use memory_ledger::{AccountId, ClientId, Decision, Lease, Standing};
+use memory_watch::Precision;
 
 use super::Leases;
 use super::clients::page_of;
 use crate::clock::{NS_PER_MS, monotonic_ns};
-use crate::killer::Killer;
+use crate::oom::OomManager;
 
 /// Looks at an account that does not hold still, before the highest reading is taken for it.
 const LOOKS: u32 = 3;
@@ -25,7 +26,7 @@ const ROUGH_SHARE: u64 = 2;
 pub(super) struct Ask {
     pub(super) client: ClientId,
     /// The account that it is charged to.
-    uid: u32,
+    account: AccountId,
     need: u64,
     wish: u64,
 }
@@ -44,15 +45,15 @@ fn may_change(status: Status) -> bool {
 
 impl Leases {
     /// Takes a fresh and consistent look at a user and all its clients.
-    pub(super) fn look(&mut self, uid: u32, killer: &mut Killer) -> Option<Standing> {
-        killer.refresh_if_polling();
-        let mut most = killer.standing(uid)?;
+    pub(super) fn look(&mut self, account: AccountId, oom: &mut OomManager) -> Option<Standing> {
+        oom.accounts_mut().refresh_if_polling();
+        let mut most = oom.accounts_mut().standing(account)?;
         for _ in 0..LOOKS {
-            let before = killer.account_changes(uid);
-            most.used_bytes = most.used_bytes.max(killer.standing(uid)?.used_bytes);
-            self.observe(uid, killer);
-            let now = killer.standing(uid)?;
-            if killer.account_changes(uid) == before {
+            let before = oom.accounts().changes(account);
+            most.used_bytes = most.used_bytes.max(oom.accounts_mut().standing(account)?.used_bytes);
+            self.observe(account, oom);
+            let now = oom.accounts_mut().standing(account)?;
+            if oom.accounts().changes(account) == before {
                 return Some(now);
             }
             most.used_bytes = most.used_bytes.max(now.used_bytes);
@@ -60,8 +61,8 @@ impl Leases {
         Some(most)
     }
 
-    fn observe(&mut self, uid: u32, killer: &Killer) {
-        let Some(book) = self.books.get_mut(&uid) else { return };
+    fn observe(&mut self, account: AccountId, oom: &OomManager) {
+        let Some(book) = self.books.get_mut(&account) else { return };
         let ids: Vec<ClientId> = book.leases().map(|(id, _)| id).collect();
         for id in ids {
             let (Some(client), Some(lease)) = (self.clients.get(&id), book.lease_mut(id)) else {
@@ -70,8 +71,8 @@ impl Leases {
             let unspent = || client.page.as_ref().map_or(0, |page| page.unspent(lease.granted));
             let before = unspent();
             // Not charged to this user: it is on its way out, or has become another's.
-            let resident = match killer.resident(&client.process) {
-                Some((owner, bytes)) if owner == uid => bytes,
+            let resident = match oom.accounts().resident(&client.process) {
+                Some((owner, bytes)) if owner == account => bytes,
                 _ => 0,
             };
             let unspent = before.min(unspent());
@@ -79,8 +80,8 @@ impl Leases {
         }
     }
 
-    pub(super) fn headroom(&self, uid: u32, standing: &Standing) -> u64 {
-        self.books.get(&uid).map_or(0, |book| book.headroom(standing))
+    pub(super) fn headroom(&self, account: AccountId, standing: &Standing) -> u64 {
+        self.books.get(&account).map_or(0, |book| book.headroom(standing))
     }
 
     /// A client asks for more.
@@ -90,21 +91,21 @@ impl Leases {
         need: u64,
         wish: u64,
         wait_ms: u32,
-        killer: &mut Killer,
+        oom: &mut OomManager,
     ) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.active = true;
-        let uid = client.account;
+        let account = client.account;
         if !client.limited {
             return self.reply(id, &self.done(id, 0));
         }
-        let ask = Ask { client: id, uid, need, wish };
-        match self.try_grow(ask, killer) {
+        let ask = Ask { client: id, account, need, wish };
+        match self.try_grow(ask, oom) {
             Ok(granted) => self.reply(id, &self.done(id, granted)),
             Err(status) => {
                 let can_wait = may_change(status) && wait_ms > 0;
                 let waiting = self.waiting.iter();
-                let others = waiting.clone().filter(|w| w.ask.uid == uid).count();
+                let others = waiting.clone().filter(|w| w.ask.account == account).count();
                 if can_wait
                     && others < MAX_WAITING_OF_A_USER
                     && !waiting.clone().any(|w| w.ask.client == id)
@@ -130,26 +131,26 @@ impl Leases {
         Reply { status, ..self.done(id, 0) }
     }
 
-    fn try_grow(&mut self, ask: Ask, killer: &mut Killer) -> Result<u64, Status> {
-        let Ask { client: id, uid, need, .. } = ask;
+    fn try_grow(&mut self, ask: Ask, oom: &mut OomManager) -> Result<u64, Status> {
+        let Ask { client: id, account, need, .. } = ask;
         // While the machine is short nobody gets more than it needs, and nothing that would bring
         // the next victim nearer.
-        let wish = match killer.machine_room() {
+        let wish = match oom.system_room() {
             Some(room) if need > room => return Err(Status::Short),
             Some(_) => need,
             None => ask.wish,
         };
         let ask = Ask { wish, ..ask };
-        let granted = match self.decide_roughly(ask, killer) {
+        let granted = match self.decide_roughly(ask, oom) {
             Some(granted) => granted,
-            None => self.decide_exactly(ask, killer)?,
+            None => self.decide_exactly(ask, oom)?,
         };
-        let book = self.books.get_mut(&uid).ok_or(Status::NotYou)?;
+        let book = self.books.get_mut(&account).ok_or(Status::NotYou)?;
         let lease = book.lease_mut(id).ok_or(Status::NotYou)?;
         lease.granted += granted;
         // First what we remember, then what the client may take: a daemon that dies in between has
         // promised too much, never too little.
-        self.note(id, killer);
+        self.note(id, oom);
         if let Some(page) = page_of(&self.clients, id) {
             page.add(granted);
         }
@@ -157,10 +158,10 @@ impl Leases {
     }
 
     /// Far from the limit no account needs to be looked at.
-    fn decide_roughly(&mut self, ask: Ask, killer: &mut Killer) -> Option<u64> {
-        let Ask { client: id, uid, need, wish } = ask;
-        let standing = killer.standing(uid)?;
-        let book = self.books.get(&uid)?;
+    fn decide_roughly(&mut self, ask: Ask, oom: &mut OomManager) -> Option<u64> {
+        let Ask { client: id, account, need, wish } = ask;
+        let standing = oom.accounts_mut().standing(account)?;
+        let book = self.books.get(&account)?;
         let most = standing.used_bytes.checked_add(book.entitled())?.checked_add(need)?;
         if most > standing.hard_bytes / ROUGH_SHARE {
             return None;
@@ -171,18 +172,18 @@ impl Leases {
         }
     }
 
-    fn decide_exactly(&mut self, ask: Ask, killer: &mut Killer) -> Result<u64, Status> {
-        let Ask { client: id, uid, need, wish } = ask;
-        killer.keep_exact(uid, true);
-        let decide = |leases: &mut Self, killer: &mut Killer| {
-            let standing = leases.look(uid, killer)?;
-            Some(leases.books.get(&uid)?.decide(id, need, wish, &standing))
+    fn decide_exactly(&mut self, ask: Ask, oom: &mut OomManager) -> Result<u64, Status> {
+        let Ask { client: id, account, need, wish } = ask;
+        oom.accounts_mut().set_precision(account, Precision::Exact);
+        let decide = |leases: &mut Self, oom: &mut OomManager| {
+            let standing = leases.look(account, oom)?;
+            Some(leases.books.get(&account)?.decide(id, need, wish, &standing))
         };
-        let mut decision = decide(self, killer).ok_or(Status::NotYou)?;
+        let mut decision = decide(self, oom).ok_or(Status::NotYou)?;
         if matches!(decision, Decision::Full | Decision::Unsafe)
-            && self.collect(uid, Some(id), killer)
+            && self.collect(account, Some(id), oom)
         {
-            decision = decide(self, killer).ok_or(Status::NotYou)?;
+            decision = decide(self, oom).ok_or(Status::NotYou)?;
         }
         match decision {
             Decision::Grant(bytes) => return Ok(bytes),
@@ -190,13 +191,18 @@ impl Leases {
             _ => {}
         }
         // Next time they look they give back what their allocators keep unused.
-        self.ask_back(uid, Some(id));
+        self.ask_back(account, Some(id));
         Err(if decision == Decision::Unsafe { Status::Unsafe } else { Status::Full })
     }
 
     /// Takes back what clients hold and have not taken, of all but `except`. `true`: something came.
-    fn collect(&mut self, uid: u32, except: Option<ClientId>, killer: &mut Killer) -> bool {
-        let ids: Vec<ClientId> = match self.books.get(&uid) {
+    fn collect(
+        &mut self,
+        account: AccountId,
+        except: Option<ClientId>,
+        oom: &mut OomManager,
+    ) -> bool {
+        let ids: Vec<ClientId> = match self.books.get(&account) {
             Some(book) => {
                 book.leases().map(|(id, _)| id).filter(|id| Some(*id) != except).collect()
             }
@@ -204,26 +210,26 @@ impl Leases {
         };
         let mut came = false;
         for id in ids {
-            came |= self.collect_from(uid, id, killer) > 0;
+            came |= self.collect_from(account, id, oom) > 0;
         }
         came
     }
 
-    fn collect_from(&mut self, uid: u32, id: ClientId, killer: &mut Killer) -> u64 {
-        let lease = self.books.get_mut(&uid).and_then(|book| book.lease_mut(id));
+    fn collect_from(&mut self, account: AccountId, id: ClientId, oom: &mut OomManager) -> u64 {
+        let lease = self.books.get_mut(&account).and_then(|book| book.lease_mut(id));
         let page = page_of(&self.clients, id);
         let (Some(lease), Some(page)) = (lease, page) else { return 0 };
         // From the client first, then from our memory: never promised to two at a time.
         let bytes = page.take_back(0, lease.granted);
         lease.granted -= bytes;
         if bytes > 0 {
-            self.note(id, killer);
+            self.note(id, oom);
         }
         bytes
     }
 
-    fn ask_back(&self, uid: u32, except: Option<ClientId>) {
-        let Some(book) = self.books.get(&uid) else { return };
+    fn ask_back(&self, account: AccountId, except: Option<ClientId>) {
+        let Some(book) = self.books.get(&account) else { return };
         for (id, _) in book.leases().filter(|(id, _)| Some(*id) != except) {
             if let Some(page) = page_of(&self.clients, id) {
                 page.ask_back();
@@ -233,16 +239,16 @@ impl Leases {
 
     /// The user has crossed its soft limit, or the machine nears its own: what nobody uses is taken
     /// back, before anybody dies.
-    pub(super) fn press(&mut self, uid: u32, killer: &mut Killer) {
-        if self.collect(uid, None, killer) {
-            tracing::debug!(uid, "memory is short: unused leases taken back");
+    pub(super) fn press(&mut self, account: AccountId, oom: &mut OomManager) {
+        if self.collect(account, None, oom) {
+            tracing::debug!(%account, "memory is short: unused leases taken back");
         }
-        self.ask_back(uid, None);
+        self.ask_back(account, None);
     }
 
     /// Who has not asked for a while does not need a balance.
-    pub(super) fn collect_from_the_idle(&mut self, killer: &mut Killer) {
-        let idle: Vec<(u32, ClientId)> = self
+    pub(super) fn collect_from_the_idle(&mut self, oom: &mut OomManager) {
+        let idle: Vec<(AccountId, ClientId)> = self
             .clients
             .iter_mut()
             .filter_map(|(id, client)| {
@@ -250,13 +256,13 @@ impl Leases {
                 (client.limited && idle).then_some((client.account, *id))
             })
             .collect();
-        for (uid, id) in idle {
-            self.collect_from(uid, id, killer);
+        for (account, id) in idle {
+            self.collect_from(account, id, oom);
         }
     }
 
-    /// Looks whether those who wait can be served by now, a few at a time, the longest waiting first.
-    pub(super) fn serve_waiting(&mut self, killer: &mut Killer) {
+    /// Serves clients that wait, a few at a time, the longest waiting first.
+    pub(super) fn serve_waiting(&mut self, oom: &mut OomManager) {
         let now_ns = monotonic_ns();
         for _ in 0..self.waiting.len().min(WAITING_PER_TURN) {
             let Some(waiting) = self.waiting.pop_front() else { return };
@@ -270,7 +276,7 @@ impl Leases {
                 continue;
             }
             let begun = CpuTime::now();
-            match self.try_grow(ask, killer) {
+            match self.try_grow(ask, oom) {
                 Ok(granted) => self.reply(client, &self.done(client, granted)),
                 Err(status) if may_change(status) && now_ns < until_ns => {
                     self.waiting.push_back(waiting);
@@ -286,41 +292,41 @@ impl Leases {
     }
 
     /// A client declares how much it will ever want.
-    pub(super) fn claim(&mut self, id: ClientId, bytes: u64, killer: &mut Killer) -> Status {
+    pub(super) fn claim(&mut self, id: ClientId, bytes: u64, oom: &mut OomManager) -> Status {
         let Some(client) = self.clients.get(&id) else { return Status::NotYou };
-        let (uid, limited) = (client.account, client.limited);
+        let (account, limited) = (client.account, client.limited);
         if !limited {
             return Status::Done;
         }
         if bytes > 0 {
-            self.collect_from(uid, id, killer);
-            let Some(standing) = self.look(uid, killer) else { return Status::NotYou };
+            self.collect_from(account, id, oom);
+            let Some(standing) = self.look(account, oom) else { return Status::NotYou };
             let may = |leases: &Self, standing: &Standing| {
-                leases.books.get(&uid).is_some_and(|book| book.may_claim(id, bytes, standing))
+                leases.books.get(&account).is_some_and(|book| book.may_claim(id, bytes, standing))
             };
             if !may(self, &standing) {
-                self.collect(uid, Some(id), killer);
-                let Some(standing) = self.look(uid, killer) else { return Status::NotYou };
+                self.collect(account, Some(id), oom);
+                let Some(standing) = self.look(account, oom) else { return Status::NotYou };
                 if !may(self, &standing) {
                     return Status::ClaimTooLarge;
                 }
             }
         }
-        if let Some(lease) = self.books.get_mut(&uid).and_then(|book| book.lease_mut(id)) {
+        if let Some(lease) = self.books.get_mut(&account).and_then(|book| book.lease_mut(id)) {
             lease.claim = (bytes > 0).then_some(bytes);
         }
-        self.note(id, killer);
-        self.serve_waiting(killer);
+        self.note(id, oom);
+        self.serve_waiting(oom);
         Status::Done
     }
 
     /// How much a client could be granted now.
-    pub(super) fn headroom_of(&mut self, id: ClientId, killer: &mut Killer) -> Reply {
+    pub(super) fn headroom_of(&mut self, id: ClientId, oom: &mut OomManager) -> Reply {
         let Some(client) = self.clients.get(&id) else { return Reply::of(Status::NotYou) };
-        let (uid, limited) = (client.account, client.limited);
+        let (account, limited) = (client.account, client.limited);
         let headroom = if limited {
-            self.collect(uid, Some(id), killer);
-            self.look(uid, killer).map_or(0, |standing| self.headroom(uid, &standing))
+            self.collect(account, Some(id), oom);
+            self.look(account, oom).map_or(0, |standing| self.headroom(account, &standing))
         } else {
             UNLIMITED_BYTES
         };
@@ -328,23 +334,23 @@ impl Leases {
     }
 
     /// A client has given memory back and says so: it may be what others wait for.
-    pub(super) fn given_back(&mut self, id: ClientId, killer: &mut Killer) {
+    pub(super) fn given_back(&mut self, id: ClientId, oom: &mut OomManager) {
         let Some(client) = self.clients.get(&id) else { return };
         if client.limited {
-            let uid = client.account;
-            self.collect_from(uid, id, killer);
-            self.serve_waiting(killer);
+            let account = client.account;
+            self.collect_from(account, id, oom);
+            self.serve_waiting(oom);
         }
     }
 
     /// Limits may have come or gone: clients of users who have one now get a lease, those of users who
     /// have none any more get all they want. Who has joined or left a group does the one after the other.
-    pub(super) fn follow_limits(&mut self, killer: &mut Killer) {
-        let mut changed: Vec<(ClientId, u32, bool)> = Vec::new();
+    pub(super) fn follow_limits(&mut self, oom: &mut OomManager) {
+        let mut changed: Vec<(ClientId, AccountId, bool)> = Vec::new();
         for (id, client) in &self.clients {
-            let account = killer.account_of_process(&client.process);
+            let account = oom.accounts().account_of(&client.process);
             let moved = account != client.account;
-            let limited = killer.ledger().account(account).is_some();
+            let limited = oom.accounts().ledger().account(account).is_some();
             if client.limited && (moved || !limited) {
                 changed.push((*id, client.account, false));
             }
@@ -352,12 +358,18 @@ impl Leases {
                 changed.push((*id, account, limited));
             }
         }
-        for (id, uid, limited) in changed {
-            self.follow_limit(id, uid, limited, killer);
+        for (id, account, limited) in changed {
+            self.follow_limit(id, account, limited, oom);
         }
     }
 
-    fn follow_limit(&mut self, id: ClientId, account: u32, limited: bool, killer: &mut Killer) {
+    fn follow_limit(
+        &mut self,
+        id: ClientId,
+        account: AccountId,
+        limited: bool,
+        oom: &mut OomManager,
+    ) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         (client.limited, client.account) = (limited, account);
         let page = client.page.as_ref();
@@ -365,17 +377,17 @@ impl Leases {
             // Nothing was promised so far; what it has, it has.
             let unspent = page.map_or(0, |page| page.take_back(0, UNLIMITED_BYTES));
             let granted = UNLIMITED_BYTES - unspent;
-            let resident = killer.resident(&client.process).map_or(0, |(_, bytes)| bytes);
+            let resident = oom.accounts().resident(&client.process).map_or(0, |(_, bytes)| bytes);
             let granted = if page.is_some() { granted } else { 0 };
             let base = resident as i64 - granted as i64;
             let lease = Lease { base, granted, resident, claim: None };
             self.books.entry(account).or_default().insert(id, lease);
-            killer.keep_exact(account, true);
+            oom.accounts_mut().set_precision(account, Precision::Exact);
         } else {
             let lease = self.books.get_mut(&account).and_then(|book| book.remove(id));
             self.books.retain(|_, book| !book.is_empty());
             if !self.books.contains_key(&account) {
-                killer.keep_exact(account, false);
+                oom.accounts_mut().set_precision(account, Precision::Batched);
             }
             if let (Some(page), Some(lease)) = (page, lease) {
                 page.add(UNLIMITED_BYTES.saturating_sub(lease.granted));
@@ -384,7 +396,7 @@ impl Leases {
         if let Some(page) = page_of(&self.clients, id) {
             page.set_limited(limited);
         }
-        self.note(id, killer);
+        self.note(id, oom);
         if !limited && self.waiting.iter().any(|waiting| waiting.ask.client == id) {
             self.waiting.retain(|waiting| waiting.ask.client != id);
             self.reply(id, &self.done(id, 0));

@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use anyhow::Context;
+use memory_ledger::Uid;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// Clients at a time, of all users.
@@ -26,7 +27,7 @@ pub struct Record {
     /// When that started, as the watch knows it.
     pub start_time_ns: u64,
     /// Its user.
-    pub uid: u32,
+    pub uid: Uid,
     /// Its address space.
     pub mm_id: u64,
     /// What it had beside its grants, bytes.
@@ -92,7 +93,7 @@ impl Journal {
         let word = |n| self.word(slot, n).load(Relaxed);
         (self.word(slot, 0).load(Acquire) == IN_USE).then(|| Record {
             pid: word(1) as u32,
-            uid: (word(1) >> 32) as u32,
+            uid: Uid((word(1) >> 32) as u32),
             start_time_ns: word(2),
             mm_id: word(3),
             base: word(4) as i64,
@@ -109,7 +110,7 @@ impl Journal {
     /// Writes a record. What counts is changed last.
     pub fn write(&self, slot: usize, record: &Record) {
         let put = |n, value| self.word(slot, n).store(value, Relaxed);
-        put(1, u64::from(record.uid) << 32 | u64::from(record.pid));
+        put(1, u64::from(record.uid.0) << 32 | u64::from(record.pid));
         put(2, record.start_time_ns);
         put(3, record.mm_id);
         put(4, record.base as u64);
@@ -147,7 +148,7 @@ mod tests {
         let record = Record {
             pid: 7,
             start_time_ns: 8,
-            uid: 9,
+            uid: Uid(9),
             mm_id: 10,
             base: -11,
             granted: 12,

@@ -25,12 +25,13 @@ use anyhow::Context;
 use control::lease::{LEASE_SOCKET_NAME, Reply, Request, Status};
 use control::server::CpuTime;
 use control::{Peer, oomd};
-use memory_ledger::{Book, ClientId};
+use memory_ledger::{AccountId, Book, ClientId};
 use owners::{Owner, Quota, QuotaSize, Rate, TokenBucket, TokenBuckets, Uid};
 use rustix::event::{Timespec, epoll};
 
+use crate::account_ref::of_ref;
 use crate::clock::{NS_PER_MS, monotonic_ns};
-use crate::killer::Killer;
+use crate::oom::OomManager;
 use clients::Client;
 use connection::{Connection, Listener, Received};
 use grants::Waiting;
@@ -85,8 +86,8 @@ pub struct Leases {
     deaf: bool,
     clients: BTreeMap<ClientId, Client>,
     next_client: ClientId,
-    /// By user; only of users with a limit.
-    books: BTreeMap<u32, Book>,
+    /// Only of accounts with a limit.
+    books: BTreeMap<AccountId, Book>,
     waiting: VecDeque<Waiting>,
     next_look_ns: u64,
     next_window_ns: u64,
@@ -97,7 +98,7 @@ pub struct Leases {
 
 impl Leases {
     /// Listens beside the control socket, and takes over the leases that the last daemon has left.
-    pub fn start(control_socket: &Path, killer: &mut Killer) -> anyhow::Result<Self> {
+    pub fn start(control_socket: &Path, oom: &mut OomManager) -> anyhow::Result<Self> {
         let folder = control_socket.parent().unwrap_or(Path::new("."));
         let (journal, records) = Journal::open(&folder.join(JOURNAL_NAME))?;
         let listener = Listener::bind(&folder.join(LEASE_SOCKET_NAME))?;
@@ -125,22 +126,22 @@ impl Leases {
             next_collection_ns: 0,
             refused: 0,
         };
-        leases.take_over(records, killer);
+        leases.take_over(records, oom);
         Ok(leases)
     }
 
     /// Does all that is due. To be called when the fd is readable, the deadline has passed, or limits
     /// may have changed.
-    pub fn dispatch(&mut self, killer: &mut Killer) {
+    pub fn dispatch(&mut self, oom: &mut OomManager) {
         let mut events = [MaybeUninit::uninit(); EVENTS_PER_TURN];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let words: Vec<u64> = match epoll::wait(&self.epoll, &mut events, Some(&now)) {
             Ok((ready, _)) => ready.iter().map(|event| event.data.u64()).collect(),
             Err(_) => Vec::new(),
         };
-        self.follow_limits(killer);
-        for uid in killer.take_pressed() {
-            self.press(uid, killer);
+        self.follow_limits(oom);
+        for account in oom.take_pressed() {
+            self.press(account, oom);
         }
         // Who is gone makes room for who asks.
         let of_kind = |kind: u64| {
@@ -148,29 +149,29 @@ impl Leases {
             numbers.map(|word| word >> KIND_BITS).collect::<Vec<u64>>()
         };
         for client in of_kind(PROCESS) {
-            self.remove_client(client, killer);
+            self.remove_client(client, oom);
         }
         if words.contains(&LISTENER) {
             self.accept();
         }
         for connection in of_kind(CONNECTION) {
-            self.turn(connection, killer);
+            self.turn(connection, oom);
         }
-        self.look_after_time(killer);
+        self.look_after_time(oom);
     }
 
-    fn look_after_time(&mut self, killer: &mut Killer) {
+    fn look_after_time(&mut self, oom: &mut OomManager) {
         let now_ns = monotonic_ns();
-        self.look_after_orphans(now_ns, killer);
+        self.look_after_orphans(now_ns, oom);
         if !self.waiting.is_empty() && now_ns >= self.next_look_ns {
-            self.serve_waiting(killer);
+            self.serve_waiting(oom);
             self.next_look_ns = now_ns + WAITING_MS * NS_PER_MS;
         }
         if now_ns >= self.next_window_ns {
             self.begin_window(now_ns);
         }
         if !self.books.is_empty() && now_ns >= self.next_collection_ns {
-            self.collect_from_the_idle(killer);
+            self.collect_from_the_idle(oom);
             self.next_collection_ns = now_ns + COLLECT_MS * NS_PER_MS;
         }
     }
@@ -219,7 +220,7 @@ impl Leases {
     }
 
     /// One connection's turn, which its owner pays for.
-    fn turn(&mut self, number: u64, killer: &mut Killer) {
+    fn turn(&mut self, number: u64, oom: &mut OomManager) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         if connection.muted {
             return;
@@ -229,14 +230,14 @@ impl Leases {
             return self.mute(number);
         }
         let begun = CpuTime::now();
-        self.take_request(number, killer);
+        self.take_request(number, oom);
         self.charge(owner, begun);
     }
 
-    fn take_request(&mut self, number: u64, killer: &mut Killer) {
+    fn take_request(&mut self, number: u64, oom: &mut OomManager) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         match connection.receive() {
-            Received::Request(request) => self.answer(number, request, killer),
+            Received::Request(request) => self.answer(number, request, oom),
             Received::Nothing => {}
             Received::Closed => self.disconnect(number),
             Received::Garbage => {
@@ -281,24 +282,24 @@ impl Leases {
         }
     }
 
-    fn answer(&mut self, number: u64, request: Request, killer: &mut Killer) {
+    fn answer(&mut self, number: u64, request: Request, oom: &mut OomManager) {
         let client = self.connections.get(&number).and_then(|connection| connection.client);
         let status = match (request, client) {
             (Request::Hello { version, spent, unspent, base }, None) => {
                 if version == control::lease::VERSION {
-                    return self.hello(number, spent, unspent, base, killer);
+                    return self.hello(number, spent, unspent, base, oom);
                 }
                 Status::BadRequest
             }
             (Request::Grow { need, wish, wait_ms }, Some(client)) => {
-                return self.grow(client, need, wish, wait_ms, killer);
+                return self.grow(client, need, wish, wait_ms, oom);
             }
-            (Request::Claim { bytes }, Some(client)) => self.claim(client, bytes, killer),
+            (Request::Claim { bytes }, Some(client)) => self.claim(client, bytes, oom),
             (Request::Headroom, Some(client)) => {
-                let reply = self.headroom_of(client, killer);
+                let reply = self.headroom_of(client, oom);
                 return self.reply(client, &reply);
             }
-            (Request::GivenBack, Some(client)) => return self.given_back(client, killer),
+            (Request::GivenBack, Some(client)) => return self.given_back(client, oom),
             _ => Status::BadRequest,
         };
         match client {
@@ -313,14 +314,15 @@ impl Leases {
     }
 
     /// Adds what is leased to an answer about limits, or about the daemon.
-    pub fn complete(&mut self, reply: &mut oomd::Reply, killer: &mut Killer) {
+    pub fn complete(&mut self, reply: &mut oomd::Reply, oom: &mut OomManager) {
         if let oomd::Reply::Status(status) = reply {
             (status.leaseholders, status.refused) = (self.clients.len() as u32, self.refused);
         }
         let oomd::Reply::Limits { limits } = reply else { return };
         for limit in limits {
-            self.look(limit.uid, killer);
-            if let Some(book) = self.books.get(&limit.uid) {
+            let Some(account) = of_ref(limit.account) else { continue };
+            self.look(account, oom);
+            if let Some(book) = self.books.get(&account) {
                 limit.leased_bytes = book.promised();
                 limit.leaseholders = book.len() as u32;
             }

@@ -1,14 +1,15 @@
-//! The machine is said to be short, and the killer finds nobody but the victims.
+//! The system is said to be short of memory, and the manager finds no process but the victims.
 
+use std::path::Path;
 use std::time::Instant;
 
 use memory_ledger::{Level, Thresholds};
 use memory_watch::ProcessSample;
 
+use super::practice::{PATIENCE, PAUSE, RehearsalError, alive, sample_of, wait_for_decision};
 use super::victim::Victim;
 use super::watch::Teller;
-use super::{PATIENCE, PAUSE, RehearsalError, alive, sample_of, wait_for_decision};
-use crate::killer::Killer;
+use crate::oom::OomManager;
 
 /// Pids are smaller (`PID_MAX_LIMIT`): nobody is killed in place of one who does not exist.
 const NOBODYS_PID: u32 = 1 << 22;
@@ -40,18 +41,18 @@ impl OfTheMachine {
         Ok(Self { samples: own, victims })
     }
 
-    /// `before` is the killer's last decision.
+    /// `before` is the manager's last decision.
     pub(super) fn run(
         &self,
-        killer: &mut Killer,
+        oom: &mut OomManager,
         told: &Teller,
         before: Option<u64>,
     ) -> Result<(), RehearsalError> {
         let soft = Thresholds { hard: NOTHING, swap_hard: NOTHING, ..raised() };
         let [asked, herd @ .., third, fourth] = self.samples;
-        let first = kill(killer, told, soft, (&[asked], 0), before)?;
-        let second = kill(killer, told, raised(), (&herd, FEW), Some(first))?;
-        kill(killer, told, raised(), (&[third, fourth], MANY), Some(second))?;
+        let first = kill(oom, told, soft, (&[asked], 0), before)?;
+        let second = kill(oom, told, raised(), (&herd, FEW), Some(first))?;
+        kill(oom, told, raised(), (&[third, fourth], MANY), Some(second))?;
         // The decisions are about the first of each; the others died a moment later.
         let begun = Instant::now();
         while let Some(left) = self.victims.iter().find(|victim| !victim.has_ended()) {
@@ -66,7 +67,7 @@ impl OfTheMachine {
 
 /// Has these die, who look like a family with so many more that do not exist. Returns the decision's number.
 fn kill(
-    killer: &mut Killer,
+    oom: &mut OomManager,
     told: &Teller,
     thresholds: Thresholds,
     (victims, more): (&[ProcessSample], u32),
@@ -82,21 +83,21 @@ fn kill(
     told.show(victims, (0..more).map(nobody).collect());
     let begun = Instant::now();
     // While the others of the last herd are dying nobody else is chosen.
-    while last(killer) == before && begun.elapsed() < PATIENCE {
-        let watched = killer.watch_machine(thresholds);
+    while last(oom) == before && begun.elapsed() < PATIENCE {
+        let watched = oom.monitor_system(Path::new("/proc"), Path::new("/sys"), thresholds);
         watched.map_err(|e| alive(format!("the machine cannot be watched: {e}")))?;
-        killer.dispatch();
-        if last(killer) == before {
+        oom.dispatch();
+        if last(oom) == before {
             std::thread::sleep(PAUSE);
         }
     }
     // One decision is enough.
     told.show(Vec::new(), Vec::new());
-    wait_for_decision(killer, before, || ())
+    wait_for_decision(oom, before, || ())
 }
 
-fn last(killer: &Killer) -> Option<u64> {
-    killer.records().latest(1, None).first().map(|why| why.id)
+fn last(oom: &OomManager) -> Option<u64> {
+    oom.records().latest(1, None).first().map(|why| why.id)
 }
 
 /// The hard level is always reached.
@@ -112,22 +113,23 @@ fn raised() -> Thresholds {
 
 #[cfg(test)]
 mod tests {
+    use super::super::practice;
     use super::*;
     use crate::watching::{self, Wanted};
 
     #[test]
     fn one_is_asked_and_a_herd_and_a_fork_bomb_are_killed_of_our_own_children_alone() {
-        let start = || Victim::start(super::super::UID).unwrap();
+        let start = || Victim::start(practice::UID).unwrap();
         let victims: [Victim; 5] = std::array::from_fn(|_| start());
         let bystander = start();
         let watch = watching::select(Wanted::Proc, None).unwrap().watch;
         let mut samples = Vec::new();
         watch.processes(&mut samples).unwrap();
         let reaper = reclaim::Reaper::start(1).unwrap();
-        let (mut killer, told) = super::super::practising(reaper).unwrap();
+        let (mut oom, told) = practice::practising(reaper).unwrap();
         let practice = OfTheMachine::prepare(&samples, victims).unwrap();
-        practice.run(&mut killer, &told, None).unwrap();
-        let mut records = killer.records().latest(10, None);
+        practice.run(&mut oom, &told, None).unwrap();
+        let mut records = oom.records().latest(10, None);
         records.sort_unstable_by_key(|why| why.id);
         let [first, herd, bomb] = records.try_into().unwrap();
         assert!(first.state.contains("below the soft level"), "{first:?}");

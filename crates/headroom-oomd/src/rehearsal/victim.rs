@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
+use memory_ledger::Uid;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 /// A child of ours; killed, if it still lives, and waited for on drop.
@@ -10,7 +11,7 @@ pub(super) struct Victim(Pid);
 
 impl Victim {
     /// Forks it, as this user where that is allowed. Returns when it has changed its user.
-    pub(super) fn start(uid: u32) -> io::Result<Self> {
+    pub(super) fn start(uid: Uid) -> io::Result<Self> {
         let (told, tells) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let parent = rustix::process::getpid();
         // SAFETY: the child calls only what may be called after a fork of a program with threads
@@ -60,7 +61,7 @@ extern "C" fn end(_signal: libc::c_int) {
 }
 
 /// The child's life. System calls only: what other threads held at the fork is held for ever.
-fn wait_for_death(uid: u32, parent: i32, tells: i32) -> ! {
+fn wait_for_death(uid: Uid, parent: i32, tells: i32) -> ! {
     let handler: extern "C" fn(libc::c_int) = end;
     // SAFETY: all of these take integers, but write, which reads one byte that is there, and those that take a set of
     // signals, which is ours.
@@ -73,7 +74,7 @@ fn wait_for_death(uid: u32, parent: i32, tells: i32) -> ! {
         libc::sigprocmask(libc::SIG_UNBLOCK, &term, std::ptr::null_mut());
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         // The raw call is for this thread, the only one. Refused: then it stays ours.
-        libc::syscall(libc::SYS_setresuid, uid, uid, uid);
+        libc::syscall(libc::SYS_setresuid, uid.0, uid.0, uid.0);
         // Forgotten with the change of user, and too late if the parent has died meanwhile.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         if libc::getppid() != parent {

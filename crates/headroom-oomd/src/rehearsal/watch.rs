@@ -4,9 +4,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use memory_ledger::{AccountId, ProcessId};
 use memory_watch::{
-    ArmedVictim, Backend, Charge, Charged, Event, NotifierError, ProcessSample, Reconciled,
-    SlotLimit, Usage, Watch,
+    Backend, Charge, Charged, Event, NotifierError, Precision, ProcessSample, Reconciled,
+    SlotLimit, UnarmedKills, Usage, Watch,
 };
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -46,15 +47,18 @@ impl Teller {
         state.event = Some(event);
     }
 
-    pub(super) fn break_soft(&self, uid: u32) {
+    pub(super) fn break_soft(&self, account: AccountId) {
         let (pages, time_ns) = (self.pages, monotonic_ns());
-        self.say(pages, Event::SoftCrossed { uid, pages, time_ns });
+        self.say(pages, Event::SoftCrossed { account, pages, time_ns });
     }
 
-    pub(super) fn break_hard(&self, uid: u32) {
+    pub(super) fn break_hard(&self, account: AccountId) {
         let (pages, time_ns) = (self.pages + 1, monotonic_ns());
         let armed_was_stale = false;
-        self.say(pages, Event::HardCrossed { uid, pages, time_ns, killed: None, armed_was_stale });
+        self.say(
+            pages,
+            Event::HardCrossed { account, pages, time_ns, killed: None, armed_was_stale },
+        );
     }
 
     pub(super) fn is_gone(&self) {
@@ -85,23 +89,23 @@ impl Watch for MadeUp {
         Backend::Bpf
     }
 
-    fn charge(&mut self, _account: u32, _charge: Charge) -> Result<(), NotifierError> {
+    fn charge(&mut self, _account: AccountId, _charge: Charge) -> Result<(), NotifierError> {
         Ok(())
     }
 
-    fn set_limit(&mut self, _: u32, _: SlotLimit) -> Result<(), NotifierError> {
+    fn set_limit(&mut self, _: AccountId, _: SlotLimit) -> Result<(), NotifierError> {
         Ok(())
     }
 
-    fn clear_limit(&mut self, _: u32) -> Result<(), NotifierError> {
+    fn clear_limit(&mut self, _: AccountId) -> Result<(), NotifierError> {
         Ok(())
     }
 
-    fn usage(&self, _: u32) -> Option<Usage> {
+    fn usage(&self, _: AccountId) -> Option<Usage> {
         Some(lock(&self.state).usage)
     }
 
-    fn keep_exact(&mut self, _: u32, _: bool) -> Result<(), NotifierError> {
+    fn set_precision(&mut self, _: AccountId, _: Precision) -> Result<(), NotifierError> {
         Ok(())
     }
 
@@ -109,22 +113,22 @@ impl Watch for MadeUp {
         Ok(None)
     }
 
-    fn arm(&mut self, _: u32, _: Option<ArmedVictim>) -> Result<(), NotifierError> {
+    fn arm(&mut self, _: AccountId, _: Option<ProcessId>) -> Result<(), NotifierError> {
         Ok(())
     }
 
-    fn spare_unarmed(&mut self, _: u32, _: bool) -> Result<(), NotifierError> {
+    fn set_unarmed_kills(&mut self, _: AccountId, _: UnarmedKills) -> Result<(), NotifierError> {
         Ok(())
     }
 
-    fn take_latch(&mut self, _: u32, _: ArmedVictim) -> Result<bool, NotifierError> {
+    fn take_latch(&mut self, _: AccountId, _: ProcessId) -> Result<bool, NotifierError> {
         let mut state = lock(&self.state);
         state.usage.dying_pages = self.pages;
         state.usage.latched = true;
         Ok(true)
     }
 
-    fn release_latch(&mut self, _: u32) {
+    fn release_latch(&mut self, _: AccountId) {
         lock(&self.state).usage.latched = false;
     }
 

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use control::oomd::Trigger;
+use memory_ledger::Uid;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::be_ordinary;
@@ -27,7 +28,7 @@ pub struct Condemned {
     /// Process id.
     pub pid: u32,
     /// Whose.
-    pub uid: u32,
+    pub uid: Uid,
     /// What it has, bytes.
     pub bytes: u64,
     /// The user's hard limit, bytes; 0: it is about the machine.
@@ -103,7 +104,7 @@ impl Before {
             return;
         }
         shared.pid.store(condemned.pid, Ordering::Relaxed);
-        shared.uid.store(condemned.uid, Ordering::Relaxed);
+        shared.uid.store(condemned.uid.0, Ordering::Relaxed);
         shared.bytes.store(condemned.bytes, Ordering::Relaxed);
         shared.hard_bytes.store(condemned.hard_bytes, Ordering::Relaxed);
         let trigger = TRIGGERS.iter().position(|trigger| *trigger == condemned.trigger);

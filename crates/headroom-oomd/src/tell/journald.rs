@@ -68,7 +68,7 @@ pub fn decided(why: &Why) -> Vec<(&'static str, String)> {
     let whose = match (&why.group, &why.cgroup) {
         (_, Some(cgroup)) => format!("cgroup {cgroup}"),
         (Some(group), None) => format!("group {group}"),
-        (None, None) => format!("uid {}", why.uid),
+        (None, None) => format!("uid {}", why.account.uid),
     };
     let (name, pid) = match &why.victim {
         Some(victim) => (victim.comm.escape_default().to_string(), victim.pid),

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use control::oomd::{Outcome, Why};
-use memory_ledger::is_cgroup;
+use control::oomd::{AccountKind, Outcome, Why};
+use memory_ledger::{AccountId, Uid};
 
 use super::be_ordinary;
 use super::before::{Before, Condemned};
@@ -27,14 +27,14 @@ const USERS: usize = 4096;
 /// A user has crossed its soft limit, or a group that which it shares, or a cgroup.
 #[derive(Clone, Debug)]
 pub struct Near {
-    /// Who, or the number of the group or cgroup.
-    pub uid: u32,
+    /// Whose.
+    pub account: AccountId,
     /// The group's name.
     pub group: Option<String>,
     /// The cgroup's path.
     pub cgroup: Option<String>,
     /// The users of the group, or the owner of the cgroup.
-    pub members: Vec<u32>,
+    pub members: Vec<Uid>,
     /// Charged, bytes.
     pub used_bytes: u64,
     /// Hard limit, bytes.
@@ -112,7 +112,7 @@ struct Work {
     config: TellConfig,
     running: Running,
     /// When a user was warned last.
-    warned: BTreeMap<u32, Instant>,
+    warned: BTreeMap<AccountId, Instant>,
 }
 
 impl Work {
@@ -159,13 +159,13 @@ impl Work {
     }
 
     fn warn(&mut self, near: &Near) {
-        let Near { uid, group, cgroup, members, used_bytes, hard_bytes } = near;
+        let Near { account, group, cgroup, members, used_bytes, hard_bytes } = near;
         let pause = Duration::from_secs(self.config.warnings.interval_s);
         self.warned.retain(|_, at| at.elapsed() < pause);
-        if self.warned.contains_key(uid) || self.warned.len() >= USERS {
+        if self.warned.contains_key(account) || self.warned.len() >= USERS {
             return;
         }
-        self.warned.insert(*uid, Instant::now());
+        self.warned.insert(*account, Instant::now());
         let mut facts = vec![
             ("HEADROOM_BYTES", used_bytes.to_string()),
             ("HEADROOM_LIMIT_BYTES", hard_bytes.to_string()),
@@ -177,14 +177,14 @@ impl Work {
                 format!("cgroup {cgroup} nears its limit: {used_bytes} of {hard_bytes} bytes")
             }
             (Some(group), None) => {
-                let uids: Vec<String> = members.iter().map(u32::to_string).collect();
+                let uids: Vec<String> = members.iter().map(Uid::to_string).collect();
                 facts.push(("HEADROOM_GROUP", group.clone()));
                 facts.push(("HEADROOM_UIDS", uids.join(" ")));
                 format!("group {group} nears its limit: {used_bytes} of {hard_bytes} bytes")
             }
             (None, None) => {
-                facts.push(("HEADROOM_UID", uid.to_string()));
-                format!("uid {uid} nears its limit: {used_bytes} of {hard_bytes} bytes")
+                facts.extend(account.user().map(|uid| ("HEADROOM_UID", uid.to_string())));
+                format!("{account} nears its limit: {used_bytes} of {hard_bytes} bytes")
             }
         };
         if !self.config.hooks.warn.is_empty() {
@@ -203,9 +203,8 @@ pub fn facts(why: &Why) -> Vec<Fact> {
         ("HEADROOM_USED_BYTES", why.used_bytes.to_string()),
         ("HEADROOM_RULE", why.rule.clone()),
     ];
-    // The number of a group or cgroup is nobody's uid.
     let owner = why.victim.as_ref().and_then(|victim| victim.uid);
-    let uid = owner.or((why.group.is_none() && !is_cgroup(why.uid)).then_some(why.uid));
+    let uid = owner.or((why.account.kind == AccountKind::User).then_some(why.account.uid));
     facts.extend(uid.map(|uid| ("HEADROOM_UID", uid.to_string())));
     facts.extend(why.group.iter().map(|group| ("HEADROOM_GROUP", group.clone())));
     facts.extend(why.cgroup.iter().map(|cgroup| ("HEADROOM_CGROUP", cgroup.clone())));

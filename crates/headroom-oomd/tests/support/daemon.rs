@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 
 use control::Client;
-use control::oomd::{Reply, Request, Status, UserLimit, Why};
+use control::oomd::{AccountRef, Reply, Request, Status, UserLimit, Why};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::eventually;
@@ -145,7 +145,8 @@ impl Daemon {
     }
 
     pub fn set_limit(&self, uid: u32, hard_bytes: u64) {
-        let request = Request::SetLimit { uid, hard_bytes, soft_bytes: None };
+        let account = AccountRef::user(uid);
+        let request = Request::SetLimit { account, hard_bytes, soft_bytes: None };
         assert_eq!(self.ask(&request), Reply::Done);
     }
 
@@ -158,7 +159,7 @@ impl Daemon {
 
     pub fn limit(&self, uid: u32) -> Option<UserLimit> {
         match self.ask(&Request::ListLimits) {
-            Reply::Limits { limits } => limits.into_iter().find(|limit| limit.uid == uid),
+            Reply::Limits { limits } => limits.into_iter().find(|limit| limit.account.uid == uid),
             other => panic!("{other:?}"),
         }
     }
@@ -167,7 +168,7 @@ impl Daemon {
     pub fn why(&self, uid: u32) -> Vec<Why> {
         match self.ask(&Request::Why { last: 1000 }) {
             Reply::Why { records } => {
-                records.into_iter().rev().filter(|why| why.uid == uid).collect()
+                records.into_iter().rev().filter(|why| why.account.uid == uid).collect()
             }
             other => panic!("{other:?}"),
         }

@@ -12,8 +12,8 @@ use crate::helpers::user::User;
 
 /// Runs the command.
 pub fn explain(globals: &Globals, user: Option<&User>) -> anyhow::Result<()> {
-    let uid = user.map(|user| user.account(&globals.oomd_socket)).transpose()?;
-    match ask_oomd(&globals.oomd_socket, &Request::Explain { uid })? {
+    let account = user.map(|user| user.account(&globals.oomd_socket)).transpose()?;
+    match ask_oomd(&globals.oomd_socket, &Request::Explain { account })? {
         Reply::Explained(found) => output::print_as(globals.json, &found, || text(&found)),
         reply => Err(unexpected(&reply)),
     }

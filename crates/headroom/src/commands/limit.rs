@@ -21,8 +21,8 @@ pub fn limit(globals: &Globals, command: &LimitCommand) -> anyhow::Result<()> {
             output::print_as(globals.json, &limits, || table(&limits))
         }
         LimitCommand::Clear { user } => {
-            let uid = user.account(&globals.oomd_socket)?;
-            done(globals, &Request::ClearLimit { uid })?;
+            let account = user.account(&globals.oomd_socket)?;
+            done(globals, &Request::ClearLimit { account })?;
             output::print_as(globals.json, &Option::<UserLimit>::None, || {
                 format!("{user} has no limit\n")
             })
@@ -38,8 +38,9 @@ fn set(globals: &Globals, user: &User, hard: Size, soft: Option<Size>) -> anyhow
     if let Some(soft) = soft {
         ensure!(soft <= hard, "the soft limit ({soft}) is above the hard limit ({hard})");
     }
-    let uid = user.account(&globals.oomd_socket)?;
-    let request = Request::SetLimit { uid, hard_bytes: hard.0, soft_bytes: soft.map(|s| s.0) };
+    let account = user.account(&globals.oomd_socket)?;
+    let soft_bytes = soft.map(|soft| soft.0);
+    let request = Request::SetLimit { account, hard_bytes: hard.0, soft_bytes };
     done(globals, &request)?;
     get(globals, user)
 }
@@ -70,7 +71,8 @@ fn table(limits: &[UserLimit]) -> String {
     if limits.is_empty() {
         return "no user has a limit\n".into();
     }
-    let name = |it: &UserLimit| user::owner(it.uid, it.group.as_deref(), it.cgroup.as_deref());
+    let name =
+        |it: &UserLimit| user::owner(it.account.uid, it.group.as_deref(), it.cgroup.as_deref());
     let names: Vec<String> = limits.iter().map(name).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(4);
     let mut text = format!(
@@ -117,12 +119,14 @@ fn percent(part: u64, whole: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use control::oomd::AccountRef;
+
     use super::*;
 
     #[test]
     fn the_table_shows_what_is_left_and_what_is_dying() {
         let limit = UserLimit {
-            uid: 4_000_000_000,
+            account: AccountRef::user(4_000_000_000),
             group: None,
             cgroup: None,
             members: Vec::new(),

@@ -58,9 +58,9 @@ fn follow(socket: &Path) -> Result<(), End> {
 /// Title and text; `None`: there is more to come about it.
 fn notice(event: &Event) -> Option<(String, String)> {
     match event {
-        Event::Near { uid, group, cgroup, used_bytes, hard_bytes } => {
+        Event::Near { account, group, cgroup, used_bytes, hard_bytes } => {
             let (used, hard) = (Size(*used_bytes), Size(*hard_bytes));
-            let who = user::owner(*uid, group.as_deref(), cgroup.as_deref());
+            let who = user::owner(account.uid, group.as_deref(), cgroup.as_deref());
             let title = format!("{who} is almost out of memory");
             Some((
                 title,

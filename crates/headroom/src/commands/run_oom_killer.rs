@@ -9,8 +9,8 @@ use crate::helpers::{decision, output};
 
 /// Runs the command.
 pub fn run_oom_killer(globals: &Globals, user: Option<&User>) -> anyhow::Result<()> {
-    let uid = user.map(|user| user.account(&globals.oomd_socket)).transpose()?;
-    match ask_oomd(&globals.oomd_socket, &Request::RunOomKiller { uid })? {
+    let account = user.map(|user| user.account(&globals.oomd_socket)).transpose()?;
+    match ask_oomd(&globals.oomd_socket, &Request::RunOomKiller { account })? {
         Reply::Ran { kills } => {
             output::print_as(globals.json, &kills, || match (&kills[..], user) {
                 ([], None) => "nobody is over a limit\n".into(),

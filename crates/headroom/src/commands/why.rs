@@ -63,9 +63,9 @@ fn tell(globals: &Globals, event: &Event) -> anyhow::Result<bool> {
     }
     output::print_on(&match event {
         Event::Decided { why } | Event::Ended { why } => format!("{}\n", decision::explain(why)),
-        Event::Near { uid, group, cgroup, used_bytes, hard_bytes } => format!(
+        Event::Near { account, group, cgroup, used_bytes, hard_bytes } => format!(
             "{} nears its limit: {} in use of {} allowed\n\n",
-            user::owner(*uid, group.as_deref(), cgroup.as_deref()),
+            user::owner(account.uid, group.as_deref(), cgroup.as_deref()),
             Size(*used_bytes),
             Size(*hard_bytes)
         ),

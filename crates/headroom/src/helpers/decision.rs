@@ -17,13 +17,13 @@ pub fn explain_all(records: &[Why]) -> String {
 pub fn headline(why: &Why) -> String {
     let together = match (&why.group, &why.cgroup) {
         (_, Some(path)) => Some(format!("cgroup {}", printable(path))),
-        (Some(group), None) => Some(user::owner(why.uid, Some(group), None)),
+        (Some(group), None) => Some(user::owner(why.account.uid, Some(group), None)),
         (None, None) => None,
     };
     let whose = match (together, why.victim.as_ref().and_then(|victim| victim.uid)) {
         (Some(together), Some(uid)) => format!("user {} in {together}", user::name(uid)),
         (Some(together), None) => together,
-        (None, _) => format!("user {}", user::name(why.uid)),
+        (None, _) => format!("user {}", user::name(why.account.uid)),
     };
     match &why.victim {
         Some(victim) => format!("killed {} of {whose}", process(victim)),
@@ -144,6 +144,8 @@ pub fn memory(candidate: &Candidate) -> String {
 
 #[cfg(test)]
 mod tests {
+    use control::oomd::{AccountKind, AccountRef};
+
     use super::*;
 
     fn record() -> Why {
@@ -158,7 +160,7 @@ mod tests {
         Why {
             id: 7,
             at_micros: 1_700_000_000_000_000,
-            uid: 4_000_000_000,
+            account: AccountRef::user(4_000_000_000),
             group: None,
             cgroup: None,
             trigger: Trigger::Notifier,
@@ -196,7 +198,8 @@ mod tests {
 
     #[test]
     fn of_a_group_the_name_is_shown_and_whose_process_it_was() {
-        let of_group = Why { uid: 4_294_901_760, group: Some("students".into()), ..record() };
+        let number = AccountRef { kind: AccountKind::Group, uid: 4_294_901_760 };
+        let of_group = Why { account: number, group: Some("students".into()), ..record() };
         let text = explain(&of_group);
         assert!(text.contains("killed eater (pid 42) of user 4000000000 in @students"), "{text}");
         let nobody = headline(&Why { victim: None, ..of_group });

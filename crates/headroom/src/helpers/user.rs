@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::anyhow;
-use control::oomd::{Reply, Request, UserLimit};
+use control::oomd::{AccountRef, Reply, Request, UserLimit};
 use headroom_daemon::user_database;
 
 use super::client::{ask_oomd, unexpected};
@@ -25,10 +25,10 @@ pub enum User {
 }
 
 impl User {
-    /// The uid, or the number that the daemon knows a group or cgroup by.
-    pub fn account(&self, socket: &Path) -> anyhow::Result<u32> {
+    /// As the daemon knows it.
+    pub fn account(&self, socket: &Path) -> anyhow::Result<AccountRef> {
         if let Self::Uid(uid) = self {
-            return Ok(*uid);
+            return Ok(AccountRef::user(*uid));
         }
         let limits = match ask_oomd(socket, &Request::ListLimits)? {
             Reply::Limits { limits } => limits,
@@ -36,13 +36,15 @@ impl User {
         };
         let found = limits.iter().find(|limit| self.has(limit));
         let missing = || anyhow!("there is no {} with a limit that you may see", self.described());
-        found.map(|limit| limit.uid).ok_or_else(missing)
+        found.map(|limit| limit.account).ok_or_else(missing)
     }
 
     /// The limit is this one's; who shares a limit has that one.
     pub fn has(&self, limit: &UserLimit) -> bool {
         match self {
-            Self::Uid(uid) => limit.uid == *uid || limit.members.contains(uid),
+            Self::Uid(uid) => {
+                limit.account == AccountRef::user(*uid) || limit.members.contains(uid)
+            }
             Self::Group(name) => limit.group.as_ref() == Some(name),
             Self::Cgroup(path) => limit.cgroup.as_ref() == Some(path),
         }

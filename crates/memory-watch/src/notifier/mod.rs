@@ -31,6 +31,8 @@ use libbpf_rs::MapCore;
 use libbpf_rs::Object;
 use libbpf_rs::RingBuffer;
 use libbpf_rs::RingBufferBuilder;
+use memory_ledger::AccountId;
+use memory_ledger::ProcessId;
 use zerocopy::FromBytes;
 
 use self::accounts::Strays;
@@ -42,16 +44,19 @@ use self::shared_map::SharedMap;
 use self::wire::Scan;
 use self::wire::Slot;
 use self::wire::WireEvent;
+pub use self::wire::account_of_key;
+pub use self::wire::key_of_account;
 use crate::error::NotifierError;
-use crate::watch::ArmedVictim;
 use crate::watch::Backend;
 use crate::watch::Charge;
 use crate::watch::Charged;
 use crate::watch::Event;
 use crate::watch::Inherited;
+use crate::watch::Precision;
 use crate::watch::ProcessSample;
 use crate::watch::Reconciled;
 use crate::watch::SlotLimit;
+use crate::watch::UnarmedKills;
 use crate::watch::Usage;
 use crate::watch::Watch;
 
@@ -76,9 +81,9 @@ pub struct Notifier {
     object: Object,
     queue: Arc<Mutex<VecDeque<Event>>>,
     /// The place of each account's slot.
-    index_of: HashMap<u32, u32>,
+    index_of: HashMap<AccountId, u32>,
     /// What accounts hold, where something was said of it.
-    charges: HashMap<u32, Charge>,
+    charges: HashMap<AccountId, Charge>,
     strays: Strays,
     buffer: RefCell<Vec<u8>>,
     /// When a scan last marked what everybody has.
@@ -203,12 +208,12 @@ impl Notifier {
         Ok(())
     }
 
-    fn slot(&self, uid: u32) -> Option<&Slot> {
-        self.slots.get(*self.index_of.get(&uid)? as usize)
+    fn slot(&self, account: AccountId) -> Option<&Slot> {
+        self.slots.get(*self.index_of.get(&account)? as usize)
     }
 
-    fn slot_or_error(&self, uid: u32) -> Result<&Slot, NotifierError> {
-        self.slot(uid).ok_or(NotifierError::NoSuchLimit(uid))
+    fn slot_or_error(&self, account: AccountId) -> Result<&Slot, NotifierError> {
+        self.slot(account).ok_or(NotifierError::NoSuchLimit(account))
     }
 
     fn attach(&mut self) -> Result<(), NotifierError> {
@@ -249,21 +254,21 @@ impl Watch for Notifier {
         Backend::Bpf
     }
 
-    fn set_limit(&mut self, uid: u32, limit: SlotLimit) -> Result<(), NotifierError> {
+    fn set_limit(&mut self, account: AccountId, limit: SlotLimit) -> Result<(), NotifierError> {
         let SlotLimit { soft_pages, hard_pages } = limit;
         if hard_pages == 0 || soft_pages > hard_pages || hard_pages > i64::MAX as u64 {
-            return Err(NotifierError::BadLimit { uid, soft_pages, hard_pages });
+            return Err(NotifierError::BadLimit { account, soft_pages, hard_pages });
         }
-        if !self.index_of.contains_key(&uid) {
+        if !self.index_of.contains_key(&account) {
             self.attach()?;
-            if let Err(error) = self.add_user(uid) {
+            if let Err(error) = self.add_user(account) {
                 if self.index_of.is_empty() {
                     self.detach();
                 }
                 return Err(error);
             }
         }
-        let slot = self.slot_or_error(uid)?;
+        let slot = self.slot_or_error(account)?;
         slot.clear_pages.store(soft_pages - soft_pages / CLEAR_SHARE, Relaxed);
         slot.hard_pages.store(hard_pages, Relaxed);
         slot.soft_pages.store(soft_pages, Relaxed);
@@ -272,18 +277,18 @@ impl Watch for Notifier {
         self.reconcile().map(|_| ())
     }
 
-    fn clear_limit(&mut self, uid: u32) -> Result<(), NotifierError> {
-        self.remove_user(uid)?;
-        self.charges.remove(&uid);
+    fn clear_limit(&mut self, account: AccountId) -> Result<(), NotifierError> {
+        self.remove_user(account)?;
+        self.charges.remove(&account);
         Ok(())
     }
 
-    fn charge(&mut self, account: u32, charge: Charge) -> Result<(), NotifierError> {
+    fn charge(&mut self, account: AccountId, charge: Charge) -> Result<(), NotifierError> {
         self.change_charge(account, charge)
     }
 
-    fn usage(&self, uid: u32) -> Option<Usage> {
-        let slot = self.slot(uid)?;
+    fn usage(&self, account: AccountId) -> Option<Usage> {
+        let slot = self.slot(account)?;
         let pages = |value: &std::sync::atomic::AtomicI64| value.load(Relaxed).max(0) as u64;
         Some(Usage {
             pages: pages(&slot.pages),
@@ -298,16 +303,16 @@ impl Watch for Notifier {
         })
     }
 
-    fn arm(&mut self, uid: u32, victim: Option<ArmedVictim>) -> Result<(), NotifierError> {
-        let slot = self.slot_or_error(uid)?;
+    fn arm(&mut self, account: AccountId, victim: Option<ProcessId>) -> Result<(), NotifierError> {
+        let slot = self.slot_or_error(account)?;
         let index = match victim {
             None => 0,
             Some(victim) => {
                 // The one not in use is filled, then chosen in one store: the programs never see
                 // one process' tgid with another's start time.
                 let free = if slot.armed_index.load(Relaxed) == 1 { 1 } else { 0 };
-                slot.armed[free].tgid.store(victim.tgid, Relaxed);
-                slot.armed[free].start_ns.store(victim.start_time_ns, Relaxed);
+                slot.armed[free].tgid.store(victim.pid, Relaxed);
+                slot.armed[free].start_ns.store(victim.start_time, Relaxed);
                 free as u32 + 1
             }
         };
@@ -316,8 +321,8 @@ impl Watch for Notifier {
         Ok(())
     }
 
-    fn remember(&mut self, uid: u32, memo: u64) -> Result<(), NotifierError> {
-        self.slot_or_error(uid)?.memo.store(memo, Relaxed);
+    fn remember(&mut self, account: AccountId, memo: u64) -> Result<(), NotifierError> {
+        self.slot_or_error(account)?.memo.store(memo, Relaxed);
         Ok(())
     }
 
@@ -325,19 +330,29 @@ impl Watch for Notifier {
         self.inherited.clone()
     }
 
-    fn leave_behind(&mut self, leave: bool) {
+    fn leave_behind(&mut self) {
         if let Some(pins) = &mut self.pins {
-            pins.keep(leave);
+            pins.keep();
         }
     }
 
-    fn spare_unarmed(&mut self, uid: u32, spare: bool) -> Result<(), NotifierError> {
-        self.slot_or_error(uid)?.spare_unarmed.store(spare.into(), Release);
+    fn set_unarmed_kills(
+        &mut self,
+        account: AccountId,
+        kills: UnarmedKills,
+    ) -> Result<(), NotifierError> {
+        let forbidden = u32::from(kills == UnarmedKills::Forbidden);
+        self.slot_or_error(account)?.spare_unarmed.store(forbidden, Release);
         Ok(())
     }
 
-    fn keep_exact(&mut self, uid: u32, exact: bool) -> Result<(), NotifierError> {
-        let was = self.slot_or_error(uid)?.exact.swap(exact.into(), Release);
+    fn set_precision(
+        &mut self,
+        account: AccountId,
+        precision: Precision,
+    ) -> Result<(), NotifierError> {
+        let exact = precision == Precision::Exact;
+        let was = self.slot_or_error(account)?.exact.swap(exact.into(), Release);
         // What has not moved since was read in batches, and would stay so.
         if exact && was == 0 { self.reconcile().map(|_| ()) } else { Ok(()) }
     }
@@ -347,19 +362,19 @@ impl Watch for Notifier {
         let slot =
             account.and_then(|account| Some((account, self.slots.get(account.slot() as usize)?)));
         Ok(slot.map(|(account, slot)| Charged {
-            uid: slot.uid.load(Relaxed),
+            account: slot.account(),
             pages: u64::try_from(account.charged(slot.counts())).unwrap_or(0),
         }))
     }
 
-    fn take_latch(&mut self, uid: u32, victim: ArmedVictim) -> Result<bool, NotifierError> {
-        let slot = self.slot_or_error(uid)?;
+    fn take_latch(&mut self, account: AccountId, victim: ProcessId) -> Result<bool, NotifierError> {
+        let slot = self.slot_or_error(account)?;
         if slot.latch.compare_exchange(0, 1, Release, Relaxed).is_err() {
             return Ok(false);
         }
         let mut samples = Vec::new();
         self.processes(&mut samples)?;
-        let found = samples.iter().find(|sample| sample.as_victim() == victim);
+        let found = samples.iter().find(|sample| sample.id() == victim);
         if let Some(mm) = found.map(|sample| sample.mm_id)
             && let Some(account) = accounts::read(&map(&self.object, "accounts")?, mm)?
         {
@@ -369,8 +384,8 @@ impl Watch for Notifier {
         Ok(true)
     }
 
-    fn release_latch(&mut self, uid: u32) {
-        let Some(slot) = self.slot(uid) else { return };
+    fn release_latch(&mut self, account: AccountId) {
+        let Some(slot) = self.slot(account) else { return };
         if slot.latch.load(Relaxed) == 0 {
             return;
         }

@@ -83,9 +83,9 @@ impl Pins {
         remove_pins(&self.folder);
     }
 
-    /// With `true`, everything stays when the daemon ends.
-    pub fn keep(&mut self, keep: bool) {
-        self.keep = keep;
+    /// Everything stays when the daemon ends.
+    pub fn keep(&mut self) {
+        self.keep = true;
     }
 }
 

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use libbpf_rs::MapCore;
+use memory_ledger::AccountId;
+use memory_ledger::Count;
+use memory_ledger::Uid;
 
 use super::Notifier;
 use super::map;
 use super::users::slot_of;
 use super::wire;
 use crate::error::NotifierError;
-use crate::watch::Counted;
 use crate::watch::Inherited;
 use crate::watch::SlotLimit;
 use crate::watch::Watch;
@@ -20,7 +22,7 @@ impl Notifier {
     /// accounts. The error: what makes no sense in them.
     pub(super) fn take_over(&mut self) -> Result<(), String> {
         let text = |e: NotifierError| e.to_string();
-        let mut uids_of: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        let mut uids_of: BTreeMap<u32, Vec<Uid>> = BTreeMap::new();
         for (uid, index) in self.users_in_maps().map_err(text)? {
             if index as usize >= wire::MAX_SLOTS {
                 return Err(format!("uid {uid} is said to have slot {index}"));
@@ -36,35 +38,40 @@ impl Notifier {
                 soft_pages: slot.soft_pages.load(Relaxed),
                 hard_pages: slot.hard_pages.load(Relaxed),
             };
-            let account = slot.uid.load(Relaxed);
+            let account = slot.account();
             if slot.index.load(Relaxed) != index {
                 return Err(format!("slot {index} takes itself for another"));
             }
-            // One user's own account has its uid, a group's has a number that is no member's.
-            if uids.contains(&account) && uids.len() > 1 || slot.counts() == Counted::from_bits(0) {
-                return Err(format!("the slot of uid {account} is that of uids {uids:?}"));
+            // One user's account holds its own memory alone; a cgroup has none in the maps.
+            let wrong = match account {
+                AccountId::User(uid) => uids != [uid],
+                AccountId::Group(_) => false,
+                AccountId::Cgroup(_) => true,
+            };
+            if wrong || slot.counts() == Count::of([]) {
+                return Err(format!("the slot of {account} is that of uids {uids:?}"));
             }
             if limit.hard_pages == 0 || limit.soft_pages > limit.hard_pages {
-                return Err(format!("uid {account} has the limits {limit:?}"));
+                return Err(format!("{account} has the limits {limit:?}"));
             }
             if self.index_of.insert(account, index).is_some() {
-                return Err(format!("uid {account} has two slots"));
+                return Err(format!("{account} has two slots"));
             }
             // Those who were promised memory say so again.
             slot.exact.store(0, Relaxed);
-            let (memo, counted) = (slot.memo.load(Relaxed), slot.counts());
-            self.adopt_charge(account, uids, counted);
+            let (memo, count) = (slot.memo.load(Relaxed), slot.counts());
+            self.adopt_charge(account, uids, count);
             if limit.hard_pages < i64::MAX as u64 {
-                self.inherited.push(Inherited { uid: account, limit, counted, memo });
+                self.inherited.push(Inherited { account, limit, count, memo });
             } else {
                 unfinished.push(account);
             }
         }
         // The daemon died while it set these.
-        for uid in unfinished {
-            self.remove_user(uid).map_err(text)?;
+        for account in unfinished {
+            self.remove_user(account).map_err(text)?;
         }
-        self.inherited.sort_unstable_by_key(|inherited| inherited.uid);
+        self.inherited.sort_unstable_by_key(|inherited| inherited.account);
         if self.index_of.is_empty() {
             self.detach();
             return Ok(());
@@ -73,12 +80,12 @@ impl Notifier {
         self.reconcile().map(drop).map_err(text)
     }
 
-    fn users_in_maps(&self) -> Result<Vec<(u32, u32)>, NotifierError> {
+    fn users_in_maps(&self) -> Result<Vec<(Uid, u32)>, NotifierError> {
         let slot_of_uid = map(&self.object, "slot_of_uid")?;
         let number = |bytes: &[u8]| bytes.try_into().map(u32::from_ne_bytes).ok();
         let mut users = Vec::new();
         for key in slot_of_uid.keys() {
-            let Some(uid) = number(&key) else { continue };
+            let Some(uid) = number(&key).map(Uid) else { continue };
             users.extend(slot_of(&slot_of_uid, uid)?.map(|index| (uid, index)));
         }
         Ok(users)

@@ -6,6 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use libbpf_rs::Map;
 use libbpf_rs::MapCore;
 use libbpf_rs::MapFlags;
+use memory_ledger::AccountId;
+use memory_ledger::Count;
+use memory_ledger::Uid;
 
 use super::Notifier;
 use super::accounts;
@@ -15,27 +18,26 @@ use super::wire;
 use super::wire::Slot;
 use crate::error::NotifierError;
 use crate::watch::Charge;
-use crate::watch::Counted;
 use crate::watch::Watch;
 
 impl Notifier {
-    fn charge_of(&self, account: u32) -> Charge {
-        self.charges.get(&account).cloned().unwrap_or_else(|| Charge::of_user(account))
+    fn charge_of(&self, account: AccountId) -> Charge {
+        self.charges.get(&account).cloned().unwrap_or_else(|| Charge::of(account))
     }
 
     /// Gives the account a slot and makes the programs see it.
-    pub(super) fn add_user(&mut self, account: u32) -> Result<(), NotifierError> {
+    pub(super) fn add_user(&mut self, account: AccountId) -> Result<(), NotifierError> {
         let taken: HashSet<u32> = self.index_of.values().copied().collect();
         let index = (0..wire::MAX_SLOTS as u32)
             .find(|index| !taken.contains(index))
-            .ok_or(NotifierError::TooManyLimits { uid: account, slots: wire::MAX_SLOTS })?;
+            .ok_or(NotifierError::TooManyLimits { account, slots: wire::MAX_SLOTS })?;
         self.slots.reach(&map(&self.object, "slots")?, index as usize)?;
         self.slots.clear(index as usize);
-        let Charge { uids, counted } = self.charge_of(account);
+        let Charge { uids, count } = self.charge_of(account);
         if let Some(slot) = self.slots.get(index as usize) {
-            slot.uid.store(account, Relaxed);
+            slot.key.store(wire::key_of_account(account), Relaxed);
             slot.index.store(index, Relaxed);
-            slot.counted.store(counted.bits(), Relaxed);
+            slot.counted.store(wire::bits_of_count(count), Relaxed);
             // Until the real ones follow, no limit is broken.
             slot.soft_pages.store(i64::MAX as u64, Relaxed);
             slot.hard_pages.store(i64::MAX as u64, Relaxed);
@@ -49,10 +51,10 @@ impl Notifier {
     }
 
     /// These users' processes are charged to the slot from now on.
-    fn publish(&self, index: u32, uids: &[u32]) -> Result<(), NotifierError> {
+    fn publish(&self, index: u32, uids: &[Uid]) -> Result<(), NotifierError> {
         let slot_of_uid = map(&self.object, "slot_of_uid")?;
         for uid in uids {
-            slot_of_uid.update(&uid.to_ne_bytes(), &index.to_ne_bytes(), MapFlags::ANY).map_err(
+            slot_of_uid.update(&uid.0.to_ne_bytes(), &index.to_ne_bytes(), MapFlags::ANY).map_err(
                 |e| {
                     let room = wire::MAX_UIDS;
                     NotifierError::bpf(
@@ -68,11 +70,11 @@ impl Notifier {
     }
 
     /// These users' processes are not charged to the slot any more; to another one they may be.
-    fn withdraw(&self, index: u32, uids: impl Iterator<Item = u32>) -> Result<(), NotifierError> {
+    fn withdraw(&self, index: u32, uids: impl Iterator<Item = Uid>) -> Result<(), NotifierError> {
         let slot_of_uid = map(&self.object, "slot_of_uid")?;
         for uid in uids {
             if slot_of(&slot_of_uid, uid)? == Some(index) {
-                slot_of_uid.delete(&uid.to_ne_bytes()).map_err(|e| {
+                slot_of_uid.delete(&uid.0.to_ne_bytes()).map_err(|e| {
                     NotifierError::bpf(format!("take uid {uid} from map slot_of_uid"), e)
                 })?;
             }
@@ -81,7 +83,7 @@ impl Notifier {
     }
 
     /// Takes an account's slot away. What it held stays said.
-    pub(super) fn remove_user(&mut self, account: u32) -> Result<(), NotifierError> {
+    pub(super) fn remove_user(&mut self, account: AccountId) -> Result<(), NotifierError> {
         let Some(index) = self.index_of.remove(&account) else { return Ok(()) };
         if self.index_of.is_empty() {
             self.detach();
@@ -98,7 +100,7 @@ impl Notifier {
     /// An account holds something else from now on.
     pub(super) fn change_charge(
         &mut self,
-        account: u32,
+        account: AccountId,
         mut charge: Charge,
     ) -> Result<(), NotifierError> {
         charge.uids.sort_unstable();
@@ -115,7 +117,7 @@ impl Notifier {
         if before == charge {
             return Ok(());
         }
-        if before.counted != charge.counted {
+        if before.count != charge.count {
             return self.begin_anew(account, charge);
         }
         self.publish(index, &charge.uids)?;
@@ -128,7 +130,7 @@ impl Notifier {
     }
 
     /// The same limits, for an account that starts with nothing charged.
-    fn begin_anew(&mut self, account: u32, charge: Charge) -> Result<(), NotifierError> {
+    fn begin_anew(&mut self, account: AccountId, charge: Charge) -> Result<(), NotifierError> {
         let kept = |slot: &Slot| {
             let fields = [&slot.soft_pages, &slot.hard_pages, &slot.clear_pages, &slot.memo];
             let flags = [&slot.spare_unarmed, &slot.exact];
@@ -153,16 +155,16 @@ impl Notifier {
     }
 
     /// What a slot that was taken over holds.
-    pub(super) fn adopt_charge(&mut self, account: u32, mut uids: Vec<u32>, counted: Counted) {
+    pub(super) fn adopt_charge(&mut self, account: AccountId, mut uids: Vec<Uid>, count: Count) {
         uids.sort_unstable();
-        self.charges.insert(account, Charge { uids, counted });
+        self.charges.insert(account, Charge { uids, count });
     }
 }
 
 /// The place of a user's slot.
-pub(super) fn slot_of(slot_of_uid: &Map<'_>, uid: u32) -> Result<Option<u32>, NotifierError> {
+pub(super) fn slot_of(slot_of_uid: &Map<'_>, uid: Uid) -> Result<Option<u32>, NotifierError> {
     let index = slot_of_uid
-        .lookup(&uid.to_ne_bytes(), MapFlags::ANY)
+        .lookup(&uid.0.to_ne_bytes(), MapFlags::ANY)
         .map_err(|e| NotifierError::bpf("read map slot_of_uid", e))?;
     Ok(index.and_then(|index| index.try_into().ok()).map(u32::from_ne_bytes))
 }

@@ -1,17 +1,24 @@
 //! What the BPF programs and the daemon exchange: the same structs as `bpf/shared.h`, field by
 //! field. [`super::Notifier::load`] compares their sizes with the loaded maps.
+//!
+//! In the maps, which outlive a daemon when they are pinned, an account is one number: here it is encoded.
 
 use std::sync::atomic::AtomicI64;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use memory_ledger::AccountId;
+use memory_ledger::CgroupId;
+use memory_ledger::Count;
+use memory_ledger::GroupId;
+use memory_ledger::ProcessId;
+use memory_ledger::Uid;
 use zerocopy::FromBytes;
 use zerocopy::Immutable;
 use zerocopy::IntoBytes;
 use zerocopy::KnownLayout;
 
-use crate::watch::Counted;
 use crate::watch::Event;
 use crate::watch::Killed;
 use crate::watch::KilledBy;
@@ -23,6 +30,44 @@ pub const MAX_CPUS: usize = 1024;
 pub const MAX_SLOTS: usize = 1024;
 /// As many users as they can be of.
 pub const MAX_UIDS: usize = 8192;
+
+/// The key of the first cgroup's account.
+const FIRST_CGROUP: u32 = 0xfffe_0000;
+/// The key of the first group's account. The one after the last group's is [`Uid::NONE`].
+const FIRST_GROUP: u32 = 0xffff_0000;
+
+// No uid that can have an account is the key of a group or cgroup.
+const _: () = assert!(Uid::LAST_LIMITABLE.0 < FIRST_CGROUP);
+
+/// An account as one number: a user's is its uid, groups and cgroups have ranges above [`Uid::LAST_LIMITABLE`].
+pub fn key_of_account(account: AccountId) -> u32 {
+    match account {
+        AccountId::User(uid) => uid.0,
+        AccountId::Group(id) => FIRST_GROUP + u32::from(id.get()),
+        AccountId::Cgroup(id) => FIRST_CGROUP + u32::from(id.0),
+    }
+}
+
+/// The account of a key.
+pub fn account_of_key(key: u32) -> AccountId {
+    let low = key as u16;
+    match key {
+        FIRST_CGROUP..FIRST_GROUP => AccountId::Cgroup(CgroupId(low)),
+        FIRST_GROUP.. => GroupId::new(low).map_or(AccountId::User(Uid::NONE), AccountId::Group),
+        _ => AccountId::User(Uid(key)),
+    }
+}
+
+/// Kinds of memory as bits, each at the member's number in `rss_stat`.
+pub fn bits_of_count(count: Count) -> u32 {
+    let members = [count.file, count.anon, count.swap, count.shmem];
+    (0..).zip(members).map(|(member, counts)| u32::from(counts) << member).sum()
+}
+
+fn count_of_bits(bits: u32) -> Count {
+    let counts = |member: u32| bits >> member & 1 == 1;
+    Count { file: counts(0), anon: counts(1), swap: counts(2), shmem: counts(3) }
+}
 
 /// `struct account`.
 #[repr(C)]
@@ -43,8 +88,9 @@ impl Account {
     }
 
     /// What is charged to a slot that counts these.
-    pub fn charged(&self, counted: Counted) -> i64 {
-        let counts = |member: usize| counted.bits() >> member & 1 == 1;
+    pub fn charged(&self, count: Count) -> i64 {
+        let bits = bits_of_count(count);
+        let counts = |member: usize| bits >> member & 1 == 1;
         (0..self.pages.len())
             .filter(|member| counts(*member))
             .map(|member| self.pages[member])
@@ -66,7 +112,7 @@ pub struct Slot {
     pub soft_pages: AtomicU64,
     pub hard_pages: AtomicU64,
     pub clear_pages: AtomicU64,
-    pub uid: AtomicU32,
+    pub key: AtomicU32,
     pub spare_unarmed: AtomicU32,
     pub armed_index: AtomicU32,
     pub exact: AtomicU32,
@@ -95,8 +141,13 @@ pub struct Slot {
 
 impl Slot {
     /// What is charged to it.
-    pub fn counts(&self) -> Counted {
-        Counted::from_bits(self.counted.load(Relaxed))
+    pub fn counts(&self) -> Count {
+        count_of_bits(self.counted.load(Relaxed))
+    }
+
+    /// Whose it is.
+    pub fn account(&self) -> AccountId {
+        account_of_key(self.key.load(Relaxed))
     }
 }
 
@@ -116,7 +167,7 @@ pub struct Scan {
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout)]
 pub struct WireEvent {
     kind: u32,
-    uid: u32,
+    key: u32,
     pages: u64,
     time_ns: u64,
     killed_by: u32,
@@ -130,7 +181,8 @@ pub struct WireEvent {
 impl WireEvent {
     /// `None` for a kind that this version does not know (never sent by our own programs).
     pub fn decode(&self) -> Option<Event> {
-        let Self { uid, pages, time_ns, .. } = *self;
+        let Self { key, pages, time_ns, .. } = *self;
+        let account = account_of_key(key);
         let by = match self.killed_by {
             1 => Some(KilledBy::ArmedSelf),
             2 => Some(KilledBy::ArmedOther),
@@ -139,17 +191,16 @@ impl WireEvent {
             _ => None,
         };
         let killed = by.map(|by| Killed {
-            tgid: self.killed_tgid,
-            uid: self.killed_uid,
-            start_time_ns: self.killed_start_ns,
+            id: ProcessId { pid: self.killed_tgid, start_time: self.killed_start_ns },
+            uid: Uid(self.killed_uid),
             pages: self.killed_pages,
             by,
         });
         match self.kind {
-            1 => Some(Event::SoftCrossed { uid, pages, time_ns }),
-            2 => Some(Event::SoftCleared { uid, pages, time_ns }),
+            1 => Some(Event::SoftCrossed { account, pages, time_ns }),
+            2 => Some(Event::SoftCleared { account, pages, time_ns }),
             3 => Some(Event::HardCrossed {
-                uid,
+                account,
                 pages,
                 time_ns,
                 killed,
@@ -184,8 +235,8 @@ impl WireSample {
         ProcessSample {
             tgid: self.tgid,
             parent_tgid: self.parent_tgid,
-            uid: self.uid,
-            namespace_owner: self.namespace_owner,
+            uid: Uid(self.uid),
+            namespace_owner: Uid(self.namespace_owner),
             start_time_ns: self.start_ns,
             file_pages: pages(0),
             anon_pages: pages(1),
@@ -207,4 +258,37 @@ impl WireSample {
 pub struct CpuLayout {
     pub base: u64,
     pub offset: [u64; MAX_CPUS],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_has_the_key_that_pinned_maps_of_earlier_daemons_have() {
+        let group = |id| AccountId::Group(GroupId::new(id).unwrap());
+        let keys = [
+            (AccountId::User(Uid(1000)), 1000),
+            (AccountId::User(Uid::LAST_LIMITABLE), 0xfffd_ffff),
+            (AccountId::Cgroup(CgroupId(0)), 0xfffe_0000),
+            (AccountId::Cgroup(CgroupId(0xffff)), 0xfffe_ffff),
+            (group(0), 0xffff_0000),
+            (group(0xfffe), 0xffff_fffe),
+            (AccountId::User(Uid::NONE), 0xffff_ffff),
+        ];
+        for (account, key) in keys {
+            assert_eq!((key_of_account(account), account_of_key(key)), (key, account));
+        }
+    }
+
+    #[test]
+    fn kinds_of_memory_have_the_bits_of_rss_stat() {
+        let bits = |names: &[&str]| bits_of_count(Count::of(names.iter().copied()));
+        assert_eq!((bits(&["file"]), bits(&["anon"])), (1, 2));
+        assert_eq!((bits(&["swap"]), bits(&["shmem"])), (4, 8));
+        assert_eq!(bits_of_count(Count::default()), 14);
+        for bits in 0..16 {
+            assert_eq!(bits_of_count(count_of_bits(bits)), bits);
+        }
+    }
 }

@@ -4,6 +4,7 @@ use super::Proc;
 use machine_memory::ReadError;
 use machine_memory::text::keys_and_values;
 use machine_memory::text::kib_to_bytes;
+use memory_ledger::Uid;
 
 /// Identity and exact resident sizes. The sizes are `None` for kernel threads and zombies, and where
 /// the kernel is older than the line.
@@ -14,7 +15,7 @@ pub struct Status {
     /// `PPid`.
     pub ppid: Option<u32>,
     /// `Uid`, first column: the real one.
-    pub uid: Option<u32>,
+    pub uid: Option<Uid>,
     /// `RssAnon`, in bytes.
     pub anon_bytes: Option<u64>,
     /// `RssFile`, in bytes.
@@ -49,7 +50,8 @@ impl Proc {
                 "Tgid" => status.tgid = value.parse().ok(),
                 "PPid" => status.ppid = value.parse().ok(),
                 "Uid" => {
-                    status.uid = value.split_ascii_whitespace().next().and_then(|v| v.parse().ok());
+                    let real = value.split_ascii_whitespace().next();
+                    status.uid = real.and_then(|v| v.parse().ok()).map(Uid);
                 }
                 "RssAnon" => status.anon_bytes = kib_to_bytes(value),
                 "RssFile" => status.file_bytes = kib_to_bytes(value),
@@ -72,7 +74,7 @@ mod tests {
     fn reads_its_own_process() {
         let status = Proc::default().status(std::process::id()).unwrap();
         assert_eq!(status.tgid, Some(std::process::id()));
-        assert_eq!(status.uid, Some(rustix::process::getuid().as_raw()));
+        assert_eq!(status.uid, Some(Uid(rustix::process::getuid().as_raw())));
         assert!(status.charged_bytes().unwrap() > 0);
     }
 
@@ -80,7 +82,7 @@ mod tests {
     fn a_zombie_has_no_sizes() {
         let (_dir, mut proc) = fake(5, "status", b"Name:\t\xff:x\nTgid:\t5\nUid:\t7\t8\t9\t9\n");
         let status = proc.status(5).unwrap();
-        assert_eq!((status.tgid, status.uid), (Some(5), Some(7)));
+        assert_eq!((status.tgid, status.uid), (Some(5), Some(Uid(7))));
         assert_eq!(status.charged_bytes(), None);
     }
 }

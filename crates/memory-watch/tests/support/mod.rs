@@ -16,6 +16,7 @@ use std::time::Duration;
 use std::time::Instant;
 
 use libbpf_rs::ErrorKind;
+use memory_ledger::Uid;
 use memory_watch::Notifier;
 use memory_watch::NotifierError;
 use memory_watch::process::Proc;
@@ -70,7 +71,7 @@ pub struct Hog {
 
 impl Hog {
     /// Starts one as `uid` and waits until it is that user.
-    pub fn start(uid: u32) -> Self {
+    pub fn start(uid: Uid) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_memory-watch-hog"))
             .arg(uid.to_string())
             .stdin(Stdio::piped())
@@ -142,7 +143,7 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// What `/proc` says a user's processes are charged, in pages.
-pub fn pages_by_proc(uid: u32) -> u64 {
+pub fn pages_by_proc(uid: Uid) -> u64 {
     let mut proc = Proc::default();
     let mut pids = Vec::new();
     proc.pids(&mut pids).expect("list /proc");

@@ -169,14 +169,15 @@ fn draw_foot(buffer: &mut Buffer, area: Rect, view: &View) {
             let text = format!("{}  > {}", printable(complaint), input(&view.mode));
             Line::styled(text, view.look.in_color(Color::Red).add_modifier(Modifier::BOLD))
         }
-        (Mode::Limit { uid, input }, _) => {
-            Line::styled(format!("limit of {} (512M, 1.5G): {input}_", view.name_of(*uid)), bold)
-        }
+        (Mode::Limit { account, input }, _) => Line::styled(
+            format!("limit of {} (512M, 1.5G): {input}_", view.name_of(*account)),
+            bold,
+        ),
         (Mode::NewLimit { input }, _) => {
             Line::styled(format!("user and limit (alice 2G): {input}_"), bold)
         }
-        (Mode::Clear { uid }, _) => {
-            Line::styled(format!("clear the limit of {}? y, n", view.name_of(*uid)), bold)
+        (Mode::Clear { account }, _) => {
+            Line::styled(format!("clear the limit of {}? y, n", view.name_of(*account)), bold)
         }
         (_, Some(Ok(message))) => Line::raw(printable(message)),
         (_, Some(Err(complaint))) => {
@@ -217,7 +218,7 @@ fn draw_help(buffer: &mut Buffer, area: Rect) {
 
 #[cfg(test)]
 pub mod tests {
-    use control::oomd::{Candidate, Killer, Outcome, Trigger, Why};
+    use control::oomd::{AccountRef, Candidate, Killer, Outcome, Trigger, Why};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -231,7 +232,7 @@ pub mod tests {
         Why {
             id: 1,
             at_micros: 0,
-            uid: 4_000_000_001,
+            account: AccountRef::user(4_000_000_001),
             group: None,
             cgroup: None,
             trigger: Trigger::Notifier,
@@ -345,7 +346,7 @@ q quit  s sort  l limit  c clear  ? help   by share of the limit; 1 of 3";
     fn a_lost_daemon_a_prompt_and_a_complaint_are_seen() {
         let mut view = view();
         view.lost("cannot ask headroom-oomd".into());
-        view.mode = Mode::Limit { uid: 4_000_000_001, input: "51".into() };
+        view.mode = Mode::Limit { account: AccountRef::user(4_000_000_001), input: "51".into() };
         let (lines, _) = frame(&mut view, 80, 14);
         assert_eq!(lines[4], "as it was: cannot ask headroom-oomd");
         assert_eq!(lines[13], "limit of 4000000001 (512M, 1.5G): 51_");

@@ -3,6 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use control::oomd::AccountRef;
+
 use super::snapshot::Snapshot;
 
 /// Over so long growth is averaged: shorter, and it flickers; longer, and it is late.
@@ -13,16 +15,17 @@ const FAR: u64 = 24 * 3600;
 /// What was seen.
 #[derive(Debug, Default)]
 pub struct Growth {
-    seen: HashMap<u32, VecDeque<(Instant, u64)>>,
+    seen: HashMap<AccountRef, VecDeque<(Instant, u64)>>,
 }
 
 impl Growth {
     /// Takes a look into account. Users that are gone from it are forgotten.
     pub fn look(&mut self, snapshot: &Snapshot) {
         let at = snapshot.at;
-        self.seen.retain(|uid, _| snapshot.limits.iter().any(|limit| limit.uid == *uid));
+        self.seen
+            .retain(|account, _| snapshot.limits.iter().any(|limit| limit.account == *account));
         for limit in &snapshot.limits {
-            let seen = self.seen.entry(limit.uid).or_default();
+            let seen = self.seen.entry(limit.account).or_default();
             seen.push_back((at, limit.used_bytes));
             // One that is older stays, so that the window is full.
             while seen.get(1).is_some_and(|(then, _)| at.duration_since(*then) >= WINDOW) {
@@ -32,8 +35,8 @@ impl Growth {
     }
 
     /// Bytes a second; `None` before the second look.
-    pub fn of(&self, uid: u32) -> Option<i64> {
-        let seen = self.seen.get(&uid)?;
+    pub fn of(&self, account: AccountRef) -> Option<i64> {
+        let seen = self.seen.get(&account)?;
         let (first, last) = (seen.front()?, seen.back()?);
         let micros = i128::try_from(last.0.duration_since(first.0).as_micros()).ok()?;
         let grown = i128::from(last.1) - i128::from(first.1);
@@ -56,15 +59,15 @@ mod tests {
     fn growth_is_an_average_over_the_last_seconds() {
         let mut growth = Growth::default();
         let start = Instant::now();
-        assert_eq!(growth.of(7), None);
+        assert_eq!(growth.of(AccountRef::user(7)), None);
         for second in 0..10u64 {
             let mut seen = snapshot(&[(7, 100 + second * second, 1000)]);
             seen.at = start + Duration::from_secs(second);
             growth.look(&seen);
         }
-        assert_eq!(growth.of(7), Some((81 - 16) / 5));
+        assert_eq!(growth.of(AccountRef::user(7)), Some((81 - 16) / 5));
         growth.look(&snapshot(&[(8, 1, 2)]));
-        assert_eq!((growth.of(7), growth.of(8)), (None, None));
+        assert_eq!((growth.of(AccountRef::user(7)), growth.of(AccountRef::user(8))), (None, None));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What the person looks at, and what keys do to it.
 
-use control::oomd::{Request, UserLimit};
+use control::oomd::{AccountRef, Request, UserLimit};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::growth::{Growth, forecast};
@@ -71,11 +71,11 @@ impl Row {
 /// All users' lines, the nearest to its limit first.
 pub fn rows(snapshot: &Snapshot, growth: &Growth) -> Vec<Row> {
     let row = |limit: &UserLimit| {
-        let growth = growth.of(limit.uid);
+        let growth = growth.of(limit.account);
         let left = limit.hard_bytes.saturating_sub(limit.used_bytes);
         let limit_in = growth.and_then(|rate| forecast(left, rate));
         Row {
-            name: user::owner(limit.uid, limit.group.as_deref(), limit.cgroup.as_deref()),
+            name: user::owner(limit.account.uid, limit.group.as_deref(), limit.cgroup.as_deref()),
             limit: limit.clone(),
             growth,
             limit_in,
@@ -89,10 +89,10 @@ pub fn rows(snapshot: &Snapshot, growth: &Growth) -> Vec<Row> {
 fn sort(rows: &mut [Row], order: Order, reversed: bool) {
     use std::cmp::Reverse;
     match order {
-        Order::Share => rows.sort_by_key(|row| (Reverse(row.share()), row.limit.uid)),
-        Order::Used => rows.sort_by_key(|row| (Reverse(row.limit.used_bytes), row.limit.uid)),
-        Order::Growth => rows.sort_by_key(|row| (Reverse(row.growth), row.limit.uid)),
-        Order::Limit => rows.sort_by_key(|row| (Reverse(row.limit.hard_bytes), row.limit.uid)),
+        Order::Share => rows.sort_by_key(|row| (Reverse(row.share()), row.limit.account)),
+        Order::Used => rows.sort_by_key(|row| (Reverse(row.limit.used_bytes), row.limit.account)),
+        Order::Growth => rows.sort_by_key(|row| (Reverse(row.growth), row.limit.account)),
+        Order::Limit => rows.sort_by_key(|row| (Reverse(row.limit.hard_bytes), row.limit.account)),
         Order::Name => rows.sort_by(|a, b| a.name.cmp(&b.name)),
     }
     if reversed {
@@ -108,11 +108,11 @@ pub enum Mode {
     /// The keys.
     Help,
     /// A new limit for this user.
-    Limit { uid: u32, input: String },
+    Limit { account: AccountRef, input: String },
     /// A new limit for somebody.
     NewLimit { input: String },
     /// Is this user's limit to be cleared?
-    Clear { uid: u32 },
+    Clear { account: AccountRef },
 }
 
 /// What a key asks for.
@@ -146,7 +146,7 @@ pub struct View {
     pub reversed: bool,
     growth: Growth,
     /// Kept when others move around it.
-    selected: Option<u32>,
+    selected: Option<AccountRef>,
     /// Lines of the table at the last drawing.
     pub page: usize,
     /// The first row that is seen.
@@ -182,7 +182,7 @@ impl View {
         self.snapshot = snapshot;
         self.lost = None;
         self.sort();
-        if self.selected.is_none_or(|uid| self.row_of(uid).is_none()) {
+        if self.selected.is_none_or(|account| self.row_of(account).is_none()) {
             self.select(at);
         }
     }
@@ -202,22 +202,23 @@ impl View {
     }
 
     /// What the row of this account is called.
-    pub fn name_of(&self, uid: u32) -> String {
-        self.row_of(uid).map_or_else(|| user::name(uid), |at| self.rows[at].name.clone())
+    pub fn name_of(&self, account: AccountRef) -> String {
+        self.row_of(account)
+            .map_or_else(|| user::name(account.uid), |at| self.rows[at].name.clone())
     }
 
-    fn row_of(&self, uid: u32) -> Option<usize> {
-        self.rows.iter().position(|row| row.limit.uid == uid)
+    fn row_of(&self, account: AccountRef) -> Option<usize> {
+        self.rows.iter().position(|row| row.limit.account == account)
     }
 
     /// Where the selected user is.
     pub fn position(&self) -> usize {
-        self.selected.and_then(|uid| self.row_of(uid)).unwrap_or(0)
+        self.selected.and_then(|account| self.row_of(account)).unwrap_or(0)
     }
 
     fn select(&mut self, at: usize) {
         let at = at.min(self.rows.len().saturating_sub(1));
-        self.selected = self.rows.get(at).map(|row| row.limit.uid);
+        self.selected = self.rows.get(at).map(|row| row.limit.account);
     }
 
     /// Scrolls so that the selected user is seen in a table of so many lines.
@@ -239,11 +240,11 @@ impl View {
         match &mut self.mode {
             Mode::Table => return self.table_key(key.code),
             Mode::Help => self.mode = Mode::Table,
-            Mode::Clear { uid } => {
-                let uid = *uid;
+            Mode::Clear { account } => {
+                let account = *account;
                 self.mode = Mode::Table;
                 if key.code == KeyCode::Char('y') {
-                    return Todo::Ask(Request::ClearLimit { uid });
+                    return Todo::Ask(Request::ClearLimit { account });
                 }
             }
             Mode::Limit { input, .. } | Mode::NewLimit { input } => match key.code {
@@ -286,13 +287,13 @@ impl View {
             }
             KeyCode::Char('n') => self.mode = Mode::NewLimit { input: String::new() },
             KeyCode::Char('l') | KeyCode::Enter => {
-                if let Some(uid) = self.selected {
-                    self.mode = Mode::Limit { uid, input: String::new() };
+                if let Some(account) = self.selected {
+                    self.mode = Mode::Limit { account, input: String::new() };
                 }
             }
             KeyCode::Char('c') => {
-                if let Some(uid) = self.selected {
-                    self.mode = Mode::Clear { uid };
+                if let Some(account) = self.selected {
+                    self.mode = Mode::Clear { account };
                 }
             }
             _ => {}
@@ -303,10 +304,10 @@ impl View {
     /// The prompt's input as a request; what cannot be understood stays, to be corrected.
     fn enter(&mut self) -> Todo {
         let request = match &self.mode {
-            Mode::Limit { uid, input } => limit_request(*uid, input),
+            Mode::Limit { account, input } => limit_request(*account, input),
             Mode::NewLimit { input } => match input.trim().split_once(' ') {
                 Some((user, size)) => match user.parse::<User>() {
-                    Ok(User::Uid(uid)) => limit_request(uid, size),
+                    Ok(User::Uid(uid)) => limit_request(AccountRef::user(uid), size),
                     Ok(User::Group(_) | User::Cgroup(_)) => {
                         Err("select a group, and press 'l' for its limit".to_owned())
                     }
@@ -335,12 +336,12 @@ fn type_in(input: &mut String, c: char) {
     }
 }
 
-fn limit_request(uid: u32, size: &str) -> Result<Request, String> {
+fn limit_request(account: AccountRef, size: &str) -> Result<Request, String> {
     let size: Size = size.trim().parse()?;
     if size.0 == 0 {
         return Err("a limit of 0 would kill everything; 'c' clears a limit".to_owned());
     }
-    Ok(Request::SetLimit { uid, hard_bytes: size.0, soft_bytes: None })
+    Ok(Request::SetLimit { account, hard_bytes: size.0, soft_bytes: None })
 }
 
 #[cfg(test)]
@@ -355,7 +356,7 @@ pub mod tests {
     /// Users: uid, used, limit.
     pub fn snapshot(users: &[(u32, u64, u64)]) -> Snapshot {
         let limit = |(uid, used_bytes, hard_bytes): &(u32, u64, u64)| UserLimit {
-            uid: *uid,
+            account: AccountRef::user(*uid),
             group: None,
             cgroup: None,
             members: Vec::new(),
@@ -407,7 +408,7 @@ pub mod tests {
     }
 
     fn uids(view: &View) -> Vec<u32> {
-        view.rows.iter().map(|row| row.limit.uid).collect()
+        view.rows.iter().map(|row| row.limit.account.uid).collect()
     }
 
     #[test]
@@ -455,8 +456,10 @@ pub mod tests {
     #[test]
     fn a_prompt_sets_a_limit_or_says_what_is_wrong() {
         let mut view = View::new(snapshot(&[(7, 50, 100)]), Look::Colored);
-        let set =
-            |uid, hard_bytes| Todo::Ask(Request::SetLimit { uid, hard_bytes, soft_bytes: None });
+        let set = |uid, hard_bytes| {
+            let account = AccountRef::user(uid);
+            Todo::Ask(Request::SetLimit { account, hard_bytes, soft_bytes: None })
+        };
         assert_eq!(press(&mut view, "l512M\n"), set(7, 512 << 20));
         assert_eq!(view.mode, Mode::Table);
         assert_eq!(press(&mut view, "llots\n"), Todo::Nothing);
@@ -468,7 +471,10 @@ pub mod tests {
         assert_eq!(press(&mut view, "l0\n"), Todo::Nothing);
         view.key(KeyCode::Esc.into());
         assert_eq!(press(&mut view, "cn"), Todo::Nothing);
-        assert_eq!(press(&mut view, "cy"), Todo::Ask(Request::ClearLimit { uid: 7 }));
+        assert_eq!(
+            press(&mut view, "cy"),
+            Todo::Ask(Request::ClearLimit { account: AccountRef::user(7) })
+        );
         press(&mut view, "l");
         view.paste(&"9\x1b".repeat(500));
         assert!(matches!(&view.mode, Mode::Limit { input, .. } if input.len() == LONGEST_INPUT));

@@ -1,62 +1,63 @@
-//! What the rules say of each process, remembered while it is the same process.
+//! The administrator's rules about each process, cached while it is the same process.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
 use memory_ledger::rules::{Facts, Rules};
-use memory_ledger::{Comm, Process, ProcessId, Stance};
+use memory_ledger::{Comm, Process, ProcessId, Stance, Uid};
 use memory_watch::process::Proc;
 
-/// How often what is remembered is asked anew, nanoseconds: a process can move to another cgroup, or run another
+/// How long a result is cached, nanoseconds: a process can move to another cgroup, or run another
 /// program under the same name.
-const REMEMBER_NS: u64 = 5_000_000_000;
+const CACHE_NS: u64 = 5_000_000_000;
 
-/// The rules, and what they said.
-pub struct Stances {
+/// The rules, and their results for the processes of late.
+pub struct RulePreferences {
     rules: Rules,
     proc: Proc,
-    known: HashMap<ProcessId, Known>,
-    forget_ns: u64,
+    cache: HashMap<ProcessId, Cached>,
+    /// When the cache is emptied, nanoseconds.
+    expires_ns: u64,
 }
 
-struct Known {
+struct Cached {
     comm: Comm,
     stance: Stance,
 }
 
-impl Stances {
-    /// Nothing is known yet.
+impl RulePreferences {
+    /// Nothing is cached yet.
     pub fn new(rules: Rules) -> Self {
-        Self { rules, proc: Proc::default(), known: HashMap::new(), forget_ns: 0 }
+        Self { rules, proc: Proc::default(), cache: HashMap::new(), expires_ns: 0 }
     }
 
-    /// What it goes by.
+    /// The rules.
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
     /// A rule may be about this user's processes.
-    pub fn concern(&self, uid: u32) -> bool {
+    pub fn concern(&self, uid: Uid) -> bool {
         self.rules.0.iter().any(|rule| rule.uid.is_none_or(|user| user == uid))
     }
 
-    /// Gives each process its stance.
+    /// Fills in what the rules say of each process.
     pub fn apply(&mut self, processes: &mut [Process], now_ns: u64) {
         if self.rules.0.is_empty() {
             return;
         }
-        if now_ns >= self.forget_ns {
-            self.known.clear();
-            self.forget_ns = now_ns + REMEMBER_NS;
+        if now_ns >= self.expires_ns {
+            self.cache.clear();
+            self.expires_ns = now_ns + CACHE_NS;
         }
         for process in processes {
-            let known = self.known.get(&process.id).filter(|known| known.comm == process.comm);
-            process.stance = match known {
-                Some(known) => known.stance,
+            let cached = self.cache.get(&process.id).filter(|cached| cached.comm == process.comm);
+            process.stance = match cached {
+                Some(cached) => cached.stance,
                 None => {
                     let mut facts = Files::new(&mut self.proc, process);
                     let stance = self.rules.stance(&mut facts);
-                    self.known.insert(process.id, Known { comm: process.comm, stance });
+                    self.cache.insert(process.id, Cached { comm: process.comm, stance });
                     stance
                 }
             };
@@ -80,7 +81,7 @@ impl<'a> Files<'a> {
 }
 
 impl Facts for Files<'_> {
-    fn uid(&self) -> u32 {
+    fn uid(&self) -> Uid {
         self.process.uid
     }
 
@@ -128,22 +129,22 @@ mod tests {
 
     #[test]
     fn a_rule_finds_a_running_program_and_no_other() {
-        let mut stances = Stances::new(rule_about_this_program(Stance::Never));
+        let mut preferences = RulePreferences::new(rule_about_this_program(Stance::Never));
         let gone = ProcessId { pid: u32::MAX / 2, start_time: 1 };
         let mut processes = [ourselves(), Process { id: gone, ..ourselves() }];
-        stances.apply(&mut processes, 0);
+        preferences.apply(&mut processes, 0);
         assert_eq!(processes.map(|process| process.stance), [Stance::Never, Stance::Ordinary]);
     }
 
     #[test]
     fn what_is_remembered_is_asked_anew_after_a_while_and_under_another_name() {
-        let mut stances = Stances::new(rule_about_this_program(Stance::Avoid));
+        let mut preferences = RulePreferences::new(rule_about_this_program(Stance::Avoid));
         let mut said = |rules: Option<Rules>, process: Process, now_ns| {
             if let Some(rules) = rules {
-                stances.rules = rules;
+                preferences.rules = rules;
             }
             let mut processes = [process];
-            stances.apply(&mut processes, now_ns);
+            preferences.apply(&mut processes, now_ns);
             processes[0].stance
         };
         assert_eq!(said(None, ourselves(), 1), Stance::Avoid);
@@ -151,6 +152,6 @@ mod tests {
         assert_eq!(said(prefer, ourselves(), 2), Stance::Avoid, "remembered");
         let renamed = Process { comm: Comm::new(b"other"), ..ourselves() };
         assert_eq!(said(None, renamed, 3), Stance::Prefer);
-        assert_eq!(said(None, ourselves(), REMEMBER_NS), Stance::Prefer);
+        assert_eq!(said(None, ourselves(), CACHE_NS), Stance::Prefer);
     }
 }

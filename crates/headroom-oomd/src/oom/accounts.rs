@@ -1,0 +1,242 @@
+//! Limits and readings of users and groups, in the ledger and in the watch that enforces them.
+
+use memory_ledger::{
+    Account, AccountId, Change, Count, Latch, Ledger, Margin, Phase, Reading, Standing, Uid,
+};
+use memory_watch::{
+    Backend, Charge, NotifierError, Precision, ProcessSample, SlotLimit, UnarmedKills, Watch,
+};
+
+use super::charge;
+use super::origin::Origin;
+use super::rule_preferences::RulePreferences;
+use crate::clock::monotonic_ns;
+use crate::tell::teller::Near;
+
+/// The soft limit counts as left below 15/16 of it, as for the notifier, which reports the next
+/// crossing only after that.
+const CLEAR_SHARE: u64 = 16;
+
+/// The ledger of users and groups, and the watch that it is read from.
+pub struct Accounts {
+    watch: Box<dyn Watch>,
+    ledger: Ledger,
+    margin: Option<Margin>,
+    page_bytes: u64,
+}
+
+impl Accounts {
+    pub(super) fn new(watch: Box<dyn Watch>, margin: Option<Margin>) -> Self {
+        let page_bytes = rustix::param::page_size() as u64;
+        Self { watch, ledger: Ledger::default(), margin, page_bytes }
+    }
+
+    /// The source of readings and events.
+    pub fn watch(&self) -> &dyn Watch {
+        self.watch.as_ref()
+    }
+
+    pub(super) fn watch_mut(&mut self) -> &mut dyn Watch {
+        self.watch.as_mut()
+    }
+
+    /// Limits, groups and latest readings.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    pub(super) fn ledger_mut(&mut self) -> &mut Ledger {
+        &mut self.ledger
+    }
+
+    pub(super) fn page_bytes(&self) -> u64 {
+        self.page_bytes
+    }
+
+    /// All accounts with a limit.
+    pub(super) fn ids(&self) -> Vec<AccountId> {
+        self.ledger.accounts().iter().map(|account| account.id).collect()
+    }
+
+    /// The soft limit for a hard one for which none is set, where a margin was measured.
+    pub fn soft_bytes(&self, hard_bytes: u64) -> Option<u64> {
+        self.margin.map(|margin| margin.soft_bytes(hard_bytes))
+    }
+
+    /// The name of a group; `None` for a user.
+    pub(super) fn group_name(&self, account: AccountId) -> Option<String> {
+        self.ledger.groups().get(account).map(|group| group.name.clone())
+    }
+
+    /// The users who share an account.
+    pub(super) fn members(&self, account: AccountId) -> Vec<Uid> {
+        match self.ledger.groups().get(account) {
+            Some(group) => group.uids.clone(),
+            None => account.user().into_iter().collect(),
+        }
+    }
+
+    /// Takes over the watch's present reading of an account. `None`: it has no limit.
+    pub(super) fn read(&mut self, account: AccountId) -> Option<Phase> {
+        let usage = self.watch.usage(account)?;
+        let reading = Reading {
+            used_bytes: usage.pages * self.page_bytes,
+            dying_bytes: usage.dying_pages * self.page_bytes,
+            at_ns: monotonic_ns(),
+        };
+        self.ledger.read(account, reading)
+    }
+
+    /// The account is above its soft limit, or has not left it clearly behind.
+    pub(super) fn is_near(&self, account: AccountId) -> bool {
+        self.ledger.account(account).is_some_and(|account| {
+            let soft = account.limit().soft_bytes();
+            account.reading().used_bytes >= soft - soft / CLEAR_SHARE
+        })
+    }
+
+    /// The kernel program's latch.
+    pub(super) fn latch(&self, account: AccountId) -> Latch {
+        let taken = self.watch.usage(account).is_some_and(|usage| usage.latched);
+        if taken { Latch::Taken } else { Latch::Free }
+    }
+
+    /// Corrects all accounts by a scan.
+    pub(super) fn reconcile(&mut self) {
+        if let Err(error) = self.watch.reconcile() {
+            tracing::warn!("cannot correct the accounts: {error}; trying again with the next scan");
+        }
+    }
+
+    /// Without the notifier accounts are as old as the last scan: one is due before a decision
+    /// that depends on them.
+    pub fn refresh_if_polling(&mut self) {
+        if self.watch.backend() == Backend::ProcPolling {
+            self.reconcile();
+        }
+    }
+
+    /// Puts a change of limits into force.
+    pub(super) fn apply(
+        &mut self,
+        change: Change,
+        rules: &RulePreferences,
+    ) -> Result<(), NotifierError> {
+        let account = change.account;
+        let (uid, group) = (account.user().map(|uid| uid.0), self.group_name(account));
+        let Some(limit) = change.limit() else {
+            // The ledger first: even if the watch fails then, no process is killed for this limit.
+            self.ledger.apply(change);
+            tracing::info!(uid, group, "limit cleared");
+            return self.watch.clear_limit(account);
+        };
+        let hard_pages = limit.hard_bytes() / self.page_bytes;
+        // A soft limit of less than a page is one of a page.
+        let soft_pages = (limit.soft_bytes() / self.page_bytes).max(1);
+        self.watch.charge(account, self.charge_of(account, limit.count()))?;
+        self.watch.set_limit(account, SlotLimit { soft_pages, hard_pages })?;
+        self.restrict_unarmed_kills(account, rules)?;
+        self.watch.remember(account, Origin::of(change.layers()).memo())?;
+        self.ledger.apply(change);
+        let (hard_bytes, soft_bytes) = (limit.hard_bytes(), limit.soft_bytes());
+        tracing::info!(uid, group, hard_bytes, soft_bytes, "limit set");
+        Ok(())
+    }
+
+    fn charge_of(&self, account: AccountId, count: Count) -> Charge {
+        Charge { uids: self.members(account), count }
+    }
+
+    /// The members of a group have changed.
+    pub(super) fn regroup(
+        &mut self,
+        account: AccountId,
+        rules: &RulePreferences,
+    ) -> Result<(), NotifierError> {
+        let Some(count) = self.ledger.account(account).map(|it| it.limit().count()) else {
+            return Ok(());
+        };
+        self.watch.charge(account, self.charge_of(account, count))?;
+        self.restrict_unarmed_kills(account, rules)
+    }
+
+    /// With no victim armed the kernel program kills the largest process. The daemon may be one of
+    /// this user's processes, and a rule may protect another: then only the daemon chooses.
+    pub(super) fn restrict_unarmed_kills(
+        &mut self,
+        account: AccountId,
+        rules: &RulePreferences,
+    ) -> Result<(), NotifierError> {
+        let own_user = Uid(rustix::process::getuid().as_raw());
+        let concerned = |uid: &Uid| *uid == own_user || rules.concern(*uid);
+        let kills = if self.members(account).iter().any(concerned) {
+            UnarmedKills::Forbidden
+        } else {
+            UnarmedKills::Allowed
+        };
+        self.watch.set_unarmed_kills(account, kills)
+    }
+
+    /// The limit and usage of an account now. `None`: it has no limit.
+    pub fn standing(&mut self, account: AccountId) -> Option<Standing> {
+        self.read(account)?;
+        let account = self.ledger.account(account)?;
+        Some(Standing {
+            hard_bytes: account.limit().hard_bytes(),
+            soft_bytes: account.limit().soft_bytes(),
+            // A victim's memory can be promised again when it is back, not before.
+            used_bytes: account.reading().used_bytes,
+        })
+    }
+
+    /// The number of changes of an account so far: the same number before and after a look means
+    /// that nothing has moved meanwhile.
+    pub fn changes(&self, account: AccountId) -> u64 {
+        self.watch.usage(account).map_or(0, |usage| usage.events)
+    }
+
+    /// An account is exact for a lease that may be the last one to fit. Its limit may be gone by
+    /// now: then there is nothing to be exact about.
+    pub fn set_precision(&mut self, account: AccountId, precision: Precision) {
+        if self.ledger.account(account).is_none() {
+            return;
+        }
+        if let Err(error) = self.watch.set_precision(account, precision) {
+            tracing::warn!(%account, ?precision, "cannot set the precision: {error}");
+        }
+    }
+
+    /// The account that a process is charged to, whether that has a limit or not.
+    pub fn account_of(&self, process: &ProcessSample) -> AccountId {
+        charge::account_of(&self.ledger, process)
+    }
+
+    /// The memory of one process of a limited account, bytes, and that account.
+    pub fn resident(&self, process: &ProcessSample) -> Option<(AccountId, u64)> {
+        match self.watch.charged(process) {
+            Ok(charged) => charged.map(|it| (it.account, it.pages * self.page_bytes)),
+            Err(error) => {
+                tracing::warn!(pid = process.tgid, "cannot read an account: {error}");
+                None
+            }
+        }
+    }
+
+    /// The most that an account held since its limit was set, bytes.
+    pub(super) fn peak_bytes(&self, account: &Account) -> u64 {
+        self.watch.usage(account.id).map_or(0, |usage| usage.peak_pages * self.page_bytes)
+    }
+
+    /// The report that an account has crossed its soft limit.
+    pub(super) fn near_limit(&self, account: AccountId) -> Option<Near> {
+        let it = self.ledger.account(account)?;
+        Some(Near {
+            account,
+            group: self.group_name(account),
+            cgroup: None,
+            members: self.members(account),
+            used_bytes: it.reading().used_bytes,
+            hard_bytes: it.limit().hard_bytes(),
+        })
+    }
+}

@@ -1,0 +1,349 @@
+//! Detects broken limits of cgroups and login sessions, by a timer: no notifier reports on them.
+//!
+//! Where the memory controller is on for a cgroup, its figures count; elsewhere the memory of its
+//! processes is added up, and pages that several share count with each. Users' limits are another
+//! matter: a process counts for its user and for its cgroup.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
+use control::oomd::Trigger;
+use memory_ledger::cgroup::owner_of;
+use memory_ledger::cgroup_accounts::{CgroupAccount, Found, Look};
+use memory_ledger::{
+    AccountId, CgroupAccounts, CgroupId, CgroupLimit, Choice, Count, NoVictim, Phase, Reading,
+    Scope, Uid,
+};
+use memory_watch::cgroups::CgroupMemory;
+
+use super::cgroup_tree::MAX_CGROUPS;
+use super::charge::size_by;
+use super::kill_plan::{CgroupScope, Decision, KillPlan, Method, PinnedVictim, Purpose};
+use super::shared_state::SharedState;
+use crate::clock::monotonic_ns;
+use crate::tell::teller::Near;
+
+/// Whether all processes were listed for the present look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Listing {
+    Needed,
+    Done,
+}
+
+/// The detector of broken limits of cgroups.
+pub(super) struct CgroupLimits {
+    accounts: CgroupAccounts,
+    /// Cgroups whose processes are added up.
+    summed: BTreeSet<CgroupId>,
+    /// Cgroups that cannot be read: logged once.
+    unreadable: BTreeSet<CgroupId>,
+    /// Cgroups over their limit without a possible victim: recorded once.
+    no_victim: BTreeSet<CgroupId>,
+    /// More match than can have a limit.
+    too_many: bool,
+}
+
+impl CgroupLimits {
+    pub(super) fn new(ordinary: RangeInclusive<Uid>) -> Self {
+        Self {
+            accounts: CgroupAccounts::new(ordinary),
+            summed: BTreeSet::new(),
+            unreadable: BTreeSet::new(),
+            no_victim: BTreeSet::new(),
+            too_many: false,
+        }
+    }
+
+    /// Limits of cgroups from now on; a look is due. Returns why none of them can be enforced.
+    pub(super) fn set_limits(
+        &mut self,
+        limits: Vec<CgroupLimit>,
+        state: &mut SharedState,
+    ) -> Option<String> {
+        let wanted = !limits.is_empty();
+        self.accounts.set_limits(limits);
+        if wanted { state.snapshot.cgroups.find().err() } else { None }
+    }
+
+    /// What is lost at present, a sentence each.
+    pub(super) fn degraded(&self) -> Vec<String> {
+        let summed = self.summed.len();
+        let mut lost = Vec::new();
+        if summed > 0 {
+            lost.push(format!(
+                "limits of cgroups: no memory controller for {summed} of them: sums of their \
+                 processes, so that pages which processes share count more than once"
+            ));
+        }
+        if self.too_many {
+            lost.push(format!(
+                "limits of cgroups: more than {MAX_CGROUPS} match, the others have none"
+            ));
+        }
+        lost
+    }
+
+    /// The limits in force.
+    pub(super) fn limits(&self) -> &[CgroupLimit] {
+        self.accounts.limits()
+    }
+
+    /// All cgroups with a limit, as of the last look.
+    pub(super) fn all(&self) -> &[CgroupAccount] {
+        self.accounts.all()
+    }
+
+    /// One of them.
+    pub(super) fn get(&self, id: CgroupId) -> Option<&CgroupAccount> {
+        self.accounts.get(id)
+    }
+
+    /// A look is due at once.
+    pub(super) fn look_soon(&mut self) {
+        self.accounts.look_soon();
+    }
+
+    /// When a look is due, nanoseconds.
+    pub(super) fn next_deadline_ns(&self) -> Option<u64> {
+        self.accounts.next_look_ns()
+    }
+
+    /// Their ids.
+    pub(super) fn ids(&self) -> Vec<CgroupId> {
+        self.accounts.all().iter().map(CgroupAccount::id).collect()
+    }
+
+    /// A look is due: looks for cgroups first, if that is due as well.
+    pub(super) fn begin_look(&mut self, now_ns: u64, state: &SharedState) -> bool {
+        if self.accounts.next_look_ns().is_none_or(|due_ns| now_ns < due_ns) {
+            return false;
+        }
+        if self.accounts.is_search_due(now_ns) {
+            self.search(now_ns, state);
+        }
+        true
+    }
+
+    /// All cgroups have been read.
+    pub(super) fn end_look(&mut self, begun_ns: u64) {
+        let now_ns = monotonic_ns();
+        self.accounts.looked(now_ns, now_ns - begun_ns);
+    }
+
+    /// Looks for cgroups that match.
+    pub(super) fn search(&mut self, now_ns: u64, state: &SharedState) {
+        let paths = state.snapshot.cgroups.search(self.accounts.limits());
+        self.too_many = paths.len() > MAX_CGROUPS;
+        let paths: Vec<String> = paths.into_iter().take(MAX_CGROUPS).collect();
+        let news = self.accounts.found(&paths);
+        let end_ns = monotonic_ns();
+        self.accounts.searched(end_ns, end_ns - now_ns);
+        for found in news {
+            match found {
+                Found::Came(cgroup) => tracing::info!(cgroup, "limit set"),
+                Found::Left(cgroup) => {
+                    tracing::info!(cgroup, "limit gone, with the cgroup or by the configuration");
+                }
+            }
+        }
+        let Self { accounts, summed, unreadable, no_victim, .. } = self;
+        for ids in [summed, unreadable, no_victim] {
+            ids.retain(|id| accounts.get(*id).is_some());
+        }
+    }
+
+    /// A fresh reading of a cgroup; `None`: there is none.
+    pub(super) fn read(
+        &mut self,
+        id: CgroupId,
+        listing: &mut Listing,
+        state: &mut SharedState,
+    ) -> Option<Look> {
+        let it = self.accounts.get(id)?;
+        let (path, count) = (it.path().to_owned(), it.account().limit().count());
+        let used_bytes = match state.snapshot.cgroups.memory(&path)? {
+            Ok(Some(memory)) => {
+                self.summed.remove(&id);
+                Some(counted(&memory, count))
+            }
+            Ok(None) => {
+                if self.summed.insert(id) && self.summed.len() == 1 {
+                    for lost in self.degraded() {
+                        tracing::warn!("degraded: {lost}");
+                    }
+                }
+                sum_of(&path, count, listing, state)
+            }
+            Err(error) => {
+                // One that is gone leaves with the next search.
+                if !error.is_gone() && self.unreadable.insert(id) {
+                    tracing::warn!("{error}; the limit of this cgroup is not enforced meanwhile");
+                }
+                None
+            }
+        }?;
+        self.unreadable.remove(&id);
+        self.take(id, used_bytes, state)
+    }
+
+    fn take(&mut self, id: CgroupId, used_bytes: u64, state: &SharedState) -> Option<Look> {
+        let dying_bytes = state.kills.awaited_bytes(AccountId::Cgroup(id)).min(used_bytes);
+        self.accounts.read(id, Reading { used_bytes, dying_bytes, at_ns: monotonic_ns() })
+    }
+
+    /// A reading for the state machine, of a cgroup that awaits a victim's memory. One that cannot
+    /// be read counts as unchanged: then time alone ends the wait.
+    pub(super) fn read_awaited(&mut self, id: CgroupId, state: &mut SharedState) {
+        let before = self.accounts.get(id).map(|it| it.account().reading().used_bytes);
+        if self.read(id, &mut Listing::Needed, state).is_none() {
+            self.take(id, before.unwrap_or(0), state);
+        }
+        match self.accounts.get(id) {
+            Some(it) => state.kills.read(AccountId::Cgroup(id), it.account().reading()),
+            None => state.kills.forget_account(AccountId::Cgroup(id)),
+        }
+    }
+
+    /// Decides about a cgroup. The reading has to be fresh.
+    pub(super) fn plan(
+        &mut self,
+        id: CgroupId,
+        trigger: Trigger,
+        state: &mut SharedState,
+    ) -> Decision {
+        let Some(it) = self.accounts.get(id) else { return Decision::Nothing };
+        let account = it.account();
+        if account.phase() != Phase::Broken || !state.kills.may_kill(AccountId::Cgroup(id)) {
+            return Decision::Nothing;
+        }
+        let (used_bytes, limit) = (account.reading().used_bytes, account.limit());
+        let path = it.path().to_owned();
+        let choice = match self.choose(id, state) {
+            None => return Decision::Nothing,
+            Some(Err(none)) => return Decision::NoVictim(none.into()),
+            Some(Ok(choice)) => choice,
+        };
+        let Ok(pinned) = PinnedVictim::open(&choice.victim) else { return Decision::Retry };
+        // It can have left the cgroup before it was pinned.
+        let Some(members) = state.snapshot.members(&path) else { return Decision::Nothing };
+        if members.binary_search(&choice.victim.id.pid).is_err() {
+            return Decision::Retry;
+        }
+        Decision::Kill(KillPlan {
+            purpose: Purpose::Cgroup(CgroupScope { id, path }),
+            trigger,
+            method: Method::HoldAndKill,
+            payer: state.charged(choice.victim.account),
+            group: None,
+            choice,
+            pinned: Some(pinned),
+            used_bytes,
+            hard_bytes: limit.hard_bytes(),
+            state: String::new(),
+            noticed_ns: None,
+        })
+    }
+
+    /// The victim of a cgroup; `None`: none yet, as one of its processes is a victim in flight for
+    /// another account, or the cgroup is gone.
+    pub(super) fn choose(
+        &self,
+        id: CgroupId,
+        state: &mut SharedState,
+    ) -> Option<Result<Choice, NoVictim>> {
+        let it = self.accounts.get(id)?;
+        state.refresh_processes();
+        let members = state.snapshot.members(it.path())?;
+        let of_it = |pid: u32| members.binary_search(&pid).is_ok();
+        if state.kills.all().iter().any(|kill| of_it(kill.victim.pid)) {
+            return None;
+        }
+        let (limit, used_bytes) = (it.account().limit(), it.account().reading().used_bytes);
+        state.size_by(limit.count());
+        state.snapshot.retain(|process| of_it(process.id.pid));
+        let need_bytes = Some(used_bytes.saturating_sub(limit.hard_bytes()));
+        let scope = Scope { account: None, passed_over: state.kills.stuck(), need_bytes };
+        Some(state.snapshot.choose(&scope))
+    }
+
+    /// The report that a cgroup has crossed its soft limit.
+    pub(super) fn near_limit(&self, id: CgroupId) -> Option<Near> {
+        let it = self.get(id)?;
+        Some(Near {
+            account: AccountId::Cgroup(id),
+            group: None,
+            cgroup: Some(it.path().to_owned()),
+            members: Vec::from_iter(owner_of(it.path())),
+            used_bytes: it.account().reading().used_bytes,
+            hard_bytes: it.account().limit().hard_bytes(),
+        })
+    }
+
+    /// The cgroup is within its limit, or its limit is to be enforced on request: a lack of victims
+    /// is news again.
+    pub(super) fn forget_no_victim(&mut self, id: CgroupId) {
+        self.no_victim.remove(&id);
+    }
+
+    /// No process can be killed for this cgroup. `true`: that is news.
+    pub(super) fn is_news(&mut self, id: CgroupId) -> bool {
+        self.no_victim.insert(id)
+    }
+}
+
+/// What the processes of a cgroup have together, bytes.
+fn sum_of(path: &str, count: Count, listing: &mut Listing, state: &mut SharedState) -> Option<u64> {
+    // An empty one is not worth a look at all processes.
+    if state.snapshot.cgroups.is_empty(path) {
+        return Some(0);
+    }
+    if *listing == Listing::Needed {
+        if let Err(error) = state.snapshot.list(state.accounts.watch()) {
+            tracing::warn!("cannot list processes: {error}; cgroups are not added up");
+            return None;
+        }
+        *listing = Listing::Done;
+    }
+    let members = state.snapshot.members(path)?;
+    let page_bytes = state.accounts.page_bytes();
+    let mut seen = BTreeSet::new();
+    let mut sum = 0;
+    for sample in state.snapshot.samples() {
+        // Processes that share an address space count once, with the first of them.
+        let first = sample.mm_id == 0 || seen.insert(sample.mm_id);
+        if first && members.binary_search(&sample.tgid).is_ok() {
+            let size = size_by(count, sample, page_bytes);
+            sum += size.rss_bytes + size.swap_bytes;
+        }
+    }
+    Some(sum)
+}
+
+/// What counts of the controller's figures. Shared memory counts as far as it is mapped, for files
+/// that merely lie in a tmpfs do not come back with any process; so do other files.
+fn counted(memory: &CgroupMemory, count: Count) -> u64 {
+    let shared = memory.shmem.min(memory.file_mapped);
+    let kinds = [
+        (count.anon, memory.anon),
+        (count.shmem, shared),
+        (count.file, memory.file_mapped - shared),
+        (count.swap, memory.swap),
+    ];
+    kinds.into_iter().filter(|(counts, _)| *counts).map(|(_, bytes)| bytes).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_the_controller_knows_a_limit_counts_its_kinds() {
+        let memory = CgroupMemory { anon: 1000, shmem: 500, file_mapped: 130, swap: 7 };
+        let of = |names: &[&str]| counted(&memory, Count::of(names.iter().copied()));
+        assert_eq!(counted(&memory, Count::default()), 1137, "shared memory that is mapped");
+        assert_eq!((of(&["file"]), of(&["shmem"]), of(&["anon", "swap"])), (0, 130, 1007));
+        let memory = CgroupMemory { shmem: 30, ..memory };
+        let of = |names: &[&str]| counted(&memory, Count::of(names.iter().copied()));
+        assert_eq!((of(&["file"]), of(&["shmem", "file"])), (100, 130));
+    }
+}

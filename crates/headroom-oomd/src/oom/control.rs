@@ -1,0 +1,218 @@
+//! Control requests that change no limit.
+
+use control::oomd::{Explanation, Importance, Status, Trigger, UserLimit};
+use memory_ledger::cgroup::owner_of;
+use memory_ledger::cgroup_accounts::CgroupAccount;
+use memory_ledger::{Account, AccountId, Asker, CgroupId, NoVictim, Phase, Process, Uid};
+use memory_watch::Backend;
+
+use super::accounts::Accounts;
+use super::cgroup_limits::{CgroupLimits, Listing};
+use super::kill_record::explanation;
+use super::manager::OomManager;
+use super::shared_state::SharedState;
+use super::user_limits::{self, Alert};
+use crate::account_ref::to_ref;
+use crate::clock::monotonic_ns;
+
+/// The manager's part of the daemon's status.
+pub fn status(manager: &OomManager, degraded: &[String]) -> Status {
+    let accounts = manager.accounts();
+    let notifier = match accounts.watch().backend() {
+        Backend::Bpf => "bpf",
+        Backend::ProcPolling => "proc",
+    };
+    let limited_users = accounts.ledger().accounts().len() as u32;
+    let mut degraded = degraded.to_vec();
+    degraded.extend(manager.default_limits.degraded());
+    degraded.extend(manager.cgroup_limits.degraded());
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        notifier: notifier.to_owned(),
+        attached: limited_users > 0,
+        limited_users,
+        limited_cgroups: manager.cgroup_limits.all().len() as u32,
+        kills: manager.records().kills(),
+        given_back_bytes: manager.relief.given_bytes(),
+        leaseholders: 0,
+        refused: 0,
+        degraded,
+    }
+}
+
+/// The same as a line of text.
+pub fn status_line(manager: &OomManager) -> String {
+    let users = manager.accounts().ledger().accounts().len();
+    let kills = manager.records().kills();
+    let how = match manager.accounts().watch().backend() {
+        Backend::Bpf => "BPF notifier",
+        Backend::ProcPolling => "reading /proc",
+    };
+    format!("{how}, users with a limit: {users}, kills since start: {kills}")
+}
+
+/// The account has a limit.
+pub fn is_limited(manager: &OomManager, account: AccountId) -> bool {
+    match account {
+        AccountId::Cgroup(id) => manager.cgroup_limits.get(id).is_some(),
+        AccountId::User(_) | AccountId::Group(_) => {
+            manager.accounts().ledger().account(account).is_some()
+        }
+    }
+}
+
+/// Limits of users and groups with fresh readings, of one account or of all.
+pub fn limits(accounts: &mut Accounts, only: Option<AccountId>) -> Vec<UserLimit> {
+    for account in accounts.ids() {
+        accounts.read(account);
+    }
+    let accounts = &*accounts;
+    let wanted = |account: &&Account| only.is_none_or(|only| account.id == only);
+    let describe = |account: &Account| UserLimit {
+        account: to_ref(account.id),
+        group: accounts.group_name(account.id),
+        cgroup: None,
+        members: match account.id {
+            AccountId::Group(_) => uids(&accounts.members(account.id)),
+            AccountId::User(_) | AccountId::Cgroup(_) => Vec::new(),
+        },
+        counts: account.limit().count().unusual_names(),
+        hard_bytes: account.limit().hard_bytes(),
+        soft_bytes: account.limit().soft_bytes(),
+        used_bytes: account.reading().used_bytes,
+        dying_bytes: account.reading().dying_bytes,
+        peak_bytes: accounts.peak_bytes(account),
+        leased_bytes: 0,
+        leaseholders: 0,
+        source: account.source().as_str().to_owned(),
+    };
+    accounts.ledger().accounts().iter().filter(wanted).map(describe).collect()
+}
+
+fn uids(members: &[Uid]) -> Vec<u32> {
+    members.iter().map(|uid| uid.0).collect()
+}
+
+/// Limits of cgroups with fresh readings: of all, or of this user's sessions.
+pub fn cgroup_limits(manager: &mut OomManager, owner: Option<Uid>) -> Vec<UserLimit> {
+    let OomManager { cgroup_limits, state, .. } = manager;
+    let mut listing = Listing::Needed;
+    for id in cgroup_limits.ids() {
+        cgroup_limits.read(id, &mut listing, state);
+    }
+    let wanted = |it: &&CgroupAccount| owner.is_none_or(|owner| owner_of(it.path()) == Some(owner));
+    let describe = |it: &CgroupAccount| UserLimit {
+        account: to_ref(it.account().id),
+        group: None,
+        cgroup: Some(it.path().to_owned()),
+        members: Vec::new(),
+        counts: it.account().limit().count().unusual_names(),
+        hard_bytes: it.account().limit().hard_bytes(),
+        soft_bytes: it.account().limit().soft_bytes(),
+        used_bytes: it.account().reading().used_bytes,
+        dying_bytes: it.account().reading().dying_bytes,
+        peak_bytes: it.peak_bytes(),
+        leased_bytes: 0,
+        leaseholders: 0,
+        source: "config".to_owned(),
+    };
+    cgroup_limits.all().iter().filter(wanted).map(describe).collect()
+}
+
+/// The victim if the system ran short now.
+pub fn explain_system(manager: &mut OomManager) -> Explanation {
+    let (state, choice) = manager.system_monitor.explain(&mut manager.state);
+    explanation(state, choice)
+}
+
+/// The victim if this account's limit were broken now. `None`: it has no limit.
+pub fn explain(manager: &mut OomManager, account: AccountId) -> Option<Explanation> {
+    match account {
+        AccountId::Cgroup(id) => explain_cgroup(&mut manager.cgroup_limits, id, &mut manager.state),
+        AccountId::User(_) | AccountId::Group(_) => explain_account(account, &mut manager.state),
+    }
+}
+
+fn explain_account(account: AccountId, state: &mut SharedState) -> Option<Explanation> {
+    state.accounts.read(account)?;
+    let choice = user_limits::choose(account, state);
+    let account = state.accounts.ledger().account(account)?;
+    let (used, hard) = (account.reading().used_bytes >> 20, account.limit().hard_bytes() >> 20);
+    Some(explanation(format!("{used} MiB in use of {hard} MiB allowed"), choice))
+}
+
+fn explain_cgroup(
+    cgroups: &mut CgroupLimits,
+    id: CgroupId,
+    state: &mut SharedState,
+) -> Option<Explanation> {
+    cgroups.read(id, &mut Listing::Needed, state)?;
+    let it = cgroups.get(id)?;
+    let (reading, limit) = (it.account().reading(), it.account().limit());
+    let (used, hard) = (reading.used_bytes >> 20, limit.hard_bytes() >> 20);
+    let text = format!("{used} MiB in use of {hard} MiB allowed in {}", it.path());
+    match cgroups.choose(id, state) {
+        Some(choice) => Some(explanation(text, choice)),
+        None => Some(explanation(format!("{text}; one of it is dying"), Err(NoVictim::NoProcess))),
+    }
+}
+
+/// Sets a user's preference about one of its processes. Root may set the owner's of any process.
+pub fn set_importance(
+    manager: &mut OomManager,
+    asker: Asker,
+    pid: u32,
+    importance: Importance,
+) -> Result<(), String> {
+    manager.state.refresh_processes();
+    let snapshot = &mut manager.state.snapshot;
+    let found = snapshot.processes().iter().find(|process| process.id.pid == pid).copied();
+    let own = |process: &Process| match asker {
+        Asker::Root => true,
+        Asker::User(uid) => process.uid == uid,
+    };
+    // Whether another user's process exists is not disclosed.
+    let process = found.filter(own).ok_or_else(|| format!("you have no process {pid}"))?;
+    snapshot.user_preferences.set(&process, importance)?;
+    manager.rearm(process.account);
+    Ok(())
+}
+
+/// Looks now, at one account or at all, and kills where a limit is broken. Returns the decisions:
+/// new ones, and those whose victims are on their way out already.
+pub fn run(manager: &mut OomManager, only: Option<AccountId>) -> Vec<u64> {
+    manager.state.accounts.reconcile();
+    manager.take_events();
+    let mut decisions = match only {
+        None | Some(AccountId::Cgroup(_)) => run_in_cgroups(manager, only),
+        Some(AccountId::User(_) | AccountId::Group(_)) => Vec::new(),
+    };
+    let wanted = |account: &AccountId| only.is_none_or(|only| only == *account);
+    for account in manager.state.accounts.ids().into_iter().filter(wanted) {
+        if manager.state.accounts.read(account) == Some(Phase::Broken) {
+            // Requested explicitly: a lack of victims is worth repeating.
+            manager.user_limits.forget_no_victim(account);
+            let new = manager.enforce_limit(account, Alert::by(Trigger::Request));
+            decisions.extend(new.or_else(|| manager.state.kills.record_for(account)));
+        }
+    }
+    decisions
+}
+
+fn run_in_cgroups(manager: &mut OomManager, only: Option<AccountId>) -> Vec<u64> {
+    manager.cgroup_limits.search(monotonic_ns(), &manager.state);
+    let mut decisions = Vec::new();
+    let mut listing = Listing::Needed;
+    for id in manager.cgroup_limits.ids() {
+        let account = AccountId::Cgroup(id);
+        let look = manager.cgroup_limits.read(id, &mut listing, &mut manager.state);
+        let broken = look.is_some_and(|look| look.phase == Phase::Broken);
+        if broken && only.is_none_or(|only| only == account) {
+            manager.cgroup_limits.forget_no_victim(id);
+            let new = manager.enforce_cgroup_limit(id, Trigger::Request);
+            decisions.extend(new.or_else(|| manager.state.kills.record_for(account)));
+        }
+    }
+    decisions
+}

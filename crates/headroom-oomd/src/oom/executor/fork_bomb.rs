@@ -1,0 +1,107 @@
+//! Stops the processes of a fork bomb before killing them.
+//!
+//! Under a limit of processes one that dies makes room for the next, and its parent is notified;
+//! one that is stopped does neither. So all are stopped first, in several looks: a look finds only
+//! children of processes that had not got their signal before. Then all are killed; those that
+//! cannot be killed go on. A fork that was under way ends with a child all the same, though its
+//! parent is stopped, but not when that is killed: so there is another look after the kill.
+
+use memory_ledger::{Process, Stance};
+use reclaim::{KillError, Victim};
+
+use super::super::kill_plan::{CgroupScope, open};
+use super::super::shared_state::SharedState;
+
+/// So many looks for processes that were born meanwhile, before all are killed ...
+const LOOKS: u32 = 8;
+/// ... and so many rounds of looks and kills. The second one finds next to nothing.
+pub(super) const ROUNDS: u32 = 8;
+
+/// A process that has got its signal.
+pub(super) struct KilledMember {
+    pub(super) process: Process,
+    pub(super) victim: Victim,
+}
+
+/// The members that are known.
+pub(super) struct ForkBomb<'a> {
+    /// The first has its signal from the beginning.
+    family: Vec<Process>,
+    cgroup: Option<&'a CgroupScope>,
+}
+
+impl<'a> ForkBomb<'a> {
+    pub(super) fn new(first: &Process, cgroup: Option<&'a CgroupScope>) -> Self {
+        Self { family: vec![*first], cgroup }
+    }
+
+    /// All but the first.
+    pub(super) fn into_others(mut self) -> Vec<Process> {
+        self.family.remove(0);
+        self.family
+    }
+
+    /// Stops these and all that are born meanwhile, and kills them.
+    pub(super) fn stop_and_kill(
+        &mut self,
+        found: Vec<Process>,
+        state: &mut SharedState,
+    ) -> Vec<KilledMember> {
+        let mut stopped = self.stop(found, state);
+        stopped.retain(|member| match member.victim.send_kill() {
+            Ok(()) => true,
+            Err(KillError::Gone(_)) => false,
+            Err(error) => {
+                tracing::warn!("{error}: it goes on");
+                member.victim.go_on();
+                false
+            }
+        });
+        stopped
+    }
+
+    fn stop(&mut self, mut found: Vec<Process>, state: &mut SharedState) -> Vec<KilledMember> {
+        let mut stopped = Vec::with_capacity(found.len());
+        for _ in 0..LOOKS {
+            for process in found {
+                // One that cannot be stopped is killed all the same; one that is gone is left out.
+                let Ok(victim) = open(&process) else { continue };
+                if !matches!(victim.stop(), Err(KillError::Gone(_))) {
+                    self.family.push(process);
+                    stopped.push(KilledMember { process, victim });
+                }
+            }
+            found = self.relatives(state);
+            if found.is_empty() {
+                break;
+            }
+        }
+        stopped
+    }
+
+    /// Processes that belong to the family and are not known yet.
+    pub(super) fn relatives(&self, state: &mut SharedState) -> Vec<Process> {
+        state.refresh_processes();
+        let members =
+            self.cgroup.map(|scope| state.snapshot.members(&scope.path).unwrap_or_default());
+        let is_relative = |process: &Process| {
+            self.family.iter().any(|other| {
+                let together = match &members {
+                    Some(pids) => pids.binary_search(&process.id.pid).is_ok(),
+                    None => process.account == other.account,
+                };
+                together
+                    && (process.parent_pid == other.id.pid
+                        || (process.group != 0 && process.group == other.group))
+            })
+        };
+        let may_be_killed = |process: &Process| {
+            !process.exiting
+                && process.stance >= Stance::Ordinary
+                && !state.snapshot.is_protected(process)
+        };
+        let known = |process: &Process| self.family.iter().any(|other| other.id == process.id);
+        let all = state.snapshot.processes().iter();
+        all.filter(|it| may_be_killed(it) && !known(it) && is_relative(it)).copied().collect()
+    }
+}

@@ -1,0 +1,265 @@
+//! Carries out kills: the only code that sends signals and takes memory back.
+//!
+//! * [`fork_bomb`](self::fork_bomb): a family that is stopped before it is killed;
+//! * [`reaping`](self::reaping): victims on their way out, and the threads that help them.
+
+mod fork_bomb;
+mod reaping;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use control::oomd::Outcome;
+use memory_ledger::{
+    AccountId, Cause, ChargedAccount, InFlightKill, KillToken, KillsInFlight, LatchAction, NewKill,
+    Process, ProcessId, Sender, Settled, Signal,
+};
+use reclaim::{KillError, Reaper};
+
+use self::fork_bomb::{ForkBomb, KilledMember};
+use self::reaping::Reaping;
+use super::accounts::Accounts;
+use super::kill_plan::{CgroupScope, KillPlan, Method, open};
+use super::kill_record::kill_record;
+use super::rate_monitor::RateMonitor;
+use super::shared_state::SharedState;
+use crate::clock::{NS_PER_MS, monotonic_ns};
+use crate::records::Records;
+use crate::tell::before::Condemned;
+
+/// Carries out kills, and follows the victims until their memory is back.
+pub(super) struct Executor {
+    reaping: Reaping,
+    pub(super) rate: RateMonitor,
+}
+
+/// A signal that was sent to a process.
+struct Sent {
+    signal: Signal,
+    at_ns: u64,
+}
+
+impl Executor {
+    /// `events`: another fd that is to wake the event loop.
+    pub(super) fn new(reaper: Reaper, events: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self { reaping: Reaping::new(reaper, events)?, rate: RateMonitor::default() })
+    }
+
+    /// Carries out a kill. Returns the number of its record; the error is that the victim did not
+    /// get the signal.
+    ///
+    /// Up to the signal of a plan with an armed victim nothing allocates, locks or logs.
+    pub(super) fn execute(
+        &mut self,
+        mut plan: KillPlan,
+        state: &mut SharedState,
+        records: &mut Records,
+    ) -> Result<u64, KillError> {
+        run_pre_kill_hook(&plan, records);
+        let sent = send(&plan)?;
+        let cgroup = plan.purpose.cgroup().map(|scope| ChargedAccount {
+            account: scope.account(),
+            used_bytes: Some(plan.used_bytes),
+        });
+        let sender = match plan.method {
+            Method::SentByKernel { .. } => Sender::KernelProgram,
+            Method::Kill | Method::HoldAndKill | Method::Ask { .. } => Sender::Daemon,
+        };
+        let process = plan.choice.victim;
+        let (token, latch) = state.kills.signalled(NewKill {
+            victim: process.id,
+            bytes: process.charged_bytes(),
+            sender,
+            signal: sent.signal,
+            at_ns: sent.at_ns,
+            payer: plan.payer,
+            cgroup,
+        });
+        take_latch(latch, plan.payer.account, process.id, &mut state.accounts);
+        match &plan.pinned {
+            Some(pinned) => {
+                self.reaping.add(token, pinned.victim.clone(), &mut state.kills);
+            }
+            // It was gone before it could be pinned.
+            None => state.kills.gone(token, monotonic_ns()),
+        }
+        self.kill_others(&mut plan, &sent, state);
+        let now_ns = monotonic_ns();
+        for process in std::iter::once(&plan.choice.victim).chain(&plan.choice.others) {
+            state.snapshot.on_killed(process, now_ns);
+        }
+        let record = self.record(plan, &sent, records);
+        state.kills.set_record(token, record);
+        Ok(record)
+    }
+
+    fn record(&mut self, plan: KillPlan, sent: &Sent, records: &mut Records) -> u64 {
+        let account = plan.purpose.cgroup().map_or(plan.payer.account, CgroupScope::account);
+        let remark = self.rate.count(plan.trigger, account);
+        records.add(kill_record(plan, sent.at_ns, &remark))
+    }
+
+    /// The others of a group kill. Those that could not be signalled are taken off the list.
+    fn kill_others(&mut self, plan: &mut KillPlan, sent: &Sent, state: &mut SharedState) {
+        let mut others = std::mem::take(&mut plan.choice.others);
+        let cgroup = plan.purpose.cgroup();
+        let is_bomb = matches!(plan.choice.cause, Cause::Herd(herd) if herd.bomb);
+        plan.choice.others = if is_bomb && sent.signal == Signal::Kill {
+            self.kill_fork_bomb(&plan.choice.victim, others, cgroup, state)
+        } else {
+            others.retain(|process| self.kill_other(process, sent.signal, cgroup, state));
+            others
+        };
+    }
+
+    fn kill_other(
+        &mut self,
+        process: &Process,
+        signal: Signal,
+        cgroup: Option<&CgroupScope>,
+        state: &mut SharedState,
+    ) -> bool {
+        let Ok(victim) = open(process) else { return false };
+        let signal = if victim.can_be_asked() { signal } else { Signal::Kill };
+        let done = match signal {
+            Signal::Terminate { .. } => victim.ask_to_end(),
+            Signal::Kill => victim.send_kill(),
+        };
+        if done.is_err() {
+            return false;
+        }
+        let sent = Sent { signal, at_ns: monotonic_ns() };
+        self.track_other(KilledMember { process: *process, victim }, &sent, cgroup, state);
+        true
+    }
+
+    /// Kills a fork bomb of which `first` has its signal already, as far as it is in the cgroup.
+    /// Returns the others that have theirs.
+    fn kill_fork_bomb(
+        &mut self,
+        first: &Process,
+        others: Vec<Process>,
+        cgroup: Option<&CgroupScope>,
+        state: &mut SharedState,
+    ) -> Vec<Process> {
+        let mut bomb = ForkBomb::new(first, cgroup);
+        let mut found = others;
+        for _ in 0..fork_bomb::ROUNDS {
+            let killed = bomb.stop_and_kill(found, state);
+            let sent = Sent { signal: Signal::Kill, at_ns: monotonic_ns() };
+            for member in killed {
+                self.track_other(member, &sent, cgroup, state);
+            }
+            found = bomb.relatives(state);
+            if found.is_empty() {
+                break;
+            }
+        }
+        bomb.into_others()
+    }
+
+    /// A victim beside the first one: no account awaits it by itself.
+    fn track_other(
+        &mut self,
+        member: KilledMember,
+        sent: &Sent,
+        cgroup: Option<&CgroupScope>,
+        state: &mut SharedState,
+    ) {
+        let KilledMember { process, victim } = member;
+        let not_awaited = |account| ChargedAccount { account, used_bytes: None };
+        let (token, _) = state.kills.signalled(NewKill {
+            victim: process.id,
+            bytes: process.charged_bytes(),
+            sender: Sender::Daemon,
+            signal: sent.signal,
+            at_ns: sent.at_ns,
+            payer: not_awaited(process.account),
+            cgroup: cgroup.map(|scope| not_awaited(scope.account())),
+        });
+        self.reaping.add(token, victim, &mut state.kills);
+    }
+
+    /// A victim that was asked to end has not done so in time.
+    pub(super) fn kill_asked(
+        &mut self,
+        token: KillToken,
+        latch: LatchAction,
+        state: &mut SharedState,
+    ) {
+        let Some(kill) = state.kills.get(token).copied() else { return };
+        // Gone is as good.
+        let _ = self.reaping.kill(token);
+        take_latch(latch, kill.payer(), kill.victim, &mut state.accounts);
+        self.reaping.step(token, &mut state.kills);
+    }
+
+    /// Takes every victim as far as it has come.
+    pub(super) fn step(&mut self, kills: &mut KillsInFlight) {
+        self.reaping.step_all(kills);
+    }
+
+    /// A kill has settled: how it ended, for the record.
+    pub(super) fn finish(&mut self, kill: &InFlightKill, settled: Settled) -> Outcome {
+        self.reaping.finish(kill, settled)
+    }
+
+    /// When [`step`](Self::step) is due though nothing happens, nanoseconds.
+    pub(super) fn next_deadline_ns(&self, kills: &KillsInFlight) -> Option<u64> {
+        self.reaping.next_deadline_ns(kills)
+    }
+}
+
+/// Wakes the event loop.
+impl AsFd for Executor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.reaping.as_fd()
+    }
+}
+
+/// Returns when the administrator's program has ended, or its time is over.
+fn run_pre_kill_hook(plan: &KillPlan, records: &Records) {
+    // What the kernel program kills, in a page fault, has no program before it.
+    if let Method::SentByKernel { .. } = plan.method {
+        return;
+    }
+    let victim = &plan.choice.victim;
+    records.before_kill(Condemned {
+        pid: victim.id.pid,
+        uid: victim.uid,
+        bytes: victim.charged_bytes(),
+        hard_bytes: plan.hard_bytes,
+        trigger: plan.trigger,
+    });
+}
+
+fn send(plan: &KillPlan) -> Result<Sent, KillError> {
+    let pid = plan.choice.victim.id.pid;
+    let victim = plan.pinned.as_ref().map(|pinned| &pinned.victim).ok_or(KillError::Gone(pid));
+    let signal = match plan.method {
+        Method::SentByKernel { at_ns } => return Ok(Sent { signal: Signal::Kill, at_ns }),
+        Method::Kill => {
+            victim?.send_kill()?;
+            Signal::Kill
+        }
+        Method::HoldAndKill => {
+            victim?.hold_and_kill()?;
+            Signal::Kill
+        }
+        Method::Ask { grace_ms } => {
+            let until_ns = monotonic_ns() + grace_ms * NS_PER_MS;
+            victim?.ask_to_end()?;
+            Signal::Terminate { until_ns }
+        }
+    };
+    Ok(Sent { signal, at_ns: monotonic_ns() })
+}
+
+fn take_latch(latch: LatchAction, account: AccountId, victim: ProcessId, accounts: &mut Accounts) {
+    // `Ok(false)`: the kernel program has killed in this very moment, and its event is on the way.
+    if latch == LatchAction::Take
+        && let Err(error) = accounts.watch_mut().take_latch(account, victim)
+    {
+        tracing::warn!(%account, "the notifier does not know of the victim: {error}");
+    }
+}

@@ -1,0 +1,176 @@
+//! Victims on their way out, and the threads that help them.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use control::oomd::Outcome;
+use memory_ledger::{InFlightKill, KillToken, KillsInFlight, Settled};
+use reclaim::{Help, KillError, Mrelease, Progress, Reaper, Reclaim, Victim};
+use rustix::event::epoll;
+
+use crate::clock::{NS_PER_MS, monotonic_ns};
+
+/// epoll's data: victims have their tokens, from 1 on.
+const EVENTS: u64 = 0;
+const REAPER: u64 = u64::MAX;
+
+struct Entry {
+    token: KillToken,
+    reclaim: Reclaim,
+    progress: Progress,
+}
+
+/// All victims with their pidfds.
+pub(super) struct Reaping {
+    reaper: Reaper,
+    epoll: OwnedFd,
+    victims: Vec<Entry>,
+}
+
+impl Reaping {
+    /// `events`: another fd that is to wake the event loop.
+    pub(super) fn new(reaper: Reaper, events: BorrowedFd<'_>) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        add(&epoll, events, EVENTS)?;
+        add(&epoll, reaper.as_fd(), REAPER)?;
+        Ok(Self { reaper, epoll, victims: Vec::new() })
+    }
+
+    /// Follows a victim that has its signal, and helps it if that is SIGKILL: the sooner, the less
+    /// its own speed counts.
+    pub(super) fn add(&mut self, token: KillToken, victim: Victim, kills: &mut KillsInFlight) {
+        if let Err(errno) = add(&self.epoll, victim.as_fd(), token.0) {
+            tracing::warn!("cannot watch the victim: {errno}; the timer looks after it");
+        }
+        let reclaim = Reclaim::new(victim, Help::default());
+        self.victims.push(Entry { token, reclaim, progress: Progress::Pending });
+        self.step(token, kills);
+    }
+
+    /// Sends SIGKILL to a victim that was asked to end before.
+    pub(super) fn kill(&mut self, token: KillToken) -> Result<(), KillError> {
+        let Some(entry) = self.victims.iter_mut().find(|entry| entry.token == token) else {
+            return Ok(());
+        };
+        let victim = entry.reclaim.victim().clone();
+        let done = victim.hold_and_kill();
+        entry.reclaim = Reclaim::new(victim, Help::default());
+        done
+    }
+
+    /// Takes every victim as far as it has come.
+    pub(super) fn step_all(&mut self, kills: &mut KillsInFlight) {
+        let Self { reaper, victims, epoll } = self;
+        reaper.drain(|token, done| {
+            if let Some(entry) = victims.iter_mut().find(|entry| entry.token.0 == token) {
+                entry.reclaim.helped(monotonic_ns(), done);
+            }
+        });
+        for entry in victims {
+            entry.step(reaper, epoll, kills);
+        }
+    }
+
+    /// Takes one victim as far as it has come.
+    pub(super) fn step(&mut self, token: KillToken, kills: &mut KillsInFlight) {
+        let Self { reaper, victims, epoll } = self;
+        if let Some(entry) = victims.iter_mut().find(|entry| entry.token == token) {
+            entry.step(reaper, epoll, kills);
+        }
+    }
+
+    /// A kill has settled: its victim is not followed any more. Returns how it ended.
+    pub(super) fn finish(&mut self, kill: &InFlightKill, settled: Settled) -> Outcome {
+        let at = self.victims.iter().position(|entry| entry.token == kill.token);
+        let mut entry = at.map(|at| self.victims.swap_remove(at));
+        if let Some(entry) = &mut entry {
+            if entry.progress != Progress::Gone {
+                let _ = epoll::delete(&self.epoll, entry.reclaim.as_fd());
+            }
+            if matches!(settled, Settled::Stuck { .. }) {
+                entry.reclaim.give_up();
+            }
+        }
+        let mrelease = entry.and_then(|entry| entry.reclaim.mrelease());
+        match settled {
+            Settled::Back { bytes_back, took_ns } => {
+                let mreleased = mrelease == Some(Mrelease::Freed);
+                Outcome::Reclaimed { bytes_back, micros: took_ns / 1000, mreleased }
+            }
+            Settled::Stuck { took_ns } => {
+                Outcome::Stuck { reason: why_stuck(kill.victim.pid, mrelease, took_ns) }
+            }
+        }
+    }
+
+    /// When [`step_all`](Self::step_all) is due though no fd is readable, nanoseconds. For a victim
+    /// that was only asked there is nothing to do.
+    pub(super) fn next_deadline_ns(&self, kills: &KillsInFlight) -> Option<u64> {
+        let asked = |it: &&Entry| kills.get(it.token).is_some_and(InFlightKill::is_asked);
+        let pending = self.victims.iter().filter(|it| it.progress == Progress::Pending);
+        pending.filter(|it| !asked(it)).filter_map(|it| it.reclaim.next_deadline_ns()).min()
+    }
+}
+
+impl AsFd for Reaping {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+impl Entry {
+    fn step(&mut self, reaper: &Reaper, epoll: &OwnedFd, kills: &mut KillsInFlight) {
+        let now_ns = monotonic_ns();
+        let asked = kills.get(self.token).is_some_and(InFlightKill::is_asked);
+        // A victim that was only asked is not helped to end.
+        if asked && !self.reclaim.victim().has_exited() {
+            return;
+        }
+        let progress = self.reclaim.step(now_ns, reaper, self.token.0);
+        if progress == self.progress {
+            return;
+        }
+        self.progress = progress;
+        match progress {
+            Progress::Pending => {}
+            Progress::Released => kills.released(self.token, now_ns),
+            Progress::Gone => {
+                // A pidfd stays readable: out of the way of the event loop.
+                let _ = epoll::delete(epoll, self.reclaim.as_fd());
+                kills.gone(self.token, now_ns);
+            }
+        }
+    }
+}
+
+fn add(epoll: &OwnedFd, fd: BorrowedFd<'_>, data: u64) -> rustix::io::Result<()> {
+    epoll::add(epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
+}
+
+fn why_stuck(pid: u32, mrelease: Option<Mrelease>, took_ns: u64) -> String {
+    let state = state_of(pid).unwrap_or("in an unknown state");
+    let help = match mrelease {
+        Some(Mrelease::Freed) => "process_mrelease freed what is private",
+        Some(Mrelease::Busy) => "process_mrelease found its memory busy",
+        Some(Mrelease::LettingGo) => "its exit is freeing its memory",
+        Some(Mrelease::NotDying) => "it shares its memory with a process that is not dying",
+        Some(Mrelease::Unsupported) => "this kernel has no process_mrelease",
+        Some(Mrelease::Failed(_)) => "process_mrelease failed",
+        None => "process_mrelease was not called",
+    };
+    format!("{} ms after SIGKILL it is still {state}; {help}", took_ns / NS_PER_MS)
+}
+
+/// A process's state as text.
+fn state_of(pid: u32) -> Option<&'static str> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let after_name = stat.iter().rposition(|b| *b == b')')? + 2;
+    Some(match stat.get(after_name)? {
+        b'D' => "in an uninterruptible sleep",
+        b'R' => "running",
+        b'S' | b'I' => "sleeping",
+        b'T' | b't' => "stopped",
+        b'Z' | b'X' => "a zombie",
+        _ => "in an unknown state",
+    })
+}

@@ -1,0 +1,71 @@
+//! Limits and accounts left by a daemon that was killed.
+//!
+//! Beside each account the kernel keeps a memo that says where the limit came from. With it, the
+//! next daemon puts the configuration's limits into force as its own configuration has them, and
+//! those that were set while running as they were.
+
+use memory_ledger::{Asker, Groups, Limit, LimitError, Source};
+use memory_watch::Inherited;
+
+use super::manager::OomManager;
+use super::origin::Origin;
+
+/// Takes over the limits that root had set while running. To be called before the configuration's
+/// limits are put into force, which count less; but it is they that say which groups there are.
+pub(super) fn inherit_runtime_limits(manager: &mut OomManager, groups: &Groups) {
+    manager.state.accounts.ledger_mut().set_groups(groups.clone());
+    for inherited in manager.accounts().watch().inherited() {
+        let origin = Origin::of_memo(inherited.memo);
+        if !origin.runtime || origin.base_bytes == 0 {
+            continue;
+        }
+        let soft_bytes = if origin.own {
+            manager.accounts().soft_bytes(origin.base_bytes)
+        } else {
+            Some(inherited.limit.soft_pages * manager.accounts().page_bytes())
+        };
+        let limit = Limit::new(origin.base_bytes, soft_bytes);
+        inherit(manager, &inherited, limit, Asker::Root);
+    }
+}
+
+/// Takes over the limits that users had set for themselves, and drops those that the configuration
+/// has no more. To be called when the configuration's limits are in force.
+pub(super) fn inherit_own_limits(manager: &mut OomManager) {
+    for inherited in manager.accounts().watch().inherited() {
+        let account = inherited.account;
+        // Only users have limits of their own.
+        if let Some(uid) = account.user()
+            && Origin::of_memo(inherited.memo).own
+        {
+            let page_bytes = manager.accounts().page_bytes();
+            let soft_bytes = Some(inherited.limit.soft_pages * page_bytes);
+            let limit = Limit::new(inherited.limit.hard_pages * page_bytes, soft_bytes);
+            inherit(manager, &inherited, limit, Asker::User(uid));
+        }
+        if manager.accounts().ledger().account(account).is_none()
+            && let Err(error) = manager.state.accounts.watch_mut().clear_limit(account)
+        {
+            tracing::warn!(%account, "cannot drop a limit that nobody sets any more: {error}");
+        }
+    }
+}
+
+fn inherit(
+    manager: &mut OomManager,
+    inherited: &Inherited,
+    limit: Result<Limit, LimitError>,
+    asker: Asker,
+) {
+    let Inherited { account, count, .. } = *inherited;
+    let set = match limit {
+        Ok(limit) => manager
+            .set_limit(account, limit.counting(count), Source::Runtime, asker)
+            .map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    if let Err(why) = set {
+        let hard_pages = inherited.limit.hard_pages;
+        tracing::warn!(%account, hard_pages, "a limit of the last daemon is not taken over: {why}");
+    }
+}

@@ -1,0 +1,659 @@
+//! Coordinates detectors, the executor and kills in flight.
+//!
+//! A detector decides, the executor acts, and [`KillsInFlight`](memory_ledger::KillsInFlight) says
+//! when the next kill may follow. Four things make the manager look: the notifier, a timer that
+//! trusts nothing and scans, the state of the system, a request.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use control::oomd::{Trigger, Why};
+use memory_ledger::cgroup::owner_of;
+use memory_ledger::{
+    AccountId, Action, Asker, Cause, CgroupId, Change, KillsInFlight, Latch, Limit, Margin,
+    NoVictim, Phase, ProcessId, Refusal, Source, Thresholds, Uid,
+};
+use memory_watch::{Event, NotifierError, ProcessSample, Watch};
+use reclaim::Reaper;
+use rustix::event::epoll;
+
+use super::accounts::Accounts;
+use super::cgroup_limits::{CgroupLimits, Listing};
+use super::default_limits::DefaultLimits;
+use super::executor::Executor;
+use super::kill_plan::{Decision, KillPlan, Unarmed};
+use super::kill_record::no_victim_record;
+use super::process_snapshot::ProcessSnapshot;
+use super::relief::Relief;
+use super::scan_timer::{ScanTimer, Urgency};
+use super::shared_state::SharedState;
+use super::system_monitor::SystemMonitor;
+use super::user_limits::{Alert, Crossing, UserLimits};
+use crate::account_ref::to_ref;
+use crate::clock::{monotonic_ns, until};
+use crate::records::Records;
+use crate::shrink::Shrinker;
+use crate::users;
+
+/// How often another victim is tried when the chosen one turns out to be gone.
+const TRIES: u32 = 3;
+/// Room made beforehand, events of one wake-up.
+const EVENTS: usize = 1024;
+
+/// Why a limit was not set or cleared.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// The requester may not.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The watch could not.
+    #[error(transparent)]
+    Watch(#[from] NotifierError),
+}
+
+/// What becomes of limits when the daemon ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AfterExit {
+    /// They end with it.
+    #[default]
+    EndLimits,
+    /// They stay in force, as far as the kernel can enforce them.
+    KeepLimits,
+}
+
+/// The parts of an [`OomManager`].
+pub struct OomManagerBuilder {
+    watch: Box<dyn Watch>,
+    reaper: Reaper,
+    records: Records,
+    shrinker: Option<Shrinker>,
+    margin: Option<Margin>,
+    ordinary: RangeInclusive<Uid>,
+    cgroup_root: Option<PathBuf>,
+    after_exit: AfterExit,
+}
+
+impl OomManagerBuilder {
+    /// Goes on with these decisions; otherwise with none.
+    pub fn records(self, records: Records) -> Self {
+        Self { records, ..self }
+    }
+
+    /// Asks other daemons for idle memory before any process is killed.
+    pub fn shrinker(self, shrinker: Shrinker) -> Self {
+        Self { shrinker: Some(shrinker), ..self }
+    }
+
+    /// Soft limits that nobody sets leave this margin; without one, a tenth.
+    pub fn margin(self, margin: Option<Margin>) -> Self {
+        Self { margin, ..self }
+    }
+
+    /// The uids of ordinary users.
+    pub fn ordinary_users(self, ordinary: RangeInclusive<Uid>) -> Self {
+        Self { ordinary, ..self }
+    }
+
+    /// The cgroup hierarchy is in this folder; otherwise it is looked for.
+    pub fn cgroup_root(self, root: &Path) -> Self {
+        Self { cgroup_root: Some(root.to_owned()), ..self }
+    }
+
+    /// What becomes of limits when the daemon ends.
+    pub fn after_exit(self, after_exit: AfterExit) -> Self {
+        Self { after_exit, ..self }
+    }
+
+    /// No limit is in force yet.
+    pub fn build(mut self) -> io::Result<OomManager> {
+        let executor = Executor::new(self.reaper, self.watch.events_fd())?;
+        if self.after_exit == AfterExit::KeepLimits {
+            self.watch.leave_behind();
+        }
+        let mut snapshot = ProcessSnapshot::new();
+        if let Some(root) = &self.cgroup_root {
+            snapshot.cgroups.set_root(root);
+        }
+        let accounts = Accounts::new(self.watch, self.margin);
+        Ok(OomManager {
+            state: SharedState { accounts, snapshot, kills: KillsInFlight::default() },
+            user_limits: UserLimits::default(),
+            cgroup_limits: CgroupLimits::new(self.ordinary.clone()),
+            system_monitor: SystemMonitor::default(),
+            default_limits: DefaultLimits::new(self.ordinary),
+            executor,
+            records: self.records,
+            relief: Relief::new(self.shrinker),
+            timer: ScanTimer::default(),
+            events: Vec::with_capacity(EVENTS),
+        })
+    }
+}
+
+/// The coordinator.
+pub struct OomManager {
+    pub(super) state: SharedState,
+    pub(super) user_limits: UserLimits,
+    pub(super) cgroup_limits: CgroupLimits,
+    pub(super) system_monitor: SystemMonitor,
+    pub(super) default_limits: DefaultLimits,
+    pub(super) executor: Executor,
+    pub(super) records: Records,
+    pub(super) relief: Relief,
+    timer: ScanTimer,
+    /// Kept for its room.
+    events: Vec<Event>,
+}
+
+impl OomManager {
+    /// A manager needs at least a source of readings and events, and threads that take memory back.
+    pub fn builder(watch: Box<dyn Watch>, reaper: Reaper) -> OomManagerBuilder {
+        OomManagerBuilder {
+            watch,
+            reaper,
+            records: Records::default(),
+            shrinker: None,
+            margin: None,
+            ordinary: users::ORDINARY,
+            cgroup_root: None,
+            after_exit: AfterExit::default(),
+        }
+    }
+
+    /// The accounts of users and groups.
+    pub fn accounts(&self) -> &Accounts {
+        &self.state.accounts
+    }
+
+    /// The same, for readings.
+    pub fn accounts_mut(&mut self) -> &mut Accounts {
+        &mut self.state.accounts
+    }
+
+    /// The decisions so far.
+    pub fn records(&self) -> &Records {
+        &self.records
+    }
+
+    /// The same, to be added to.
+    pub fn records_mut(&mut self) -> &mut Records {
+        &mut self.records
+    }
+
+    /// All processes as the watch knows them; none if they cannot be listed.
+    pub fn list_processes(&mut self) -> &[ProcessSample] {
+        let SharedState { accounts, snapshot, .. } = &mut self.state;
+        if let Err(error) = snapshot.list(accounts.watch()) {
+            tracing::warn!("cannot list processes: {error}");
+        }
+        snapshot.samples()
+    }
+
+    /// So much memory is leased to a process altogether; `None`: nothing any more. While it stays
+    /// within that, other processes of its account are killed before it.
+    pub fn set_leased(&mut self, id: ProcessId, bytes: Option<u64>) {
+        self.state.snapshot.set_leased(id, bytes);
+    }
+
+    /// What can still be leased before the system reaches its soft level, bytes. `None`: that level
+    /// is far, or not monitored.
+    pub fn system_room(&self) -> Option<u64> {
+        self.system_monitor.room()
+    }
+
+    /// Accounts that have crossed their soft limit since the last call, all when the system nears
+    /// its soft level: unused leases of theirs are to be taken back.
+    pub fn take_pressed(&mut self) -> BTreeSet<AccountId> {
+        self.relief.take_pressed()
+    }
+
+    /// Monitors the system that is described in these folders. Returns what is lost where the
+    /// kernel does not report how long programs wait.
+    pub fn monitor_system(
+        &mut self,
+        proc: &Path,
+        sys: &Path,
+        thresholds: Thresholds,
+    ) -> Result<Option<String>, machine_memory::ReadError> {
+        let lost = self.system_monitor.start(proc, sys, thresholds)?;
+        self.executor.rate.set_limit(thresholds.kills);
+        Ok(lost)
+    }
+
+    /// Sets the limit of a user or group. One that is broken already is enforced at once.
+    pub fn set_limit(
+        &mut self,
+        account: AccountId,
+        limit: Limit,
+        source: Source,
+        asker: Asker,
+    ) -> Result<(), ChangeError> {
+        let change = self.accounts().ledger().plan_set(account, limit, source, asker)?;
+        Ok(self.apply_limit(change)?)
+    }
+
+    /// Clears the limit of a user or group, or a user's own layer of it.
+    pub fn clear_limit(&mut self, account: AccountId, asker: Asker) -> Result<(), ChangeError> {
+        let change = self.accounts().ledger().plan_clear(account, asker)?;
+        Ok(self.apply_limit(change)?)
+    }
+
+    /// Puts a change of limits into force.
+    pub(super) fn apply_limit(&mut self, change: Change) -> Result<(), NotifierError> {
+        let account = change.account;
+        let SharedState { accounts, snapshot, kills } = &mut self.state;
+        if change.limit().is_none() {
+            self.user_limits.forget(account);
+            kills.forget_account(account);
+            return accounts.apply(change, snapshot.rules());
+        }
+        let first = accounts.ledger().accounts().is_empty();
+        accounts.apply(change, snapshot.rules())?;
+        if first {
+            self.timer.scan_now();
+        }
+        self.user_limits.forget_no_victim(account);
+        match self.state.accounts.read(account) {
+            Some(Phase::Broken) => {
+                self.enforce_limit(account, Alert::by(Trigger::Request));
+            }
+            _ => self.rearm(account),
+        }
+        Ok(())
+    }
+
+    /// Does all that is due. To be called when the fd is readable or the deadline has passed.
+    pub fn dispatch(&mut self) {
+        self.take_events();
+        self.follow_kills();
+        self.check_system();
+        self.check_cgroups();
+        self.apply_default_limits();
+        if self.needs_scans() && self.timer.is_due() {
+            self.scan();
+        }
+    }
+
+    pub(super) fn take_events(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        events.clear();
+        self.state.accounts.watch_mut().drain(&mut |event| events.push(event));
+        // Kills that can be carried out at once come before anything else.
+        for event in &events {
+            if let Event::HardCrossed { account, pages, time_ns, killed: None, .. } = *event
+                && self.user_limits.is_armed(account)
+            {
+                let crossing = self.crossing(pages, time_ns);
+                let trigger = Trigger::Notifier;
+                self.enforce_limit(account, Alert { trigger, crossing: Some(crossing) });
+            }
+        }
+        for event in &events {
+            self.take_event(*event);
+        }
+        self.events = events;
+    }
+
+    fn crossing(&self, pages: u64, time_ns: u64) -> Crossing {
+        Crossing { bytes: pages * self.state.accounts.page_bytes(), time_ns }
+    }
+
+    fn take_event(&mut self, event: Event) {
+        tracing::debug!(?event, "event of the notifier");
+        match event {
+            Event::SoftCrossed { account, .. } => {
+                self.relief.shrink();
+                self.relief.press([account]);
+                self.state.accounts.read(account);
+                if let Some(near) = self.state.accounts.near_limit(account) {
+                    self.records.near_limit(near);
+                }
+                self.rearm(account);
+            }
+            Event::SoftCleared { account, .. } => {
+                self.state.accounts.read(account);
+                self.rearm(account);
+            }
+            Event::HardCrossed { account, pages, time_ns, killed: None, .. } => {
+                let crossing = self.crossing(pages, time_ns);
+                let trigger = Trigger::Notifier;
+                self.enforce_limit(account, Alert { trigger, crossing: Some(crossing) });
+            }
+            Event::HardCrossed { account, pages, time_ns, killed: Some(killed), .. } => {
+                let crossing = self.crossing(pages, time_ns);
+                let state = &mut self.state;
+                let plan = self.user_limits.plan_of_kernel(account, killed, crossing, state);
+                if let Some(plan) = plan {
+                    self.execute(plan);
+                }
+            }
+        }
+    }
+
+    /// Keeps a victim ready for an account near its limit, and none for others.
+    pub(super) fn rearm(&mut self, account: AccountId) {
+        if !self.state.accounts.is_near(account) {
+            self.user_limits.disarm(account, &mut self.state);
+            self.user_limits.forget_no_victim(account);
+            return;
+        }
+        self.timer.scan_soon();
+        if let Err(why) = self.user_limits.arm(account, &mut self.state) {
+            tracing::debug!(%account, "no victim to arm: {why}");
+        }
+    }
+
+    /// Kills a process of the account if its limit is broken and no kill is in flight for it.
+    /// Returns the decision, which can be that no process can be killed.
+    pub(super) fn enforce_limit(&mut self, account: AccountId, alert: Alert) -> Option<u64> {
+        for _ in 0..TRIES {
+            match self.user_limits.plan(account, alert, &mut self.state) {
+                Decision::Nothing => return None,
+                Decision::Retry => {}
+                Decision::Kill(plan) => {
+                    if let Some(record) = self.execute(plan) {
+                        return Some(record);
+                    }
+                }
+                Decision::NoVictim(why) => {
+                    return self.record_no_victim(account, alert.trigger, &why);
+                }
+            }
+        }
+        None
+    }
+
+    /// Records that no process can be killed, once until something changes.
+    fn record_no_victim(
+        &mut self,
+        account: AccountId,
+        trigger: Trigger,
+        why: &Unarmed,
+    ) -> Option<u64> {
+        if !self.user_limits.is_news(account) {
+            return None;
+        }
+        let SharedState { accounts, snapshot, .. } = &self.state;
+        let considered = snapshot.processes().iter().filter(|it| it.account == account).count();
+        let it = accounts.ledger().account(account)?;
+        Some(self.records.add(Why {
+            group: accounts.group_name(account),
+            considered: considered as u32,
+            rule: Cause::Growing.to_string(),
+            ..no_victim_record(it, trigger, why.to_string())
+        }))
+    }
+
+    /// `None`: the victim did not get the signal.
+    fn execute(&mut self, plan: KillPlan) -> Option<u64> {
+        let payer = plan.payer.account;
+        let record = self.executor.execute(plan, &mut self.state, &mut self.records).ok()?;
+        self.user_limits.forget_no_victim(payer);
+        Some(record)
+    }
+
+    /// Takes all victims as far as they have come.
+    fn follow_kills(&mut self) {
+        self.executor.step(&mut self.state.kills);
+        if self.awaits_account() {
+            self.state.accounts.refresh_if_polling();
+        }
+        self.read_awaited();
+        self.act_on_kills();
+        // An account that does not show yet that the memory is back may be wrong.
+        if self.awaits_account() {
+            self.state.accounts.reconcile();
+        }
+        self.read_awaited();
+        self.act_on_kills();
+    }
+
+    fn awaits_account(&self) -> bool {
+        let to_read = self.state.kills.accounts_to_read();
+        to_read.iter().any(|account| !matches!(account, AccountId::Cgroup(_)))
+    }
+
+    /// Reads the accounts that decide whether a victim's memory is back.
+    fn read_awaited(&mut self) {
+        for account in self.state.kills.accounts_to_read() {
+            if let AccountId::Cgroup(id) = account {
+                self.cgroup_limits.read_awaited(id, &mut self.state);
+                continue;
+            }
+            self.state.accounts.read(account);
+            match self.state.accounts.ledger().account(account) {
+                Some(it) => self.state.kills.read(account, it.reading()),
+                None => self.state.kills.forget_account(account),
+            }
+        }
+    }
+
+    fn act_on_kills(&mut self) {
+        while let Some(action) = self.state.kills.poll(monotonic_ns()) {
+            match action {
+                Action::KillNow { token, latch, .. } => {
+                    self.executor.kill_asked(token, latch, &mut self.state);
+                }
+                Action::Settled { kill, settled } => {
+                    let outcome = self.executor.finish(&kill, settled);
+                    if let Some(record) = kill.record {
+                        self.records.finish(record, outcome);
+                    }
+                    if kill.cgroup().is_some() {
+                        self.cgroup_limits.look_soon();
+                    }
+                }
+                Action::AccountFree { account, latch, record } => {
+                    self.free_account(account, latch, record);
+                }
+            }
+        }
+    }
+
+    /// The account's victims are gone, or stuck. That may not have been enough.
+    fn free_account(&mut self, account: AccountId, latch: Latch, record: Option<u64>) {
+        // What the others of a group had is back as well: an old reading would cost another process
+        // its life.
+        self.state.accounts.refresh_if_polling();
+        self.state.accounts.read(account);
+        // Armed before the latch opens: then the kernel program has the right victim at hand.
+        self.rearm(account);
+        if latch == Latch::Taken {
+            self.state.accounts.watch_mut().release_latch(account);
+        }
+        let trigger = record.and_then(|record| self.records.get(record)).map(|why| why.trigger);
+        let trigger = trigger.filter(|trigger| !trigger.is_of_the_machine());
+        self.enforce_limit(account, Alert::by(trigger.unwrap_or(Trigger::Timer)));
+    }
+
+    fn check_system(&mut self) {
+        let Some(look) = self.system_monitor.look() else { return };
+        if look.near {
+            self.relief.shrink();
+            self.relief.press(self.state.accounts.ids());
+        }
+        let Some(raised) = look.raised else { return };
+        if !raised.alarm.can_wait() {
+            self.state.kills.end_grace();
+            self.act_on_kills();
+        }
+        if !self.state.kills.may_kill_for_system() || self.executor.rate.should_wait(&raised) {
+            return;
+        }
+        if let Some(plan) = self.system_monitor.plan(&raised, &mut self.state)
+            && self.execute(plan).is_some()
+        {
+            self.system_monitor.on_killed();
+        }
+    }
+
+    pub(super) fn check_cgroups(&mut self) {
+        let begun_ns = monotonic_ns();
+        if !self.cgroup_limits.begin_look(begun_ns, &self.state) {
+            return;
+        }
+        let mut listing = Listing::Needed;
+        for id in self.cgroup_limits.ids() {
+            let look = self.cgroup_limits.read(id, &mut listing, &mut self.state);
+            let Some(look) = look else { continue };
+            if look.crossed {
+                self.relief.shrink();
+                if let Some(near) = self.cgroup_limits.near_limit(id) {
+                    self.records.near_limit(near);
+                }
+            }
+            if look.phase == Phase::Broken {
+                self.enforce_cgroup_limit(id, Trigger::Timer);
+            } else {
+                self.cgroup_limits.forget_no_victim(id);
+            }
+        }
+        self.cgroup_limits.end_look(begun_ns);
+    }
+
+    /// Kills a process of the cgroup if its limit is broken and no kill is in flight for it. The
+    /// reading has to be fresh. Returns the decision, which can be that no process can be killed.
+    pub(super) fn enforce_cgroup_limit(&mut self, id: CgroupId, trigger: Trigger) -> Option<u64> {
+        for _ in 0..TRIES {
+            match self.cgroup_limits.plan(id, trigger, &mut self.state) {
+                Decision::Nothing => return None,
+                Decision::Retry => {}
+                Decision::Kill(plan) => {
+                    if let Some(record) = self.execute(plan) {
+                        return Some(record);
+                    }
+                }
+                Decision::NoVictim(why) => {
+                    return self.record_no_victim_in_cgroup(id, trigger, &why);
+                }
+            }
+        }
+        None
+    }
+
+    fn record_no_victim_in_cgroup(
+        &mut self,
+        id: CgroupId,
+        trigger: Trigger,
+        why: &Unarmed,
+    ) -> Option<u64> {
+        if !self.cgroup_limits.is_news(id) {
+            return None;
+        }
+        let reason = match why {
+            Unarmed::NoVictim(NoVictim::NoProcess) => {
+                "there is no process in the cgroup".to_owned()
+            }
+            why => why.to_string(),
+        };
+        let it = self.cgroup_limits.get(id)?;
+        let owner = owner_of(it.path()).map_or(AccountId::Cgroup(id), AccountId::User);
+        Some(self.records.add(Why {
+            account: to_ref(owner),
+            cgroup: Some(it.path().to_owned()),
+            considered: self.state.snapshot.processes().len() as u32,
+            ..no_victim_record(it.account(), trigger, reason)
+        }))
+    }
+
+    pub(super) fn apply_default_limits(&mut self) {
+        for change in self.default_limits.due_changes(&mut self.state) {
+            let Some(uid) = change.account.user() else { continue };
+            let applied = self.apply_limit(change);
+            self.default_limits.on_applied(uid, applied);
+        }
+    }
+
+    fn needs_scans(&self) -> bool {
+        self.system_monitor.thresholds().is_some()
+            || !self.accounts().ledger().accounts().is_empty()
+            || !self.cgroup_limits.ids().is_empty()
+    }
+
+    /// The timer's look: trusts nothing that was reported.
+    fn scan(&mut self) {
+        let begun_ns = monotonic_ns();
+        // Growth is only known if all processes were looked at before.
+        self.state.refresh_processes();
+        let SharedState { accounts, snapshot, kills } = &mut self.state;
+        if !snapshot.processes().is_empty() {
+            kills.forget_gone(snapshot.processes());
+        }
+        snapshot.forget_gone();
+        if !accounts.ledger().accounts().is_empty() {
+            accounts.reconcile();
+        }
+        self.take_events();
+        for account in self.state.accounts.ids() {
+            let phase = self.state.accounts.read(account);
+            self.free_orphaned_latch(account);
+            if phase == Some(Phase::Broken) {
+                self.enforce_limit(account, Alert::by(Trigger::Timer));
+            } else {
+                self.rearm(account);
+            }
+        }
+        let accounts = &self.state.accounts;
+        let near = accounts.ids().into_iter().any(|account| accounts.is_near(account));
+        if near {
+            self.relief.shrink();
+        }
+        self.timer.scanned(begun_ns, if near { Urgency::Alert } else { Urgency::Calm });
+    }
+
+    /// The event of a kill by the kernel program can be lost; its latch must not stay taken.
+    fn free_orphaned_latch(&mut self, account: AccountId) {
+        let SharedState { accounts, kills, .. } = &mut self.state;
+        if kills.is_orphaned(account, accounts.latch(account)) {
+            tracing::warn!(%account, "the event of a kill by the notifier was lost");
+            accounts.watch_mut().release_latch(account);
+        }
+    }
+
+    /// When [`dispatch`](Self::dispatch) is due though the fd is not readable.
+    pub fn next_deadline_ns(&self) -> Option<u64> {
+        let kills = &self.state.kills;
+        let deadlines = [
+            self.needs_scans().then(|| self.timer.next_scan_ns()),
+            self.default_limits.next_deadline_ns(),
+            self.system_monitor.next_deadline_ns(),
+            self.cgroup_limits.next_deadline_ns(),
+            self.executor.next_deadline_ns(kills),
+            kills.next_deadline_ns(),
+        ];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Works until these decisions have ended, or `patience_ns` is over. Limits are enforced
+    /// meanwhile; only the control socket waits.
+    pub fn wait_for(&mut self, decisions: &[u64], patience_ns: u64) {
+        let end = monotonic_ns() + patience_ns;
+        while self.is_in_flight(decisions) && monotonic_ns() < end {
+            let deadline = self.next_deadline_ns().map_or(end, |deadline| deadline.min(end));
+            let mut ready = [MaybeUninit::uninit(); 1];
+            if let Err(errno) = epoll::wait(&self.executor, &mut ready, Some(&until(deadline)))
+                && errno != rustix::io::Errno::INTR
+            {
+                tracing::error!("epoll: {errno}; not waiting for the victims");
+                return;
+            }
+            self.dispatch();
+        }
+    }
+
+    fn is_in_flight(&self, decisions: &[u64]) -> bool {
+        let records = self.state.kills.all().iter().filter_map(|kill| kill.record);
+        records.into_iter().any(|record| decisions.contains(&record))
+    }
+}
+
+/// Readable when there is something to [`dispatch`](OomManager::dispatch).
+impl AsFd for OomManager {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.executor.as_fd()
+    }
+}

@@ -1,0 +1,55 @@
+//! The OOM manager: from a broken limit, or a system that runs short, to memory that is back.
+//!
+//! Detectors decide:
+//! * [`user_limits`](self::user_limits): limits of users and groups;
+//! * [`cgroup_limits`](self::cgroup_limits): limits of cgroups and login sessions;
+//! * [`system_monitor`](self::system_monitor): the system as a whole;
+//! * [`default_limits`](self::default_limits): ordinary users without a limit of their own.
+//!
+//! Each returns a [`KillPlan`](self::kill_plan) (the last one: changes of limits), which the
+//! [`executor`](self::executor) carries out: only it sends signals and takes memory back. The state
+//! machine of kills in flight is [`memory_ledger::kills_in_flight`]. [`manager`] brings them
+//! together.
+//!
+//! What they read and change:
+//! * [`shared_state`](self::shared_state): [`accounts`] of users and groups, kills in flight, and
+//!   the [`process_snapshot`](self::process_snapshot) with
+//!   [`rule_preferences`](self::rule_preferences), [`user_preferences`](self::user_preferences) and the [`cgroup_tree`](self::cgroup_tree);
+//! * [`charge`](self::charge): the account that a process is charged to, and its size;
+//! * [`kill_record`](self::kill_record), [`rate_monitor`](self::rate_monitor): decisions as they
+//!   are recorded and counted;
+//! * [`relief`](self::relief): memory that can be given back before any process is killed;
+//! * [`scan_timer`](self::scan_timer): when everything is scanned.
+//!
+//! Around the manager:
+//! * [`reconfigure`]: a configuration is put into force;
+//!   [`inherited_limits`](self::inherited_limits), [`origin`](self::origin): limits that a daemon
+//!   before this one has left;
+//! * [`control`]: answers to control requests.
+
+pub mod accounts;
+mod cgroup_limits;
+mod cgroup_tree;
+mod charge;
+pub mod control;
+mod default_limits;
+mod executor;
+mod inherited_limits;
+mod kill_plan;
+mod kill_record;
+pub mod manager;
+mod origin;
+mod process_snapshot;
+mod rate_monitor;
+pub mod reconfigure;
+mod relief;
+mod rule_preferences;
+mod scan_timer;
+mod shared_state;
+mod system_monitor;
+mod user_limits;
+mod user_preferences;
+
+pub use accounts::Accounts;
+pub use manager::{AfterExit, ChangeError, OomManager, OomManagerBuilder};
+pub use reconfigure::Reconfigured;

@@ -1,0 +1,82 @@
+//! Where a limit came from, as a memo beside the account that the kernel keeps.
+
+use memory_ledger::{Layers, Source};
+
+/// The limit in force is the user's own, lower than that of the base.
+const OWN: u64 = 1;
+/// The base was set while running.
+const RUNTIME: u64 = 2;
+/// The hard limit of the base, bytes, above the flags; all limits are whole multiples of it.
+const UNIT_BYTES: u64 = 4096;
+const BASE_SHIFT: u32 = 8;
+
+/// Where a limit came from, in so far as its value does not tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Origin {
+    /// Hard limit that root has set while running, bytes; 0: none.
+    pub(super) base_bytes: u64,
+    pub(super) runtime: bool,
+    pub(super) own: bool,
+}
+
+impl Origin {
+    pub(super) fn of(layers: &Layers) -> Self {
+        let runtime = layers.layer(Source::Runtime);
+        let base_bytes = runtime.map_or(0, |limit| limit.hard_bytes());
+        Self { base_bytes, runtime: runtime.is_some(), own: layers.own().is_some() }
+    }
+
+    pub(super) fn memo(self) -> u64 {
+        let flag = |set, flag| if set { flag } else { 0 };
+        let base = (self.base_bytes / UNIT_BYTES) << BASE_SHIFT;
+        base | flag(self.own, OWN) | flag(self.runtime, RUNTIME)
+    }
+
+    pub(super) fn of_memo(memo: u64) -> Self {
+        Self {
+            base_bytes: (memo >> BASE_SHIFT).saturating_mul(UNIT_BYTES),
+            runtime: memo & RUNTIME != 0,
+            own: memo & OWN != 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memory_ledger::{AccountId, Asker, Limit, Uid};
+
+    use super::*;
+
+    #[test]
+    fn where_a_limit_came_from_fits_into_a_memo() {
+        for base_bytes in [0, 1 << 20, 3 << 40] {
+            for (runtime, own) in [(false, false), (false, true), (true, false), (true, true)] {
+                let origin = Origin { base_bytes, runtime, own };
+                assert_eq!(Origin::of_memo(origin.memo()), origin);
+            }
+        }
+    }
+
+    #[test]
+    fn a_users_own_limit_leaves_what_root_has_set_known() {
+        let limit = |mib: u64| Limit::new(mib << 20, None).unwrap();
+        let of = |layers: Layers| Origin::of_memo(Origin::of(&layers).memo());
+        let (runtime, root, user) = (Source::Runtime, Asker::Root, Asker::User(Uid(7)));
+        let config = Layers::default()
+            .with(AccountId::User(Uid(7)), limit(200), Source::Config, root)
+            .unwrap();
+        assert_eq!(of(config), Origin::default());
+        let roots = config.with(AccountId::User(Uid(7)), limit(100), runtime, root).unwrap();
+        let both = Origin { base_bytes: 100 << 20, runtime: true, own: true };
+        assert_eq!(
+            of(roots.with(AccountId::User(Uid(7)), limit(50), runtime, user).unwrap()),
+            both
+        );
+        assert_eq!(of(roots), Origin { own: false, ..both });
+        let own = Origin { own: true, ..Origin::default() };
+        assert_eq!(
+            of(config.with(AccountId::User(Uid(7)), limit(50), runtime, user).unwrap()),
+            own
+        );
+    }
+}

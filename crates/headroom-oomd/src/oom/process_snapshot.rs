@@ -1,0 +1,193 @@
+//! All processes at one moment, with everything that a choice of a victim depends on.
+
+use std::collections::BTreeMap;
+
+use memory_ledger::{
+    AccountId, Choice, Comm, Count, Groups, Growth, KillsInFlight, NoVictim, Process, ProcessId,
+    Rules, Scope, Stance, choose,
+};
+use memory_watch::{NotifierError, ProcessSample, Watch};
+
+use super::accounts::Accounts;
+use super::cgroup_tree::CgroupTree;
+use super::charge::{self, Size, size_by};
+use super::rule_preferences::RulePreferences;
+use super::user_preferences::{Sharing, UserPreferences};
+use crate::clock::monotonic_ns;
+
+/// Room made beforehand, processes: a scan when memory is short should not have to allocate.
+const PROCESSES: usize = 8192;
+
+/// The latest look at all processes, and what is remembered between two looks.
+pub(super) struct ProcessSnapshot {
+    samples: Vec<ProcessSample>,
+    processes: Vec<Process>,
+    growth: Growth,
+    rules: RulePreferences,
+    pub(super) user_preferences: UserPreferences,
+    pub(super) cgroups: CgroupTree,
+    protected: Vec<u32>,
+    /// By process, the memory that is leased to it, bytes.
+    leased: BTreeMap<ProcessId, u64>,
+}
+
+impl ProcessSnapshot {
+    pub(super) fn new() -> Self {
+        Self {
+            samples: Vec::with_capacity(PROCESSES),
+            processes: Vec::with_capacity(PROCESSES),
+            growth: Growth::with_room(PROCESSES),
+            rules: RulePreferences::new(Rules::default()),
+            user_preferences: UserPreferences::default(),
+            cgroups: CgroupTree::default(),
+            protected: vec![std::process::id()],
+            leased: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn rules(&self) -> &RulePreferences {
+        &self.rules
+    }
+
+    pub(super) fn set_rules(&mut self, rules: Rules) {
+        self.rules = RulePreferences::new(rules);
+    }
+
+    /// As of the last [`refresh`](Self::refresh); empty if that failed.
+    pub(super) fn processes(&self) -> &[Process] {
+        &self.processes
+    }
+
+    /// As of the last [`list`](Self::list) or [`refresh`](Self::refresh).
+    pub(super) fn samples(&self) -> &[ProcessSample] {
+        &self.samples
+    }
+
+    /// Lists all processes, without more than the watch knows of them.
+    pub(super) fn list(&mut self, watch: &dyn Watch) -> Result<&[ProcessSample], NotifierError> {
+        let listed = watch.processes(&mut self.samples);
+        if listed.is_err() {
+            self.samples.clear();
+        }
+        listed.map(|()| &self.samples[..])
+    }
+
+    /// Looks at all processes anew. Each is as large as its account counts.
+    pub(super) fn refresh(&mut self, accounts: &Accounts, kills: &KillsInFlight) {
+        self.processes.clear();
+        if let Err(error) = self.list(accounts.watch()) {
+            tracing::warn!(
+                "cannot list processes: {error}; no victim can be chosen until it works again"
+            );
+            return;
+        }
+        let convert = |sample: &ProcessSample| convert(accounts, kills, sample);
+        self.processes.extend(self.samples.iter().map(convert));
+        let now_ns = monotonic_ns();
+        self.rules.apply(&mut self.processes, now_ns);
+        self.growth.look(&mut self.processes, now_ns);
+        self.spare_leaseholders();
+    }
+
+    /// A process that stays within what was leased to it is spared.
+    fn spare_leaseholders(&mut self) {
+        if self.leased.is_empty() {
+            return;
+        }
+        for process in &mut self.processes {
+            let leased = self.leased.get(&process.id);
+            if process.stance == Stance::Ordinary
+                && leased.is_some_and(|bytes| process.charged_bytes() <= *bytes)
+            {
+                process.stance = Stance::Avoid;
+            }
+        }
+    }
+
+    /// So much memory is leased to a process altogether; `None`: nothing any more.
+    pub(super) fn set_leased(&mut self, id: ProcessId, bytes: Option<u64>) {
+        match bytes {
+            Some(bytes) => drop(self.leased.insert(id, bytes)),
+            None => drop(self.leased.remove(&id)),
+        }
+    }
+
+    /// Users' preferences about their own processes count for their account. A user who shares it
+    /// can offer its own processes, but not have others' killed in their place.
+    pub(super) fn apply_user_preferences(&mut self, account: AccountId, groups: &Groups) {
+        let processes = &mut self.processes;
+        if let Some(uid) = account.user() {
+            self.user_preferences.apply(uid, processes, Sharing::Alone);
+        }
+        if let Some(group) = groups.get(account) {
+            for uid in &group.uids {
+                self.user_preferences.apply(*uid, processes, Sharing::Shared);
+            }
+        }
+    }
+
+    /// The processes are as large as this counts, whatever their accounts count: for the system, or
+    /// for a cgroup. To be called after a [`refresh`](Self::refresh).
+    pub(super) fn size_by(&mut self, count: Count, page_bytes: u64) {
+        // One sample a process, in their order.
+        for (process, sample) in self.processes.iter_mut().zip(&self.samples) {
+            let Size { rss_bytes, swap_bytes } = size_by(count, sample, page_bytes);
+            (process.rss_bytes, process.swap_bytes) = (rss_bytes, swap_bytes);
+            process.grown_bytes = process.grown_bytes.min(process.charged_bytes());
+        }
+    }
+
+    /// Leaves only these processes.
+    pub(super) fn retain(&mut self, keep: impl FnMut(&Process) -> bool) {
+        self.processes.retain(keep);
+    }
+
+    /// Chooses a victim in the scope.
+    pub(super) fn choose(&self, scope: &Scope) -> Result<Choice, NoVictim> {
+        choose(scope, &self.processes, &self.protected)
+    }
+
+    /// The process has to live: it is one of ours.
+    pub(super) fn is_protected(&self, process: &Process) -> bool {
+        self.protected.contains(&process.id.pid)
+    }
+
+    /// The pids of a cgroup and of all below it, ascending; `None`: it is gone.
+    pub(super) fn members(&mut self, cgroup: &str) -> Option<Vec<u32>> {
+        self.cgroups.members(cgroup, &self.samples)
+    }
+
+    /// A process was killed: if it was new, it counts among the births of its family still.
+    pub(super) fn on_killed(&mut self, process: &Process, now_ns: u64) {
+        self.growth.bury(process, now_ns);
+    }
+
+    /// Forgets preferences about processes that are gone.
+    pub(super) fn forget_gone(&mut self) {
+        self.user_preferences.forget_gone(&self.processes);
+    }
+}
+
+fn convert(accounts: &Accounts, kills: &KillsInFlight, sample: &ProcessSample) -> Process {
+    let ledger = accounts.ledger();
+    let account = charge::account_of(ledger, sample);
+    let count = ledger.account(account).map(|account| account.limit().count()).unwrap_or_default();
+    let Size { rss_bytes, swap_bytes } = size_by(count, sample, accounts.page_bytes());
+    let id = sample.id();
+    Process {
+        id,
+        uid: sample.uid,
+        account,
+        rss_bytes,
+        swap_bytes,
+        comm: Comm::new(&sample.comm),
+        // The watch leaves kernel threads out.
+        kernel_thread: false,
+        exiting: sample.exiting || kills.contains(id),
+        parent_pid: sample.parent_tgid,
+        group: sample.group,
+        session_leader: sample.session_leader,
+        oom_score_adj: sample.oom_score_adj,
+        ..Process::default()
+    }
+}

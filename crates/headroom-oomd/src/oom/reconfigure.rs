@@ -1,0 +1,181 @@
+//! Puts a configuration into force, at the start and while everything runs.
+//!
+//! Limits, the system's levels and the rules are exchanged. Kills in flight, leases, and what was
+//! set while running stay.
+
+use std::path::Path;
+
+use memory_ledger::{AccountId, CgroupLimit, Groups};
+
+use super::inherited_limits::{inherit_own_limits, inherit_runtime_limits};
+use super::manager::OomManager;
+use crate::config::Config;
+
+/// What a configuration has changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reconfigured {
+    /// A sentence for each change.
+    pub changes: Vec<String>,
+    /// A sentence for each thing that could not be put into force.
+    pub problems: Vec<String>,
+}
+
+/// Puts the first configuration into force, and takes over limits and accounts that a daemon before
+/// this one has left.
+pub fn start(manager: &mut OomManager, config: &Config) -> Reconfigured {
+    inherit_runtime_limits(manager, &config.groups);
+    let done = reconfigure(manager, config);
+    inherit_own_limits(manager);
+    done
+}
+
+/// Puts another configuration into force.
+pub fn reconfigure(manager: &mut OomManager, config: &Config) -> Reconfigured {
+    let mut done = Reconfigured::default();
+    // The rules first: a limit that is broken already is enforced at once.
+    exchange_rules(manager, config, &mut done);
+    exchange_limits(manager, config, &mut done);
+    exchange_default_limit(manager, config, &mut done);
+    exchange_cgroups(manager, config, &mut done);
+    exchange_levels(manager, config, &mut done);
+    done
+}
+
+fn exchange_rules(manager: &mut OomManager, config: &Config, done: &mut Reconfigured) {
+    if *manager.state.snapshot.rules().rules() == config.rules {
+        return;
+    }
+    manager.state.snapshot.set_rules(config.rules.clone());
+    done.changes.push(format!("{} rules", config.rules.0.len()));
+    for account in manager.state.accounts.ids() {
+        let state = &mut manager.state;
+        if let Err(error) = state.accounts.restrict_unarmed_kills(account, state.snapshot.rules()) {
+            done.problems.push(format!("the rules about {account}: {error}"));
+        }
+        manager.user_limits.forget_no_victim(account);
+        // The armed victim may be protected now.
+        manager.rearm(account);
+    }
+}
+
+fn exchange_limits(manager: &mut OomManager, config: &Config, done: &mut Reconfigured) {
+    let before = manager.accounts().ledger().groups().clone();
+    let name = |account: AccountId| match config.groups.get(account).or(before.get(account)) {
+        Some(group) => format!("@{}", group.name),
+        None => account.to_string(),
+    };
+    let ledger = manager.state.accounts.ledger_mut();
+    ledger.set_groups(config.groups.clone());
+    let plan = ledger.plan_reload(&config.limits, config.everyone);
+    // First the accounts that end, then the members of groups, then what is new: no user is in two
+    // accounts meanwhile.
+    let (end, go_on): (Vec<_>, Vec<_>) =
+        plan.into_iter().partition(|change| change.limit().is_none());
+    for change in end {
+        let account = change.account;
+        let joined = account.user().and_then(|uid| config.groups.of(uid));
+        match (manager.apply_limit(change), joined) {
+            (Ok(()), Some(group)) => {
+                done.changes.push(format!("{account}: shares the limit of @{}", group.name));
+            }
+            (Ok(()), None) => done.changes.push(format!("{}: no limit any more", name(account))),
+            (Err(error), _) => {
+                done.problems.push(format!("the limit of {}: {error}", name(account)))
+            }
+        }
+    }
+    exchange_members(manager, &before, done);
+    for change in go_on {
+        let account = change.account;
+        let in_force = manager.accounts().ledger().account(account).map(|it| it.limit());
+        let new = change.limit().filter(|limit| in_force != Some(*limit));
+        match manager.apply_limit(change) {
+            Ok(()) => {
+                if let Some(limit) = new {
+                    let (hard, counts) = (limit.hard_bytes(), limit.count().unusual_names());
+                    let of = if counts.is_empty() {
+                        String::new()
+                    } else {
+                        format!(" of {}", counts.join(", "))
+                    };
+                    done.changes.push(format!("{}: limit {hard} bytes{of}", name(account)));
+                }
+            }
+            Err(error) => done.problems.push(format!("the limit of {}: {error}", name(account))),
+        }
+    }
+}
+
+/// Groups that have other members now.
+fn exchange_members(manager: &mut OomManager, before: &Groups, done: &mut Reconfigured) {
+    for account in manager.state.accounts.ids() {
+        let groups = manager.accounts().ledger().groups();
+        let (then, now) = (before.get(account), groups.get(account));
+        let Some(group) = now.filter(|now| Some(*now) != then).cloned() else { continue };
+        done.changes.push(format!("@{}: {} users", group.name, group.uids.len()));
+        let state = &mut manager.state;
+        if let Err(error) = state.accounts.regroup(account, state.snapshot.rules()) {
+            done.problems.push(format!("the users of @{}: {error}", group.name));
+        }
+        manager.user_limits.forget_no_victim(account);
+        manager.rearm(account);
+    }
+}
+
+fn exchange_default_limit(manager: &mut OomManager, config: &Config, done: &mut Reconfigured) {
+    if manager.default_limits.limit() == config.everyone {
+        return;
+    }
+    done.changes.push(match config.everyone {
+        Some(limit) => format!("every ordinary user: limit {} bytes", limit.hard_bytes()),
+        None => "ordinary users: no limit any more".to_owned(),
+    });
+    manager.default_limits.set_limit(config.everyone);
+    manager.apply_default_limits();
+}
+
+fn exchange_cgroups(manager: &mut OomManager, config: &Config, done: &mut Reconfigured) {
+    let before = manager.cgroup_limits.limits();
+    for ended in before.iter().filter(|it| !has_pattern_of(&config.cgroups, it)) {
+        done.changes.push(format!("{}: no limit any more", ended.pattern));
+    }
+    for new in config.cgroups.iter().filter(|it| !before.contains(it)) {
+        done.changes.push(format!("{}: limit {} bytes", new.pattern, new.limit.hard_bytes()));
+    }
+    // Those that stay as well: what could not be enforced is tried again.
+    let limits = config.cgroups.clone();
+    match manager.cgroup_limits.set_limits(limits, &mut manager.state) {
+        Some(problem) => done.problems.push(problem),
+        None => manager.check_cgroups(),
+    }
+}
+
+fn has_pattern_of(limits: &[CgroupLimit], one: &CgroupLimit) -> bool {
+    limits.iter().any(|limit| limit.pattern == one.pattern)
+}
+
+fn exchange_levels(manager: &mut OomManager, config: &Config, done: &mut Reconfigured) {
+    let in_force = manager.system_monitor.thresholds().copied();
+    match (config.machine, in_force) {
+        (None, None) => {}
+        (None, Some(_)) => {
+            manager.system_monitor.stop();
+            done.changes.push("the machine as a whole is not watched any more".to_owned());
+        }
+        (Some(levels), Some(in_force)) if levels == in_force => {}
+        (Some(levels), Some(_)) => {
+            manager.system_monitor.set_thresholds(levels);
+            manager.executor.rate.set_limit(levels.kills);
+            done.changes.push("the machine's levels".to_owned());
+        }
+        (Some(levels), None) => {
+            match manager.monitor_system(Path::new("/proc"), Path::new("/sys"), levels) {
+                Ok(lost) => {
+                    done.changes.push("the machine as a whole is watched".to_owned());
+                    done.problems.extend(lost);
+                }
+                Err(error) => done.problems.push(error.to_string()),
+            }
+        }
+    }
+}

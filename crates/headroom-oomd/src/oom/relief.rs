@@ -1,0 +1,43 @@
+//! Memory that can be given back before any process is killed.
+
+use std::collections::BTreeSet;
+
+use memory_ledger::AccountId;
+
+use crate::shrink::Shrinker;
+
+/// Requests to those who hold such memory.
+#[derive(Default)]
+pub(super) struct Relief {
+    /// Asks other daemons for idle memory.
+    shrinker: Option<Shrinker>,
+    /// Accounts whose unused leases are to be taken back.
+    pressed: BTreeSet<AccountId>,
+}
+
+impl Relief {
+    pub(super) fn new(shrinker: Option<Shrinker>) -> Self {
+        Self { shrinker, pressed: BTreeSet::new() }
+    }
+
+    /// Asks other daemons for idle memory. Returns at once, and allocates nothing.
+    pub(super) fn shrink(&self) {
+        if let Some(shrinker) = &self.shrinker {
+            shrinker.shrink();
+        }
+    }
+
+    /// Unused leases of these accounts are to be taken back.
+    pub(super) fn press(&mut self, accounts: impl IntoIterator<Item = AccountId>) {
+        self.pressed.extend(accounts);
+    }
+
+    pub(super) fn take_pressed(&mut self) -> BTreeSet<AccountId> {
+        std::mem::take(&mut self.pressed)
+    }
+
+    /// What other daemons have given back since the start, bytes.
+    pub(super) fn given_bytes(&self) -> u64 {
+        self.shrinker.as_ref().map_or(0, Shrinker::given_bytes)
+    }
+}

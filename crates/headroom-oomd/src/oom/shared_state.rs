@@ -1,0 +1,33 @@
+//! What the detectors read and the executor changes.
+
+use memory_ledger::{AccountId, ChargedAccount, Count, KillsInFlight};
+
+use super::accounts::Accounts;
+use super::process_snapshot::ProcessSnapshot;
+
+/// Accounts, processes and kills in flight.
+pub(super) struct SharedState {
+    pub(super) accounts: Accounts,
+    pub(super) snapshot: ProcessSnapshot,
+    pub(super) kills: KillsInFlight,
+}
+
+impl SharedState {
+    /// Looks at all processes anew.
+    pub(super) fn refresh_processes(&mut self) {
+        self.snapshot.refresh(&self.accounts, &self.kills);
+    }
+
+    /// Has all processes as large as this counts, whatever their accounts count.
+    pub(super) fn size_by(&mut self, count: Count) {
+        self.snapshot.size_by(count, self.accounts.page_bytes());
+    }
+
+    /// A fresh reading of the account that pays for a victim.
+    pub(super) fn charged(&mut self, account: AccountId) -> ChargedAccount {
+        self.accounts.read(account);
+        let limited = self.accounts.ledger().account(account);
+        let used_bytes = limited.map(|account| account.reading().used_bytes);
+        ChargedAccount { account, used_bytes }
+    }
+}

@@ -1,0 +1,266 @@
+//! Detects that the system as a whole runs short of memory. Then any process can be the victim,
+//! whether its account has a limit or not.
+
+use std::path::Path;
+
+use control::oomd::Trigger;
+use machine_memory::machine::{MachineReader, Zram};
+use memory_ledger::machine::usable_swap;
+use memory_ledger::{
+    Alarm, Choice, Count, Machine, MachineReading, NoVictim, Raised, Scope, Thresholds,
+};
+
+use super::kill_plan::{KillPlan, Method, PinnedVictim, Purpose};
+use super::shared_state::SharedState;
+use crate::clock::{NS_PER_MS, monotonic_ns};
+
+/// How often zram's compression ratio is read, and the time that all programs have waited while
+/// memory is plenty, milliseconds.
+const SLOW_LOOK_MS: u64 = 1_000;
+/// How long a process that was asked to end has for it at the most, milliseconds: saving takes
+/// time, and while memory is short all others wait.
+const ASK_GRACE_MS: u64 = 1_000;
+/// With less time than this until the hard level no process is asked, milliseconds.
+const MIN_ASK_GRACE_MS: u64 = 200;
+/// Idle memory and unused leases are requested when this share more than the soft level is
+/// available still: then there is time.
+const SHRINK_SHARE: u64 = 2;
+
+/// The detector of a system that runs short of memory.
+#[derive(Default)]
+pub(super) struct SystemMonitor {
+    /// `None`: the system is not monitored.
+    source: Option<Source>,
+    /// That no process can be killed has been logged.
+    no_victim: bool,
+}
+
+struct Source {
+    reader: MachineReader,
+    machine: Machine,
+    zram: Zram,
+    next_slow_look_ns: u64,
+    stalled_ns: Option<u64>,
+    /// Bytes above the soft level, while that is near.
+    room: Option<u64>,
+}
+
+/// A look at the system.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SystemLook {
+    /// The soft level is near, or passed.
+    pub(super) near: bool,
+    /// `None`: the system is not short of memory.
+    pub(super) raised: Option<Raised>,
+}
+
+impl Source {
+    fn read(&mut self) -> Result<MachineReading, machine_memory::ReadError> {
+        let info = self.reader.meminfo()?;
+        let at_ns = monotonic_ns();
+        let available = info.available.unwrap_or(0);
+        let total = available + info.anon.unwrap_or(0);
+        let swap_total = info.swap_total.unwrap_or(0);
+        // A program that waits for memory while there is plenty waits for a limit of its own.
+        let short = available < total / 4;
+        if short || at_ns >= self.next_slow_look_ns {
+            self.stalled_ns = self.reader.stalled().map(|time| time.as_nanos() as u64);
+        }
+        if at_ns >= self.next_slow_look_ns {
+            self.next_slow_look_ns = at_ns + SLOW_LOOK_MS * NS_PER_MS;
+            self.zram = if swap_total > 0 { self.reader.zram() } else { Zram::default() };
+        }
+        let Zram { free, stored, taken } = self.zram;
+        let swap_free = info.swap_free.unwrap_or(0);
+        Ok(MachineReading {
+            at_ns,
+            available,
+            total,
+            swap_free: usable_swap(swap_free, free, stored, taken, available),
+            swap_total,
+            stalled_ns: self.stalled_ns.filter(|_| short),
+        })
+    }
+
+    fn soft_bytes(&self, reading: &MachineReading) -> u64 {
+        self.machine.thresholds().soft.of(reading.total)
+    }
+}
+
+impl SystemMonitor {
+    /// Monitors the system that is described in these folders. Returns what is lost where the
+    /// kernel does not report how long programs wait.
+    pub(super) fn start(
+        &mut self,
+        proc: &Path,
+        sys: &Path,
+        thresholds: Thresholds,
+    ) -> Result<Option<String>, machine_memory::ReadError> {
+        let reader = MachineReader::open(proc, sys)?;
+        let blind = !reader.knows_stalls() && thresholds.stall_ms > 0;
+        let source = Source {
+            reader,
+            machine: Machine::new(thresholds),
+            zram: Zram::default(),
+            next_slow_look_ns: 0,
+            stalled_ns: None,
+            room: None,
+        };
+        *self = Self { source: Some(source), no_victim: false };
+        let lost = "no pressure stall information (CONFIG_PSI, psi=1): a machine that thrashes \
+                    with memory left is not noticed";
+        Ok(blind.then(|| lost.to_owned()))
+    }
+
+    /// The system is not monitored any more.
+    pub(super) fn stop(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The levels in force; `None`: the system is not monitored.
+    pub(super) fn thresholds(&self) -> Option<&Thresholds> {
+        self.source.as_ref().map(|source| source.machine.thresholds())
+    }
+
+    /// Other levels from now on; what was read stays known.
+    pub(super) fn set_thresholds(&mut self, thresholds: Thresholds) {
+        if let Some(source) = &mut self.source {
+            source.machine.set_thresholds(thresholds);
+        }
+    }
+
+    /// When a look is due, nanoseconds.
+    pub(super) fn next_deadline_ns(&self) -> Option<u64> {
+        self.source.as_ref().map(|source| source.machine.next_look_ns())
+    }
+
+    /// What can still be leased before the system reaches its soft level, bytes, as of the last
+    /// look. `None`: that level is far, or the system not monitored.
+    pub(super) fn room(&self) -> Option<u64> {
+        self.source.as_ref().and_then(|source| source.room)
+    }
+
+    /// Looks at the system if a look is due.
+    pub(super) fn look(&mut self) -> Option<SystemLook> {
+        let source = self.source.as_mut()?;
+        if monotonic_ns() < source.machine.next_look_ns() {
+            return None;
+        }
+        let reading = match source.read() {
+            Ok(reading) => reading,
+            Err(error) => {
+                tracing::warn!("{error}; trying again in a second");
+                source.machine.postpone(monotonic_ns() + SLOW_LOOK_MS * NS_PER_MS);
+                return None;
+            }
+        };
+        let soft = source.soft_bytes(&reading);
+        let near = reading.available < soft + soft / SHRINK_SHARE;
+        source.room = near.then(|| reading.available.saturating_sub(soft));
+        let raised = source.machine.read(reading);
+        if raised.is_none() {
+            self.no_victim = false;
+        }
+        Some(SystemLook { near: near || raised.is_some(), raised })
+    }
+
+    /// The kill that relieves the system. `None`: there is no victim, or it is gone.
+    pub(super) fn plan(&mut self, raised: &Raised, state: &mut SharedState) -> Option<KillPlan> {
+        let choice = match choose(raised.need_bytes, state) {
+            Ok(choice) => choice,
+            Err(none) => {
+                if !std::mem::replace(&mut self.no_victim, true) {
+                    tracing::warn!("{raised}, and no process can be killed: {none}");
+                }
+                return None;
+            }
+        };
+        let pinned = PinnedVictim::open(&choice.victim).ok()?;
+        let grace = ask_grace_ms(raised.alarm).filter(|_| pinned.victim.can_be_asked());
+        let reading = raised.reading;
+        Some(KillPlan {
+            purpose: Purpose::System,
+            trigger: trigger_of(raised.alarm),
+            method: grace.map_or(Method::HoldAndKill, |grace_ms| Method::Ask { grace_ms }),
+            payer: state.charged(choice.victim.account),
+            group: None,
+            choice,
+            pinned: Some(pinned),
+            used_bytes: reading.total.saturating_sub(reading.available),
+            hard_bytes: 0,
+            state: raised.to_string(),
+            noticed_ns: Some(reading.at_ns),
+        })
+    }
+
+    /// A process was killed for the system: a stall has had its victim.
+    pub(super) fn on_killed(&mut self) {
+        if let Some(source) = &mut self.source {
+            source.machine.forget_stalls();
+        }
+    }
+
+    /// The state of the system as text, and the victim if it ran short now.
+    pub(super) fn explain(
+        &mut self,
+        state: &mut SharedState,
+    ) -> (String, Result<Choice, NoVictim>) {
+        let (text, need_bytes) = match &mut self.source {
+            None => ("the machine's memory is not watched".to_owned(), 0),
+            Some(source) => {
+                let text = match source.read() {
+                    Ok(reading) => {
+                        let soft = source.soft_bytes(&reading) >> 20;
+                        let available = reading.available >> 20;
+                        format!(
+                            "{available} MiB are available; below {soft} MiB somebody would die"
+                        )
+                    }
+                    Err(error) => error.to_string(),
+                };
+                let latest = source.machine.reading();
+                (text, latest.map_or(0, |reading| source.soft_bytes(reading) / 2))
+            }
+        };
+        (text, choose(need_bytes, state))
+    }
+}
+
+fn choose(need_bytes: u64, state: &mut SharedState) -> Result<Choice, NoVictim> {
+    state.refresh_processes();
+    // What comes back with a kill counts, whatever a limit counts.
+    state.size_by(Count::default());
+    let passed_over = state.kills.stuck();
+    let scope = Scope { account: None, passed_over, need_bytes: Some(need_bytes) };
+    state.snapshot.choose(&scope)
+}
+
+fn trigger_of(alarm: Alarm) -> Trigger {
+    match alarm {
+        Alarm::Soft { .. } | Alarm::Hard => Trigger::Memory,
+        Alarm::Exhausting { .. } => Trigger::Forecast,
+        Alarm::Stalled { .. } => Trigger::Stall,
+    }
+}
+
+/// How long a victim may be asked instead of killed, milliseconds: half of the time that is left.
+fn ask_grace_ms(alarm: Alarm) -> Option<u64> {
+    let Alarm::Soft { left_ms } = alarm else { return None };
+    let half = left_ms.map_or(ASK_GRACE_MS, |left| left / 2);
+    (half >= MIN_ASK_GRACE_MS).then_some(half.min(ASK_GRACE_MS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_victim_is_asked_first_where_there_is_time() {
+        assert_eq!(ask_grace_ms(Alarm::Soft { left_ms: None }), Some(1000));
+        assert_eq!(ask_grace_ms(Alarm::Soft { left_ms: Some(60_000) }), Some(1000));
+        assert_eq!(ask_grace_ms(Alarm::Soft { left_ms: Some(600) }), Some(300));
+        assert_eq!(ask_grace_ms(Alarm::Soft { left_ms: Some(300) }), None);
+        assert_eq!(ask_grace_ms(Alarm::Hard), None);
+        assert_eq!(ask_grace_ms(Alarm::Exhausting { in_ms: 50 }), None);
+    }
+}

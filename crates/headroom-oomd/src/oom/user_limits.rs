@@ -1,0 +1,264 @@
+//! Detects broken limits of users and groups. Above the soft limit a victim is kept ready.
+
+use std::collections::BTreeSet;
+
+use control::oomd::Trigger;
+use memory_ledger::{
+    AccountId, Cause, ChargedAccount, Choice, Latch, NoVictim, Phase, Process, ProcessId, Scope,
+};
+use memory_watch::Killed;
+
+use super::kill_plan::{Decision, KillPlan, Method, PinnedVictim, Purpose, Unarmed, kept_by, open};
+use super::shared_state::SharedState;
+
+/// How often another victim is chosen when the chosen one is gone before it is pinned.
+const TRIES: u32 = 3;
+
+/// What made the manager look at an account.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Alert {
+    pub(super) trigger: Trigger,
+    /// `None`: the notifier did not report it.
+    pub(super) crossing: Option<Crossing>,
+}
+
+impl Alert {
+    pub(super) fn by(trigger: Trigger) -> Self {
+        Self { trigger, crossing: None }
+    }
+}
+
+/// The moment a limit was broken, as the notifier saw it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Crossing {
+    pub(super) bytes: u64,
+    pub(super) time_ns: u64,
+}
+
+struct Armed {
+    account: AccountId,
+    pinned: PinnedVictim,
+    choice: Choice,
+    /// The name of the account's group. Kept here, for nothing is allocated on the way to a kill.
+    group: Option<String>,
+}
+
+impl Armed {
+    fn is(&self, id: ProcessId) -> bool {
+        self.choice.victim.id == id
+    }
+}
+
+/// The detector of broken limits of users and groups.
+#[derive(Default)]
+pub(super) struct UserLimits {
+    /// By account, ascending. A vector, for an entry of it is taken out without an allocation.
+    armed: Vec<Armed>,
+    /// Accounts over their limit without a possible victim: recorded once.
+    no_victim: BTreeSet<AccountId>,
+}
+
+impl UserLimits {
+    /// A victim is ready for this account.
+    pub(super) fn is_armed(&self, account: AccountId) -> bool {
+        self.position(account).is_ok()
+    }
+
+    fn position(&self, account: AccountId) -> Result<usize, usize> {
+        self.armed.binary_search_by_key(&account, |armed| armed.account)
+    }
+
+    fn take(&mut self, account: AccountId) -> Option<Armed> {
+        self.position(account).ok().map(|at| self.armed.remove(at))
+    }
+
+    /// Decides about an account. With a victim armed this does not allocate, lock or log.
+    pub(super) fn plan(
+        &mut self,
+        account: AccountId,
+        alert: Alert,
+        state: &mut SharedState,
+    ) -> Decision {
+        if state.accounts.read(account) != Some(Phase::Broken)
+            || !state.kills.may_kill(account)
+            || state.accounts.latch(account) == Latch::Taken
+        {
+            return Decision::Nothing;
+        }
+        // The kernel program has the same victim in its slot: should it kill at this very moment,
+        // it kills the same one. The latch, which needs a scan, can wait for the signal.
+        let ready = self.take(account).filter(|armed| !armed.pinned.victim.has_exited());
+        let armed = match ready {
+            Some(armed) => armed,
+            None => match self.arm(account, state).map(|()| self.take(account)) {
+                Ok(Some(armed)) => armed,
+                Ok(None) => return Decision::Nothing,
+                Err(why) => return Decision::NoVictim(why),
+            },
+        };
+        let Some(it) = state.accounts.ledger().account(account) else { return Decision::Nothing };
+        let crossing = alert.crossing;
+        let used_bytes = crossing.map_or(it.reading().used_bytes, |crossing| crossing.bytes);
+        Decision::Kill(KillPlan {
+            purpose: Purpose::Limit(account),
+            trigger: alert.trigger,
+            method: Method::Kill,
+            choice: armed.choice,
+            payer: ChargedAccount { account, used_bytes: Some(used_bytes) },
+            group: armed.group,
+            pinned: Some(armed.pinned),
+            used_bytes,
+            hard_bytes: it.limit().hard_bytes(),
+            state: String::new(),
+            noticed_ns: crossing.map(|crossing| crossing.time_ns),
+        })
+    }
+
+    /// A kill by the kernel program. `None`: it is known already.
+    pub(super) fn plan_of_kernel(
+        &mut self,
+        account: AccountId,
+        killed: Killed,
+        crossing: Crossing,
+        state: &mut SharedState,
+    ) -> Option<KillPlan> {
+        let id = killed.id;
+        if state.kills.contains(id) {
+            return None;
+        }
+        let (pinned, mut choice) = match self.take(account).filter(|armed| armed.is(id)) {
+            Some(armed) => (Some(armed.pinned), armed.choice),
+            None => {
+                let choice = reconstruct(account, killed, state);
+                let victim = open(&choice.victim).ok();
+                let pinned = victim.map(|victim| PinnedVictim { victim, kept: String::new() });
+                (pinned, choice)
+            }
+        };
+        // What the kernel program counted at the kill is later and better than the sample.
+        let bytes = killed.pages * state.accounts.page_bytes();
+        choice.victim.rss_bytes = bytes.saturating_sub(choice.victim.swap_bytes);
+        let limited = state.accounts.ledger().account(account);
+        Some(KillPlan {
+            purpose: Purpose::Limit(account),
+            trigger: Trigger::Notifier,
+            method: Method::SentByKernel { at_ns: crossing.time_ns },
+            choice,
+            payer: ChargedAccount { account, used_bytes: limited.map(|_| crossing.bytes) },
+            group: state.accounts.group_name(account),
+            pinned,
+            used_bytes: crossing.bytes,
+            hard_bytes: limited.map_or(0, |account| account.limit().hard_bytes()),
+            state: String::new(),
+            noticed_ns: Some(crossing.time_ns),
+        })
+    }
+
+    /// Chooses the account's victim anew, pins it and tells the watch. On failure none is armed.
+    pub(super) fn arm(
+        &mut self,
+        account: AccountId,
+        state: &mut SharedState,
+    ) -> Result<(), Unarmed> {
+        let mut failed = None;
+        for _ in 0..TRIES {
+            let choice = match choose(account, state) {
+                Ok(choice) => choice,
+                Err(none) => {
+                    self.disarm(account, state);
+                    return Err(none.into());
+                }
+            };
+            let id = choice.victim.id;
+            if let Ok(at) = self.position(account)
+                && self.armed[at].is(id)
+                && !self.armed[at].pinned.victim.has_exited()
+            {
+                let armed = &mut self.armed[at];
+                armed.choice = choice;
+                armed.pinned.kept = kept_by(id.pid);
+                armed.group = state.accounts.group_name(account);
+                return Ok(());
+            }
+            match PinnedVictim::open(&choice.victim) {
+                Ok(pinned) => {
+                    if let Err(error) = state.accounts.watch_mut().arm(account, Some(id)) {
+                        tracing::warn!(
+                            %account,
+                            "cannot arm the notifier: {error}; the daemon will kill"
+                        );
+                    }
+                    let group = state.accounts.group_name(account);
+                    let armed = Armed { account, pinned, choice, group };
+                    match self.position(account) {
+                        Ok(at) => self.armed[at] = armed,
+                        Err(at) => self.armed.insert(at, armed),
+                    }
+                    return Ok(());
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        self.disarm(account, state);
+        Err(failed.map_or(NoVictim::NoProcess.into(), Unarmed::Open))
+    }
+
+    /// No victim is armed, here or in the notifier.
+    pub(super) fn disarm(&mut self, account: AccountId, state: &mut SharedState) {
+        self.take(account);
+        if state.accounts.ledger().account(account).is_some()
+            && let Err(error) = state.accounts.watch_mut().arm(account, None)
+        {
+            tracing::warn!(%account, "cannot disarm the notifier: {error}");
+        }
+    }
+
+    /// Has no victim of an account whose limit is gone.
+    pub(super) fn forget(&mut self, account: AccountId) {
+        self.take(account);
+        self.no_victim.remove(&account);
+    }
+
+    /// Something has changed, so that a lack of victims is news again.
+    pub(super) fn forget_no_victim(&mut self, account: AccountId) {
+        self.no_victim.remove(&account);
+    }
+
+    /// No process can be killed for this account. `true`: that is news.
+    pub(super) fn is_news(&mut self, account: AccountId) -> bool {
+        self.no_victim.insert(account)
+    }
+}
+
+/// The victim that an account's limit would cost now.
+pub(super) fn choose(account: AccountId, state: &mut SharedState) -> Result<Choice, NoVictim> {
+    state.refresh_processes();
+    let groups = state.accounts.ledger().groups();
+    state.snapshot.apply_user_preferences(account, groups);
+    if state.accounts.ledger().account(account).is_none() {
+        return Err(NoVictim::NoProcess);
+    }
+    state.snapshot.choose(&scope(account, state))
+}
+
+/// One at a time: see [`Scope::need_bytes`].
+fn scope(account: AccountId, state: &SharedState) -> Scope<'_> {
+    Scope { account: Some(account), passed_over: state.kills.stuck(), need_bytes: None }
+}
+
+/// The choice that the kernel program made on its own, as far as it can still be seen.
+fn reconstruct(account: AccountId, killed: Killed, state: &mut SharedState) -> Choice {
+    let id = killed.id;
+    state.refresh_processes();
+    let known = state.snapshot.processes().iter().find(|process| process.id == id).copied();
+    let gone = Process { id, uid: killed.uid, account, exiting: true, ..Process::default() };
+    let victim = known.unwrap_or(gone);
+    state.snapshot.retain(|process| process.id != id);
+    let next = match state.accounts.ledger().account(account) {
+        Some(_) => state.snapshot.choose(&scope(account, state)).ok(),
+        None => None,
+    };
+    let considered = next.as_ref().map_or(0, |next| next.considered) + 1;
+    let (runner_up, others) = (next.map(|next| next.victim), Vec::new());
+    Choice { victim, others, runner_up, considered, cause: Cause::Growing }
+}

@@ -1,0 +1,130 @@
+//! Users' preferences about their own processes.
+//!
+//! They count for a user's own limit, among that user's processes: no user can put another user's
+//! process in front of its own. Rules of the administrator take precedence.
+
+use std::collections::BTreeMap;
+
+use control::oomd::Importance;
+use memory_ledger::{Process, ProcessId, Stance, Uid};
+
+/// Preferences that one user can have at a time.
+const MAX_OF_A_USER: usize = 256;
+
+/// Whose memory an account holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// One user's.
+    Alone,
+    /// That of several users.
+    Shared,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Preference {
+    uid: Uid,
+    stance: Stance,
+}
+
+/// By process.
+#[derive(Debug, Default)]
+pub(super) struct UserPreferences {
+    of: BTreeMap<ProcessId, Preference>,
+}
+
+impl UserPreferences {
+    /// Sets the preference of the user that owns the process.
+    pub(super) fn set(&mut self, process: &Process, importance: Importance) -> Result<(), String> {
+        let stance = match importance {
+            Importance::Ordinary => {
+                self.of.remove(&process.id);
+                return Ok(());
+            }
+            Importance::Avoid => Stance::Avoid,
+            Importance::Prefer => Stance::Prefer,
+        };
+        let of_the_user = self.of.values().filter(|it| it.uid == process.uid).count();
+        if of_the_user >= MAX_OF_A_USER && !self.of.contains_key(&process.id) {
+            let uid = process.uid;
+            return Err(format!(
+                "uid {uid} has said something of {MAX_OF_A_USER} processes already"
+            ));
+        }
+        self.of.insert(process.id, Preference { uid: process.uid, stance });
+        Ok(())
+    }
+
+    /// Fills in a user's preferences about its processes, where no rule is about them. Of a shared
+    /// account other users' processes would be killed in place of those that it wants spared, so
+    /// they are not spared.
+    pub(super) fn apply(&self, uid: Uid, processes: &mut [Process], sharing: Sharing) {
+        for process in processes.iter_mut().filter(|process| process.uid == uid) {
+            if let Some(preference) = self.of.get(&process.id)
+                && preference.uid == uid
+                && process.stance == Stance::Ordinary
+                && (sharing == Sharing::Alone || preference.stance != Stance::Avoid)
+            {
+                process.stance = preference.stance;
+            }
+        }
+    }
+
+    /// Forgets preferences about processes that are not among these.
+    pub(super) fn forget_gone(&mut self, processes: &[Process]) {
+        if self.of.is_empty() || processes.is_empty() {
+            return;
+        }
+        let mut there: Vec<ProcessId> = processes.iter().map(|process| process.id).collect();
+        there.sort_unstable();
+        self.of.retain(|id, _| there.binary_search(id).is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32, uid: u32) -> Process {
+        Process { id: ProcessId { pid, start_time: 1 }, ..Process::of(Uid(uid)) }
+    }
+
+    #[test]
+    fn a_word_counts_among_the_users_own_processes_and_below_a_rule() {
+        let mut preferences = UserPreferences::default();
+        preferences.set(&process(1, 7), Importance::Avoid).unwrap();
+        preferences.set(&process(2, 7), Importance::Prefer).unwrap();
+        let ruled = Process { stance: Stance::Never, ..process(2, 7) };
+        // Another one has the id of the first by now.
+        let mut processes = [process(1, 8), ruled, process(1, 7)];
+        preferences.apply(Uid(7), &mut processes, Sharing::Alone);
+        assert_eq!(processes.map(|it| it.stance), [Stance::Ordinary, Stance::Never, Stance::Avoid]);
+        preferences.set(&process(1, 7), Importance::Ordinary).unwrap();
+        let mut processes = [process(1, 7)];
+        preferences.apply(Uid(7), &mut processes, Sharing::Alone);
+        assert_eq!(processes[0].stance, Stance::Ordinary);
+    }
+
+    #[test]
+    fn who_shares_a_limit_can_offer_its_own_processes_but_not_others_in_place_of_them() {
+        let mut preferences = UserPreferences::default();
+        preferences.set(&process(1, 7), Importance::Avoid).unwrap();
+        preferences.set(&process(2, 7), Importance::Prefer).unwrap();
+        let mut processes = [process(1, 7), process(2, 7), process(3, 8)];
+        preferences.apply(Uid(7), &mut processes, Sharing::Shared);
+        let expected = [Stance::Ordinary, Stance::Prefer, Stance::Ordinary];
+        assert_eq!(processes.map(|it| it.stance), expected);
+    }
+
+    #[test]
+    fn a_user_cannot_fill_our_memory_with_preferences() {
+        let mut preferences = UserPreferences::default();
+        for pid in 0..MAX_OF_A_USER as u32 {
+            preferences.set(&process(pid, 7), Importance::Avoid).unwrap();
+        }
+        assert!(preferences.set(&process(9999, 7), Importance::Avoid).is_err());
+        preferences.set(&process(9999, 8), Importance::Avoid).unwrap();
+        preferences.set(&process(5, 7), Importance::Prefer).unwrap();
+        preferences.forget_gone(&[process(5, 7), process(9999, 8)]);
+        assert_eq!(preferences.of.len(), 2);
+    }
+}

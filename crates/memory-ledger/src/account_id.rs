@@ -1,0 +1,116 @@
+//! Typed ids of accounts: a user's, a group's, a cgroup's.
+//!
+//! The kind of an account is part of its type. Where one number has to stand for all three (a key of a BPF map), the
+//! adapter that talks to the kernel encodes it.
+
+use std::fmt;
+
+pub use owners::Uid;
+
+/// The account of a [group](crate::group) of users. Derived from the group's name, so that a restarted daemon finds
+/// the same account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId(u16);
+
+impl GroupId {
+    /// As many ids as there are. One less than a `u16` has values: with the last one, the key of a group in the BPF
+    /// maps would be [`Uid::NONE`].
+    pub const COUNT: u16 = u16::MAX;
+
+    /// `None`: not below [`GroupId::COUNT`].
+    pub fn new(id: u16) -> Option<Self> {
+        (id < Self::COUNT).then_some(Self(id))
+    }
+
+    /// Below [`GroupId::COUNT`].
+    pub fn get(self) -> u16 {
+        self.0
+    }
+}
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// The account of a [cgroup](crate::cgroup). Derived from its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CgroupId(pub u16);
+
+impl fmt::Display for CgroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// Whose memory an account holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum AccountId {
+    /// One user's.
+    User(Uid),
+    /// That of several users together.
+    Group(GroupId),
+    /// That of a cgroup and all below it.
+    Cgroup(CgroupId),
+}
+
+impl AccountId {
+    /// The user, where it is one user's account.
+    pub fn user(self) -> Option<Uid> {
+        match self {
+            Self::User(uid) => Some(uid),
+            Self::Group(_) | Self::Cgroup(_) => None,
+        }
+    }
+}
+
+impl Default for AccountId {
+    fn default() -> Self {
+        Self::User(Uid::ROOT)
+    }
+}
+
+impl From<Uid> for AccountId {
+    fn from(uid: Uid) -> Self {
+        Self::User(uid)
+    }
+}
+
+impl fmt::Display for AccountId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User(uid) => write!(f, "uid {uid}"),
+            Self::Group(group) => write!(f, "group {group}"),
+            Self::Cgroup(cgroup) => write!(f, "cgroup {cgroup}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_and_the_reserved_uids_cannot_be_limited() {
+        for uid in [Uid(1), Uid(1000), Uid::LAST_LIMITABLE] {
+            assert!(uid.is_limitable(), "{uid}");
+        }
+        for uid in [Uid::ROOT, Uid(Uid::LAST_LIMITABLE.0 + 1), Uid::NONE] {
+            assert!(!uid.is_limitable(), "{uid}");
+        }
+    }
+
+    #[test]
+    fn the_kind_tells_accounts_of_the_same_number_apart() {
+        let number = 7;
+        let group = AccountId::Group(GroupId::new(number).unwrap());
+        let (user, cgroup) = (AccountId::User(Uid(7)), AccountId::Cgroup(CgroupId(number)));
+        assert!(user != group && group != cgroup && user != cgroup);
+        assert_eq!(
+            [user, group, cgroup].map(|it| it.to_string()),
+            ["uid 7", "group 7", "cgroup 7"]
+        );
+        assert_eq!(GroupId::new(GroupId::COUNT), None);
+    }
+}
