@@ -203,6 +203,7 @@ impl Driver {
 
     /// The owner dies: watchers are told, and the node lives on for its references only.
     pub(crate) fn release_node<H: Host>(&mut self, host: &mut H, node: NodeId) {
+        self.nodes[node].updates.clear();
         if let Some(queue) = self.nodes[node].oneway_todo {
             while let Some(work) = self.queues.pop(queue) {
                 work.cancel(self, host, None);

@@ -1,12 +1,12 @@
 //! Nodes and references as data; the rules are in the other files of this folder.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use binder_uapi::BinderPtrCookie;
 use slotmap::Key;
 
-use crate::keys::{DeathId, FreezeNotificationId, NodeId, ProcessId, RefId};
+use crate::keys::{DeathId, FreezeNotificationId, NodeId, ProcessId, RefId, TransactionId};
 use crate::objects::handles::{Handles, release_excess};
 use crate::write_read::queue::{QueueId, WorkId};
 
@@ -16,6 +16,21 @@ pub enum Strength {
     Weak,
     /// Keeps the object itself alive, not only its name.
     Strong,
+}
+
+/// What one-way calls to a node have in common if the newer one supersedes the older one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UpdateKey {
+    pub code: u32,
+    pub flags: u32,
+    pub sender_pid: u32,
+}
+
+/// A queued one-way call with `TF_UPDATE_TXN`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuedUpdate {
+    pub work: WorkId,
+    pub transaction: TransactionId,
 }
 
 /// An object of a process.
@@ -50,6 +65,9 @@ pub struct Node {
     pub has_oneway: bool,
     /// One-way calls behind that one; created with the first.
     pub oneway_todo: Option<QueueId>,
+    /// Of these, the calls with `TF_UPDATE_TXN`: oldest first for each key, so that a newer one
+    /// finds what it supersedes without a search through the queue.
+    pub updates: BTreeMap<UpdateKey, VecDeque<QueuedUpdate>>,
 }
 
 impl Node {

@@ -1,7 +1,7 @@
 //! An independent account of the driver's state: everything that is kept twice, or that must have
 //! a reason to exist, is recomputed from scratch. For tests and simulators.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::buffer::pages::PAGE;
 use crate::buffer::types::{HeldObject, OnewayShare};
@@ -9,7 +9,7 @@ use crate::driver::Driver;
 use crate::host::FileToken;
 use crate::keys::{DeathId, FreezeNotificationId, NodeId, ProcessId, ThreadId, TransactionId};
 use crate::notifications::types::DeathState;
-use crate::objects::types::Strength;
+use crate::objects::types::{QueuedUpdate, Strength, UpdateKey};
 use crate::transaction::types::Kind;
 use crate::write_read::queue::{QueueId, WorkId};
 use crate::write_read::types::{Work, WorkScope};
@@ -305,6 +305,15 @@ impl Driver {
             };
             ensure!(kept == accounts[&id], "{id:?} keeps {kept:?}, counted {:?}", accounts[&id]);
             let waiting = node.oneway_todo.is_some_and(|queue| !self.queues.is_empty(queue));
+            let mut updates: BTreeMap<UpdateKey, VecDeque<QueuedUpdate>> = BTreeMap::new();
+            for (item, work) in node.oneway_todo.iter().flat_map(|&queue| self.queues.iter(queue)) {
+                let Work::Transaction(transaction) = work else { continue };
+                if let Some(key) = self.update_key(transaction) {
+                    let update = QueuedUpdate { work: item, transaction };
+                    updates.entry(key).or_default().push_back(update);
+                }
+            }
+            ensure!(updates == node.updates, "the index of {id:?}'s one-way calls");
             ensure!(node.has_oneway || !waiting, "{id:?} has one-ways that nothing starts");
             let linked = std::iter::successors(node.first_ref, |&at| {
                 self.refs.get(at).and_then(|reference| reference.next_of_node)

@@ -1,9 +1,14 @@
 //! One-way calls: one at a time to a node, in the order in which they were sent.
 
+use std::collections::btree_map::Entry;
+
+use binder_uapi::TF_UPDATE_TXN;
+
 use crate::driver::Driver;
 use crate::host::Host;
 use crate::keys::{NodeId, TransactionId};
-use crate::transaction::types::Target;
+use crate::objects::types::{QueuedUpdate, UpdateKey};
+use crate::transaction::types::{Target, Transaction};
 use crate::write_read::types::Work;
 
 impl Driver {
@@ -15,7 +20,18 @@ impl Driver {
             return self.queue_for(target, id);
         }
         let queue = *entry.oneway_todo.get_or_insert_with(|| self.queues.create());
-        self.queues.push(queue, Work::Transaction(id));
+        let work = self.queues.push(queue, Work::Transaction(id));
+        if let Some(key) = self.update_key(id) {
+            let update = QueuedUpdate { work, transaction: id };
+            self.nodes[node].updates.entry(key).or_default().push_back(update);
+        }
+    }
+
+    /// `None`: the call has no `TF_UPDATE_TXN`.
+    pub(crate) fn update_key(&self, id: TransactionId) -> Option<UpdateKey> {
+        let Transaction { code, flags, buffer, .. } = self.transactions[id];
+        let sender_pid = self.buffers[buffer?].sender_pid;
+        (flags & TF_UPDATE_TXN != 0).then_some(UpdateKey { code, flags, sender_pid })
     }
 
     /// `TF_UPDATE_TXN`: the first queued one-way call that this one replaces is dropped. It is of
@@ -26,21 +42,22 @@ impl Driver {
         node: NodeId,
         newer: TransactionId,
     ) {
-        let Some(queue) = self.nodes[node].oneway_todo else { return };
-        let key = |id: TransactionId| {
-            let entry = &self.transactions[id];
-            let sender = entry.buffer.map(|buffer| self.buffers[buffer].sender_pid);
-            (entry.code, entry.flags, sender)
-        };
-        let wanted = key(newer);
-        let outdated = self.queues.iter(queue).find_map(|(work_id, work)| match work {
-            Work::Transaction(older) if key(older) == wanted => Some((work_id, older)),
-            _ => None,
-        });
-        if let Some((work, older)) = outdated {
-            self.queues.unlink(work);
-            self.finish_transaction(host, older);
+        let Some(key) = self.update_key(newer) else { return };
+        if let Some(outdated) = self.take_oldest_update(node, key) {
+            self.queues.unlink(outdated.work);
+            self.finish_transaction(host, outdated.transaction);
         }
+    }
+
+    fn take_oldest_update(&mut self, node: NodeId, key: UpdateKey) -> Option<QueuedUpdate> {
+        let Entry::Occupied(mut updates) = self.nodes[node].updates.entry(key) else {
+            return None;
+        };
+        let oldest = updates.get_mut().pop_front();
+        if updates.get().is_empty() {
+            updates.remove();
+        }
+        oldest
     }
 
     /// The node's one-way call is over: the next one may be delivered.
@@ -51,6 +68,10 @@ impl Driver {
             entry.has_oneway = false;
             return;
         };
+        if let Some(key) = self.update_key(next) {
+            // The queue's first is the first of its key.
+            self.take_oldest_update(node, key);
+        }
         self.hold_oneway_slot(next);
         self.queues.push(self.processes[owner].todo, Work::Transaction(next));
         self.wake_process(owner);
