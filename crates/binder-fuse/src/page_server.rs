@@ -16,7 +16,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,7 @@ use crate::channel::{Channel, Incoming, RequestBuffer};
 use crate::error::Error;
 use crate::fixed;
 use crate::mapping::Truth;
+use crate::sync::lock;
 use crate::wire::reply::ReplyBuffer;
 use crate::wire::{Operation, Request};
 
@@ -79,11 +80,6 @@ impl Drop for Inside<'_> {
     fn drop(&mut self) {
         self.0.store(0, SeqCst);
     }
-}
-
-/// A panic elsewhere does not make these plain maps inconsistent.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PageServer {

@@ -24,7 +24,7 @@ use super::placement;
 use super::store::Closer;
 use super::tracee::{End, Lost, Tracee};
 use crate::channel::Channel;
-use crate::page_server::lock;
+use crate::sync::lock;
 
 /// Workers at a time, those that are held up included.
 const MAX_WORKERS: usize = 32;
