@@ -173,6 +173,20 @@ impl Giver {
         true
     }
 
+    /// Takes back a delivery that waits for others to its user. False: a worker has it, or is about to take it.
+    pub(crate) fn withdraw(&mut self, gift: u64) -> bool {
+        let mut queue = lock(&self.shared.queue);
+        let at = queue.jobs.iter().position(|(job, _)| job.gift == Some(gift));
+        let blocked = at.filter(|&at| !queue.may_begin(queue.jobs[at].0.uid));
+        let withdrawn = blocked.and_then(|at| queue.jobs.remove(at));
+        drop(queue);
+        let Some((job, _)) = withdrawn else { return false };
+        self.verdicts.remove(&gift);
+        // The driver has the files still: nothing is closed here.
+        drop(job);
+        true
+    }
+
     pub(crate) fn decide(&mut self, verdict: Verdict) {
         if let Some(tell) = self.verdicts.remove(&verdict.gift) {
             let _ = tell.send(verdict);
