@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -16,10 +16,10 @@ use crate::error::Error;
 use crate::mapping::MappingChoice;
 use crate::server::{Config, Server};
 
-/// Tells our program, started again, to serve, and where.
-const MOUNT: &str = "HEADROOM_BUS_MOUNT";
-/// The rest of the configuration: words, separated by spaces.
-const OPTIONS: &str = "HEADROOM_BUS_OPTIONS";
+/// First argument of a program that is started to serve; the mount point and the options follow.
+const SERVE: &str = "--serve-bus";
+/// The program that serves where the one that makes the bus cannot.
+const DAEMON: &str = "headroom-binderd";
 /// What the server says when it serves; whatever else it says is why it does not.
 const READY: &str = "ready ";
 /// How long the server may take to unmount.
@@ -27,9 +27,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A bus of its own, served by a child process. Dropping it unmounts: calls that are still pending fail then.
 ///
-/// The process that serves must never use the mount itself, so the server cannot live in the process of the test: this
-/// very program is started again for it, and serves before its `main` begins (a function in `.init_array` sees to that
-/// in every program that uses this type). The bus also ends when the process that made it does, however that happens.
+/// The process that serves must never use the mount itself, so the server cannot live in the process of the test. The
+/// program that serves is, in this order,
+///
+/// 1. the one that [`Builder::program`] names;
+/// 2. this very program, started again, if its `main` has called [`Bus::serve_if_started`];
+/// 3. `headroom-binderd`, searched in `PATH`: tests with the harness of libtest, whose `main` is not theirs, need it.
+///
+/// The bus also ends when the process that made it does, however that happens.
 ///
 /// Root gets a mount that everybody sees. Anybody else gets one in a user namespace of the server's, which processes
 /// of this user reach by the path that [`Bus::path`] gives, and no one else; where the kernel forbids
@@ -59,9 +64,13 @@ pub struct Bus {
 #[derive(Clone, Debug)]
 pub struct Builder {
     config: Config,
-    /// Somebody chose the folder.
+    /// The caller chose the folder; otherwise it is a new temporary one.
     chosen: bool,
+    program: Option<PathBuf>,
 }
+
+/// This program's `main` has called [`Bus::serve_if_started`], so it can be started again to serve.
+static CAN_SERVE: AtomicBool = AtomicBool::new(false);
 
 impl Bus {
     /// A bus in a new folder among the temporary files, with the three devices of Android.
@@ -69,7 +78,34 @@ impl Bus {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("binder-bus-{}-{number}", std::process::id());
-        Builder { config: Config::new(std::env::temp_dir().join(name)), chosen: false }
+        let config = Config::new(std::env::temp_dir().join(name));
+        Builder { config, chosen: false, program: None }
+    }
+
+    /// Serves a bus, and does not return, if this process was started by [`Builder::start`] for that; otherwise
+    /// returns at once. To be called at the very start of `main`, while the process has one thread.
+    ///
+    /// ```no_run
+    /// fn main() {
+    ///     binder_fuse::Bus::serve_if_started();
+    ///     // ... what the program is for, which may make buses
+    /// }
+    /// ```
+    pub fn serve_if_started() {
+        CAN_SERVE.store(true, Ordering::Relaxed);
+        let mut arguments = std::env::args_os().skip(1);
+        if arguments.next().is_none_or(|first| first != SERVE) {
+            return;
+        }
+        let (Some(mount), Some(options)) = (arguments.next(), arguments.next()) else { return };
+        let options = options.to_string_lossy().into_owned();
+        crate::carrier::serve(move || match serve(&parse_options(mount, &options)) {
+            Ok(()) => 0,
+            Err(error) => {
+                say(&format!("{error}\n"));
+                1
+            }
+        })
     }
 
     /// The folder with the devices, absolute.
@@ -120,19 +156,29 @@ impl Builder {
         self
     }
 
+    /// Has this program serve; its `main` calls [`Bus::serve_if_started`], as that of `headroom-binderd` does.
+    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.program = Some(program.into());
+        self
+    }
+
     /// Starts it and waits until it serves.
     pub fn start(self) -> Result<Bus, Error> {
-        // Also keeps the linker from leaving it out.
-        std::hint::black_box(&SERVE_IF_ASKED);
         let folder =
             std::path::absolute(&self.config.mount).map_err(Error::io("not a usable path"))?;
         let made = !self.chosen || !folder.exists();
         std::fs::create_dir_all(&folder).map_err(Error::io("cannot make the mount point"))?;
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("binder-bus").env(MOUNT, &folder).env(OPTIONS, options(&self.config));
+        let program = self.program.unwrap_or_else(|| {
+            let own = CAN_SERVE.load(Ordering::Relaxed);
+            PathBuf::from(if own { "/proc/self/exe" } else { DAEMON })
+        });
+        let mut command = Command::new(&program);
+        command.arg0("binder-bus").arg(SERVE).arg(&folder).arg(options(&self.config));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).current_dir("/");
-        let spawned = command.spawn().map_err(Error::io("cannot start the server"));
-        let child = spawned.inspect_err(|_| remove(&folder, made))?;
+        let child = command.spawn().map_err(|error| {
+            remove(&folder, made);
+            Error::BusProgram { program, error }
+        })?;
         // SAFETY: plain numbers. Where Yama lets nobody trace but parents, it may from now on; elsewhere it fails.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(child.id()), 0, 0, 0) };
         let mut bus = Bus { child, path: folder.clone(), degraded: Vec::new(), folder, made };
@@ -206,27 +252,6 @@ fn parse_options(mount: OsString, options: &str) -> Config {
         }
     }
     config
-}
-
-/// Runs before `main`, in every program that this is linked into.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static SERVE_IF_ASKED: extern "C" fn() = serve_if_asked;
-
-extern "C" fn serve_if_asked() {
-    let Some(mount) = std::env::var_os(MOUNT) else { return };
-    let options = std::env::var(OPTIONS).unwrap_or_default();
-    crate::carrier::serve(move || {
-        let code = match serve(&parse_options(mount, &options)) {
-            Ok(()) => 0,
-            Err(error) => {
-                say(&format!("{error}\n"));
-                1
-            }
-        };
-        // SAFETY: ends the process before the program that we pretend to be begins.
-        unsafe { libc::_exit(code) }
-    })
 }
 
 /// Until the standard input ends.

@@ -22,7 +22,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use crate::client_memory;
 use crate::maps::{self, ClientMapping};
 use crate::mountinfo::Device;
-use crate::page_server::lock;
+use crate::sync::lock;
 
 /// Bytes of the loop's stack. It is all resident once the daemon locks its memory.
 const STACK_BYTES: usize = 512 << 10;

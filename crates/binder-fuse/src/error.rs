@@ -61,6 +61,17 @@ pub enum Error {
         "only root can mount here, because user namespaces are not to be had: {0}; `headroom doctor` tells more"
     )]
     NoNamespaces(String),
+    /// The program that should serve a [`Bus`](crate::Bus) cannot be started.
+    #[error(
+        "{program}: {error}; install headroom-binderd, name a program with Builder::program, or call \
+         Bus::serve_if_started first in main"
+    )]
+    BusProgram {
+        /// The program.
+        program: PathBuf,
+        /// Why it cannot be started.
+        error: io::Error,
+    },
     /// The process of a [`Bus`](crate::Bus) could not serve.
     #[error("the server did not come up: {0}")]
     Server(String),

@@ -46,6 +46,7 @@ mod page_server;
 mod pid_view;
 mod priority;
 mod server;
+mod sync;
 mod thread_watch;
 mod tree;
 mod user_view;

@@ -13,10 +13,10 @@
 //!
 //! The cost of an announcement is three atomic stores, and one `timerfd_settime` each [`RESCUE_AFTER`] at most.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,7 @@ use crate::channel::{Channel, Incoming, RequestBuffer};
 use crate::error::Error;
 use crate::fixed;
 use crate::mapping::Truth;
+use crate::sync::lock;
 use crate::wire::reply::ReplyBuffer;
 use crate::wire::{Operation, Request};
 
@@ -66,10 +67,28 @@ struct Shared {
     timer: OwnedFd,
     /// Readable while the backlog has requests.
     signal: OwnedFd,
-    backlog: Mutex<VecDeque<Box<[u64]>>>,
+    backlog: Mutex<Backlog>,
     truths: Mutex<HashMap<u64, Arc<Mutex<Truth>>>>,
     /// Texts of opens, by their file handle.
     texts: Mutex<HashMap<u64, Arc<str>>>,
+}
+
+/// Requests that the helper has read and the event loop has not served yet.
+#[derive(Default)]
+struct Backlog {
+    requests: VecDeque<Kept>,
+    /// Those among them, by unique id.
+    ids: HashSet<u64>,
+    /// Those of `ids` whose caller has a signal.
+    interrupted: HashSet<u64>,
+}
+
+/// A request that was read in place of the event loop.
+pub(crate) struct Kept {
+    pub(crate) words: Box<[u64]>,
+    unique: u64,
+    /// The kernel has sent an INTERRUPT for it.
+    pub(crate) interrupted: bool,
 }
 
 /// Held during a call that may wait for a page of our own.
@@ -79,11 +98,6 @@ impl Drop for Inside<'_> {
     fn drop(&mut self) {
         self.0.store(0, SeqCst);
     }
-}
-
-/// A panic elsewhere does not make these plain maps inconsistent.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PageServer {
@@ -163,13 +177,23 @@ impl PageServer {
     }
 
     /// A request that the helper kept, oldest first. `None` also clears the signal.
-    pub(crate) fn take(&self) -> Option<Box<[u64]>> {
+    pub(crate) fn take(&self) -> Option<Kept> {
         let mut backlog = lock(&self.shared.backlog);
-        let request = backlog.pop_front();
-        if request.is_none() {
+        let Some(mut kept) = backlog.requests.pop_front() else {
             let _ = rustix::io::read(&self.shared.signal, &mut [0; 8]);
+            return None;
+        };
+        backlog.ids.remove(&kept.unique);
+        kept.interrupted = backlog.interrupted.remove(&kept.unique);
+        Some(kept)
+    }
+
+    /// Records an INTERRUPT for a request that the helper keeps; otherwise it is dropped.
+    pub(crate) fn interrupt_kept(&self, unique: u64) {
+        let mut backlog = lock(&self.shared.backlog);
+        if backlog.ids.contains(&unique) {
+            backlog.interrupted.insert(unique);
         }
-        request
     }
 
     /// Answers a READ on behalf of whoever read it.
@@ -241,9 +265,12 @@ impl Shared {
                      waits until it does or its process is killed"
                 );
             }
+            // Locked from before the read: an INTERRUPT that the event loop reads next finds its request.
+            let backlog = lock(&self.backlog);
             match self.channel.read(buffer) {
-                Ok(Incoming::Request(len)) => self.rescue_request(buffer, len, reply),
+                Ok(Incoming::Request(len)) => self.rescue_request(backlog, buffer, len, reply),
                 Ok(Incoming::Nothing) => {
+                    drop(backlog);
                     let wait = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
                     let mut fds = [PollFd::new(&self.channel, PollFlags::IN)];
                     let _ = rustix::event::poll(&mut fds, Some(&wait));
@@ -253,17 +280,34 @@ impl Shared {
         }
     }
 
-    fn rescue_request(&self, buffer: &RequestBuffer, len: usize, reply: &mut ReplyBuffer) {
+    fn rescue_request(
+        &self,
+        mut backlog: MutexGuard<'_, Backlog>,
+        buffer: &RequestBuffer,
+        len: usize,
+        reply: &mut ReplyBuffer,
+    ) {
         let bytes = buffer.bytes(len);
-        if let Ok(request) = Request::parse(bytes)
-            && matches!(request.operation, Operation::Read(_))
-        {
-            let _ = self.answer_read(reply, &request);
-            return;
+        let mut id = 0;
+        if let Ok(request) = Request::parse(bytes) {
+            id = request.header.unique;
+            match request.operation {
+                Operation::Read(_) => {
+                    drop(backlog);
+                    let _ = self.answer_read(reply, &request);
+                    return;
+                }
+                Operation::Interrupt { unique } if backlog.ids.contains(&unique) => {
+                    backlog.interrupted.insert(unique);
+                    return;
+                }
+                _ => {}
+            }
         }
-        let mut kept = vec![0_u64; len.div_ceil(8)].into_boxed_slice();
-        zerocopy::IntoBytes::as_mut_bytes(&mut kept[..])[..len].copy_from_slice(bytes);
-        lock(&self.backlog).push_back(kept);
+        let mut words = vec![0_u64; len.div_ceil(8)].into_boxed_slice();
+        zerocopy::IntoBytes::as_mut_bytes(&mut words[..])[..len].copy_from_slice(bytes);
+        backlog.ids.insert(id);
+        backlog.requests.push_back(Kept { words, unique: id, interrupted: false });
         let _ = rustix::io::write(&self.signal, &1_u64.to_ne_bytes());
     }
 

@@ -86,6 +86,8 @@ enum Stats {
 }
 
 fn main() -> ExitCode {
+    // Tests that make a `Bus` have an installed daemon serve it.
+    binder_fuse::Bus::serve_if_started();
     if let Some(code) = mount_helper::run_if_asked() {
         return code;
     }

@@ -1,9 +1,10 @@
-//! A mapping of a file whose filesystem never answers a read: FUSE, served by this very process.
+//! A file whose filesystem never answers a read: FUSE, served by this very process or by a child of it.
+//!
+//! An ordinary user mounts it in namespaces of its own.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
-use std::path::Path;
 use std::thread;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap};
@@ -19,40 +20,102 @@ const INIT: u32 = 26;
 /// A regular file that everybody may read.
 const MODE: u32 = 0o100_444;
 
-/// Maps `len` bytes of such a file, for good. The process must have one thread; it gets mounts of its own.
-pub fn map(len: usize) -> Result<u64, String> {
-    let text = |error: &dyn std::fmt::Display| format!("no file that hangs: {error}");
-    let file = tempfile::NamedTempFile::new().map_err(|error| text(&error))?;
-    let device =
-        File::options().read(true).write(true).open("/dev/fuse").map_err(|error| text(&error))?;
-    // SAFETY: a plain number; the process has one thread.
-    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
-        return Err(text(&std::io::Error::last_os_error()));
-    }
-    let flags = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    mount_change("/", flags).map_err(|errno| text(&errno))?;
-    let options = format!("fd={},rootmode={MODE:o},user_id=0,group_id=0", device.as_raw_fd());
-    let options = std::ffi::CString::new(options).map_err(|error| text(&error))?;
-    let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    mount("hangs", file.path(), "fuse.hangs", flags, options.as_c_str())
-        .map_err(|errno| text(&errno))?;
-    thread::spawn(move || serve(device, len as u64));
-    let address = map_file(file.path(), len);
-    // The mapping keeps what it needs.
-    unmount(file.path(), UnmountFlags::DETACH).map_err(|errno| text(&errno))?;
-    address.map_err(|error| text(&error))
+/// Who serves the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Server {
+    /// A thread of this process: the filesystem ends with the process.
+    Thread,
+    /// A child in a session of its own, which outlives this process by a minute.
+    Accomplice,
 }
 
-fn map_file(path: &Path, len: usize) -> std::io::Result<u64> {
-    let file = File::open(path)?;
-    // The kernel asks for the size then; behind the end it would not ask for a page.
-    if file.metadata()?.len() < len as u64 {
-        return Err(std::io::Error::other("it is too short"));
+/// The file.
+pub struct HungFile {
+    file: File,
+    len: usize,
+    /// Pid of the accomplice that serves it. A thread that touches the file cannot be killed before that has ended.
+    pub accomplice: Option<u32>,
+}
+
+impl HungFile {
+    /// A file of `len` bytes. The process must have one thread; it gets mounts of its own, and unless it is root a
+    /// user namespace.
+    pub fn new(len: usize, server: Server) -> Result<Self, String> {
+        Self::mount(len, server).map_err(|error| format!("no file that hangs: {error}"))
     }
-    let flags = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping, private to us; nothing here refers to it.
-    let at = unsafe { mmap(std::ptr::null_mut(), len, flags, MapFlags::PRIVATE, &file, 0)? };
-    Ok(at as u64)
+
+    fn mount(len: usize, server: Server) -> io::Result<Self> {
+        let place = tempfile::NamedTempFile::new()?;
+        enter_namespaces()?;
+        let device = File::options().read(true).write(true).open("/dev/fuse")?;
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+        let options = format!("fd={},rootmode={MODE:o},user_id=0,group_id=0", device.as_raw_fd());
+        let options = std::ffi::CString::new(options)?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        mount("hangs", place.path(), "fuse.hangs", flags, options.as_c_str())?;
+        let accomplice = match server {
+            Server::Thread => {
+                thread::spawn(move || serve(device, len as u64));
+                None
+            }
+            // SAFETY: this process has one thread, so the child may do whatever we may.
+            Server::Accomplice => match unsafe { libc::fork() } {
+                -1 => return Err(io::Error::last_os_error()),
+                0 => accomplice(device, len as u64),
+                pid => {
+                    drop(device);
+                    Some(pid as u32)
+                }
+            },
+        };
+        let file = File::open(place.path());
+        // The open file keeps what it needs.
+        unmount(place.path(), UnmountFlags::DETACH)?;
+        let file = file?;
+        // The kernel asks for the size then; behind the end it would not ask for a page.
+        if file.metadata()?.len() < len as u64 {
+            return Err(io::Error::other("it is too short"));
+        }
+        Ok(Self { file, len, accomplice })
+    }
+
+    /// Maps the file, private and writable: where the kernel likes, or over what is at `place`.
+    pub fn map(&self, place: Option<u64>) -> Result<u64, String> {
+        let flags = ProtFlags::READ | ProtFlags::WRITE;
+        let fixed = place.map_or(MapFlags::empty(), |_| MapFlags::FIXED);
+        let at = std::ptr::with_exposed_provenance_mut(place.unwrap_or(0) as usize);
+        // SAFETY: a mapping of our own, at a place that the caller gives up; nothing here refers to it.
+        let mapped = unsafe { mmap(at, self.len, flags, MapFlags::PRIVATE | fixed, &self.file, 0) };
+        mapped.map(|at| at as u64).map_err(|errno| format!("cannot map a file that hangs: {errno}"))
+    }
+}
+
+fn enter_namespaces() -> io::Result<()> {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    let user = if uid.is_root() { 0 } else { libc::CLONE_NEWUSER };
+    // SAFETY: a plain number; the process has one thread.
+    if unsafe { libc::unshare(user | libc::CLONE_NEWNS) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if user != 0 {
+        std::fs::write("/proc/self/setgroups", "deny")?;
+        std::fs::write("/proc/self/uid_map", format!("0 {} 1", uid.as_raw()))?;
+        std::fs::write("/proc/self/gid_map", format!("0 {} 1", gid.as_raw()))?;
+    }
+    Ok(())
+}
+
+/// Serves for a minute at most, whatever becomes of the parent.
+fn accomplice(device: File, size: u64) -> ! {
+    // SAFETY: plain numbers.
+    unsafe {
+        libc::setsid();
+        libc::alarm(60);
+        // Who listens to our parent must hear it hang up.
+        libc::close(1);
+    }
+    serve(device, size);
+    std::process::exit(0);
 }
 
 /// Serves the one file, until nobody has it any more.

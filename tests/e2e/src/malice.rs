@@ -16,7 +16,7 @@ use binder_uapi::{
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::hung_mapping;
+use crate::hung_mapping::{HungFile, Server};
 use crate::random::Random;
 
 const CALL: u32 = 1;
@@ -31,7 +31,8 @@ pub fn act(device: &str, what: &[&str]) -> Option<Outcome> {
             silent_pages(1, |_| ()).and_then(|(page, _held)| silent_memory(device, part, page))
         }
         ["hung-mapping", part] => {
-            hung_mapping::map(PAGE).and_then(|page| silent_memory(device, part, page))
+            let file = HungFile::new(PAGE, Server::Thread);
+            file.and_then(|file| file.map(None)).and_then(|page| silent_memory(device, part, page))
         }
         ["silent-receivers", count] => silent_receivers(device, count),
         ["changing-memory", seed] => changing_memory(device, seed),

@@ -24,7 +24,7 @@ use super::placement;
 use super::store::Closer;
 use super::tracee::{End, Lost, Tracee};
 use crate::channel::Channel;
-use crate::page_server::lock;
+use crate::sync::lock;
 
 /// Workers at a time, those that are held up included.
 const MAX_WORKERS: usize = 32;
@@ -170,6 +170,20 @@ impl Giver {
         drop(queue);
         gift.into_iter().for_each(|gift| drop(self.verdicts.insert(gift, tell.clone())));
         self.shared.changed.notify_one();
+        true
+    }
+
+    /// Takes back a delivery that waits for others to its user. False: a worker has it, or is about to take it.
+    pub(crate) fn withdraw(&mut self, gift: u64) -> bool {
+        let mut queue = lock(&self.shared.queue);
+        let at = queue.jobs.iter().position(|(job, _)| job.gift == Some(gift));
+        let blocked = at.filter(|&at| !queue.may_begin(queue.jobs[at].0.uid));
+        let withdrawn = blocked.and_then(|at| queue.jobs.remove(at));
+        drop(queue);
+        let Some((job, _)) = withdrawn else { return false };
+        self.verdicts.remove(&gift);
+        // The driver has the files still: nothing is closed here.
+        drop(job);
         true
     }
 

@@ -18,7 +18,7 @@ use binder_driver::ProcessId;
 use ioctl_trap::{InHand, Listener, PLACES, Trapped};
 
 use super::store::Closer;
-use crate::page_server::lock;
+use crate::sync::lock;
 
 /// Bytes of a thread's stack.
 const STACK: usize = 64 << 10;

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 
 use super::{Backing, PAGE, checked_range};
 use crate::channel::Channel;
-use crate::page_server::{PageServer, lock};
+use crate::page_server::PageServer;
+use crate::sync::lock;
 use crate::wire::reply::ReplyBuffer;
 use crate::wire::types::FOPEN_DIRECT_IO;
 

@@ -172,24 +172,39 @@ impl Server {
         self.channel.send(self.reply.body(header.unique, &out))
     }
 
-    /// A signal for a caller. It is answered at once: until then the caller cannot even be killed. The answer is
-    /// EINTR whatever SA_RESTART says, as with the kernel's driver: a looper can be sent home by a signal.
-    pub(super) fn interrupt(&mut self, header: &InHeader, unique: u64) -> io::Result<()> {
+    /// A signal for a caller. Its request is answered at once: until then the caller cannot even be killed. The answer
+    /// is EINTR whatever SA_RESTART says, as with the kernel's driver: a looper can be sent home by a signal.
+    ///
+    /// INTERRUPT itself has no reply. Each request that is held records it; one for any other request came too late.
+    /// EAGAIN would have the kernel send it again at once, for as long as the request is held.
+    pub(super) fn interrupt(&mut self, unique: u64) -> io::Result<()> {
         if let Some(sent) = self.interrupt_freeze(unique) {
             return sent;
         }
-        let parked = self.parked.get(&unique).copied();
-        let interrupted = parked.and_then(|Parked { key, caller, .. }| {
-            let process = self.host.opens.get(key)?.process;
-            Some((key, caller.tid, self.driver.interrupt(process, caller.tid)?))
-        });
-        let Some((key, tid, bwr)) = interrupted else {
-            // Not here yet, or answered already. EAGAIN has the kernel send the interrupt again, if the
-            // request is still there.
-            return self.send_error(header, libc::EAGAIN);
-        };
-        self.unpark(key, tid);
-        self.channel.send(self.reply.ioctl(unique, -libc::EINTR, bwr.as_bytes()))
+        if let Some(parked) = self.parked.get(&unique).copied() {
+            return self.interrupt_parked(parked);
+        }
+        match self.interrupt_gift(unique) {
+            Some(sent) => sent,
+            None => {
+                self.pages.interrupt_kept(unique);
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends a parked read.
+    pub(super) fn interrupt_parked(&mut self, request: Parked) -> io::Result<()> {
+        let Parked { key, caller, unique, .. } = request;
+        let process = self.host.opens.get(key).map(|open| open.process);
+        let bwr = process.and_then(|process| self.driver.interrupt(process, caller.tid));
+        self.unpark(key, caller.tid);
+        match bwr {
+            Some(bwr) => {
+                self.channel.send(self.reply.ioctl(unique, -libc::EINTR, bwr.as_bytes()))
+            }
+            None => self.channel.send(self.reply.error(unique, libc::EINTR)),
+        }
     }
 
     fn park(&mut self, request: Parked) {

@@ -21,6 +21,7 @@ const ERESTARTSYS: i32 = 512;
 pub(crate) struct Freezes {
     timer: OwnedFd,
     waiting: HashMap<FreezeId, Waiting>,
+    by_request: HashMap<u64, FreezeId>,
 }
 
 struct Waiting {
@@ -32,7 +33,7 @@ impl Freezes {
     pub(crate) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        Ok(Self { timer, waiting: HashMap::new() })
+        Ok(Self { timer, waiting: HashMap::new(), by_request: HashMap::new() })
     }
 
     /// Readable when a timeout is over.
@@ -43,17 +44,15 @@ impl Freezes {
     fn insert(&mut self, id: FreezeId, unique: u64, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         self.waiting.insert(id, Waiting { unique, deadline });
+        self.by_request.insert(unique, id);
         self.arm();
     }
 
     /// The request of a freeze that is over.
     fn remove(&mut self, id: FreezeId) -> Option<u64> {
-        self.waiting.remove(&id).map(|waiting| waiting.unique)
-    }
-
-    fn of_request(&self, unique: u64) -> Option<FreezeId> {
-        let mut waiting = self.waiting.iter();
-        waiting.find(|(_, waiting)| waiting.unique == unique).map(|(id, _)| *id)
+        let unique = self.waiting.remove(&id)?.unique;
+        self.by_request.remove(&unique);
+        Some(unique)
     }
 
     fn arm(&self) {
@@ -129,7 +128,7 @@ impl Server {
 
     /// A signal for a request that may be a freeze that waits; `None` if it is not.
     pub(super) fn interrupt_freeze(&mut self, unique: u64) -> Option<io::Result<()>> {
-        let id = self.freezes.of_request(unique)?;
+        let id = *self.freezes.by_request.get(&unique)?;
         self.freezes.remove(id);
         self.driver.freeze_interrupted(id);
         Some(self.channel.send(self.reply.ioctl(unique, -ERESTARTSYS, &[])))

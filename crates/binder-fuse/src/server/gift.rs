@@ -24,12 +24,16 @@ pub(super) struct Gifts {
     /// There once somebody lives under a filter of ours.
     trap: Option<Trap>,
     waiting: HashMap<u64, Gift>,
+    /// The same, by the reader's request.
+    by_request: HashMap<u64, u64>,
     last: u64,
 }
 
 struct Gift {
     request: Parked,
     bwr: BinderWriteRead,
+    /// The reader has a signal: it is not parked again.
+    interrupted: bool,
 }
 
 impl Server {
@@ -77,7 +81,8 @@ impl Server {
             bwr.read_size.saturating_sub(bwr.read_consumed),
         );
         let job = Job { gift: Some(gift), tid, uid, reply, room, files, closes: Vec::new() };
-        self.gifts.waiting.insert(gift, Gift { request, bwr });
+        self.gifts.waiting.insert(gift, Gift { request, bwr, interrupted: false });
+        self.gifts.by_request.insert(request.unique, gift);
         match self.giver().map(|giver| giver.hand_over(job)) {
             Ok(true) => Ok(()),
             Ok(false) => {
@@ -86,6 +91,38 @@ impl Server {
             }
             Err(error) => self.gift_done(gift, Outcome::Unanswered(error)),
         }
+    }
+
+    /// A signal for a reader that is to be given files. `None`: it is not.
+    ///
+    /// A worker that has begun answers the reader's request first of all. A delivery that waits until others to the
+    /// same user are over is put off: the thread finds its transaction with its next read.
+    pub(super) fn interrupt_gift(&mut self, unique: u64) -> Option<io::Result<()>> {
+        let id = *self.gifts.by_request.get(&unique)?;
+        let gift = self.gifts.waiting.get_mut(&id)?;
+        gift.interrupted = true;
+        let request = gift.request;
+        if !self.gifts.giver.as_mut().is_some_and(|giver| giver.withdraw(id)) {
+            return Some(Ok(()));
+        }
+        self.forget_gift(id);
+        let Caller { process, tid, .. } = request.caller;
+        Some(match self.driver.promise_files(&mut self.host, process, tid) {
+            Some(answer) => self.answer_read(request, answer),
+            None => self.channel.send(self.reply.error(unique, libc::EINTR)),
+        })
+    }
+
+    fn forget_gift(&mut self, id: u64) -> Option<Gift> {
+        let gift = self.gifts.waiting.remove(&id)?;
+        let Parked { key, caller, unique, .. } = gift.request;
+        self.gifts.by_request.remove(&unique);
+        if let Some(open) = self.host.opens.get_mut(key)
+            && open.calls.request(caller.tid) == Some(unique)
+        {
+            open.calls.set(caller.tid, None);
+        }
+        Some(gift)
     }
 
     fn files_for(&self, process: ProcessId, tid: u32) -> Vec<Arc<OwnedFd>> {
@@ -157,13 +194,8 @@ impl Server {
     }
 
     fn gift_done(&mut self, id: u64, outcome: Outcome) -> io::Result<()> {
-        let Some(Gift { request, bwr }) = self.gifts.waiting.remove(&id) else { return Ok(()) };
+        let Some(Gift { request, bwr, interrupted }) = self.forget_gift(id) else { return Ok(()) };
         let Caller { process, tid, .. } = request.caller;
-        if let Some(open) = self.host.opens.get_mut(request.key)
-            && open.calls.request(tid) == Some(request.unique)
-        {
-            open.calls.set(tid, None);
-        }
         match outcome {
             Outcome::Given(fds) => {
                 let answer = self.driver.files_given(&mut self.host, process, tid, &fds);
@@ -180,10 +212,13 @@ impl Server {
             }
             Outcome::Unanswered(error) => {
                 self.tell_refusal(tid, &error);
-                return match self.driver.files_refused(&mut self.host, process, tid) {
-                    Some(answer) => self.answer_read(request, answer),
-                    None => self.read_again(request, bwr),
-                };
+                match self.driver.files_refused(&mut self.host, process, tid) {
+                    Some(answer) => self.answer_read(request, answer)?,
+                    None => self.read_again(request, bwr)?,
+                }
+                if interrupted && self.parked.contains_key(&request.unique) {
+                    self.interrupt_parked(request)?;
+                }
             }
             Outcome::Lost => {
                 let _ = self.driver.files_refused(&mut self.host, process, tid);

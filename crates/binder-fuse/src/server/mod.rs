@@ -335,10 +335,13 @@ impl Server {
 
     /// Requests that the page server took in our place.
     fn serve_backlog(&mut self) {
-        while let Some(words) = self.pages.take() {
-            let bytes = zerocopy::IntoBytes::as_bytes(&words[..]);
+        while let Some(kept) = self.pages.take() {
+            let bytes = zerocopy::IntoBytes::as_bytes(&kept.words[..]);
             let len = bytes.first_chunk().map_or(0, |len| u32::from_le_bytes(*len) as usize);
-            self.serve(&bytes[..len.min(bytes.len())]);
+            let bytes = &bytes[..len.min(bytes.len())];
+            if !(kept.interrupted && self.refuse_interrupted(bytes)) {
+                self.serve(bytes);
+            }
         }
     }
 
@@ -386,6 +389,20 @@ impl Server {
         }
     }
 
+    /// Answers a BINDER_WRITE_READ whose caller has a signal before anything of it was run. False: it is another
+    /// request, which does not block, and is served.
+    fn refuse_interrupted(&mut self, bytes: &[u8]) -> bool {
+        let Ok(Request { header, operation: Operation::Ioctl(ioctl, _) }) = Request::parse(bytes)
+        else {
+            return false;
+        };
+        let waits = ioctl.cmd == binder_uapi::ioctl::BINDER_WRITE_READ;
+        if waits && let Err(error) = self.send_error(&header, libc::EINTR) {
+            tracing::warn!("request {}: the kernel does not take the answer: {error}", header.unique);
+        }
+        waits
+    }
+
     /// Warns of something that a client does to itself, once: a client could fill the log otherwise.
     fn warn_once(&mut self, topic: &'static str, text: impl FnOnce() -> String) {
         if self.told.insert(topic) {
@@ -398,7 +415,7 @@ impl Server {
         match &request.operation {
             Operation::Ioctl(ioctl, data) => self.ioctl(header, ioctl, data),
             Operation::Poll(poll) => self.poll(header, poll),
-            Operation::Interrupt { unique } => self.interrupt(header, *unique),
+            Operation::Interrupt { unique } => self.interrupt(*unique),
             Operation::Read(_) => self.pages.answer_read(&mut self.reply, request),
             Operation::Lookup { name } => self.lookup(header, name),
             Operation::Forget { nlookup } => {

@@ -20,7 +20,7 @@ use binder_uapi::{
     FLAT_BINDER_FLAG_PRIORITY_MASK, FlatBinderObject, TF_ACCEPT_FDS,
 };
 use e2e::random::Random;
-use e2e::{malice, soak};
+use e2e::{attacks, malice, soak};
 
 /// Object of an echo service; the number means nothing.
 const OBJECT: u64 = 0xec40;
@@ -37,41 +37,7 @@ fn main() -> ExitCode {
         return unshared(device, map, rest);
     }
     let outcome = match &words[..] {
-        [device, "manager", threads] => number(threads).and_then(|n| manager(device, n)),
-        [device, "echo", name] => echo_service(device, name),
-        [device, "caller", name, count, seed] => number(count)
-            .and_then(|count| number(seed).and_then(|seed| caller(device, name, count, seed))),
-        [device, "soak-client", rest @ ..] => soak_client(device, rest),
-        [device, "soak-service", name] => soak::service(device, name),
-        [device, "call", name] => one_call(device, name),
-        [device, "read"] => read(device),
-        [device, "read-in-thread"] => read_in_thread(device),
-        [device, "busy", name] => busy_service(device, name),
-        [device, "deaf"] => deaf_service(device),
-        [device, "passes-itself"] => passes_itself(device),
-        [device, "who"] => who_service(device),
-        [device, "nice", uid] => number(uid)
-            .and_then(|uid| priority_service(device, uid as u32, FLAT_BINDER_FLAG_PRIORITY_MASK)),
-        [device, "priority", uid, flags] => number(uid).and_then(|uid| {
-            number(flags).and_then(|flags| priority_service(device, uid as u32, flags as u32))
-        }),
-        [device, "files", uid] => number(uid).and_then(|uid| files_service(device, uid as u32)),
-        [device, "files-few", uid] => {
-            number(uid).and_then(|uid| files_service_with_room_for_few(device, uid as u32))
-        }
-        [device, "files-traced", uid] => {
-            number(uid).and_then(|uid| files_service_traced(device, uid as u32))
-        }
-        [device, "files-interrupted", uid] => {
-            number(uid).and_then(|uid| files_service_interrupted(device, uid as u32))
-        }
-        [device, "files-cost", count] => number(count).and_then(|count| files_cost(device, count)),
-        [device, "freeze", pid, timeout] => number(pid)
-            .and_then(|pid| number(timeout).and_then(|timeout| freeze(device, pid, timeout))),
-        [device, "whoami", uid] => number(uid).and_then(|uid| call_as(device, uid as u32)),
-        [device, "as-nobody", what @ ..] => become_user(65534)
-            .and_then(|()| malice::act(device, what).unwrap_or_else(|| Err(unknown(&words)))),
-        [device, what @ ..] => malice::act(device, what).unwrap_or_else(|| Err(unknown(&words))),
+        [device, action @ ..] => act(device, action),
         [] => Err(unknown(&words)),
     };
     match outcome {
@@ -80,6 +46,53 @@ fn main() -> ExitCode {
             eprintln!("peer {}: {error}", words.join(" "));
             ExitCode::FAILURE
         }
+    }
+}
+
+fn act(device: &str, words: &[&str]) -> Outcome {
+    match words {
+        ["manager", threads] => number(threads).and_then(|n| manager(device, n)),
+        ["echo", name] => echo_service(device, name),
+        ["caller", name, count, seed] => number(count)
+            .and_then(|count| number(seed).and_then(|seed| caller(device, name, count, seed))),
+        ["soak-client", rest @ ..] => soak_client(device, rest),
+        ["soak-service", name] => soak::service(device, name),
+        ["call", name] => one_call(device, name),
+        ["read"] => read(device),
+        ["read-in-thread"] => read_in_thread(device),
+        ["busy", name] => busy_service(device, name),
+        ["deaf"] => deaf_service(device),
+        ["passes-itself"] => passes_itself(device),
+        ["who"] => who_service(device),
+        ["nice", uid] => number(uid)
+            .and_then(|uid| priority_service(device, uid as u32, FLAT_BINDER_FLAG_PRIORITY_MASK)),
+        ["priority", uid, flags] => number(uid).and_then(|uid| {
+            number(flags).and_then(|flags| priority_service(device, uid as u32, flags as u32))
+        }),
+        ["files", uid] => number(uid).and_then(|uid| files_service(device, uid as u32)),
+        ["files-few", uid] => {
+            number(uid).and_then(|uid| files_service_with_room_for_few(device, uid as u32))
+        }
+        ["files-traced", uid] => {
+            number(uid).and_then(|uid| files_service_traced(device, uid as u32))
+        }
+        ["files-interrupted", uid] => {
+            number(uid).and_then(|uid| files_service_interrupted(device, uid as u32, 300))
+        }
+        ["files-interrupted", uid, every] => number(uid).and_then(|uid| {
+            number(every).and_then(|every| files_service_interrupted(device, uid as u32, every))
+        }),
+        ["files-cost", count] => number(count).and_then(|count| files_cost(device, count)),
+        ["freeze", pid, timeout] => number(pid)
+            .and_then(|pid| number(timeout).and_then(|timeout| freeze(device, pid, timeout))),
+        ["whoami", uid] => number(uid).and_then(|uid| call_as(device, uid as u32)),
+        ["as", uid, action @ ..] => number(uid)
+            .and_then(|uid| become_ordinary(uid as u32))
+            .and_then(|()| act(device, action)),
+        ["as-nobody", action @ ..] => become_user(65534).and_then(|()| act(device, action)),
+        _ => malice::act(device, words)
+            .or_else(|| attacks::act(device, words))
+            .unwrap_or_else(|| Err(unknown(words))),
     }
 }
 
@@ -446,12 +459,12 @@ fn files_service_with_room_for_few(device: &str, uid: u32) -> Outcome {
 }
 
 /// The same under a hail of signals, whose handler counts them.
-fn files_service_interrupted(device: &str, uid: u32) -> Outcome {
+fn files_service_interrupted(device: &str, uid: u32, every_us: u64) -> Outcome {
     static SIGNALS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn count(_: i32) {
         SIGNALS.fetch_add(1, Ordering::Relaxed);
     }
-    let every = libc::timeval { tv_sec: 0, tv_usec: 300 };
+    let every = libc::timeval { tv_sec: 0, tv_usec: every_us as libc::suseconds_t };
     let timer = libc::itimerval { it_interval: every, it_value: every };
     // SAFETY: the handler touches one atomic number; the structures are valid.
     unsafe {
@@ -465,6 +478,14 @@ fn files_service_interrupted(device: &str, uid: u32) -> Outcome {
 fn call_as(device: &str, uid: u32) -> Outcome {
     become_user(uid)?;
     one_call(device, "manager")
+}
+
+/// Becomes another user whose process is as if that user had started it: its files in `/proc` are its own.
+fn become_ordinary(uid: u32) -> Outcome {
+    become_user(uid)?;
+    // SAFETY: plain numbers.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) };
+    Ok(())
 }
 
 fn become_user(uid: u32) -> Outcome {

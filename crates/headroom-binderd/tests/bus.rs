@@ -8,13 +8,18 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use binder_client::{Client, Echo, Options, Payload, Session};
-use binder_fuse::{Bus, Error, MappingChoice, MappingKind};
+use binder_fuse::{Builder, Bus, Error, MappingChoice, MappingKind};
 use binder_uapi::ioctl::BINDER_VERSION;
 
-/// Has this very program run [`as_another_user`].
+/// Has this very program run [`as_another_user`]; its value is the program that serves.
 const AS_SOMEBODY: &str = "HEADROOM_TEST_AS_SOMEBODY";
+const DAEMON: &str = env!("CARGO_BIN_EXE_headroom-binderd");
 /// A user that nobody else is.
 const SOMEBODY: u32 = 61_236;
+
+fn builder() -> Builder {
+    Bus::builder().program(DAEMON)
+}
 
 fn skipped() -> bool {
     let fuse = File::options().read(true).write(true).open("/dev/fuse");
@@ -93,7 +98,7 @@ fn a_bus_is_there_until_its_guard_is_dropped() {
     if skipped() {
         return;
     }
-    let bus = Bus::builder().start().unwrap();
+    let bus = builder().start().unwrap();
     assert_eq!(version(&bus.device("binder")), 8);
     assert_eq!(names(&bus), ["binder", "binder-control", "features", "hwbinder", "vndbinder"]);
     call_over(&bus);
@@ -109,12 +114,12 @@ fn buses_are_what_they_are_asked_to_be_and_do_not_see_each_other() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let one = Bus::builder()
+    let one = builder()
         .mount(folder.path().join("one"))
         .devices(["first", "second"])
         .mapping(MappingChoice::Only(MappingKind::NotifyStore))
         .logs();
-    let (one, two) = (one.start().unwrap(), Bus::builder().devices(["other"]).start().unwrap());
+    let (one, two) = (one.start().unwrap(), builder().devices(["other"]).start().unwrap());
     assert_eq!(names(&one), ["binder-control", "binder_logs", "features", "first", "second"]);
     assert_eq!(names(&two), ["binder-control", "features", "other"]);
     drop(two);
@@ -129,7 +134,7 @@ fn a_folder_that_was_there_stays() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let bus = Bus::builder().mount(folder.path()).start().unwrap();
+    let bus = builder().mount(folder.path()).start().unwrap();
     assert_eq!(version(&bus.device("binder")), 8);
     drop(bus);
     assert!(folder.path().is_dir() && !is_mounted(folder.path()));
@@ -142,7 +147,7 @@ fn what_cannot_be_served_is_an_error_and_leaves_nothing() {
     }
     let folder = tempfile::tempdir().unwrap();
     let mount = folder.path().join("bus");
-    let error = Bus::builder().mount(&mount).devices(["one", "two"]).max_devices(1).start();
+    let error = builder().mount(&mount).devices(["one", "two"]).max_devices(1).start();
     let error = error.expect_err("more devices than there may be");
     assert!(matches!(&error, Error::Server(_)), "{error:?}");
     assert!(error.to_string().contains("device name \"two\": too many devices"), "{error}");
@@ -173,32 +178,47 @@ fn a_bus_ends_with_the_process_that_made_it_however_that_ends() {
 #[test]
 fn made_and_left() {
     let Some(mount) = std::env::var_os("HEADROOM_TEST_LEAVE") else { return };
-    let bus = Bus::builder().mount(mount).start().unwrap();
+    let bus = builder().mount(mount).start().unwrap();
     assert_eq!(version(&bus.device("binder")), 8);
     // SAFETY: a signal to ourselves.
     unsafe { libc::raise(libc::SIGKILL) };
 }
 
-/// A copy of this program that everybody can run.
+#[test]
+fn a_program_that_cannot_be_started_is_an_error_and_leaves_nothing() {
+    if skipped() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mount = folder.path().join("bus");
+    let error = Bus::builder().program("/no/such/program").mount(&mount).start();
+    let error = error.expect_err("there is no such program");
+    assert!(error.to_string().contains("Bus::serve_if_started first in main"), "{error}");
+    assert!(!mount.exists());
+}
+
+/// Runs copies of this program and of the daemon that everybody can run.
 #[test]
 fn somebody_without_any_privilege_has_a_bus_too() {
     if skipped() {
         return;
     }
     if !rustix::process::geteuid().is_root() {
-        return as_somebody();
+        return as_somebody(Path::new(DAEMON));
     }
     let folder = tempfile::Builder::new()
         .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .tempdir()
         .unwrap();
-    let program = folder.path().join("test");
-    // By another process: a child that some other test forks just now would have the copy open for writing.
+    let (program, daemon) = (folder.path().join("test"), folder.path().join("daemon"));
     let ours = std::env::current_exe().unwrap();
-    assert!(Command::new("cp").arg(ours).arg(&program).status().unwrap().success());
+    for (original, copy) in [(ours.as_path(), &program), (Path::new(DAEMON), &daemon)] {
+        // By another process: a child that another test forks just now would have the copy open for writing.
+        assert!(Command::new("cp").arg(original).arg(copy).status().unwrap().success());
+    }
     let output = Command::new(program)
         .args(["--exact", "as_another_user", "--nocapture", "--test-threads=1"])
-        .env(AS_SOMEBODY, "1")
+        .env(AS_SOMEBODY, daemon)
         .current_dir("/")
         .uid(SOMEBODY)
         .gid(SOMEBODY)
@@ -210,18 +230,21 @@ fn somebody_without_any_privilege_has_a_bus_too() {
 
 #[test]
 fn as_another_user() {
-    if std::env::var_os(AS_SOMEBODY).is_some() {
-        as_somebody();
+    if let Some(daemon) = std::env::var_os(AS_SOMEBODY) {
+        as_somebody(Path::new(&daemon));
     }
 }
 
-fn as_somebody() {
+fn as_somebody(daemon: &Path) {
     let namespaces = Command::new("unshare").args(["--user", "--mount", "true"]).output();
     if !namespaces.is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: no user namespaces");
         return;
     }
-    let bus = Bus::builder().start().unwrap();
+    if skipped() {
+        return;
+    }
+    let bus = Bus::builder().program(daemon).start().unwrap();
     assert_eq!(version(&bus.device("binder")), 8);
     assert_eq!(names(&bus), ["binder", "binder-control", "features", "hwbinder", "vndbinder"]);
     std::fs::remove_file(bus.device("vndbinder")).unwrap();

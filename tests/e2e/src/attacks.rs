@@ -1,0 +1,113 @@
+//! What an ordinary user can do to the daemon. Each attack prints `ready` when it has begun.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use binder_client::{Client, Errno, Options};
+use binder_uapi::{
+    BINDER_TYPE_BINDER, BinderWriteRead, FLAT_BINDER_FLAG_ACCEPTS_FDS, FlatBinderObject,
+};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
+use crate::hung_mapping::{HungFile, Server};
+use crate::wait;
+
+const PAGE: usize = 4096;
+/// How often a thread that is to be interrupted gets a signal.
+const SIGNAL_EVERY: Duration = Duration::from_micros(200);
+
+type Outcome = Result<(), String>;
+
+/// Does one of the attacks below; `None`: there is no such attack.
+pub fn act(device: &str, what: &[&str]) -> Option<Outcome> {
+    Some(match what {
+        ["signalled-receivers", count] => signalled_receivers(device, count),
+        _ => return None,
+    })
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn open(device: &str) -> Result<Client, String> {
+    Client::open(Path::new(device), &Options::default()).map_err(text)
+}
+
+/// Opens the device as a context manager that takes files.
+fn manager(device: &str) -> Result<Client, String> {
+    let client = open(device)?;
+    let flags = FLAT_BINDER_FLAG_ACCEPTS_FDS;
+    let object = FlatBinderObject { ty: BINDER_TYPE_BINDER, flags, binder: 0, cookie: 0 };
+    client.become_context_manager_ext(object).map_err(text)?;
+    Ok(client)
+}
+
+fn read_into(client: &Client, address: u64, len: u64) -> Result<BinderWriteRead, Errno> {
+    let mut bwr = BinderWriteRead { read_size: len, read_buffer: address, ..Default::default() };
+    // SAFETY: the callers' read buffers are memory of their own that nothing else looks at.
+    unsafe { client.write_read(&mut bwr) }.map(|()| bwr)
+}
+
+fn own_tid() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
+/// The attack has begun; the accomplice has to be killed before its end.
+fn say_ready(hung: &HungFile) {
+    if let Some(pid) = hung.accomplice {
+        println!("accomplice {pid}");
+    }
+    println!("ready");
+}
+
+extern "C" fn ignore(_: libc::c_int) {}
+
+fn handle(signal: libc::c_int) {
+    // SAFETY: the handler does nothing.
+    unsafe { libc::signal(signal, ignore as *const () as usize) };
+}
+
+fn signal_thread(tid: u32, signal: libc::c_int) {
+    // SAFETY: plain numbers. The thread may be gone by now, which is no fault.
+    unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), tid, signal) };
+}
+
+/// Threads that receive files, whose read buffers stop answering once all of them wait; each gets signals without end.
+fn signalled_receivers(device: &str, count: &str) -> Outcome {
+    let count: usize = count.parse().map_err(text)?;
+    let hung = HungFile::new(count * PAGE, Server::Accomplice)?;
+    handle(libc::SIGUSR1);
+    let flags = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping, which only the driver looks at.
+    let pages =
+        unsafe { mmap_anonymous(std::ptr::null_mut(), count * PAGE, flags, MapFlags::PRIVATE) };
+    let first = pages.map_err(text)? as u64;
+    let client = Arc::new(manager(device)?);
+    let mut readers = Vec::new();
+    for number in 0..count {
+        let (say, hear) = channel();
+        let (client, page) = (Arc::clone(&client), first + (number * PAGE) as u64);
+        readers.push(thread::spawn(move || {
+            let _ = say.send(own_tid());
+            loop {
+                let _ = read_into(&client, page, 256);
+            }
+        }));
+        let tid = hear.recv().map_err(text)?;
+        wait::until_asleep(tid);
+        thread::spawn(move || {
+            loop {
+                signal_thread(tid, libc::SIGUSR1);
+                thread::sleep(SIGNAL_EVERY);
+            }
+        });
+    }
+    hung.map(Some(first))?;
+    say_ready(&hung);
+    readers.into_iter().for_each(|reader| drop(reader.join()));
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! What an ordinary user does to the daemon, and what that costs others: an innocent client on another device makes
+//! its calls meanwhile, and afterwards the daemon has what it had before.
+//!
+//! Each attack runs on both ways in which receive buffers reach clients, and with daemon, attacker and innocent
+//! client on one CPU.
+
+mod innocent;
+mod signals;
+
+use std::time::Duration;
+
+use e2e::{Bus, BusError, Mapping};
+
+/// When a test hangs for certain.
+const LONGEST_TEST: Duration = Duration::from_secs(120);
+
+/// Runs an attack on a fresh bus; afterwards nothing may be open any more.
+fn on_bus(mapping: Mapping, attack: fn(&Bus)) {
+    let mut bus = match Bus::start(mapping) {
+        Ok(bus) => bus,
+        Err(BusError::Unavailable(reason)) => return eprintln!("skipped: {reason}"),
+        Err(BusError::Broken(fault)) => panic!("{fault}"),
+    };
+    bus.limit_time(LONGEST_TEST);
+    attack(&bus);
+    bus.wait_until_empty().unwrap();
+    bus.stop().unwrap();
+}
+
+/// The same with all that this thread starts on one CPU.
+fn on_one_cpu(mapping: Mapping, attack: fn(&Bus)) {
+    let everywhere = rustix::thread::sched_getaffinity(None).unwrap();
+    let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|&cpu| everywhere.is_set(cpu));
+    let mut one = rustix::thread::CpuSet::new();
+    one.set(first.unwrap());
+    rustix::thread::sched_setaffinity(None, &one).unwrap();
+    on_bus(mapping, attack);
+}
+
+/// Makes tests of each attack.
+#[macro_export]
+macro_rules! attacks {
+    ($($name:ident)*) => {
+        mod passthrough {
+            $(#[test]
+            fn $name() {
+                $crate::on_bus(e2e::Mapping::Passthrough, super::$name);
+            })*
+        }
+        mod notify_store {
+            $(#[test]
+            fn $name() {
+                $crate::on_bus(e2e::Mapping::NotifyStore, super::$name);
+            })*
+        }
+        mod one_cpu {
+            $(#[test]
+            fn $name() {
+                $crate::on_one_cpu(e2e::Mapping::Auto, super::$name);
+            })*
+        }
+    };
+}
