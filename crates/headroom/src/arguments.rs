@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::helpers::output::Format;
 use crate::helpers::size::Size;
 use crate::helpers::user::User;
 
@@ -32,12 +33,20 @@ pub struct Globals {
     /// Print JSON
     #[arg(long, global = true)]
     pub json: bool,
-    /// Control socket of headroom-binderd; otherwise that of HEADROOM_BINDERD_SOCKET, which `run` sets
+    /// Control socket of headroom-binderd; otherwise that of HEADROOM_BINDERD_SOCKET, which `run`
+    /// sets
     #[arg(long, global = true, value_name = "PATH", default_value_os_t = binderd_socket())]
     pub binderd_socket: PathBuf,
     /// Control socket of headroom-oomd
     #[arg(long, global = true, value_name = "PATH", default_value = control::OOMD_SOCKET)]
     pub oomd_socket: PathBuf,
+}
+
+impl Globals {
+    /// How results are printed.
+    pub fn format(&self) -> Format {
+        if self.json { Format::Json } else { Format::Text }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -46,9 +55,10 @@ pub enum Command {
     Up(Up),
     /// Run a command on a private bus, without root; the bus is gone with it
     ///
-    /// Inside, /dev/binderfs and /dev/binder, hwbinder, vndbinder are the bus; everything else of /dev is as outside.
-    /// HEADROOM_BINDER names the folder. The exit code is that of CMD (128 + n if signal n killed it), 127 if there is
-    /// no such program, 126 if it cannot be run, 125 if there is no bus. What CMD leaves running is ended.
+    /// Inside, /dev/binderfs and /dev/binder, hwbinder, vndbinder are the bus; everything else of
+    /// /dev is as outside. HEADROOM_BINDER names the folder. The exit code is that of CMD (128 + n
+    /// if signal n killed it), 127 if there is no such program, 126 if it cannot be run, 125 if
+    /// there is no bus. What CMD leaves running is ended.
     Run(Run),
     /// Set, show and clear users' memory limits
     #[command(subcommand)]
@@ -58,23 +68,27 @@ pub enum Command {
     Config(ConfigCommand),
     /// Look now, and kill where a limit is broken
     RunOomKiller {
-        /// Only this user (name or uid), group (@NAME) or cgroup (/PATH); all with a limit otherwise
+        /// Only this user (name or uid), group (@NAME) or cgroup (/PATH); all with a limit
+        /// otherwise
         user: Option<User>,
     },
     /// Say which daemons run and how (exit code 1 if none does)
     Status,
-    /// Show kills and warnings on the desktop, by notify-send, until interrupted; as lines where there is none
+    /// Show kills and warnings on the desktop, by notify-send, until interrupted; as lines where
+    /// there is none
     Notify,
     /// Print what both daemons count, for Prometheus (exit code 1 if none runs)
     Metrics,
-    /// Show users, their limits and how fast they near them, as it happens; keys set limits (`?` says which)
+    /// Show users, their limits and how fast they near them, as it happens; keys set limits (`?`
+    /// says which)
     Top(Top),
     /// Explain the latest decisions, newest first
     Why {
         /// So many decisions
         #[arg(short = 'n', long, default_value_t = 10, conflicts_with = "id")]
         number: u32,
-        /// Go on with what happens, until interrupted: each decision when its end is known, and who nears its limit
+        /// Go on with what happens, until interrupted: each decision when its end is known, and who
+        /// nears its limit
         #[arg(short = 'f', long, conflicts_with = "id")]
         follow: bool,
         /// Only the decision with this number
@@ -82,7 +96,8 @@ pub enum Command {
     },
     /// Say who would die now, and why
     Explain {
-        /// If the limit of this user, group (@NAME) or cgroup (/PATH) were broken; otherwise, if the machine ran short of memory
+        /// If the limit of this user, group (@NAME) or cgroup (/PATH) were broken; otherwise, if
+        /// the machine ran short of memory
         user: Option<User>,
     },
     /// Kill processes and get their memory back at once (exit code 1 if one is still there)
@@ -90,14 +105,14 @@ pub enum Command {
     /// Look into the OOM management
     #[command(subcommand)]
     Oom(OomCommand),
-    /// Run a command whose memory is granted before it is used: where the user's limit does not allow
-    /// it, malloc returns NULL instead of a kill
+    /// Run a command whose memory is granted before it is used: where the user's limit does not
+    /// allow it, malloc returns NULL instead of a kill
     Reserve(Reserve),
     /// Look into the binder driver
     #[command(subcommand)]
     Binder(BinderCommand),
-    /// Say what this machine offers, what is missing, and what is lost by it (exit code 1 if a daemon
-    /// cannot work here)
+    /// Say what this machine offers, what is missing, and what is lost by it (exit code 1 if a
+    /// daemon cannot work here)
     Doctor,
     /// Print a script that completes this command line
     Completions {
@@ -112,7 +127,8 @@ pub struct Up {
     /// Where to mount the bus
     #[arg(long, value_name = "DIR", default_value = "/dev/binderfs")]
     pub mount: PathBuf,
-    /// Link /dev/binder, hwbinder and vndbinder to the bus, where there are no such files, until Ctrl-C
+    /// Link /dev/binder, hwbinder and vndbinder to the bus, where there are no such files, until
+    /// Ctrl-C
     #[arg(long, conflicts_with = "no_binder")]
     pub link_dev: bool,
     /// Show in DIR/binder_logs who talks to whom, to everybody, as binderfs does with stats=global
@@ -238,8 +254,8 @@ pub enum ConfigCommand {
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
-    /// Have the running headroom-oomd read its files anew, as SIGHUP does; if they make no sense, what was
-    /// in force stays in force (exit code 1)
+    /// Have the running headroom-oomd read its files anew, as SIGHUP does; if they make no sense,
+    /// what was in force stays in force (exit code 1)
     Reload,
     /// Print the configuration that is equivalent to another OOM daemon's
     #[command(subcommand)]
@@ -279,8 +295,8 @@ pub struct Kill {
     /// And all of their process groups
     #[arg(long)]
     pub group: bool,
-    /// Say what was done for each process, and what of its memory does not come back; what it shares
-    /// is measured first, which takes 10 ms a GiB
+    /// Say what was done for each process, and what of its memory does not come back; what it
+    /// shares is measured first, which takes 10 ms a GiB
     #[arg(long)]
     pub report: bool,
     /// So long those that handle SIGTERM may take to end by themselves, milliseconds
@@ -347,9 +363,9 @@ pub enum BinderCommand {
     },
     /// Show calls as they end: who called whom, code, size, time, outcome
     ///
-    /// '->' is a call, '~>' a one-way call. The times are the daemon's: from when it had the call until it had the
-    /// answer; 'waited' is the part until a thread of the receiver took it. With --json, one object a line. The daemon
-    /// traces only while somebody looks.
+    /// '->' is a call, '~>' a one-way call. The times are the daemon's: from when it had the call
+    /// until it had the answer; 'waited' is the part until a thread of the receiver took it. With
+    /// --json, one object a line. The daemon traces only while somebody looks.
     Trace(Trace),
     /// Count commands and returns since the daemon's start, or calls a second
     Stat {

@@ -1,7 +1,7 @@
 //! `headroom`: starts the daemons, asks them, and explains what they did.
 //!
-//! One module a command; [`arguments`] is the command line itself. A command collects what it has to
-//! say as text or JSON and prints it in one go ([`output`]).
+//! One module a command; [`arguments`] is the command line itself. A command collects what it has
+//! to say as text or JSON and prints it in one go ([`output`]).
 
 mod arguments;
 mod commands;

@@ -1,4 +1,5 @@
-//! What we build on: each licence is accepted, and each direct dependency has its reason written down.
+//! What we build on: each licence is accepted, and each direct dependency has its reason written
+//! down.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -71,7 +71,8 @@ fn an_installation_is_complete_and_names_the_places_it_is_in() {
     for name in binaries.iter().chain(&libraries) {
         std::fs::write(built.path().join(name), name).unwrap();
     }
-    // By another process: a child that some other test forks just now would have the copy open for writing.
+    // By another process: a child that some other test forks just now would have the copy open for
+    // writing.
     let (headroom, copy) = (env!("CARGO_BIN_EXE_headroom"), built.path().join("headroom"));
     assert!(Command::new("cp").arg(headroom).arg(&copy).status().unwrap().success());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install");

@@ -243,7 +243,8 @@ fn daemons_are_looked_for_beside_the_command_and_nowhere_else() {
     }
     let dir = tempfile::tempdir().unwrap();
     let lonely = dir.path().join("headroom");
-    // By another process: a child that some other test forks just now would have the copy open for writing.
+    // By another process: a child that some other test forks just now would have the copy open for
+    // writing.
     let copied =
         std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_headroom")).arg(&lonely).status();
     assert!(copied.unwrap().success());

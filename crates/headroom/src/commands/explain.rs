@@ -14,7 +14,7 @@ use crate::helpers::user::User;
 pub fn explain(globals: &Globals, user: Option<&User>) -> anyhow::Result<()> {
     let account = user.map(|user| user.account(&globals.oomd_socket)).transpose()?;
     match ask_oomd(&globals.oomd_socket, &Request::Explain { account })? {
-        Reply::Explained(found) => output::print_as(globals.json, &found, || text(&found)),
+        Reply::Explained(found) => output::print_as(globals.format(), &found, || text(&found)),
         reply => Err(unexpected(&reply)),
     }
 }

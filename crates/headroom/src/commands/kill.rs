@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::arguments::{Globals, Kill};
 use crate::helpers::clock;
-use crate::helpers::output::{self, count, printable};
+use crate::helpers::output::{self, Format, count, printable};
 use crate::helpers::size::Size;
 
 /// How often the progress line is drawn.
@@ -61,9 +61,12 @@ pub fn kill(globals: &Globals, arguments: &Kill) -> anyhow::Result<ExitCode> {
     let mut reap = Reap::begin(victims, &options).context("nobody was killed")?;
     // Until they are waited for by their parents the dead have their names.
     let comms: Vec<String> = reap.reports().iter().map(|r| comm(r.identity.pid)).collect();
-    let draw = std::io::stderr().is_terminal() && !globals.json;
-    let _ = reap.wait_and_tell(DRAWN_EVERY, |status| draw_line(draw, &progress(&status)));
-    draw_line(draw, "");
+    if std::io::stderr().is_terminal() && globals.format() == Format::Text {
+        let _ = reap.wait_and_tell(DRAWN_EVERY, |status| draw_line(&progress(&status)));
+        draw_line("");
+    } else {
+        let _ = reap.wait_and_tell(DRAWN_EVERY, |_| {});
+    }
     let (status, reports) = (reap.status(), reap.reports());
     complaints.extend(reports.iter().filter_map(|report| complaint(&report.end)));
     let killed = Killed {
@@ -73,8 +76,11 @@ pub fn kill(globals: &Globals, arguments: &Kill) -> anyhow::Result<ExitCode> {
         memory_back_micros: status.memory_back.map(|time| time.as_micros() as u64),
         processes: reports.iter().zip(comms).map(|(report, comm)| describe(report, comm)).collect(),
     };
-    if killed.victims > 0 || globals.json {
-        output::print_as(globals.json, &killed, || text(&killed, arguments.report))?;
+    if killed.victims > 0 || globals.format() == Format::Json {
+        output::print_as(globals.format(), &killed, || {
+            let report = if arguments.report { report(&killed) } else { String::new() };
+            report + &summary(&killed)
+        })?;
     }
     for complaint in &complaints {
         eprintln!("headroom: {complaint}");
@@ -97,11 +103,9 @@ fn options(arguments: &Kill) -> Options {
     }
 }
 
-fn draw_line(draw: bool, line: &str) {
-    if draw {
-        // Erased to its end: the line before may have been longer.
-        let _ = write!(std::io::stderr().lock(), "\r{line}\x1b[K");
-    }
+fn draw_line(line: &str) {
+    // Erased to its end: the line before may have been longer.
+    let _ = write!(std::io::stderr().lock(), "\r{line}\x1b[K");
 }
 
 fn progress(status: &Status) -> String {
@@ -109,22 +113,26 @@ fn progress(status: &Status) -> String {
     format!("{back} of {all} back, {} of {} gone", status.gone, status.victims)
 }
 
-/// "3.9 GiB back in 118 ms", and with `report` a paragraph a process.
-fn text(killed: &Killed, report: bool) -> String {
+/// A paragraph for each process.
+fn report(killed: &Killed) -> String {
     let mut text = String::new();
-    if report {
-        killed.processes.iter().for_each(|process| paragraph(&mut text, process));
+    for process in &killed.processes {
+        paragraph(&mut text, process);
     }
+    text
+}
+
+/// "3.9 GiB back in 118 ms".
+fn summary(killed: &Killed) -> String {
     let many = match killed.victims {
         1 => String::new(),
         n => format!(" of {}", count(n as u64, "process", "processes")),
     };
     let back = Size(killed.bytes_back);
-    let _ = match killed.memory_back_micros {
-        Some(micros) => writeln!(text, "{back}{many} back in {}", clock::length(micros)),
-        None => writeln!(text, "{back}{many} back so far"),
-    };
-    text
+    match killed.memory_back_micros {
+        Some(micros) => format!("{back}{many} back in {}\n", clock::length(micros)),
+        None => format!("{back}{many} back so far\n"),
+    }
 }
 
 fn paragraph(text: &mut String, process: &Process) {
@@ -227,14 +235,14 @@ mod tests {
 
     #[test]
     fn the_last_line_says_how_much_came_back_and_how_fast() {
-        assert_eq!(text(&killed(), false), "4.0 GiB back in 118.0 ms\n");
+        assert_eq!(summary(&killed()), "4.0 GiB back in 118.0 ms\n");
         let two = Killed { victims: 2, memory_back_micros: None, ..killed() };
-        assert_eq!(text(&two, false), "4.0 GiB of 2 processes back so far\n");
+        assert_eq!(summary(&two), "4.0 GiB of 2 processes back so far\n");
     }
 
     #[test]
     fn a_report_says_what_was_done_for_each_and_what_does_not_come_back() {
-        let text = text(&killed(), true);
+        let text = report(&killed());
         for part in [
             "eater\\u{1b} (pid 42): 4.0 GiB back",
             "released from outside",

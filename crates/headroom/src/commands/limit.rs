@@ -18,12 +18,12 @@ pub fn limit(globals: &Globals, command: &LimitCommand) -> anyhow::Result<()> {
         LimitCommand::Get { user } => get(globals, user),
         LimitCommand::List => {
             let limits = limits(globals)?;
-            output::print_as(globals.json, &limits, || table(&limits))
+            output::print_as(globals.format(), &limits, || table(&limits))
         }
         LimitCommand::Clear { user } => {
             let account = user.account(&globals.oomd_socket)?;
             done(globals, &Request::ClearLimit { account })?;
-            output::print_as(globals.json, &Option::<UserLimit>::None, || {
+            output::print_as(globals.format(), &Option::<UserLimit>::None, || {
                 format!("{user} has no limit\n")
             })
         }
@@ -47,7 +47,7 @@ fn set(globals: &Globals, user: &User, hard: Size, soft: Option<Size>) -> anyhow
 
 fn get(globals: &Globals, user: &User) -> anyhow::Result<()> {
     let limit = limits(globals)?.into_iter().find(|limit| user.has(limit));
-    output::print_as(globals.json, &limit, || match &limit {
+    output::print_as(globals.format(), &limit, || match &limit {
         Some(limit) => table(std::slice::from_ref(limit)),
         None => format!("{user} has no limit\n"),
     })

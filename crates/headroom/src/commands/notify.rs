@@ -1,7 +1,9 @@
 //! `headroom notify`: kills and warnings on the desktop of whoever runs it.
 //!
-//! It subscribes like any user, and has `notify-send` do the rest: the daemon itself knows nothing of desktops.
+//! It subscribes like any user, and has `notify-send` do the rest: the daemon itself knows nothing
+//! of desktops.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -46,8 +48,8 @@ fn follow(socket: &Path) -> Result<(), End> {
     let events = Subscription::start(socket).map_err(|_| End::Said(false))?;
     for event in events {
         let event = event.map_err(|_| End::Said(true))?;
-        if let Some((title, body)) = notice(&event)
-            && !show(&title, &body).map_err(End::Output)?
+        if let Some(notice) = notice(&event)
+            && show(&notice).map_err(End::Output)?.is_break()
         {
             return Ok(());
         }
@@ -55,17 +57,22 @@ fn follow(socket: &Path) -> Result<(), End> {
     Err(End::Said(true))
 }
 
-/// Title and text; `None`: there is more to come about it.
-fn notice(event: &Event) -> Option<(String, String)> {
+/// A message on the desktop.
+struct Notice {
+    title: String,
+    body: String,
+}
+
+/// `None`: there is more to come about it.
+fn notice(event: &Event) -> Option<Notice> {
     match event {
         Event::Near { account, group, cgroup, used_bytes, hard_bytes } => {
             let (used, hard) = (Size(*used_bytes), Size(*hard_bytes));
             let who = user::owner(account.uid, group.as_deref(), cgroup.as_deref());
-            let title = format!("{who} is almost out of memory");
-            Some((
-                title,
-                format!("{used} are in use of {hard}. Beyond that a process will be killed."),
-            ))
+            Some(Notice {
+                title: format!("{who} is almost out of memory"),
+                body: format!("{used} are in use of {hard}. Beyond that a process will be killed."),
+            })
         }
         Event::Decided { why } if why.killer.is_none() => Some(told(why, "Out of memory")),
         Event::Decided { .. } => None,
@@ -76,19 +83,20 @@ fn notice(event: &Event) -> Option<(String, String)> {
     }
 }
 
-fn told(why: &Why, title: &str) -> (String, String) {
+fn told(why: &Why, title: &str) -> Notice {
     let body = format!("{}: {}", decision::headline(why), decision::outcome(&why.outcome));
-    (title.to_owned(), printable(&body))
+    Notice { title: title.to_owned(), body: printable(&body) }
 }
 
-/// On the desktop, or as a line where there is none. False: nobody reads any more.
-fn show(title: &str, body: &str) -> anyhow::Result<bool> {
+/// On the desktop, or as a line where there is none; `Break` when the reader has gone away.
+fn show(notice: &Notice) -> anyhow::Result<ControlFlow<()>> {
+    let Notice { title, body } = notice;
     let mut command = Command::new(PROGRAM);
     // Markup is understood in the text: what a process calls itself is not to be any.
     let body_text = body.replace('&', "&amp;").replace('<', "&lt;");
-    command.args(["--app-name=Headroom", "--urgency=critical", "--", title, &body_text]);
+    command.args(["--app-name=Headroom", "--urgency=critical", "--", title.as_str(), &body_text]);
     match command.stdin(Stdio::null()).stdout(Stdio::null()).status() {
-        Ok(status) if status.success() => Ok(true),
+        Ok(status) if status.success() => Ok(ControlFlow::Continue(())),
         _ => output::print_on(&format!("{title}: {body}\n")),
     }
 }

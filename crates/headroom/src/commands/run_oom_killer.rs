@@ -12,7 +12,7 @@ pub fn run_oom_killer(globals: &Globals, user: Option<&User>) -> anyhow::Result<
     let account = user.map(|user| user.account(&globals.oomd_socket)).transpose()?;
     match ask_oomd(&globals.oomd_socket, &Request::RunOomKiller { account })? {
         Reply::Ran { kills } => {
-            output::print_as(globals.json, &kills, || match (&kills[..], user) {
+            output::print_as(globals.format(), &kills, || match (&kills[..], user) {
                 ([], None) => "nobody is over a limit\n".into(),
                 ([], Some(user)) => format!("{user} is not over a limit\n"),
                 (kills, _) => decision::explain_all(kills),

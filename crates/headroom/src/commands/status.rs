@@ -39,7 +39,7 @@ pub fn status(globals: &Globals) -> anyhow::Result<ExitCode> {
         binderd: client::binderd_status(&globals.binderd_socket).into(),
         oomd: client::oomd_status(&globals.oomd_socket).into(),
     };
-    output::print_as(globals.json, &both, || {
+    output::print_as(globals.format(), &both, || {
         let mut text = paragraph("binder", &both.binderd, binderd_line, |s| &s.degraded);
         text += &paragraph("oom", &both.oomd, oomd_line, |s| &s.degraded);
         text

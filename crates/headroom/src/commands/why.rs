@@ -1,14 +1,16 @@
 //! `headroom why`: what was decided, and why.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 
 use anyhow::{Context, anyhow};
 use control::oomd::{Event, Outcome};
 use control::subscription::Subscription;
 
 use crate::arguments::Globals;
+use crate::helpers::output::{self, Format};
 use crate::helpers::size::Size;
-use crate::helpers::{client, decision, output, user};
+use crate::helpers::{client, decision, user};
 
 /// Runs the command.
 pub fn why(globals: &Globals, number: u32, id: Option<u64>) -> anyhow::Result<()> {
@@ -23,7 +25,7 @@ pub fn why(globals: &Globals, number: u32, id: Option<u64>) -> anyhow::Result<()
             return Err(anyhow!("there is no decision {id} that you may see; {range}"));
         }
     }
-    output::print_as(globals.json, &records, || match &records[..] {
+    output::print_as(globals.format(), &records, || match &records[..] {
         [] => "nobody was killed since the daemon started\n".into(),
         records => decision::explain_all(records),
     })
@@ -36,7 +38,7 @@ pub fn follow(globals: &Globals, number: u32) -> anyhow::Result<()> {
     let records = client::records(&globals.oomd_socket, number)?;
     let mut told = BTreeSet::new();
     for why in records.iter().rev().filter(|why| why.outcome != Outcome::Dying) {
-        if !tell(globals, &Event::Ended { why: Box::new(why.clone()) })? {
+        if print_event(globals, &Event::Ended { why: Box::new(why.clone()) })?.is_break() {
             return Ok(());
         }
         told.insert(why.id);
@@ -49,16 +51,16 @@ pub fn follow(globals: &Globals, number: u32) -> anyhow::Result<()> {
             Event::Ended { why } => !told.contains(&why.id),
             Event::Near { .. } => true,
         };
-        if wanted && !tell(globals, &event)? {
+        if wanted && print_event(globals, &event)?.is_break() {
             break;
         }
     }
     Ok(())
 }
 
-/// False: nobody reads any more.
-fn tell(globals: &Globals, event: &Event) -> anyhow::Result<bool> {
-    if globals.json {
+/// `Break` when the reader has gone away.
+fn print_event(globals: &Globals, event: &Event) -> anyhow::Result<ControlFlow<()>> {
+    if globals.format() == Format::Json {
         return output::print_json_line(event);
     }
     output::print_on(&match event {

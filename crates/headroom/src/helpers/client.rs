@@ -45,7 +45,8 @@ pub fn ask_binderd(socket: &Path, request: &binderd::Request) -> anyhow::Result<
 /// The complaint about an answer to another question.
 pub fn unexpected(reply: &impl std::fmt::Debug) -> anyhow::Error {
     anyhow::anyhow!(
-        "the daemon gave the answer to another question ({reply:?}); are daemon and command of one version?"
+        "the daemon gave the answer to another question ({reply:?}); are daemon and command of one \
+         version?"
     )
 }
 

@@ -37,9 +37,10 @@ pub fn explain(why: &Why) -> String {
     let mut line = |title: &str, content: String| {
         let _ = writeln!(text, "    {title:<9} {content}");
     };
-    match why.trigger.is_of_the_machine() {
-        true => line("machine", printable(&why.state).to_string()),
-        false => line("limit", over(why)),
+    if why.trigger.is_of_the_machine() {
+        line("machine", printable(&why.state));
+    } else {
+        line("limit", over(why));
     }
     line("trigger", trigger(why));
     if let Some(victim) = &why.victim {

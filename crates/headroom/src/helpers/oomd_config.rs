@@ -8,8 +8,8 @@ use control::configuration::Configuration;
 
 use super::client::beside_us;
 
-/// What the files say. The daemon itself reads them, so that what it would understand is what is said; the
-/// error is its complaint.
+/// What the files say. The daemon itself reads them, so that what it would understand is what is
+/// said; the error is its complaint.
 pub fn read(config: Option<&Path>) -> anyhow::Result<Configuration> {
     let daemon = beside_us("headroom-oomd")?;
     let mut command = Command::new(&daemon);

@@ -1,9 +1,19 @@
 //! Printing: in one go, and a reader that has gone away is no error.
 
 use std::io::{ErrorKind, Write};
+use std::ops::ControlFlow;
 
 use anyhow::Context;
 use serde::Serialize;
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
 
 /// Prints `text`. A closed pipe (`headroom why | head -1`) is fine.
 pub fn print(text: &str) -> anyhow::Result<()> {
@@ -16,28 +26,28 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a part of what goes on. False: nobody reads any more.
-pub fn print_on(text: &str) -> anyhow::Result<bool> {
+/// Prints a part of a stream; `Break` when the reader has gone away.
+pub fn print_on(text: &str) -> anyhow::Result<ControlFlow<()>> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Ok(()) => Ok(ControlFlow::Continue(())),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
         Err(error) => Err(error).context("cannot write to standard output"),
     }
 }
 
-/// Prints one value of what goes on as a line of JSON. False: nobody reads any more.
-pub fn print_json_line(value: &impl Serialize) -> anyhow::Result<bool> {
+/// Prints one value of a stream as a line of JSON; `Break` when the reader has gone away.
+pub fn print_json_line(value: &impl Serialize) -> anyhow::Result<ControlFlow<()>> {
     print_on(&(serde_json::to_string(value).context("cannot write JSON")? + "\n"))
 }
 
-/// Prints `value` as JSON when asked to, the text otherwise.
+/// Prints `value` as JSON, or the text.
 pub fn print_as(
-    json: bool,
+    format: Format,
     value: &impl Serialize,
     text: impl FnOnce() -> String,
 ) -> anyhow::Result<()> {
-    if !json {
+    if format == Format::Text {
         return print(&text());
     }
     let mut document = serde_json::to_string_pretty(value).context("cannot write JSON")?;

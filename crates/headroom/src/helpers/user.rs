@@ -1,5 +1,5 @@
-//! Users by name or number, by way of the system's own user database; groups that share a limit, as `@NAME`; and cgroups, by
-//! their paths.
+//! Users by name or number, by way of the system's own user database; groups that share a limit, as
+//! `@NAME`; and cgroups, by their paths.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -13,7 +13,7 @@ use crate::helpers::user;
 /// Runs `headroom binder ls`.
 pub fn ls(globals: &Globals) -> anyhow::Result<()> {
     match ask_binderd(&globals.binderd_socket, &Request::Ls)? {
-        Reply::Ls { devices } => output::print_as(globals.json, &devices, || table(&devices)),
+        Reply::Ls { devices } => output::print_as(globals.format(), &devices, || table(&devices)),
         reply => Err(unexpected(&reply)),
     }
 }
@@ -48,7 +48,8 @@ fn describe(text: &mut String, process: &Process, name: &impl Fn(u32) -> String)
     let buffers = &process.buffers;
     let _ = writeln!(
         text,
-        "    buffers  {} live, {} of {} mapped; {} of memory, {} idle; {} one-way space free; {} queued",
+        "    buffers  {} live, {} of {} mapped; {} of memory, {} idle; {} one-way space free; \
+         {} queued",
         buffers.count,
         Size(buffers.bytes),
         Size(buffers.mapped_bytes),
@@ -130,7 +131,8 @@ mod tests {
             "node     0x10 cookie 0x20: strong 1, weak 2, 3 handles",
             "handle   0 of pid 7 hub: strong 1, weak 1, death notice asked for",
             "handle   1 of a dead node",
-            "1 live, 64 B of 1.0 MiB mapped; 12.0 KiB of memory, 8.0 KiB idle; 512.0 KiB one-way space free; 4 queued",
+            "1 live, 64 B of 1.0 MiB mapped; 12.0 KiB of memory, 8.0 KiB idle; \
+             512.0 KiB one-way space free; 4 queued",
         ] {
             assert!(text.contains(part), "'{part}' is missing in\n{text}");
         }

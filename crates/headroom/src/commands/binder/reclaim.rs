@@ -22,7 +22,7 @@ pub fn reclaim(globals: &Globals, size: Option<Size>) -> anyhow::Result<()> {
             reply => return Err(unexpected(&reply)),
         }
     }
-    output::print_as(globals.json, &sum, || {
+    output::print_as(globals.format(), &sum, || {
         let (back, left) = (Size(sum.pages * BUFFER_PAGE), Size(sum.idle_pages * BUFFER_PAGE));
         format!("{back} back, {left} of idle buffers left\n")
     })

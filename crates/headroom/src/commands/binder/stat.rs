@@ -7,7 +7,7 @@ use control::binderd::{Reply, Request, Status};
 
 use crate::arguments::Globals;
 use crate::helpers::client::{BUFFER_PAGE, ask_binderd, unexpected};
-use crate::helpers::output;
+use crate::helpers::output::{self, Format};
 use crate::helpers::size::Size;
 
 /// Lines between two heads of the table.
@@ -25,19 +25,19 @@ struct Counts {
 pub fn stat(globals: &Globals, seconds: Option<f64>, count: Option<u32>) -> anyhow::Result<()> {
     let mut last = counts(globals)?;
     let Some(seconds) = seconds else {
-        return output::print_as(globals.json, &last, || totals(&last));
+        return output::print_as(globals.format(), &last, || totals(&last));
     };
     for line in 0..count.unwrap_or(u32::MAX) {
         std::thread::sleep(Duration::from_secs_f64(seconds));
         let now = counts(globals)?;
         let rates = Rates::between(&last, &now, seconds);
-        let going = if globals.json {
+        let reader = if globals.format() == Format::Json {
             output::print_json_line(&rates)?
         } else {
             let head = if line % LINES_A_HEAD == 0 { HEAD } else { "" };
             output::print_on(&format!("{head}{}", rates.line()))?
         };
-        if !going {
+        if reader.is_break() {
             break;
         }
         last = now;

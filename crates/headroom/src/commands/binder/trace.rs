@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use control::binderd::{Call, CallEnd, Outcome, Reply, Request, TraceFilter};
 use crate::arguments::{Globals, Trace};
 use crate::helpers::client::unexpected;
 use crate::helpers::clock;
-use crate::helpers::output::{self, printable};
+use crate::helpers::output::{self, Format, printable};
 
 /// How often is asked for what is new.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -21,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub fn trace(globals: &Globals, options: &Trace) -> anyhow::Result<()> {
     let mut client =
         Client::connect(&globals.binderd_socket).context("cannot ask headroom-binderd")?;
-    let mut sink = Sink::new(globals.json, options.perfetto.as_deref())?;
+    let mut sink = Sink::new(globals.format(), options.perfetto.as_deref())?;
     let filter = filter(options);
     let end = options.seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
     let mut left = options.count.unwrap_or(u64::MAX);
@@ -40,7 +41,7 @@ pub fn trace(globals: &Globals, options: &Trace) -> anyhow::Result<()> {
         let seen = from.is_some_and(|from| next != from);
         from = Some(next);
         for call in calls.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
-            if !sink.put(call)? {
+            if sink.put(call)?.is_break() {
                 return Ok(());
             }
             left -= 1;
@@ -75,8 +76,13 @@ enum Sink {
 }
 
 impl Sink {
-    fn new(json: bool, perfetto: Option<&Path>) -> anyhow::Result<Self> {
-        let Some(path) = perfetto else { return Ok(if json { Self::Json } else { Self::Text }) };
+    fn new(format: Format, perfetto: Option<&Path>) -> anyhow::Result<Self> {
+        let Some(path) = perfetto else {
+            return Ok(match format {
+                Format::Json => Self::Json,
+                Format::Text => Self::Text,
+            });
+        };
         let file =
             File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
         let mut file = BufWriter::new(file);
@@ -85,8 +91,8 @@ impl Sink {
         Ok(Self::Perfetto(file))
     }
 
-    /// False: nobody reads any more.
-    fn put(&mut self, call: &Call) -> anyhow::Result<bool> {
+    /// `Break` when the reader has gone away.
+    fn put(&mut self, call: &Call) -> anyhow::Result<ControlFlow<()>> {
         match self {
             Self::Text => output::print_on(&text(call)),
             Self::Json => output::print_json_line(call),
@@ -96,7 +102,7 @@ impl Sink {
                 }
                 // What was traced is there also when we are killed.
                 file.flush().context("cannot write the trace")?;
-                Ok(true)
+                Ok(ControlFlow::Continue(()))
             }
         }
     }
@@ -158,8 +164,8 @@ fn text(call: &Call) -> String {
     )
 }
 
-/// A call as events of Chrome's trace format, which ui.perfetto.dev reads: the caller's wait, the receiver's work,
-/// and an arrow between them.
+/// A call as events of Chrome's trace format, which ui.perfetto.dev reads: the caller's wait, the
+/// receiver's work, and an arrow between them.
 fn events(call: &Call) -> Vec<serde_json::Value> {
     use serde_json::json;
     let at = call.sent_us as f64;
@@ -167,8 +173,9 @@ fn events(call: &Call) -> Vec<serde_json::Value> {
     let waited = call.waited_ns.map(|ns| ns as f64 / 1e3);
     let to = call.to.as_ref().filter(|to| to.tid != 0);
     let arguments = json!({
-        "device": call.device, "code": call.code, "flags": call.flags, "handle": call.handle, "node": call.node,
-        "bytes": call.bytes, "objects": call.objects, "reply_bytes": call.reply_bytes, "outcome": outcome(call),
+        "device": call.device, "code": call.code, "flags": call.flags, "handle": call.handle,
+        "node": call.node, "bytes": call.bytes, "objects": call.objects,
+        "reply_bytes": call.reply_bytes, "outcome": outcome(call),
     });
     let kind = if call.oneway { "one-way" } else { "call" };
     let target = call.to.as_ref().map_or(format!("handle {}", call.handle), |to| to.comm.clone());
@@ -200,7 +207,8 @@ fn events(call: &Call) -> Vec<serde_json::Value> {
     }
     for end in ends.into_iter().filter(|end| !end.comm.is_empty()) {
         events.push(json!({
-            "ph": "M", "name": "process_name", "pid": end.pid, "tid": end.tid, "args": { "name": end.comm },
+            "ph": "M", "name": "process_name", "pid": end.pid, "tid": end.tid,
+            "args": { "name": end.comm },
         }));
     }
     events
@@ -234,7 +242,8 @@ mod tests {
     #[test]
     fn a_call_is_a_line_with_everything_in_it() {
         let line = text(&call());
-        let tail = "binder cli\\u{7}ent 7/8 -> hub 9  code 3  100 B + 1 object, 12 B back  18.2 µs, waited 6.1 µs  done\n";
+        let tail = "binder cli\\u{7}ent 7/8 -> hub 9  code 3  100 B + 1 object, 12 B back  \
+                    18.2 µs, waited 6.1 µs  done\n";
         assert!(line.ends_with(tail), "{line}");
         let refused = Call {
             oneway: true,

@@ -35,7 +35,7 @@ pub fn config(globals: &Globals, command: &ConfigCommand) -> anyhow::Result<Exit
 
 fn check(globals: &Globals, config: Option<&Path>) -> anyhow::Result<ExitCode> {
     let configuration = oomd_config::read(config)?;
-    output::print_as(globals.json, &configuration, || text(&configuration))?;
+    output::print_as(globals.format(), &configuration, || text(&configuration))?;
     for complaint in &configuration.complaints {
         eprintln!("headroom: {complaint}");
     }
@@ -47,7 +47,7 @@ fn reload(globals: &Globals) -> anyhow::Result<ExitCode> {
         Reply::Reloaded { changes, problems } => Reloaded { changes, problems },
         reply => return Err(unexpected(&reply)),
     };
-    output::print_as(globals.json, &reloaded, || match reloaded.changes.len() {
+    output::print_as(globals.format(), &reloaded, || match reloaded.changes.len() {
         0 => "nothing has changed\n".to_owned(),
         _ => reloaded.changes.iter().map(|line| format!("{line}\n")).collect(),
     })?;
@@ -59,9 +59,10 @@ fn reload(globals: &Globals) -> anyhow::Result<ExitCode> {
 
 fn text(configuration: &Configuration) -> String {
     let Configuration { files, limits, machine, rules, tell, .. } = configuration;
-    let mut text = match files.is_empty() {
-        true => "no file; this is in force without one\n".to_owned(),
-        false => format!("{}\n", files.join(", ")),
+    let mut text = if files.is_empty() {
+        "no file; this is in force without one\n".to_owned()
+    } else {
+        format!("{}\n", files.join(", "))
     };
     for limit in limits {
         let name = match limit.user.parse() {
@@ -145,7 +146,8 @@ mod tests {
         };
         let expected = "/a.toml, /a.d/b.toml\n\
                         limit    4000000000: 2.0 GiB, soft 1.0 GiB\n\
-                        limit    every ordinary user (uid 1000 to 2000): 2.0 GiB, soft 1.0 GiB, of anon, file\n\
+                        limit    every ordinary user (uid 1000 to 2000): \
+                        2.0 GiB, soft 1.0 GiB, of anon, file\n\
                         limit    @both (4000000001, 4000000002, together): 2.0 GiB, soft 1.0 GiB\n\
                         limit    cgroups /a/ci-*, each: 2.0 GiB, soft 1.0 GiB\n\
                         machine  not watched as a whole\n\

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::capabilities::Capability;
 use super::check::Check;
-use super::system::System;
+use super::system::{System, Version};
 
 const DAEMON: &str = "headroom-binderd";
 /// The user who owns nothing.
@@ -50,12 +50,14 @@ pub fn checks(system: &System) -> Vec<Check> {
             user_namespaces(),
             "`headroom run` needs root",
             "sysctl user.max_user_namespaces=10000 kernel.unprivileged_userns_clone=1 \
-             kernel.apparmor_restrict_unprivileged_userns=0, whichever exist; in a container, a laxer profile",
+             kernel.apparmor_restrict_unprivileged_userns=0, whichever exist; in a container, a \
+             laxer profile",
         ),
         Check::new(
             "fuse-abort",
             abort(system),
-            "should the daemon be killed while it is tied up in its own bus, clients hang until somebody aborts that",
+            "should the daemon be killed while it is tied up in its own bus, clients hang until \
+             somebody aborts that",
             "run the daemon as root, or mount -t fusectl none /sys/fs/fuse/connections",
         ),
         Check::new(
@@ -86,11 +88,12 @@ fn abort(system: &System) -> Result<String, String> {
 }
 
 fn passthrough(system: &System) -> Result<String, String> {
-    if system.version < (6, 9) {
-        return Err(format!("kernel {}.{} has none", system.version.0, system.version.1));
+    const FIRST: Version = Version { major: 6, minor: 9 };
+    if system.version < FIRST {
+        return Err(format!("kernel {} has none", system.version));
     }
     let capability = system.capabilities.require(Capability::SysAdmin)?;
-    Ok(format!("kernel {}.{} has it, and {capability}", system.version.0, system.version.1))
+    Ok(format!("kernel {} has it, and {capability}", system.version))
 }
 
 /// Reads from address 0 of a process of another user: who may do so learns that nothing is there.
@@ -132,7 +135,8 @@ fn user_namespaces() -> Result<String, String> {
     if root {
         child.uid(NOBODY).gid(NOBODY);
     }
-    // SAFETY: system calls and static text alone; the namespaces are those of the child, which has one thread.
+    // SAFETY: system calls and static text alone; the namespaces are those of the child, which has
+    // one thread.
     unsafe {
         child.pre_exec(|| {
             let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNS;
@@ -149,9 +153,10 @@ fn user_namespaces() -> Result<String, String> {
     }
     let tried =
         child.status().map_err(|error| format!("an ordinary user cannot have one: {error}"))?;
-    match tried.success() {
-        true => Ok("an ordinary user can have one, and mount in it".into()),
-        false => Err(format!("/bin/true: {tried}")),
+    if tried.success() {
+        Ok("an ordinary user can have one, and mount in it".into())
+    } else {
+        Err(format!("/bin/true: {tried}"))
     }
 }
 

@@ -63,29 +63,29 @@ pub fn checks(system: &System) -> Vec<Check> {
             "cgroup",
             cgroups(),
             "limits of cgroups and sessions are not enforced; those of users are",
-            "mount -t cgroup2 none /sys/fs/cgroup, or start the kernel with systemd.unified_cgroup_hierarchy=1",
+            "mount -t cgroup2 none /sys/fs/cgroup, or start the kernel with \
+             systemd.unified_cgroup_hierarchy=1",
         ),
     ]
 }
 
 fn configuration(read: &Result<Configuration, String>) -> Result<String, String> {
     let read = read.as_ref().map_err(String::clone)?;
-    Ok(match read.files.is_empty() {
-        true => "no file, which is fine".into(),
-        false => {
-            let limits = count(read.limits.len() as u64, "limit", "limits");
-            format!("{limits} in {}", read.files.join(", "))
-        }
-    })
+    if read.files.is_empty() {
+        return Ok("no file, which is fine".into());
+    }
+    let limits = count(read.limits.len() as u64, "limit", "limits");
+    Ok(format!("{limits} in {}", read.files.join(", ")))
 }
 
 fn ordinary_users(read: &Result<Configuration, String>) -> Result<String, String> {
     // What is wrong with the configuration is said of it.
     let Ok(read) = read else { return Ok("not looked for".into()) };
     let [first, last] = read.ordinary_uids;
-    match read.complaints.is_empty() {
-        true => Ok(format!("uid {first} to {last}")),
-        false => Err(read.complaints.join("; ")),
+    if read.complaints.is_empty() {
+        Ok(format!("uid {first} to {last}"))
+    } else {
+        Err(read.complaints.join("; "))
     }
 }
 
@@ -147,8 +147,8 @@ fn cgroups() -> Result<String, String> {
             Ok(format!("version 2 with the memory controller at {}", tree.root().display()))
         }
         Some(tree) => Ok(format!(
-            "version 2 at {}, without the memory controller: a cgroup's processes are added up, and what they \
-             share counts more than once",
+            "version 2 at {}, without the memory controller: a cgroup's processes are added up, \
+             and what they share counts more than once",
             tree.root().display()
         )),
     }

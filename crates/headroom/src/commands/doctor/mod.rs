@@ -1,4 +1,5 @@
-//! `headroom doctor`: what this machine offers, tried out rather than looked up where that is harmless.
+//! `headroom doctor`: what this machine offers, tried out rather than looked up where that is
+//! harmless.
 
 mod binder;
 mod capabilities;
@@ -36,7 +37,7 @@ pub fn doctor(globals: &Globals) -> anyhow::Result<ExitCode> {
         oom: memory::checks(&system).into_iter().chain(notifier::checks()).collect(),
         daemons: daemons(globals),
     };
-    output::print_as(globals.json, &report, || text(&report))?;
+    output::print_as(globals.format(), &report, || text(&report))?;
     let disabled = report.binder.iter().chain(&report.oom).any(|check| check.disables.is_some());
     Ok(if disabled { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

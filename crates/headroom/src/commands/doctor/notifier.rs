@@ -1,5 +1,5 @@
-//! How `headroom-oomd` watches memory: the probes of the library that does the watching. Nothing here is
-//! indispensable: without BPF, `/proc` is read on a timer.
+//! How `headroom-oomd` watches memory: the probes of the library that does the watching. Nothing
+//! here is indispensable: without BPF, `/proc` is read on a timer.
 
 use memory_watch::capability::{Capability, probe};
 

@@ -1,5 +1,7 @@
 //! What several checks ask: kernel version and our own capabilities.
 
+use std::fmt;
+
 use super::capabilities::Capabilities;
 
 /// The machine as we find it.
@@ -7,7 +9,7 @@ pub struct System {
     /// `6.18.44-amd64`.
     pub release: String,
     /// Its first two numbers.
-    pub version: (u32, u32),
+    pub version: Version,
     /// Ours.
     pub capabilities: Capabilities,
 }
@@ -16,24 +18,42 @@ impl System {
     /// Looks.
     pub fn look() -> Self {
         let release = rustix::system::uname().release().to_string_lossy().into_owned();
-        Self { version: version(&release), release, capabilities: Capabilities::ours() }
+        Self { version: Version::of(&release), release, capabilities: Capabilities::ours() }
     }
 }
 
-fn version(release: &str) -> (u32, u32) {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+/// The first two numbers of a kernel's release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    pub major: u32,
+    pub minor: u32,
+}
+
+impl Version {
+    fn of(release: &str) -> Self {
+        let mut numbers =
+            release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+        let mut next = || numbers.next().unwrap_or(0);
+        Self { major: next(), minor: next() }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::version;
+    use super::Version;
 
     #[test]
     fn kernel_releases_of_all_shapes_have_a_version() {
-        assert_eq!(version("6.18.44-fc-v595"), (6, 18));
-        assert_eq!(version("7.2-rc1"), (7, 2));
-        assert_eq!(version("6.1.0-28-amd64"), (6, 1));
-        assert_eq!(version("strange"), (0, 0));
+        let text = |release| Version::of(release).to_string();
+        assert_eq!(text("6.18.44-fc-v595"), "6.18");
+        assert_eq!(text("7.2-rc1"), "7.2");
+        assert_eq!(text("6.1.0-28-amd64"), "6.1");
+        assert_eq!(text("strange"), "0.0");
     }
 }

@@ -9,7 +9,7 @@ use crate::helpers::output;
 pub fn detach(globals: &Globals, pins: &Path) -> anyhow::Result<()> {
     let found = memory_watch::remove_left_pins(pins)?;
     let report = serde_json::json!({ "pins": pins, "found": found });
-    output::print_as(globals.json, &report, || {
+    output::print_as(globals.format(), &report, || {
         let what = if found { "not enforced any more" } else { "nothing was left in force" };
         format!("{}: {what}\n", pins.display())
     })

@@ -1,8 +1,9 @@
 //! What ends the bus when the session is killed.
 //!
-//! All processes of a pid namespace die with its first one, and it waits for them. A daemon that is killed while it
-//! holds opens of its own bus waits for an answer that nobody gives any more, and so do its clients. The daemon's own
-//! guardian is killed with it; this one is outside of the pid namespace. It is a fork that makes system calls only.
+//! All processes of a pid namespace die with its first one, and it waits for them. A daemon that is
+//! killed while it holds opens of its own bus waits for an answer that nobody gives any more, and
+//! so do its clients. The daemon's own guardian is killed with it; this one is outside of the pid
+//! namespace. It is a fork that makes system calls only.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -33,8 +34,8 @@ impl Guardian {
     }
 }
 
-/// Starts it, in the mount namespace of the session. It ends the bus, and itself, when the last copy of the descriptor
-/// is closed: a clean end has unmounted before.
+/// Starts it, in the mount namespace of the session. It ends the bus, and itself, when the last
+/// copy of the descriptor is closed: a clean end has unmounted before.
 pub fn start() -> anyhow::Result<(Guardian, OwnedFd)> {
     let (hangs_up, held) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("cannot make a pipe")?;
@@ -47,8 +48,8 @@ pub fn start() -> anyhow::Result<(Guardian, OwnedFd)> {
 }
 
 fn watch(hangs_up: i32) -> ! {
-    // SAFETY: system calls; the set and the byte are live, and the set is initialised before it is read. What is
-    // closed belongs to a copy that nobody uses.
+    // SAFETY: system calls; the set and the byte are live, and the set is initialised before it is
+    // read. What is closed belongs to a copy that nobody uses.
     unsafe {
         let mut all = std::mem::zeroed();
         libc::sigfillset(&mut all);

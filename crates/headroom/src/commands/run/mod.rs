@@ -4,16 +4,17 @@
 //!
 //! ```text
 //! a guardian        ends the bus should the session be killed
-//! headroom run      makes the namespaces and the private /dev, passes signals on, hands the exit code back
-//!  └ the session    first process of the pid namespace: starts the others, reaps, ends what is left
+//! headroom run      makes the namespaces and the private /dev, passes signals and the exit code on
+//!  └ the session    first process of the pid namespace: starts the others, reaps, ends the rest
 //!     ├ headroom-binderd   the only one with capabilities, and those count in the namespace alone
 //!     ├ the service manager, if one is asked for
 //!     └ CMD
 //! ```
 //!
-//! Whoever is killed, nothing stays: the session dies with `headroom run`, the pid namespace with the session, and
-//! mounts with the mount namespace. What needs the privilege (mounting, reading clients' memory) the daemon has as
-//! owner of the user namespace that the clients live in; that also satisfies Yama.
+//! Whoever is killed, nothing stays: the session dies with `headroom run`, the pid namespace with
+//! the session, and mounts with the mount namespace. What needs the privilege (mounting, reading
+//! clients' memory) the daemon has as owner of the user namespace that the clients live in; that
+//! also satisfies Yama.
 
 mod exit_code;
 mod guardian;
@@ -49,8 +50,8 @@ const TAKEN: [Signal; 8] = [
     Signal::WINCH,
 ];
 
-/// Runs the command. Its exit code is CMD's, 128 + n if signal n killed it, 127 if there is no such program, 126 if
-/// it cannot be run, 125 if there is no bus.
+/// Runs the command. Its exit code is CMD's, 128 + n if signal n killed it, 127 if there is no such
+/// program, 126 if it cannot be run, 125 if there is no bus.
 pub fn run(options: &Run) -> ExitCode {
     match try_run(options) {
         Ok(code) => ExitCode::from(code),
@@ -89,8 +90,8 @@ fn try_run(options: &Run) -> anyhow::Result<u8> {
     }
 }
 
-/// Passes signals on until the session ends. Those of the terminal have reached CMD already: it is in our process
-/// group, or has made itself the terminal's own.
+/// Passes signals on until the session ends. Those of the terminal have reached CMD already: it is
+/// in our process group, or has made itself the terminal's own.
 fn supervise(session: libc::pid_t, lifeline: OwnedFd, signals: &BlockedSignals) -> u8 {
     let Some(session) = Pid::from_raw(session) else { return RUN_FAILED };
     loop {

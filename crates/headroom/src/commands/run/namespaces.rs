@@ -23,7 +23,8 @@ const SETTINGS: [(&str, &str, &str); 3] = [
     ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
 ];
 
-/// Puts this process (of one thread) into namespaces of mounts and, where that takes one, of users: then it is true.
+/// Puts this process (of one thread) into namespaces of mounts and, where that takes one, of users:
+/// then it is true.
 pub fn enter() -> anyhow::Result<bool> {
     let users = enter_mount_namespace()?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
@@ -31,20 +32,22 @@ pub fn enter() -> anyhow::Result<bool> {
     Ok(users)
 }
 
-/// Makes a pid namespace for the children of this process (of one thread). False: there is none to be had.
+/// Makes a pid namespace for the children of this process (of one thread). False: there is none to
+/// be had.
 pub fn enter_pids() -> bool {
     let pids = pid_namespace_works() && unshare(libc::CLONE_NEWPID).is_ok();
     if !pids {
         eprintln!(
-            "headroom: no pid namespace with its own /proc can be had here: should `headroom run` be killed with \
-             SIGKILL, processes that the command left in the background survive it"
+            "headroom: no pid namespace with its own /proc can be had here: should `headroom run` \
+             be killed with SIGKILL, processes that the command left in the background survive it"
         );
     }
     pids
 }
 
-/// True: it took a user namespace. Root needs none, and keeps its rights on others' files without one; but root of a
-/// container that lacks `CAP_SYS_PTRACE` may not look into clients' memory where Yama forbids it.
+/// True: it took a user namespace. Root needs none, and keeps its rights on others' files without
+/// one; but root of a container that lacks `CAP_SYS_PTRACE` may not look into clients' memory where
+/// Yama forbids it.
 fn enter_mount_namespace() -> anyhow::Result<bool> {
     let capable = rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE));
@@ -103,14 +106,14 @@ fn reasons(setting: impl Fn(&str) -> Option<String>) -> String {
         }
     }
     if text.is_empty() {
-        text += "; no sysctl forbids it, so a container's seccomp or AppArmor profile does: give the container \
-                 CAP_SYS_ADMIN, no AppArmor profile, and the device /dev/fuse";
+        text += "; no sysctl forbids it, so a container's seccomp or AppArmor profile does: give \
+                 the container CAP_SYS_ADMIN, no AppArmor profile, and the device /dev/fuse";
     }
     text
 }
 
-/// Tries a pid namespace with its own /proc, in a child: containers hide parts of theirs, and then the kernel
-/// refuses a fresh one.
+/// Tries a pid namespace with its own /proc, in a child: containers hide parts of theirs, and then
+/// the kernel refuses a fresh one.
 fn pid_namespace_works() -> bool {
     in_child(|| {
         unshare(libc::CLONE_NEWNS | libc::CLONE_NEWPID).is_ok() && in_child(|| mount_proc().is_ok())
@@ -119,7 +122,8 @@ fn pid_namespace_works() -> bool {
 
 /// What `test` says when a child process runs it.
 fn in_child(test: impl FnOnce() -> bool) -> bool {
-    // SAFETY: this process has one thread, so the child may do whatever we may; it ends without cleaning up.
+    // SAFETY: this process has one thread, so the child may do whatever we may; it ends without
+    // cleaning up.
     unsafe {
         match libc::fork() {
             -1 => false,

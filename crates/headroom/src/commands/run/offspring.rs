@@ -17,36 +17,39 @@ pub fn count(except: Option<u32>) -> usize {
     descendants(except).len()
 }
 
+/// A living process.
+struct Process {
+    pid: u32,
+    parent: u32,
+}
+
 fn descendants(except: Option<u32>) -> Vec<u32> {
-    let parents = parents();
+    let all = processes();
     let us = std::process::id();
-    let excepted = |pid: u32| except.is_some_and(|one| one == pid || descends(&parents, pid, one));
-    let ours = |pid: &u32| !excepted(*pid) && descends(&parents, *pid, us);
-    parents.iter().map(|&(pid, _)| pid).filter(ours).collect()
+    let excepted = |pid: u32| except.is_some_and(|one| one == pid || descends(&all, pid, one));
+    let ours = |pid: &u32| !excepted(*pid) && descends(&all, *pid, us);
+    all.iter().map(|process| process.pid).filter(ours).collect()
 }
 
-fn descends(parents: &[(u32, u32)], pid: u32, from: u32) -> bool {
-    let parent_of =
-        |pid: u32| parents.iter().find(|&&(one, _)| one == pid).map(|&(_, parent)| parent);
+fn descends(all: &[Process], pid: u32, from: u32) -> bool {
+    let parent_of = |pid: u32| all.iter().find(|one| one.pid == pid).map(|one| one.parent);
     // Processes come and go while they are listed: what looks like a circle ends too.
-    std::iter::successors(parent_of(pid), |&at| parent_of(at))
-        .take(parents.len())
-        .any(|at| at == from)
+    std::iter::successors(parent_of(pid), |&at| parent_of(at)).take(all.len()).any(|at| at == from)
 }
 
-/// Pid and parent of every living process.
-fn parents() -> Vec<(u32, u32)> {
+/// Every living process.
+fn processes() -> Vec<Process> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter_map(|pid: u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        parent(&stat).map(|parent| (pid, parent))
+        parent(&stat).map(|parent| Process { pid, parent })
     })
     .collect()
 }
 
-/// The parent, out of a stat file; `None` for a zombie. The name may hold anything, so the fields are counted from
-/// its last parenthesis.
+/// The parent, out of a stat file; `None` for a zombie. The name may hold anything, so the fields
+/// are counted from its last parenthesis.
 fn parent(stat: &str) -> Option<u32> {
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?;
@@ -66,10 +69,11 @@ mod tests {
 
     #[test]
     fn grandchildren_descend_and_strangers_do_not() {
-        let parents = [(2, 1), (3, 2), (4, 3), (5, 1), (6, 7), (7, 6)];
-        assert!(descends(&parents, 4, 2));
-        assert!(!descends(&parents, 5, 2));
-        assert!(!descends(&parents, 6, 2), "a circle ends");
-        assert!(!descends(&parents, 2, 2), "nobody descends from itself");
+        let all = [(2, 1), (3, 2), (4, 3), (5, 1), (6, 7), (7, 6)]
+            .map(|(pid, parent)| Process { pid, parent });
+        assert!(descends(&all, 4, 2));
+        assert!(!descends(&all, 5, 2));
+        assert!(!descends(&all, 6, 2), "a circle ends");
+        assert!(!descends(&all, 2, 2), "nobody descends from itself");
     }
 }

@@ -19,8 +19,8 @@ pub const SOCKET: &str = "/dev/headroom/binderd.sock";
 /// The folder around that.
 const OURS: &str = "headroom";
 
-/// Covers /dev with a tmpfs that has all that /dev had (devices, folders and what is mounted in them by bind mounts,
-/// links as they are), an empty [`BUS`], and a link to each device on it.
+/// Covers /dev with a tmpfs that has all that /dev had (devices, folders and what is mounted in
+/// them by bind mounts, links as they are), an empty [`BUS`], and a link to each device on it.
 pub fn build(devices: &[String]) -> anyhow::Result<()> {
     let entries: Vec<DirEntry> =
         std::fs::read_dir("/dev").and_then(Iterator::collect).context("cannot list /dev")?;

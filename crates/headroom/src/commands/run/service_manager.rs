@@ -7,7 +7,8 @@ use control::binderd::{Reply, Request};
 
 use crate::helpers::client::ask_binderd;
 
-/// The command for a service manager, which the shell takes apart. It reads nothing and writes where errors go.
+/// The command for a service manager, which the shell takes apart. It reads nothing and writes
+/// where errors go.
 pub fn command(line: &str) -> Command {
     let mut command = Command::new("/bin/sh");
     command.arg("-c").arg(line);

@@ -1,4 +1,5 @@
-//! The first process of a session: starts everything in it, waits for the command, and ends what is left.
+//! The first process of a session: starts everything in it, waits for the command, and ends what is
+//! left.
 
 use std::io::{ErrorKind, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -197,7 +198,8 @@ impl Session<'_> {
             cast.trap = Some(trap);
         }
         let (keep, inherited) = (self.isolation.users, ready.as_raw_fd());
-        // SAFETY: system calls without allocation, on a descriptor that is open until the parent has spawned.
+        // SAFETY: system calls without allocation, on a descriptor that is open until the parent
+        // has spawned.
         unsafe {
             command.pre_exec(move || {
                 if keep {
@@ -239,7 +241,8 @@ impl Session<'_> {
             if Instant::now() > end {
                 let seconds = MANAGER_PATIENCE.as_secs();
                 bail!(
-                    "the service manager did not become context manager within {seconds} s: `{line}`"
+                    "the service manager did not become context manager within {seconds} s: \
+                     `{line}`"
                 );
             }
             let taken = self.signals.wait(Some(TICK)).map(|taken| taken.signal);
@@ -294,8 +297,9 @@ impl Session<'_> {
         }
     }
 
-    /// Ends what is left: the service manager and what the command left in the background, then the daemon, which
-    /// unmounts. (Clients first: a daemon that dies while they call may have to wait for them.)
+    /// Ends what is left: the service manager and what the command left in the background, then the
+    /// daemon, which unmounts. (Clients first: a daemon that dies while they call may have to wait
+    /// for them.)
     fn finish(&mut self, cast: &mut Cast) {
         let daemon = cast.daemon.as_ref().map(|daemon| daemon.pid.as_raw_nonzero().get() as u32);
         for (signal, grace) in [(Signal::TERM, GRACE), (Signal::KILL, GRACE)] {

@@ -12,8 +12,8 @@ use ratatui::widgets::{Block, Clear, Paragraph, Widget};
 use super::snapshot::Snapshot;
 use super::view::{Mode, View};
 use super::words::{
-    COLUMNS, Column, NAME, bar, daemon_line, decision, fit, memory_text, memory_use, percent,
-    stall_text, swap_text, thousandths,
+    COLUMNS, Column, MemoryUse, NAME, bar, daemon_line, decision, fit, memory_text, memory_use,
+    percent, stall_text, swap_text, thousandths,
 };
 use crate::helpers::output::printable;
 
@@ -32,8 +32,15 @@ n   set the limit of another user
 c   clear the limit of the selected user
 q   quit";
 
-/// What fits: how many of the columns, and how wide the bar is (0: none).
-fn plan(width: usize) -> (usize, usize) {
+/// What fits.
+struct Plan {
+    /// So many of the columns.
+    columns: usize,
+    /// Columns of text; 0: no bar.
+    bar_width: usize,
+}
+
+fn plan(width: usize) -> Plan {
     let bare = NAME.min(width / 3) + 2;
     let bar_and_percent = BAR + 1 + 5;
     let mut columns = 0;
@@ -48,7 +55,7 @@ fn plan(width: usize) -> (usize, usize) {
         columns += 1;
     }
     let left = width.saturating_sub(used + 7);
-    (columns, if left >= BAR { left.min(40) } else { 0 })
+    Plan { columns, bar_width: if left >= BAR { left.min(40) } else { 0 } }
 }
 
 /// Draws everything.
@@ -77,7 +84,7 @@ fn draw_head(buffer: &mut Buffer, area: Rect, view: &View) {
     let width = usize::from(area.width);
     let bar_width = (width / 3).clamp(BAR, 40);
     let mut lines = vec![Line::from(daemon_line(status))];
-    let (used, total) = memory_use(memory);
+    let MemoryUse { used, total } = memory_use(memory);
     let share = thousandths(used, total);
     let style = view.look.of_share(share, 900);
     let text = format!(" {}", memory_text(memory));
@@ -101,7 +108,7 @@ fn draw_table(buffer: &mut Buffer, area: Rect, view: &mut View) {
     }
     view.fit(usize::from(area.height) - 1);
     let width = usize::from(area.width);
-    let (columns, bar_width) = plan(width);
+    let Plan { columns, bar_width } = plan(width);
     let name_width = NAME.min(width / 3);
     let mut title = format!("{:<name_width$}", "USER");
     for column in &COLUMNS[..columns.min(2)] {
@@ -294,7 +301,8 @@ pub mod tests {
         let decision = lines[12].split_off(8);
         assert_eq!(
             decision,
-            " killed eater\\u{1b}[2J (pid 77) of user 4000000001; 64.0 MiB back in 7.0 ms, with process_mrelease"
+            " killed eater\\u{1b}[2J (pid 77) of user 4000000001; 64.0 MiB back in 7.0 ms, \
+             with process_mrelease"
         );
         lines.remove(12);
         let expected = "\
@@ -303,10 +311,14 @@ memory  [||||||||||||||||||||||||||||          ] 4.0 GiB available of 16.0 GiB
 swap    none
 stalled not told by this kernel
 
-USER                    USED       LIMIT  OF THE LIMIT                 LIMIT IN         GROWTH    PROMISED        PEAK
-4000000002          95.0 MiB   100.0 MiB  [|||||||||||||||||| ]  95%                                          95.0 MiB
-4000000001          60.0 MiB   100.0 MiB  [|||||||||||        ]  60%        8 s     +5.0 MiB/s                50.0 MiB
-4000000003           2.0 MiB  1000.0 MiB  [|                  ]   0%                                           2.0 MiB
+USER                    USED       LIMIT  OF THE LIMIT                 LIMIT IN         GROWTH    \
+PROMISED        PEAK
+4000000002          95.0 MiB   100.0 MiB  [|||||||||||||||||| ]  \
+95%                                          95.0 MiB
+4000000001          60.0 MiB   100.0 MiB  [|||||||||||        ]  60%        8 s     +5.0 \
+MiB/s                50.0 MiB
+4000000003           2.0 MiB  1000.0 MiB  [|                  ]   \
+0%                                           2.0 MiB
 
 
 LATEST DECISIONS

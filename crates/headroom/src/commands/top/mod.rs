@@ -4,7 +4,8 @@
 //! * [`collector`]: a thread that asks, so that a slow daemon does not make the keys slow;
 //! * [`growth`]: how fast each user's memory grows;
 //! * [`view`]: what the person looks at, and what keys do to it;
-//! * [`draw`]: the view as a screen full of text; [`plain`]: the same for pipes; [`words`]: what both say;
+//! * [`draw`]: the view as a screen full of text; [`plain`]: the same for pipes; [`words`]: what
+//!   both say;
 //! * [`terminal`]: the terminal, given back whatever happens.
 
 mod collector;
@@ -25,7 +26,7 @@ use anyhow::Context;
 use ratatui::crossterm::event::{self, Event};
 
 use crate::arguments::{self, Globals};
-use crate::helpers::output;
+use crate::helpers::output::{self, Format};
 use crate::helpers::signals::{BlockedSignals, TERMINATION};
 use collector::{Collector, News};
 use growth::Growth;
@@ -40,7 +41,8 @@ const TICK: Duration = Duration::from_millis(50);
 /// Runs the command.
 pub fn top(globals: &Globals, arguments: &arguments::Top) -> anyhow::Result<()> {
     let interval = Duration::from_secs_f64(arguments.interval);
-    // The first answer comes before the terminal is touched: without a daemon there is nothing to show.
+    // The first answer comes before the terminal is touched: without a daemon there is nothing to
+    // show.
     let first = snapshot::take(&globals.oomd_socket)?;
     let on_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if arguments.once || arguments.plain || globals.json || !on_terminal {
@@ -104,19 +106,20 @@ fn in_text(
     let mut growth = Growth::default();
     let mut snapshot = first;
     let mut left = if arguments.once { 1 } else { arguments.count.unwrap_or(u32::MAX) };
-    let collector = (left > 1).then(|| Collector::start(globals.oomd_socket.clone(), interval));
+    let collector =
+        if left > 1 { Some(Collector::start(globals.oomd_socket.clone(), interval)) } else { None };
     loop {
         growth.look(&snapshot);
         let rows = view::rows(&snapshot, &growth);
-        let going = match globals.json {
-            true => output::print_json_line(&plain::Document::of(&snapshot, &rows))?,
-            false => output::print_on(&plain::text(&snapshot, &rows))?,
+        let reader = match globals.format() {
+            Format::Json => output::print_json_line(&plain::Document::of(&snapshot, &rows))?,
+            Format::Text => output::print_on(&plain::text(&snapshot, &rows))?,
         };
         left -= 1;
-        let Some(collector) = collector.as_ref().filter(|_| going && left > 0) else {
-            return Ok(());
-        };
-        snapshot = next(collector)?;
+        match &collector {
+            Some(collector) if reader.is_continue() && left > 0 => snapshot = next(collector)?,
+            _ => return Ok(()),
+        }
     }
 }
 

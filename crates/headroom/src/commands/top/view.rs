@@ -47,6 +47,13 @@ impl Order {
     }
 }
 
+/// Whether the order is turned round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Forward,
+    Reversed,
+}
+
 /// A user's line.
 #[derive(Clone, Debug)]
 pub struct Row {
@@ -82,11 +89,11 @@ pub fn rows(snapshot: &Snapshot, growth: &Growth) -> Vec<Row> {
         }
     };
     let mut rows: Vec<Row> = snapshot.limits.iter().map(row).collect();
-    sort(&mut rows, Order::Share, false);
+    sort(&mut rows, Order::Share, Direction::Forward);
     rows
 }
 
-fn sort(rows: &mut [Row], order: Order, reversed: bool) {
+fn sort(rows: &mut [Row], order: Order, direction: Direction) {
     use std::cmp::Reverse;
     match order {
         Order::Share => rows.sort_by_key(|row| (Reverse(row.share()), row.limit.account)),
@@ -95,7 +102,7 @@ fn sort(rows: &mut [Row], order: Order, reversed: bool) {
         Order::Limit => rows.sort_by_key(|row| (Reverse(row.limit.hard_bytes), row.limit.account)),
         Order::Name => rows.sort_by(|a, b| a.name.cmp(&b.name)),
     }
-    if reversed {
+    if direction == Direction::Reversed {
         rows.reverse();
     }
 }
@@ -142,8 +149,8 @@ pub struct View {
     pub lost: Option<String>,
     /// By what is sorted.
     pub order: Order,
-    /// The other way round.
-    pub reversed: bool,
+    /// Which way.
+    direction: Direction,
     growth: Growth,
     /// Kept when others move around it.
     selected: Option<AccountRef>,
@@ -164,7 +171,7 @@ impl View {
             message: None,
             lost: None,
             order: Order::Share,
-            reversed: false,
+            direction: Direction::Forward,
             growth: Growth::default(),
             selected: None,
             page: 1,
@@ -198,7 +205,7 @@ impl View {
     }
 
     fn sort(&mut self) {
-        sort(&mut self.rows, self.order, self.reversed);
+        sort(&mut self.rows, self.order, self.direction);
     }
 
     /// What the row of this account is called.
@@ -261,7 +268,9 @@ impl View {
     /// A text was pasted.
     pub fn paste(&mut self, text: &str) {
         if let Mode::Limit { input, .. } | Mode::NewLimit { input } = &mut self.mode {
-            text.chars().for_each(|c| type_in(input, c));
+            for c in text.chars() {
+                type_in(input, c);
+            }
         }
     }
 
@@ -282,7 +291,10 @@ impl View {
                 self.sort();
             }
             KeyCode::Char('r') => {
-                self.reversed = !self.reversed;
+                self.direction = match self.direction {
+                    Direction::Forward => Direction::Reversed,
+                    Direction::Reversed => Direction::Forward,
+                };
                 self.sort();
             }
             KeyCode::Char('n') => self.mode = Mode::NewLimit { input: String::new() },

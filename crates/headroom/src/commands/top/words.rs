@@ -107,16 +107,23 @@ pub fn thousandths(part: u64, whole: u64) -> u64 {
     (u128::from(part) * 1000 / u128::from(whole.max(1))).try_into().unwrap_or(u64::MAX)
 }
 
-/// Used and total memory, bytes.
-pub fn memory_use(memory: &Meminfo) -> (u64, u64) {
+/// The machine's memory, bytes.
+pub struct MemoryUse {
+    /// All that is not available.
+    pub used: u64,
+    pub total: u64,
+}
+
+/// How much of the machine's memory is used.
+pub fn memory_use(memory: &Meminfo) -> MemoryUse {
     let total = memory.total.unwrap_or(0);
-    (total.saturating_sub(memory.available.unwrap_or(0)), total)
+    MemoryUse { used: total.saturating_sub(memory.available.unwrap_or(0)), total }
 }
 
 /// The machine's memory.
 pub fn memory_text(memory: &Meminfo) -> String {
-    let (_, total) = memory_use(memory);
-    format!("{} available of {}", Size(memory.available.unwrap_or(0)), Size(total))
+    let (available, total) = (memory.available.unwrap_or(0), memory.total.unwrap_or(0));
+    format!("{} available of {}", Size(available), Size(total))
 }
 
 /// Its swap.

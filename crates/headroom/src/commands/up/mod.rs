@@ -1,8 +1,8 @@
 //! `headroom up`: both daemons in the foreground.
 //!
-//! The daemons are children in a process group of their own, so that Ctrl-C reaches us alone and they are
-//! asked to stop once. They are told to stop by the kernel if we die. One thread a daemon watches its
-//! control socket and prints what changes.
+//! The daemons are children in a process group of their own, so that Ctrl-C reaches us alone and
+//! they are asked to stop once. They are told to stop by the kernel if we die. One thread a daemon
+//! watches its control socket and prints what changes.
 
 mod watch;
 
@@ -124,7 +124,9 @@ impl Daemon {
         if self.ended.is_none() {
             // It is our child and not reaped, so the pid is still its own.
             let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
-            let _ = pid.map(|pid| rustix::process::kill_process(pid, signal));
+            if let Some(pid) = pid {
+                let _ = rustix::process::kill_process(pid, signal);
+            }
         }
     }
 }
@@ -176,7 +178,8 @@ fn stop(daemons: &mut [Daemon], signals: &BlockedSignals) -> bool {
         if start.elapsed() > STOP_PATIENCE {
             for daemon in daemons.iter_mut().filter(|daemon| daemon.ended.is_none()) {
                 eprintln!(
-                    "headroom: {} did not stop within {} s and is killed; `headroom doctor` tells what it left",
+                    "headroom: {} did not stop within {} s and is killed; `headroom doctor` tells \
+                     what it left",
                     daemon.name,
                     STOP_PATIENCE.as_secs()
                 );
@@ -190,8 +193,8 @@ fn stop(daemons: &mut [Daemon], signals: &BlockedSignals) -> bool {
     daemons.iter().all(|daemon| daemon.ended.is_some_and(|status| status.success()))
 }
 
-/// Removes what a killed daemon could not. (One that ended by itself has cleaned up, and the socket may
-/// be another's, which it found in use.)
+/// Removes what a killed daemon could not. (One that ended by itself has cleaned up, and the socket
+/// may be another's, which it found in use.)
 fn sweep(daemons: &[Daemon], globals: &Globals, options: &Up) {
     let was_killed = |daemon: &&Daemon| daemon.ended.is_some_and(|end| end.signal().is_some());
     for daemon in daemons.iter().filter(was_killed) {

@@ -26,16 +26,34 @@ enum Unit {
     Kib,
 }
 
-impl Flag {
-    fn level(self) -> Option<(Resource, Unit)> {
-        match self {
-            Self::MemoryPercent => Some((Resource::Memory, Unit::Percent)),
-            Self::MemorySize => Some((Resource::Memory, Unit::Kib)),
-            Self::SwapPercent => Some((Resource::Swap, Unit::Percent)),
-            Self::SwapSize => Some((Resource::Swap, Unit::Kib)),
-            _ => None,
-        }
+/// What an option sets.
+#[derive(Clone, Copy)]
+struct Kind {
+    resource: Resource,
+    unit: Unit,
+}
+
+impl Kind {
+    /// `None`: the option sets no level.
+    fn of(flag: Flag) -> Option<Self> {
+        let (resource, unit) = match flag {
+            Flag::MemoryPercent => (Resource::Memory, Unit::Percent),
+            Flag::MemorySize => (Resource::Memory, Unit::Kib),
+            Flag::SwapPercent => (Resource::Swap, Unit::Percent),
+            Flag::SwapSize => (Resource::Swap, Unit::Kib),
+            _ => return None,
+        };
+        Some(Self { resource, unit })
     }
+}
+
+/// What a level option becomes.
+#[derive(Debug, Default)]
+pub struct LevelLines {
+    /// Lines of the section [machine].
+    pub lines: Vec<String>,
+    /// What they mean.
+    pub comment: String,
 }
 
 impl Machine {
@@ -76,23 +94,20 @@ impl Levels {
 
 /// The lines of an option and their comment. `all` has the other options of the command line: of
 /// a percentage and a size the lower one counts.
-pub fn translate(
-    one: &Given,
-    all: &[Given],
-    machine: Machine,
-) -> Result<(Vec<String>, String), ImportError> {
-    let Some((resource, unit)) = one.flag.level() else { return Ok(Default::default()) };
-    let Some(levels) = parse(one, resource, unit, machine)? else {
-        return Ok((Vec::new(), "this machine has no swap; earlyoom 1.8 ignores it.".into()));
+pub fn translate(one: &Given, all: &[Given], machine: Machine) -> Result<LevelLines, ImportError> {
+    let Some(kind) = Kind::of(one.flag) else { return Ok(LevelLines::default()) };
+    let Kind { resource, unit } = kind;
+    let Some(levels) = parse(one, kind, machine)? else {
+        let comment = "this machine has no swap; earlyoom 1.8 ignores it.".into();
+        return Ok(LevelLines { lines: Vec::new(), comment });
     };
-    let competitor = all.iter().rev().find_map(|other| match other.flag.level() {
-        Some((of, other_unit)) if of == resource && other_unit != unit => Some((other, other_unit)),
-        _ => None,
-    });
-    let competitor = match competitor {
-        Some((other, unit)) => parse(other, resource, unit, machine)?.map(|it| (other, it)),
-        None => None,
-    };
+    let competes = |other: Kind| other.resource == resource && other.unit != unit;
+    let mut competitor = None;
+    for other in all {
+        if let Some(kind) = Kind::of(other.flag).filter(|kind| competes(*kind)) {
+            competitor = parse(other, kind, machine)?.map(|levels| (other, levels));
+        }
+    }
     let lower = |level: f64, other: fn(&Levels) -> f64| match &competitor {
         Some((_, it)) => {
             let (ours, theirs) = (level / levels.whole, other(it) / it.whole);
@@ -124,16 +139,12 @@ pub fn translate(
         let (other, whole) = (other.written(), machine.whole_kib(resource));
         comment += &format!(" The lower of this and {other} counts, here of {whole} KiB.");
     }
-    Ok((lines, comment))
+    Ok(LevelLines { lines, comment })
 }
 
 /// `TERM[,KILL]`; `None`: of swap that does not exist.
-fn parse(
-    one: &Given,
-    resource: Resource,
-    unit: Unit,
-    machine: Machine,
-) -> Result<Option<Levels>, ImportError> {
+fn parse(one: &Given, kind: Kind, machine: Machine) -> Result<Option<Levels>, ImportError> {
+    let Kind { resource, unit } = kind;
     let whole = match unit {
         Unit::Percent => 100.0,
         Unit::Kib if machine.whole_kib(resource) == 0 => return Ok(None),
@@ -178,8 +189,8 @@ mod tests {
         let given = options::parse(&shlex::split(line).unwrap()).unwrap();
         let mut lines = Vec::new();
         for one in &given {
-            let (more, _) = translate(one, &given, machine).map_err(|error| error.to_string())?;
-            lines.extend(more.iter().map(|line| line.replace([' ', '"'], "")));
+            let more = translate(one, &given, machine).map_err(|error| error.to_string())?;
+            lines.extend(more.lines.iter().map(|line| line.replace([' ', '"'], "")));
         }
         lines.sort();
         Ok(lines)

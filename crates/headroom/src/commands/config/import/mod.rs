@@ -38,7 +38,7 @@ pub fn earlyoom(globals: &Globals, arguments: &EarlyoomOptions) -> anyhow::Resul
     };
     match import(words, machine()?) {
         Ok(imported) => {
-            output::print_as(globals.json, &imported, || imported.toml.clone())?;
+            output::print_as(globals.format(), &imported, || imported.toml.clone())?;
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {

@@ -7,7 +7,7 @@ use memory_ledger::rules::Pattern;
 use serde::Serialize;
 
 use super::error::ImportError;
-use super::levels::{self, Machine};
+use super::levels::{self, LevelLines, Machine};
 use super::options::{Flag, Given};
 
 /// Columns of a comment.
@@ -64,7 +64,7 @@ fn translate_one(one: &Given, all: &[Given], machine: Machine) -> Result<Transla
     let none = |comment: &str| Ok(Translation::none(one, comment));
     match one.flag {
         Flag::MemoryPercent | Flag::MemorySize | Flag::SwapPercent | Flag::SwapSize => {
-            let (lines, comment) = levels::translate(one, all, machine)?;
+            let LevelLines { lines, comment } = levels::translate(one, all, machine)?;
             Ok(Translation::new(one, lines, comment))
         }
         Flag::RunAfter => Ok(Translation::new(

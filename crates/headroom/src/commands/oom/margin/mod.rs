@@ -43,10 +43,11 @@ struct Measured {
 /// Runs the command.
 pub fn margin(globals: &Globals, arguments: &arguments::Margin) -> anyhow::Result<()> {
     let size = arguments.size.0.max(SMALL);
-    let (total, available) = memory()?;
+    let Memory { total, available } = Memory::read()?;
     ensure!(
         available >= size.saturating_add(KEEP_FREE),
-        "{} are to be measured with, and {} left to others, but only {} are available: use a smaller --size",
+        "{} are to be measured with, and {} left to others, but only {} are available: use a \
+         smaller --size",
         Size(size),
         Size(KEEP_FREE),
         Size(available)
@@ -82,7 +83,7 @@ pub fn margin(globals: &Globals, arguments: &arguments::Margin) -> anyhow::Resul
             .with_context(|| format!("cannot keep the result in {}", arguments.file.display()))?;
         measured.saved = Some(arguments.file.display().to_string());
     }
-    output::print_as(globals.json, &measured, || text(&measured))
+    output::print_as(globals.format(), &measured, || text(&measured))
 }
 
 fn text(measured: &Measured) -> String {
@@ -90,8 +91,10 @@ fn text(measured: &Measured) -> String {
     let per_s = |bytes| format!("{}/s", Size(bytes));
     let mut text = format!(
         "allocation  {:<12} the fastest of {rounds}, by {cpus} CPUs together\n\
-         reclaim     {:<12} the slowest of {rounds}: {} of a SCHED_IDLE process beside a busy loop\n\
-         reaction    {:<12} the longest of {rounds}, from the signal until the first memory was back\n\
+         reclaim     {:<12} the slowest of {rounds}: {} of a SCHED_IDLE process beside a busy \
+         loop\n\
+         reaction    {:<12} the longest of {rounds}, from the signal until the first memory was \
+         back\n\
          margin      {:<12} must be free for a victim of {} to be gone in time\n\
          soft limit  {:<12} of a hard one\n",
         per_s(measured.allocation_bytes_per_s),
@@ -108,11 +111,20 @@ fn text(measured: &Measured) -> String {
     text
 }
 
-/// Total and available memory, bytes.
-fn memory() -> anyhow::Result<(u64, u64)> {
-    let info = Meminfo::read(Path::new("/proc"))?;
-    let total = info.total.context("/proc/meminfo has no MemTotal")?;
-    Ok((total, info.available.context("/proc/meminfo has no MemAvailable")?))
+/// The machine's memory, bytes.
+struct Memory {
+    total: u64,
+    available: u64,
+}
+
+impl Memory {
+    fn read() -> anyhow::Result<Self> {
+        let info = Meminfo::read(Path::new("/proc"))?;
+        Ok(Self {
+            total: info.total.context("/proc/meminfo has no MemTotal")?,
+            available: info.available.context("/proc/meminfo has no MemAvailable")?,
+        })
+    }
 }
 
 fn per_second(bytes: u64, ns: u64) -> u64 {
