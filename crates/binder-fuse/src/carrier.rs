@@ -18,10 +18,12 @@ use std::sync::{Arc, Mutex};
 use binder_driver::{Fault, Piece};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
+use headroom_linux::mountinfo::Device;
+use headroom_linux::sched::SchedAttr;
+use rustix::process::Pid;
 
 use crate::client_memory;
 use crate::maps::{self, ClientMapping};
-use crate::mountinfo::Device;
 use crate::sync::lock;
 
 /// Bytes of the loop's stack. It is all resident once the daemon locks its memory.
@@ -182,14 +184,9 @@ impl Carriers {
 
 /// The event loop's priority is whatever it was given; a new carrier needs the same.
 fn be_scheduled_like(tid: u32) {
-    let mut parameter = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the parameter is a valid sched_param for the length of the calls; 0 is this thread.
-    unsafe {
-        let policy = libc::sched_getscheduler(tid as libc::pid_t);
-        if policy >= 0 && libc::sched_getparam(tid as libc::pid_t, &mut parameter) == 0 {
-            libc::sched_setscheduler(0, policy, &parameter);
-        }
-    }
+    let attr = SchedAttr::of(Pid::from_raw(tid as i32));
+    // If it is refused, the thread is an ordinary one.
+    let _ = attr.and_then(|attr| attr.apply(None));
 }
 
 /// Runs a program that serves a bus, from here to its end: a [`Server`](crate::Server) that is made inside is not

@@ -7,6 +7,7 @@ use binder_driver::{
     Caller, ClientMemory, Errno, Fault, FileToken, Files, Identity, Mapping, Mappings, Piece,
     Priority, ProcessId, Scheduler, StoreError,
 };
+use headroom_linux::mountinfo::Device;
 use slotmap::{Key, KeyData, SlotMap, new_key_type};
 
 use crate::calls::Calls;
@@ -14,7 +15,6 @@ use crate::carrier::{Ferry, Late};
 use crate::files::Store;
 use crate::lateness::Lateness;
 use crate::mapping::Backing;
-use crate::mountinfo::Device;
 use crate::page_server::PageServer;
 use crate::pid_view::PidView;
 use crate::priority;

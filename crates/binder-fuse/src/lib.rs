@@ -41,7 +41,6 @@ mod lateness;
 mod mapping;
 mod maps;
 mod mount;
-mod mountinfo;
 mod page_server;
 mod pid_view;
 mod priority;

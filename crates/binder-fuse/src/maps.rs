@@ -5,7 +5,7 @@
 
 use std::io::{BufRead, BufReader};
 
-use crate::mountinfo::Device;
+use headroom_linux::mountinfo::Device;
 
 /// The mapping, as its process sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,13 +4,13 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use headroom_linux::mountinfo::{self, Device, MountEntry};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::apart::Helper;
 use crate::channel::Channel;
 use crate::error::Error;
-use crate::mountinfo::{self, Device, MountEntry};
 
 /// What `/proc/mounts` shows; the part behind the dot is FUSE's subtype.
 const FSTYPE: &str = "fuse.binder";
@@ -59,7 +59,7 @@ impl Mount {
         let device = Device { major: 0, minor: 0 };
         let mut this = Self { path, made, device, helper: None };
         this.device = look_up(&this.path)?
-            .filter(|entry| entry.fstype == FSTYPE)
+            .filter(|entry| entry.fs_type == FSTYPE)
             .ok_or_else(|| {
                 fail(&this.path, "the mount is not in /proc/self/mountinfo")(Errno::NOENT)
             })?
@@ -72,9 +72,9 @@ impl Mount {
     pub(crate) fn apart(dir: &Path) -> Result<(Self, OwnedFd), Error> {
         let (dir, made) = prepare(dir)?;
         let (helper, connection) = Helper::mount(&dir, FSTYPE, SOURCE)?;
-        let table = std::fs::read_to_string(helper.mountinfo())
+        let table = std::fs::read(helper.mountinfo())
             .map_err(Error::io("cannot read the mount table of the helper"))?;
-        let entry = mountinfo::topmost(&table, &dir).filter(|entry| entry.fstype == FSTYPE);
+        let entry = mountinfo::topmost(&table, &dir).filter(|entry| entry.fs_type == FSTYPE);
         let device = entry
             .ok_or_else(|| {
                 fail(&dir, "the mount is not in the helper's mount table")(Errno::NOENT)
@@ -144,7 +144,7 @@ fn from_io(error: std::io::Error) -> Errno {
 }
 
 fn look_up(path: &Path) -> Result<Option<MountEntry>, Error> {
-    let text = std::fs::read_to_string("/proc/self/mountinfo")
+    let text = std::fs::read("/proc/self/mountinfo")
         .map_err(Error::io("cannot read /proc/self/mountinfo"))?;
     Ok(mountinfo::topmost(&text, path))
 }
@@ -172,14 +172,14 @@ fn prepare(dir: &Path) -> Result<(PathBuf, bool), Error> {
 /// Unmounts what crashed predecessors left on `path`; refuses a mount that is alive.
 fn clear_stale(path: &Path) -> Result<(), Error> {
     while let Some(entry) = look_up(path)? {
-        if !entry.fstype.starts_with("fuse") && entry.fstype != "binder" {
+        if !entry.fs_type.starts_with("fuse") && entry.fs_type != "binder" {
             return Ok(()); // an ordinary filesystem: we mount over it
         }
         if rustix::fs::stat(path).is_ok_and(|there| !entry.device.is(there.st_dev)) {
             return Ok(()); // something else was mounted over a folder above it
         }
         if !matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN)) {
-            return Err(Error::InUse { path: path.to_owned(), fstype: entry.fstype });
+            return Err(Error::InUse { path: path.to_owned(), fstype: entry.fs_type });
         }
         tracing::warn!("{}: unmounting what a dead daemon left there", path.display());
         unmount(path, UnmountFlags::DETACH)

@@ -3,6 +3,8 @@
 use std::io;
 
 use binder_driver::{Policy, Priority};
+use headroom_linux::sched::SchedAttr;
+use rustix::process::Pid;
 use rustix::thread::CapabilitySet;
 
 /// Whether they can be changed *and put back*: the latter is a raise, which takes `CAP_SYS_NICE`, and not that of a
@@ -19,36 +21,14 @@ fn maps_everybody(uid_map: &str) -> bool {
     uid_map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// `struct sched_attr` in its first version (linux/sched/types.h).
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Attributes {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    runtime: u64,
-    deadline: u64,
-    period: u64,
-}
-
 /// `SCHED_FLAG_RESET_ON_FORK`.
 const RESET_ON_FORK: u64 = 1;
 const FIFO: u32 = libc::SCHED_FIFO as u32;
 const ROUND_ROBIN: u32 = libc::SCHED_RR as u32;
 
-fn attributes(tid: u32) -> Option<Attributes> {
-    let mut found = Attributes::default();
-    let size = size_of::<Attributes>();
-    // SAFETY: the structure is live and as long as is said.
-    let result = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut found, size, 0) };
-    (result == 0).then_some(found)
-}
-
 /// A thread's priority; `None` for one with deadlines.
 pub(crate) fn of(tid: u32) -> Option<Priority> {
-    let found = attributes(tid)?;
+    let found = SchedAttr::of(thread(tid)).ok()?;
     let level = found.priority.min(99) as u8;
     let (policy, nice) = match found.policy {
         FIFO => (Policy::Fifo(level), nice(tid)?),
@@ -68,17 +48,18 @@ pub(crate) fn set(tid: u32, priority: Priority) -> io::Result<()> {
         Policy::RoundRobin(level) => (ROUND_ROBIN, level.into()),
     };
     let flags = if priority.reset_on_fork { RESET_ON_FORK } else { 0 };
-    let now = attributes(tid).ok_or_else(io::Error::last_os_error)?;
+    let now = SchedAttr::of(thread(tid))?;
     // Most often only the nice value changes; the rest of what it has stays as it is.
     if (now.policy, now.priority, now.flags & RESET_ON_FORK) == (policy, level, flags) {
         return Ok(());
     }
-    let nice = priority.nice;
-    let size = size_of::<Attributes>() as u32;
-    let wanted = Attributes { size, policy, flags, nice, priority: level, ..Default::default() };
-    // SAFETY: the structure is live and says how long it is.
-    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const wanted, 0) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let mut wanted = SchedAttr::with_policy(policy);
+    (wanted.flags, wanted.nice, wanted.priority) = (flags, priority.nice, level);
+    Ok(wanted.apply(thread(tid))?)
+}
+
+fn thread(tid: u32) -> Option<Pid> {
+    Pid::from_raw(tid as i32)
 }
 
 /// A thread's nice value.
@@ -130,8 +111,7 @@ fn limit(tid: u32, resource: libc::__rlimit_resource_t) -> u64 {
 }
 
 fn is_privileged(tid: u32) -> bool {
-    let pid = rustix::thread::Pid::from_raw(tid as i32);
-    pid.is_some_and(|pid| {
+    thread(tid).is_some_and(|pid| {
         rustix::thread::capabilities(Some(pid))
             .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_NICE))
     })

@@ -2,20 +2,19 @@
 //! watch. Probes try the real thing where that has no effect, and clean up after themselves.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use headroom_linux::mountinfo;
 use libbpf_rs::MapType;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::BtfKind;
 use libbpf_rs::btf::BtfType;
 use libbpf_rs::btf::types::Composite;
+use machine_memory::pressure::{PressureTrigger, Resource, Stall};
+use rustix::thread::CapabilitySet;
 
 use crate::notifier::Notifier;
-use machine_memory::pressure::PressureTrigger;
-use machine_memory::pressure::Resource;
-use machine_memory::pressure::Stall;
-use machine_memory::text::keys_and_values;
 
 /// Something we use if it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -155,12 +154,6 @@ pub fn probe_all() -> Vec<Probe> {
 
 /// Probes one capability.
 pub fn probe(capability: Capability) -> Probe {
-    /// Bit numbers of `linux/capability.h`.
-    const CAP_SYS_ADMIN: u32 = 21;
-    const CAP_SYS_RESOURCE: u32 = 24;
-    const CAP_PERFMON: u32 = 38;
-    const CAP_BPF: u32 = 39;
-
     let found = match capability {
         Capability::KernelTypes => kernel_types().map(|_| String::new()),
         Capability::Notifier => {
@@ -174,14 +167,16 @@ pub fn probe(capability: Capability) -> Probe {
             has_type("bpf_send_signal_task", BtfKind::Func, "needs Linux 6.13")
         }
         Capability::MemoryOwner => memory_owner(),
-        Capability::CapBpf => effective_capability(&[CAP_BPF, CAP_SYS_ADMIN]),
-        Capability::CapPerfmon => effective_capability(&[CAP_PERFMON, CAP_SYS_ADMIN]),
-        Capability::CapSysAdmin => effective_capability(&[CAP_SYS_ADMIN]),
-        Capability::CapSysResource => effective_capability(&[CAP_SYS_RESOURCE]),
+        Capability::CapBpf => effective_capability(CapabilitySet::BPF | CapabilitySet::SYS_ADMIN),
+        Capability::CapPerfmon => {
+            effective_capability(CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN)
+        }
+        Capability::CapSysAdmin => effective_capability(CapabilitySet::SYS_ADMIN),
+        Capability::CapSysResource => effective_capability(CapabilitySet::SYS_RESOURCE),
         Capability::Pressure => exists("/proc/pressure/memory"),
         Capability::PressureTrigger => pressure_trigger(),
-        Capability::BpfFilesystem => mounted("bpf", ""),
-        Capability::MemoryCgroupV1 => mounted("cgroup", "memory"),
+        Capability::BpfFilesystem => mounted("bpf", None),
+        Capability::MemoryCgroupV1 => mounted("cgroup", Some("memory")),
         Capability::MemoryCgroupV2 => memory_cgroup_v2(),
     };
     Probe { capability, found }
@@ -228,40 +223,32 @@ fn ring_buffer() -> Result<String, String> {
     }
 }
 
-/// Whether one of these bits is in our effective set.
-fn effective_capability(any_of: &[u32]) -> Result<String, String> {
-    let path = "/proc/self/status";
-    let status = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
-    let effective = keys_and_values(&status)
-        .find(|(key, _)| *key == "CapEff")
-        .and_then(|(_, value)| u64::from_str_radix(value, 16).ok())
-        .ok_or_else(|| format!("{path}: no line CapEff"))?;
-    if any_of.iter().any(|bit| effective & (1 << bit) != 0) {
+/// Whether one of these capabilities is effective.
+fn effective_capability(any_of: CapabilitySet) -> Result<String, String> {
+    let sets = rustix::thread::capabilities(None).map_err(|errno| format!("capget: {errno}"))?;
+    if sets.effective.intersects(any_of) {
         Ok(String::new())
     } else {
         Err("this process does not have it".to_owned())
     }
 }
 
-/// Whether a filesystem of this type, with this option if one is given, is mounted.
-fn mounted(kind: &str, option: &str) -> Result<String, String> {
-    let path = "/proc/self/mounts";
-    let mounts = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
-    find_mount(&mounts, kind, option).map(str::to_owned).ok_or_else(|| "not mounted".to_owned())
+/// Where a filesystem of this type, with this option if one is given, is mounted.
+fn mounted(fs_type: &str, option: Option<&str>) -> Result<String, String> {
+    let path = "/proc/self/mountinfo";
+    let text = std::fs::read(path).map_err(|error| format!("{path}: {error}"))?;
+    let found = find_mount(&text, fs_type, option);
+    found.map(|path| path.display().to_string()).ok_or_else(|| "not mounted".to_owned())
 }
 
-fn find_mount<'m>(mounts: &'m str, kind: &str, option: &str) -> Option<&'m str> {
-    mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ').skip(1);
-        let (place, found, options) = (fields.next()?, fields.next()?, fields.next()?);
-        let matches =
-            found == kind && (option.is_empty() || options.split(',').any(|o| o == option));
-        matches.then_some(place)
-    })
+fn find_mount(mountinfo: &[u8], fs_type: &str, option: Option<&str>) -> Option<PathBuf> {
+    let mut mounts = mountinfo::entries(mountinfo).filter(|mount| mount.fs_type == fs_type);
+    let found = mounts.find(|mount| option.is_none_or(|option| mount.has_super_option(option)));
+    found.map(|mount| mount.mount_point)
 }
 
 fn memory_cgroup_v2() -> Result<String, String> {
-    let root = mounted("cgroup2", "")?;
+    let root = mounted("cgroup2", None)?;
     let path = Path::new(&root).join("cgroup.controllers");
     let controllers =
         std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -295,12 +282,13 @@ mod tests {
 
     #[test]
     fn finds_mounts_by_type_and_option() {
-        let mounts = "bpf /sys/fs/bpf bpf rw,mode=700 0 0\n\
-                      cgroup /cg/cpu cgroup rw,cpu,cpuacct 0 0\n\
-                      cgroup /cg/memory cgroup rw,memory 0 0\n";
-        assert_eq!(find_mount(mounts, "bpf", ""), Some("/sys/fs/bpf"));
-        assert_eq!(find_mount(mounts, "cgroup", "memory"), Some("/cg/memory"));
-        assert_eq!(find_mount(mounts, "cgroup2", ""), None);
+        let mounts = b"1 0 0:1 / /sys/fs/bpf rw - bpf bpf rw,mode=700\n\
+                       2 0 0:2 / /cg/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
+                       3 0 0:3 / /cg/memory rw - cgroup cgroup rw,memory\n";
+        let found = |fs_type, option| find_mount(mounts, fs_type, option);
+        assert_eq!(found("bpf", None), Some("/sys/fs/bpf".into()));
+        assert_eq!(found("cgroup", Some("memory")), Some("/cg/memory".into()));
+        assert_eq!(found("cgroup2", None), None);
     }
 
     #[test]

@@ -3,12 +3,11 @@
 //! The hierarchy's root is a parameter, so that a test can have one of plain files. Paths are from that root, and begin
 //! with `/`; that of the root itself is empty.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use headroom_linux::mountinfo;
 use machine_memory::ReadError;
 
 /// So many cgroups below one are looked into for their processes.
@@ -49,10 +48,10 @@ impl Cgroups {
     pub fn find(proc: &Path) -> Result<Option<Self>, ReadError> {
         let path = proc.join("self/mountinfo");
         let text = fs::read(&path).map_err(|e| ReadError::io(&path, e))?;
-        let mounts = text.split(|byte| *byte == b'\n').filter_map(mount_of_v2);
-        // The whole of it before a part of it that somebody has mounted elsewhere.
-        let best = mounts.min_by_key(|(whole, _)| !whole);
-        Ok(best.map(|(_, mount_point)| Self::at(mount_point)))
+        let mounts = mountinfo::entries(&text).filter(|mount| mount.fs_type == "cgroup2");
+        // All of it before a part of it that is mounted elsewhere.
+        let best = mounts.min_by_key(|mount| mount.root != Path::new("/"));
+        Ok(best.map(|mount| Self::at(mount.mount_point)))
     }
 
     /// The one whose root is this folder.
@@ -149,30 +148,6 @@ impl Cgroups {
         pids.dedup();
         Ok(Members::Pids(pids))
     }
-}
-
-/// If a line of mountinfo is about the hierarchy of version 2: whether it is the whole, and where it is mounted.
-fn mount_of_v2(line: &[u8]) -> Option<(bool, PathBuf)> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let whole = fields.nth(3)? == b"/";
-    let mount_point = fields.next()?;
-    // Optional fields end with a dash.
-    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-    let mount_point = || PathBuf::from(OsStr::from_bytes(&unescaped(mount_point)));
-    (kind == b"cgroup2").then(|| (whole, mount_point()))
-}
-
-/// Blanks and their like are written as `\040`.
-fn unescaped(field: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(field.len());
-    let mut at = 0;
-    while let Some(byte) = field.get(at) {
-        let digits = field.get(at + 1..at + 4).filter(|_| *byte == b'\\');
-        let code = digits.and_then(|it| u8::from_str_radix(std::str::from_utf8(it).ok()?, 8).ok());
-        plain.push(code.unwrap_or(*byte));
-        at += if code.is_some() { 4 } else { 1 };
-    }
-    plain
 }
 
 fn subfolders(folder: &Path) -> io::Result<Vec<PathBuf>> {

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use headroom_linux::mountinfo::{self, MountEntry};
 use rustix::io::Errno;
 
 use crate::victim::Victim;
@@ -75,21 +76,17 @@ fn parse_own(text: &str) -> Option<String> {
 }
 
 fn freezer_mount(mountinfo: &Path) -> Option<PathBuf> {
-    parse_mount(&fs::read_to_string(mountinfo).ok()?)
+    parse_mount(&fs::read(mountinfo).ok()?)
 }
 
 /// Where the whole hierarchy of the freezer is mounted.
-fn parse_mount(mountinfo: &str) -> Option<PathBuf> {
-    mountinfo.lines().find_map(|line| {
-        let (mount, filesystem) = line.split_once(" - ")?;
-        let mut filesystem = filesystem.split(' ');
-        let kind = filesystem.next()?;
-        let options = filesystem.nth(1)?;
-        let mut mount = mount.split(' ').skip(3);
-        let (root, at) = (mount.next()?, mount.next()?);
-        let freezer = kind == "cgroup" && options.split(',').any(|option| option == "freezer");
-        (freezer && root == "/").then(|| PathBuf::from(at))
-    })
+fn parse_mount(mountinfo: &[u8]) -> Option<PathBuf> {
+    let is_freezer = |mount: &MountEntry| {
+        mount.fs_type == "cgroup"
+            && mount.has_super_option("freezer")
+            && mount.root == Path::new("/")
+    };
+    mountinfo::entries(mountinfo).find(is_freezer).map(|mount| mount.mount_point)
 }
 
 #[cfg(test)]
@@ -106,12 +103,12 @@ mod tests {
 
     #[test]
     fn the_freezer_s_mount_is_found_and_a_part_of_it_is_not_enough() {
-        let whole = "30 2 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+        let whole = b"30 2 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
                      36 23 0:30 / /sys/fs/cgroup/freezer rw,relatime - cgroup cgroup rw,freezer\n";
         assert_eq!(parse_mount(whole), Some("/sys/fs/cgroup/freezer".into()));
-        let part = "36 23 0:30 /docker/1 /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer\n";
+        let part = b"36 23 0:30 /docker/1 /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer\n";
         assert_eq!(parse_mount(part), None);
-        assert_eq!(parse_mount("36 23 0:30 / / rw - ext4 /dev/vda rw\n"), None);
+        assert_eq!(parse_mount(b"36 23 0:30 / / rw - ext4 /dev/vda rw\n"), None);
     }
 
     #[test]

@@ -1,27 +1,13 @@
 //! How a thread is scheduled, and on which CPUs.
 
+use headroom_linux::sched::SchedAttr;
 use rustix::io::Errno;
+use rustix::process::Pid;
 
 use crate::victim::last_errno;
 
-/// Size of the first version of the kernel's `struct sched_attr`; every kernel knows it.
-const ATTR_SIZE: u32 = 48;
 /// Room for as many CPUs as glibc's `cpu_set_t` has.
 const CPU_WORDS: usize = 16;
-
-/// `struct sched_attr`, version 0.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Attr {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    runtime: u64,
-    deadline: u64,
-    period: u64,
-}
 
 /// A set of CPUs as the system calls take it.
 pub(crate) type Cpus = [u64; CPU_WORDS];
@@ -49,21 +35,15 @@ pub(crate) fn run_on(tid: u32, cpus: &Cpus) -> Result<(), Errno> {
 /// A thread's policy, priority and CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Schedule {
-    attr: Attr,
+    attr: SchedAttr,
     cpus: Cpus,
 }
 
 impl Schedule {
     /// As a thread has it; 0 is the calling one.
     pub(crate) fn of(tid: u32) -> Result<Self, Errno> {
-        let mut attr = Attr { size: ATTR_SIZE, ..Attr::default() };
+        let attr = SchedAttr::of(Pid::from_raw(tid as i32))?;
         let mut cpus = [0; CPU_WORDS];
-        // SAFETY: the kernel writes at most ATTR_SIZE bytes into the structure, which is ours.
-        let done =
-            unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attr, ATTR_SIZE, 0) };
-        if done != 0 {
-            return Err(last_errno());
-        }
         let room = size_of::<Cpus>();
         // SAFETY: the kernel writes at most `room` bytes into the array, which is ours.
         let done =
@@ -76,7 +56,7 @@ impl Schedule {
 
     /// Ordinary threads do not get the CPU beside it.
     pub(crate) fn is_real_time(&self) -> bool {
-        matches!(self.attr.policy as i32, libc::SCHED_FIFO | libc::SCHED_RR)
+        self.attr.is_realtime()
     }
 
     /// The same, but free to run there.
@@ -94,25 +74,14 @@ impl Schedule {
         let policy = self.attr.policy as i32;
         let attr = match policy {
             libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE => self.attr,
-            _ => Attr {
-                size: ATTR_SIZE,
-                policy: libc::SCHED_FIFO as u32,
-                priority: 1,
-                ..Attr::default()
-            },
+            _ => SchedAttr::fifo(1),
         };
         Self { attr, cpus }
     }
 
     /// The best that is not real-time: for a control group without real-time share.
     pub(crate) fn raised_a_little(&self, cpus: Cpus) -> Self {
-        let attr = Attr {
-            size: ATTR_SIZE,
-            policy: libc::SCHED_OTHER as u32,
-            nice: -20,
-            ..Attr::default()
-        };
-        Self { attr, cpus }
+        Self { attr: SchedAttr::other(-20), cpus }
     }
 
     /// As most threads are, unless it is better off already.
@@ -121,8 +90,7 @@ impl Schedule {
             libc::SCHED_OTHER => self.attr.nice.min(0),
             _ => 0,
         };
-        let policy = libc::SCHED_OTHER as u32;
-        let ordinary = Attr { size: ATTR_SIZE, policy, nice, ..Attr::default() };
+        let ordinary = SchedAttr::other(nice);
         let better = matches!(
             self.attr.policy as i32,
             libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE
@@ -134,9 +102,8 @@ impl Schedule {
     pub(crate) fn apply(&self, tid: u32) -> Result<(), Errno> {
         let Self { attr, cpus } = self;
         let moved = run_on(tid, cpus);
-        // SAFETY: the kernel reads ATTR_SIZE bytes of the structure, which is ours.
-        let done = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const *attr, 0) };
-        if done != 0 { Err(last_errno()) } else { moved }
+        attr.apply(Pid::from_raw(tid as i32))?;
+        moved
     }
 }
 
@@ -150,9 +117,10 @@ mod tests {
         for (policy, nice, expected) in
             [(other, 19, 0), (other, 0, 0), (other, -7, -7), (idle, 0, 0)]
         {
-            let attr = Attr { size: ATTR_SIZE, policy, nice, ..Attr::default() };
+            let mut attr = SchedAttr::with_policy(policy);
+            attr.nice = nice;
             let raised = Schedule { attr, cpus: [1; CPU_WORDS] }.ordinary(ANY_CPU);
-            let Attr { policy, nice, .. } = raised.attr;
+            let SchedAttr { policy, nice, .. } = raised.attr;
             assert_eq!((policy, nice, raised.cpus), (other, expected, ANY_CPU));
         }
     }

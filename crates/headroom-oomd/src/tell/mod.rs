@@ -17,7 +17,6 @@ pub mod teller;
 /// Threads that tell compete for the CPU like any other program: only the kill has precedence. Those they start
 /// inherit it.
 fn be_ordinary() {
-    let parameter = libc::sched_param { sched_priority: 0 };
-    // SAFETY: 0 is this thread, and the parameter is ours. Giving up precedence is always allowed.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &parameter) };
+    // Giving up a real-time priority is always allowed.
+    let _ = headroom_linux::sched::SchedAttr::other(0).apply(None);
 }

@@ -1,11 +1,12 @@
-//! Our effective capabilities, from `/proc/self/status`.
+//! Effective capabilities of this process.
 
-/// Numbers from `linux/capability.h`.
+use rustix::thread::CapabilitySet;
+
+/// A capability that a check requires.
 #[derive(Clone, Copy, Debug)]
-#[repr(u8)]
 pub enum Capability {
-    Kill = 5,
-    SysAdmin = 21,
+    Kill,
+    SysAdmin,
 }
 
 impl Capability {
@@ -15,22 +16,28 @@ impl Capability {
             Self::SysAdmin => "CAP_SYS_ADMIN",
         }
     }
+
+    fn bit(self) -> CapabilitySet {
+        match self {
+            Self::Kill => CapabilitySet::KILL,
+            Self::SysAdmin => CapabilitySet::SYS_ADMIN,
+        }
+    }
 }
 
-/// A set of them.
-pub struct Capabilities(u64);
+/// The effective set.
+pub struct Capabilities(CapabilitySet);
 
 impl Capabilities {
-    /// What this process may do now; nothing if it cannot be told.
+    /// Of this process; empty if it cannot be read.
     pub fn ours() -> Self {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        Self(effective(&status).unwrap_or(0))
+        Self(rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |it| it.effective))
     }
 
-    /// `Ok` with its name, or `Err` with the complaint.
+    /// `Ok` with its name, or `Err` with the message that it is missing.
     pub fn require(&self, capability: Capability) -> Result<String, String> {
         let name = capability.name();
-        if self.0 & (1 << capability as u8) != 0 {
+        if self.0.contains(capability.bit()) {
             Ok(name.into())
         } else {
             Err(format!("{name} is not effective"))
@@ -38,24 +45,15 @@ impl Capabilities {
     }
 }
 
-fn effective(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
-    u64::from_str_radix(line.trim(), 16).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_effective_set_is_read_and_not_another() {
-        let status = "CapPrm:\tffffffffffffffff\nCapEff:\t0000000000000020\nCapBnd:\tffff\n";
-        let set = Capabilities(effective(status).unwrap());
+    fn a_capability_that_is_missing_is_named() {
+        let set = Capabilities(CapabilitySet::KILL);
         assert!(set.require(Capability::Kill).is_ok());
-        assert_eq!(
-            set.require(Capability::SysAdmin).unwrap_err(),
-            "CAP_SYS_ADMIN is not effective"
-        );
-        assert_eq!(effective("Name: x\n"), None);
+        let missing = set.require(Capability::SysAdmin).unwrap_err();
+        assert_eq!(missing, "CAP_SYS_ADMIN is not effective");
     }
 }
