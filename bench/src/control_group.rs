@@ -106,6 +106,12 @@ impl ControlGroup {
         Ok(())
     }
 
+    /// Where a member of a version 1 group moves to the group above.
+    pub fn parent(&self) -> Option<PathBuf> {
+        let parent = self.folder.0.parent().filter(|_| !self.unified)?;
+        Some(parent.join("cgroup.procs"))
+    }
+
     /// Its members run again as they like.
     pub fn open(&self) {
         let (file, value) = match (self.rule, self.unified) {

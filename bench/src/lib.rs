@@ -42,6 +42,7 @@ pub mod passing;
 pub mod peer;
 pub mod pingpong;
 pub mod progress;
+pub mod reclaim_steps;
 pub mod report;
 pub mod results;
 pub mod scan_every_event;

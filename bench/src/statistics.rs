@@ -31,6 +31,19 @@ pub fn estimate(values: &[f64]) -> Option<Estimate> {
     Some(Estimate { median, low, high, runs })
 }
 
+/// The first quartile, the median and the third quartile, interpolated between ranks. `None` without
+/// values.
+pub fn quartiles(values: &[f64]) -> Option<[f64; 3]> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let last = sorted.len().checked_sub(1)?;
+    Some([1, 2, 3].map(|quarter| {
+        let rank = (last * quarter) as f64 / 4.0;
+        let (below, part) = (rank.floor() as usize, rank.fract());
+        sorted[below] + part * (sorted[(below + 1).min(last)] - sorted[below])
+    }))
+}
+
 /// The largest `rank` for which the values of that rank from either end enclose the median with 95 %:
 /// fewer than `rank` of `n` fair coins show heads with at most 2.5 %. 0 when there is none.
 fn interval_rank(n: usize) -> usize {
@@ -114,6 +127,14 @@ mod tests {
         let five = estimate(&[5.0, 1.0, 4.0, 2.0, 3.0]).unwrap();
         assert_eq!((five.median, five.low, five.high), (3.0, 1.0, 5.0));
         assert_eq!(estimate(&[1.0, 2.0]).unwrap().median, 1.5);
+    }
+
+    #[test]
+    fn quartiles_lie_between_ranks() {
+        assert_eq!(quartiles(&[]), None);
+        assert_eq!(quartiles(&[7.0]), Some([7.0; 3]));
+        assert_eq!(quartiles(&[5.0, 1.0, 4.0, 2.0, 3.0]), Some([2.0, 3.0, 4.0]));
+        assert_eq!(quartiles(&[1.0, 2.0]), Some([1.25, 1.5, 1.75]));
     }
 
     #[test]

@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use reclaim::{Help, Progress, Reaper, Reclaim, Victim};
+use reclaim::{Options, Progress, Reap, Reaper, Reclaim, Victim};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::affinity::{self, Class};
 use crate::control_group::{ControlGroup, Rule};
 use crate::machine;
 use crate::oomd::PATIENCE;
 use crate::peer::{Peer, say_ready};
+use crate::reclaim_steps::{self, Steps, Workers};
 use crate::victim_memory::{Back, Layout, Memory, Pages};
 
 /// The word that turns a peer into a victim: `peer victim MIB small|huge one|many THREADS CLASS`.
@@ -120,8 +120,31 @@ impl Condition {
 pub enum Killer {
     /// A signal, and nothing else.
     Signal,
-    /// The signal and help from the crate `reclaim`.
-    Help(Help),
+    /// The crate `reclaim`, as the daemon uses it.
+    Reclaim,
+    /// The crate `reclaim` in one call, as `headroom kill` uses it.
+    OneCall,
+    /// The signal and these steps.
+    Steps(Steps),
+}
+
+/// The threads of both.
+pub struct Helpers {
+    /// Of the crate `reclaim`.
+    pub reaper: Reaper,
+    /// Of the single steps.
+    pub workers: Workers,
+}
+
+/// What came of a kill.
+#[derive(Clone, Copy, Debug)]
+pub struct Killed {
+    /// What came back.
+    pub back: Back,
+    /// How long all took to exit; `None`: longer than their patience.
+    pub exit: Option<Duration>,
+    /// How often `process_mrelease` came too late; known of single steps only.
+    pub late: usize,
 }
 
 /// A peer's main function, by its words after `peer`; `None` for another kind of peer.
@@ -216,13 +239,13 @@ impl One {
         }
         Ok(Self { _peer: peer, victim, bytes: layout.mib << 20 })
     }
+}
 
-    /// What it has, by its own account; 0 once it has none.
-    fn resident(&self) -> u64 {
-        let text = fs::read_to_string(format!("/proc/{}/statm", self.victim.pid()));
-        let pages = text.ok().and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
-        pages.unwrap_or(0) * PAGE
-    }
+/// What a process has, by its own account, bytes; 0 once it has none.
+pub(crate) fn resident(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm"));
+    let pages = text.ok().and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
+    pages.unwrap_or(0) * PAGE
 }
 
 /// Victims, ready to be killed, and what keeps them from dying quickly. All are killed on drop.
@@ -268,22 +291,50 @@ impl Ready {
         self.victims.iter().map(|one| one.bytes).sum()
     }
 
-    /// Kills them. Returns once their memory is back, or when they have had `patience`.
-    pub fn kill(mut self, killer: Killer, reaper: &Reaper, patience: Duration) -> Result<Back> {
+    /// Kills them. Returns when all have exited, or when they have had `patience`.
+    pub fn kill(mut self, killer: Killer, helpers: &Helpers, patience: Duration) -> Result<Killed> {
         let free = free_bytes();
         let start = Instant::now();
-        let in_time = match killer {
-            Killer::Signal => self.signal(start + patience)?,
-            Killer::Help(help) => self.reclaim(help, reaper, start + patience)?,
-        };
-        let seconds = start.elapsed().as_secs_f64();
-        let resident: u64 = self.victims.iter().map(One::resident).sum();
-        let left = match (in_time, resident) {
+        let until = start + patience;
+        let mut late = 0;
+        let (back, exited);
+        let mut left = None;
+        match killer {
+            Killer::Signal => {
+                exited = self.signal(until)?.then(Instant::now);
+                back = exited;
+            }
+            Killer::Reclaim => {
+                back = self.reclaim(&helpers.reaper, until)?.then(Instant::now);
+                left = Some(self.resident());
+                exited = self.wait_for_all(until)?.then(Instant::now);
+            }
+            Killer::OneCall => {
+                let options = Options { deadline: patience, ..Options::default() };
+                let mut reap = Reap::begin(self.clones(), &options).context("the victims")?;
+                let status = reap.wait_and_tell(Duration::MAX, |_| {});
+                let all_gone = status.is_ok_and(|status| status.gone == status.victims);
+                exited = all_gone.then(Instant::now);
+                back = reap.status().memory_back.map(|after| start + after);
+                left = Some(self.resident());
+            }
+            Killer::Steps(steps) => {
+                let (victims, group) = (self.clones(), self.group.as_ref());
+                let reclaimed =
+                    reclaim_steps::kill(&victims, steps, group, &helpers.workers, until)?;
+                (back, exited, late) = (reclaimed.back, reclaimed.exited, reclaimed.late);
+                left = reclaimed.left;
+            }
+        }
+        let resident = left.unwrap_or_else(|| self.resident());
+        let left = match (back, resident) {
             // Past having an account: their exit has begun, but not ended.
-            (false, 0) => self.bytes().saturating_sub(free_bytes().saturating_sub(free)),
+            (None, 0) => self.bytes().saturating_sub(free_bytes().saturating_sub(free)),
             _ => resident,
         };
-        let back = Back { bytes: self.bytes().saturating_sub(left), seconds };
+        let seconds = back.unwrap_or_else(Instant::now) - start;
+        let bytes = self.bytes().saturating_sub(left);
+        let back = Back { bytes, seconds: seconds.as_secs_f64() };
         // Whatever they still have must not meet the next ones.
         drop(self.busy.take());
         if let Some(group) = &self.group {
@@ -291,7 +342,15 @@ impl Ready {
         }
         let gone = self.wait_for_all(Instant::now() + PATIENCE)?;
         anyhow::ensure!(gone, "the victim does not die");
-        Ok(back)
+        Ok(Killed { back, exit: exited.map(|exited| exited - start), late })
+    }
+
+    fn clones(&self) -> Vec<Victim> {
+        self.victims.iter().map(|one| one.victim.clone()).collect()
+    }
+
+    fn resident(&self) -> u64 {
+        self.victims.iter().map(|one| resident(one.victim.pid())).sum()
     }
 
     /// The signal alone. False when it did not do in time.
@@ -314,27 +373,24 @@ impl Ready {
     }
 
     /// As the daemon does it: false when that did not do in time either.
-    fn reclaim(&self, help: Help, reaper: &Reaper, until: Instant) -> Result<bool> {
+    fn reclaim(&self, reaper: &Reaper, until: Instant) -> Result<bool> {
         let mut reclaims = Vec::with_capacity(self.victims.len());
         // Of no other victim, before or after: late results find nobody.
         let first = LAST_TOKEN.fetch_add(self.victims.len() as u64, Ordering::Relaxed);
         for (token, one) in (first..).zip(&self.victims) {
-            let hold = help == Help::default() && self.victims.len() == 1;
-            let done = if hold { one.victim.hold_and_kill() } else { one.victim.send_kill() };
-            done.context("the victim")?;
-            let mut reclaim = Reclaim::new(one.victim.clone(), help);
-            reclaim.step(monotonic_ns(), reaper, token);
+            one.victim.send_kill().context("the victim")?;
+            let mut reclaim = Reclaim::new(one.victim.clone());
+            reclaim.step(reaper, token);
             reclaims.push(reclaim);
         }
         loop {
-            let now = monotonic_ns();
             for (token, reclaim) in (first..).zip(&mut reclaims) {
-                reclaim.step(now, reaper, token);
+                reclaim.step(reaper, token);
             }
             reaper.drain(|token, done| {
                 let at = token.checked_sub(first).map(|at| at as usize);
                 if let Some(reclaim) = at.and_then(|at| reclaims.get_mut(at)) {
-                    reclaim.helped(now, done);
+                    reclaim.helped(done);
                 }
             });
             let pending: Vec<&Reclaim> =
@@ -343,13 +399,10 @@ impl Ready {
             if pending.is_empty() || left.is_zero() {
                 return Ok(pending.is_empty());
             }
-            let due = pending.iter().filter_map(|r| r.next_deadline_ns()).min();
-            let due = due.map(|due| Duration::from_nanos(due.saturating_sub(monotonic_ns())));
-            let timeout = timespec(due.map_or(left, |due| due.min(left)));
             let mut fds: Vec<PollFd> =
                 pending.iter().map(|r| PollFd::new(*r, PollFlags::IN)).collect();
             fds.push(PollFd::from_borrowed_fd(reaper.as_fd(), PollFlags::IN));
-            poll(&mut fds, Some(&timeout)).context("poll")?;
+            poll(&mut fds, Some(&timespec(left))).context("poll")?;
         }
     }
 }
@@ -377,13 +430,8 @@ fn stop(pid: u32) -> Result<()> {
     }
 }
 
-fn timespec(time: Duration) -> Timespec {
+pub(crate) fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
-}
-
-fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Free memory of the machine.

@@ -5,13 +5,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bench::affinity::{self, Class};
 use bench::progress::Progress;
+use bench::reclaim_steps::{Boost, Confine, Reap, Steps, Thaw, Workers};
 use bench::results::Measurement;
-use bench::statistics::estimate;
+use bench::statistics::{estimate, quartiles};
 use bench::victim_memory::{Layout, Pages, munmap_back};
-use bench::victims::{self, Condition, Killer, Ready};
+use bench::victims::{self, Condition, Helpers, Killed, Killer, Ready};
 use bench::{machine, peer};
 use clap::Parser;
-use reclaim::{Help, Reaper};
+use reclaim::Reaper;
 
 const BENCH: &str = "reclaim";
 const LIMIT: &str = "munmap";
@@ -22,16 +23,35 @@ const REAPERS: usize = 2;
 /// doubling, unless everything is asked for.
 const LARGE_MIB: u64 = 512;
 
-const SUBJECTS: [(&str, Killer); 4] = [
+/// What is compared.
+type Subject = (&'static str, Killer);
+
+const SUBJECTS: &[Subject] =
+    &[("kill", Killer::Signal), ("headroom kill", Killer::OneCall), ("headroom", Killer::Reclaim)];
+
+/// Each step beside the reap without it.
+const STEPS: &[Subject] = &[
     ("kill", Killer::Signal),
-    ("reap", Killer::Help(Help { release: true, boost: false })),
-    ("boost", Killer::Help(Help { release: false, boost: true })),
-    ("headroom", Killer::Help(Help { release: true, boost: true })),
+    ("reap", Killer::Steps(Steps::REAP)),
+    ("reap by caller", Killer::Steps(Steps { reap: Reap::Caller, ..Steps::REAP })),
+    ("reaper signals", Killer::Steps(Steps { reap: Reap::ThreadThatSignals, ..Steps::REAP })),
+    ("boost + no reap", Killer::Steps(Steps { boost: Boost::AtOnce, ..Steps::SIGNAL })),
+    ("reap + boost", Killer::Steps(Steps { boost: Boost::AtOnce, ..Steps::REAP })),
+    ("reap + boost late", Killer::Steps(Steps { boost: Boost::WhenLate, ..Steps::REAP })),
+    ("reap + boost after", Killer::Steps(Steps { boost: Boost::AfterReap, ..Steps::REAP })),
+    ("reap + FIFO after", Killer::Steps(Steps { boost: Boost::AfterReapInPlace, ..Steps::REAP })),
+    ("reap + nice after", Killer::Steps(Steps { boost: Boost::NiceAfterReap, ..Steps::REAP })),
+    ("confine + signal", Killer::Steps(Steps { confine: Confine::BeforeSignal, ..Steps::REAP })),
+    ("confine + reap", Killer::Steps(Steps { confine: Confine::BeforeReap, ..Steps::REAP })),
+    ("confine both", Killer::Steps(Steps { confine: Confine::BeforeBoth, ..Steps::REAP })),
+    ("reap + thaw", Killer::Steps(Steps { thaw: Thaw::AfterReap, ..Steps::REAP })),
+    ("headroom kill", Killer::OneCall),
+    ("headroom", Killer::Reclaim),
 ];
 
 /// Measures how fast the memory of a killed process comes back, from the signal until it is free, in
-/// 10^6 bytes a second: by the signal alone (`kill`), with process_mrelease (`reap`), with the victim's
-/// threads raised and let out of a freezer (`boost`), and with both, as the daemon does it (`headroom`).
+/// 10^6 bytes a second: by the signal alone (`kill`), with process_mrelease from the thread that sent
+/// the signal (`headroom kill`), and from a waiting thread (`headroom`, as the daemon does it).
 ///
 /// The memory counts as free when the victim's pidfd becomes readable, since a process tears its memory
 /// down before it becomes a zombie, or when process_mrelease returns with success; what
@@ -55,12 +75,21 @@ struct Arguments {
     /// The core of the victims and their competitors; we use the others [default: the last one]
     #[arg(long)]
     cpu: Option<usize>,
+    /// We may use all cores
+    #[arg(long)]
+    any_cpu: bool,
     /// Memory to leave to others, MiB: larger victims are left out
     #[arg(long, default_value_t = 4096)]
     keep_free_mib: u64,
     /// Only cases with this in their names, like "THP, stopped"
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
+    /// Compare single steps, in the order of reclaim_steps.rs, instead of what is shipped
+    #[arg(long)]
+    steps: bool,
+    /// Only these subjects
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    subjects: Vec<String>,
     /// All subjects in all conditions for all sizes
     #[arg(long)]
     full: bool,
@@ -89,8 +118,8 @@ struct Case {
     layout: Layout,
     condition: Condition,
     rounds: u32,
-    /// Rates in MB/s, one a round; none of a subject that is left out.
-    rates: [Option<Vec<f64>>; SUBJECTS.len()],
+    /// One a subject, and of it one a round; none of a subject that is left out.
+    kills: Vec<Option<Vec<Killed>>>,
     /// The physical limit just before each round, MB/s.
     limits: Vec<f64>,
 }
@@ -110,13 +139,14 @@ fn run(arguments: &Arguments) -> Result<()> {
         Some(core) => core,
         None => std::thread::available_parallelism().context("how many cores?")?.get() - 1,
     };
-    if !affinity::avoid(core)? {
+    if !arguments.any_cpu && !affinity::avoid(core)? {
         eprintln!("there is one core: victims, competitors and we share it");
     }
-    let reaper = start_reaper()?;
-    let mut cases = plan(arguments)?;
+    let subjects = subjects(arguments)?;
+    let helpers = start_helpers()?;
+    let mut cases = plan(arguments, subjects.len())?;
     let patience = Duration::from_millis(arguments.patience_ms);
-    let steps = |case: &Case| case.rates.iter().flatten().count() * case.rounds as usize;
+    let steps = |case: &Case| case.kills.iter().flatten().count() * case.rounds as usize;
     let mut progress = Progress::new(BENCH, cases.iter().map(steps).sum());
     let mut warned = false;
     for round in 0..arguments.rounds {
@@ -124,9 +154,9 @@ fn run(arguments: &Arguments) -> Result<()> {
             let name = case.name();
             case.limits.push(munmap_back(case.layout)?.mb_per_s());
             // Each goes first as often as any other.
-            for turn in 0..SUBJECTS.len() {
-                let at = (turn + round as usize) % SUBJECTS.len();
-                let ((subject, killer), Some(rates)) = (SUBJECTS[at], &mut case.rates[at]) else {
+            for turn in 0..subjects.len() {
+                let at = (turn + round as usize) % subjects.len();
+                let ((subject, killer), Some(kills)) = (subjects[at], &mut case.kills[at]) else {
                     continue;
                 };
                 progress.step(&format!("{name}, {subject}, round {}", round + 1));
@@ -137,30 +167,43 @@ fn run(arguments: &Arguments) -> Result<()> {
                     let percent = ready.huge_share() * 100.0;
                     eprintln!("{name}: only {percent:.0} % are huge pages");
                 }
-                let back = ready.kill(killer, &reaper, patience).with_context(|| name.clone())?;
-                rates.push(back.mb_per_s());
+                kills.push(ready.kill(killer, &helpers, patience).with_context(|| name.clone())?);
             }
         }
     }
     drop(progress);
-    tell(&cases);
+    tell(&cases, &subjects);
     Ok(())
 }
 
+fn subjects(arguments: &Arguments) -> Result<Vec<Subject>> {
+    let all = if arguments.steps { STEPS } else { SUBJECTS };
+    let wanted = &arguments.subjects;
+    for name in wanted {
+        anyhow::ensure!(all.iter().any(|(known, _)| known == name), "no subject \"{name}\"");
+    }
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
+    Ok(all.iter().copied().filter(|(name, _)| is_wanted(name)).collect())
+}
+
 /// As in the daemon: the reapers inherit the first class, the loop goes before them.
-fn start_reaper() -> Result<Reaper> {
-    let eager = Class::Fifo(1).take().and_then(|()| {
+fn start_helpers() -> Result<Helpers> {
+    let start = || {
         let reaper = Reaper::start(Reaper::enough(REAPERS)).context("cannot start the reapers")?;
+        Ok(Helpers { reaper, workers: Workers::start()? })
+    };
+    let eager = Class::Fifo(1).take().and_then(|()| {
+        let helpers = start()?;
         Class::Fifo(2).take()?;
-        Ok(reaper)
+        Ok(helpers)
     });
-    eager.or_else(|error| {
+    eager.or_else(|error: anyhow::Error| {
         eprintln!("no real-time priority ({error:#}): other work will disturb");
-        Reaper::start(Reaper::enough(REAPERS)).context("cannot start the reapers")
+        start()
     })
 }
 
-fn plan(arguments: &Arguments) -> Result<Vec<Case>> {
+fn plan(arguments: &Arguments, subjects: usize) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     let available = machine::available_mib()?;
     for &mib in &arguments.mib {
@@ -171,8 +214,9 @@ fn plan(arguments: &Arguments) -> Result<Vec<Case>> {
             );
             continue;
         }
-        let large = mib >= LARGE_MIB && !arguments.full;
-        let very_large = mib >= 4 * LARGE_MIB && !arguments.full;
+        let full = arguments.full || arguments.steps;
+        let large = mib >= LARGE_MIB && !full;
+        let very_large = mib >= 4 * LARGE_MIB && !full;
         let fewer = if large { mib.ilog2() - LARGE_MIB.ilog2() } else { 0 };
         let rounds = arguments.rounds.saturating_sub(fewer).max(1);
         for pages in [Pages::Small, Pages::Huge] {
@@ -182,12 +226,9 @@ fn plan(arguments: &Arguments) -> Result<Vec<Case>> {
                 }
                 let many_mappings = condition == Condition::Mappings;
                 let layout = Layout { mib, pages, many_mappings };
-                let wanted = |(at, _)| !large || at == 0 || at == SUBJECTS.len() - 1;
-                let mut subjects = SUBJECTS.iter().enumerate();
-                let rates = std::array::from_fn(|_| {
-                    subjects.next().filter(|s| wanted(*s)).map(|_| Vec::new())
-                });
-                let case = Case { layout, condition, rounds, rates, limits: Vec::new() };
+                let wanted = |at: usize| !large || at == 0 || at + 1 == subjects;
+                let kills = (0..subjects).map(|at| wanted(at).then(Vec::new)).collect();
+                let case = Case { layout, condition, rounds, kills, limits: Vec::new() };
                 if case.name().contains(&arguments.only) {
                     cases.push(case);
                 }
@@ -198,10 +239,18 @@ fn plan(arguments: &Arguments) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-fn tell(cases: &[Case]) {
+fn tell(cases: &[Case], subjects: &[Subject]) {
     eprintln!(
-        "{:<44} {:<10} {:>10} {:>10} {:>10} {:>10}",
-        "MB/s from the signal on", "", "median", "least", "most", "over limit"
+        "{:<40} {:<18} {:>8} {:>8} {:>8} {:>24} {:>9} {:>9} {:>5}",
+        "MB/s from the signal on",
+        "",
+        "median",
+        "least",
+        "most",
+        "over limit, quartiles",
+        "exit ms",
+        "most",
+        "late"
     );
     let mut layouts: Vec<Layout> = Vec::new();
     for case in cases {
@@ -210,26 +259,22 @@ fn tell(cases: &[Case]) {
             let many = if case.layout.many_mappings { ", many mappings" } else { "" };
             let same = cases.iter().filter(|other| other.layout == case.layout);
             let limits: Vec<f64> = same.flat_map(|case| case.limits.iter().copied()).collect();
-            tell_one(&format!("{}{many}", size_name(case.layout)), LIMIT, &limits, None);
+            tell_rates(&format!("{}{many}", size_name(case.layout)), LIMIT, &limits, "");
         }
     }
     // Rate, least rate and share of the limit: the least of each subject.
-    let mut worst = [[f64::INFINITY; 3]; SUBJECTS.len()];
+    let mut worst = vec![[f64::INFINITY; 3]; subjects.len()];
     for case in cases {
-        for (at, rates) in case.rates.iter().enumerate() {
-            let Some(rates) = rates else { continue };
-            let shares = rates.iter().zip(&case.limits).map(|(rate, limit)| rate / limit);
-            let share = estimate(&shares.collect::<Vec<_>>()).map(|e| e.median);
-            tell_one(&case.name(), SUBJECTS[at].0, rates, share);
-            if let (Some(e), Some(share)) = (estimate(rates), share) {
-                let least = rates.iter().copied().fold(f64::MAX, f64::min);
-                let [median, lowest, over] = worst[at];
-                worst[at] = [median.min(e.median), lowest.min(least), over.min(share)];
+        for (at, kills) in case.kills.iter().enumerate() {
+            let Some(kills) = kills else { continue };
+            let figures = tell_kills(case, subjects[at].0, kills);
+            for (worst, figure) in worst[at].iter_mut().zip(figures) {
+                *worst = worst.min(figure);
             }
         }
     }
-    for ((subject, _), [median, least, over]) in SUBJECTS.iter().zip(worst) {
-        eprintln!("{WORST:<44} {subject:<10} {median:>10.0} {least:>10.0} {:>10} {over:>10.3}", "");
+    for ((subject, _), [median, least, over]) in subjects.iter().zip(worst) {
+        eprintln!("{WORST:<40} {subject:<18} {median:>8.0} {least:>8.0} {:>8} {over:>15.3}", "");
         let figures = [
             ("mb_per_s", median, "MB/s"),
             ("mb_per_s_min", least, "MB/s"),
@@ -241,19 +286,41 @@ fn tell(cases: &[Case]) {
     }
 }
 
-fn tell_one(case: &str, subject: &str, rates: &[f64], over: Option<f64>) {
-    let Some(e) = estimate(rates) else { return };
+/// The median and the least rate, and the median share of the limit.
+fn tell_kills(case: &Case, subject: &str, kills: &[Killed]) -> [f64; 3] {
+    let name = case.name();
+    let rates: Vec<f64> = kills.iter().map(|killed| killed.back.mb_per_s()).collect();
+    let shares: Vec<f64> =
+        rates.iter().zip(&case.limits).map(|(rate, limit)| rate / limit).collect();
+    let exits = kills
+        .iter()
+        .map(|killed| killed.exit.map_or(f64::INFINITY, |exit| exit.as_secs_f64() * 1e3));
+    let exits: Vec<f64> = exits.collect();
+    let late: usize = kills.iter().map(|killed| killed.late).sum();
+    let [low, share, high] = quartiles(&shares).unwrap_or([0.0; 3]);
+    let [_, exit, _] = quartiles(&exits).unwrap_or([0.0; 3]);
+    let longest = exits.iter().copied().fold(0.0, f64::max);
+    let more = format!("{low:>8.3} {share:>7.3} {high:>7.3} {exit:>9.1} {longest:>9.1} {late:>5}");
+    let [median, least] = tell_rates(&name, subject, &rates, &more);
+    let line = |metric: &str, value: f64, unit: &str| {
+        if value.is_finite() {
+            Measurement::new(BENCH, &name, subject, metric, value, unit, kills.len()).print();
+        }
+    };
+    line("over_limit", share, "ratio");
+    line("exit_ms", exit, "ms");
+    [median, least, share]
+}
+
+/// The median and the least.
+fn tell_rates(case: &str, subject: &str, rates: &[f64], more: &str) -> [f64; 2] {
+    let Some(e) = estimate(rates) else { return [0.0; 2] };
     let least = rates.iter().copied().fold(f64::MAX, f64::min);
     let most = rates.iter().copied().fold(f64::MIN, f64::max);
-    let shown = over.map_or(String::new(), |over| format!("{over:.3}"));
-    eprintln!("{case:<44} {subject:<10} {:>10.0} {least:>10.0} {most:>10.0} {shown:>10}", e.median);
-    let line = |metric: &str, value, unit: &str| {
-        Measurement::new(BENCH, case, subject, metric, value, unit, e.runs).print();
-    };
-    line("mb_per_s", e.median, "MB/s");
-    line("mb_per_s_min", least, "MB/s");
-    line("mb_per_s_max", most, "MB/s");
-    if let Some(over) = over {
-        line("over_limit", over, "ratio");
+    eprintln!("{case:<40} {subject:<18} {:>8.0} {least:>8.0} {most:>8.0} {more}", e.median);
+    let figures = [("mb_per_s", e.median), ("mb_per_s_min", least), ("mb_per_s_max", most)];
+    for (metric, value) in figures {
+        Measurement::new(BENCH, case, subject, metric, value, "MB/s", e.runs).print();
     }
+    [e.median, least]
 }

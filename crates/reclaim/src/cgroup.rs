@@ -1,4 +1,4 @@
-//! Control groups that keep a victim from dying.
+//! The version 1 freezer, which keeps a victim from exiting.
 
 use std::fs;
 use std::io;
@@ -9,40 +9,33 @@ use rustix::io::Errno;
 
 use crate::victim::Victim;
 
-/// A process that was moved to another group of the freezer.
-#[derive(Debug)]
-pub(crate) struct Moved {
-    from: PathBuf,
+/// What became of a process that a freezer may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Thawed {
+    /// It was moved out.
+    Yes,
+    /// No freezer holds it.
+    No,
 }
 
-impl Moved {
-    /// Moves it back. A group that is gone has nobody to come back.
-    pub(crate) fn back(self, pid: u32) {
-        let _ = join(&self.from, pid);
-    }
-}
-
-/// Moves a process that a version 1 freezer holds to the nearest group above that is not frozen:
-/// others in its group stay as they are. `None`: no freezer holds it.
-///
-/// The process must not be waited for meanwhile: being frozen, it cannot end.
-pub(crate) fn leave_frozen(victim: &Victim) -> Result<Option<Moved>, Errno> {
+/// Moves a process that a version 1 freezer holds, where no signal reaches it, to the nearest group
+/// above that is not frozen: others in its group stay as they are. In version 2 SIGKILL ends a frozen
+/// process.
+pub(crate) fn leave_frozen(victim: &Victim) -> Result<Thawed, Errno> {
     let pid = victim.pid();
-    let Some(own) = freezer_path(pid) else { return Ok(None) };
-    let Some(mount) = freezer_mount(Path::new("/proc/self/mountinfo")) else { return Ok(None) };
+    let own = freezer_path(pid).filter(|own| own != "/");
+    let Some(own) = own else { return Ok(Thawed::No) };
+    let Some(mount) = freezer_mount(Path::new("/proc/self/mountinfo")) else {
+        return Ok(Thawed::No);
+    };
     let group = mount.join(own.trim_start_matches('/'));
-    // Whoever has the pid now is the one that was pinned.
+    // A frozen process cannot end, so its pid stays its own until it is moved.
     if !is_frozen(&group) || !victim.has_its_pid() {
-        return Ok(None);
+        return Ok(Thawed::No);
     }
-    let Some(awake) = awake_ancestor(&group, &mount) else { return Ok(None) };
-    // Before it is: it may die of it, and be reported, before we get to say so.
-    victim.set_thawed(true);
-    join(awake, pid).map_err(|e| {
-        victim.set_thawed(false);
-        Errno::from_io_error(&e).unwrap_or(Errno::IO)
-    })?;
-    Ok(Some(Moved { from: group }))
+    let Some(awake) = awake_ancestor(&group, &mount) else { return Ok(Thawed::No) };
+    let moved = join(awake, pid).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO));
+    moved.map(|()| Thawed::Yes)
 }
 
 fn join(group: &Path, pid: u32) -> io::Result<()> {

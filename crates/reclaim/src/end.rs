@@ -118,7 +118,7 @@ pub struct VictimReport {
     pub threads_raised: usize,
     /// It was taken out of a frozen control group.
     pub thawed: bool,
-    /// Why it could not be helped to die faster, if so.
+    /// Why its priority could not be raised or it could not be thawed, if so.
     pub boost_refused: Option<Errno>,
     /// What has become of it.
     pub end: End,

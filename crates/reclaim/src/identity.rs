@@ -27,7 +27,6 @@ pub(crate) struct Found {
     pub(crate) uid: u32,
     pub(crate) start_ticks: u64,
     pub(crate) kernel_thread: bool,
-    pub(crate) threads: usize,
     pub(crate) handles_term: bool,
 }
 
@@ -39,7 +38,6 @@ pub(crate) struct Stat {
     pub(crate) parent: u32,
     pub(crate) group: u32,
     pub(crate) kernel_thread: bool,
-    pub(crate) threads: usize,
     pub(crate) start_ticks: u64,
 }
 
@@ -50,8 +48,8 @@ pub(crate) fn find(pid: u32) -> Result<Option<Found>, Errno> {
     let status = read_proc(pid, "status", &mut buffer)?;
     let Some(uid) = parse_uid(status) else { return Ok(None) };
     let handles_term = catches(status, libc::SIGTERM);
-    let Stat { kernel_thread, threads, start_ticks, .. } = stat;
-    Ok(Some(Found { uid, start_ticks, kernel_thread, threads, handles_term }))
+    let Stat { kernel_thread, start_ticks, .. } = stat;
+    Ok(Some(Found { uid, start_ticks, kernel_thread, handles_term }))
 }
 
 /// Reads a process's line of state. `None`: it is gone, or the line is not as expected.
@@ -82,15 +80,14 @@ pub(crate) fn read_proc<'a>(pid: u32, name: &str, buffer: &'a mut [u8]) -> Resul
 fn parse_stat(stat: &[u8]) -> Option<Stat> {
     let after_name = stat.iter().rposition(|b| *b == b')')? + 1;
     let mut fields = std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace();
-    // Fields 3 to 5; the flags are field 9, the number of threads is field 20, the start time 22.
+    // Fields 3 to 5; the flags are field 9, the start time is field 22.
     let state = *fields.next()?.as_bytes().first()?;
     let parent = fields.next()?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
     let flags: u64 = fields.nth(3)?.parse().ok()?;
-    let threads = fields.nth(10)?.parse().ok()?;
-    let start_ticks = fields.nth(1)?.parse().ok()?;
+    let start_ticks = fields.nth(12)?.parse().ok()?;
     let kernel_thread = flags & PF_KTHREAD != 0;
-    Some(Stat { state, parent, group, kernel_thread, threads, start_ticks })
+    Some(Stat { state, parent, group, kernel_thread, start_ticks })
 }
 
 /// The real uid from `/proc/<pid>/status`.
@@ -116,14 +113,8 @@ mod tests {
     #[test]
     fn a_name_full_of_parentheses_does_not_confuse_the_reader() {
         let stat = b"7 (a) R 1 (b) S 1 9 7 0 -1 2097152 1 0 0 0 5 6 0 0 20 0 3 0 4242 0 0\n";
-        let expected = Stat {
-            state: b'S',
-            parent: 1,
-            group: 9,
-            kernel_thread: true,
-            threads: 3,
-            start_ticks: 4242,
-        };
+        let expected =
+            Stat { state: b'S', parent: 1, group: 9, kernel_thread: true, start_ticks: 4242 };
         assert_eq!(parse_stat(stat), Some(expected));
         assert_eq!(parse_stat(b"7 (cat) R 1 7"), None);
         assert_eq!(parse_stat(b""), None);

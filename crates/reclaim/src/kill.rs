@@ -1,4 +1,4 @@
-//! Kills, and gets the memory back: the whole of it in one call, to wait for or to poll.
+//! Kills processes and reclaims their memory in one call, to wait for or to poll.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,16 +13,11 @@ use crate::end::{End, ReapError, VictimReport};
 use crate::family::{self, Relative, Scope};
 use crate::holdings::Holdings;
 use crate::mrelease::Mrelease;
-use crate::reaper::{Done, Reaper};
-use crate::reclaim::{Help, Progress, Reclaim};
+use crate::reclaim::{Progress, Reclaim};
 use crate::victim::{KillError, Victim};
 
-/// Results of the reapers.
-const REAPER: u64 = u64::MAX;
-/// A time has come.
-const TIMER: u64 = u64::MAX - 1;
-/// So many victims at a time have their memory released, where there are as many CPUs.
-const MOST_REAPERS: usize = 4;
+/// The word of the timer among those of the victims.
+const TIMER: u64 = u64::MAX;
 
 /// What a deadline beyond all clocks amounts to.
 const FOREVER: Duration = Duration::from_secs(1 << 32);
@@ -34,8 +29,6 @@ pub struct Options {
     pub grace: Duration,
     /// Who dies with the victim.
     pub scope: Scope,
-    /// With what they are helped.
-    pub help: Help,
     /// How long is waited after SIGKILL for all to be gone.
     pub deadline: Duration,
     /// What is shared with others is measured before the kill, which takes 10 ms a GiB.
@@ -47,7 +40,6 @@ impl Default for Options {
         Self {
             grace: Duration::ZERO,
             scope: Scope::Process,
-            help: Help::default(),
             deadline: Duration::from_secs(10),
             measure: false,
         }
@@ -109,27 +101,22 @@ struct Member {
 /// readable. Dropped early, it leaves the victims to their death.
 pub struct Reap {
     members: Vec<Member>,
-    reaper: Reaper,
     epoll: OwnedFd,
     timer: OwnedFd,
-    help: Help,
     begun: Instant,
     deadline: Instant,
     given_up: bool,
 }
 
 impl Reap {
-    /// Kills all of them at once. The error is about what is needed for it; nobody has got a signal
-    /// then. Who cannot be killed is in the [reports](Reap::reports).
+    /// Signals all of them, then releases the memory of each from this thread, which blocks for 0.1 µs a
+    /// page. An error means that no process was signalled; processes that cannot be killed are in the
+    /// [reports](Reap::reports).
     pub fn begin(victims: Vec<Victim>, options: &Options) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let reapers = cpus.min(MOST_REAPERS);
-        let reaper = Reaper::start(reapers)?;
         watch(&epoll, timer.as_fd(), TIMER)?;
-        watch(&epoll, reaper.as_fd(), REAPER)?;
         let mut relatives: Vec<Relative> = Vec::new();
         for victim in victims {
             for relative in family::gather(victim, options.scope) {
@@ -150,53 +137,31 @@ impl Reap {
         let begun = Instant::now();
         let patience = options.grace.saturating_add(options.deadline);
         let deadline = begun.checked_add(patience).unwrap_or(begun + FOREVER);
-        let help = options.help;
-        // More would only wait, and get on by themselves meanwhile.
-        let hold = help == Help::default() && members.len() <= reapers;
         for (member, relative) in members.iter_mut().zip(&relatives) {
-            member.strike(options, hold);
+            member.signal(options);
             // Who is asked must be able to run, who is refused has a right to.
             if member.reclaim.is_none() {
                 relative.release();
             }
         }
-        let mut reap =
-            Self { members, reaper, epoll, timer, help, begun, deadline, given_up: false };
+        members.iter_mut().for_each(Member::reap);
+        let mut reap = Self { members, epoll, timer, begun, deadline, given_up: false };
         reap.advance();
         Ok(reap)
     }
 
-    /// Does what is due, without blocking. To be called whenever the fd is readable.
+    /// Does what is due. To be called whenever the fd is readable.
     pub fn advance(&mut self) -> Status {
         let _ = rustix::io::read(&self.timer, &mut [0u8; 8]);
-        let now_ns = nanoseconds(self.begun.elapsed());
-        let members = &mut self.members;
-        self.reaper.drain(|token, done| match members.get_mut(token as usize) {
-            Some(Member { reclaim: Some(reclaim), .. }) => drop(reclaim.helped(now_ns, done)),
-            _ => {
-                if let Done::Boosted(mut boost) = done {
-                    boost.undo();
-                }
-            }
-        });
-        for (token, member) in self.members.iter_mut().enumerate() {
-            member.advance(token as u64, now_ns, self.help, &self.reaper);
+        for member in &mut self.members {
+            member.advance();
             if member.gone || member.refused.is_some() {
                 // A pidfd stays readable, also of one who was refused and ends: out of the way of the event loop.
                 let _ = epoll::delete(&self.epoll, member.victim.as_fd());
             }
         }
-        if Instant::now() >= self.deadline && !self.given_up {
-            self.given_up = true;
-            for reclaim in self.members.iter_mut().filter_map(|member| member.reclaim.as_mut()) {
-                reclaim.give_up();
-            }
-        }
+        self.given_up |= Instant::now() >= self.deadline;
         let status = self.status();
-        if status.gone == status.victims {
-            // Help that comes too late is nothing to wake anybody for.
-            let _ = epoll::delete(&self.epoll, self.reaper.as_fd());
-        }
         self.set_timer(status.done);
         status
     }
@@ -258,10 +223,8 @@ impl Reap {
     }
 
     fn set_timer(&self, done: bool) {
-        let due = self.members.iter().filter(|member| !member.gone).filter_map(|member| {
-            let step = member.reclaim.as_ref().and_then(Reclaim::next_deadline_ns);
-            member.asked_until.or(step.map(|ns| self.begun + Duration::from_nanos(ns)))
-        });
+        let due = self.members.iter().filter(|member| !member.gone);
+        let due = due.filter_map(|member| member.asked_until);
         let due = due.chain((!done).then_some(self.deadline)).min();
         // A time of zero would stop the timer instead of being over at once.
         let left = due
@@ -296,23 +259,27 @@ impl Member {
         }
     }
 
-    fn strike(&mut self, options: &Options, hold: bool) {
+    fn signal(&mut self, options: &Options) {
         let ask = !options.grace.is_zero() && self.victim.can_be_asked();
-        let done = match ask {
-            true => self.victim.ask_to_end(),
-            false if hold => self.victim.hold_and_kill(),
-            false => self.victim.send_kill(),
-        };
+        let done = if ask { self.victim.ask_to_end() } else { self.victim.send_kill() };
         match done {
             Ok(()) if ask => self.asked_until = Some(Instant::now() + options.grace),
-            Ok(()) => self.reclaim = Some(Reclaim::new(self.victim.clone(), options.help)),
-            // It beat us to it.
+            Ok(()) => self.reclaim = Some(Reclaim::new(self.victim.clone())),
+            // It has ended before.
             Err(KillError::Gone(_)) if self.victim.has_exited() => {}
             Err(refused) => self.refused = Some(refused),
         }
     }
 
-    fn advance(&mut self, token: u64, now_ns: u64, help: Help, reaper: &Reaper) {
+    fn reap(&mut self) {
+        if let Some(reclaim) = &mut self.reclaim
+            && reclaim.reap() != Progress::Pending
+        {
+            self.back_at = Some(Instant::now());
+        }
+    }
+
+    fn advance(&mut self) {
         if self.gone || self.refused.is_some() {
             return;
         }
@@ -320,10 +287,11 @@ impl Member {
             self.asked_until = None;
             // Gone is as good.
             let _ = self.victim.send_kill();
-            self.reclaim = Some(Reclaim::new(self.victim.clone(), help));
+            self.reclaim = Some(Reclaim::new(self.victim.clone()));
+            self.reap();
         }
         let progress = match &mut self.reclaim {
-            Some(reclaim) => reclaim.step(now_ns, reaper, token),
+            Some(reclaim) => reclaim.look(),
             None if self.victim.has_exited() => Progress::Gone,
             None => Progress::Pending,
         };
@@ -356,7 +324,7 @@ impl Member {
 
     fn report(&self) -> VictimReport {
         let reclaim = self.reclaim.as_ref();
-        let boosts = reclaim.map_or(&[][..], Reclaim::boosts);
+        let boost = reclaim.and_then(Reclaim::boost).unwrap_or_default();
         let mrelease = self.mrelease();
         let end = match self.refused {
             Some(refused) => End::Refused(refused),
@@ -368,9 +336,9 @@ impl Member {
             holdings: self.holdings.unwrap_or_default(),
             bytes_back: self.bytes_back(),
             mrelease,
-            threads_raised: boosts.iter().map(|boost| boost.threads()).sum(),
-            thawed: self.victim.thawed(),
-            boost_refused: boosts.iter().find_map(|boost| boost.refused()),
+            threads_raised: boost.threads,
+            thawed: boost.thawed,
+            boost_refused: boost.refused,
             end,
         }
     }
@@ -379,8 +347,4 @@ impl Member {
 fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>, word: u64) -> io::Result<()> {
     epoll::add(epoll, fd, epoll::EventData::new_u64(word), epoll::EventFlags::IN)?;
     Ok(())
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

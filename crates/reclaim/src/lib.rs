@@ -1,13 +1,12 @@
-//! What Headroom does to a victim: kill it and get its memory back quickly.
+//! Kills processes and reclaims their memory.
 //!
 //! * [`victim`]: a process pinned by its [`identity`], and the signal;
 //! * [`mrelease`]: one `process_mrelease` call and what its errors mean;
-//! * [`boost`]: the victim's threads run before others, on any CPU, and out of a freezer;
+//! * [`boost`]: a higher priority for a victim that has not exited after that, and out of a freezer;
 //! * [`reaper`]: threads for both;
-//! * [`reclaim`]: from the signal until the memory is back, a step at a time, for an event loop that has
-//!   a reaper already;
-//! * [`kill`]: all of that in one call, for a process, its group or its [`family`]; [`end`]: what has
-//!   become of them; [`holdings`]: what they had, and what does not come back.
+//! * [`reclaim`]: from the signal until the memory is back, a step at a time, for an event loop;
+//! * [`kill`]: all of that in one call, for a process, its group or its [`family`]; [`end`]: the outcome;
+//!   [`holdings`]: what a process had, and what does not come back.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -18,10 +17,10 @@
 //! # }
 //! ```
 //!
-//! The memory of a victim comes back when it exits, on its own priority and CPU: 4 GiB of a nice-19
-//! process beside a busy loop took 8.7 s. `process_mrelease` frees it from our own thread instead, even
-//! when the victim cannot run at all, if it gets there before the victim lets go of its memory; after
-//! that only the victim's own exit can free it, and the boost makes that fast.
+//! A victim frees its memory as it exits, at its own priority and on its own CPU. `process_mrelease`
+//! frees it from our thread, even when the victim cannot run at all, if it is called before the
+//! victim's last thread has detached from the memory; after that only its exit frees it, and the boost
+//! speeds that up. `docs/design/reclaim.md` has the figures, also of steps that are not worth taking.
 
 pub mod boost;
 mod cgroup;
@@ -33,7 +32,6 @@ pub mod kill;
 pub mod mrelease;
 pub mod reaper;
 pub mod reclaim;
-mod schedule;
 pub mod victim;
 
 pub use boost::Boost;
@@ -44,5 +42,5 @@ pub use identity::Identity;
 pub use kill::{Options, Reap, Status};
 pub use mrelease::{Mrelease, mrelease};
 pub use reaper::{Done, Reaper};
-pub use reclaim::{Help, Progress, Reclaim};
+pub use reclaim::{Progress, Reclaim};
 pub use victim::{KillError, OpenError, Victim};

@@ -2,13 +2,10 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use crate::boost::{Boost, Lift};
+use crate::boost::Boost;
 use crate::mrelease::Mrelease;
-use crate::reaper::{Done, Reaper, Task};
+use crate::reaper::{self, Done, Reaper};
 use crate::victim::Victim;
-
-/// How soon memory that was busy is tried again, nanoseconds.
-const AGAIN_NS: u64 = 10_000_000;
 
 /// How far a victim has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,128 +18,87 @@ pub enum Progress {
     Gone,
 }
 
-/// With what a victim is helped; by default with everything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Help {
-    /// Its memory is released from outside, by `process_mrelease`.
-    pub release: bool,
-    /// Its threads are raised, and it is let out of a freezer.
-    pub boost: bool,
-}
-
-impl Default for Help {
-    fn default() -> Self {
-        Self { release: true, boost: true }
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing has been done for it yet.
-    Struck,
-    /// A reaper is at it.
-    Releasing,
-    /// Its memory was busy: again then.
-    Busy {
-        until_ns: u64,
-    },
-    /// Released, or the reaper could do nothing: only its exit is awaited.
+    /// No reaper has been asked yet.
+    Signalled,
+    /// A reaper has been asked; its exit is awaited.
     Waiting,
     Gone,
 }
 
-/// A victim that has been sent SIGKILL, by whomever.
+/// A victim that has been sent SIGKILL, by any process or BPF program.
 ///
-/// Call [`step`](Reclaim::step) at once: the sooner a reaper gets hold of the memory, the less the
-/// victim's own speed counts. After that, whenever its fd is readable or
-/// [`next_deadline_ns`](Reclaim::next_deadline_ns) has passed.
+/// Call [`step`](Reclaim::step) at once: once the victim's last thread has detached from the memory,
+/// `process_mrelease` comes too late. After that, whenever its fd is readable.
 #[derive(Debug)]
 pub struct Reclaim {
     victim: Victim,
-    help: Help,
     state: State,
     mrelease: Option<Mrelease>,
-    boosts: Vec<Boost>,
+    boost: Option<Boost>,
 }
 
 impl Reclaim {
     /// Begins with a victim that has just been signalled.
-    pub fn new(victim: Victim, help: Help) -> Self {
-        Self { victim, help, state: State::Struck, mrelease: None, boosts: Vec::new() }
+    pub fn new(victim: Victim) -> Self {
+        Self { victim, state: State::Signalled, mrelease: None, boost: None }
     }
 
-    /// Who it is about.
+    /// The killed process.
     pub fn victim(&self) -> &Victim {
         &self.victim
     }
 
-    /// What `process_mrelease` said, if it was called.
+    /// The result of `process_mrelease`, once a reaper has called it.
     pub fn mrelease(&self) -> Option<Mrelease> {
         self.mrelease
     }
 
-    /// What was raised: the threads, and where there was one, the way out of a freezer.
-    pub fn boosts(&self) -> &[Boost] {
-        &self.boosts
+    /// What was done because it had not exited after that.
+    pub fn boost(&self) -> Option<Boost> {
+        self.boost
     }
 
-    /// When to call [`step`](Reclaim::step) though the fd is not readable, nanoseconds.
-    pub fn next_deadline_ns(&self) -> Option<u64> {
-        match self.state {
-            State::Struck => Some(0),
-            State::Busy { until_ns } => Some(until_ns),
-            State::Releasing | State::Waiting | State::Gone => None,
+    /// Hands the victim to a reaper at the first call, with `token`; later calls look whether it has
+    /// exited.
+    pub fn step(&mut self, reaper: &Reaper, token: u64) -> Progress {
+        let progress = self.look();
+        if progress == Progress::Pending && self.state == State::Signalled {
+            // Refused when too many wait: its own exit then frees the memory.
+            reaper.submit(token, &self.victim);
+            self.state = State::Waiting;
         }
+        progress
     }
 
-    /// Looks at the victim and does what is due. A reaper that is needed is given `token`.
-    pub fn step(&mut self, now_ns: u64, reaper: &Reaper, token: u64) -> Progress {
-        let begin = self.state == State::Struck;
+    /// Looks whether it has exited.
+    pub fn look(&mut self) -> Progress {
         if self.state != State::Gone && self.victim.has_exited() {
             self.state = State::Gone;
         }
-        match self.state {
-            State::Struck if self.help.release => self.release(reaper, token),
-            State::Busy { until_ns } if now_ns >= until_ns => self.release(reaper, token),
-            State::Struck => self.state = State::Waiting,
-            _ => {}
-        }
-        if begin && self.help.boost && !self.help.release && self.state != State::Gone {
-            reaper.submit(token, &self.victim, Task::Boost(Lift::AboveAll));
-            reaper.submit(token, &self.victim, Task::Thaw);
-        }
         self.progress()
     }
 
-    fn release(&mut self, reaper: &Reaper, token: u64) {
-        let again = self.state != State::Struck;
-        let task = if self.help.boost && !again { Task::Expedite } else { Task::Release };
-        let taken = reaper.submit(token, &self.victim, task);
-        self.state = if taken { State::Releasing } else { State::Waiting };
+    /// Calls `process_mrelease` from this thread instead of a reaper's, which then never comes too late
+    /// when this thread has just sent the signal. Blocks for 0.1 µs a page, and as long as another
+    /// thread of the kernel holds the lock of the victim's address space.
+    pub fn reap(&mut self) -> Progress {
+        let victim = self.victim.clone();
+        self.state = State::Waiting;
+        reaper::reap(&victim, |done| {
+            self.helped(done);
+        });
+        self.look()
     }
 
     /// Takes a reaper's result.
-    pub fn helped(&mut self, now_ns: u64, done: Done) -> Progress {
+    pub fn helped(&mut self, done: Done) -> Progress {
         match done {
-            Done::Boosted(boost) => self.boosts.push(boost),
-            Done::Released(result) => {
-                self.mrelease = Some(result);
-                if self.state == State::Releasing {
-                    self.state = match result {
-                        Mrelease::Busy => State::Busy { until_ns: now_ns.saturating_add(AGAIN_NS) },
-                        _ => State::Waiting,
-                    };
-                }
-            }
+            Done::Released(result) => self.mrelease = Some(result),
+            Done::Boosted(boost) => self.boost = Some(boost),
         }
         self.progress()
-    }
-
-    /// The victim survives, as far as we wait: its threads get back what they had.
-    pub fn give_up(&mut self) {
-        for boost in &mut self.boosts {
-            boost.undo();
-        }
     }
 
     /// How far it has come, as of the last step.

@@ -1,16 +1,13 @@
 //! A process pinned by its identity, and the signal.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::boost::FEW_THREADS;
 use crate::identity::{self, Found, Identity};
-use crate::schedule::{Cpus, Schedule, run_on, this_cpu};
 
 /// Why a process cannot be a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,17 +75,7 @@ pub enum KillError {
 pub struct Victim {
     identity: Identity,
     handles_term: bool,
-    /// When it was opened.
-    threads: usize,
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    pidfd: OwnedFd,
-    /// Where its first thread could run before it was held.
-    free_on: OnceLock<Cpus>,
-    thawed: AtomicBool,
+    pidfd: Arc<OwnedFd>,
 }
 
 impl Victim {
@@ -114,9 +101,7 @@ impl Victim {
     }
 
     fn of(identity: Identity, found: &Found, pidfd: OwnedFd) -> Self {
-        let shared =
-            Arc::new(Shared { pidfd, free_on: OnceLock::new(), thawed: AtomicBool::new(false) });
-        Self { identity, handles_term: found.handles_term, threads: found.threads, shared }
+        Self { identity, handles_term: found.handles_term, pidfd: Arc::new(pidfd) }
     }
 
     /// Who it is.
@@ -135,57 +120,9 @@ impl Victim {
         self.signal(Signal::KILL)
     }
 
-    /// The same, after its first thread was bound to the CPU of the caller, if that is real-time and so
-    /// leaves it no time: the memory, which goes with the last thread, is then still there for a
-    /// reaper, on whose CPU nobody is in its way. Costs a few microseconds before the signal, more if
-    /// the thread is running. Many threads take long enough to end, and are not held.
-    pub fn hold_and_kill(&self) -> Result<(), KillError> {
-        self.hold();
-        let done = self.send_kill();
-        if done.is_err() {
-            self.let_go();
-        }
-        done
-    }
-
-    fn hold(&self) {
-        let pid = self.identity.pid;
-        let real_time = Schedule::of(0).is_ok_and(|own| own.is_real_time());
-        let hold = real_time && self.threads <= FEW_THREADS;
-        if let (true, Some(cpu), Ok(before)) = (hold, this_cpu(), Schedule::of(pid))
-            && self.has_its_pid()
-            && run_on(pid, &cpu).is_ok()
-        {
-            let _ = self.shared.free_on.set(*before.cpus());
-            if !self.has_its_pid() {
-                self.let_go();
-            }
-        }
-    }
-
-    fn let_go(&self) {
-        if let Some(cpus) = self.free_on() {
-            let _ = run_on(self.identity.pid, cpus);
-        }
-    }
-
-    /// Where its first thread could run before it was held, if it was.
-    pub(crate) fn free_on(&self) -> Option<&Cpus> {
-        self.shared.free_on.get()
-    }
-
-    /// It was taken out of a frozen control group.
-    pub(crate) fn thawed(&self) -> bool {
-        self.shared.thawed.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_thawed(&self, thawed: bool) {
-        self.shared.thawed.store(thawed, Ordering::Release);
-    }
-
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), KillError> {
         let pid = self.identity.pid;
-        match pidfd_send_signal(&self.shared.pidfd, signal) {
+        match pidfd_send_signal(&*self.pidfd, signal) {
             Ok(()) => Ok(()),
             Err(Errno::SRCH) => Err(KillError::Gone(pid)),
             Err(Errno::PERM) => Err(KillError::NotPermitted(pid)),
@@ -217,7 +154,7 @@ impl Victim {
     /// All its threads are gone, and with them its memory (unless others share it).
     pub fn has_exited(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut fds = [PollFd::new(&self.shared.pidfd, PollFlags::IN)];
+        let mut fds = [PollFd::new(&*self.pidfd, PollFlags::IN)];
         matches!(poll(&mut fds, Some(&now)), Ok(1..))
     }
 
@@ -231,7 +168,7 @@ impl Victim {
 /// Becomes readable when the victim is gone.
 impl AsFd for Victim {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.pidfd.as_fd()
+        self.pidfd.as_fd()
     }
 }
 

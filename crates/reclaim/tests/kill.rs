@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
-use reclaim::{Boost, End, Help, KillError, Options, Reap, Scope, Victim};
+use reclaim::{Boost, End, KillError, Options, Reap, Scope, Victim};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use support::{Holder, PATIENCE, children, helper, state, until};
 
@@ -49,19 +49,6 @@ fn an_event_loop_needs_nothing_but_the_descriptor() {
     std::thread::sleep(Duration::from_millis(20));
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     assert_eq!(poll(&mut [PollFd::new(&reap.as_fd(), PollFlags::IN)], Some(&now)), Ok(0));
-}
-
-#[test]
-fn whatever_the_help_the_victim_is_gone() {
-    for (release, boost) in [(false, false), (false, true), (true, false), (true, true)] {
-        let holder = Holder::start(8);
-        let options = Options { help: Help { release, boost }, ..Options::default() };
-        let mut reap = Victim::open(holder.pid()).unwrap().kill(&options).unwrap();
-        assert_eq!(reap.wait().unwrap().gone, 1);
-        let report = reap.reports()[0];
-        assert!(release || report.mrelease.is_none(), "{report:?}");
-        assert!(boost || report.threads_raised == 0, "{report:?}");
-    }
 }
 
 #[test]
@@ -137,23 +124,28 @@ fn a_process_of_somebody_else_is_not_killed_nor_stopped() {
 }
 
 #[test]
-fn a_boost_is_undone_if_the_victim_survives() {
+fn a_boost_raises_every_thread_and_leaves_real_time_ones_alone() {
     let holder = Holder::start(1);
     let victim = Victim::open(holder.pid()).unwrap();
-    // SAFETY: takes a number.
-    let policy = || unsafe { libc::sched_getscheduler(holder.pid() as i32) };
-    let cpus = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", holder.pid())).unwrap();
-        status.lines().find(|line| line.starts_with("Cpus_allowed:")).unwrap().to_owned()
+    let threads = || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", holder.pid())).unwrap();
+        tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse::<u32>().unwrap())
     };
-    let before = (policy(), cpus());
-    let mut boost = Boost::raise(&victim);
-    if boost.refused().is_some() {
-        println!("skipped: no right to raise a process");
-        return;
+    // SAFETY: takes numbers.
+    let nice = |tid: u32| unsafe { libc::getpriority(libc::PRIO_PROCESS, tid) };
+    let real_time = threads().last().unwrap();
+    let parameter = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the kernel reads the structure, which is ours.
+    let done =
+        unsafe { libc::sched_setscheduler(real_time as i32, libc::SCHED_RR, &raw const parameter) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    let (before, count) = (nice(real_time), threads().count());
+    assert!(count >= 2, "this program has a thread for each test");
+    let boost = Boost::new(&victim);
+    assert_eq!(boost, Boost { threads: count - 1, thawed: false, refused: None });
+    for tid in threads() {
+        assert_eq!(nice(tid), if tid == real_time { before } else { -20 }, "{tid}");
     }
-    assert!(boost.threads() >= 2, "this program has a thread for each test");
-    assert_eq!(policy(), libc::SCHED_FIFO);
-    boost.undo();
-    assert_eq!((policy(), cpus()), before);
+    // SAFETY: takes a number.
+    assert_eq!(unsafe { libc::sched_getscheduler(real_time as i32) }, libc::SCHED_RR);
 }

@@ -6,7 +6,7 @@ mod support;
 use std::os::fd::AsFd;
 
 use reclaim::mrelease;
-use reclaim::{Boost, Help, KillError, Mrelease, OpenError, Progress, Reaper, Reclaim, Victim};
+use reclaim::{Boost, KillError, Mrelease, OpenError, Progress, Reaper, Reclaim, Victim};
 use support::forked::{Child, Deed};
 use support::{identity, state};
 
@@ -49,10 +49,10 @@ fn whoever_takes_over_a_victims_pid_is_not_touched() {
         if signalled {
             victim.send_kill().unwrap();
         }
-        let mut reclaim = Reclaim::new(victim.clone(), Help::default());
+        let mut reclaim = Reclaim::new(victim.clone());
         if step > 1 {
             // The reapers are at it while the pid changes hands.
-            reclaim.step(0, &reaper, at.into());
+            reclaim.step(&reaper, at.into());
         }
         drop(child);
         next_pid(pid);
@@ -63,13 +63,13 @@ fn whoever_takes_over_a_victims_pid_is_not_touched() {
         taken_over += 1;
         assert_eq!(victim.send_kill(), Err(KillError::Gone(pid)));
         assert_eq!(mrelease(victim.as_fd()), Mrelease::LettingGo);
-        assert_eq!(Boost::raise(&victim).threads(), 0);
-        assert_eq!(reclaim.step(1, &reaper, at.into()), Progress::Gone);
+        assert_eq!(Boost::new(&victim), Boost::default());
+        assert_eq!(reclaim.step(&reaper, at.into()), Progress::Gone);
         // Numbers that come back at once, as here, can meet a boost between two of its system calls;
         // it notices and takes it back.
-        // SAFETY: takes a number.
-        let policy = || unsafe { libc::sched_getscheduler(stranger.0) };
-        support::until("a stranger as it was", || policy() == libc::SCHED_OTHER);
+        // SAFETY: takes numbers.
+        let nice = || unsafe { libc::getpriority(libc::PRIO_PROCESS, stranger.0 as libc::id_t) };
+        support::until("a stranger as it was", || nice() == 0);
         reaper.drain(|_, _| {});
         assert_ne!(state(pid), Some('Z'), "a stranger was killed");
         // Ticks are 10 ms: only who was born in another one can be told apart by them.

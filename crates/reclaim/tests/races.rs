@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Instant;
 
-use reclaim::{Help, Options, Progress, Reaper, Reclaim, Victim};
+use reclaim::{Options, Progress, Reaper, Reclaim, Victim};
 use support::forked::{Child, Deed};
 use support::{PATIENCE, state};
 
@@ -28,12 +28,12 @@ fn descriptors() -> usize {
 
 /// By signal, release and boost, until it is gone.
 fn reclaim(victim: Victim, reaper: &Reaper, token: u64) {
-    let mut reclaim = Reclaim::new(victim, Help::default());
+    let mut reclaim = Reclaim::new(victim);
     let start = Instant::now();
-    while reclaim.step(start.elapsed().as_nanos() as u64, reaper, token) != Progress::Gone {
+    while reclaim.step(reaper, token) != Progress::Gone {
         reaper.drain(|found, done| {
             if found == token {
-                reclaim.helped(0, done);
+                reclaim.helped(done);
             }
         });
         assert!(start.elapsed() < PATIENCE, "{reclaim:?}");

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use reclaim::mrelease;
-use reclaim::{Help, Identity, KillError, Mrelease, OpenError, Progress, Reaper, Reclaim, Victim};
+use reclaim::{Identity, KillError, Mrelease, OpenError, Progress, Reaper, Reclaim, Victim};
 use rustix::process::{Pid, Signal, kill_process};
 use support::Holder;
 
@@ -23,13 +23,12 @@ fn holds_memory_for_another_test() {
 fn run_to_the_end(mut reclaim: Reclaim, reaper: &Reaper) -> Option<Mrelease> {
     let start = Instant::now();
     loop {
-        let now_ns = start.elapsed().as_nanos() as u64;
-        if reclaim.step(now_ns, reaper, 7) == Progress::Gone {
+        if reclaim.step(reaper, 7) == Progress::Gone {
             return reclaim.mrelease();
         }
         reaper.drain(|token, done| {
             assert_eq!(token, 7);
-            reclaim.helped(now_ns, done);
+            reclaim.helped(done);
         });
         assert!(start.elapsed() < PATIENCE, "the victim never went: {reclaim:?}");
         std::thread::sleep(Duration::from_micros(200));
@@ -43,7 +42,7 @@ fn a_victim_dies_and_its_memory_is_awaited() {
     let victim = Victim::open_as(holder.identity()).unwrap();
     assert!(!victim.has_exited());
     victim.send_kill().unwrap();
-    run_to_the_end(Reclaim::new(victim, Help::default()), &reaper);
+    run_to_the_end(Reclaim::new(victim), &reaper);
     assert_eq!(holder.child.wait().unwrap().signal(), Some(9));
 }
 
@@ -55,7 +54,7 @@ fn a_stopped_victim_dies_too() {
     kill_process(pid, Signal::STOP).unwrap();
     let victim = Victim::open_as(holder.identity()).unwrap();
     victim.send_kill().unwrap();
-    run_to_the_end(Reclaim::new(victim, Help::default()), &reaper);
+    run_to_the_end(Reclaim::new(victim), &reaper);
     assert_eq!(holder.child.wait().unwrap().signal(), Some(9));
 }
 
@@ -66,7 +65,7 @@ fn a_victim_that_somebody_else_has_killed_is_followed_all_the_same() {
     holder.child.kill().unwrap();
     let victim = Victim::open_as(identity).expect("a zombie is still there to be opened");
     let reaper = Reaper::start(1).unwrap();
-    run_to_the_end(Reclaim::new(victim, Help::default()), &reaper);
+    run_to_the_end(Reclaim::new(victim), &reaper);
     holder.child.wait().unwrap();
     assert_eq!(Victim::open_as(identity).unwrap_err(), OpenError::Gone(identity.pid));
 }
@@ -77,8 +76,8 @@ fn a_reaper_releases_a_dying_process_or_finds_it_already_empty() {
     let reaper = Reaper::start(1).unwrap();
     let victim = Victim::open_as(holder.identity()).unwrap();
     victim.send_kill().unwrap();
-    let mut reclaim = Reclaim::new(victim, Help::default());
-    let progress = reclaim.step(u64::MAX, &reaper, 7);
+    let mut reclaim = Reclaim::new(victim);
+    let progress = reclaim.step(&reaper, 7);
     if progress == Progress::Pending {
         let result = run_to_the_end(reclaim, &reaper);
         let expected = [None, Some(Mrelease::Freed), Some(Mrelease::LettingGo)];
@@ -130,7 +129,7 @@ fn a_reaper_stops_with_its_work_done() {
     let reaper = Reaper::start(2).unwrap();
     let victim = Victim::open_as(holder.identity()).unwrap();
     victim.send_kill().unwrap();
-    let mut reclaim = Reclaim::new(victim, Help::default());
-    reclaim.step(u64::MAX, &reaper, 1);
+    let mut reclaim = Reclaim::new(victim);
+    reclaim.step(&reaper, 1);
     drop(reaper);
 }

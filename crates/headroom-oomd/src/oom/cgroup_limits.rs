@@ -232,7 +232,7 @@ impl CgroupLimits {
         Decision::Kill(KillPlan {
             purpose: Purpose::Cgroup(CgroupScope { id, path }),
             trigger,
-            method: Method::HoldAndKill,
+            method: Method::Kill,
             payer: state.charged(choice.victim.account),
             group: None,
             choice,

@@ -63,8 +63,6 @@ impl CgroupScope {
 pub(super) enum Method {
     /// SIGKILL: one system call.
     Kill,
-    /// SIGKILL after the victim was bound to our CPU, see [`Victim::hold_and_kill`].
-    HoldAndKill,
     /// SIGTERM, and SIGKILL after so many milliseconds.
     Ask { grace_ms: u64 },
     /// The kernel program sent SIGKILL at this time, nanoseconds.

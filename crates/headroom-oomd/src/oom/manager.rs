@@ -622,7 +622,6 @@ impl OomManager {
             self.default_limits.next_deadline_ns(),
             self.system_monitor.next_deadline_ns(),
             self.cgroup_limits.next_deadline_ns(),
-            self.executor.next_deadline_ns(kills),
             kills.next_deadline_ns(),
         ];
         deadlines.into_iter().flatten().min()

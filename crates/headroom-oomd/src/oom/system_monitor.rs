@@ -181,7 +181,7 @@ impl SystemMonitor {
         Some(KillPlan {
             purpose: Purpose::System,
             trigger: trigger_of(raised.alarm),
-            method: grace.map_or(Method::HoldAndKill, |grace_ms| Method::Ask { grace_ms }),
+            method: grace.map_or(Method::Kill, |grace_ms| Method::Ask { grace_ms }),
             payer: state.charged(choice.victim.account),
             group: None,
             choice,

@@ -17,9 +17,8 @@ use std::time::Instant;
 
 use memory_ledger::{Asker, Limit, Source, Uid};
 use memory_watch::{ProcessSample, Watch};
-use reclaim::{Help, Mrelease, Progress, Reaper, Reclaim};
+use reclaim::{Mrelease, Progress, Reaper, Reclaim};
 
-use crate::clock::monotonic_ns;
 use crate::oom::OomManager;
 use machine::OfTheMachine;
 pub use practice::RehearsalError;
@@ -119,19 +118,19 @@ impl AtALimit {
     }
 }
 
-/// The victim is held, and its memory taken from outside.
+/// The victim is killed, and its memory released by a reaper.
 fn by_hand(child: &Victim, reaper: &Reaper) -> Result<(), RehearsalError> {
     let victim = reclaim::Victim::open(child.pid()).map_err(alive)?;
-    victim.hold_and_kill().map_err(alive)?;
-    let mut reclaim = Reclaim::new(victim, Help::default());
+    victim.send_kill().map_err(alive)?;
+    let mut reclaim = Reclaim::new(victim);
     let begun = Instant::now();
-    while reclaim.step(monotonic_ns(), reaper, 0) != Progress::Gone {
+    while reclaim.step(reaper, 0) != Progress::Gone {
         if begun.elapsed() >= PATIENCE {
             return Err(alive("it was killed and does not go"));
         }
         std::thread::sleep(PAUSE);
         reaper.drain(|_, done| {
-            reclaim.helped(monotonic_ns(), done);
+            reclaim.helped(done);
         });
     }
     match reclaim.mrelease() {

@@ -99,7 +99,6 @@ fn options(arguments: &Kill) -> Options {
         grace: Duration::from_millis(arguments.grace_ms),
         deadline: Duration::from_millis(arguments.deadline_ms),
         measure: arguments.report,
-        ..Options::default()
     }
 }
 

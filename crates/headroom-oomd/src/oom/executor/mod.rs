@@ -63,7 +63,7 @@ impl Executor {
         });
         let sender = match plan.method {
             Method::SentByKernel { .. } => Sender::KernelProgram,
-            Method::Kill | Method::HoldAndKill | Method::Ask { .. } => Sender::Daemon,
+            Method::Kill | Method::Ask { .. } => Sender::Daemon,
         };
         let process = plan.choice.victim;
         let (token, latch) = state.kills.signalled(NewKill {
@@ -203,11 +203,6 @@ impl Executor {
     pub(super) fn finish(&mut self, kill: &InFlightKill, settled: Settled) -> Outcome {
         self.reaping.finish(kill, settled)
     }
-
-    /// When [`step`](Self::step) is due though nothing happens, nanoseconds.
-    pub(super) fn next_deadline_ns(&self, kills: &KillsInFlight) -> Option<u64> {
-        self.reaping.next_deadline_ns(kills)
-    }
 }
 
 /// Wakes the event loop.
@@ -240,10 +235,6 @@ fn send(plan: &KillPlan) -> Result<Sent, KillError> {
         Method::SentByKernel { at_ns } => return Ok(Sent { signal: Signal::Kill, at_ns }),
         Method::Kill => {
             victim?.send_kill()?;
-            Signal::Kill
-        }
-        Method::HoldAndKill => {
-            victim?.hold_and_kill()?;
             Signal::Kill
         }
         Method::Ask { grace_ms } => {

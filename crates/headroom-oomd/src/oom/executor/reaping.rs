@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use control::oomd::Outcome;
 use memory_ledger::{InFlightKill, KillToken, KillsInFlight, Settled};
-use reclaim::{Help, KillError, Mrelease, Progress, Reaper, Reclaim, Victim};
+use reclaim::{KillError, Mrelease, Progress, Reaper, Reclaim, Victim};
 use rustix::event::epoll;
 
 use crate::clock::{NS_PER_MS, monotonic_ns};
@@ -42,7 +42,7 @@ impl Reaping {
         if let Err(errno) = add(&self.epoll, victim.as_fd(), token.0) {
             tracing::warn!("cannot watch the victim: {errno}; the timer looks after it");
         }
-        let reclaim = Reclaim::new(victim, Help::default());
+        let reclaim = Reclaim::new(victim);
         self.victims.push(Entry { token, reclaim, progress: Progress::Pending });
         self.step(token, kills);
     }
@@ -53,8 +53,8 @@ impl Reaping {
             return Ok(());
         };
         let victim = entry.reclaim.victim().clone();
-        let done = victim.hold_and_kill();
-        entry.reclaim = Reclaim::new(victim, Help::default());
+        let done = victim.send_kill();
+        entry.reclaim = Reclaim::new(victim);
         done
     }
 
@@ -63,7 +63,7 @@ impl Reaping {
         let Self { reaper, victims, epoll } = self;
         reaper.drain(|token, done| {
             if let Some(entry) = victims.iter_mut().find(|entry| entry.token.0 == token) {
-                entry.reclaim.helped(monotonic_ns(), done);
+                entry.reclaim.helped(done);
             }
         });
         for entry in victims {
@@ -82,14 +82,11 @@ impl Reaping {
     /// A kill has settled: its victim is not followed any more. Returns how it ended.
     pub(super) fn finish(&mut self, kill: &InFlightKill, settled: Settled) -> Outcome {
         let at = self.victims.iter().position(|entry| entry.token == kill.token);
-        let mut entry = at.map(|at| self.victims.swap_remove(at));
-        if let Some(entry) = &mut entry {
-            if entry.progress != Progress::Gone {
-                let _ = epoll::delete(&self.epoll, entry.reclaim.as_fd());
-            }
-            if matches!(settled, Settled::Stuck { .. }) {
-                entry.reclaim.give_up();
-            }
+        let entry = at.map(|at| self.victims.swap_remove(at));
+        if let Some(entry) = &entry
+            && entry.progress != Progress::Gone
+        {
+            let _ = epoll::delete(&self.epoll, entry.reclaim.as_fd());
         }
         let mrelease = entry.and_then(|entry| entry.reclaim.mrelease());
         match settled {
@@ -101,14 +98,6 @@ impl Reaping {
                 Outcome::Stuck { reason: why_stuck(kill.victim.pid, mrelease, took_ns) }
             }
         }
-    }
-
-    /// When [`step_all`](Self::step_all) is due though no fd is readable, nanoseconds. For a victim
-    /// that was only asked there is nothing to do.
-    pub(super) fn next_deadline_ns(&self, kills: &KillsInFlight) -> Option<u64> {
-        let asked = |it: &&Entry| kills.get(it.token).is_some_and(InFlightKill::is_asked);
-        let pending = self.victims.iter().filter(|it| it.progress == Progress::Pending);
-        pending.filter(|it| !asked(it)).filter_map(|it| it.reclaim.next_deadline_ns()).min()
     }
 }
 
@@ -126,7 +115,7 @@ impl Entry {
         if asked && !self.reclaim.victim().has_exited() {
             return;
         }
-        let progress = self.reclaim.step(now_ns, reaper, self.token.0);
+        let progress = self.reclaim.step(reaper, self.token.0);
         if progress == self.progress {
             return;
         }
