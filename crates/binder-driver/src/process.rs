@@ -47,8 +47,8 @@ pub struct Process {
     pub started_threads: u32,
     /// Tells `BR_ONEWAY_SPAM_SUSPECT` apart from `BR_TRANSACTION_COMPLETE`.
     pub spam_detection: bool,
-    /// A poller waits to hear of work.
-    pub poll_armed: bool,
+    /// A thread has polled the open.
+    pub polled: bool,
     /// What it said and heard so far.
     pub counters: Counters,
     /// It is being released.
@@ -91,7 +91,7 @@ impl Driver {
             requested_threads: 0,
             started_threads: 0,
             spam_detection: false,
-            poll_armed: false,
+            polled: false,
             counters: Counters::default(),
             dead: false,
         }))

@@ -86,10 +86,8 @@ impl Bus {
     /// returns at once. To be called at the very start of `main`, while the process has one thread.
     ///
     /// ```no_run
-    /// fn main() {
-    ///     binder_fuse::Bus::serve_if_started();
-    ///     // ... what the program is for, which may make buses
-    /// }
+    /// binder_fuse::Bus::serve_if_started();
+    /// // ... what the program is for, which may make buses
     /// ```
     pub fn serve_if_started() {
         CAN_SERVE.store(true, Ordering::Relaxed);

@@ -200,9 +200,7 @@ impl Server {
         let bwr = process.and_then(|process| self.driver.interrupt(process, caller.tid));
         self.unpark(key, caller.tid);
         match bwr {
-            Some(bwr) => {
-                self.channel.send(self.reply.ioctl(unique, -libc::EINTR, bwr.as_bytes()))
-            }
+            Some(bwr) => self.channel.send(self.reply.ioctl(unique, -libc::EINTR, bwr.as_bytes())),
             None => self.channel.send(self.reply.error(unique, libc::EINTR)),
         }
     }

@@ -398,7 +398,10 @@ impl Server {
         };
         let waits = ioctl.cmd == binder_uapi::ioctl::BINDER_WRITE_READ;
         if waits && let Err(error) = self.send_error(&header, libc::EINTR) {
-            tracing::warn!("request {}: the kernel does not take the answer: {error}", header.unique);
+            tracing::warn!(
+                "request {}: the kernel does not take the answer: {error}",
+                header.unique
+            );
         }
         waits
     }
