@@ -38,7 +38,7 @@ impl Driver {
             requested_threads: 0,
             started_threads: 0,
             spam_detection: SpamDetection::Off,
-            poll_armed: false,
+            polled: false,
             counters: Counters::default(),
             dead: false,
         }))

@@ -83,8 +83,8 @@ pub struct Process {
     /// Requested threads that have registered.
     pub started_threads: u32,
     pub spam_detection: SpamDetection,
-    /// A poller waits to hear of work.
-    pub poll_armed: bool,
+    /// A thread has polled the open.
+    pub polled: bool,
     /// What it said and heard so far.
     pub counters: Counters,
     /// It is being released.

@@ -71,8 +71,9 @@ impl Driver {
     }
 
     fn wake_poll(&mut self, process: ProcessId) {
-        let entry = &mut self.processes[process];
-        if std::mem::take(&mut entry.poll_armed) {
+        // Several items of one step are told once: no poller runs between them.
+        let told = matches!(self.wakes.queue.back(), Some(Pending::Poll(last)) if *last == process);
+        if self.processes[process].polled && !told {
             self.wakes.queue.push_back(Pending::Poll(process));
         }
     }
@@ -107,21 +108,18 @@ impl Driver {
         Some(parked.bwr)
     }
 
-    /// True = readable now for this thread. False arms one [`Wake::Poll`] for when the open
-    /// becomes readable. A stale open and one with too many threads are always readable: the read
-    /// tells the error.
+    /// True = readable now for this thread. From now on each item that no waiting reader takes is a
+    /// [`Wake::Poll`], also while the open is readable: an edge-triggered poller counts on it. A
+    /// stale open and one with too many threads are always readable: the read tells the error.
     pub fn poll(&mut self, caller: Caller) -> bool {
         let Ok(thread) = self.thread_of(caller.process, caller.tid) else { return true };
         self.threads[thread].polls = true;
-        let readable = self.has_work(thread, self.work_scope(thread));
-        if !readable {
-            self.processes[caller.process].poll_armed = true;
-        }
-        readable
+        self.processes[caller.process].polled = true;
+        self.has_work(thread, self.work_scope(thread))
     }
 
     /// Work for the front end after any call; drain until `None`. A parked reader appears once
-    /// until it is resumed, a poller once until it polls again.
+    /// until it is resumed.
     pub fn next_wake(&mut self) -> Option<Wake> {
         loop {
             match self.wakes.queue.pop_front()? {

@@ -135,7 +135,7 @@ fn a_woken_thread_whose_work_was_taken_parks_again() {
 }
 
 #[test]
-fn polling_tells_of_work_once() {
+fn a_poller_hears_of_each_item_that_becomes_readable() {
     let (mut world, manager, [client]) = World::with_manager();
     assert!(!world.driver.poll(manager));
     for code in 0..2 {
@@ -143,14 +143,24 @@ fn polling_tells_of_work_once() {
         world.write(client, &[call]);
     }
     world.wake();
-    assert_eq!(world.polled, [manager.process], "one wake-up until it polls again");
-    assert!(world.driver.poll(manager));
+    assert_eq!(world.polled, [manager.process], "the second one waits for the first");
     let request = world.read(manager).parcel();
-    assert!(!world.driver.poll(manager));
     world.write(manager, &[Command::FreeBuffer(request.buffer)]);
     world.wake();
-    assert_eq!(world.polled.len(), 2);
+    assert_eq!(world.polled.len(), 2, "though it has not polled again");
     assert!(world.driver.poll(manager));
+}
+
+#[test]
+fn a_poller_hears_of_an_item_while_another_one_is_readable() {
+    let (mut world, manager, clients) = World::with_manager::<2>();
+    assert!(!world.driver.poll(manager));
+    for (at, client) in clients.into_iter().enumerate() {
+        let call = world.call(client, 0, &Parcel::default());
+        world.write(client, &[call]);
+        world.wake();
+        assert_eq!(world.polled.len(), at + 1);
+    }
 }
 
 #[test]

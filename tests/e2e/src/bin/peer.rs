@@ -58,6 +58,7 @@ fn act(device: &str, words: &[&str]) -> Outcome {
         ["soak-client", rest @ ..] => soak_client(device, rest),
         ["soak-service", name] => soak::service(device, name),
         ["call", name] => one_call(device, name),
+        ["calls", count] => number(count).and_then(|count| calls(device, count)),
         ["read"] => read(device),
         ["read-in-thread"] => read_in_thread(device),
         ["busy", name] => busy_service(device, name),
@@ -248,6 +249,18 @@ fn one_call(device: &str, name: &str) -> Outcome {
     }
     session.free(reply);
     println!("answered");
+    session.flush().map_err(text)
+}
+
+/// Calls the manager so many times.
+fn calls(device: &str, count: u64) -> Outcome {
+    let client = open(device)?;
+    let mut session = Session::new(&client);
+    ready();
+    for _ in 0..count {
+        let reply = session.call(0, CALL, Payload::bytes(b"call")).map_err(text)?;
+        session.free(reply);
+    }
     session.flush().map_err(text)
 }
 

@@ -12,7 +12,7 @@ use binder_client::{
     Received, Served, Session,
 };
 use binder_uapi::Return;
-use e2e::{Bus, wait};
+use e2e::{Bus, Peer, wait};
 use rustix::event::epoll;
 use rustix::process::Signal;
 
@@ -24,6 +24,7 @@ crate::both_mappings! {
     a_read_that_may_not_block_finds_nothing
     a_nonblocking_client_can_still_be_served
     poll_and_epoll_wake_when_work_comes_and_not_before
+    an_edge_triggered_poller_hears_of_each_message
     a_signal_ends_a_blocked_read_with_eintr
     a_signal_does_not_run_commands_twice
     a_killed_client_dies_at_once_wherever_it_blocks
@@ -112,6 +113,37 @@ fn poll_and_epoll_wake_when_work_comes_and_not_before(bus: &Bus) {
         caller.expect("answered");
         caller.wait_for_success();
     }
+}
+
+/// Waits as event loops do (tokio, mio): when a read has found nothing, for the next edge.
+fn an_edge_triggered_poller_hears_of_each_message(bus: &Bus) {
+    const CALLERS: usize = 3;
+    const CALLS: usize = 300;
+    let server = nonblocking(bus);
+    server.become_context_manager().unwrap();
+    let mut session = Session::new(&server);
+    session.enter_looper().unwrap();
+    let interest = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(&interest, &server, epoll::EventData::new_u64(1), flags).unwrap();
+    let mut callers: Vec<_> =
+        (0..CALLERS).map(|_| peer(bus, &["calls", &CALLS.to_string()])).collect();
+    let mut served = 0;
+    while served < CALLERS * CALLS {
+        match session.serve_one(&mut Echo) {
+            Ok(Served::Transaction) => served += 1,
+            Ok(_) => {}
+            Err(error) => {
+                assert_eq!(error.errno(), Some(Errno::AGAIN));
+                let mut events = [MaybeUninit::uninit(); 1];
+                let patience = wait::PATIENCE.try_into().unwrap();
+                let (ready, _) = epoll::wait(&interest, &mut events, Some(&patience)).unwrap();
+                assert_eq!(ready.len(), 1, "no edge after {served} calls");
+            }
+        }
+    }
+    session.flush().unwrap();
+    callers.iter_mut().for_each(Peer::wait_for_success);
 }
 
 /// Reads while the device is readable: were that a lie, the read would block.
