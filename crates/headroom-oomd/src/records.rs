@@ -10,7 +10,7 @@ use crate::account_ref::to_ref;
 use crate::counters;
 use crate::history::{History, KEPT};
 use crate::partition::Partitioned;
-use crate::tell::before::Condemned;
+use crate::tell::before::PreKillInfo;
 use crate::tell::teller::{Near, Teller};
 
 /// Events that may wait for the end of a turn of the event loop.
@@ -77,8 +77,10 @@ impl Records {
     }
 
     /// Somebody is about to be killed. Returns when the kill may go on.
-    pub fn before_kill(&self, condemned: Condemned) {
-        self.teller.iter().for_each(|teller| teller.before(condemned));
+    pub fn run_pre_kill_hook(&self, info: PreKillInfo) {
+        if let Some(teller) = &self.teller {
+            teller.run_pre_kill_hook(info);
+        }
     }
 
     /// A user has crossed its soft limit.

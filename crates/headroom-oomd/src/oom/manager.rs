@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -19,7 +18,6 @@ use memory_ledger::{
 };
 use memory_watch::{Event, NotifierError, ProcessSample, Watch};
 use reclaim::Reaper;
-use rustix::event::epoll;
 
 use super::accounts::Accounts;
 use super::cgroup_limits::{CgroupLimits, Listing};
@@ -34,7 +32,7 @@ use super::shared_state::SharedState;
 use super::system_monitor::SystemMonitor;
 use super::user_limits::{Alert, Crossing, UserLimits};
 use crate::account_ref::to_ref;
-use crate::clock::{monotonic_ns, until};
+use crate::clock::monotonic_ns;
 use crate::records::Records;
 use crate::shrink::Shrinker;
 use crate::users;
@@ -625,28 +623,6 @@ impl OomManager {
             kills.next_deadline_ns(),
         ];
         deadlines.into_iter().flatten().min()
-    }
-
-    /// Works until these decisions have ended, or `patience_ns` is over. Limits are enforced
-    /// meanwhile; only the control socket waits.
-    pub fn wait_for(&mut self, decisions: &[u64], patience_ns: u64) {
-        let end = monotonic_ns() + patience_ns;
-        while self.is_in_flight(decisions) && monotonic_ns() < end {
-            let deadline = self.next_deadline_ns().map_or(end, |deadline| deadline.min(end));
-            let mut ready = [MaybeUninit::uninit(); 1];
-            if let Err(errno) = epoll::wait(&self.executor, &mut ready, Some(&until(deadline)))
-                && errno != rustix::io::Errno::INTR
-            {
-                tracing::error!("epoll: {errno}; not waiting for the victims");
-                return;
-            }
-            self.dispatch();
-        }
-    }
-
-    fn is_in_flight(&self, decisions: &[u64]) -> bool {
-        let records = self.state.kills.all().iter().filter_map(|kill| kill.record);
-        records.into_iter().any(|record| decisions.contains(&record))
     }
 }
 

@@ -24,7 +24,7 @@ const TICK: Duration = Duration::from_millis(1);
 
 /// What the program is told of the one who is about to die.
 #[derive(Clone, Copy, Debug)]
-pub struct Condemned {
+pub struct PreKillInfo {
     /// Process id.
     pub pid: u32,
     /// Whose.
@@ -53,8 +53,8 @@ struct Shared {
     done: OwnedFd,
 }
 
-/// The killer's end.
-pub struct Before {
+/// The executor's end.
+pub struct PreKillHook {
     shared: Arc<Shared>,
     wanted: bool,
 }
@@ -68,7 +68,7 @@ const TRIGGERS: [Trigger; 6] = [
     Trigger::Stall,
 ];
 
-impl Before {
+impl PreKillHook {
     /// Starts the thread; no program is wanted yet.
     pub fn start() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC;
@@ -98,16 +98,16 @@ impl Before {
     }
 
     /// Runs the program, if there is one and the one before has ended, and waits for it as long as it may take.
-    pub fn tell(&self, condemned: Condemned) {
+    pub fn run(&self, info: PreKillInfo) {
         let shared = &*self.shared;
         if !self.wanted || shared.busy.swap(true, Ordering::AcqRel) {
             return;
         }
-        shared.pid.store(condemned.pid, Ordering::Relaxed);
-        shared.uid.store(condemned.uid.0, Ordering::Relaxed);
-        shared.bytes.store(condemned.bytes, Ordering::Relaxed);
-        shared.hard_bytes.store(condemned.hard_bytes, Ordering::Relaxed);
-        let trigger = TRIGGERS.iter().position(|trigger| *trigger == condemned.trigger);
+        shared.pid.store(info.pid, Ordering::Relaxed);
+        shared.uid.store(info.uid.0, Ordering::Relaxed);
+        shared.bytes.store(info.bytes, Ordering::Relaxed);
+        shared.hard_bytes.store(info.hard_bytes, Ordering::Relaxed);
+        let trigger = TRIGGERS.iter().position(|trigger| *trigger == info.trigger);
         shared.trigger.store(trigger.unwrap_or(0) as u32, Ordering::Relaxed);
         let mut count = [0; 8];
         // What an earlier program left, which came too late.

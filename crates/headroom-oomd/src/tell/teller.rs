@@ -12,7 +12,7 @@ use control::oomd::{AccountKind, Outcome, Why};
 use memory_ledger::{AccountId, Uid};
 
 use super::be_ordinary;
-use super::before::{Before, Condemned};
+use super::before::{PreKillHook, PreKillInfo};
 use super::hooks::{Fact, Running};
 use super::journald::{self, Journal};
 use crate::tell_config::TellConfig;
@@ -48,11 +48,11 @@ enum News {
     Configure(Box<TellConfig>),
 }
 
-/// The killer's end: nothing here waits, but for the program before a kill.
+/// The event loop's end: nothing here waits, but for the program before a kill.
 pub struct Teller {
     news: SyncSender<News>,
     lost: Arc<AtomicU64>,
-    before: Before,
+    before: PreKillHook,
 }
 
 impl Teller {
@@ -69,7 +69,7 @@ impl Teller {
             warned: BTreeMap::new(),
         };
         std::thread::Builder::new().name("tell".into()).spawn(move || work.run())?;
-        Ok(Self { news, lost, before: Before::start()? })
+        Ok(Self { news, lost, before: PreKillHook::start()? })
     }
 
     /// Who is told, and how, from now on.
@@ -85,8 +85,8 @@ impl Teller {
     }
 
     /// Somebody is about to be killed. Returns when the program before a kill has ended, or its budget is spent.
-    pub fn before(&self, condemned: Condemned) {
-        self.before.tell(condemned);
+    pub fn run_pre_kill_hook(&self, info: PreKillInfo) {
+        self.before.run(info);
     }
 
     /// A decision was made.

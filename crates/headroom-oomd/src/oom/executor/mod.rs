@@ -25,7 +25,7 @@ use super::rate_monitor::RateMonitor;
 use super::shared_state::SharedState;
 use crate::clock::{NS_PER_MS, monotonic_ns};
 use crate::records::Records;
-use crate::tell::before::Condemned;
+use crate::tell::before::PreKillInfo;
 
 /// Carries out kills, and follows the victims until their memory is back.
 pub(super) struct Executor {
@@ -219,7 +219,7 @@ fn run_pre_kill_hook(plan: &KillPlan, records: &Records) {
         return;
     }
     let victim = &plan.choice.victim;
-    records.before_kill(Condemned {
+    records.run_pre_kill_hook(PreKillInfo {
         pid: victim.id.pid,
         uid: victim.uid,
         bytes: victim.charged_bytes(),
