@@ -11,7 +11,7 @@ use bench::{sleepers, walk};
 use clap::Parser;
 use headroom_oomd::oom::{OomManager, control as oom_control};
 use headroom_oomd::watching::{self, Wanted};
-use memory_ledger::{AccountId, Asker, Limit, Source, Uid};
+use memory_ledger::{AccountId, Limit, Requester, Source, Uid};
 use reclaim::Reaper;
 
 const BENCH: &str = "scan";
@@ -60,7 +60,7 @@ fn measure(arguments: &Arguments, count: u32, progress: &mut Progress) -> Result
     let chosen = watching::select(wanted, None).context("cannot watch processes")?;
     let oom = OomManager::builder(chosen.watch, Reaper::start(1)?).build();
     let mut oom = oom.context("no OOM manager")?;
-    oom.set_limit(account, Limit::new(FAR, None)?, Source::Runtime, Asker::Root)?;
+    oom.set_limit(account, Limit::new(FAR, None)?, Source::Runtime, Requester::Root)?;
     let mut micros: [Vec<f64>; 3] = Default::default();
     for _ in 0..arguments.rounds {
         let (mut least, mut found) = (u32::MAX, Vec::new());

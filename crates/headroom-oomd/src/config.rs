@@ -56,7 +56,7 @@ pub struct Config {
     /// Who shares a limit.
     pub groups: Groups,
     /// Of every ordinary user of whom nothing else is said.
-    pub everyone: Option<Limit>,
+    pub default_limit: Option<Limit>,
     /// Of cgroups and login sessions, in the order of the files.
     pub cgroups: Vec<CgroupLimit>,
     /// When the machine itself counts as short of memory; `None`: never.
@@ -75,7 +75,7 @@ impl Default for Config {
             files,
             limits,
             groups: Groups::default(),
-            everyone: None,
+            default_limit: None,
             cgroups: Vec::new(),
             machine,
             rules: Rules::default(),
@@ -307,7 +307,7 @@ impl Config {
                     let account = group(name).map(|group| AccountId::Group(group.id));
                     config.limits.extend(account.map(|account| (account, *limit)));
                 }
-                Whom::Everyone => config.everyone = Some(*limit),
+                Whom::Everyone => config.default_limit = Some(*limit),
                 Whom::Cgroups(_) => {}
             }
         }
@@ -335,12 +335,13 @@ impl Config {
             (AccountId::User(uid), None) => limit(uid.to_string(), Vec::new(), of),
             (id, None) => limit(id.to_string(), Vec::new(), of),
         });
-        let everyone = self.everyone.iter().map(|of| limit("*".to_owned(), Vec::new(), of));
+        let default_limit =
+            self.default_limit.iter().map(|of| limit("*".to_owned(), Vec::new(), of));
         let cgroups =
             self.cgroups.iter().map(|it| limit(it.pattern.to_string(), Vec::new(), &it.limit));
         Configuration {
             files: self.files.iter().map(|path| path.display().to_string()).collect(),
-            limits: users.chain(everyone).chain(cgroups).collect(),
+            limits: users.chain(default_limit).chain(cgroups).collect(),
             machine: self.machine.map(|levels| MachineLevels {
                 soft: levels.soft.to_string(),
                 hard: levels.hard.to_string(),
@@ -362,7 +363,7 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use memory_ledger::Stance;
+    use memory_ledger::KillPreference;
 
     use super::*;
 
@@ -425,8 +426,11 @@ mod tests {
         let text = "[[rule]]\nkill = \"never\"\nexe = \"/usr/sbin/*\"\nuser = \"root\"\n\
                     [[rule]]\nkill = \"prefer\"\nname-regex = \"^java\"\n[[rule]]\nkill = \"ordinary\"\n";
         let rules = parse(text).rules;
-        let stances: Vec<_> = rules.0.iter().map(|rule| rule.stance).collect();
-        assert_eq!(stances, [Stance::Never, Stance::Prefer, Stance::Ordinary]);
+        let preferences: Vec<_> = rules.0.iter().map(|rule| rule.preference).collect();
+        assert_eq!(
+            preferences,
+            [KillPreference::Never, KillPreference::Prefer, KillPreference::Ordinary]
+        );
         assert_eq!((rules.0[0].uid, rules.0[0].exe.is_some()), (Some(Uid::ROOT), true));
         assert!(rules.0[1].name.as_ref().is_some_and(|name| name.matches("java -jar")));
     }
@@ -544,9 +548,9 @@ mod tests {
             [(user(5001), limit(1)), (user(5002), limit(2))],
             "the later file counts"
         );
-        assert_eq!(config.everyone, Some(limit(4)));
-        let stances: Vec<_> = config.rules.0.iter().map(|rule| rule.stance).collect();
-        assert_eq!(stances, [Stance::Avoid, Stance::Prefer]);
+        assert_eq!(config.default_limit, Some(limit(4)));
+        let preferences: Vec<_> = config.rules.0.iter().map(|rule| rule.preference).collect();
+        assert_eq!(preferences, [KillPreference::Avoid, KillPreference::Prefer]);
         let machine = config.machine.unwrap();
         assert_eq!((machine.soft, machine.stall_ms), (memory_ledger::Level::percent(8), 7000));
         let names = config.files.iter().map(|path| path.file_name().unwrap().to_str().unwrap());
@@ -590,7 +594,7 @@ mod tests {
         let one = "/user.slice/user-5001.slice/session-*.scope".to_owned();
         let ci = "/a/ci-*".to_owned();
         assert_eq!(shown(&config), [(all, 4), (one, 8), (ci, 3)]);
-        assert!(config.limits.is_empty() && config.everyone.is_none());
+        assert!(config.limits.is_empty() && config.default_limit.is_none());
         let described = config.describe(Ok(users::ORDINARY));
         let users: Vec<_> = described.limits.iter().map(|limit| limit.user.as_str()).collect();
         assert!(users.contains(&"/a/ci-*") && users.len() == 3, "{users:?}");

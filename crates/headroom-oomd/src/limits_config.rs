@@ -33,7 +33,9 @@ use std::fmt;
 use std::ops::Range;
 
 use headroom_daemon::user_database;
-use memory_ledger::{AccountId, Asker, CgroupPattern, Count, Ledger, Limit, Margin, Source, Uid};
+use memory_ledger::{
+    AccountId, CgroupPattern, Count, Ledger, Limit, Margin, Requester, Source, Uid,
+};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -240,7 +242,7 @@ fn parse_limited(user: &Spanned<DeValue>) -> Result<Uid, Complaint> {
     let uid = parse_user(user)?;
     let any = Limit::new(memory_ledger::limit::MIN_HARD_BYTES, None);
     let any = any.map_err(|e| (user.span(), e.to_string()))?;
-    match Ledger::default().plan_set(AccountId::User(uid), any, Source::Config, Asker::Root) {
+    match Ledger::default().plan_set(AccountId::User(uid), any, Source::Config, Requester::Root) {
         Ok(_) => Ok(uid),
         Err(refusal) => Err((user.span(), refusal.to_string())),
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use control::oomd::{AccountRef, Explanation, Outcome, Reply, Request};
 use control::{Answer, Peer, RequestId};
-use memory_ledger::{AccountId, Asker, Limit, Source, Uid};
+use memory_ledger::{AccountId, Limit, Requester, Source, Uid};
 use owners::{Exhausted, Owner, Quota, QuotaSize};
 
 use crate::account_ref::{of_ref, to_ref};
@@ -55,7 +55,7 @@ impl Requests {
         for account in oom.accounts().ledger().accounts() {
             let AccountId::User(uid) = account.id else { continue };
             let layers = account.layers();
-            let set_by_others = [Source::Config, Source::Everyone, Source::Runtime];
+            let set_by_others = [Source::Config, Source::Default, Source::Runtime];
             let set_by_others = set_by_others.iter().any(|by| layers.layer(*by).is_some());
             if layers.own().is_some() && !set_by_others {
                 let owner = Owner::User(uid);
@@ -149,12 +149,12 @@ impl Requests {
     fn run(
         &self,
         oom: &mut OomManager,
-        asker: Asker,
+        requester: Requester,
         account: Option<AccountRef>,
     ) -> Result<Vec<u64>, String> {
         let wanted = account.map(|account| payer(oom, account)).transpose()?;
-        let only = only(oom, asker);
-        if let (Some(wanted), Asker::User(own)) = (wanted, asker)
+        let only = only(oom, requester);
+        if let (Some(wanted), Requester::User(own)) = (wanted, requester)
             && Some(wanted) != only
         {
             return Err(format!("uid {own} may not run the killer for {wanted}; only root may"));
@@ -178,8 +178,8 @@ impl Requests {
         let control::Request { id, peer, body } = request;
         let request = body.map_err(|why| format!("cannot understand the request: {why}"))?;
         let user = Uid(peer.uid);
-        let asker = if peer.is_root() { Asker::Root } else { Asker::User(user) };
-        let only = only(oom, asker);
+        let requester = if peer.is_root() { Requester::Root } else { Requester::User(user) };
+        let only = only(oom, requester);
         if matches!(
             request,
             Request::SetLimit { .. }
@@ -197,7 +197,7 @@ impl Requests {
             }
             Request::SetImportance { pid, importance } => {
                 let pid = pid.unwrap_or(peer.pid.unsigned_abs());
-                oom_control::set_importance(oom, asker, pid, importance).map(|()| Reply::Done)
+                oom_control::set_importance(oom, requester, pid, importance).map(|()| Reply::Done)
             }
             Request::Counters => Ok(Reply::Counters(oom.records().counters().clone())),
             Request::SetLimit { account, hard_bytes, soft_bytes } => {
@@ -210,7 +210,7 @@ impl Requests {
                 if slot {
                     self.take_slot(oom, peer)?;
                 }
-                let set = oom.set_limit(account, limit, Source::Runtime, asker);
+                let set = oom.set_limit(account, limit, Source::Runtime, requester);
                 if set.is_err() && slot {
                     self.drop_slots(|holder| holder == user);
                 }
@@ -218,7 +218,7 @@ impl Requests {
             }
             Request::ClearLimit { account } => {
                 let account = known(account)?;
-                let cleared = oom.clear_limit(account, asker);
+                let cleared = oom.clear_limit(account, requester);
                 if !oom_control::is_limited(oom, account) {
                     self.drop_slots(|holder| account == AccountId::User(holder));
                 }
@@ -230,14 +230,14 @@ impl Requests {
                 Ok(Reply::Limits { limits })
             }
             Request::RunOomKiller { account } => {
-                let decisions = self.run(oom, asker, account)?;
+                let decisions = self.run(oom, requester, account)?;
                 let until_ns = monotonic_ns() + RUN_PATIENCE_MS * NS_PER_MS;
                 self.runs.push(Run { request: id, decisions, until_ns });
                 return Ok(Answer::Later);
             }
             Request::Explain { account } => {
                 let wanted = account.map(|account| payer(oom, account)).transpose()?.or(only);
-                if let (Some(account), Asker::User(own)) = (wanted, asker)
+                if let (Some(account), Requester::User(own)) = (wanted, requester)
                     && Some(account) != only
                 {
                     let whose = match account {
@@ -268,10 +268,10 @@ impl Requests {
 }
 
 /// The account that a requester is confined to: of a user who shares a limit, the group's.
-fn only(oom: &OomManager, asker: Asker) -> Option<AccountId> {
-    match asker {
-        Asker::Root => None,
-        Asker::User(user) => Some(oom.accounts().ledger().groups().account_of(user)),
+fn only(oom: &OomManager, requester: Requester) -> Option<AccountId> {
+    match requester {
+        Requester::Root => None,
+        Requester::User(user) => Some(oom.accounts().ledger().groups().account_of(user)),
     }
 }
 

@@ -13,7 +13,7 @@
 //! The first rule that is about a process decides. A rule that says `never` names a `user`, `exe`, `cgroup` or `unit`:
 //! `name` and `cmdline` are what a process says of itself.
 
-use memory_ledger::Stance;
+use memory_ledger::KillPreference;
 use memory_ledger::rules::{Pattern, Rule, Rules};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -57,7 +57,7 @@ fn parse_rule(entry: &Spanned<DeValue>, table: &DeTable) -> Result<Rule, Complai
             "this rule does not say whom to \"kill\": never, avoid, ordinary or prefer".to_owned(),
         )
     })?;
-    let mut rule = Rule::new(stance(kill)?);
+    let mut rule = Rule::new(preference(kill)?);
     for (key, value) in table {
         let key = key.get_ref().as_ref();
         let place = match key.strip_suffix(REGEX).unwrap_or(key) {
@@ -81,7 +81,7 @@ fn parse_rule(entry: &Spanned<DeValue>, table: &DeTable) -> Result<Rule, Complai
         }
         *place = Some(pattern(key, value)?);
     }
-    if rule.stance == Stance::Never && !rule.is_about_facts() {
+    if rule.preference == KillPreference::Never && !rule.is_about_facts() {
         let why = "anybody can call itself that and live: a rule that kills \"never\" names a \"user\", \"exe\", \
                    \"cgroup\" or \"unit\"; or say \"avoid\"";
         return Err((kill.span(), why.to_owned()));
@@ -89,12 +89,12 @@ fn parse_rule(entry: &Spanned<DeValue>, table: &DeTable) -> Result<Rule, Complai
     Ok(rule)
 }
 
-fn stance(value: &Spanned<DeValue>) -> Result<Stance, Complaint> {
+fn preference(value: &Spanned<DeValue>) -> Result<KillPreference, Complaint> {
     match value.get_ref().as_str() {
-        Some("never") => Ok(Stance::Never),
-        Some("avoid") => Ok(Stance::Avoid),
-        Some("ordinary") => Ok(Stance::Ordinary),
-        Some("prefer") => Ok(Stance::Prefer),
+        Some("never") => Ok(KillPreference::Never),
+        Some("avoid") => Ok(KillPreference::Avoid),
+        Some("ordinary") => Ok(KillPreference::Ordinary),
+        Some("prefer") => Ok(KillPreference::Prefer),
         _ => Err((
             value.span(),
             "\"kill\" is \"never\", \"avoid\", \"ordinary\" or \"prefer\"".to_owned(),

@@ -20,7 +20,7 @@ use headroom_oomd::clock::monotonic_ns;
 use headroom_oomd::leases::Leases;
 use headroom_oomd::oom::{OomManager, OomManagerBuilder, control as oom_control};
 use headroom_oomd::shrink::Shrinker;
-use memory_ledger::{AccountId, Asker, Limit, ProcessId, RateLimit, Source, Thresholds, Uid};
+use memory_ledger::{AccountId, Limit, ProcessId, RateLimit, Requester, Source, Thresholds, Uid};
 use memory_watch::{
     Backend, Charge, Charged, Event, Killed, NotifierError, Precision, ProcessSample, Reconciled,
     SlotLimit, UnarmedKills, Usage, Watch,
@@ -232,7 +232,7 @@ impl Bench {
         let builder = OomManager::builder(watch, Reaper::start(1).unwrap());
         let mut oom = build(builder).build().unwrap();
         let limit = Limit::new(HARD * rustix::param::page_size() as u64, None).unwrap();
-        oom.set_limit(ACCOUNT, limit, Source::Runtime, Asker::Root).unwrap();
+        oom.set_limit(ACCOUNT, limit, Source::Runtime, Requester::Root).unwrap();
         Some(Self { oom, state, processes })
     }
 
@@ -375,7 +375,7 @@ fn word_of_a_crossing_that_is_over_costs_nobody_his_life() {
     bench.state().events.push(event);
     bench.oom.dispatch();
     assert_eq!(bench.oom.records().kills(), 0);
-    bench.oom.clear_limit(ACCOUNT, Asker::Root).unwrap();
+    bench.oom.clear_limit(ACCOUNT, Requester::Root).unwrap();
     bench.cross_hard(2000, None);
     assert_eq!(bench.oom.records().kills(), 0, "the limit is gone");
 }
@@ -420,7 +420,7 @@ fn a_victim_outlives_the_limit_it_died_for_on_record() {
     let Some(mut bench) = Bench::new(&[600, 500]) else { return };
     bench.cross_soft(960);
     bench.cross_hard(1100, None);
-    bench.oom.clear_limit(ACCOUNT, Asker::Root).unwrap();
+    bench.oom.clear_limit(ACCOUNT, Requester::Root).unwrap();
     bench.until("the record is closed", |bench| {
         matches!(bench.oom.records().get(1).unwrap().outcome, Outcome::Reclaimed { .. })
     });

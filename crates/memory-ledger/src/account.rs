@@ -1,8 +1,8 @@
 //! The limit and reading of one account.
 
 use crate::account_id::{AccountId, CgroupId};
-use crate::authority::{Layers, Source};
 use crate::limit::Limit;
+use crate::precedence::{LimitLayers, Source};
 
 /// A user's account as read at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub enum Phase {
 pub struct Account {
     /// Whose it is.
     pub id: AccountId,
-    pub(crate) layers: Layers,
+    pub(crate) layers: LimitLayers,
     pub(crate) limit: Limit,
     pub(crate) source: Source,
     pub(crate) reading: Reading,
@@ -40,7 +40,7 @@ pub struct Account {
 impl Account {
     /// Of a cgroup, of which only the configuration speaks.
     pub(crate) fn of_cgroup(id: CgroupId, limit: Limit) -> Self {
-        let (layers, source) = (Layers::default(), Source::Config);
+        let (layers, source) = (LimitLayers::default(), Source::Config);
         Self { id: AccountId::Cgroup(id), layers, limit, source, reading: Reading::default() }
     }
 
@@ -50,7 +50,7 @@ impl Account {
     }
 
     /// All that was said of it.
-    pub fn layers(&self) -> Layers {
+    pub fn layers(&self) -> LimitLayers {
         self.layers
     }
 

@@ -30,16 +30,17 @@ fn all_finish<'a>(mut free: u64, order: impl IntoIterator<Item = &'a Claimant>) 
     })
 }
 
-/// Whether all can finish after the claimant at `asker` was given `bytes` out of `free`. O(n): only
-/// the asker changes its place in the order.
-pub fn is_safe_after(free: u64, by_need: &[Claimant], asker: usize, bytes: u64) -> bool {
+/// Whether all can finish after the claimant at `requester` was given `bytes` out of `free`. O(n): only
+/// the requester changes its place in the order.
+pub fn is_safe_after(free: u64, by_need: &[Claimant], requester: usize, bytes: u64) -> bool {
     let Some(left) = free.checked_sub(bytes) else { return false };
-    let Some(old) = by_need.get(asker) else { return false };
+    let Some(old) = by_need.get(requester) else { return false };
     let Some(need) = old.need.checked_sub(bytes) else { return false };
-    let asker_then = Claimant { held: old.held.saturating_add(bytes), need };
-    let (before, after) = (&by_need[..asker], &by_need[asker + 1..]);
-    // With its smaller need the asker only ever moves towards the front.
+    let requester_then = Claimant { held: old.held.saturating_add(bytes), need };
+    let (before, after) = (&by_need[..requester], &by_need[requester + 1..]);
+    // With its smaller need the requester only ever moves towards the front.
     let place = before.partition_point(|claimant| claimant.need <= need);
-    let order = before[..place].iter().chain([&asker_then]).chain(&before[place..]).chain(after);
+    let order =
+        before[..place].iter().chain([&requester_then]).chain(&before[place..]).chain(after);
     all_finish(left, order)
 }

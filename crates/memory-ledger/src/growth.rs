@@ -1,7 +1,7 @@
 //! Who grew of late: it is growth that breaks a limit, not size.
 
-use crate::buried::Buried;
 use crate::process::{Process, ProcessId, WINDOW_NS};
+use crate::recent_kills::RecentKills;
 
 /// So many places further the next process of a list is looked for before it is searched everywhere.
 const STEPS: usize = 8;
@@ -42,22 +42,22 @@ pub struct Growth {
     older: Mark,
     newer: Mark,
     begun: bool,
-    buried: Buried,
+    recent_kills: RecentKills,
 }
 
 impl Growth {
     /// With room for so many processes, so that a look in need does not have to allocate.
     pub fn with_room(processes: usize) -> Self {
         let mark = || Mark { at_ns: 0, bytes: Vec::with_capacity(processes) };
-        Self { older: mark(), newer: mark(), begun: false, buried: Buried::with_room() }
+        Self { older: mark(), newer: mark(), begun: false, recent_kills: RecentKills::with_room() }
     }
 
     /// A process was killed. If it was new, it counts among the births of its family still.
-    pub fn bury(&mut self, process: &Process, now_ns: u64) {
-        self.buried.bury(process, now_ns);
+    pub fn record_kill(&mut self, process: &Process, now_ns: u64) {
+        self.recent_kills.record(process, now_ns);
     }
 
-    /// Fills in `grown_bytes`, `newborn` and `buried` of all processes, which have to be all there are. At the
+    /// Fills in `grown_bytes`, `newborn` and `killed_newborns` of all processes, which have to be all there are. At the
     /// first look nobody has grown.
     pub fn look(&mut self, processes: &mut [Process], now_ns: u64) {
         if !self.begun {
@@ -73,7 +73,7 @@ impl Growth {
             let grown = process.charged_bytes().saturating_sub(before.unwrap_or(0));
             process.grown_bytes = per_window(grown, elapsed_ns);
         }
-        self.buried.count(processes, now_ns);
+        self.recent_kills.count(processes, now_ns);
         if now_ns.saturating_sub(self.newer.at_ns) >= WINDOW_NS / 2 {
             std::mem::swap(&mut self.older, &mut self.newer);
             self.newer.take(processes, now_ns);

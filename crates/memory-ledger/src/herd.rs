@@ -1,7 +1,7 @@
 //! Families that grow together: a parent with many growing children, a fork bomb.
 
 use crate::family::Families;
-use crate::process::{Process, Stance};
+use crate::process::{KillPreference, Process};
 use crate::score::{grows, rank, score};
 
 /// So many growing processes of one family are a herd. Two are a program and its helper.
@@ -25,7 +25,7 @@ pub struct Herd {
     /// How many of them are new.
     pub born: u32,
     /// How many more were, and have been killed.
-    pub buried: u32,
+    pub killed_newborns: u32,
     /// It is a fork bomb.
     pub bomb: bool,
 }
@@ -48,16 +48,17 @@ pub fn worst_herd(candidates: &[Process]) -> Option<(Herd, u64, Vec<Process>)> {
 
 /// Births that count for it.
 fn births_of(process: &Process) -> usize {
-    usize::from(process.newborn) + process.buried as usize
+    usize::from(process.newborn) + process.killed_newborns as usize
 }
 
 fn herd(family: &[(usize, &Process)]) -> Option<(Herd, u64, Vec<Process>)> {
     // Whom a rule protects does not die for its family.
     let willing = family.iter().map(|(_, process)| **process);
-    let willing: Vec<Process> = willing.filter(|p| p.stance >= Stance::Ordinary).collect();
+    let willing: Vec<Process> =
+        willing.filter(|p| p.preference >= KillPreference::Ordinary).collect();
     let births: usize = willing.iter().map(births_of).sum();
-    let buried: usize = willing.iter().map(|process| process.buried as usize).sum();
-    let bomb = births >= BOMB_BIRTHS && births * 2 > family.len() + buried;
+    let killed: usize = willing.iter().map(|process| process.killed_newborns as usize).sum();
+    let bomb = births >= BOMB_BIRTHS && births * 2 > family.len() + killed;
     let mut members = willing;
     if bomb {
         // All of it, or it goes on; but an interactive shell, alone in its group, is not part of it.
@@ -78,8 +79,8 @@ fn herd(family: &[(usize, &Process)]) -> Option<(Herd, u64, Vec<Process>)> {
         members: members.len() as u32,
         bytes: sum(Process::charged_bytes),
         grown_bytes: sum(|process| process.grown_bytes),
-        born: (births - buried) as u32,
-        buried: buried as u32,
+        born: (births - killed) as u32,
+        killed_newborns: killed as u32,
         bomb,
     };
     Some((herd, blame, members))

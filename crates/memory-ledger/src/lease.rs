@@ -204,7 +204,7 @@ impl Book {
     ) -> bool {
         let by_need: Vec<Claimant> = claimants.iter().map(|(_, claimant)| *claimant).collect();
         match claimants.iter().position(|(claimant, _)| *claimant == id) {
-            Some(asker) => is_safe_after(free, &by_need, asker, bytes),
+            Some(requester) => is_safe_after(free, &by_need, requester, bytes),
             None => free.checked_sub(bytes).is_some_and(|left| is_safe(left, &by_need)),
         }
     }

@@ -2,9 +2,9 @@
 
 use crate::account::{Account, Phase, Reading};
 use crate::account_id::{AccountId, Uid};
-use crate::authority::{Asker, Change, Layers, Refusal, Source};
 use crate::group::Groups;
 use crate::limit::Limit;
+use crate::precedence::{Change, LimitLayers, Refusal, Requester, Source};
 
 /// The limited users and groups.
 #[derive(Clone, Debug, Default)]
@@ -41,53 +41,56 @@ impl Ledger {
     }
 
     /// A group's account must have a group, and who is in one has no account of its own.
-    fn check_group(&self, account: AccountId, asker: Asker) -> Result<(), Refusal> {
+    fn check_group(&self, account: AccountId, requester: Requester) -> Result<(), Refusal> {
         match account {
             AccountId::User(uid) => match self.groups.of(uid) {
                 Some(group) => Err(Refusal::InGroup { uid, group: group.name.clone() }),
                 None => Ok(()),
             },
-            AccountId::Group(_) => match (self.groups.get(account), asker) {
+            AccountId::Group(_) => match (self.groups.get(account), requester) {
                 (None, _) => Err(Refusal::NoGroup),
-                (Some(_), Asker::Root) => Ok(()),
-                (Some(group), Asker::User(asker)) => {
-                    Err(Refusal::Groups { asker, group: group.name.clone() })
+                (Some(_), Requester::Root) => Ok(()),
+                (Some(group), Requester::User(requester)) => {
+                    Err(Refusal::Groups { requester, group: group.name.clone() })
                 }
             },
             AccountId::Cgroup(_) => Err(Refusal::Cgroup),
         }
     }
 
-    fn layers(&self, account: AccountId) -> Layers {
+    fn layers(&self, account: AccountId) -> LimitLayers {
         self.account(account).map(|account| account.layers).unwrap_or_default()
     }
 
-    /// What setting a limit would change, if `asker` may.
+    /// What setting a limit would change, if `requester` may.
     pub fn plan_set(
         &self,
         account: AccountId,
         limit: Limit,
         source: Source,
-        asker: Asker,
+        requester: Requester,
     ) -> Result<Change, Refusal> {
-        self.check_group(account, asker)?;
-        Ok(Change { account, layers: self.layers(account).with(account, limit, source, asker)? })
+        self.check_group(account, requester)?;
+        Ok(Change {
+            account,
+            layers: self.layers(account).with(account, limit, source, requester)?,
+        })
     }
 
-    /// What clearing a limit would change, if `asker` may.
-    pub fn plan_clear(&self, account: AccountId, asker: Asker) -> Result<Change, Refusal> {
-        self.check_group(account, asker)?;
-        Ok(Change { account, layers: self.layers(account).without(account, asker)? })
+    /// What clearing a limit would change, if `requester` may.
+    pub fn plan_clear(&self, account: AccountId, requester: Requester) -> Result<Change, Refusal> {
+        self.check_group(account, requester)?;
+        Ok(Change { account, layers: self.layers(account).without(account, requester)? })
     }
 
     /// What a new configuration would change: `config` says what it says of single users and groups (once each),
-    /// `everyone` what it says of all others. Only those accounts that something is or was said of; a
+    /// `default` what it says of all others. Only those accounts that something is or was said of; a
     /// user that nobody knew of before has to be brought in with [`plan_default`](Ledger::plan_default).
     /// First those that end or shrink, as they make room.
     pub fn plan_reload(
         &self,
         config: &[(AccountId, Limit)],
-        everyone: Option<Limit>,
+        default: Option<Limit>,
     ) -> Vec<Change> {
         let known = self.accounts.iter().map(|account| account.id);
         let mut accounts: Vec<AccountId> = known.chain(config.iter().map(|(id, _)| *id)).collect();
@@ -96,7 +99,7 @@ impl Ledger {
         let plan = |account: AccountId| {
             let before = self.layers(account);
             let said = config.iter().find(|(of, _)| *of == account).map(|(_, limit)| *limit);
-            let was_everyones = before.layer(Source::Everyone).is_some();
+            let had_default = before.layer(Source::Default).is_some();
             // Who has joined a group leaves all that was said of it alone behind, and so does a group that is no more.
             let ended = match account {
                 AccountId::User(uid) => self.groups.of(uid).is_some(),
@@ -104,9 +107,9 @@ impl Ledger {
                 AccountId::Cgroup(_) => false,
             };
             let layers = if ended {
-                Layers::default()
+                LimitLayers::default()
             } else {
-                before.configured(said, everyone.filter(|_| was_everyones))
+                before.configured(said, default.filter(|_| had_default))
             };
             (layers != before).then_some(Change { account, layers })
         };
@@ -116,26 +119,26 @@ impl Ledger {
     }
 
     /// What bringing an ordinary user under everybody's limit would change. `None`: it is already, or shares a group's.
-    pub fn plan_default(&self, uid: Uid, everyone: Limit) -> Option<Change> {
+    pub fn plan_default(&self, uid: Uid, default: Limit) -> Option<Change> {
         if !uid.is_limitable() || self.groups.of(uid).is_some() {
             return None;
         }
         let account = AccountId::User(uid);
         let before = self.layers(account);
-        let layers = before.configured(before.layer(Source::Config), Some(everyone));
+        let layers = before.configured(before.layer(Source::Config), Some(default));
         (layers != before).then_some(Change { account, layers })
     }
 
     /// What letting an ordinary user go would change that is gone: nothing is said of it but what is
-    /// said of everyone. `None`: there is more.
+    /// said of every user. `None`: there is more.
     pub fn plan_forget(&self, uid: Uid) -> Option<Change> {
         let account = AccountId::User(uid);
         let layers = self.layers(account);
         let gone = layers.configured(None, None);
-        let only_everyones = layers.layer(Source::Everyone).is_some()
+        let only_default = layers.layer(Source::Default).is_some()
             && layers.layer(Source::Config).is_none()
             && gone.effective().is_none();
-        only_everyones.then_some(Change { account, layers: gone })
+        only_default.then_some(Change { account, layers: gone })
     }
 
     /// Puts a change into force. When the limit is gone, so is the account.

@@ -3,7 +3,7 @@
 //! * [`limit`]: a hard and a soft limit that make sense together;
 //! * [`count`](mod@count): what of a process's memory counts;
 //! * [`account_id`]: whose an account is;
-//! * [`authority`]: whose word about a user's limit counts;
+//! * [`precedence`]: the layers of a limit, and which one counts;
 //! * [`group`]: users who share one account;
 //! * [`cgroup`]: of which control groups a limit speaks;
 //! * [`cgroup_accounts`]: what those have, and when to look again;
@@ -11,7 +11,7 @@
 //! * [`process`]: what is known of a process;
 //! * [`rules`]: what an administrator says of processes;
 //! * [`growth`]: who grew of late;
-//! * [`buried`]: who was born of late, and killed;
+//! * [`recent_kills`]: newborns that were killed;
 //! * [`score`]: how much a process is to blame, as one number;
 //! * [`family`], [`herd`]: processes that belong, and grow, together;
 //! * [`verdict`]: from a snapshot of all that to who dies and why;
@@ -29,9 +29,7 @@
 
 pub mod account;
 pub mod account_id;
-pub mod authority;
 pub mod bankers;
-pub mod buried;
 pub mod cgroup;
 pub mod cgroup_accounts;
 pub mod count;
@@ -46,14 +44,15 @@ pub mod ledger;
 pub mod limit;
 pub mod machine;
 pub mod margin;
+pub mod precedence;
 pub mod process;
+pub mod recent_kills;
 pub mod rules;
 pub mod score;
 pub mod verdict;
 
 pub use account::{Account, Phase, Reading};
 pub use account_id::{AccountId, CgroupId, GroupId, Uid};
-pub use authority::{Asker, Change, Layers, Refusal, Source};
 pub use cgroup::{CgroupLimit, CgroupPattern};
 pub use cgroup_accounts::{CgroupAccount, CgroupAccounts};
 pub use count::Count;
@@ -68,8 +67,9 @@ pub use kills_in_flight::{
 pub use lease::{Book, ClientId, Decision, Lease, Standing};
 pub use ledger::Ledger;
 pub use limit::{Limit, LimitError};
-pub use machine::{Alarm, Level, Machine, MachineReading, Raised, Thresholds};
+pub use machine::{Level, Machine, MachineReading, Pressure, PressureTrigger, Thresholds};
 pub use margin::Margin;
-pub use process::{Comm, Process, ProcessId, Stance};
+pub use precedence::{Change, LimitLayers, Refusal, Requester, Source};
+pub use process::{Comm, KillPreference, Process, ProcessId};
 pub use rules::Rules;
 pub use verdict::{Cause, Choice, NoVictim, Scope, choose};

@@ -1,6 +1,6 @@
 //! When the machine itself runs short: too little available, soon nothing, or everybody waiting.
 //!
-//! Works without any limit. A reading comes in, an [`Alarm`] or nothing comes out, and when the next
+//! Works without any limit. A reading comes in, a [`Pressure`] or nothing comes out, and when the next
 //! reading should be taken.
 
 use std::collections::VecDeque;
@@ -132,7 +132,7 @@ pub fn usable_swap(free: u64, zram_free: u64, stored: u64, taken: u64, available
 
 /// Why somebody has to die.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Alarm {
+pub enum Pressure {
     /// Below the soft level. `left_ms`: until the hard one is reached, if it goes on like this.
     Soft {
         /// `None`: it does not get less.
@@ -152,25 +152,25 @@ pub enum Alarm {
     },
 }
 
-impl Alarm {
+impl Pressure {
     /// The machine lives on for a while though nobody dies.
     pub fn can_wait(self) -> bool {
         matches!(self, Self::Soft { .. } | Self::Stalled { .. })
     }
 }
 
-/// An alarm and the reading that raised it, as a sentence for people.
+/// A pressure and the reading that shows it, as a sentence for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Raised {
+pub struct PressureTrigger {
     /// Why.
-    pub alarm: Alarm,
+    pub pressure: Pressure,
     /// The reading.
     pub reading: MachineReading,
-    /// What would end the alarm, bytes.
+    /// What would end the pressure, bytes.
     pub need_bytes: u64,
 }
 
-impl fmt::Display for Raised {
+impl fmt::Display for PressureTrigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let MachineReading { available, total, swap_free, swap_total, .. } = self.reading;
         let percent = |part: u64, whole: u64| part as f64 * 100.0 / whole.max(1) as f64;
@@ -184,11 +184,11 @@ impl fmt::Display for Raised {
                 percent(swap_free, swap_total)
             )?;
         }
-        match self.alarm {
-            Alarm::Soft { .. } => write!(f, ": below the soft level"),
-            Alarm::Hard => write!(f, ": below the hard level"),
-            Alarm::Exhausting { in_ms } => write!(f, ": at this rate exhausted in {in_ms} ms"),
-            Alarm::Stalled { percent } => {
+        match self.pressure {
+            Pressure::Soft { .. } => write!(f, ": below the soft level"),
+            Pressure::Hard => write!(f, ": below the hard level"),
+            Pressure::Exhausting { in_ms } => write!(f, ": at this rate exhausted in {in_ms} ms"),
+            Pressure::Stalled { percent } => {
                 write!(f, ": all programs waited for memory {percent} % of the time")
             }
         }
@@ -239,13 +239,13 @@ impl Machine {
         self.next_look_ns = until_ns;
     }
 
-    /// A stall has had its victim: it takes a new one to raise the alarm again.
+    /// A stall has had its victim: it takes a new one to raise the pressure again.
     pub fn forget_stalls(&mut self) {
         self.stalls.clear();
     }
 
     /// Takes a reading.
-    pub fn read(&mut self, reading: MachineReading) -> Option<Raised> {
+    pub fn read(&mut self, reading: MachineReading) -> Option<PressureTrigger> {
         if self.kept.len() == KEPT {
             self.kept.pop_front();
         }
@@ -259,22 +259,22 @@ impl Machine {
         let swap_below = |level: Level| reading.swap_free <= level.of(reading.swap_total);
         let exhausted_ms = ms_until(reading.available + reading.swap_free, rate);
         let near = reading.available <= soft.saturating_mul(FORECAST_LEVELS);
-        let alarm = if reading.available <= hard && swap_below(self.thresholds.swap_hard) {
-            Alarm::Hard
+        let pressure = if reading.available <= hard && swap_below(self.thresholds.swap_hard) {
+            Pressure::Hard
         } else if reading.available <= soft && swap_below(self.thresholds.swap_soft) {
-            Alarm::Soft { left_ms: ms_until(reading.available.saturating_sub(hard), rate) }
+            Pressure::Soft { left_ms: ms_until(reading.available.saturating_sub(hard), rate) }
         } else if let Some(in_ms) =
             exhausted_ms.filter(|ms| near && *ms < self.thresholds.forecast_ms)
         {
-            Alarm::Exhausting { in_ms }
+            Pressure::Exhausting { in_ms }
         } else if let Some(percent) = stalled.filter(|p| *p >= self.thresholds.stall_percent) {
-            Alarm::Stalled { percent }
+            Pressure::Stalled { percent }
         } else {
             return None;
         };
         // Half of the soft level on top: at the level itself the next page would raise it again.
         let need_bytes = (soft + soft / 2).saturating_sub(reading.available);
-        Some(Raised { alarm, reading, need_bytes })
+        Some(PressureTrigger { pressure, reading, need_bytes })
     }
 
     /// What is lost a second, of memory and swap together; `None` when it does not get less.
@@ -339,21 +339,21 @@ mod tests {
         MachineReading { at_ns, available, total: 1000 * MIB, ..MachineReading::default() }
     }
 
-    fn alarm(machine: &mut Machine, reading: MachineReading) -> Option<Alarm> {
-        machine.read(reading).map(|raised| raised.alarm)
+    fn pressure(machine: &mut Machine, reading: MachineReading) -> Option<Pressure> {
+        machine.read(reading).map(|trigger| trigger.pressure)
     }
 
     #[test]
     fn below_the_soft_level_somebody_is_asked_and_below_the_hard_one_killed() {
         let mut machine = Machine::new(Thresholds::default());
-        assert_eq!(alarm(&mut machine, reading(0, 500)), None);
-        assert_eq!(alarm(&mut machine, reading(1000, 101)), None);
-        let soft = alarm(&mut machine, reading(2000, 100));
-        assert_eq!(soft, Some(Alarm::Soft { left_ms: None }));
-        assert_eq!(alarm(&mut machine, reading(3000, 50)), Some(Alarm::Hard));
-        let raised = machine.read(reading(3001, 50)).unwrap();
-        assert_eq!(raised.need_bytes, 100 * MIB);
-        assert_eq!(raised.to_string(), "50 MiB (5.0 %) of memory available: below the hard level");
+        assert_eq!(pressure(&mut machine, reading(0, 500)), None);
+        assert_eq!(pressure(&mut machine, reading(1000, 101)), None);
+        let soft = pressure(&mut machine, reading(2000, 100));
+        assert_eq!(soft, Some(Pressure::Soft { left_ms: None }));
+        assert_eq!(pressure(&mut machine, reading(3000, 50)), Some(Pressure::Hard));
+        let trigger = machine.read(reading(3001, 50)).unwrap();
+        assert_eq!(trigger.need_bytes, 100 * MIB);
+        assert_eq!(trigger.to_string(), "50 MiB (5.0 %) of memory available: below the hard level");
     }
 
     #[test]
@@ -364,11 +364,11 @@ mod tests {
             swap_free: free_mib * MIB,
             ..reading(at_ms, 40)
         };
-        assert_eq!(alarm(&mut machine, swap(0, 300)), None);
-        assert!(matches!(alarm(&mut machine, swap(1000, 100)), Some(Alarm::Soft { .. })));
-        let raised = machine.read(swap(2000, 50)).unwrap();
-        assert_eq!(raised.alarm, Alarm::Hard);
-        assert!(raised.to_string().contains("50 MiB (5.0 %) of swap"), "{raised}");
+        assert_eq!(pressure(&mut machine, swap(0, 300)), None);
+        assert!(matches!(pressure(&mut machine, swap(1000, 100)), Some(Pressure::Soft { .. })));
+        let trigger = machine.read(swap(2000, 50)).unwrap();
+        assert_eq!(trigger.pressure, Pressure::Hard);
+        assert!(trigger.to_string().contains("50 MiB (5.0 %) of swap"), "{trigger}");
     }
 
     #[test]
@@ -387,9 +387,9 @@ mod tests {
         // 2 GB/s: 190 MiB are gone in 95 ms.
         for step in 0..7 {
             let at_20ms = reading(20 * step, 470 - 40 * step);
-            assert_eq!(alarm(&mut machine, at_20ms), None, "step {step}");
+            assert_eq!(pressure(&mut machine, at_20ms), None, "step {step}");
         }
-        let Some(Alarm::Exhausting { in_ms }) = alarm(&mut machine, reading(140, 190)) else {
+        let Some(Pressure::Exhausting { in_ms }) = pressure(&mut machine, reading(140, 190)) else {
             panic!("not seen")
         };
         assert!((90..100).contains(&in_ms), "{in_ms}");
@@ -400,7 +400,7 @@ mod tests {
     fn a_program_that_takes_its_fill_while_there_is_plenty_is_left_alone() {
         let mut machine = Machine::new(Thresholds::default());
         for step in 0..8 {
-            assert_eq!(alarm(&mut machine, reading(10 * step, 900 - 90 * step)), None);
+            assert_eq!(pressure(&mut machine, reading(10 * step, 900 - 90 * step)), None);
         }
     }
 
@@ -408,8 +408,8 @@ mod tests {
     fn the_time_left_follows_from_the_rate() {
         let mut machine = Machine::new(Thresholds::default());
         machine.read(reading(0, 140));
-        let soft = alarm(&mut machine, reading(400, 90));
-        assert_eq!(soft, Some(Alarm::Soft { left_ms: Some(320) }));
+        let soft = pressure(&mut machine, reading(400, 90));
+        assert_eq!(soft, Some(Pressure::Soft { left_ms: Some(320) }));
     }
 
     #[test]
@@ -433,14 +433,21 @@ mod tests {
             ..reading(at_ms, 200)
         };
         for second in 0..5 {
-            assert_eq!(alarm(&mut machine, waits(second * 1000, second * 600)), None);
+            assert_eq!(pressure(&mut machine, waits(second * 1000, second * 600)), None);
         }
-        assert_eq!(alarm(&mut machine, waits(5000, 3000)), Some(Alarm::Stalled { percent: 60 }));
+        assert_eq!(
+            pressure(&mut machine, waits(5000, 3000)),
+            Some(Pressure::Stalled { percent: 60 })
+        );
         machine.forget_stalls();
-        assert_eq!(alarm(&mut machine, waits(5010, 3010)), None);
+        assert_eq!(pressure(&mut machine, waits(5010, 3010)), None);
         for second in 6..20 {
             let (at, waited) = (second * 1000, 3010 + (second - 5) * 400);
-            assert_eq!(alarm(&mut machine, waits(at, waited)), None, "two fifths are not enough");
+            assert_eq!(
+                pressure(&mut machine, waits(at, waited)),
+                None,
+                "two fifths are not enough"
+            );
         }
     }
 }

@@ -51,7 +51,7 @@ impl fmt::Debug for Comm {
 
 /// What the rules say of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stance {
+pub enum KillPreference {
     /// Never to be killed.
     Never,
     /// Only when nobody else can be.
@@ -96,10 +96,10 @@ pub struct Process {
     /// It started within that time.
     pub newborn: bool,
     /// So many newborns of its family were killed within that time and count for it; see
-    /// [`Buried`](crate::buried::Buried).
-    pub buried: u32,
+    /// [`RecentKills`](crate::recent_kills::RecentKills).
+    pub killed_newborns: u32,
     /// What the rules say of it.
-    pub stance: Stance,
+    pub preference: KillPreference,
 }
 
 impl Process {

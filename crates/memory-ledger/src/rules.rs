@@ -9,7 +9,7 @@ use std::fmt;
 use regex::{Regex, RegexBuilder};
 
 use crate::account_id::Uid;
-use crate::process::Stance;
+use crate::process::KillPreference;
 
 /// Compiled patterns may be so large, bytes: one line of a file is not to eat the daemon's memory.
 const PATTERN_BYTES: usize = 1 << 18;
@@ -82,7 +82,7 @@ pub trait Facts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// What is decided.
-    pub stance: Stance,
+    pub preference: KillPreference,
     /// Whose.
     pub uid: Option<Uid>,
     /// Name.
@@ -99,9 +99,9 @@ pub struct Rule {
 
 impl Rule {
     /// A rule without conditions.
-    pub fn new(stance: Stance) -> Self {
+    pub fn new(preference: KillPreference) -> Self {
         let (name, cmdline, exe, cgroup, unit) = (None, None, None, None, None);
-        Self { stance, uid: None, name, cmdline, exe, cgroup, unit }
+        Self { preference, uid: None, name, cmdline, exe, cgroup, unit }
     }
 
     /// A process cannot make the rule its own by what it says of itself.
@@ -133,12 +133,12 @@ impl Rule {
 /// In one line: `never: uid 0, exe ~ ^/usr/sbin/.*$`.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { stance, uid, name, cmdline, exe, cgroup, unit } = self;
-        f.write_str(match stance {
-            Stance::Never => "never",
-            Stance::Avoid => "avoid",
-            Stance::Ordinary => "ordinary",
-            Stance::Prefer => "prefer",
+        let Self { preference, uid, name, cmdline, exe, cgroup, unit } = self;
+        f.write_str(match preference {
+            KillPreference::Never => "never",
+            KillPreference::Avoid => "avoid",
+            KillPreference::Ordinary => "ordinary",
+            KillPreference::Prefer => "prefer",
         })?;
         let patterns = [
             ("name", name),
@@ -165,9 +165,9 @@ pub struct Rules(pub Vec<Rule>);
 
 impl Rules {
     /// What they say of a process.
-    pub fn stance(&self, facts: &mut impl Facts) -> Stance {
+    pub fn preference(&self, facts: &mut impl Facts) -> KillPreference {
         let first = self.0.iter().find(|rule| rule.is_about(facts));
-        first.map_or(Stance::Ordinary, |rule| rule.stance)
+        first.map_or(KillPreference::Ordinary, |rule| rule.preference)
     }
 }
 
@@ -239,53 +239,60 @@ mod tests {
             name: glob("ssh*"),
             exe: glob(exe),
             unit: glob(unit),
-            ..Rule::new(Stance::Never)
+            ..Rule::new(KillPreference::Never)
         };
-        let says = |rule: Rule| Rules(vec![rule]).stance(&mut sshd());
-        assert_eq!(says(rule("/usr/sbin/*", "ssh.service")), Stance::Never);
-        assert_eq!(says(rule("/usr/bin/*", "ssh.service")), Stance::Ordinary);
-        assert_eq!(says(rule("/usr/sbin/*", "cron.service")), Stance::Ordinary);
-        assert_eq!(says(Rule { uid: Some(Uid(7)), ..Rule::new(Stance::Never) }), Stance::Ordinary);
-        let cgroup = Rule { cgroup: glob("/system.slice/*"), ..Rule::new(Stance::Avoid) };
-        assert_eq!(says(cgroup), Stance::Avoid);
-        let cmdline =
-            Rule { cmdline: Some(Pattern::regex("alice").unwrap()), ..Rule::new(Stance::Prefer) };
-        assert_eq!(says(cmdline), Stance::Prefer);
+        let says = |rule: Rule| Rules(vec![rule]).preference(&mut sshd());
+        assert_eq!(says(rule("/usr/sbin/*", "ssh.service")), KillPreference::Never);
+        assert_eq!(says(rule("/usr/bin/*", "ssh.service")), KillPreference::Ordinary);
+        assert_eq!(says(rule("/usr/sbin/*", "cron.service")), KillPreference::Ordinary);
+        assert_eq!(
+            says(Rule { uid: Some(Uid(7)), ..Rule::new(KillPreference::Never) }),
+            KillPreference::Ordinary
+        );
+        let cgroup = Rule { cgroup: glob("/system.slice/*"), ..Rule::new(KillPreference::Avoid) };
+        assert_eq!(says(cgroup), KillPreference::Avoid);
+        let cmdline = Rule {
+            cmdline: Some(Pattern::regex("alice").unwrap()),
+            ..Rule::new(KillPreference::Prefer)
+        };
+        assert_eq!(says(cmdline), KillPreference::Prefer);
     }
 
     #[test]
     fn the_first_rule_that_is_about_it_decides() {
-        let spared = Rule { unit: glob("*.service"), ..Rule::new(Stance::Avoid) };
-        let preferred = Rule { name: glob("sshd"), ..Rule::new(Stance::Prefer) };
-        let stance = |rules: &[&Rule]| {
-            Rules(rules.iter().map(|&rule| rule.clone()).collect()).stance(&mut sshd())
+        let spared = Rule { unit: glob("*.service"), ..Rule::new(KillPreference::Avoid) };
+        let preferred = Rule { name: glob("sshd"), ..Rule::new(KillPreference::Prefer) };
+        let preference = |rules: &[&Rule]| {
+            Rules(rules.iter().map(|&rule| rule.clone()).collect()).preference(&mut sshd())
         };
-        assert_eq!(stance(&[&spared, &preferred]), Stance::Avoid);
-        assert_eq!(stance(&[&preferred, &spared]), Stance::Prefer);
-        assert_eq!(stance(&[]), Stance::Ordinary);
+        assert_eq!(preference(&[&spared, &preferred]), KillPreference::Avoid);
+        assert_eq!(preference(&[&preferred, &spared]), KillPreference::Prefer);
+        assert_eq!(preference(&[]), KillPreference::Ordinary);
     }
 
     #[test]
     fn what_cannot_be_read_matches_nothing_and_nothing_is_read_in_vain() {
         let mut unknown = Known { name: "x", ..Known::default() };
-        let anything = Rule { exe: glob("*"), ..Rule::new(Stance::Never) };
-        assert_eq!(Rules(vec![anything]).stance(&mut unknown), Stance::Ordinary);
-        let other = Rule { name: glob("y"), exe: glob("*"), ..Rule::new(Stance::Never) };
+        let anything = Rule { exe: glob("*"), ..Rule::new(KillPreference::Never) };
+        assert_eq!(Rules(vec![anything]).preference(&mut unknown), KillPreference::Ordinary);
+        let other = Rule { name: glob("y"), exe: glob("*"), ..Rule::new(KillPreference::Never) };
         let mut unread = Known { name: "x", ..Known::default() };
-        assert_eq!(Rules(vec![other]).stance(&mut unread), Stance::Ordinary);
+        assert_eq!(Rules(vec![other]).preference(&mut unread), KillPreference::Ordinary);
         assert_eq!((unknown.reads, unread.reads), (1, 0));
     }
 
     #[test]
     fn a_rule_is_one_line() {
-        assert_eq!(Rule::new(Stance::Avoid).to_string(), "avoid: every process");
-        let rule = Rule { uid: Some(Uid(7)), exe: glob("/usr/*"), ..Rule::new(Stance::Never) };
+        assert_eq!(Rule::new(KillPreference::Avoid).to_string(), "avoid: every process");
+        let rule =
+            Rule { uid: Some(Uid(7)), exe: glob("/usr/*"), ..Rule::new(KillPreference::Never) };
         assert_eq!(rule.to_string(), "never: uid 7, exe ~ ^/usr/.*$");
     }
 
     #[test]
     fn a_name_alone_is_what_the_process_says() {
-        let named = Rule { name: glob("x"), cmdline: glob("y"), ..Rule::new(Stance::Never) };
+        let named =
+            Rule { name: glob("x"), cmdline: glob("y"), ..Rule::new(KillPreference::Never) };
         assert!(!named.is_about_facts());
         for fact in [
             Rule { uid: Some(Uid(1)), ..named.clone() },

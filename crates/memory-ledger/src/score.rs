@@ -1,6 +1,6 @@
 //! How much a process is to blame, as one number.
 
-use crate::process::{Process, Stance};
+use crate::process::{KillPreference, Process};
 
 /// Each byte that was taken in the last window counts as so many more: who goes on like that will
 /// have them in half a minute. An idle database is then spared for a leak of a tenth of its size,
@@ -38,6 +38,6 @@ pub fn grows(process: &Process) -> bool {
 
 /// Who dies first; the order of the list does not matter. Of equals the younger, which has less work
 /// to lose; of those the higher pid.
-pub fn rank(process: &Process) -> (Stance, u64, u64, u32) {
-    (process.stance, score(process), process.id.start_time, process.id.pid)
+pub fn rank(process: &Process) -> (KillPreference, u64, u64, u32) {
+    (process.preference, score(process), process.id.start_time, process.id.pid)
 }

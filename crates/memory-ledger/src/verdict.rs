@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::account_id::AccountId;
 use crate::herd::{Herd, cull, worst_herd};
-use crate::process::{Process, ProcessId, Stance};
+use crate::process::{KillPreference, Process, ProcessId};
 use crate::score::{OOM_SCORE_ADJ_NEVER, grows, rank};
 
 /// Among whom a victim is looked for, and what for.
@@ -62,16 +62,16 @@ impl fmt::Display for Cause {
             Self::Preferred => write!(f, "a rule prefers it as a victim"),
             Self::LastResort => write!(f, "nobody is left but those that a rule would spare"),
             Self::Herd(herd) => {
-                let Herd { eldest_pid, members, born, buried, .. } = herd;
+                let Herd { eldest_pid, members, born, killed_newborns, .. } = herd;
                 let mib = |bytes: u64| bytes >> 20;
                 let (has, grown) = (mib(herd.bytes), mib(herd.grown_bytes));
                 if herd.bomb {
                     let family =
                         format!("a family of {members} processes (eldest: pid {eldest_pid})");
                     write!(f, "fork bomb: {family}, {born} of them new, has {has} MiB")?;
-                    return match buried {
+                    return match killed_newborns {
                         0 => Ok(()),
-                        _ => write!(f, "; {buried} more were new, and killed just before"),
+                        _ => write!(f, "; {killed_newborns} more were new, and killed just before"),
                     };
                 }
                 let family =
@@ -111,7 +111,8 @@ pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result
     let in_scope = |p: &&Process| scope.account.is_none_or(|account| account == p.account);
     for process in processes.iter().filter(in_scope) {
         considered += 1;
-        let never = process.stance == Stance::Never || process.oom_score_adj == OOM_SCORE_ADJ_NEVER;
+        let never = process.preference == KillPreference::Never
+            || process.oom_score_adj == OOM_SCORE_ADJ_NEVER;
         let pid = process.id.pid;
         if pid <= 1 || process.kernel_thread || protected.contains(&pid) || never {
             kept += 1;
@@ -134,14 +135,14 @@ pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result
         others: Vec::new(),
         runner_up: None,
         considered,
-        cause: match worst.stance {
-            Stance::Prefer => Cause::Preferred,
-            Stance::Never | Stance::Avoid => Cause::LastResort,
-            Stance::Ordinary if grows(&worst) => Cause::Growing,
-            Stance::Ordinary => Cause::Largest,
+        cause: match worst.preference {
+            KillPreference::Prefer => Cause::Preferred,
+            KillPreference::Never | KillPreference::Avoid => Cause::LastResort,
+            KillPreference::Ordinary if grows(&worst) => Cause::Growing,
+            KillPreference::Ordinary => Cause::Largest,
         },
     };
-    if worst.stance <= Stance::Ordinary {
+    if worst.preference <= KillPreference::Ordinary {
         blame_a_herd(&mut choice, &candidates, scope.need_bytes);
     }
     let lives =
@@ -153,7 +154,8 @@ pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result
 /// If a herd is to blame more than the worst single process, its members die instead.
 fn blame_a_herd(choice: &mut Choice, candidates: &[Process], need_bytes: Option<u64>) {
     let Some((herd, blame, mut members)) = worst_herd(candidates) else { return };
-    let single = if choice.victim.stance == Stance::Avoid { 0 } else { rank(&choice.victim).1 };
+    let single =
+        if choice.victim.preference == KillPreference::Avoid { 0 } else { rank(&choice.victim).1 };
     if blame <= single {
         return;
     }

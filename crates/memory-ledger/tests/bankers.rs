@@ -63,17 +63,17 @@ fn claimants() -> impl Strategy<Value = Vec<Claimant>> {
 proptest! {
     #[test]
     fn a_grant_is_safe_when_the_system_after_it_is(
-        free in 0..60u64, claimants in claimants(), asker in 0..5usize, bytes in 0..50u64
+        free in 0..60u64, claimants in claimants(), requester in 0..5usize, bytes in 0..50u64
     ) {
-        let asker = asker % claimants.len();
-        let fits = bytes <= free && bytes <= claimants[asker].need;
+        let requester = requester % claimants.len();
+        let fits = bytes <= free && bytes <= claimants[requester].need;
         let expected = fits && {
             let mut then = claimants.clone();
-            then[asker].held += bytes;
-            then[asker].need -= bytes;
+            then[requester].held += bytes;
+            then[requester].need -= bytes;
             some_order_exists(free - bytes, &then)
         };
-        prop_assert_eq!(is_safe_after(free, &claimants, asker, bytes), expected);
+        prop_assert_eq!(is_safe_after(free, &claimants, requester, bytes), expected);
     }
 }
 

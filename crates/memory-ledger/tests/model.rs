@@ -5,8 +5,8 @@ mod support;
 use std::collections::BTreeSet;
 
 use memory_ledger::{
-    AccountId, Action, Asker, Comm, KillToken, Limit, Process, ProcessId, Reading, Settled, Source,
-    Uid,
+    AccountId, Action, Comm, KillToken, Limit, Process, ProcessId, Reading, Requester, Settled,
+    Source, Uid,
 };
 use proptest::prelude::*;
 use support::{Engine, Verdict};
@@ -88,17 +88,19 @@ impl World {
             Step::Vanish(pid) => self.processes.retain(|p| p.id.pid != pid),
             Step::SetLimit(user, mib) => {
                 let limit = Limit::new(mib * MIB, None).unwrap();
-                let (source, root) = (Source::Runtime, Asker::Root);
+                let (source, root) = (Source::Runtime, Requester::Root);
                 let change = self.engine.ledger.plan_set(USERS[user], limit, source, root).unwrap();
                 self.engine.ledger.apply(change);
             }
-            Step::Clear(user) => match self.engine.ledger.plan_clear(USERS[user], Asker::Root) {
-                Ok(change) => {
-                    self.engine.ledger.apply(change);
-                    self.engine.kills.forget_account(USERS[user]);
+            Step::Clear(user) => {
+                match self.engine.ledger.plan_clear(USERS[user], Requester::Root) {
+                    Ok(change) => {
+                        self.engine.ledger.apply(change);
+                        self.engine.kills.forget_account(USERS[user]);
+                    }
+                    Err(_) => assert!(self.engine.ledger.account(USERS[user]).is_none()),
                 }
-                Err(_) => assert!(self.engine.ledger.account(USERS[user]).is_none()),
-            },
+            }
             Step::Empty(user) => {
                 if let Some(flight) = &mut self.in_flight[user] {
                     flight.emptied = true;

@@ -1,6 +1,6 @@
 //! A new configuration against a naive model: what anybody has said, layer by layer.
 
-use memory_ledger::{AccountId, Asker, GroupId, Groups, Ledger, Limit, Refusal, Source, Uid};
+use memory_ledger::{AccountId, GroupId, Groups, Ledger, Limit, Refusal, Requester, Source, Uid};
 use proptest::prelude::*;
 
 const USERS: [Uid; 4] = [Uid(1000), Uid(1001), Uid(1002), Uid(1003)];
@@ -75,14 +75,14 @@ impl World {
             Step::RootSets(user, mib) => {
                 let (account, source) = (USERS[user].into(), Source::Runtime);
                 let change =
-                    self.ledger.plan_set(account, limit(mib), source, Asker::Root).unwrap();
+                    self.ledger.plan_set(account, limit(mib), source, Requester::Root).unwrap();
                 self.ledger.apply(change);
                 (self.said[user].runtime, self.said[user].own) = (mib, 0);
             }
             Step::UserSets(user, mib) => {
                 let (uid, said) = (USERS[user], &mut self.said[user]);
-                let asker = Asker::User(uid);
-                let plan = self.ledger.plan_set(uid.into(), limit(mib), Source::Runtime, asker);
+                let requester = Requester::User(uid);
+                let plan = self.ledger.plan_set(uid.into(), limit(mib), Source::Runtime, requester);
                 let may = said.base() == 0 || mib <= said.base();
                 assert_eq!(plan.is_ok(), may);
                 if let Ok(change) = plan {
@@ -92,7 +92,7 @@ impl World {
             }
             Step::RootClears(user) => {
                 let said = &mut self.said[user];
-                let plan = self.ledger.plan_clear(USERS[user].into(), Asker::Root);
+                let plan = self.ledger.plan_clear(USERS[user].into(), Requester::Root);
                 assert_eq!(plan.is_ok(), said.own + said.runtime + said.config > 0);
                 if let Ok(change) = plan {
                     self.ledger.apply(change);
@@ -101,7 +101,7 @@ impl World {
             }
             Step::UserClears(user) => {
                 let said = &mut self.said[user];
-                let plan = self.ledger.plan_clear(USERS[user].into(), Asker::User(USERS[user]));
+                let plan = self.ledger.plan_clear(USERS[user].into(), Requester::User(USERS[user]));
                 assert_eq!(plan.is_ok(), said.own > 0);
                 if let Ok(change) = plan {
                     self.ledger.apply(change);
@@ -155,7 +155,7 @@ impl World {
             assert_eq!(mib(layers.own()), said.own);
             assert_eq!(mib(layers.layer(Source::Runtime)), said.runtime);
             assert_eq!(mib(layers.layer(Source::Config)), said.config);
-            assert_eq!(mib(layers.layer(Source::Everyone)), said.everyone);
+            assert_eq!(mib(layers.layer(Source::Default)), said.everyone);
             assert!(said.base() == 0 || said.counts() <= said.base());
         }
     }
@@ -180,7 +180,7 @@ fn a_user_of_whom_nothing_else_is_said_is_forgotten_when_it_is_gone() {
     ledger.apply(ledger.plan_default(Uid(1000), limit(5)).unwrap());
     assert!(ledger.plan_default(Uid(1000), limit(5)).is_none());
     ledger.apply(ledger.plan_default(Uid(1001), limit(5)).unwrap());
-    let own = ledger.plan_set(BOB, limit(2), Source::Runtime, Asker::User(Uid(1001))).unwrap();
+    let own = ledger.plan_set(BOB, limit(2), Source::Runtime, Requester::User(Uid(1001))).unwrap();
     ledger.apply(own);
     assert!(ledger.plan_forget(Uid(1001)).is_none(), "it has tied its own hands");
     ledger.apply(ledger.plan_forget(Uid(1000)).unwrap());
@@ -207,7 +207,7 @@ fn reload(
 fn who_joins_a_group_leaves_its_own_account_behind() {
     let mut ledger = Ledger::default();
     ledger.apply(ledger.plan_default(Uid(1000), limit(5)).unwrap());
-    ledger.apply(ledger.plan_set(BOB, limit(7), Source::Runtime, Asker::Root).unwrap());
+    ledger.apply(ledger.plan_set(BOB, limit(7), Source::Runtime, Requester::Root).unwrap());
     let students = group("students", &USERS[..2]);
     let account = students.account_of(Uid(1000));
     reload(&mut ledger, students, &[(account, limit(9))], Some(limit(5)));
@@ -225,17 +225,17 @@ fn a_groups_limit_is_roots_to_change_and_its_members_have_none_of_their_own() {
     let students = group("students", &USERS[..1]);
     let account = students.account_of(Uid(1000));
     reload(&mut ledger, students, &[(account, limit(9))], None);
-    let set = |account, asker| ledger.plan_set(account, limit(3), Source::Runtime, asker);
+    let set = |account, requester| ledger.plan_set(account, limit(3), Source::Runtime, requester);
     let group = || "students".to_owned();
     let in_group = || Err(Refusal::InGroup { uid: Uid(1000), group: group() });
-    assert_eq!(set(ALICE, Asker::Root), in_group());
-    assert_eq!(set(ALICE, Asker::User(Uid(1000))), in_group());
-    assert_eq!(ledger.plan_clear(ALICE, Asker::Root), in_group());
-    let refused = Refusal::Groups { asker: Uid(1000), group: group() };
-    assert_eq!(set(account, Asker::User(Uid(1000))), Err(refused));
+    assert_eq!(set(ALICE, Requester::Root), in_group());
+    assert_eq!(set(ALICE, Requester::User(Uid(1000))), in_group());
+    assert_eq!(ledger.plan_clear(ALICE, Requester::Root), in_group());
+    let refused = Refusal::Groups { requester: Uid(1000), group: group() };
+    assert_eq!(set(account, Requester::User(Uid(1000))), Err(refused));
     let other = AccountId::Group(GroupId::new(1).unwrap());
-    assert_eq!(set(other, Asker::Root), Err(Refusal::NoGroup));
-    let lowered = set(account, Asker::Root).unwrap();
+    assert_eq!(set(other, Requester::Root), Err(Refusal::NoGroup));
+    let lowered = set(account, Requester::Root).unwrap();
     ledger.apply(lowered);
     assert_eq!(ledger.account(account).unwrap().limit(), limit(3));
 }

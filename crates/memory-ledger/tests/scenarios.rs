@@ -1,7 +1,8 @@
 //! Who dies in the situations that people complain about, and what must hold in any.
 
 use memory_ledger::{
-    AccountId, Cause, Choice, Growth, NoVictim, Process, ProcessId, Scope, Stance, Uid, choose,
+    AccountId, Cause, Choice, Growth, KillPreference, NoVictim, Process, ProcessId, Scope, Uid,
+    choose,
 };
 use proptest::prelude::*;
 
@@ -163,7 +164,7 @@ fn victims_until_a_bomb(alive: u32, burials: bool) -> Option<u32> {
             }
             assert!(choice.others.is_empty() && choice.victim.id.pid > 100, "{choice:?}");
             if burials {
-                growth.bury(&choice.victim, now_ns);
+                growth.record_kill(&choice.victim, now_ns);
             }
             children.retain(|child| child.id != choice.victim.id);
         }
@@ -197,19 +198,19 @@ fn of_a_herd_that_breaks_a_limit_one_dies_at_a_time() {
 
 #[test]
 fn rules_come_before_sizes() {
-    let with = |stance, process: Process| Process { stance, ..process };
+    let with = |preference, process: Process| Process { preference, ..process };
     let large = process(60, 1, 900, 900);
-    let preferred = with(Stance::Prefer, process(61, 1, 5, 0));
+    let preferred = with(KillPreference::Prefer, process(61, 1, 5, 0));
     let choice = everybody(&[large, preferred], 10);
     assert_eq!((choice.victim.id.pid, choice.cause), (61, Cause::Preferred));
 
-    let avoided = with(Stance::Avoid, large);
+    let avoided = with(KillPreference::Avoid, large);
     let choice = everybody(&[avoided, process(62, 1, 5, 0)], 10);
     assert_eq!((choice.victim.id.pid, choice.cause), (62, Cause::Largest));
     let choice = everybody(&[avoided], 10);
     assert_eq!((choice.victim.id.pid, choice.cause), (60, Cause::LastResort));
 
-    let never = with(Stance::Never, large);
+    let never = with(KillPreference::Never, large);
     let nobody = NoVictim::NoneEligible { considered: 1, protected: 1, dying: 0, empty: 0 };
     assert_eq!(choose(&Scope::default(), &[never], &[]), Err(nobody));
 }
@@ -217,8 +218,8 @@ fn rules_come_before_sizes() {
 #[test]
 fn whom_a_rule_spares_does_not_die_with_its_herd() {
     let mut all = growing_children(100, 6, 50, 50);
-    all[2].stance = Stance::Never;
-    all[3].stance = Stance::Avoid;
+    all[2].preference = KillPreference::Never;
+    all[3].preference = KillPreference::Avoid;
     assert_eq!(dead(&everybody(&all, 1000)), [101, 102, 105, 106]);
 }
 
@@ -242,14 +243,15 @@ fn any_process() -> impl Strategy<Value = Process> {
     let kinds = (-1000i16..=1000, 0usize..8, prop::bool::weighted(0.1), prop::bool::weighted(0.1));
     (numbers, kinds).prop_map(
         |((pid, parent, group, user, mib, grown), (adj, rule, leader, exiting))| {
-            let stances = [Stance::Never, Stance::Avoid, Stance::Prefer];
+            let preferences =
+                [KillPreference::Never, KillPreference::Avoid, KillPreference::Prefer];
             Process {
                 account: AccountId::User(Uid(USER + user)),
                 group,
                 session_leader: leader,
                 exiting,
                 oom_score_adj: adj,
-                stance: stances.get(rule).copied().unwrap_or_default(),
+                preference: preferences.get(rule).copied().unwrap_or_default(),
                 ..process(pid, parent, mib, grown.min(mib))
             }
         },
@@ -276,7 +278,7 @@ proptest! {
                 && p.id.pid > 1
                 && !p.exiting
                 && p.charged_bytes() > 0
-                && p.stance != Stance::Never
+                && p.preference != KillPreference::Never
                 && p.oom_score_adj > -1000
                 && !passed_over.contains(&p.id)
                 && !protected.contains(&p.id.pid)
@@ -299,8 +301,8 @@ proptest! {
             prop_assert_eq!(processes.iter().filter(|p| may(p)).count(), all.len());
         }
         // Spared ones die alone, and only when nobody else is left.
-        if choice.victim.stance == Stance::Avoid {
-            prop_assert!(processes.iter().filter(|p| may(p)).all(|p| p.stance == Stance::Avoid));
+        if choice.victim.preference == KillPreference::Avoid {
+            prop_assert!(processes.iter().filter(|p| may(p)).all(|p| p.preference == KillPreference::Avoid));
             prop_assert!(choice.others.is_empty());
         }
         let middle = rotate % processes.len().max(1);

@@ -3,8 +3,8 @@
 mod support;
 
 use memory_ledger::{
-    AccountId, Action, Asker, Comm, Groups, Limit, NoVictim, Process, ProcessId, Reading, Source,
-    Uid,
+    AccountId, Action, Comm, Groups, Limit, NoVictim, Process, ProcessId, Reading, Requester,
+    Source, Uid,
 };
 use support::{Engine, Verdict};
 
@@ -28,7 +28,8 @@ fn engine(alice: u64, bob: u64) -> Engine {
     let mut engine = Engine::default();
     for (account, used) in [(BOB, bob), (ALICE, alice)] {
         let limit = Limit::new(100 * MIB, None).unwrap();
-        let change = engine.ledger.plan_set(account, limit, Source::Runtime, Asker::Root).unwrap();
+        let change =
+            engine.ledger.plan_set(account, limit, Source::Runtime, Requester::Root).unwrap();
         engine.ledger.apply(change);
         read(&mut engine, account, used, 0, 0);
     }
@@ -167,7 +168,7 @@ fn a_new_limit_counts_at_once_and_keeps_the_victim_in_flight() {
     let mut engine = engine(80, 0);
     let processes = [process(10, ALICE, 80)];
     let limit = Limit::new(50 * MIB, None).unwrap();
-    let own = Asker::User(Uid(1000));
+    let own = Requester::User(Uid(1000));
     let change = engine.ledger.plan_set(ALICE, limit, Source::Runtime, own).unwrap();
     assert_eq!(engine.decide(ALICE, &processes, &[]), Verdict::Within, "not applied yet");
     engine.ledger.apply(change);
@@ -175,7 +176,7 @@ fn a_new_limit_counts_at_once_and_keeps_the_victim_in_flight() {
     engine.kill(&processes[0], 0);
     engine.ledger.apply(engine.ledger.plan_clear(ALICE, own).unwrap());
     assert!(engine.kills.contains(processes[0].id) && !engine.kills.may_kill(ALICE));
-    engine.ledger.apply(engine.ledger.plan_clear(ALICE, Asker::Root).unwrap());
+    engine.ledger.apply(engine.ledger.plan_clear(ALICE, Requester::Root).unwrap());
     assert!(engine.ledger.account(ALICE).is_none());
 }
 
@@ -199,7 +200,7 @@ fn of_a_group_the_worst_process_dies_whosever_it_is() {
     let ledger = &mut engine.ledger;
     ledger.set_groups(groups);
     let limit = Limit::new(100 * MIB, None).unwrap();
-    ledger.apply(ledger.plan_set(account, limit, Source::Config, Asker::Root).unwrap());
+    ledger.apply(ledger.plan_set(account, limit, Source::Config, Requester::Root).unwrap());
     read(&mut engine, account, 120, 0, 0);
     let of_group = |process: Process| Process { account, ..process };
     let processes =

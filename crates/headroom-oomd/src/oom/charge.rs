@@ -28,7 +28,7 @@ pub(super) fn account_of(ledger: &Ledger, sample: &ProcessSample) -> AccountId {
 
 #[cfg(test)]
 mod tests {
-    use memory_ledger::{Asker, Groups, Limit, Source};
+    use memory_ledger::{Groups, Limit, Requester, Source};
 
     use super::*;
 
@@ -40,7 +40,7 @@ mod tests {
         let group = ledger.groups().account_of(Uid(1001));
         let limit = Limit::new(1 << 30, None).unwrap();
         for account in [user, group] {
-            ledger.apply(ledger.plan_set(account, limit, Source::Config, Asker::Root).unwrap());
+            ledger.apply(ledger.plan_set(account, limit, Source::Config, Requester::Root).unwrap());
         }
         let of = |uid, namespace_owner| {
             let (uid, namespace_owner) = (Uid(uid), Uid(namespace_owner));

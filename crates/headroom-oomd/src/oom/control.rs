@@ -3,7 +3,7 @@
 use control::oomd::{Explanation, Importance, Status, Trigger, UserLimit};
 use memory_ledger::cgroup::owner_of;
 use memory_ledger::cgroup_accounts::CgroupAccount;
-use memory_ledger::{Account, AccountId, Asker, CgroupId, NoVictim, Phase, Process, Uid};
+use memory_ledger::{Account, AccountId, CgroupId, NoVictim, Phase, Process, Requester, Uid};
 use memory_watch::Backend;
 
 use super::accounts::Accounts;
@@ -161,16 +161,16 @@ fn explain_cgroup(
 /// Sets a user's preference about one of its processes. Root may set the owner's of any process.
 pub fn set_importance(
     manager: &mut OomManager,
-    asker: Asker,
+    requester: Requester,
     pid: u32,
     importance: Importance,
 ) -> Result<(), String> {
     manager.state.refresh_processes();
     let snapshot = &mut manager.state.snapshot;
     let found = snapshot.processes().iter().find(|process| process.id.pid == pid).copied();
-    let own = |process: &Process| match asker {
-        Asker::Root => true,
-        Asker::User(uid) => process.uid == uid,
+    let own = |process: &Process| match requester {
+        Requester::Root => true,
+        Requester::User(uid) => process.uid == uid,
     };
     // Whether another user's process exists is not disclosed.
     let process = found.filter(own).ok_or_else(|| format!("you have no process {pid}"))?;

@@ -4,7 +4,7 @@
 //! next daemon puts the configuration's limits into force as its own configuration has them, and
 //! those that were set while running as they were.
 
-use memory_ledger::{Asker, Groups, Limit, LimitError, Source};
+use memory_ledger::{Groups, Limit, LimitError, Requester, Source};
 use memory_watch::Inherited;
 
 use super::manager::OomManager;
@@ -25,7 +25,7 @@ pub(super) fn inherit_runtime_limits(manager: &mut OomManager, groups: &Groups) 
             Some(inherited.limit.soft_pages * manager.accounts().page_bytes())
         };
         let limit = Limit::new(origin.base_bytes, soft_bytes);
-        inherit(manager, &inherited, limit, Asker::Root);
+        inherit(manager, &inherited, limit, Requester::Root);
     }
 }
 
@@ -41,7 +41,7 @@ pub(super) fn inherit_own_limits(manager: &mut OomManager) {
             let page_bytes = manager.accounts().page_bytes();
             let soft_bytes = Some(inherited.limit.soft_pages * page_bytes);
             let limit = Limit::new(inherited.limit.hard_pages * page_bytes, soft_bytes);
-            inherit(manager, &inherited, limit, Asker::User(uid));
+            inherit(manager, &inherited, limit, Requester::User(uid));
         }
         if manager.accounts().ledger().account(account).is_none()
             && let Err(error) = manager.state.accounts.watch_mut().clear_limit(account)
@@ -55,12 +55,12 @@ fn inherit(
     manager: &mut OomManager,
     inherited: &Inherited,
     limit: Result<Limit, LimitError>,
-    asker: Asker,
+    requester: Requester,
 ) {
     let Inherited { account, count, .. } = *inherited;
     let set = match limit {
         Ok(limit) => manager
-            .set_limit(account, limit.counting(count), Source::Runtime, asker)
+            .set_limit(account, limit.counting(count), Source::Runtime, requester)
             .map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
     };

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use control::oomd::{Trigger, Why};
 use memory_ledger::cgroup::owner_of;
 use memory_ledger::{
-    AccountId, Action, Asker, Cause, CgroupId, Change, KillsInFlight, Latch, Limit, Margin,
-    NoVictim, Phase, ProcessId, Refusal, Source, Thresholds, Uid,
+    AccountId, Action, Cause, CgroupId, Change, KillsInFlight, Latch, Limit, Margin, NoVictim,
+    Phase, ProcessId, Refusal, Requester, Source, Thresholds, Uid,
 };
 use memory_watch::{Event, NotifierError, ProcessSample, Watch};
 use reclaim::Reaper;
@@ -228,15 +228,19 @@ impl OomManager {
         account: AccountId,
         limit: Limit,
         source: Source,
-        asker: Asker,
+        requester: Requester,
     ) -> Result<(), ChangeError> {
-        let change = self.accounts().ledger().plan_set(account, limit, source, asker)?;
+        let change = self.accounts().ledger().plan_set(account, limit, source, requester)?;
         Ok(self.apply_limit(change)?)
     }
 
     /// Clears the limit of a user or group, or a user's own layer of it.
-    pub fn clear_limit(&mut self, account: AccountId, asker: Asker) -> Result<(), ChangeError> {
-        let change = self.accounts().ledger().plan_clear(account, asker)?;
+    pub fn clear_limit(
+        &mut self,
+        account: AccountId,
+        requester: Requester,
+    ) -> Result<(), ChangeError> {
+        let change = self.accounts().ledger().plan_clear(account, requester)?;
         Ok(self.apply_limit(change)?)
     }
 
@@ -474,15 +478,15 @@ impl OomManager {
             self.relief.shrink();
             self.relief.press(self.state.accounts.ids());
         }
-        let Some(raised) = look.raised else { return };
-        if !raised.alarm.can_wait() {
+        let Some(trigger) = look.trigger else { return };
+        if !trigger.pressure.can_wait() {
             self.state.kills.end_grace();
             self.act_on_kills();
         }
-        if !self.state.kills.may_kill_for_system() || self.executor.rate.should_wait(&raised) {
+        if !self.state.kills.may_kill_for_system() || self.executor.rate.should_wait(&trigger) {
             return;
         }
-        if let Some(plan) = self.system_monitor.plan(&raised, &mut self.state)
+        if let Some(plan) = self.system_monitor.plan(&trigger, &mut self.state)
             && self.execute(plan).is_some()
         {
             self.system_monitor.on_killed();

@@ -1,6 +1,6 @@
 //! Where a limit came from, as a memo beside the account that the kernel keeps.
 
-use memory_ledger::{Layers, Source};
+use memory_ledger::{LimitLayers, Source};
 
 /// The limit in force is the user's own, lower than that of the base.
 const OWN: u64 = 1;
@@ -20,7 +20,7 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    pub(super) fn of(layers: &Layers) -> Self {
+    pub(super) fn of(layers: &LimitLayers) -> Self {
         let runtime = layers.layer(Source::Runtime);
         let base_bytes = runtime.map_or(0, |limit| limit.hard_bytes());
         Self { base_bytes, runtime: runtime.is_some(), own: layers.own().is_some() }
@@ -43,7 +43,7 @@ impl Origin {
 
 #[cfg(test)]
 mod tests {
-    use memory_ledger::{AccountId, Asker, Limit, Uid};
+    use memory_ledger::{AccountId, Limit, Requester, Uid};
 
     use super::*;
 
@@ -60,9 +60,9 @@ mod tests {
     #[test]
     fn a_users_own_limit_leaves_what_root_has_set_known() {
         let limit = |mib: u64| Limit::new(mib << 20, None).unwrap();
-        let of = |layers: Layers| Origin::of_memo(Origin::of(&layers).memo());
-        let (runtime, root, user) = (Source::Runtime, Asker::Root, Asker::User(Uid(7)));
-        let config = Layers::default()
+        let of = |layers: LimitLayers| Origin::of_memo(Origin::of(&layers).memo());
+        let (runtime, root, user) = (Source::Runtime, Requester::Root, Requester::User(Uid(7)));
+        let config = LimitLayers::default()
             .with(AccountId::User(Uid(7)), limit(200), Source::Config, root)
             .unwrap();
         assert_eq!(of(config), Origin::default());

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use memory_ledger::{
-    AccountId, Choice, Comm, Count, Groups, Growth, KillsInFlight, NoVictim, Process, ProcessId,
-    Rules, Scope, Stance, choose,
+    AccountId, Choice, Comm, Count, Groups, Growth, KillPreference, KillsInFlight, NoVictim,
+    Process, ProcessId, Rules, Scope, choose,
 };
 use memory_watch::{NotifierError, ProcessSample, Watch};
 
@@ -96,10 +96,10 @@ impl ProcessSnapshot {
         }
         for process in &mut self.processes {
             let leased = self.leased.get(&process.id);
-            if process.stance == Stance::Ordinary
+            if process.preference == KillPreference::Ordinary
                 && leased.is_some_and(|bytes| process.charged_bytes() <= *bytes)
             {
-                process.stance = Stance::Avoid;
+                process.preference = KillPreference::Avoid;
             }
         }
     }
@@ -159,7 +159,7 @@ impl ProcessSnapshot {
 
     /// A process was killed: if it was new, it counts among the births of its family still.
     pub(super) fn on_killed(&mut self, process: &Process, now_ns: u64) {
-        self.growth.bury(process, now_ns);
+        self.growth.record_kill(process, now_ns);
     }
 
     /// Forgets preferences about processes that are gone.

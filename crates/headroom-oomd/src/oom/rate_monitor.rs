@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use control::oomd::Trigger;
-use memory_ledger::{AccountId, KillRate, Raised, RateLimit, Sake};
+use memory_ledger::{AccountId, KillRate, PressureTrigger, RateLimit, Sake};
 
 use crate::clock::monotonic_ns;
 
@@ -41,18 +41,18 @@ impl RateMonitor {
     }
 
     /// So many were killed for the system that one more is no help, and it can still do without.
-    pub(super) fn should_wait(&mut self, raised: &Raised) -> bool {
+    pub(super) fn should_wait(&mut self, trigger: &PressureTrigger) -> bool {
         let spent = self.rate.is_spent(Sake::Machine, monotonic_ns());
         if !spent {
             self.too_many.remove(&Sake::Machine);
         }
-        if !spent || !raised.alarm.can_wait() {
+        if !spent || !trigger.pressure.can_wait() {
             return false;
         }
         if self.too_many.insert(Sake::Machine) {
             let RateLimit { most, within_ms } = self.rate.limit();
             tracing::warn!(
-                "{raised}, and {most} victims within {within_ms} ms have not helped: only the hard \
+                "{trigger}, and {most} victims within {within_ms} ms have not helped: only the hard \
                  level and the forecast kill until it is over; does something start them again \
                  and again?"
             );

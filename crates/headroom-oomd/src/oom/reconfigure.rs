@@ -66,7 +66,7 @@ fn exchange_limits(manager: &mut OomManager, config: &Config, done: &mut Reconfi
     };
     let ledger = manager.state.accounts.ledger_mut();
     ledger.set_groups(config.groups.clone());
-    let plan = ledger.plan_reload(&config.limits, config.everyone);
+    let plan = ledger.plan_reload(&config.limits, config.default_limit);
     // First the accounts that end, then the members of groups, then what is new: no user is in two
     // accounts meanwhile.
     let (end, go_on): (Vec<_>, Vec<_>) =
@@ -123,14 +123,14 @@ fn exchange_members(manager: &mut OomManager, before: &Groups, done: &mut Reconf
 }
 
 fn exchange_default_limit(manager: &mut OomManager, config: &Config, done: &mut Reconfigured) {
-    if manager.default_limits.limit() == config.everyone {
+    if manager.default_limits.limit() == config.default_limit {
         return;
     }
-    done.changes.push(match config.everyone {
+    done.changes.push(match config.default_limit {
         Some(limit) => format!("every ordinary user: limit {} bytes", limit.hard_bytes()),
         None => "ordinary users: no limit any more".to_owned(),
     });
-    manager.default_limits.set_limit(config.everyone);
+    manager.default_limits.set_limit(config.default_limit);
     manager.apply_default_limits();
 }
 

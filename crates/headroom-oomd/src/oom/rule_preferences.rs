@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use memory_ledger::rules::{Facts, Rules};
-use memory_ledger::{Comm, Process, ProcessId, Stance, Uid};
+use memory_ledger::{Comm, KillPreference, Process, ProcessId, Uid};
 use memory_watch::process::Proc;
 
 /// How long a result is cached, nanoseconds: a process can move to another cgroup, or run another
@@ -22,7 +22,7 @@ pub struct RulePreferences {
 
 struct Cached {
     comm: Comm,
-    stance: Stance,
+    preference: KillPreference,
 }
 
 impl RulePreferences {
@@ -52,13 +52,13 @@ impl RulePreferences {
         }
         for process in processes {
             let cached = self.cache.get(&process.id).filter(|cached| cached.comm == process.comm);
-            process.stance = match cached {
-                Some(cached) => cached.stance,
+            process.preference = match cached {
+                Some(cached) => cached.preference,
                 None => {
                     let mut facts = Files::new(&mut self.proc, process);
-                    let stance = self.rules.stance(&mut facts);
-                    self.cache.insert(process.id, Cached { comm: process.comm, stance });
-                    stance
+                    let preference = self.rules.preference(&mut facts);
+                    self.cache.insert(process.id, Cached { comm: process.comm, preference });
+                    preference
                 }
             };
         }
@@ -121,37 +121,40 @@ mod tests {
         Process { id, comm: Comm::new(b"test"), ..Process::default() }
     }
 
-    fn rule_about_this_program(stance: Stance) -> Rules {
+    fn rule_about_this_program(preference: KillPreference) -> Rules {
         let program = std::env::current_exe().unwrap();
         let exe = Some(Pattern::glob(program.to_str().unwrap()).unwrap());
-        Rules(vec![Rule { exe, ..Rule::new(stance) }])
+        Rules(vec![Rule { exe, ..Rule::new(preference) }])
     }
 
     #[test]
     fn a_rule_finds_a_running_program_and_no_other() {
-        let mut preferences = RulePreferences::new(rule_about_this_program(Stance::Never));
+        let mut preferences = RulePreferences::new(rule_about_this_program(KillPreference::Never));
         let gone = ProcessId { pid: u32::MAX / 2, start_time: 1 };
         let mut processes = [ourselves(), Process { id: gone, ..ourselves() }];
         preferences.apply(&mut processes, 0);
-        assert_eq!(processes.map(|process| process.stance), [Stance::Never, Stance::Ordinary]);
+        assert_eq!(
+            processes.map(|process| process.preference),
+            [KillPreference::Never, KillPreference::Ordinary]
+        );
     }
 
     #[test]
     fn what_is_remembered_is_asked_anew_after_a_while_and_under_another_name() {
-        let mut preferences = RulePreferences::new(rule_about_this_program(Stance::Avoid));
+        let mut preferences = RulePreferences::new(rule_about_this_program(KillPreference::Avoid));
         let mut said = |rules: Option<Rules>, process: Process, now_ns| {
             if let Some(rules) = rules {
                 preferences.rules = rules;
             }
             let mut processes = [process];
             preferences.apply(&mut processes, now_ns);
-            processes[0].stance
+            processes[0].preference
         };
-        assert_eq!(said(None, ourselves(), 1), Stance::Avoid);
-        let prefer = Some(rule_about_this_program(Stance::Prefer));
-        assert_eq!(said(prefer, ourselves(), 2), Stance::Avoid, "remembered");
+        assert_eq!(said(None, ourselves(), 1), KillPreference::Avoid);
+        let prefer = Some(rule_about_this_program(KillPreference::Prefer));
+        assert_eq!(said(prefer, ourselves(), 2), KillPreference::Avoid, "remembered");
         let renamed = Process { comm: Comm::new(b"other"), ..ourselves() };
-        assert_eq!(said(None, renamed, 3), Stance::Prefer);
-        assert_eq!(said(None, ourselves(), CACHE_NS), Stance::Prefer);
+        assert_eq!(said(None, renamed, 3), KillPreference::Prefer);
+        assert_eq!(said(None, ourselves(), CACHE_NS), KillPreference::Prefer);
     }
 }

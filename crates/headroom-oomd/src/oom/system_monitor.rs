@@ -7,7 +7,7 @@ use control::oomd::Trigger;
 use machine_memory::machine::{MachineReader, Zram};
 use memory_ledger::machine::usable_swap;
 use memory_ledger::{
-    Alarm, Choice, Count, Machine, MachineReading, NoVictim, Raised, Scope, Thresholds,
+    Choice, Count, Machine, MachineReading, NoVictim, Pressure, PressureTrigger, Scope, Thresholds,
 };
 
 use super::kill_plan::{KillPlan, Method, PinnedVictim, Purpose};
@@ -51,7 +51,7 @@ pub(super) struct SystemLook {
     /// The soft level is near, or passed.
     pub(super) near: bool,
     /// `None`: the system is not short of memory.
-    pub(super) raised: Option<Raised>,
+    pub(super) trigger: Option<PressureTrigger>,
 }
 
 impl Source {
@@ -157,30 +157,34 @@ impl SystemMonitor {
         let soft = source.soft_bytes(&reading);
         let near = reading.available < soft + soft / SHRINK_SHARE;
         source.room = near.then(|| reading.available.saturating_sub(soft));
-        let raised = source.machine.read(reading);
-        if raised.is_none() {
+        let trigger = source.machine.read(reading);
+        if trigger.is_none() {
             self.no_victim = false;
         }
-        Some(SystemLook { near: near || raised.is_some(), raised })
+        Some(SystemLook { near: near || trigger.is_some(), trigger })
     }
 
     /// The kill that relieves the system. `None`: there is no victim, or it is gone.
-    pub(super) fn plan(&mut self, raised: &Raised, state: &mut SharedState) -> Option<KillPlan> {
-        let choice = match choose(raised.need_bytes, state) {
+    pub(super) fn plan(
+        &mut self,
+        trigger: &PressureTrigger,
+        state: &mut SharedState,
+    ) -> Option<KillPlan> {
+        let choice = match choose(trigger.need_bytes, state) {
             Ok(choice) => choice,
             Err(none) => {
                 if !std::mem::replace(&mut self.no_victim, true) {
-                    tracing::warn!("{raised}, and no process can be killed: {none}");
+                    tracing::warn!("{trigger}, and no process can be killed: {none}");
                 }
                 return None;
             }
         };
         let pinned = PinnedVictim::open(&choice.victim).ok()?;
-        let grace = ask_grace_ms(raised.alarm).filter(|_| pinned.victim.can_be_asked());
-        let reading = raised.reading;
+        let grace = ask_grace_ms(trigger.pressure).filter(|_| pinned.victim.can_be_asked());
+        let reading = trigger.reading;
         Some(KillPlan {
             purpose: Purpose::System,
-            trigger: trigger_of(raised.alarm),
+            trigger: trigger_of(trigger.pressure),
             method: grace.map_or(Method::Kill, |grace_ms| Method::Ask { grace_ms }),
             payer: state.charged(choice.victim.account),
             group: None,
@@ -188,7 +192,7 @@ impl SystemMonitor {
             pinned: Some(pinned),
             used_bytes: reading.total.saturating_sub(reading.available),
             hard_bytes: 0,
-            state: raised.to_string(),
+            state: trigger.to_string(),
             noticed_ns: Some(reading.at_ns),
         })
     }
@@ -235,17 +239,17 @@ fn choose(need_bytes: u64, state: &mut SharedState) -> Result<Choice, NoVictim> 
     state.snapshot.choose(&scope)
 }
 
-fn trigger_of(alarm: Alarm) -> Trigger {
-    match alarm {
-        Alarm::Soft { .. } | Alarm::Hard => Trigger::Memory,
-        Alarm::Exhausting { .. } => Trigger::Forecast,
-        Alarm::Stalled { .. } => Trigger::Stall,
+fn trigger_of(pressure: Pressure) -> Trigger {
+    match pressure {
+        Pressure::Soft { .. } | Pressure::Hard => Trigger::Memory,
+        Pressure::Exhausting { .. } => Trigger::Forecast,
+        Pressure::Stalled { .. } => Trigger::Stall,
     }
 }
 
 /// How long a victim may be asked instead of killed, milliseconds: half of the time that is left.
-fn ask_grace_ms(alarm: Alarm) -> Option<u64> {
-    let Alarm::Soft { left_ms } = alarm else { return None };
+fn ask_grace_ms(pressure: Pressure) -> Option<u64> {
+    let Pressure::Soft { left_ms } = pressure else { return None };
     let half = left_ms.map_or(ASK_GRACE_MS, |left| left / 2);
     (half >= MIN_ASK_GRACE_MS).then_some(half.min(ASK_GRACE_MS))
 }
@@ -256,11 +260,11 @@ mod tests {
 
     #[test]
     fn a_victim_is_asked_first_where_there_is_time() {
-        assert_eq!(ask_grace_ms(Alarm::Soft { left_ms: None }), Some(1000));
-        assert_eq!(ask_grace_ms(Alarm::Soft { left_ms: Some(60_000) }), Some(1000));
-        assert_eq!(ask_grace_ms(Alarm::Soft { left_ms: Some(600) }), Some(300));
-        assert_eq!(ask_grace_ms(Alarm::Soft { left_ms: Some(300) }), None);
-        assert_eq!(ask_grace_ms(Alarm::Hard), None);
-        assert_eq!(ask_grace_ms(Alarm::Exhausting { in_ms: 50 }), None);
+        assert_eq!(ask_grace_ms(Pressure::Soft { left_ms: None }), Some(1000));
+        assert_eq!(ask_grace_ms(Pressure::Soft { left_ms: Some(60_000) }), Some(1000));
+        assert_eq!(ask_grace_ms(Pressure::Soft { left_ms: Some(600) }), Some(300));
+        assert_eq!(ask_grace_ms(Pressure::Soft { left_ms: Some(300) }), None);
+        assert_eq!(ask_grace_ms(Pressure::Hard), None);
+        assert_eq!(ask_grace_ms(Pressure::Exhausting { in_ms: 50 }), None);
     }
 }

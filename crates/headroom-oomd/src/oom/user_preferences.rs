@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use control::oomd::Importance;
-use memory_ledger::{Process, ProcessId, Stance, Uid};
+use memory_ledger::{KillPreference, Process, ProcessId, Uid};
 
 /// Preferences that one user can have at a time.
 const MAX_OF_A_USER: usize = 256;
@@ -23,7 +23,7 @@ pub(super) enum Sharing {
 #[derive(Clone, Copy, Debug)]
 struct Preference {
     uid: Uid,
-    stance: Stance,
+    preference: KillPreference,
 }
 
 /// By process.
@@ -35,13 +35,13 @@ pub(super) struct UserPreferences {
 impl UserPreferences {
     /// Sets the preference of the user that owns the process.
     pub(super) fn set(&mut self, process: &Process, importance: Importance) -> Result<(), String> {
-        let stance = match importance {
+        let preference = match importance {
             Importance::Ordinary => {
                 self.of.remove(&process.id);
                 return Ok(());
             }
-            Importance::Avoid => Stance::Avoid,
-            Importance::Prefer => Stance::Prefer,
+            Importance::Avoid => KillPreference::Avoid,
+            Importance::Prefer => KillPreference::Prefer,
         };
         let of_the_user = self.of.values().filter(|it| it.uid == process.uid).count();
         if of_the_user >= MAX_OF_A_USER && !self.of.contains_key(&process.id) {
@@ -50,7 +50,7 @@ impl UserPreferences {
                 "uid {uid} has said something of {MAX_OF_A_USER} processes already"
             ));
         }
-        self.of.insert(process.id, Preference { uid: process.uid, stance });
+        self.of.insert(process.id, Preference { uid: process.uid, preference });
         Ok(())
     }
 
@@ -61,10 +61,10 @@ impl UserPreferences {
         for process in processes.iter_mut().filter(|process| process.uid == uid) {
             if let Some(preference) = self.of.get(&process.id)
                 && preference.uid == uid
-                && process.stance == Stance::Ordinary
-                && (sharing == Sharing::Alone || preference.stance != Stance::Avoid)
+                && process.preference == KillPreference::Ordinary
+                && (sharing == Sharing::Alone || preference.preference != KillPreference::Avoid)
             {
-                process.stance = preference.stance;
+                process.preference = preference.preference;
             }
         }
     }
@@ -93,15 +93,18 @@ mod tests {
         let mut preferences = UserPreferences::default();
         preferences.set(&process(1, 7), Importance::Avoid).unwrap();
         preferences.set(&process(2, 7), Importance::Prefer).unwrap();
-        let ruled = Process { stance: Stance::Never, ..process(2, 7) };
+        let ruled = Process { preference: KillPreference::Never, ..process(2, 7) };
         // Another one has the id of the first by now.
         let mut processes = [process(1, 8), ruled, process(1, 7)];
         preferences.apply(Uid(7), &mut processes, Sharing::Alone);
-        assert_eq!(processes.map(|it| it.stance), [Stance::Ordinary, Stance::Never, Stance::Avoid]);
+        assert_eq!(
+            processes.map(|it| it.preference),
+            [KillPreference::Ordinary, KillPreference::Never, KillPreference::Avoid]
+        );
         preferences.set(&process(1, 7), Importance::Ordinary).unwrap();
         let mut processes = [process(1, 7)];
         preferences.apply(Uid(7), &mut processes, Sharing::Alone);
-        assert_eq!(processes[0].stance, Stance::Ordinary);
+        assert_eq!(processes[0].preference, KillPreference::Ordinary);
     }
 
     #[test]
@@ -111,8 +114,8 @@ mod tests {
         preferences.set(&process(2, 7), Importance::Prefer).unwrap();
         let mut processes = [process(1, 7), process(2, 7), process(3, 8)];
         preferences.apply(Uid(7), &mut processes, Sharing::Shared);
-        let expected = [Stance::Ordinary, Stance::Prefer, Stance::Ordinary];
-        assert_eq!(processes.map(|it| it.stance), expected);
+        let expected = [KillPreference::Ordinary, KillPreference::Prefer, KillPreference::Ordinary];
+        assert_eq!(processes.map(|it| it.preference), expected);
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod watch;
 
 use std::time::Instant;
 
-use memory_ledger::{Asker, Limit, Source, Uid};
+use memory_ledger::{Limit, Requester, Source, Uid};
 use memory_watch::{ProcessSample, Watch};
 use reclaim::{Mrelease, Progress, Reaper, Reclaim};
 
@@ -96,7 +96,7 @@ impl AtALimit {
         }
         let hard_bytes = HARD_PAGES * rustix::param::page_size() as u64;
         let limit = Limit::new(hard_bytes, None).map_err(alive)?;
-        oom.set_limit(sample.uid.into(), limit, Source::Runtime, Asker::Root).map_err(alive)?;
+        oom.set_limit(sample.uid.into(), limit, Source::Runtime, Requester::Root).map_err(alive)?;
         Ok(Some(Self { sample, victim }))
     }
 
@@ -113,7 +113,7 @@ impl AtALimit {
                 told.is_gone();
             }
         })?;
-        oom.clear_limit(account, Asker::Root).map_err(alive)?;
+        oom.clear_limit(account, Requester::Root).map_err(alive)?;
         Ok(decision)
     }
 }

@@ -6,7 +6,7 @@
 //! cannot be killed go on. A fork that was under way ends with a child all the same, though its
 //! parent is stopped, but not when that is killed: so there is another look after the kill.
 
-use memory_ledger::{Process, Stance};
+use memory_ledger::{KillPreference, Process};
 use reclaim::{KillError, Victim};
 
 use super::super::kill_plan::{CgroupScope, open};
@@ -97,7 +97,7 @@ impl<'a> ForkBomb<'a> {
         };
         let may_be_killed = |process: &Process| {
             !process.exiting
-                && process.stance >= Stance::Ordinary
+                && process.preference >= KillPreference::Ordinary
                 && !state.snapshot.is_protected(process)
         };
         let known = |process: &Process| self.family.iter().any(|other| other.id == process.id);

@@ -1,4 +1,4 @@
-//! Whose word about a user's limit counts.
+//! Limit precedence.
 //!
 //! A limit has layers. The *base* is root's: what was set while running, else what the configuration
 //! says of this user, else what it says of every user. The *own* layer is the user's and can only be
@@ -10,7 +10,7 @@ use crate::limit::Limit;
 
 /// Who asks for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asker {
+pub enum Requester {
     /// May do anything that makes sense.
     Root,
     /// A user, for itself.
@@ -23,7 +23,7 @@ pub enum Source {
     /// The configuration, of this user.
     Config,
     /// The configuration, of every ordinary user.
-    Everyone,
+    Default,
     /// A request.
     Runtime,
 }
@@ -33,7 +33,7 @@ impl Source {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Config => "config",
-            Self::Everyone => "default",
+            Self::Default => "default",
             Self::Runtime => "runtime",
         }
     }
@@ -49,10 +49,10 @@ pub enum Refusal {
     #[error("uid 4294967295 is no user")]
     NoUser,
     /// Only root rules others.
-    #[error("uid {asker} may not change the limit of {account}; only root may")]
+    #[error("uid {requester} may not change the limit of {account}; only root may")]
     NotYours {
         /// Who asked.
-        asker: Uid,
+        requester: Uid,
         /// Whose limit it is.
         account: AccountId,
     },
@@ -67,10 +67,10 @@ pub enum Refusal {
         group: String,
     },
     /// Others are concerned as well.
-    #[error("uid {asker} may not change the limit of the group \"{group}\"; only root may")]
+    #[error("uid {requester} may not change the limit of the group \"{group}\"; only root may")]
     Groups {
         /// Who asked.
-        asker: Uid,
+        requester: Uid,
         /// The group's name.
         group: String,
     },
@@ -110,24 +110,24 @@ pub enum Refusal {
     #[error(
         "the limit of {0} is that of every ordinary user; give it one of its own, or change the configuration"
     )]
-    Everyones(AccountId),
+    DefaultLimit(AccountId),
 }
 
 /// The layers of a user's limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Layers {
-    everyone: Option<Limit>,
+pub struct LimitLayers {
+    default: Option<Limit>,
     config: Option<Limit>,
     runtime: Option<Limit>,
     own: Option<Limit>,
 }
 
-impl Layers {
+impl LimitLayers {
     /// The limit that counts, and where it comes from. What of the memory counts is the configuration's word where it
     /// says anything of the user: a number that was set while running is of the same kinds.
     pub fn effective(&self) -> Option<(Limit, Source)> {
         let (limit, source) = self.own.map(|own| (own, Source::Runtime)).or(self.base())?;
-        let configured = self.config.or(self.everyone);
+        let configured = self.config.or(self.default);
         Some((limit.counting(configured.unwrap_or(limit).count()), source))
     }
 
@@ -135,14 +135,14 @@ impl Layers {
         let of = |limit: Option<Limit>, source| limit.map(|limit| (limit, source));
         of(self.runtime, Source::Runtime)
             .or(of(self.config, Source::Config))
-            .or(of(self.everyone, Source::Everyone))
+            .or(of(self.default, Source::Default))
     }
 
     /// What one source says.
     pub fn layer(&self, source: Source) -> Option<Limit> {
         match source {
             Source::Config => self.config,
-            Source::Everyone => self.everyone,
+            Source::Default => self.default,
             Source::Runtime => self.runtime,
         }
     }
@@ -154,67 +154,69 @@ impl Layers {
 
     fn base_by(&self) -> &'static str {
         match self.base() {
-            Some((_, Source::Config | Source::Everyone)) => "the configuration",
+            Some((_, Source::Config | Source::Default)) => "the configuration",
             _ => "root",
         }
     }
 
     /// These layers after the configuration has changed its mind about this user: it says `config` of
-    /// it, and `everyone` of every user. What was set while running stays, but a user's own layer must
+    /// it, and `default` of every user. What was set while running stays, but a user's own layer must
     /// not be above the base.
-    pub fn configured(self, config: Option<Limit>, everyone: Option<Limit>) -> Self {
-        let new = Self { config, everyone, ..self };
+    pub fn configured(self, config: Option<Limit>, default: Option<Limit>) -> Self {
+        let new = Self { config, default, ..self };
         let base = new.base().map(|(limit, _)| limit.hard_bytes());
         let own = self.own.filter(|own| base.is_none_or(|base| own.hard_bytes() <= base));
         Self { own, ..new }
     }
 
-    fn may_change(account: AccountId, asker: Asker) -> Result<(), Refusal> {
-        match (account, asker) {
+    fn may_change(account: AccountId, requester: Requester) -> Result<(), Refusal> {
+        match (account, requester) {
             (AccountId::User(Uid::ROOT), _) => Err(Refusal::Root),
             (AccountId::User(Uid::NONE), _) => Err(Refusal::NoUser),
             (AccountId::User(uid), _) if !uid.is_limitable() => Err(Refusal::Reserved(uid)),
-            (_, Asker::User(asker)) if account != AccountId::User(asker) => {
-                Err(Refusal::NotYours { asker, account })
+            (_, Requester::User(requester)) if account != AccountId::User(requester) => {
+                Err(Refusal::NotYours { requester, account })
             }
             _ => Ok(()),
         }
     }
 
-    /// These layers after `asker` has set a limit.
+    /// These layers after `requester` has set a limit.
     pub fn with(
         self,
         account: AccountId,
         limit: Limit,
         source: Source,
-        asker: Asker,
+        requester: Requester,
     ) -> Result<Self, Refusal> {
-        Self::may_change(account, asker)?;
-        match (asker, self.base()) {
-            (Asker::Root, _) => Ok(match source {
+        Self::may_change(account, requester)?;
+        match (requester, self.base()) {
+            (Requester::Root, _) => Ok(match source {
                 // Root's word replaces the user's own layer, too.
                 Source::Runtime => Self { runtime: Some(limit), own: None, ..self },
-                Source::Config => self.configured(Some(limit), self.everyone),
-                Source::Everyone => self.configured(self.config, Some(limit)),
+                Source::Config => self.configured(Some(limit), self.default),
+                Source::Default => self.configured(self.config, Some(limit)),
             }),
-            (Asker::User(_), Some((base, _))) if limit.hard_bytes() > base.hard_bytes() => {
+            (Requester::User(_), Some((base, _))) if limit.hard_bytes() > base.hard_bytes() => {
                 let (base_bytes, by) = (base.hard_bytes(), self.base_by());
                 Err(Refusal::Raise { account, base_bytes, by })
             }
-            (Asker::User(_), _) => Ok(Self { own: Some(limit), ..self }),
+            (Requester::User(_), _) => Ok(Self { own: Some(limit), ..self }),
         }
     }
 
-    /// These layers after `asker` has cleared the limit: root all that is about this user alone, a user
+    /// These layers after `requester` has cleared the limit: root all that is about this user alone, a user
     /// its own layer.
-    pub fn without(self, account: AccountId, asker: Asker) -> Result<Self, Refusal> {
-        Self::may_change(account, asker)?;
-        match (asker, self.effective()) {
+    pub fn without(self, account: AccountId, requester: Requester) -> Result<Self, Refusal> {
+        Self::may_change(account, requester)?;
+        match (requester, self.effective()) {
             (_, None) => Err(Refusal::NoLimit(account)),
-            (Asker::Root, Some((_, Source::Everyone))) => Err(Refusal::Everyones(account)),
-            (Asker::Root, _) => Ok(Self { everyone: self.everyone, ..Self::default() }),
-            (Asker::User(_), _) if self.own.is_some() => Ok(Self { own: None, ..self }),
-            (Asker::User(_), _) => Err(Refusal::NotYoursToClear { account, by: self.base_by() }),
+            (Requester::Root, Some((_, Source::Default))) => Err(Refusal::DefaultLimit(account)),
+            (Requester::Root, _) => Ok(Self { default: self.default, ..Self::default() }),
+            (Requester::User(_), _) if self.own.is_some() => Ok(Self { own: None, ..self }),
+            (Requester::User(_), _) => {
+                Err(Refusal::NotYoursToClear { account, by: self.base_by() })
+            }
         }
     }
 }
@@ -226,12 +228,12 @@ impl Layers {
 pub struct Change {
     /// Whose limit.
     pub account: AccountId,
-    pub(crate) layers: Layers,
+    pub(crate) layers: LimitLayers,
 }
 
 impl Change {
     /// All that is said of the user afterwards.
-    pub fn layers(&self) -> &Layers {
+    pub fn layers(&self) -> &LimitLayers {
         &self.layers
     }
 
@@ -247,27 +249,27 @@ mod tests {
     use crate::count::Count;
 
     const ALICE: AccountId = AccountId::User(Uid(1000));
-    const OWN: Asker = Asker::User(Uid(1000));
+    const OWN: Requester = Requester::User(Uid(1000));
 
     fn mib(n: u64) -> Limit {
         Limit::new(n << 20, None).unwrap()
     }
 
-    fn hard(layers: Layers) -> Option<u64> {
+    fn hard(layers: LimitLayers) -> Option<u64> {
         layers.effective().map(|(limit, _)| limit.hard_bytes() >> 20)
     }
 
-    fn root_set(n: u64) -> Layers {
-        Layers::default().with(ALICE, mib(n), Source::Runtime, Asker::Root).unwrap()
+    fn root_set(n: u64) -> LimitLayers {
+        LimitLayers::default().with(ALICE, mib(n), Source::Runtime, Requester::Root).unwrap()
     }
 
-    fn set(layers: Layers, n: u64, asker: Asker) -> Result<Layers, Refusal> {
-        layers.with(ALICE, mib(n), Source::Runtime, asker)
+    fn set(layers: LimitLayers, n: u64, requester: Requester) -> Result<LimitLayers, Refusal> {
+        layers.with(ALICE, mib(n), Source::Runtime, requester)
     }
 
     #[test]
     fn a_user_may_tie_its_own_hands_and_untie_them() {
-        let free = Layers::default();
+        let free = LimitLayers::default();
         let tied = set(free, 100, OWN).unwrap();
         assert_eq!(hard(tied), Some(100));
         let looser = set(tied, 200, OWN).unwrap();
@@ -289,15 +291,16 @@ mod tests {
     fn a_user_may_not_clear_what_root_or_the_configuration_has_set() {
         let refused = root_set(100).without(ALICE, OWN).unwrap_err();
         assert_eq!(refused, Refusal::NotYoursToClear { account: ALICE, by: "root" });
-        let config = Layers::default().with(ALICE, mib(9), Source::Config, Asker::Root).unwrap();
+        let config =
+            LimitLayers::default().with(ALICE, mib(9), Source::Config, Requester::Root).unwrap();
         let refused = config.without(ALICE, OWN).unwrap_err();
         assert_eq!(refused, Refusal::NotYoursToClear { account: ALICE, by: "the configuration" });
     }
 
     #[test]
     fn a_user_may_not_touch_anybody_elses_limit() {
-        let bob = Asker::User(Uid(1001));
-        let refused = Err(Refusal::NotYours { asker: Uid(1001), account: ALICE });
+        let bob = Requester::User(Uid(1001));
+        let refused = Err(Refusal::NotYours { requester: Uid(1001), account: ALICE });
         assert_eq!(set(root_set(100), 50, bob), refused);
         assert_eq!(root_set(100).without(ALICE, bob), refused);
     }
@@ -305,55 +308,56 @@ mod tests {
     #[test]
     fn what_counts_is_the_configurations_word_whoever_sets_the_number() {
         let files = Count { file: true, ..Count::default() };
-        let config = Layers::default().configured(Some(mib(100).counting(files)), None);
-        let counts = |layers: Layers| layers.effective().unwrap().0.count();
+        let config = LimitLayers::default().configured(Some(mib(100).counting(files)), None);
+        let counts = |layers: LimitLayers| layers.effective().unwrap().0.count();
         assert_eq!(counts(set(config, 50, OWN).unwrap()), files);
-        assert_eq!(counts(set(config, 300, Asker::Root).unwrap()), files);
+        assert_eq!(counts(set(config, 300, Requester::Root).unwrap()), files);
         assert_eq!(counts(root_set(100)), Count::default());
     }
 
     #[test]
     fn roots_word_replaces_everything() {
         let lowered = set(root_set(100), 50, OWN).unwrap();
-        assert_eq!(hard(set(lowered, 80, Asker::Root).unwrap()), Some(80));
-        assert_eq!(hard(lowered.without(ALICE, Asker::Root).unwrap()), None);
+        assert_eq!(hard(set(lowered, 80, Requester::Root).unwrap()), Some(80));
+        assert_eq!(hard(lowered.without(ALICE, Requester::Root).unwrap()), None);
     }
 
     #[test]
     fn what_is_said_of_everyone_counts_where_nothing_else_is_said() {
-        let everyone = Layers::default().configured(None, Some(mib(100)));
-        assert_eq!(everyone.effective(), Some((mib(100), Source::Everyone)));
-        assert_eq!(everyone.without(ALICE, Asker::Root), Err(Refusal::Everyones(ALICE)));
+        let everyone = LimitLayers::default().configured(None, Some(mib(100)));
+        assert_eq!(everyone.effective(), Some((mib(100), Source::Default)));
+        assert_eq!(everyone.without(ALICE, Requester::Root), Err(Refusal::DefaultLimit(ALICE)));
         let refused = everyone.without(ALICE, OWN).unwrap_err();
         assert_eq!(refused, Refusal::NotYoursToClear { account: ALICE, by: "the configuration" });
-        let own = set(everyone, 200, Asker::Root).unwrap();
+        let own = set(everyone, 200, Requester::Root).unwrap();
         assert_eq!(hard(own), Some(200));
-        assert_eq!(own.without(ALICE, Asker::Root).unwrap(), everyone);
+        assert_eq!(own.without(ALICE, Requester::Root).unwrap(), everyone);
         assert_eq!(hard(everyone.configured(Some(mib(7)), Some(mib(9)))), Some(7));
     }
 
     #[test]
     fn a_new_configuration_leaves_what_was_set_meanwhile_but_not_above_it() {
-        let lowered = set(Layers::default().configured(Some(mib(100)), None), 50, OWN);
+        let lowered = set(LimitLayers::default().configured(Some(mib(100)), None), 50, OWN);
         let lowered = lowered.unwrap();
         assert_eq!(hard(lowered.configured(Some(mib(80)), None)), Some(50));
         assert_eq!(hard(lowered.configured(Some(mib(40)), None)), Some(40));
         assert_eq!(hard(lowered.configured(None, None)), Some(50), "tied by itself");
-        let roots = set(lowered, 300, Asker::Root).unwrap();
+        let roots = set(lowered, 300, Requester::Root).unwrap();
         assert_eq!(hard(roots.configured(Some(mib(40)), None)), Some(300));
         assert_eq!(hard(roots.configured(None, None)), Some(300));
     }
 
     #[test]
     fn what_is_no_ordinary_user_cannot_be_limited_and_nothing_cannot_be_cleared() {
-        let free = Layers::default();
-        let set = |uid: u32, asker| free.with(Uid(uid).into(), mib(9), Source::Runtime, asker);
-        assert_eq!(set(0, Asker::Root), Err(Refusal::Root));
-        assert_eq!(set(0, Asker::User(Uid(0))), Err(Refusal::Root));
-        assert_eq!(set(u32::MAX, Asker::Root), Err(Refusal::NoUser));
+        let free = LimitLayers::default();
+        let set =
+            |uid: u32, requester| free.with(Uid(uid).into(), mib(9), Source::Runtime, requester);
+        assert_eq!(set(0, Requester::Root), Err(Refusal::Root));
+        assert_eq!(set(0, Requester::User(Uid(0))), Err(Refusal::Root));
+        assert_eq!(set(u32::MAX, Requester::Root), Err(Refusal::NoUser));
         let reserved = Uid(Uid::LAST_LIMITABLE.0 + 1);
-        assert_eq!(set(reserved.0, Asker::Root), Err(Refusal::Reserved(reserved)));
-        assert_eq!(free.without(ALICE, Asker::Root), Err(Refusal::NoLimit(ALICE)));
+        assert_eq!(set(reserved.0, Requester::Root), Err(Refusal::Reserved(reserved)));
+        assert_eq!(free.without(ALICE, Requester::Root), Err(Refusal::NoLimit(ALICE)));
         assert_eq!(free.without(ALICE, OWN), Err(Refusal::NoLimit(ALICE)));
     }
 }

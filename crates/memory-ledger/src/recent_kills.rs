@@ -14,7 +14,7 @@ const ROOM: usize = 128;
 
 /// What is left of one.
 #[derive(Clone, Copy, Debug)]
-struct Grave {
+struct KilledProcess {
     at_ns: u64,
     pid: u32,
     parent_pid: u32,
@@ -23,10 +23,10 @@ struct Grave {
     group: u32,
 }
 
-impl Grave {
+impl KilledProcess {
     /// This one is of its family: its parent, a child it had, or of its group, as for
     /// [`Families`](crate::family::Families).
-    fn mourned_by(&self, process: &Process) -> bool {
+    fn is_related_to(&self, process: &Process) -> bool {
         let parent = process.id.pid == self.parent_pid
             && process.id.start_time <= self.start_time
             && process.id.pid > 1
@@ -40,23 +40,23 @@ impl Grave {
 
 /// Newborns that were killed within the last window.
 #[derive(Clone, Debug, Default)]
-pub struct Buried(VecDeque<Grave>);
+pub struct RecentKills(VecDeque<KilledProcess>);
 
-impl Buried {
+impl RecentKills {
     /// With room for all that are remembered.
     pub fn with_room() -> Self {
         Self(VecDeque::with_capacity(ROOM))
     }
 
     /// A process was killed. Who is no newborn is not remembered.
-    pub fn bury(&mut self, process: &Process, now_ns: u64) {
+    pub fn record(&mut self, process: &Process, now_ns: u64) {
         if !process.newborn {
             return;
         }
         if self.0.len() >= ROOM {
             self.0.pop_front();
         }
-        self.0.push_back(Grave {
+        self.0.push_back(KilledProcess {
             at_ns: now_ns,
             pid: process.id.pid,
             parent_pid: process.parent_pid,
@@ -66,13 +66,13 @@ impl Buried {
         });
     }
 
-    /// Fills in `buried`: each one counts for one process that is left of its family.
+    /// Fills in `killed_newborns`: each one counts for one process that is left of its family.
     pub fn count(&mut self, processes: &mut [Process], now_ns: u64) {
-        self.0.retain(|grave| now_ns.saturating_sub(grave.at_ns) < WINDOW_NS);
-        for grave in &self.0 {
-            let left = |process: &&mut Process| !process.exiting && grave.mourned_by(process);
+        self.0.retain(|killed| now_ns.saturating_sub(killed.at_ns) < WINDOW_NS);
+        for killed in &self.0 {
+            let left = |process: &&mut Process| !process.exiting && killed.is_related_to(process);
             if let Some(process) = processes.iter_mut().find(left) {
-                process.buried += 1;
+                process.killed_newborns += 1;
             }
         }
     }
@@ -95,11 +95,11 @@ mod tests {
 
     /// How many count for each of these, when all of the others were killed a moment ago.
     fn counted(dead: &[Process], left: &[Process]) -> Vec<u32> {
-        let mut buried = Buried::with_room();
-        dead.iter().for_each(|process| buried.bury(process, 0));
+        let mut recent = RecentKills::with_room();
+        dead.iter().for_each(|process| recent.record(process, 0));
         let mut left = left.to_vec();
-        buried.count(&mut left, 1);
-        left.iter().map(|process| process.buried).collect()
+        recent.count(&mut left, 1);
+        left.iter().map(|process| process.killed_newborns).collect()
     }
 
     #[test]
@@ -127,19 +127,19 @@ mod tests {
 
     #[test]
     fn who_died_a_window_ago_is_forgotten_and_there_is_a_bound_to_all() {
-        let mut buried = Buried::with_room();
-        let count = |buried: &mut Buried, now_ns| {
+        let mut recent = RecentKills::with_room();
+        let count = |recent: &mut RecentKills, now_ns| {
             let mut left = [process(10, 1, 10)];
-            buried.count(&mut left, now_ns);
-            left[0].buried as usize
+            recent.count(&mut left, now_ns);
+            left[0].killed_newborns as usize
         };
-        buried.bury(&newborn(30, 10, 10), 0);
-        buried.bury(&newborn(31, 10, 10), WINDOW_NS / 2);
-        assert_eq!(count(&mut buried, WINDOW_NS - 1), 2);
-        assert_eq!(count(&mut buried, WINDOW_NS), 1);
+        recent.record(&newborn(30, 10, 10), 0);
+        recent.record(&newborn(31, 10, 10), WINDOW_NS / 2);
+        assert_eq!(count(&mut recent, WINDOW_NS - 1), 2);
+        assert_eq!(count(&mut recent, WINDOW_NS), 1);
         for pid in 100..1000 {
-            buried.bury(&newborn(pid, 10, 10), WINDOW_NS);
+            recent.record(&newborn(pid, 10, 10), WINDOW_NS);
         }
-        assert_eq!(count(&mut buried, WINDOW_NS), ROOM);
+        assert_eq!(count(&mut recent, WINDOW_NS), ROOM);
     }
 }
