@@ -1,0 +1,33 @@
+/* Asks who would die next, again and again, on as many connections as there are. Argument: idle processes besides. */
+#include "common.h"
+
+#define CONNECTIONS 8
+
+int main(int count, char **arguments)
+{
+	double end = now() + atof(arguments[2]);
+	int fds[CONNECTIONS];
+
+	must(count == 4, "arguments");
+	for (int i = 0; i < atoi(arguments[3]); i++) {
+		pid_t pid = fork();
+
+		must(pid != -1, "fork");
+		if (pid == 0) {
+			while (now() < end)
+				pause_ms(1000);
+			_exit(0);
+		}
+	}
+	for (int i = 0; i < CONNECTIONS; i++)
+		fds[i] = try_connect(arguments[1]);
+	while (now() < end) {
+		for (int i = 0; i < CONNECTIONS; i++) {
+			swallow(fds[i]);
+			while (ask(fds[i], MSG_DONTWAIT, "{\"request\":\"explain\",\"uid\":%d}", (int)getuid()) == 0)
+				;
+		}
+		pause_ms(1);
+	}
+	return 0;
+}

@@ -1,0 +1,13 @@
+//! Every attack once, in minutes: what holds today still holds, and what is known to fail still fails.
+
+use std::process::Command;
+
+#[test]
+fn what_holds_against_attacks_today_still_holds() {
+    if let Some(why) = harness::missing() {
+        println!("skipped: {why}");
+        return;
+    }
+    let status = Command::new(env!("CARGO_BIN_EXE_adversary")).status().unwrap();
+    assert!(status.success(), "see the table above");
+}

@@ -1,0 +1,158 @@
+//! A daemon of its own: the shipped binary with a socket, a configuration and a state folder in a temporary folder.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::client::Client;
+
+/// How long it may take to start, and to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Where the binaries are, if not beside this program.
+const FOLDER_VARIABLE: &str = "HEADROOM_BIN_DIR";
+
+/// How it watches memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// The BPF notifier.
+    Bpf,
+    /// Polling of `/proc`.
+    Proc,
+}
+
+impl Backend {
+    /// As the daemon calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bpf => "bpf",
+            Self::Proc => "proc",
+        }
+    }
+}
+
+/// A program of Headroom: in `$HEADROOM_BIN_DIR`, or in the build folder of this one.
+pub fn program(name: &str) -> anyhow::Result<PathBuf> {
+    if let Some(folder) = std::env::var_os(FOLDER_VARIABLE) {
+        return Ok(Path::new(&folder).join(name));
+    }
+    let own = std::env::current_exe()?;
+    let found = own.ancestors().skip(1).take(2).map(|folder| folder.join(name));
+    let found = found.into_iter().find(|path| path.exists());
+    found.with_context(|| format!("{name} is not built: cargo build, or set {FOLDER_VARIABLE}"))
+}
+
+/// A running daemon, ended on drop.
+pub struct Daemon {
+    child: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Daemon {
+    /// Starts it with this configuration, and waits until it answers. The machine's own memory is none of its business unless
+    /// the configuration says so.
+    pub fn start(backend: Backend, config: &str) -> anyhow::Result<Self> {
+        let dir = tempfile::tempdir()?;
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
+        let at = |name: &str| dir.path().join(name);
+        let machine =
+            if config.contains("[machine]") { "" } else { "[machine]\nenabled = false\n" };
+        fs::write(at("oomd.toml"), format!("{config}\n{machine}"))?;
+        let log = File::create(at("log"))?;
+        let child = Command::new(program("headroom-oomd")?)
+            .arg("--config")
+            .arg(at("oomd.toml"))
+            .arg("--socket")
+            .arg(at("oomd.sock"))
+            .arg("--reclaimer")
+            .arg(at("binderd.sock"))
+            .arg("--margin")
+            .arg(at("margin.toml"))
+            .arg("--state-dir")
+            .arg(at("state"))
+            .args(["--notifier", backend.name(), "--pins", "none", "--journal", "none"])
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .context("cannot start headroom-oomd")?;
+        let mut daemon = Self { child, dir };
+        let end = Instant::now() + PATIENCE;
+        while daemon.request(&json!({"request": "status"})).is_err() {
+            ensure!(daemon.is_alive(), "headroom-oomd ended:\n{}", daemon.log());
+            ensure!(Instant::now() < end, "headroom-oomd does not answer:\n{}", daemon.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(daemon)
+    }
+
+    /// Where it listens.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("oomd.sock")
+    }
+
+    /// Where it gives leases.
+    pub fn lease_socket(&self) -> PathBuf {
+        self.dir.path().join("lease.sock")
+    }
+
+    /// One request as root.
+    pub fn request(&self, request: &Value) -> anyhow::Result<Value> {
+        Client::connect(&self.socket(), PATIENCE)?.call(request)
+    }
+
+    /// Has it limit a user.
+    pub fn set_limit(&self, uid: u32, bytes: u64) -> anyhow::Result<()> {
+        let request = json!({"request": "set-limit", "uid": uid, "hard_bytes": bytes});
+        match self.request(&request)? {
+            reply if reply["reply"] == "done" => Ok(()),
+            reply => bail!("the limit was not set: {reply}"),
+        }
+    }
+
+    /// Its decisions about these uids, oldest first.
+    pub fn decisions(&self, concerned: impl Fn(u32) -> bool) -> anyhow::Result<Vec<Value>> {
+        let mut reply = self.request(&json!({"request": "why", "last": 100_000}))?;
+        let Value::Array(records) = reply["records"].take() else { bail!("no records: {reply}") };
+        let uid = |record: &Value| record["uid"].as_u64().and_then(|uid| uid.try_into().ok());
+        let ours = records.into_iter().rev().filter(|it| uid(it).is_some_and(&concerned));
+        Ok(ours.collect())
+    }
+
+    /// It has not ended.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// CPU time that it has used, its kernel threads not included.
+    pub fn cpu_time(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+        let stat = stat.unwrap_or_default();
+        // The name may have spaces; after it come the state and the numbers from 4 on.
+        let numbers = stat.rsplit(')').next().unwrap_or("").split_whitespace();
+        let ticks = |at: usize| numbers.clone().nth(at).and_then(|word| word.parse::<u64>().ok());
+        let ticks = ticks(11).unwrap_or(0) + ticks(12).unwrap_or(0);
+        Duration::from_millis(ticks * 1000 / 100)
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let end = Instant::now() + PATIENCE;
+        while self.is_alive() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

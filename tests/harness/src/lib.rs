@@ -1,0 +1,28 @@
+//! What the suites about limits (`tests/adversary`, `tests/innocents`) share.
+//!
+//! They treat Headroom as a black box: the shipped binary, its control socket, its configuration file.
+//!
+//! * [`daemon`]: a daemon of its own;
+//! * [`client`]: its control socket, as plain JSON;
+//! * [`memory`]: what users really hold, measured without Headroom;
+//! * [`sampler`]: the same over time, and how promptly the daemon answers meanwhile;
+//! * [`users`]: programs as other users, and their end;
+//! * [`outcome`]: checks, and which of them are known to fail.
+
+pub mod client;
+pub mod daemon;
+pub mod memory;
+pub mod outcome;
+pub mod sampler;
+pub mod users;
+
+/// Bytes.
+pub const MIB: u64 = 1 << 20;
+
+/// Root, with `/proc` and user namespaces: what the suites need. Otherwise why they are skipped.
+pub fn missing() -> Option<&'static str> {
+    match rustix::process::geteuid().is_root() {
+        true => None,
+        false => Some("needs root: it starts a daemon and becomes other users"),
+    }
+}

@@ -1,0 +1,161 @@
+//! What users really hold, measured without Headroom.
+//!
+//! Each address space once: its proportional share of anonymous and shared memory and of swap, and its page tables. Besides,
+//! each file of a tmpfs (a memfd) that is open once, as far as it is not mapped.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::users::User;
+
+/// What kcmp(2) is to compare: the address space.
+const KCMP_VM: libc::c_int = 1;
+/// Magic number of tmpfs, which memfds are on (`linux/magic.h`).
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+/// What is held, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Anonymous memory, and what of it is in swap.
+    pub anonymous: u64,
+    /// Shared memory that is mapped.
+    pub shared: u64,
+    /// Files of a tmpfs that are open, as far as they are larger than what is mapped.
+    pub files: u64,
+    /// Page tables.
+    pub page_tables: u64,
+    /// Resident memory summed over processes, for comparison: shared memory counts once a process.
+    pub rss_sum: u64,
+    /// Address spaces.
+    pub spaces: u32,
+}
+
+impl Held {
+    /// What the limit is about.
+    pub fn total(&self) -> u64 {
+        self.anonymous + self.shared + self.files + self.page_tables
+    }
+}
+
+/// A task through which an address space can be looked at.
+struct Space {
+    /// Its process, or a thread of it: the main thread may have exited.
+    task: PathBuf,
+    tid: u32,
+}
+
+/// Measures what a user holds.
+pub fn held_by(user: User) -> Held {
+    held_by_processes(&user.processes())
+}
+
+/// Measures what these processes hold.
+pub fn held_by_processes(pids: &[u32]) -> Held {
+    let mut held = Held::default();
+    let mut spaces: Vec<Space> = Vec::new();
+    let mut files: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    for pid in pids {
+        open_files(*pid, &mut files);
+        let Some(space) = living_task(*pid) else { continue };
+        held.rss_sum += status_bytes(&space.task, &["RssAnon:", "RssShmem:"]);
+        // Those that share an address space are found by the kernel's order of them.
+        if let Err(at) = spaces.binary_search_by(|known| order(known.tid, space.tid)) {
+            spaces.insert(at, space);
+        }
+    }
+    for space in &spaces {
+        let Ok(rollup) = fs::read_to_string(space.task.join("smaps_rollup")) else { continue };
+        let bytes = |name: &str| field_bytes(&rollup, name);
+        held.anonymous += bytes("Pss_Anon:") + bytes("SwapPss:");
+        held.shared += bytes("Pss_Shmem:");
+        held.page_tables += status_bytes(&space.task, &["VmPTE:"]);
+        held.spaces += 1;
+    }
+    held.files = files.values().sum::<u64>().saturating_sub(held.shared);
+    held
+}
+
+/// The process, or a thread of it, that still has an address space.
+fn living_task(pid: u32) -> Option<Space> {
+    let folder = Path::new("/proc").join(pid.to_string());
+    let lives = |task: &Path| status_bytes(task, &["VmSize:"]) > 0;
+    if lives(&folder) {
+        return Some(Space { task: folder, tid: pid });
+    }
+    let threads = fs::read_dir(folder.join("task")).ok()?.flatten();
+    threads.filter(|thread| lives(&thread.path())).find_map(|thread| {
+        let tid = thread.file_name().to_str()?.parse().ok()?;
+        Some(Space { task: thread.path(), tid })
+    })
+}
+
+fn order(one: u32, other: u32) -> Ordering {
+    // SAFETY: the call takes integers.
+    match unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) } {
+        0 => Ordering::Equal,
+        1 => Ordering::Less,
+        2 => Ordering::Greater,
+        // One of them is gone, and will be found to hold nothing.
+        _ => one.cmp(&other),
+    }
+}
+
+/// Adds the sizes of the tmpfs files that a process has open, by device and inode.
+fn open_files(pid: u32, files: &mut BTreeMap<(u64, u64), u64>) {
+    for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_tmpfs = fs::read_link(&path).is_ok_and(|target| {
+            target.to_string_lossy().starts_with("/memfd:")
+                || rustix::fs::statfs(&path).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC)
+        });
+        // Opening a path below fd would open the device or socket: only metadata is asked for.
+        if let Some(file) = is_tmpfs.then(|| fs::metadata(&path).ok()).flatten()
+            && file.is_file()
+        {
+            files.insert((file.dev(), file.ino()), file.blocks() * 512);
+        }
+    }
+}
+
+fn status_bytes(task: &Path, names: &[&str]) -> u64 {
+    let Ok(status) = fs::read_to_string(task.join("status")) else { return 0 };
+    names.iter().map(|name| field_bytes(&status, name)).sum()
+}
+
+/// `Name:   12 kB` in bytes; 0 where it is missing.
+fn field_bytes(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|line| line.split_whitespace().next()).unwrap_or("0");
+    number.parse::<u64>().unwrap_or(0) * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_memory_is_measured_to_a_few_percent() {
+        let before = held_by_processes(&[std::process::id()]);
+        let block = vec![1u8; 64 << 20];
+        let after = held_by_processes(&[std::process::id(), std::process::id()]);
+        let grown = after.total() - before.total();
+        assert!((64 << 20..66 << 20).contains(&grown), "{grown} {before:?} {after:?}");
+        assert_eq!(after.spaces, 1, "the same address space twice");
+        assert!(after.page_tables > before.page_tables);
+        drop(block);
+    }
+
+    #[test]
+    fn a_memfd_that_is_written_to_and_not_mapped_counts() {
+        use std::io::Write;
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let before = held_by_processes(&[std::process::id()]);
+        let mut file = fs::File::from(rustix::fs::memfd_create("test", flags).unwrap());
+        file.write_all(&vec![1; 8 << 20]).unwrap();
+        let after = held_by_processes(&[std::process::id()]);
+        assert!(after.files >= before.files + (8 << 20), "{before:?} {after:?}");
+    }
+}

@@ -1,0 +1,171 @@
+//! What is held over time, and how promptly the daemon answers meanwhile.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::client::Client;
+use crate::memory::{self, Held};
+use crate::users::User;
+
+/// Between two measurements of memory.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Between two requests.
+const REQUEST_PAUSE: Duration = Duration::from_millis(25);
+/// After that a request counts as unanswered.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Memory has to be held for so long to count as held.
+const SUSTAINED: Duration = Duration::from_secs(1);
+
+/// Runs something again and again until it is stopped, and keeps what it returns.
+struct Repeated<T> {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<T>>,
+}
+
+impl<T: Send + 'static> Repeated<T> {
+    fn start(pause: Duration, mut work: impl FnMut() -> T + Send + 'static) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let mut found = Vec::new();
+            while !stopped.load(Ordering::Relaxed) {
+                found.push(work());
+                std::thread::sleep(pause);
+            }
+            found
+        });
+        Self { stop, thread }
+    }
+
+    fn end(self) -> Vec<T> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+/// Measures a user's memory.
+pub struct MemorySampler(Repeated<(Instant, Held)>);
+
+impl MemorySampler {
+    /// Starts.
+    pub fn start(user: User) -> Self {
+        be_quick();
+        Self(Repeated::start(PAUSE, move || (Instant::now(), memory::held_by(user))))
+    }
+
+    /// What was found.
+    pub fn end(self) -> MemoryHistory {
+        MemoryHistory(self.0.end())
+    }
+}
+
+/// The thread's children inherit it: samples are taken in time although all CPUs are busy.
+fn be_quick() {
+    // SAFETY: the call takes integers; 0 is the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -15) };
+}
+
+/// Measurements, in order.
+pub struct MemoryHistory(Vec<(Instant, Held)>);
+
+impl MemoryHistory {
+    /// The highest.
+    pub fn peak(&self) -> Held {
+        self.0.iter().map(|(_, held)| *held).max_by_key(Held::total).unwrap_or_default()
+    }
+
+    /// The most that was held for more than a second, bytes.
+    pub fn sustained(&self) -> u64 {
+        let ends = self.0.iter().enumerate().filter_map(|(first, (from, _))| {
+            let later = self.0[first..].iter();
+            let within = later.clone().take_while(|(at, _)| *at - *from <= SUSTAINED);
+            let whole = self.0.last().is_some_and(|(last, _)| *last - *from > SUSTAINED);
+            whole.then(|| within.map(|(_, held)| held.total()).min().unwrap_or(0))
+        });
+        ends.max().unwrap_or(0)
+    }
+
+    /// For how long altogether more than this was held.
+    pub fn time_above(&self, bytes: u64) -> Duration {
+        let pairs = self.0.windows(2).filter(|pair| pair[0].1.total() > bytes);
+        pairs.map(|pair| pair[1].0 - pair[0].0).sum()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// There is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Sends requests as root.
+pub struct RequestSampler(Repeated<Option<Duration>>);
+
+impl RequestSampler {
+    /// Starts: a connection and a `status` each time, as `headroom status` does.
+    pub fn start(socket: PathBuf) -> Self {
+        Self(Repeated::start(REQUEST_PAUSE, move || {
+            let begun = Instant::now();
+            let answer = Client::connect(&socket, PATIENCE)
+                .and_then(|client| client.call(&json!({"request": "status"})));
+            answer.is_ok_and(|answer| answer["reply"] == "status").then(|| begun.elapsed())
+        }))
+    }
+
+    /// How long they took.
+    pub fn end(self) -> Latencies {
+        let all = self.0.end();
+        let mut answered: Vec<Duration> = all.iter().flatten().copied().collect();
+        answered.sort_unstable();
+        Latencies { unanswered: all.len() - answered.len(), answered }
+    }
+}
+
+/// How long requests took.
+#[derive(Clone, Debug, Default)]
+pub struct Latencies {
+    /// Sorted.
+    pub answered: Vec<Duration>,
+    /// Requests that were refused, or not answered in time.
+    pub unanswered: usize,
+}
+
+impl Latencies {
+    /// This part of the requests was as fast.
+    pub fn percentile(&self, percent: usize) -> Duration {
+        let last = self.answered.len().saturating_sub(1);
+        self.answered.get(last * percent / 100).copied().unwrap_or(PATIENCE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn history(levels: &[u64]) -> MemoryHistory {
+        let begun = Instant::now();
+        let sample = |(at, bytes): (usize, &u64)| {
+            let held = Held { anonymous: *bytes, ..Held::default() };
+            (begun + Duration::from_millis(at as u64 * 300), held)
+        };
+        MemoryHistory(levels.iter().enumerate().map(sample).collect())
+    }
+
+    #[test]
+    fn a_short_peak_is_no_sustained_one() {
+        let short = history(&[1, 1, 9, 9, 1, 1, 1, 1, 1, 1]);
+        assert_eq!((short.peak().total(), short.sustained()), (9, 1));
+        let long = history(&[1, 1, 9, 8, 9, 9, 9, 1, 1, 1]);
+        assert_eq!((long.peak().total(), long.sustained()), (9, 8));
+        assert_eq!(long.time_above(1), Duration::from_millis(1500));
+    }
+}
