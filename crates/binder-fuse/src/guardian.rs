@@ -20,7 +20,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::mount::Mount;
-use crate::thread_watch::pidfd_of;
+use crate::task_watch::{TaskKind, pidfd_of};
 
 /// Where the kernel shows FUSE connections, if somebody has mounted that.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
@@ -67,7 +67,8 @@ impl Guardian {
         }
         let (tid, hang_up) = start_witness()?;
         let folder = CString::new(format!("/proc/{}/task/{tid}", std::process::id()))?;
-        let (abort, made, witness) = (abort.ok(), mount.was_made(), pidfd_of(tid).ok());
+        let (abort, made, witness) =
+            (abort.ok(), mount.was_made(), pidfd_of(tid, TaskKind::Thread).ok());
         let duty = Duty { abort, path, made, witness, folder };
         // SAFETY: the child makes system calls only, on memory that was written before.
         match unsafe { libc::fork() } {

@@ -36,13 +36,21 @@ impl OpenKey {
     }
 }
 
+/// Whether the process that opened a device still exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpenerState {
+    Alive,
+    Exited,
+}
+
 /// One open of a device.
 pub(crate) struct Open {
     pub(crate) process: ProcessId,
     /// Its node, whose number is its inode number too.
     pub(crate) node: u64,
-    /// Process that opened it, in our pid namespace.
+    /// Process that opened it, in our pid namespace. Another one may have the number once it has exited.
     pub(crate) pid: u32,
+    pub(crate) opener: OpenerState,
     /// Who that was.
     pub(crate) euid: u32,
     pub(crate) pid_view: PidView,
@@ -193,6 +201,9 @@ impl Mappings for ClientHost {
     fn mapping(&mut self, process: ProcessId) -> Option<Mapping> {
         let key = self.key_of(process)?;
         let open = self.opens.get(key)?;
+        if open.opener == OpenerState::Exited {
+            return None;
+        }
         let (pid, node, device) = (open.pid, open.node, self.device);
         let client = Caller { process, tid: pid, euid: open.euid };
         // Reading the maps takes a lock that a page fault of the client may hold.
@@ -226,15 +237,20 @@ impl Mappings for ClientHost {
 
 impl Identity for ClientHost {
     fn pid_seen_by(&mut self, receiver: ProcessId, sender: ProcessId) -> i32 {
-        let view = |process| Some(&self.opens.get(self.key_of(process)?)?.pid_view);
-        match (view(sender), view(receiver)) {
-            (Some(sender), Some(receiver)) => sender.seen_by(receiver),
+        let open = |process| self.opens.get(self.key_of(process)?);
+        match (open(sender), open(receiver)) {
+            (Some(sender), Some(receiver)) if sender.opener == OpenerState::Alive => {
+                sender.pid_view.seen_by(&receiver.pid_view)
+            }
             _ => 0,
         }
     }
 
     fn uid_seen_by(&mut self, receiver: ProcessId, uid: u32) -> u32 {
-        self.open_of(receiver).map_or(uid, |open| open.user_view.sees(open.pid, uid))
+        self.open_of(receiver).map_or(uid, |open| {
+            let pid = (open.opener == OpenerState::Alive).then_some(open.pid);
+            open.user_view.sees(pid, uid)
+        })
     }
 
     fn security_context(&mut self, caller: Caller) -> Option<Vec<u8>> {

@@ -46,7 +46,7 @@ mod pid_view;
 mod priority;
 mod server;
 mod sync;
-mod thread_watch;
+mod task_watch;
 mod tree;
 mod user_view;
 pub mod wire;

@@ -1,7 +1,7 @@
 //! Who a client is: its process, and its pid as other pid namespaces see it.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
@@ -16,18 +16,19 @@ pub(crate) fn own_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino())
 }
 
-/// The process that the thread `tid` belongs to: its pid in our namespace (`own`) and in others. `None` if
+/// The process that the thread `tid` belongs to: its pid in our namespace (`own`) and in others. `NotFound` if
 /// there is no such thread.
-pub(crate) fn process_of(tid: u32, own: u64) -> Option<(u32, PidView)> {
+pub(crate) fn process_of(tid: u32, own: u64) -> io::Result<(u32, PidView)> {
     let mut status = String::with_capacity(STATUS_BYTES);
-    File::open(format!("/proc/{tid}/status")).ok()?.read_to_string(&mut status).ok()?;
-    let pid: u32 = field(&status, "Tgid:")?.parse().ok()?;
+    File::open(format!("/proc/{tid}/status"))?.read_to_string(&mut status)?;
+    let pid = field(&status, "Tgid:").and_then(|pid| pid.parse().ok());
+    let pid: u32 = pid.ok_or(io::ErrorKind::NotFound)?;
     let seen = field(&status, "NStgid:").and_then(|pids| {
         let chain = namespaces(tid, own)?;
         PidView::zip(&chain, pids)
     });
     // One that cannot be looked at is seen by our own namespace alone.
-    Some((pid, seen.unwrap_or_else(|| PidView { own: (own, pid as i32), inner: Box::default() })))
+    Ok((pid, seen.unwrap_or_else(|| PidView { own: (own, pid as i32), inner: Box::default() })))
 }
 
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
@@ -113,7 +114,7 @@ mod tests {
         let (pid, view) = process_of(std::process::id(), own_namespace()).unwrap();
         assert_eq!(pid, std::process::id());
         assert_eq!(view.seen_by(&view), pid as i32);
-        assert_eq!(process_of(0, own_namespace()), None);
+        assert!(process_of(0, own_namespace()).is_err());
     }
 
     #[test]

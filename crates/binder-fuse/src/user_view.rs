@@ -46,9 +46,9 @@ impl UserView {
         if ranges.is_empty() { Self::Unwritten } else { Self::Mapped(ranges) }
     }
 
-    /// A user of ours as the process `pid`, whose view this is, sees it.
-    pub(crate) fn sees(&mut self, pid: u32, uid: u32) -> u32 {
-        if *self == Self::Unwritten {
+    /// A user of ours as the process, whose view this is, sees it. `pid`: its number, while it exists.
+    pub(crate) fn sees(&mut self, pid: Option<u32>, uid: u32) -> u32 {
+        if let (Self::Unwritten, Some(pid)) = (&self, pid) {
             *self = Self::read(pid);
         }
         match self {
@@ -76,7 +76,7 @@ mod tests {
         for (ours, seen) in
             [(100_000, 0), (165_535, 65_535), (1000, 1000), (0, UNKNOWN), (165_536, UNKNOWN)]
         {
-            assert_eq!(view.sees(0, ours), seen, "uid {ours}");
+            assert_eq!(view.sees(None, ours), seen, "uid {ours}");
         }
     }
 
@@ -84,13 +84,13 @@ mod tests {
     fn without_a_map_nobody_is_known() {
         let mut view = UserView::parse("");
         assert_eq!(view, UserView::Unwritten);
-        assert_eq!(view.sees(u32::MAX, 0), UNKNOWN);
+        assert_eq!(view.sees(Some(u32::MAX), 0), UNKNOWN);
     }
 
     #[test]
     fn our_own_namespace_needs_no_map() {
         let mut view = UserView::of(std::process::id(), own_namespace());
         assert_eq!(view, UserView::Ours);
-        assert_eq!(view.sees(std::process::id(), 1234), 1234);
+        assert_eq!(view.sees(Some(std::process::id()), 1234), 1234);
     }
 }

@@ -1,12 +1,13 @@
 //! What an ordinary user can do to the daemon. Each attack prints `ready` when it has begun.
 
+use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use binder_client::{Client, Errno, Options};
+use binder_client::{Client, Errno, Options, Payload, Session};
 use binder_uapi::{
     BINDER_TYPE_BINDER, BinderWriteRead, FLAT_BINDER_FLAG_ACCEPTS_FDS, FlatBinderObject,
 };
@@ -16,6 +17,7 @@ use crate::hung_mapping::{HungFile, Server};
 use crate::wait;
 
 const PAGE: usize = 4096;
+const CALL: u32 = 1;
 /// How often a thread that is to be interrupted gets a signal.
 const SIGNAL_EVERY: Duration = Duration::from_micros(200);
 
@@ -25,6 +27,7 @@ type Outcome = Result<(), String>;
 pub fn act(device: &str, what: &[&str]) -> Option<Outcome> {
     Some(match what {
         ["signalled-receivers", count] => signalled_receivers(device, count),
+        ["inherited-open"] => inherited_open(device),
         _ => return None,
     })
 }
@@ -110,4 +113,40 @@ fn signalled_receivers(device: &str, count: &str) -> Outcome {
     say_ready(&hung);
     readers.into_iter().for_each(|reader| drop(reader.join()));
     Ok(())
+}
+
+/// Calls by an open whose opener has exited and was reaped; prints the pid that the receiver saw.
+fn inherited_open(device: &str) -> Outcome {
+    let (mut go, gone) = (std::io::pipe().map_err(text)?, std::io::pipe().map_err(text)?);
+    // SAFETY: this process has one thread, so its children may do whatever it may.
+    let opener = unsafe { libc::fork() };
+    if opener != 0 {
+        drop(gone.1);
+        let mut status = 0;
+        // SAFETY: the status is a live integer.
+        unsafe { libc::waitpid(opener, &mut status, 0) };
+        println!("ready");
+        go.1.write_all(b"!").map_err(text)?;
+        // The heir hangs up when it has called.
+        let _ = std::io::read_to_string(gone.0);
+        return Ok(());
+    }
+    let client = open(device)?;
+    let mut session = Session::new(&client);
+    // The daemon finds the mapping while its process is there.
+    let reply = session.call(0, CALL, Payload::default()).map_err(text)?;
+    session.free(reply);
+    session.flush().map_err(text)?;
+    // SAFETY: as above.
+    if unsafe { libc::fork() } != 0 {
+        // SAFETY: ends the opener at once.
+        unsafe { libc::_exit(0) };
+    }
+    drop(gone.0);
+    go.0.read_exact(&mut [0]).map_err(text)?;
+    let seen = session.call(0, CALL, Payload::default()).map_err(text)?;
+    let seen = seen.data().map_err(text)?.first_chunk().map(|pid| i32::from_ne_bytes(*pid));
+    println!("seen as {seen:?}");
+    // SAFETY: ends the heir; its parent is the one that is waited for.
+    unsafe { libc::_exit(0) };
 }

@@ -10,12 +10,10 @@ use binder_driver::{Caller, Errno, FileToken};
 use slotmap::{Key, KeyData, SlotMap, new_key_type};
 
 use super::registers::SUPPORTED;
+use crate::task_watch::{TaskKind, pidfd_of};
 
 /// Files of one user that may be on their way at a time: our descriptor table serves everybody.
 const MAX_FILES_OF_A_USER: usize = 4096;
-
-/// `O_EXCL`: the pidfd is of the thread, not of its process (Linux 6.9).
-const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
 
 new_key_type! {
     struct FileKey;
@@ -99,11 +97,11 @@ fn refusal(what: &str, error: &io::Error) -> Errno {
 
 /// A duplicate of a thread's descriptor. The thread is stopped or in a call of ours, so its number is its own.
 pub(crate) fn fetch(tid: u32, fd: i32) -> io::Result<OwnedFd> {
-    let pidfd = match pidfd_open(tid, PIDFD_THREAD) {
+    let pidfd = match pidfd_of(tid, TaskKind::Thread) {
         // Before Linux 6.9 there are pidfds of processes only; threads share their descriptors as a rule.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            let process = crate::pid_view::process_of(tid, 0).map(|(pid, _)| pid);
-            pidfd_open(process.ok_or(io::ErrorKind::NotFound)?, 0)?
+            let (process, _) = crate::pid_view::process_of(tid, 0)?;
+            pidfd_of(process, TaskKind::Process)?
         }
         pidfd => pidfd?,
     };
@@ -111,14 +109,6 @@ pub(crate) fn fetch(tid: u32, fd: i32) -> io::Result<OwnedFd> {
     unsafe {
         let got = libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0);
         if got < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(got as i32)) }
-    }
-}
-
-fn pidfd_open(pid: u32, flags: libc::c_uint) -> io::Result<OwnedFd> {
-    // SAFETY: as in `fetch`.
-    unsafe {
-        let fd = libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, flags);
-        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd as i32)) }
     }
 }
 

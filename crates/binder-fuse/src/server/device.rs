@@ -1,22 +1,36 @@
 //! Opens of devices: open, close, death, poll, and the requests that wait.
 
 use std::io;
+use std::os::fd::AsFd;
 
-use binder_driver::{Caller, Errno, Opener, ProcessId, Waiting, Wake, WriteRead};
+use binder_driver::{Caller, ContextId, Errno, Opener, ProcessId, Waiting, Wake, WriteRead};
 use binder_uapi::BinderWriteRead;
 use zerocopy::IntoBytes;
 
-use super::{Parked, Server, THREAD};
+use super::{OPENER, Parked, Server, THREAD};
 use crate::calls::Calls;
-use crate::host::{Open, OpenKey};
+use crate::host::{Open, OpenKey, OpenerState};
 use crate::mapping::{Backing, MappingKind, NotifyStore, Passthrough};
-use crate::pid_view;
-use crate::thread_watch::Exit;
+use crate::pid_view::{self, PidView};
+use crate::task_watch::Exit;
 use crate::tree::{DeviceId, Place};
 use crate::user_view::UserView;
 use crate::wire::types::{
     FOPEN_DIRECT_IO, InHeader, OpenIn, OpenOut, POLL_SCHEDULE_NOTIFY, PollIn, PollOut,
 };
+
+/// The daemon, not the client, has no descriptor left.
+fn out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+/// What open(2) says of a failure of ours.
+fn open_errno(error: &io::Error) -> i32 {
+    if out_of_descriptors(error) {
+        return libc::ENFILE;
+    }
+    error.raw_os_error().unwrap_or(libc::ENOMEM)
+}
 
 impl Server {
     pub(super) fn open(&mut self, header: &InHeader, open: &OpenIn) -> io::Result<()> {
@@ -46,28 +60,54 @@ impl Server {
     ) -> Result<OpenOut, i32> {
         // Pid 0: a process of a pid namespace that is not visible here. Its memory cannot be reached.
         let client = pid_view::process_of(header.pid, self.own_namespace);
-        let (pid, pid_view) = client.ok_or(libc::EPERM)?;
+        let (pid, pid_view) = client.map_err(|error| match out_of_descriptors(&error) {
+            true => libc::ENFILE,
+            false => libc::EPERM,
+        })?;
         let context = self.tree.context(device).ok_or(libc::ENOENT)?;
         self.tree.claim(header.nodeid)?;
+        let opened = self.add_open(header, open, context, (pid, pid_view));
+        if opened.is_err() {
+            self.tree.unclaim(header.nodeid);
+        }
+        let name = self.tree.name(device);
+        tracing::debug!("pid {pid} opens {name} as node {}: {opened:?}", header.nodeid);
+        opened
+    }
+
+    fn add_open(
+        &mut self,
+        header: &InHeader,
+        open: &OpenIn,
+        context: ContextId,
+        (pid, pid_view): (u32, PidView),
+    ) -> Result<OpenOut, i32> {
         let backing = self.make_backing(header.nodeid).map_err(|error| {
             self.warn_once("backing", || format!("pid {pid}: no buffer for its open: {error}"));
-            self.tree.unclaim(header.nodeid);
-            error.raw_os_error().unwrap_or(libc::ENOMEM)
+            open_errno(&error)
         })?;
         let opener = Opener { pid, euid: header.uid };
         let process = self.driver.open(context, opener).map_err(|errno| {
-            self.tree.unclaim(header.nodeid);
             if errno == Errno::EMFILE {
                 self.warn_once("opens", || format!("uid {}: {errno}, refusing more", header.uid));
             }
             errno.code()
         })?;
-        tracing::debug!("pid {pid} opened {} as node {}", self.tree.name(device), header.nodeid);
+        if let Some(exit) = self.openers.stale(pid) {
+            self.opener_gone(exit);
+        }
+        let token = OPENER | u64::from(pid);
+        if let Err(error) = self.openers.watch(pid, process, self.epoll.as_fd(), token) {
+            self.warn_once("openers", || format!("pid {pid} cannot be watched: {error}"));
+            self.driver.release(&mut self.host, process);
+            return Err(open_errno(&error));
+        }
         let (open_flags, backing_id) = backing.open_reply();
         let key = self.host.insert(Open {
             process,
             node: header.nodeid,
             pid,
+            opener: OpenerState::Alive,
             euid: header.uid,
             pid_view,
             user_view: UserView::of(pid, self.own_users),
@@ -117,9 +157,20 @@ impl Server {
                     self.channel.send(self.reply.error(unique, libc::EBADF))?;
                 }
             }
+            self.openers.unwatch(open.pid, open.process);
             self.tree.unclaim(open.node);
         }
         self.send_ok(header)
+    }
+
+    /// A process that had opened devices has exited; those opens that others have inherited go on.
+    pub(super) fn opener_gone(&mut self, exit: Exit) {
+        for process in exit.processes {
+            let key = self.host.key_of(process);
+            if let Some(open) = key.and_then(|key| self.host.opens.get_mut(key)) {
+                open.opener = OpenerState::Exited;
+            }
+        }
     }
 
     /// Takes note of a thread that calls on an open.
@@ -130,8 +181,12 @@ impl Server {
         }
         let process = open.process;
         let token = THREAD | u64::from(tid);
-        let stale = self.threads.watch(tid, process, std::os::fd::AsFd::as_fd(&self.epoll), token);
-        stale.into_iter().for_each(|exit| self.thread_gone(exit));
+        if let Some(exit) = self.threads.stale(tid) {
+            self.thread_gone(exit);
+        }
+        if let Err(error) = self.threads.watch(tid, process, self.epoll.as_fd(), token) {
+            tracing::debug!("thread {tid} cannot be watched: {error}");
+        }
         if let Some(open) = self.host.opens.get_mut(key) {
             open.calls.set(tid, None);
         }
@@ -140,11 +195,11 @@ impl Server {
     /// A client's thread is gone.
     pub(super) fn thread_gone(&mut self, exit: Exit) {
         for process in exit.processes {
-            self.driver.thread_died(&mut self.host, process, exit.tid);
-            self.forget_promise(exit.tid, process);
+            self.driver.thread_died(&mut self.host, process, exit.id);
+            self.forget_promise(exit.id, process);
             let key = self.host.key_of(process);
             if let Some(open) = key.and_then(|key| self.host.opens.get_mut(key)) {
-                open.calls.forget(exit.tid);
+                open.calls.forget(exit.id);
             }
         }
         self.serve_wakes();

@@ -29,7 +29,7 @@ use crate::host::{ClientHost, OpenKey};
 use crate::mapping::{MappingChoice, MappingKind};
 use crate::mount::Mount;
 use crate::page_server::PageServer;
-use crate::thread_watch::{self, ThreadWatch};
+use crate::task_watch::{self, TaskKind, TaskWatch};
 use crate::tree::{self, Tree};
 use crate::wire::reply::ReplyBuffer;
 use crate::wire::{Operation, ParseError, Request, opcode};
@@ -48,6 +48,7 @@ const FREEZE_TIMER: u64 = 3;
 const GIFTS: u64 = 4;
 const EXTERNAL: u64 = 1 << 32;
 const THREAD: u64 = 2 << 32;
+const OPENER: u64 = 3 << 32;
 const KIND: u64 = !0 << 32;
 
 /// What to serve.
@@ -103,7 +104,9 @@ pub struct Server {
     driver: Driver,
     host: ClientHost,
     tree: Tree,
-    threads: ThreadWatch,
+    threads: TaskWatch,
+    /// Processes that have opened a device, as long as they live.
+    openers: TaskWatch,
     pages: Arc<PageServer>,
     mapping: MappingKind,
     degraded: Vec<String>,
@@ -167,7 +170,7 @@ impl Server {
     }
 
     fn with_mount(config: &Config, channel: Arc<Channel>, mount: Mount) -> Result<Self, Error> {
-        thread_watch::raise_file_limit();
+        task_watch::raise_file_limit();
         let mut degraded = Vec::new();
         let mapping = handshake::start(&channel, config.mapping, &mut degraded)?;
         let guardian = Guardian::start(&mount).map_err(|error| {
@@ -178,7 +181,8 @@ impl Server {
             ));
         });
         let pages = Arc::new(PageServer::new(Arc::clone(&channel))?);
-        let threads = ThreadWatch::new().map_err(Error::io("cannot make a timer"))?;
+        let watch = |kind| TaskWatch::new(kind).map_err(Error::io("cannot make a timer"));
+        let (threads, openers) = (watch(TaskKind::Thread)?, watch(TaskKind::Process)?);
         if !threads.is_immediate() {
             degraded.push(
                 "no thread pidfds (Linux 6.9 has them): the exit of a client's thread is seen up to a second late"
@@ -207,6 +211,7 @@ impl Server {
                 created,
             }),
             threads,
+            openers,
             pages,
             mapping,
             degraded,
@@ -295,8 +300,8 @@ impl Server {
         }
     }
 
-    /// Waits for events and serves them. Exits of threads come before requests, because a request may come from a
-    /// new thread with the number of one that has left.
+    /// Waits for events and serves them. Exits of threads and openers come before requests, because a request may come
+    /// from a new thread with the number of one that has left.
     fn turn(&mut self) -> Result<(), Error> {
         let mut events = [MaybeUninit::uninit(); 64];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -311,8 +316,14 @@ impl Server {
             let token = event.data.u64();
             match (token & KIND, token) {
                 (THREAD, _) => {
-                    let exit = self.threads.exited(token as u32);
-                    exit.into_iter().for_each(|exit| self.thread_gone(exit));
+                    if let Some(exit) = self.threads.exited(token as u32) {
+                        self.thread_gone(exit);
+                    }
+                }
+                (OPENER, _) => {
+                    if let Some(exit) = self.openers.exited(token as u32) {
+                        self.opener_gone(exit);
+                    }
                 }
                 (EXTERNAL, _) => self.externals.push(token as u32),
                 (_, THREAD_TIMER) => {

@@ -1,8 +1,11 @@
-//! Learns of the exit of client threads.
+//! Learns of the exit of client threads, and of processes that have opened a device.
 //!
 //! libbinder says goodbye with `BINDER_THREAD_EXIT` and a null argument, which FUSE answers with `EFAULT`
 //! without asking us, and a thread that is killed says nothing at all. So each thread that calls is watched by a
 //! thread pidfd (Linux 6.9); where there is none, its existence is checked once a second.
+//!
+//! A process that inherited an open must not be taken for a later process with the pid of the dead opener. So each
+//! opener is watched by a pidfd, and its pid counts only until that says that it has exited.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,16 +22,26 @@ const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
 /// How often threads without a pidfd are checked.
 const CHECK_SECONDS: i64 = 1;
 
-/// A thread that left, and the opens that it had called on.
+/// What is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TaskKind {
+    Thread,
+    /// All threads of a process.
+    Process,
+}
+
+/// A task that has exited, and the opens that it had called on or made.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Exit {
-    pub(crate) tid: u32,
+    /// The number of the thread or process.
+    pub(crate) id: u32,
     pub(crate) processes: Vec<ProcessId>,
 }
 
-/// The watched threads.
-pub(crate) struct ThreadWatch {
-    threads: HashMap<u32, Watched>,
+/// The watched tasks of one kind.
+pub(crate) struct TaskWatch {
+    kind: TaskKind,
+    tasks: HashMap<u32, Watched>,
     use_pidfds: bool,
     timer: OwnedFd,
 }
@@ -40,23 +53,24 @@ struct Watched {
 }
 
 impl Watched {
-    fn is_dead(&self, tid: u32) -> bool {
+    fn is_dead(&self, id: u32) -> bool {
         match &self.pidfd {
             Some(pidfd) => {
                 let now = Timespec { tv_sec: 0, tv_nsec: 0 };
                 let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
                 rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
             }
-            None => !exists(tid),
+            None => !exists(id),
         }
     }
 }
 
-/// Opens a thread's pidfd.
-pub(crate) fn pidfd_of(tid: u32) -> io::Result<OwnedFd> {
+/// Opens the pidfd of a task.
+pub(crate) fn pidfd_of(id: u32, kind: TaskKind) -> io::Result<OwnedFd> {
+    let flags = if kind == TaskKind::Thread { PIDFD_THREAD } else { 0 };
     // SAFETY: plain numbers in; the descriptor out is new and nobody else's.
     unsafe {
-        let fd = libc::syscall(libc::SYS_pidfd_open, tid as libc::pid_t, PIDFD_THREAD);
+        let fd = libc::syscall(libc::SYS_pidfd_open, id as libc::pid_t, flags);
         if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd as i32)) }
     }
 }
@@ -67,19 +81,19 @@ fn exists(tid: u32) -> bool {
     result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
-impl ThreadWatch {
+impl TaskWatch {
     /// Finds out which way works here.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(kind: TaskKind) -> io::Result<Self> {
         let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        // A thread of ours that does not lead its process is what old kernels refuse; EINVAL says so for
-        // any thread.
-        Self::with_pidfds(pidfd_of(own).is_ok())
+        // Old kernels say EINVAL of a thread pidfd whosesoever it is.
+        let use_pidfds = kind == TaskKind::Process || pidfd_of(own, kind).is_ok();
+        Self::with_pidfds(kind, use_pidfds)
     }
 
-    fn with_pidfds(use_pidfds: bool) -> io::Result<Self> {
+    fn with_pidfds(kind: TaskKind, use_pidfds: bool) -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        Ok(Self { threads: HashMap::new(), use_pidfds, timer })
+        Ok(Self { kind, tasks: HashMap::new(), use_pidfds, timer })
     }
 
     /// Exits are seen at once.
@@ -92,58 +106,68 @@ impl ThreadWatch {
         self.timer.as_fd()
     }
 
-    /// Watches `tid` on behalf of `process`; its pidfd joins `epoll` with `token`. If the number belonged to a
-    /// thread that has died unnoticed, that one's exit is returned.
+    /// If the number belonged to a task that has died unnoticed, that one's exit. To be called before
+    /// [`watch`](Self::watch).
+    pub(crate) fn stale(&mut self, id: u32) -> Option<Exit> {
+        self.tasks.get(&id)?.is_dead(id).then(|| self.remove(id))?
+    }
+
+    /// Watches a task on behalf of `process`; its pidfd joins `epoll` with `token`. A thread is watched by the timer
+    /// where it can have no pidfd; for a process that is an error.
     pub(crate) fn watch(
         &mut self,
-        tid: u32,
+        id: u32,
         process: ProcessId,
         epoll: BorrowedFd<'_>,
         token: u64,
-    ) -> Option<Exit> {
-        let stale = self.threads.get(&tid).is_some_and(|watched| watched.is_dead(tid));
-        let exit = if stale { self.remove(tid) } else { None };
-        if let Some(watched) = self.threads.get_mut(&tid) {
+    ) -> io::Result<()> {
+        if let Some(watched) = self.tasks.get_mut(&id) {
             if !watched.processes.contains(&process) {
                 watched.processes.push(process);
             }
-            return exit;
+            return Ok(());
         }
-        let pidfd = if self.use_pidfds { pidfd_of(tid).ok() } else { None };
-        let pidfd = pidfd.filter(|fd| {
+        let opened = || -> io::Result<OwnedFd> {
+            let pidfd = pidfd_of(id, self.kind)?;
             let data = epoll::EventData::new_u64(token);
-            epoll::add(epoll, fd, data, epoll::EventFlags::IN).is_ok()
-        });
+            epoll::add(epoll, &pidfd, data, epoll::EventFlags::IN)?;
+            Ok(pidfd)
+        };
+        let pidfd = match self.kind {
+            TaskKind::Process => Some(opened()?),
+            TaskKind::Thread if self.use_pidfds => opened().ok(),
+            TaskKind::Thread => None,
+        };
         if pidfd.is_none() {
             self.arm();
         }
-        self.threads.insert(tid, Watched { pidfd, processes: vec![process] });
-        exit
+        self.tasks.insert(id, Watched { pidfd, processes: vec![process] });
+        Ok(())
     }
 
-    /// `process` has no more interest in `tid`.
-    pub(crate) fn unwatch(&mut self, tid: u32, process: ProcessId) {
-        if let Some(watched) = self.threads.get_mut(&tid) {
+    /// `process` has no more interest in a task.
+    pub(crate) fn unwatch(&mut self, id: u32, process: ProcessId) {
+        if let Some(watched) = self.tasks.get_mut(&id) {
             watched.processes.retain(|&other| other != process);
             if watched.processes.is_empty() {
-                self.threads.remove(&tid);
+                self.tasks.remove(&id);
             }
         }
     }
 
-    /// The pidfd of `tid` became readable; `None` if that was an earlier thread of this number.
-    pub(crate) fn exited(&mut self, tid: u32) -> Option<Exit> {
-        if self.threads.get(&tid)?.is_dead(tid) { self.remove(tid) } else { None }
+    /// The pidfd of a task became readable; `None` if that was an earlier one of this number.
+    pub(crate) fn exited(&mut self, id: u32) -> Option<Exit> {
+        if self.tasks.get(&id)?.is_dead(id) { self.remove(id) } else { None }
     }
 
-    /// The timer fired: threads without a pidfd that are gone.
+    /// The timer fired: tasks without a pidfd that are gone.
     pub(crate) fn check(&mut self) -> Vec<Exit> {
         let _ = rustix::io::read(&self.timer, &mut [0; 8]);
-        let unseen = self.threads.iter().filter(|(_, watched)| watched.pidfd.is_none());
+        let unseen = self.tasks.iter().filter(|(_, watched)| watched.pidfd.is_none());
         let (mut dead, mut alive) = (Vec::new(), false);
-        for (&tid, watched) in unseen {
-            if watched.is_dead(tid) {
-                dead.push(tid);
+        for (&id, watched) in unseen {
+            if watched.is_dead(id) {
+                dead.push(id);
             } else {
                 alive = true;
             }
@@ -151,12 +175,12 @@ impl ThreadWatch {
         if alive {
             self.arm();
         }
-        dead.into_iter().filter_map(|tid| self.remove(tid)).collect()
+        dead.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    fn remove(&mut self, tid: u32) -> Option<Exit> {
+    fn remove(&mut self, id: u32) -> Option<Exit> {
         // Dropping the pidfd takes it out of the epoll set.
-        self.threads.remove(&tid).map(|watched| Exit { tid, processes: watched.processes })
+        self.tasks.remove(&id).map(|watched| Exit { id, processes: watched.processes })
     }
 
     fn arm(&self) {
@@ -192,7 +216,7 @@ mod tests {
 
     fn exit_of_a_thread_is_seen(use_pidfds: bool) {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        let mut watch = ThreadWatch::with_pidfds(use_pidfds).unwrap();
+        let mut watch = TaskWatch::with_pidfds(TaskKind::Thread, use_pidfds).unwrap();
         let (tid_out, tid_in) = mpsc::channel();
         let (go_out, go_in) = mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
@@ -200,12 +224,13 @@ mod tests {
             let _ = go_in.recv();
         });
         let (tid, process) = (tid_in.recv().unwrap(), process());
-        assert_eq!(watch.watch(tid, process, epoll.as_fd(), 1), None);
+        watch.watch(tid, process, epoll.as_fd(), 1).unwrap();
+        assert_eq!(watch.stale(tid), None);
         assert_eq!(watch.exited(tid), None, "it is alive");
         assert_eq!(watch.check(), []);
         drop(go_out);
         thread.join().unwrap();
-        let expected = Exit { tid, processes: vec![process] };
+        let expected = Exit { id: tid, processes: vec![process] };
         // join() returns when the thread's memory is released, a moment before it is gone.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         loop {
@@ -217,7 +242,7 @@ mod tests {
             assert!(std::time::Instant::now() < deadline, "the exit was not seen");
             std::thread::yield_now();
         }
-        assert!(watch.threads.is_empty());
+        assert!(watch.tasks.is_empty());
     }
 
     #[test]
@@ -233,13 +258,32 @@ mod tests {
     #[test]
     fn a_thread_is_watched_as_long_as_anybody_cares() {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        let mut watch = ThreadWatch::new().unwrap();
+        let mut watch = TaskWatch::new(TaskKind::Thread).unwrap();
         let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let process = process();
-        watch.watch(tid, process, epoll.as_fd(), 1);
-        watch.watch(tid, process, epoll.as_fd(), 1);
-        assert_eq!(watch.threads[&tid].processes.len(), 1);
+        watch.watch(tid, process, epoll.as_fd(), 1).unwrap();
+        watch.watch(tid, process, epoll.as_fd(), 1).unwrap();
+        assert_eq!(watch.tasks[&tid].processes.len(), 1);
         watch.unwatch(tid, process);
-        assert!(watch.threads.is_empty());
+        assert!(watch.tasks.is_empty());
+    }
+
+    #[test]
+    fn a_process_has_exited_when_its_pidfd_says_so() {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let mut watch = TaskWatch::new(TaskKind::Process).unwrap();
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let (pid, process) = (child.id(), process());
+        watch.watch(pid, process, epoll.as_fd(), 1).unwrap();
+        assert_eq!((watch.stale(pid), watch.exited(pid)), (None, None), "it is alive");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(watch.stale(pid), Some(Exit { id: pid, processes: vec![process] }));
+        let gone = watch.watch(pid, process, epoll.as_fd(), 1);
+        assert_eq!(gone.unwrap_err().raw_os_error(), Some(libc::ESRCH));
     }
 }
