@@ -82,7 +82,8 @@ fn as_the_service_has_it_calls_carry_descriptors_and_priorities_and_idle_memory_
     let expected = |what: &String| what.contains("oom_score_adj");
     assert!(degraded.iter().all(expected), "{degraded:?}");
     assert_eq!(daemon.status().mapping, "passthrough");
-    let first = wait_for("word of the daemon", || heard(&manager));
+    assert_eq!(wait_for("a notification", || heard(&manager)), "STATUS=starting\n");
+    let first = wait_for("another one", || heard(&manager));
     assert!(first.starts_with("READY=1\nSTATUS=0 opens on "), "{first}");
 
     let mut server = daemon.client("writer");
@@ -109,7 +110,7 @@ fn as_the_service_has_it_calls_carry_descriptors_and_priorities_and_idle_memory_
     server.wait();
     daemon.wait_until_gone(server.pid());
     assert_eq!(daemon.stop().code(), Some(0));
-    wait_for("a last word", || heard(&manager).filter(|said| said == "STOPPING=1"));
+    wait_for("a last word", || heard(&manager).filter(|said| said == "STOPPING=1\n"));
     assert!(!is_mounted(&daemon.mount()));
 }
 

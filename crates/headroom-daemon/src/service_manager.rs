@@ -1,79 +1,85 @@
-//! What a service manager is told: readiness, life signs, a line for people.
-//!
-//! It is one datagram of `NAME=value` lines to the socket that `$NOTIFY_SOCKET` names, as systemd defined it and
-//! others took up.
+//! Notifications to the service manager (sd_notify(3)): readiness, watchdog, status.
 
 use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::mpsc::{SyncSender, channel, sync_channel};
+use std::thread;
 use std::time::Duration;
 
-/// The service manager, if one has started us and wants to know.
+use sd_notify::{NotifyState, notify};
+
+/// The service manager that `$NOTIFY_SOCKET` names, if any.
 #[derive(Debug, Default)]
 pub struct ServiceManager {
-    socket: Option<(UnixDatagram, SocketAddr)>,
-    watchdog: Option<Duration>,
+    /// Status lines for a thread that notifies the watchdog: a send blocks while the manager's socket
+    /// is full, and the event loop must not.
+    watchdog_status: Option<SyncSender<String>>,
 }
 
 impl ServiceManager {
-    /// As the environment names it. Also what is wrong with that name, if something is.
+    /// Connects. The second value says why the manager that is named cannot be notified.
     pub fn from_environment() -> (Self, Option<String>) {
-        let deaf = |error| {
-            let complaint = "the service manager hears nothing";
-            (Self::default(), Some(format!("$NOTIFY_SOCKET cannot be used ({error}): {complaint}")))
-        };
-        Self::named().map_or_else(deaf, |manager| (manager, None))
-    }
-
-    fn named() -> io::Result<Self> {
-        let variable = |name| std::env::var(name).ok();
-        let Some(name) = variable("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
-            return Ok(Self::default());
-        };
-        let address = match name.strip_prefix('@') {
-            Some(name) => SocketAddr::from_abstract_name(name)?,
-            None => SocketAddr::from_pathname(&name)?,
-        };
-        let socket = UnixDatagram::unbound()?;
-        // A manager that does not read must not hold us up.
-        socket.set_nonblocking(true)?;
-        let meant = variable("WATCHDOG_PID");
-        let for_us = meant.is_none_or(|pid| pid == std::process::id().to_string());
-        let micros = variable("WATCHDOG_USEC").and_then(|micros| micros.parse().ok());
-        let watchdog = micros.filter(|micros| for_us && *micros > 0).map(Duration::from_micros);
-        Ok(Self { socket: Some((socket, address)), watchdog })
-    }
-
-    /// It waits so long for a life sign, and then ends us and starts another.
-    pub fn watchdog(&self) -> Option<Duration> {
-        self.watchdog
-    }
-
-    /// Somebody will start us again.
-    pub fn is_there(&self) -> bool {
-        self.socket.is_some()
-    }
-
-    fn tell(&self, message: &str) {
-        if let Some((socket, address)) = &self.socket {
-            // What is not taken now is said again soon; without a manager nobody misses it.
-            let _ = socket.send_to_addr(message.as_bytes(), address);
+        if std::env::var_os("NOTIFY_SOCKET").is_none_or(|path| path.is_empty()) {
+            return (Self::default(), None);
+        }
+        match Self::connect() {
+            Ok(manager) => (manager, None),
+            Err(error) => {
+                let message = format!(
+                    "$NOTIFY_SOCKET cannot be used ({error}): the service manager is not notified"
+                );
+                (Self::default(), Some(message))
+            }
         }
     }
 
-    /// All that was promised is in force.
+    fn connect() -> io::Result<Self> {
+        notify(&[NotifyState::Status("starting")])?;
+        // One may wait; the next one says the same.
+        let (watchdog_status, queue) = sync_channel::<String>(1);
+        thread::Builder::new().name("notify".into()).stack_size(64 * 1024).spawn(move || {
+            for status in queue {
+                let _ = notify(&[NotifyState::Watchdog, NotifyState::Status(&status)]);
+            }
+        })?;
+        Ok(Self { watchdog_status: Some(watchdog_status) })
+    }
+
+    /// The time without a watchdog notification after which the manager restarts this process.
+    pub fn watchdog(&self) -> Option<Duration> {
+        self.watchdog_status.as_ref().and_then(|_| sd_notify::watchdog_enabled())
+    }
+
+    /// Whether a manager was found. It restarts this process when it fails.
+    pub fn is_there(&self) -> bool {
+        self.watchdog_status.is_some()
+    }
+
+    /// The service is ready.
     pub fn ready(&self, status: &str) {
-        self.tell(&format!("READY=1\nSTATUS={}", one_line(status)));
+        if self.is_there() {
+            let _ = notify(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
+        }
     }
 
-    /// A sign of life, with a line about how things are.
+    /// Notifies the watchdog, without blocking.
     pub fn alive(&self, status: &str) {
-        self.tell(&format!("WATCHDOG=1\nSTATUS={}", one_line(status)));
+        if let Some(watchdog_status) = &self.watchdog_status {
+            let _ = watchdog_status.try_send(one_line(status));
+        }
     }
 
-    /// The end is near, and wanted.
+    /// The service is stopping, as requested. Waits until that is sent, up to a limit.
     pub fn stopping(&self) {
-        self.tell("STOPPING=1");
+        /// For a manager that does not read its socket.
+        const LIMIT: Duration = Duration::from_secs(1);
+        if self.is_there() {
+            let (done, sent) = channel();
+            thread::spawn(move || {
+                let _ = notify(&[NotifyState::Stopping]);
+                let _ = done.send(());
+            });
+            let _ = sent.recv_timeout(LIMIT);
+        }
     }
 }
 

@@ -165,6 +165,7 @@ fn a_service_manager_hears_of_readiness_life_and_end() {
     let mut command = daemon::command(dir.path(), "");
     command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "100000").env_remove("WATCHDOG_PID");
     let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
+    assert_eq!(heard(), "STATUS=starting\n");
     let ready = heard();
     assert!(ready.starts_with("READY=1\nSTATUS=") && ready.contains("users with a limit: 0"));
     for _ in 0..3 {
@@ -172,6 +173,28 @@ fn a_service_manager_hears_of_readiness_life_and_end() {
     }
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
-    eventually("it says that it ends", || (heard() == "STOPPING=1").then_some(()));
+    eventually("it notifies that it stops", || (heard() == "STOPPING=1\n").then_some(()));
     assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_service_manager_that_reads_nothing_does_not_block_the_daemon() {
+    if !privileged() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let _manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    let (client, address) = (std::os::unix::net::UnixDatagram::unbound().unwrap(), path.clone());
+    client.set_nonblocking(true).unwrap();
+    let mut daemon = Daemon::start_prepared("", &["--notifier=proc"], move |command| {
+        command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "100000");
+    });
+    while client.send_to(b"", &address).is_ok() {}
+    // In this time the daemon notifies its watchdog at least twice.
+    let end = std::time::Instant::now() + std::time::Duration::from_millis(200);
+    while std::time::Instant::now() < end {
+        assert_eq!(daemon.status().limited_users, 0);
+    }
+    daemon.stop();
 }

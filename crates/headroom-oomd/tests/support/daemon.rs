@@ -15,7 +15,7 @@ use super::eventually;
 pub struct Daemon {
     child: Child,
     arguments: Vec<String>,
-    prepare: fn(&mut Command),
+    prepare: Box<dyn Fn(&mut Command)>,
     dir: tempfile::TempDir,
     log: Arc<Mutex<Vec<String>>>,
     /// Reads the log until the daemon has closed it.
@@ -41,7 +41,11 @@ impl Daemon {
     }
 
     /// The same, with its command, and those of its successors, prepared for it.
-    pub fn start_prepared(config: &str, arguments: &[&str], prepare: fn(&mut Command)) -> Self {
+    pub fn start_prepared(
+        config: &str,
+        arguments: &[&str],
+        prepare: impl Fn(&mut Command) + 'static,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         // Other users have to reach the socket.
         let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -61,7 +65,7 @@ impl Daemon {
                 lines.lock().unwrap().push(line);
             }
         });
-        let mut daemon = Self { child, arguments, prepare, dir, log, reader };
+        let mut daemon = Self { child, arguments, prepare: Box::new(prepare), dir, log, reader };
         eventually("the daemon answers", || {
             let ended = daemon.child.try_wait().unwrap();
             assert!(ended.is_none(), "the daemon ended: {ended:?} {:?}", daemon.log());
