@@ -92,10 +92,11 @@ fn main() -> ExitCode {
         return code;
     }
     let args = Args::parse();
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let filter = EnvFilter::try_from_env("HEADROOM_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(std::io::stderr().is_terminal() && !no_color)
         .with_writer(std::io::stderr)
         .init();
     binder_fuse::serve(|| match run(args) {

@@ -11,10 +11,21 @@ use crate::helpers::user::User;
 
 /// Names the socket of the daemon that a process belongs to.
 pub const BINDERD_SOCKET_VARIABLE: &str = "HEADROOM_BINDERD_SOCKET";
+/// Names the socket of `headroom-oomd`.
+const OOMD_SOCKET_VARIABLE: &str = "HEADROOM_OOMD_SOCKET";
+
+/// The socket that a variable names; an empty one names none.
+fn socket(variable: &str, default: &str) -> PathBuf {
+    let named = std::env::var_os(variable).filter(|path| !path.is_empty());
+    named.map_or_else(|| default.into(), PathBuf::from)
+}
 
 fn binderd_socket() -> PathBuf {
-    std::env::var_os(BINDERD_SOCKET_VARIABLE)
-        .map_or_else(|| control::BINDERD_SOCKET.into(), PathBuf::from)
+    socket(BINDERD_SOCKET_VARIABLE, control::BINDERD_SOCKET)
+}
+
+fn oomd_socket() -> PathBuf {
+    socket(OOMD_SOCKET_VARIABLE, control::OOMD_SOCKET)
 }
 
 /// A binder driver and an OOM manager for a stock kernel.
@@ -37,8 +48,8 @@ pub struct Globals {
     /// sets
     #[arg(long, global = true, value_name = "PATH", default_value_os_t = binderd_socket())]
     pub binderd_socket: PathBuf,
-    /// Control socket of headroom-oomd
-    #[arg(long, global = true, value_name = "PATH", default_value = control::OOMD_SOCKET)]
+    /// Control socket of headroom-oomd; otherwise that of HEADROOM_OOMD_SOCKET
+    #[arg(long, global = true, value_name = "PATH", default_value_os_t = oomd_socket())]
     pub oomd_socket: PathBuf,
 }
 
@@ -155,7 +166,7 @@ pub struct Top {
     #[arg(long)]
     pub plain: bool,
     /// So many looks, as text; without end otherwise
-    #[arg(short = 'n', long, value_name = "NUMBER", conflicts_with = "once", requires = "plain")]
+    #[arg(short = 'n', long, value_name = "NUMBER", conflicts_with = "once")]
     pub count: Option<u32>,
     /// One look, as text
     #[arg(long)]

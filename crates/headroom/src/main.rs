@@ -47,7 +47,7 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Oom(OomCommand::Margin(margin)) => oom::margin::margin(globals, margin)?,
         Command::Oom(OomCommand::Detach { pins }) => oom::detach::detach(globals, pins)?,
         Command::Oom(OomCommand::MarginPeer(peer)) => oom::margin::peer::be(peer)?,
-        Command::Reserve(options) => reserve::reserve(globals, options)?,
+        Command::Reserve(options) => return reserve::reserve(globals, options),
         Command::Binder(BinderCommand::Ls) => binder::ls::ls(globals)?,
         Command::Binder(BinderCommand::Reclaim { size }) => {
             binder::reclaim::reclaim(globals, *size)?

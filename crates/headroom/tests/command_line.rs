@@ -359,3 +359,70 @@ fn the_margin_is_measured_and_kept_where_the_daemon_reads_it() {
     assert_eq!(code, Some(1));
     assert!(stderr.contains("use a smaller --size"), "{stderr}");
 }
+
+#[test]
+fn reserve_has_the_exit_codes_of_a_shell() {
+    let dir = tempfile::tempdir().unwrap();
+    let library = dir.path().join("library.so");
+    std::fs::write(&library, "").unwrap();
+    // The socket has to be there; nobody asks it before the command runs.
+    std::fs::write(dir.path().join(control::lease::LEASE_SOCKET_NAME), "").unwrap();
+    for (program, expected) in [("/nonexistent/nosuchprog", 127), ("/etc/passwd", 126)] {
+        let (code, _, stderr) = run(headroom(dir.path())
+            .args(["reserve", "--library"])
+            .arg(&library)
+            .args(["--", program]));
+        assert_eq!(code, Some(expected), "{stderr}");
+        assert!(stderr.contains(&format!("cannot run {program}")), "{stderr}");
+    }
+}
+
+#[test]
+fn the_variable_names_the_socket_and_the_option_takes_precedence() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = FakeDaemon::start(dir.path().join("oomd.sock"), fake_oomd);
+    let list = |variable: &str, option: Option<&str>| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_headroom"));
+        command.args(["limit", "list"]).env("HEADROOM_OOMD_SOCKET", dir.path().join(variable));
+        if let Some(option) = option {
+            command.arg("--oomd-socket").arg(dir.path().join(option));
+        }
+        run(&mut command)
+    };
+    assert_eq!(list("oomd.sock", None).0, Some(0));
+    assert_eq!(list("other.sock", Some("oomd.sock")).0, Some(0));
+    let (code, _, stderr) = list("other.sock", None);
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("other.sock"), "{stderr}");
+}
+
+#[test]
+fn an_unknown_group_is_an_error_and_a_user_without_a_limit_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = FakeDaemon::start(dir.path().join("oomd.sock"), fake_oomd);
+    for name in ["@nobody", "/no/such.service"] {
+        let (code, stdout, stderr) = run(headroom(dir.path()).args(["limit", "get", name]));
+        assert_eq!((code, &*stdout), (Some(1), ""), "{stderr}");
+        assert!(
+            stderr.contains(name) && stderr.contains("with a limit that you may see"),
+            "{stderr}"
+        );
+    }
+    let (code, stdout, _) = run(headroom(dir.path()).args(["limit", "get", "4000000000"]));
+    assert_eq!((code, &*stdout), (Some(0), "4000000000 has no limit\n"));
+}
+
+#[test]
+fn clearing_a_limit_names_the_one_that_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = FakeDaemon::start(dir.path().join("oomd.sock"), |request| match request {
+        Request::ClearLimit { uid: 0 } => Reply::Done,
+        request => fake_oomd(request),
+    });
+    let (code, stdout, stderr) = run(headroom(dir.path()).args(["limit", "clear", "root"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(
+        stdout,
+        "root has a limit of 256.0 MiB still, which another source has set: runtime\n"
+    );
+}

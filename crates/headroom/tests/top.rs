@@ -109,6 +109,15 @@ fn told_to_end_it_gives_the_terminal_back() {
 }
 
 #[test]
+fn a_terminal_that_goes_away_ends_it_though_no_signal_comes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_daemon, _) = daemon(dir.path(), 3);
+    let mut pty = Pty::start_apart(top(dir.path()), 80, 24);
+    pty.shows("4000000002");
+    assert_eq!(pty.hang_up().code(), Some(129));
+}
+
+#[test]
 fn a_daemon_that_goes_away_and_comes_back_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let (first, _) = daemon(dir.path(), 2);
@@ -141,6 +150,8 @@ fn in_a_pipe_it_is_text_or_json() {
     assert!(!text.contains('\x1b'));
     let (code, text, _) = run(top(dir.path()).args(["--plain", "-n", "3"]));
     assert_eq!((code, text.matches("4000000004").count()), (Some(0), 3), "{text}");
+    let (code, text, stderr) = run(top(dir.path()).args(["-n", "2"]));
+    assert_eq!((code, text.matches("4000000004").count()), (Some(0), 2), "{stderr}");
     let (code, text, _) = run(headroom(dir.path()).args(["top", "--once", "--json"]));
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((code, json["users"].as_array().unwrap().len()), (Some(0), 5));

@@ -23,9 +23,8 @@ pub fn limit(globals: &Globals, command: &LimitCommand) -> anyhow::Result<()> {
         LimitCommand::Clear { user } => {
             let account = user.account(&globals.oomd_socket)?;
             done(globals, &Request::ClearLimit { account })?;
-            output::print_as(globals.format(), &Option::<UserLimit>::None, || {
-                format!("{user} has no limit\n")
-            })
+            let limit = limits(globals)?.into_iter().find(|limit| user.has(limit));
+            output::print_as(globals.format(), &limit, || cleared(user, limit.as_ref()))
         }
     }
 }
@@ -47,10 +46,25 @@ fn set(globals: &Globals, user: &User, hard: Size, soft: Option<Size>) -> anyhow
 
 fn get(globals: &Globals, user: &User) -> anyhow::Result<()> {
     let limit = limits(globals)?.into_iter().find(|limit| user.has(limit));
+    if limit.is_none() {
+        // A user exists without a limit; a group or a cgroup is known by its limit only.
+        user.account(&globals.oomd_socket)?;
+    }
     output::print_as(globals.format(), &limit, || match &limit {
         Some(limit) => table(std::slice::from_ref(limit)),
         None => format!("{user} has no limit\n"),
     })
+}
+
+/// The other limits of a user come into force when one is cleared.
+fn cleared(user: &User, limit: Option<&UserLimit>) -> String {
+    match limit {
+        Some(limit) => {
+            let (hard, source) = (Size(limit.hard_bytes), &limit.source);
+            format!("{user} has a limit of {hard} still, which another source has set: {source}\n")
+        }
+        None => format!("{user} has no limit\n"),
+    }
 }
 
 fn limits(globals: &Globals) -> anyhow::Result<Vec<UserLimit>> {

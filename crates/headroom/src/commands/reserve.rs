@@ -3,19 +3,21 @@
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail, ensure};
 use control::lease::LEASE_SOCKET_NAME;
 
 use crate::arguments::{Globals, Reserve};
+use crate::helpers::exit_code;
 
 /// The library that stands in for the C library's malloc.
 const LIBRARY: &str = "libtmalloc_preload.so";
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// Runs the command in place of this program; returns only on failure.
-pub fn reserve(globals: &Globals, options: &Reserve) -> anyhow::Result<()> {
+/// Runs the command in place of this program; returns only on failure. The exit code is 127 if
+/// there is no such program, 126 if it cannot be executed.
+pub fn reserve(globals: &Globals, options: &Reserve) -> anyhow::Result<ExitCode> {
     let library = match &options.library {
         Some(library) => library.canonicalize().with_context(|| library.display().to_string())?,
         None => find_library()?,
@@ -33,7 +35,8 @@ pub fn reserve(globals: &Globals, options: &Reserve) -> anyhow::Result<()> {
         .env(PRELOAD, preload(&library)?)
         .env("HEADROOM_LEASE_SOCKET", std::path::absolute(&socket).unwrap_or(socket))
         .exec();
-    Err(error).with_context(|| format!("cannot run {}", program.display()))
+    eprintln!("headroom: cannot run {}: {error}", program.display());
+    Ok(ExitCode::from(exit_code::of_failed_exec(&error)))
 }
 
 /// Our library before what is preloaded already.

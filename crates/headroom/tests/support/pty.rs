@@ -5,37 +5,35 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How often the reader looks whether it is to end.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// The person's side; the program is killed on drop.
 pub struct Pty {
     child: Child,
-    ours: File,
+    /// `None`: hung up.
+    ours: Option<File>,
+    reader: Option<JoinHandle<()>>,
+    hung_up: Arc<AtomicBool>,
     /// Kept open, so that its settings can be looked at when the program is gone.
     theirs: OwnedFd,
     screen: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Pty {
-    /// Starts the command on a terminal of this size.
+    /// Starts the command on a terminal of this size, as leader of its session.
     pub fn start(mut command: Command, columns: u16, rows: u16) -> Self {
-        let (mut ours, mut theirs) = (-1, -1);
-        let size = window(columns, rows);
-        let none = std::ptr::null_mut();
-        // SAFETY: both numbers and the size are ours; no name is asked for.
-        let done = unsafe { libc::openpty(&mut ours, &mut theirs, none, std::ptr::null(), &size) };
-        assert_eq!(done, 0, "no pseudo-terminal: {}", std::io::Error::last_os_error());
-        // SAFETY: openpty has just made them for us.
-        let (ours, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
-        let end = || theirs.try_clone().unwrap();
-        command.stdin(end()).stdout(end()).stderr(end());
-        command.env("TERM", "xterm-256color").env_remove("NO_COLOR");
         // SAFETY: two system calls on numbers.
         unsafe {
             command.pre_exec(|| {
@@ -46,18 +44,43 @@ impl Pty {
                 }
             });
         }
+        Self::start_apart(command, columns, rows)
+    }
+
+    /// The same in a session of its own that the terminal does not control: it gets no SIGHUP.
+    pub fn start_apart(mut command: Command, columns: u16, rows: u16) -> Self {
+        let (mut ours, mut theirs) = (-1, -1);
+        let size = window(columns, rows);
+        let none = std::ptr::null_mut();
+        // SAFETY: both numbers and the size are ours; no name is asked for.
+        let done = unsafe { libc::openpty(&mut ours, &mut theirs, none, std::ptr::null(), &size) };
+        assert_eq!(done, 0, "no pseudo-terminal: {}", std::io::Error::last_os_error());
+        // SAFETY: openpty has just made them for us.
+        let (ours, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
+        // A program that inherits our end keeps the terminal from being hung up.
+        rustix::io::fcntl_setfd(&ours, FdFlags::CLOEXEC).unwrap();
+        let end = || theirs.try_clone().unwrap();
+        command.stdin(end()).stdout(end()).stderr(end());
+        command.env("TERM", "xterm-256color").env_remove("NO_COLOR");
         let child = command.spawn().unwrap();
         drop(command);
         let screen = Arc::new(Mutex::new(Vec::new()));
         let (mut reader, seen) = (ours.try_clone().unwrap(), screen.clone());
-        // It ends when both ends of the other side are closed.
-        std::thread::spawn(move || {
+        let hung_up = Arc::new(AtomicBool::new(false));
+        let end = hung_up.clone();
+        // It ends when both ends of the other side are closed, or it is hung up.
+        let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
-            while let Ok(len @ 1..) = reader.read(&mut buffer) {
+            while !end.load(Ordering::Acquire) {
+                let mut fds = [PollFd::new(&reader, PollFlags::IN)];
+                if poll(&mut fds, Some(&LOOK)).unwrap() == 0 {
+                    continue;
+                }
+                let Ok(len @ 1..) = reader.read(&mut buffer) else { return };
                 seen.lock().unwrap().extend_from_slice(&buffer[..len]);
             }
         });
-        Self { child, ours, theirs, screen }
+        Self { child, ours: Some(ours), reader: Some(reader), hung_up, theirs, screen }
     }
 
     /// All that was written to the terminal so far.
@@ -82,7 +105,7 @@ impl Pty {
 
     /// Types.
     pub fn types(&mut self, keys: &str) {
-        self.ours.write_all(keys.as_bytes()).unwrap();
+        self.ours.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
     }
 
     /// Sends a signal.
@@ -94,7 +117,9 @@ impl Pty {
     pub fn resize(&self, columns: u16, rows: u16) {
         let size = window(columns, rows);
         // SAFETY: the size is ours.
-        let done = unsafe { libc::ioctl(self.ours.as_raw_fd(), libc::TIOCSWINSZ, &size) };
+        let done = unsafe {
+            libc::ioctl(self.ours.as_ref().unwrap().as_raw_fd(), libc::TIOCSWINSZ, &size)
+        };
         assert_eq!(done, 0);
     }
 
@@ -108,6 +133,16 @@ impl Pty {
             assert!(start.elapsed() < PATIENCE, "it does not end: {}", self.seen());
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    /// Takes the terminal away, as the end of a remote login does, and waits for the program's end.
+    pub fn hang_up(&mut self) -> ExitStatus {
+        self.hung_up.store(true, Ordering::Release);
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+        self.ours = None;
+        self.ended()
     }
 
     /// The terminal shows what is typed, line by line, as shells want it.

@@ -2,9 +2,10 @@
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{FileType, Mode, OFlags, open};
 use rustix::io::Errno;
 
 use super::capabilities::Capability;
@@ -12,33 +13,31 @@ use super::check::Check;
 use super::system::{System, Version};
 
 const DAEMON: &str = "headroom-binderd";
+/// What the bus of the whole machine needs, and a private one does not.
+const SYSTEM_DAEMON: &str = "headroom-binderd for the whole machine (`headroom run` can work)";
+/// Of `/dev/fuse`: devices.txt of the kernel.
+const FUSE_DEVICE: u64 = libc::makedev(10, 229);
 /// The user who owns nothing.
 const NOBODY: u32 = 65534;
 
 /// All checks.
 pub fn checks(system: &System) -> Vec<Check> {
     vec![
-        Check::new(
-            "fuse",
-            fuse(),
-            "binder devices cannot be served",
-            "modprobe fuse; in a container, let it have the device /dev/fuse",
-        )
-        .needed_by(DAEMON),
+        fuse().needed_by(DAEMON),
         Check::new(
             "cap-sys-admin",
             system.capabilities.require(Capability::SysAdmin),
             "the bus cannot be mounted",
             "run the daemon as root; in a container, add the capability",
         )
-        .needed_by(DAEMON),
+        .needed_by(SYSTEM_DAEMON),
         Check::new(
             "process-vm",
             other_memory(),
             "what clients send cannot be read",
             "run the daemon as root with CAP_SYS_PTRACE and kernel.yama.ptrace_scope below 3",
         )
-        .needed_by(DAEMON),
+        .needed_by(SYSTEM_DAEMON),
         Check::new(
             "fuse-passthrough",
             passthrough(system),
@@ -69,11 +68,35 @@ pub fn checks(system: &System) -> Vec<Check> {
     ]
 }
 
-fn fuse() -> Result<String, String> {
-    match open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
-        Ok(_) => Ok("/dev/fuse opens".into()),
-        Err(errno) => Err(format!("cannot open /dev/fuse: {errno}")),
-    }
+fn fuse() -> Check {
+    let path = Path::new("/dev/fuse");
+    let opened = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    describe_fuse(opened.and_then(rustix::fs::fstat).map(|stat| (stat.st_mode, stat.st_rdev)))
+}
+
+/// What opening `/dev/fuse` came to: mode and device number of the file, or an error.
+fn describe_fuse(opened: Result<(u32, u64), Errno>) -> Check {
+    let is_device = |(mode, device)| {
+        FileType::from_raw_mode(mode) == FileType::CharacterDevice && device == FUSE_DEVICE
+    };
+    let (found, remedy) = match opened {
+        Ok(file) if is_device(file) => (Ok("/dev/fuse opens".into()), ""),
+        Ok(_) => (
+            Err("/dev/fuse is not the FUSE device, but another file".into()),
+            "rm /dev/fuse && mknod -m 666 /dev/fuse c 10 229; in a container, let it have the \
+             device /dev/fuse",
+        ),
+        Err(errno @ (Errno::ACCESS | Errno::PERM)) => (
+            Err(format!("cannot open /dev/fuse: {errno}")),
+            "chmod 666 /dev/fuse as root, which is how udev makes it; in a container, allow the \
+             device (c 10:229 rw)",
+        ),
+        Err(errno) => (
+            Err(format!("cannot open /dev/fuse: {errno}")),
+            "modprobe fuse; in a container, let it have the device /dev/fuse",
+        ),
+    };
+    Check::new("fuse", found, "binder devices cannot be served", remedy)
 }
 
 /// What a killed daemon's connection is ended by.
@@ -178,5 +201,25 @@ fn opened(returned: libc::c_long) -> Result<OwnedFd, Errno> {
         // SAFETY: the kernel has just made this descriptor for us.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_remedy_for_fuse_follows_from_what_is_wrong() {
+        let file = |mode: u32, device| describe_fuse(Ok((mode, device)));
+        assert!(file(libc::S_IFCHR | 0o666, FUSE_DEVICE).present);
+        for (check, found, remedy) in [
+            (file(libc::S_IFREG | 0o666, 0), "another file", "mknod"),
+            (file(libc::S_IFCHR | 0o666, FUSE_DEVICE + 1), "another file", "mknod"),
+            (describe_fuse(Err(Errno::ACCESS)), "Permission denied", "chmod 666"),
+            (describe_fuse(Err(Errno::NOENT)), "No such file", "modprobe fuse"),
+        ] {
+            assert!(!check.present && check.found.contains(found), "{check:?}");
+            assert!(check.remedy.starts_with(remedy) || check.remedy.contains(remedy), "{check:?}");
+        }
     }
 }

@@ -49,10 +49,19 @@ fn daemons(globals: &Globals) -> Vec<Check> {
     let oomd = client::oomd_status(&globals.oomd_socket)
         .map(|s| status_line::oomd_line(&s))
         .map_err(|e| format!("{e:#}"));
-    let remedy = "headroom up";
     vec![
-        Check::new("headroom-binderd", binderd, "no binder device is served", remedy),
-        Check::new("headroom-oomd", oomd, "no limit is enforced", remedy),
+        Check::new(
+            "headroom-binderd",
+            binderd,
+            "no binder device is served",
+            "systemctl start headroom-binderd, or headroom up",
+        ),
+        Check::new(
+            "headroom-oomd",
+            oomd,
+            "no limit is enforced",
+            "systemctl start headroom-oomd, or headroom up",
+        ),
     ]
 }
 

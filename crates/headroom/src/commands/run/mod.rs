@@ -16,7 +16,6 @@
 //! clients' memory) the daemon has as owner of the user namespace that the clients live in; that
 //! also satisfies Yama.
 
-mod exit_code;
 mod guardian;
 mod namespaces;
 mod offspring;
@@ -32,8 +31,8 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpi
 
 use crate::arguments::Run;
 use crate::helpers::client::beside_us;
+use crate::helpers::exit_code::RUN_FAILED;
 use crate::helpers::signals::{BlockedSignals, Origin};
-use exit_code::RUN_FAILED;
 use namespaces::Isolation;
 use session::Session;
 

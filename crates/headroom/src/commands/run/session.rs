@@ -1,7 +1,7 @@
 //! The first process of a session: starts everything in it, waits for the command, and ends what is
 //! left.
 
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -16,8 +16,9 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::namespaces::{self, Isolation};
 use super::private_dev::{BUS, SOCKET};
-use super::{exit_code, offspring, service_manager};
+use super::{offspring, service_manager};
 use crate::arguments::{BINDERD_SOCKET_VARIABLE, Descriptors, Run};
+use crate::helpers::exit_code;
 use crate::helpers::signals::{BlockedSignals, Origin};
 
 /// How long the service manager may take to become the context manager.
@@ -151,10 +152,7 @@ impl Session<'_> {
             Ok(child) => cast.command = Some(Running::new("the command", &child)),
             Err(error) => {
                 eprintln!("headroom: {}: {error}", self.options.command[0].display());
-                return Ok(match error.kind() {
-                    ErrorKind::NotFound => exit_code::NOT_FOUND,
-                    _ => exit_code::NOT_EXECUTABLE,
-                });
+                return Ok(exit_code::of_failed_exec(&error));
             }
         }
         Ok(self.wait_for_command(cast))

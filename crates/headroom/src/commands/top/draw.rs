@@ -19,6 +19,8 @@ use crate::helpers::output::printable;
 
 /// Narrowest bar that says anything, columns.
 const BAR: usize = 10;
+/// Lines of the table that come before everything else: its head and two users.
+const TABLE: u16 = 3;
 /// Most decisions under the table.
 const DECISIONS: u16 = 6;
 /// Lines above the table.
@@ -61,13 +63,18 @@ fn plan(width: usize) -> Plan {
 /// Draws everything.
 pub fn draw(frame: &mut Frame, view: &mut View) {
     let area = frame.area();
+    let foot = u16::from(area.height > TABLE);
+    let head = HEAD.min(area.height.saturating_sub(TABLE + foot));
+    let left = area.height.saturating_sub(TABLE + foot + head);
     let decisions = DECISIONS.min(view.snapshot.decisions.len() as u16).min(area.height / 4);
+    // Below a title.
+    let decisions = decisions.min(left.saturating_sub(1));
     let under = if decisions == 0 { 0 } else { decisions + 1 };
     let [head, table, under, foot] = Layout::vertical([
-        Constraint::Length(HEAD.min(area.height / 2)),
+        Constraint::Length(head),
         Constraint::Min(0),
         Constraint::Length(under),
-        Constraint::Length(1),
+        Constraint::Length(foot),
     ])
     .areas(area);
     draw_head(frame.buffer_mut(), head, view);
@@ -297,8 +304,8 @@ pub mod tests {
     #[test]
     fn a_wide_screen_shows_everything() {
         let (mut lines, _) = frame(&mut view(), 120, 14);
-        // In the local time zone.
-        let decision = lines[12].split_off(8);
+        // In the local time zone: 1970-01-01 00:00:00.
+        let decision = lines[12].split_off(19);
         assert_eq!(
             decision,
             " killed eater\\u{1b}[2J (pid 77) of user 4000000001; 64.0 MiB back in 7.0 ms, \
@@ -336,6 +343,11 @@ q quit  s sort  l limit  c clear  ? help   by share of the limit; 1 of 3";
                 view.mode = if width % 2 == 0 { Mode::Help } else { Mode::Table };
                 frame(&mut view, width, height);
             }
+        }
+        for (width, height) in [(39, 7), (30, 6), (30, 4), (30, 3), (30, 2)] {
+            let lines = frame(&mut view(), width, height).0;
+            let user = lines.iter().position(|line| line.starts_with("40000000"));
+            assert!(user.is_some_and(|at| lines[at - 1].starts_with("USER")), "{lines:#?}");
         }
     }
 

@@ -45,10 +45,12 @@ pub fn top(globals: &Globals, arguments: &arguments::Top) -> anyhow::Result<()> 
     // show.
     let first = snapshot::take(&globals.oomd_socket)?;
     let on_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
-    if arguments.once || arguments.plain || globals.json || !on_terminal {
+    let text = arguments.once || arguments.count.is_some() || arguments.plain;
+    if text || globals.format() == Format::Json || !on_terminal {
         return in_text(globals, arguments, interval, first);
     }
     let signals = BlockedSignals::block(&TERMINATION).context("cannot block signals")?;
+    terminal::exit_on_hangup();
     let collector = Collector::start(globals.oomd_socket.clone(), interval);
     let mut view = View::new(first, Look::from_environment());
     let mut screen = Screen::take().context("cannot use this terminal; try --plain")?;

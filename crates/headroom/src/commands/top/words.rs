@@ -145,7 +145,7 @@ pub fn stall_text(snapshot: &Snapshot) -> String {
 /// A decision in a line.
 pub fn decision(why: &Why) -> String {
     let at = clock::point(why.at_micros);
-    let time = at.get(11..19).unwrap_or(&at);
+    let time = at.get(..19).unwrap_or(&at);
     format!("{time} {}; {}", decision::headline(why), decision::outcome(&why.outcome))
 }
 

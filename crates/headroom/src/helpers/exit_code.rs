@@ -1,5 +1,6 @@
-//! Exit codes of `headroom run`, as `env`, `timeout` and `docker run` have them.
+//! Exit codes of commands that run another one, as `env`, `timeout` and `docker run` have them.
 
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
@@ -9,6 +10,17 @@ pub const RUN_FAILED: u8 = 125;
 pub const NOT_EXECUTABLE: u8 = 126;
 /// There is no such command.
 pub const NOT_FOUND: u8 = 127;
+
+/// SIGHUP, of a terminal that has gone away.
+pub const HANGUP: u8 = 129;
+
+/// A command that could not be executed.
+pub fn of_failed_exec(error: &io::Error) -> u8 {
+    match error.kind() {
+        io::ErrorKind::NotFound => NOT_FOUND,
+        _ => NOT_EXECUTABLE,
+    }
+}
 
 /// The command's exit code, or 128 + n if signal n killed it.
 pub fn of(ended: ExitStatus) -> u8 {
