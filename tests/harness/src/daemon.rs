@@ -107,7 +107,7 @@ impl Daemon {
 
     /// Has it limit a user.
     pub fn set_limit(&self, uid: u32, bytes: u64) -> anyhow::Result<()> {
-        let request = json!({"request": "set-limit", "uid": uid, "hard_bytes": bytes});
+        let request = json!({"request": "set-limit", "account": {"uid": uid}, "hard_bytes": bytes});
         match self.request(&request)? {
             reply if reply["reply"] == "done" => Ok(()),
             reply => bail!("the limit was not set: {reply}"),
