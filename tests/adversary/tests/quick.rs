@@ -1,4 +1,4 @@
-//! Every attack once, in minutes: what holds today still holds, and what is known to fail still fails.
+//! Every attack once, in minutes, with the BPF notifier: what holds today still holds, and what is known to fail still fails.
 
 use std::process::Command;
 
@@ -8,6 +8,7 @@ fn what_holds_against_attacks_today_still_holds() {
         println!("skipped: {why}");
         return;
     }
-    let status = Command::new(env!("CARGO_BIN_EXE_adversary")).status().unwrap();
+    let mut adversary = Command::new(env!("CARGO_BIN_EXE_adversary"));
+    let status = adversary.args(["--backend", "bpf"]).status().unwrap();
     assert!(status.success(), "see the table above");
 }
