@@ -416,7 +416,7 @@ fn an_unknown_group_is_an_error_and_a_user_without_a_limit_is_none() {
 fn clearing_a_limit_names_the_one_that_stays() {
     let dir = tempfile::tempdir().unwrap();
     let _daemon = FakeDaemon::start(dir.path().join("oomd.sock"), |request| match request {
-        Request::ClearLimit { uid: 0 } => Reply::Done,
+        Request::ClearLimit { account } if account == AccountRef::user(0) => Reply::Done,
         request => fake_oomd(request),
     });
     let (code, stdout, stderr) = run(headroom(dir.path()).args(["limit", "clear", "root"]));
