@@ -18,7 +18,7 @@
 //! * [`allocator_cost`]: what a call of tmalloc costs;
 //! * [`fault_work`]: what a process does whose accounts change all the time; [`watchers`]: who watches it meanwhile, with
 //!   [`scan_every_event`] and [`look_by_timer`] as baselines; [`victims`]: those that die with much memory
-//!   ([`victim_memory`]), in a [`control_group`] or not;
+//!   ([`victim_memory`]), in a [`control_group`] or not, and by which steps ([`reclaim_steps`]);
 //! * [`sleepers`], [`walk`]: very many processes, and how earlyoom looks through them;
 //! * [`contention`]: clients of several scheduling classes, one server;
 //! * [`tracing`]: counts of kernel events; [`order3`]: large allocations; [`shrink`]: the shrinkers, driven.

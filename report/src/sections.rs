@@ -120,8 +120,9 @@ pub const SECTIONS: [Section; 14] = [
         bench: "reclaim",
         title: "Reclaim of a killed process",
         reading: "How fast a killed process's memory comes back, from the signal until it is free: by the signal alone (kill), \
-                  released from outside (reap), with the victim's threads raised (boost), and by both (headroom); munmap of the \
-                  same memory is the physical limit. Faster is better, the slowest case counts most. Published figures are from a phone.",
+                  with process_mrelease from the thread that sent the signal (headroom kill), and from a reaper thread \
+                  (headroom); munmap of the same memory is the physical limit. Faster is better, the slowest case counts most. \
+                  Published figures are from a phone.",
         tables: &[table(&["mb_per_s"], &[]), table(&["over_limit"], &[])],
     },
     Section {

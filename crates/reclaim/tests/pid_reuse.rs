@@ -68,8 +68,8 @@ fn whoever_takes_over_a_victims_pid_is_not_touched() {
         // Numbers that come back at once, as here, can meet a boost between two of its system calls;
         // it notices and takes it back.
         // SAFETY: takes numbers.
-        let nice = || unsafe { libc::getpriority(libc::PRIO_PROCESS, stranger.0 as libc::id_t) };
-        support::until("a stranger as it was", || nice() == 0);
+        let nice = |pid: i32| unsafe { libc::getpriority(libc::PRIO_PROCESS, pid as libc::id_t) };
+        support::until("a stranger as it was", || nice(stranger.0) == nice(0));
         reaper.drain(|_, _| {});
         assert_ne!(state(pid), Some('Z'), "a stranger was killed");
         // Ticks are 10 ms: only who was born in another one can be told apart by them.
