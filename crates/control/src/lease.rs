@@ -59,12 +59,6 @@ pub enum Request {
         /// How long the answer may be put off when `need` is not there, milliseconds.
         wait_ms: u32,
     },
-    /// From now on it never wants to hold more than this, and is granted what it asks for within the
-    /// claim only while everybody can still come to an end. 0: the claim is over.
-    Claim {
-        /// Bytes.
-        bytes: u64,
-    },
     /// How much could be granted now?
     Headroom,
     /// The balance was filled by what it gave back: look at it, others may wait for it.
@@ -79,12 +73,6 @@ pub enum Status {
     Done = 0,
     /// It does not fit below the user's limit.
     Full = 1,
-    /// It would fit, but then somebody could never come to its end.
-    Unsafe = 2,
-    /// It would be more than was claimed.
-    OverClaim = 3,
-    /// The claim cannot be met whatever the others do.
-    ClaimTooLarge = 4,
     /// It did not become possible in the time that was given.
     TimedOut = 5,
     /// The user, or the daemon, has as many clients as it may have.
@@ -100,12 +88,9 @@ pub enum Status {
 impl Status {
     /// From its number.
     pub fn from_number(number: u32) -> Option<Self> {
-        const ALL: [Status; 10] = [
+        const ALL: [Status; 7] = [
             Status::Done,
             Status::Full,
-            Status::Unsafe,
-            Status::OverClaim,
-            Status::ClaimTooLarge,
             Status::TimedOut,
             Status::TooManyClients,
             Status::NotYou,
@@ -120,9 +105,6 @@ impl Status {
         match self {
             Self::Done => "done",
             Self::Full => "it does not fit below the user's limit",
-            Self::Unsafe => "granting it could leave nobody able to finish",
-            Self::OverClaim => "it is more than was claimed",
-            Self::ClaimTooLarge => "the claim cannot be met below the user's limit",
             Self::TimedOut => "it did not become free in time",
             Self::TooManyClients => "the user has too many clients",
             Self::NotYou => "the daemon cannot tell whose process this is",
@@ -181,7 +163,6 @@ impl Request {
                 put([version, spent, unspent, base], 1, 0)
             }
             Self::Grow { need, wish, wait_ms } => put([need, wish, 0, 0], 2, wait_ms),
-            Self::Claim { bytes } => put([bytes, 0, 0, 0], 3, 0),
             Self::Headroom => put([0; 4], 4, 0),
             Self::GivenBack => put([0; 4], 5, 0),
         }
@@ -196,7 +177,6 @@ impl Request {
         Some(match u32_at(packet, 0) {
             1 => Self::Hello { version: word(0), spent: word(1), unspent: word(2), base: word(3) },
             2 => Self::Grow { need: word(0), wish: word(1), wait_ms: u32_at(packet, 4) },
-            3 => Self::Claim { bytes: word(0) },
             4 => Self::Headroom,
             5 => Self::GivenBack,
             _ => return None,
@@ -235,7 +215,6 @@ mod tests {
         let requests = [
             Request::Hello { version: VERSION, spent: 1, unspent: u64::MAX, base: 3 },
             Request::Grow { need: 4096, wish: 1 << 20, wait_ms: 77 },
-            Request::Claim { bytes: 9 },
             Request::Headroom,
             Request::GivenBack,
         ];
@@ -243,7 +222,7 @@ mod tests {
             assert_eq!(Request::decode(&request.encode()), Some(request));
         }
         let reply =
-            Reply { status: Status::Unsafe, limited: true, granted: 1, headroom: 2, base: 3 };
+            Reply { status: Status::Short, limited: true, granted: 1, headroom: 2, base: 3 };
         assert_eq!(Reply::decode(&reply.encode()), Some(reply));
     }
 

@@ -65,8 +65,6 @@ fn a_c_program_reserves_allocates_and_is_refused_in_time() {
         ("released twice", 1),
         ("committed", 0),
         ("too much", 1),
-        ("claimed", 0),
-        ("claim ended", 0),
         ("zeroed", 1),
         ("kept", 1),
         ("transaction reserved", 0),

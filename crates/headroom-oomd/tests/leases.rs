@@ -95,7 +95,6 @@ fn a_lease_ends_with_its_process_within_ten_milliseconds_in_every_state() {
         vec![format!("allocate {}", 40 * MIB)],
         vec![format!("reserve {}", 40 * MIB)],
         vec![format!("reserve {}", 40 * MIB), "commit 0".to_owned()],
-        vec![format!("claim {}", 60 * MIB)],
         vec![format!("allocate {}", 40 * MIB), "touch 0".to_owned()],
         vec![ALL.to_owned()],
     ];
@@ -188,28 +187,6 @@ fn who_waits_is_served_when_another_gives_back_or_dies() {
         assert_eq!(waiter.answer().as_deref(), Some("1"));
         assert_eq!(waiter.ask("release 0"), 1);
     }
-    nobody_died_and_the_limit_held(&daemon, uid);
-}
-
-#[test]
-fn claims_keep_two_that_take_turns_from_a_deadlock() {
-    if !privileged() {
-        return;
-    }
-    let uid = 63_107;
-    let daemon = daemon(uid);
-    let mut one = Leaser::start(uid, &daemon.lease_socket());
-    let mut two = Leaser::start(uid, &daemon.lease_socket());
-    let claim = format!("claim {}", 45 * MIB);
-    assert_eq!((one.ask(&claim), two.ask(&claim)), (1, 1));
-    let third = format!("reserve {}", 20 * MIB);
-    assert_eq!(one.ask(&third), 1);
-    // It would fit (20 + 20 of 64), but then neither could have its 45.
-    assert_eq!(two.ask(&third), 0, "that could leave nobody able to finish");
-    two.order(&format!("reserve-within-10s {}", 40 * MIB));
-    assert_eq!(one.ask(&third), 1, "who goes first gets all it has claimed");
-    assert_eq!(one.ask("release 0"), 1);
-    assert_eq!(two.answer().as_deref(), Some("1"), "and then the other does");
     nobody_died_and_the_limit_held(&daemon, uid);
 }
 

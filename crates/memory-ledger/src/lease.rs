@@ -8,8 +8,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::bankers::{Claimant, is_safe, is_safe_after};
-
 /// What a process may touch beside its allocator until its next grant shows it, bytes: a deeper stack,
 /// pages of allocator book-keeping, a page of a library's data. Growth of that kind also hides behind pages
 /// that were granted and not touched yet, of which an allocator keeps up to ten in its caches. Eight
@@ -35,8 +33,6 @@ pub struct Lease {
     pub granted: u64,
     /// What its account shows, bytes.
     pub resident: u64,
-    /// The most that it will ever want to be granted, if it has said so, bytes.
-    pub claim: Option<u64>,
 }
 
 impl Lease {
@@ -59,11 +55,6 @@ impl Lease {
         let beside = i64::try_from(resident).unwrap_or(i64::MAX).saturating_sub_unsigned(spent);
         self.base = self.base.max(beside);
     }
-
-    fn claimant(&self) -> Option<Claimant> {
-        let need = self.claim?.saturating_sub(self.granted);
-        Some(Claimant { held: self.granted, need })
-    }
 }
 
 /// Where a user stands.
@@ -84,10 +75,6 @@ pub enum Decision {
     Grant(u64),
     /// It does not fit.
     Full,
-    /// It fits, but then not all claims could be met any more.
-    Unsafe,
-    /// It is more than was claimed.
-    OverClaim,
 }
 
 /// The leases of one user.
@@ -150,63 +137,15 @@ impl Book {
 
     /// Decides about a request; nothing changes yet.
     pub fn decide(&self, id: ClientId, need: u64, wish: u64, standing: &Standing) -> Decision {
-        let Some(lease) = self.leases.get(&id) else { return Decision::Full };
+        if !self.leases.contains_key(&id) {
+            return Decision::Full;
+        }
         let free = self.headroom(standing);
         let Some(need) = need.checked_next_multiple_of(GRAIN_BYTES) else { return Decision::Full };
-        if let Some(claim) = lease.claim
-            && lease.granted.saturating_add(need) > claim
-        {
-            return Decision::OverClaim;
-        }
         if need > free {
             return Decision::Full;
         }
-        let claimants = self.claimants();
-        if !self.safe_with(&claimants, id, free, need) {
-            return Decision::Unsafe;
-        }
-        let batch = self.batch(need, wish, free, standing);
-        let most = lease.claim.map_or(u64::MAX, |claim| claim.saturating_sub(lease.granted));
-        let batch = batch.min(most).max(need);
-        if batch > need && !claimants.is_empty() && !self.safe_with(&claimants, id, free, batch) {
-            return Decision::Grant(need);
-        }
-        Decision::Grant(batch)
-    }
-
-    /// Whether so much can be claimed, all earlier claims being kept.
-    pub fn may_claim(&self, id: ClientId, claim: u64, standing: &Standing) -> bool {
-        let Some(lease) = self.leases.get(&id) else { return false };
-        if claim < lease.granted {
-            return false;
-        }
-        let mut then = self.clone();
-        then.leases.insert(id, Lease { claim: Some(claim), ..*lease });
-        let by_need: Vec<Claimant> = then.claimants().into_iter().map(|(_, c)| c).collect();
-        is_safe(self.headroom(standing), &by_need)
-    }
-
-    fn claimants(&self) -> Vec<(ClientId, Claimant)> {
-        let mut claimants: Vec<_> =
-            self.leases.iter().filter_map(|(id, lease)| Some((*id, lease.claimant()?))).collect();
-        claimants.sort_unstable_by_key(|(_, claimant)| claimant.need);
-        claimants
-    }
-
-    /// Whether all claims can still be met after `id` was given `bytes`. Who has claimed nothing may
-    /// keep what it gets for ever.
-    fn safe_with(
-        &self,
-        claimants: &[(ClientId, Claimant)],
-        id: ClientId,
-        free: u64,
-        bytes: u64,
-    ) -> bool {
-        let by_need: Vec<Claimant> = claimants.iter().map(|(_, claimant)| *claimant).collect();
-        match claimants.iter().position(|(claimant, _)| *claimant == id) {
-            Some(requester) => is_safe_after(free, &by_need, requester, bytes),
-            None => free.checked_sub(bytes).is_some_and(|left| is_safe(left, &by_need)),
-        }
+        Decision::Grant(self.batch(need, wish, free, standing))
     }
 
     /// How much to grant ahead of need: much while there is plenty, little near the limit.

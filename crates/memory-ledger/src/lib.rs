@@ -20,7 +20,6 @@
 //! * [`kills_in_flight`]: from a signal until the memory is back and the next process may be killed;
 //! * [`kill_rate`]: how often somebody was killed of late;
 //! * [`lease`]: memory that is promised before it is used;
-//! * [`bankers`]: whether everybody can still come to an end;
 //! * [`ledger`]: all accounts together.
 //!
 //! Time comes in as nanoseconds of a clock that never goes back, memory in bytes, processes as a
@@ -29,7 +28,6 @@
 
 pub mod account;
 pub mod account_id;
-pub mod bankers;
 pub mod cgroup;
 pub mod cgroup_accounts;
 pub mod count;

@@ -201,3 +201,21 @@ fn a_forked_child_is_promised_nothing_of_what_its_parent_had() {
     child.observe(5 << 20, 0);
     assert_eq!(child.promised(), RESERVE_BYTES);
 }
+
+/// The published case: 16 MiB, and 4 or 8 processes that ask for 1 GB each.
+#[test]
+fn processes_that_each_ask_for_more_than_the_limit_are_all_refused() {
+    let hard_bytes = 16 << 20;
+    let standing = Standing { hard_bytes, soft_bytes: hard_bytes / 10 * 9, used_bytes: 0 };
+    for clients in [4, 8] {
+        let mut book = Book::default();
+        for id in 0..clients {
+            book.insert(id, Lease::default());
+        }
+        let promised = book.promised();
+        for id in 0..clients {
+            assert_eq!(book.decide(id, 1_000_000_000, 1_000_000_000, &standing), Decision::Full);
+        }
+        assert_eq!(book.promised(), promised);
+    }
+}

@@ -28,8 +28,8 @@ typedef uint64_t tm_lease;
 
 /*
  * Reserves `bytes`, rounded up to pages, waiting up to `wait_ms` for others to give theirs back.
- * 0 with errno when refused: ENOMEM it does not fit, ETIMEDOUT not in time, EAGAIN not while others
- * with claims have to finish first, EINVAL more than was claimed, EMFILE 1024 leases are held.
+ * 0 with errno when refused: ENOMEM it does not fit, ETIMEDOUT not in time, EMFILE 1024 leases are
+ * held.
  */
 tm_lease tm_reserve(size_t bytes, unsigned int wait_ms);
 /* Hands it to the allocator, for this process' next allocations. -1 with EINVAL: no such lease. */
@@ -37,12 +37,6 @@ int tm_commit(tm_lease lease);
 /* Gives it back. -1 with EINVAL: no such lease. */
 int tm_release(tm_lease lease);
 
-/*
- * Declares that this process will never want to take more than `bytes` altogether; from then on its
- * requests are granted only while all who have declared a claim can still come to an end. 0 ends the
- * claim. -1 with ENOMEM: it cannot be met.
- */
-int tm_claim(size_t bytes);
 /* How much could be granted now, bytes. 0 with errno set when nobody can say. */
 size_t tm_headroom(void);
 /* Why this thread's last tm_... or transaction_... call was refused. */

@@ -32,13 +32,6 @@ pub(crate) fn fail(refused: Refused) {
     let (why, errno) = match refused {
         Refused::Unreachable => (c"the user is limited, and headroom-oomd is gone", libc::ENOMEM),
         Refused::By(Status::Full) => (c"it does not fit below the user's limit", libc::ENOMEM),
-        Refused::By(Status::Unsafe) => {
-            (c"granting it could leave nobody able to finish", libc::EAGAIN)
-        }
-        Refused::By(Status::OverClaim) => (c"it is more than was claimed", libc::EINVAL),
-        Refused::By(Status::ClaimTooLarge) => {
-            (c"the claim cannot be met below the user's limit", libc::ENOMEM)
-        }
         Refused::By(Status::TimedOut) => (c"it did not become free in time", libc::ETIMEDOUT),
         Refused::By(Status::Short) => (c"the machine itself is short of memory", libc::ENOMEM),
         Refused::By(_) => (c"headroom-oomd refuses", libc::ENOMEM),
@@ -160,18 +153,6 @@ pub extern "C" fn tm_release(lease: u64) -> c_int {
         lease.release();
         0
     })
-}
-
-/// Declares the most that this process will ever want. -1 with `errno` when it cannot be met.
-#[unsafe(no_mangle)]
-pub extern "C" fn tm_claim(bytes: usize) -> c_int {
-    match crate::claim(bytes) {
-        Ok(()) => 0,
-        Err(refused) => {
-            fail(refused);
-            -1
-        }
-    }
 }
 
 /// How much this process could be granted now, bytes; 0 with `errno` when nobody can say.

@@ -31,7 +31,7 @@ pub fn reserve_within(bytes: usize, patience: Duration) -> Result<Lease, Refused
     };
     let wait_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
     match gate::take_waiting(bytes, 0) {
-        Err(Refused::By(Status::Full | Status::Unsafe | Status::Short)) => {
+        Err(Refused::By(Status::Full | Status::Short)) => {
             // What our own allocator keeps unused comes first.
             heap::purge();
             gate::take_waiting(bytes, wait_ms)?;
@@ -74,15 +74,6 @@ impl Drop for Lease {
             link::tell_given_back();
         }
     }
-}
-
-/// Declares that this process will never want to take more than `bytes` altogether. From then on it
-/// is granted what it asks for only while all who have declared a claim can still come to an end; one
-/// that waits for its turn cannot be waited for by those it waits for. 0 ends the claim.
-pub fn claim(bytes: usize) -> Result<(), Refused> {
-    heap::ready();
-    let reply = link::ask(&Request::Claim { bytes: bytes as u64 })?;
-    if reply.status == Status::Done { Ok(()) } else { Err(Refused::By(reply.status)) }
 }
 
 /// How much this process could be granted now, bytes, beside what it holds. Others may be faster.

@@ -6,7 +6,7 @@
 //! others do; what cannot be granted is `NULL` at once, and nobody is killed.
 //!
 //! * [`TAlloc`]: as a program's allocator; [`try_alloc`]: one block;
-//! * [`reserve`]: memory for allocations to come; [`claim`]: the most that will ever be wanted;
+//! * [`reserve`]: memory for allocations to come;
 //! * [`compat`]: the five calls of the course project from which the idea comes;
 //! * [`heap`]: `malloc` and its family, gated; [`raw`]: the gate alone, for other allocators.
 //!
@@ -31,7 +31,7 @@ use std::ptr::NonNull;
 pub use control::lease::Status;
 pub use gate::Refused;
 pub use global::TAlloc;
-pub use lease::{Lease, claim, give_back, headroom, reserve, reserve_within};
+pub use lease::{Lease, give_back, headroom, reserve, reserve_within};
 
 /// One block, or `None` when it is not granted. It is given back by [`free`].
 pub fn try_alloc(layout: Layout) -> Option<NonNull<u8>> {

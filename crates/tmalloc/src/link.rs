@@ -41,7 +41,6 @@ struct Link {
     /// Since then the daemon is known to be gone, and allocations do not wait for it any more.
     gone: bool,
     warned: bool,
-    claim: u64,
     /// The request under way, bytes.
     asking: u64,
 }
@@ -54,7 +53,6 @@ const UNLINKED: Link = Link {
     asked_ms: 0,
     gone: false,
     warned: false,
-    claim: 0,
     asking: 0,
 };
 
@@ -107,9 +105,6 @@ pub(crate) fn ask(request: &Request) -> Result<Reply, Refused> {
         if Page::current() == Page::plain() {
             let headroom = control::lease::UNLIMITED_BYTES;
             return Ok(Reply { headroom, ..Reply::of(Status::Done) });
-        }
-        if let Request::Claim { bytes } = request {
-            link.claim = *bytes;
         }
         link.call(request)
     })
@@ -240,9 +235,6 @@ impl Link {
             Ok(()) => {
                 self.socket = Some(socket);
                 self.known = true;
-                if self.claim > 0 {
-                    let _ = self.call(&Request::Claim { bytes: self.claim });
-                }
             }
             Err(_) if old.address().is_some() => {
                 old.balance().fetch_add(unspent, Ordering::AcqRel);

@@ -19,8 +19,6 @@ use crate::oom::OomManager;
 
 /// No process has a larger address space, so none can have taken more, bytes.
 const ADDRESS_SPACE_BYTES: u64 = 1 << 57;
-/// No claim, in a record.
-const NO_CLAIM: u64 = u64::MAX;
 
 /// A process that leases.
 pub(super) struct Client {
@@ -225,7 +223,7 @@ impl Leases {
             }
             None => {
                 let beside = resident as i64 - spent as i64;
-                Lease { base: beside, granted: spent, resident, claim: None }
+                Lease { base: beside, granted: spent, resident }
             }
         };
         let book = self.books.entry(account).or_default();
@@ -265,7 +263,6 @@ impl Leases {
             mm_id: client.process.mm_id,
             base: lease.base,
             granted: lease.granted,
-            claim: lease.claim.unwrap_or(NO_CLAIM),
         };
         self.journal.write(client.slot, &record);
     }
@@ -368,8 +365,7 @@ impl Leases {
                 continue;
             }
             let resident = oom.accounts().resident(process).map_or(0, |(_, bytes)| bytes);
-            let claim = (record.claim != NO_CLAIM).then_some(record.claim);
-            let lease = Lease { base: record.base, granted: record.granted, resident, claim };
+            let lease = Lease { base: record.base, granted: record.granted, resident };
             self.books.entry(account).or_default().insert(id, lease);
             if let Some(client) = self.clients.get_mut(&id) {
                 client.limited = true;

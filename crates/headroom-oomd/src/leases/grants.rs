@@ -40,7 +40,7 @@ pub(super) struct Waiting {
 
 /// A refusal that can become a grant without anything that the client does.
 fn may_change(status: Status) -> bool {
-    matches!(status, Status::Full | Status::Unsafe | Status::Short)
+    matches!(status, Status::Full | Status::Short)
 }
 
 impl Leases {
@@ -180,19 +180,15 @@ impl Leases {
             Some(leases.books.get(&account)?.decide(id, need, wish, &standing))
         };
         let mut decision = decide(self, oom).ok_or(Status::NotYou)?;
-        if matches!(decision, Decision::Full | Decision::Unsafe)
-            && self.collect(account, Some(id), oom)
-        {
+        if decision == Decision::Full && self.collect(account, Some(id), oom) {
             decision = decide(self, oom).ok_or(Status::NotYou)?;
         }
-        match decision {
-            Decision::Grant(bytes) => return Ok(bytes),
-            Decision::OverClaim => return Err(Status::OverClaim),
-            _ => {}
+        if let Decision::Grant(bytes) = decision {
+            return Ok(bytes);
         }
         // Next time they look they give back what their allocators keep unused.
         self.ask_back(account, Some(id));
-        Err(if decision == Decision::Unsafe { Status::Unsafe } else { Status::Full })
+        Err(Status::Full)
     }
 
     /// Takes back what clients hold and have not taken, of all but `except`. `true`: something came.
@@ -291,35 +287,6 @@ impl Leases {
         }
     }
 
-    /// A client declares how much it will ever want.
-    pub(super) fn claim(&mut self, id: ClientId, bytes: u64, oom: &mut OomManager) -> Status {
-        let Some(client) = self.clients.get(&id) else { return Status::NotYou };
-        let (account, limited) = (client.account, client.limited);
-        if !limited {
-            return Status::Done;
-        }
-        if bytes > 0 {
-            self.collect_from(account, id, oom);
-            let Some(standing) = self.look(account, oom) else { return Status::NotYou };
-            let may = |leases: &Self, standing: &Standing| {
-                leases.books.get(&account).is_some_and(|book| book.may_claim(id, bytes, standing))
-            };
-            if !may(self, &standing) {
-                self.collect(account, Some(id), oom);
-                let Some(standing) = self.look(account, oom) else { return Status::NotYou };
-                if !may(self, &standing) {
-                    return Status::ClaimTooLarge;
-                }
-            }
-        }
-        if let Some(lease) = self.books.get_mut(&account).and_then(|book| book.lease_mut(id)) {
-            lease.claim = (bytes > 0).then_some(bytes);
-        }
-        self.note(id, oom);
-        self.serve_waiting(oom);
-        Status::Done
-    }
-
     /// How much a client could be granted now.
     pub(super) fn headroom_of(&mut self, id: ClientId, oom: &mut OomManager) -> Reply {
         let Some(client) = self.clients.get(&id) else { return Reply::of(Status::NotYou) };
@@ -380,7 +347,7 @@ impl Leases {
             let resident = oom.accounts().resident(&client.process).map_or(0, |(_, bytes)| bytes);
             let granted = if page.is_some() { granted } else { 0 };
             let base = resident as i64 - granted as i64;
-            let lease = Lease { base, granted, resident, claim: None };
+            let lease = Lease { base, granted, resident };
             self.books.entry(account).or_default().insert(id, lease);
             oom.accounts_mut().set_precision(account, Precision::Exact);
         } else {

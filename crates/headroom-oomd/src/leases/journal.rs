@@ -34,8 +34,6 @@ pub struct Record {
     pub base: i64,
     /// Granted, bytes.
     pub granted: u64,
-    /// Its claim, bytes; `u64::MAX`: none.
-    pub claim: u64,
 }
 
 /// The file, mapped.
@@ -98,7 +96,6 @@ impl Journal {
             mm_id: word(3),
             base: word(4) as i64,
             granted: word(5),
-            claim: word(6),
         })
     }
 
@@ -115,7 +112,6 @@ impl Journal {
         put(3, record.mm_id);
         put(4, record.base as u64);
         put(5, record.granted);
-        put(6, record.claim);
         self.word(slot, 0).store(IN_USE, Release);
     }
 
@@ -145,15 +141,8 @@ mod tests {
     fn what_was_written_is_there_for_the_next_daemon() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("leases");
-        let record = Record {
-            pid: 7,
-            start_time_ns: 8,
-            uid: Uid(9),
-            mm_id: 10,
-            base: -11,
-            granted: 12,
-            claim: u64::MAX,
-        };
+        let record =
+            Record { pid: 7, start_time_ns: 8, uid: Uid(9), mm_id: 10, base: -11, granted: 12 };
         let (mut journal, found) = Journal::open(&path).unwrap();
         assert!(found.is_empty());
         let (kept, dropped) = (journal.take_slot().unwrap(), journal.take_slot().unwrap());

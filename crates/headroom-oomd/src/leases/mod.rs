@@ -294,7 +294,6 @@ impl Leases {
             (Request::Grow { need, wish, wait_ms }, Some(client)) => {
                 return self.grow(client, need, wish, wait_ms, oom);
             }
-            (Request::Claim { bytes }, Some(client)) => self.claim(client, bytes, oom),
             (Request::Headroom, Some(client)) => {
                 let reply = self.headroom_of(client, oom);
                 return self.reply(client, &reply);

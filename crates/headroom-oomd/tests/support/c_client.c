@@ -27,8 +27,6 @@ static void leases(void)
 	say("committed", tm_commit(lease));
 	errno = 0;
 	say("too much", tm_reserve(1 << 30, 0) == 0 && errno == ENOMEM && strlen(tm_why()) > 0);
-	say("claimed", tm_claim(8 << 20));
-	say("claim ended", tm_claim(0));
 }
 
 static void blocks(void)

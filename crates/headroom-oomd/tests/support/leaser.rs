@@ -141,7 +141,6 @@ impl Held {
                 self.leases.clear();
                 1
             }
-            "claim" => tmalloc::claim(number).is_ok().into(),
             "headroom" => tmalloc::headroom().unwrap_or(0),
             _ => panic!("{verb:?}"),
         }
