@@ -14,6 +14,7 @@ use headroom_daemon::privileges::{self, PrivilegeError};
 use headroom_daemon::signals::Signal;
 use headroom_daemon::{ServiceManager, Signals, page_out};
 use headroom_oomd::config::Files;
+use headroom_oomd::config::{margin, ordinary_users};
 use headroom_oomd::daemon;
 use headroom_oomd::history::History;
 use headroom_oomd::leases::Leases;
@@ -27,7 +28,7 @@ use headroom_oomd::tell::journald;
 use headroom_oomd::tell::metrics::Exporter;
 use headroom_oomd::tell::teller::Teller;
 use headroom_oomd::watchdog::{self, Finding};
-use headroom_oomd::{margin, users, watching};
+use headroom_oomd::watching;
 use reclaim::Reaper;
 
 /// Where the configuration is unless told otherwise.
@@ -120,7 +121,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut reload = Reload::new(files, ram_bytes, margin);
     let config = reload.load()?;
     if arguments.check_config {
-        let said = config.describe(users::ordinary(&arguments.login_defs));
+        let said = config.describe(ordinary_users::ordinary(&arguments.login_defs));
         let document = serde_json::to_string(&said).context("cannot write JSON")?;
         println!("{document}");
         return Ok(());
@@ -166,11 +167,11 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
             }
         },
     };
-    let ordinary = match users::ordinary(&arguments.login_defs) {
+    let ordinary = match ordinary_users::ordinary(&arguments.login_defs) {
         Ok(uids) => uids,
         Err(complaint) => {
             degraded.push(complaint);
-            users::ORDINARY
+            ordinary_users::ORDINARY
         }
     };
     let after_exit =

@@ -4,11 +4,11 @@
 
 use memory_ledger::Margin;
 
+use crate::config::notifications::NotificationConfig;
 use crate::config::{Config, ConfigError, Files};
 use crate::oom::reconfigure::reconfigure;
 use crate::oom::{OomManager, Reconfigured};
 use crate::tell::metrics::Exporter;
-use crate::tell_config::TellConfig;
 
 /// Where the configuration comes from, and what does not work.
 pub struct Reload {
@@ -17,7 +17,7 @@ pub struct Reload {
     margin: Option<Margin>,
     degraded: Vec<String>,
     exporter: Option<Exporter>,
-    told: TellConfig,
+    told: NotificationConfig,
     /// Of the last try, if that failed.
     complaint: Option<String>,
 }
@@ -32,7 +32,7 @@ impl Reload {
             margin,
             degraded: Vec::new(),
             exporter: None,
-            told: TellConfig::default(),
+            told: NotificationConfig::default(),
             complaint: None,
         }
     }
@@ -48,7 +48,7 @@ impl Reload {
     }
 
     /// Who is told, and how, from now on. Returns what could not be put into force.
-    pub fn tell(&mut self, config: &TellConfig, oom: &mut OomManager) -> Option<String> {
+    pub fn tell(&mut self, config: &NotificationConfig, oom: &mut OomManager) -> Option<String> {
         self.told = config.clone();
         for sentence in &config.obsolete {
             tracing::warn!("{sentence}");

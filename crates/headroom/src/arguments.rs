@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::helpers::output::Format;
-use crate::helpers::size::Size;
+use crate::helpers::size::{Amount, Size};
 use crate::helpers::user::User;
 
 /// Names the socket of the daemon that a process belongs to.
@@ -237,11 +237,11 @@ pub enum LimitCommand {
     Set {
         /// Name or uid, or @NAME for a group that shares a limit
         user: User,
-        /// Bytes that may not be exceeded: 268435456, 256M, 1.5G
-        size: Size,
-        /// Bytes at which the daemon gets ready; 90 % of SIZE otherwise
+        /// Memory that may not be exceeded: 268435456 bytes, 256M, 1.5G, or 25% of the machine's
+        size: Amount,
+        /// Memory at which the daemon gets ready: as SIZE, or a percentage of it; otherwise 90%
         #[arg(long, value_name = "SIZE")]
-        soft: Option<Size>,
+        soft: Option<Amount>,
     },
     /// Show a user's limit and use
     Get {

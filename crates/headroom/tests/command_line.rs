@@ -19,8 +19,8 @@ fn bad_input_is_refused_with_the_word_that_is_wrong() {
         (&["fly"], "'fly'"),
         (&["limit"], "Usage"),
         (&["limit", "set", "root"], "<SIZE>"),
-        (&["limit", "set", "root", "lots"], "'lots' is not a size"),
-        (&["limit", "set", "root", "512M", "--soft", "half"], "'half' is not a size"),
+        (&["limit", "set", "root", "lots"], "\"lots\" is no amount of memory"),
+        (&["limit", "set", "root", "512M", "--soft", "half"], "\"half\" is no amount of memory"),
         (&["limit", "set", "no-such-user", "512M"], "there is no user 'no-such-user'"),
         (&["limit", "set", "4294967295", "512M"], "uid 4294967295 is too large"),
         (&["limit", "get", "no-such-user"], "no-such-user"),
@@ -33,7 +33,7 @@ fn bad_input_is_refused_with_the_word_that_is_wrong() {
         (&["kill"], "<PID>"),
         (&["kill", "init"], "'init'"),
         (&["kill", "--family", "--group", "7"], "cannot be used with"),
-        (&["oom", "margin", "--size", "much"], "'much' is not a size"),
+        (&["oom", "margin", "--size", "much"], "\"much\" is no amount of memory"),
     ];
     let dir = tempfile::tempdir().unwrap();
     for (arguments, complaint) in cases {

@@ -7,6 +7,7 @@ pub mod error;
 pub mod machine;
 pub mod meminfo;
 pub mod pressure;
+pub mod size;
 pub mod text;
 
 pub use error::ReadError;

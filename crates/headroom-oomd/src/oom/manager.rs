@@ -33,9 +33,9 @@ use super::system_monitor::SystemMonitor;
 use super::user_limits::{Alert, Crossing, UserLimits};
 use crate::account_ref::to_ref;
 use crate::clock::monotonic_ns;
+use crate::config::ordinary_users;
 use crate::records::Records;
 use crate::shrink::Shrinker;
-use crate::users;
 
 /// How often another victim is tried when the chosen one turns out to be gone.
 const TRIES: u32 = 3;
@@ -156,7 +156,7 @@ impl OomManager {
             records: Records::default(),
             shrinker: None,
             margin: None,
-            ordinary: users::ORDINARY,
+            ordinary: ordinary_users::ORDINARY,
             cgroup_root: None,
             after_exit: AfterExit::default(),
         }

@@ -17,7 +17,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::be_ordinary;
 use super::hooks::{self, MOST_RUN};
-use crate::tell_config::Hooks;
+use crate::config::notifications::Hooks;
 
 /// How often the thread looks whether a program has ended.
 const TICK: Duration = Duration::from_millis(1);

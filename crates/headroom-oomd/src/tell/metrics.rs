@@ -12,7 +12,7 @@ use std::time::Duration;
 use control::metrics::{ask, text};
 
 use super::be_ordinary;
-use crate::tell_config::Metrics;
+use crate::config::notifications::Metrics;
 
 /// Gives the thread its configuration; the first one that names a file starts it.
 pub struct Exporter {

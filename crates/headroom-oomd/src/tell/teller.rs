@@ -15,7 +15,7 @@ use super::be_ordinary;
 use super::before::{PreKillHook, PreKillInfo};
 use super::hooks::{Fact, Running};
 use super::journald::{self, Journal};
-use crate::tell_config::TellConfig;
+use crate::config::notifications::NotificationConfig;
 
 /// What may wait to be told; more is counted and left out.
 const QUEUE: usize = 256;
@@ -45,7 +45,7 @@ enum News {
     Decided(Box<Why>),
     Ended(Box<Why>),
     Near(Near),
-    Configure(Box<TellConfig>),
+    Configure(Box<NotificationConfig>),
 }
 
 /// The event loop's end: nothing here waits, but for the program before a kill.
@@ -64,7 +64,7 @@ impl Teller {
             journal,
             queue,
             lost: lost.clone(),
-            config: TellConfig::default(),
+            config: NotificationConfig::default(),
             running: Running::default(),
             warned: BTreeMap::new(),
         };
@@ -73,7 +73,7 @@ impl Teller {
     }
 
     /// Who is told, and how, from now on.
-    pub fn configure(&mut self, config: &TellConfig) {
+    pub fn configure(&mut self, config: &NotificationConfig) {
         self.before.configure(&config.hooks);
         self.tell(News::Configure(Box::new(config.clone())));
     }
@@ -109,7 +109,7 @@ struct Work {
     journal: Option<PathBuf>,
     queue: Receiver<News>,
     lost: Arc<AtomicU64>,
-    config: TellConfig,
+    config: NotificationConfig,
     running: Running,
     /// When a user was warned last.
     warned: BTreeMap<AccountId, Instant>,

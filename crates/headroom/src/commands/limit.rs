@@ -1,20 +1,22 @@
 //! `headroom limit`: users' limits.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use anyhow::ensure;
 use control::oomd::{Reply, Request, UserLimit};
+use machine_memory::Meminfo;
 
 use crate::arguments::{Globals, LimitCommand};
 use crate::helpers::client::{ask_oomd, unexpected};
 use crate::helpers::output;
-use crate::helpers::size::Size;
+use crate::helpers::size::{Amount, Size};
 use crate::helpers::user::{self, User};
 
 /// Runs the command.
 pub fn limit(globals: &Globals, command: &LimitCommand) -> anyhow::Result<()> {
     match command {
-        LimitCommand::Set { user, size, soft } => set(globals, user, *size, *soft),
+        LimitCommand::Set { user, size, soft } => set(globals, user, size, soft.as_ref()),
         LimitCommand::Get { user } => get(globals, user),
         LimitCommand::List => {
             let limits = limits(globals)?;
@@ -29,7 +31,10 @@ pub fn limit(globals: &Globals, command: &LimitCommand) -> anyhow::Result<()> {
     }
 }
 
-fn set(globals: &Globals, user: &User, hard: Size, soft: Option<Size>) -> anyhow::Result<()> {
+fn set(globals: &Globals, user: &User, hard: &Amount, soft: Option<&Amount>) -> anyhow::Result<()> {
+    let machine_bytes = Meminfo::read(Path::new("/proc"))?.total.unwrap_or(0);
+    let hard = hard.of(machine_bytes)?;
+    let soft = soft.map(|soft| soft.of(hard.0)).transpose()?;
     ensure!(
         hard.0 > 0,
         "a limit of 0 would kill everything; use `headroom limit clear` to have none"

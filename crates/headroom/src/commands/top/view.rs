@@ -8,6 +8,7 @@ use super::look::Look;
 use super::snapshot::Snapshot;
 use crate::helpers::size::Size;
 use crate::helpers::user::{self, User};
+use machine_memory::size::SizeError;
 
 /// Longest input of a prompt, characters.
 const LONGEST_INPUT: usize = 80;
@@ -349,7 +350,7 @@ fn type_in(input: &mut String, c: char) {
 }
 
 fn limit_request(account: AccountRef, size: &str) -> Result<Request, String> {
-    let size: Size = size.trim().parse()?;
+    let size: Size = size.trim().parse().map_err(|error: SizeError| error.to_string())?;
     if size.0 == 0 {
         return Err("a limit of 0 would kill everything; 'c' clears a limit".to_owned());
     }
@@ -475,7 +476,9 @@ pub mod tests {
         assert_eq!(press(&mut view, "l512M\n"), set(7, 512 << 20));
         assert_eq!(view.mode, Mode::Table);
         assert_eq!(press(&mut view, "llots\n"), Todo::Nothing);
-        assert!(matches!(&view.message, Some(Err(e)) if e.contains("'lots' is not a size")));
+        assert!(
+            matches!(&view.message, Some(Err(e)) if e.contains("\"lots\" is no amount of memory"))
+        );
         view.key(KeyCode::Esc.into());
         assert_eq!(press(&mut view, "n4000000001 1G\n"), set(4_000_000_001, 1 << 30));
         assert_eq!(press(&mut view, "n0\n"), Todo::Nothing);

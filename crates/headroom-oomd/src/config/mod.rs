@@ -1,24 +1,32 @@
 //! The configuration: a file, and the drop-ins beside it.
 //!
 //! ```toml
-//! [[limit]]           # see `limits_config`
+//! [[limit]]           # see `limits`
 //! user = "alice"
 //! hard = "2G"
 //!
-//! [machine]           # see `machine_config`
+//! [machine]           # see `system`
 //! soft = "10%"
 //!
-//! [[rule]]            # see `rules_config`
+//! [[rule]]            # see `rules`
 //! kill = "never"
 //! unit = "postgresql*"
 //! ```
 //!
-//! `[metrics]`, `[hooks]` and `[warnings]` are in `tell_config`.
+//! `[metrics]`, `[hooks]` and `[warnings]` are in `notifications`.
 //!
 //! After `oomd.toml` the files `oomd.d/*.toml` beside it are read, in the order of their names, as if they were one
 //! text: limits and rules are added to those before, and of each key of the other sections the last one counts. Only a limit
 //! of somebody who has one in an *earlier file* replaces that one, so that a drop-in can change what the file says;
 //! twice in one file is a mistake.
+
+mod diagnostic;
+mod limits;
+pub mod margin;
+pub mod notifications;
+pub mod ordinary_users;
+mod rules;
+mod system;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,19 +39,18 @@ use memory_ledger::{
 };
 use toml::de::DeTable;
 
-pub(crate) use crate::keys::only_keys;
-use crate::limits_config::{self, Said, Whom};
-use crate::tell_config::TellConfig;
-use crate::{machine_config, rules_config, tell_config, users};
+use diagnostic::{ConfigDiagnostic, only_keys};
+use limits::{LimitTarget, ParsedLimit};
+use notifications::NotificationConfig;
 
 /// All sections, and the keys that are known in each.
 pub const SECTIONS: [(&str, &[&str]); 6] = [
-    ("limit", limits_config::KEYS),
-    ("machine", machine_config::KEYS),
-    ("rule", rules_config::KEYS),
-    ("metrics", tell_config::METRICS_KEYS),
-    ("hooks", tell_config::HOOKS_KEYS),
-    ("warnings", tell_config::WARNINGS_KEYS),
+    ("limit", limits::KEYS),
+    ("machine", system::KEYS),
+    ("rule", rules::KEYS),
+    ("metrics", notifications::METRICS_KEYS),
+    ("hooks", notifications::HOOKS_KEYS),
+    ("warnings", notifications::WARNINGS_KEYS),
 ];
 
 /// What the files say together.
@@ -64,7 +71,7 @@ pub struct Config {
     /// What is said of processes.
     pub rules: Rules,
     /// Who is told of what happens.
-    pub tell: TellConfig,
+    pub tell: NotificationConfig,
 }
 
 impl Default for Config {
@@ -79,7 +86,7 @@ impl Default for Config {
             cgroups: Vec::new(),
             machine,
             rules: Rules::default(),
-            tell: TellConfig::default(),
+            tell: NotificationConfig::default(),
         }
     }
 }
@@ -104,9 +111,6 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// A complaint about a place in the text.
-pub(crate) type Complaint = (Range<usize>, String);
-
 /// Where the configuration is.
 #[derive(Clone, Debug)]
 pub struct Files {
@@ -128,7 +132,8 @@ impl Text {
         before.matches('\n').count() + 1
     }
 
-    fn error(&self, (at, message): Complaint) -> ConfigError {
+    fn error(&self, diagnostic: ConfigDiagnostic) -> ConfigError {
+        let ConfigDiagnostic { at, message } = diagnostic;
         ConfigError { path: self.path.clone(), line: Some(self.line(&at)), message }
     }
 }
@@ -192,10 +197,10 @@ struct Entry {
 #[derive(Default)]
 struct Merge {
     /// Each with the file and line that says so.
-    limits: BTreeMap<Whom, Entry>,
-    machine: machine_config::Merge,
+    limits: BTreeMap<LimitTarget, Entry>,
+    machine: system::Merge,
     rules: Rules,
-    tell: TellConfig,
+    tell: NotificationConfig,
 }
 
 impl Merge {
@@ -205,18 +210,19 @@ impl Merge {
         text: &Text,
         ram_bytes: u64,
         margin: Option<Margin>,
-    ) -> Result<(), Complaint> {
-        let document = DeTable::parse(&text.text)
-            .map_err(|e| (e.span().unwrap_or_default(), e.message().replace('\n', "; ")))?;
+    ) -> Result<(), ConfigDiagnostic> {
+        let document = DeTable::parse(&text.text).map_err(|e| {
+            ConfigDiagnostic::new(e.span().unwrap_or_default(), e.message().replace('\n', "; "))
+        })?;
         let table = document.get_ref();
         only_keys(table, &SECTIONS.map(|(name, _)| name), "the configuration")?;
         if let Some(section) = table.get("machine") {
             self.machine.add(file, section)?;
         }
         let sections = [
-            ("metrics", TellConfig::add_metrics as fn(&mut TellConfig, _) -> _),
-            ("hooks", TellConfig::add_hooks),
-            ("warnings", TellConfig::add_warnings),
+            ("metrics", NotificationConfig::add_metrics as fn(&mut NotificationConfig, _) -> _),
+            ("hooks", NotificationConfig::add_hooks),
+            ("warnings", NotificationConfig::add_warnings),
         ];
         for (name, add) in sections {
             if let Some(section) = table.get(name) {
@@ -224,17 +230,20 @@ impl Merge {
             }
         }
         if let Some(entry) = table.get("rule") {
-            self.rules.0.extend(rules_config::parse(entry)?.0);
+            self.rules.0.extend(rules::parse(entry)?.0);
         }
         let Some(entry) = table.get("limit") else { return Ok(()) };
-        for said in limits_config::parse(entry, ram_bytes, margin)? {
+        for said in limits::parse(entry, ram_bytes, margin)? {
             if let Some(Entry { file: of, line, .. }) = self.limits.get(&said.whom)
                 && *of == file
             {
-                return Err((said.at, format!("{} a limit already, on line {line}", said.whom)));
+                return Err(ConfigDiagnostic::new(
+                    said.at,
+                    format!("{} a limit already, on line {line}", said.whom),
+                ));
             }
             let line = text.line(&said.at);
-            let Said { whom, uids, pattern, limit, .. } = said;
+            let ParsedLimit { whom, uids, pattern, limit, .. } = said;
             self.limits.insert(whom, Entry { limit, uids, pattern, file, line });
         }
         Ok(())
@@ -242,7 +251,7 @@ impl Merge {
 }
 
 /// The limits of cgroups, in the order of the files.
-fn of_cgroups(limits: BTreeMap<Whom, Entry>) -> Vec<CgroupLimit> {
+fn of_cgroups(limits: BTreeMap<LimitTarget, Entry>) -> Vec<CgroupLimit> {
     let of_cgroup = |entry: Entry| {
         let limit = CgroupLimit { pattern: entry.pattern?, limit: entry.limit };
         Some(((entry.file, entry.line), limit))
@@ -253,7 +262,7 @@ fn of_cgroups(limits: BTreeMap<Whom, Entry>) -> Vec<CgroupLimit> {
 }
 
 /// A user's memory is charged to one account.
-fn only_once(limits: &BTreeMap<Whom, Entry>, files: &[PathBuf]) -> Result<(), ConfigError> {
+fn only_once(limits: &BTreeMap<LimitTarget, Entry>, files: &[PathBuf]) -> Result<(), ConfigError> {
     let mut seen: BTreeMap<Uid, &Entry> = BTreeMap::new();
     for entry in limits.values() {
         for uid in &entry.uids {
@@ -294,21 +303,21 @@ impl Config {
         let mut config = Self { machine, rules: merge.rules, tell: merge.tell, ..Self::default() };
         config.files = texts.into_iter().map(|text| text.path).collect();
         only_once(&merge.limits, &config.files)?;
-        let group = |(whom, entry): (&Whom, &Entry)| match whom {
-            Whom::Group(name) => Some((name.clone(), entry.uids.clone())),
+        let group = |(whom, entry): (&LimitTarget, &Entry)| match whom {
+            LimitTarget::Group(name) => Some((name.clone(), entry.uids.clone())),
             _ => None,
         };
         config.groups = Groups::new(merge.limits.iter().filter_map(group));
         let group = |name: &str| config.groups.iter().find(|group| group.name == name);
         for (whom, Entry { limit, .. }) in &merge.limits {
             match whom {
-                Whom::User(uid) => config.limits.push((AccountId::User(*uid), *limit)),
-                Whom::Group(name) => {
+                LimitTarget::User(uid) => config.limits.push((AccountId::User(*uid), *limit)),
+                LimitTarget::Group(name) => {
                     let account = group(name).map(|group| AccountId::Group(group.id));
                     config.limits.extend(account.map(|account| (account, *limit)));
                 }
-                Whom::Everyone => config.default_limit = Some(*limit),
-                Whom::Cgroups(_) => {}
+                LimitTarget::Everyone => config.default_limit = Some(*limit),
+                LimitTarget::Cgroups(_) => {}
             }
         }
         config.cgroups = of_cgroups(merge.limits);
@@ -320,7 +329,7 @@ impl Config {
     pub fn describe(&self, ordinary: Result<RangeInclusive<Uid>, String>) -> Configuration {
         let (ordinary, complaint) = match ordinary {
             Ok(uids) => (uids, None),
-            Err(complaint) => (users::ORDINARY, Some(complaint)),
+            Err(complaint) => (ordinary_users::ORDINARY, Some(complaint)),
         };
         let limit = |user: String, members: Vec<u32>, limit: &Limit| ConfiguredLimit {
             user,
@@ -575,7 +584,7 @@ mod tests {
         let students = config.groups.of(Uid(5004)).unwrap();
         assert!(config.groups.of(Uid(5001)).is_none());
         assert!(config.limits.contains(&(AccountId::Group(students.id), limit(2))));
-        let described = config.describe(Ok(users::ORDINARY));
+        let described = config.describe(Ok(ordinary_users::ORDINARY));
         let shown = described.limits.iter().find(|limit| limit.user == "@students").unwrap();
         assert_eq!(shown.members, [5004]);
     }
@@ -595,10 +604,10 @@ mod tests {
         let ci = "/a/ci-*".to_owned();
         assert_eq!(shown(&config), [(all, 4), (one, 8), (ci, 3)]);
         assert!(config.limits.is_empty() && config.default_limit.is_none());
-        let described = config.describe(Ok(users::ORDINARY));
+        let described = config.describe(Ok(ordinary_users::ORDINARY));
         let users: Vec<_> = described.limits.iter().map(|limit| limit.user.as_str()).collect();
         assert!(users.contains(&"/a/ci-*") && users.len() == 3, "{users:?}");
-        assert_eq!(parse(main).describe(Ok(users::ORDINARY)).limits[2].counts, ["anon"]);
+        assert_eq!(parse(main).describe(Ok(ordinary_users::ORDINARY)).limits[2].counts, ["anon"]);
         let twice = line_and_message(&main.repeat(2));
         assert!(twice.1.ends_with("has a limit already, on line 2"), "{twice:?}");
     }
@@ -611,7 +620,7 @@ mod tests {
         let counts: Vec<String> =
             config.limits.iter().map(|(_, limit)| limit.count().to_string()).collect();
         assert_eq!(counts, ["anon, file", "anon, shmem, swap"]);
-        let described = config.describe(Ok(users::ORDINARY));
+        let described = config.describe(Ok(ordinary_users::ORDINARY));
         assert_eq!(described.limits[0].counts, ["anon", "file"]);
         assert!(described.limits[1].counts.is_empty(), "as usual");
     }

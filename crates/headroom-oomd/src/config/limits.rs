@@ -39,9 +39,9 @@ use memory_ledger::{
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::config::{Complaint, only_keys};
-use crate::keys::hint;
-use crate::size;
+use super::diagnostic::hint;
+use super::diagnostic::{ConfigDiagnostic, only_keys};
+use machine_memory::size;
 
 pub(crate) const KEYS: &[&str] =
     &["user", "users", "group", "cgroup", "session", "name", "hard", "soft", "count"];
@@ -49,7 +49,7 @@ pub(crate) const KEYS: &[&str] =
 const LONGEST_NAME: usize = 64;
 /// Of whom a limit speaks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Whom {
+pub(crate) enum LimitTarget {
     /// One.
     User(Uid),
     /// Several together, by the name that they have here.
@@ -61,7 +61,7 @@ pub(crate) enum Whom {
 }
 
 /// As the subject of "... a limit already".
-impl fmt::Display for Whom {
+impl fmt::Display for LimitTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::User(uid) => write!(f, "uid {uid} has"),
@@ -73,8 +73,8 @@ impl fmt::Display for Whom {
 }
 
 /// A limit, and where somebody is named.
-pub(crate) struct Said {
-    pub(crate) whom: Whom,
+pub(crate) struct ParsedLimit {
+    pub(crate) whom: LimitTarget,
     /// Who these are, where they are named one by one.
     pub(crate) uids: Vec<Uid>,
     /// Where it is of cgroups, which.
@@ -83,20 +83,20 @@ pub(crate) struct Said {
     pub(crate) at: Range<usize>,
 }
 
-/// Whom the keys name.
+/// LimitTarget the keys name.
 struct Named {
-    whom: Whom,
+    whom: LimitTarget,
     uids: Vec<Uid>,
     pattern: Option<CgroupPattern>,
 }
 
 impl Named {
-    fn users(whom: Whom, uids: Vec<Uid>) -> Self {
+    fn users(whom: LimitTarget, uids: Vec<Uid>) -> Self {
         Self { whom, uids, pattern: None }
     }
 
     fn cgroups(pattern: CgroupPattern) -> Self {
-        let whom = Whom::Cgroups(pattern.to_string());
+        let whom = LimitTarget::Cgroups(pattern.to_string());
         Self { whom, uids: Vec::new(), pattern: Some(pattern) }
     }
 }
@@ -106,9 +106,10 @@ pub(crate) fn parse(
     entry: &Spanned<DeValue>,
     ram_bytes: u64,
     margin: Option<Margin>,
-) -> Result<Vec<Said>, Complaint> {
-    let wrong =
-        |at: &Spanned<DeValue>| (at.span(), "limits are written as [[limit]] sections".to_owned());
+) -> Result<Vec<ParsedLimit>, ConfigDiagnostic> {
+    let wrong = |at: &Spanned<DeValue>| {
+        ConfigDiagnostic::new(at.span(), "limits are written as [[limit]] sections".to_owned())
+    };
     let entries = entry.get_ref().as_array().ok_or_else(|| wrong(entry))?;
     let read = |entry: &Spanned<DeValue>| {
         let limit = entry.get_ref().as_table().ok_or_else(|| wrong(entry))?;
@@ -122,10 +123,11 @@ fn parse_limit(
     section: Range<usize>,
     ram_bytes: u64,
     margin: Option<Margin>,
-) -> Result<Said, Complaint> {
+) -> Result<ParsedLimit, ConfigDiagnostic> {
     only_keys(table, KEYS, "a limit")?;
     let required = |key: &str| {
-        let missing = || (section.clone(), format!("this limit has no \"{key}\""));
+        let missing =
+            || ConfigDiagnostic::new(section.clone(), format!("this limit has no \"{key}\""));
         table.get(key).ok_or_else(missing)
     };
     let (named, at) = parse_whom(table, &section)?;
@@ -139,15 +141,19 @@ fn parse_limit(
         Some(soft) if Limit::new(hard_bytes, None).is_ok() => soft.span(),
         _ => hard.span(),
     };
-    let limit = Limit::new(hard_bytes, soft_bytes).map_err(|e| (to_blame, e.to_string()))?;
+    let limit = Limit::new(hard_bytes, soft_bytes)
+        .map_err(|e| ConfigDiagnostic::new(to_blame, e.to_string()))?;
     let count = table.get("count").map(parse_count).transpose()?;
     let limit = limit.counting(count.unwrap_or_default());
     let Named { whom, uids, pattern } = named;
-    Ok(Said { whom, uids, pattern, limit, at })
+    Ok(ParsedLimit { whom, uids, pattern, limit, at })
 }
 
 /// Of whom a limit speaks, and where it says so.
-fn parse_whom(table: &DeTable, section: &Range<usize>) -> Result<(Named, Range<usize>), Complaint> {
+fn parse_whom(
+    table: &DeTable,
+    section: &Range<usize>,
+) -> Result<(Named, Range<usize>), ConfigDiagnostic> {
     let said: Vec<&str> = ["user", "users", "group", "cgroup", "session"]
         .into_iter()
         .filter(|key| table.contains_key(*key))
@@ -158,7 +164,7 @@ fn parse_whom(table: &DeTable, section: &Range<usize>) -> Result<(Named, Range<u
                 .to_owned(),
             _ => format!("a limit has one of \"{}\", not both", said.join("\" and \"")),
         };
-        return Err((section.clone(), complaint));
+        return Err(ConfigDiagnostic::new(section.clone(), complaint));
     };
     let value = &table[key];
     let name = table.get("name").map(parse_name).transpose()?;
@@ -166,71 +172,84 @@ fn parse_whom(table: &DeTable, section: &Range<usize>) -> Result<(Named, Range<u
         ("user" | "cgroup" | "session", Some(_)) => {
             let complaint =
                 format!("a limit of a {key} is known by that; \"name\" is for \"users\"");
-            return Err((table["name"].span(), complaint));
+            return Err(ConfigDiagnostic::new(table["name"].span(), complaint));
         }
         ("user", None) if value.get_ref().as_str() == Some("*") => {
-            Named::users(Whom::Everyone, Vec::new())
+            Named::users(LimitTarget::Everyone, Vec::new())
         }
         ("user", None) => {
             let uid = parse_limited(value)?;
-            Named::users(Whom::User(uid), vec![uid])
+            Named::users(LimitTarget::User(uid), vec![uid])
         }
         ("cgroup", None) => Named::cgroups(parse_cgroup(value)?),
         ("session", None) => Named::cgroups(parse_session(value)?),
         ("users", name) => {
             let missing = "several users together need a \"name\" to be known by";
-            let name = name.ok_or_else(|| (value.span(), missing.to_owned()))?;
-            Named::users(Whom::Group(name), parse_users(value)?)
+            let name =
+                name.ok_or_else(|| ConfigDiagnostic::new(value.span(), missing.to_owned()))?;
+            Named::users(LimitTarget::Group(name), parse_users(value)?)
         }
         (_, name) => {
             let (group, uids) = parse_group(value)?;
-            Named::users(Whom::Group(name.unwrap_or(group)), uids)
+            Named::users(LimitTarget::Group(name.unwrap_or(group)), uids)
         }
     };
     Ok((named, value.span()))
 }
 
-fn parse_cgroup(cgroup: &Spanned<DeValue>) -> Result<CgroupPattern, Complaint> {
+fn parse_cgroup(cgroup: &Spanned<DeValue>) -> Result<CgroupPattern, ConfigDiagnostic> {
     let text = cgroup.get_ref().as_str().ok_or_else(|| {
-        (cgroup.span(), format!("a cgroup is a path, not a {}", cgroup.get_ref().type_str()))
+        ConfigDiagnostic::new(
+            cgroup.span(),
+            format!("a cgroup is a path, not a {}", cgroup.get_ref().type_str()),
+        )
     })?;
-    CgroupPattern::new(text).map_err(|error| (cgroup.span(), error.to_string()))
+    CgroupPattern::new(text)
+        .map_err(|error| ConfigDiagnostic::new(cgroup.span(), error.to_string()))
 }
 
-fn parse_session(user: &Spanned<DeValue>) -> Result<CgroupPattern, Complaint> {
+fn parse_session(user: &Spanned<DeValue>) -> Result<CgroupPattern, ConfigDiagnostic> {
     let uid = match user.get_ref().as_str() {
         Some("*") => None,
         _ => Some(parse_user(user)?),
     };
-    CgroupPattern::sessions_of(uid).map_err(|error| (user.span(), error.to_string()))
+    CgroupPattern::sessions_of(uid)
+        .map_err(|error| ConfigDiagnostic::new(user.span(), error.to_string()))
 }
 
-fn parse_name(name: &Spanned<DeValue>) -> Result<String, Complaint> {
+fn parse_name(name: &Spanned<DeValue>) -> Result<String, ConfigDiagnostic> {
     let text = name.get_ref().as_str().unwrap_or_default();
     let odd = |c: char| c.is_control() || c.is_whitespace();
     if text.is_empty() || text.starts_with('@') || text.contains(odd) || text.len() > LONGEST_NAME {
         let complaint = format!(
             "a name is a text of at most {LONGEST_NAME} bytes without spaces, and does not begin with \"@\""
         );
-        return Err((name.span(), complaint));
+        return Err(ConfigDiagnostic::new(name.span(), complaint));
     }
     Ok(text.to_owned())
 }
 
 /// Which kinds of memory count.
-fn parse_count(count: &Spanned<DeValue>) -> Result<Count, Complaint> {
+fn parse_count(count: &Spanned<DeValue>) -> Result<Count, ConfigDiagnostic> {
     let list = count.get_ref().as_array().filter(|list| !list.is_empty());
     let wrong = || format!("\"count\" is a list of \"{}\"", Count::NAMES.join("\", \""));
-    let list = list.ok_or_else(|| (count.span(), wrong()))?;
+    let list = list.ok_or_else(|| ConfigDiagnostic::new(count.span(), wrong()))?;
     let mut names: Vec<&str> = Vec::new();
     for kind in list.iter() {
-        let name = kind.get_ref().as_str().ok_or_else(|| (kind.span(), wrong()))?;
+        let name =
+            kind.get_ref().as_str().ok_or_else(|| ConfigDiagnostic::new(kind.span(), wrong()))?;
         if !Count::NAMES.contains(&name) {
             let hint = hint(name, &Count::NAMES, "\"count\"");
-            return Err((kind.span(), format!("there is no kind of memory \"{name}\"; {hint}")));
+            return Err(ConfigDiagnostic::new(
+                kind.span(),
+                format!("there is no kind of memory \"{name}\"; {hint}"),
+            ));
         }
         if names.contains(&name) {
-            return Err((kind.span(), format!("\"{name}\" is in this list already")));
+            return Err(ConfigDiagnostic::new(
+                kind.span(),
+                format!("\"{name}\" is in this list already"),
+            ));
         }
         names.push(name);
     }
@@ -238,25 +257,28 @@ fn parse_count(count: &Spanned<DeValue>) -> Result<Count, Complaint> {
 }
 
 /// One that can have a limit.
-fn parse_limited(user: &Spanned<DeValue>) -> Result<Uid, Complaint> {
+fn parse_limited(user: &Spanned<DeValue>) -> Result<Uid, ConfigDiagnostic> {
     let uid = parse_user(user)?;
     let any = Limit::new(memory_ledger::limit::MIN_HARD_BYTES, None);
-    let any = any.map_err(|e| (user.span(), e.to_string()))?;
+    let any = any.map_err(|e| ConfigDiagnostic::new(user.span(), e.to_string()))?;
     match Ledger::default().plan_set(AccountId::User(uid), any, Source::Config, Requester::Root) {
         Ok(_) => Ok(uid),
-        Err(refusal) => Err((user.span(), refusal.to_string())),
+        Err(refusal) => Err(ConfigDiagnostic::new(user.span(), refusal.to_string())),
     }
 }
 
-fn parse_users(users: &Spanned<DeValue>) -> Result<Vec<Uid>, Complaint> {
+fn parse_users(users: &Spanned<DeValue>) -> Result<Vec<Uid>, ConfigDiagnostic> {
     let list = users.get_ref().as_array().filter(|list| !list.is_empty());
     let wrong = || "\"users\" is a list of names and uids, like [\"alice\", 1003]".to_owned();
-    let list = list.ok_or_else(|| (users.span(), wrong()))?;
+    let list = list.ok_or_else(|| ConfigDiagnostic::new(users.span(), wrong()))?;
     let mut uids: Vec<Uid> = Vec::new();
     for user in list.iter() {
         let uid = parse_limited(user)?;
         if uids.contains(&uid) {
-            return Err((user.span(), format!("uid {uid} is in this list already")));
+            return Err(ConfigDiagnostic::new(
+                user.span(),
+                format!("uid {uid} is in this list already"),
+            ));
         }
         uids.push(uid);
     }
@@ -264,8 +286,8 @@ fn parse_users(users: &Spanned<DeValue>) -> Result<Vec<Uid>, Complaint> {
 }
 
 /// A group of the system's, and who is in it; root never is.
-fn parse_group(group: &Spanned<DeValue>) -> Result<(String, Vec<Uid>), Complaint> {
-    let complain = |message: String| (group.span(), message);
+fn parse_group(group: &Spanned<DeValue>) -> Result<(String, Vec<Uid>), ConfigDiagnostic> {
+    let complain = |message: String| ConfigDiagnostic::new(group.span(), message);
     let Some(name) = group.get_ref().as_str() else {
         let kind = group.get_ref().type_str();
         return Err(complain(format!(
@@ -279,8 +301,8 @@ fn parse_group(group: &Spanned<DeValue>) -> Result<(String, Vec<Uid>), Complaint
     Ok((name.to_owned(), uids))
 }
 
-pub(crate) fn parse_user(user: &Spanned<DeValue>) -> Result<Uid, Complaint> {
-    let complain = |message: String| (user.span(), message);
+pub(crate) fn parse_user(user: &Spanned<DeValue>) -> Result<Uid, ConfigDiagnostic> {
+    let complain = |message: String| ConfigDiagnostic::new(user.span(), message);
     match user.get_ref() {
         DeValue::String(name) => {
             let looked_up = user_database::uid_of(name)
@@ -297,10 +319,12 @@ pub(crate) fn parse_user(user: &Spanned<DeValue>) -> Result<Uid, Complaint> {
     }
 }
 
-fn parse_size(size: &Spanned<DeValue>, whole: u64) -> Result<u64, Complaint> {
-    let complain = |message: String| (size.span(), message);
+fn parse_size(size: &Spanned<DeValue>, whole: u64) -> Result<u64, ConfigDiagnostic> {
+    let complain = |message: String| ConfigDiagnostic::new(size.span(), message);
     match size.get_ref() {
-        DeValue::String(text) => size::parse(text, whole).map_err(|e| complain(e.to_string())),
+        DeValue::String(text) => {
+            size::parse(text, Some(whole)).map_err(|e| complain(e.to_string()))
+        }
         DeValue::Integer(bytes) => u64::from_str_radix(bytes.as_str(), bytes.radix())
             .map_err(|_| complain(format!("{} is no number of bytes", bytes.as_str()))),
         other => Err(complain(format!(

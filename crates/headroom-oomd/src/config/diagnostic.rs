@@ -1,19 +1,37 @@
-//! Keys that nobody would read are refused, with the one that was probably meant.
+//! Diagnostics of the configuration: a place in the text, and what is wrong there.
+
+use std::ops::Range;
 
 use toml::de::DeTable;
 
-use crate::config::Complaint;
+/// An error at a place in a configuration file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ConfigDiagnostic {
+    /// Bytes of the text that the error is about.
+    pub(crate) at: Range<usize>,
+    pub(crate) message: String,
+}
 
-/// Refuses keys that nobody would read, with the one that was probably meant.
-pub(crate) fn only_keys(table: &DeTable, known: &[&str], place: &str) -> Result<(), Complaint> {
+impl ConfigDiagnostic {
+    pub(crate) fn new(at: Range<usize>, message: impl Into<String>) -> Self {
+        Self { at, message: message.into() }
+    }
+}
+
+/// Refuses unknown keys, and names the known one that is nearest.
+pub(crate) fn only_keys(
+    table: &DeTable,
+    known: &[&str],
+    place: &str,
+) -> Result<(), ConfigDiagnostic> {
     let unknown = table.keys().find(|key| !known.contains(&key.get_ref().as_ref()));
     let Some(key) = unknown else { return Ok(()) };
     let name = key.get_ref();
     let hint = hint(name, known, place);
-    Err((key.span(), format!("unknown key \"{name}\"; {hint}")))
+    Err(ConfigDiagnostic::new(key.span(), format!("unknown key \"{name}\"; {hint}")))
 }
 
-/// The word that was probably meant, or all that `place` knows.
+/// The nearest known word, or all words that `place` knows.
 pub(crate) fn hint(word: &str, known: &[&str], place: &str) -> String {
     let nearest = known.iter().min_by_key(|known| distance(word, known));
     match nearest.filter(|known| distance(word, known) <= 2) {

@@ -11,7 +11,7 @@ use std::path::Path;
 use memory_ledger::Margin;
 use toml::de::DeTable;
 
-use crate::config::only_keys;
+use super::diagnostic::only_keys;
 
 const KEYS: [&str; 3] = ["allocation-bytes-per-s", "reclaim-bytes-per-s", "reaction-us"];
 /// More bytes a second, and more microseconds, than any machine can have: a mistake.
@@ -32,7 +32,7 @@ pub fn load(path: &Path) -> Result<Option<Margin>, String> {
 fn parse(text: &str) -> Result<Margin, String> {
     let document = DeTable::parse(text).map_err(|e| e.message().replace('\n', "; "))?;
     let table = document.get_ref();
-    only_keys(table, &KEYS, "the measured margin").map_err(|(_, message)| message)?;
+    only_keys(table, &KEYS, "the measured margin").map_err(|diagnostic| diagnostic.message)?;
     let number = |key: &str| {
         let value = table.get(key).ok_or_else(|| format!("\"{key}\" is missing"))?;
         let number = value.get_ref().as_integer().and_then(as_u64);

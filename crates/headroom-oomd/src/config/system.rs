@@ -23,8 +23,8 @@ use memory_ledger::{Level, Thresholds};
 use toml::Spanned;
 use toml::de::DeValue;
 
-use crate::config::{Complaint, only_keys};
-use crate::size;
+use super::diagnostic::{ConfigDiagnostic, only_keys};
+use machine_memory::size;
 
 pub(crate) const KEYS: &[&str] = &[
     "enabled",
@@ -55,9 +55,16 @@ impl Default for Merge {
 
 impl Merge {
     /// Reads the section of file number `file`: its keys replace those of the files before.
-    pub(crate) fn add(&mut self, file: usize, section: &Spanned<DeValue>) -> Result<(), Complaint> {
+    pub(crate) fn add(
+        &mut self,
+        file: usize,
+        section: &Spanned<DeValue>,
+    ) -> Result<(), ConfigDiagnostic> {
         let table = section.get_ref().as_table().ok_or_else(|| {
-            (section.span(), "the machine is described in one [machine] section".to_owned())
+            ConfigDiagnostic::new(
+                section.span(),
+                "the machine is described in one [machine] section".to_owned(),
+            )
         })?;
         only_keys(table, KEYS, "a [machine] section")?;
         let thresholds = &mut self.thresholds;
@@ -82,7 +89,7 @@ impl Merge {
 
     /// What all files say together; `None` when that is `enabled = false`. A complaint comes with the
     /// number of the file that it is about.
-    pub(crate) fn finish(self) -> Result<Option<Thresholds>, (usize, Complaint)> {
+    pub(crate) fn finish(self) -> Result<Option<Thresholds>, (usize, ConfigDiagnostic)> {
         let Self { enabled, thresholds, said } = self;
         let pairs = [
             ("hard", thresholds.hard, "soft", thresholds.soft),
@@ -100,37 +107,38 @@ impl Merge {
                 let last = last.into_iter().flatten().rev().max_by_key(|(file, _)| *file);
                 let (file, at) = last.cloned().unwrap_or_default();
                 let message = format!("\"{low}\" ({low_level}) is above \"{high}\" ({high_level})");
-                return Err((file, (at, message)));
+                return Err((file, ConfigDiagnostic { at, message }));
             }
         }
         Ok(enabled.then_some(thresholds))
     }
 }
 
-pub(crate) fn truth(value: &Spanned<DeValue>) -> Result<bool, Complaint> {
-    let wrong = || (value.span(), "this is true or false".to_owned());
+pub(crate) fn truth(value: &Spanned<DeValue>) -> Result<bool, ConfigDiagnostic> {
+    let wrong = || ConfigDiagnostic::new(value.span(), "this is true or false".to_owned());
     value.get_ref().as_bool().ok_or_else(wrong)
 }
 
 /// A whole number up to `most`.
-pub(crate) fn number(value: &Spanned<DeValue>, most: u64) -> Result<u64, Complaint> {
-    let wrong = || (value.span(), format!("this is a whole number from 0 to {most}"));
+pub(crate) fn number(value: &Spanned<DeValue>, most: u64) -> Result<u64, ConfigDiagnostic> {
+    let wrong =
+        || ConfigDiagnostic::new(value.span(), format!("this is a whole number from 0 to {most}"));
     let number = value.get_ref().as_integer().ok_or_else(wrong)?;
     let number = u64::from_str_radix(number.as_str(), number.radix()).map_err(|_| wrong())?;
     if number <= most { Ok(number) } else { Err(wrong()) }
 }
 
 /// An amount of memory, or a share of it.
-fn level(value: &Spanned<DeValue>) -> Result<Level, Complaint> {
+fn level(value: &Spanned<DeValue>) -> Result<Level, ConfigDiagnostic> {
     /// All of it, in the unit of a share.
     const WHOLE: u64 = 10_000;
-    let complain = |message: String| (value.span(), message);
+    let complain = |message: String| ConfigDiagnostic::new(value.span(), message);
     match value.get_ref() {
-        DeValue::String(text) if text.trim_end().ends_with('%') => size::parse(text, WHOLE)
+        DeValue::String(text) if text.trim_end().ends_with('%') => size::parse(text, Some(WHOLE))
             .map(|hundredths| Level::Share(hundredths as u32))
             .map_err(|e| complain(e.to_string())),
         DeValue::String(text) => {
-            size::parse(text, 0).map(Level::Bytes).map_err(|e| complain(e.to_string()))
+            size::parse(text, None).map(Level::Bytes).map_err(|e| complain(e.to_string()))
         }
         DeValue::Integer(_) => number(value, u64::MAX >> 1).map(Level::Bytes),
         other => Err(complain(format!(
@@ -151,8 +159,8 @@ mod tests {
         let document = DeTable::parse(text).unwrap();
         let mut merge = Merge::default();
         let section = document.get_ref().get("machine").unwrap();
-        merge.add(0, section).map_err(|(_, message)| message)?;
-        merge.finish().map_err(|(_, (_, message))| message)
+        merge.add(0, section).map_err(|diagnostic| diagnostic.message)?;
+        merge.finish().map_err(|(_, diagnostic)| diagnostic.message)
     }
 
     #[test]

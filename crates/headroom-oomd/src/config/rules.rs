@@ -18,8 +18,8 @@ use memory_ledger::rules::{Pattern, Rule, Rules};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::config::{Complaint, only_keys};
-use crate::limits_config::parse_user;
+use super::diagnostic::{ConfigDiagnostic, only_keys};
+use super::limits::parse_user;
 
 pub(crate) const KEYS: &[&str] = &[
     "kill",
@@ -38,9 +38,10 @@ pub(crate) const KEYS: &[&str] = &[
 const REGEX: &str = "-regex";
 
 /// Reads the `rule` entry of the document.
-pub(crate) fn parse(entry: &Spanned<DeValue>) -> Result<Rules, Complaint> {
-    let wrong =
-        |at: &Spanned<DeValue>| (at.span(), "rules are written as [[rule]] sections".to_owned());
+pub(crate) fn parse(entry: &Spanned<DeValue>) -> Result<Rules, ConfigDiagnostic> {
+    let wrong = |at: &Spanned<DeValue>| {
+        ConfigDiagnostic::new(at.span(), "rules are written as [[rule]] sections".to_owned())
+    };
     let mut rules = Rules::default();
     for entry in entry.get_ref().as_array().ok_or_else(|| wrong(entry))?.iter() {
         let table = entry.get_ref().as_table().ok_or_else(|| wrong(entry))?;
@@ -49,10 +50,10 @@ pub(crate) fn parse(entry: &Spanned<DeValue>) -> Result<Rules, Complaint> {
     Ok(rules)
 }
 
-fn parse_rule(entry: &Spanned<DeValue>, table: &DeTable) -> Result<Rule, Complaint> {
+fn parse_rule(entry: &Spanned<DeValue>, table: &DeTable) -> Result<Rule, ConfigDiagnostic> {
     only_keys(table, KEYS, "a rule")?;
     let kill = table.get("kill").ok_or_else(|| {
-        (
+        ConfigDiagnostic::new(
             entry.span(),
             "this rule does not say whom to \"kill\": never, avoid, ordinary or prefer".to_owned(),
         )
@@ -74,7 +75,7 @@ fn parse_rule(entry: &Spanned<DeValue>, table: &DeTable) -> Result<Rule, Complai
         };
         if place.is_some() {
             let what = key.strip_suffix(REGEX).unwrap_or(key);
-            return Err((
+            return Err(ConfigDiagnostic::new(
                 value.span(),
                 format!("this rule has another pattern for \"{what}\"; one regex can be both"),
             ));
@@ -84,26 +85,26 @@ fn parse_rule(entry: &Spanned<DeValue>, table: &DeTable) -> Result<Rule, Complai
     if rule.preference == KillPreference::Never && !rule.is_about_facts() {
         let why = "anybody can call itself that and live: a rule that kills \"never\" names a \"user\", \"exe\", \
                    \"cgroup\" or \"unit\"; or say \"avoid\"";
-        return Err((kill.span(), why.to_owned()));
+        return Err(ConfigDiagnostic::new(kill.span(), why.to_owned()));
     }
     Ok(rule)
 }
 
-fn preference(value: &Spanned<DeValue>) -> Result<KillPreference, Complaint> {
+fn preference(value: &Spanned<DeValue>) -> Result<KillPreference, ConfigDiagnostic> {
     match value.get_ref().as_str() {
         Some("never") => Ok(KillPreference::Never),
         Some("avoid") => Ok(KillPreference::Avoid),
         Some("ordinary") => Ok(KillPreference::Ordinary),
         Some("prefer") => Ok(KillPreference::Prefer),
-        _ => Err((
+        _ => Err(ConfigDiagnostic::new(
             value.span(),
             "\"kill\" is \"never\", \"avoid\", \"ordinary\" or \"prefer\"".to_owned(),
         )),
     }
 }
 
-fn pattern(key: &str, value: &Spanned<DeValue>) -> Result<Pattern, Complaint> {
-    let complain = |message: String| (value.span(), message);
+fn pattern(key: &str, value: &Spanned<DeValue>) -> Result<Pattern, ConfigDiagnostic> {
+    let complain = |message: String| ConfigDiagnostic::new(value.span(), message);
     let text = value.get_ref().as_str().ok_or_else(|| {
         complain(format!("\"{key}\" is a text, not a {}", value.get_ref().type_str()))
     })?;

@@ -22,9 +22,9 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::DeValue;
 
-use crate::config::Complaint;
-use crate::keys::hint;
-use crate::machine_config::number;
+use super::diagnostic::ConfigDiagnostic;
+use super::diagnostic::hint;
+use super::system::number;
 
 pub(crate) const METRICS_KEYS: &[&str] = &["textfile", "interval-s"];
 pub(crate) const HOOKS_KEYS: &[&str] = &["before", "budget-ms", "after", "warn"];
@@ -85,7 +85,7 @@ pub struct Warnings {
 
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TellConfig {
+pub struct NotificationConfig {
     /// `[metrics]`.
     pub metrics: Metrics,
     /// `[hooks]`.
@@ -96,7 +96,7 @@ pub struct TellConfig {
     pub obsolete: Vec<String>,
 }
 
-impl Default for TellConfig {
+impl Default for NotificationConfig {
     fn default() -> Self {
         let none = Vec::new;
         Self {
@@ -110,7 +110,7 @@ impl Default for TellConfig {
 }
 
 /// Like `hooks.after: /usr/local/sbin/tell-the-team`, a line each.
-impl fmt::Display for TellConfig {
+impl fmt::Display for NotificationConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { metrics, hooks, .. } = self;
         if let Some(file) = &metrics.textfile {
@@ -129,9 +129,12 @@ impl fmt::Display for TellConfig {
     }
 }
 
-impl TellConfig {
+impl NotificationConfig {
     /// Takes over what a file says in `[metrics]`: its keys replace those of the files before.
-    pub(crate) fn add_metrics(&mut self, section: &Spanned<DeValue>) -> Result<(), Complaint> {
+    pub(crate) fn add_metrics(
+        &mut self,
+        section: &Spanned<DeValue>,
+    ) -> Result<(), ConfigDiagnostic> {
         for (key, value) in self.keys(section, METRICS_KEYS, "metrics")? {
             match key {
                 "textfile" => self.metrics.textfile = Some(absolute(value)?),
@@ -142,7 +145,7 @@ impl TellConfig {
     }
 
     /// The same of `[hooks]`.
-    pub(crate) fn add_hooks(&mut self, section: &Spanned<DeValue>) -> Result<(), Complaint> {
+    pub(crate) fn add_hooks(&mut self, section: &Spanned<DeValue>) -> Result<(), ConfigDiagnostic> {
         for (key, value) in self.keys(section, HOOKS_KEYS, "hooks")? {
             match key {
                 "before" => self.hooks.before = program(value)?,
@@ -155,7 +158,10 @@ impl TellConfig {
     }
 
     /// The same of `[warnings]`.
-    pub(crate) fn add_warnings(&mut self, section: &Spanned<DeValue>) -> Result<(), Complaint> {
+    pub(crate) fn add_warnings(
+        &mut self,
+        section: &Spanned<DeValue>,
+    ) -> Result<(), ConfigDiagnostic> {
         for (_, value) in self.keys(section, WARNINGS_KEYS, "warnings")? {
             self.warnings.interval_s = at_least_one(value, MOST_INTERVAL_S)?;
         }
@@ -168,11 +174,13 @@ impl TellConfig {
         section: &'a Spanned<DeValue<'a>>,
         known: &[&str],
         name: &str,
-    ) -> Result<Vec<(&'a str, &'a Spanned<DeValue<'a>>)>, Complaint> {
-        let table = section
-            .get_ref()
-            .as_table()
-            .ok_or_else(|| (section.span(), format!("this is written as one [{name}] section")))?;
+    ) -> Result<Vec<(&'a str, &'a Spanned<DeValue<'a>>)>, ConfigDiagnostic> {
+        let table = section.get_ref().as_table().ok_or_else(|| {
+            ConfigDiagnostic::new(
+                section.span(),
+                format!("this is written as one [{name}] section"),
+            )
+        })?;
         let mut found = Vec::new();
         for (at, value) in table {
             let key = at.get_ref().as_ref();
@@ -183,7 +191,10 @@ impl TellConfig {
             let is_this = |it: &&ObsoleteKey| it.section == name && it.key == key;
             let Some(obsolete) = OBSOLETE.iter().find(is_this) else {
                 let hint = hint(key, known, &format!("a [{name}] section"));
-                return Err((at.span(), format!("unknown key \"{key}\"; {hint}")));
+                return Err(ConfigDiagnostic::new(
+                    at.span(),
+                    format!("unknown key \"{key}\"; {hint}"),
+                ));
             };
             let text = format!("\"{key}\" in [{name}] has no effect: {}", obsolete.replacement);
             if !self.obsolete.contains(&text) {
@@ -194,30 +205,43 @@ impl TellConfig {
     }
 }
 
-fn at_least_one(value: &Spanned<DeValue>, most: u64) -> Result<u64, Complaint> {
+fn at_least_one(value: &Spanned<DeValue>, most: u64) -> Result<u64, ConfigDiagnostic> {
     match number(value, most)? {
-        0 => Err((value.span(), format!("this is a whole number from 1 to {most}"))),
+        0 => Err(ConfigDiagnostic::new(
+            value.span(),
+            format!("this is a whole number from 1 to {most}"),
+        )),
         number => Ok(number),
     }
 }
 
-fn text<'a>(value: &'a Spanned<DeValue>) -> Result<&'a str, Complaint> {
-    let wrong = || (value.span(), format!("this is a text, not a {}", value.get_ref().type_str()));
+fn text<'a>(value: &'a Spanned<DeValue>) -> Result<&'a str, ConfigDiagnostic> {
+    let wrong = || {
+        ConfigDiagnostic::new(
+            value.span(),
+            format!("this is a text, not a {}", value.get_ref().type_str()),
+        )
+    };
     value.get_ref().as_str().ok_or_else(wrong)
 }
 
-fn absolute(value: &Spanned<DeValue>) -> Result<PathBuf, Complaint> {
+fn absolute(value: &Spanned<DeValue>) -> Result<PathBuf, ConfigDiagnostic> {
     let path = Path::new(text(value)?);
     match path.is_absolute() && path.file_name().is_some() {
         true => Ok(path.to_owned()),
-        false => Err((value.span(), "this is a whole path, from / on".to_owned())),
+        false => {
+            Err(ConfigDiagnostic::new(value.span(), "this is a whole path, from / on".to_owned()))
+        }
     }
 }
 
 /// A program and its arguments. It will run as we do: nobody else may be able to exchange it.
-fn program(value: &Spanned<DeValue>) -> Result<Vec<String>, Complaint> {
+fn program(value: &Spanned<DeValue>) -> Result<Vec<String>, ConfigDiagnostic> {
     let wrong = || {
-        (value.span(), "a hook is a list of texts: [\"/whole/path\", \"argument\", ...]".to_owned())
+        ConfigDiagnostic::new(
+            value.span(),
+            "a hook is a list of texts: [\"/whole/path\", \"argument\", ...]".to_owned(),
+        )
     };
     let words = value.get_ref().as_array().ok_or_else(wrong)?;
     let mut program = Vec::new();
@@ -225,7 +249,8 @@ fn program(value: &Spanned<DeValue>) -> Result<Vec<String>, Complaint> {
         program.push(word.get_ref().as_str().ok_or_else(wrong)?.to_owned());
     }
     if let Some(path) = program.first_mut() {
-        *path = trusted(Path::new(path)).map_err(|complaint| (value.span(), complaint))?;
+        *path = trusted(Path::new(path))
+            .map_err(|complaint| ConfigDiagnostic::new(value.span(), complaint))?;
     }
     Ok(program)
 }
@@ -277,17 +302,21 @@ mod tests {
 
     use super::*;
 
-    fn parsed(text: &str) -> Result<TellConfig, String> {
+    fn parsed(text: &str) -> Result<NotificationConfig, String> {
         let document = DeTable::parse(text).unwrap();
-        let mut config = TellConfig::default();
+        let mut config = NotificationConfig::default();
         let sections = [
-            ("metrics", TellConfig::add_metrics as fn(&mut TellConfig, &Spanned<DeValue>) -> _),
-            ("hooks", TellConfig::add_hooks),
-            ("warnings", TellConfig::add_warnings),
+            (
+                "metrics",
+                NotificationConfig::add_metrics
+                    as fn(&mut NotificationConfig, &Spanned<DeValue>) -> _,
+            ),
+            ("hooks", NotificationConfig::add_hooks),
+            ("warnings", NotificationConfig::add_warnings),
         ];
         for (name, add) in sections {
             if let Some(section) = document.get_ref().get(name) {
-                add(&mut config, section).map_err(|(_, message)| message)?;
+                add(&mut config, section).map_err(|diagnostic| diagnostic.message)?;
             }
         }
         Ok(config)
@@ -309,7 +338,7 @@ mod tests {
         for part in ["/a/b.prom, every 5 s", "for 7 ms"] {
             assert!(shown.contains(part), "{shown}");
         }
-        assert_eq!(TellConfig::default().to_string(), "");
+        assert_eq!(NotificationConfig::default().to_string(), "");
     }
 
     #[test]
