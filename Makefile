@@ -50,6 +50,7 @@ lint: setup-lint
 	cargo fmt --manifest-path tests/clients/Cargo.toml --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	scripts/lint-shell
+	scripts/lint-comments
 	cargo test --locked --quiet --workspace --test dependencies
 
 install:

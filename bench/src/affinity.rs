@@ -28,13 +28,14 @@ pub fn pin_process(pid: u32, cpu: usize) -> Result<()> {
     Ok(())
 }
 
-/// Takes the highest ordinary priority, for what is started from now on too. False where we may not.
+/// Takes the highest ordinary priority, for what is started from now on too. False where we may
+/// not.
 pub fn be_eager() -> bool {
     setpriority_process(None, -20).is_ok()
 }
 
-/// Binds the calling thread, and what it starts from now on, to all cores but one. False where there
-/// is no other.
+/// Binds the calling thread, and what it starts from now on, to all cores but one. False where
+/// there is no other.
 pub fn avoid(cpu: usize) -> Result<bool> {
     let cores = std::thread::available_parallelism().context("how many cores?")?.get();
     let mut cpus = CpuSet::new();

@@ -39,8 +39,8 @@ impl Case {
         ((64 << 20) / self.size / self.threads).clamp(16, 20_000)
     }
 
-    /// Frees and allocates blocks in an order that looks random, nanoseconds a pair. One byte of each
-    /// is written to.
+    /// Frees and allocates blocks in an order that looks random, nanoseconds a pair. One byte of
+    /// each is written to.
     fn work(self) -> f64 {
         let mut blocks: Vec<*mut u8> = (0..self.live()).map(|_| self.block()).collect();
         let (mut random, mut pairs) = (0x9e37_79b9_7f4a_7c15_u64, 0);

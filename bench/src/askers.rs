@@ -87,7 +87,8 @@ struct Counts(&'static [AtomicU64]);
 impl Counts {
     fn new() -> Result<Self> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new page of zeros, unmapped on drop only; atomics may be shared with the children.
+        // SAFETY: a new page of zeros, unmapped on drop only; atomics may be shared with the
+        // children.
         let words = unsafe {
             let at = mmap_anonymous(std::ptr::null_mut(), PAGE, prot, flags).context("a page")?;
             std::slice::from_raw_parts(at.cast::<AtomicU64>(), PAGE / 8)
@@ -124,8 +125,8 @@ impl Drop for Counts {
 /// The most processes that a [`Plan`] may have: as many as have room for their counts.
 pub const MAX_PROCESSES: u16 = 256;
 
-/// A child that, once told to go, asks for piece after piece, writes to each and keeps it, until it has
-/// what it wanted or gets `NULL`. To be called while there is one thread.
+/// A child that, once told to go, asks for piece after piece, writes to each and keeps it, until it
+/// has what it wanted or gets `NULL`. To be called while there is one thread.
 fn start_child(counts: &Counts, child: usize, uid: u32, plan: &Plan) -> Result<Child> {
     let (go, refused, count) = (counts.go(), counts.refused(), counts.of(child));
     let ready = counts.ready();
@@ -136,7 +137,8 @@ fn start_child(counts: &Counts, child: usize, uid: u32, plan: &Plan) -> Result<C
     if pid > 0 {
         return Ok(Child::of(pid));
     }
-    // SAFETY: a fresh fork; each piece is written to within its length, and checked for NULL before.
+    // SAFETY: a fresh fork; each piece is written to within its length, and checked for NULL
+    // before.
     unsafe {
         become_user(uid, parent);
         // A program has some memory before it comes to ask for more; what it takes to start is not
@@ -169,8 +171,8 @@ fn start_child(counts: &Counts, child: usize, uid: u32, plan: &Plan) -> Result<C
     }
 }
 
-/// What the children have by `/proc`'s word, pages; those who exit meanwhile count as far as they are
-/// still there.
+/// What the children have by `/proc`'s word, pages; those who exit meanwhile count as far as they
+/// are still there.
 fn resident_pages(children: &[Child]) -> i64 {
     let of = |child: &Child| {
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.pid())).ok()?;
@@ -181,8 +183,8 @@ fn resident_pages(children: &[Child]) -> i64 {
     children.iter().filter_map(of).sum()
 }
 
-/// Has the processes ask, all at once, under a fresh daemon that watches with `notifier`. They go on
-/// until each has been killed or has ended.
+/// Has the processes ask, all at once, under a fresh daemon that watches with `notifier`. They go
+/// on until each has been killed or has ended.
 pub fn run(program: &Path, notifier: &str, plan: &Plan) -> Result<Run> {
     let uid = nobodys_uid();
     let limit = format!("[[limit]]\nuser = {uid}\nhard = {}\n", plan.limit);

@@ -1,8 +1,8 @@
 //! Clients of several scheduling classes and the one server that they all call.
 //!
 //! Each client is a process. It is told over its stdin what to do: `alone N` (so many calls), or
-//! `together N` (call until the next line comes; say `enough` after the N-th). To either it answers in the
-//! end with its times as one line of JSON.
+//! `together N` (call until the next line comes; say `enough` after the N-th). To either it answers
+//! in the end with its times as one line of JSON.
 
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
 use std::path::Path;
@@ -93,7 +93,8 @@ fn serve_binder(device: &str, threads: usize) -> Result<()> {
             });
         }
         say_ready();
-        // The other threads are blocked in the driver and cannot be asked to stop: the process ends.
+        // The other threads are blocked in the driver and cannot be asked to stop: the process
+        // ends.
         let end = failure.recv().context("no thread")?;
         eprintln!("a server's thread ended: {end:?}");
         std::process::exit(1)
@@ -273,8 +274,8 @@ fn lines_of(answers: BufReader<ChildStdout>) -> Receiver<String> {
     lines
 }
 
-/// Lets all of them call at once, until the slowest has made `count` calls or `limit` is over; nobody
-/// stops before.
+/// Lets all of them call at once, until the slowest has made `count` calls or `limit` is over;
+/// nobody stops before.
 pub fn together(contenders: &mut [Contender], count: u64, limit: Duration) -> Result<Vec<Tally>> {
     for contender in &mut *contenders {
         contender.order(&format!("together {count}"))?;

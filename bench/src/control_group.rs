@@ -70,7 +70,8 @@ impl ControlGroup {
         let unified = !first.is_dir();
         let parent = if unified { PathBuf::from(ROOT) } else { first };
         if unified && rule == Rule::Throttled {
-            // Refused where it is so already, or where the quota below then fails with a better word.
+            // Refused where it is so already, or where the quota below then fails with a better
+            // word.
             let _ = fs::write(parent.join("cgroup.subtree_control"), "+cpu");
         }
         let group = Self { folder: Folder::create(&parent, controller)?, rule, unified };
@@ -139,8 +140,8 @@ impl Drop for ControlGroup {
     }
 }
 
-/// A group of our own that may have so much memory, and kills where it has more. Removed on drop, when its members are
-/// dead.
+/// A group of our own that may have so much memory, and kills where it has more. Removed on drop,
+/// when its members are dead.
 pub struct Memory {
     folder: Folder,
     unified: bool,
@@ -153,7 +154,8 @@ impl Memory {
         let unified = !first.is_dir();
         let parent = if unified { PathBuf::from(ROOT) } else { first };
         if unified {
-            // Refused where it is so already, or where the limit below then fails with a better word.
+            // Refused where it is so already, or where the limit below then fails with a better
+            // word.
             let _ = fs::write(parent.join("cgroup.subtree_control"), "+memory");
         }
         let group = Self { folder: Folder::create(&parent, "memory")?, unified };

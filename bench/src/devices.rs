@@ -20,8 +20,8 @@ pub struct DeviceArguments {
     /// A daemon that serves --device: runs on the same core, and its CPU time counts.
     #[arg(long, requires = "device")]
     pub daemon_pid: Option<u32>,
-    /// Start a headroom-binderd of our own (found beside this program or in $HEADROOM_BIN_DIR), once
-    /// for each way in which it can map buffers.
+    /// Start a headroom-binderd of our own (found beside this program or in $HEADROOM_BIN_DIR),
+    /// once for each way in which it can map buffers.
     #[arg(long)]
     pub headroom: bool,
     /// Only this way: passthrough or notify-store.
@@ -58,8 +58,8 @@ pub fn path_text(path: &Path) -> Result<&str> {
 }
 
 impl DeviceArguments {
-    /// Starts the private daemons and names what is there. On `core`, if given, run those daemons and
-    /// the one that serves --device.
+    /// Starts the private daemons and names what is there. On `core`, if given, run those daemons
+    /// and the one that serves --device.
     pub fn open(&self, core: Option<usize>) -> Result<Vec<Device>> {
         anyhow::ensure!(
             self.device.is_some() || self.headroom,

@@ -1,4 +1,5 @@
-//! The baseline of the notifier that asks instead of listening: a timer, and at each tick all of `/proc`.
+//! The baseline of the notifier that asks instead of listening: a timer, and at each tick all of
+//! `/proc`.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -18,8 +19,8 @@ pub struct LookByTimer {
 }
 
 impl LookByTimer {
-    /// Starts it. It runs on the cores of the calling thread. Its first tick comes at any time of a period: what is
-    /// done meanwhile may be shorter than one.
+    /// Starts it. It runs on the cores of the calling thread. Its first tick comes at any time of a
+    /// period: what is done meanwhile may be shorter than one.
     pub fn start() -> Result<Self> {
         let (end, ended) = channel();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -23,8 +23,8 @@ impl NaiveTable {
         free
     }
 
-    /// Takes a handle that the caller knows to be the lowest free one: what [`Self::allocate`] leaves
-    /// behind, without the walk.
+    /// Takes a handle that the caller knows to be the lowest free one: what [`Self::allocate`]
+    /// leaves behind, without the walk.
     pub fn insert(&mut self, handle: u32, node: u64) {
         self.used.insert(handle, node);
     }

@@ -39,8 +39,8 @@ pub struct Oomd {
 }
 
 impl Oomd {
-    /// Starts one with an empty configuration; `notifier` is `auto`, `bpf` or `proc`. Returns once it
-    /// answers.
+    /// Starts one with an empty configuration; `notifier` is `auto`, `bpf` or `proc`. Returns once
+    /// it answers.
     pub fn start(program: &Path, notifier: &str) -> Result<Self> {
         Self::start_with(program, notifier, "")
     }

@@ -1,5 +1,5 @@
-//! Allocations of eight contiguous pages and more: what is hard to get when memory is fragmented, and
-//! what a driver should not need to let another client in.
+//! Allocations of eight contiguous pages and more: what is hard to get when memory is fragmented,
+//! and what a driver should not need to let another client in.
 
 use std::path::Path;
 
@@ -18,13 +18,14 @@ const CALL_LEN: usize = 4096;
 pub struct Order3 {
     /// Allocations of order 3 or higher.
     pub all: u64,
-    /// Of these, those for which the kernel would have done anything, since the caller had no other way:
-    /// without `__GFP_NORETRY`.
+    /// Of these, those for which the kernel would have done anything, since the caller had no other
+    /// way: without `__GFP_NORETRY`.
     pub required: u64,
 }
 
-/// Opens `device`, maps 4 MiB and makes a call, `clients` times; all stay open until the end. Counts on
-/// behalf of this process and of those in `daemons`. The device's context manager must be serving.
+/// Opens `device`, maps 4 MiB and makes a call, `clients` times; all stay open until the end.
+/// Counts on behalf of this process and of those in `daemons`. The device's context manager must be
+/// serving.
 pub fn count(device: &Path, clients: usize, daemons: &[u32]) -> Result<Order3> {
     let mut pids = vec![std::process::id()];
     pids.extend(daemons);
@@ -57,8 +58,10 @@ mod tests {
     #[test]
     fn an_allocation_that_may_fail_is_not_required() {
         let lines = [
-            "x-1 [000] ..... 1.0: mm_page_alloc: page=1 pfn=0x1 order=3 migratetype=0 gfp_flags=GFP_KERNEL|__GFP_ZERO",
-            "x-1 [000] ..... 1.1: mm_page_alloc: page=1 pfn=0x1 order=3 migratetype=0 gfp_flags=GFP_KERNEL|__GFP_NOWARN|__GFP_NORETRY|__GFP_ZERO",
+            "x-1 [000] ..... 1.0: mm_page_alloc: page=1 pfn=0x1 order=3 migratetype=0 \
+             gfp_flags=GFP_KERNEL|__GFP_ZERO",
+            "x-1 [000] ..... 1.1: mm_page_alloc: page=1 pfn=0x1 order=3 migratetype=0 \
+             gfp_flags=GFP_KERNEL|__GFP_NOWARN|__GFP_NORETRY|__GFP_ZERO",
         ];
         assert_eq!(required(&lines.map(str::to_owned)), 1);
     }

@@ -1,7 +1,7 @@
 //! Processes of one user that grow over its limit together, and what was done about it.
 //!
-//! Every process writes down when it touched each of its pages, so that what came after the limit was
-//! broken does not rest on the daemon's word.
+//! Every process writes down when it touched each of its pages, so that what came after the limit
+//! was broken does not rest on the daemon's word.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,8 +32,8 @@ pub enum Guard<'a> {
 /// What one run showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Pages above the limit when the daemon (or its program in the kernel) decided to kill; of a control group the most
-    /// that there ever were.
+    /// Pages above the limit when the daemon (or its program in the kernel) decided to kill; of a
+    /// control group the most that there ever were.
     pub pages_over_at_kill: i64,
     /// These and all that were touched from then until the signal or the victim's last page,
     /// whichever is later.
@@ -57,8 +57,8 @@ struct Board {
 impl Board {
     fn new(children: usize, pages_each: usize) -> Result<Self> {
         let words = 1 + children * pages_each;
-        // A file of a file system on disk where there is one, not shared anonymous memory: its pages
-        // are not charged to the user. Otherwise one page in 512 is the board's.
+        // A file of a file system on disk where there is one, not shared anonymous memory: its
+        // pages are not charged to the user. Otherwise one page in 512 is the board's.
         let file = tempfile::tempfile_in("/var/tmp").or_else(|_| tempfile::tempfile());
         let file = file.context("a temporary file")?;
         rustix::fs::ftruncate(&file, (words * 8) as u64).context("a temporary file")?;
@@ -131,8 +131,9 @@ fn start_child(board: &Board, child: usize, uid: u32) -> Result<Child> {
     }
 }
 
-/// Has `processes` of one user break a limit of `limit_bytes` under a fresh guard. Together they want a sixteenth more
-/// than the limit; without one of them they would be below it. One alone wants twice the limit.
+/// Has `processes` of one user break a limit of `limit_bytes` under a fresh guard. Together they
+/// want a sixteenth more than the limit; without one of them they would be below it. One alone
+/// wants twice the limit.
 pub fn run(guard: Guard<'_>, limit_bytes: u64, processes: usize) -> Result<Run> {
     let uid = nobodys_uid();
     let oomd = match guard {

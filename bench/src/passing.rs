@@ -1,5 +1,5 @@
-//! File descriptors that go along with a call, over a binder device or a Unix socket, between two processes of their own:
-//! who calls may have to live under a seccomp filter, too.
+//! File descriptors that go along with a call, over a binder device or a Unix socket, between two
+//! processes of their own: who calls may have to live under a seccomp filter, too.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Write};

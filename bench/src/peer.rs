@@ -18,8 +18,8 @@ pub type Talking = (Peer, ChildStdin, BufReader<ChildStdout>);
 pub struct Peer(Child);
 
 impl Peer {
-    /// Starts the running program as `peer ARGUMENTS`, with `stdin` and `stdout` as its descriptors 0
-    /// and 1, and waits until it is ready. It inherits core and priority.
+    /// Starts the running program as `peer ARGUMENTS`, with `stdin` and `stdout` as its descriptors
+    /// 0 and 1, and waits until it is ready. It inherits core and priority.
     pub fn start(arguments: &[&str], stdin: Stdio, stdout: Stdio) -> Result<Self> {
         Self::spawn(arguments, stdin, stdout, |mut command| command.spawn())
     }

@@ -105,7 +105,8 @@ impl Steps {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A thread that reaps and a thread that boosts, with the scheduling of the thread that starts them.
+/// A thread that reaps and a thread that boosts, with the scheduling of the thread that starts
+/// them.
 pub struct Workers {
     reaper: Sender<Job>,
     booster: Sender<Job>,

@@ -56,8 +56,8 @@ fn rounded(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
-/// Reads lines of results. Where a figure was measured again, the last one counts, at the place of the
-/// first. A line that is none is an error that names it.
+/// Reads lines of results. Where a figure was measured again, the last one counts, at the place of
+/// the first. A line that is none is an error that names it.
 pub fn parse(text: &str) -> Result<Vec<Measurement>> {
     let mut found: Vec<Measurement> = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {

@@ -1,4 +1,5 @@
-//! The baseline of the notifier: every change of a limited user's memory makes the kernel look at all processes.
+//! The baseline of the notifier: every change of a limited user's memory makes the kernel look at
+//! all processes.
 
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder};

@@ -1,4 +1,5 @@
-//! Idle buffers' memory, taken back while clients call: by the kernel's shrinkers, or by a daemon's.
+//! Idle buffers' memory, taken back while clients call: by the kernel's shrinkers, or by a
+//! daemon's.
 
 use std::fs::File;
 use std::io::Write;

@@ -66,8 +66,8 @@ impl<'c> Sender<'c> {
         Self { session: Session::new(client), sent: 0 }
     }
 
-    /// Sends a node that nobody knows; the time until the reply came, nanoseconds. The server must have
-    /// got the lowest free handle, which is as high as the number of nodes sent.
+    /// Sends a node that nobody knows; the time until the reply came, nanoseconds. The server must
+    /// have got the lowest free handle, which is as high as the number of nodes sent.
     pub fn send_new(&mut self) -> Result<u64> {
         self.sent += 1;
         let parcel = Parcel::new().binder(self.sent << 4, self.sent);

@@ -31,8 +31,8 @@ pub fn estimate(values: &[f64]) -> Option<Estimate> {
     Some(Estimate { median, low, high, runs })
 }
 
-/// The first quartile, the median and the third quartile, interpolated between ranks. `None` without
-/// values.
+/// The first quartile, the median and the third quartile, interpolated between ranks. `None`
+/// without values.
 pub fn quartiles(values: &[f64]) -> Option<[f64; 3]> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -44,8 +44,8 @@ pub fn quartiles(values: &[f64]) -> Option<[f64; 3]> {
     }))
 }
 
-/// The largest `rank` for which the values of that rank from either end enclose the median with 95 %:
-/// fewer than `rank` of `n` fair coins show heads with at most 2.5 %. 0 when there is none.
+/// The largest `rank` for which the values of that rank from either end enclose the median with 95
+/// %: fewer than `rank` of `n` fair coins show heads with at most 2.5 %. 0 when there is none.
 fn interval_rank(n: usize) -> usize {
     let mut probability = 0.5f64.powi(n.min(1000) as i32);
     let mut below = 0.0;

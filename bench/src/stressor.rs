@@ -1,5 +1,5 @@
-//! A process that eats memory: it holds what it was told to, writes to every page of it over and over,
-//! and gives a chunk back to the kernel and takes a new one on every pass.
+//! A process that eats memory: it holds what it was told to, writes to every page of it over and
+//! over, and gives a chunk back to the kernel and takes a new one on every pass.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -35,8 +35,8 @@ pub fn allowance_mib(wanted: u64, available: u64, keep_free: u64) -> u64 {
 }
 
 impl Stressor {
-    /// Starts one that will eat `mib`, on the cores other than `core` where there are any. It eats nothing
-    /// yet.
+    /// Starts one that will eat `mib`, on the cores other than `core` where there are any. It eats
+    /// nothing yet.
     pub fn start(mib: u64, core: usize) -> Result<Self> {
         let words = [mib.to_string(), core.to_string()];
         let (peer, orders, answers) = Peer::start_talking(&[KIND, &words[0], &words[1]])?;
@@ -80,7 +80,8 @@ impl Chunk {
 
     fn touch(&mut self, value: u8) {
         for page in (0..CHUNK).step_by(PAGE) {
-            // SAFETY: inside the mapping, which nobody else knows. Volatile, or it would be left out.
+            // SAFETY: inside the mapping, which nobody else knows. Volatile, or it would be left
+            // out.
             unsafe { self.0.add(page).write_volatile(value) };
         }
     }

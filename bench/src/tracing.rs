@@ -22,8 +22,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Counts `event`, as `kmem/mm_page_alloc`, where `filter` is true (empty: always), on behalf of the
-    /// processes `pids` (empty: anybody's). An error says what is missing.
+    /// Counts `event`, as `kmem/mm_page_alloc`, where `filter` is true (empty: always), on behalf
+    /// of the processes `pids` (empty: anybody's). An error says what is missing.
     pub fn start(event: &str, filter: &str, pids: &[u32]) -> Result<Self> {
         Self::start_in(Path::new(TRACEFS), event, filter, pids)
     }

@@ -9,8 +9,8 @@ use rustix::mm::{madvise, mmap_anonymous, mprotect, munmap};
 
 const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
-/// The least size of one of many mappings, and their greatest number: half of what a process may have
-/// by default (`vm.max_map_count`).
+/// The least size of one of many mappings, and their greatest number: half of what a process may
+/// have by default (`vm.max_map_count`).
 const LEAST_MAPPING: usize = 16 << 10;
 const MOST_MAPPINGS: usize = 32_000;
 

@@ -1,4 +1,5 @@
-//! How earlyoom looks for a victim: the files of `/proc` that it reads, in its order, without its rules.
+//! How earlyoom looks for a victim: the files of `/proc` that it reads, in its order, without its
+//! rules.
 
 use std::fs::File;
 use std::io::Read;
@@ -19,7 +20,8 @@ pub struct Walked {
 }
 
 /// Of each process its `oom_score`; of those that are worse than the worst so far, or as bad, its
-/// memory (`statm`); of a new worst one whether it may be killed at all, its name and its arguments.
+/// memory (`statm`); of a new worst one whether it may be killed at all, its name and its
+/// arguments.
 pub fn walk() -> Result<Walked> {
     let mut worst = Walked::default();
     let mut buffer = Vec::with_capacity(4096);

@@ -73,8 +73,8 @@ pub struct Watchers {
 }
 
 impl Watchers {
-    /// Loads those that watch in the kernel. Where that cannot scan at every event it is left out, and the
-    /// reason is said.
+    /// Loads those that watch in the kernel. Where that cannot scan at every event it is left out,
+    /// and the reason is said.
     pub fn new(uid: u32) -> Result<Self> {
         let notifier = Notifier::load().context("the notifier cannot be loaded")?;
         let every_event = ScanEveryEvent::load(uid)

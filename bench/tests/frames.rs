@@ -1,5 +1,5 @@
-//! The benchmarks of memory, for a moment each: that they run, print what the report reads, and leave
-//! nothing behind.
+//! The benchmarks of memory, for a moment each: that they run, print what the report reads, and
+//! leave nothing behind.
 
 use std::fs;
 use std::process::{Command, Stdio};

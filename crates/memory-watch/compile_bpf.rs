@@ -1,5 +1,6 @@
-//! Compiles BPF programs with clang, for the build scripts of those that bring some. Needs clang 11 or later and the
-//! kernel's user headers; uses llvm-strip, where there is one, to leave the debug sections out (BTF stays).
+//! Compiles BPF programs with clang, for the build scripts of those that bring some. Needs clang 11
+//! or later and the kernel's user headers; uses llvm-strip, where there is one, to leave the debug
+//! sections out (BTF stays).
 
 use std::env;
 use std::path::Path;

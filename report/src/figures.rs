@@ -157,8 +157,8 @@ impl View {
         self.figures.iter()
     }
 
-    /// Kernel by kernel, if subjects name at least two: first the subjects that name none, if there are
-    /// some, then each kernel's own without that name. The published are beside all of them.
+    /// Kernel by kernel, if subjects name at least two: first the subjects that name none, if there
+    /// are some, then each kernel's own without that name. The published are beside all of them.
     pub fn by_kernel(&self) -> Vec<Self> {
         let named = self.figures.iter().filter_map(|figure| subject::split(&figure.subject));
         let mut kernels = unique(named.map(|(_, kernel)| kernel));
@@ -205,8 +205,8 @@ impl View {
         self.iter().filter(|figure| metrics.contains(&figure.metric.as_str()))
     }
 
-    /// Cases that have one of these metrics: those that sum up or name no size as they came, then by size
-    /// or range.
+    /// Cases that have one of these metrics: those that sum up or name no size as they came, then
+    /// by size or range.
     pub fn cases(&self, metrics: &[&str]) -> Vec<&str> {
         let mut cases = unique(self.with(metrics).map(|figure| figure.case.as_str()));
         cases

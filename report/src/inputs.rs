@@ -58,8 +58,8 @@ impl Inputs {
         all
     }
 
-    /// Everything as figures, those of the scenarios and the published ones among them; and the runs of
-    /// the scenarios, set by set.
+    /// Everything as figures, those of the scenarios and the published ones among them; and the
+    /// runs of the scenarios, set by set.
     pub fn figures(&self, published: Vec<Measurement>) -> (Figures, Vec<RunSet>) {
         let runs = Runs::group(&self.runs);
         let ours = self.all().into_iter().map(Figure::measured);

@@ -9,11 +9,12 @@ use report::header::Header;
 use report::inputs::Inputs;
 use report::{page, published, quotable};
 
-/// Writes a static page of results, the published figures beside ours; says the quotable ones on stdout.
+/// Writes a static page of results, the published figures beside ours; says the quotable ones on
+/// stdout.
 #[derive(Parser)]
 struct Arguments {
-    /// Raw results, one JSON object a line; may be given several times. Of a figure measured twice the
-    /// last one counts.
+    /// Raw results, one JSON object a line; may be given several times. Of a figure measured twice
+    /// the last one counts.
     #[arg(long, value_name = "FILE.jsonl")]
     results: Vec<PathBuf>,
     /// What `lab/scenario` printed, one JSON object a run; may be given several times.

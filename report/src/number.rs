@@ -1,6 +1,7 @@
 //! Figures for people.
 
-/// Four digits, three below one, more only where they are whole: `0.00123`, `12.35`, `1,235`, `123,457`.
+/// Four digits, three below one, more only where they are whole: `0.00123`, `12.35`, `1,235`,
+/// `123,457`.
 pub fn show(value: f64) -> String {
     if !value.is_finite() {
         return "∞".to_owned();
@@ -24,8 +25,8 @@ fn digits(value: f64) -> String {
     format!("{}{point}{fraction}", thousands(whole))
 }
 
-/// A figure in its unit: a time or a ratio keeps its digits, so that a column lines up; a count that is
-/// whole has none to keep.
+/// A figure in its unit: a time or a ratio keeps its digits, so that a column lines up; a count
+/// that is whole has none to keep.
 pub fn figure(value: f64, unit: &str) -> String {
     let measured = ["us", "ratio"].contains(&unit) && value != 0.0;
     if measured { digits(value) } else { show(value) }

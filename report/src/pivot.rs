@@ -87,7 +87,8 @@ fn table(view: &View, metrics: &Metrics) -> Markup {
     }
 }
 
-/// The subjects, and what stands in for the metric in a whole column: that is said once, at its head.
+/// The subjects, and what stands in for the metric in a whole column: that is said once, at its
+/// head.
 fn columns<'m>(parts: &[View], metrics: &Metrics<'m>) -> Vec<(String, Option<&'m str>)> {
     let mut names: Vec<&str> = Vec::new();
     for name in parts.iter().flat_map(|part| part.subjects(metrics.main)) {

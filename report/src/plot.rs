@@ -1,7 +1,7 @@
 //! What all plots share: the canvas, colours, the frame around an SVG, and the legend beside it.
 //!
-//! A plot is drawn in the colours of the light theme; `style.css` knows each of them and gives it its
-//! dark counterpart. The legend is HTML outside the drawing, so that it can cover no line.
+//! A plot is drawn in the colours of the light theme; `style.css` knows each of them and gives it
+//! its dark counterpart. The legend is HTML outside the drawing, so that it can cover no line.
 
 use maud::{Markup, PreEscaped, html};
 use plotters::prelude::*;
@@ -67,7 +67,8 @@ impl Plot {
     }
 }
 
-/// The drawing without its size, which is the page's business, and with a name for those who hear the page.
+/// The drawing without its size, which is the page's business, and with a name for those who hear
+/// the page.
 fn framed(svg: &str, title: &str) -> String {
     let inside = svg.split_once("<svg").and_then(|(_, rest)| rest.split_once('>'));
     let inside = inside.map_or(svg, |(_, inside)| inside);

@@ -7,8 +7,8 @@ use crate::line_plot::{self, Line};
 use crate::plot::Plot;
 use crate::subject;
 
-/// The plots of a benchmark's figures: where there are several kernels, first the kernels beside each
-/// other, then all that was measured on each.
+/// The plots of a benchmark's figures: where there are several kernels, first the kernels beside
+/// each other, then all that was measured on each.
 pub fn of(view: &View) -> Vec<Plot> {
     let parts = view.by_kernel();
     let mut views = Vec::new();
@@ -26,8 +26,8 @@ pub fn of(view: &View) -> Vec<Plot> {
     views.iter().flat_map(|(view, note)| of_part(view, note)).collect()
 }
 
-/// The kernels' own drivers, one of ours on each kernel (the first: passthrough, where there is that), and
-/// the published.
+/// The kernels' own drivers, one of ours on each kernel (the first: passthrough, where there is
+/// that), and the published.
 fn drivers(view: &View, parts: &[View]) -> Vec<String> {
     let all = view.subjects(&view.metrics());
     let wanted = |name: &&str| match subject::split(name) {

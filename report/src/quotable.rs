@@ -1,4 +1,5 @@
-//! The few figures that a person would quote: a table on the page's top, and the same on a terminal.
+//! The few figures that a person would quote: a table on the page's top, and the same on a
+//! terminal.
 
 use std::fmt::Write as _;
 
@@ -99,7 +100,8 @@ fn of_metric(view: &View, metric: &str, wanted: Cases) -> Vec<Quote> {
         let mut figures = Vec::new();
         let mut unit = String::new();
         for name in subjects {
-            // The published tables have no median alone: their own ratio stands beside, and says so.
+            // The published tables have no median alone: their own ratio stands beside, and says
+            // so.
             let instead = ["max_over_min"];
             let instead: &[&str] = if metric == "max_over_median" { &instead } else { &[] };
             let found = view.find(case, name, metric).map(|f| (f, ""));

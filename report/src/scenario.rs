@@ -202,7 +202,8 @@ impl Runs {
         Self { sets }
     }
 
-    /// The medians as measurements, and where runs differ the least and the most as `_low` and `_high`. A case says on which machine, if there were several.
+    /// The medians as measurements, and where runs differ the least and the most as `_low` and
+    /// `_high`. A case says on which machine, if there were several.
     pub fn measurements(&self) -> Vec<Measurement> {
         let several = self.sets.iter().any(|set| set.machine != self.sets[0].machine);
         let mut all = Vec::new();

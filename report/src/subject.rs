@@ -45,8 +45,8 @@ pub fn rank(name: &str) -> (usize, String) {
     (known.unwrap_or(UNKNOWN), natural(name))
 }
 
-/// A subject without the kernel that it names at its end, and that: `headroom` and `6.12` of `headroom-6.12`
-/// or `headroom 6.12`.
+/// A subject without the kernel that it names at its end, and that: `headroom` and `6.12` of
+/// `headroom-6.12` or `headroom 6.12`.
 pub fn split(name: &str) -> Option<(&str, &str)> {
     let at = name.rfind([' ', '-'])?;
     let (base, kernel) = (&name[..at], &name[at + 1..]);
@@ -76,7 +76,8 @@ pub fn natural(name: &str) -> String {
     key
 }
 
-/// A subject's look. Colours are shared only by subjects that never meet in a plot, or of which one is dashed.
+/// A subject's look. Colours are shared only by subjects that never meet in a plot, or of which one
+/// is dashed.
 pub fn look(name: &str) -> Look {
     let (ours, published) = (is_ours(name), is_published(name));
     let has = |part: &str| name.contains(part);

@@ -1,4 +1,5 @@
-//! Compiles the attacks: C, because they are about processes that share memory, tracers and namespaces.
+//! Compiles the attacks: C, because they are about processes that share memory, tracers and
+//! namespaces.
 
 use std::path::Path;
 use std::process::Command;

@@ -23,18 +23,26 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 const BENCH: &str = "buffers";
 const PAGE: u64 = 4096;
 
-/// Counts what the daemon keeps for opens that do nothing, and times how their warm buffers' memory is given back.
-/// Needs root.
+/// Counts what the daemon keeps for opens that do nothing, and times how their warm buffers' memory
+/// is given back. Needs root.
 #[derive(Parser)]
 struct Arguments {
     /// Opens that are mapped and never used
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=15_000))]
+    #[arg(
+        long,
+        default_value_t = 10_000,
+        value_parser = clap::value_parser!(u32).range(1..=15_000)
+    )]
     opens: u32,
     /// Clients with warm buffers
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=4_000))]
     clients: u32,
     /// Bytes that each of them has received at once
-    #[arg(long, default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=262_144))]
+    #[arg(
+        long,
+        default_value_t = 65_536,
+        value_parser = clap::value_parser!(u32).range(1..=262_144)
+    )]
     bytes: u32,
     /// How often their memory is taken and comes back
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
@@ -42,8 +50,9 @@ struct Arguments {
     /// 100 opens, 20 clients, 2 rounds
     #[arg(long)]
     quick: bool,
-    /// Take the machine's memory until it is short, and time how fast the idle buffers' is back without being asked
-    /// for. Only for a virtual machine that nobody needs: little is left to others
+    /// Take the machine's memory until it is short, and time how fast the idle buffers' is back
+    /// without being asked for. Only for a virtual machine that nobody needs: little is left to
+    /// others
     #[arg(long, conflicts_with = "quick")]
     pressure: bool,
 }

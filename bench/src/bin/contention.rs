@@ -36,11 +36,12 @@ struct Arguments {
     /// Longest duration of a round, seconds.
     #[arg(long, default_value_t = 60)]
     limit_seconds: u64,
-    /// Take idle buffers' memory back all the time: a daemon of our own is asked to; for --device the
-    /// kernel's shrinkers are driven (needs root), and every other program's caches go as well.
+    /// Take idle buffers' memory back all the time: a daemon of our own is asked to; for --device
+    /// the kernel's shrinkers are driven (needs root), and every other program's caches go as well.
     #[arg(long)]
     reclaim: bool,
-    /// Clients that are let in while allocations of order 3 and higher are counted; 0: do not count.
+    /// Clients that are let in while allocations of order 3 and higher are counted; 0: do not
+    /// count.
     #[arg(long, default_value_t = 100)]
     newcomers: usize,
     /// Threads of the server.
@@ -190,8 +191,8 @@ fn tell(classes: &[Class], fields: &[Field], arguments: &Arguments) {
     fields.iter().for_each(tell_shrunk);
 }
 
-/// What the shrinkers did while a binder device was in use. The kernel's do not count the pages of a daemon
-/// that is not ours.
+/// What the shrinkers did while a binder device was in use. The kernel's do not count the pages of
+/// a daemon that is not ours.
 fn tell_shrunk(field: &Field) {
     let rates: Vec<f64> = field.shrunk.iter().filter_map(|shrunk| shrunk.pages_per_s).collect();
     let Some(rate) = estimate(&rates) else { return };
@@ -218,7 +219,8 @@ fn count_order3(newcomers: usize, fields: &[Field]) {
         match order3::count(&field.path, newcomers, &pids) {
             Ok(Order3 { all, required }) => {
                 eprintln!(
-                    "{:<24} {newcomers} clients opened, mapped 4 MiB and called: {all} allocations of order 3 or higher, {required} of them required",
+                    "{:<24} {newcomers} clients opened, mapped 4 MiB and called: {all} \
+                     allocations of order 3 or higher, {required} of them required",
                     field.name
                 );
                 let case = format!("{newcomers} clients");

@@ -15,9 +15,10 @@ use clap::Parser;
 const BENCH: &str = "daemon";
 const SUBJECT: &str = "headroom-oomd";
 
-/// Starts a private headroom-oomd with no limit, one, and 64 limits, and measures from outside: how long it takes
-/// until it answers, with all limits in force; how much memory it holds after a while; how much CPU time it takes
-/// when nothing happens. The machine's own triggers are off. Needs root.
+/// Starts a private headroom-oomd with no limit, one, and 64 limits, and measures from outside: how
+/// long it takes until it answers, with all limits in force; how much memory it holds after a
+/// while; how much CPU time it takes when nothing happens. The machine's own triggers are off.
+/// Needs root.
 #[derive(Parser)]
 struct Arguments {
     /// Daemons that are started in each case

@@ -1,5 +1,5 @@
-//! A call that carries file descriptors, given by ptrace or by a seccomp listener, over the same call without any, and
-//! over `SCM_RIGHTS` on a Unix socket in the same run.
+//! A call that carries file descriptors, given by ptrace or by a seccomp listener, over the same
+//! call without any, and over `SCM_RIGHTS` on a Unix socket in the same run.
 
 use anyhow::{Context, Result};
 use bench::measure::Summary;
@@ -13,7 +13,8 @@ const SOCKET: &str = "seqpacket, SCM_RIGHTS";
 const PTRACE: &str = "headroom, ptrace";
 const SECCOMP: &str = "headroom, seccomp";
 
-/// Times calls with and without file descriptors, given by ptrace and by seccomp, beside a Unix socket.
+/// Times calls with and without file descriptors, given by ptrace and by seccomp, beside a Unix
+/// socket.
 #[derive(Parser)]
 struct Arguments {
     /// The core on which everybody runs.

@@ -1,5 +1,5 @@
-//! What a handle costs when many are in use: a new node sent with every call and kept by the server,
-//! beside the walk over an ordered map by which free handles used to be found.
+//! What a handle costs when many are in use: a new node sent with every call and kept by the
+//! server, beside the walk over an ordered map by which free handles used to be found.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -28,9 +28,13 @@ struct Arguments {
     /// The core on which everybody runs.
     #[arg(long, default_value_t = 0)]
     cpu: usize,
-    /// How many nodes are sent in all: at most 2,000,000, which is what headroom-binderd lets a process
-    /// have.
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(2..=2_000_000))]
+    /// How many nodes are sent in all: at most 2,000,000, which is what headroom-binderd lets a
+    /// process have.
+    #[arg(
+        long,
+        default_value_t = 100_000,
+        value_parser = clap::value_parser!(u32).range(2..=2_000_000)
+    )]
     up_to: u32,
     /// Nodes in a range.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]

@@ -22,12 +22,12 @@ const MOST: usize = 8;
 /// Times that work is done while events are counted.
 const COUNTED: usize = 2;
 
-/// Measures the CPU time of page-fault work (map, touch, unmap; fork, touch, exit; a compiler run) while somebody
-/// watches it over that while nobody does, taking turns: nobody; the notifier without any limit; with one for the
-/// workers' user, far away or with the soft one exceeded; a program that looks at all processes at every event, as the
-/// published naive one; and a timer that reads /proc every 200 ms, whose own CPU time counts. Several processes are
-/// spread over the cores.
-/// Needs root and BPF.
+/// Measures the CPU time of page-fault work (map, touch, unmap; fork, touch, exit; a compiler run)
+/// while somebody watches it over that while nobody does, taking turns: nobody; the notifier
+/// without any limit; with one for the workers' user, far away or with the soft one exceeded; a
+/// program that looks at all processes at every event, as the published naive one; and a timer that
+/// reads /proc every 200 ms, whose own CPU time counts. Several processes are spread over the
+/// cores. Needs root and BPF.
 #[derive(Parser)]
 struct Arguments {
     /// The core of a single process
@@ -78,8 +78,8 @@ struct Case {
     times: usize,
     limit: SlotLimit,
     watchers: Vec<Watcher>,
-    /// What a unit of work is: its metric, how many nanoseconds are one of that metric's, and how many units are done
-    /// each time.
+    /// What a unit of work is: its metric, how many nanoseconds are one of that metric's, and how
+    /// many units are done each time.
     unit: (&'static str, f64, f64),
     /// Of each watcher, of each round.
     took: Vec<Vec<Took>>,

@@ -15,22 +15,33 @@ use clap::{Parser, ValueEnum};
 const BENCH: &str = "overshoot";
 const MIB: u64 = 1 << 20;
 
-/// Has processes of one user take memory until their sum is over its limit, and reports the pages above
-/// it when the kill was decided, the most there were until the signal or the victim's last page, and the
-/// victims. Needs root.
+/// Has processes of one user take memory until their sum is over its limit, and reports the pages
+/// above it when the kill was decided, the most there were until the signal or the victim's last
+/// page, and the victims. Needs root.
 #[derive(Parser)]
 struct Arguments {
     /// Runs of each case, each with a fresh daemon
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// The limit. A small one is broken by the processes' own few dozen pages too, and costs more victims
+    /// The limit. A small one is broken by the processes' own few dozen pages too, and costs more
+    /// victims
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(8..=4096))]
     limit_mib: u64,
     /// Cases: numbers of processes
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 8], value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_values_t = [1, 4, 8],
+        value_parser = clap::value_parser!(u16).range(1..=64)
+    )]
     processes: Vec<u16>,
     /// Who guards the limit; several take turns
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Subject::Bpf, Subject::Proc, Subject::Stopped, Subject::Cgroup])]
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_values_t = [Subject::Bpf, Subject::Proc, Subject::Stopped, Subject::Cgroup]
+    )]
     subject: Vec<Subject>,
     /// Busy loops beside, of ordinary priority
     #[arg(long, default_value_t = 0)]

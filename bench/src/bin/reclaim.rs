@@ -49,22 +49,28 @@ const STEPS: &[Subject] = &[
     ("headroom", Killer::Reclaim),
 ];
 
-/// Measures how fast the memory of a killed process comes back, from the signal until it is free, in
-/// 10^6 bytes a second: by the signal alone (`kill`), with process_mrelease from the thread that sent
-/// the signal (`headroom kill`), and from a waiting thread (`headroom`, as the daemon does it).
+/// Measures how fast the memory of a killed process comes back, from the signal until it is free,
+/// in 10^6 bytes a second: by the signal alone (`kill`), with process_mrelease from the thread that
+/// sent the signal (`headroom kill`), and from a waiting thread (`headroom`, as the daemon does
+/// it).
 ///
-/// The memory counts as free when the victim's pidfd becomes readable, since a process tears its memory
-/// down before it becomes a zombie, or when process_mrelease returns with success; what
-/// /proc/PID/statm then still shows is not counted. A victim that is still dying when its patience is
-/// over is reported with what it gave until then (of statm; once its exit has begun, of the growth of
-/// the machine's free memory, which others disturb), and is then freed of what holds it.
-/// `over_limit` is the rate over that of munmap of memory of the same size, pages and mappings in this
-/// process, just before; the median of all rounds. "worst of all" has the least of all cases.
+/// The memory counts as free when the victim's pidfd becomes readable, since a process tears its
+/// memory down before it becomes a zombie, or when process_mrelease returns with success; what
+/// /proc/PID/statm then still shows is not counted. A victim that is still dying when its patience
+/// is over is reported with what it gave until then (of statm; once its exit has begun, of the
+/// growth of the machine's free memory, which others disturb), and is then freed of what holds it.
+/// `over_limit` is the rate over that of munmap of memory of the same size, pages and mappings in
+/// this process, just before; the median of all rounds. "worst of all" has the least of all cases.
 #[derive(Parser)]
 struct Arguments {
-    /// Sizes of victims; from 512 MiB on, only kill and headroom are measured, and from 2048 MiB on,
-    /// only the conditions in which the signal alone does least
-    #[arg(long, value_delimiter = ',', default_values_t = [256, 1024, 4096], value_parser = clap::value_parser!(u64).range(8..=65_536))]
+    /// Sizes of victims; from 512 MiB on, only kill and headroom are measured, and from 2048 MiB
+    /// on, only the conditions in which the signal alone does least
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_values_t = [256, 1024, 4096],
+        value_parser = clap::value_parser!(u64).range(8..=65_536)
+    )]
     mib: Vec<u64>,
     /// Times that everybody is killed, fewer for large victims; the subjects take turns
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]

@@ -1,5 +1,5 @@
-//! Round trip of an empty call over a binder device, against a pipe, a Unix socket and a futex in the
-//! same run, everybody on one core or each wherever the scheduler has it.
+//! Round trip of an empty call over a binder device, against a pipe, a Unix socket and a futex in
+//! the same run, everybody on one core or each wherever the scheduler has it.
 
 use anyhow::{Context, Result};
 use bench::devices::{self, DeviceArguments};

@@ -18,10 +18,10 @@ const BENCH: &str = "scan";
 /// A limit that nobody comes near, bytes.
 const FAR: u64 = 1 << 40;
 
-/// Measures how long the choice of a victim takes, from the decision to look until the verdict, among
-/// very many processes: by headroom-oomd's own code (all processes, growth, families, herds, score) for
-/// the machine and for one limited user, and by the reads that earlyoom does. All take turns. Needs
-/// root, and BPF unless told otherwise.
+/// Measures how long the choice of a victim takes, from the decision to look until the verdict,
+/// among very many processes: by headroom-oomd's own code (all processes, growth, families, herds,
+/// score) for the machine and for one limited user, and by the reads that earlyoom does. All take
+/// turns. Needs root, and BPF unless told otherwise.
 #[derive(Parser)]
 struct Arguments {
     /// Cases: numbers of processes, besides those of this machine

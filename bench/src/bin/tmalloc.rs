@@ -19,17 +19,18 @@ const SIZES: [usize; 5] = [16, 256, 4096, 64 << 10, 1 << 20];
 const THREADS: [usize; 2] = [1, 8];
 const PRELOAD: &str = "libtmalloc_preload.so";
 
-/// Has 1, 4 and 8 processes of one user ask for 1 GB each, in pieces of 4 KiB that they write to and
-/// keep, under a limit of 16 MiB: once from malloc, which never refuses, so that everybody is killed in
-/// the end; once from tmalloc, which refuses in time. Reported are the kills; the pages above the limit, at
-/// most; and the usable share: how much of the limit was in use at the most before a kill.
+/// Has 1, 4 and 8 processes of one user ask for 1 GB each, in pieces of 4 KiB that they write to
+/// and keep, under a limit of 16 MiB: once from malloc, which never refuses, so that everybody is
+/// killed in the end; once from tmalloc, which refuses in time. Reported are the kills; the pages
+/// above the limit, at most; and the usable share: how much of the limit was in use at the most
+/// before a kill.
 ///
 /// In every other run of tmalloc who is refused keeps what it has until all were refused; with
 /// --replace-daemon the daemon is killed in the middle of each and another takes its place.
 ///
 /// Then what it costs: a pair of free and malloc with the gate against the same allocator without
-/// it, blocks of 16 B to 1 MiB, 1 and 8 threads; questions to the daemon a second; a Python script and a
-/// compiler with the preloaded library against those without. Needs root.
+/// it, blocks of 16 B to 1 MiB, 1 and 8 threads; questions to the daemon a second; a Python script
+/// and a compiler with the preloaded library against those without. Needs root.
 #[derive(Parser)]
 struct Arguments {
     /// Runs of each number of processes, each with a fresh daemon
@@ -45,7 +46,12 @@ struct Arguments {
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     wanted_mb: u64,
     /// Cases: numbers of processes
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 8], value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_PROCESSES)))]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_values_t = [1, 4, 8],
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_PROCESSES))
+    )]
     processes: Vec<u16>,
     /// Kill the daemon in the middle of each run of tmalloc, and start another
     #[arg(long)]

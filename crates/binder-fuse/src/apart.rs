@@ -1,9 +1,9 @@
 //! A mount without root: made in the namespaces of a helper process, served by us.
 //!
-//! Only in a user namespace of its own may an ordinary process mount; but who lives in one may not look into the memory
-//! of those outside. So a helper goes there, opens `/dev/fuse`, mounts, and hands the connection to us, who stay
-//! where the clients are. They reach the mount through `/proc/<helper>/root`. The helper does nothing more; the
-//! mount goes with it.
+//! Only in a user namespace of its own may an ordinary process mount; but who lives in one may not
+//! look into the memory of those outside. So a helper goes there, opens `/dev/fuse`, mounts, and
+//! hands the connection to us, who stay where the clients are. They reach the mount through
+//! `/proc/<helper>/root`. The helper does nothing more; the mount goes with it.
 
 use std::ffi::CString;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -41,14 +41,16 @@ pub(crate) struct Helper {
 }
 
 impl Helper {
-    /// Mounts on `dir`, which exists, with a filesystem type and name; the helper, and the connection.
+    /// Mounts on `dir`, which exists, with a filesystem type and name; the helper, and the
+    /// connection.
     pub(crate) fn mount(dir: &Path, fstype: &str, source: &str) -> Result<(Self, OwnedFd), Error> {
         let failed = Error::io("cannot make a helper process");
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .map_err(|errno| failed(io::Error::from(errno)))?;
-        // SAFETY: the caller promises that this process has one thread (see `Server::new_anywhere`), so the child may do
-        // whatever we may; it ends without cleaning up.
+        // SAFETY: the caller promises that this process has one thread (see
+        // `Server::new_anywhere`), so the child may do whatever we may; it ends without cleaning
+        // up.
         let pid = match unsafe { libc::fork() } {
             -1 => {
                 return Err(Error::io("cannot make a helper process")(io::Error::last_os_error()));

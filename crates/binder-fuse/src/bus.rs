@@ -25,20 +25,22 @@ const READY: &str = "ready ";
 /// How long the server may take to unmount.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A bus of its own, served by a child process. Dropping it unmounts: calls that are still pending fail then.
+/// A bus of its own, served by a child process. Dropping it unmounts: calls that are still pending
+/// fail then.
 ///
-/// The process that serves must never use the mount itself, so the server cannot live in the process of the test. The
-/// program that serves is, in this order,
+/// The process that serves must never use the mount itself, so the server cannot live in the
+/// process of the test. The program that serves is, in this order,
 ///
 /// 1. the one that [`Builder::program`] names;
 /// 2. this very program, started again, if its `main` has called [`Bus::serve_if_started`];
-/// 3. `headroom-binderd`, searched in `PATH`: tests with the harness of libtest, whose `main` is not theirs, need it.
+/// 3. `headroom-binderd`, searched in `PATH`: tests with the harness of libtest, whose `main` is
+///    not theirs, need it.
 ///
 /// The bus also ends when the process that made it does, however that happens.
 ///
-/// Root gets a mount that everybody sees. Anybody else gets one in a user namespace of the server's, which processes
-/// of this user reach by the path that [`Bus::path`] gives, and no one else; where the kernel forbids
-/// that, [`Builder::start`] says so.
+/// Root gets a mount that everybody sees. Anybody else gets one in a user namespace of the
+/// server's, which processes of this user reach by the path that [`Bus::path`] gives, and no one
+/// else; where the kernel forbids that, [`Builder::start`] says so.
 ///
 /// ```no_run
 /// use binder_fuse::Bus;
@@ -82,8 +84,9 @@ impl Bus {
         Builder { config, chosen: false, program: None }
     }
 
-    /// Serves a bus, and does not return, if this process was started by [`Builder::start`] for that; otherwise
-    /// returns at once. To be called at the very start of `main`, while the process has one thread.
+    /// Serves a bus, and does not return, if this process was started by [`Builder::start`] for
+    /// that; otherwise returns at once. To be called at the very start of `main`, while the process
+    /// has one thread.
     ///
     /// ```no_run
     /// binder_fuse::Bus::serve_if_started();
@@ -154,7 +157,8 @@ impl Builder {
         self
     }
 
-    /// Has this program serve; its `main` calls [`Bus::serve_if_started`], as that of `headroom-binderd` does.
+    /// Has this program serve; its `main` calls [`Bus::serve_if_started`], as that of
+    /// `headroom-binderd` does.
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.program = Some(program.into());
         self
@@ -177,7 +181,8 @@ impl Builder {
             remove(&folder, made);
             Error::BusProgram { program, error }
         })?;
-        // SAFETY: plain numbers. Where Yama lets nobody trace but parents, it may from now on; elsewhere it fails.
+        // SAFETY: plain numbers. Where Yama lets nobody trace but parents, it may from now on;
+        // elsewhere it fails.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(child.id()), 0, 0, 0) };
         let mut bus = Bus { child, path: folder.clone(), degraded: Vec::new(), folder, made };
         // From here on the guard cleans up.

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-/// By tid. The first thread, for most opens the only one, needs no memory of its own: ten thousand idle opens are
-/// ten thousand of these.
+/// By tid. The first thread, for most opens the only one, needs no memory of its own: ten thousand
+/// idle opens are ten thousand of these.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     first: Option<(u32, Option<u64>)>,

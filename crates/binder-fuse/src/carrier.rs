@@ -1,13 +1,15 @@
 //! Lets the event loop go on when its thread is held up in a client's memory.
 //!
-//! No system call reads or writes another process's memory without waiting for it, and a client can see to it that
-//! its memory never answers: a mapping of a filesystem of its own, a range of `userfaultfd`. So the event loop has a
-//! stack of its own ([`serve`]), and a thread that *carries* it. Where the loop touches a client it steps off: the
-//! carrier makes the call, with buffers of its own, and then takes the loop up again. When a call lasts too long
-//! ([`Carriers::take_over`]) another thread takes the loop up in its place, the loop hears that the access was late,
-//! and the first carrier, whenever it comes back, finds that nobody waits for it.
+//! No system call reads or writes another process's memory without waiting for it, and a client can
+//! see to it that its memory never answers: a mapping of a filesystem of its own, a range of
+//! `userfaultfd`. So the event loop has a stack of its own ([`serve`]), and a thread that *carries*
+//! it. Where the loop touches a client it steps off: the carrier makes the call, with buffers of
+//! its own, and then takes the loop up again. When a call lasts too long ([`Carriers::take_over`])
+//! another thread takes the loop up in its place, the loop hears that the access was late, and the
+//! first carrier, whenever it comes back, finds that nobody waits for it.
 //!
-//! Stepping off and on again costs some nanoseconds, and one copy of what is read or written; parcels are not copied.
+//! Stepping off and on again costs some nanoseconds, and one copy of what is read or written;
+//! parcels are not copied.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -44,9 +46,9 @@ type Here = (NonNull<Steps>, NonNull<Arc<Carriers>>);
 /// The event loop's stack, wherever it is.
 struct Loop(Coroutine<Option<Box<Desk>>, Box<Desk>, ()>);
 
-// SAFETY: everything on the stack was made there, by one closure that is `Send`; at each moment one thread runs it, and
-// handing it on is a release and an acquire of a slot. It keeps nothing of a thread across a step off: no guard of
-// a lock, no reference into thread-local storage.
+// SAFETY: everything on the stack was made there, by one closure that is `Send`; at each moment one
+// thread runs it, and handing it on is a release and an acquire of a slot. It keeps nothing of a
+// thread across a step off: no guard of a lock, no reference into thread-local storage.
 unsafe impl Send for Loop {}
 
 thread_local! {
@@ -125,7 +127,8 @@ impl Slot {
 
     fn take(&self) -> Option<Box<Loop>> {
         let left = self.0.swap(null_mut(), Ordering::AcqRel);
-        // SAFETY: only `leave` puts pointers there, of boxes that it gave up, and each is taken out once.
+        // SAFETY: only `leave` puts pointers there, of boxes that it gave up, and each is taken out
+        // once.
         (!left.is_null()).then(|| unsafe { Box::from_raw(left) })
     }
 }
@@ -144,8 +147,8 @@ struct Carrier {
 }
 
 impl Carriers {
-    /// Starts another carrier, which takes the loop up if the present one has left it for a call still. False: too
-    /// many are held up already, or there is no thread to be had.
+    /// Starts another carrier, which takes the loop up if the present one has left it for a call
+    /// still. False: too many are held up already, or there is no thread to be had.
     pub(crate) fn take_over(self: &Arc<Self>) -> bool {
         let Some(late) = lock(&self.current).clone() else { return false };
         if self.held_up.load(Ordering::Relaxed) >= MAX_HELD_UP {
@@ -189,8 +192,9 @@ fn be_scheduled_like(tid: u32) {
     let _ = attr.and_then(|attr| attr.apply(None));
 }
 
-/// Runs a program that serves a bus, from here to its end: a [`Server`](crate::Server) that is made inside is not
-/// held up by a client whose memory does not answer. The program ends with the returned exit code; a panic is 101.
+/// Runs a program that serves a bus, from here to its end: a [`Server`](crate::Server) that is made
+/// inside is not held up by a client whose memory does not answer. The program ends with the
+/// returned exit code; a panic is 101.
 ///
 /// What is made outside and used inside must not belong to this thread: another one may go on.
 pub fn serve(program: impl FnOnce() -> i32 + Send + 'static) -> ! {
@@ -241,7 +245,8 @@ impl Ferry {
         let mut desk = self.desk.take().unwrap_or_default();
         plan(&mut desk);
         let desk = match self.steps {
-            // SAFETY: the yielder lives at the bottom of the stack that we are on, which `serve`'s closure never leaves.
+            // SAFETY: the yielder lives at the bottom of the stack that we are on, which `serve`'s
+            // closure never leaves.
             Some(steps) => unsafe { steps.as_ref() }.suspend(desk).ok_or(Late)?,
             None => {
                 desk.make_call();
@@ -277,8 +282,8 @@ impl Ferry {
         Ok(result)
     }
 
-    /// Reads all pieces to their places in a parcel, or fails as a whole. Nothing is copied twice: the parcel lies on
-    /// the desk meanwhile, and who is late keeps it.
+    /// Reads all pieces to their places in a parcel, or fails as a whole. Nothing is copied twice:
+    /// the parcel lies on the desk meanwhile, and who is late keeps it.
     pub(crate) fn read_parcel(
         &mut self,
         tid: u32,

@@ -82,8 +82,8 @@ impl Channel {
         }
     }
 
-    /// Writes one reply or notification. A reply whose request is gone, or a notification about a node
-    /// that is gone, is no error: the other side left first.
+    /// Writes one reply or notification. A reply whose request is gone, or a notification about a
+    /// node that is gone, is no error: the other side left first.
     pub(crate) fn send(&self, reply: &[u8]) -> io::Result<()> {
         match rustix::io::retry_on_intr(|| rustix::io::write(&self.device, reply)) {
             Ok(_) | Err(Errno::NOENT) => Ok(()),

@@ -1,6 +1,7 @@
 //! Reading and writing in a client's address space: `process_vm_readv`/`process_vm_writev`.
 //!
-//! The client's thread is blocked in its ioctl while we do this, so its tid cannot have been reused.
+//! The client's thread is blocked in its ioctl while we do this, so its tid cannot have been
+//! reused.
 
 use binder_driver::{Fault, Piece};
 
@@ -49,8 +50,8 @@ fn read_chunk(
         return Ok(());
     }
     let count = pieces.len() as libc::c_ulong;
-    // SAFETY: each local vector is within a slice that is exclusively borrowed until after the call; the remote
-    // addresses are the client's affair, the kernel checks them.
+    // SAFETY: each local vector is within a slice that is exclusively borrowed until after the
+    // call; the remote addresses are the client's affair, the kernel checks them.
     let copied = unsafe {
         libc::process_vm_readv(tid as libc::pid_t, local.as_ptr(), count, remote.as_ptr(), count, 0)
     };
@@ -64,8 +65,8 @@ pub(crate) fn write(tid: u32, address: u64, bytes: &[u8]) -> Result<(), Fault> {
     }
     let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
-    // SAFETY: the local vector is a borrowed slice that the call only reads; the remote address is the
-    // client's affair, the kernel checks it.
+    // SAFETY: the local vector is a borrowed slice that the call only reads; the remote address is
+    // the client's affair, the kernel checks it.
     let copied = unsafe { libc::process_vm_writev(tid as libc::pid_t, &local, 1, &remote, 1, 0) };
     if copied == bytes.len() as isize { Ok(()) } else { Err(Fault) }
 }

@@ -26,7 +26,8 @@ pub enum Error {
     },
     /// Somebody serves this mount point already.
     #[error(
-        "{path}: a {fstype} filesystem is mounted there already; stop its owner or choose another mount point"
+        "{path}: a {fstype} filesystem is mounted there already; stop its owner or choose another \
+         mount point"
     )]
     InUse {
         /// The mount point.
@@ -58,7 +59,8 @@ pub enum Error {
     NoPassthrough(String),
     /// There is no root here, and no way without.
     #[error(
-        "only root can mount here, because user namespaces are not to be had: {0}; `headroom doctor` tells more"
+        "only root can mount here, because user namespaces are not to be had: {0}; `headroom \
+         doctor` tells more"
     )]
     NoNamespaces(String),
     /// The program that should serve a [`Bus`](crate::Bus) cannot be started.

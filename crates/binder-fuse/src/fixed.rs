@@ -40,8 +40,9 @@ const fn entry(id: u64, parent: u64, name: &'static str, place: Place) -> Fixed 
     Fixed { id, parent, name, place }
 }
 
-/// All of them. Features are told by the presence of their files: one that is not implemented has none, as with an
-/// older kernel; a file that reads "0" would be taken for a yes by clients that only look whether it exists.
+/// All of them. Features are told by the presence of their files: one that is not implemented has
+/// none, as with an older kernel; a file that reads "0" would be taken for a yes by clients that
+/// only look whether it exists.
 const FIXED: [Fixed; 12] = [
     entry(2, ROOT_ID, CONTROL_NAME, Place::Control),
     entry(FEATURES_ID, ROOT_ID, "features", Place::Features),

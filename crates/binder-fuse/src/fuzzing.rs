@@ -6,7 +6,8 @@ use zerocopy::FromBytes;
 use crate::tree::{Options, Tree};
 use binder_uapi::BinderfsDevice;
 
-/// Adds, looks up, renames and unlinks devices as the input says: a byte for what, then names up to their NULs.
+/// Adds, looks up, renames and unlinks devices as the input says: a byte for what, then names up to
+/// their NULs.
 #[doc(hidden)]
 pub fn names(input: &[u8]) {
     let mut driver = Driver::new();

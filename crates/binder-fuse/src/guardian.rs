@@ -1,13 +1,14 @@
 //! A small process that ends the bus when the one that serves it is killed.
 //!
-//! A server that is killed while it closes an open of its own bus waits for an answer that only it could give: it never
-//! ends, its connection never closes, and clients in a call cannot even be killed. So somebody else holds the
-//! connection's `abort` file and watches.
+//! A server that is killed while it closes an open of its own bus waits for an answer that only it
+//! could give: it never ends, its connection never closes, and clients in a call cannot even be
+//! killed. So somebody else holds the connection's `abort` file and watches.
 //!
-//! Of a process that cannot end neither pidfd nor pipe tells anything, and any of its threads may be the one that hangs:
-//! the last one closes the descriptors. So the server has a witness, a thread that does nothing, shares no descriptors,
-//! and is gone at once when the process is killed: the guardian watches that. It is forked, never executes anything, and uses system calls only: whatever locks the other
-//! threads held at the fork do not matter to it.
+//! Of a process that cannot end neither pidfd nor pipe tells anything, and any of its threads may
+//! be the one that hangs: the last one closes the descriptors. So the server has a witness, a
+//! thread that does nothing, shares no descriptors, and is gone at once when the process is killed:
+//! the guardian watches that. It is forked, never executes anything, and uses system calls only:
+//! whatever locks the other threads held at the fork do not matter to it.
 
 use std::ffi::CString;
 use std::io;
@@ -24,7 +25,8 @@ use crate::task_watch::{TaskKind, pidfd_of};
 
 /// Where the kernel shows FUSE connections, if somebody has mounted that.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
-/// How often the witness is looked at where there are no thread pidfds, milliseconds: a wake-up a second.
+/// How often the witness is looked at where there are no thread pidfds, milliseconds: a wake-up a
+/// second.
 const LOOK_EVERY_MS: libc::c_int = 1000;
 /// Bytes of the witness's stack, which is all resident once the server locks its memory.
 const WITNESS_STACK: usize = 16 << 10;
@@ -56,7 +58,8 @@ struct Duty {
 }
 
 impl Guardian {
-    /// Watches over the mount. Without one, nobody but an administrator can end the connection of a killed server.
+    /// Watches over the mount. Without one, nobody but an administrator can end the connection of a
+    /// killed server.
     pub(crate) fn start(mount: &Mount) -> io::Result<Self> {
         let abort = abort_file(mount.device().minor);
         let path = mount.path_here().map(|path| CString::new(path.as_os_str().as_bytes()));
@@ -89,8 +92,8 @@ impl Drop for Guardian {
     }
 }
 
-/// Opens what ends the connection of that number when it is written; by a mount of our own that has no name, where
-/// there is none to be seen.
+/// Opens what ends the connection of that number when it is written; by a mount of our own that has
+/// no name, where there is none to be seen.
 fn abort_file(connection: u32) -> io::Result<OwnedFd> {
     let (flags, name) = (OFlags::WRONLY | OFlags::CLOEXEC, format!("{connection}/abort"));
     let seen = format!("{CONNECTIONS}/{name}");
@@ -108,7 +111,8 @@ fn start_witness() -> io::Result<(u32, Sender<()>)> {
     let (say, hear) = channel();
     let (hang_up, hung_up) = channel::<()>();
     let life = move || {
-        // SAFETY: plain numbers. This thread's table is its own from here on, and empty: what others open it never has.
+        // SAFETY: plain numbers. This thread's table is its own from here on, and empty: what
+        // others open it never has.
         unsafe {
             libc::unshare(libc::CLONE_FILES);
             libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0);
@@ -121,11 +125,13 @@ fn start_witness() -> io::Result<(u32, Sender<()>)> {
 }
 
 impl Duty {
-    /// The guardian's life. It has a copy of a process with threads: nothing here allocates, locks or panics.
+    /// The guardian's life. It has a copy of a process with threads: nothing here allocates, locks
+    /// or panics.
     fn fulfil(&self) -> ! {
         self.settle();
         while !self.server_is_gone() {}
-        // SAFETY: system calls on descriptors and strings of ours; nobody is left to see the process end.
+        // SAFETY: system calls on descriptors and strings of ours; nobody is left to see the
+        // process end.
         unsafe {
             libc::write(libc::STDERR_FILENO, SAYS.as_ptr().cast(), SAYS.len());
             if let Some(abort) = &self.abort {
@@ -146,8 +152,8 @@ impl Duty {
             *place = fd;
         }
         kept.sort_unstable();
-        // SAFETY: system calls; the set is initialised before it is read. What is closed belongs to the copy that
-        // nobody uses.
+        // SAFETY: system calls; the set is initialised before it is read. What is closed belongs to
+        // the copy that nobody uses.
         unsafe {
             let mut all = std::mem::zeroed();
             libc::sigfillset(&mut all);

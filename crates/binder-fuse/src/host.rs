@@ -48,7 +48,8 @@ pub(crate) struct Open {
     pub(crate) process: ProcessId,
     /// Its node, whose number is its inode number too.
     pub(crate) node: u64,
-    /// Process that opened it, in our pid namespace. Another one may have the number once it has exited.
+    /// Process that opened it, in our pid namespace. Another one may have the number once it has
+    /// exited.
     pub(crate) pid: u32,
     pub(crate) opener: OpenerState,
     /// Who that was.
@@ -254,7 +255,8 @@ impl Identity for ClientHost {
     }
 
     fn security_context(&mut self, caller: Caller) -> Option<Vec<u8>> {
-        // AppArmor, where it is on, has labels, and none for binder: the kernel's driver finds no context there either.
+        // AppArmor, where it is on, has labels, and none for binder: the kernel's driver finds no
+        // context there either.
         if std::fs::read("/proc/self/attr/apparmor/current").is_ok() {
             return None;
         }

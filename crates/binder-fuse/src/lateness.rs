@@ -1,8 +1,8 @@
 //! Who made the bus wait for their memory, and is not waited for again so soon.
 //!
-//! Everybody else has waited for a late client: a process is refused (`EFAULT`) for a while that doubles each time,
-//! and so are all processes of a user of whom several were late. Root and the server's own user could stop the server
-//! as well: of these, only processes are refused.
+//! Everybody else has waited for a late client: a process is refused (`EFAULT`) for a while that
+//! doubles each time, and so are all processes of a user of whom several were late. Root and the
+//! server's own user could stop the server as well: of these, only processes are refused.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -59,7 +59,8 @@ impl Lateness {
         let user = note(&mut self.users, uid, FREE_FOR_A_USER, now);
         if user.refused_until > now {
             tracing::warn!(
-                "uid {uid}: memory of its processes did not answer {} times; all are refused (EFAULT) for {:?}",
+                "uid {uid}: memory of its processes did not answer {} times; all are refused \
+                 (EFAULT) for {:?}",
                 user.times,
                 user.refused_until.duration_since(now)
             );

@@ -1,7 +1,7 @@
 //! The binder device in user space: a FUSE filesystem whose files behave like `/dev/binder`.
 //!
-//! Unmodified clients `open`, `mmap`, `ioctl` and `poll` a file of this filesystem; a [`Server`] decodes what the
-//! kernel tells it of that, lets a [`binder_driver::Driver`] decide, and acts.
+//! Unmodified clients `open`, `mmap`, `ioctl` and `poll` a file of this filesystem; a [`Server`]
+//! decodes what the kernel tells it of that, lets a [`binder_driver::Driver`] decide, and acts.
 //!
 //! * [`wire`]: the FUSE protocol as plain data, no I/O;
 //! * `channel`, `mount`, `apart`: `/dev/fuse` and the mount over it, by root or by anybody;

@@ -1,7 +1,7 @@
 //! Where a client mapped its open, out of `/proc/<pid>/maps`.
 //!
-//! FUSE tells nobody about `mmap`. Every open has its own inode, so the line with the right device and
-//! inode number is the mapping of that open and of no other.
+//! FUSE tells nobody about `mmap`. Every open has its own inode, so the line with the right device
+//! and inode number is the mapping of that open and of no other.
 
 use std::io::{BufRead, BufReader};
 
@@ -16,8 +16,8 @@ pub(crate) struct ClientMapping {
     pub(crate) writable: bool,
 }
 
-/// Finds the mapping of `inode` on `device` in the maps of `pid`; `None` if there is none or the process
-/// is gone.
+/// Finds the mapping of `inode` on `device` in the maps of `pid`; `None` if there is none or the
+/// process is gone.
 pub(crate) fn find(pid: u32, device: Device, inode: u64) -> Option<ClientMapping> {
     let file = std::fs::File::open(format!("/proc/{pid}/maps")).ok()?;
     find_in(BufReader::with_capacity(16 * 1024, file), device, inode)

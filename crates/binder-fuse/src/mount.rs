@@ -16,11 +16,11 @@ use crate::error::Error;
 const FSTYPE: &str = "fuse.binder";
 const SOURCE: &str = "headroom";
 
-/// A mounted device filesystem. Dropping it unmounts (lazily where clients still hold files open) and
-/// removes the directory if it was made for the mount.
+/// A mounted device filesystem. Dropping it unmounts (lazily where clients still hold files open)
+/// and removes the directory if it was made for the mount.
 ///
-/// Nothing in here may look at the mounted filesystem: the thread that does is the one that would have
-/// to answer.
+/// Nothing in here may look at the mounted filesystem: the thread that does is the one that would
+/// have to answer.
 pub(crate) struct Mount {
     path: PathBuf,
     made: bool,
@@ -33,8 +33,8 @@ impl Mount {
     /// Mounts on `dir`, which is made where it is missing (its parents, too).
     ///
     /// * `allow_other`: clients are other users; without it only the mounter could come in.
-    /// * `default_permissions`: the kernel checks the mode, owner and group that we report, as it does for
-    ///   real device nodes, so that `chmod` and `chown` mean what they say.
+    /// * `default_permissions`: the kernel checks the mode, owner and group that we report, as it
+    ///   does for real device nodes, so that `chmod` and `chown` mean what they say.
     pub(crate) fn new(dir: &Path, channel: &Channel) -> Result<Self, Error> {
         let (path, made) = prepare(dir)?;
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
@@ -67,8 +67,8 @@ impl Mount {
         Ok(this)
     }
 
-    /// Mounts on `dir` in namespaces of a helper process, which nobody else's processes can enter; also the connection.
-    /// This process must have one thread.
+    /// Mounts on `dir` in namespaces of a helper process, which nobody else's processes can enter;
+    /// also the connection. This process must have one thread.
     pub(crate) fn apart(dir: &Path) -> Result<(Self, OwnedFd), Error> {
         let (dir, made) = prepare(dir)?;
         let (helper, connection) = Helper::mount(&dir, FSTYPE, SOURCE)?;
@@ -156,7 +156,8 @@ fn prepare(dir: &Path) -> Result<(PathBuf, bool), Error> {
         return Err(fail(&dir, "not a usable mount point")(Errno::INVAL));
     };
     std::fs::create_dir_all(parent).map_err(from_io).map_err(fail(parent, "cannot make it"))?;
-    // Only the parent is resolved: the directory itself may be a dead mount, which cannot be looked at.
+    // Only the parent is resolved: the directory itself may be a dead mount, which cannot be looked
+    // at.
     let parent =
         parent.canonicalize().map_err(from_io).map_err(fail(parent, "cannot resolve it"))?;
     let path = parent.join(name);

@@ -4,14 +4,15 @@
 //! Both may have to wait until a page of one of **our own** files has been read: a client may map
 //! `features/…` and name an address in that mapping as its write buffer, or drop a page of its
 //! receive buffer and touch it again while we store there. The kernel asks us for the page, and we
-//! would be waiting for ourselves. So the loop announces such calls ([`PageServer::enter`]), and when
-//! one lasts longer than [`RESCUE_AFTER`], a helper thread reads requests in its place: it answers
-//! READs, and keeps the others for the loop in their order.
+//! would be waiting for ourselves. So the loop announces such calls ([`PageServer::enter`]), and
+//! when one lasts longer than [`RESCUE_AFTER`], a helper thread reads requests in its place: it
+//! answers READs, and keeps the others for the loop in their order.
 //!
-//! Where such a call still lasts after [`TAKE_OVER_AFTER`], the client's memory does not answer, and another thread takes the
-//! event loop up ([`crate::carrier`]).
+//! Where such a call still lasts after [`TAKE_OVER_AFTER`], the client's memory does not answer,
+//! and another thread takes the event loop up ([`crate::carrier`]).
 //!
-//! The cost of an announcement is three atomic stores, and one `timerfd_settime` each [`RESCUE_AFTER`] at most.
+//! The cost of an announcement is three atomic stores, and one `timerfd_settime` each
+//! [`RESCUE_AFTER`] at most.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -37,12 +38,14 @@ use crate::wire::{Operation, Request};
 /// How long an announced call may last before the helper steps in. A call takes microseconds; ten
 /// milliseconds keep the helper asleep unless something is wrong.
 const RESCUE_AFTER: Duration = Duration::from_millis(10);
-/// Texts that are open at a time, and their bytes: who opens logs and does not close them costs no more.
+/// Texts that are open at a time, and their bytes: who opens logs and does not close them costs no
+/// more.
 const MAX_TEXTS: usize = 64;
 const MAX_TEXT_BYTES: usize = 64 << 20;
-/// A call that lasts this long is given up: the client's memory does not answer. Nobody else is served meanwhile, so
-/// it must not be long; and a client whose memory comes back from a busy disk must not be taken for one
-/// that does not answer, so it must not be short either: this is some tens of disk accesses.
+/// A call that lasts this long is given up: the client's memory does not answer. Nobody else is
+/// served meanwhile, so it must not be long; and a client whose memory comes back from a busy disk
+/// must not be taken for one that does not answer, so it must not be short either: this is some
+/// tens of disk accesses.
 const TAKE_OVER_AFTER: Duration = Duration::from_millis(250);
 /// A call that lasts this long, because it cannot be given up, is reported.
 const COMPLAIN_AFTER: Duration = Duration::from_secs(2);
@@ -137,8 +140,8 @@ impl PageServer {
         // Only the event loop counts, so nothing is lost between the two.
         shared.calls.store(shared.calls.load(Relaxed).wrapping_add(1), Relaxed);
         shared.inside.store(tid.max(1), SeqCst);
-        // Either the helper has not looked at `armed` yet and will see us inside, or it has cleared it
-        // and we arm anew.
+        // Either the helper has not looked at `armed` yet and will see us inside, or it has cleared
+        // it and we arm anew.
         if !shared.armed.swap(true, SeqCst) {
             shared.arm(RESCUE_AFTER);
         }
@@ -155,7 +158,8 @@ impl PageServer {
         lock(&self.shared.truths).remove(&node);
     }
 
-    /// Serves READs of the open `fh` from `text`. False: it is one of too many, or too much together.
+    /// Serves READs of the open `fh` from `text`. False: it is one of too many, or too much
+    /// together.
     pub(crate) fn add_text(&self, fh: u64, text: String) -> bool {
         let mut texts = lock(&self.shared.texts);
         let together: usize = texts.values().map(|text| text.len()).sum();
@@ -265,7 +269,8 @@ impl Shared {
                      waits until it does or its process is killed"
                 );
             }
-            // Locked from before the read: an INTERRUPT that the event loop reads next finds its request.
+            // Locked from before the read: an INTERRUPT that the event loop reads next finds its
+            // request.
             let backlog = lock(&self.backlog);
             match self.channel.read(buffer) {
                 Ok(Incoming::Request(len)) => self.rescue_request(backlog, buffer, len, reply),

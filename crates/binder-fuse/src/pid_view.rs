@@ -16,8 +16,8 @@ pub(crate) fn own_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino())
 }
 
-/// The process that the thread `tid` belongs to: its pid in our namespace (`own`) and in others. `NotFound` if
-/// there is no such thread.
+/// The process that the thread `tid` belongs to: its pid in our namespace (`own`) and in others.
+/// `NotFound` if there is no such thread.
 pub(crate) fn process_of(tid: u32, own: u64) -> io::Result<(u32, PidView)> {
     let mut status = String::with_capacity(STATUS_BYTES);
     File::open(format!("/proc/{tid}/status"))?.read_to_string(&mut status)?;

@@ -7,8 +7,8 @@ use headroom_linux::sched::SchedAttr;
 use rustix::process::Pid;
 use rustix::thread::CapabilitySet;
 
-/// Whether they can be changed *and put back*: the latter is a raise, which takes `CAP_SYS_NICE`, and not that of a
-/// user namespace.
+/// Whether they can be changed *and put back*: the latter is a raise, which takes `CAP_SYS_NICE`,
+/// and not that of a user namespace.
 pub(crate) fn can_change() -> bool {
     let capable = rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_NICE));
@@ -64,8 +64,8 @@ fn thread(tid: u32) -> Option<Pid> {
 
 /// A thread's nice value.
 fn nice(tid: u32) -> Option<i32> {
-    // SAFETY: a raw call with plain numbers. Unlike the C library's it returns 20 - nice, so that no value looks
-    // like an error.
+    // SAFETY: a raw call with plain numbers. Unlike the C library's it returns 20 - nice, so that
+    // no value looks like an error.
     let result = unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, tid) };
     (result > 0).then(|| 20 - result as i32)
 }
@@ -76,8 +76,9 @@ fn set_nice(tid: u32, nice: i32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// What of this priority a thread might give itself: a weaker nice value always, all else with its own `CAP_SYS_NICE`
-/// or as its `RLIMIT_NICE` and `RLIMIT_RTPRIO` say. A real-time priority is lowered to what it may have.
+/// What of this priority a thread might give itself: a weaker nice value always, all else with its
+/// own `CAP_SYS_NICE` or as its `RLIMIT_NICE` and `RLIMIT_RTPRIO` say. A real-time priority is
+/// lowered to what it may have.
 pub(crate) fn allowed(tid: u32, priority: Priority) -> Option<Priority> {
     let nice = priority.nice.clamp(-20, 19);
     let own = of(tid)?;

@@ -1,11 +1,13 @@
 //! Learns of the exit of client threads, and of processes that have opened a device.
 //!
-//! libbinder says goodbye with `BINDER_THREAD_EXIT` and a null argument, which FUSE answers with `EFAULT`
-//! without asking us, and a thread that is killed says nothing at all. So each thread that calls is watched by a
-//! thread pidfd (Linux 6.9); where there is none, its existence is checked once a second.
+//! libbinder says goodbye with `BINDER_THREAD_EXIT` and a null argument, which FUSE answers with
+//! `EFAULT` without asking us, and a thread that is killed says nothing at all. So each thread that
+//! calls is watched by a thread pidfd (Linux 6.9); where there is none, its existence is checked
+//! once a second.
 //!
-//! A process that inherited an open must not be taken for a later process with the pid of the dead opener. So each
-//! opener is watched by a pidfd, and its pid counts only until that says that it has exited.
+//! A process that inherited an open must not be taken for a later process with the pid of the dead
+//! opener. So each opener is watched by a pidfd, and its pid counts only until that says that it
+//! has exited.
 
 use std::collections::HashMap;
 use std::io;
@@ -106,14 +108,14 @@ impl TaskWatch {
         self.timer.as_fd()
     }
 
-    /// If the number belonged to a task that has died unnoticed, that one's exit. To be called before
-    /// [`watch`](Self::watch).
+    /// If the number belonged to a task that has died unnoticed, that one's exit. To be called
+    /// before [`watch`](Self::watch).
     pub(crate) fn stale(&mut self, id: u32) -> Option<Exit> {
         self.tasks.get(&id)?.is_dead(id).then(|| self.remove(id))?
     }
 
-    /// Watches a task on behalf of `process`; its pidfd joins `epoll` with `token`. A thread is watched by the timer
-    /// where it can have no pidfd; for a process that is an error.
+    /// Watches a task on behalf of `process`; its pidfd joins `epoll` with `token`. A thread is
+    /// watched by the timer where it can have no pidfd; for a process that is an error.
     pub(crate) fn watch(
         &mut self,
         id: u32,
@@ -192,7 +194,8 @@ impl TaskWatch {
     }
 }
 
-/// Raises the limit of open files as far as it goes: each open of a device costs one, each thread another.
+/// Raises the limit of open files as far as it goes: each open of a device costs one, each thread
+/// another.
 pub(crate) fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

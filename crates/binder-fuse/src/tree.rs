@@ -1,7 +1,7 @@
 //! The directory tree: which names there are, who may use them, which node stands for what.
 //!
-//! No I/O. Fixed entries have fixed node ids. A device gets a **fresh node id for every LOOKUP**, so that
-//! every open has an inode, and with it a mapping, of its own.
+//! No I/O. Fixed entries have fixed node ids. A device gets a **fresh node id for every LOOKUP**,
+//! so that every open has an inode, and with it a mapping, of its own.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -225,8 +225,8 @@ impl Tree {
         self.take_name(id).ok_or(libc::ENOENT)
     }
 
-    /// Gives a device another name; the context of one that had that name and has none now. Clients that have it open
-    /// notice nothing. Errno on failure: `EPERM` for all that is not a device.
+    /// Gives a device another name; the context of one that had that name and has none now. Clients
+    /// that have it open notice nothing. Errno on failure: `EPERM` for all that is not a device.
     pub(crate) fn rename(
         &mut self,
         (old_parent, old): (u64, &[u8]),
@@ -271,8 +271,8 @@ impl Tree {
         Some(context)
     }
 
-    /// Claims a device's node for one open. `EBUSY`: it is open already, through a bind mount of the file
-    /// itself or `/proc/<pid>/fd`; two opens of one inode would share one mapping.
+    /// Claims a device's node for one open. `EBUSY`: it is open already, through a bind mount of
+    /// the file itself or `/proc/<pid>/fd`; two opens of one inode would share one mapping.
     pub(crate) fn claim(&mut self, node: u64) -> Result<(), i32> {
         let entry = self.nodes.get_mut(&node).ok_or(libc::ENOENT)?;
         if std::mem::replace(&mut entry.open, true) { Err(libc::EBUSY) } else { Ok(()) }
@@ -316,8 +316,9 @@ impl Tree {
         })
     }
 
-    /// `chmod` and `chown` of devices and of `binder-control`; times are accepted and not kept. The kernel
-    /// has checked the caller's rights. Errno: `EINVAL` for a new size, `EPERM` for what is fixed.
+    /// `chmod` and `chown` of devices and of `binder-control`; times are accepted and not kept. The
+    /// kernel has checked the caller's rights. Errno: `EINVAL` for a new size, `EPERM` for what is
+    /// fixed.
     pub(crate) fn setattr(&mut self, node: u64, change: &SetattrIn) -> Result<(), i32> {
         if change.valid & FATTR_SIZE != 0 {
             return Err(libc::EINVAL);
@@ -339,8 +340,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Entries of a directory from `offset` on; empty for what is none. `pids` are those that have a device open.
-    /// Offsets stay valid while devices and processes come and go.
+    /// Entries of a directory from `offset` on; empty for what is none. `pids` are those that have
+    /// a device open. Offsets stay valid while devices and processes come and go.
     pub(crate) fn entries(&self, node: u64, offset: u64, pids: &[u32]) -> Vec<Entry> {
         let place = self.place(node);
         let folder =

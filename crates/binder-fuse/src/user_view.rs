@@ -46,7 +46,8 @@ impl UserView {
         if ranges.is_empty() { Self::Unwritten } else { Self::Mapped(ranges) }
     }
 
-    /// A user of ours as the process, whose view this is, sees it. `pid`: its number, while it exists.
+    /// A user of ours as the process, whose view this is, sees it. `pid`: its number, while it
+    /// exists.
     pub(crate) fn sees(&mut self, pid: Option<u32>, uid: u32) -> u32 {
         if let (Self::Unwritten, Some(pid)) = (&self, pid) {
             *self = Self::read(pid);

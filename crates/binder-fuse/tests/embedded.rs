@@ -1,5 +1,5 @@
-//! A [`Server`] inside another program: mounted for real, in a process of its own, because a process must
-//! not use what it serves. The test binary starts itself again for that.
+//! A [`Server`] inside another program: mounted for real, in a process of its own, because a
+//! process must not use what it serves. The test binary starts itself again for that.
 #![allow(missing_docs)]
 
 use std::io::{BufRead, BufReader, Write};

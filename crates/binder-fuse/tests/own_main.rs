@@ -1,4 +1,5 @@
-//! A program that serves its own [`Bus`]: it has no test harness, because its `main` has to be its own.
+//! A program that serves its own [`Bus`]: it has no test harness, because its `main` has to be its
+//! own.
 #![allow(missing_docs)]
 
 use std::fs::File;

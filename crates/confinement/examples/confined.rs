@@ -1,4 +1,5 @@
-//! `confined UNIT PROGRAM [ARGUMENT...]` runs a program as a unit confines it: to try a unit with other tests.
+//! `confined UNIT PROGRAM [ARGUMENT...]` runs a program as a unit confines it: to try a unit with
+//! other tests.
 //!
 //! The program ends by SIGSYS at the first system call that the unit does not name.
 

@@ -1,8 +1,8 @@
-//! Runs a program with no more system calls and capabilities than its systemd unit allows, without systemd. For tests
-//! of units.
+//! Runs a program with no more system calls and capabilities than its systemd unit allows, without
+//! systemd. For tests of units.
 //!
-//! Harder than the unit: a system call that is not named ends the process, so that a missing name is not taken for an
-//! error that is dealt with.
+//! Harder than the unit: a system call that is not named ends the process, so that a missing name
+//! is not taken for an error that is dealt with.
 #![cfg(target_arch = "x86_64")]
 
 mod calls;
@@ -30,8 +30,8 @@ pub struct Confinement {
 }
 
 impl Confinement {
-    /// As the text of a unit has it, in `SystemCallFilter=` and `CapabilityBoundingSet=`. The error names a word that is
-    /// not known here.
+    /// As the text of a unit has it, in `SystemCallFilter=` and `CapabilityBoundingSet=`. The error
+    /// names a word that is not known here.
     pub fn of(unit: &str) -> Result<Self, String> {
         let number = |of: &str, known: &dyn Fn(&str) -> Option<u32>| {
             known(of).ok_or_else(|| format!("the unit names {of}, which has no number here"))
@@ -95,7 +95,8 @@ fn words<'a>(unit: &'a str, setting: &'a str) -> impl Iterator<Item = &'a str> {
 }
 
 fn prctl(option: i32, argument: libc::c_ulong, pointer: *const libc::sock_fprog) -> io::Result<()> {
-    // SAFETY: of the options used here only PR_SET_SECCOMP takes a pointer, which is that of a filter.
+    // SAFETY: of the options used here only PR_SET_SECCOMP takes a pointer, which is that of a
+    // filter.
     match unsafe { libc::prctl(option, argument, pointer, 0, 0) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),

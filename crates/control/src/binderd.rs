@@ -10,14 +10,14 @@ pub enum Request {
     Status,
     /// Everything that is open.
     Ls,
-    /// Give idle buffers' memory back, the coldest first. One request gives back a batch; whoever wants more asks
-    /// again, so that calls are served in between.
+    /// Give idle buffers' memory back, the coldest first. One request gives back a batch; whoever
+    /// wants more asks again, so that calls are served in between.
     Reclaim {
         /// Pages of 4096 bytes, at most.
         pages: u64,
     },
-    /// Calls that have ended since the last request. The daemon traces while somebody asks for it, and for some seconds
-    /// longer; whoever wants to see everything asks a few times a second.
+    /// Calls that have ended since the last request. The daemon traces while somebody asks for it,
+    /// and for some seconds longer; whoever wants to see everything asks a few times a second.
     Trace {
         /// Where the last reply said to read on; `None`: from now on.
         from: Option<u64>,

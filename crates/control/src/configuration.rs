@@ -25,14 +25,15 @@ pub struct Configuration {
 /// A limit of the files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfiguredLimit {
-    /// A uid, `*` for every ordinary user by itself, `@` and the name of a group that shares it, or the path of cgroups,
-    /// which begins with `/`, `*` and `?` being wild.
+    /// A uid, `*` for every ordinary user by itself, `@` and the name of a group that shares it, or
+    /// the path of cgroups, which begins with `/`, `*` and `?` being wild.
     pub user: String,
     /// Hard limit, bytes.
     pub hard_bytes: u64,
     /// Soft limit, bytes.
     pub soft_bytes: u64,
-    /// The kinds of memory that count, of `anon`, `shmem`, `swap` and `file`; empty: the first three.
+    /// The kinds of memory that count, of `anon`, `shmem`, `swap` and `file`; empty: the first
+    /// three.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counts: Vec<String>,
     /// The uids of the group.

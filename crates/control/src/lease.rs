@@ -1,12 +1,12 @@
 //! What is said on the lease socket, and what lies in the page that daemon and client share.
 //!
 //! A client keeps one `SOCK_SEQPACKET` connection for as long as it lives; one packet is one
-//! [`Request`] or one [`Reply`], of fixed size, numbers in the machine's byte order (both ends are on
-//! one machine). Nothing here allocates: a client speaks from inside its allocator. The first reply
-//! carries a file descriptor, a sealed memfd of [`page::BYTES`] bytes that both sides map.
+//! [`Request`] or one [`Reply`], of fixed size, numbers in the machine's byte order (both ends are
+//! on one machine). Nothing here allocates: a client speaks from inside its allocator. The first
+//! reply carries a file descriptor, a sealed memfd of [`page::BYTES`] bytes that both sides map.
 //!
-//! The page holds the client's *balance*: bytes that it may take from the system without asking. The
-//! daemon adds what it grants and may take back what is there; the client takes from it. No
+//! The page holds the client's *balance*: bytes that it may take from the system without asking.
+//! The daemon adds what it grants and may take back what is there; the client takes from it. No
 //! message carries an identity: who speaks is the kernel's word, and the lease is the process' own.
 
 /// Where the daemon listens unless told otherwise.

@@ -1,8 +1,8 @@
 //! The control sockets of the daemons: what is said on them, and how.
 //!
 //! A control socket is a `SOCK_SEQPACKET` Unix socket. A message is one JSON document, cut into
-//! packets of at most [`frame::MAX_CHUNK`] bytes behind a one-byte mark ([`frame`]). The server learns
-//! from the kernel who speaks ([`Peer`]); no message carries an identity.
+//! packets of at most [`frame::MAX_CHUNK`] bytes behind a one-byte mark ([`frame`]). The server
+//! learns from the kernel who speaks ([`Peer`]); no message carries an identity.
 //!
 //! * [`oomd`] and [`binderd`]: requests and replies of the two daemons;
 //! * [`lease`]: what tmalloc clients and `headroom-oomd` say and share, binary;

@@ -1,8 +1,8 @@
 //! What both daemons count, in the text format of Prometheus (version 0.0.4).
 //!
-//! Whoever wants it asks the control sockets like any other client: `headroom metrics`, and the thread of
-//! `headroom-oomd` that writes the file and serves the socket. So the format is here once, and no daemon's event loop
-//! waits for a disk or a scraper.
+//! Whoever wants it asks the control sockets like any other client: `headroom metrics`, and the
+//! thread of `headroom-oomd` that writes the file and serves the socket. So the format is here
+//! once, and no daemon's event loop waits for a disk or a scraper.
 
 use std::fmt::Write;
 use std::path::Path;

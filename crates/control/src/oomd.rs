@@ -25,7 +25,8 @@ pub struct AccountRef {
     /// What it is; a user's in records of earlier versions.
     #[serde(default)]
     pub kind: AccountKind,
-    /// A user's uid; of a group or a cgroup the number that the daemon has given it, which is larger than any uid.
+    /// A user's uid; of a group or a cgroup the number that the daemon has given it, which is
+    /// larger than any uid.
     pub uid: u32,
 }
 
@@ -36,14 +37,15 @@ impl AccountRef {
     }
 }
 
-/// A request. Root may do all of it for anybody. A user may see and lower its own limit, see its own
-/// kills, and have its own largest process killed.
+/// A request. Root may do all of it for anybody. A user may see and lower its own limit, see its
+/// own kills, and have its own largest process killed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
     /// Is it up, and how does it work here?
     Status,
-    /// Sets a user's limit, from now on until cleared or restarted. Who shares a group's limit has none of its own.
+    /// Sets a user's limit, from now on until cleared or restarted. Who shares a group's limit has
+    /// none of its own.
     SetLimit {
         /// Whose.
         account: AccountRef,
@@ -57,27 +59,31 @@ pub enum Request {
         /// Whose.
         account: AccountRef,
     },
-    /// Limits and use of all users and cgroups that the peer may see: a user sees its own sessions'.
+    /// Limits and use of all users and cgroups that the peer may see: a user sees its own
+    /// sessions'.
     ListLimits,
     /// Looks now, and kills where a limit is broken.
     RunOomKiller {
-        /// Only this account, or that of the group that the user is in; otherwise all that is limited.
+        /// Only this account, or that of the group that the user is in; otherwise all that is
+        /// limited.
         account: Option<AccountRef>,
     },
     /// Who would die now, and why.
     Explain {
-        /// If this account's limit were broken, or that which the user shares; `None`: if the machine ran short.
+        /// If this account's limit were broken, or that which the user shares; `None`: if the
+        /// machine ran short.
         account: Option<AccountRef>,
     },
     /// Reads the configuration anew and puts it into force; only root may ask for it.
     Reload,
     /// What was counted since the start.
     Counters,
-    /// From now on this connection hears of what happens: of the asker's own user, root of all. What comes is
-    /// [`Reply::Happened`]; who does not read loses the connection.
+    /// From now on this connection hears of what happens: of the asker's own user, root of all.
+    /// What comes is [`Reply::Happened`]; who does not read loses the connection.
     Subscribe,
-    /// How the asker's user sees one of its own processes: it counts among that user's own, when its limit is broken.
-    /// When the machine runs short, and against rules of the administrator, it does not count.
+    /// How the asker's user sees one of its own processes: it counts among that user's own, when
+    /// its limit is broken. When the machine runs short, and against rules of the administrator, it
+    /// does not count.
     SetImportance {
         /// The process; `None`: the asker itself.
         pid: Option<u32>,
@@ -251,8 +257,8 @@ pub struct Kills {
     pub count: u64,
 }
 
-/// Upper bounds of a histogram's buckets, microseconds; what is longer is in one bucket more. From a kill in the page
-/// fault to a victim that hardly gets a CPU.
+/// Upper bounds of a histogram's buckets, microseconds; what is longer is in one bucket more. From
+/// a kill in the page fault to a victim that hardly gets a CPU.
 pub const BOUNDS_US: [u64; 6] = [100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
 
 /// Times, by length.
@@ -293,7 +299,8 @@ pub struct UserLimit {
     /// The uids of the group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<u32>,
-    /// The kinds of memory that count, of `anon`, `shmem`, `swap` and `file`; empty: the first three.
+    /// The kinds of memory that count, of `anon`, `shmem`, `swap` and `file`; empty: the first
+    /// three.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counts: Vec<String>,
     /// Hard limit, bytes.
@@ -307,8 +314,8 @@ pub struct UserLimit {
     /// The most that was ever charged since the limit was set, bytes.
     #[serde(default)]
     pub peak_bytes: u64,
-    /// Promised to processes that have not touched it yet, bytes. With `used_bytes` it never exceeds
-    /// the hard limit.
+    /// Promised to processes that have not touched it yet, bytes. With `used_bytes` it never
+    /// exceeds the hard limit.
     #[serde(default)]
     pub leased_bytes: u64,
     /// Processes that lease.
@@ -482,7 +489,8 @@ pub struct Why {
     /// empty where that is nothing to speak of.
     #[serde(default)]
     pub kept: String,
-    /// From the break of the limit to the signal, microseconds; `None` when the break was not timed.
+    /// From the break of the limit to the signal, microseconds; `None` when the break was not
+    /// timed.
     pub decide_micros: Option<u64>,
     /// How it ended.
     pub outcome: Outcome,

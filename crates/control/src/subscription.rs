@@ -66,8 +66,8 @@ impl Iterator for Subscription {
     }
 }
 
-/// Says how the caller's user sees one of its own processes; `None` is the caller itself. It holds until the process, or
-/// the daemon, ends.
+/// Says how the caller's user sees one of its own processes; `None` is the caller itself. It holds
+/// until the process, or the daemon, ends.
 pub fn set_importance(
     path: &Path,
     pid: Option<u32>,

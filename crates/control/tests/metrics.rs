@@ -1,4 +1,5 @@
-//! What is written for Prometheus is read back as its own parser would, with its conventions checked.
+//! What is written for Prometheus is read back as its own parser would, with its conventions
+//! checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 

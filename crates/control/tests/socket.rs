@@ -65,8 +65,8 @@ fn start_for(mode: u32) -> Running {
     })
 }
 
-/// Runs this with another user's credentials: a thread has its own, as far as the kernel is concerned. `None`: that needs
-/// root.
+/// Runs this with another user's credentials: a thread has its own, as far as the kernel is
+/// concerned. `None`: that needs root.
 fn as_user<T: Send + 'static>(
     uid: u32,
     work: impl FnOnce() -> T + Send + 'static,
@@ -111,7 +111,8 @@ fn a_client_that_never_reads_does_not_hold_up_others() {
         let client = Client::connect(&running.path).unwrap();
         let fd = client.into_fd();
         for _ in 0..50 {
-            // Fills the socket's queue and stops there: the server no longer takes requests from it.
+            // Fills the socket's queue and stops there: the server no longer takes requests from
+            // it.
             let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
             let _ = rustix::net::send(&fd, b".1000000", flags);
         }

@@ -13,8 +13,8 @@ fn may_see(peer: Peer) -> bool {
     peer.is_root() || peer.uid == rustix::process::geteuid().as_raw()
 }
 
-/// Answers one request. Anybody may see the status; what clients have open is root's to know, and the user's whose
-/// daemon this is.
+/// Answers one request. Anybody may see the status; what clients have open is root's to know, and
+/// the user's whose daemon this is.
 pub fn answer(server: &mut Server, peer: Peer, request: Result<Request, String>) -> Reply {
     match request {
         Ok(Request::Status) => Reply::Status(status(server)),

@@ -28,7 +28,8 @@ impl LifeSigns {
         self.manager.ready(status);
     }
 
-    /// The event loop came round. `status` is asked for a line on how things are where it is time for a sign.
+    /// The event loop came round. `status` is asked for a line on how things are where it is time
+    /// for a sign.
     pub fn came_round(&self, status: impl FnOnce() -> String) {
         let due = self.interval().is_some_and(|interval| self.last.get().elapsed() >= interval / 2);
         if due {

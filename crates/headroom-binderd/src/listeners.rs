@@ -7,14 +7,16 @@ use anyhow::Context;
 use binder_fuse::Server;
 use ioctl_trap::{InHand, Listener};
 
-/// The socket that they come from. Each is answered: 0 when it is served from now on, else an errno.
+/// The socket that they come from. Each is answered: 0 when it is served from now on, else an
+/// errno.
 pub struct Listeners(OwnedFd);
 
 impl Listeners {
     /// From the number on the command line.
     pub fn new(fd: i32) -> anyhow::Result<Self> {
         anyhow::ensure!(fd > 2, "--listeners {fd}: that one has another use");
-        // SAFETY: it was passed to us for this, and nobody else here knows it; what is no socket is refused when used.
+        // SAFETY: it was passed to us for this, and nobody else here knows it; what is no socket is
+        // refused when used.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         rustix::io::ioctl_fionbio(&socket, true).with_context(|| format!("--listeners {fd}"))?;
         Ok(Self(socket))

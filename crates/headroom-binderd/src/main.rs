@@ -31,8 +31,8 @@ const SOCKET_MODE: u32 = 0o666;
 
 /// Serves binder devices to unmodified clients, without a kernel driver.
 ///
-/// Stays in the foreground, logs to standard error (HEADROOM_LOG=debug: more of it), and cleans up on SIGINT and
-/// SIGTERM.
+/// Stays in the foreground, logs to standard error (HEADROOM_LOG=debug: more of it), and cleans up
+/// on SIGINT and SIGTERM.
 #[derive(Parser)]
 #[command(name = "headroom-binderd", version)]
 struct Args {
@@ -53,16 +53,24 @@ struct Args {
     /// How receive buffers reach clients: auto, passthrough or notify-store.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     mapping: MappingChoice,
-    /// Give idle buffers' memory back when less than this share of all memory is available, in percent.
-    #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u8).range(0..=100))]
+    /// Give idle buffers' memory back when less than this share of all memory is available, in
+    /// percent.
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value_t = 10,
+        value_parser = clap::value_parser!(u8).range(0..=100)
+    )]
     low_memory: u8,
     /// Most devices at a time, those to start with included.
     #[arg(long, value_name = "NUMBER")]
     max: Option<u32>,
-    /// "global": a folder binder_logs that shows everybody who talks to whom, as the kernel's binderfs does.
+    /// "global": a folder binder_logs that shows everybody who talks to whom, as the kernel's
+    /// binderfs does.
     #[arg(long, value_name = "WHICH")]
     stats: Option<Stats>,
-    /// Link /dev/NAME to each device to start with, where there is no such file; the links go with the daemon.
+    /// Link /dev/NAME to each device to start with, where there is no such file; the links go with
+    /// the daemon.
     #[arg(long)]
     link_dev: bool,
     /// The bus is one user's own: do not warn of privileges that only root can have.
@@ -193,7 +201,8 @@ fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// Acquires the privileges that make the daemon prompt; a line of the status for each that is refused.
+/// Acquires the privileges that make the daemon prompt; a line of the status for each that is
+/// refused.
 fn refused_privileges() -> Vec<String> {
     /// `SCHED_FIFO` priority of the event loop: before ordinary tasks, after other real-time ones.
     const PRIORITY: u32 = 1;
@@ -219,7 +228,8 @@ fn in_a_line(server: &Server) -> String {
 /// Tells whoever started us.
 fn say_ready(fd: i32) -> anyhow::Result<()> {
     anyhow::ensure!(fd > 2, "that one has another use");
-    // SAFETY: it was passed to us for this, and nobody else here knows it; what is not open is refused below.
+    // SAFETY: it was passed to us for this, and nobody else here knows it; what is not open is
+    // refused below.
     let mut ready = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(fd) };
     Ok(std::io::Write::write_all(&mut ready, b"ready\n")?)
 }

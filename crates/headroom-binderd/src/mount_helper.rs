@@ -1,7 +1,7 @@
 //! `mount.binder`: what mount(8) calls for `mount -t binder SOURCE DIR [-o max=N,stats=global]`.
 //!
-//! The daemon does that when it is called by this name (a link in /sbin). Each mount has a daemon of its own in the
-//! background, which ends when the bus is unmounted.
+//! The daemon does that when it is called by this name (a link in /sbin). Each mount has a daemon
+//! of its own in the background, which ends when the bus is unmounted.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,7 +20,8 @@ const MOUNT_FAILED: u8 = 32;
 const BAD_USAGE: u8 = 1;
 /// Where sockets and logs of the daemons go.
 const RUN: &str = "/run/headroom";
-/// What mount(8) passes on that needs nothing of us: FUSE mounts are so anyhow, or it is about something else.
+/// What mount(8) passes on that needs nothing of us: FUSE mounts are so anyhow, or it is about
+/// something else.
 const IGNORED: [&str; 14] = [
     "rw", "defaults", "auto", "noauto", "nouser", "nosuid", "nodev", "noexec", "relatime", "async",
     "nofail", "_netdev", "noatime", "silent",

@@ -12,16 +12,16 @@ use rustix::time::{
 };
 
 const PROC: &str = "/proc";
-/// Programs that waited for memory during a tenth of a second's time are what users begin to notice; Android's
-/// low-memory killer acts at 70 ms.
+/// Programs that waited for memory during a tenth of a second's time are what users begin to
+/// notice; Android's low-memory killer acts at 70 ms.
 const STALL: Duration = Duration::from_millis(100);
 const STALL_WINDOW: Duration = Duration::from_secs(1);
-/// How often is looked at what is left, at least and at the most; also while it is short: what was given back just
-/// now is left to be used again.
+/// How often is looked at what is left, at least and at the most; also while it is short: what was
+/// given back just now is left to be used again.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_SOON: Duration = Duration::from_millis(50);
-/// No program fills memory faster, bytes a millisecond: as in `memory_ledger::machine`. What several fill together
-/// makes them stall.
+/// No program fills memory faster, bytes a millisecond: as in `memory_ledger::machine`. What
+/// several fill together makes them stall.
 const FASTEST_FILL: u64 = 6 << 20;
 
 /// Watches the machine's memory.
@@ -36,7 +36,8 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// Watches from now on; the timer is readable `often`, or oftener. Also what does not work here.
+    /// Watches from now on; the timer is readable `often`, or oftener. Also what does not work
+    /// here.
     pub fn watch(
         low_percent: u8,
         often: Option<Duration>,
@@ -74,7 +75,8 @@ impl Pressure {
         self.timer.as_fd()
     }
 
-    /// Little memory is available. `worthwhile`: something could be given back; else nothing is read.
+    /// Little memory is available. `worthwhile`: something could be given back; else nothing is
+    /// read.
     pub fn is_low(&self, worthwhile: bool) -> std::io::Result<bool> {
         let read = worthwhile.then(|| Meminfo::read(Path::new(PROC)).ok()).flatten();
         let shares = read.and_then(|info| Some((info.available?, info.total?)));

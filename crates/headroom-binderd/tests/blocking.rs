@@ -13,8 +13,9 @@ use binder_uapi::{BinderWriteRead, Command, Return};
 use common::{Daemon, cannot_mount, gettid, kill, open, role, tell, wait_for};
 use rustix::event::{Timespec, epoll};
 
-/// One test at a time: starting a client closes the copies of our descriptors that it has inherited, and a
-/// close returns the waiting readers of that open, here as with the kernel's driver.
+/// One test at a time: starting a client closes the copies of our descriptors that it has
+/// inherited, and a close returns the waiting readers of that open, here as with the kernel's
+/// driver.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -117,8 +118,8 @@ fn signal_thread(tid: u32, signal: i32) {
     assert_eq!(sent, 0);
 }
 
-/// One BINDER_WRITE_READ that enters the looper and waits. A new thread's first ioctl, if it is a read, returns at
-/// once: so another one comes before it.
+/// One BINDER_WRITE_READ that enters the looper and waits. A new thread's first ioctl, if it is a
+/// read, returns at once: so another one comes before it.
 fn enter_and_read(client: &Client) -> (Result<(), Errno>, BinderWriteRead) {
     Session::new(client).write().unwrap();
     let mut commands = Vec::new();

@@ -213,7 +213,8 @@ fn somebody_without_any_privilege_has_a_bus_too() {
     let (program, daemon) = (folder.path().join("test"), folder.path().join("daemon"));
     let ours = std::env::current_exe().unwrap();
     for (original, copy) in [(ours.as_path(), &program), (Path::new(DAEMON), &daemon)] {
-        // By another process: a child that another test forks just now would have the copy open for writing.
+        // By another process: a child that another test forks just now would have the copy open for
+        // writing.
         assert!(Command::new("cp").arg(original).arg(copy).status().unwrap().success());
     }
     let output = Command::new(program)

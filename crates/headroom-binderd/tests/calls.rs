@@ -145,8 +145,8 @@ fn pages_that_the_cache_dropped_come_back() {
         if round % 2 == 0 {
             assert!(reply.data().unwrap() == data, "round {round}");
         }
-        // Sent on from where it lies, before anybody has touched it in the odd rounds: the daemon's own
-        // copy takes the fault, and the page must come from the daemon.
+        // Sent on from where it lies, before anybody has touched it in the odd rounds: the daemon's
+        // own copy takes the fault, and the page must come from the daemon.
         let again = Payload::bytes(reply.data().unwrap());
         let second = session.call(0, 1, again).unwrap();
         assert!(second.data().unwrap() == data, "round {round}");

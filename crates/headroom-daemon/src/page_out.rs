@@ -4,9 +4,9 @@ use std::ffi::c_void;
 
 use rustix::mm::{Advice, madvise};
 
-/// Returns freed heap to the system, and unmaps code and constants from memory: pages that are needed
-/// again are read from the page cache. Call it before memory is locked, and afterwards use once all that
-/// must never wait for the disk.
+/// Returns freed heap to the system, and unmaps code and constants from memory: pages that are
+/// needed again are read from the page cache. Call it before memory is locked, and afterwards use
+/// once all that must never wait for the disk.
 ///
 /// Loading BPF programs, reading the configuration and parsing arguments leave 2 MiB of code behind
 /// that is never run again.
@@ -24,9 +24,9 @@ pub fn page_out_startup() {
     }
 }
 
-/// Bytes of a mapping after [`split_mapping`]. The kernel maps a page together with its neighbours in the
-/// same mapping, 64 KiB in all, and they would be locked too: three quarters of all code. Smaller mappings
-/// avoid most of that.
+/// Bytes of a mapping after [`split_mapping`]. The kernel maps a page together with its neighbours
+/// in the same mapping, 64 KiB in all, and they would be locked too: three quarters of all code.
+/// Smaller mappings avoid most of that.
 const PIECE: usize = 16 * 1024;
 
 /// Splits a mapping by giving every other piece a flag that has no effect on it.
@@ -35,14 +35,15 @@ fn split_mapping(start: usize, end: usize) {
     for piece in (start - start % (2 * PIECE)..end).step_by(2 * PIECE) {
         let (from, to) = (piece.max(start), end.min(piece + PIECE));
         let length = to.saturating_sub(from);
-        // SAFETY: only changes whether core dumps contain the mapping, which by default they do not.
-        // If it is refused (too many mappings), the pieces are larger.
+        // SAFETY: only changes whether core dumps contain the mapping, which by default they do
+        // not. If it is refused (too many mappings), the pieces are larger.
         let _ = unsafe { madvise(from as *mut c_void, length, Advice::LinuxDontDump) };
     }
 }
 
-/// Fixes the size from which glibc gives a block a mapping of its own, whose memory returns to the system
-/// when it is freed. glibc raises it after the first large block that is freed, so call this first.
+/// Fixes the size from which glibc gives a block a mapping of its own, whose memory returns to the
+/// system when it is freed. glibc raises it after the first large block that is freed, so call this
+/// first.
 pub fn set_mmap_threshold() {
     /// Bytes.
     #[cfg(target_env = "gnu")]

@@ -1,7 +1,7 @@
 //! Privileges that let a daemon act when memory and CPU time are short.
 //!
-//! Each may be refused. The daemon then works without it, and reports what was refused together with
-//! the consequence, which is different for each daemon.
+//! Each may be refused. The daemon then works without it, and reports what was refused together
+//! with the consequence, which is different for each daemon.
 
 use std::io;
 
@@ -31,22 +31,22 @@ impl PrivilegeError {
     }
 }
 
-/// Sets `SCHED_FIFO` for the calling thread and for the threads that it starts. Priority 1 precedes all
-/// ordinary threads, and is preceded by the real-time threads that an administrator has set up.
+/// Sets `SCHED_FIFO` for the calling thread and for the threads that it starts. Priority 1 precedes
+/// all ordinary threads, and is preceded by the real-time threads that an administrator has set up.
 pub fn set_realtime(priority: u32) -> Result<(), PrivilegeError> {
     SchedAttr::fifo(priority).apply(None).map_err(PrivilegeError::Realtime)
 }
 
-/// Locks all memory, present and future. Present pages are read in; later ones (stacks, mostly) only
-/// when they are first touched.
+/// Locks all memory, present and future. Present pages are read in; later ones (stacks, mostly)
+/// only when they are first touched.
 pub fn lock_memory() -> Result<(), PrivilegeError> {
     mlockall(MlockAllFlags::CURRENT)
         .and_then(|()| mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT))
         .map_err(PrivilegeError::LockedMemory)
 }
 
-/// Locks the pages that are resident now, and later ones from their first use. For programs that have
-/// [paged out their startup](crate::page_out::page_out_startup).
+/// Locks the pages that are resident now, and later ones from their first use. For programs that
+/// have [paged out their startup](crate::page_out::page_out_startup).
 pub fn lock_resident_memory() -> Result<(), PrivilegeError> {
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
         .map_err(PrivilegeError::LockedMemory)

@@ -10,8 +10,8 @@ use sd_notify::{NotifyState, notify};
 /// The service manager that `$NOTIFY_SOCKET` names, if any.
 #[derive(Debug, Default)]
 pub struct ServiceManager {
-    /// Status lines for a thread that notifies the watchdog: a send blocks while the manager's socket
-    /// is full, and the event loop must not.
+    /// Status lines for a thread that notifies the watchdog: a send blocks while the manager's
+    /// socket is full, and the event loop must not.
     watchdog_status: Option<SyncSender<String>>,
 }
 

@@ -12,8 +12,8 @@ pub use nix::sys::signal::Signal;
 pub struct Signals(SignalFd);
 
 impl Signals {
-    /// Blocks the signals in the calling thread and in the threads that it starts. Call it before any
-    /// thread exists, or a thread that does not block them receives them.
+    /// Blocks the signals in the calling thread and in the threads that it starts. Call it before
+    /// any thread exists, or a thread that does not block them receives them.
     pub fn block(signals: &[Signal]) -> io::Result<Self> {
         let set: SigSet = signals.iter().copied().collect();
         set.thread_block()?;

@@ -24,8 +24,9 @@ fn look_up<T>(query: impl Fn() -> nix::Result<Option<T>>) -> nix::Result<Option<
     }
 }
 
-/// The uids of a group, ascending: users with it as their primary group, and its members (names without a user are left
-/// out); `None` if there is no such group. Not to be called by two threads at a time.
+/// The uids of a group, ascending: users with it as their primary group, and its members (names
+/// without a user are left out); `None` if there is no such group. Not to be called by two threads
+/// at a time.
 pub fn members_of(group: &str) -> nix::Result<Option<Vec<u32>>> {
     let Some(group) = look_up(|| Group::from_name(group))? else { return Ok(None) };
     let gid = group.gid.as_raw();

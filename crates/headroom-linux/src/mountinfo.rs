@@ -42,7 +42,8 @@ impl Device {
     }
 }
 
-/// The mounts in the text of a mountinfo file, in its order. Lines that cannot be parsed are left out.
+/// The mounts in the text of a mountinfo file, in its order. Lines that cannot be parsed are left
+/// out.
 pub fn entries(mountinfo: &[u8]) -> impl DoubleEndedIterator<Item = MountEntry> {
     mountinfo.split(|byte| *byte == b'\n').filter_map(parse_line)
 }

@@ -1,7 +1,8 @@
 //! The decisions on disk: one line of JSON each, and another one when its end is known.
 //!
-//! A thread of its own writes, so that a slow disk holds up no kill; while it is stuck lines are dropped and
-//! counted. The file is bounded: when it has grown to twice what is kept, the older part goes.
+//! A thread of its own writes, so that a slow disk holds up no kill; while it is stuck lines are
+//! dropped and counted. The file is bounded: when it has grown to twice what is kept, the older
+//! part goes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -49,8 +50,8 @@ struct Book {
 }
 
 impl History {
-    /// Reads what is there, and goes on with it. The folder is made where it is missing. What is no line of ours is
-    /// left out.
+    /// Reads what is there, and goes on with it. The folder is made where it is missing. What is no
+    /// line of ours is left out.
     pub fn open(folder: &Path) -> io::Result<(Self, Partitioned)> {
         std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
         let path = folder.join(NAME);

@@ -6,8 +6,10 @@
 //!
 //! * [`oom`]: from a broken limit, or a system that runs short, to memory that is back;
 //! * [`leases`]: memory that is promised before it is used;
-//! * [`records`], [`history`]: why who died, in memory and on disk, shared out by [`partition`]; [`counters`]: how often;
-//! * [`requests`]: what the control socket is asked, and who may ask it; [`account_ref`]: accounts in its words;
+//! * [`records`], [`history`]: why who died, in memory and on disk, shared out by [`partition`];
+//!   [`counters`]: how often;
+//! * [`requests`]: what the control socket is asked, and who may ask it; [`account_ref`]: accounts
+//!   in its words;
 //! * [`config`]: the configuration's files;
 //! * [`reload`]: the same once more, while running;
 //! * [`tell`]: hooks, warnings, the journal, metrics;

@@ -37,7 +37,8 @@ const DEFAULT_CONFIG: &str = "/etc/headroom/oomd.toml";
 const SOCKET_MODE: u32 = 0o666;
 /// `SCHED_FIFO` priority of the reapers.
 const REAPER_PRIORITY: u32 = 1;
-/// `SCHED_FIFO` priority of the event loop: above its reapers, which can be busy for hundreds of milliseconds.
+/// `SCHED_FIFO` priority of the event loop: above its reapers, which can be busy for hundreds of
+/// milliseconds.
 const EVENT_LOOP_PRIORITY: u32 = 2;
 /// Two victims at a time get help with their memory, where there are three CPUs.
 const REAPERS: usize = 2;
@@ -49,11 +50,12 @@ struct Arguments {
     /// Where to listen for requests
     #[arg(long, default_value = OOMD_SOCKET)]
     socket: PathBuf,
-    /// The configuration file, with drop-ins in the folder of its name with `.d` in place of `.toml`; the
-    /// default one, /etc/headroom/oomd.toml, may be missing
+    /// The configuration file, with drop-ins in the folder of its name with `.d` in place of
+    /// `.toml`; the default one, /etc/headroom/oomd.toml, may be missing
     #[arg(long)]
     config: Option<PathBuf>,
-    /// Control socket of a headroom-binderd that gives idle memory back before anybody is killed (repeat for more)
+    /// Control socket of a headroom-binderd that gives idle memory back before anybody is killed
+    /// (repeat for more)
     #[arg(long, value_name = "PATH", default_value = BINDERD_SOCKET)]
     reclaimer: Vec<PathBuf>,
     /// What `headroom oom margin --save` has measured; may be missing
@@ -69,8 +71,8 @@ struct Arguments {
     /// How memory is watched
     #[arg(long, value_enum, default_value_t)]
     notifier: watching::Wanted,
-    /// Folder on a BPF filesystem where limits and accounts outlive a daemon that is killed, or `none`
-    /// [default: /sys/fs/bpf/headroom; none with another socket than the default one]
+    /// Folder on a BPF filesystem where limits and accounts outlive a daemon that is killed, or
+    /// `none` [default: /sys/fs/bpf/headroom; none with another socket than the default one]
     #[arg(long, value_name = "DIR")]
     pins: Option<PathBuf>,
     /// Folder where decisions are remembered, or `none` [default: /var/lib/headroom; none with
@@ -81,8 +83,8 @@ struct Arguments {
     /// [default: /run/systemd/journal/socket; none with another socket than the default one]
     #[arg(long, value_name = "PATH")]
     journal: Option<PathBuf>,
-    /// When told to end, leave the limits in force: the kernel goes on with them until another daemon takes over
-    /// or `headroom oom detach` ends them
+    /// When told to end, leave the limits in force: the kernel goes on with them until another
+    /// daemon takes over or `headroom oom detach` ends them
     #[arg(long)]
     keep_limits: bool,
 }
@@ -129,7 +131,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
     let signals = Signals::block(&signals).context("cannot block SIGINT, SIGTERM and SIGHUP")?;
     let _log = Log::start().context("cannot start the log thread")?;
-    // Before anything is killed; the socket itself comes last, as the sign that limits are in force.
+    // Before anything is killed; the socket itself comes last, as the sign that limits are in
+    // force.
     if Client::connect(&arguments.socket).is_ok() {
         return Err(ControlError::InUse(arguments.socket.clone()).into());
     }
@@ -141,7 +144,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let chosen = watching::select(arguments.notifier, pins.as_deref());
     let chosen = chosen.context("cannot watch memory")?;
     degraded.extend(chosen.degraded);
-    // Threads inherit the scheduling of the one that starts them: as reapers first, then as ourselves.
+    // Threads inherit the scheduling of the one that starts them: as reapers first, then as
+    // ourselves.
     let consequence = "on a busy machine a kill may be milliseconds late";
     degraded.extend(refused(privileges::set_realtime(REAPER_PRIORITY), consequence));
     let reaper = Reaper::start(Reaper::enough(REAPERS)).context("cannot start the reapers")?;

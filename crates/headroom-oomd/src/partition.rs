@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use control::oomd::{AccountRef, Why};
 
-/// Decisions by id, at most so many. When there is no more room, the oldest one of the user (group, cgroup) that has
-/// most of them goes: a user whose processes are killed again and again forgets its own.
+/// Decisions by id, at most so many. When there is no more room, the oldest one of the user (group,
+/// cgroup) that has most of them goes: a user whose processes are killed again and again forgets
+/// its own.
 #[derive(Clone, Debug)]
 pub struct Partitioned {
     most: usize,

@@ -1,6 +1,7 @@
 //! The configuration once more, while running.
 //!
-//! Files that make no sense change nothing: what was in force stays in force, and the daemon says so until they do.
+//! Files that make no sense change nothing: what was in force stays in force, and the daemon says
+//! so until they do.
 
 use memory_ledger::Margin;
 
@@ -70,8 +71,8 @@ impl Reload {
         self.degraded.iter().chain(&self.complaint).cloned().collect()
     }
 
-    /// Reads the files anew and puts them into force. Returns what has changed and what could not be;
-    /// the error is that of files which make no sense, with which nothing has changed.
+    /// Reads the files anew and puts them into force. Returns what has changed and what could not
+    /// be; the error is that of files which make no sense, with which nothing has changed.
     pub fn reload(&mut self, oom: &mut OomManager) -> Result<Reconfigured, String> {
         let config = match self.load() {
             Ok(config) => config,

@@ -16,7 +16,8 @@ use crate::reload::Reload;
 const RUN_PATIENCE_MS: u64 = 500;
 /// How often it is checked whether that memory is back, milliseconds.
 const RUN_LOOK_MS: u64 = 5;
-/// Requests of that kind whose answers may wait at a time: one a connection is as many as there can be.
+/// Requests of that kind whose answers may wait at a time: one a connection is as many as there can
+/// be.
 const MAX_RUNS: usize = 64;
 /// For so long an explanation is given again to others who request the same, milliseconds.
 const EXPLANATION_MS: u64 = 50;
@@ -43,8 +44,8 @@ struct Run {
 }
 
 impl Requests {
-    /// Counts the limits that users had set for themselves before this daemon was started. The owners
-    /// of these uids are not known any more: each uid counts as an owner.
+    /// Counts the limits that users had set for themselves before this daemon was started. The
+    /// owners of these uids are not known any more: each uid counts as an owner.
     pub fn inherit(oom: &OomManager) -> Self {
         let mut requests = Self {
             self_set: Quota::new(SELF_SET_LIMITS),

@@ -1,5 +1,5 @@
-//! The first step of the escalation: daemons that hold memory which they can do without are asked to give it back,
-//! before anybody is killed.
+//! The first step of the escalation: daemons that hold memory which they can do without are asked
+//! to give it back, before anybody is killed.
 //!
 //! It happens in a thread of its own: neither a slow answer nor a dead daemon holds up a kill.
 
@@ -25,7 +25,8 @@ pub struct Shrinker {
 }
 
 impl Shrinker {
-    /// Starts the thread. Each reclaimer is the control socket of a `headroom-binderd`, which need not run.
+    /// Starts the thread. Each reclaimer is the control socket of a `headroom-binderd`, which need
+    /// not run.
     pub fn start(reclaimers: Vec<PathBuf>) -> io::Result<Self> {
         // Room for one: a second request while one waits asks for nothing more.
         let (ask, asked) = sync_channel(1);
@@ -67,7 +68,8 @@ fn serve(asked: &Receiver<()>, reclaimers: &[PathBuf], sum: &AtomicU64) {
     }
 }
 
-/// Batch by batch until nothing idle is left. What came back, in bytes, also of one that fails half-way.
+/// Batch by batch until nothing idle is left. What came back, in bytes, also of one that fails
+/// half-way.
 fn shrink_one(socket: &Path) -> (u64, Result<(), ControlError>) {
     let mut given = 0;
     let ended = Client::connect(socket).and_then(|mut client| {

@@ -1,8 +1,8 @@
 //! Notices when the event loop does not come round any more.
 //!
-//! A thread of its own asks the loop for a sign of life again and again. A loop that does not give one is stuck, on a
-//! lock of the kernel or by a mistake of ours: that is said, and where somebody starts us again, we end.
-//! What is pinned in the kernel goes on meanwhile.
+//! A thread of its own asks the loop for a sign of life again and again. A loop that does not give
+//! one is stuck, on a lock of the kernel or by a mistake of ours: that is said, and where somebody
+//! starts us again, we end. What is pinned in the kernel goes on meanwhile.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,8 +16,8 @@ use rustix::event::{EventfdFlags, eventfd};
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Questions without an answer after which it is said.
 const SAY_AFTER: u32 = 2;
-/// Questions without an answer after which we end. The longest that the loop is known to work at one thing is half
-/// a second.
+/// Questions without an answer after which we end. The longest that the loop is known to work at
+/// one thing is half a second.
 const END_AFTER: u32 = 6;
 
 /// How a stuck loop is dealt with.

@@ -17,7 +17,8 @@ pub enum Wanted {
 }
 
 /// The watch, and what is lost by it not being the best one.
-/// With `pins`, a folder of a BPF filesystem, the notifier's accounts outlive a daemon that is killed.
+/// With `pins`, a folder of a BPF filesystem, the notifier's accounts outlive a daemon that is
+/// killed.
 pub fn select(wanted: Wanted, pins: Option<&Path>) -> Result<Chosen, NotifierError> {
     match wanted {
         Wanted::Auto => memory_watch::choose(pins),

@@ -1,5 +1,5 @@
-//! Limits of cgroups and of login sessions: on the machine's own hierarchy, and on one of plain files, where the memory
-//! controller says what the test wants.
+//! Limits of cgroups and of login sessions: on the machine's own hierarchy, and on one of plain
+//! files, where the memory controller says what the test wants.
 
 mod support;
 
@@ -312,7 +312,8 @@ fn a_process_that_is_dying_already_is_enough_for_the_cgroup_above() {
     // Both are over; as long as the victim of one is on its way, the other waits.
     fake.set("/a", 1 << 30, &[]);
     fake.set("/a/b", 1 << 30, &pids);
-    let both = "[[limit]]\ncgroup = \"/a\"\nhard = \"512M\"\n[[limit]]\ncgroup = \"/a/b\"\nhard = \"256M\"\n";
+    let both = "[[limit]]\ncgroup = \"/a\"\nhard = \"512M\"\n[[limit]]\ncgroup = \"/a/b\"\nhard = \
+                \"256M\"\n";
     fake.configure(both);
     let why = fake.work("somebody dies", |oom| Fake::latest(oom));
     fake.set("/a", 100 << 20, &[]);

@@ -1,5 +1,5 @@
-//! The OOM manager with a watch that says what the test wants, and real processes. Alone in its program:
-//! it replaces the allocator, to count.
+//! The OOM manager with a watch that says what the test wants, and real processes. Alone in its
+//! program: it replaces the allocator, to count.
 
 mod support;
 

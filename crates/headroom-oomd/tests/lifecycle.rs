@@ -73,7 +73,8 @@ fn limits_of_the_configuration_are_in_force_when_it_answers() {
         return;
     }
     let config = format!(
-        "[[limit]]\nuser = \"daemon\"\nhard = \"3G\"\n\n[[limit]]\nuser = {UID}\nhard = \"1.5G\"\nsoft = \"50%\"\n"
+        "[[limit]]\nuser = \"daemon\"\nhard = \"3G\"\n\n[[limit]]\nuser = {UID}\nhard = \
+         \"1.5G\"\nsoft = \"50%\"\n"
     );
     let daemon = Daemon::start(&config, &[]);
     let limit = daemon.limit(UID).unwrap();

@@ -12,8 +12,8 @@ fn hog_that_other_tests_start() {
     support::hog::obey();
 }
 
-/// Two processes named `hog-1` and `hog-2` have so much each (KiB); then the second one takes what breaks the limit of
-/// 128 MiB. Which one dies, and the rule that is on record.
+/// Two processes named `hog-1` and `hog-2` have so much each (KiB); then the second one takes what
+/// breaks the limit of 128 MiB. Which one dies, and the rule that is on record.
 fn who_dies(uid: u32, rules: &str, kib: [u64; 2]) -> (usize, String) {
     let daemon = Daemon::start(rules, &[]);
     daemon.set_limit(uid, 128 * MIB);
@@ -58,7 +58,8 @@ fn a_program_that_is_never_killed_breaks_its_limit_and_another_rule_comes_too_la
     }
     const UID: u32 = 62122;
     let rules = format!(
-        "[[rule]]\nkill = \"never\"\nuser = {UID}\nexe = \"*/hog\"\n[[rule]]\nkill = \"prefer\"\nname = \"hog*\"\n"
+        "[[rule]]\nkill = \"never\"\nuser = {UID}\nexe = \"*/hog\"\n[[rule]]\nkill = \
+         \"prefer\"\nname = \"hog*\"\n"
     );
     let daemon = Daemon::start(&rules, &[]);
     daemon.set_limit(UID, 64 * MIB);

@@ -1,4 +1,5 @@
-//! The daemon as its systemd unit has it run: with no more system calls and capabilities than the unit allows.
+//! The daemon as its systemd unit has it run: with no more system calls and capabilities than the
+//! unit allows.
 #![cfg(target_arch = "x86_64")]
 
 mod support;

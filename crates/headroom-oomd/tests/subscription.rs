@@ -1,4 +1,5 @@
-//! Those who subscribe hear of kills as they happen, and users have a say about their own processes.
+//! Those who subscribe hear of kills as they happen, and users have a say about their own
+//! processes.
 
 mod support;
 

@@ -64,7 +64,8 @@ fn a_program_is_told_after_a_kill_what_died_and_why() {
         return;
     }
     let hook = Hook::new(
-        "echo $HEADROOM_HOOK $HEADROOM_PID $HEADROOM_UID $HEADROOM_LIMIT_BYTES $HEADROOM_OUTCOME >> \"$1\"",
+        "echo $HEADROOM_HOOK $HEADROOM_PID $HEADROOM_UID $HEADROOM_LIMIT_BYTES $HEADROOM_OUTCOME \
+         >> \"$1\"",
     );
     let daemon = Daemon::start(&format!("[hooks]\nafter = {}\n", hook.value()), &[]);
     let hog = break_a_limit(&daemon, UID);

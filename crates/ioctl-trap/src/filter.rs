@@ -16,8 +16,8 @@ const ARCHITECTURE: Option<u32> = if cfg!(all(target_arch = "x86_64", target_poi
     None
 };
 
-/// Offsets in `struct seccomp_data`. The request of an ioctl is its second argument, of which the kernel looks at the
-/// lower half.
+/// Offsets in `struct seccomp_data`. The request of an ioctl is its second argument, of which the
+/// kernel looks at the lower half.
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 const REQUEST_AT: u32 = 24;
@@ -35,11 +35,12 @@ const fn answer(action: u32) -> sock_filter {
     sock_filter { code: (BPF_RET | BPF_K) as u16, jt: 0, jf: 0, k: action }
 }
 
-/// Installs the filter in the calling thread and in all that it starts, for good; the listener, close-on-exec.
+/// Installs the filter in the calling thread and in all that it starts, for good; the listener,
+/// close-on-exec.
 ///
-/// Takes `CAP_SYS_ADMIN` in the user namespace (or no-new-privileges, which is the caller's affair). `EBUSY`: there is
-/// a listener already; `EINVAL`: the kernel has none (before Linux 5.5). Makes system calls only: good between `fork`
-/// and `exec`.
+/// Takes `CAP_SYS_ADMIN` in the user namespace (or no-new-privileges, which is the caller's
+/// affair). `EBUSY`: there is a listener already; `EINVAL`: the kernel has none (before Linux 5.5).
+/// Makes system calls only: good between `fork` and `exec`.
 pub fn install() -> io::Result<OwnedFd> {
     let architecture = ARCHITECTURE.ok_or(io::ErrorKind::Unsupported)?;
     let mut program = [
@@ -53,7 +54,8 @@ pub fn install() -> io::Result<OwnedFd> {
         answer(libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // Calls are held for a moment: a signal can wait for that, and then never tears one off. (Linux 5.19.)
+    // Calls are held for a moment: a signal can wait for that, and then never tears one off. (Linux
+    // 5.19.)
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     let best = set_filter(&program, flags | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV);
     match best {
@@ -63,8 +65,8 @@ pub fn install() -> io::Result<OwnedFd> {
 }
 
 fn set_filter(program: &libc::sock_fprog, flags: c_ulong) -> io::Result<OwnedFd> {
-    // SAFETY: the program and its instructions live across the call, which copies them; the descriptor that comes back
-    // is new and nobody else's.
+    // SAFETY: the program and its instructions live across the call, which copies them; the
+    // descriptor that comes back is new and nobody else's.
     unsafe {
         let operation = libc::SECCOMP_SET_MODE_FILTER;
         let fd = libc::syscall(libc::SYS_seccomp, operation, flags, std::ptr::from_ref(program));

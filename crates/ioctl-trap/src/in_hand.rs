@@ -11,8 +11,9 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 /// Threads that may listen at a time.
 pub const PLACES: usize = 32;
 
-/// The kernel hands out the newest call first, so one of a moment ago can have a number far below the latest: by as many
-/// as all others made while it waited. Some seconds of them are looked through in a fraction of one.
+/// The kernel hands out the newest call first, so one of a moment ago can have a number far below
+/// the latest: by as many as all others made while it waited. Some seconds of them are looked
+/// through in a fraction of one.
 const MOST_BEHIND: u64 = 1 << 17;
 
 const BYTES: usize = PLACES * size_of::<AtomicU64>();
@@ -71,8 +72,8 @@ impl InHand {
         }
     }
 
-    /// Calls that dead threads may have had in hand, whether they noted them or not, and very many others. None where
-    /// nothing was ever noted.
+    /// Calls that dead threads may have had in hand, whether they noted them or not, and very many
+    /// others. None where nothing was ever noted.
     pub(crate) fn suspects(&self) -> impl Iterator<Item = u64> {
         let latest = self.places().iter().map(|number| number.load(Ordering::Relaxed)).max();
         let latest = latest.filter(|&id| id != 0);

@@ -14,8 +14,8 @@ use crate::{InHand, Listener, offer, receive, send, stand_in};
 /// How long the server may take to say that it serves a listener; it has little to do.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Has clients live under filters that the server serves, and stands in for it should it die: calls then fail as on any
-/// dead bus.
+/// Has clients live under filters that the server serves, and stands in for it should it die: calls
+/// then fail as on any dead bus.
 #[derive(Debug)]
 pub struct Launcher {
     /// To the server, and its end until it is started.
@@ -59,8 +59,8 @@ impl Launcher {
         unsafe { command.pre_exec(move || offer(BorrowedFd::borrow_raw(socket))) };
     }
 
-    /// The command of [`bait`](Self::bait) has started: its calls are served from now on. Why not, where it lives under no
-    /// filter.
+    /// The command of [`bait`](Self::bait) has started: its calls are served from now on. Why not,
+    /// where it lives under no filter.
     pub fn serve(&mut self) -> io::Result<()> {
         let (errno, fds) = receive(self.offers.as_fd())?;
         let listener = fds.into_iter().next().ok_or_else(|| io::Error::from_raw_os_error(errno))?;
@@ -88,8 +88,9 @@ impl Launcher {
         }
     }
 
-    /// The server is dead (or does not serve): lets all calls go on to what it has left, by a thread for each filter. An
-    /// error: there is no thread to be had, and the calls fail with `ENOSYS`.
+    /// The server is dead (or does not serve): lets all calls go on to what it has left, by a
+    /// thread for each filter. An error: there is no thread to be had, and the calls fail with
+    /// `ENOSYS`.
     pub fn stand_in(&mut self) -> io::Result<()> {
         self.deserted = true;
         for (listener, in_hand) in self.posts.drain(..) {

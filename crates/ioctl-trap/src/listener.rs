@@ -31,8 +31,8 @@ impl Listener {
         listener
     }
 
-    /// The next call, waited for. `None`: nobody lives under the filter any more. (Before Linux 6.11 that is not told,
-    /// and this never returns.)
+    /// The next call, waited for. `None`: nobody lives under the filter any more. (Before Linux
+    /// 6.11 that is not told, and this never returns.)
     pub fn next(&self) -> io::Result<Option<Trapped>> {
         loop {
             // SAFETY: all-zero is a valid `seccomp_notif`, and what the kernel wants to see.
@@ -57,15 +57,17 @@ impl Listener {
         poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::HUP)
     }
 
-    /// Lets a call go on to the kernel. `NotFound`: it is not held (any more): its thread was killed, or a signal came.
+    /// Lets a call go on to the kernel. `NotFound`: it is not held (any more): its thread was
+    /// killed, or a signal came.
     pub fn proceed(&self, id: u64) -> io::Result<()> {
         let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
         let answer = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
         self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const answer as usize).map(drop)
     }
 
-    /// Adds a file to the table of the thread that is held in a call, close-on-exec; its number. Waits until the thread
-    /// has done so. `EMFILE`: its table is full; `NotFound`: as for [`proceed`](Self::proceed), and it has no file then.
+    /// Adds a file to the table of the thread that is held in a call, close-on-exec; its number.
+    /// Waits until the thread has done so. `EMFILE`: its table is full; `NotFound`: as for
+    /// [`proceed`](Self::proceed), and it has no file then.
     pub fn add_file(&self, id: u64, file: BorrowedFd<'_>) -> io::Result<u32> {
         let newfd_flags = libc::O_CLOEXEC as u32;
         let srcfd = file.as_raw_fd() as u32;
@@ -80,8 +82,8 @@ impl Listener {
     }
 
     fn ioctl(&self, request: libc::Ioctl, argument: usize) -> io::Result<u32> {
-        // SAFETY: the caller passes a number, or the address of a live structure of the type that the request reads or
-        // fills.
+        // SAFETY: the caller passes a number, or the address of a live structure of the type that
+        // the request reads or fills.
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), request, argument) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as u32) }
     }

@@ -14,8 +14,8 @@ use crate::install;
 /// Most descriptors in one message: a listener, and the memory beside it.
 const MOST: usize = 2;
 
-/// Installs the filter, and sends the listener, or else the errno of why there is none. Makes system calls only: good
-/// between `fork` and `exec`. An error: nobody can be told.
+/// Installs the filter, and sends the listener, or else the errno of why there is none. Makes
+/// system calls only: good between `fork` and `exec`. An error: nobody can be told.
 pub fn offer(socket: BorrowedFd<'_>) -> io::Result<()> {
     match install() {
         Ok(listener) => send(socket, 0, &[listener.as_fd()]),

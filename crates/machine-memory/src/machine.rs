@@ -42,7 +42,8 @@ impl MachineReader {
         let path = proc.join("meminfo");
         let meminfo = File::open(&path).map_err(|e| ReadError::io(&path, e))?;
         let pressure = File::open(proc.join("pressure/memory")).ok();
-        // A kernel with pressure stall information switched off has the file, and refuses to read it.
+        // A kernel with pressure stall information switched off has the file, and refuses to read
+        // it.
         let pressure = pressure.filter(|file| file.read_at(&mut [0], 0).is_ok());
         let (proc, sys) = (proc.to_owned(), sys.to_owned());
         Ok(Self { proc, sys, meminfo, pressure, buffer: vec![0; BUFFER_BYTES] })

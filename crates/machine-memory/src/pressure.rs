@@ -100,8 +100,8 @@ fn parse_averages(text: &str) -> Option<Averages> {
     Some(averages)
 }
 
-/// Becomes ready (`POLLPRI`) when tasks were stalled for longer than the threshold within the window,
-/// at most once a window.
+/// Becomes ready (`POLLPRI`) when tasks were stalled for longer than the threshold within the
+/// window, at most once a window.
 #[derive(Debug)]
 pub struct PressureTrigger {
     file: File,

@@ -20,8 +20,8 @@ pub enum SizeError {
     AboveTheWhole(String),
 }
 
-/// Bytes from `512M`, `1.5G`, `64KiB`, `1000` (bytes) or `25%` (of `whole` bytes; `None`: percentages
-/// are refused). Units are powers of 1024, in any case, with or without `B` or `iB`.
+/// Bytes from `512M`, `1.5G`, `64KiB`, `1000` (bytes) or `25%` (of `whole` bytes; `None`:
+/// percentages are refused). Units are powers of 1024, in any case, with or without `B` or `iB`.
 pub fn parse(text: &str, whole: Option<u64>) -> Result<u64, SizeError> {
     let malformed = || SizeError::Malformed(text.to_owned());
     let trimmed = text.trim();

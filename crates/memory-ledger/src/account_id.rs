@@ -1,20 +1,20 @@
 //! Typed ids of accounts: a user's, a group's, a cgroup's.
 //!
-//! The kind of an account is part of its type. Where one number has to stand for all three (a key of a BPF map), the
-//! adapter that talks to the kernel encodes it.
+//! The kind of an account is part of its type. Where one number has to stand for all three (a key
+//! of a BPF map), the adapter that talks to the kernel encodes it.
 
 use std::fmt;
 
 pub use owners::Uid;
 
-/// The account of a [group](crate::group) of users. Derived from the group's name, so that a restarted daemon finds
-/// the same account.
+/// The account of a [group](crate::group) of users. Derived from the group's name, so that a
+/// restarted daemon finds the same account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(u16);
 
 impl GroupId {
-    /// As many ids as there are. One less than a `u16` has values: with the last one, the key of a group in the BPF
-    /// maps would be [`Uid::NONE`].
+    /// As many ids as there are. One less than a `u16` has values: with the last one, the key of a
+    /// group in the BPF maps would be [`Uid::NONE`].
     pub const COUNT: u16 = u16::MAX;
 
     /// `None`: not below [`GroupId::COUNT`].

@@ -1,8 +1,9 @@
 //! Of which control groups a limit speaks.
 //!
-//! A pattern is a path from the root of the hierarchy in which `*` and `?` stand within one folder's name. Each cgroup
-//! that matches has the limit by itself, with all that is below it. A login session is a cgroup as well, by the names
-//! that systemd gives: `/user.slice/user-UID.slice/session-N.scope`.
+//! A pattern is a path from the root of the hierarchy in which `*` and `?` stand within one
+//! folder's name. Each cgroup that matches has the limit by itself, with all that is below it. A
+//! login session is a cgroup as well, by the names that systemd gives:
+//! `/user.slice/user-UID.slice/session-N.scope`.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -136,7 +137,8 @@ pub struct CgroupLimit {
     pub limit: Limit,
 }
 
-/// The limit of a cgroup: of the patterns that match, the one that says most counts; of two that say as much, the later.
+/// The limit of a cgroup: of the patterns that match, the one that says most counts; of two that
+/// say as much, the later.
 pub fn limit_of(
     limits: &[CgroupLimit],
     path: &str,

@@ -1,7 +1,7 @@
 //! What limited cgroups have, and when to look at them again.
 //!
-//! Nobody tells when a cgroup grows: it is looked at by a timer, the more often the sooner its limit can be broken. The
-//! id of a cgroup's account follows from its path.
+//! Nobody tells when a cgroup grows: it is looked at by a timer, the more often the sooner its
+//! limit can be broken. The id of a cgroup's account follows from its path.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -14,7 +14,8 @@ use crate::machine::FASTEST_FILL;
 const NS_PER_MS: u64 = 1_000_000;
 const NS_PER_SECOND: u128 = 1_000_000_000;
 
-/// The pause between two looks, nanoseconds: the longest is how late a cgroup that has just come is found.
+/// The pause between two looks, nanoseconds: the longest is how late a cgroup that has just come is
+/// found.
 const PAUSE_NS: RangeInclusive<u64> = 25 * NS_PER_MS..=1_000 * NS_PER_MS;
 /// How often cgroups are looked for, nanoseconds.
 const SEARCH_NS: u64 = 1_000 * NS_PER_MS;
@@ -63,8 +64,8 @@ impl CgroupAccount {
         self.peak_bytes
     }
 
-    /// How long the hard limit will not be broken, nanoseconds: at the fastest that programs can fill, but no more often
-    /// than a look is worth; at the present rate, half of it.
+    /// How long the hard limit will not be broken, nanoseconds: at the fastest that programs can
+    /// fill, but no more often than a look is worth; at the present rate, half of it.
     fn pause_ns(&self, took_ns: u64) -> u64 {
         let left =
             self.account.limit().hard_bytes().saturating_sub(self.account.reading().used_bytes);
@@ -149,7 +150,8 @@ impl CgroupAccounts {
         now_ns >= self.next_search_ns
     }
 
-    /// These are there, among others perhaps of which nothing is said. Says who has come and who has left.
+    /// These are there, among others perhaps of which nothing is said. Says who has come and who
+    /// has left.
     pub fn found(&mut self, paths: &[String]) -> Vec<Found> {
         let mut news = Vec::new();
         let (limits, ordinary) = (&self.limits, &self.ordinary);

@@ -1,8 +1,9 @@
 //! Processes that belong together: a parent with its children, a job of a shell.
 //!
-//! Two processes that one account pays for are of one family when one is the other's parent, or when they are in
-//! one process group (orphans stay in theirs). A process that leads a session ties its children
-//! together through their group only: what was started from one shell is not one program.
+//! Two processes that one account pays for are of one family when one is the other's parent, or
+//! when they are in one process group (orphans stay in theirs). A process that leads a session ties
+//! its children together through their group only: what was started from one shell is not one
+//! program.
 
 use crate::process::Process;
 

@@ -1,6 +1,7 @@
 //! Users who share one account.
 //!
-//! The id of a group's account follows from the group's name, so that it is the same for the next daemon.
+//! The id of a group's account follows from the group's name, so that it is the same for the next
+//! daemon.
 
 use std::collections::BTreeMap;
 

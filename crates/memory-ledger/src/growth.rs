@@ -3,7 +3,8 @@
 use crate::process::{Process, ProcessId, WINDOW_NS};
 use crate::recent_kills::RecentKills;
 
-/// So many places further the next process of a list is looked for before it is searched everywhere.
+/// So many places further the next process of a list is looked for before it is searched
+/// everywhere.
 const STEPS: usize = 8;
 
 /// What everybody had at one moment, by id.
@@ -21,8 +22,8 @@ impl Mark {
         self.bytes.sort_unstable();
     }
 
-    /// What this one had. `place` is where the last one was or would be, 0 at first: in a list that is in order, as a
-    /// watch's is, the next one is beside it.
+    /// What this one had. `place` is where the last one was or would be, 0 at first: in a list that
+    /// is in order, as a watch's is, the next one is beside it.
     fn bytes(&self, id: ProcessId, place: &mut usize) -> Option<u64> {
         let before = |at: usize| self.bytes.get(at).is_none_or(|(other, _)| *other < id);
         let beside = (*place..*place + STEPS).find(|at| !before(*at));
@@ -57,8 +58,8 @@ impl Growth {
         self.recent_kills.record(process, now_ns);
     }
 
-    /// Fills in `grown_bytes`, `newborn` and `killed_newborns` of all processes, which have to be all there are. At the
-    /// first look nobody has grown.
+    /// Fills in `grown_bytes`, `newborn` and `killed_newborns` of all processes, which have to be
+    /// all there are. At the first look nobody has grown.
     pub fn look(&mut self, processes: &mut [Process], now_ns: u64) {
         if !self.begun {
             self.begun = true;

@@ -6,9 +6,9 @@ use crate::score::{grows, rank, score};
 
 /// So many growing processes of one family are a herd. Two are a program and its helper.
 pub const HERD_MEMBERS: usize = 3;
-/// So many new processes of one family within a window, those counted that were killed meanwhile, if they are more
-/// than half of it, are a fork bomb. A parallel build with as many jobs looks the same; when it breaks a limit, its `make` would
-/// only start the next ones.
+/// So many new processes of one family within a window, those counted that were killed meanwhile,
+/// if they are more than half of it, are a fork bomb. A parallel build with as many jobs looks the
+/// same; when it breaks a limit, its `make` would only start the next ones.
 pub const BOMB_BIRTHS: usize = 16;
 
 /// A family that grows.
@@ -61,7 +61,8 @@ fn herd(family: &[(usize, &Process)]) -> Option<(Herd, u64, Vec<Process>)> {
     let bomb = births >= BOMB_BIRTHS && births * 2 > family.len() + killed;
     let mut members = willing;
     if bomb {
-        // All of it, or it goes on; but an interactive shell, alone in its group, is not part of it.
+        // All of it, or it goes on; but an interactive shell, alone in its group, is not part of
+        // it.
         let group = |p: &Process| family.iter().filter(|(_, other)| other.group == p.group).count();
         members.retain(|process| !process.session_leader || group(process) > 1);
     } else {
@@ -86,13 +87,13 @@ fn herd(family: &[(usize, &Process)]) -> Option<(Herd, u64, Vec<Process>)> {
     Some((herd, blame, members))
 }
 
-/// What grew was counted from half a window ago, or from a whole one ago. So many times that is what a window takes at
-/// least, if it goes on like this.
+/// What grew was counted from half a window ago, or from a whole one ago. So many times that is
+/// what a window takes at least, if it goes on like this.
 const WINDOWS_AHEAD: u128 = 2;
 
 /// How many of a herd's members, the worst first, have to die: until what comes back covers
-/// `need_bytes` and what the rest will take in another window at least. More than half: all of them. The
-/// others would only follow one by one, each after the machine had run short once more.
+/// `need_bytes` and what the rest will take in another window at least. More than half: all of
+/// them. The others would only follow one by one, each after the machine had run short once more.
 ///
 /// Without a need one is enough, except of a fork bomb.
 pub fn cull(herd: &Herd, members: &[Process], need_bytes: Option<u64>) -> usize {

@@ -18,8 +18,8 @@ pub struct RateLimit {
 }
 
 impl Default for RateLimit {
-    /// One in two seconds for a minute. A user whose program was wrong once is far from it, and so is
-    /// a machine that is short: a victim's memory is awaited before the next one dies.
+    /// One in two seconds for a minute. A user whose program was wrong once is far from it, and so
+    /// is a machine that is short: a victim's memory is awaited before the next one dies.
     fn default() -> Self {
         Self { most: 30, within_ms: 60_000 }
     }

@@ -1,17 +1,17 @@
 //! Leases: memory that is promised to a process before it uses it.
 //!
-//! A process may have what it had beside its grants (its *base*: program, libraries, stacks), what it
-//! was *granted*, and a small *reserve* for what it touches beside its allocator. Together that is
-//! its *entitlement*. What of it is not resident yet is *promised*: nobody else can have it. As the
-//! process touches its memory the promise is drawn down by just what its account grows, so a page is
-//! never counted twice, and never given away between the grant and the first touch.
+//! A process may have what it had beside its grants (its *base*: program, libraries, stacks), what
+//! it was *granted*, and a small *reserve* for what it touches beside its allocator. Together that
+//! is its *entitlement*. What of it is not resident yet is *promised*: nobody else can have it. As
+//! the process touches its memory the promise is drawn down by just what its account grows, so a
+//! page is never counted twice, and never given away between the grant and the first touch.
 
 use std::collections::BTreeMap;
 
-/// What a process may touch beside its allocator until its next grant shows it, bytes: a deeper stack,
-/// pages of allocator book-keeping, a page of a library's data. Growth of that kind also hides behind pages
-/// that were granted and not touched yet, of which an allocator keeps up to ten in its caches. Eight
-/// pages were one too few for a process whose daemon was replaced meanwhile.
+/// What a process may touch beside its allocator until its next grant shows it, bytes: a deeper
+/// stack, pages of allocator book-keeping, a page of a library's data. Growth of that kind also
+/// hides behind pages that were granted and not touched yet, of which an allocator keeps up to ten
+/// in its caches. Eight pages were one too few for a process whose daemon was replaced meanwhile.
 pub const RESERVE_BYTES: u64 = 16 * 4096;
 /// Grants are multiples of this, bytes.
 pub const GRAIN_BYTES: u64 = 4096;

@@ -34,8 +34,8 @@ impl Ledger {
         &self.groups
     }
 
-    /// Exchanges the groups. To be called before [`plan_reload`](Ledger::plan_reload), which lets go of accounts that
-    /// their users have no more.
+    /// Exchanges the groups. To be called before [`plan_reload`](Ledger::plan_reload), which lets
+    /// go of accounts that their users have no more.
     pub fn set_groups(&mut self, groups: Groups) {
         self.groups = groups;
     }
@@ -83,10 +83,10 @@ impl Ledger {
         Ok(Change { account, layers: self.layers(account).without(account, requester)? })
     }
 
-    /// What a new configuration would change: `config` says what it says of single users and groups (once each),
-    /// `default` what it says of all others. Only those accounts that something is or was said of; a
-    /// user that nobody knew of before has to be brought in with [`plan_default`](Ledger::plan_default).
-    /// First those that end or shrink, as they make room.
+    /// What a new configuration would change: `config` says what it says of single users and groups
+    /// (once each), `default` what it says of all others. Only those accounts that something is or
+    /// was said of; a user that nobody knew of before has to be brought in with
+    /// [`plan_default`](Ledger::plan_default). First those that end or shrink, as they make room.
     pub fn plan_reload(
         &self,
         config: &[(AccountId, Limit)],
@@ -100,7 +100,8 @@ impl Ledger {
             let before = self.layers(account);
             let said = config.iter().find(|(of, _)| *of == account).map(|(_, limit)| *limit);
             let had_default = before.layer(Source::Default).is_some();
-            // Who has joined a group leaves all that was said of it alone behind, and so does a group that is no more.
+            // Who has joined a group leaves all that was said of it alone behind, and so does a
+            // group that is no more.
             let ended = match account {
                 AccountId::User(uid) => self.groups.of(uid).is_some(),
                 AccountId::Group(_) => self.groups.get(account).is_none(),
@@ -118,7 +119,8 @@ impl Ledger {
         changes
     }
 
-    /// What bringing an ordinary user under everybody's limit would change. `None`: it is already, or shares a group's.
+    /// What bringing an ordinary user under everybody's limit would change. `None`: it is already,
+    /// or shares a group's.
     pub fn plan_default(&self, uid: Uid, default: Limit) -> Option<Change> {
         if !uid.is_limitable() || self.groups.of(uid).is_some() {
             return None;
@@ -129,8 +131,8 @@ impl Ledger {
         (layers != before).then_some(Change { account, layers })
     }
 
-    /// What letting an ordinary user go would change that is gone: nothing is said of it but what is
-    /// said of every user. `None`: there is more.
+    /// What letting an ordinary user go would change that is gone: nothing is said of it but what
+    /// is said of every user. `None`: there is more.
     pub fn plan_forget(&self, uid: Uid) -> Option<Change> {
         let account = AccountId::User(uid);
         let layers = self.layers(account);

@@ -17,7 +17,8 @@
 //! * [`verdict`]: from a snapshot of all that to who dies and why;
 //! * [`machine`]: when the machine itself runs short;
 //! * [`margin`]: how much must be left free for a kill to come in time;
-//! * [`kills_in_flight`]: from a signal until the memory is back and the next process may be killed;
+//! * [`kills_in_flight`]: from a signal until the memory is back and the next process may be
+//!   killed;
 //! * [`kill_rate`]: how often somebody was killed of late;
 //! * [`lease`]: memory that is promised before it is used;
 //! * [`ledger`]: all accounts together.

@@ -24,12 +24,14 @@ pub enum LimitError {
     Zero,
     /// Below [`MIN_HARD_BYTES`].
     #[error(
-        "a hard limit of {0} bytes is too small to run even a shell; the least is {MIN_HARD_BYTES} bytes (1M). Is a unit missing?"
+        "a hard limit of {0} bytes is too small to run even a shell; the least is {MIN_HARD_BYTES} \
+         bytes (1M). Is a unit missing?"
     )]
     TooSmall(u64),
     /// A soft limit of nothing.
     #[error(
-        "a soft limit of 0 would keep the daemon on alert for ever; leave it out for {SOFT_LIMIT_PERCENT} % of the hard limit"
+        "a soft limit of 0 would keep the daemon on alert for ever; leave it out for \
+         {SOFT_LIMIT_PERCENT} % of the hard limit"
     )]
     SoftZero,
     /// The wrong way round.

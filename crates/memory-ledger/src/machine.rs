@@ -1,7 +1,7 @@
 //! When the machine itself runs short: too little available, soon nothing, or everybody waiting.
 //!
-//! Works without any limit. A reading comes in, a [`Pressure`] or nothing comes out, and when the next
-//! reading should be taken.
+//! Works without any limit. A reading comes in, a [`Pressure`] or nothing comes out, and when the
+//! next reading should be taken.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -78,8 +78,8 @@ pub struct Thresholds {
     pub stall_percent: u32,
     /// ... over so many milliseconds, somebody is killed; 0: never.
     pub stall_ms: u64,
-    /// How many victims are too many: then only the hard level and the forecast kill. Of users with a
-    /// limit, too many are told of.
+    /// How many victims are too many: then only the hard level and the forecast kill. Of users with
+    /// a limit, too many are told of.
     pub kills: RateLimit,
 }
 
@@ -115,8 +115,8 @@ pub struct MachineReading {
     pub swap_free: u64,
     /// All swap.
     pub swap_total: u64,
-    /// How long all programs have waited for memory since boot, nanoseconds; `None` where the kernel
-    /// does not say.
+    /// How long all programs have waited for memory since boot, nanoseconds; `None` where the
+    /// kernel does not say.
     pub stalled_ns: Option<u64>,
 }
 

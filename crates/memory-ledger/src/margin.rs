@@ -2,8 +2,8 @@
 
 use crate::limit::SOFT_LIMIT_PERCENT;
 
-/// No soft limit that follows from a margin is below this share of the hard one: a daemon that is on
-/// alert all the time protects nobody better.
+/// No soft limit that follows from a margin is below this share of the hard one: a daemon that is
+/// on alert all the time protects nobody better.
 const LEAST_SOFT_PERCENT: u64 = 50;
 
 /// What a machine can do, as measured.
@@ -18,9 +18,9 @@ pub struct Margin {
 }
 
 impl Margin {
-    /// The memory that must be free when a victim of so many bytes is killed, so that it does not run
-    /// out before the victim's is back: what is taken before anything comes back, and, where memory is
-    /// taken faster than it comes back, the difference over the time that takes.
+    /// The memory that must be free when a victim of so many bytes is killed, so that it does not
+    /// run out before the victim's is back: what is taken before anything comes back, and, where
+    /// memory is taken faster than it comes back, the difference over the time that takes.
     pub fn bytes(&self, victim_bytes: u64) -> u64 {
         let Self { allocation_bytes_per_s, reclaim_bytes_per_s, reaction_ns } = *self;
         let [taken, back] = [allocation_bytes_per_s, reclaim_bytes_per_s.max(1)].map(u128::from);
@@ -29,8 +29,8 @@ impl Margin {
         u64::try_from(before + during).unwrap_or(u64::MAX)
     }
 
-    /// The soft limit for a hard one: what leaves the margin for the largest victim that there can be,
-    /// within half of the hard limit and the share that holds where nothing was measured.
+    /// The soft limit for a hard one: what leaves the margin for the largest victim that there can
+    /// be, within half of the hard limit and the share that holds where nothing was measured.
     pub fn soft_bytes(&self, hard_bytes: u64) -> u64 {
         let percent = |percent| hard_bytes / 100 * percent;
         let soft = hard_bytes.saturating_sub(self.bytes(hard_bytes));

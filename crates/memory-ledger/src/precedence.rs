@@ -1,9 +1,9 @@
 //! Limit precedence.
 //!
-//! A limit has layers. The *base* is root's: what was set while running, else what the configuration
-//! says of this user, else what it says of every user. The *own* layer is the user's and can only be
-//! lower than the base, so a user can tie its own hands and untie them again, but never get at what
-//! root has set.
+//! A limit has layers. The *base* is root's: what was set while running, else what the
+//! configuration says of this user, else what it says of every user. The *own* layer is the user's
+//! and can only be lower than the base, so a user can tie its own hands and untie them again, but
+//! never get at what root has set.
 
 use crate::account_id::{AccountId, Uid};
 use crate::limit::Limit;
@@ -58,7 +58,8 @@ pub enum Refusal {
     },
     /// Whose memory is counted together with others'.
     #[error(
-        "uid {uid} shares the limit of the group \"{group}\" and has none of its own; the configuration says who is in it"
+        "uid {uid} shares the limit of the group \"{group}\" and has none of its own; the \
+         configuration says who is in it"
     )]
     InGroup {
         /// Whose limit was to change.
@@ -85,7 +86,8 @@ pub enum Refusal {
     NoGroup,
     /// A user may only lower.
     #[error(
-        "{account} may not raise its limit above {base_bytes} bytes, which {by} has set; only root may"
+        "{account} may not raise its limit above {base_bytes} bytes, which {by} has set; only root \
+         may"
     )]
     Raise {
         /// Whose limit it is.
@@ -108,7 +110,8 @@ pub enum Refusal {
     NoLimit(AccountId),
     /// One user is no exception until it has a limit of its own.
     #[error(
-        "the limit of {0} is that of every ordinary user; give it one of its own, or change the configuration"
+        "the limit of {0} is that of every ordinary user; give it one of its own, or change the \
+         configuration"
     )]
     DefaultLimit(AccountId),
 }
@@ -123,8 +126,9 @@ pub struct LimitLayers {
 }
 
 impl LimitLayers {
-    /// The limit that counts, and where it comes from. What of the memory counts is the configuration's word where it
-    /// says anything of the user: a number that was set while running is of the same kinds.
+    /// The limit that counts, and where it comes from. What of the memory counts is the
+    /// configuration's word where it says anything of the user: a number that was set while running
+    /// is of the same kinds.
     pub fn effective(&self) -> Option<(Limit, Source)> {
         let (limit, source) = self.own.map(|own| (own, Source::Runtime)).or(self.base())?;
         let configured = self.config.or(self.default);
@@ -159,9 +163,9 @@ impl LimitLayers {
         }
     }
 
-    /// These layers after the configuration has changed its mind about this user: it says `config` of
-    /// it, and `default` of every user. What was set while running stays, but a user's own layer must
-    /// not be above the base.
+    /// These layers after the configuration has changed its mind about this user: it says `config`
+    /// of it, and `default` of every user. What was set while running stays, but a user's own layer
+    /// must not be above the base.
     pub fn configured(self, config: Option<Limit>, default: Option<Limit>) -> Self {
         let new = Self { config, default, ..self };
         let base = new.base().map(|(limit, _)| limit.hard_bytes());
@@ -205,8 +209,8 @@ impl LimitLayers {
         }
     }
 
-    /// These layers after `requester` has cleared the limit: root all that is about this user alone, a user
-    /// its own layer.
+    /// These layers after `requester` has cleared the limit: root all that is about this user
+    /// alone, a user its own layer.
     pub fn without(self, account: AccountId, requester: Requester) -> Result<Self, Refusal> {
         Self::may_change(account, requester)?;
         match (requester, self.effective()) {

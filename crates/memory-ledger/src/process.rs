@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::account_id::{AccountId, Uid};
 
-/// The time over which growth and births count, nanoseconds. Long enough to see a process that takes
-/// memory in gulps, short enough that one which has stopped growing is soon left alone.
+/// The time over which growth and births count, nanoseconds. Long enough to see a process that
+/// takes memory in gulps, short enough that one which has stopped growing is soon left alone.
 pub const WINDOW_NS: u64 = 4_000_000_000;
 
 /// A process for good: pids come back, a pid with its start time does not.
@@ -70,7 +70,8 @@ pub struct Process {
     pub id: ProcessId,
     /// Real uid, of its owner.
     pub uid: Uid,
-    /// The account that it is charged to: its owner's, its owner's group's, or that of the owner of its namespace.
+    /// The account that it is charged to: its owner's, its owner's group's, or that of the owner of
+    /// its namespace.
     pub account: AccountId,
     /// Anonymous and shared memory, bytes. File pages are left out: they come back without a kill.
     pub rss_bytes: u64,

@@ -1,8 +1,9 @@
 //! Newborns that were killed: they were born all the same.
 //!
-//! A fork bomb under a limit of processes, or one whose members are killed as fast as they come, is small whenever
-//! somebody looks. What makes it one is who was born, not who is left. Only those that died by our hand count:
-//! a script that runs a short command after the other has many children too, and does no harm.
+//! A fork bomb under a limit of processes, or one whose members are killed as fast as they come, is
+//! small whenever somebody looks. What makes it one is who was born, not who is left. Only those
+//! that died by our hand count: a script that runs a short command after the other has many
+//! children too, and does no harm.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,8 @@
 //! What an administrator says of processes: who is never killed, rather spared, or preferred.
 //!
-//! Rules are asked in their order, and the first one that is about a process decides. What a process is called and its
-//! command line are its own words, so a rule that protects for good has to name something that it cannot choose.
+//! Rules are asked in their order, and the first one that is about a process decides. What a
+//! process is called and its command line are its own words, so a rule that protects for good has
+//! to name something that it cannot choose.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -63,8 +64,8 @@ impl PartialEq for Pattern {
 
 impl Eq for Pattern {}
 
-/// What can be asked about a process. What costs a file is read only when a rule comes to it; `None`: it cannot be
-/// read, and no pattern matches.
+/// What can be asked about a process. What costs a file is read only when a rule comes to it;
+/// `None`: it cannot be read, and no pattern matches.
 pub trait Facts {
     /// Real uid.
     fn uid(&self) -> Uid;

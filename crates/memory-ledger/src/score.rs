@@ -36,8 +36,8 @@ pub fn grows(process: &Process) -> bool {
     process.grown_bytes > 0 && process.grown_bytes >= process.charged_bytes() / NOTABLE_SHARE
 }
 
-/// Who dies first; the order of the list does not matter. Of equals the younger, which has less work
-/// to lose; of those the higher pid.
+/// Who dies first; the order of the list does not matter. Of equals the younger, which has less
+/// work to lose; of those the higher pid.
 pub fn rank(process: &Process) -> (KillPreference, u64, u64, u32) {
     (process.preference, score(process), process.id.start_time, process.id.pid)
 }

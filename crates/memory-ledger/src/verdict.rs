@@ -14,9 +14,9 @@ pub struct Scope<'a> {
     pub account: Option<AccountId>,
     /// Victims that did not go, or are on their way; never chosen again.
     pub passed_over: &'a [ProcessId],
-    /// What should come back, bytes: of a herd as many die as it takes. `None`: one at a time. Where
-    /// a limit is watched page by page, each of a herd has broken it by a page when it dies, and one
-    /// that stops in time lives. A fork bomb dies as a whole in any case.
+    /// What should come back, bytes: of a herd as many die as it takes. `None`: one at a time.
+    /// Where a limit is watched page by page, each of a herd has broken it by a page when it dies,
+    /// and one that stops in time lives. A fork bomb dies as a whole in any case.
     pub need_bytes: Option<u64>,
 }
 
@@ -90,7 +90,8 @@ pub enum NoVictim {
     NoProcess,
     /// There are some, but none is eligible.
     #[error(
-        "none of {considered} processes can be chosen: {protected} protected, {dying} dying already, {empty} without memory"
+        "none of {considered} processes can be chosen: {protected} protected, {dying} dying \
+         already, {empty} without memory"
     )]
     NoneEligible {
         /// Processes in scope.

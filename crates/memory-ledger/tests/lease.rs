@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 const LIMIT: u64 = 4096 * GRAIN_BYTES;
 
-/// A client as it really is: what it was granted and has not taken, what it has taken, and what of that,
-/// and beside it, is resident.
+/// A client as it really is: what it was granted and has not taken, what it has taken, and what of
+/// that, and beside it, is resident.
 #[derive(Clone, Copy, Debug, Default)]
 struct Truth {
     unspent: u64,
@@ -92,8 +92,8 @@ impl World {
                 }
             }
             Step::Other(pages) => {
-                // Only as far as nothing is promised: nobody can keep a promise to one and let another
-                // take without asking.
+                // Only as far as nothing is promised: nobody can keep a promise to one and let
+                // another take without asking.
                 self.look();
                 let free = self.book.headroom(&self.standing());
                 self.other += (pages * page).min(free);

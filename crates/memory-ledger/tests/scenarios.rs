@@ -142,8 +142,9 @@ fn an_interactive_shell_outlives_the_fork_bomb_that_was_typed_into_it() {
     assert!(text.contains("fork bomb") && text.contains("60 processes"), "{text}");
 }
 
-/// A parent that has `alive` growing children at a time, of which the worst dies five times a second and is replaced, with
-/// or without `burials`. Returns after how many victims all of them die, if they do so within ten seconds.
+/// A parent that has `alive` growing children at a time, of which the worst dies five times a
+/// second and is replaced, with or without `burials`. Returns after how many victims all of them
+/// die, if they do so within ten seconds.
 fn victims_until_a_bomb(alive: u32, burials: bool) -> Option<u32> {
     let mut growth = Growth::default();
     let parent = of_group(100, process(100, 50, 2, 0));

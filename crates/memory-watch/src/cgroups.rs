@@ -1,7 +1,7 @@
 //! The control groups of version 2: which there are, what they hold, who is in them.
 //!
-//! The hierarchy's root is a parameter, so that a test can have one of plain files. Paths are from that root, and begin
-//! with `/`; that of the root itself is empty.
+//! The hierarchy's root is a parameter, so that a test can have one of plain files. Paths are from
+//! that root, and begin with `/`; that of the root itself is empty.
 
 use std::fs;
 use std::io;
@@ -33,7 +33,8 @@ pub struct CgroupMemory {
 pub enum Members {
     /// These, ascending.
     Pids(Vec<u32>),
-    /// It has too many cgroups below it to look into all; `/proc/<pid>/cgroup` says it of each process.
+    /// It has too many cgroups below it to look into all; `/proc/<pid>/cgroup` says it of each
+    /// process.
     TooManyFolders,
 }
 
@@ -79,7 +80,8 @@ impl Cgroups {
         self.folder(path).is_dir()
     }
 
-    /// The names of the cgroups right below this one, in any order, 16,384 at the most; those that are no UTF-8 are left out. It may be gone.
+    /// The names of the cgroups right below this one, in any order, 16,384 at the most; those that
+    /// are no UTF-8 are left out. It may be gone.
     pub fn children(&self, path: &str) -> Result<Vec<String>, ReadError> {
         let folder = self.folder(path);
         let names = subfolders(&folder).map_err(|e| ReadError::io(&folder, e))?;

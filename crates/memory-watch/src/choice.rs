@@ -11,8 +11,8 @@ use crate::watch::Watch;
 pub struct Chosen {
     /// The watch.
     pub watch: Box<dyn Watch>,
-    /// Why the BPF notifier could not be used, or its accounts end with us, in words for an operator; `None` if
-    /// all is well. To be said once, at start.
+    /// Why the BPF notifier could not be used, or its accounts end with us, in words for an
+    /// operator; `None` if all is well. To be said once, at start.
     pub degraded: Option<String>,
 }
 

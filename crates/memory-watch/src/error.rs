@@ -29,7 +29,8 @@ pub enum NotifierError {
     },
     /// The soft limit is above the hard one, or the hard one is zero.
     #[error(
-        "{account}: soft limit of {soft_pages} pages must be at most the hard limit of {hard_pages} pages, and the hard limit at least 1"
+        "{account}: soft limit of {soft_pages} pages must be at most the hard limit of \
+         {hard_pages} pages, and the hard limit at least 1"
     )]
     BadLimit {
         /// Whose.
@@ -41,7 +42,8 @@ pub enum NotifierError {
     },
     /// More users than there are slots for.
     #[error(
-        "{account}: {slots} users have limits already, and there is room for no more; clear one first"
+        "{account}: {slots} users have limits already, and there is room for no more; clear one \
+         first"
     )]
     TooManyLimits {
         /// The account that found no room.

@@ -3,8 +3,8 @@
 //! Each module reads one interface of the operating system. Those which are file trees (`/proc`,
 //! `/sys`) take their root as a parameter, return structs of `Option<T>` where the kernel may leave
 //! something out, and errors that carry the path. Nothing here decides or acts, with one exception
-//! that has to be here: the BPF notifier kills the *armed* victim in the very page fault that breaks
-//! a hard limit, because nothing else is as early.
+//! that has to be here: the BPF notifier kills the *armed* victim in the very page fault that
+//! breaks a hard limit, because nothing else is as early.
 
 pub mod capability;
 pub mod cgroups;

@@ -33,10 +33,11 @@ use crate::watch::Usage;
 use crate::watch::Watch;
 use machine_memory::ReadError;
 
-/// Reading one process costs about 7 µs (stat and status), so 1,000 processes take 3.5 % of a CPU at
-/// this interval.
+/// Reading one process costs about 7 µs (stat and status), so 1,000 processes take 3.5 % of a CPU
+/// at this interval.
 const FAR_INTERVAL: Duration = Duration::from_millis(200);
-/// While a user is above its soft limit. A program that takes 1 GiB/s gets 25 MiB further meanwhile.
+/// While a user is above its soft limit. A program that takes 1 GiB/s gets 25 MiB further
+/// meanwhile.
 const NEAR_INTERVAL: Duration = Duration::from_millis(25);
 /// As for the notifier: the soft crossing is over below soft − soft/16.
 const CLEAR_SHARE: u64 = 16;
@@ -87,7 +88,8 @@ impl ProcPoller {
         })
     }
 
-    /// The account that a process is charged to: that of whose namespace it is in before that of its own uid.
+    /// The account that a process is charged to: that of whose namespace it is in before that of
+    /// its own uid.
     fn account_of(&self, sample: &ProcessSample) -> Option<AccountId> {
         let of_user = |uid: Uid| {
             let theirs =

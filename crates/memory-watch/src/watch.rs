@@ -3,8 +3,8 @@
 //!
 //! Units: pages are of the machine's page size (4 KiB on x86-64); times are nanoseconds. What is
 //! *charged* to a user is anonymous + shared + swapped-out memory of its processes, not file pages
-//! (those are shared and can be dropped), unless its [`Charge`] says otherwise. The user is the *real* uid, as the
-//! initial user namespace sees it.
+//! (those are shared and can be dropped), unless its [`Charge`] says otherwise. The user is the
+//! *real* uid, as the initial user namespace sees it.
 //!
 //! Several users can share an account: [`Watch::charge`] says whose memory it holds.
 
@@ -20,7 +20,8 @@ use crate::error::NotifierError;
 /// An account's limits, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotLimit {
-    /// From here on the account is exact and the daemon is woken (once; see [`Event::SoftCrossed`]).
+    /// From here on the account is exact and the daemon is woken (once; see
+    /// [`Event::SoftCrossed`]).
     pub soft_pages: u64,
     /// Above this a process must die.
     pub hard_pages: u64,
@@ -36,8 +37,8 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// What an account holds of which nothing was said: one user's memory, what is usual of it; of several users,
-    /// nobody's.
+    /// What an account holds of which nothing was said: one user's memory, what is usual of it; of
+    /// several users, nobody's.
     pub fn of(account: AccountId) -> Self {
         Self { uids: account.user().into_iter().collect(), count: Count::default() }
     }
@@ -64,7 +65,8 @@ pub struct Usage {
     /// Events that found the ring buffer full, and accounts that found the account table full. When
     /// this grows, [`Watch::reconcile`] at once.
     pub lost: u64,
-    /// A victim was killed and [`Watch::release_latch`] has not been called since: nobody else dies.
+    /// A victim was killed and [`Watch::release_latch`] has not been called since: nobody else
+    /// dies.
     pub latched: bool,
 }
 
@@ -160,8 +162,9 @@ pub struct ProcessSample {
     pub parent_tgid: u32,
     /// Real uid.
     pub uid: Uid,
-    /// Who has made the outermost user namespace that it is in: whoever has a limit pays for all that lives in its
-    /// namespaces. Its own uid where it is in the initial one, or in that of the reader.
+    /// Who has made the outermost user namespace that it is in: whoever has a limit pays for all
+    /// that lives in its namespaces. Its own uid where it is in the initial one, or in that of the
+    /// reader.
     pub namespace_owner: Uid,
     /// Start of the leader on `CLOCK_BOOTTIME`. The poller knows it to a clock tick only
     /// ([`ProcessSample::start_ticks`]).
@@ -296,9 +299,9 @@ pub trait Watch: Send {
     /// How this watch works.
     fn backend(&self) -> Backend;
 
-    /// Says what an account holds, from now on or before it has a limit; what nothing was said of is a user's own. Users
-    /// that another account has held come over. Where other members are counted than before, the account begins anew:
-    /// who was armed is armed no more.
+    /// Says what an account holds, from now on or before it has a limit; what nothing was said of
+    /// is a user's own. Users that another account has held come over. Where other members are
+    /// counted than before, the account begins anew: who was armed is armed no more.
     fn charge(&mut self, account: AccountId, charge: Charge) -> Result<(), NotifierError>;
 
     /// Sets or changes a user's limits. The first one switches the watch on; the user's living
@@ -311,20 +314,20 @@ pub trait Watch: Send {
     /// The user's account, without a system call; `None` for a user without a limit.
     fn usage(&self, account: AccountId) -> Option<Usage>;
 
-    /// How exact the account is below its soft limit, initially [`Precision::Batched`]. [`Precision::Exact`] is for
-    /// accounts to whose processes memory is promised.
+    /// How exact the account is below its soft limit, initially [`Precision::Batched`].
+    /// [`Precision::Exact`] is for accounts to whose processes memory is promised.
     fn set_precision(
         &mut self,
         account: AccountId,
         precision: Precision,
     ) -> Result<(), NotifierError>;
 
-    /// What one process of a limited user is charged now, and to whom, without a look at the others.
-    /// `None`: it is gone, or no limited user's.
+    /// What one process of a limited user is charged now, and to whom, without a look at the
+    /// others. `None`: it is gone, or no limited user's.
     fn charged(&self, process: &ProcessSample) -> Result<Option<Charged>, NotifierError>;
 
-    /// Keeps a word of the owner's beside a user's account, for whoever takes over. Initially 0. Where
-    /// nothing outlives the watch this does nothing.
+    /// Keeps a word of the owner's beside a user's account, for whoever takes over. Initially 0.
+    /// Where nothing outlives the watch this does nothing.
     fn remember(&mut self, _account: AccountId, _memo: u64) -> Result<(), NotifierError> {
         Ok(())
     }
@@ -338,14 +341,14 @@ pub trait Watch: Send {
     fn leave_behind(&mut self) {}
 
     /// Names the process to be killed at the hard limit, or nobody. Nobody armed: the notifier
-    /// kills the user's largest process, where each page taken in the last seconds counts as several,
-    /// unless [`Watch::set_unarmed_kills`] forbids it, or that process
-    /// has an `oom_score_adj` of -1000, or the limit was crossed by a fork. Kernels before 6.13 kill
+    /// kills the user's largest process, where each page taken in the last seconds counts as
+    /// several, unless [`Watch::set_unarmed_kills`] forbids it, or that process has an
+    /// `oom_score_adj` of -1000, or the limit was crossed by a fork. Kernels before 6.13 kill
     /// whoever it is in its own next page fault only.
     fn arm(&mut self, account: AccountId, victim: Option<ProcessId>) -> Result<(), NotifierError>;
 
-    /// Whether the watch may kill a process that is not armed, initially [`UnarmedKills::Allowed`]. Forbidden for
-    /// accounts some of whose processes are protected.
+    /// Whether the watch may kill a process that is not armed, initially [`UnarmedKills::Allowed`].
+    /// Forbidden for accounts some of whose processes are protected.
     fn set_unarmed_kills(
         &mut self,
         account: AccountId,

@@ -70,8 +70,8 @@ fn what_a_process_gave_back_long_before_its_end_leaves_no_charge() {
     let uid = Uid(61_030);
     let Some(mut notifier) = notifier() else { return };
     notifier.set_limit(uid.into(), BATCHED).unwrap();
-    // The kernel ends with something in a CPU's part and its opposite in the batched one. No event at the
-    // end is about shared memory any more.
+    // The kernel ends with something in a CPU's part and its opposite in the batched one. No event
+    // at the end is about shared memory any more.
     for pages in [200, 230, 300, 330] {
         let mut hog = Hog::start(uid);
         hog.tell(&format!("shmem {pages}"));
@@ -193,7 +193,8 @@ fn a_change_of_uid_between_two_limited_users_moves_the_charge() {
     assert_empty(&mut notifier, to);
 }
 
-/// Who can change the uid of one thread could otherwise have others pay for its memory, and die for it.
+/// Who can change the uid of one thread could otherwise have others pay for its memory, and die for
+/// it.
 #[test]
 fn a_thread_that_changes_its_uid_alone_moves_no_charge() {
     let (own, other) = (Uid(61_018), Uid(61_019));
@@ -215,8 +216,8 @@ fn a_thread_that_changes_its_uid_alone_moves_no_charge() {
     assert_empty(&mut notifier, own);
 }
 
-/// Between `vfork` and `exec` a child of another user uses its parent's memory: a service that starts
-/// a user's program.
+/// Between `vfork` and `exec` a child of another user uses its parent's memory: a service that
+/// starts a user's program.
 #[test]
 fn a_child_that_shares_its_parents_memory_does_not_take_it_over() {
     let (own, other) = (Uid(61_020), Uid(61_021));

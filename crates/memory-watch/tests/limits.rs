@@ -23,7 +23,8 @@ use support::eventually;
 use support::fault_batch;
 use support::notifier;
 
-/// What a hog allocates when it is to break a limit of 64 MiB: enough to, and no danger if it can't.
+/// What a hog allocates when it is to break a limit of 64 MiB: enough to, and no danger if it
+/// can't.
 const TOO_MUCH: &str = "touch 40000";
 const LIMIT: SlotLimit = SlotLimit { soft_pages: 48 * MIB, hard_pages: 64 * MIB };
 

@@ -129,8 +129,8 @@ fn report(allocators: usize, armed: bool, runs: Vec<Run>) {
     );
 }
 
-/// One run: allocators break a limit of 64 MiB. The owner does nothing but arm the largest at the soft
-/// crossing, if asked to; the first kill ends the run.
+/// One run: allocators break a limit of 64 MiB. The owner does nothing but arm the largest at the
+/// soft crossing, if asked to; the first kill ends the run.
 fn overshoot(allocators: usize, armed: bool) -> Option<Run> {
     let uid = Uid(61_320);
     let limit = SlotLimit { soft_pages: 56 * MIB, hard_pages: 64 * MIB };

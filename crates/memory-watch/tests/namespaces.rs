@@ -1,4 +1,5 @@
-//! Who moves to a subordinate uid, in a user namespace, stays charged to whom the namespace belongs.
+//! Who moves to a subordinate uid, in a user namespace, stays charged to whom the namespace
+//! belongs.
 
 mod support;
 
@@ -28,7 +29,8 @@ fn may_unshare() -> Option<()> {
     Some(())
 }
 
-/// Has the hog make a namespace in which uid 5 is `base` + 5, as `newuidmap` would, and become that.
+/// Has the hog make a namespace in which uid 5 is `base` + 5, as `newuidmap` would, and become
+/// that.
 fn move_to_subordinate(hog: &mut Hog, outside: Uid, base: u32) {
     hog.tell("unshare");
     let map = format!("0 {outside} 1\n1 {} 100\n", base + 1);

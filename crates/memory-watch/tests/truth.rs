@@ -1,9 +1,10 @@
-//! The accounts against `/proc`, all the time, while a hundred processes of four users take, share, swap
-//! out (where the machine has swap or lets us have some) and give back memory, fork, execute, exit and
-//! change their users.
+//! The accounts against `/proc`, all the time, while a hundred processes of four users take, share,
+//! swap out (where the machine has swap or lets us have some) and give back memory, fork, execute,
+//! exit and change their users.
 //!
-//! A look is made while all of them stand still (SIGSTOP, and no process is left that runs), so that
-//! both sides see the same moment. `HEADROOM_TRUTH_SECONDS` says for how long; otherwise a few seconds.
+//! A look is made while all of them stand still (SIGSTOP, and no process is left that runs), so
+//! that both sides see the same moment. `HEADROOM_TRUTH_SECONDS` says for how long; otherwise a few
+//! seconds.
 
 mod support;
 
@@ -68,8 +69,8 @@ impl Drop for Churner {
     }
 }
 
-/// What `/proc` says of a user: at least, and at most. They differ by processes on their way from one
-/// user to another.
+/// What `/proc` says of a user: at least, and at most. They differ by processes on their way from
+/// one user to another.
 #[derive(Clone, Copy, Default)]
 struct Truth {
     least: u64,
@@ -94,7 +95,8 @@ fn look(proc: &mut Proc) -> Option<BTreeMap<Uid, Truth>> {
     let (mut pids, mut pids_after) = (Vec::new(), Vec::new());
     proc.pids(&mut pids).expect("list /proc");
     for &pid in &pids {
-        // The state first: what is read after it stood still is what it has. Who is gone is nobody's.
+        // The state first: what is read after it stood still is what it has. Who is gone is
+        // nobody's.
         let Ok(stat) = proc.stat(pid) else { continue };
         let Ok(status) = proc.status(pid) else { continue };
         let Some(uid) = status.uid else { continue };
@@ -201,8 +203,8 @@ fn accounts_follow_a_hundred_churning_processes_within_a_percent() {
     let batches = if fault_batch() == 0 { 1.0 } else { 10.0 };
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
     for (uid, error) in &worst.error {
-        // Far from the limit each CPU keeps a few dozen pages of each process for itself: anonymous ones,
-        // shared ones, and with swap a third kind.
+        // Far from the limit each CPU keeps a few dozen pages of each process for itself: anonymous
+        // ones, shared ones, and with swap a third kind.
         let kinds = if swap.is_some() { 1.5 } else { 1.0 };
         let far = if EXACT.contains(uid) { 1.0 } else { cpus.max(2) as f64 * kinds };
         let tolerated = TOLERATED * batches * far;

@@ -27,7 +27,8 @@ impl fmt::Display for Uid {
     }
 }
 
-/// Inode number of a user namespace. Unique while the namespace exists; the kernel may reuse it afterwards.
+/// Inode number of a user namespace. Unique while the namespace exists; the kernel may reuse it
+/// afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamespaceId(pub u64);
 
@@ -50,8 +51,8 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// The owner of a process with this uid. `levels` are the user namespaces that the process is in,
-    /// innermost first, without the initial one.
+    /// The owner of a process with this uid. `levels` are the user namespaces that the process is
+    /// in, innermost first, without the initial one.
     pub fn of(uid: Uid, levels: &[NamespaceLevel]) -> Self {
         match levels.last() {
             None => Self::User(uid),

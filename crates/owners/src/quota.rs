@@ -26,9 +26,9 @@ pub enum Exhausted {
 
 /// Slots in use, by owner and uid.
 ///
-/// An owner gets a slot if it holds less than its bound, and less than what is left for everybody. So
-/// `n` owners that take what they can get leave one part in `n + 1` to the next one. A uid gets a slot
-/// if it holds less than an equal part of its owner's bound.
+/// An owner gets a slot if it holds less than its bound, and less than what is left for everybody.
+/// So `n` owners that take what they can get leave one part in `n + 1` to the next one. A uid gets
+/// a slot if it holds less than an equal part of its owner's bound.
 #[derive(Clone, Debug)]
 pub struct Quota {
     size: QuotaSize,
@@ -77,7 +77,8 @@ impl Quota {
         }
     }
 
-    /// Counts a slot that is in use whatever the quota says: one that an earlier daemon has granted.
+    /// Counts a slot that is in use whatever the quota says: one that an earlier daemon has
+    /// granted.
     pub fn insert(&mut self, owner: Owner, uid: Uid) {
         self.taken += 1;
         self.roots += usize::from(owner.is_root());

@@ -18,8 +18,8 @@ const SO_PEERPIDFD: libc::c_int = 77;
 /// Namespaces within each other: the kernel makes no more.
 const MAX_LEVELS: usize = 33;
 
-/// The user namespaces that a process is in, innermost first, below the reader's own. Empty: it is in the
-/// reader's own, or in one that the reader may not look into (above its own, or beside it).
+/// The user namespaces that a process is in, innermost first, below the reader's own. Empty: it is
+/// in the reader's own, or in one that the reader may not look into (above its own, or beside it).
 ///
 /// `proc` is where the proc filesystem is mounted.
 pub fn namespaces(proc: &Path, pid: u32) -> io::Result<Vec<NamespaceLevel>> {
@@ -47,13 +47,15 @@ pub fn namespaces(proc: &Path, pid: u32) -> io::Result<Vec<NamespaceLevel>> {
     Ok(Vec::new())
 }
 
-/// The owner of the process at the other end of a socket, which had this pid and uid when it connected
-/// (`SO_PEERCRED`). An error: it has ended, so its namespace cannot be known.
+/// The owner of the process at the other end of a socket, which had this pid and uid when it
+/// connected (`SO_PEERCRED`). An error: it has ended, so its namespace cannot be known.
 pub fn peer_owner(socket: BorrowedFd<'_>, pid: u32, uid: Uid) -> io::Result<Owner> {
-    // Pins the process, so that the namespace that is read cannot be that of a later one with its pid.
+    // Pins the process, so that the namespace that is read cannot be that of a later one with its
+    // pid.
     let pidfd = peer_pidfd(socket, pid)?;
     let levels = match namespaces(Path::new("/proc"), pid) {
-        // A reader without privileges: all it serves is in its own namespace or below its own user's.
+        // A reader without privileges: all it serves is in its own namespace or below its own
+        // user's.
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
         levels => levels?,
     };
@@ -63,8 +65,8 @@ pub fn peer_owner(socket: BorrowedFd<'_>, pid: u32, uid: Uid) -> io::Result<Owne
     }
 }
 
-/// The process at the other end of a socket, which had this pid when it connected. Before Linux 6.5 it is
-/// looked up by that pid, which could be another process' by now.
+/// The process at the other end of a socket, which had this pid when it connected. Before Linux 6.5
+/// it is looked up by that pid, which could be another process' by now.
 pub fn peer_pidfd(socket: BorrowedFd<'_>, pid: u32) -> io::Result<OwnedFd> {
     let mut fd: libc::c_int = -1;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
@@ -79,7 +81,8 @@ pub fn peer_pidfd(socket: BorrowedFd<'_>, pid: u32) -> io::Result<OwnedFd> {
         )
     };
     if done != 0 || fd < 0 {
-        // SAFETY: the call takes integers; its result is a new descriptor that nobody else owns, or -1.
+        // SAFETY: the call takes integers; its result is a new descriptor that nobody else owns, or
+        // -1.
         fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) } as libc::c_int;
     }
     if fd < 0 {
@@ -97,7 +100,8 @@ pub fn has_exited(pidfd: BorrowedFd<'_>) -> bool {
 }
 
 fn parent(namespace: &File) -> io::Result<File> {
-    // SAFETY: the request takes no argument, and what it returns is a new descriptor that nobody else owns.
+    // SAFETY: the request takes no argument, and what it returns is a new descriptor that nobody
+    // else owns.
     unsafe {
         match libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) {
             -1 => Err(io::Error::last_os_error()),

@@ -8,7 +8,8 @@ use crate::{Owner, Uid};
 trait Costed {
     type Item;
 
-    /// What the next item costs; `None`: there is none. [`take`](Costed::take) returns this very one.
+    /// What the next item costs; `None`: there is none. [`take`](Costed::take) returns this very
+    /// one.
     fn next_cost(&mut self) -> Option<u64>;
 
     fn take(&mut self) -> Option<Self::Item>;
@@ -33,7 +34,8 @@ impl<T> Costed for Fifo<T> {
 /// A queue of one key.
 #[derive(Debug)]
 struct Flow<Q> {
-    /// What may still be served in this turn. Lost when the queue is empty: nobody saves up for a burst.
+    /// What may still be served in this turn. Lost when the queue is empty: nobody saves up for a
+    /// burst.
     deficit: u64,
     queue: Q,
 }
@@ -101,9 +103,9 @@ impl<K: Copy + Ord, Q: Costed> Costed for RoundRobin<K, Q> {
 
 /// Items of owners and their uids, taken out fairly.
 ///
-/// Of the cost that is served while several owners have items waiting, each gets an equal part, up to
-/// one quantum and one item; so does each uid of what its owner gets. The number of an owner's uids, and of its
-/// items, changes nothing for the others.
+/// Of the cost that is served while several owners have items waiting, each gets an equal part, up
+/// to one quantum and one item; so does each uid of what its owner gets. The number of an owner's
+/// uids, and of its items, changes nothing for the others.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     owners: RoundRobin<Owner, RoundRobin<Uid, Fifo<T>>>,
@@ -111,8 +113,8 @@ pub struct FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// Empty. In its turn an owner is served items of a cost of `quantum`: the largest cost of an item, or a
-    /// multiple of it for fewer changes of owner.
+    /// Empty. In its turn an owner is served items of a cost of `quantum`: the largest cost of an
+    /// item, or a multiple of it for fewer changes of owner.
     pub fn new(quantum: u64) -> Self {
         Self { owners: RoundRobin::new(quantum.max(1)), len: 0 }
     }

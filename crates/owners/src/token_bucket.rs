@@ -15,14 +15,16 @@ pub struct Rate {
 
 /// A bucket of tokens. It starts full.
 ///
-/// Work whose cost is known only afterwards is admitted by [`is_ready`](Self::is_ready) and paid for with
-/// [`charge`](Self::charge), which may leave a debt: the next work waits until that is paid off.
+/// Work whose cost is known only afterwards is admitted by [`is_ready`](Self::is_ready) and paid
+/// for with [`charge`](Self::charge), which may leave a debt: the next work waits until that is
+/// paid off.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenBucket {
     rate: Rate,
     /// Negative: a debt.
     tokens: i64,
-    /// When `tokens` was right, nanoseconds. The time of a part of a token is not lost: it is before now.
+    /// When `tokens` was right, nanoseconds. The time of a part of a token is not lost: it is
+    /// before now.
     at_ns: u64,
 }
 
@@ -65,8 +67,8 @@ impl TokenBucket {
         self.tokens = self.tokens.saturating_sub(signed(tokens));
     }
 
-    /// Takes the price of work that is to be done. `Err`: it cannot be paid yet, and nothing was taken;
-    /// with the time at which it can, if ever.
+    /// Takes the price of work that is to be done. `Err`: it cannot be paid yet, and nothing was
+    /// taken; with the time at which it can, if ever.
     pub fn take(&mut self, now_ns: u64, tokens: u64) -> Result<(), u64> {
         self.refill(now_ns);
         if self.tokens >= signed(tokens) {
@@ -94,8 +96,8 @@ fn signed(tokens: u64) -> i64 {
     i64::try_from(tokens).unwrap_or(i64::MAX)
 }
 
-/// A bucket a key, of the same rate. A full bucket is not stored, so the room is bounded by the keys that
-/// used theirs within the time in which a bucket fills.
+/// A bucket a key, of the same rate. A full bucket is not stored, so the room is bounded by the
+/// keys that used theirs within the time in which a bucket fills.
 #[derive(Clone, Debug)]
 pub struct TokenBuckets<K> {
     rate: Rate,

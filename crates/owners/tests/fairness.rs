@@ -152,7 +152,8 @@ proptest! {
                     Err(why) if owner == 0 => {
                         prop_assert_eq!((why, held.len()), (Exhausted::All, size.slots));
                     }
-                    // An owner without a slot is refused only when all that is open to owners is taken.
+                    // An owner without a slot is refused only when all that is open to owners is
+                    // taken.
                     Err(why) if before == 0 => {
                         let open = size.slots - size.reserved.max(of(&held, 0)).min(size.slots);
                         prop_assert_eq!(why, Exhausted::All);

@@ -99,8 +99,8 @@ fn a_peer_that_has_ended_has_no_owner() {
     let listener = UnixListener::bind(&dir).unwrap();
     let mut command = Command::new("true");
     let path = dir.clone();
-    // SAFETY: the child allocates nothing that another thread could have locked: connecting copies the path
-    // to the stack; the descriptor stays open until the child's end.
+    // SAFETY: the child allocates nothing that another thread could have locked: connecting copies
+    // the path to the stack; the descriptor stays open until the child's end.
     unsafe {
         command.pre_exec(move || {
             std::mem::forget(UnixStream::connect(&path)?);

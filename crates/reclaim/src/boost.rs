@@ -1,4 +1,5 @@
-//! Speeds up the exit of a killed process: nice -20 for its threads, and out of a frozen control group.
+//! Speeds up the exit of a killed process: nice -20 for its threads, and out of a frozen control
+//! group.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -64,8 +65,8 @@ enum Raised {
     No,
 }
 
-/// The system calls know threads by numbers only, and a thread may end between two of them: if it is
-/// gone afterwards, its number's new owner gets back what it had.
+/// The system calls know threads by numbers only, and a thread may end between two of them: if it
+/// is gone afterwards, its number's new owner gets back what it had.
 fn raise(tasks: &OwnedFd, tid: Pid) -> Result<Raised, Errno> {
     let (Ok(policy), Ok(nice)) = (policy(tid), getpriority_process(Some(tid))) else {
         return Ok(Raised::No);

@@ -19,8 +19,8 @@ pub(crate) enum Thawed {
 }
 
 /// Moves a process that a version 1 freezer holds, where no signal reaches it, to the nearest group
-/// above that is not frozen: others in its group stay as they are. In version 2 SIGKILL ends a frozen
-/// process.
+/// above that is not frozen: others in its group stay as they are. In version 2 SIGKILL ends a
+/// frozen process.
 pub(crate) fn leave_frozen(victim: &Victim) -> Result<Thawed, Errno> {
     let pid = victim.pid();
     let own = freezer_path(pid).filter(|own| own != "/");

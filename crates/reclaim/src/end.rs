@@ -68,8 +68,9 @@ fn memory(released: bool) -> &'static str {
     if released { "its memory is back" } else { "it has its memory" }
 }
 
-/// The state of a process: of those of its threads, the one that keeps it from ending first. The thread
-/// that gave the process its pid may be long gone, and say nothing about the others. `None`: it is gone.
+/// The state of a process: of those of its threads, the one that keeps it from ending first. The
+/// thread that gave the process its pid may be long gone, and say nothing about the others. `None`:
+/// it is gone.
 pub fn state_of(pid: u32) -> Option<u8> {
     /// From what keeps a process to what does not.
     const KEEPERS: &[u8] = b"DtTRSIZX";

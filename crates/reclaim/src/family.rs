@@ -9,8 +9,8 @@ use crate::victim::{Victim, last_errno};
 
 /// `KCMP_VM` of the kernel: do two processes share their address space?
 const KCMP_VM: i32 = 1;
-/// So many looks for those that were born since the last one. All that were found are stopped by then,
-/// so that only a fork that was under way can have escaped a look.
+/// So many looks for those that were born since the last one. All that were found are stopped by
+/// then, so that only a fork that was under way can have escaped a look.
 const LOOKS: u32 = 16;
 
 /// Who is killed.
@@ -46,8 +46,8 @@ impl Relative {
     }
 }
 
-/// The victim and those who are to die with it, all stopped. Init, kernel threads, and this process are
-/// never among them.
+/// The victim and those who are to die with it, all stopped. Init, kernel threads, and this process
+/// are never among them.
 pub(crate) fn gather(root: Victim, scope: Scope) -> Vec<Relative> {
     let own = stat(root.pid()).filter(|own| own.start_ticks == root.identity().start_ticks);
     let (Some(own), true) = (own, scope != Scope::Process) else {
@@ -78,8 +78,8 @@ pub(crate) fn gather(root: Victim, scope: Scope) -> Vec<Relative> {
     found
 }
 
-/// A process that uses the same memory as this one and is not dying: as long as it lives, the memory
-/// stays. Looks at every process.
+/// A process that uses the same memory as this one and is not dying: as long as it lives, the
+/// memory stays. Looks at every process.
 pub fn sharer_of(victim: &Victim) -> Option<u32> {
     let pid = victim.pid();
     let same = |other: u32| {

@@ -5,8 +5,8 @@ use std::fs;
 
 use crate::identity::read_proc;
 
-/// Room for `/proc/<pid>/status`: 1.5 KiB, and longer only with hundreds of groups, whose line comes
-/// before those that are read here.
+/// Room for `/proc/<pid>/status`: 1.5 KiB, and longer only with hundreds of groups, whose line
+/// comes before those that are read here.
 const STATUS: usize = 8192;
 const PAGE_BYTES: u64 = 4096;
 
@@ -30,15 +30,16 @@ pub struct Holdings {
 }
 
 impl Holdings {
-    /// As the kernel counts them, at once and without allocating. `None`: it has no memory (any more).
+    /// As the kernel counts them, at once and without allocating. `None`: it has no memory (any
+    /// more).
     pub fn of(pid: u32) -> Option<Self> {
         let mut buffer = [0; STATUS];
         let status = read_proc(pid, "status", &mut buffer).ok()?;
         Self::parse(std::str::from_utf8(status).ok()?)
     }
 
-    /// The same, and what is shared, from `smaps_rollup`: the kernel walks all of it, 10 ms a GiB and
-    /// more.
+    /// The same, and what is shared, from `smaps_rollup`: the kernel walks all of it, 10 ms a GiB
+    /// and more.
     pub fn measured(pid: u32) -> Option<Self> {
         let holdings = Self::of(pid)?;
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();

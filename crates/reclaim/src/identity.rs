@@ -97,8 +97,8 @@ fn parse_uid(status: &[u8]) -> Option<u32> {
     std::str::from_utf8(real).ok()?.parse().ok()
 }
 
-/// There is a handler for the signal, as far as `/proc/<pid>/status` was read (a process of hundreds
-/// of groups has a longer one).
+/// There is a handler for the signal, as far as `/proc/<pid>/status` was read (a process of
+/// hundreds of groups has a longer one).
 fn catches(status: &[u8], signal: i32) -> bool {
     let line = status.split(|b| *b == b'\n').find_map(|line| line.strip_prefix(b"SigCgt:\t"));
     let mask = line.and_then(|mask| std::str::from_utf8(mask).ok());

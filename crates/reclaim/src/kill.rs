@@ -55,7 +55,8 @@ pub struct Status {
     pub gone: usize,
     /// What they had that can come back, bytes.
     pub bytes: u64,
-    /// What of it is back, bytes; of a victim that frees its memory itself only known when it is gone.
+    /// What of it is back, bytes; of a victim that frees its memory itself only known when it is
+    /// gone.
     pub bytes_back: u64,
     /// When the last memory was back, from the beginning on. `None`: some is not.
     pub memory_back: Option<Duration>,
@@ -65,8 +66,8 @@ pub struct Status {
 
 impl Victim {
     /// Kills it, and whoever [`Options::scope`] adds; the memory comes back while the result is
-    /// [waited for](Reap::wait) or [advanced](Reap::advance). The error is about this process; others
-    /// that cannot be killed are in the [reports](Reap::reports).
+    /// [waited for](Reap::wait) or [advanced](Reap::advance). The error is about this process;
+    /// others that cannot be killed are in the [reports](Reap::reports).
     pub fn kill(self, options: &Options) -> Result<Reap, KillError> {
         let pid = self.pid();
         let reap = Reap::begin(vec![self], options);
@@ -97,8 +98,8 @@ struct Member {
 
 /// A kill on its way.
 ///
-/// Either call [`wait`](Reap::wait), or watch the fd and call [`advance`](Reap::advance) whenever it is
-/// readable. Dropped early, it leaves the victims to their death.
+/// Either call [`wait`](Reap::wait), or watch the fd and call [`advance`](Reap::advance) whenever
+/// it is readable. Dropped early, it leaves the victims to their death.
 pub struct Reap {
     members: Vec<Member>,
     epoll: OwnedFd,
@@ -109,9 +110,9 @@ pub struct Reap {
 }
 
 impl Reap {
-    /// Signals all of them, then releases the memory of each from this thread, which blocks for 0.1 µs a
-    /// page. An error means that no process was signalled; processes that cannot be killed are in the
-    /// [reports](Reap::reports).
+    /// Signals all of them, then releases the memory of each from this thread, which blocks for 0.1
+    /// µs a page. An error means that no process was signalled; processes that cannot be killed are
+    /// in the [reports](Reap::reports).
     pub fn begin(victims: Vec<Victim>, options: &Options) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
@@ -156,7 +157,8 @@ impl Reap {
         for member in &mut self.members {
             member.advance();
             if member.gone || member.refused.is_some() {
-                // A pidfd stays readable, also of one who was refused and ends: out of the way of the event loop.
+                // A pidfd stays readable, also of one who was refused and ends: out of the way of
+                // the event loop.
                 let _ = epoll::delete(&self.epoll, member.victim.as_fd());
             }
         }
@@ -191,7 +193,8 @@ impl Reap {
         self.members.iter().map(Member::report).collect()
     }
 
-    /// Waits until all are gone or the deadline has passed; the error is the first one that remains.
+    /// Waits until all are gone or the deadline has passed; the error is the first one that
+    /// remains.
     pub fn wait(&mut self) -> Result<Status, ReapError> {
         self.wait_and_tell(Duration::MAX, |_| {})
     }

@@ -7,8 +7,9 @@ use rustix::io::Errno;
 
 use crate::victim::last_errno;
 
-/// `PROCESS_MRELEASE_REAP_KILL`, proposed in 2026: the call also kills, and takes hold of the memory
-/// first. It is used on processes only that have their SIGKILL already: to them it is nothing new.
+/// `PROCESS_MRELEASE_REAP_KILL`, proposed in 2026: the call also kills, and takes hold of the
+/// memory first. It is used on processes only that have their SIGKILL already: to them it is
+/// nothing new.
 const REAP_KILL: u32 = 1;
 
 /// What came of it.

@@ -1,5 +1,5 @@
-//! Threads that call `process_mrelease`, which takes hundreds of milliseconds for a large victim and
-//! waits for the lock of its address space.
+//! Threads that call `process_mrelease`, which takes hundreds of milliseconds for a large victim
+//! and waits for the lock of its address space.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,7 +40,8 @@ struct Job {
 }
 
 /// A fixed pool of threads, made at start so that nothing has to be allocated when memory is short.
-/// They inherit the scheduling of the thread that starts them, and lock their stacks where they may.
+/// They inherit the scheduling of the thread that starts them, and lock their stacks where they
+/// may.
 pub struct Reaper {
     jobs: Option<SyncSender<Job>>,
     results: Receiver<(u64, Done)>,
@@ -74,8 +75,8 @@ impl Reaper {
         Ok(Self { jobs: Some(jobs), results, done, threads })
     }
 
-    /// Queues a process that has been sent SIGKILL; `token` comes back with the results. Dropped when
-    /// the queue is full.
+    /// Queues a process that has been sent SIGKILL; `token` comes back with the results. Dropped
+    /// when the queue is full.
     pub(crate) fn submit(&self, token: u64, victim: &Victim) {
         if let Some(jobs) = &self.jobs {
             let _ = jobs.try_send(Job { token, victim: victim.clone() });
@@ -156,11 +157,12 @@ fn release(victim: &Victim) -> Mrelease {
     mrelease(victim.as_fd())
 }
 
-/// Keeps what a job needs of the stack in memory. Where locking is not allowed the stack has at least
-/// been touched.
+/// Keeps what a job needs of the stack in memory. Where locking is not allowed the stack has at
+/// least been touched.
 fn lock_stack() {
     let stack = [0u8; LOCKED_BYTES];
-    // SAFETY: locking changes no content. It stays until the thread, and with it the stack, is gone.
+    // SAFETY: locking changes no content. It stays until the thread, and with it the stack, is
+    // gone.
     let _ = unsafe { rustix::mm::mlock(stack.as_ptr().cast_mut().cast(), LOCKED_BYTES) };
     std::hint::black_box(&stack);
 }

@@ -29,8 +29,8 @@ enum State {
 
 /// A victim that has been sent SIGKILL, by any process or BPF program.
 ///
-/// Call [`step`](Reclaim::step) at once: once the victim's last thread has detached from the memory,
-/// `process_mrelease` comes too late. After that, whenever its fd is readable.
+/// Call [`step`](Reclaim::step) at once: once the victim's last thread has detached from the
+/// memory, `process_mrelease` comes too late. After that, whenever its fd is readable.
 #[derive(Debug)]
 pub struct Reclaim {
     victim: Victim,
@@ -60,8 +60,8 @@ impl Reclaim {
         self.boost
     }
 
-    /// Hands the victim to a reaper at the first call, with `token`; later calls look whether it has
-    /// exited.
+    /// Hands the victim to a reaper at the first call, with `token`; later calls look whether it
+    /// has exited.
     pub fn step(&mut self, reaper: &Reaper, token: u64) -> Progress {
         let progress = self.look();
         if progress == Progress::Pending && self.state == State::Signalled {
@@ -80,9 +80,9 @@ impl Reclaim {
         self.progress()
     }
 
-    /// Calls `process_mrelease` from this thread instead of a reaper's, which then never comes too late
-    /// when this thread has just sent the signal. Blocks for 0.1 µs a page, and as long as another
-    /// thread of the kernel holds the lock of the victim's address space.
+    /// Calls `process_mrelease` from this thread instead of a reaper's, which then never comes too
+    /// late when this thread has just sent the signal. Blocks for 0.1 µs a page, and as long as
+    /// another thread of the kernel holds the lock of the victim's address space.
     pub fn reap(&mut self) -> Progress {
         let victim = self.victim.clone();
         self.state = State::Waiting;

@@ -1,5 +1,5 @@
-//! Victims whose pid is taken over, at every step: ten thousand tries. Never is the stranger signalled,
-//! raised or emptied.
+//! Victims whose pid is taken over, at every step: ten thousand tries. Never is the stranger
+//! signalled, raised or emptied.
 
 mod support;
 
@@ -65,9 +65,8 @@ fn whoever_takes_over_a_victims_pid_is_not_touched() {
         assert_eq!(mrelease(victim.as_fd()), Mrelease::LettingGo);
         assert_eq!(Boost::new(&victim), Boost::default());
         assert_eq!(reclaim.step(&reaper, at.into()), Progress::Gone);
-        // Numbers that come back at once, as here, can meet a boost between two of its system calls;
-        // it notices and takes it back.
-        // SAFETY: takes numbers.
+        // Numbers that come back at once, as here, can meet a boost between two of its system
+        // calls; it notices and takes it back. SAFETY: takes numbers.
         let nice = |pid: i32| unsafe { libc::getpriority(libc::PRIO_PROCESS, pid as libc::id_t) };
         support::until("a stranger as it was", || nice(stranger.0) == nice(0));
         reaper.drain(|_, _| {});

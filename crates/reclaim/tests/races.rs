@@ -1,5 +1,5 @@
-//! Victims that exit or exec meanwhile: ten thousand tries, nobody else is harmed, and no descriptor is
-//! lost. Alone in its program: another test beside it would open descriptors, too.
+//! Victims that exit or exec meanwhile: ten thousand tries, nobody else is harmed, and no
+//! descriptor is lost. Alone in its program: another test beside it would open descriptors, too.
 
 mod support;
 

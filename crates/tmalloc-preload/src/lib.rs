@@ -1,6 +1,6 @@
-//! tmalloc for unmodified programs: preloaded, it stands in for the C library's `malloc` family and for
-//! its `mmap` family where that maps anonymous memory. What is not granted is `NULL` or `MAP_FAILED` with
-//! `ENOMEM`, in time.
+//! tmalloc for unmodified programs: preloaded, it stands in for the C library's `malloc` family and
+//! for its `mmap` family where that maps anonymous memory. What is not granted is `NULL` or
+//! `MAP_FAILED` with `ENOMEM`, in time.
 //!
 //! * [`malloc`](self::malloc): blocks;
 //! * [`map`](self::map): mappings; [`ranges`]: which of them were granted.

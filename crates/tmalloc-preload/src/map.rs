@@ -41,7 +41,8 @@ extern "C" fn unlock() {
 
 fn with_ranges<R>(f: impl FnOnce(&mut Ranges) -> R) -> R {
     if !ASKED_TO_FORK.swap(true, Ordering::Relaxed) {
-        // SAFETY: both functions are safe at a fork. A failure leaves forks of threaded programs at risk.
+        // SAFETY: both functions are safe at a fork. A failure leaves forks of threaded programs at
+        // risk.
         unsafe { libc::pthread_atfork(Some(lock_for_fork), Some(unlock), Some(unlock)) };
     }
     lock();

@@ -1,5 +1,5 @@
-//! Which address ranges a program has mapped, and for which of them memory was granted: a sorted list in
-//! fixed room, because it is used where nothing can be allocated.
+//! Which address ranges a program has mapped, and for which of them memory was granted: a sorted
+//! list in fixed room, because it is used where nothing can be allocated.
 
 /// What is known of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +52,8 @@ impl Ranges {
         of_kind.map(|range| range.end.min(end).saturating_sub(range.start.max(start))).sum()
     }
 
-    /// Remembers what an address range is from now on; `None`: nothing is known of it. Returns how many
-    /// bytes of it were granted before. Without room, what is new is not remembered.
+    /// Remembers what an address range is from now on; `None`: nothing is known of it. Returns how
+    /// many bytes of it were granted before. Without room, what is new is not remembered.
     pub fn set(&mut self, start: usize, end: usize, kind: Option<Kind>) -> usize {
         if start >= end {
             return 0;
@@ -77,8 +77,8 @@ impl Ranges {
         granted
     }
 
-    /// Puts these ranges in the place of those from `first` to before `behind`, joining what belongs
-    /// together.
+    /// Puts these ranges in the place of those from `first` to before `behind`, joining what
+    /// belongs together.
     fn replace(&mut self, first: usize, behind: usize, new: [Option<Range>; 3]) {
         let count = new.iter().flatten().count();
         let len = self.len - (behind - first) + count;

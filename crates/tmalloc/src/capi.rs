@@ -88,7 +88,8 @@ pub unsafe extern "C" fn tfree(block: *mut c_void) {
     unsafe { heap::free(block) }
 }
 
-/// Reserves memory, waiting so long for others. A number to name the lease; 0 with `errno` when refused.
+/// Reserves memory, waiting so long for others. A number to name the lease; 0 with `errno` when
+/// refused.
 #[unsafe(no_mangle)]
 pub extern "C" fn tm_reserve(bytes: usize, wait_ms: c_uint) -> u64 {
     match crate::reserve_within(bytes, Duration::from_millis(wait_ms.into())) {

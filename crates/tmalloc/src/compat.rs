@@ -1,8 +1,8 @@
 //! The five calls of the course project from which the idea comes, on top of ours.
 //!
-//! There `transaction_reserve` promised memory and `transaction_commit` ended the promise as soon as
-//! `malloc` had returned, before a page of it was touched. Here a promise holds until the memory is used,
-//! so a commit only gives back what the transaction's allocations did not need.
+//! There `transaction_reserve` promised memory and `transaction_commit` ended the promise as soon
+//! as `malloc` had returned, before a page of it was touched. Here a promise holds until the memory
+//! is used, so a commit only gives back what the transaction's allocations did not need.
 
 use std::ffi::{c_int, c_ulong};
 use std::path::PathBuf;
@@ -87,7 +87,8 @@ pub fn transaction_reserve(bytes: usize) -> Result<(), Refused> {
 }
 
 /// Ends this thread's transactions: what their allocations did not need goes back. What they took
-/// stays promised until it is used. `bytes` is what was reserved, of which at the most so much goes back.
+/// stays promised until it is used. `bytes` is what was reserved, of which at the most so much goes
+/// back.
 pub fn transaction_commit(bytes: usize) {
     let rest = gate::end_transaction(bytes as u64);
     if rest > 0 {

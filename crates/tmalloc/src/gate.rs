@@ -1,7 +1,7 @@
 //! The gate between the allocator and the system: nothing is taken that was not granted.
 //!
-//! The fast path is one compare-and-swap in the page shared with the daemon; where the balance does not
-//! suffice, the daemon is asked ([`Link`](crate::link)). Nothing here allocates.
+//! The fast path is one compare-and-swap in the page shared with the daemon; where the balance does
+//! not suffice, the daemon is asked ([`Link`](crate::link)). Nothing here allocates.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +11,8 @@ use control::lease::Status;
 use crate::link;
 use crate::page::{Page, draw};
 
-/// What this process has taken and not given back, bytes. At any time at least the truth: it goes up
-/// before a balance goes down, and down after a balance went up.
+/// What this process has taken and not given back, bytes. At any time at least the truth: it goes
+/// up before a balance goes down, and down after a balance went up.
 static SPENT: AtomicU64 = AtomicU64::new(0);
 /// Reserved for this process' next allocations, out of everybody else's reach, bytes.
 static POOL: AtomicU64 = AtomicU64::new(0);
@@ -75,8 +75,8 @@ pub(crate) fn take_waiting(bytes: u64, wait_ms: u32) -> Result<(), Refused> {
 /// Gives memory back that the system has already.
 pub(crate) fn give(bytes: u64) {
     let page = Page::current();
-    // Before the first contact nothing was granted, so nothing can come back (a forked child frees what
-    // its parent had).
+    // Before the first contact nothing was granted, so nothing can come back (a forked child frees
+    // what its parent had).
     if page != Page::none() {
         page.balance().fetch_add(bytes, Ordering::AcqRel);
     }

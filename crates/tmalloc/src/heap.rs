@@ -1,9 +1,9 @@
 //! The allocator: jemalloc, with our gate where it takes memory from the system.
 //!
-//! jemalloc gets address space for nothing and has to *commit* pages before it uses them: it does so
-//! for a run of pages at a time, so a grant is needed once for many allocations, and never for memory
-//! that is used again. Pages that it gives back are decommitted: they leave the account first, then
-//! the balance grows.
+//! jemalloc gets address space for nothing and has to *commit* pages before it uses them: it does
+//! so for a run of pages at a time, so a grant is needed once for many allocations, and never for
+//! memory that is used again. Pages that it gives back are decommitted: they leave the account
+//! first, then the balance grows.
 
 use std::ffi::{c_char, c_uint, c_void};
 use std::ptr::null_mut;
@@ -30,7 +30,8 @@ static _rjem_malloc_conf: AtomicPtr<c_char> = AtomicPtr::new(SETTINGS.as_ptr().c
 const NEW: u8 = 0;
 const STARTING: u8 = 1;
 const READY: u8 = 2;
-/// Ready, and asked for what is kept unused: done by the next allocation, outside of jemalloc's locks.
+/// Ready, and asked for what is kept unused: done by the next allocation, outside of jemalloc's
+/// locks.
 const ASKED_BACK: u8 = 3;
 static STATE: AtomicU8 = AtomicU8::new(NEW);
 static STARTER: AtomicU32 = AtomicU32::new(0);
@@ -52,7 +53,8 @@ static HOOKS: Hooks = Hooks(jemalloc::extent_hooks_t {
     merge: Some(may_merge),
 });
 
-/// Address space, uncommitted. jemalloc insists on committed memory only where that was refused before.
+/// Address space, uncommitted. jemalloc insists on committed memory only where that was refused
+/// before.
 unsafe extern "C" fn reserve_addresses(
     _: *mut jemalloc::extent_hooks_t,
     at: *mut c_void,
@@ -110,7 +112,8 @@ fn map_aligned(size: usize, alignment: usize) -> *mut c_void {
     }
 }
 
-/// Whether the daemon wants back what is kept unused; looked at whenever the system is asked for memory.
+/// Whether the daemon wants back what is kept unused; looked at whenever the system is asked for
+/// memory.
 fn note_recall() {
     if Page::current().is_asked_back() {
         let _ = STATE.compare_exchange(READY, ASKED_BACK, Ordering::AcqRel, Ordering::Relaxed);
@@ -215,8 +218,8 @@ fn start() {
     if link::is_switched_off() {
         link::be_plain();
     } else {
-        // SAFETY: the function is safe to call in a forked child. A failure (no memory) leaves a child
-        // that shares its parent's lease.
+        // SAFETY: the function is safe to call in a forked child. A failure (no memory) leaves a
+        // child that shares its parent's lease.
         unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
         install_hooks();
         give_up_head_start();
@@ -229,8 +232,8 @@ extern "C" fn after_fork_in_child() {
     link::forget_after_fork();
 }
 
-/// First each arena is made with jemalloc's own hooks, which then serve its book-keeping; ours serve
-/// the memory that it hands out.
+/// First each arena is made with jemalloc's own hooks, which then serve its book-keeping; ours
+/// serve the memory that it hands out.
 fn install_hooks() {
     // SAFETY: each value is of the type that jemalloc's manual gives for its name.
     unsafe {
@@ -258,8 +261,8 @@ fn install_hooks() {
 }
 
 /// What jemalloc has taken for itself before it had our hooks, and not used, is committed: the next
-/// allocations would get it without asking. While we start, our hooks give nothing, so all that can be
-/// allocated is of that kind; freed and purged, it is decommitted.
+/// allocations would get it without asking. While we start, our hooks give nothing, so all that can
+/// be allocated is of that kind; freed and purged, it is decommitted.
 fn give_up_head_start() {
     const LARGEST: usize = 8 << 20;
     const SMALLEST: usize = 16 << 10;

@@ -1,17 +1,18 @@
 //! malloc that promises: memory is granted before it is used, or refused in time.
 //!
-//! A user with a memory limit gets no `NULL` from an ordinary `malloc`: it gets the memory, and a kill
-//! when it touches too much of it. Here memory is taken from the system only after headroom-oomd has
-//! granted it, so what [`try_alloc`] (or `tmalloc` in C) returns can be touched, now or later, whatever
-//! others do; what cannot be granted is `NULL` at once, and nobody is killed.
+//! A user with a memory limit gets no `NULL` from an ordinary `malloc`: it gets the memory, and a
+//! kill when it touches too much of it. Here memory is taken from the system only after
+//! headroom-oomd has granted it, so what [`try_alloc`] (or `tmalloc` in C) returns can be touched,
+//! now or later, whatever others do; what cannot be granted is `NULL` at once, and nobody is
+//! killed.
 //!
 //! * [`TAlloc`]: as a program's allocator; [`try_alloc`]: one block;
 //! * [`reserve`]: memory for allocations to come;
 //! * [`compat`]: the five calls of the course project from which the idea comes;
 //! * [`heap`]: `malloc` and its family, gated; [`raw`]: the gate alone, for other allocators.
 //!
-//! Without a daemon, and for users without a limit, all this is a plain allocator (jemalloc); the former
-//! is said once on standard error. `HEADROOM_LEASE_SOCKET` names another socket than
+//! Without a daemon, and for users without a limit, all this is a plain allocator (jemalloc); the
+//! former is said once on standard error. `HEADROOM_LEASE_SOCKET` names another socket than
 //! `/run/headroom/lease.sock`; `HEADROOM_TMALLOC=off` switches the gate off.
 
 mod capi;

@@ -1,11 +1,11 @@
-//! The gate alone, for allocators that map memory themselves: take before it is made usable, give once
-//! the system has it back.
+//! The gate alone, for allocators that map memory themselves: take before it is made usable, give
+//! once the system has it back.
 
 use crate::gate::{self, Refused};
 use crate::heap;
 
-/// Whether the gate is there already: while the allocator starts, it is not, and what is mapped then
-/// counts as it is touched.
+/// Whether the gate is there already: while the allocator starts, it is not, and what is mapped
+/// then counts as it is touched.
 pub fn is_ready() -> bool {
     heap::is_ready()
 }

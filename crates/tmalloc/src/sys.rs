@@ -182,8 +182,8 @@ pub(crate) fn unmap_page(at: *mut u8) {
 
 /// A variable of the environment; none in programs that run with more rights than their caller.
 pub(crate) fn environment(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: the name ends with NUL; what is returned lives as long as nobody changes the variable,
-    // which threads must not do beside others that read it.
+    // SAFETY: the name ends with NUL; what is returned lives as long as nobody changes the
+    // variable, which threads must not do beside others that read it.
     unsafe {
         let value = secure_getenv(name.as_ptr());
         (!value.is_null()).then(|| CStr::from_ptr(value))

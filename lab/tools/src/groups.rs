@@ -63,7 +63,8 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Makes `observer` (and moves us there, since a group with children must be empty), `interactive`, `bystander`, `load`.
+    /// Makes `observer` (and moves us there, since a group with children must be empty),
+    /// `interactive`, `bystander`, `load`.
     pub fn new(base: &str) -> Result<Self> {
         let groups = Self { base: PathBuf::from(base) };
         for name in ["observer", "interactive", "bystander", "load"] {

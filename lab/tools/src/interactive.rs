@@ -1,4 +1,5 @@
-//! Somebody at the keyboard: a little work on a small working set at a steady beat, who notices every delay.
+//! Somebody at the keyboard: a little work on a small working set at a steady beat, who notices
+//! every delay.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -16,7 +17,8 @@ const ANONYMOUS_MIB: usize = 16;
 /// What a person feels.
 const FELT_NS: u64 = 100_000_000;
 
-/// Touches `--file` and its own memory at every beat, and writes what it felt into `--shared`; ends when killed.
+/// Touches `--file` and its own memory at every beat, and writes what it felt into `--shared`; ends
+/// when killed.
 pub fn run(options: &Options) -> Result<()> {
     let shared = shared::map(&options.get::<String>("shared")?)?;
     let file = Mapping::file(&options.get::<String>("file")?)?;

@@ -1,8 +1,8 @@
 //! One static program for inside the lab's machines.
 //!
-//! `binder-version DEVICE` prints the protocol version a binder device answers with; `spin` prints how much (virtual)
-//! time a fixed amount of work took; `scenario` plays one out-of-memory scenario and prints one JSON line; the other
-//! words are the scenario's own processes.
+//! `binder-version DEVICE` prints the protocol version a binder device answers with; `spin` prints
+//! how much (virtual) time a fixed amount of work took; `scenario` plays one out-of-memory scenario
+//! and prints one JSON line; the other words are the scenario's own processes.
 
 mod binder_version;
 mod clock;

@@ -50,8 +50,8 @@ pub struct Observed {
     pub lowest_swap_free_kib: u64,
     /// The longest delay of the interactive process, one that lasts included.
     pub stall_ns_max: u64,
-    /// The observer's own longest delay: it has locked memory and real-time priority, so this is the host's doing, or
-    /// the guest kernel's with interrupts off.
+    /// The observer's own longest delay: it has locked memory and real-time priority, so this is
+    /// the host's doing, or the guest kernel's with interrupts off.
     pub own_lateness_ns_max: u64,
     /// When the pressure began.
     pub pressed_at_ns: Option<u64>,
@@ -122,7 +122,8 @@ impl Observed {
     fn is_over(&self, groups: &Groups, parts: &Parts, now: u64) -> bool {
         let quiet_since = match (self.pressed_at_ns, parts.load.ended) {
             (Some(_), _) => self.back_at_ns,
-            // A killer may act before memory is low by our measure: then there is nothing to recover from.
+            // A killer may act before memory is low by our measure: then there is nothing to
+            // recover from.
             (None, ended) => ended.map(|(at, _)| at),
         };
         groups.is_empty("load") && quiet_since.is_some_and(|at| now > at + SETTLE_NS)

@@ -1,7 +1,8 @@
-//! Plays one scenario: the interactive process and the bystander, the load, and an observer that cannot be delayed.
+//! Plays one scenario: the interactive process and the bystander, the load, and an observer that
+//! cannot be delayed.
 //!
-//! Each part has a control group of its own below ours, so that everything can be ended whatever it forked, and so that
-//! a killer that thinks in control groups has some to choose from.
+//! Each part has a control group of its own below ours, so that everything can be ended whatever it
+//! forked, and so that a killer that thinks in control groups has some to choose from.
 
 use std::fs;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,24 +16,28 @@ use crate::observer::{Observed, Parts, SECOND_NS, Terms, observe};
 use crate::options::Options;
 use crate::shared::{self, Shared};
 
-/// Before the load starts, the interactive process has its pages and has done so many rounds; it is given so long for that.
+/// Before the load starts, the interactive process has its pages and has done so many rounds; it is
+/// given so long for that.
 const WARM_UP_BEATS: u64 = 50;
 const WARM_UP_MAX_NS: u64 = 60 * SECOND_NS;
 const BYSTANDER_MIB: usize = 64;
 /// thrash: memory taken, of what is available, and the file read, of all memory.
 const THRASH_ANONYMOUS_PERCENT: usize = 90;
 const THRASH_FILE_PERCENT: usize = 20;
-/// The person who works here, runs the load, and owns all of it; in user-limit the load is another user's.
+/// The person who works here, runs the load, and owns all of it; in user-limit the load is another
+/// user's.
 const PERSON_UID: u32 = 1000;
 const OTHER_UID: u32 = 1001;
-/// user-limit: how fast the load grows, its limit (`--limit-mib` overrides) and where it stops by itself, of all memory.
+/// user-limit: how fast the load grows, its limit (`--limit-mib` overrides) and where it stops by
+/// itself, of all memory.
 const LIMITED_MIB_PER_S: usize = 25;
 const LIMIT_PERCENT: usize = 20;
 const LIMITED_CAP_PERCENT: usize = 40;
 /// Where [`Shared`] is.
 const PAGE: &str = "/dev/shm/lab-scenario";
 
-/// Runs `--scenario NAME` for at most `--seconds`, with its files in `--scratch`; prints one JSON object.
+/// Runs `--scenario NAME` for at most `--seconds`, with its files in `--scratch`; prints one JSON
+/// object.
 pub fn run(options: &Options) -> Result<()> {
     let name: String = options.get("scenario")?;
     let scratch: String = options.get_or("scratch", "/scratch".to_owned())?;
@@ -136,7 +141,8 @@ fn report(
     println!("{{{}}}", fields.join(","));
 }
 
-/// Lets the interactive process find its beat and returns its longest delay in one more second; then its account starts anew.
+/// Lets the interactive process find its beat and returns its longest delay in one more second;
+/// then its account starts anew.
 fn warm_up(shared: &Shared) -> Result<u64> {
     let deadline = now_ns() + WARM_UP_MAX_NS;
     while shared.beats.load(Relaxed) < WARM_UP_BEATS {

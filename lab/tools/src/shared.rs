@@ -29,7 +29,8 @@ pub fn map(path: &str) -> Result<&'static Shared> {
     let file = File::options().read(true).write(true).create(true).truncate(false).open(path);
     let file = file.map_err(|e| format!("{path}: {e}"))?;
     file.set_len(4096).map_err(|e| format!("{path}: {e}"))?;
-    // The processes that report are other users'; only its owner may do this, and only once is needed.
+    // The processes that report are other users'; only its owner may do this, and only once is
+    // needed.
     let _ = file.set_permissions(Permissions::from_mode(0o666));
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping of a file we hold open, of the size it has.
@@ -39,6 +40,7 @@ pub fn map(path: &str) -> Result<&'static Shared> {
     if page == libc::MAP_FAILED {
         return Err(format!("{path}: cannot map: {}", std::io::Error::last_os_error()));
     }
-    // SAFETY: the page is never unmapped, is large and aligned enough, and holds only atomics, for which any bytes are valid.
+    // SAFETY: the page is never unmapped, is large and aligned enough, and holds only atomics, for
+    // which any bytes are valid.
     Ok(unsafe { &*page.cast::<Shared>() })
 }

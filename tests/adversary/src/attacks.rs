@@ -177,7 +177,8 @@ impl Witness for SubordinateUids {
     }
 }
 
-/// Introduces itself on the lease socket as another user. A thread has its own credentials, as far as the kernel is concerned.
+/// Introduces itself on the lease socket as another user. A thread has its own credentials, as far
+/// as the kernel is concerned.
 fn lease_as(socket: &Path, uid: u32) -> anyhow::Result<()> {
     let socket = socket.to_owned();
     let attempt = std::thread::spawn(move || {

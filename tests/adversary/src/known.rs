@@ -1,4 +1,5 @@
-//! What is known to fail, and why. An entry that starts to hold fails the suite: it is removed with the change that fixes it.
+//! What is known to fail, and why. An entry that starts to hold fails the suite: it is removed with
+//! the change that fixes it.
 
 use harness::outcome::ExpectedFailure;
 

@@ -1,8 +1,10 @@
-//! `adversary`: plays attacks of ordinary users against a `headroom-oomd` of its own, and says what came of them.
+//! `adversary`: plays attacks of ordinary users against a `headroom-oomd` of its own, and says what
+//! came of them.
 //!
-//! Each attack is a program in `programs/`, run as a user with a limit. What the user holds is measured without Headroom
-//! (`harness::memory`); how promptly the daemon answers root, and what CPU time it uses, is measured meanwhile. What is known
-//! to fail is in `known.rs`; the run fails when something else does, and when an entry of that table is fixed.
+//! Each attack is a program in `programs/`, run as a user with a limit. What the user holds is
+//! measured without Headroom (`harness::memory`); how promptly the daemon answers root, and what
+//! CPU time it uses, is measured meanwhile. What is known to fail is in `known.rs`; the run fails
+//! when something else does, and when an entry of that table is fixed.
 
 mod attack;
 mod attacks;
@@ -99,8 +101,8 @@ fn round(arguments: &Arguments) -> anyhow::Result<bool> {
     Ok(fine)
 }
 
-/// The machine is busy with other things as well: what is not as expected gets two more chances. What is known to fail is
-/// fixed only if it holds each time.
+/// The machine is busy with other things as well: what is not as expected gets two more chances.
+/// What is known to fail is fixed only if it holds each time.
 fn play_until_expected(attack: &attack::Attack, backend: Backend) -> anyhow::Result<Outcome> {
     let mut outcome = play(attack, backend)?;
     for _ in 0..2 {

@@ -15,7 +15,8 @@ use harness::users::User;
 
 use crate::attack::{ATTACKER, Attack, BYSTANDER, NEWCOMER};
 
-/// What may be held above the limit for more than a second: the larger of this part of it, percent, and of these bytes.
+/// What may be held above the limit for more than a second: the larger of this part of it, percent,
+/// and of these bytes.
 const OVER_PERCENT: u64 = 5;
 const OVER_BYTES: u64 = 32 * MIB;
 /// CPU time of the daemon, percent of one CPU.

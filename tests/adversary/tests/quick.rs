@@ -1,4 +1,5 @@
-//! Every attack once, in minutes, with the BPF notifier: what holds today still holds, and what is known to fail still fails.
+//! Every attack once, in minutes, with the BPF notifier: what holds today still holds, and what is
+//! known to fail still fails.
 
 use std::process::Command;
 

@@ -79,7 +79,8 @@ fn signal_thread(tid: u32, signal: libc::c_int) {
     unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), tid, signal) };
 }
 
-/// Threads that receive files, whose read buffers stop answering once all of them wait; each gets signals without end.
+/// Threads that receive files, whose read buffers stop answering once all of them wait; each gets
+/// signals without end.
 fn signalled_receivers(device: &str, count: &str) -> Outcome {
     let count: usize = count.parse().map_err(text)?;
     let hung = HungFile::new(count * PAGE, Server::Accomplice)?;

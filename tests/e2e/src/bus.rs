@@ -278,7 +278,8 @@ impl Bus {
         self.shut_down()
     }
 
-    /// Pid of the process that watches over the daemon, if there is one; waited for, as its name comes after its fork.
+    /// Pid of the process that watches over the daemon, if there is one; waited for, as its name
+    /// comes after its fork.
     pub fn guardian(&self) -> Option<u32> {
         let is_guardian = |pid: &u32| {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

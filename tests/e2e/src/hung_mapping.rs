@@ -1,4 +1,5 @@
-//! A file whose filesystem never answers a read: FUSE, served by this very process or by a child of it.
+//! A file whose filesystem never answers a read: FUSE, served by this very process or by a child of
+//! it.
 //!
 //! An ordinary user mounts it in namespaces of its own.
 
@@ -33,13 +34,14 @@ pub enum Server {
 pub struct HungFile {
     file: File,
     len: usize,
-    /// Pid of the accomplice that serves it. A thread that touches the file cannot be killed before that has ended.
+    /// Pid of the accomplice that serves it. A thread that touches the file cannot be killed before
+    /// that has ended.
     pub accomplice: Option<u32>,
 }
 
 impl HungFile {
-    /// A file of `len` bytes. The process must have one thread; it gets mounts of its own, and unless it is root a
-    /// user namespace.
+    /// A file of `len` bytes. The process must have one thread; it gets mounts of its own, and
+    /// unless it is root a user namespace.
     pub fn new(len: usize, server: Server) -> Result<Self, String> {
         Self::mount(len, server).map_err(|error| format!("no file that hangs: {error}"))
     }
@@ -84,7 +86,8 @@ impl HungFile {
         let flags = ProtFlags::READ | ProtFlags::WRITE;
         let fixed = place.map_or(MapFlags::empty(), |_| MapFlags::FIXED);
         let at = std::ptr::with_exposed_provenance_mut(place.unwrap_or(0) as usize);
-        // SAFETY: a mapping of our own, at a place that the caller gives up; nothing here refers to it.
+        // SAFETY: a mapping of our own, at a place that the caller gives up; nothing here refers to
+        // it.
         let mapped = unsafe { mmap(at, self.len, flags, MapFlags::PRIVATE | fixed, &self.file, 0) };
         mapped.map(|at| at as u64).map_err(|errno| format!("cannot map a file that hangs: {errno}"))
     }

@@ -82,7 +82,8 @@ fn silent_pages(count: usize, before: impl FnOnce(u64)) -> Result<(u64, OwnedFd)
     const UFFDIO_REGISTER: libc::Ioctl = 0xc020_aa00_u32 as libc::Ioctl;
     const MISSING: u64 = 1;
     let last = || std::io::Error::last_os_error().to_string();
-    // SAFETY: the structures are as the kernel wants them and live across the calls; the descriptor is new.
+    // SAFETY: the structures are as the kernel wants them and live across the calls; the descriptor
+    // is new.
     unsafe {
         let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC);
         if fd < 0 {
@@ -212,12 +213,14 @@ fn changing_memory(device: &str, seed: &str) -> Outcome {
     Ok(())
 }
 
-/// Calls again and again while another thread unmaps and maps what is being sent and the room for returns.
+/// Calls again and again while another thread unmaps and maps what is being sent and the room for
+/// returns.
 fn vanishing_memory(device: &str) -> Outcome {
     let options = Options { nonblock: true, ..Options::default() };
     let client = Client::open(Path::new(device), &options).map_err(text)?;
     let flags = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: fresh mappings; what is done to them below is what this is about, and only the driver looks at them.
+    // SAFETY: fresh mappings; what is done to them below is what this is about, and only the driver
+    // looks at them.
     let page = unsafe { mmap_anonymous(ptr::null_mut(), 2 * PAGE, flags, MapFlags::PRIVATE) };
     let page = page.map_err(text)? as usize;
     let done = AtomicBool::new(false);
@@ -379,7 +382,8 @@ fn exec(device: &str) -> Outcome {
     Err(std::process::Command::new("/bin/true").exec().to_string())
 }
 
-/// A thread takes a call with it when it ends, and another one of its number comes: it must not inherit anything.
+/// A thread takes a call with it when it ends, and another one of its number comes: it must not
+/// inherit anything.
 fn same_tid(device: &str) -> Outcome {
     let client: &'static Client = Box::leak(Box::new(open(device)?));
     client.become_context_manager().map_err(text)?;

@@ -12,8 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{Bus, wait};
 
-/// A running `peer`; killed on drop, and then it must be gone within bounds. Also killed when the thread
-/// that started it ends.
+/// A running `peer`; killed on drop, and then it must be gone within bounds. Also killed when the
+/// thread that started it ends.
 pub struct Peer {
     what: String,
     child: Child,

@@ -1,4 +1,5 @@
-//! The two kinds of client of `soak`: services, and clients that call them and one another in every way.
+//! The two kinds of client of `soak`: services, and clients that call them and one another in every
+//! way.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -34,7 +35,8 @@ fn open(device: &str) -> Result<Client, String> {
     Client::open(Path::new(device), &Options::default()).map_err(|error| error.to_string())
 }
 
-/// Publishes an object that takes files: it marks and closes them, and answers so; all else it sends back.
+/// Publishes an object that takes files: it marks and closes them, and answers so; all else it
+/// sends back.
 pub fn service(device: &str, name: &str) -> Result<(), String> {
     let client = open(device)?;
     let mut session = Session::new(&client);
@@ -67,7 +69,8 @@ fn publish(session: &mut Session<'_>, name: &str, number: u64) -> Result<(), Cli
     session.flush()
 }
 
-/// Publishes its objects, answers calls to them in a thread, and calls all sorts of others for ever.
+/// Publishes its objects, answers calls to them in a thread, and calls all sorts of others for
+/// ever.
 ///
 /// It is number `index` of `clients`; the seed decides what it does.
 pub fn client(device: &str, index: u64, clients: u64, seed: u64) -> Result<(), String> {
@@ -120,7 +123,8 @@ impl Caller<'_> {
         }
     }
 
-    /// Looks some client's object up and asks for news of its death; lets the oldest go if there are too many.
+    /// Looks some client's object up and asks for news of its death; lets the oldest go if there
+    /// are too many.
     fn keep_another(&mut self) -> Result<(), ClientError> {
         let (client, number) = (self.random.below(self.clients), self.random.below(OBJECTS));
         let name = format!("client{client}.{number}");

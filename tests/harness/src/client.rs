@@ -20,7 +20,8 @@ const LAST: u8 = b'.';
 pub struct Client(OwnedFd);
 
 impl Client {
-    /// Connects, with a time limit for whatever comes then. Root uses its own socket where the daemon has one.
+    /// Connects, with a time limit for whatever comes then. Root uses its own socket where the
+    /// daemon has one.
     pub fn connect(path: &Path, patience: Duration) -> anyhow::Result<Self> {
         let own = path.with_file_name("oomd-root.sock");
         let own = rustix::process::geteuid().is_root() && own.exists();

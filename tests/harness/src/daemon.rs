@@ -1,4 +1,5 @@
-//! A daemon of its own: the shipped binary with a socket, a configuration and a state folder in a temporary folder.
+//! A daemon of its own: the shipped binary with a socket, a configuration and a state folder in a
+//! temporary folder.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -54,8 +55,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it with this configuration, and waits until it answers. The machine's own memory is none of its business unless
-    /// the configuration says so.
+    /// Starts it with this configuration, and waits until it answers. The machine's own memory is
+    /// none of its business unless the configuration says so.
     pub fn start(backend: Backend, config: &str) -> anyhow::Result<Self> {
         let dir = tempfile::tempdir()?;
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;

@@ -1,6 +1,7 @@
 //! What the suites about limits (`tests/adversary`, `tests/innocents`) share.
 //!
-//! They treat Headroom as a black box: the shipped binary, its control socket, its configuration file.
+//! They treat Headroom as a black box: the shipped binary, its control socket, its configuration
+//! file.
 //!
 //! * [`daemon`]: a daemon of its own;
 //! * [`client`]: its control socket, as plain JSON;

@@ -1,7 +1,8 @@
 //! What users really hold, measured without Headroom.
 //!
-//! Each address space once: its proportional share of anonymous and shared memory and of swap, and its page tables. Besides,
-//! each file of a tmpfs (a memfd) that is open once, as far as it is not mapped.
+//! Each address space once: its proportional share of anonymous and shared memory and of swap, and
+//! its page tables. Besides, each file of a tmpfs (a memfd) that is open once, as far as it is not
+//! mapped.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

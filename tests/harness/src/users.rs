@@ -81,8 +81,8 @@ impl User {
     }
 }
 
-/// Gives the process, which has just created a user namespace, its maps, as `newuidmap` and `newgidmap` would: uid 0 is the
-/// user, those from 1 on the subordinate ones.
+/// Gives the process, which has just created a user namespace, its maps, as `newuidmap` and
+/// `newgidmap` would: uid 0 is the user, those from 1 on the subordinate ones.
 pub fn map_subordinate(pid: u32, user: User) -> io::Result<()> {
     let map = format!("0 {} 1\n1 {} {}\n", user.uid, user.subordinate, user.count);
     let folder = Path::new("/proc").join(pid.to_string());

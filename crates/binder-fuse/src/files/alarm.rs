@@ -1,7 +1,7 @@
 //! Wakes a thread that waits for another process, again and again.
 //!
-//! `waitpid` knows no timeout, and looking for a stop without sleeping keeps the thread that is to stop from the CPU, for a whole
-//! time slice where they have one in common.
+//! `waitpid` knows no timeout, and looking for a stop without sleeping keeps the thread that is to
+//! stop from the CPU, for a whole time slice where they have one in common.
 
 use std::io;
 use std::mem::zeroed;
@@ -24,8 +24,8 @@ extern "C" fn ring(_: libc::c_int) {}
 impl Alarm {
     /// One that is silent. The first one gives its signal a handler that does nothing.
     pub(super) fn new() -> io::Result<Self> {
-        // SAFETY: all-zero is valid for these structures; those that are read are filled in before, and live across the
-        // calls. The handler touches nothing.
+        // SAFETY: all-zero is valid for these structures; those that are read are filled in before,
+        // and live across the calls. The handler touches nothing.
         unsafe {
             let mut action: libc::sigaction = zeroed();
             action.sa_sigaction = ring as extern "C" fn(libc::c_int) as usize;

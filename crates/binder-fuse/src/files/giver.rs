@@ -1,13 +1,14 @@
 //! The threads that give files to clients' threads.
 //!
-//! The event loop never waits for them. A delivery goes: the event loop hands over a [`Job`] with the answer to the
-//! reader's ioctl; a worker traces the reader, answers the ioctl, and installs the files while the reader is
-//! stopped; the event loop hears of the [`Outcome`], writes what the reader is to see, and says by its
-//! [`Verdict`] how the reader goes on.
+//! The event loop never waits for them. A delivery goes: the event loop hands over a [`Job`] with
+//! the answer to the reader's ioctl; a worker traces the reader, answers the ioctl, and installs
+//! the files while the reader is stopped; the event loop hears of the [`Outcome`], writes what the
+//! reader is to see, and says by its [`Verdict`] how the reader goes on.
 //!
-//! A client that does not react costs a worker [`tracee`](super::tracee)'s patience, and one whose memory does not answer
-//! keeps it until it dies. So there is another worker for each delivery that finds none idle, up to a limit; and a user
-//! has at most as many at work as are left for others, whatever its receivers do: further deliveries to it wait.
+//! A client that does not react costs a worker [`tracee`](super::tracee)'s patience, and one whose
+//! memory does not answer keeps it until it dies. So there is another worker for each delivery that
+//! finds none idle, up to a limit; and a user has at most as many at work as are left for others,
+//! whatever its receivers do: further deliveries to it wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -41,7 +42,8 @@ const VERDICT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A thread that is to be given files, or made to close some, on its way out of its ioctl.
 pub(crate) struct Job {
-    /// Names it in its outcome and verdict; `None`: it has neither, there is only something to close.
+    /// Names it in its outcome and verdict; `None`: it has neither, there is only something to
+    /// close.
     pub(crate) gift: Option<u64>,
     pub(crate) tid: u32,
     /// Its user.
@@ -110,7 +112,8 @@ struct Queue {
 }
 
 impl Queue {
-    /// One more delivery to this user may begin: half of what is left is never for him who has so much already.
+    /// One more delivery to this user may begin: half of what is left is never for him who has so
+    /// much already.
     fn may_begin(&self, uid: u32) -> bool {
         let all: usize = self.under_way.values().sum();
         let his = self.under_way.get(&uid).copied().unwrap_or(0);
@@ -173,7 +176,8 @@ impl Giver {
         true
     }
 
-    /// Takes back a delivery that waits for others to its user. False: a worker has it, or is about to take it.
+    /// Takes back a delivery that waits for others to its user. False: a worker has it, or is about
+    /// to take it.
     pub(crate) fn withdraw(&mut self, gift: u64) -> bool {
         let mut queue = lock(&self.shared.queue);
         let at = queue.jobs.iter().position(|(job, _)| job.gift == Some(gift));

@@ -1,5 +1,6 @@
-//! Puts files into a stopped thread's descriptor table: the thread makes a pair of sockets, we fetch one end and
-//! send the files into it, the thread receives them at the other. No name, network or permission is involved.
+//! Puts files into a stopped thread's descriptor table: the thread makes a pair of sockets, we
+//! fetch one end and send the files into it, the thread receives them at the other. No name,
+//! network or permission is involved.
 
 use std::io;
 use std::mem::{offset_of, size_of, zeroed};
@@ -61,8 +62,8 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// In the thread's read buffer (`room`: address and bytes), which it expects to be written; else below its
-    /// stack, and put back afterwards.
+    /// In the thread's read buffer (`room`: address and bytes), which it expects to be written;
+    /// else below its stack, and put back afterwards.
     pub(super) fn new(tracee: &Tracee, room: (u64, u64), files: usize) -> io::Result<Self> {
         let need = (CONTROL_AT + control_len(files.min(FILES_A_MESSAGE))) as u64;
         let tid = tracee.tid();
@@ -156,7 +157,8 @@ fn take_place_of_socket(tracee: &mut Tracee, far: i32, fds: &mut [u32]) -> Resul
     close(tracee, far)
 }
 
-/// Sends some files into the thread and has it receive them; also on a failure, `fds` has what arrived.
+/// Sends some files into the thread and has it receive them; also on a failure, `fds` has what
+/// arrived.
 fn pass(
     tracee: &mut Tracee,
     files: &[Arc<OwnedFd>],

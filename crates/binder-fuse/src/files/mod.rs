@@ -1,10 +1,11 @@
 //! Files on their way from client to client.
 //!
-//! A file is taken from its sender with `pidfd_getfd` when it sends ([`store`]). No system call installs one in
-//! another process, so an unmodified receiver has to do that itself: when its ioctl returns, its thread is stopped
-//! ([`tracee`]), made to receive the files over a socket of its own ([`install`]), and let go on. Threads of ours
-//! do that ([`giver`]); the event loop hands a delivery over and goes on. Who was started under a seccomp filter of
-//! ours needs no stopping ([`trap`]).
+//! A file is taken from its sender with `pidfd_getfd` when it sends ([`store`]). No system call
+//! installs one in another process, so an unmodified receiver has to do that itself: when its ioctl
+//! returns, its thread is stopped ([`tracee`]), made to receive the files over a socket of its own
+//! ([`install`]), and let go on. Threads of ours do that ([`giver`]); the event loop hands a
+//! delivery over and goes on. Who was started under a seccomp filter of ours needs no stopping
+//! ([`trap`]).
 
 mod alarm;
 mod giver;

@@ -1,5 +1,5 @@
-//! Has us and the thread that we trace take turns on one CPU. Each of its stops is a wake-up of it and one of us, and
-//! waking a CPU that sleeps takes longer than all else that is done.
+//! Has us and the thread that we trace take turns on one CPU. Each of its stops is a wake-up of it
+//! and one of us, and waking a CPU that sleeps takes longer than all else that is done.
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
@@ -28,8 +28,8 @@ impl Drop for Here {
     }
 }
 
-/// Brings a thread that sleeps to where we are; where it might be before. `None`: it stays where it is, being
-/// somebody's whom we may not move, or bound to other CPUs.
+/// Brings a thread that sleeps to where we are; where it might be before. `None`: it stays where it
+/// is, being somebody's whom we may not move, or bound to other CPUs.
 pub(super) fn bring(tid: u32) -> Option<CpuSet> {
     let thread = Pid::from_raw(tid as i32);
     let usual = sched_getaffinity(thread).ok()?;

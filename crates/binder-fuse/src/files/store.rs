@@ -78,8 +78,8 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // An open of our own filesystem may be among them, and nobody serves its close any more: the closer waits
-        // until the connection is gone, not we.
+        // An open of our own filesystem may be among them, and nobody serves its close any more:
+        // the closer waits until the connection is gone, not we.
         if let Some(closer) = &self.closer {
             self.files.drain().for_each(|(_, taken)| closer.close(taken.file));
         }
@@ -95,10 +95,12 @@ fn refusal(what: &str, error: &io::Error) -> Errno {
     }
 }
 
-/// A duplicate of a thread's descriptor. The thread is stopped or in a call of ours, so its number is its own.
+/// A duplicate of a thread's descriptor. The thread is stopped or in a call of ours, so its number
+/// is its own.
 pub(crate) fn fetch(tid: u32, fd: i32) -> io::Result<OwnedFd> {
     let pidfd = match pidfd_of(tid, TaskKind::Thread) {
-        // Before Linux 6.9 there are pidfds of processes only; threads share their descriptors as a rule.
+        // Before Linux 6.9 there are pidfds of processes only; threads share their descriptors as a
+        // rule.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             let (process, _) = crate::pid_view::process_of(tid, 0)?;
             pidfd_of(process, TaskKind::Process)?
@@ -112,8 +114,8 @@ pub(crate) fn fetch(tid: u32, fd: i32) -> io::Result<OwnedFd> {
     }
 }
 
-/// A thread that closes files which are not ours. Whatever a client passes may take its time to close, and a file
-/// of our own filesystem waits for our event loop.
+/// A thread that closes files which are not ours. Whatever a client passes may take its time to
+/// close, and a file of our own filesystem waits for our event loop.
 #[derive(Clone)]
 pub(crate) struct Closer(Sender<OwnedFd>);
 

@@ -1,7 +1,9 @@
-//! A client's thread that is stopped on its way out of our ioctl, and made to call the kernel for us.
+//! A client's thread that is stopped on its way out of our ioctl, and made to call the kernel for
+//! us.
 //!
-//! ptrace belongs to a thread: all of this happens on one thread of ours. The client's own signals are held back
-//! while we act (its mask is full then) and reach it when it goes on; its registers are put back as they were.
+//! ptrace belongs to a thread: all of this happens on one thread of ours. The client's own signals
+//! are held back while we act (its mask is full then) and reach it when it goes on; its registers
+//! are put back as they were.
 
 use std::io;
 use std::time::Duration;
@@ -11,9 +13,10 @@ use super::placement;
 use super::registers::Registers;
 use rustix::thread::CpuSet;
 
-/// How many times the alarm rings while a thread stops or makes one call, before it counts as stuck (ten seconds). Both take
-/// microseconds, unless the machine has no time for it: on a crowded one half a second was not enough. A thread that its control
-/// group froze counts from the second ring on.
+/// How many times the alarm rings while a thread stops or makes one call, before it counts as stuck
+/// (ten seconds). Both take microseconds, unless the machine has no time for it: on a crowded one
+/// half a second was not enough. A thread that its control group froze counts from the second ring
+/// on.
 const RINGS_OF_PATIENCE: u32 = (Duration::from_secs(10).as_millis() / PERIOD.as_millis()) as u32;
 
 /// Why a thread does not do what we want.
@@ -21,8 +24,8 @@ const RINGS_OF_PATIENCE: u32 = (Duration::from_secs(10).as_millis() / PERIOD.as_
 pub(super) enum Lost {
     /// It has ended.
     Gone,
-    /// It does not react, or is dying: we have to go on looking, for a dead one stays a zombie until its tracer has
-    /// seen that.
+    /// It does not react, or is dying: we have to go on looking, for a dead one stays a zombie
+    /// until its tracer has seen that.
     Stuck(Box<Tracee>),
     /// It cannot be traced: another tracer, no permission, not what we think it is.
     Refused(io::Error),
@@ -76,8 +79,8 @@ pub(super) fn ptrace(
     address: usize,
     data: usize,
 ) -> io::Result<i64> {
-    // SAFETY: the caller answers for `data` where it is a pointer: it points to a live value of the type that the
-    // request reads or writes.
+    // SAFETY: the caller answers for `data` where it is a pointer: it points to a live value of the
+    // type that the request reads or writes.
     let result = unsafe { libc::ptrace(request, tid as libc::pid_t, address, data) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

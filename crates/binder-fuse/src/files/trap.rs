@@ -1,12 +1,13 @@
 //! Gives files to threads whose BINDER_WRITE_READ is trapped on its way to us.
 //!
-//! A thread that sleeps in our ioctl cannot be given anything here: the trap is behind it. So it is *promised* its
-//! files: its ioctl returns without the transaction, and when the thread comes again, whatever for, it is held by
-//! the filter; a thread of ours adds the files to its table and lets it go on. When its ioctl arrives, the
-//! event loop fetches the [`Outcome`]: what was added is known before the call goes on.
+//! A thread that sleeps in our ioctl cannot be given anything here: the trap is behind it. So it is
+//! *promised* its files: its ioctl returns without the transaction, and when the thread comes
+//! again, whatever for, it is held by the filter; a thread of ours adds the files to its table and
+//! lets it go on. When its ioctl arrives, the event loop fetches the [`Outcome`]: what was added is
+//! known before the call goes on.
 //!
-//! Every other call goes on at once. Adding a file waits for the receiver's thread to run, so before one of our threads
-//! does that, another one listens.
+//! Every other call goes on at once. Adding a file waits for the receiver's thread to run, so
+//! before one of our threads does that, another one listens.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,7 +23,8 @@ use crate::sync::lock;
 
 /// Bytes of a thread's stack.
 const STACK: usize = 64 << 10;
-/// Threads that wait for calls of one filter at a time; more than these end when they have no promise to keep.
+/// Threads that wait for calls of one filter at a time; more than these end when they have no
+/// promise to keep.
 const ENOUGH_IDLE: usize = 2;
 
 /// What came of a promise.
@@ -53,7 +55,8 @@ enum State {
 pub(crate) struct Trap(Arc<Promises>);
 
 struct Promises {
-    /// How many there are, so that the event loop need not look; and how many wait, so that a listener need not.
+    /// How many there are, so that the event loop need not look; and how many wait, so that a
+    /// listener need not.
     count: AtomicUsize,
     waiting: AtomicUsize,
     by_thread: Mutex<HashMap<u32, Promise>>,
@@ -83,7 +86,8 @@ impl Trap {
         self.0.count.load(Ordering::Relaxed) == 0
     }
 
-    /// A thread, which is in our ioctl, shall have files when it comes again. False: it has a promise already.
+    /// A thread, which is in our ioctl, shall have files when it comes again. False: it has a
+    /// promise already.
     pub(crate) fn promise(&self, tid: u32, process: ProcessId, files: Vec<Arc<OwnedFd>>) -> bool {
         let mut by_thread = lock(&self.0.by_thread);
         if by_thread.contains_key(&tid) {
@@ -96,7 +100,8 @@ impl Trap {
         true
     }
 
-    /// What became of the promise to a thread whose call has arrived: on which open, and how it went.
+    /// What became of the promise to a thread whose call has arrived: on which open, and how it
+    /// went.
     pub(crate) fn collect(&self, tid: u32) -> Option<(ProcessId, Outcome)> {
         let mut by_thread = lock(&self.0.by_thread);
         let Promise { process, state } = by_thread.remove(&tid)?;
@@ -105,7 +110,8 @@ impl Trap {
         Some((process, self.0.end(state)))
     }
 
-    /// The promise is void: its thread or its open is gone. One that is being kept just now stays to be collected.
+    /// The promise is void: its thread or its open is gone. One that is being kept just now stays
+    /// to be collected.
     pub(crate) fn withdraw(&self, tid: u32, process: ProcessId) {
         let mut by_thread = lock(&self.0.by_thread);
         let void = |promise: &Promise| {

@@ -32,7 +32,8 @@ pub(crate) trait Backing {
 pub enum MappingKind {
     /// The client maps a memfd of ours: a store is a plain copy.
     Passthrough,
-    /// We push bytes into the page cache of the device file, and keep a copy for when the cache drops them.
+    /// We push bytes into the page cache of the device file, and keep a copy for when the cache
+    /// drops them.
     NotifyStore,
 }
 

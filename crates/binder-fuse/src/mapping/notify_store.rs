@@ -1,8 +1,8 @@
 //! NOTIFY_STORE: we push bytes into the page cache of the device file.
 //!
 //! The page cache may drop pages; the kernel then asks for them by READ, which [`Truth`] answers.
-//! Stores are widened to whole pages: a page that was stored whole counts as read, so that a client's
-//! first touch of a fresh buffer needs no READ.
+//! Stores are widened to whole pages: a page that was stored whole counts as read, so that a
+//! client's first touch of a fresh buffer needs no READ.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -102,7 +102,8 @@ impl NotifyStore {
             chunk.resize(CHUNK.min(end - at) as usize, 0);
             lock(&self.truth).read(at, &mut chunk);
             let notification = self.reply.notify_store(self.node, at, &chunk);
-            // The kernel takes the page's lock, which a reader of the page may hold until it is answered.
+            // The kernel takes the page's lock, which a reader of the page may hold until it is
+            // answered.
             let _inside = self.pages.enter(0);
             self.channel.send(notification)?;
             at += chunk.len() as u64;
@@ -132,7 +133,8 @@ impl Backing for NotifyStore {
     }
 
     fn open_reply(&self) -> (u32, i32) {
-        // DIRECT_IO: write(2) comes to us, and is refused; mappings use the page cache all the same.
+        // DIRECT_IO: write(2) comes to us, and is refused; mappings use the page cache all the
+        // same.
         (FOPEN_DIRECT_IO, 0)
     }
 }

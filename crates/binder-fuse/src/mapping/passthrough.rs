@@ -26,15 +26,16 @@ pub(crate) struct Passthrough {
 /// Our own writable mapping of the memfd.
 struct View(NonNull<u8>);
 
-// SAFETY: the pointer is to a mapping that the `View` owns alone, and only `&mut` methods go through it.
+// SAFETY: the pointer is to a mapping that the `View` owns alone, and only `&mut` methods go
+// through it.
 unsafe impl Send for View {}
 
 impl View {
     fn new(memfd: &File) -> io::Result<Self> {
         let len = DEVICE_SIZE as usize;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory. The file
-        // is sealed against shrinking, so an access within its length never faults.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        // The file is sealed against shrinking, so an access within its length never faults.
         let address = unsafe {
             mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, memfd.as_fd(), 0)
         }?;
@@ -50,14 +51,14 @@ impl Drop for View {
 }
 
 impl Passthrough {
-    /// A memfd registered as backing file. Fails without `CAP_SYS_ADMIN` in the first user namespace, and
-    /// before Linux 6.9.
+    /// A memfd registered as backing file. Fails without `CAP_SYS_ADMIN` in the first user
+    /// namespace, and before Linux 6.9.
     pub(crate) fn new(channel: &Arc<Channel>) -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memfd = File::from(memfd_create("binder-buffers", flags)?);
         memfd.set_len(DEVICE_SIZE)?;
-        // Writing cannot be sealed (we write, and punch holes); the length can, so that no client that
-        // gets at the file can make our stores fault.
+        // Writing cannot be sealed (we write, and punch holes); the length can, so that no client
+        // that gets at the file can make our stores fault.
         rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let backing_id = channel.backing_open(&memfd)?;
         Ok(Self { channel: Arc::clone(channel), memfd, backing_id, view: None })
@@ -75,8 +76,8 @@ impl Backing for Passthrough {
     fn store(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let range = checked_range(offset, bytes.len() as u64)?;
         let view = self.view()?;
-        // SAFETY: the range lies in the view. The client may read or write the same memory at the same
-        // time; we form no reference to it and never read it.
+        // SAFETY: the range lies in the view. The client may read or write the same memory at the
+        // same time; we form no reference to it and never read it.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), view.add(range.start), bytes.len())
         };

@@ -58,7 +58,8 @@ impl Server {
         open: &OpenIn,
         device: DeviceId,
     ) -> Result<OpenOut, i32> {
-        // Pid 0: a process of a pid namespace that is not visible here. Its memory cannot be reached.
+        // Pid 0: a process of a pid namespace that is not visible here. Its memory cannot be
+        // reached.
         let client = pid_view::process_of(header.pid, self.own_namespace);
         let (pid, pid_view) = client.map_err(|error| match out_of_descriptors(&error) {
             true => libc::ENFILE,
@@ -227,11 +228,13 @@ impl Server {
         self.channel.send(self.reply.body(header.unique, &out))
     }
 
-    /// A signal for a caller. Its request is answered at once: until then the caller cannot even be killed. The answer
-    /// is EINTR whatever SA_RESTART says, as with the kernel's driver: a looper can be sent home by a signal.
+    /// A signal for a caller. Its request is answered at once: until then the caller cannot even be
+    /// killed. The answer is EINTR whatever SA_RESTART says, as with the kernel's driver: a looper
+    /// can be sent home by a signal.
     ///
-    /// INTERRUPT itself has no reply. Each request that is held records it; one for any other request came too late.
-    /// EAGAIN would have the kernel send it again at once, for as long as the request is held.
+    /// INTERRUPT itself has no reply. Each request that is held records it; one for any other
+    /// request came too late. EAGAIN would have the kernel send it again at once, for as long as
+    /// the request is held.
     pub(super) fn interrupt(&mut self, unique: u64) -> io::Result<()> {
         if let Some(sent) = self.interrupt_freeze(unique) {
             return sent;

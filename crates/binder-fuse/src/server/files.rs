@@ -37,7 +37,8 @@ impl Server {
             Ok(node) => node,
             Err(errno) => return self.send_error(header, errno),
         };
-        // A device's name is never cached: the next open must ask again, and gets another node. Processes come and go.
+        // A device's name is never cached: the next open must ask again, and gets another node.
+        // Processes come and go.
         let place = self.tree.place(node);
         let fleeting = matches!(place, Some(Place::Device(_) | Place::Log(Log::Process(_))));
         if matches!(place, Some(Place::Log(Log::Process(pid))) if !self.driver.has_pid(pid)) {

@@ -14,7 +14,8 @@ use rustix::time::{
 
 use super::Server;
 
-/// The kernel's own: the call is made again after a signal, or fails with EINTR, as SA_RESTART says.
+/// The kernel's own: the call is made again after a signal, or fails with EINTR, as SA_RESTART
+/// says.
 const ERESTARTSYS: i32 = 512;
 
 /// Requests that wait for a freeze.

@@ -1,5 +1,6 @@
-//! Reads whose transaction carries files: handed to the [`Giver`], and finished when it has an outcome. Where the
-//! reader's calls are trapped, it is answered, and a [`Trap`] gives it the files when it comes again.
+//! Reads whose transaction carries files: handed to the [`Giver`], and finished when it has an
+//! outcome. Where the reader's calls are trapped, it is answered, and a [`Trap`] gives it the files
+//! when it comes again.
 
 use std::collections::HashMap;
 use std::io;
@@ -51,9 +52,9 @@ impl Server {
         self.gifts.giver.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Serves a seccomp filter that clients live under: they are given files where it traps them, instead of being
-    /// stopped for it. `in_hand` is shared with whoever stands in for this server once it is dead
-    /// ([`ioctl_trap::stand_in`]).
+    /// Serves a seccomp filter that clients live under: they are given files where it traps them,
+    /// instead of being stopped for it. `in_hand` is shared with whoever stands in for this server
+    /// once it is dead ([`ioctl_trap::stand_in`]).
     pub fn add_listener(&mut self, listener: Listener, in_hand: InHand) -> Result<(), Error> {
         let trap = match self.gifts.trap.take() {
             Some(trap) => trap,
@@ -95,8 +96,9 @@ impl Server {
 
     /// A signal for a reader that is to be given files. `None`: it is not.
     ///
-    /// A worker that has begun answers the reader's request first of all. A delivery that waits until others to the
-    /// same user are over is put off: the thread finds its transaction with its next read.
+    /// A worker that has begun answers the reader's request first of all. A delivery that waits
+    /// until others to the same user are over is put off: the thread finds its transaction with its
+    /// next read.
     pub(super) fn interrupt_gift(&mut self, unique: u64) -> Option<io::Result<()>> {
         let id = *self.gifts.by_request.get(&unique)?;
         let gift = self.gifts.waiting.get_mut(&id)?;
@@ -254,7 +256,8 @@ impl Server {
         }
     }
 
-    /// Answers a BINDER_WRITE_READ whose caller has to close descriptors on its way out. False: it has none.
+    /// Answers a BINDER_WRITE_READ whose caller has to close descriptors on its way out. False: it
+    /// has none.
     pub(super) fn answer_and_close(
         &mut self,
         Parked { unique, caller, .. }: Parked,

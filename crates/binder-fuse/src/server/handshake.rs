@@ -14,7 +14,8 @@ use crate::wire::types::{
 };
 use crate::wire::{Operation, Request};
 
-/// The kernel sends INIT by itself right after mount(2); without an answer by then something is very wrong.
+/// The kernel sends INIT by itself right after mount(2); without an answer by then something is
+/// very wrong.
 const INIT_SECONDS: i64 = 10;
 
 /// Answers INIT and decides how mappings are backed.

@@ -27,7 +27,8 @@ fn bytes(value: impl IntoBytes + zerocopy::Immutable) -> Vec<u8> {
     value.as_bytes().to_vec()
 }
 
-/// The name in the argument of BINDER_CTL_ADD; an errno (positive) where it has no end, or is not UTF-8.
+/// The name in the argument of BINDER_CTL_ADD; an errno (positive) where it has no end, or is not
+/// UTF-8.
 pub(crate) fn name_of(device: &BinderfsDevice) -> Result<&str, i32> {
     let end = device.name.iter().position(|&byte| byte == 0).ok_or(libc::ENAMETOOLONG)?;
     std::str::from_utf8(&device.name[..end]).map_err(|_| libc::EINVAL)

@@ -1,4 +1,5 @@
-//! The files of `binder_logs`: a text that is made when one is opened, and the same until it is closed.
+//! The files of `binder_logs`: a text that is made when one is opened, and the same until it is
+//! closed.
 
 use binder_driver::Driver;
 

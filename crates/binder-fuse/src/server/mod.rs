@@ -36,9 +36,10 @@ use crate::wire::{Operation, ParseError, Request, opcode};
 
 /// Requests served before other events have their turn.
 const REQUESTS_PER_TURN: usize = 64;
-/// Mode of the devices that the server starts with. On Android, init makes them world-accessible right after the
-/// mount; where no init knows of binder, that falls to us: every user's clients must get in. Devices added
-/// later start with 0600 as in binderfs, and whoever adds one gives it away.
+/// Mode of the devices that the server starts with. On Android, init makes them world-accessible
+/// right after the mount; where no init knows of binder, that falls to us: every user's clients
+/// must get in. Devices added later start with 0600 as in binderfs, and whoever adds one gives it
+/// away.
 const DEVICE_MODE: u32 = 0o666;
 
 const FUSE: u64 = 0;
@@ -60,12 +61,14 @@ pub struct Config {
     pub devices: Vec<String>,
     /// How receive buffers reach clients.
     pub mapping: MappingChoice,
-    /// Most devices at a time, those to start with included (`max=` of binderfs); as many as we can by default.
+    /// Most devices at a time, those to start with included (`max=` of binderfs); as many as we can
+    /// by default.
     pub max_devices: Option<u32>,
-    /// There is a folder `binder_logs` (`stats=global` of binderfs). Everybody who sees the mount can read there who
-    /// talks to whom.
+    /// There is a folder `binder_logs` (`stats=global` of binderfs). Everybody who sees the mount
+    /// can read there who talks to whom.
     pub logs: bool,
-    /// It is for one user, without privileges by design: what only root can have is not called missing.
+    /// It is for one user, without privileges by design: what only root can have is not called
+    /// missing.
     pub session: bool,
 }
 
@@ -89,17 +92,18 @@ impl Config {
 pub enum Event {
     /// The external descriptor of this token is ready for reading.
     External(u32),
-    /// The filesystem was unmounted, or its connection aborted, by somebody else. There is nothing left to serve.
+    /// The filesystem was unmounted, or its connection aborted, by somebody else. There is nothing
+    /// left to serve.
     Unmounted,
 }
 
-/// A mounted device filesystem with its driver. Dropping it unmounts; calls of clients that are still pending fail
-/// with `ECONNABORTED`, later ones with `ENOTCONN`.
+/// A mounted device filesystem with its driver. Dropping it unmounts; calls of clients that are
+/// still pending fail with `ECONNABORTED`, later ones with `ENOTCONN`.
 ///
 /// The process that serves must never use the mount itself, not even to look at it.
 pub struct Server {
-    // Fields are dropped in this order: the name disappears, then what clients hold, then (with its last user) the
-    // connection.
+    // Fields are dropped in this order: the name disappears, then what clients hold, then (with its
+    // last user) the connection.
     mount: Mount,
     driver: Driver,
     host: ClientHost,
@@ -153,7 +157,8 @@ impl Server {
         Self::with_mount(config, channel, mount)
     }
 
-    /// The same, in namespaces of a helper process where we may not mount. This process must have one thread.
+    /// The same, in namespaces of a helper process where we may not mount. This process must have
+    /// one thread.
     pub(crate) fn new_anywhere(config: &Config) -> Result<Self, Error> {
         if rustix::thread::capabilities(None)
             .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN))
@@ -185,7 +190,8 @@ impl Server {
         let (threads, openers) = (watch(TaskKind::Thread)?, watch(TaskKind::Process)?);
         if !threads.is_immediate() {
             degraded.push(
-                "no thread pidfds (Linux 6.9 has them): the exit of a client's thread is seen up to a second late"
+                "no thread pidfds (Linux 6.9 has them): the exit of a client's thread is seen up \
+                 to a second late"
                     .into(),
             );
         }
@@ -267,8 +273,8 @@ impl Server {
         Ok(())
     }
 
-    /// Watches one more descriptor for reading; [`next_event`](Self::next_event) returns its token whenever
-    /// it is ready. It must stay open as long as the server lives.
+    /// Watches one more descriptor for reading; [`next_event`](Self::next_event) returns its token
+    /// whenever it is ready. It must stay open as long as the server lives.
     pub fn add_external(&mut self, fd: BorrowedFd<'_>, token: u32) -> Result<(), Error> {
         self.watch(fd, EXTERNAL | u64::from(token))
     }
@@ -279,8 +285,8 @@ impl Server {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Like [`add_external`](Self::add_external), for a descriptor that signals by `POLLPRI`, as a pressure
-    /// trigger does.
+    /// Like [`add_external`](Self::add_external), for a descriptor that signals by `POLLPRI`, as a
+    /// pressure trigger does.
     pub fn add_urgent_external(&mut self, fd: BorrowedFd<'_>, token: u32) -> Result<(), Error> {
         let data = epoll::EventData::new_u64(EXTERNAL | u64::from(token));
         epoll::add(&self.epoll, fd, data, epoll::EventFlags::PRI)
@@ -300,8 +306,8 @@ impl Server {
         }
     }
 
-    /// Waits for events and serves them. Exits of threads and openers come before requests, because a request may come
-    /// from a new thread with the number of one that has left.
+    /// Waits for events and serves them. Exits of threads and openers come before requests, because
+    /// a request may come from a new thread with the number of one that has left.
     fn turn(&mut self) -> Result<(), Error> {
         let mut events = [MaybeUninit::uninit(); 64];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -374,7 +380,8 @@ impl Server {
         result
     }
 
-    /// Serves one request. A reply that the kernel does not take costs its caller an EIO, and nobody else anything.
+    /// Serves one request. A reply that the kernel does not take costs its caller an EIO, and
+    /// nobody else anything.
     fn serve(&mut self, bytes: &[u8]) {
         let failed = match Request::parse(bytes) {
             Ok(request) => {
@@ -391,7 +398,8 @@ impl Server {
         };
         if let Some((unique, errno, why)) = failed {
             tracing::warn!("request {unique}: {why}; it fails");
-            // FORGET has no reply, and one that was answered takes no other: both are no error here.
+            // FORGET has no reply, and one that was answered takes no other: both are no error
+            // here.
             let _ = self.channel.send(self.reply.error(unique, errno));
         }
         self.serve_wakes();
@@ -400,8 +408,8 @@ impl Server {
         }
     }
 
-    /// Answers a BINDER_WRITE_READ whose caller has a signal before anything of it was run. False: it is another
-    /// request, which does not block, and is served.
+    /// Answers a BINDER_WRITE_READ whose caller has a signal before anything of it was run. False:
+    /// it is another request, which does not block, and is served.
     fn refuse_interrupted(&mut self, bytes: &[u8]) -> bool {
         let Ok(Request { header, operation: Operation::Ioctl(ioctl, _) }) = Request::parse(bytes)
         else {
@@ -417,7 +425,8 @@ impl Server {
         waits
     }
 
-    /// Warns of something that a client does to itself, once: a client could fill the log otherwise.
+    /// Warns of something that a client does to itself, once: a client could fill the log
+    /// otherwise.
     fn warn_once(&mut self, topic: &'static str, text: impl FnOnce() -> String) {
         if self.told.insert(topic) {
             tracing::warn!("{} (said once)", text());
@@ -476,7 +485,8 @@ impl Server {
         self.mapping
     }
 
-    /// What does not work here and what is lost by it, a sentence each; each was logged at the start.
+    /// What does not work here and what is lost by it, a sentence each; each was logged at the
+    /// start.
     pub fn degraded(&self) -> &[String] {
         &self.degraded
     }

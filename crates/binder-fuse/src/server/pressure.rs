@@ -4,8 +4,8 @@ use binder_driver::PageCounts;
 
 use super::Server;
 
-/// Pages given back before requests have their turn again: a page costs some microseconds at most, so no caller
-/// waits for longer than a fraction of a millisecond.
+/// Pages given back before requests have their turn again: a page costs some microseconds at most,
+/// so no caller waits for longer than a fraction of a millisecond.
 const PAGES_PER_TURN: u32 = 32;
 
 impl Server {

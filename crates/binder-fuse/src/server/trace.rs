@@ -1,7 +1,7 @@
 //! The trace: calls with their times and outcomes, kept for readers that come for them.
 //!
-//! There is a trace while somebody reads it. Readers ask again and again, each from where it left off; who does not
-//! come for the records in time has lost the oldest, and hears how many.
+//! There is a trace while somebody reads it. Readers ask again and again, each from where it left
+//! off; who does not come for the records in time has lost the oldest, and hears how many.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant, SystemTime};
@@ -31,7 +31,8 @@ pub enum TraceOutcome {
     Frozen,
     /// `BR_FAILED_REPLY`.
     Failed,
-    /// Nobody took it: a one-way call to a process that ended or was replaced, a call whose caller is gone.
+    /// Nobody took it: a one-way call to a process that ended or was replaced, a call whose caller
+    /// is gone.
     Dropped,
 }
 
@@ -198,8 +199,8 @@ fn outcome(word: u32) -> TraceOutcome {
 }
 
 impl Server {
-    /// Records from number `from` on (`None`: from now on) that `wanted` lets through, `most` at most; begins to trace
-    /// if nobody has read lately.
+    /// Records from number `from` on (`None`: from now on) that `wanted` lets through, `most` at
+    /// most; begins to trace if nobody has read lately.
     pub fn trace(
         &mut self,
         from: Option<u64>,

@@ -103,8 +103,8 @@ opcodes! {
     STATX = 52,
 }
 
-/// Errno (positive) for a request that we do not serve. `ENOSYS` makes the kernel stop asking and do
-/// what it does by itself; what a user tried and may not do gets the errno that explains it.
+/// Errno (positive) for a request that we do not serve. `ENOSYS` makes the kernel stop asking and
+/// do what it does by itself; what a user tried and may not do gets the errno that explains it.
 pub fn refusal(opcode: u32) -> i32 {
     match opcode {
         // The tree is fixed but for BINDER_CTL_ADD, rename and unlink.

@@ -381,7 +381,8 @@ wire!(
 wire!(
     /// Reply to IOCTL; data follows.
     IoctlOut {
-        /// What `ioctl(2)` returns: a value, or a negative errno (the data is copied out all the same).
+        /// What `ioctl(2)` returns: a value, or a negative errno (the data is copied out all the
+        /// same).
         result: i32,
         /// Unused here.
         flags: u32,

@@ -42,7 +42,8 @@ impl CpuTime {
 
     /// What it has used since, microseconds; at least 1.
     pub fn elapsed_us(&self) -> u64 {
-        // The event loop of headroom-binderd may go on on another thread, whose clock has another origin.
+        // The event loop of headroom-binderd may go on on another thread, whose clock has another
+        // origin.
         (Self::now().0.saturating_sub(self.0) / 1_000).clamp(1, MAX_ELAPSED_US)
     }
 }

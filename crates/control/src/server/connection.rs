@@ -18,7 +18,8 @@ const MAX_REQUEST: usize = 64 * 1024;
 pub(super) enum Stage {
     /// For a packet; epoll watches for it.
     Reading,
-    /// For its turn: a packet may be there. epoll watches for nothing, so a client that must wait wakes nobody.
+    /// For its turn: a packet may be there. epoll watches for nothing, so a client that must wait
+    /// wakes nobody.
     Queued,
     /// For a reply that is not known yet; epoll watches for nothing.
     Answering,

@@ -2,10 +2,10 @@
 //!
 //! Clients are hostile, and what they can cost is bounded per *owner* (see the crate `owners`):
 //!
-//! * connections by a quota, a part of which is reserved for root, which has a socket of its own as well, so that others
-//!   cannot fill the queue in front of it;
-//! * the time of the event loop by a token bucket: the requests of an owner that has used its share are not read until it
-//!   has some again, so a flood costs nothing;
+//! * connections by a quota, a part of which is reserved for root, which has a socket of its own as
+//!   well, so that others cannot fill the queue in front of it;
+//! * the time of the event loop by a token bucket: the requests of an owner that has used its share
+//!   are not read until it has some again, so a flood costs nothing;
 //! * the order of requests by round robin over owners, then uids;
 //! * a turn of the event loop by the number of requests and new connections in it.
 
@@ -46,8 +46,8 @@ const FIRST_CONNECTION: u64 = 3;
 
 /// A control socket that listens.
 ///
-/// Put [`fd`](AsFd::as_fd) into the daemon's event loop and call [`serve`](Server::serve) when it is
-/// readable. The socket files are removed on drop.
+/// Put [`fd`](AsFd::as_fd) into the daemon's event loop and call [`serve`](Server::serve) when it
+/// is readable. The socket files are removed on drop.
 pub struct Server {
     epoll: OwnedFd,
     listener: Listener,
@@ -99,8 +99,9 @@ impl AsFd for Server {
 }
 
 impl Server {
-    /// Listens on `path`, which gets the permission bits `mode` (connecting needs write permission).
-    /// The folder is made where it is missing; a socket that a dead daemon left is replaced.
+    /// Listens on `path`, which gets the permission bits `mode` (connecting needs write
+    /// permission). The folder is made where it is missing; a socket that a dead daemon left is
+    /// replaced.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, ControlError> {
         let fail = |doing| move |errno| ControlError::Io { path: path.to_owned(), doing, errno };
         let listener = Listener::bind(path, mode)?;
@@ -131,8 +132,8 @@ impl Server {
         self.listener.path()
     }
 
-    /// Answers what is there to be answered, a bounded part of it, without ever blocking. `answer` gets a request, or the
-    /// complaint about one that cannot be understood.
+    /// Answers what is there to be answered, a bounded part of it, without ever blocking. `answer`
+    /// gets a request, or the complaint about one that cannot be understood.
     pub fn serve<Q: DeserializeOwned, R: Serialize>(
         &mut self,
         mut answer: impl FnMut(Peer, Result<Q, String>) -> R,
@@ -140,8 +141,8 @@ impl Server {
         self.serve_requests(|request: Request<Q>| Answer::Now(answer(request.peer, request.body)));
     }
 
-    /// The same; a client that gets a reply for which `subscribes` holds receives what is [published](Server::publish)
-    /// from then on.
+    /// The same; a client that gets a reply for which `subscribes` holds receives what is
+    /// [published](Server::publish) from then on.
     pub fn serve_subscribers<Q: DeserializeOwned, R: Serialize>(
         &mut self,
         mut answer: impl FnMut(Peer, Result<Q, String>) -> R,
@@ -272,7 +273,8 @@ impl Server {
         epoll::modify(&self.epoll, connection.as_fd(), data, flags).map_err(|_| ())
     }
 
-    /// Reads a packet of a client whose turn it is, and answers the request that it completes; `Err` ends the connection.
+    /// Reads a packet of a client whose turn it is, and answers the request that it completes;
+    /// `Err` ends the connection.
     fn take_packet<Q: DeserializeOwned, R: Serialize>(
         &mut self,
         number: u64,
@@ -333,7 +335,8 @@ impl Server {
         self.budget.set_timer();
     }
 
-    /// Sends to the subscribers that may see it. Nobody is waited for: a client that is too far behind is dropped.
+    /// Sends to the subscribers that may see it. Nobody is waited for: a client that is too far
+    /// behind is dropped.
     pub fn publish(&mut self, message: &impl Serialize, may_see: impl Fn(Peer) -> bool) {
         let Ok(packets) = frame::encode(message) else { return };
         let subscribed = |(number, connection): (&u64, &Connection)| {

@@ -1,7 +1,7 @@
 //! A daemon of its own for each test, and clients in processes of their own.
 //!
-//! A test binary plays its clients itself: it starts itself again with [`ROLE`] set, which makes the test
-//! `a_client_process` do that role instead of nothing.
+//! A test binary plays its clients itself: it starts itself again with [`ROLE`] set, which makes
+//! the test `a_client_process` do that role instead of nothing.
 #![allow(dead_code, missing_docs)]
 
 use std::io::{BufRead, BufReader, Lines, Write};

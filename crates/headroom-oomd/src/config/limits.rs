@@ -222,7 +222,8 @@ fn parse_name(name: &Spanned<DeValue>) -> Result<String, ConfigDiagnostic> {
     let odd = |c: char| c.is_control() || c.is_whitespace();
     if text.is_empty() || text.starts_with('@') || text.contains(odd) || text.len() > LONGEST_NAME {
         let complaint = format!(
-            "a name is a text of at most {LONGEST_NAME} bytes without spaces, and does not begin with \"@\""
+            "a name is a text of at most {LONGEST_NAME} bytes without spaces, and does not begin \
+             with \"@\""
         );
         return Err(ConfigDiagnostic::new(name.span(), complaint));
     }

@@ -17,8 +17,8 @@ const KEYS: [&str; 3] = ["allocation-bytes-per-s", "reclaim-bytes-per-s", "react
 /// More bytes a second, and more microseconds, than any machine can have: a mistake.
 const MOST: u64 = 1 << 50;
 
-/// Reads the file. `Ok(None)`: there is none, nothing was measured. The error names the file, and says
-/// what is done without it.
+/// Reads the file. `Ok(None)`: there is none, nothing was measured. The error names the file, and
+/// says what is done without it.
 pub fn load(path: &Path) -> Result<Option<Margin>, String> {
     let complain =
         |message: String| format!("{}: {message}; soft limits are 90 % unless set", path.display());

@@ -15,10 +15,10 @@
 //!
 //! `[metrics]`, `[hooks]` and `[warnings]` are in `notifications`.
 //!
-//! After `oomd.toml` the files `oomd.d/*.toml` beside it are read, in the order of their names, as if they were one
-//! text: limits and rules are added to those before, and of each key of the other sections the last one counts. Only a limit
-//! of somebody who has one in an *earlier file* replaces that one, so that a drop-in can change what the file says;
-//! twice in one file is a mistake.
+//! After `oomd.toml` the files `oomd.d/*.toml` beside it are read, in the order of their names, as
+//! if they were one text: limits and rules are added to those before, and of each key of the other
+//! sections the last one counts. Only a limit of somebody who has one in an *earlier file* replaces
+//! that one, so that a drop-in can change what the file says; twice in one file is a mistake.
 
 mod diagnostic;
 mod limits;
@@ -114,7 +114,8 @@ impl std::error::Error for ConfigError {}
 /// Where the configuration is.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// The first file; its drop-ins are in the folder of the same name with `.d` in place of `.toml`.
+    /// The first file; its drop-ins are in the folder of the same name with `.d` in place of
+    /// `.toml`.
     pub main: PathBuf,
     /// It need not exist.
     pub may_be_missing: bool,
@@ -324,8 +325,8 @@ impl Config {
         Ok(config)
     }
 
-    /// For people and programs. `ordinary` are the uids of ordinary users, or what is wrong with the file
-    /// that says so.
+    /// For people and programs. `ordinary` are the uids of ordinary users, or what is wrong with
+    /// the file that says so.
     pub fn describe(&self, ordinary: Result<RangeInclusive<Uid>, String>) -> Configuration {
         let (ordinary, complaint) = match ordinary {
             Ok(uids) => (uids, None),

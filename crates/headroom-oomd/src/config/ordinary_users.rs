@@ -5,8 +5,8 @@ use std::path::Path;
 
 use memory_ledger::Uid;
 
-/// Uids that are given to people, unless the file says otherwise: `UID_MIN` and `UID_MAX` of shadow's
-/// own `login.defs`.
+/// Uids that are given to people, unless the file says otherwise: `UID_MIN` and `UID_MAX` of
+/// shadow's own `login.defs`.
 pub const ORDINARY: RangeInclusive<Uid> = Uid(1000)..=Uid(60_000);
 
 /// The uids of ordinary users, by `login.defs`. The error says what is done without it.

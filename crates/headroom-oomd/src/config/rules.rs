@@ -10,8 +10,8 @@
 //! user = "alice"
 //! name-regex = "^(chrom|firefox)"
 //! ```
-//! The first rule that is about a process decides. A rule that says `never` names a `user`, `exe`, `cgroup` or `unit`:
-//! `name` and `cmdline` are what a process says of itself.
+//! The first rule that is about a process decides. A rule that says `never` names a `user`, `exe`,
+//! `cgroup` or `unit`: `name` and `cmdline` are what a process says of itself.
 
 use memory_ledger::KillPreference;
 use memory_ledger::rules::{Pattern, Rule, Rules};

@@ -11,7 +11,7 @@
 //! stall-percent = 50    # killed if all programs waited for memory for this share of the time
 //! stall-ms = 5000       # ... over so long; 0: never
 //! most-kills = 30       # after so many victims of the machine only "hard" and the forecast kill,
-//! most-kills-ms = 60000 # ... within so long; 0: any number. Of a user's limit, too many are told of
+//! most-kills-ms = 60000 # ... within so long; 0: any number. too many are logged
 //! ```
 //! Percentages are of what programs have and could have (`MemAvailable` + `AnonPages`), or of all
 //! swap.
@@ -87,8 +87,8 @@ impl Merge {
         Ok(())
     }
 
-    /// What all files say together; `None` when that is `enabled = false`. A complaint comes with the
-    /// number of the file that it is about.
+    /// What all files say together; `None` when that is `enabled = false`. A complaint comes with
+    /// the number of the file that it is about.
     pub(crate) fn finish(self) -> Result<Option<Thresholds>, (usize, ConfigDiagnostic)> {
         let Self { enabled, thresholds, said } = self;
         let pairs = [

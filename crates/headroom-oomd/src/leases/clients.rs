@@ -190,8 +190,9 @@ impl Leases {
         Some(id)
     }
 
-    /// Gives a client its page, with what it may take. What it says it has counts as far as it harms
-    /// nobody else: memory it took is in its account anyway, and what it has not taken must fit.
+    /// Gives a client its page, with what it may take. What it says it has counts as far as it
+    /// harms nobody else: memory it took is in its account anyway, and what it has not taken must
+    /// fit.
     fn install(
         &mut self,
         id: ClientId,
@@ -290,7 +291,8 @@ impl Leases {
         self.serve_waiting(oom);
     }
 
-    /// A connection is closed. That does not end a lease: the process may have closed all its files.
+    /// A connection is closed. That does not end a lease: the process may have closed all its
+    /// files.
     pub(super) fn disconnect(&mut self, number: u64) {
         let Some(connection) = self.close(number) else { return };
         let Some(id) = connection.client else { return };

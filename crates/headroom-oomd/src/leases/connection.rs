@@ -60,7 +60,8 @@ impl Connection {
         }
     }
 
-    /// Answers, with the client's page if there is one. `false`: the client does not read, or is gone.
+    /// Answers, with the client's page if there is one. `false`: the client does not read, or is
+    /// gone.
     pub fn reply(&self, reply: &Reply, page: Option<&OwnedFd>) -> bool {
         let packet = reply.encode();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

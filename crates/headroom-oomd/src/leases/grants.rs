@@ -12,13 +12,15 @@ use crate::oom::OomManager;
 
 /// Looks at an account that does not hold still, before the highest reading is taken for it.
 const LOOKS: u32 = 3;
-/// The longest that an answer is put off, milliseconds: a minute, after which the client asks again.
+/// The longest that an answer is put off, milliseconds: a minute, after which the client asks
+/// again.
 const MAX_WAIT_MS: u32 = 60_000;
 /// Requests of one user that may wait at a time.
 const MAX_WAITING_OF_A_USER: usize = 512;
 /// Requests that wait and are looked at in a turn of the event loop: all of 512 in 160 ms.
 const WAITING_PER_TURN: usize = 16;
-/// Up to this part of the limit no account need be exact for a promise: it cannot be wrong by as much.
+/// Up to this part of the limit no account need be exact for a promise: it cannot be wrong by as
+/// much.
 const ROUGH_SHARE: u64 = 2;
 
 /// A client asks for at least `need` bytes, and would like `wish`.
@@ -191,7 +193,8 @@ impl Leases {
         Err(Status::Full)
     }
 
-    /// Takes back what clients hold and have not taken, of all but `except`. `true`: something came.
+    /// Takes back what clients hold and have not taken, of all but `except`. `true`: something
+    /// came.
     fn collect(
         &mut self,
         account: AccountId,
@@ -310,8 +313,9 @@ impl Leases {
         }
     }
 
-    /// Limits may have come or gone: clients of users who have one now get a lease, those of users who
-    /// have none any more get all they want. Who has joined or left a group does the one after the other.
+    /// Limits may have come or gone: clients of users who have one now get a lease, those of users
+    /// who have none any more get all they want. Who has joined or left a group does the one after
+    /// the other.
     pub(super) fn follow_limits(&mut self, oom: &mut OomManager) {
         let mut changed: Vec<(ClientId, AccountId, bool)> = Vec::new();
         for (id, client) in &self.clients {

@@ -128,7 +128,8 @@ impl Drop for Journal {
             // Nobody leases: the next daemon has nothing to take over.
             let _ = std::fs::remove_file(&self.path);
         }
-        // SAFETY: our own mapping, and no reference outlives `self`. A failure would leave it mapped.
+        // SAFETY: our own mapping, and no reference outlives `self`. A failure would leave it
+        // mapped.
         let _ = unsafe { munmap(self.words.as_ptr().cast(), BYTES) };
     }
 }

@@ -37,15 +37,17 @@ use connection::{Connection, Listener, Received};
 use grants::Waiting;
 use journal::Journal;
 
-/// Connections at a time, and clients at a time: a process holds one, and is a client after its connection is closed.
+/// Connections at a time, and clients at a time: a process holds one, and is a client after its
+/// connection is closed.
 const CLIENTS: QuotaSize =
     QuotaSize { slots: journal::MAX_CLIENTS, reserved: 256, of_an_owner: 512 };
 /// Connections and requests in a turn of the event loop: one of each connection that is ready.
 const EVENTS_PER_TURN: usize = 64;
 /// New connections in a turn of the event loop.
 const ACCEPTS_PER_TURN: usize = 16;
-/// CPU time of the event loop for one owner but root, microseconds: 10 % of a CPU, and a second of it at once. Programs
-/// that ask for every page, which is the most that tmalloc does, use a tenth of it.
+/// CPU time of the event loop for one owner but root, microseconds: 10 % of a CPU, and a second of
+/// it at once. Programs that ask for every page, which is the most that tmalloc does, use a tenth
+/// of it.
 const OF_AN_OWNER: Rate = Rate { per_second: 100_000, burst: 1_000_000 };
 /// For all of them together.
 const OF_ALL: Rate = Rate { per_second: 100_000, burst: 1_000_000 };
@@ -57,8 +59,8 @@ const WINDOW_MS: u64 = 100;
 const WAITING_MS: u64 = 5;
 /// How often the balances of idle clients are collected, milliseconds.
 const COLLECT_MS: u64 = 5_000;
-/// How long after its connection was closed a process is looked at: it has most likely exited, and is
-/// gone by then, milliseconds.
+/// How long after its connection was closed a process is looked at: it has most likely exited, and
+/// is gone by then, milliseconds.
 const ORPHAN_MS: u64 = 50;
 
 /// Name of the journal in the folder of the control socket.
@@ -130,8 +132,8 @@ impl Leases {
         Ok(leases)
     }
 
-    /// Does all that is due. To be called when the fd is readable, the deadline has passed, or limits
-    /// may have changed.
+    /// Does all that is due. To be called when the fd is readable, the deadline has passed, or
+    /// limits may have changed.
     pub fn dispatch(&mut self, oom: &mut OomManager) {
         let mut events = [MaybeUninit::uninit(); EVENTS_PER_TURN];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };

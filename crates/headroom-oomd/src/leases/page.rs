@@ -1,5 +1,5 @@
-//! The page that the daemon shares with one client. The client can write anything into it at any time:
-//! what it says is believed only as far as it harms nobody else.
+//! The page that the daemon shares with one client. The client can write anything into it at any
+//! time: what it says is believed only as far as it harms nobody else.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -28,7 +28,8 @@ impl SharedPage {
         ftruncate(&file, page::BYTES as u64)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping of a file that cannot shrink, at an address of the kernel's choice.
+        // SAFETY: a fresh mapping of a file that cannot shrink, at an address of the kernel's
+        // choice.
         let at = unsafe {
             mmap(std::ptr::null_mut(), page::BYTES, prot, MapFlags::SHARED, file.as_fd(), 0)?
         };

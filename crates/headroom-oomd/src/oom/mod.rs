@@ -14,7 +14,8 @@
 //! What they read and change:
 //! * [`shared_state`](self::shared_state): [`accounts`] of users and groups, kills in flight, and
 //!   the [`process_snapshot`](self::process_snapshot) with
-//!   [`rule_preferences`](self::rule_preferences), [`user_preferences`](self::user_preferences) and the [`cgroup_tree`](self::cgroup_tree);
+//!   [`rule_preferences`](self::rule_preferences), [`user_preferences`](self::user_preferences) and
+//!   the [`cgroup_tree`](self::cgroup_tree);
 //! * [`charge`](self::charge): the account that a process is charged to, and its size;
 //! * [`kill_record`](self::kill_record), [`rate_monitor`](self::rate_monitor): decisions as they
 //!   are recorded and counted;

@@ -65,7 +65,8 @@ impl OfTheMachine {
     }
 }
 
-/// Has these die, who look like a family with so many more that do not exist. Returns the decision's number.
+/// Has these die, who look like a family with so many more that do not exist. Returns the
+/// decision's number.
 fn kill(
     oom: &mut OomManager,
     told: &Teller,

@@ -1,12 +1,13 @@
 //! A kill for practice, before the daemon says that it is ready.
 //!
-//! It makes present what a kill needs of our program and its libraries, so that memory can be locked as it is:
-//! a page of code that is first needed when memory is short would have to be read from disk then. And it
-//! says at start what would fail in need.
+//! It makes present what a kill needs of our program and its libraries, so that memory can be
+//! locked as it is: a page of code that is first needed when memory is short would have to be read
+//! from disk then. And it says at start what would fail in need.
 //!
-//! The victims are children of ours, made for it. Most are ended by a [`OomManager`] of its own, whose watch is made up and
-//! shows nobody else: one at a limit; of the rest, because the machine is said to be short, one is asked to end, a herd
-//! and a fork bomb are killed. The last one dies by hand, with `process_mrelease`, to see whether that works.
+//! The victims are children of ours, made for it. Most are ended by a [`OomManager`] of its own,
+//! whose watch is made up and shows nobody else: one at a limit; of the rest, because the machine
+//! is said to be short, one is asked to end, a herd and a fork bomb are killed. The last one dies
+//! by hand, with `process_mrelease`, to see whether that works.
 
 mod machine;
 mod practice;
@@ -28,7 +29,8 @@ use practice::{
 use victim::Victim;
 use watch::Teller;
 
-/// All that is needed for it, made beforehand: so that the practice itself uses what a kill uses, and no more.
+/// All that is needed for it, made beforehand: so that the practice itself uses what a kill uses,
+/// and no more.
 pub struct Rehearsal {
     oom: OomManager,
     told: Teller,

@@ -11,7 +11,8 @@ use super::victim::Victim;
 use super::watch::{MadeUp, Teller};
 use crate::oom::OomManager;
 
-/// The victims' user: nobody's uid, far from those that are given out, so that no limit is about it.
+/// The victims' user: nobody's uid, far from those that are given out, so that no limit is about
+/// it.
 pub(super) const UID: Uid = Uid::LAST_LIMITABLE;
 /// What the made-up user may have, pages.
 pub(super) const HARD_PAGES: u64 = 4096;
@@ -45,7 +46,8 @@ pub(super) fn alive(why: impl std::fmt::Display) -> RehearsalError {
     RehearsalError::Alive(why.to_string())
 }
 
-/// Has the manager go on until its last decision, another one than `before`, has ended. `look` looks after the rest.
+/// Has the manager go on until its last decision, another one than `before`, has ended. `look`
+/// looks after the rest.
 pub(super) fn wait_for_decision(
     oom: &mut OomManager,
     before: Option<u64>,

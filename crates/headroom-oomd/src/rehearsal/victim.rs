@@ -63,8 +63,8 @@ extern "C" fn end(_signal: libc::c_int) {
 /// The child's life. System calls only: what other threads held at the fork is held for ever.
 fn wait_for_death(uid: Uid, parent: i32, tells: i32) -> ! {
     let handler: extern "C" fn(libc::c_int) = end;
-    // SAFETY: all of these take integers, but write, which reads one byte that is there, and those that take a set of
-    // signals, which is ours.
+    // SAFETY: all of these take integers, but write, which reads one byte that is there, and those
+    // that take a set of signals, which is ours.
     unsafe {
         let mut term = std::mem::zeroed();
         libc::sigemptyset(&mut term);

@@ -1,4 +1,5 @@
-//! A watch that says what the practice needs: a user, its processes, and whether the limit is broken.
+//! A watch that says what the practice needs: a user, its processes, and whether the limit is
+//! broken.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

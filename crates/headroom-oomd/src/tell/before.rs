@@ -1,8 +1,9 @@
 //! The program that is run before a kill, and its budget.
 //!
-//! A thread stands ready to start it. Whoever kills leaves the facts in a few numbers, wakes the thread, and waits
-//! until the program has ended or the budget is spent: three system calls, no allocation, no lock. What the kernel
-//! kills by itself, in a page fault, has no such program before it.
+//! A thread stands ready to start it. Whoever kills leaves the facts in a few numbers, wakes the
+//! thread, and waits until the program has ended or the budget is spent: three system calls, no
+//! allocation, no lock. What the kernel kills by itself, in a page fault, has no such program
+//! before it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -97,7 +98,8 @@ impl PreKillHook {
         program.clone_from(&hooks.before);
     }
 
-    /// Runs the program, if there is one and the one before has ended, and waits for it as long as it may take.
+    /// Runs the program, if there is one and the one before has ended, and waits for it as long as
+    /// it may take.
     pub fn run(&self, info: PreKillInfo) {
         let shared = &*self.shared;
         if !self.wanted || shared.busy.swap(true, Ordering::AcqRel) {

@@ -12,7 +12,8 @@ const AT_A_TIME: usize = 4;
 /// A fact, as the program finds it in its environment.
 pub type Fact = (&'static str, String);
 
-/// Starts a program with the facts in its environment. It is an ordinary one: the kernel may choose it as a victim.
+/// Starts a program with the facts in its environment. It is an ordinary one: the kernel may choose
+/// it as a victim.
 pub fn start(program: &[String], hook: &str, facts: &[Fact]) -> Result<Child, String> {
     let (path, arguments) = program.split_first().ok_or("there is no program")?;
     let mut command = Command::new(path);

@@ -1,6 +1,7 @@
 //! The system's journal, with a field for each fact: `journalctl HEADROOM_UID=1000`.
 //!
-//! One datagram an entry, in the journal's native protocol; what stands in the log stands there as well, as text.
+//! One datagram an entry, in the journal's native protocol; what stands in the log stands there as
+//! well, as text.
 
 use std::io;
 use std::os::unix::net::UnixDatagram;

@@ -1,6 +1,7 @@
 //! Counters in a file, for node_exporter's textfile collector.
 //!
-//! A thread asks our own control socket, and that of a `headroom-binderd`, as `headroom metrics` does.
+//! A thread asks our own control socket, and that of a `headroom-binderd`, as `headroom metrics`
+//! does.
 
 use std::fs;
 use std::io::{self, Write};
@@ -21,7 +22,8 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Nothing is exported yet. The control sockets are those of `headroom-oomd` and of a `headroom-binderd`.
+    /// Nothing is exported yet. The control sockets are those of `headroom-oomd` and of a
+    /// `headroom-binderd`.
     pub fn new(oomd: &Path, binderd: &Path) -> Self {
         Self { sockets: [oomd.to_owned(), binderd.to_owned()], thread: None }
     }

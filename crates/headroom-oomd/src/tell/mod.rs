@@ -14,8 +14,8 @@ pub mod journald;
 pub mod metrics;
 pub mod teller;
 
-/// Threads that tell compete for the CPU like any other program: only the kill has precedence. Those they start
-/// inherit it.
+/// Threads that tell compete for the CPU like any other program: only the kill has precedence.
+/// Those they start inherit it.
 fn be_ordinary() {
     // Giving up a real-time priority is always allowed.
     let _ = headroom_linux::sched::SchedAttr::other(0).apply(None);

@@ -84,7 +84,8 @@ impl Teller {
         }
     }
 
-    /// Somebody is about to be killed. Returns when the program before a kill has ended, or its budget is spent.
+    /// Somebody is about to be killed. Returns when the program before a kill has ended, or its
+    /// budget is spent.
     pub fn run_pre_kill_hook(&self, info: PreKillInfo) {
         self.before.run(info);
     }

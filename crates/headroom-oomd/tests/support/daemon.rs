@@ -140,7 +140,8 @@ impl Daemon {
         let (socket, request) = (self.socket(), request.clone());
         let ask = move || {
             let keep = u32::MAX;
-            // SAFETY: setresuid takes integers. Only this thread changes, and it ends with the call.
+            // SAFETY: setresuid takes integers. Only this thread changes, and it ends with the
+            // call.
             let done = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, keep) };
             assert_eq!(done, 0, "cannot become uid {uid}");
             Client::connect(&socket).unwrap().call(&request).unwrap()

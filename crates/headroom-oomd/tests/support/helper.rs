@@ -19,8 +19,8 @@ pub fn program() -> Arc<Program> {
     known.upgrade().unwrap_or_else(|| {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("hog");
-        // By another process: a child that some other test forks just now would have the copy open for writing, and
-        // nobody could run it.
+        // By another process: a child that some other test forks just now would have the copy open
+        // for writing, and nobody could run it.
         let ours = std::env::current_exe().unwrap();
         assert!(Command::new("cp").arg(ours).arg(&path).status().unwrap().success());
         for path in [dir.path(), &path] {

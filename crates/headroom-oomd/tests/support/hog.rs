@@ -45,15 +45,16 @@ impl Hog {
         assert_eq!(self.answer().as_deref(), Some("done"));
     }
 
-    /// Tells it to have two children, each of which has two, so many generations of them, and waits until it is about to
-    /// begin. Each has 2 MiB of its own, and ends by itself after a while.
+    /// Tells it to have two children, each of which has two, so many generations of them, and waits
+    /// until it is about to begin. Each has 2 MiB of its own, and ends by itself after a while.
     pub fn breed(&mut self, generations: u32) {
         writeln!(self.helper.orders, "breed {generations}").unwrap();
         assert_eq!(self.answer().as_deref(), Some("done"));
     }
 
-    /// Tells it to have so many children, and another one for each that dies, and waits until it is about to begin.
-    /// Each takes [`CHILD_BYTES`] within a tenth of a second. All end by themselves after a while.
+    /// Tells it to have so many children, and another one for each that dies, and waits until it is
+    /// about to begin. Each takes [`CHILD_BYTES`] within a tenth of a second. All end by themselves
+    /// after a while.
     pub fn replace(&mut self, children: u32) {
         writeln!(self.helper.orders, "replace {children}").unwrap();
         assert_eq!(self.answer().as_deref(), Some("done"));
@@ -137,7 +138,8 @@ const LIFE_S: u32 = 30;
 fn map(bytes: usize) -> *mut u8 {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping at an address of the kernel's choice, or an end without anything that is left to do.
+    // SAFETY: a new mapping at an address of the kernel's choice, or an end without anything that
+    // is left to do.
     unsafe {
         let memory = libc::mmap(std::ptr::null_mut(), bytes, rights, kind, -1, 0);
         if memory == libc::MAP_FAILED {
@@ -150,8 +152,8 @@ fn map(bytes: usize) -> *mut u8 {
 /// Takes memory, and has children that do the same, until the last generation.
 fn breed(generations: usize) {
     let bytes = 2 << 20;
-    // SAFETY: what is written to was just mapped, with that length; one thread goes on, in each process, with system
-    // calls only.
+    // SAFETY: what is written to was just mapped, with that length; one thread goes on, in each
+    // process, with system calls only.
     unsafe {
         // A job of its own, as one from a shell; where it leads one already, that stays so.
         libc::setpgid(0, 0);
@@ -187,8 +189,8 @@ const STEP_MICROS: u32 = 5_000;
 /// Has so many children at a time. No more processes of this user are possible than a few besides.
 fn replace(children: usize) {
     let most = children as u64 + 8;
-    // SAFETY: system calls with plain values, and what is written to was just mapped, with that length; one thread goes
-    // on in each process.
+    // SAFETY: system calls with plain values, and what is written to was just mapped, with that
+    // length; one thread goes on in each process.
     unsafe {
         libc::setpgid(0, 0);
         libc::alarm(LIFE_S);
@@ -224,8 +226,8 @@ fn replace(children: usize) {
 /// A child that shares all memory, does nothing, and dies with its parent.
 fn fork_one() {
     let parent = std::process::id() as i32;
-    // SAFETY: the child calls only prctl, getppid, pause and _exit, which are safe after a fork whatever
-    // other threads did.
+    // SAFETY: the child calls only prctl, getppid, pause and _exit, which are safe after a fork
+    // whatever other threads did.
     unsafe {
         if libc::fork() == 0 {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);

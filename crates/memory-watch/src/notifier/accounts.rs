@@ -72,7 +72,8 @@ pub struct Strays {
 }
 
 impl Strays {
-    /// Looks at all accounts after scan number `round` and drops what has been wrong for long enough.
+    /// Looks at all accounts after scan number `round` and drops what has been wrong for long
+    /// enough.
     pub fn sweep<'s>(
         &mut self,
         accounts: &Map<'_>,

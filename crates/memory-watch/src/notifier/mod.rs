@@ -94,16 +94,16 @@ pub struct Notifier {
 
 impl Notifier {
     /// Opens and loads the programs; nothing is attached yet. Fails where the kernel has no type
-    /// information, refuses tracing programs, or we are not in the initial pid namespace (the kernel
-    /// side knows global pids only).
+    /// information, refuses tracing programs, or we are not in the initial pid namespace (the
+    /// kernel side knows global pids only).
     pub fn load() -> Result<Self, NotifierError> {
         Self::load_with(None)
     }
 
     /// The same, with accounts that outlive this process if it is killed: they are pinned under
-    /// `root`, on a BPF filesystem, and so is the program that keeps and enforces them. Those that are
-    /// there already are taken over if they are of this version and make sense. Dropped, it removes
-    /// them.
+    /// `root`, on a BPF filesystem, and so is the program that keeps and enforces them. Those that
+    /// are there already are taken over if they are of this version and make sense. Dropped, it
+    /// removes them.
     pub fn load_pinned(root: &Path) -> Result<Self, NotifierError> {
         let pins = Pins::open(root, load::fingerprint())?;
         if !pins.are_there() {

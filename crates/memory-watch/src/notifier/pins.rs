@@ -1,9 +1,9 @@
 //! What outlives the daemon: maps and link, pinned in a BPF filesystem.
 //!
 //! `ROOT/FINGERPRINT/` holds them, where the fingerprint is that of the programs: those of another
-//! version are not understood, and removed. While a daemon lives it holds a lock on `ROOT`. It removes
-//! everything when it ends; one that is killed leaves its accounts behind, and the program that goes on
-//! keeping and enforcing them.
+//! version are not understood, and removed. While a daemon lives it holds a lock on `ROOT`. It
+//! removes everything when it ends; one that is killed leaves its accounts behind, and the program
+//! that goes on keeping and enforcing them.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -21,12 +21,14 @@ use crate::error::NotifierError;
 pub const MAPS: [&str; 5] = ["accounts", "slot_of_uid", "slots", "scans", "events"];
 /// The link of the tracing program.
 const LINK: &str = "rss_stat";
-/// The same, before it takes the place of the one that is there. The filesystem refuses dots in names.
+/// The same, before it takes the place of the one that is there. The filesystem refuses dots in
+/// names.
 const NEW_LINK: &str = "rss_stat_new";
 /// `BPF_FS_MAGIC` of linux/magic.h.
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
-/// How long somebody else may have the lock: a child of a daemon that is gone holds it until it runs a program of its own.
+/// How long somebody else may have the lock: a child of a daemon that is gone holds it until it
+/// runs a program of its own.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// Between two attempts.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);

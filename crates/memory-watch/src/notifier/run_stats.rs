@@ -49,7 +49,8 @@ pub(super) fn read(object: &Object) -> Result<RunStats, NotifierError> {
         .ok_or_else(|| NotifierError::Unsupported("on_rss_stat is missing".into()))?;
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut len = size_of_val(&info) as u32;
-    // SAFETY: `info` is writable for `len` bytes; all its pointers are null, so nothing else is written.
+    // SAFETY: `info` is writable for `len` bytes; all its pointers are null, so nothing else is
+    // written.
     let failed = unsafe {
         libbpf_sys::bpf_prog_get_info_by_fd(program.as_fd().as_raw_fd(), &mut info, &mut len)
     };

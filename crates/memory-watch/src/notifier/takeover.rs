@@ -18,8 +18,8 @@ use crate::watch::SlotLimit;
 use crate::watch::Watch;
 
 impl Notifier {
-    /// Adopts the users in the maps, and puts our own program in place of the one that has kept their
-    /// accounts. The error: what makes no sense in them.
+    /// Adopts the users in the maps, and puts our own program in place of the one that has kept
+    /// their accounts. The error: what makes no sense in them.
     pub(super) fn take_over(&mut self) -> Result<(), String> {
         let text = |e: NotifierError| e.to_string();
         let mut uids_of: BTreeMap<u32, Vec<Uid>> = BTreeMap::new();

@@ -1,7 +1,8 @@
 //! What the BPF programs and the daemon exchange: the same structs as `bpf/shared.h`, field by
 //! field. [`super::Notifier::load`] compares their sizes with the loaded maps.
 //!
-//! In the maps, which outlive a daemon when they are pinned, an account is one number: here it is encoded.
+//! In the maps, which outlive a daemon when they are pinned, an account is one number: here it is
+//! encoded.
 
 use std::sync::atomic::AtomicI64;
 use std::sync::atomic::AtomicU32;
@@ -39,7 +40,8 @@ const FIRST_GROUP: u32 = 0xffff_0000;
 // No uid that can have an account is the key of a group or cgroup.
 const _: () = assert!(Uid::LAST_LIMITABLE.0 < FIRST_CGROUP);
 
-/// An account as one number: a user's is its uid, groups and cgroups have ranges above [`Uid::LAST_LIMITABLE`].
+/// An account as one number: a user's is its uid, groups and cgroups have ranges above
+/// [`Uid::LAST_LIMITABLE`].
 pub fn key_of_account(account: AccountId) -> u32 {
     match account {
         AccountId::User(uid) => uid.0,

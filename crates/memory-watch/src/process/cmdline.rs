@@ -5,7 +5,8 @@ use machine_memory::ReadError;
 
 impl Proc {
     /// The command line, its arguments joined by blanks and control characters shown as `?`; empty
-    /// for a kernel thread. A process can write anything there: for people, not for decisions alone.
+    /// for a kernel thread. A process can write anything there: for people, not for decisions
+    /// alone.
     pub fn cmdline(&mut self, pid: u32) -> Result<String, ReadError> {
         let content = self.read(pid, "cmdline")?;
         let end = content.bytes.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1);

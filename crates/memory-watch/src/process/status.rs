@@ -6,8 +6,8 @@ use machine_memory::text::keys_and_values;
 use machine_memory::text::kib_to_bytes;
 use memory_ledger::Uid;
 
-/// Identity and exact resident sizes. The sizes are `None` for kernel threads and zombies, and where
-/// the kernel is older than the line.
+/// Identity and exact resident sizes. The sizes are `None` for kernel threads and zombies, and
+/// where the kernel is older than the line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// `Tgid`.

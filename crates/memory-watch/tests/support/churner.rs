@@ -1,6 +1,6 @@
-//! A process that never rests: it takes, shares, swaps out and gives back memory, forks, executes and changes
-//! its user, until it is killed or its parent is gone. `memory-watch-hog churn SEED UID...` is at
-//! first the first of these users; with more than one it moves between them.
+//! A process that never rests: it takes, shares, swaps out and gives back memory, forks, executes
+//! and changes its user, until it is killed or its parent is gone. `memory-watch-hog churn SEED
+//! UID...` is at first the first of these users; with more than one it moves between them.
 
 use std::ffi::CStr;
 use std::time::Duration;
@@ -15,7 +15,8 @@ use crate::page_out;
 use crate::touch;
 use crate::touch_in_threads;
 
-/// Mappings are at most so many pages, and a process keeps at most so many of them: 8 MiB or so each.
+/// Mappings are at most so many pages, and a process keeps at most so many of them: 8 MiB or so
+/// each.
 const MOST_PAGES: u64 = 200;
 const MOST_AREAS: usize = 24;
 /// Between two steps: a hundred of us keep a CPU busy, and leave some of it to who looks.

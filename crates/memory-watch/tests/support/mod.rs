@@ -42,7 +42,8 @@ pub fn notifier() -> Option<Notifier> {
     }
 }
 
-/// The kernel lacks it or the container forbids it. A program that the verifier rejects is our fault.
+/// The kernel lacks it or the container forbids it. A program that the verifier rejects is our
+/// fault.
 fn is_refused(error: &NotifierError) -> bool {
     match error {
         NotifierError::Unsupported(_) => true,
@@ -54,8 +55,8 @@ fn is_refused(error: &NotifierError) -> bool {
     }
 }
 
-/// Before Linux 6.2 a thread tells of its faults in batches of 64 only, so the account may be that many
-/// pages a thread behind.
+/// Before Linux 6.2 a thread tells of its faults in batches of 64 only, so the account may be that
+/// many pages a thread behind.
 pub fn fault_batch() -> u64 {
     let types = libbpf_rs::btf::Btf::from_vmlinux().expect("the kernel's types");
     let batched = types.type_by_name::<libbpf_rs::btf::BtfType<'_>>("mm_rss_stat").is_some();

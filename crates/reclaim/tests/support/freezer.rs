@@ -42,8 +42,8 @@ impl Freezer {
         fs::read_to_string(self.folder.join("freezer.state")).unwrap() == "FROZEN\n"
     }
 
-    /// Thaws when it is dropped. To be made after the processes, so that they are not waited for in vain
-    /// when something fails.
+    /// Thaws when it is dropped. To be made after the processes, so that they are not waited for in
+    /// vain when something fails.
     pub fn thaw_on_drop(&self) -> impl Drop {
         struct Thaws(PathBuf, &'static str);
         impl Drop for Thaws {

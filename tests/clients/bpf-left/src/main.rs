@@ -1,7 +1,7 @@
 //! What BPF objects a process has, and which of them are left.
 //!
-//! `bpf-left of PID` prints them, a line each (`prog 12`); `bpf-left check`, fed with such lines, prints
-//! those that still exist, and its exit code is 1 if there are any.
+//! `bpf-left of PID` prints them, a line each (`prog 12`); `bpf-left check`, fed with such lines,
+//! prints those that still exist, and its exit code is 1 if there are any.
 
 use std::collections::BTreeSet;
 use std::io::Read;

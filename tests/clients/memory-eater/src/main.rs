@@ -1,5 +1,5 @@
-//! `memory-eater UID MIB`: becomes user UID (no account needed), touches MIB MiB page by page, says so,
-//! and waits to be killed. It dies with the process that started it.
+//! `memory-eater UID MIB`: becomes user UID (no account needed), touches MIB MiB page by page, says
+//! so, and waits to be killed. It dies with the process that started it.
 
 use rustix::process::{Gid, Signal, Uid, set_parent_process_death_signal};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};

@@ -1,4 +1,5 @@
-//! Asynchronous services and clients, and what is seldom used of AIDL. They need a bus as `suite` does.
+//! Asynchronous services and clients, and what is seldom used of AIDL. They need a bus as `suite`
+//! does.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -1,6 +1,7 @@
 //! A client in a process of its own, for tests: `peer DEVICE ACTION [ARGUMENT...]`.
 //!
-//! It says `ready` when it is about to do what it is for, and dies with the process that started it.
+//! It says `ready` when it is about to do what it is for, and dies with the process that started
+//! it.
 
 use std::fs::File;
 use std::io::Write;
@@ -173,8 +174,8 @@ fn busy_service(device: &str, name: &str) -> Outcome {
     session.serve(&mut sleep).map_err(text)
 }
 
-/// Calls `name` again and again, with sizes and contents that the seed decides, checks each reply, and
-/// says how far it is. Passes an object of its own with some calls, which so comes back.
+/// Calls `name` again and again, with sizes and contents that the seed decides, checks each reply,
+/// and says how far it is. Passes an object of its own with some calls, which so comes back.
 fn caller(device: &str, name: &str, count: u64, seed: u64) -> Outcome {
     let client = open(device)?;
     let mut session = Session::new(&client);
@@ -344,7 +345,8 @@ fn unshared(device: &str, map: &str, action: &[&str]) -> ExitCode {
         eprintln!("cannot unshare: {}", std::io::Error::last_os_error());
         return ExitCode::FAILURE;
     }
-    // The namespace belongs to who made it, so a parent's help is not needed for a single uid of one's own.
+    // The namespace belongs to who made it, so a parent's help is not needed for a single uid of
+    // one's own.
     let mapped = std::fs::write("/proc/self/uid_map", map);
     let child = mapped
         .and_then(|()| std::env::current_exe())
@@ -358,8 +360,9 @@ fn unshared(device: &str, map: &str, action: &[&str]) -> ExitCode {
     }
 }
 
-/// As another user, becomes a context manager with these flags, and answers with its nice value, policy and real-time
-/// priority. Asked with code 2, it says goodbye in the middle of the call instead.
+/// As another user, becomes a context manager with these flags, and answers with its nice value,
+/// policy and real-time priority. Asked with code 2, it says goodbye in the middle of the call
+/// instead.
 fn priority_service(device: &str, uid: u32, flags: u32) -> Outcome {
     become_user(uid)?;
     let client = open(device)?;
@@ -384,8 +387,8 @@ fn priority_service(device: &str, uid: u32, flags: u32) -> Outcome {
     Session::new(&client).serve(&mut service).map_err(text)
 }
 
-/// As another user, becomes a context manager that takes files: it writes `seen` into each, closes it, and answers
-/// with how many descriptors it has left open.
+/// As another user, becomes a context manager that takes files: it writes `seen` into each, closes
+/// it, and answers with how many descriptors it has left open.
 fn files_service(device: &str, uid: u32) -> Outcome {
     become_user(uid)?;
     let client = open(device)?;
@@ -408,7 +411,8 @@ fn files_service(device: &str, uid: u32) -> Outcome {
     session.serve(&mut service).map_err(text)
 }
 
-/// What a file costs: calls to a [`files_service`] without one and with one, in turn; prints the medians.
+/// What a file costs: calls to a [`files_service`] without one and with one, in turn; prints the
+/// medians.
 fn files_cost(device: &str, count: u64) -> Outcome {
     let client = open(device)?;
     let mut session = Session::new(&client);
@@ -434,8 +438,8 @@ fn files_cost(device: &str, count: u64) -> Outcome {
 
 /// The same in a child process, with its parent as its debugger.
 fn files_service_traced(device: &str, uid: u32) -> Outcome {
-    // SAFETY: this process has one thread, so the child may do whatever we may. The rest is plain numbers, and
-    // a live status.
+    // SAFETY: this process has one thread, so the child may do whatever we may. The rest is plain
+    // numbers, and a live status.
     unsafe {
         match libc::fork() {
             -1 => return Err(std::io::Error::last_os_error().to_string()),
@@ -493,7 +497,8 @@ fn call_as(device: &str, uid: u32) -> Outcome {
     one_call(device, "manager")
 }
 
-/// Becomes another user whose process is as if that user had started it: its files in `/proc` are its own.
+/// Becomes another user whose process is as if that user had started it: its files in `/proc` are
+/// its own.
 fn become_ordinary(uid: u32) -> Outcome {
     become_user(uid)?;
     // SAFETY: plain numbers.

@@ -1,7 +1,9 @@
-//! Many clients with mixed load for a long time, killed, stopped and frozen at random; then everything must be as before.
+//! Many clients with mixed load for a long time, killed, stopped and frozen at random; then
+//! everything must be as before.
 //!
-//! `soak [--clients N] [--minutes M] [--mapping passthrough|notify-store] [--seed S]` prints every ten seconds what the
-//! daemon holds and what memory it has, and at the end what is left. Exit code 1: something is, or its memory has grown.
+//! `soak [--clients N] [--minutes M] [--mapping passthrough|notify-store] [--seed S]` prints every
+//! ten seconds what the daemon holds and what memory it has, and at the end what is left. Exit code
+//! 1: something is, or its memory has grown.
 
 use std::fs;
 use std::process::{Command, ExitCode};
@@ -19,15 +21,16 @@ use rustix::process::Signal;
 const PAUSE_MS: u64 = 30;
 /// How long somebody is stopped or frozen at most.
 const MAX_PAUSE_MS: u64 = 3_000;
-/// Bounds every wait. Thousands of threads at the lowest priority may wait long for a lock of the kernel's that one of
-/// them holds.
+/// Bounds every wait. Thousands of threads at the lowest priority may wait long for a lock of the
+/// kernel's that one of them holds.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// The load that comes first.
 const WARM_UP_MINUTES: f64 = 0.1;
 /// Kinds of objects in the driver's books.
 const KINDS: [&str; 7] = ["proc", "thread", "node", "ref", "death", "transaction", "freeze"];
 const REPORT_EVERY: Duration = Duration::from_secs(10);
-/// What the daemon may have more after the load than before it: its allocator keeps some, and tables do not shrink.
+/// What the daemon may have more after the load than before it: its allocator keeps some, and
+/// tables do not shrink.
 const MAX_GROWTH_KIB: u64 = 64 << 10;
 
 struct Options {
@@ -159,7 +162,8 @@ impl<'a> Load<'a> {
         peer(self.bus, &["soak-client", &index.to_string(), &clients.to_string(), &seed])
     }
 
-    /// Does something to somebody: one in three is killed, the others are stopped or frozen for seconds.
+    /// Does something to somebody: one in three is killed, the others are stopped or frozen for
+    /// seconds.
     fn disturb(&mut self, freezer: &Client) -> Result<(), String> {
         self.let_go_on(freezer, Instant::now())?;
         let victim = self.random.below(self.clients.len() as u64) as usize;
@@ -223,8 +227,8 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Ends the clients, none of which may have ended by itself, and then what served them. What the services have
-    /// open then: files that were passed and are left.
+    /// Ends the clients, none of which may have ended by itself, and then what served them. What
+    /// the services have open then: files that were passed and are left.
     fn end(mut self) -> Result<(), String> {
         for client in &mut self.clients {
             client.kill_within(PATIENCE);

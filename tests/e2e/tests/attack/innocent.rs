@@ -33,8 +33,8 @@ impl Silent {
         Self { peer, accomplice }
     }
 
-    /// Kills the accomplice first: a thread that waits for its filesystem cannot be killed, whoever that thread
-    /// belongs to.
+    /// Kills the accomplice first: a thread that waits for its filesystem cannot be killed, whoever
+    /// that thread belongs to.
     pub fn kill(&mut self) {
         let pid = rustix::process::Pid::from_raw(self.accomplice as i32).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
@@ -64,7 +64,8 @@ impl Innocent {
         Self { _service: service, client }
     }
 
-    /// Makes so many calls. One that never ends fails when the bus is torn down ([`Bus::limit_time`]).
+    /// Makes so many calls. One that never ends fails when the bus is torn down
+    /// ([`Bus::limit_time`]).
     pub fn makes_calls(&self, count: usize) {
         let mut session = Session::new(&self.client);
         for number in 0..count {

@@ -1,8 +1,8 @@
-//! What an ordinary user does to the daemon, and what that costs others: an innocent client on another device makes
-//! its calls meanwhile, and afterwards the daemon has what it had before.
+//! What an ordinary user does to the daemon, and what that costs others: an innocent client on
+//! another device makes its calls meanwhile, and afterwards the daemon has what it had before.
 //!
-//! Each attack runs on both ways in which receive buffers reach clients, and with daemon, attacker and innocent
-//! client on one CPU.
+//! Each attack runs on both ways in which receive buffers reach clients, and with daemon, attacker
+//! and innocent client on one CPU.
 
 mod identity;
 mod innocent;

@@ -1,4 +1,5 @@
-//! `headroom run --descriptors`: files by seccomp, and what becomes of those who live under the filter.
+//! `headroom run --descriptors`: files by seccomp, and what becomes of those who live under the
+//! filter.
 
 use std::time::Duration;
 
@@ -61,7 +62,8 @@ fn a_session_in_a_session_with_a_filter_falls_back_to_ptrace_and_says_so() {
     assert!(ended.err.contains("by ptrace instead"), "{ended:?}");
 }
 
-/// What callers hear whose daemon is killed: while they wait for it, while they are trapped, and later.
+/// What callers hear whose daemon is killed: while they wait for it, while they are trapped, and
+/// later.
 fn callers_of_a_killed_daemon(how: &str, delay: Duration) -> Outcome {
     let token = format!("descriptors-{how}-{}-{delay:?}", std::process::id());
     let peer = program("peer");

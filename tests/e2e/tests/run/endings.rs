@@ -163,11 +163,13 @@ fn clients_that_wait_in_a_call_end_with_the_daemon_or_the_session() {
     }
 }
 
-/// A script whose clients have opens of the bus in the daemon's hands, and block; it says `ready` then.
+/// A script whose clients have opens of the bus in the daemon's hands, and block; it says `ready`
+/// then.
 fn with_opens_in_flight(then: &str) -> String {
     let peer = program("peer");
     format!(
-        "d=$HEADROOM_BINDER/binder; {peer} $d deaf & deaf=$!; {peer} $d passes-itself & sender=$!; {then}"
+        "d=$HEADROOM_BINDER/binder; {peer} $d deaf & deaf=$!; {peer} $d passes-itself & sender=$!; \
+         {then}"
     )
 }
 

@@ -87,7 +87,8 @@ pub fn headroom() -> Command {
     command
 }
 
-/// Whoever runs us in the background may have us ignore these, which a child inherits, and a shell then cannot trap.
+/// Whoever runs us in the background may have us ignore these, which a child inherits, and a shell
+/// then cannot trap.
 fn hear_signals(command: &mut Command) {
     // SAFETY: system calls alone.
     unsafe {

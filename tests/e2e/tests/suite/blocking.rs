@@ -149,7 +149,8 @@ fn an_edge_triggered_poller_hears_of_each_message(bus: &Bus) {
 /// Reads while the device is readable: were that a lie, the read would block.
 ///
 /// Nothing to read but `BR_NOOP` is no lie. When any process that has inherited a copy of the
-/// descriptor closes it, as one that is being started by another test does, all readers are sent back.
+/// descriptor closes it, as one that is being started by another test does, all readers are sent
+/// back.
 fn read_until_quiet(client: &Client, session: &mut Session<'_>) {
     while client.poll(PollFlags::IN, Duration::from_millis(50)).unwrap().contains(PollFlags::IN) {
         session.write_read().unwrap();
@@ -198,8 +199,9 @@ fn a_signal_ends_a_blocked_read_with_eintr(bus: &Bus) {
         });
         let tid = take("the reader's id", &told);
         assert!(wait::until_asleep(tid));
-        // Not only once: other tests of this program start children, whose copies of the descriptor are closed,
-        // which wakes all readers for a moment; a signal of that moment interrupts nothing.
+        // Not only once: other tests of this program start children, whose copies of the descriptor
+        // are closed, which wakes all readers for a moment; a signal of that moment interrupts
+        // nothing.
         let interrupted = wait::until(wait::PATIENCE, || {
             signal_thread(tid, signal);
             thread::sleep(Duration::from_millis(20));

@@ -42,8 +42,8 @@ crate::under_filters! {
 
 const NOBODY: &str = "65534";
 
-/// Sends the write ends of some pipes, and checks that the service wrote into each; how many descriptors it has
-/// left.
+/// Sends the write ends of some pipes, and checks that the service wrote into each; how many
+/// descriptors it has left.
 fn send_pipes(session: &mut Session<'_>, count: usize) -> Result<u32, ClientError> {
     let mut parcel = Parcel::new();
     let mut ends = Vec::new();
@@ -58,7 +58,8 @@ fn send_pipes(session: &mut Session<'_>, count: usize) -> Result<u32, ClientErro
     drop(pipes);
     for mut end in ends {
         let mut text = String::new();
-        // The end comes only when nobody has the file any more, neither the receiver nor the daemon.
+        // The end comes only when nobody has the file any more, neither the receiver nor the
+        // daemon.
         end.read_to_string(&mut text).unwrap();
         assert_eq!(text, "seen");
     }
@@ -396,7 +397,8 @@ fn kill_receivers_at_random(bus: &Bus, goes_on: fn(usize, usize) -> bool) {
     assert!(settled.is_some(), "{} descriptors here now, {own} before", descriptors(us));
 }
 
-/// An open of the very bus is on its way when the daemon ends, and closing that would ask the daemon.
+/// An open of the very bus is on its way when the daemon ends, and closing that would ask the
+/// daemon.
 #[test]
 fn a_daemon_ends_though_it_holds_an_open_of_its_own() {
     for mapping in [Mapping::Passthrough, Mapping::NotifyStore] {

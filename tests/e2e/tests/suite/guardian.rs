@@ -28,7 +28,8 @@ fn for_each_mapping(rounds: u64, test: impl Fn(Bus, u64)) {
     }
 }
 
-/// Closing an open of its own asks the daemon itself, which is being killed: without its guardian it would never end.
+/// Closing an open of its own asks the daemon itself, which is being killed: without its guardian
+/// it would never end.
 #[test]
 fn a_daemon_killed_while_it_closes_opens_of_its_own_leaves_nobody_hanging() {
     let seed = Random::fresh_seed();
@@ -45,7 +46,8 @@ fn a_daemon_killed_while_it_closes_opens_of_its_own_leaves_nobody_hanging() {
         let parcel = opens.iter().fold(Parcel::new(), |parcel, open| parcel.fd(open.as_fd()));
         session.oneway(0, CALL, parcel.payload()).unwrap();
         drop(opens);
-        // The transaction dies with its receiver, and the daemon has the last reference of each open.
+        // The transaction dies with its receiver, and the daemon has the last reference of each
+        // open.
         deaf.kill();
         std::thread::sleep(Duration::from_micros(random.below(3000)));
         bus.kill().unwrap();

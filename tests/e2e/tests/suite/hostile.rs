@@ -60,8 +60,8 @@ impl<'b> Bystander<'b> {
 
 /// A page that is not there any more.
 fn hole() -> usize {
-    // SAFETY: a fresh mapping is unmapped again at once; nothing else looks at it. Far from where the
-    // allocator maps, so that nobody takes its place while the test runs.
+    // SAFETY: a fresh mapping is unmapped again at once; nothing else looks at it. Far from where
+    // the allocator maps, so that nobody takes its place while the test runs.
     unsafe {
         let hint = ptr::without_provenance_mut(0x10_0000_0000);
         let page = mmap_anonymous(hint, 4096, ProtFlags::READ, MapFlags::PRIVATE).unwrap();
@@ -184,7 +184,8 @@ fn offsets_outside_of_the_data_fail_the_call(bus: &Bus) {
         &[0, u64::MAX],
         &[2],
     ] {
-        // The kernel's driver fails in copying up to an offset behind the data, before it looks for an object.
+        // The kernel's driver fails in copying up to an offset behind the data, before it looks for
+        // an object.
         let errno = if offsets[0] > 64 { Errno::FAULT } else { Errno::INVAL };
         let error = session.call(0, CALL, Payload { data: &data, offsets }).unwrap_err();
         assert_eq!(error, ClientError::FailedReply, "{offsets:x?}");

@@ -15,7 +15,8 @@ crate::both_mappings! {
 /// Calls as this user; the pid and uid that the receiver saw.
 fn call_as(device: PathBuf, uid: u32) -> (i32, u32) {
     let call = move || {
-        // SAFETY: plain numbers; a raw call changes the calling thread alone, which ends with this test.
+        // SAFETY: plain numbers; a raw call changes the calling thread alone, which ends with this
+        // test.
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) }, 0);
         let client = Client::open(device, &Options::default()).unwrap();
         let mut session = Session::new(&client);

@@ -1,7 +1,7 @@
 //! Clients against the real daemon: what works, what is refused, and what must never hang.
 //!
-//! Every test runs twice, on each way in which receive buffers reach clients, on a bus of its own. At its
-//! end nothing may be open any more, and the daemon must go without a trace.
+//! Every test runs twice, on each way in which receive buffers reach clients, on a bus of its own.
+//! At its end nothing may be open any more, and the daemon must go without a trace.
 
 mod binderfs;
 mod blocking;

@@ -1,4 +1,5 @@
-//! Clients in processes of their own that mean harm: they may have what they asked for, and nobody else notices.
+//! Clients in processes of their own that mean harm: they may have what they asked for, and nobody
+//! else notices.
 
 use std::thread;
 use std::time::Duration;
@@ -85,8 +86,8 @@ fn a_mapping_whose_filesystem_hangs_is_waited_for_by_nobody_else(bus: &Bus) {
     assert!(bus.log().contains("its memory does not answer"), "{}", bus.log());
 }
 
-/// What a client that does harm says; the others are looked after meanwhile. It is killed in the end: ending by itself, it
-/// would wait for the thread that serves its filesystem.
+/// What a client that does harm says; the others are looked after meanwhile. It is killed in the
+/// end: ending by itself, it would wait for the thread that serves its filesystem.
 fn heard(bus: &Bus, what: &[&str]) -> String {
     let mut harmful = peer(bus, what);
     let line = wait::until(wait::PATIENCE, || {

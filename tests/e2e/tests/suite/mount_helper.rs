@@ -1,6 +1,7 @@
 //! `mount -t binder`, by way of `/sbin/mount.binder`.
 //!
-//! The helper is a link to the daemon, laid over /sbin in a mount namespace of its own; each script runs in one.
+//! The helper is a link to the daemon, laid over /sbin in a mount namespace of its own; each script
+//! runs in one.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -49,7 +49,8 @@ impl Seen {
     }
 }
 
-/// Calls from a thread of its own, which has this nice value and, if that is not (0, 0), policy and level.
+/// Calls from a thread of its own, which has this nice value and, if that is not (0, 0), policy and
+/// level.
 fn call_as(
     bus: &Bus,
     code: u32,

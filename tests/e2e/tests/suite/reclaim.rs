@@ -37,7 +37,8 @@ fn reclaim(bus: &Bus) -> u64 {
     }
 }
 
-/// Bytes of shared memory that the daemon has mapped: the receive buffers, where clients map a file of its own.
+/// Bytes of shared memory that the daemon has mapped: the receive buffers, where clients map a file
+/// of its own.
 fn shared_memory_of(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:")).unwrap();

@@ -42,8 +42,8 @@ fn killed_client(bus: &Bus, number: u64, seed: u64) -> u64 {
         let seed = random.below(1 << 32).to_string();
         let left = (CALLS - done).to_string();
         let mut client = silent_peer(bus, &["caller", name, &left, &seed]);
-        // By lines, not by time: so it is killed in the middle of its work on any machine. Each line
-        // stands for ten calls.
+        // By lines, not by time: so it is killed in the middle of its work on any machine. Each
+        // line stands for ten calls.
         let lines = if killed < KILLS { random.below(CALLS / 30) } else { u64::MAX };
         let (progress, ended) = follow(&client, lines);
         if ended {

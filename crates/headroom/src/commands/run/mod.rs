@@ -6,7 +6,7 @@
 //! a guardian        ends the bus should the session be killed
 //! headroom run      makes the namespaces and the private /dev, passes signals and the exit code on
 //!  └ the session    first process of the pid namespace: starts the others, reaps, ends the rest
-//!     ├ headroom-binderd   the only one with capabilities, and those count in the namespace alone
+//!     ├ headroom-binderd   has capabilities, which count in the namespace alone
 //!     ├ the service manager, if one is asked for
 //!     └ CMD
 //! ```

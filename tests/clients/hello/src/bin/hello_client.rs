@@ -1,5 +1,5 @@
-//! `hello_client [NAME]`: calls the service in every way it knows, says what it did, a line each, and
-//! ends the service. Exit code 0 only if all of it went well.
+//! `hello_client [NAME]`: calls the service in every way it knows, says what it did, a line each,
+//! and ends the service. Exit code 0 only if all of it went well.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -1,4 +1,5 @@
-//! `suite_service NAME`: registers with the service manager and says everything back, until it is asked to die.
+//! `suite_service NAME`: registers with the service manager and says everything back, until it is
+//! asked to die.
 
 use std::fs::File;
 use std::io::{Read, Write};
