@@ -97,7 +97,7 @@ fn suite(arguments: &[&std::ffi::OsStr]) -> std::process::Output {
 #[test]
 fn our_driver_differs_from_the_kernels_only_where_a_reason_is_given() {
     if let Some(reason) = missing() {
-        println!("skipped: {reason}");
+        test_support::skip(reason);
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");

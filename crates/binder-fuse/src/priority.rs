@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn a_thread_gets_a_real_time_policy_and_all_of_its_own_back() {
         if !can_change() {
-            return eprintln!("skipped: needs CAP_SYS_NICE");
+            return test_support::skip("needs CAP_SYS_NICE");
         }
         in_a_thread(|tid| {
             let batch = Policy::Fair(libc::SCHED_BATCH as u32);

@@ -39,7 +39,7 @@ fn serve() {
 #[test]
 fn a_server_can_be_embedded_and_unmounts_when_it_is_dropped() {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("skipped: not root, or no /dev/fuse");
+        test_support::skip("not root, or no /dev/fuse");
         return;
     }
     let dir = tempfile::TempDir::new().unwrap();

@@ -9,7 +9,7 @@ use binder_fuse::Bus;
 fn main() {
     Bus::serve_if_started();
     if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
-        return eprintln!("skipped: /dev/fuse: {error}");
+        return test_support::skip(format_args!("/dev/fuse: {error}"));
     }
     let bus = Bus::builder().devices(["only"]).start().unwrap();
     assert!(bus.device("only").exists());

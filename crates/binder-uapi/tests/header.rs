@@ -205,7 +205,7 @@ fn values(folder: &Path, facts: &[&Fact]) -> Vec<u64> {
 #[test]
 fn every_number_equals_the_distributions_header() {
     if let Some(reason) = skip_reason() {
-        eprintln!("skipped: {reason}");
+        test_support::skip(reason);
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -251,7 +251,7 @@ const NOT_OURS: [&str; 1] = ["BINDER_IPC_32BIT"];
 #[test]
 fn nothing_in_the_header_is_missing_here() {
     if let Some(reason) = skip_reason() {
-        eprintln!("skipped: {reason}");
+        test_support::skip(reason);
         return;
     }
     let ours: Vec<String> =

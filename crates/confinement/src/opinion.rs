@@ -41,7 +41,7 @@ mod tests {
         let of = |unit: &str, most| opinion_of_systemd("a.service", unit, "/opt/a", most);
         let service = "[Service]\nExecStart=/opt/a\n";
         let opinion = match of(service, 100) {
-            Err(error) => return println!("skipped: systemd-analyze: {error}"),
+            Err(error) => return test_support::skip(format_args!("systemd-analyze: {error}")),
             Ok(opinion) => opinion,
         };
         assert_eq!(opinion, None);

@@ -72,7 +72,7 @@ fn as_user<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<JoinHandle<T>> {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: needs root");
+        test_support::skip("needs root");
         return None;
     }
     Some(std::thread::spawn(move || {

@@ -24,7 +24,7 @@ fn builder() -> Builder {
 fn skipped() -> bool {
     let fuse = File::options().read(true).write(true).open("/dev/fuse");
     if let Err(error) = &fuse {
-        eprintln!("skipped: /dev/fuse: {error}");
+        test_support::skip(format_args!("/dev/fuse: {error}"));
     }
     fuse.is_err()
 }
@@ -239,7 +239,7 @@ fn as_another_user() {
 fn as_somebody(daemon: &Path) {
     let namespaces = Command::new("unshare").args(["--user", "--mount", "true"]).output();
     if !namespaces.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: no user namespaces");
+        test_support::skip("no user namespaces");
         return;
     }
     if skipped() {

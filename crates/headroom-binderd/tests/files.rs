@@ -225,7 +225,7 @@ fn a_32_bit_client_is_refused() {
         );
     }
     if result == -libc::ENOSYS {
-        eprintln!("skipped: the kernel has no 32-bit system calls");
+        test_support::skip("the kernel has no 32-bit system calls");
     } else {
         assert_eq!(result, -libc::EINVAL);
     }

@@ -233,7 +233,7 @@ fn a_group_outlives_a_daemon_that_is_killed_and_its_users_may_have_changed() {
     let [alice, bob, carol] = users(6);
     let bpffs = BpfFilesystem(tempfile::tempdir().unwrap());
     if let Err(errno) = mount("bpf", bpffs.0.path(), "bpf", MountFlags::empty(), None) {
-        println!("skipped: cannot mount a BPF filesystem: {errno}");
+        test_support::skip(format_args!("cannot mount a BPF filesystem: {errno}"));
         return;
     }
     let pins = format!("--pins={}", bpffs.0.path().join("headroom").display());
@@ -283,7 +283,7 @@ fn a_group_of_the_system_has_those_it_names_and_those_whose_own_it_is() {
     let output = unshared.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     if said.contains("unshare failed") || said.contains("permission denied") {
-        println!("skipped: {said}");
+        test_support::skip(said);
         return;
     }
     assert!(output.status.success(), "{said}");

@@ -111,7 +111,7 @@ impl Freezer {
     fn new() -> Option<Self> {
         let root = std::path::Path::new("/sys/fs/cgroup/freezer");
         if !root.join("tasks").exists() {
-            println!("skipped: no v1 freezer at {}", root.display());
+            test_support::skip(format_args!("no v1 freezer at {}", root.display()));
             return None;
         }
         let path = root.join(format!("headroom-test-{}", std::process::id()));

@@ -220,7 +220,7 @@ impl Bench {
         build: impl FnOnce(OomManagerBuilder) -> OomManagerBuilder,
     ) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            println!("skipped: needs root");
+            test_support::skip("needs root");
             return None;
         }
         let processes: Vec<Process> = pages.iter().map(|_| Process::start()).collect();

@@ -213,7 +213,7 @@ fn preloaded(daemon: &Daemon, uid: u32, program: &str, arguments: &[&str]) -> Op
     use std::os::unix::process::CommandExt;
     const NAME: &str = "libtmalloc_preload.so";
     if !std::path::Path::new(program).exists() {
-        println!("skipped: {program} is missing");
+        test_support::skip(format_args!("{program} is missing"));
         return None;
     }
     // A dependency of these tests, so cargo has built it beside them.

@@ -33,7 +33,7 @@ impl Place {
         let bpffs = dir.path().join("bpf");
         std::fs::create_dir(&bpffs).unwrap();
         if let Err(errno) = mount("bpf", &bpffs, "bpf", MountFlags::empty(), None) {
-            println!("skipped: cannot mount a BPF filesystem: {errno}");
+            test_support::skip(format_args!("cannot mount a BPF filesystem: {errno}"));
             return None;
         }
         Some(Self { bpffs, dir })

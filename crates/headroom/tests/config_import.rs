@@ -16,7 +16,7 @@ fn import(dir: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
 fn checked(dir: &Path, toml: &str) -> Option<Configuration> {
     let daemon = Path::new(env!("CARGO_BIN_EXE_headroom")).with_file_name("headroom-oomd");
     if !daemon.exists() {
-        println!("skipped: headroom-oomd is not built: cargo build --workspace --bins");
+        test_support::skip("headroom-oomd is not built: cargo build --workspace --bins");
         return None;
     }
     let file = dir.join("oomd.toml");

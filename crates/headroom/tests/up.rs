@@ -33,7 +33,7 @@ fn obstacle() -> Option<String> {
 macro_rules! need_daemons {
     () => {
         if let Some(reason) = obstacle() {
-            println!("skipped: {reason}");
+            test_support::skip(reason);
             return;
         }
     };
@@ -238,7 +238,7 @@ fn a_second_up_says_that_the_first_is_there_and_leaves_it_alone() {
 #[test]
 fn daemons_are_looked_for_beside_the_command_and_nowhere_else() {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: needs root");
+        test_support::skip("needs root");
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -209,7 +209,7 @@ mod tests {
     fn a_trigger_can_be_set_with_a_window_of_a_second() {
         let proc = Path::new("/proc");
         if !proc.join("pressure/memory").exists() {
-            println!("skipped: no pressure stall information in this kernel");
+            test_support::skip("no pressure stall information in this kernel");
             return;
         }
         let (threshold, window) = (Duration::from_millis(100), Duration::from_secs(1));

@@ -316,7 +316,7 @@ mod tests {
                 assert!(probe(needed).is_present(), "{needed:?}");
             }
         } else {
-            println!("skipped: no BPF notifier here");
+            test_support::skip("no BPF notifier here");
         }
     }
 }

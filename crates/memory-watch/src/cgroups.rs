@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn the_machines_own_hierarchy_is_read() {
         let Some(cgroups) = Cgroups::find(Path::new("/proc")).unwrap() else {
-            println!("skipped: no hierarchy of version 2 is mounted");
+            test_support::skip("no hierarchy of version 2 is mounted");
             return;
         };
         let Members::Pids(pids) = cgroups.members("").unwrap() else { return };

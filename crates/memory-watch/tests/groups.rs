@@ -72,7 +72,7 @@ fn can_kill_others() -> bool {
     let can =
         memory_watch::capability::probe(memory_watch::Capability::SendSignalTask).is_present();
     if !can {
-        println!("skipped: this kernel has no bpf_send_signal_task (Linux 6.13)");
+        test_support::skip("this kernel has no bpf_send_signal_task (Linux 6.13)");
     }
     can
 }
@@ -224,7 +224,7 @@ fn whoever_takes_what_is_not_counted_is_not_killed_for_it() {
 fn polling_adds_a_group_up_as_well() {
     let (alice, bob) = (Uid(61_615), Uid(61_616));
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: needs root, to start processes of other users");
+        test_support::skip("needs root, to start processes of other users");
         return;
     }
     let mut poller = ProcPoller::new().unwrap();

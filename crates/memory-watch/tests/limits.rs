@@ -155,7 +155,7 @@ fn the_largest_process_dies_in_anothers_fault_when_nobody_is_armed() {
     let uid = Uid(61_114);
     let Some(mut notifier) = notifier() else { return };
     if !can_kill_others() {
-        println!("skipped: this kernel has no bpf_send_signal_task (Linux 6.13)");
+        test_support::skip("this kernel has no bpf_send_signal_task (Linux 6.13)");
         return;
     }
     notifier.set_limit(uid.into(), LIMIT).unwrap();
@@ -195,7 +195,7 @@ fn the_armed_victim_dies_while_another_process_crosses_the_limit() {
     let uid = Uid(61_105);
     let Some(mut notifier) = notifier() else { return };
     if !can_kill_others() {
-        println!("skipped: this kernel has no bpf_send_signal_task (Linux 6.13)");
+        test_support::skip("this kernel has no bpf_send_signal_task (Linux 6.13)");
         return;
     }
     notifier.set_limit(uid.into(), LIMIT).unwrap();

@@ -23,7 +23,7 @@ fn may_unshare() -> Option<()> {
     let most = std::fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
     let allowed = std::fs::read_to_string("/proc/sys/kernel/unprivileged_userns_clone");
     if most.trim() == "0" || allowed.is_ok_and(|allowed| allowed.trim() == "0") {
-        println!("skipped: users may make no user namespaces here");
+        test_support::skip("users may make no user namespaces here");
         return None;
     }
     Some(())
@@ -136,7 +136,7 @@ fn a_namespace_of_roots_is_charged_to_nobody_but_its_uids_own_accounts() {
 fn polling_charges_the_owner_of_a_namespace_too() {
     let uid = Uid(61_704);
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: needs root, to start processes of other users");
+        test_support::skip("needs root, to start processes of other users");
         return;
     }
     if may_unshare().is_none() {

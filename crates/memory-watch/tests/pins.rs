@@ -36,7 +36,7 @@ impl BpfFilesystem {
         match mount("bpf", dir.path(), "bpf", MountFlags::empty(), None) {
             Ok(()) => Some(Self(dir)),
             Err(errno) => {
-                println!("skipped: cannot mount a BPF filesystem: {errno}");
+                test_support::skip(format_args!("cannot mount a BPF filesystem: {errno}"));
                 None
             }
         }

@@ -14,7 +14,7 @@ use support::eventually;
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        println!("skipped: needs root, to start processes of other users");
+        test_support::skip("needs root, to start processes of other users");
     }
     root
 }

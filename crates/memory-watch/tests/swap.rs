@@ -143,7 +143,7 @@ fn memory_that_comes_back_because_swap_is_taken_away_stays_charged() {
     let before = scene.pages();
     scene.hog.tell("pageout");
     if !scene.swap.off() {
-        println!("skipped: the swap is the machine's own");
+        test_support::skip("the swap is the machine's own");
         return;
     }
     assert_eq!(scene.swapped_pages(), 0);

@@ -17,7 +17,7 @@ impl Contained {
     fn start(uid: u32) -> Option<Self> {
         // SAFETY: a system call without arguments.
         if unsafe { libc::geteuid() } != 0 {
-            println!("skipped: needs root");
+            test_support::skip("needs root");
             return None;
         }
         let mut command = Command::new("sh");
@@ -36,7 +36,7 @@ impl Contained {
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) => {
-                println!("skipped: no user namespaces here: {error}");
+                test_support::skip(format_args!("no user namespaces here: {error}"));
                 return None;
             }
         };

@@ -106,7 +106,7 @@ fn a_process_that_is_gone_is_an_error_of_its_own() {
 #[test]
 fn a_process_of_somebody_else_is_not_killed_nor_stopped() {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: needs root to be two users");
+        test_support::skip("needs root to be two users");
         return;
     }
     let holder = Holder::with_role(1, "children 1");

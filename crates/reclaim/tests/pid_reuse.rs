@@ -25,7 +25,7 @@ fn whoever_takes_over_a_victims_pid_is_not_touched() {
         let words = ["--pid", "--fork", "--kill-child", "--mount-proc"];
         let unshare = || std::process::Command::new("unshare");
         if !unshare().args(words).arg("true").status().is_ok_and(|status| status.success()) {
-            println!("skipped: no pid namespaces of ours");
+            test_support::skip("no pid namespaces of ours");
             return;
         }
         let name = "whoever_takes_over_a_victims_pid_is_not_touched";

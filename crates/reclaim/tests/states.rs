@@ -51,7 +51,7 @@ fn a_stopped_victim_is_gone() {
 #[test]
 fn a_victim_in_a_frozen_group_of_version_1_is_released_thawed_alone_and_gone() {
     let Some(freezer) = Freezer::create(false) else {
-        println!("skipped: no version 1 freezer of ours");
+        test_support::skip("no version 1 freezer of ours");
         return;
     };
     let [holder, other] = [Holder::start(16), Holder::start(1)];
@@ -70,7 +70,7 @@ fn a_victim_in_a_frozen_group_of_version_1_is_released_thawed_alone_and_gone() {
 #[test]
 fn a_victim_in_a_frozen_group_of_version_2_is_gone() {
     let Some(freezer) = Freezer::create(true) else {
-        println!("skipped: no version 2 control groups of ours");
+        test_support::skip("no version 2 control groups of ours");
         return;
     };
     let holder = Holder::start(16);
@@ -84,7 +84,7 @@ fn a_victim_in_a_frozen_group_of_version_2_is_gone() {
 #[test]
 fn a_victim_in_uninterruptible_sleep_gives_its_memory_back_and_is_reported_stuck() {
     let Some(hung) = Hung::mount() else {
-        println!("skipped: cannot mount FUSE");
+        test_support::skip("cannot mount FUSE");
         return;
     };
     let holder = Holder::with_role(32, &format!("hang {}", hung.path().display()));
@@ -143,7 +143,7 @@ fn a_zombie_is_gone_and_gives_nothing_back() {
 fn the_init_of_a_pid_namespace_is_gone_and_its_namespace_with_it() {
     let words = ["--pid", "--fork", "--kill-child"];
     if !Command::new("unshare").args(words).arg("true").status().is_ok_and(|s| s.success()) {
-        println!("skipped: no pid namespaces of ours");
+        test_support::skip("no pid namespaces of ours");
         return;
     }
     let unshare = Holder::run(&mut behind("unshare", &words, 16, "children 2"));
@@ -168,7 +168,7 @@ fn a_kernel_thread_is_untouchable() {
             && std::fs::metadata(format!("/proc/{pid}/exe")).is_err()
     });
     let Some(pid) = kernel.next() else {
-        println!("skipped: this pid namespace shows no kernel thread");
+        test_support::skip("this pid namespace shows no kernel thread");
         return;
     };
     assert_eq!(Victim::open(pid).unwrap_err(), OpenError::Untouchable(pid));

@@ -11,7 +11,7 @@ fn library() -> PathBuf {
 fn run(program: &str, arguments: &[&str], socket: &str) -> Option<Output> {
     let found = ["/bin", "/usr/bin", "/usr/local/bin"].map(|dir| Path::new(dir).join(program));
     let Some(program) = found.into_iter().find(|program| program.exists()) else {
-        println!("skipped: {program} is not installed");
+        test_support::skip(format_args!("{program} is not installed"));
         return None;
     };
     let mut command = Command::new(program);

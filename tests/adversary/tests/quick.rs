@@ -6,7 +6,7 @@ use std::process::Command;
 #[test]
 fn what_holds_against_attacks_today_still_holds() {
     if let Some(why) = harness::missing() {
-        println!("skipped: {why}");
+        test_support::skip(why);
         return;
     }
     let mut adversary = Command::new(env!("CARGO_BIN_EXE_adversary"));

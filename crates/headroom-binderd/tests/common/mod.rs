@@ -27,7 +27,7 @@ pub fn cannot_mount() -> bool {
     } else {
         return false;
     };
-    eprintln!("skipped: {reason}");
+    test_support::skip(reason);
     true
 }
 

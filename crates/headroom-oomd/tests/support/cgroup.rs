@@ -22,7 +22,7 @@ impl Cgroup {
         let path = format!("/headroom-test-{}-{test}", std::process::id());
         let folder = root.map(|root| root.join(&path[1..]));
         let Some(folder) = folder.filter(|folder| std::fs::create_dir(folder).is_ok()) else {
-            println!("skipped: no cgroup hierarchy of version 2 that can be written to");
+            test_support::skip("no cgroup hierarchy of version 2 that can be written to");
             return None;
         };
         Some(Self { folder, path })

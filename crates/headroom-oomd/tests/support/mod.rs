@@ -31,7 +31,7 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 pub fn privileged() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        println!("skipped: needs root");
+        test_support::skip("needs root");
     }
     root
 }

@@ -29,13 +29,13 @@ pub const FAR_AWAY: u64 = 1 << 40;
 /// The notifier, or `None` after having said why the test is skipped.
 pub fn notifier() -> Option<Notifier> {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: needs root");
+        test_support::skip("needs root");
         return None;
     }
     match Notifier::load() {
         Ok(notifier) => Some(notifier),
         Err(error) if is_refused(&error) => {
-            println!("skipped: {error}");
+            test_support::skip(error);
             None
         }
         Err(error) => panic!("{error}"),

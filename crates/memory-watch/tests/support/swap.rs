@@ -37,7 +37,7 @@ impl Swap {
         match make() {
             Ok(own) => Some(Self { own: Some(own), _one: one }),
             Err(error) => {
-                println!("skipped: no swap: {error}");
+                test_support::skip(format_args!("no swap: {error}"));
                 None
             }
         }

@@ -19,7 +19,7 @@ const LONGEST_TEST: Duration = Duration::from_secs(120);
 fn on_bus(mapping: Mapping, attack: fn(&Bus)) {
     let mut bus = match Bus::start(mapping) {
         Ok(bus) => bus,
-        Err(BusError::Unavailable(reason)) => return eprintln!("skipped: {reason}"),
+        Err(BusError::Unavailable(reason)) => return test_support::skip(reason),
         Err(BusError::Broken(fault)) => panic!("{fault}"),
     };
     bus.limit_time(LONGEST_TEST);

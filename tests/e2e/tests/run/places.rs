@@ -75,7 +75,7 @@ fn nothing_outside_changes() {
 #[test]
 fn links_in_dev_come_and_go_with_headroom_up() {
     if skipped() || !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: not root");
+        test_support::skip("not root");
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -33,7 +33,7 @@ fn obstacle() -> Option<String> {
 pub fn skipped() -> bool {
     let obstacle = obstacle();
     if let Some(reason) = &obstacle {
-        eprintln!("skipped: {reason}");
+        test_support::skip(reason);
     }
     obstacle.is_some()
 }

@@ -30,7 +30,7 @@ fn with(arguments: &[&str], test: impl FnOnce(&Bus)) {
     let mut bus = match started {
         Ok(bus) => bus,
         Err(BusError::Unavailable(reason)) => {
-            eprintln!("skipped: {reason}");
+            test_support::skip(reason);
             return;
         }
         Err(BusError::Broken(fault)) => panic!("{fault}"),
@@ -124,7 +124,7 @@ fn more_devices_than_max_cannot_be_started_with() {
         Err(BusError::Broken(why)) => {
             assert!(why.contains("device name \"vndbinder\": too many devices"), "{why}");
         }
-        Err(BusError::Unavailable(reason)) => eprintln!("skipped: {reason}"),
+        Err(BusError::Unavailable(reason)) => test_support::skip(reason),
         Ok(_) => panic!("three devices where two are allowed"),
     }
 }

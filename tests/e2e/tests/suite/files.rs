@@ -246,7 +246,7 @@ fn a_receiver_frozen_again_and_again_holds_up_nobody(bus: &Bus) {
     let device = bus.device("hwbinder");
     let frozen = on_hwbinder(bus, &["files", "0"]);
     let Some(freezer) = Freezer::new(frozen.pid()).filter(|freezer| freezer.set(true)) else {
-        return eprintln!("skipped: no control group with a freezer");
+        return test_support::skip("no control group with a freezer");
     };
     let done = Arc::new(AtomicBool::new(false));
     let calling = std::thread::spawn({
@@ -404,7 +404,7 @@ fn a_daemon_ends_though_it_holds_an_open_of_its_own() {
     for mapping in [Mapping::Passthrough, Mapping::NotifyStore] {
         let mut bus = match Bus::start(mapping) {
             Ok(bus) => bus,
-            Err(BusError::Unavailable(reason)) => return eprintln!("skipped: {reason}"),
+            Err(BusError::Unavailable(reason)) => return test_support::skip(reason),
             Err(BusError::Broken(fault)) => panic!("{fault}"),
         };
         bus.limit_time(std::time::Duration::from_secs(120));

@@ -21,7 +21,7 @@ fn for_each_mapping(rounds: u64, test: impl Fn(Bus, u64)) {
                     bus.limit_time(Duration::from_secs(120));
                     test(bus, round);
                 }
-                Err(BusError::Unavailable(reason)) => return eprintln!("skipped: {reason}"),
+                Err(BusError::Unavailable(reason)) => return test_support::skip(reason),
                 Err(BusError::Broken(fault)) => panic!("{fault}"),
             }
         }

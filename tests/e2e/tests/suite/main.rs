@@ -42,7 +42,7 @@ fn on_this_bus(bus: Result<Bus, BusError>, mapping: Mapping, test: fn(&Bus)) {
     let mut bus = match bus {
         Ok(bus) => bus,
         Err(BusError::Unavailable(reason)) => {
-            eprintln!("skipped: {reason}");
+            test_support::skip(reason);
             return;
         }
         Err(BusError::Broken(fault)) => panic!("{fault}"),

@@ -23,7 +23,7 @@ fn obstacle() -> Option<String> {
 /// Runs a shell script in which `mount -t binder` works and `$dir` is an empty folder.
 fn in_private_sbin(script: &str) -> Option<Output> {
     if let Some(reason) = obstacle() {
-        eprintln!("skipped: {reason}");
+        test_support::skip(reason);
         return None;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -93,7 +93,7 @@ fn expect_own(service: &Peer, own: Seen) {
 fn may_raise() -> bool {
     let may = std::thread::spawn(|| setpriority_process(None, -1).is_ok()).join().unwrap();
     if !may {
-        eprintln!("skipped: needs CAP_SYS_NICE");
+        test_support::skip("needs CAP_SYS_NICE");
     }
     may
 }

@@ -117,7 +117,7 @@ fn a_machine_that_is_short_of_memory_gets_idle_buffers_back_unasked() {
     });
     let mut bus = match started {
         Ok(bus) => bus,
-        Err(e2e::BusError::Unavailable(reason)) => return eprintln!("skipped: {reason}"),
+        Err(e2e::BusError::Unavailable(reason)) => return test_support::skip(reason),
         Err(e2e::BusError::Broken(fault)) => panic!("{fault}"),
     };
     bus.limit_time(Duration::from_secs(300));

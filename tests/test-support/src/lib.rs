@@ -1,0 +1,17 @@
+//! Code that only tests share. No shipped program depends on it.
+
+use std::fmt;
+
+/// Name of the variable that forbids skips: `all`, which `.ci/run` sets.
+const REQUIRE: &str = "HEADROOM_TESTS_REQUIRE";
+
+/// Reports that this machine lacks what a test needs; the test returns after it. Where every test is
+/// required, that is a failure: a skipped test hides a regression.
+pub fn skip(reason: impl fmt::Display) {
+    match std::env::var_os(REQUIRE) {
+        Some(value) if value == "all" => {
+            panic!("{REQUIRE}=all, and this test cannot run: {reason}")
+        }
+        _ => eprintln!("skipped: {reason}"),
+    }
+}
