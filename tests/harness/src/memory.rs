@@ -137,8 +137,15 @@ fn field_bytes(text: &str, name: &str) -> u64 {
 mod tests {
     use super::*;
 
+    /// Both tests measure this process: what one allocates shows in the other.
+    fn alone() -> std::sync::MutexGuard<'static, ()> {
+        static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+        ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
     #[test]
     fn our_own_memory_is_measured_to_a_few_percent() {
+        let _alone = alone();
         let before = held_by_processes(&[std::process::id()]);
         let block = vec![1u8; 64 << 20];
         let after = held_by_processes(&[std::process::id(), std::process::id()]);
@@ -151,6 +158,7 @@ mod tests {
 
     #[test]
     fn a_memfd_that_is_written_to_and_not_mapped_counts() {
+        let _alone = alone();
         use std::io::Write;
         let flags = rustix::fs::MemfdFlags::CLOEXEC;
         let before = held_by_processes(&[std::process::id()]);
