@@ -4,12 +4,13 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
+use headroom_linux::sched::SchedAttr;
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
 use rustix::io::Errno;
-use rustix::process::{Pid, getpriority_process, setpriority_process};
+use rustix::process::Pid;
 
 use crate::cgroup;
-use crate::victim::{Victim, last_errno};
+use crate::victim::Victim;
 
 const HIGHEST: i32 = -20;
 /// Room for the names of some twenty threads.
@@ -68,17 +69,15 @@ enum Raised {
 /// The system calls know threads by numbers only, and a thread may end between two of them: if it
 /// is gone afterwards, its number's new owner gets back what it had.
 fn raise(tasks: &OwnedFd, tid: Pid) -> Result<Raised, Errno> {
-    let (Ok(policy), Ok(nice)) = (policy(tid), getpriority_process(Some(tid))) else {
-        return Ok(Raised::No);
-    };
-    let ordinary = matches!(policy, libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE);
-    if !ordinary || !has(tasks, tid) {
+    let Ok(before) = SchedAttr::of(Some(tid)) else { return Ok(Raised::No) };
+    let ordinary = [libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE];
+    if !ordinary.contains(&(before.policy as i32)) || !has(tasks, tid) {
         return Ok(Raised::No);
     }
-    let done = set(tid, libc::SCHED_OTHER, HIGHEST);
+    let done = SchedAttr::other(HIGHEST).apply(Some(tid));
     if !has(tasks, tid) {
         // It may be gone as well.
-        let _ = set(tid, policy, nice);
+        let _ = before.apply(Some(tid));
         return Ok(Raised::No);
     }
     done.map(|()| Raised::Yes)
@@ -86,22 +85,4 @@ fn raise(tasks: &OwnedFd, tid: Pid) -> Result<Raised, Errno> {
 
 fn has(tasks: &OwnedFd, tid: Pid) -> bool {
     rustix::fs::statat(tasks, tid.to_string().as_str(), AtFlags::empty()).is_ok()
-}
-
-fn policy(tid: Pid) -> Result<i32, Errno> {
-    // SAFETY: takes a number.
-    let policy = unsafe { libc::sched_getscheduler(tid.as_raw_nonzero().get()) };
-    if policy < 0 { Err(last_errno()) } else { Ok(policy) }
-}
-
-fn set(tid: Pid, policy: i32, nice: i32) -> Result<(), Errno> {
-    let parameter = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the kernel reads the structure, which is ours.
-    let done = unsafe {
-        libc::sched_setscheduler(tid.as_raw_nonzero().get(), policy, &raw const parameter)
-    };
-    if done < 0 {
-        return Err(last_errno());
-    }
-    setpriority_process(Some(tid), nice)
 }
