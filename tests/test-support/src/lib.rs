@@ -5,8 +5,8 @@ use std::fmt;
 /// Name of the variable that forbids skips: `all`, which `.ci/run` sets.
 const REQUIRE: &str = "HEADROOM_TESTS_REQUIRE";
 
-/// Reports that this machine lacks what a test needs; the test returns after it. Where every test is
-/// required, that is a failure: a skipped test hides a regression.
+/// Reports that this machine lacks what a test needs; the test returns after it. Where every test
+/// is required, that is a failure: a skipped test hides a regression.
 pub fn skip(reason: impl fmt::Display) {
     match std::env::var_os(REQUIRE) {
         Some(value) if value == "all" => {

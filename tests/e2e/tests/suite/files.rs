@@ -328,7 +328,7 @@ fn files_that_nobody_takes_are_no_more_than_one_users_share(bus: &Bus) {
     let refused = send_pipes(&mut other, 100);
     assert_eq!(refused, Err(ClientError::FailedReply));
     deaf.kill();
-    // Of the opens since then each has a mapping, and each opener a pidfd; of the 4,000 none is left.
+    // Each open since then has a mapping, and each opener a pidfd; of the 4,000 none is left.
     let given_back =
         wait::until(wait::PATIENCE, || (descriptors(bus.pid()) <= before + 5).then_some(()));
     assert!(given_back.is_some(), "{} now, {before} before", descriptors(bus.pid()));
