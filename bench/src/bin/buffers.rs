@@ -152,17 +152,15 @@ fn idle_pages(bus: &Bus) -> Result<u64> {
     Ok(bus.status().map_err(|error| anyhow::anyhow!(error))?.idle_pages)
 }
 
-/// Has everything idle given back, as the OOM manager does; milliseconds, and pages.
+/// Reclaims all idle pages, as the OOM manager does; milliseconds, and the idle pages that are left.
 fn give_back(socket: &Path) -> Result<(f64, u64)> {
     let start = Instant::now();
     let mut daemon = control::Client::connect(socket)?;
-    let mut all = 0;
     loop {
         match daemon.call(&Request::Reclaim { pages: u64::MAX })? {
             Reply::Reclaimed { pages, idle_pages } => {
-                all += pages;
                 if pages == 0 || idle_pages == 0 {
-                    return Ok((start.elapsed().as_secs_f64() * 1e3, all));
+                    return Ok((start.elapsed().as_secs_f64() * 1e3, idle_pages));
                 }
             }
             other => anyhow::bail!("{other:?}"),
@@ -214,9 +212,11 @@ fn warm_clients(
         progress.step(&format!("{subject}, round {round}"));
         warm.extend(call_all(sessions, message)?);
         let idle = idle_pages(bus)?;
-        let (took, given) = give_back(bus.socket())?;
+        // What is left, not what this request reclaimed: the daemon also reclaims by itself when
+        // other programs on the machine stall for memory.
+        let (took, left) = give_back(bus.socket())?;
         ms.push(took);
-        shares.push(given as f64 / idle as f64 * 100.0);
+        shares.push(idle.saturating_sub(left) as f64 / idle as f64 * 100.0);
         cold.extend(call_all(sessions, message)?);
     }
     drop(progress);
