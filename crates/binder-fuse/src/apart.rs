@@ -26,8 +26,8 @@ pub(crate) fn lacking() -> Option<String> {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let restricted = scope.trim().parse().is_ok_and(|scope: u32| scope > 0);
     restricted.then(|| {
-        "kernel.yama.ptrace_scope is not 0: only the process that made the bus can be its client, and others that \
-         allow it with PR_SET_PTRACER; `headroom run` has no such limit"
+        "kernel.yama.ptrace_scope is not 0: only the process that made the bus can be its client, \
+         and others that allow it with PR_SET_PTRACER; `headroom run` has no such limit"
             .into()
     })
 }

@@ -65,8 +65,8 @@ pub enum Error {
     NoNamespaces(String),
     /// The program that should serve a [`Bus`](crate::Bus) cannot be started.
     #[error(
-        "{program}: {error}; install headroom-binderd, name a program with Builder::program, or call \
-         Bus::serve_if_started first in main"
+        "{program}: {error}; install headroom-binderd, name a program with Builder::program, or \
+         call Bus::serve_if_started first in main"
     )]
     BusProgram {
         /// The program.

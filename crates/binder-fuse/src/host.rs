@@ -277,8 +277,8 @@ impl Scheduler for ClientHost {
         let Some(allowed) = priority::allowed(tid, priority) else {
             if priority.policy.level() > 0 && !std::mem::replace(&mut self.told_real_time, true) {
                 tracing::warn!(
-                    "thread {tid} may not run at real-time priority (RLIMIT_RTPRIO, CAP_SYS_NICE): it serves calls that \
-                     ask for it with a nice value only (said once)"
+                    "thread {tid} may not run at real-time priority (RLIMIT_RTPRIO, CAP_SYS_NICE): \
+                     it serves calls that ask for it with a nice value only (said once)"
                 );
             }
             return false;

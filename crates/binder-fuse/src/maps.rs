@@ -89,7 +89,8 @@ mod tests {
     const MAPS: &str = "\
 55d0c0a00000-55d0c0a21000 r-xp 00001000 fe:00 4098                       /usr/bin/client
 7f1200000000-7f12000fe000 r--p 00000000 00:27 4098                       /dev/binderfs/binder
-7f1200200000-7f1200300000 r--p 00000000 00:27 4099                       /dev/binderfs/binder (deleted)
+7f1200200000-7f1200300000 r--p 00000000 00:27 4099                       \
+/dev/binderfs/binder (deleted)
 7f1200400000-7f1200401000 r--p 00000000 00:27 5000                       /dev/binderfs/binder
 7f1200401000-7f1200402000 rw-p 00001000 00:27 5000                       /dev/binderfs/binder
 7f1200500000-7f1200501000 r--p 00002000 00:27 5001                       /dev/binderfs/binder

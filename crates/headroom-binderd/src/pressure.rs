@@ -51,8 +51,8 @@ impl Pressure {
         );
         let lacking = trigger.as_ref().err().map(|error| {
             format!(
-                "no pressure stall information ({error}): idle buffers are given back only when less than \
-                 {low_percent} % of memory is available"
+                "no pressure stall information ({error}): idle buffers are given back only when \
+                 less than {low_percent} % of memory is available"
             )
         });
         let timer = timerfd_create(

@@ -36,6 +36,8 @@ pub(crate) fn lacking() -> Option<String> {
     let may_trace =
         rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(trace));
     (restricted && !may_trace).then(|| {
-        "no file descriptors in transactions: kernel.yama.ptrace_scope is not 0, and CAP_SYS_PTRACE is missing".into()
+        "no file descriptors in transactions: kernel.yama.ptrace_scope is not 0, and \
+         CAP_SYS_PTRACE is missing"
+            .into()
     })
 }

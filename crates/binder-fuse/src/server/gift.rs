@@ -232,8 +232,9 @@ impl Server {
     fn tell_refusal(&mut self, tid: u32, error: &io::Error) {
         self.warn_once("files", || {
             format!(
-                "thread {tid} cannot be given file descriptors: {error}; transactions that carry some fail for \
-                 their senders (it may be traced by a debugger, or have its table full)"
+                "thread {tid} cannot be given file descriptors: {error}; transactions that carry \
+                 some fail for their senders (it may be traced by a debugger, or have its table \
+                 full)"
             )
         });
         tracing::debug!("thread {tid} cannot be given files: {error}");

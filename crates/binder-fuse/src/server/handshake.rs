@@ -48,8 +48,8 @@ pub(super) fn start(
         }
         (MappingChoice::Auto, Some(why)) => {
             degraded.push(format!(
-                "no FUSE passthrough ({why}): receive buffers go through the page cache by notify-store, \
-                 one more copy each, and cannot be mapped shared"
+                "no FUSE passthrough ({why}): receive buffers go through the page cache by \
+                 notify-store, one more copy each, and cannot be mapped shared"
             ));
             Ok(MappingKind::NotifyStore)
         }

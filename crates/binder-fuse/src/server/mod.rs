@@ -180,8 +180,9 @@ impl Server {
         let mapping = handshake::start(&channel, config.mapping, &mut degraded)?;
         let guardian = Guardian::start(&mount).map_err(|error| {
             degraded.push(format!(
-                "no guardian ({error}): should the server be killed with SIGKILL, its mount stays, and clients may hang until \
-                 an administrator writes to /sys/fs/fuse/connections/{}/abort",
+                "no guardian ({error}): should the server be killed with SIGKILL, its mount stays, \
+                 and clients may hang until an administrator writes to \
+                 /sys/fs/fuse/connections/{}/abort",
                 mount.device().minor
             ));
         });
@@ -198,7 +199,9 @@ impl Server {
         degraded.extend(crate::files::lacking());
         if !config.session && !crate::priority::can_change() {
             degraded.push(
-                "no CAP_SYS_NICE: calls are served with the server's own priority, not the caller's".into(),
+                "no CAP_SYS_NICE: calls are served with the server's own priority, not the \
+                 caller's"
+                    .into(),
             );
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
