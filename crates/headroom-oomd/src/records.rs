@@ -166,8 +166,9 @@ fn log_decision(why: &Why) {
     let next = why.runner_up.as_ref().map(|next| next.pid);
     let others: Vec<u32> = why.others.iter().map(|other| other.pid).collect();
     tracing::warn!(
-        id, uid, group, cgroup, pid = victim.pid, victim_uid = victim.uid, comm = ?victim.comm, rss_bytes = victim.rss_bytes,
-        swap_bytes = victim.swap_bytes, grown_bytes = victim.grown_bytes, ?others, state = why.state,
+        id, uid, group, cgroup, pid = victim.pid, victim_uid = victim.uid, comm = ?victim.comm,
+        rss_bytes = victim.rss_bytes, swap_bytes = victim.swap_bytes,
+        grown_bytes = victim.grown_bytes, ?others, state = why.state,
         hard_bytes, used_bytes, considered, ?trigger, ?killer,
         decide_micros = why.decide_micros, runner_up_pid = next, rule = why.rule,
         "killed"

@@ -528,8 +528,7 @@ impl Leaseholder {
 }
 
 #[test]
-fn a_machine_that_nears_its_soft_level_takes_unused_promises_back_and_gives_none_that_would_reach_it()
- {
+fn a_machine_near_its_soft_level_revokes_unused_leases_and_grants_none_that_would_reach_it() {
     let Some(mut bench) = Bench::new(&[10]) else { return };
     let folder = tempfile::tempdir().unwrap();
     let mut client = Leaseholder::connect(&mut bench, folder.path());

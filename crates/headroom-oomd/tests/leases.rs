@@ -241,7 +241,8 @@ fn an_unmodified_program_is_told_in_time_that_there_is_no_more_memory() {
     let mib: u64 = mib.parse().unwrap();
     assert!((LIMIT_MIB / 2..LIMIT_MIB).contains(&mib), "{mib} MiB");
     nobody_died_and_the_limit_held(&daemon, uid);
-    let script = "import mmap\ntry:\n    mmap.mmap(-1, 100 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+    let script = "import mmap\ntry:\n    \
+                  mmap.mmap(-1, 100 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
                   except OSError as e: print(e.errno)";
     let errno = preloaded(&daemon, uid, "/usr/bin/python3.11", &["-c", script]);
     assert_eq!(errno.as_deref(), Some("12"), "ENOMEM");

@@ -198,7 +198,11 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 512,
+        failure_persistence: None,
+        ..Default::default()
+    })]
     #[test]
     fn the_ledger_agrees_with_a_naive_model(steps in prop::collection::vec(step(), 1..120)) {
         let mut world = World::default();

@@ -260,7 +260,11 @@ fn any_process() -> impl Strategy<Value = Process> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2048, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 2048,
+        failure_persistence: None,
+        ..Default::default()
+    })]
     #[test]
     fn whoever_dies_may_die_is_in_scope_and_dies_once(
         mut processes in prop::collection::vec(any_process(), 0..50),
@@ -273,7 +277,8 @@ proptest! {
         let account = only.map(|user| AccountId::User(Uid(USER + user)));
         let passed_over: Vec<ProcessId> = processes.iter().map(|p| p.id).take(2).collect();
         let protected: Vec<u32> = processes.iter().map(|p| p.id.pid).skip(2).take(2).collect();
-        let scope = Scope { account, passed_over: &passed_over, need_bytes: need.map(|need| need * MIB) };
+        let need_bytes = need.map(|need| need * MIB);
+        let scope = Scope { account, passed_over: &passed_over, need_bytes };
         let may = |p: &Process| {
             account.is_none_or(|account| account == p.account)
                 && p.id.pid > 1
@@ -295,7 +300,8 @@ proptest! {
         pids.sort_unstable();
         pids.dedup();
         prop_assert_eq!(pids.len(), all.len());
-        prop_assert!(all.iter().all(|p| p.account == choice.victim.account), "a herd is one user's");
+        let account = choice.victim.account;
+        prop_assert!(all.iter().all(|p| p.account == account), "all victims are of one account");
         if let Some(next) = choice.runner_up {
             prop_assert!(may(&next) && !pids.contains(&next.id.pid));
         } else {
@@ -303,11 +309,13 @@ proptest! {
         }
         // Spared ones die alone, and only when nobody else is left.
         if choice.victim.preference == KillPreference::Avoid {
-            prop_assert!(processes.iter().filter(|p| may(p)).all(|p| p.preference == KillPreference::Avoid));
+            let avoided = |p: &Process| p.preference == KillPreference::Avoid;
+            prop_assert!(processes.iter().filter(|p| may(p)).all(avoided));
             prop_assert!(choice.others.is_empty());
         }
         let middle = rotate % processes.len().max(1);
         processes.rotate_left(middle);
-        prop_assert_eq!(choose(&scope, &processes, &protected), decision, "the order does not matter");
+        let rotated = choose(&scope, &processes, &protected);
+        prop_assert_eq!(rotated, decision, "the order does not matter");
     }
 }

@@ -138,7 +138,8 @@ proptest! {
         for (owner, uid, take) in steps {
             // Owner 0 is root, whose only uid is 0.
             let uid = if owner == 0 { 0 } else { owner * 65_536 + uid };
-            let of = |held: &[(u32, u32)], owner: u32| held.iter().filter(|it| it.0 == owner).count();
+            let of =
+                |held: &[(u32, u32)], owner: u32| held.iter().filter(|it| it.0 == owner).count();
             if !take {
                 if let Some(at) = held.iter().position(|it| *it == (owner, uid)) {
                     held.swap_remove(at);

@@ -434,7 +434,8 @@ mod tests {
     #[test]
     fn rules_are_read_in_their_order() {
         let text = "[[rule]]\nkill = \"never\"\nexe = \"/usr/sbin/*\"\nuser = \"root\"\n\
-                    [[rule]]\nkill = \"prefer\"\nname-regex = \"^java\"\n[[rule]]\nkill = \"ordinary\"\n";
+                    [[rule]]\nkill = \"prefer\"\nname-regex = \"^java\"\n\
+                    [[rule]]\nkill = \"ordinary\"\n";
         let rules = parse(text).rules;
         let preferences: Vec<_> = rules.0.iter().map(|rule| rule.preference).collect();
         assert_eq!(
@@ -570,7 +571,8 @@ mod tests {
     #[test]
     fn users_share_a_limit_under_a_name_and_a_later_file_replaces_it() {
         let main = "[[limit]]\nname = \"students\"\nusers = [5003, \"5001\"]\nhard = \"1G\"\n\
-                    [[limit]]\nuser = 5002\nhard = \"1G\"\n[[limit]]\ngroup = \"root\"\nhard = \"3G\"\n";
+                    [[limit]]\nuser = 5002\nhard = \"1G\"\n\
+                    [[limit]]\ngroup = \"root\"\nhard = \"3G\"\n";
         let config = load(&[("oomd.toml", main)], None).unwrap();
         let students = config.groups.of(Uid(5001)).unwrap();
         assert_eq!(students.name, "students");
@@ -592,7 +594,8 @@ mod tests {
 
     #[test]
     fn cgroups_and_sessions_are_limited_by_pattern_and_a_later_file_replaces_it() {
-        let main = "[[limit]]\nsession = \"*\"\nhard = \"4G\"\n[[limit]]\nsession = 5001\nhard = \"8G\"\n\
+        let main = "[[limit]]\nsession = \"*\"\nhard = \"4G\"\n\
+                    [[limit]]\nsession = 5001\nhard = \"8G\"\n\
                     [[limit]]\ncgroup = \"/a/ci-*\"\nhard = \"2G\"\ncount = [\"anon\"]\n";
         let later = "[[limit]]\ncgroup = \"/a/ci-*\"\nhard = \"3G\"\nsoft = \"1G\"\n";
         let config = load(&[("oomd.toml", main), ("oomd.d/a.toml", later)], None).unwrap();

@@ -34,7 +34,8 @@ const OBSOLETE: [ObsoleteKey; 2] = [
     ObsoleteKey {
         section: "metrics",
         key: "socket",
-        replacement: "\"textfile\" in [metrics] writes a file, and `headroom metrics` prints the same",
+        replacement: "\"textfile\" in [metrics] writes a file, and `headroom metrics` prints the \
+                      same",
     },
     ObsoleteKey {
         section: "warnings",

@@ -52,9 +52,9 @@ impl RateMonitor {
         if self.too_many.insert(Sake::Machine) {
             let RateLimit { most, within_ms } = self.rate.limit();
             tracing::warn!(
-                "{trigger}, and {most} victims within {within_ms} ms have not helped: only the hard \
-                 level and the forecast kill until it is over; does something start them again \
-                 and again?"
+                "{trigger}, and {most} victims within {within_ms} ms have not helped: only the \
+                 hard level and the forecast kill until it is over; does something start them \
+                 again and again?"
             );
         }
         true
