@@ -152,7 +152,7 @@ fn idle_pages(bus: &Bus) -> Result<u64> {
     Ok(bus.status().map_err(|error| anyhow::anyhow!(error))?.idle_pages)
 }
 
-/// Reclaims all idle pages, as the OOM manager does; milliseconds, and the idle pages that are left.
+/// Reclaims all idle pages, as the OOM manager does; milliseconds, and the idle pages left.
 fn give_back(socket: &Path) -> Result<(f64, u64)> {
     let start = Instant::now();
     let mut daemon = control::Client::connect(socket)?;
