@@ -210,7 +210,7 @@ fn run_in_cgroups(manager: &mut OomManager, only: Option<AccountId>) -> Vec<u64>
         let broken = look.is_some_and(|look| look.phase == Phase::Broken);
         if broken && only.is_none_or(|only| only == account) {
             manager.cgroup_limits.forget_no_victim(id);
-            let new = manager.enforce_cgroup_limit(id, Trigger::Request);
+            let new = manager.enforce_limit(account, Alert::by(Trigger::Request));
             decisions.extend(new.or_else(|| manager.state.kills.record_for(account)));
         }
     }

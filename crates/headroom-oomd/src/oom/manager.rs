@@ -350,10 +350,19 @@ impl OomManager {
     }
 
     /// Kills a process of the account if its limit is broken and no kill is in flight for it.
-    /// Returns the decision, which can be that no process can be killed.
+    /// Returns the decision, which can be that no process can be killed. The reading of a cgroup
+    /// has to be fresh.
     pub(super) fn enforce_limit(&mut self, account: AccountId, alert: Alert) -> Option<u64> {
         for _ in 0..TRIES {
-            match self.user_limits.plan(account, alert, &mut self.state) {
+            let decision = match account {
+                AccountId::Cgroup(id) => {
+                    self.cgroup_limits.plan(id, alert.trigger, &mut self.state)
+                }
+                AccountId::User(_) | AccountId::Group(_) => {
+                    self.user_limits.plan(account, alert, &mut self.state)
+                }
+            };
+            match decision {
                 Decision::Nothing => return None,
                 Decision::Retry => {}
                 Decision::Kill(plan) => {
@@ -362,7 +371,14 @@ impl OomManager {
                     }
                 }
                 Decision::NoVictim(why) => {
-                    return self.record_no_victim(account, alert.trigger, &why);
+                    return match account {
+                        AccountId::Cgroup(id) => {
+                            self.record_no_victim_in_cgroup(id, alert.trigger, &why)
+                        }
+                        AccountId::User(_) | AccountId::Group(_) => {
+                            self.record_no_victim(account, alert.trigger, &why)
+                        }
+                    };
                 }
             }
         }
@@ -509,32 +525,12 @@ impl OomManager {
                 }
             }
             if look.phase == Phase::Broken {
-                self.enforce_cgroup_limit(id, Trigger::Timer);
+                self.enforce_limit(AccountId::Cgroup(id), Alert::by(Trigger::Timer));
             } else {
                 self.cgroup_limits.forget_no_victim(id);
             }
         }
         self.cgroup_limits.end_look(begun_ns);
-    }
-
-    /// Kills a process of the cgroup if its limit is broken and no kill is in flight for it. The
-    /// reading has to be fresh. Returns the decision, which can be that no process can be killed.
-    pub(super) fn enforce_cgroup_limit(&mut self, id: CgroupId, trigger: Trigger) -> Option<u64> {
-        for _ in 0..TRIES {
-            match self.cgroup_limits.plan(id, trigger, &mut self.state) {
-                Decision::Nothing => return None,
-                Decision::Retry => {}
-                Decision::Kill(plan) => {
-                    if let Some(record) = self.execute(plan) {
-                        return Some(record);
-                    }
-                }
-                Decision::NoVictim(why) => {
-                    return self.record_no_victim_in_cgroup(id, trigger, &why);
-                }
-            }
-        }
-        None
     }
 
     fn record_no_victim_in_cgroup(
