@@ -1,8 +1,11 @@
-//! Log lines that never hold up the daemon.
+//! Log lines that never block the daemon.
 //!
-//! Whoever reads our standard error may stop reading; a write would then block the thread that has
+//! The reader of our standard error may stop reading; a write would then block the thread that has
 //! to kill. So lines are handed to a thread of their own, and dropped (and counted) while it is
 //! stuck.
+//!
+//! Where standard error goes to the journal, entries about kills go there natively, with fields,
+//! and not through standard error as well: each is in the journal once.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -11,10 +14,14 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::Registry;
 use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::tell::kill_log::MESSAGE_IDS;
 
 /// Lines that may wait.
 const QUEUE: usize = 1024;
@@ -72,12 +79,51 @@ impl Log {
         // Words like "debug" or "headroom_oomd=debug,info". The richer filters of the library bring
         // half a megabyte of program along.
         let wanted = std::env::var("HEADROOM_LOG").ok().and_then(|words| words.parse().ok());
-        let filter = wanted.unwrap_or(Targets::new().with_default(LevelFilter::INFO));
+        let mut filter = wanted.unwrap_or(Targets::new().with_default(LevelFilter::INFO));
+        let (journal, error) = match stderr_is_journal().then(journal_layers).transpose() {
+            Ok(layers) => (layers, None),
+            Err(error) => (None, Some(error)),
+        };
+        if journal.is_some() {
+            let native = MESSAGE_IDS.map(|(target, _)| (target, LevelFilter::OFF));
+            filter.extend(native);
+        }
         let writer = Lines { lines: lines.clone(), lost };
         let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writer);
-        tracing_subscriber::registry().with(filter).with(layer).init();
+        tracing_subscriber::registry().with(journal).with(layer.with_filter(filter)).init();
+        if let Some(error) = error {
+            tracing::warn!(
+                "the journal's socket cannot be used ({error}): entries about kills have no fields"
+            );
+        }
         Ok(Self { lines, thread: Some(thread) })
     }
+}
+
+/// systemd has connected standard error to the journal (`$JOURNAL_STREAM`, systemd.exec(5)), and
+/// it has not been redirected since.
+fn stderr_is_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    let stat = rustix::fs::fstat(rustix::stdio::stderr());
+    stat.is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
+}
+
+type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
+
+/// A layer for each kind of entry about kills: the `MESSAGE_ID` is a layer's.
+fn journal_layers() -> io::Result<Vec<BoxedLayer>> {
+    let layer = |(target, id)| {
+        let mappings =
+            PriorityMappings { info: Priority::Informational, ..PriorityMappings::new() };
+        let layer = tracing_journald::layer()?
+            .with_field_prefix(Some("HEADROOM".to_owned()))
+            .with_syslog_identifier("headroom-oomd".to_owned())
+            .with_priority_mappings(mappings)
+            .with_custom_fields([("MESSAGE_ID", id)]);
+        let filter = Targets::new().with_target(target, LevelFilter::INFO);
+        Ok(layer.with_filter(filter).boxed())
+    };
+    MESSAGE_IDS.into_iter().map(layer).collect()
 }
 
 fn write_lines(queue: &Receiver<Message>, lost: &AtomicU64) {

@@ -24,7 +24,6 @@ use headroom_oomd::records::Records;
 use headroom_oomd::rehearsal::Rehearsal;
 use headroom_oomd::reload::Reload;
 use headroom_oomd::shrink::Shrinker;
-use headroom_oomd::tell::journald;
 use headroom_oomd::tell::metrics::Exporter;
 use headroom_oomd::tell::teller::Teller;
 use headroom_oomd::watchdog::{self, Finding};
@@ -79,10 +78,6 @@ struct Arguments {
     /// another socket than the default one]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Socket of the system's journal, which gets each decision in single fields, or `none`
-    /// [default: /run/systemd/journal/socket; none with another socket than the default one]
-    #[arg(long, value_name = "PATH")]
-    journal: Option<PathBuf>,
     /// When told to end, leave the limits in force: the kernel goes on with them until another
     /// daemon takes over or `headroom oom detach` ends them
     #[arg(long)]
@@ -189,8 +184,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .after_exit(after_exit)
         .build()
         .context("cannot make epoll")?;
-    let journal = arguments.folder(&arguments.journal, journald::SOCKET);
-    oom.records_mut().tell_by(Teller::start(journal).context("cannot start the teller")?);
+    oom.records_mut().tell_by(Teller::start().context("cannot start the teller")?);
     let binderd = arguments.reclaimer.first().map_or(Path::new(BINDERD_SOCKET), PathBuf::as_path);
     reload.export_by(Exporter::new(&arguments.socket, binderd));
     degraded.extend(practise(&oom).err());

@@ -16,7 +16,7 @@ use crate::tell::teller::{Near, Teller};
 /// Events that may wait for the end of a turn of the event loop.
 const MOST_NEWS: usize = 256;
 
-/// The latest decisions in memory; each is a log line as well.
+/// The latest decisions in memory.
 pub struct Records {
     kept: Partitioned,
     last_id: u64,
@@ -53,7 +53,6 @@ impl Records {
         self.last_id += 1;
         why.id = self.last_id;
         counters::decided(&mut self.counters, &why);
-        log_decision(&why);
         self.teller.iter().for_each(|teller| teller.decided(&why));
         self.note(|| Event::Decided { why: Box::new(why.clone()) });
         self.history.iter().for_each(|history| history.write(&why));
@@ -126,7 +125,6 @@ impl Records {
         counters::ended(&mut self.counters, &outcome);
         why.outcome = outcome;
         self.history.iter().for_each(|history| history.write(why));
-        log_outcome(why);
         self.teller.iter().for_each(|teller| teller.ended(why));
         let why = why.clone();
         self.note(|| Event::Ended { why: Box::new(why) });
@@ -136,56 +134,6 @@ impl Records {
     pub fn latest(&self, last: u32, of: Option<&[AccountRef]>) -> Vec<Why> {
         let wanted = |why: &&Why| of.is_none_or(|of| of.contains(&why.account));
         self.kept.iter().rev().filter(wanted).take(last as usize).cloned().collect()
-    }
-}
-
-// Names are the users' own words: they are logged quoted, with control characters escaped.
-
-fn log_decision(why: &Why) {
-    let Why { id, group, cgroup, hard_bytes, used_bytes, considered, trigger, .. } = why;
-    let uid = why.account.uid;
-    let (Some(victim), Some(killer)) = (&why.victim, why.killer) else {
-        let reason = match &why.outcome {
-            Outcome::NoVictim { reason } => reason.as_str(),
-            _ => "",
-        };
-        tracing::warn!(
-            id,
-            uid,
-            group,
-            cgroup,
-            hard_bytes,
-            used_bytes,
-            considered,
-            ?trigger,
-            reason,
-            "a limit is broken and nobody can be killed"
-        );
-        return;
-    };
-    let next = why.runner_up.as_ref().map(|next| next.pid);
-    let others: Vec<u32> = why.others.iter().map(|other| other.pid).collect();
-    tracing::warn!(
-        id, uid, group, cgroup, pid = victim.pid, victim_uid = victim.uid, comm = ?victim.comm,
-        rss_bytes = victim.rss_bytes, swap_bytes = victim.swap_bytes,
-        grown_bytes = victim.grown_bytes, ?others, state = why.state,
-        hard_bytes, used_bytes, considered, ?trigger, ?killer,
-        decide_micros = why.decide_micros, runner_up_pid = next, rule = why.rule,
-        "killed"
-    );
-}
-
-fn log_outcome(why: &Why) {
-    let (id, uid) = (why.id, why.account.uid);
-    let pid = why.victim.as_ref().map(|victim| victim.pid);
-    match &why.outcome {
-        Outcome::Reclaimed { bytes_back, micros, mreleased } => {
-            tracing::info!(id, uid, pid, bytes_back, micros, mreleased, "memory is back");
-        }
-        Outcome::Stuck { reason } => {
-            tracing::warn!(id, uid, pid, reason, "the victim does not go, choosing another");
-        }
-        Outcome::Dying | Outcome::Unknown | Outcome::NoVictim { .. } => {}
     }
 }
 

@@ -3,12 +3,12 @@
 mod support;
 
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 
 use control::oomd::{Outcome, Reply, Request};
 use support::daemon::{Daemon, command};
 use support::hog::Hog;
+use support::journal::{Entry, Journal};
 use support::{MIB, eventually, privileged};
 
 const UID: u32 = 62950;
@@ -120,44 +120,60 @@ fn a_user_near_its_limit_is_warned_once_by_a_program() {
 }
 
 #[test]
-fn the_journal_gets_every_fact_in_a_field_of_its_own() {
+fn the_journal_gets_each_kill_once_with_every_fact_in_a_field_of_its_own() {
     if !privileged() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("journal");
-    let journal = UnixDatagram::bind(&path).unwrap();
-    journal.set_read_timeout(Some(support::PATIENCE)).unwrap();
-    let daemon = Daemon::start("", &[&format!("--journal={}", path.display())]);
+    let journal = Journal::bind();
+    let daemon = Daemon::start_with_journal("", &[], &journal, |_| ());
     let hog = break_a_limit(&daemon, UID + 4);
-    let pid = format!("HEADROOM_PID={}", hog.pid());
+    let pid = hog.pid().to_string();
+    let of_the_victim = |entry: &Entry| entry.get("HEADROOM_PID") == Some(&pid);
     let mut entries = Vec::new();
     // A warning may come first.
     while entries.len() < 2 {
-        let mut entry = vec![0; 65536];
-        let len = journal.recv(&mut entry).unwrap();
-        let entry = String::from_utf8_lossy(&entry[..len]).into_owned();
-        if entry.lines().any(|line| line == pid) {
-            entries.push(entry);
-        }
+        entries.extend(Some(journal.receive()).filter(of_the_victim));
     }
-    let has = |entry: &str, field: &str| {
-        assert!(entry.lines().any(|line| line.starts_with(field)), "{field} is not in {entry}");
-    };
-    for field in [
-        "MESSAGE=killed ",
-        "MESSAGE_ID=f3a1c9d2b6e84f0795c3d81b2e6a4f10",
-        "PRIORITY=4",
-        "SYSLOG_IDENTIFIER=headroom-oomd",
-        "HEADROOM_UID=62954",
-        "HEADROOM_NAME=hog",
-        "HEADROOM_LIMIT_BYTES=67108864",
-        "HEADROOM_OUTCOME=dying",
+    let [killed, ended] = <[Entry; 2]>::try_from(entries).unwrap();
+    for (name, value) in [
+        ("MESSAGE_ID", "f3a1c9d2b6e84f0795c3d81b2e6a4f10"),
+        ("PRIORITY", "4"),
+        ("SYSLOG_IDENTIFIER", "headroom-oomd"),
+        ("HEADROOM_UID", "62954"),
+        ("HEADROOM_NAME", "hog"),
+        ("HEADROOM_LIMIT_BYTES", "67108864"),
+        ("HEADROOM_OUTCOME", "dying"),
     ] {
-        has(&entries[0], field);
+        assert_eq!(killed.get(name).map(String::as_str), Some(value), "{name} in {killed:#?}");
     }
-    has(&entries[1], "HEADROOM_OUTCOME=reclaimed");
-    has(&entries[1], "HEADROOM_BYTES_BACK=");
+    assert!(killed["MESSAGE"].starts_with(&format!("killed hog (pid {pid}) of uid 62954: ")));
+    assert_eq!(ended["MESSAGE_ID"], "0b7d5e92c8134a6fa2e1f6409d3c7b58");
+    assert_eq!((&ended["PRIORITY"][..], &ended["HEADROOM_OUTCOME"][..]), ("6", "reclaimed"));
+    assert!(ended["HEADROOM_BYTES_BACK"].parse::<u64>().unwrap() > 0, "{ended:#?}");
+
+    // What is written to standard error is in the journal as well.
+    let (_, _, log) = daemon.end(rustix::process::Signal::TERM);
+    assert!(log.iter().any(|line| line.contains("ready")), "{log:#?}");
+    assert!(!log.iter().any(|line| line.contains("killed") || line.contains(&pid)), "{log:#?}");
+    assert_eq!(journal.rest().into_iter().filter(of_the_victim).count(), 0);
+}
+
+#[test]
+fn elsewhere_a_kill_is_logged_on_standard_error_alone() {
+    if !privileged() {
+        return;
+    }
+    let journal = Journal::bind();
+    // Of a standard error that was redirected since.
+    let redirected = |command: &mut std::process::Command| {
+        command.env("JOURNAL_STREAM", "1:1");
+    };
+    let daemon = Daemon::start_with_journal("", &[], &journal, redirected);
+    let hog = break_a_limit(&daemon, UID + 7);
+    let (_, _, log) = daemon.end(rustix::process::Signal::TERM);
+    let message = format!("killed hog (pid {}) of uid {}: ", hog.pid(), UID + 7);
+    assert_eq!(log.iter().filter(|line| line.contains(&message)).count(), 1, "{log:#?}");
+    assert_eq!(journal.rest(), Vec::<Entry>::new());
 }
 
 #[test]

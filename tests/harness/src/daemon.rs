@@ -76,7 +76,7 @@ impl Daemon {
             .arg(at("margin.toml"))
             .arg("--state-dir")
             .arg(at("state"))
-            .args(["--notifier", backend.name(), "--pins", "none", "--journal", "none"])
+            .args(["--notifier", backend.name(), "--pins", "none"])
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()

@@ -2,7 +2,7 @@
 //!
 //! * [`metrics`]: counters in a file;
 //! * [`teller`]: a thread that tells of decisions, and warns;
-//! * [`journald`]: the system's journal, with a field for each fact;
+//! * [`kill_log`]: log entries about kills, with a field for each fact;
 //! * [`hooks`]: programs of the administrator;
 //! * [`before`]: the one that is run before a kill, and its budget.
 //!
@@ -10,7 +10,7 @@
 
 pub mod before;
 pub mod hooks;
-pub mod journald;
+pub mod kill_log;
 pub mod metrics;
 pub mod teller;
 

@@ -2,25 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use control::oomd::{AccountKind, Outcome, Why};
+use control::oomd::Why;
 use memory_ledger::{AccountId, Uid};
 
 use super::be_ordinary;
 use super::before::{PreKillHook, PreKillInfo};
-use super::hooks::{Fact, Running};
-use super::journald::{self, Journal};
+use super::hooks::Running;
+use super::kill_log::{facts, log_decision, log_outcome, log_warning};
 use crate::config::notifications::NotificationConfig;
 
 /// What may wait to be told; more is counted and left out.
 const QUEUE: usize = 256;
 /// How often is looked whether programs have ended, while some run.
 const TICK: Duration = Duration::from_millis(100);
+/// How long the last entries may take at the end.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Users whose last warning is remembered.
 const USERS: usize = 4096;
 
@@ -46,6 +48,7 @@ enum News {
     Ended(Box<Why>),
     Near(Near),
     Configure(Box<NotificationConfig>),
+    End,
 }
 
 /// The event loop's end: nothing here waits, but for the program before a kill.
@@ -53,23 +56,24 @@ pub struct Teller {
     news: SyncSender<News>,
     lost: Arc<AtomicU64>,
     before: PreKillHook,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Teller {
-    /// Starts the threads. The journal need not be there.
-    pub fn start(journal: Option<PathBuf>) -> io::Result<Self> {
+    /// Starts the threads.
+    pub fn start() -> io::Result<Self> {
         let (news, queue) = sync_channel(QUEUE);
         let lost = Arc::new(AtomicU64::new(0));
         let work = Work {
-            journal,
             queue,
             lost: lost.clone(),
             config: NotificationConfig::default(),
             running: Running::default(),
             warned: BTreeMap::new(),
         };
-        std::thread::Builder::new().name("tell".into()).spawn(move || work.run())?;
-        Ok(Self { news, lost, before: PreKillHook::start()? })
+        let before = PreKillHook::start()?;
+        let thread = std::thread::Builder::new().name("tell".into()).spawn(move || work.run())?;
+        Ok(Self { news, lost, before, thread: Some(thread) })
     }
 
     /// Who is told, and how, from now on.
@@ -106,8 +110,19 @@ impl Teller {
     }
 }
 
+/// Waits until the last entries are written, up to a bound: journald may not read.
+impl Drop for Teller {
+    fn drop(&mut self) {
+        let end = Instant::now() + PATIENCE;
+        self.tell(News::End);
+        let Some(thread) = self.thread.take() else { return };
+        while !thread.is_finished() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 struct Work {
-    journal: Option<PathBuf>,
     queue: Receiver<News>,
     lost: Arc<AtomicU64>,
     config: NotificationConfig,
@@ -120,14 +135,15 @@ impl Work {
     fn run(mut self) {
         be_ordinary();
         loop {
-            let news = match self.running.is_empty() {
-                true => self.queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                false => self.queue.recv_timeout(TICK),
+            let news = if self.running.is_empty() {
+                self.queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                self.queue.recv_timeout(TICK)
             };
             match news {
+                Ok(News::End) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(news) => self.tell(news),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
             }
             self.running.look();
             let lost = self.lost.swap(0, Ordering::Relaxed);
@@ -140,22 +156,15 @@ impl Work {
     fn tell(&mut self, news: News) {
         match news {
             News::Configure(config) => self.config = *config,
-            News::Decided(why) => self.write(&journald::decided(&why)),
+            News::Decided(why) => log_decision(&why),
             News::Ended(why) => {
-                self.write(&journald::ended(&why));
+                log_outcome(&why);
                 if !self.config.hooks.after.is_empty() {
                     self.running.start(&self.config.hooks.after, "after", &facts(&why));
                 }
             }
             News::Near(near) => self.warn(&near),
-        }
-    }
-
-    fn write(&self, entry: &[(&'static str, String)]) {
-        // Connected anew each time: the journal may have been started again.
-        let journal = self.journal.as_deref().map(Journal::connect);
-        if let Some(Ok(journal)) = journal {
-            journal.write(entry);
+            News::End => {}
         }
     }
 
@@ -191,42 +200,6 @@ impl Work {
         if !self.config.hooks.warn.is_empty() {
             self.running.start(&self.config.hooks.warn, "warn", &facts);
         }
-        self.write(&journald::warned(&message, facts));
+        log_warning(&message, &facts);
     }
-}
-
-/// A decision in single facts, for programs and for the journal.
-pub fn facts(why: &Why) -> Vec<Fact> {
-    let mut facts = vec![
-        ("HEADROOM_DECISION", why.id.to_string()),
-        ("HEADROOM_REASON", why.trigger.word().to_owned()),
-        ("HEADROOM_LIMIT_BYTES", why.hard_bytes.to_string()),
-        ("HEADROOM_USED_BYTES", why.used_bytes.to_string()),
-        ("HEADROOM_RULE", why.rule.clone()),
-    ];
-    let owner = why.victim.as_ref().and_then(|victim| victim.uid);
-    let uid = owner.or((why.account.kind == AccountKind::User).then_some(why.account.uid));
-    facts.extend(uid.map(|uid| ("HEADROOM_UID", uid.to_string())));
-    facts.extend(why.group.iter().map(|group| ("HEADROOM_GROUP", group.clone())));
-    facts.extend(why.cgroup.iter().map(|cgroup| ("HEADROOM_CGROUP", cgroup.clone())));
-    if let Some(victim) = &why.victim {
-        facts.push(("HEADROOM_PID", victim.pid.to_string()));
-        facts.push(("HEADROOM_NAME", victim.comm.clone()));
-        facts.push(("HEADROOM_BYTES", (victim.rss_bytes + victim.swap_bytes).to_string()));
-    }
-    if let Some(killer) = why.killer {
-        facts.push(("HEADROOM_KILLER", killer.word().to_owned()));
-    }
-    let outcome = match &why.outcome {
-        Outcome::Dying => "dying",
-        Outcome::Unknown => "unknown",
-        Outcome::NoVictim { .. } => "no-victim",
-        Outcome::Stuck { .. } => "stuck",
-        Outcome::Reclaimed { bytes_back, .. } => {
-            facts.push(("HEADROOM_BYTES_BACK", bytes_back.to_string()));
-            "reclaimed"
-        }
-    };
-    facts.push(("HEADROOM_OUTCOME", outcome.to_owned()));
-    facts
 }

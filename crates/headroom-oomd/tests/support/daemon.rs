@@ -10,6 +10,7 @@ use control::oomd::{AccountRef, Reply, Request, Status, UserLimit, Why};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::eventually;
+use super::journal::Journal;
 
 /// A running daemon, ended on drop.
 pub struct Daemon {
@@ -46,6 +47,25 @@ impl Daemon {
         arguments: &[&str],
         prepare: impl Fn(&mut Command) + 'static,
     ) -> Self {
+        Self::launch(config, arguments, None, Box::new(prepare))
+    }
+
+    /// The same, with its standard error connected to this journal.
+    pub fn start_with_journal(
+        config: &str,
+        arguments: &[&str],
+        journal: &Journal,
+        prepare: impl Fn(&mut Command) + 'static,
+    ) -> Self {
+        Self::launch(config, arguments, Some(journal), Box::new(prepare))
+    }
+
+    fn launch(
+        config: &str,
+        arguments: &[&str],
+        journal: Option<&Journal>,
+        prepare: Box<dyn Fn(&mut Command)>,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         // Other users have to reach the socket.
         let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -56,16 +76,23 @@ impl Daemon {
             // Not the machine's own.
             arguments.push(format!("--margin={}", dir.path().join("margin.toml").display()));
         }
+        let (stderr, writer) = std::io::pipe().unwrap();
+        if let Some(journal) = journal {
+            // Before it is confined.
+            journal.attach(&mut command, &writer);
+        }
         prepare(&mut command);
-        let mut child = command.args(&arguments).stderr(Stdio::piped()).spawn().unwrap();
+        let child = command.args(&arguments).stderr(writer).spawn().unwrap();
+        // It holds the end that is written to.
+        drop(command);
         let log = Arc::new(Mutex::new(Vec::new()));
-        let (stderr, lines) = (child.stderr.take().unwrap(), log.clone());
+        let lines = log.clone();
         let reader = std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 lines.lock().unwrap().push(line);
             }
         });
-        let mut daemon = Self { child, arguments, prepare: Box::new(prepare), dir, log, reader };
+        let mut daemon = Self { child, arguments, prepare, dir, log, reader };
         eventually("the daemon answers", || {
             let ended = daemon.child.try_wait().unwrap();
             assert!(ended.is_none(), "the daemon ended: {ended:?} {:?}", daemon.log());

@@ -5,6 +5,7 @@ pub mod cgroup;
 pub mod daemon;
 pub mod helper;
 pub mod hog;
+pub mod journal;
 pub mod leaser;
 pub mod reclaimer;
 

@@ -1,0 +1,149 @@
+//! Log entries about kills. Where standard error goes to the journal, they go there natively, with
+//! a field for each fact: `journalctl HEADROOM_UID=1000`.
+//!
+//! A write to the journal blocks while journald does not read: never from the event loop.
+
+use control::oomd::{AccountKind, Outcome, Why};
+
+use super::hooks::Fact;
+
+/// Target of all entries about a kill.
+const KILLED: &str = "headroom_oomd::killed";
+/// Target of all entries about a victim's end.
+const ENDED: &str = "headroom_oomd::ended";
+/// Target of all entries about a user that nears its limit.
+const WARNED: &str = "headroom_oomd::warned";
+
+/// The targets, each with its `MESSAGE_ID` in the journal.
+pub const MESSAGE_IDS: [(&str, &str); 3] = [
+    (KILLED, "f3a1c9d2b6e84f0795c3d81b2e6a4f10"),
+    (ENDED, "0b7d5e92c8134a6fa2e1f6409d3c7b58"),
+    (WARNED, "5c2e8f41a9d7463eb0f4a7c61d93e285"),
+];
+
+// In the journal each field has the prefix HEADROOM_, in capitals: they are those of `facts`, and a
+// few more. On standard error values that users choose are quoted, with control characters escaped.
+
+/// Logs a decision.
+pub fn log_decision(why: &Why) {
+    let whose = match (&why.group, &why.cgroup) {
+        (_, Some(cgroup)) => format!("cgroup {cgroup}"),
+        (Some(group), None) => format!("group {group}"),
+        (None, None) => format!("uid {}", why.account.uid),
+    };
+    let message = match (&why.victim, &why.outcome) {
+        (Some(victim), _) => {
+            let name = victim.comm.escape_default();
+            format!("killed {name} (pid {}) of {whose}: {}", victim.pid, why.rule)
+        }
+        (None, Outcome::NoVictim { reason }) => {
+            format!("{whose} is over its limit, and no process can be killed: {reason}")
+        }
+        (None, _) => format!("{whose} is over its limit, and no process was killed"),
+    };
+    let victim = why.victim.as_ref();
+    let others = why.others.iter().map(|other| other.pid.to_string()).collect::<Vec<_>>().join(" ");
+    tracing::warn!(
+        target: KILLED,
+        decision = why.id,
+        reason = why.trigger.word(),
+        limit_bytes = why.hard_bytes,
+        used_bytes = why.used_bytes,
+        rule = why.rule,
+        uid = uid(why),
+        group = why.group,
+        cgroup = why.cgroup,
+        pid = victim.map(|victim| victim.pid),
+        name = victim.map(|victim| victim.comm.as_str()),
+        bytes = victim.map(|victim| victim.rss_bytes + victim.swap_bytes),
+        swap_bytes = victim.map(|victim| victim.swap_bytes),
+        grown_bytes = victim.map(|victim| victim.grown_bytes),
+        killer = why.killer.map(|killer| killer.word()),
+        outcome = outcome(&why.outcome),
+        others = (!others.is_empty()).then_some(others),
+        state = why.state,
+        considered = why.considered,
+        runner_up = why.runner_up.as_ref().map(|next| next.pid),
+        decide_micros = why.decide_micros,
+        "{message}"
+    );
+}
+
+/// Logs how the kill of a decision ended.
+pub fn log_outcome(why: &Why) {
+    let pid = why.victim.as_ref().map(|victim| victim.pid);
+    let (decision, uid, outcome) = (why.id, uid(why), outcome(&why.outcome));
+    match &why.outcome {
+        Outcome::Reclaimed { bytes_back, micros, mreleased } => {
+            tracing::info!(
+                target: ENDED, decision, uid, pid, outcome, bytes_back, micros, mreleased,
+                "memory is back"
+            );
+        }
+        Outcome::Stuck { reason } => {
+            tracing::warn!(
+                target: ENDED, decision, uid, pid, outcome,
+                "the victim does not exit, choosing another: {reason}"
+            );
+        }
+        Outcome::Dying | Outcome::Unknown | Outcome::NoVictim { .. } => {}
+    }
+}
+
+/// Logs that an account nears its limit.
+pub fn log_warning(message: &str, facts: &[Fact]) {
+    let fact = |name| facts.iter().find(|fact| fact.0 == name).map(|fact| fact.1.as_str());
+    tracing::warn!(
+        target: WARNED,
+        uid = fact("HEADROOM_UID"),
+        uids = fact("HEADROOM_UIDS"),
+        group = fact("HEADROOM_GROUP"),
+        cgroup = fact("HEADROOM_CGROUP"),
+        bytes = fact("HEADROOM_BYTES"),
+        limit_bytes = fact("HEADROOM_LIMIT_BYTES"),
+        "{message}"
+    );
+}
+
+/// The victim's user, or the account's.
+fn uid(why: &Why) -> Option<u32> {
+    let owner = why.victim.as_ref().and_then(|victim| victim.uid);
+    owner.or((why.account.kind == AccountKind::User).then_some(why.account.uid))
+}
+
+fn outcome(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Dying => "dying",
+        Outcome::Unknown => "unknown",
+        Outcome::NoVictim { .. } => "no-victim",
+        Outcome::Stuck { .. } => "stuck",
+        Outcome::Reclaimed { .. } => "reclaimed",
+    }
+}
+
+/// A decision in single facts, for programs of hooks.
+pub fn facts(why: &Why) -> Vec<Fact> {
+    let mut facts = vec![
+        ("HEADROOM_DECISION", why.id.to_string()),
+        ("HEADROOM_REASON", why.trigger.word().to_owned()),
+        ("HEADROOM_LIMIT_BYTES", why.hard_bytes.to_string()),
+        ("HEADROOM_USED_BYTES", why.used_bytes.to_string()),
+        ("HEADROOM_RULE", why.rule.clone()),
+        ("HEADROOM_OUTCOME", outcome(&why.outcome).to_owned()),
+    ];
+    facts.extend(uid(why).map(|uid| ("HEADROOM_UID", uid.to_string())));
+    facts.extend(why.group.iter().map(|group| ("HEADROOM_GROUP", group.clone())));
+    facts.extend(why.cgroup.iter().map(|cgroup| ("HEADROOM_CGROUP", cgroup.clone())));
+    if let Some(victim) = &why.victim {
+        facts.push(("HEADROOM_PID", victim.pid.to_string()));
+        facts.push(("HEADROOM_NAME", victim.comm.clone()));
+        facts.push(("HEADROOM_BYTES", (victim.rss_bytes + victim.swap_bytes).to_string()));
+    }
+    if let Some(killer) = why.killer {
+        facts.push(("HEADROOM_KILLER", killer.word().to_owned()));
+    }
+    if let Outcome::Reclaimed { bytes_back, .. } = &why.outcome {
+        facts.push(("HEADROOM_BYTES_BACK", bytes_back.to_string()));
+    }
+    facts
+}
