@@ -1,11 +1,15 @@
 //! Notifications to the service manager (sd_notify(3)): readiness, watchdog, status.
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use sd_notify::{NotifyState, notify};
+use sd_notify::NotifyState;
 
 /// The service manager that `$NOTIFY_SOCKET` names, if any.
 #[derive(Debug, Default)]
@@ -83,6 +87,40 @@ impl ServiceManager {
     }
 }
 
+fn notify(state: &[NotifyState]) -> io::Result<()> {
+    let socket = std::env::var_os("NOTIFY_SOCKET").unwrap_or_default();
+    match socket.as_bytes().strip_prefix(b"@") {
+        Some(name) => notify_abstract(OsStr::from_bytes(name), state),
+        None => sd_notify::notify(state),
+    }
+}
+
+/// `sd_notify` takes the name of an abstract socket for a path.
+fn notify_abstract(name: &OsStr, state: &[NotifyState]) -> io::Result<()> {
+    let address = SocketAddr::from_abstract_name(name.as_bytes())?;
+    let message: String = state.iter().map(|state| format!("{state}\n")).collect();
+    let socket = UnixDatagram::unbound()?;
+    socket.send_to_addr(message.as_bytes(), &address).map(drop)
+}
+
 fn one_line(text: &str) -> String {
     text.replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manager_with_an_abstract_socket_is_notified() {
+        let name = format!("headroom-notify-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let manager = UnixDatagram::bind_addr(&address).unwrap();
+        let state = [NotifyState::Ready, NotifyState::Status("x")];
+        notify_abstract(OsStr::new(&name), &state).unwrap();
+        let mut message = [0; 64];
+        let len = manager.recv(&mut message).unwrap();
+        assert_eq!(&message[..len], b"READY=1\nSTATUS=x\n");
+        assert!(notify_abstract(OsStr::new("headroom-no-such-socket"), &state).is_err());
+    }
 }
