@@ -50,7 +50,7 @@ lint: setup-lint
 	cargo fmt --manifest-path tests/clients/Cargo.toml --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	scripts/lint-shell
-	scripts/lint-comments
+	scripts/lint-lines
 	cargo test --locked --quiet --workspace --test dependencies
 
 install:

@@ -220,9 +220,12 @@ fn program(length: usize) -> String {
             "long f{n}(struct node *list, long key) {{\n\
              long sum = {n}, i;\n\
              for (; list; list = list->next) {{\n\
-             if (list->key == key + {n}) {{ for (i = 0; i < 8; i++) sum += list->value[i] * (i ^ {n}); }}\n\
-             else switch (list->key % 7) {{ case 0: sum ^= list->value[1]; break; case 1: sum <<= 1; break;\n\
-             case 2: sum -= list->value[key & 7]; break; case 5: sum *= {n} + 3; break; default: sum++; }}\n\
+             if (list->key == key + {n})\n\
+             {{ for (i = 0; i < 8; i++) sum += list->value[i] * (i ^ {n}); }}\n\
+             else switch (list->key % 7) {{\n\
+             case 0: sum ^= list->value[1]; break; case 1: sum <<= 1; break;\n\
+             case 2: sum -= list->value[key & 7]; break; case 5: sum *= {n} + 3; break;\n\
+             default: sum++; }}\n\
              }}\n\
              return sum;\n}}"
         );

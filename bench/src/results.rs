@@ -88,7 +88,10 @@ mod tests {
     fn a_measurement_is_one_line_with_the_agreed_keys() {
         assert_eq!(
             serde_json::to_string(&line("4 B", 2.07)).unwrap(),
-            r#"{"bench":"roundtrip","case":"4 B","subject":"pipe","metric":"rtt_us_p50","value":2.07,"unit":"us","runs":10}"#
+            concat!(
+                r#"{"bench":"roundtrip","case":"4 B","subject":"pipe","metric":"rtt_us_p50","#,
+                r#""value":2.07,"unit":"us","runs":10}"#
+            )
         );
     }
 

@@ -47,8 +47,8 @@ impl Clock {
                  comparable with the wall clock."
             }
             Self::Emulated => {
-                "Real time inside a machine that QEMU emulates, many times slower than the hardware: \
-                 compares only within this table."
+                "Real time inside a machine that QEMU emulates, many times slower than the \
+                 hardware: compares only within this table."
             }
         }
     }

@@ -175,7 +175,8 @@ mod tests {
     #[test]
     fn what_is_told_replaces_what_is_found_and_the_rest_is_shown() {
         let header = told(
-            r#"{"date":"today","commit":"abc","machine":{"cpu":"Z80","cores":1,"memory_mib":64,"kernel":"CP/M"},
+            r#"{"date":"today","commit":"abc",
+                "machine":{"cpu":"Z80","cores":1,"memory_mib":64,"kernel":"CP/M"},
                 "qemu":"7.2","kernels":{"6.1":{"release":"6.1.0-50"}}}"#,
         );
         let facts: Vec<&str> = header.facts.iter().map(|(_, value)| value.as_str()).collect();

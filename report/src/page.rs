@@ -38,9 +38,13 @@ pub fn render(header: &Header, figures: &Figures, sets: &[RunSet], raw: &str) ->
                     (facts(header))
                     nav {
                         a href="#short" { "In short" }
-                        @for section in &rendered { a href=(format!("#{}", section.anchor)) { (section.title) } }
+                        @for section in &rendered {
+                            a href=(format!("#{}", section.anchor)) { (section.title) }
+                        }
                     }
-                    @if !missing.is_empty() { p.muted { "Not in these results: " (missing.join(", ")) "." } }
+                    @if !missing.is_empty() {
+                        p.muted { "Not in these results: " (missing.join(", ")) "." }
+                    }
                 }
                 main {
                     (quotable::render(figures))
@@ -49,7 +53,8 @@ pub fn render(header: &Header, figures: &Figures, sets: &[RunSet], raw: &str) ->
                 footer {
                     p {
                         a download="results.jsonl" href=(data_link(raw)) { "Raw results" }
-                        ": " (figures.measured()) " figures were measured; published ones are from other machines and named so."
+                        ": " (figures.measured()) " figures were measured; "
+                        "published ones are from other machines and named so."
                     }
                 }
             }
@@ -65,7 +70,9 @@ fn facts(header: &Header) -> Markup {
             details {
                 summary { "Versions" }
                 div.scroll tabindex="0" { table.plain { tbody {
-                    @for (name, value) in &header.versions { tr { th scope="row" { (name) } td { (value) } } }
+                    @for (name, value) in &header.versions {
+                        tr { th scope="row" { (name) } td { (value) } }
+                    }
                 } } }
             }
         }

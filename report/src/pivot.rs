@@ -63,9 +63,12 @@ fn table(view: &View, metrics: &Metrics) -> Markup {
                     thead { tr {
                         th scope="col" { "case" }
                         @for (name, instead) in &columns {
-                            th.ours[subject::is_ours(name)].published[subject::is_published(name)] scope="col" {
+                            th.ours[subject::is_ours(name)]
+                              .published[subject::is_published(name)] scope="col" {
                                 (name)
-                                @if let Some(instead) = instead { small { (metric::word(instead)) } }
+                                @if let Some(instead) = instead {
+                                    small { (metric::word(instead)) }
+                                }
                             }
                         }
                     } }
@@ -74,7 +77,8 @@ fn table(view: &View, metrics: &Metrics) -> Markup {
                             tr {
                                 th scope="row" { (row_name(case, kernel)) }
                                 @for (name, instead) in &columns {
-                                    td.ours[subject::is_ours(name)].published[subject::is_published(name)] {
+                                    td.ours[subject::is_ours(name)]
+                                      .published[subject::is_published(name)] {
                                         (cell(part, case, name, metrics, instead.is_some()))
                                     }
                                 }
@@ -151,12 +155,21 @@ fn cell(view: &View, case: &str, subject: &str, metrics: &Metrics, said: bool) -
     };
     let beside = metrics.beside.iter().filter_map(|key| view.find(case, subject, key));
     html! {
-        span title=(format!("{} runs", number::count(figure.runs as u64))) { (number::figure(figure.value, &figure.unit)) }
+        span title=(format!("{} runs", number::count(figure.runs as u64))) {
+            (number::figure(figure.value, &figure.unit))
+        }
         @if figure.metric != metrics.main[0] && !said { small { (metric::word(&figure.metric)) } }
         @if let Some((low, high)) = interval(view, figure) {
-            small { "(" (number::figure(low, &figure.unit)) " – " (number::figure(high, &figure.unit)) ")" }
+            small {
+                "(" (number::figure(low, &figure.unit)) " – "
+                (number::figure(high, &figure.unit)) ")"
+            }
         }
-        @for lesser in beside { small { (metric::word(&lesser.metric)) " " (number::figure(lesser.value, &lesser.unit)) } }
+        @for lesser in beside {
+            small {
+                (metric::word(&lesser.metric)) " " (number::figure(lesser.value, &lesser.unit))
+            }
+        }
     }
 }
 
@@ -196,7 +209,9 @@ pub fn everything(view: &View) -> Markup {
         div.scroll tabindex="0" {
             table.plain {
                 thead { tr {
-                    @for head in ["case", "subject", "metric", "value", "unit", "runs"] { th scope="col" { (head) } }
+                    @for head in ["case", "subject", "metric", "value", "unit", "runs"] {
+                        th scope="col" { (head) }
+                    }
                 } }
                 tbody {
                     @for figure in view.iter() {

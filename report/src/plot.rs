@@ -60,7 +60,9 @@ impl Plot {
                 figcaption { (self.title) }
                 (PreEscaped(framed(&self.svg, &self.title)))
                 ul.legend {
-                    @for name in &self.subjects { li.ours[look(name).ours] { (key(look(name))) (name) } }
+                    @for name in &self.subjects {
+                        li.ours[look(name).ours] { (key(look(name))) (name) }
+                    }
                 }
             }
         }
@@ -90,7 +92,8 @@ fn key(look: Look) -> Markup {
     let colour = format!("#{red:02X}{green:02X}{blue:02X}");
     html! {
         svg.key viewBox="0 0 30 12" width="30" height="12" aria-hidden="true" {
-            line x1="1" y1="6" x2="29" y2="6" stroke=(colour) stroke-width=(stroke(look)) stroke-dasharray=[dash] {}
+            line x1="1" y1="6" x2="29" y2="6" stroke=(colour) stroke-width=(stroke(look))
+                stroke-dasharray=[dash] {}
             @if !look.published { circle cx="15" cy="6" r=(radius(look)) fill=(colour) {} }
         }
     }

@@ -183,11 +183,14 @@ pub fn render(figures: &Figures) -> Markup {
                                         th scope="row" {
                                             (quote.what) ", " (metric::label(&quote.metric))
                                             @if !quote.unit.is_empty() { ", " (quote.unit) }
-                                            @if quote.clock != Clock::Wall { small { (quote.clock.name()) } }
+                                            @if quote.clock != Clock::Wall {
+                                                small { (quote.clock.name()) }
+                                            }
                                         }
                                         td { ul.figures {
                                             @for (name, value) in &quote.figures {
-                                                li.ours[subject::is_ours(name)].published[subject::is_published(name)] {
+                                                li.ours[subject::is_ours(name)]
+                                                  .published[subject::is_published(name)] {
                                                     (name) " " b { (value) }
                                                 }
                                             }

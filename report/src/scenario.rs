@@ -239,7 +239,16 @@ mod tests {
 
     fn run(subject: &str, stall: u32, recover: &str, swap: u32) -> String {
         format!(
-            r#"{{"bench":"scenario","case":"leak","subject":"{subject}","kernel":"6.12","mem_mib":768,"cpus":2,"swap_mib":{swap},"swap_on":null,"stall_ms_max":{stall},"recover_ms":{recover},"died":[{{"who":"load","how":"signal 9","after_ms":1}}],"new":1}}"#
+            concat!(
+                r#"{{"bench":"scenario","case":"leak","subject":"{subject}","kernel":"6.12","#,
+                r#""mem_mib":768,"cpus":2,"swap_mib":{swap},"swap_on":null,"#,
+                r#""stall_ms_max":{stall},"recover_ms":{recover},"#,
+                r#""died":[{{"who":"load","how":"signal 9","after_ms":1}}],"new":1}}"#
+            ),
+            subject = subject,
+            swap = swap,
+            stall = stall,
+            recover = recover
         )
     }
 

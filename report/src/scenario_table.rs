@@ -23,12 +23,17 @@ pub fn render(sets: &[RunSet]) -> Markup {
     html! {
         @for machine in machines {
             figure.table {
-            figcaption { "Median of the runs (least – most)" @if !machine.is_empty() { ": " (machine) } }
+            figcaption {
+                "Median of the runs (least – most)" @if !machine.is_empty() { ": " (machine) }
+            }
             div.scroll tabindex="0" {
                 table.scenario {
                     thead { tr {
-                        @for head in ["scenario", "contestant", "who died", "longest stall", "memory back after",
-                            "wrong victims", "kernel OOM kills", "first death", "lowest available", "observer late", "runs"] {
+                        @for head in [
+                            "scenario", "contestant", "who died", "longest stall",
+                            "memory back after", "wrong victims", "kernel OOM kills",
+                            "first death", "lowest available", "observer late", "runs",
+                        ] {
                             th scope="col" { (head) }
                         }
                     } }
@@ -37,7 +42,8 @@ pub fn render(sets: &[RunSet]) -> Markup {
                             @for (at, set) in of(sets, machine, case).iter().enumerate() {
                                 tr.ours[subject::is_ours(&set.subject)] {
                                     @if at == 0 {
-                                        th.case scope="rowgroup" rowspan=(of(sets, machine, case).len()) { (case) }
+                                        th.case scope="rowgroup"
+                                            rowspan=(of(sets, machine, case).len()) { (case) }
                                     }
                                     th scope="row" { (set.subject) }
                                     (cells(set))

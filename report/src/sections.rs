@@ -29,15 +29,17 @@ pub const SECTIONS: [Section; 14] = [
     Section {
         bench: "roundtrip",
         title: "Round trips",
-        reading: "A message of each size goes to another process and the same comes back, over binder devices and \
-                  over a Unix socket, a pipe and a futex in the same run; shorter is better.",
+        reading: "A message of each size goes to another process and the same comes back, over \
+                  binder devices and over a Unix socket, a pipe and a futex in the same run; \
+                  shorter is better.",
         tables: &[table(&["rtt_us_p50"], &["rtt_us_p99"]), table(&["over_seqpacket"], &[])],
     },
     Section {
         bench: "descriptors",
         title: "File descriptors in calls",
-        reading: "A call without descriptors and with some, given to the receiver by ptrace or by a seccomp listener, which \
-                  every call pays for, and over a Unix socket by SCM_RIGHTS in the same run; shorter is better.",
+        reading: "A call without descriptors and with some, given to the receiver by ptrace or by \
+                  a seccomp listener, which every call pays for, and over a Unix socket by \
+                  SCM_RIGHTS in the same run; shorter is better.",
         tables: &[
             table(&["descriptor_us"], &[]),
             table(&["rtt_us_p50"], &["rtt_us_p99"]),
@@ -47,8 +49,9 @@ pub const SECTIONS: [Section; 14] = [
     Section {
         bench: "handles",
         title: "Handles in use",
-        reading: "Every call brings a new node that the server keeps, so more and more handles are in use; a flat line \
-                  (last range over first near 1) is better. Published figures are from phones: compare shapes, not microseconds.",
+        reading: "Every call brings a new node that the server keeps, so more and more handles are \
+                  in use; a flat line (last range over first near 1) is better. Published figures \
+                  are from phones: compare shapes, not microseconds.",
         tables: &[
             table(&["last_over_first"], &[]),
             table(
@@ -60,8 +63,9 @@ pub const SECTIONS: [Section; 14] = [
     Section {
         bench: "sendvec",
         title: "Vectors echoed",
-        reading: "Vectors of 4 B to 64 KiB are echoed on an idle machine and beside a process that eats memory; shorter is \
-                  better, and stress over idle should stay near 1. Published figures are from phones: compare shapes.",
+        reading: "Vectors of 4 B to 64 KiB are echoed on an idle machine and beside a process that \
+                  eats memory; shorter is better, and stress over idle should stay near 1. \
+                  Published figures are from phones: compare shapes.",
         tables: &[
             table(&["stress_over_idle"], &[]),
             table(&["stress_over_idle_over_seqpacket"], &[]),
@@ -72,8 +76,9 @@ pub const SECTIONS: [Section; 14] = [
     Section {
         bench: "contention",
         title: "Contention between scheduling classes",
-        reading: "Clients of several scheduling classes call one server at once; a short longest call is better, above all \
-                  as a multiple of the median of the same client alone (published: of its shortest call).",
+        reading: "Clients of several scheduling classes call one server at once; a short longest \
+                  call is better, above all as a multiple of the median of the same client alone \
+                  (published: of its shortest call).",
         tables: &[
             table(&["max_over_median", "max_over_min"], &[]),
             table(&["avg_us"], &["min_us", "max_us"]),
@@ -84,8 +89,9 @@ pub const SECTIONS: [Section; 14] = [
     Section {
         bench: "buffers",
         title: "Receive buffers that nobody uses",
-        reading: "What the daemon keeps for each idle open, and how fast and how much of idle clients' warm buffers goes back when \
-                  memory is short; less, faster, and all of it are better.",
+        reading: "What the daemon keeps for each idle open, and how fast and how much of idle \
+                  clients' warm buffers goes back when memory is short; less, faster, and all of \
+                  it are better.",
         tables: &[
             table(&["daemon_bytes_per_open"], &[]),
             table(&["back_share"], &[]),
@@ -96,9 +102,10 @@ pub const SECTIONS: [Section; 14] = [
     Section {
         bench: "notifier",
         title: "Cost of the memory notifier",
-        reading: "The same work while somebody watches it and while nobody does; CPU time over that of nobody, nearer to 1 is \
-                  better. Beside ours: one that looks at all processes at every event, and one that does five times a second. \
-                  With no limit set ours is not attached: what is left is how exact the measurement is.",
+        reading: "The same work while somebody watches it and while nobody does; CPU time over \
+                  that of nobody, nearer to 1 is better. Beside ours: one that looks at all \
+                  processes at every event, and one that does five times a second. With no limit \
+                  set ours is not attached: what is left is how exact the measurement is.",
         tables: &[
             table(&["cpu_over_off"], &[]),
             table(&["events"], &[]),
@@ -108,8 +115,10 @@ pub const SECTIONS: [Section; 14] = [
     Section {
         bench: "overshoot",
         title: "Memory above the limit",
-        reading: "Processes grow past their user's limit; fewer pages above it when the kill comes, and fewer victims, are better. \
-                  Stopped: what works in the kernel while the daemon does not run. The control group's limit is the kernel's own: it refuses a page before it kills.",
+        reading: "Processes grow past their user's limit; fewer pages above it when the kill \
+                  comes, and fewer victims, are better. Stopped: what works in the kernel while \
+                  the daemon does not run. The control group's limit is the kernel's own: it \
+                  refuses a page before it kills.",
         tables: &[
             table(&["pages_over_at_kill"], &[]),
             table(&["pages_over_peak"], &[]),
@@ -119,17 +128,19 @@ pub const SECTIONS: [Section; 14] = [
     Section {
         bench: "reclaim",
         title: "Reclaim of a killed process",
-        reading: "How fast a killed process's memory comes back, from the signal until it is free: by the signal alone (kill), \
-                  with process_mrelease from the thread that sent the signal (headroom kill), and from a reaper thread \
-                  (headroom); munmap of the same memory is the physical limit. Faster is better, the slowest case counts most. \
+        reading: "How fast a killed process's memory comes back, from the signal until it is free: \
+                  by the signal alone (kill), with process_mrelease from the thread that sent the \
+                  signal (headroom kill), and from a reaper thread (headroom); munmap of the same \
+                  memory is the physical limit. Faster is better, the slowest case counts most. \
                   Published figures are from a phone.",
         tables: &[table(&["mb_per_s"], &[]), table(&["over_limit"], &[])],
     },
     Section {
         bench: "tmalloc",
         title: "tmalloc",
-        reading: "Allocations that are reserved before they are granted: a cost near plain malloc's, no kills, no page above the \
-                  limit and a large usable share of it are better.",
+        reading: "Allocations that are reserved before they are granted: a cost near plain \
+                  malloc's, no kills, no page above the limit and a large usable share of it are \
+                  better.",
         tables: &[
             table(&["cost_over_malloc"], &[]),
             table(&["kills"], &[]),
@@ -140,7 +151,8 @@ pub const SECTIONS: [Section; 14] = [
     Section {
         bench: "daemon",
         title: "headroom-oomd itself",
-        reading: "What the daemon takes while nothing happens, and how soon after its start all limits are in force; less is better.",
+        reading: "What the daemon takes while nothing happens, and how soon after its start all \
+                  limits are in force; less is better.",
         tables: &[
             table(&["rss_kib"], &[]),
             table(&["own_kib"], &[]),
@@ -151,8 +163,8 @@ pub const SECTIONS: [Section; 14] = [
     Section {
         bench: "scan",
         title: "Finding the victim",
-        reading: "From the decision to look until the verdict, among so many processes: our whole choice beside the reads of \
-                  /proc that earlyoom makes; less is better.",
+        reading: "From the decision to look until the verdict, among so many processes: our whole \
+                  choice beside the reads of /proc that earlyoom makes; less is better.",
         tables: &[
             table(&["scan_us_p50", "scan_us_p99", "scan_us_max"], &[]),
             table(&["scan_over_reads"], &[]),
@@ -161,8 +173,9 @@ pub const SECTIONS: [Section; 14] = [
     Section {
         bench: "conformance",
         title: "Conformance",
-        reading: "The same cases are played on the kernel's own driver and on ours; each that differs must be listed with its \
-                  reason, so fewer unknown differences are better, and none is the aim.",
+        reading: "The same cases are played on the kernel's own driver and on ours; each that \
+                  differs must be listed with its reason, so fewer unknown differences are better, \
+                  and none is the aim.",
         tables: &[
             table(&["unknown_differences"], &[]),
             table(&["known_differences"], &[]),
@@ -173,8 +186,9 @@ pub const SECTIONS: [Section; 14] = [
     Section {
         bench: scenario::BENCH,
         title: "Out-of-memory scenarios",
-        reading: "The same small emulated machine runs out of memory with each contestant in charge, beside an interactive process \
-                  and a bystander that must live; shorter stalls, memory back sooner and no wrong victim are better.",
+        reading: "The same small emulated machine runs out of memory with each contestant in \
+                  charge, beside an interactive process and a bystander that must live; shorter \
+                  stalls, memory back sooner and no wrong victim are better.",
         tables: &[
             table(&["stall_ms_max"], &[]),
             table(&["recover_ms"], &[]),
@@ -241,8 +255,9 @@ fn section(
                 // Conformance counts cases: no clock took part.
                 @if ![scenario::BENCH, "conformance"].contains(&bench) { (clock_head(clock)) }
                 @if sets.is_empty() { (body(&view, tables)) } @else {
-                    p.clock { strong { "Clock." } " Real time inside the emulated machine, many times slower than hardware; \
-                        a run whose observer came late says more about the host." }
+                    p.clock { strong { "Clock." } " Real time inside the emulated machine, many \
+                        times slower than hardware; a run whose observer came late says more about \
+                        the host." }
                     (scenario_table::render(sets))
                     (all_figures(&view))
                 }

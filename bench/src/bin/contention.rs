@@ -243,7 +243,8 @@ fn tell_one(class: &str, name: &str, alone: &Tally, together: &Tally) {
     let (average, p99) = (together.average_us(), together.percentile_us(0.99));
     let over = us(together.max) / base;
     eprintln!(
-        "{class:<24} {name:<24} {base:>9.2} {average:>9.2} {:>9.2} {p99:>9.2} {:>10.1} {runs:>9}  {over:.1}",
+        "{class:<24} {name:<24} {base:>9.2} {average:>9.2} {:>9.2} {p99:>9.2} {:>10.1} \
+         {runs:>9}  {over:.1}",
         us(together.min),
         us(together.max),
     );

@@ -276,8 +276,8 @@ fn programs(arguments: &Arguments, uid: u32, socket: &Path) -> Result<()> {
 const PYTHON: &str = "\
 import json, sys
 for turn in range(int(sys.argv[1])):
-    rows = [{'id': i, 'name': 'row %d' % (i * 7919 % 10007), 'tags': [str(i % k) for k in range(1, 6)]}
-            for i in range(20000)]
+    rows = [{'id': i, 'name': 'row %d' % (i * 7919 % 10007),
+             'tags': [str(i % k) for k in range(1, 6)]} for i in range(20000)]
     rows.sort(key=lambda row: row['name'])
     text = json.dumps(rows)
     back = json.loads(text)
@@ -294,7 +294,8 @@ fn c_program(functions: usize) -> String {
         format!(
             "static int f{n}(int a, int b) {{ int s = {n}; for (int i = 0; i < a; i++) \
              {{ s += (i ^ b) * {n}; if (s % 7 == i % 3) s -= b << (i & 3); }} return s; }}\n\
-             int g{n}(int *p, int n) {{ int s = 0; while (n--) s += f{n}(p[n], n) ^ p[s & 1]; return s; }}\n"
+             int g{n}(int *p, int n) {{ int s = 0; while (n--) s += f{n}(p[n], n) ^ p[s & 1]; \
+             return s; }}\n"
         )
     };
     (0..functions).map(one).collect()

@@ -10,8 +10,8 @@ const CALLS: &[(&str, libc::c_long)] = &calls! {
     SYS_clock_getres SYS_clock_gettime SYS_clock_nanosleep SYS_clone SYS_clone3 SYS_close
     SYS_close_range SYS_connect SYS_dup SYS_dup2 SYS_dup3 SYS_epoll_create1 SYS_epoll_ctl
     SYS_epoll_pwait SYS_epoll_wait SYS_eventfd2 SYS_execve SYS_exit SYS_exit_group
-    SYS_faccessat SYS_faccessat2
-    SYS_fadvise64 SYS_fallocate SYS_fchmod SYS_fchmodat SYS_fcntl SYS_flock SYS_fork SYS_fsconfig
+    SYS_faccessat SYS_faccessat2 SYS_fadvise64
+    SYS_fallocate SYS_fchmod SYS_fchmodat SYS_fcntl SYS_flock SYS_fork SYS_fsconfig
     SYS_fsmount SYS_fsopen SYS_fstat SYS_fstatfs SYS_fsync SYS_ftruncate SYS_futex SYS_getcwd
     SYS_getdents SYS_getdents64 SYS_getegid SYS_geteuid SYS_getgid SYS_getpeername SYS_getpgid
     SYS_getpgrp SYS_getpid SYS_getppid SYS_getpriority SYS_getrandom SYS_getrlimit SYS_getsockname
@@ -30,9 +30,9 @@ const CALLS: &[(&str, libc::c_long)] = &calls! {
     SYS_sched_yield SYS_sendmmsg SYS_sendmsg SYS_sendto SYS_set_robust_list SYS_set_tid_address
     SYS_setpgid SYS_setpriority SYS_setresuid SYS_setsid SYS_setsockopt SYS_setxattr SYS_shutdown
     SYS_sigaltstack SYS_signalfd4 SYS_socket SYS_socketpair SYS_stat SYS_statfs SYS_statx
-    SYS_symlink SYS_symlinkat SYS_sysinfo SYS_tgkill SYS_timer_create SYS_timer_delete SYS_timer_settime
-    SYS_timerfd_create SYS_timerfd_settime
-    SYS_umask SYS_umount2 SYS_uname SYS_unlink SYS_unlinkat SYS_unshare SYS_vfork SYS_wait4
+    SYS_symlink SYS_symlinkat SYS_sysinfo SYS_tgkill SYS_timer_create SYS_timer_delete
+    SYS_timer_settime SYS_timerfd_create SYS_timerfd_settime SYS_umask
+    SYS_umount2 SYS_uname SYS_unlink SYS_unlinkat SYS_unshare SYS_vfork SYS_wait4
     SYS_waitid SYS_write SYS_writev
 };
 

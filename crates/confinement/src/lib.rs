@@ -108,9 +108,10 @@ mod tests {
     use super::*;
     use std::os::unix::process::ExitStatusExt;
 
-    const SHELL: &str = "access arch_prctl brk close execve exit_group fcntl fstat futex getegid geteuid getgid getpid \
-                         getppid getrandom getuid mmap mprotect munmap newfstatat openat pread64 prlimit64 read rseq \
-                         rt_sigaction rt_sigprocmask rt_sigreturn sched_getaffinity set_robust_list set_tid_address \
+    const SHELL: &str = "access arch_prctl brk close execve exit_group fcntl fstat futex getegid \
+                         geteuid getgid getpid getppid getrandom getuid mmap mprotect munmap \
+                         newfstatat openat pread64 prlimit64 read rseq rt_sigaction rt_sigprocmask \
+                         rt_sigreturn sched_getaffinity set_robust_list set_tid_address \
                          sigaltstack stat wait4 write";
 
     fn run(unit: &str) -> std::process::ExitStatus {

@@ -170,7 +170,8 @@ reverses! {
     arrays_of_medium_enums reverseMedium [Medium::ZERO, Medium::MANY];
     arrays_of_large_enums reverseLarge [Large::ZERO, Large::HUGE];
     arrays_of_parcelables reversePoint [point(1), point(2), Point::default()];
-    arrays_of_unions reverseValue [Value::Number(1), Value::Text("two".into()), Value::Numbers(vec![3])];
+    arrays_of_unions reverseValue
+        [Value::Number(1), Value::Text("two".into()), Value::Numbers(vec![3])];
     lists_of_strings reverseList ["a".to_owned(), "b".to_owned()];
 }
 
@@ -299,7 +300,8 @@ tests! {
     }
     a_thousand_objects_of_the_service_are_called_and_dropped(suite) {
         for round in 0..10 {
-            let all: Vec<_> = (0..100).map(|i| suite.named(&format!("{round}/{i}")).unwrap()).collect();
+            let one = |i| suite.named(&format!("{round}/{i}")).unwrap();
+            let all: Vec<_> = (0..100).map(one).collect();
             for (i, one) in all.iter().enumerate() {
                 assert_eq!(one.name().unwrap(), format!("{round}/{i}"));
             }
@@ -322,11 +324,13 @@ tests! {
     }
     no_object_is_none(suite) {
         assert!(suite.maybeNamed(None).unwrap().is_none());
-        assert_eq!(suite.maybeNamed(Some(&named("some"))).unwrap().unwrap().name().unwrap(), "some");
+        let some = suite.maybeNamed(Some(&named("some"))).unwrap().unwrap();
+        assert_eq!(some.name().unwrap(), "some");
     }
     arrays_of_objects_come_back_in_reverse(suite) {
         let all = [named("a"), suite.named("b").unwrap(), named("c")];
-        let names: Vec<_> = suite.reverseNamed(&all).unwrap().iter().map(|one| one.name().unwrap()).collect();
+        let back = suite.reverseNamed(&all).unwrap();
+        let names: Vec<_> = back.iter().map(|one| one.name().unwrap()).collect();
         assert_eq!(names, ["c", "b", "a"]);
     }
     a_call_is_nested_once(suite) {
@@ -338,7 +342,11 @@ tests! {
     nested_calls_of_many_threads_find_their_way(suite) {
         std::thread::scope(|scope| {
             for _ in 0..6 {
-                scope.spawn(|| (0..30).for_each(|n| assert_eq!(suite.bounce(&callback().0, n % 5).unwrap(), n % 5)));
+                scope.spawn(|| {
+                    for n in 0..30 {
+                        assert_eq!(suite.bounce(&callback().0, n % 5).unwrap(), n % 5);
+                    }
+                });
             }
         });
     }
@@ -526,7 +534,11 @@ alone! {
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 let suite = &suite;
-                scope.spawn(move || (0..50).for_each(|i| suite.notifyAll(thread * 50 + i).unwrap()));
+                scope.spawn(move || {
+                    for i in 0..50 {
+                        suite.notifyAll(thread * 50 + i).unwrap();
+                    }
+                });
             }
         });
         let mut all: Vec<i32> = (0..200).map(|_| heard.recv_timeout(PATIENCE).unwrap()).collect();

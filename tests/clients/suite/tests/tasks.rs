@@ -77,8 +77,8 @@ macro_rules! asynchronous {
                 let (mut $service, name) = start();
                 let uri = Uri::kernel().with_service(&name);
                 let found = rsbinder::connect_async::<dyn ITasks::ITasks>(uri);
-                let found = tokio::time::timeout(PATIENCE, found).await.expect("a service").unwrap();
-                let $tasks: Async = found.into_async::<Tokio>();
+                let found = tokio::time::timeout(PATIENCE, found).await.expect("a service");
+                let $tasks: Async = found.unwrap().into_async::<Tokio>();
                 $body
             }
         })*
@@ -228,7 +228,9 @@ asynchronous! {
         let calls: Vec<_> = (0..20)
             .map(|i| {
                 let tasks = tasks.clone();
-                tokio::spawn(async move { tasks.relay(&tasks::tasks(), i % 4).await.unwrap() == i % 4 })
+                tokio::spawn(async move {
+                    tasks.relay(&tasks::tasks(), i % 4).await.unwrap() == i % 4
+                })
             })
             .collect();
         for call in calls {
@@ -265,7 +267,8 @@ asynchronous! {
         assert_eq!(text_of(ParcelFileDescriptor::new(OwnedFd::from(read))), "from a task");
     }
     a_stream_is_awaited(_service, tasks) {
-        let (mut stream, endpoint) = rsbinder::stream::Receiver::<i32>::new(&tasks.as_binder()).unwrap();
+        let (mut stream, endpoint) =
+            rsbinder::stream::Receiver::<i32>::new(&tasks.as_binder()).unwrap();
         tasks.count(&endpoint, 10_000).await.unwrap();
         for number in 0..10_000 {
             assert_eq!(stream.recv_async().await.expect("a number").unwrap(), number);
@@ -277,7 +280,8 @@ asynchronous! {
         let obituary = Arc::new(Obituary(sender));
         tasks.as_binder().link_to_death_arc(&obituary).unwrap();
         service.0.kill().unwrap();
-        tokio::task::spawn_blocking(move || died.recv_timeout(PATIENCE).expect("nobody told of it")).await.unwrap();
+        let notified = tokio::task::spawn_blocking(move || died.recv_timeout(PATIENCE));
+        notified.await.unwrap().expect("a death notification");
         assert!(tasks.say("still there?").await.is_err());
     }
     an_awaited_call_under_way_fails_when_its_service_dies(service, tasks) {
@@ -301,13 +305,15 @@ asynchronous! {
     a_synchronous_service_is_awaited(_service, _tasks) {
         let name = own_name("ISuite");
         let _other = Service::start(env!("CARGO_BIN_EXE_suite_service"), &name);
-        let suite = rsbinder::wait_for_interface_async::<dyn ISuite>(&name).await.unwrap().into_async::<Tokio>();
+        let suite = rsbinder::wait_for_interface_async::<dyn ISuite>(&name).await.unwrap();
+        let suite = suite.into_async::<Tokio>();
         assert_eq!(suite.sayInt(42).await.unwrap(), 42);
         assert_eq!(suite.reversePoint(&points(3)).await.unwrap()[0].x, 2);
         assert_eq!(suite.failWithCode(7).await.unwrap_err().service_specific_error(), 7);
     }
     nobody_is_found_under_a_name_that_was_never_given(_service, _tasks) {
-        assert!(rsbinder::get_interface_async::<dyn INamed>("headroom.suite.INothing/async").await.is_err());
+        let name = "headroom.suite.INothing/async";
+        assert!(rsbinder::get_interface_async::<dyn INamed>(name).await.is_err());
     }
     an_asynchronous_service_of_ours_is_found_by_its_name(_service, _tasks) {
         let name = own_name("INamed");
@@ -325,7 +331,11 @@ synchronous! {
         std::thread::scope(|scope| {
             for thread in 0..8 {
                 let tasks = &tasks;
-                scope.spawn(move || (0..100).for_each(|i| assert_eq!(tasks.sum(&[thread, i]).unwrap(), thread + i)));
+                scope.spawn(move || {
+                    for i in 0..100 {
+                        assert_eq!(tasks.sum(&[thread, i]).unwrap(), thread + i);
+                    }
+                });
             }
         });
     }
@@ -352,7 +362,8 @@ synchronous! {
     }
     defaults_and_constants_of_a_parcelable_are_known(_service, tasks) {
         let said = tasks.sayPacket(&Packet::default()).unwrap();
-        assert_eq!((said.defaults, said.labels), (vec![1, 2, 19], ["a".to_owned(), "b".to_owned()]));
+        assert_eq!(said.defaults, [1, 2, 19]);
+        assert_eq!(said.labels, ["a", "b"]);
         assert_eq!((said.stamp.kind, suite::headroom::suite::Packet::LIMIT), (Kind::SEALED, 19));
     }
     nested_types_and_text_in_utf8_come_back(_service, tasks) {
@@ -384,7 +395,9 @@ synchronous! {
             .unwrap();
         assert!(matches!(said.content, Content::Object(Some(object)) if !object.is_remote()));
         assert_eq!(said.named.unwrap().name().unwrap(), "named");
-        let crowd: Vec<_> = said.crowd.unwrap().iter().map(|one| one.as_ref().map(|one| one.name().unwrap())).collect();
+        let crowd = said.crowd.unwrap();
+        let name = |one: &Strong<dyn INamed>| one.name().unwrap();
+        let crowd: Vec<_> = crowd.iter().map(|one| one.as_ref().map(name)).collect();
         assert_eq!(crowd, [Some("one".to_owned()), None, Some("two".to_owned())]);
         assert_eq!(said.objects[0], tasks.as_binder());
         assert_eq!(said.objects.len(), 2);
@@ -394,7 +407,8 @@ synchronous! {
         for (number, (_, write)) in pipes.iter_mut().enumerate() {
             write.write_all(format!("file {number}").as_bytes()).unwrap();
         }
-        let mut reads = pipes.into_iter().map(|(read, _)| ParcelFileDescriptor::new(OwnedFd::from(read)));
+        let mut reads =
+            pipes.into_iter().map(|(read, _)| ParcelFileDescriptor::new(OwnedFd::from(read)));
         let packet = Packet { file: reads.next(), files: reads.collect(), ..Packet::default() };
         let said = tasks.sayPacket(&packet).unwrap();
         assert_eq!(text_of(said.file.unwrap()), "file 0");
@@ -406,14 +420,16 @@ synchronous! {
         assert_eq!(files.into_iter().map(text_of).collect::<Vec<_>>(), contents);
     }
     a_stream_of_numbers_is_read_in_order(_service, tasks) {
-        let (stream, endpoint) = rsbinder::stream::Receiver::<i32>::new(&tasks.as_binder()).unwrap();
+        let (stream, endpoint) =
+            rsbinder::stream::Receiver::<i32>::new(&tasks.as_binder()).unwrap();
         tasks.count(&endpoint, 100_000).unwrap();
         assert!(stream.map(Result::unwrap).eq(0..100_000));
     }
     a_message_queue_of_the_service_is_read(_service, tasks) {
         let content: Vec<u8> = (0..=255).collect();
         let descriptor = Descriptor::try_from(&tasks.queueWith(&content).unwrap()).unwrap();
-        let policy = AttachPolicy { max_capacity: 4096, require_seal: true, require_event_flag: true };
+        let policy =
+            AttachPolicy { max_capacity: 4096, require_seal: true, require_event_flag: true };
         let mut queue = MessageQueue::<u8>::attach(&descriptor, &policy).unwrap();
         let mut read = vec![0; content.len()];
         assert!(queue.read(&mut read).unwrap());
@@ -463,7 +479,8 @@ synchronous! {
     }
     an_extension_of_an_object_is_called(_service, tasks) {
         let named = BnNamed::new_binder(Ours("extended"));
-        named.as_binder().set_extension(&BnNamed::new_binder(Ours("extension")).as_binder()).unwrap();
+        let extension = BnNamed::new_binder(Ours("extension"));
+        named.as_binder().set_extension(&extension.as_binder()).unwrap();
         let packet = Packet { named: Some(named), ..Packet::default() };
         let back = tasks.sayPacket(&packet).unwrap().named.unwrap();
         let extension = back.as_binder().get_extension().unwrap().expect("an extension");

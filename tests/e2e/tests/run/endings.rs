@@ -112,8 +112,8 @@ fn where_a_container_hides_parts_of_proc_a_session_does_without_pid_namespace_an
     let session = "setsid sleep 1000 & test -d /proc/$$ && ls /dev/binderfs | head -n 1; exit 5";
     // As container engines do it.
     let script = format!(
-        "mount -t tmpfs none /proc/irq && cd / && exec setpriv --reuid {uid} --regid {uid} --clear-groups \
-         {headroom} run -- sh -c '{session}'",
+        "mount -t tmpfs none /proc/irq && cd / && exec setpriv --reuid {uid} --regid {uid} \
+         --clear-groups {headroom} run -- sh -c '{session}'",
         uid = crate::support::NOBODY,
         headroom = crate::support::program("headroom"),
     );
@@ -132,7 +132,8 @@ fn the_death_of_the_daemon_is_told_and_the_command_goes_on() {
     }
     let token = token("daemon");
     let script = "echo ready; read line </dev/binderfs/features/extended_error; \
-                  while read line </dev/binderfs/features/extended_error; do sleep 0.05; done 2>/dev/null; exit 4";
+                  while read line </dev/binderfs/features/extended_error; do sleep 0.05; done \
+                  2>/dev/null; exit 4";
     let mut session = Session::start(script, &token);
     assert_eq!(session.line(), "ready");
     kill(process_with(&token, "headroom-binderd"), Signal::KILL);

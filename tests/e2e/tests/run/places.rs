@@ -41,8 +41,9 @@ fn the_bus_is_the_users_own() {
     if skipped() {
         return;
     }
-    let script = "cd /dev/binderfs && chmod 640 binder && mv vndbinder third && rm hwbinder && ls -l binder \
-                  | cut -c1-10 && ls && test -O binder -a -O binder-control && cat features/extended_error";
+    let script = "cd /dev/binderfs && chmod 640 binder && mv vndbinder third && rm hwbinder && \
+                  ls -l binder | cut -c1-10 && ls && test -O binder -a -O binder-control && \
+                  cat features/extended_error";
     let ended = run_script(script);
     let expected = "-rw-r-----\nbinder\nbinder-control\nbinder_logs\nfeatures\nthird\n1\n";
     assert_eq!(ended.out, expected, "{ended:?}");
@@ -81,10 +82,12 @@ fn links_in_dev_come_and_go_with_headroom_up() {
     let folder = tempfile::tempdir().unwrap();
     let script = format!(
         "cd {folder}; : >/dev/hwbinder; \
-         {headroom} --binderd-socket {folder}/socket up --no-oom --link-dev --binder-logs --mount {folder}/bus >log 2>&1 & \
-         n=0; until [ -e /dev/vndbinder ]; do n=$((n+1)); [ $n -lt 600 ] || exit 9; sleep 0.05; done; \
-         readlink /dev/binder; readlink /dev/hwbinder || echo as it was; head -n 1 bus/binder_logs/state; \
-         kill $!; wait $!; echo $?; readlink /dev/binder /dev/vndbinder || ls bus 2>&1 | wc -l; test -f /dev/hwbinder",
+         {headroom} --binderd-socket {folder}/socket up --no-oom --link-dev --binder-logs \
+         --mount {folder}/bus >log 2>&1 & \
+         n=0; until [ -e /dev/vndbinder ]; do n=$((n+1)); [ $n -lt 600 ] || exit 9; sleep 0.05; \
+         done; readlink /dev/binder; readlink /dev/hwbinder || echo as it was; \
+         head -n 1 bus/binder_logs/state; kill $!; wait $!; echo $?; \
+         readlink /dev/binder /dev/vndbinder || ls bus 2>&1 | wc -l; test -f /dev/hwbinder",
         folder = folder.path().display(),
         headroom = crate::support::program("headroom"),
     );

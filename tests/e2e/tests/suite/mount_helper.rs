@@ -55,12 +55,15 @@ fn check(script: &str) -> String {
 }
 
 /// The second one fails, and the first one's log and daemon stay as they are.
-const TWICE: &str = "mount -t binder binder $dir; if mount -t binder binder $dir; then umount $dir; else \
+const TWICE: &str = "mount -t binder binder $dir; \
+                     if mount -t binder binder $dir; then umount $dir; else \
                      ls /run/headroom/*.log >/dev/null && umount $dir && false; fi";
 
 /// The script's last lines: unmounts, and waits until the daemon and what it had in /run are gone.
-const UNMOUNT: &str = "umount $dir; n=0; while [ -n \"$(ls /run/headroom/*.sock 2>/dev/null)\" ]; do \
-                       n=$((n+1)); [ $n -lt 600 ]; sleep 0.05; done; mountpoint -q $dir && exit 9; echo unmounted";
+const UNMOUNT: &str = "umount $dir; n=0; \
+                       while [ -n \"$(ls /run/headroom/*.sock 2>/dev/null)\" ]; do \
+                       n=$((n+1)); [ $n -lt 600 ]; sleep 0.05; done; \
+                       mountpoint -q $dir && exit 9; echo unmounted";
 
 #[test]
 fn mount_8_mounts_a_bus_and_umount_ends_its_daemon() {
@@ -85,7 +88,8 @@ fn mount_options_are_those_of_binderfs() {
 
 #[test]
 fn two_mounts_are_two_buses() {
-    let script = "mkdir $dir/a $dir/b; mount -t binder binder $dir/a; mount -t binder binder $dir/b; \
+    let script = "mkdir $dir/a $dir/b; \
+                  mount -t binder binder $dir/a; mount -t binder binder $dir/b; \
                   rm $dir/a/hwbinder; ls $dir/b; umount $dir/a; ls $dir/b/hwbinder; umount $dir/b";
     let said = check(script);
     assert!(said.is_empty() || said.contains("hwbinder\nvndbinder\n"), "{said}");

@@ -34,7 +34,9 @@ struct Suite {
 impl Interface for Suite {}
 
 macro_rules! say {
-    ($($name:ident $ty:ty),* $(,)?) => { $(fn $name(&self, value: $ty) -> BinderResult<$ty> { Ok(value) })* };
+    ($($name:ident $ty:ty),* $(,)?) => {
+        $(fn $name(&self, value: $ty) -> BinderResult<$ty> { Ok(value) })*
+    };
 }
 macro_rules! say_ref {
     ($($name:ident $ty:ty),* $(,)?) => {
@@ -43,7 +45,9 @@ macro_rules! say_ref {
 }
 macro_rules! reverse {
     ($($name:ident $ty:ty),* $(,)?) => {
-        $(fn $name(&self, values: &[$ty]) -> BinderResult<Vec<$ty>> { Ok(values.iter().rev().cloned().collect()) })*
+        $(fn $name(&self, values: &[$ty]) -> BinderResult<Vec<$ty>> {
+            Ok(values.iter().rev().cloned().collect())
+        })*
     };
 }
 
@@ -53,14 +57,15 @@ fn refused(error: std::io::Error) -> Status {
 
 impl ISuite for Suite {
     say! {
-        sayBoolean bool, sayByte i8, sayChar u16, sayInt i32, sayLong i64, sayFloat f32, sayDouble f64,
-        saySmall Small, sayMedium Medium, sayLarge Large,
+        sayBoolean bool, sayByte i8, sayChar u16, sayInt i32, sayLong i64, sayFloat f32,
+        sayDouble f64, saySmall Small, sayMedium Medium, sayLarge Large,
     }
     say_ref! { sayPoint Point, sayBinder SIBinder, sayNamed Strong<dyn INamed> }
     reverse! {
-        reverseBoolean bool, reverseByte u8, reverseChar u16, reverseInt i32, reverseLong i64, reverseFloat f32,
-        reverseDouble f64, reverseString String, reverseSmall Small, reverseMedium Medium, reverseLarge Large,
-        reversePoint Point, reverseValue Value, reverseNamed Strong<dyn INamed>, reverseList String,
+        reverseBoolean bool, reverseByte u8, reverseChar u16, reverseInt i32, reverseLong i64,
+        reverseFloat f32, reverseDouble f64, reverseString String, reverseSmall Small,
+        reverseMedium Medium, reverseLarge Large, reversePoint Point, reverseValue Value,
+        reverseNamed Strong<dyn INamed>, reverseList String,
     }
 
     fn sayValue(&self, value: &Value) -> BinderResult<Value> {
