@@ -14,12 +14,6 @@ const SLOW_UID: u32 = 62_706;
 /// 127 processes in all.
 const GENERATIONS: u32 = 6;
 
-#[test]
-#[ignore = "a helper of the others"]
-fn hog_that_other_tests_start() {
-    support::hog::obey();
-}
-
 /// Nothing of this user's outlives the test.
 struct Cleared(u32);
 

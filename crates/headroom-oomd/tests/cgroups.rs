@@ -19,12 +19,6 @@ use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, eventually, privileged};
 
-#[test]
-#[ignore = "a helper of the others"]
-fn hog_that_other_tests_start() {
-    support::hog::obey();
-}
-
 fn limit_of(path: &str, mib: u64) -> String {
     format!("[[limit]]\ncgroup = \"{path}\"\nhard = \"{mib}M\"\n")
 }

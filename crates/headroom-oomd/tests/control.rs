@@ -10,12 +10,6 @@ use support::{MIB, privileged};
 const ALICE: u32 = 62101;
 const BOB: u32 = 62102;
 
-#[test]
-#[ignore = "a helper of the others"]
-fn hog_that_other_tests_start() {
-    support::hog::obey();
-}
-
 fn set(uid: u32, mib: u64) -> Request {
     let account = AccountRef::user(uid);
     Request::SetLimit { account, hard_bytes: mib * MIB, soft_bytes: None }

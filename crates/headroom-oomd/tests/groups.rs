@@ -13,18 +13,6 @@ use support::hog::Hog;
 use support::leaser::Leaser;
 use support::{MIB, eventually, privileged};
 
-#[test]
-#[ignore = "a helper of the others"]
-fn hog_that_other_tests_start() {
-    support::hog::obey();
-}
-
-#[test]
-#[ignore = "a helper of the others"]
-fn leaser_that_other_tests_start() {
-    support::leaser::obey();
-}
-
 /// Alice, bob, and carol, who is in no group; no two tests share them.
 fn users(test: u32) -> [u32; 3] {
     [0, 1, 2].map(|user| 62_600 + test * 3 + user)

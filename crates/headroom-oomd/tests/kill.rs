@@ -8,12 +8,6 @@ use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, eventually, privileged};
 
-#[test]
-#[ignore = "a helper of the others"]
-fn hog_that_other_tests_start() {
-    support::hog::obey();
-}
-
 /// So many processes of one user grow at the same time; their sum breaks the limit, and one less
 /// does not.
 fn exactly_one_of(count: u64, uid: u32, limit_mib: u64, each_kib: u64, arguments: &[&str]) {

@@ -10,18 +10,6 @@ use support::{MIB, eventually, privileged};
 
 const LIMIT_MIB: u64 = 64;
 
-#[test]
-#[ignore = "a helper of the others"]
-fn leaser_that_other_tests_start() {
-    support::leaser::obey();
-}
-
-#[test]
-#[ignore = "a helper of the others"]
-fn hog_that_other_tests_start() {
-    support::hog::obey();
-}
-
 fn config(uid: u32) -> String {
     format!("[[limit]]\nuser = {uid}\nhard = \"{LIMIT_MIB}M\"\n")
 }

@@ -19,12 +19,6 @@ const EMMA: u32 = 62134;
 const FRED: u32 = 62135;
 const QUIET: &str = "[machine]\nenabled = false\n";
 
-#[test]
-#[ignore = "a helper of the others"]
-fn hog_that_other_tests_start() {
-    support::hog::obey();
-}
-
 fn limit(uid: u32, mib: u64) -> String {
     format!("[[limit]]\nuser = {uid}\nhard = \"{mib}M\"\n")
 }

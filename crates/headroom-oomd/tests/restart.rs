@@ -12,12 +12,6 @@ use support::{MIB, eventually, privileged};
 
 const UID: u32 = 62810;
 
-#[test]
-#[ignore = "a helper of the others"]
-fn hog_that_other_tests_start() {
-    support::hog::obey();
-}
-
 /// A BPF filesystem of the test's own, unmounted on drop, and a folder for state.
 struct Place {
     bpffs: PathBuf,

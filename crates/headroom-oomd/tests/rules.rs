@@ -6,12 +6,6 @@ use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, privileged};
 
-#[test]
-#[ignore = "a helper of the others"]
-fn hog_that_other_tests_start() {
-    support::hog::obey();
-}
-
 /// Two processes named `hog-1` and `hog-2` have so much each (KiB); then the second one takes what
 /// breaks the limit of 128 MiB. Which one dies, and the rule that is on record.
 fn who_dies(uid: u32, rules: &str, kib: [u64; 2]) -> (usize, String) {

@@ -24,12 +24,6 @@ fn confine(command: &mut Command) {
     Confinement::of(UNIT).unwrap().apply(command);
 }
 
-#[test]
-#[ignore = "a helper of the others"]
-fn hog_that_other_tests_start() {
-    support::hog::obey();
-}
-
 /// One process of a limited user grows past its limit; returns how that ended.
 fn break_a_limit(daemon: &Daemon, uid: u32) -> Option<Killer> {
     daemon.set_limit(uid, 64 * MIB);

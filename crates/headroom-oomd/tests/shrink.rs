@@ -9,12 +9,6 @@ use support::reclaimer::Reclaimer;
 use support::{MIB, eventually, privileged};
 
 #[test]
-#[ignore = "a helper of the others"]
-fn hog_that_other_tests_start() {
-    support::hog::obey();
-}
-
-#[test]
 fn a_user_that_nears_its_limit_has_idle_memory_given_back_and_nobody_dies() {
     if !privileged() {
         return;

@@ -12,12 +12,6 @@ use support::{MIB, privileged};
 const ALICE: u32 = 62970;
 const BOB: u32 = 62971;
 
-#[test]
-#[ignore = "a helper of the others"]
-fn hog_that_other_tests_start() {
-    support::hog::obey();
-}
-
 /// Becomes another user, in this thread alone.
 fn become_user(uid: u32) {
     // SAFETY: setresuid takes integers; only this thread changes, and it ends soon.

@@ -13,12 +13,6 @@ use support::{MIB, eventually, privileged};
 
 const UID: u32 = 62950;
 
-#[test]
-#[ignore = "a helper of the others"]
-fn hog_that_other_tests_start() {
-    support::hog::obey();
-}
-
 /// A shell script that root alone can change, and the file it writes to.
 struct Hook {
     dir: tempfile::TempDir,

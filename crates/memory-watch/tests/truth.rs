@@ -45,7 +45,7 @@ struct Churner(Child);
 
 impl Churner {
     fn start(seed: usize, users: &[Uid]) -> Self {
-        let child = Command::new(env!("CARGO_BIN_EXE_memory-watch-hog"))
+        let child = Command::new(test_support::programs::memory_hog())
             .args(["churn", &seed.to_string()])
             .args(users.iter().map(Uid::to_string))
             .process_group(0)

@@ -13,12 +13,6 @@ use support::{Holder, PATIENCE, children, helper, state, until};
 const MIB: u64 = 1 << 20;
 
 #[test]
-#[ignore = "a helper of the others"]
-fn holds_memory_for_another_test() {
-    support::hold_memory();
-}
-
-#[test]
 fn memory_is_counted_as_it_comes_back() {
     let mut holder = Holder::start(64);
     let mut reap = Victim::open(holder.pid()).unwrap().kill(&Options::default()).unwrap();
@@ -54,18 +48,19 @@ fn an_event_loop_needs_nothing_but_the_descriptor() {
 #[test]
 fn who_handles_sigterm_is_asked_first_and_who_does_not_end_is_killed() {
     let options = Options { grace: Duration::from_millis(200), ..Options::default() };
-    for (role, end) in [("polite", Err(3)), ("patient", Ok(9)), ("", Ok(9))] {
-        let mut holder = Holder::with_role(4, role);
+    let handlers = [("exitonterm", Err(3)), ("ignoreterm", Ok(9)), ("free", Ok(9))];
+    for (command, end) in handlers {
+        let mut holder = Holder::with(4, command);
         let mut reap = Victim::open(holder.pid()).unwrap().kill(&options).unwrap();
-        assert_eq!(reap.wait().unwrap().gone, 1, "{role}");
+        assert_eq!(reap.wait().unwrap().gone, 1, "{command}");
         let status = holder.child.wait().unwrap();
-        assert_eq!(status.signal().ok_or(status.code().unwrap_or(0)), end, "{role}");
+        assert_eq!(status.signal().ok_or(status.code().unwrap_or(0)), end, "{command}");
     }
 }
 
 #[test]
 fn a_family_dies_to_the_last_grandchild() {
-    let holder = Holder::with_role(4, "children 3");
+    let holder = Holder::with(4, "family 3");
     let young = children(holder.pid());
     until("grandchildren", || young.iter().all(|child| children(*child).len() == 1));
     let old: Vec<u32> = young.iter().flat_map(|child| children(*child)).collect();
@@ -79,7 +74,8 @@ fn a_family_dies_to_the_last_grandchild() {
 #[test]
 fn a_group_dies_without_those_who_left_it() {
     use std::os::unix::process::CommandExt;
-    let leader = Holder::run(helper(4, "children 1").process_group(0));
+    let mut leader = Holder::run(helper().process_group(0), 4);
+    leader.tell("family 1");
     until("a grandchild", || {
         children(leader.pid()).first().is_some_and(|child| children(*child).len() == 1)
     });
@@ -109,7 +105,7 @@ fn a_process_of_somebody_else_is_not_killed_nor_stopped() {
         test_support::skip("needs root to be two users");
         return;
     }
-    let holder = Holder::with_role(1, "children 1");
+    let holder = Holder::with(1, "family 1");
     let victim = Victim::open(holder.pid()).unwrap();
     let pid = holder.pid();
     // This thread alone becomes somebody else.
@@ -125,7 +121,7 @@ fn a_process_of_somebody_else_is_not_killed_nor_stopped() {
 
 #[test]
 fn a_boost_raises_every_thread_and_leaves_real_time_ones_alone() {
-    let holder = Holder::start(1);
+    let holder = Holder::with(1, "idlethreads 2");
     let victim = Victim::open(holder.pid()).unwrap();
     let threads = || {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", holder.pid())).unwrap();
@@ -140,7 +136,7 @@ fn a_boost_raises_every_thread_and_leaves_real_time_ones_alone() {
         unsafe { libc::sched_setscheduler(real_time as i32, libc::SCHED_RR, &raw const parameter) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     let (before, count) = (nice(real_time), threads().count());
-    assert!(count >= 2, "this program has a thread for each test");
+    assert_eq!(count, 3);
     let boost = Boost::new(&victim);
     assert_eq!(boost, Boost { threads: count - 1, thawed: false, refused: None });
     for tid in threads() {

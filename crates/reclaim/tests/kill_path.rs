@@ -40,12 +40,6 @@ fn allocations<T>(body: impl FnOnce() -> T) -> (u64, T) {
 }
 
 #[test]
-#[ignore = "a helper of the others"]
-fn holds_memory_for_another_test() {
-    support::hold_memory();
-}
-
-#[test]
 fn killing_neither_allocates_nor_frees() {
     let (counted, _) = allocations(|| Box::new(1));
     assert_eq!(counted, 1, "the counter counts");

@@ -13,12 +13,6 @@ use support::Holder;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-#[test]
-#[ignore = "a helper of the others"]
-fn holds_memory_for_another_test() {
-    support::hold_memory();
-}
-
 /// Steps until the victim is gone; what `process_mrelease` said on the way.
 fn run_to_the_end(mut reclaim: Reclaim, reaper: &Reaper) -> Option<Mrelease> {
     let start = Instant::now();

@@ -11,12 +11,6 @@ use support::freezer::Freezer;
 use support::hung::Hung;
 use support::{Holder, PATIENCE, behind, state, until};
 
-#[test]
-#[ignore = "a helper of the others"]
-fn holds_memory_for_another_test() {
-    support::hold_memory();
-}
-
 /// Kills and waits no longer than this; what has become of it.
 fn kill(pid: u32, deadline: Duration) -> VictimReport {
     let options = Options { deadline, ..Options::default() };
@@ -87,7 +81,8 @@ fn a_victim_in_uninterruptible_sleep_gives_its_memory_back_and_is_reported_stuck
         test_support::skip("cannot mount FUSE");
         return;
     };
-    let holder = Holder::with_role(32, &format!("hang {}", hung.path().display()));
+    let mut holder = Holder::start(32);
+    holder.begin(&format!("hang {}/anything", hung.path().display()));
     // Whatever fails below: the file system goes first, or the holder would be waited for in vain.
     let mut stage = (Some(hung), holder);
     let holder = &stage.1;
@@ -146,7 +141,8 @@ fn the_init_of_a_pid_namespace_is_gone_and_its_namespace_with_it() {
         test_support::skip("no pid namespaces of ours");
         return;
     }
-    let unshare = Holder::run(&mut behind("unshare", &words, 16, "children 2"));
+    let mut unshare = Holder::run(&mut behind("unshare", &words), 16);
+    unshare.tell("family 2");
     assert_eq!(unshare.own_pid, 1, "the helper is its namespace's init");
     let init = support::children(unshare.pid())[0];
     let children = support::children(init);
@@ -176,7 +172,7 @@ fn a_kernel_thread_is_untouchable() {
 
 #[test]
 fn memory_that_another_process_shares_is_not_counted_as_back() {
-    let mut holder = Holder::with_role(32, "share");
+    let mut holder = Holder::with(32, "share");
     let pid = holder.pid();
     let sharer = support::children(pid)[0];
     let report = kill(pid, PATIENCE);

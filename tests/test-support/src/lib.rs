@@ -1,5 +1,8 @@
 //! Code that only tests share. No shipped program depends on it.
 
+pub mod helper;
+pub mod programs;
+
 use std::fmt;
 
 /// Name of the variable that forbids skips: `all`, which `.ci/run` sets.

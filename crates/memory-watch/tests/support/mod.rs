@@ -4,14 +4,7 @@
 
 pub mod swap;
 
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Write;
-use std::process::Child;
-use std::process::ChildStdin;
-use std::process::ChildStdout;
 use std::process::Command;
-use std::process::Stdio;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -20,6 +13,7 @@ use memory_ledger::Uid;
 use memory_watch::Notifier;
 use memory_watch::NotifierError;
 use memory_watch::process::Proc;
+use test_support::helper::Helper;
 
 pub const PAGE: u64 = 4096;
 pub const MIB: u64 = (1 << 20) / PAGE;
@@ -63,45 +57,22 @@ pub fn fault_batch() -> u64 {
     if batched { 64 } else { 0 }
 }
 
-/// A child process that takes commands; killed when dropped.
-pub struct Hog {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
+/// A memory hog.
+pub struct Hog(Helper);
 
 impl Hog {
     /// Starts one as `uid` and waits until it is that user.
     pub fn start(uid: Uid) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_memory-watch-hog"))
-            .arg(uid.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("start the hog");
-        let input = child.stdin.take().expect("a pipe");
-        let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        let mut hog = Self { child, input, output };
-        assert_eq!(hog.answer(), "ready");
+        let mut command = Command::new(test_support::programs::memory_hog());
+        let mut hog = Self(Helper::run(command.arg(uid.to_string())));
         // A change of uid is charged at the next fault (before Linux 6.2: at the next batch).
         hog.tell("touch 100");
         hog
     }
 
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Gives a command without waiting for its end.
-    pub fn begin(&mut self, command: &str) {
-        // A hog that was killed meanwhile does not listen; the test will see that by itself.
-        let _ = writeln!(self.input, "{command}");
-    }
-
+    /// Its next answer; nothing when it is dead.
     pub fn answer(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("the hog's answer");
-        line.trim_end().to_owned()
+        self.0.answer().unwrap_or_default()
     }
 
     /// Gives a command and waits for its answer.
@@ -110,27 +81,24 @@ impl Hog {
         self.answer()
     }
 
-    /// Does a command that must succeed.
-    pub fn tell(&mut self, command: &str) {
-        assert_eq!(self.ask(command), "ok", "{command}");
-    }
-
-    pub fn is_alive(&mut self) -> bool {
-        self.child.try_wait().expect("wait for the hog").is_none()
-    }
-
     /// Waits until it is dead; whether SIGKILL did it.
     pub fn was_killed(&mut self) -> bool {
-        use std::os::unix::process::ExitStatusExt;
         eventually("the hog dies", || !self.is_alive());
-        self.child.wait().expect("wait for the hog").signal() == Some(libc::SIGKILL)
+        self.signal() == Some(libc::SIGKILL)
     }
 }
 
-impl Drop for Hog {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+impl std::ops::Deref for Hog {
+    type Target = Helper;
+
+    fn deref(&self) -> &Helper {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Hog {
+    fn deref_mut(&mut self) -> &mut Helper {
+        &mut self.0
     }
 }
 

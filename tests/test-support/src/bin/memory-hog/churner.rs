@@ -1,5 +1,5 @@
 //! A process that never rests: it takes, shares, swaps out and gives back memory, forks, executes
-//! and changes its user, until it is killed or its parent is gone. `memory-watch-hog churn SEED
+//! and changes its user, until it is killed or its parent is gone. `memory-hog churn SEED
 //! UID...` is at first the first of these users; with more than one it moves between them.
 
 use std::ffi::CStr;

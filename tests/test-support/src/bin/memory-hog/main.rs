@@ -1,8 +1,13 @@
-//! A process that does to its memory what it is told: one command a line on standard input, one
-//! line of answer each. Ends with its input. `memory-watch-hog UID` runs as that user.
+//! The memory hog of all tests: executes one command a line from standard input, answers each with
+//! a line, and exits at the end of its input.
+//!
+//! `memory-hog` keeps its user, `memory-hog UID` becomes that one. `memory-hog hold UID MIB` takes
+//! so much memory at once and keeps it until it is killed; `memory-hog churn SEED UID...` changes
+//! its memory at random.
 
-#[path = "churner.rs"]
+mod bomb;
 mod churner;
+mod family;
 
 use std::io::BufRead;
 use std::io::Write;
@@ -22,22 +27,29 @@ fn main() {
         let users: Vec<u32> = users.iter().filter_map(|uid| uid.parse().ok()).collect();
         return churner::churn(seed.parse().unwrap_or(1), &users);
     }
-    if let Some(uid) = std::env::args().nth(1).and_then(|arg| arg.parse().ok()) {
+    if let [verb, uid, mib] = arguments.as_slice()
+        && verb == "hold"
+    {
+        let number = |text: &str| text.parse().expect("usage: memory-hog hold UID MIB");
+        return hold(number(uid), number(mib) as usize);
+    }
+    if let Some(uid) = arguments.first().and_then(|arg| arg.parse().ok()) {
         become_user(uid);
     }
     let mut areas = Areas::new();
     answer("ready");
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { return };
-        let mut words = line.split_whitespace();
-        let command = words.next().unwrap_or_default();
-        let numbers: Vec<usize> = words.filter_map(|word| word.parse().ok()).collect();
+        let (command, text) = line.split_once(' ').unwrap_or((&line, ""));
+        let numbers: Vec<usize> =
+            text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let number = |index: usize| numbers.get(index).copied().unwrap_or(0);
         match command {
             "touch" => touch(map(&mut areas, number(0) * PAGE, libc::MAP_PRIVATE), number(0)),
             "shmem" => touch(map(&mut areas, number(0) * PAGE, libc::MAP_SHARED), number(0)),
             "file" => read_file(&mut areas),
             "huge" => touch_huge(&mut areas, number(0)),
+            "grow" => grow(&mut areas, number(0) << 10),
             "threads" => touch_in_threads(&mut areas, number(0), number(1)),
             "free" => unmap_all(&mut areas),
             "pieces" => unmap_pieces(&mut areas, number(0).max(1) * PAGE),
@@ -51,10 +63,26 @@ fn main() {
                 answer(&fork_toucher(number(0)).to_string());
                 continue;
             }
-            "burn" => {
-                answer(&burn(number(0), number(1)).to_string());
+            "pid" => {
+                answer(&std::process::id().to_string());
                 continue;
             }
+            "breed" => {
+                answer("ok");
+                bomb::breed(number(0));
+            }
+            "replace" => {
+                answer("ok");
+                bomb::replace(number(0));
+            }
+            // Never answered: the file system does not answer either.
+            "hang" => drop(std::fs::metadata(text)),
+            "name" => rename(text),
+            "family" => family::have_children(number(0)),
+            "share" => family::share_memory(),
+            "idlethreads" => family::start_idle_threads(number(0)),
+            "ignoreterm" => family::ignore_sigterm(),
+            "exitonterm" => family::exit_on_sigterm(),
             "reap" => while wait_for_child() {},
             "unshare" => unshare_users(),
             "setuid" => become_user(number(0) as u32),
@@ -79,6 +107,21 @@ fn answer(text: &str) {
     if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
         std::process::exit(0);
     }
+}
+
+/// Takes memory, reports it, and waits to be killed, at the latest with the parent.
+fn hold(uid: u32, mib: usize) {
+    become_user(uid);
+    // SAFETY: integers only. After the change of user, which resets it.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    grow(&mut Areas::new(), mib << 20);
+    answer(&format!("{} has {mib} MiB", std::process::id()));
+    sleep_forever();
+}
+
+fn rename(name: &str) {
+    let written = std::fs::write("/proc/self/comm", name);
+    assert!(written.is_ok(), "/proc/self/comm: {written:?}");
 }
 
 /// Makes a user namespace of its own; who may writes its map.
@@ -140,7 +183,21 @@ fn touch_in_vfork_of(areas: &mut Areas, uid: u32, pages: usize) {
     unsafe { libc::waitpid(pid, null_mut(), 0) };
 }
 
+/// Maps memory of 4 KiB pages.
 fn map(areas: &mut Areas, bytes: usize, kind: libc::c_int) -> usize {
+    let address = map_pages_of_any_size(areas, bytes, kind);
+    // SAFETY: the mapping just made. Refused where there are no huge pages; 4 KiB ones come then.
+    let _ = unsafe { libc::madvise(address as *mut _, bytes, libc::MADV_NOHUGEPAGE) };
+    address
+}
+
+/// Takes memory as a program without any advice to the kernel does.
+fn grow(areas: &mut Areas, bytes: usize) {
+    let start = map_pages_of_any_size(areas, bytes, libc::MAP_PRIVATE);
+    touch(start, bytes / PAGE);
+}
+
+fn map_pages_of_any_size(areas: &mut Areas, bytes: usize, kind: libc::c_int) -> usize {
     // SAFETY: a fresh anonymous mapping.
     let address = unsafe {
         libc::mmap(
@@ -153,8 +210,6 @@ fn map(areas: &mut Areas, bytes: usize, kind: libc::c_int) -> usize {
         )
     };
     assert_ne!(address, libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
-    // SAFETY: the mapping just made. Refused where there are no huge pages; 4 KiB ones come then.
-    let _ = unsafe { libc::madvise(address, bytes, libc::MADV_NOHUGEPAGE) };
     areas.push((address as usize, bytes));
     address as usize
 }
@@ -200,27 +255,6 @@ fn touch_in_threads(areas: &mut Areas, threads: usize, pages: usize) {
             scope.spawn(move || touch(start, pages));
         }
     });
-}
-
-/// Touches `pages` fresh pages, `rounds` times; CPU nanoseconds a page, the cheapest round's.
-fn burn(pages: usize, rounds: usize) -> u64 {
-    let round = || {
-        let mut areas = Areas::new();
-        let start = map(&mut areas, pages * PAGE, libc::MAP_PRIVATE);
-        let before = cpu_ns();
-        touch(start, pages);
-        let spent = cpu_ns() - before;
-        unmap_all(&mut areas);
-        spent / pages as u64
-    };
-    (0..rounds).map(|_| round()).min().unwrap_or(0)
-}
-
-fn cpu_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: room for one timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Asks the kernel to take all of it from memory; it does what it can.

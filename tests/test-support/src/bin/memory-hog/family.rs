@@ -1,0 +1,62 @@
+//! Children, threads and signal handlers of a process that is to be killed.
+
+use std::ptr::null_mut;
+
+use crate::sleep_forever;
+
+/// A child of a failed test exits by itself after so many seconds.
+const LIFE_S: u32 = 100;
+
+/// Forks children that fork a child each; all hold nothing but what they inherit, and outlive
+/// their parent.
+pub fn have_children(count: usize) {
+    for _ in 0..count {
+        // SAFETY: the children only wait for signals.
+        unsafe {
+            if libc::fork() == 0 {
+                libc::fork();
+                libc::alarm(LIFE_S);
+                sleep_forever();
+            }
+        }
+    }
+}
+
+/// A child that is a process of its own in the same memory, and waits.
+pub fn share_memory() {
+    extern "C" fn wait(_: *mut libc::c_void) -> i32 {
+        // SAFETY: takes a number.
+        unsafe { libc::alarm(LIFE_S) };
+        sleep_forever();
+        0
+    }
+    let stack = Box::leak(Box::new([0u128; 4096]));
+    let top = stack.as_mut_ptr_range().end.cast();
+    let flags = libc::CLONE_VM | libc::SIGCHLD;
+    // SAFETY: the child gets a stack of its own, which is never freed, and only waits on it.
+    let pid = unsafe { libc::clone(wait, top, flags, null_mut()) };
+    assert!(pid > 0, "clone: {}", std::io::Error::last_os_error());
+}
+
+pub fn start_idle_threads(count: usize) {
+    for _ in 0..count {
+        std::thread::spawn(sleep_forever);
+    }
+}
+
+pub fn ignore_sigterm() {
+    // A handler, not SIG_IGN: who is killed has to be seen to handle it.
+    extern "C" fn ignore(_: i32) {}
+    // SAFETY: the handler does nothing.
+    unsafe { libc::signal(libc::SIGTERM, ignore as *const () as usize) };
+}
+
+/// SIGTERM ends the process with exit code 3.
+pub fn exit_on_sigterm() {
+    extern "C" fn exit_3(_: i32) {
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(3) }
+    }
+    // SAFETY: the handler calls _exit, which a handler may.
+    unsafe { libc::signal(libc::SIGTERM, exit_3 as *const () as usize) };
+}
