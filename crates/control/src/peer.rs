@@ -11,7 +11,7 @@ pub struct Peer {
     /// Process id when the peer connected, in our pid namespace.
     pub pid: i32,
     /// Effective uid when the peer connected.
-    pub uid: u32,
+    pub uid: Uid,
     /// Effective gid when the peer connected.
     pub gid: u32,
     /// Its connections and requests are charged to this owner.
@@ -22,13 +22,13 @@ impl Peer {
     /// The peer of a connection that was just accepted. `None`: it has ended already.
     pub fn of(connection: BorrowedFd<'_>) -> Option<Self> {
         let credentials = sockopt::socket_peercred(connection).ok()?;
-        let (pid, uid) = (credentials.pid.as_raw_nonzero().get(), credentials.uid.as_raw());
-        let owner = reader::peer_owner(connection, u32::try_from(pid).ok()?, Uid(uid)).ok()?;
+        let (pid, uid) = (credentials.pid.as_raw_nonzero().get(), Uid(credentials.uid.as_raw()));
+        let owner = reader::peer_owner(connection, u32::try_from(pid).ok()?, uid).ok()?;
         Some(Self { pid, uid, gid: credentials.gid.as_raw(), owner })
     }
 
     /// The peer may do anything.
     pub fn is_root(&self) -> bool {
-        self.uid == 0
+        self.uid == Uid::ROOT
     }
 }

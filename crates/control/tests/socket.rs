@@ -163,7 +163,7 @@ fn who_has_subscribed_is_told_and_who_does_not_read_is_dropped() {
     let mut clients = ask.join().unwrap();
     assert!(server.has_subscribers());
     // Nobody who may hear of it.
-    server.publish(&"secret", |peer| peer.uid == u32::MAX);
+    server.publish(&"secret", |peer| peer.uid.0 == u32::MAX);
     let long = "x".repeat(4096);
     for at in 0..300 {
         server.publish(&(at, &long), |_| true);

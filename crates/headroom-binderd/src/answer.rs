@@ -10,7 +10,7 @@ use control::binderd::{Buffers, Device, Handle, Node, Process, Reply, Request, S
 use crate::trace;
 
 fn may_see(peer: Peer) -> bool {
-    peer.is_root() || peer.uid == rustix::process::geteuid().as_raw()
+    peer.is_root() || peer.uid.0 == rustix::process::geteuid().as_raw()
 }
 
 /// Answers one request. Anybody may see the status; what clients have open is root's to know, and

@@ -4,15 +4,15 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
 use anyhow::Context;
-use control::oomd::{AccountRef, Reply};
+use control::oomd::Reply;
 use control::{Answer, Peer, Server};
 use headroom_daemon::signals::Signal;
 use headroom_daemon::{ServiceManager, Signals};
-use memory_ledger::Uid;
+use memory_ledger::AccountId;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use crate::account_ref::of_ref;
+use crate::account_ref::{of_ref, to_ref};
 use crate::clock::until;
 use crate::leases::Leases;
 use crate::oom::{OomManager, control as oom_control};
@@ -27,75 +27,89 @@ const SIGNALS: u64 = 2;
 const LEASES: u64 = 3;
 const PULSE: u64 = 4;
 
-/// Works until a signal says to end; SIGHUP says to read the configuration anew.
-pub fn run(
-    oom: &mut OomManager,
-    server: &mut Server,
-    leases: &mut Leases,
-    signals: &Signals,
-    signs: (&Pulse, &ServiceManager),
-    reload: &mut Reload,
-) -> anyhow::Result<()> {
-    let (pulse, manager) = signs;
-    let mut requests = Requests::inherit(oom);
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make epoll")?;
-    let fds = [
-        (oom.as_fd(), KILLER),
-        (server.as_fd(), SERVER),
-        (signals.as_fd(), SIGNALS),
-        (leases.as_fd(), LEASES),
-        (pulse.as_fd(), PULSE),
-    ];
-    for (fd, word) in fds {
-        epoll::add(&epoll, fd, epoll::EventData::new_u64(word), epoll::EventFlags::IN)
-            .context("cannot watch")?;
-    }
-    loop {
-        let deadlines =
-            [oom.next_deadline_ns(), leases.next_deadline_ns(), requests.next_deadline_ns()];
-        let timeout = deadlines.into_iter().flatten().min().map(until);
-        let mut ready = [MaybeUninit::uninit(); 5];
-        let ready = match epoll::wait(&epoll, &mut ready, timeout.as_ref()) {
-            Ok((ready, _)) => ready,
-            Err(Errno::INTR) => continue,
-            Err(errno) => return Err(errno).context("cannot wait for events"),
-        };
-        // Whatever woke us: kills go first.
-        oom.dispatch();
-        for event in ready.iter() {
-            match event.data.u64() {
-                SERVER => {
-                    server.serve_requests(|request| {
-                        let mut answer = requests.answer(oom, reload, request);
-                        if let Answer::Now(reply) = &mut answer {
-                            leases.complete(reply, oom);
-                        }
-                        answer
-                    });
-                }
-                PULSE => {
-                    pulse.answer();
-                    manager.alive(&oom_control::status_line(oom));
-                }
-                SIGNALS => {
-                    while let Some(signal) = signals.next() {
-                        if signal != Signal::SIGHUP {
-                            manager.stopping();
-                            return Ok(());
-                        }
-                        // What came of it is in the log, and in the status.
-                        let _ = reload.reload(oom);
+/// The parts that the event loop serves, dropped in this order: the sockets are gone before
+/// limits end.
+pub struct Daemon {
+    /// Leases, on a socket of their own.
+    pub leases: Leases,
+    /// The control socket.
+    pub server: Server,
+    /// Limits and kills.
+    pub oom: OomManager,
+    /// SIGHUP reloads the configuration; the others end the daemon.
+    pub signals: Signals,
+    /// The watchdog's end in this thread.
+    pub pulse: Pulse,
+    /// Is notified with each pulse.
+    pub manager: ServiceManager,
+    /// The configuration.
+    pub reload: Reload,
+}
+
+impl Daemon {
+    /// Works until a signal ends the daemon.
+    pub fn run(&mut self) -> anyhow::Result<()> {
+        let Self { leases, server, oom, signals, pulse, manager, reload } = self;
+        let mut requests = Requests::inherit(oom);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make epoll")?;
+        let fds = [
+            (oom.as_fd(), KILLER),
+            (server.as_fd(), SERVER),
+            (signals.as_fd(), SIGNALS),
+            (leases.as_fd(), LEASES),
+            (pulse.as_fd(), PULSE),
+        ];
+        for (fd, word) in fds {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(word), epoll::EventFlags::IN)
+                .context("cannot watch")?;
+        }
+        loop {
+            let deadlines =
+                [oom.next_deadline_ns(), leases.next_deadline_ns(), requests.next_deadline_ns()];
+            let timeout = deadlines.into_iter().flatten().min().map(until);
+            let mut ready = [MaybeUninit::uninit(); 5];
+            let ready = match epoll::wait(&epoll, &mut ready, timeout.as_ref()) {
+                Ok((ready, _)) => ready,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno).context("cannot wait for events"),
+            };
+            // Whatever woke us: kills go first.
+            oom.dispatch();
+            for event in ready.iter() {
+                match event.data.u64() {
+                    SERVER => {
+                        server.serve_requests(|request| {
+                            let mut answer = requests.answer(oom, reload, request);
+                            if let Answer::Now(reply) = &mut answer {
+                                leases.complete(reply, oom);
+                            }
+                            answer
+                        });
                     }
+                    PULSE => {
+                        pulse.answer();
+                        manager.alive(&oom_control::status_line(oom));
+                    }
+                    SIGNALS => {
+                        while let Some(signal) = signals.next() {
+                            if signal != Signal::SIGHUP {
+                                manager.stopping();
+                                return Ok(());
+                            }
+                            // What came of it is in the log, and in the status.
+                            let _ = reload.reload(oom);
+                        }
+                    }
+                    _ => {}
                 }
-                _ => {}
             }
+            for (request, reply) in requests.ended(oom) {
+                server.reply(request, &reply);
+            }
+            // After the requests, which may have changed limits.
+            leases.dispatch(oom);
+            publish(oom, server);
         }
-        for (request, reply) in requests.ended(oom) {
-            server.reply(request, &reply);
-        }
-        // After the requests, which may have changed limits.
-        leases.dispatch(oom);
-        publish(oom, server);
     }
 }
 
@@ -109,11 +123,13 @@ fn publish(oom: &mut OomManager, server: &mut Server) {
         let account = event.account();
         let shared = of_ref(account);
         let of_theirs = |peer: Peer| {
-            AccountRef::user(peer.uid) == account
-                || Some(oom.accounts().ledger().groups().account_of(Uid(peer.uid))) == shared
+            to_ref(AccountId::User(peer.uid)) == account
+                || Some(oom.accounts().ledger().groups().account_of(peer.uid)) == shared
         };
         let may_hear = |peer: Peer| peer.is_root() || of_theirs(peer);
         server.publish(&Reply::Happened(event), may_hear);
     }
-    oom.records_mut().collect_news(server.has_subscribers());
+    if !server.has_subscribers() {
+        oom.records_mut().stop_collecting_news();
+    }
 }

@@ -188,31 +188,13 @@ impl Book {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use control::oomd::{AccountRef, Trigger};
+    use control::oomd::AccountRef;
+    use test_support::decision;
 
     use super::*;
 
     fn why(id: u64, outcome: Outcome) -> Why {
-        Why {
-            id,
-            at_micros: id,
-            group: None,
-            cgroup: None,
-            account: AccountRef::user(7),
-            trigger: Trigger::Timer,
-            state: "a\nb".to_owned(),
-            killer: None,
-            hard_bytes: 1,
-            used_bytes: 2,
-            victim: None,
-            others: Vec::new(),
-            runner_up: None,
-            considered: 3,
-            rule: String::new(),
-            kept: String::new(),
-            decide_micros: None,
-            outcome,
-        }
+        Why { state: "a\nb".to_owned(), outcome, ..decision(id) }
     }
 
     fn back() -> Outcome {

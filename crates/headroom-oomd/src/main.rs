@@ -13,9 +13,8 @@ use control::{
 use headroom_daemon::privileges::{self, PrivilegeError};
 use headroom_daemon::signals::Signal;
 use headroom_daemon::{ServiceManager, Signals, page_out};
-use headroom_oomd::config::Files;
-use headroom_oomd::config::{margin, ordinary_users};
-use headroom_oomd::daemon;
+use headroom_oomd::config::{Config, Files, margin, ordinary_users};
+use headroom_oomd::daemon::Daemon;
 use headroom_oomd::history::History;
 use headroom_oomd::leases::Leases;
 use headroom_oomd::log::Log;
@@ -26,7 +25,7 @@ use headroom_oomd::reload::Reload;
 use headroom_oomd::shrink::Shrinker;
 use headroom_oomd::tell::metrics::Exporter;
 use headroom_oomd::tell::teller::Teller;
-use headroom_oomd::watchdog::{self, Finding};
+use headroom_oomd::watchdog::{self, Finding, Pulse};
 use headroom_oomd::watching;
 use reclaim::Reaper;
 
@@ -91,6 +90,17 @@ impl Arguments {
         let folder = given.clone().or((!own).then(|| default.into()));
         folder.filter(|folder| folder != Path::new("none"))
     }
+
+    fn files(&self) -> Files {
+        match &self.config {
+            Some(path) => Files { main: path.clone(), may_be_missing: false },
+            None => Files { main: DEFAULT_CONFIG.into(), may_be_missing: true },
+        }
+    }
+
+    fn after_exit(&self) -> AfterExit {
+        if self.keep_limits { AfterExit::KeepLimits } else { AfterExit::EndLimits }
+    }
 }
 
 fn main() -> ExitCode {
@@ -106,22 +116,14 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let ram_bytes = ram_bytes();
     let (margin, complaint) = match margin::load(&arguments.margin) {
         Ok(margin) => (margin, None),
         Err(complaint) => (None, Some(complaint)),
     };
-    let files = match &arguments.config {
-        Some(path) => Files { main: path.clone(), may_be_missing: false },
-        None => Files { main: DEFAULT_CONFIG.into(), may_be_missing: true },
-    };
-    let mut reload = Reload::new(files, ram_bytes, margin);
+    let mut reload = Reload::new(arguments.files(), ram_bytes(), margin);
     let config = reload.load()?;
     if arguments.check_config {
-        let said = config.describe(ordinary_users::ordinary(&arguments.login_defs));
-        let document = serde_json::to_string(&said).context("cannot write JSON")?;
-        println!("{document}");
-        return Ok(());
+        return print_config(&config, arguments);
     }
     let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
     let signals = Signals::block(&signals).context("cannot block SIGINT, SIGTERM and SIGHUP")?;
@@ -139,54 +141,28 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let chosen = watching::select(arguments.notifier, pins.as_deref());
     let chosen = chosen.context("cannot watch memory")?;
     degraded.extend(chosen.degraded);
-    // Threads inherit the scheduling of the one that starts them: as reapers first, then as
-    // ourselves.
-    let consequence = "on a busy machine a kill may be milliseconds late";
-    degraded.extend(refused(privileges::set_realtime(REAPER_PRIORITY), consequence));
-    let reaper = Reaper::start(Reaper::enough(REAPERS)).context("cannot start the reapers")?;
-    let interval = watchdog::interval(manager.watchdog());
-    let restarted = manager.is_there();
-    let pulse = watchdog::start(interval, move |found| act_on(found, interval, restarted));
-    let pulse = pulse.context("cannot start the watchdog")?;
-    // If this is refused, so was the reapers' priority, which has been reported.
-    let _ = privileges::set_realtime(EVENT_LOOP_PRIORITY);
-    let consequence = "the kernel's own OOM killer may choose the daemon";
-    degraded.extend(refused(privileges::exempt_from_oom_killer(), consequence));
+    let (reaper, pulse) = start_threads(&manager, &mut degraded)?;
 
-    let records = match arguments.folder(&arguments.state_dir, STATE_FOLDER) {
-        None => Records::default(),
-        Some(folder) => match History::open(&folder) {
-            Ok((history, before)) => Records::of(history, before),
-            Err(e) => {
-                degraded.push(format!(
-                    "decisions are forgotten when the daemon ends: {}: {e}",
-                    folder.display()
-                ));
-                Records::default()
-            }
-        },
+    let (records, problem) = open_records(arguments);
+    degraded.extend(problem);
+    let (ordinary, problem) = match ordinary_users::ordinary(&arguments.login_defs) {
+        Ok(uids) => (uids, None),
+        Err(complaint) => (ordinary_users::ORDINARY, Some(complaint)),
     };
-    let ordinary = match ordinary_users::ordinary(&arguments.login_defs) {
-        Ok(uids) => uids,
-        Err(complaint) => {
-            degraded.push(complaint);
-            ordinary_users::ORDINARY
-        }
-    };
-    let after_exit =
-        if arguments.keep_limits { AfterExit::KeepLimits } else { AfterExit::EndLimits };
+    degraded.extend(problem);
     let shrinker = Shrinker::start(arguments.reclaimer.clone());
     let mut oom = OomManager::builder(chosen.watch, reaper)
         .records(records)
         .shrinker(shrinker.context("cannot start the shrinker")?)
         .margin(margin)
         .ordinary_users(ordinary)
-        .after_exit(after_exit)
+        .after_exit(arguments.after_exit())
         .build()
         .context("cannot make epoll")?;
     oom.records_mut().tell_by(Teller::start().context("cannot start the teller")?);
     let binderd = arguments.reclaimer.first().map_or(Path::new(BINDERD_SOCKET), PathBuf::as_path);
     reload.export_by(Exporter::new(&arguments.socket, binderd));
+
     degraded.extend(practise(&oom).err());
     let consequence = "under heavy swapping a kill may be late";
     degraded.extend(refused(privileges::lock_resident_memory(), consequence));
@@ -196,19 +172,72 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         tracing::warn!("degraded: {what}");
     }
     reload.started(degraded);
-    let mut server = Server::bind(&arguments.socket, SOCKET_MODE)?;
-    let mut leases = Leases::start(&arguments.socket, &mut oom)
+    let server = Server::bind(&arguments.socket, SOCKET_MODE)?;
+    let leases = Leases::start(&arguments.socket, &mut oom)
         .context("cannot offer leases beside the control socket")?;
     let notifier = oom_control::status(&oom, &[]).notifier;
     tracing::info!(notifier, socket = %arguments.socket.display(), "ready");
     manager.ready(&oom_control::status_line(&oom));
-    let signs = (&pulse, &manager);
-    daemon::run(&mut oom, &mut server, &mut leases, &signals, signs, &mut reload)?;
-    match arguments.keep_limits {
-        true => tracing::info!("told to end; the kernel goes on with the limits where it can"),
-        false => tracing::info!("told to end; limits are not enforced from here on"),
+    Daemon { leases, server, oom, signals, pulse, manager, reload }.run()?;
+    match arguments.after_exit() {
+        AfterExit::KeepLimits => {
+            tracing::info!("told to end; the kernel goes on with the limits where it can");
+        }
+        AfterExit::EndLimits => {
+            tracing::info!("told to end; limits are not enforced from here on");
+        }
     }
     Ok(())
+}
+
+fn print_config(config: &Config, arguments: &Arguments) -> anyhow::Result<()> {
+    let description = config.describe(ordinary_users::ordinary(&arguments.login_defs));
+    println!("{}", serde_json::to_string(&description).context("cannot write JSON")?);
+    Ok(())
+}
+
+/// Starts the reapers and the watchdog. Threads inherit the scheduling of the one that starts them:
+/// first the reapers', then the event loop's.
+fn start_threads(
+    manager: &ServiceManager,
+    degraded: &mut Vec<String>,
+) -> anyhow::Result<(Reaper, Pulse)> {
+    let consequence = "on a busy machine a kill may be milliseconds late";
+    degraded.extend(refused(privileges::set_realtime(REAPER_PRIORITY), consequence));
+    let reaper = Reaper::start(Reaper::enough(REAPERS)).context("cannot start the reapers")?;
+    let interval = watchdog::interval(manager.watchdog());
+    let when_lost = if manager.is_there() { WhenLost::Abort } else { WhenLost::GoOn };
+    let pulse = watchdog::start(interval, move |found| act_on(found, interval, when_lost));
+    let pulse = pulse.context("cannot start the watchdog")?;
+    // If this is refused, so was the reapers' priority, which has been reported.
+    let _ = privileges::set_realtime(EVENT_LOOP_PRIORITY);
+    let consequence = "the kernel's own OOM killer may choose the daemon";
+    degraded.extend(refused(privileges::exempt_from_oom_killer(), consequence));
+    Ok((reaper, pulse))
+}
+
+/// The decisions of earlier daemons, if they are kept; why they are not.
+fn open_records(arguments: &Arguments) -> (Records, Option<String>) {
+    let Some(folder) = arguments.folder(&arguments.state_dir, STATE_FOLDER) else {
+        return (Records::default(), None);
+    };
+    match History::open(&folder) {
+        Ok((history, before)) => (Records::of(history, before), None),
+        Err(e) => {
+            let folder = folder.display();
+            let problem = format!("decisions are forgotten when the daemon ends: {folder}: {e}");
+            (Records::default(), Some(problem))
+        }
+    }
+}
+
+/// What to do about an event loop that is stuck for good.
+#[derive(Clone, Copy)]
+enum WhenLost {
+    /// A service manager restarts the daemon.
+    Abort,
+    /// Nothing would restart it.
+    GoOn,
 }
 
 /// The line in the daemon's status about a privilege that was refused.
@@ -217,24 +246,24 @@ fn refused(result: Result<(), PrivilegeError>, consequence: &str) -> Option<Stri
 }
 
 /// The watchdog has found something.
-fn act_on(found: Finding, interval: Duration, restarted: bool) {
-    match found {
-        Finding::Stuck(questions) => {
+fn act_on(found: Finding, interval: Duration, when_lost: WhenLost) {
+    match (found, when_lost) {
+        (Finding::Stuck(questions), _) => {
             let silent = interval * questions;
             tracing::error!(
                 ?silent,
                 "the event loop is stuck; the kernel's part of the limits goes on"
             );
         }
-        Finding::Back => tracing::warn!("the event loop goes on"),
-        Finding::Lost if restarted => {
+        (Finding::Back, _) => tracing::warn!("the event loop goes on"),
+        (Finding::Lost, WhenLost::Abort) => {
             // Straight to standard error: the log may be what is stuck.
             eprintln!(
                 "headroom-oomd: the event loop is stuck for good; ending, to be started again"
             );
             std::process::abort();
         }
-        Finding::Lost => {}
+        (Finding::Lost, WhenLost::GoOn) => {}
     }
 }
 

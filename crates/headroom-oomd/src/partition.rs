@@ -94,31 +94,13 @@ impl Partitioned {
 
 #[cfg(test)]
 mod tests {
-    use control::oomd::{Outcome, Trigger};
+    use control::oomd::Outcome;
+    use test_support::decision;
 
     use super::*;
 
     fn why(id: u64, uid: u32) -> Why {
-        Why {
-            id,
-            at_micros: id,
-            account: AccountRef::user(uid),
-            group: None,
-            cgroup: None,
-            trigger: Trigger::Timer,
-            state: String::new(),
-            killer: None,
-            hard_bytes: 1,
-            used_bytes: 2,
-            victim: None,
-            others: Vec::new(),
-            runner_up: None,
-            considered: 0,
-            rule: String::new(),
-            kept: String::new(),
-            decide_micros: None,
-            outcome: Outcome::Dying,
-        }
+        Why { account: AccountRef::user(uid), ..decision(id) }
     }
 
     fn ids(kept: &Partitioned, uid: u32) -> Vec<u64> {

@@ -99,9 +99,14 @@ impl Records {
         }
     }
 
-    /// What happens is collected for subscribers from now on, or not any more.
-    pub fn collect_news(&mut self, wanted: bool) {
-        self.news = wanted.then(|| self.news.take().unwrap_or_default());
+    /// Events are collected for subscribers from now on.
+    pub fn collect_news(&mut self) {
+        self.news.get_or_insert_default();
+    }
+
+    /// There are no subscribers any more.
+    pub fn stop_collecting_news(&mut self) {
+        self.news = None;
     }
 
     /// What has happened since the last time.
@@ -139,31 +144,13 @@ impl Records {
 
 #[cfg(test)]
 mod tests {
-    use control::oomd::{Killer, Trigger};
+    use control::oomd::Killer;
+    use test_support::decision;
 
     use super::*;
 
     fn why(uid: u32) -> Why {
-        Why {
-            id: 0,
-            at_micros: 0,
-            account: AccountRef::user(uid),
-            group: None,
-            cgroup: None,
-            trigger: Trigger::Timer,
-            state: String::new(),
-            others: Vec::new(),
-            killer: Some(Killer::Daemon),
-            hard_bytes: 1,
-            used_bytes: 2,
-            victim: None,
-            runner_up: None,
-            considered: 0,
-            rule: String::new(),
-            kept: String::new(),
-            decide_micros: None,
-            outcome: Outcome::Dying,
-        }
+        Why { account: AccountRef::user(uid), killer: Some(Killer::Daemon), ..decision(0) }
     }
 
     #[test]

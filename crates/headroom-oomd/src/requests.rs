@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use control::oomd::{AccountRef, Explanation, Outcome, Reply, Request};
+use control::oomd::{AccountRef, Explanation, Outcome, Reply, Request, UserLimit, Why};
 use control::{Answer, Peer, RequestId};
 use memory_ledger::{AccountId, Limit, Requester, Source, Uid};
 use owners::{Exhausted, Owner, Quota, QuotaSize};
@@ -99,7 +99,7 @@ impl Requests {
 
     /// A user is about to have a limit that only itself has set.
     fn take_slot(&mut self, oom: &OomManager, peer: Peer) -> Result<(), String> {
-        let user = Uid(peer.uid);
+        let user = peer.uid;
         if self.holders.contains_key(&user) {
             return Ok(());
         }
@@ -133,9 +133,12 @@ impl Requests {
         });
     }
 
-    /// The process that would be killed next. Many users request the same, and each answer takes a
-    /// scan of all processes.
-    fn explain(&mut self, oom: &mut OomManager, account: Option<AccountId>) -> Option<Explanation> {
+    /// Many users request the same, and each answer takes a scan of all processes.
+    fn explanation(
+        &mut self,
+        oom: &mut OomManager,
+        account: Option<AccountId>,
+    ) -> Option<Explanation> {
         let now_ns = monotonic_ns();
         let oldest_ns = now_ns.saturating_sub(EXPLANATION_MS * NS_PER_MS);
         self.explanations.retain(|_, (at_ns, _)| *at_ns >= oldest_ns);
@@ -178,9 +181,7 @@ impl Requests {
     ) -> Result<Answer<Reply>, String> {
         let control::Request { id, peer, body } = request;
         let request = body.map_err(|why| format!("cannot understand the request: {why}"))?;
-        let user = Uid(peer.uid);
-        let requester = if peer.is_root() { Requester::Root } else { Requester::User(user) };
-        let only = only(oom, requester);
+        let requester = requester(peer);
         if matches!(
             request,
             Request::SetLimit { .. }
@@ -190,45 +191,12 @@ impl Requests {
         ) {
             self.explanations.clear();
         }
-        let reply = match request {
-            Request::Status => Ok(Reply::Status(oom_control::status(oom, &reload.degraded()))),
+        Ok(Answer::Now(match request {
+            Request::Status => Reply::Status(oom_control::status(oom, &reload.degraded())),
+            Request::Counters => Reply::Counters(oom.records().counters().clone()),
             Request::Subscribe => {
-                oom.records_mut().collect_news(true);
+                oom.records_mut().collect_news();
                 return Ok(Answer::Subscribed(Reply::Subscribed));
-            }
-            Request::SetImportance { pid, importance } => {
-                let pid = pid.unwrap_or(peer.pid.unsigned_abs());
-                oom_control::set_importance(oom, requester, pid, importance).map(|()| Reply::Done)
-            }
-            Request::Counters => Ok(Reply::Counters(oom.records().counters().clone())),
-            Request::SetLimit { account, hard_bytes, soft_bytes } => {
-                let account = known(account)?;
-                let soft_bytes = soft_bytes.or_else(|| oom.accounts().soft_bytes(hard_bytes));
-                let limit = Limit::new(hard_bytes, soft_bytes).map_err(|e| e.to_string())?;
-                let slot = account == AccountId::User(user)
-                    && !peer.is_root()
-                    && !oom_control::is_limited(oom, account);
-                if slot {
-                    self.take_slot(oom, peer)?;
-                }
-                let set = oom.set_limit(account, limit, Source::Runtime, requester);
-                if set.is_err() && slot {
-                    self.drop_slots(|holder| holder == user);
-                }
-                set.map(|()| Reply::Done).map_err(|e| e.to_string())
-            }
-            Request::ClearLimit { account } => {
-                let account = known(account)?;
-                let cleared = oom.clear_limit(account, requester);
-                if !oom_control::is_limited(oom, account) {
-                    self.drop_slots(|holder| account == AccountId::User(holder));
-                }
-                cleared.map(|()| Reply::Done).map_err(|e| e.to_string())
-            }
-            Request::ListLimits => {
-                let mut limits = oom_control::limits(oom.accounts_mut(), only);
-                limits.extend(oom_control::cgroup_limits(oom, only.map(|_| user)));
-                Ok(Reply::Limits { limits })
             }
             Request::RunOomKiller { account } => {
                 let decisions = self.run(oom, requester, account)?;
@@ -236,36 +204,122 @@ impl Requests {
                 self.runs.push(Run { request: id, decisions, until_ns });
                 return Ok(Answer::Later);
             }
-            Request::Explain { account } => {
-                let wanted = account.map(|account| payer(oom, account)).transpose()?.or(only);
-                if let (Some(account), Requester::User(own)) = (wanted, requester)
-                    && Some(account) != only
-                {
-                    let whose = match account {
-                        AccountId::Cgroup(_) => "a cgroup".to_owned(),
-                        account => account.to_string(),
-                    };
-                    return Err(format!("uid {own} may not look into the processes of {whose}"));
-                }
-                let missing = || wanted.map(no_limit).unwrap_or_default();
-                self.explain(oom, wanted).map(Reply::Explained).ok_or_else(missing)
+            Request::SetImportance { pid, importance } => {
+                let pid = pid.unwrap_or(peer.pid.unsigned_abs());
+                oom_control::set_importance(oom, requester, pid, importance)?;
+                Reply::Done
             }
-            Request::Reload if !peer.is_root() => {
-                Err("only root may have the configuration read anew".to_owned())
+            Request::SetLimit { account, hard_bytes, soft_bytes } => {
+                let soft_bytes = soft_bytes.or_else(|| oom.accounts().soft_bytes(hard_bytes));
+                let limit = Limit::new(hard_bytes, soft_bytes).map_err(|e| e.to_string())?;
+                self.set_limit(oom, peer, known(account)?, limit)?;
+                Reply::Done
             }
-            Request::Reload => {
-                let Reconfigured { changes, problems } = reload.reload(oom)?;
-                Ok(Reply::Reloaded { changes, problems })
+            Request::ClearLimit { account } => {
+                self.clear_limit(oom, requester, known(account)?)?;
+                Reply::Done
             }
-            Request::Why { last } => {
-                // A decision for the machine is about the user itself.
-                let of = only.map(|account| [AccountRef::user(peer.uid), to_ref(account)]);
-                let records = oom.records().latest(last, of.as_ref().map(|of| &of[..]));
-                Ok(Reply::Why { records })
-            }
-        };
-        reply.map(Answer::Now)
+            Request::ListLimits => Reply::Limits { limits: list_limits(oom, requester) },
+            Request::Explain { account } => self.explain(oom, requester, account)?,
+            Request::Reload => reload_config(oom, reload, requester)?,
+            Request::Why { last } => Reply::Why { records: latest(oom, requester, last) },
+        }))
     }
+
+    fn set_limit(
+        &mut self,
+        oom: &mut OomManager,
+        peer: Peer,
+        account: AccountId,
+        limit: Limit,
+    ) -> Result<(), String> {
+        let slot = account == AccountId::User(peer.uid)
+            && !peer.is_root()
+            && !oom_control::is_limited(oom, account);
+        if slot {
+            self.take_slot(oom, peer)?;
+        }
+        let set = oom.set_limit(account, limit, Source::Runtime, requester(peer));
+        if set.is_err() && slot {
+            self.drop_slots(|holder| holder == peer.uid);
+        }
+        set.map_err(|e| e.to_string())
+    }
+
+    fn clear_limit(
+        &mut self,
+        oom: &mut OomManager,
+        requester: Requester,
+        account: AccountId,
+    ) -> Result<(), String> {
+        let cleared = oom.clear_limit(account, requester);
+        if !oom_control::is_limited(oom, account) {
+            self.drop_slots(|holder| account == AccountId::User(holder));
+        }
+        cleared.map_err(|e| e.to_string())
+    }
+
+    /// The process that would be killed next.
+    fn explain(
+        &mut self,
+        oom: &mut OomManager,
+        requester: Requester,
+        account: Option<AccountRef>,
+    ) -> Result<Reply, String> {
+        let only = only(oom, requester);
+        let wanted = account.map(|account| payer(oom, account)).transpose()?.or(only);
+        if let (Some(account), Requester::User(own)) = (wanted, requester)
+            && Some(account) != only
+        {
+            let whose = match account {
+                AccountId::Cgroup(_) => "a cgroup".to_owned(),
+                account => account.to_string(),
+            };
+            return Err(format!("uid {own} may not look into the processes of {whose}"));
+        }
+        let missing = || wanted.map(no_limit).unwrap_or_default();
+        self.explanation(oom, wanted).map(Reply::Explained).ok_or_else(missing)
+    }
+}
+
+fn requester(peer: Peer) -> Requester {
+    if peer.is_root() { Requester::Root } else { Requester::User(peer.uid) }
+}
+
+fn list_limits(oom: &mut OomManager, requester: Requester) -> Vec<UserLimit> {
+    let only = only(oom, requester);
+    let mut limits = oom_control::limits(oom.accounts_mut(), only);
+    let owner = match requester {
+        Requester::Root => None,
+        Requester::User(user) => Some(user),
+    };
+    limits.extend(oom_control::cgroup_limits(oom, owner));
+    limits
+}
+
+fn reload_config(
+    oom: &mut OomManager,
+    reload: &mut Reload,
+    requester: Requester,
+) -> Result<Reply, String> {
+    if requester != Requester::Root {
+        return Err("only root may have the configuration read anew".to_owned());
+    }
+    let Reconfigured { changes, problems } = reload.reload(oom)?;
+    Ok(Reply::Reloaded { changes, problems })
+}
+
+/// The latest decisions that the requester may see.
+fn latest(oom: &OomManager, requester: Requester, last: u32) -> Vec<Why> {
+    let of = match requester {
+        Requester::Root => None,
+        // A decision for the machine is about the user itself.
+        Requester::User(user) => {
+            let account = oom.accounts().ledger().groups().account_of(user);
+            Some([AccountId::User(user), account].map(to_ref))
+        }
+    };
+    oom.records().latest(last, of.as_ref().map(|of| &of[..]))
 }
 
 /// The account that a requester is confined to: of a user who shares a limit, the group's.

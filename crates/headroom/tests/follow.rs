@@ -8,29 +8,16 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use control::Server;
-use control::oomd::{AccountRef, Event, Outcome, Reply, Request, Trigger, Why};
+use control::oomd::{AccountRef, Event, Outcome, Reply, Request, Why};
 use support::headroom;
+use test_support::decision;
 
 fn why(id: u64, outcome: Outcome) -> Why {
     Why {
-        id,
-        at_micros: 0,
         account: AccountRef::user(4_000_000_001),
-        group: None,
-        cgroup: None,
-        trigger: Trigger::Timer,
-        state: String::new(),
         killer: Some(control::oomd::Killer::Daemon),
-        hard_bytes: 1,
-        used_bytes: 2,
-        victim: None,
-        others: Vec::new(),
-        runner_up: None,
-        considered: 1,
-        rule: String::new(),
-        kept: String::new(),
-        decide_micros: None,
         outcome,
+        ..decision(id)
     }
 }
 

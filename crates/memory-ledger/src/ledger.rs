@@ -12,6 +12,7 @@ pub struct Ledger {
     /// By id, ascending.
     accounts: Vec<Account>,
     groups: Groups,
+    version: u64,
 }
 
 impl Ledger {
@@ -34,10 +35,16 @@ impl Ledger {
         &self.groups
     }
 
+    /// Changes with each change of a limit or of the groups.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
     /// Exchanges the groups. To be called before [`plan_reload`](Ledger::plan_reload), which lets
     /// go of accounts that their users have no more.
     pub fn set_groups(&mut self, groups: Groups) {
         self.groups = groups;
+        self.version += 1;
     }
 
     /// A group's account must have a group, and who is in one has no account of its own.
@@ -146,6 +153,7 @@ impl Ledger {
     /// Puts a change into force. When the limit is gone, so is the account.
     pub fn apply(&mut self, change: Change) {
         let Change { account: id, layers } = change;
+        self.version += 1;
         match (self.position(id), layers.effective()) {
             (Ok(at), Some((limit, source))) => {
                 let account = &mut self.accounts[at];

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::{NamespaceId, NamespaceLevel, Owner, Uid};
 
@@ -18,33 +18,51 @@ const SO_PEERPIDFD: libc::c_int = 77;
 /// Namespaces within each other: the kernel makes no more.
 const MAX_LEVELS: usize = 33;
 
-/// The user namespaces that a process is in, innermost first, below the reader's own. Empty: it is
-/// in the reader's own, or in one that the reader may not look into (above its own, or beside it).
-///
-/// `proc` is where the proc filesystem is mounted.
+/// The user namespaces that one process is in ([`NamespaceReader::namespaces`]).
 pub fn namespaces(proc: &Path, pid: u32) -> io::Result<Vec<NamespaceLevel>> {
-    let path = proc.join(pid.to_string()).join("ns/user");
-    let own = std::fs::read_link(proc.join("self/ns/user"))?;
-    let mut levels = Vec::new();
-    // Nearly all processes: without opening anything.
-    if std::fs::read_link(&path)? == own {
-        return Ok(levels);
+    NamespaceReader::new(proc)?.namespaces(pid)
+}
+
+/// Reads the user namespaces of processes.
+pub struct NamespaceReader {
+    proc: PathBuf,
+    /// The reader's own namespace, as the target of its link.
+    own: PathBuf,
+}
+
+impl NamespaceReader {
+    /// `proc` is where the proc filesystem is mounted.
+    pub fn new(proc: &Path) -> io::Result<Self> {
+        let own = std::fs::read_link(proc.join("self/ns/user"))?;
+        Ok(Self { proc: proc.to_owned(), own })
     }
-    let mut namespace = File::open(&path)?;
-    for _ in 0..MAX_LEVELS {
-        let parent = match parent(&namespace) {
-            Ok(parent) => parent,
-            Err(e) if e.raw_os_error() == Some(libc::EPERM) => return Ok(Vec::new()),
-            Err(e) => return Err(e),
-        };
-        let id = NamespaceId(namespace.metadata()?.ino());
-        levels.push(NamespaceLevel { id, creator: creator(&namespace)? });
-        if own == Path::new(&format!("user:[{}]", parent.metadata()?.ino())) {
+
+    /// The user namespaces that a process is in, innermost first, below the reader's own. Empty: it
+    /// is in the reader's own, or in one that the reader may not look into (above its own, or
+    /// beside it).
+    pub fn namespaces(&self, pid: u32) -> io::Result<Vec<NamespaceLevel>> {
+        let path = self.proc.join(pid.to_string()).join("ns/user");
+        let mut levels = Vec::new();
+        // Nearly all processes: without opening anything.
+        if std::fs::read_link(&path)? == self.own {
             return Ok(levels);
         }
-        namespace = parent;
+        let mut namespace = File::open(&path)?;
+        for _ in 0..MAX_LEVELS {
+            let parent = match parent(&namespace) {
+                Ok(parent) => parent,
+                Err(e) if e.raw_os_error() == Some(libc::EPERM) => return Ok(Vec::new()),
+                Err(e) => return Err(e),
+            };
+            let id = NamespaceId(namespace.metadata()?.ino());
+            levels.push(NamespaceLevel { id, creator: creator(&namespace)? });
+            if self.own == Path::new(&format!("user:[{}]", parent.metadata()?.ino())) {
+                return Ok(levels);
+            }
+            namespace = parent;
+        }
+        Ok(Vec::new())
     }
-    Ok(Vec::new())
 }
 
 /// The owner of the process at the other end of a socket, which had this pid and uid when it
@@ -59,9 +77,10 @@ pub fn peer_owner(socket: BorrowedFd<'_>, pid: u32, uid: Uid) -> io::Result<Owne
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
         levels => levels?,
     };
-    match has_exited(pidfd.as_fd()) {
-        true => Err(io::Error::from_raw_os_error(libc::ESRCH)),
-        false => Ok(Owner::of(uid, &levels)),
+    if has_exited(pidfd.as_fd()) {
+        Err(io::Error::from_raw_os_error(libc::ESRCH))
+    } else {
+        Ok(Owner::of(uid, &levels))
     }
 }
 

@@ -1,9 +1,12 @@
 //! Code that only tests share. No shipped program depends on it.
 
+mod decision;
 pub mod helper;
 pub mod programs;
 
 use std::fmt;
+
+pub use decision::decision;
 
 /// Name of the variable that forbids skips: `all`, which `.ci/run` sets.
 const REQUIRE: &str = "HEADROOM_TESTS_REQUIRE";

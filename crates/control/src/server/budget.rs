@@ -135,10 +135,11 @@ impl Budget {
     }
 
     pub(super) fn enqueue(&mut self, peer: Peer, number: u64) {
-        let (owner, uid) = (peer.owner, Uid(peer.uid));
-        match owner.is_root() {
-            true => self.roots.push_back(number),
-            false => self.others.push(owner, uid, 1, Waiting { owner, uid, number }),
+        let (owner, uid) = (peer.owner, peer.uid);
+        if owner.is_root() {
+            self.roots.push_back(number);
+        } else {
+            self.others.push(owner, uid, 1, Waiting { owner, uid, number });
         }
     }
 

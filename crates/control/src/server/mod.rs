@@ -106,9 +106,10 @@ impl Server {
         let fail = |doing| move |errno| ControlError::Io { path: path.to_owned(), doing, errno };
         let listener = Listener::bind(path, mode)?;
         let others_may_connect = mode & 0o022 != 0;
-        let root_listener = match others_may_connect {
-            true => Some(Listener::bind(&root_socket(path), 0o600)?),
-            false => None,
+        let root_listener = if others_may_connect {
+            Some(Listener::bind(&root_socket(path), 0o600)?)
+        } else {
+            None
         };
         let epoll =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(fail("cannot make epoll"))?;
@@ -215,7 +216,7 @@ impl Server {
 
     fn welcome(&mut self, fd: OwnedFd) {
         let Some(peer) = Peer::of(fd.as_fd()) else { return };
-        if let Err(exhausted) = self.slots.take(peer.owner, owners::Uid(peer.uid)) {
+        if let Err(exhausted) = self.slots.take(peer.owner, peer.uid) {
             return Connection::refuse(&fd, &refusal(peer.owner, exhausted));
         }
         let number = self.next;
@@ -232,7 +233,7 @@ impl Server {
     fn close(&mut self, number: u64) {
         // Dropping the fd takes it out of the epoll set.
         if let Some(connection) = self.connections.remove(&number) {
-            self.slots.give_back(connection.peer.owner, owners::Uid(connection.peer.uid));
+            self.slots.give_back(connection.peer.owner, connection.peer.uid);
         }
     }
 
@@ -260,14 +261,12 @@ impl Server {
     /// Has epoll watch for what the connection waits for.
     fn watch(&mut self, number: u64) -> Result<(), ()> {
         let connection = self.connections.get_mut(&number).ok_or(())?;
-        let wanted = match connection.outbox.is_empty() {
-            true => epoll::EventFlags::IN,
-            false => epoll::EventFlags::OUT,
+        let (wanted, stage) = if connection.outbox.is_empty() {
+            (epoll::EventFlags::IN, Stage::Reading)
+        } else {
+            (epoll::EventFlags::OUT, Stage::Writing)
         };
-        connection.stage = match connection.outbox.is_empty() {
-            true => Stage::Reading,
-            false => Stage::Writing,
-        };
+        connection.stage = stage;
         let data = epoll::EventData::new_u64(number);
         let flags = wanted | epoll::EventFlags::ONESHOT;
         epoll::modify(&self.epoll, connection.as_fd(), data, flags).map_err(|_| ())
@@ -314,10 +313,11 @@ impl Server {
         let connection = self.connections.get_mut(&number).ok_or(())?;
         connection.outbox.extend(frame::encode(reply).map_err(|_| ())?);
         connection.flush()?;
-        match connection.outbox.is_empty() {
+        if connection.outbox.is_empty() {
             // More may be there already; its turn comes after the others'.
-            true => self.enqueue(number),
-            false => self.watch(number)?,
+            self.enqueue(number);
+        } else {
+            self.watch(number)?;
         }
         Ok(())
     }

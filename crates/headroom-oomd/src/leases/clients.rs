@@ -7,7 +7,8 @@ use std::path::Path;
 use control::lease::{Reply, Status, UNLIMITED_BYTES};
 use memory_ledger::{AccountId, ClientId, Lease, ProcessId, Uid};
 use memory_watch::{Precision, ProcessSample};
-use owners::{Owner, reader};
+use owners::Owner;
+use owners::reader::{self, NamespaceReader};
 use rustix::event::epoll;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -51,6 +52,35 @@ impl Client {
     }
 }
 
+/// A client that has no lease yet.
+struct NewClient {
+    process: ProcessSample,
+    account: AccountId,
+    pidfd: OwnedFd,
+    owner: Owner,
+}
+
+/// What a client reports of itself: it may have been one of an earlier daemon.
+#[derive(Clone, Copy)]
+pub(super) struct Remembered {
+    /// Memory that it took, bytes.
+    pub(super) spent: u64,
+    /// Its balance, bytes.
+    pub(super) unspent: u64,
+    /// The base of its lease, bytes, plus 1; 0: it has none.
+    pub(super) base: u64,
+}
+
+impl Remembered {
+    fn bounded(self) -> Self {
+        Self {
+            spent: self.spent.min(ADDRESS_SPACE_BYTES),
+            unspent: self.unspent.min(ADDRESS_SPACE_BYTES),
+            base: self.base,
+        }
+    }
+}
+
 /// The page that a client shares with us.
 pub(super) fn page_of(clients: &BTreeMap<ClientId, Client>, id: ClientId) -> Option<&SharedPage> {
     clients.get(&id).and_then(|client| client.page.as_ref())
@@ -63,15 +93,7 @@ fn same_program(a: &ProcessSample, b: &ProcessSample) -> bool {
 
 impl Leases {
     /// The first packet of a connection.
-    pub(super) fn hello(
-        &mut self,
-        number: u64,
-        spent: u64,
-        unspent: u64,
-        base: u64,
-        oom: &mut OomManager,
-    ) {
-        let (spent, unspent) = (spent.min(ADDRESS_SPACE_BYTES), unspent.min(ADDRESS_SPACE_BYTES));
+    pub(super) fn hello(&mut self, number: u64, memory: Remembered, oom: &mut OomManager) {
         let made = self
             .identify(number, oom)
             .and_then(|(process, pidfd)| self.find_or_add(number, process, pidfd, oom))
@@ -88,7 +110,7 @@ impl Leases {
                 return self.disconnect(number);
             }
         };
-        self.install(id, page, spent, unspent, base, oom);
+        self.install(id, page, memory.bounded(), oom);
         let Some(client) = self.clients.get(&id) else { return };
         let base =
             self.books.get(&client.account).and_then(|book| book.lease(id)).map(|it| it.base);
@@ -110,7 +132,7 @@ impl Leases {
     ) -> Result<(ProcessSample, OwnedFd), Status> {
         let connection = self.connections.get(&number).ok_or(Status::NotYou)?;
         let pidfd = connection.pidfd().map_err(|_| Status::NotYou)?;
-        let (peer_pid, peer_uid) = (connection.peer.pid, Uid(connection.peer.uid));
+        let (peer_pid, peer_uid) = (connection.peer.pid, connection.peer.uid);
         let pid = u32::try_from(peer_pid).map_err(|_| Status::NotYou)?;
         let process =
             oom.list_processes().iter().find(|it| it.tgid == pid).copied().ok_or(Status::NotYou)?;
@@ -148,7 +170,7 @@ impl Leases {
         let owner = self.connections.get(&number).ok_or(Status::NotYou)?.peer.owner;
         let uid = process.uid;
         self.client_slots.take(owner, uid).map_err(|_| Status::TooManyClients)?;
-        let Some(id) = self.add(process, account, pidfd, owner, None) else {
+        let Some(id) = self.add(NewClient { process, account, pidfd, owner }, None) else {
             self.client_slots.give_back(owner, uid);
             return Err(Status::TooManyClients);
         };
@@ -158,14 +180,8 @@ impl Leases {
         Ok(id)
     }
 
-    fn add(
-        &mut self,
-        process: ProcessSample,
-        account: AccountId,
-        pidfd: OwnedFd,
-        owner: Owner,
-        slot: Option<usize>,
-    ) -> Option<ClientId> {
+    fn add(&mut self, client: NewClient, slot: Option<usize>) -> Option<ClientId> {
+        let NewClient { process, account, pidfd, owner } = client;
         let slot = slot.or_else(|| self.journal.take_slot())?;
         let id = self.next_client;
         let word = epoll::EventData::new_u64(id << KIND_BITS | PROCESS);
@@ -197,11 +213,10 @@ impl Leases {
         &mut self,
         id: ClientId,
         page: SharedPage,
-        spent: u64,
-        unspent: u64,
-        base: u64,
+        memory: Remembered,
         oom: &mut OomManager,
     ) {
+        let Remembered { spent, unspent, base } = memory;
         let Some(client) = self.clients.get_mut(&id) else { return };
         let account = client.account;
         client.page = Some(page);
@@ -209,7 +224,7 @@ impl Leases {
             client.limited = false;
             if let Some(page) = &client.page {
                 page.add(UNLIMITED_BYTES.saturating_sub(spent));
-                page.set_limited(false);
+                page.set_unlimited();
             }
             return self.note(id, oom);
         }
@@ -247,7 +262,7 @@ impl Leases {
         self.note(id, oom);
         if let Some(page) = page_of(&self.clients, id) {
             page.add(balance);
-            page.set_limited(true);
+            page.set_limited();
         }
     }
 
@@ -338,6 +353,7 @@ impl Leases {
             return;
         }
         let processes = oom.list_processes().to_vec();
+        let namespaces = NamespaceReader::new(Path::new("/proc")).ok();
         let (mut kept, mut gone) = (0, 0);
         for (slot, record) in records {
             let same = |process: &&ProcessSample| {
@@ -358,9 +374,10 @@ impl Leases {
             };
             let account = oom.accounts().account_of(process);
             let uid = process.uid;
-            let levels = reader::namespaces(Path::new("/proc"), process.tgid);
+            let levels = namespaces.as_ref().and_then(|it| it.namespaces(process.tgid).ok());
             let owner = Owner::of(uid, &levels.unwrap_or_default());
-            let Some(id) = self.add(*process, account, pidfd, owner, Some(slot)) else { continue };
+            let client = NewClient { process: *process, account, pidfd, owner };
+            let Some(id) = self.add(client, Some(slot)) else { continue };
             self.client_slots.insert(owner, uid);
             kept += 1;
             if oom.accounts_mut().standing(account).is_none() {

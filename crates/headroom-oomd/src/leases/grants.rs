@@ -7,6 +7,7 @@ use memory_watch::Precision;
 
 use super::Leases;
 use super::clients::page_of;
+use super::page::SharedPage;
 use crate::clock::{NS_PER_MS, monotonic_ns};
 use crate::oom::OomManager;
 
@@ -31,6 +32,17 @@ pub(super) struct Ask {
     account: AccountId,
     need: u64,
     wish: u64,
+}
+
+/// A client's request for more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Demand {
+    /// Bytes that it cannot do without.
+    pub(super) need: u64,
+    /// Bytes that it would like to have.
+    pub(super) wish: u64,
+    /// How long the answer may be put off, milliseconds.
+    pub(super) wait_ms: u32,
 }
 
 /// A request that is put off.
@@ -87,14 +99,8 @@ impl Leases {
     }
 
     /// A client asks for more.
-    pub(super) fn grow(
-        &mut self,
-        id: ClientId,
-        need: u64,
-        wish: u64,
-        wait_ms: u32,
-        oom: &mut OomManager,
-    ) {
+    pub(super) fn grow(&mut self, id: ClientId, demand: Demand, oom: &mut OomManager) {
+        let Demand { need, wish, wait_ms } = demand;
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.active = true;
         let account = client.account;
@@ -313,62 +319,70 @@ impl Leases {
         }
     }
 
-    /// Limits may have come or gone: clients of users who have one now get a lease, those of users
-    /// who have none any more get all they want. Who has joined or left a group does the one after
-    /// the other.
+    /// Limits or groups may have changed: clients of users who have a limit now get a lease, those
+    /// of users who have none any more get all they want. For a client whose account is another now
+    /// the one lease ends before the other begins.
     pub(super) fn follow_limits(&mut self, oom: &mut OomManager) {
-        let mut changed: Vec<(ClientId, AccountId, bool)> = Vec::new();
+        let version = Some(oom.accounts().ledger().version());
+        if std::mem::replace(&mut self.ledger_version, version) == version {
+            return;
+        }
+        let (mut ended, mut begun) = (Vec::new(), Vec::new());
         for (id, client) in &self.clients {
             let account = oom.accounts().account_of(&client.process);
             let moved = account != client.account;
             let limited = oom.accounts().ledger().account(account).is_some();
-            if client.limited && (moved || !limited) {
-                changed.push((*id, client.account, false));
+            if moved || client.limited && !limited {
+                ended.push(*id);
             }
-            if moved || limited && !client.limited {
-                changed.push((*id, account, limited));
+            if limited && (moved || !client.limited) {
+                begun.push(*id);
             }
         }
-        for (id, account, limited) in changed {
-            self.follow_limit(id, account, limited, oom);
+        for id in ended {
+            self.end_lease(id, oom);
+        }
+        for id in begun {
+            self.begin_lease(id, oom);
         }
     }
 
-    fn follow_limit(
-        &mut self,
-        id: ClientId,
-        account: AccountId,
-        limited: bool,
-        oom: &mut OomManager,
-    ) {
+    /// The client's account has a limit now. Nothing was promised so far; what it has, it has.
+    fn begin_lease(&mut self, id: ClientId, oom: &mut OomManager) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        (client.limited, client.account) = (limited, account);
-        let page = client.page.as_ref();
-        if limited {
-            // Nothing was promised so far; what it has, it has.
-            let unspent = page.map_or(0, |page| page.take_back(0, UNLIMITED_BYTES));
-            let granted = UNLIMITED_BYTES - unspent;
-            let resident = oom.accounts().resident(&client.process).map_or(0, |(_, bytes)| bytes);
-            let granted = if page.is_some() { granted } else { 0 };
-            let base = resident as i64 - granted as i64;
-            let lease = Lease { base, granted, resident };
-            self.books.entry(account).or_default().insert(id, lease);
-            oom.accounts_mut().set_precision(account, Precision::Exact);
-        } else {
-            let lease = self.books.get_mut(&account).and_then(|book| book.remove(id));
-            self.books.retain(|_, book| !book.is_empty());
-            if !self.books.contains_key(&account) {
-                oom.accounts_mut().set_precision(account, Precision::Batched);
-            }
-            if let (Some(page), Some(lease)) = (page, lease) {
-                page.add(UNLIMITED_BYTES.saturating_sub(lease.granted));
-            }
-        }
+        client.limited = true;
+        let account = client.account;
+        let taken = |page: &SharedPage| UNLIMITED_BYTES - page.take_back(0, UNLIMITED_BYTES);
+        let granted = client.page.as_ref().map_or(0, taken);
+        let resident = oom.accounts().resident(&client.process).map_or(0, |(_, bytes)| bytes);
+        let base = resident as i64 - granted as i64;
+        self.books.entry(account).or_default().insert(id, Lease { base, granted, resident });
+        oom.accounts_mut().set_precision(account, Precision::Exact);
         if let Some(page) = page_of(&self.clients, id) {
-            page.set_limited(limited);
+            page.set_limited();
         }
         self.note(id, oom);
-        if !limited && self.waiting.iter().any(|waiting| waiting.ask.client == id) {
+    }
+
+    /// The client's account has no limit any more, or the client has another account.
+    fn end_lease(&mut self, id: ClientId, oom: &mut OomManager) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let account = client.account;
+        client.account = oom.accounts().account_of(&client.process);
+        client.limited = false;
+        let lease = self.books.get_mut(&account).and_then(|book| book.remove(id));
+        self.books.retain(|_, book| !book.is_empty());
+        if lease.is_some() && !self.books.contains_key(&account) {
+            oom.accounts_mut().set_precision(account, Precision::Batched);
+        }
+        if let Some(page) = page_of(&self.clients, id) {
+            if let Some(lease) = lease {
+                page.add(UNLIMITED_BYTES.saturating_sub(lease.granted));
+            }
+            page.set_unlimited();
+        }
+        self.note(id, oom);
+        if self.waiting.iter().any(|waiting| waiting.ask.client == id) {
             self.waiting.retain(|waiting| waiting.ask.client != id);
             self.reply(id, &self.done(id, 0));
         }

@@ -26,15 +26,15 @@ use control::lease::{LEASE_SOCKET_NAME, Reply, Request, Status};
 use control::server::CpuTime;
 use control::{Peer, oomd};
 use memory_ledger::{AccountId, Book, ClientId};
-use owners::{Owner, Quota, QuotaSize, Rate, TokenBucket, TokenBuckets, Uid};
+use owners::{Owner, Quota, QuotaSize, Rate, TokenBucket, TokenBuckets};
 use rustix::event::{Timespec, epoll};
 
 use crate::account_ref::of_ref;
 use crate::clock::{NS_PER_MS, monotonic_ns};
 use crate::oom::OomManager;
-use clients::Client;
+use clients::{Client, Remembered};
 use connection::{Connection, Listener, Received};
-use grants::Waiting;
+use grants::{Demand, Waiting};
 use journal::Journal;
 
 /// Connections at a time, and clients at a time: a process holds one, and is a client after its
@@ -90,6 +90,8 @@ pub struct Leases {
     next_client: ClientId,
     /// Only of accounts with a limit.
     books: BTreeMap<AccountId, Book>,
+    /// The version of the ledger that clients' accounts and leases follow.
+    ledger_version: Option<u64>,
     waiting: VecDeque<Waiting>,
     next_look_ns: u64,
     next_window_ns: u64,
@@ -122,6 +124,7 @@ impl Leases {
             clients: BTreeMap::new(),
             next_client: 1,
             books: BTreeMap::new(),
+            ledger_version: None,
             waiting: VecDeque::new(),
             next_look_ns: 0,
             next_window_ns: 0,
@@ -199,7 +202,7 @@ impl Leases {
             let Some(connection) = self.listener.accept() else { return };
             self.accepts.charge(now_ns, 1);
             let Peer { owner, uid, .. } = connection.peer;
-            if self.connection_slots.take(owner, Uid(uid)).is_err() {
+            if self.connection_slots.take(owner, uid).is_err() {
                 connection.reply(&Reply::of(Status::TooManyClients), None);
                 continue;
             }
@@ -217,7 +220,7 @@ impl Leases {
     /// Ends a connection, whatever becomes of its client.
     fn close(&mut self, number: u64) -> Option<Connection> {
         let connection = self.connections.remove(&number)?;
-        self.connection_slots.give_back(connection.peer.owner, Uid(connection.peer.uid));
+        self.connection_slots.give_back(connection.peer.owner, connection.peer.uid);
         Some(connection)
     }
 
@@ -289,12 +292,12 @@ impl Leases {
         let status = match (request, client) {
             (Request::Hello { version, spent, unspent, base }, None) => {
                 if version == control::lease::VERSION {
-                    return self.hello(number, spent, unspent, base, oom);
+                    return self.hello(number, Remembered { spent, unspent, base }, oom);
                 }
                 Status::BadRequest
             }
             (Request::Grow { need, wish, wait_ms }, Some(client)) => {
-                return self.grow(client, need, wish, wait_ms, oom);
+                return self.grow(client, Demand { need, wish, wait_ms }, oom);
             }
             (Request::Headroom, Some(client)) => {
                 let reply = self.headroom_of(client, oom);

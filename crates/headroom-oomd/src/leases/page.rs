@@ -69,9 +69,14 @@ impl SharedPage {
         0
     }
 
-    /// Tells the client whether its user has a limit.
-    pub fn set_limited(&self, limited: bool) {
-        self.word(page::LIMITED).store(limited.into(), Release);
+    /// Tells the client that its user has a limit.
+    pub fn set_limited(&self) {
+        self.word(page::LIMITED).store(1, Release);
+    }
+
+    /// Tells the client that its user has no limit.
+    pub fn set_unlimited(&self) {
+        self.word(page::LIMITED).store(0, Release);
     }
 
     /// Asks for what the client's allocator keeps unused.
