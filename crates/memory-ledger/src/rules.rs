@@ -153,9 +153,10 @@ impl fmt::Display for Rule {
             .filter_map(|(what, pattern)| Some(format!("{what} ~ {}", pattern.as_ref()?.as_str())))
             .collect::<Vec<String>>();
         said.splice(0..0, uid.map(|uid| format!("uid {uid}")));
-        match said.is_empty() {
-            true => write!(f, ": every process"),
-            false => write!(f, ": {}", said.join(", ")),
+        if said.is_empty() {
+            write!(f, ": every process")
+        } else {
+            write!(f, ": {}", said.join(", "))
         }
     }
 }

@@ -71,9 +71,10 @@ impl Quota {
         let of_uid = uids.and_then(|uids| uids.get(&uid)).copied().unwrap_or(0);
         let new = usize::from(of_uid == 0);
         let sharing = uids.map_or(0, BTreeMap::len) + new;
-        match of_uid < self.size.of_an_owner.div_ceil(sharing.max(1)) {
-            true => Ok(()),
-            false => Err(Exhausted::Owner),
+        if of_uid < self.size.of_an_owner.div_ceil(sharing.max(1)) {
+            Ok(())
+        } else {
+            Err(Exhausted::Owner)
         }
     }
 

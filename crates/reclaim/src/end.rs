@@ -1,6 +1,6 @@
 //! What has become of a victim.
 
-use std::fs;
+use std::{fmt, fs};
 
 use rustix::io::Errno;
 
@@ -15,12 +15,12 @@ use crate::victim::{KillError, Victim};
 pub enum ReapError {
     /// It waits inside the kernel for something that does not come, most often a device or a server
     /// of a file system, and dies when it does.
-    #[error("pid {pid} is stuck in an uninterruptible sleep; {}", memory(*.released))]
+    #[error("pid {pid} is stuck in an uninterruptible sleep; {memory}")]
     Stuck {
         /// The pid.
         pid: u32,
-        /// Its private memory is back all the same.
-        released: bool,
+        /// Its private memory.
+        memory: Memory,
     },
     /// It shares its memory with another process that is not dying.
     #[error("pid {pid} shares its memory with pid {sharer}, which is not dying")]
@@ -31,14 +31,14 @@ pub enum ReapError {
         sharer: u32,
     },
     /// It runs, or waits for others.
-    #[error("pid {pid} is still {}; {}", state_name(*.state), memory(*.released))]
+    #[error("pid {pid} is still {}; {memory}", state_name(*.state))]
     StillAlive {
         /// The pid.
         pid: u32,
         /// Its state, as `/proc/<pid>/stat` has it.
         state: u8,
-        /// Its private memory is back all the same.
-        released: bool,
+        /// Its private memory.
+        memory: Memory,
     },
 }
 
@@ -46,26 +46,43 @@ impl ReapError {
     /// About a victim that is still there.
     pub(crate) fn of(victim: &Victim, mrelease: Option<Mrelease>) -> Self {
         let pid = victim.pid();
-        let released = mrelease == Some(Mrelease::Freed);
+        let memory =
+            if mrelease == Some(Mrelease::Freed) { Memory::Released } else { Memory::Held };
         let sharer = if mrelease == Some(Mrelease::NotDying) { sharer_of(victim) } else { None };
         match (sharer, state_of(pid).unwrap_or(b'?')) {
             (Some(sharer), _) => Self::Shared { pid, sharer },
-            (None, b'D') => Self::Stuck { pid, released },
-            (None, state) => Self::StillAlive { pid, state, released },
+            (None, b'D') => Self::Stuck { pid, memory },
+            (None, state) => Self::StillAlive { pid, state, memory },
         }
     }
 
     /// Its private memory is back all the same.
     pub fn released(&self) -> bool {
         match self {
-            Self::Stuck { released, .. } | Self::StillAlive { released, .. } => *released,
+            Self::Stuck { memory, .. } | Self::StillAlive { memory, .. } => {
+                *memory == Memory::Released
+            }
             Self::Shared { .. } => false,
         }
     }
 }
 
-fn memory(released: bool) -> &'static str {
-    if released { "its memory is back" } else { "it has its memory" }
+/// The private memory of a victim that is still there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// It was released all the same.
+    Released,
+    /// The victim has it.
+    Held,
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Released => "its memory is back",
+            Self::Held => "it has its memory",
+        })
+    }
 }
 
 /// The state of a process: of those of its threads, the one that keeps it from ending first. The

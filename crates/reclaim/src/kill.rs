@@ -164,7 +164,7 @@ impl Reap {
         }
         self.given_up |= Instant::now() >= self.deadline;
         let status = self.status();
-        self.set_timer(status.done);
+        self.set_timer(&status);
         status
     }
 
@@ -225,10 +225,10 @@ impl Reap {
         }
     }
 
-    fn set_timer(&self, done: bool) {
+    fn set_timer(&self, status: &Status) {
         let due = self.members.iter().filter(|member| !member.gone);
         let due = due.filter_map(|member| member.asked_until);
-        let due = due.chain((!done).then_some(self.deadline)).min();
+        let due = due.chain((!status.done).then_some(self.deadline)).min();
         // A time of zero would stop the timer instead of being over at once.
         let left = due
             .map(|due| due.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1)));

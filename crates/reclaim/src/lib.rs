@@ -37,7 +37,7 @@ pub mod reclaim;
 pub mod victim;
 
 pub use boost::Boost;
-pub use end::{End, ReapError, VictimReport};
+pub use end::{End, Memory, ReapError, VictimReport};
 pub use family::Scope;
 pub use holdings::Holdings;
 pub use identity::Identity;

@@ -5,9 +5,9 @@ mod support;
 use std::process::Command;
 use std::time::Duration;
 
-use reclaim::{End, Mrelease, OpenError, Options, ReapError, Victim, VictimReport};
+use reclaim::{End, Memory, Mrelease, OpenError, Options, ReapError, Victim, VictimReport};
 use rustix::process::{Pid, Signal, kill_process};
-use support::freezer::Freezer;
+use support::freezer::{Freezer, Version};
 use support::hung::Hung;
 use support::{Holder, PATIENCE, behind, state, until};
 
@@ -44,7 +44,7 @@ fn a_stopped_victim_is_gone() {
 
 #[test]
 fn a_victim_in_a_frozen_group_of_version_1_is_released_thawed_alone_and_gone() {
-    let Some(freezer) = Freezer::create(false) else {
+    let Some(freezer) = Freezer::create(Version::V1) else {
         test_support::skip("no version 1 freezer of ours");
         return;
     };
@@ -63,7 +63,7 @@ fn a_victim_in_a_frozen_group_of_version_1_is_released_thawed_alone_and_gone() {
 
 #[test]
 fn a_victim_in_a_frozen_group_of_version_2_is_gone() {
-    let Some(freezer) = Freezer::create(true) else {
+    let Some(freezer) = Freezer::create(Version::V2) else {
         test_support::skip("no version 2 control groups of ours");
         return;
     };
@@ -94,7 +94,7 @@ fn a_victim_in_uninterruptible_sleep_gives_its_memory_back_and_is_reported_stuck
     let options = Options { deadline: SHORT, ..Options::default() };
     let mut reap = Victim::open(holder.pid()).unwrap().kill(&options).unwrap();
     let pid = holder.pid();
-    assert_eq!(reap.wait(), Err(ReapError::Stuck { pid, released: true }));
+    assert_eq!(reap.wait(), Err(ReapError::Stuck { pid, memory: Memory::Released }));
     let report = reap.reports()[0];
     assert_eq!(report.mrelease, Some(Mrelease::Freed));
     assert!(report.bytes_back >= 31 * MIB, "{report:?}");
@@ -117,7 +117,7 @@ fn a_victim_held_by_a_debugger_gives_its_memory_back_and_is_reported_alive() {
     trace(libc::PTRACE_SEIZE as _, libc::PTRACE_O_TRACEEXIT.into());
     let report = kill(holder.pid(), SHORT);
     // It waits on its way out for the debugger, with all it has.
-    let expected = ReapError::StillAlive { pid: pid as u32, state: b't', released: true };
+    let expected = ReapError::StillAlive { pid: pid as u32, state: b't', memory: Memory::Released };
     assert_eq!(report.end, End::Remains(expected), "{report:?}");
     assert!(report.bytes_back >= 31 * MIB, "{report:?}");
     trace(libc::PTRACE_CONT as _, 0);

@@ -269,10 +269,8 @@ fn only_once(limits: &BTreeMap<LimitTarget, Entry>, files: &[PathBuf]) -> Result
         for uid in &entry.uids {
             let Some(other) = seen.insert(*uid, entry) else { continue };
             let place = |entry: &Entry| (entry.file, entry.line);
-            let (first, second) = match place(other) < place(entry) {
-                true => (other, entry),
-                false => (entry, other),
-            };
+            let (first, second) =
+                if place(other) < place(entry) { (other, entry) } else { (entry, other) };
             let message = format!(
                 "uid {uid} has a limit already, see {}:{}; whoever shares one can have no other",
                 files[first.file].display(),

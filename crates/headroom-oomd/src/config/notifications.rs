@@ -228,11 +228,10 @@ fn text<'a>(value: &'a Spanned<DeValue>) -> Result<&'a str, ConfigDiagnostic> {
 
 fn absolute(value: &Spanned<DeValue>) -> Result<PathBuf, ConfigDiagnostic> {
     let path = Path::new(text(value)?);
-    match path.is_absolute() && path.file_name().is_some() {
-        true => Ok(path.to_owned()),
-        false => {
-            Err(ConfigDiagnostic::new(value.span(), "this is a whole path, from / on".to_owned()))
-        }
+    if path.is_absolute() && path.file_name().is_some() {
+        Ok(path.to_owned())
+    } else {
+        Err(ConfigDiagnostic::new(value.span(), "this is a whole path, from / on".to_owned()))
     }
 }
 

@@ -26,9 +26,10 @@ pub fn ordinary(login_defs: &Path) -> Result<RangeInclusive<Uid>, String> {
         value.parse().map(Uid).map_err(wrong)
     };
     let range = number("UID_MIN", *ORDINARY.start())?..=number("UID_MAX", *ORDINARY.end())?;
-    match range.is_empty() || *range.start() == Uid::ROOT {
-        true => Err(instead(login_defs, "UID_MIN is 0, or above UID_MAX")),
-        false => Ok(range),
+    if range.is_empty() || *range.start() == Uid::ROOT {
+        Err(instead(login_defs, "UID_MIN is 0, or above UID_MAX"))
+    } else {
+        Ok(range)
     }
 }
 

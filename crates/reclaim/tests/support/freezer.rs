@@ -6,12 +6,20 @@ use std::path::{Path, PathBuf};
 /// Removed on drop, thawed.
 pub struct Freezer {
     folder: PathBuf,
-    unified: bool,
+    version: Version,
+}
+
+/// Of the cgroup hierarchy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    V1,
+    V2,
 }
 
 impl Freezer {
     /// Makes an empty one under a mount; `None` where there is none, or none of ours.
-    pub fn create(unified: bool) -> Option<Self> {
+    pub fn create(version: Version) -> Option<Self> {
+        let unified = version == Version::V2;
         let kind = if unified { "cgroup2" } else { "cgroup" };
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let mount = mounts.lines().find_map(|line| {
@@ -22,17 +30,18 @@ impl Freezer {
         })?;
         let folder = mount.join(format!("reclaim-test-{}-{unified}", std::process::id()));
         fs::create_dir(&folder).ok()?;
-        Some(Self { folder, unified })
+        Some(Self { folder, version })
     }
 
     pub fn freeze(&self, pid: u32) {
         self.write("cgroup.procs", &pid.to_string());
-        self.write(self.switch(), if self.unified { "1" } else { "FROZEN" });
+        self.write(self.switch(), if self.version == Version::V2 { "1" } else { "FROZEN" });
         super::until("frozen", || {
             let read = |file| fs::read_to_string(self.folder.join(file)).unwrap();
-            match self.unified {
-                true => read("cgroup.events").contains("frozen 1"),
-                false => read("freezer.state") == "FROZEN\n",
+            if self.version == Version::V2 {
+                read("cgroup.events").contains("frozen 1")
+            } else {
+                read("freezer.state") == "FROZEN\n"
             }
         });
     }
@@ -51,12 +60,12 @@ impl Freezer {
                 let _ = fs::write(&self.0, self.1);
             }
         }
-        let thawed = if self.unified { "0" } else { "THAWED" };
+        let thawed = if self.version == Version::V2 { "0" } else { "THAWED" };
         Thaws(self.folder.join(self.switch()), thawed)
     }
 
     fn switch(&self) -> &'static str {
-        if self.unified { "cgroup.freeze" } else { "freezer.state" }
+        if self.version == Version::V2 { "cgroup.freeze" } else { "freezer.state" }
     }
 
     fn write(&self, file: &str, value: &str) {
@@ -66,8 +75,10 @@ impl Freezer {
 
 impl Drop for Freezer {
     fn drop(&mut self) {
-        let _ =
-            fs::write(self.folder.join(self.switch()), if self.unified { "0" } else { "THAWED" });
+        let _ = fs::write(
+            self.folder.join(self.switch()),
+            if self.version == Version::V2 { "0" } else { "THAWED" },
+        );
         super::until("the group empty", || fs::remove_dir(&self.folder).is_ok());
     }
 }
