@@ -159,9 +159,10 @@ impl Memory {
             let _ = fs::write(parent.join("cgroup.subtree_control"), "+memory");
         }
         let group = Self { folder: Folder::create(&parent, "memory")?, unified };
-        let (limit, swap) = match unified {
-            true => ("memory.max", "memory.swap.max"),
-            false => ("memory.limit_in_bytes", "memory.swappiness"),
+        let (limit, swap) = if unified {
+            ("memory.max", "memory.swap.max")
+        } else {
+            ("memory.limit_in_bytes", "memory.swappiness")
         };
         group.folder.write(limit, &limit_bytes.to_string())?;
         // Without swap there is no such file.

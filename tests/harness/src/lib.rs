@@ -22,8 +22,6 @@ pub const MIB: u64 = 1 << 20;
 
 /// Root, with `/proc` and user namespaces: what the suites need. Otherwise why they are skipped.
 pub fn missing() -> Option<&'static str> {
-    match rustix::process::geteuid().is_root() {
-        true => None,
-        false => Some("needs root: it starts a daemon and becomes other users"),
-    }
+    let root = rustix::process::geteuid().is_root();
+    (!root).then_some("needs root: it starts a daemon and becomes other users")
 }

@@ -41,10 +41,7 @@ impl User {
                     || libc::setgroups(0, std::ptr::null()) != 0
                     || libc::setresgid(uid, uid, uid) != 0
                     || libc::setresuid(uid, uid, uid) != 0;
-                match failed {
-                    true => Err(io::Error::last_os_error()),
-                    false => Ok(()),
-                }
+                if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
             });
         }
         command

@@ -201,11 +201,12 @@ impl<'a> Load<'a> {
     fn let_go_on(&mut self, freezer: &Client, now: Instant) -> Result<(), String> {
         for pause in self.paused.extract_if(.., |pause| pause.until <= now) {
             let client = &self.clients[pause.client];
-            match pause.frozen {
-                true => freezer.thaw(client.pid()).map_err(|error| {
+            if pause.frozen {
+                freezer.thaw(client.pid()).map_err(|error| {
                     format!("client {} cannot be thawed: {error}", pause.client)
-                })?,
-                false => client.signal(Signal::CONT),
+                })?;
+            } else {
+                client.signal(Signal::CONT);
             }
         }
         Ok(())
