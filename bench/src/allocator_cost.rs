@@ -23,6 +23,25 @@ const LENGTH: Duration = Duration::from_millis(120);
 /// Pairs between two looks at the clock.
 const PAIRS: usize = 256;
 
+/// Whether tmalloc asks for leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// It is plain malloc.
+    Off,
+    /// It asks the daemon.
+    On,
+}
+
+impl Gate {
+    /// Value of `HEADROOM_TMALLOC`.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::On => "on",
+        }
+    }
+}
+
 impl Case {
     /// Its name in tables.
     pub fn name(self) -> String {
@@ -84,12 +103,12 @@ impl Case {
         println!("{}", times.sum::<f64>() / self.threads as f64);
     }
 
-    /// Has a process of `uid` do it, with the gate or without.
-    pub fn measure(self, uid: u32, socket: &Path, gated: bool) -> Result<f64> {
+    /// Runs it in a process of `uid`.
+    pub fn measure(self, uid: u32, socket: &Path, gate: Gate) -> Result<f64> {
         let mut command = Command::new(std::env::current_exe().context("this program")?);
         command.args(["--worker", &self.size.to_string(), &self.threads.to_string()]);
         command.env("HEADROOM_LEASE_SOCKET", socket);
-        command.env("HEADROOM_TMALLOC", if gated { "on" } else { "off" });
+        command.env("HEADROOM_TMALLOC", gate.word());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).uid(uid);
         // SAFETY: one system call, on integers.
         unsafe {

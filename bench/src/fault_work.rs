@@ -102,20 +102,20 @@ pub fn serve(uid: &str) -> Result<()> {
     anyhow::ensure!(done == 0, "cannot become uid {uid}: {}", std::io::Error::last_os_error());
     say_ready();
     // What the forked children touch: present, and shared with them until they write to it.
-    let mut pages = Pages::new(0, false)?;
+    let mut pages = Pages::new(0, PageSize::Base)?;
     for line in stdin().lines() {
         let (work, times) = Work::parse(&line?)?;
         if let Work::Forks(wanted) = work
             && pages.count != wanted
         {
-            pages = Pages::new(wanted, false)?;
+            pages = Pages::new(wanted, PageSize::Base)?;
             pages.touch();
         }
         let before = cpu_ns()?;
         for _ in 0..times {
             match work {
-                Work::Faults(count) => Pages::new(count, false)?.touch(),
-                Work::Huge(count) => Pages::new(count, true)?.touch(),
+                Work::Faults(count) => Pages::new(count, PageSize::Base)?.touch(),
+                Work::Huge(count) => Pages::new(count, PageSize::Huge)?.touch(),
                 Work::Forks(_) => fork_and_touch(&pages)?,
                 Work::Compile(length) => compile(length)?,
             }
@@ -140,6 +140,12 @@ fn cpu_ns() -> Result<u64> {
     Ok(machine::thread_cpu_ns()? + ns(children.ru_utime) + ns(children.ru_stime))
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PageSize {
+    Base,
+    Huge,
+}
+
 /// Anonymous memory; unmapped on drop.
 struct Pages {
     base: *mut u8,
@@ -149,7 +155,8 @@ struct Pages {
 }
 
 impl Pages {
-    fn new(count: usize, huge: bool) -> Result<Self> {
+    fn new(count: usize, size: PageSize) -> Result<Self> {
+        let huge = size == PageSize::Huge;
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         let length = count.max(1) * PAGE;
         // Huge pages are aligned; what is before and behind costs nothing while nobody touches it.
@@ -258,14 +265,14 @@ mod tests {
 
     #[test]
     fn memory_for_huge_pages_is_aligned_and_as_long_as_wanted() {
-        let pages = Pages::new(1025, true).unwrap();
+        let pages = Pages::new(1025, PageSize::Huge).unwrap();
         assert_eq!(pages.at.align_offset(HUGE_PAGE), 0);
         pages.touch();
     }
 
     #[test]
     fn the_time_of_forked_children_counts() {
-        let pages = Pages::new(4096, false).unwrap();
+        let pages = Pages::new(4096, PageSize::Base).unwrap();
         pages.touch();
         let (own, all) = (machine::thread_cpu_ns().unwrap(), cpu_ns().unwrap());
         (0..20).for_each(|_| fork_and_touch(&pages).unwrap());

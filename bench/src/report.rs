@@ -1,7 +1,7 @@
 //! Tables for people, on stderr.
 
 use crate::measure::Summary;
-use crate::results::Measurement;
+use crate::results::{Key, Measurement, Value};
 
 /// A number of bytes, for people.
 pub fn bytes(n: usize) -> String {
@@ -25,7 +25,10 @@ pub fn round_trips(bench: &str, case: &str, baseline: (&str, &str), results: &[(
             s.p50, s.p99, s.max
         );
         let line = |metric, value: f64, unit| {
-            Measurement::new(bench, case, subject, metric, value, unit, s.runs)
+            Measurement::new(
+                Key { bench, case, subject, metric },
+                Value { value, unit, runs: s.runs },
+            )
         };
         line("rtt_us_p50", s.p50, "us").print();
         line("rtt_us_p99", s.p99, "us").print();

@@ -22,18 +22,36 @@ pub struct Measurement {
     pub runs: usize,
 }
 
+/// Identifies a [`Measurement`].
+#[derive(Clone, Copy, Debug)]
+pub struct Key<'a> {
+    /// The benchmark.
+    pub bench: &'a str,
+    /// The varied parameter, as `4 B`.
+    pub case: &'a str,
+    /// The measured program.
+    pub subject: &'a str,
+    /// The measured quantity: `rtt_us_p50`, `over_seqpacket`...
+    pub metric: &'a str,
+}
+
+/// The figure of a [`Measurement`].
+#[derive(Clone, Copy, Debug)]
+pub struct Value<'a> {
+    /// The figure.
+    pub value: f64,
+    /// Its unit: `us`, `ratio`...
+    pub unit: &'a str,
+    /// Runs that it sums up.
+    pub runs: usize,
+}
+
 impl Measurement {
     /// One of them. The value is rounded to what a measurement can bear: three decimals, and never
     /// fewer than four digits.
-    pub fn new(
-        bench: &str,
-        case: &str,
-        subject: &str,
-        metric: &str,
-        value: f64,
-        unit: &str,
-        runs: usize,
-    ) -> Self {
+    pub fn new(key: Key<'_>, value: Value<'_>) -> Self {
+        let Key { bench, case, subject, metric } = key;
+        let Value { value, unit, runs } = value;
         let [bench, case, subject] = [bench, case, subject].map(str::to_owned);
         let (metric, unit) = (metric.to_owned(), unit.to_owned());
         Self { bench, case, subject, metric, value: rounded(value), unit, runs }
@@ -81,7 +99,10 @@ mod tests {
     use super::*;
 
     fn line(case: &str, value: f64) -> Measurement {
-        Measurement::new("roundtrip", case, "pipe", "rtt_us_p50", value, "us", 10)
+        Measurement::new(
+            Key { bench: "roundtrip", case, subject: "pipe", metric: "rtt_us_p50" },
+            Value { value, unit: "us", runs: 10 },
+        )
     }
 
     #[test]

@@ -266,10 +266,15 @@ pub fn range(case: &str) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use bench::results::{Key, Value};
+
     use super::*;
 
     fn figure(case: &str, subject: &str) -> Figure {
-        Figure::measured(Measurement::new("b", case, subject, "m", 1.0, "us", 1))
+        Figure::measured(Measurement::new(
+            Key { bench: "b", case, subject, metric: "m" },
+            Value { value: 1.0, unit: "us", runs: 1 },
+        ))
     }
 
     #[test]
@@ -285,7 +290,10 @@ mod tests {
 
     #[test]
     fn published_figures_stand_beside_those_of_every_clock_but_are_no_benchmark_alone() {
-        let published = Measurement::new("b", "4 B", "published", "m", 1.0, "us", 1);
+        let published = Measurement::new(
+            Key { bench: "b", case: "4 B", subject: "published", metric: "m" },
+            Value { value: 1.0, unit: "us", runs: 1 },
+        );
         let alone = Figures::new(vec![Figure::published(published.clone())]);
         assert!(alone.benches().is_empty() && alone.clocks("b").is_empty());
         let both = Figures::new(vec![figure("icount: 4 B", "pipe"), Figure::published(published)]);

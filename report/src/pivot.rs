@@ -79,7 +79,7 @@ fn table(view: &View, metrics: &Metrics) -> Markup {
                                 @for (name, instead) in &columns {
                                     td.ours[subject::is_ours(name)]
                                       .published[subject::is_published(name)] {
-                                        (cell(part, case, name, metrics, instead.is_some()))
+                                        (cell(part, case, name, metrics, *instead))
                                     }
                                 }
                             }
@@ -149,7 +149,13 @@ fn row_name(case: &str, kernel: Option<&str>) -> Markup {
     }
 }
 
-fn cell(view: &View, case: &str, subject: &str, metrics: &Metrics, said: bool) -> Markup {
+fn cell(
+    view: &View,
+    case: &str,
+    subject: &str,
+    metrics: &Metrics,
+    instead: Option<&str>,
+) -> Markup {
     let Some(figure) = view.first(case, subject, metrics.main) else {
         return html! { span.muted { "–" } };
     };
@@ -158,7 +164,7 @@ fn cell(view: &View, case: &str, subject: &str, metrics: &Metrics, said: bool) -
         span title=(format!("{} runs", number::count(figure.runs as u64))) {
             (number::figure(figure.value, &figure.unit))
         }
-        @if figure.metric != metrics.main[0] && !said { small { (metric::word(&figure.metric)) } }
+        @if figure.metric != metrics.main[0] && instead.is_none() { small { (metric::word(&figure.metric)) } }
         @if let Some((low, high)) = interval(view, figure) {
             small {
                 "(" (number::figure(low, &figure.unit)) " – "
@@ -232,12 +238,17 @@ pub fn everything(view: &View) -> Markup {
 
 #[cfg(test)]
 mod tests {
+    use bench::results::{Key, Value};
+
     use super::*;
     use crate::figures::{Clock, Figure, Figures};
 
     fn figures() -> Figures {
         let line = |case: &str, subject: &str, metric: &str, value: f64| {
-            Figure::measured(Measurement::new("b", case, subject, metric, value, "us", 1200))
+            Figure::measured(Measurement::new(
+                Key { bench: "b", case, subject, metric },
+                Value { value, unit: "us", runs: 1200 },
+            ))
         };
         Figures::new(vec![
             line("0-10000", "headroom", "x", 1235.0),

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use bench::results::Measurement;
+use bench::results::{Key, Measurement, Value};
 
 /// Rows of a table, the columns by name.
 struct Table {
@@ -76,13 +76,19 @@ fn handles(table: &Table) -> Result<Vec<Measurement>> {
             let (first, last) = (table.text(row, "first")?, table.text(row, "last")?);
             let case = format!("{first}-{last}");
             let mean = table.number(row, column)?;
-            all.push(Measurement::new("handles", &case, subject, "rtt_us_mean", mean, "us", 1));
+            all.push(Measurement::new(
+                Key { bench: "handles", case: &case, subject, metric: "rtt_us_mean" },
+                Value { value: mean, unit: "us", runs: 1 },
+            ));
             means.push(mean);
             end = format!("0-{last}");
         }
         if let [first, .., last] = means[..] {
             let (metric, ratio) = ("last_over_first", last / first);
-            all.push(Measurement::new("handles", &end, subject, metric, ratio, "ratio", 1));
+            all.push(Measurement::new(
+                Key { bench: "handles", case: &end, subject, metric },
+                Value { value: ratio, unit: "ratio", runs: 1 },
+            ));
         }
     }
     Ok(all)
@@ -109,12 +115,18 @@ fn sendvec(table: &Table) -> Result<Vec<Measurement>> {
         for (metric, ns) in
             [("echo_us_mean", time), ("client_cpu_us", table.number(row, "cpu_ns")?)]
         {
-            all.push(Measurement::new("sendvec", &case, subject, metric, ns / 1000.0, "us", runs));
+            all.push(Measurement::new(
+                Key { bench: "sendvec", case: &case, subject, metric },
+                Value { value: ns / 1000.0, unit: "us", runs },
+            ));
         }
     }
     for (subject, first, last) in ends {
         let (metric, ratio) = ("largest_over_smallest", last / first);
-        all.push(Measurement::new("sendvec", "idle", subject, metric, ratio, "ratio", 1));
+        all.push(Measurement::new(
+            Key { bench: "sendvec", case: "idle", subject, metric },
+            Value { value: ratio, unit: "ratio", runs: 1 },
+        ));
     }
     Ok(all)
 }
@@ -136,7 +148,10 @@ fn contention(table: &Table) -> Result<Vec<Measurement>> {
             ("max_us", max, "us"),
             ("max_over_min", max / min, "ratio"),
         ] {
-            all.push(Measurement::new("contention", &class, &subject, metric, value, unit, 1));
+            all.push(Measurement::new(
+                Key { bench: "contention", case: &class, subject: &subject, metric },
+                Value { value, unit, runs: 1 },
+            ));
         }
     }
     Ok(all)
@@ -151,7 +166,10 @@ fn reclaim(table: &Table) -> Result<Vec<Measurement>> {
             let governor = table.text(row, "governor")?.replace('_', " ");
             let case = format!("{} core, {governor}", table.text(row, "core")?);
             let line = |metric: &str, value: f64| {
-                Measurement::new("reclaim", &case, subject, metric, value, "MB/s", 1)
+                Measurement::new(
+                    Key { bench: "reclaim", case: &case, subject, metric },
+                    Value { value, unit: "MB/s", runs: 1 },
+                )
             };
             // Where a range was published its lower end counts.
             let ends = table.text(row, column)?.split_once('-');
@@ -173,7 +191,10 @@ fn reclaim(table: &Table) -> Result<Vec<Measurement>> {
         }
         // The row that ours has, too.
         let case = "worst of all";
-        all.push(Measurement::new("reclaim", case, subject, "mb_per_s", worst, "MB/s", 1));
+        all.push(Measurement::new(
+            Key { bench: "reclaim", case, subject, metric: "mb_per_s" },
+            Value { value: worst, unit: "MB/s", runs: 1 },
+        ));
     }
     Ok(all)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use bench::results::Measurement;
+use bench::results::{Key, Measurement, Value};
 use serde::Deserialize;
 
 /// The benchmark's name.
@@ -219,7 +219,10 @@ impl Runs {
                 };
                 let mut line = |metric: &str, value| {
                     let (subject, runs) = (&set.subject, spread.runs);
-                    all.push(Measurement::new(BENCH, &case, subject, metric, value, unit, runs));
+                    all.push(Measurement::new(
+                        Key { bench: BENCH, case: &case, subject, metric },
+                        Value { value, unit, runs },
+                    ));
                 };
                 line(key, spread.median);
                 // The ends of the runs, unless it has none above: once it did not happen at all.

@@ -10,13 +10,13 @@ use crate::scenario::{self, RunSet};
 use crate::scenario_table;
 
 /// A benchmark's place on the page.
-pub struct Section {
+pub struct Section<'a> {
     /// Its name in the results.
-    pub bench: &'static str,
+    pub bench: &'a str,
     /// Its title.
-    pub title: &'static str,
+    pub title: &'a str,
     /// What is compared, and which direction is better.
-    reading: &'static str,
+    reading: &'a str,
     tables: &'static [Table],
 }
 
@@ -25,7 +25,7 @@ const fn table(main: &'static [&'static str], beside: &'static [&'static str]) -
 }
 
 /// The benchmarks that we know, in their order.
-pub const SECTIONS: [Section; 14] = [
+pub const SECTIONS: [Section<'static>; 14] = [
     Section {
         bench: "roundtrip",
         title: "Round trips",
@@ -223,28 +223,23 @@ pub fn render(figures: &Figures, sets: &[RunSet]) -> Vec<Rendered> {
     for (at, bench) in measured.iter().filter(unknown).enumerate() {
         let title = if bench.is_empty() { "(no name)" } else { bench };
         let reading = "A benchmark that this report has no words for: its figures as they are.";
-        let markup = section(&format!("other-{at}"), title, reading, bench, &[], figures, &[]);
-        all.push(Rendered { anchor: format!("other-{at}"), title: title.to_owned(), markup });
+        let section = Section { bench, title, reading, tables: &[] };
+        let anchor = format!("other-{at}");
+        let markup = markup(&anchor, &section, figures, &[]);
+        all.push(Rendered { anchor, title: title.to_owned(), markup });
     }
     all
 }
 
-fn one(known: &Section, figures: &Figures, sets: &[RunSet]) -> Rendered {
-    let Section { bench, title, reading, tables } = known;
+fn one(known: &Section<'_>, figures: &Figures, sets: &[RunSet]) -> Rendered {
+    let Section { bench, title, .. } = known;
     let sets = if *bench == scenario::BENCH { sets } else { &[] };
-    let markup = section(bench, title, reading, bench, tables, figures, sets);
+    let markup = markup(bench, known, figures, sets);
     Rendered { anchor: (*bench).to_owned(), title: (*title).to_owned(), markup }
 }
 
-fn section(
-    anchor: &str,
-    title: &str,
-    reading: &str,
-    bench: &str,
-    tables: &[Table],
-    figures: &Figures,
-    sets: &[RunSet],
-) -> Markup {
+fn markup(anchor: &str, section: &Section<'_>, figures: &Figures, sets: &[RunSet]) -> Markup {
+    let Section { bench, title, reading, tables } = *section;
     let clocks = figures.clocks(bench);
     html! {
         section id=(anchor) {

@@ -9,7 +9,7 @@ use bench::machine;
 use bench::peer::{self, Peer};
 use bench::pingpong;
 use bench::progress::Progress;
-use bench::results::Measurement;
+use bench::results::{Key, Measurement, Value};
 use bench::statistics::estimate;
 use bench::stressor::{self, Stressor};
 use binder_client::{Client, Options, Payload, Session};
@@ -116,7 +116,11 @@ fn tell(case: &str, subject: &str, metric: &str, values: &[f64], unit: &str) {
         unit
     );
     let line = |metric: &str, value| {
-        Measurement::new(BENCH, case, subject, metric, value, unit, e.runs).print();
+        Measurement::new(
+            Key { bench: BENCH, case, subject, metric },
+            Value { value, unit, runs: e.runs },
+        )
+        .print();
     };
     line(metric, e.median);
     line(&format!("{metric}_max"), most);

@@ -10,7 +10,7 @@ use bench::devices::{self, DeviceArguments};
 use bench::order3::{self, Order3};
 use bench::peer;
 use bench::progress::Progress;
-use bench::results::Measurement;
+use bench::results::{Key, Measurement, Value};
 use bench::shrink::{Shrinking, Shrunk};
 use bench::statistics::{Tally, estimate};
 use clap::Parser;
@@ -205,7 +205,11 @@ fn tell_shrunk(field: &Field) {
         field.name, rate.median
     );
     let (metric, runs) = ("pages_reclaimed_per_s", rates.len());
-    Measurement::new(BENCH, "all", &field.name, metric, rate.median, "pages/s", runs).print();
+    Measurement::new(
+        Key { bench: BENCH, case: "all", subject: &field.name, metric },
+        Value { value: rate.median, unit: "pages/s", runs },
+    )
+    .print();
 }
 
 /// Says what it costs to let clients in, where it can be counted.
@@ -227,8 +231,11 @@ fn count_order3(newcomers: usize, fields: &[Field]) {
                 for (metric, count) in [("order3_allocations", all), ("order3_required", required)]
                 {
                     let count = count as f64;
-                    Measurement::new(BENCH, &case, &field.name, metric, count, "", newcomers)
-                        .print();
+                    Measurement::new(
+                        Key { bench: BENCH, case: &case, subject: &field.name, metric },
+                        Value { value: count, unit: "", runs: newcomers },
+                    )
+                    .print();
                 }
             }
             Err(why) => eprintln!("{}: order3_allocations: skipped: {why:#}", field.name),
@@ -249,7 +256,11 @@ fn tell_one(class: &str, name: &str, alone: &Tally, together: &Tally) {
         us(together.max),
     );
     let line = |metric, value, unit, runs| {
-        Measurement::new(BENCH, class, name, metric, value, unit, runs).print();
+        Measurement::new(
+            Key { bench: BENCH, case: class, subject: name, metric },
+            Value { value, unit, runs },
+        )
+        .print();
     };
     line("alone_us_p50", base, "us", alone.count as usize);
     line("avg_us", average, "us", runs);

@@ -8,7 +8,7 @@ use bench::child::nobodys_uid;
 use bench::machine::{self, process_cpu_ns};
 use bench::oomd::{self, Oomd};
 use bench::progress::Progress;
-use bench::results::Measurement;
+use bench::results::{Key, Measurement, Value};
 use bench::statistics::estimate;
 use clap::Parser;
 
@@ -72,7 +72,11 @@ fn main() -> Result<()> {
         ];
         for (metric, values, unit) in metrics {
             let median = estimate(values).context("no runs")?.median;
-            Measurement::new(BENCH, &case, SUBJECT, metric, median, unit, values.len()).print();
+            Measurement::new(
+                Key { bench: BENCH, case: &case, subject: SUBJECT, metric },
+                Value { value: median, unit, runs: values.len() },
+            )
+            .print();
         }
     }
     Ok(())

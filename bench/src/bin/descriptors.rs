@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 use bench::measure::Summary;
 use bench::passing::{self, MAX_DESCRIPTORS, Pair};
-use bench::results::Measurement;
+use bench::results::{Key, Measurement, Value};
 use bench::{affinity, peer, report};
 use clap::Parser;
 use e2e::{Bus, BusError, Mapping};
@@ -93,13 +93,8 @@ fn run(arguments: &Arguments) -> Result<()> {
             eprintln!("{case:>14}  {name:<24} {each:.2} us each");
             let case = placed(&case, arguments);
             let line = Measurement::new(
-                "descriptors",
-                &case,
-                name,
-                "descriptor_us",
-                each,
-                "us",
-                with.runs,
+                Key { bench: "descriptors", case: &case, subject: name, metric: "descriptor_us" },
+                Value { value: each, unit: "us", runs: with.runs },
             );
             line.print();
         }

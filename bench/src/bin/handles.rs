@@ -10,7 +10,7 @@ use bench::measure::Summary;
 use bench::naive::NaiveTable;
 use bench::peer::{self, Peer};
 use bench::progress::Progress;
-use bench::results::Measurement;
+use bench::results::{Key, Measurement, Value};
 use bench::stash::{self, Sender};
 use bench::statistics::estimate;
 use bench::{affinity, machine};
@@ -170,8 +170,16 @@ fn tell(ranges: &[(u32, u32)], results: &[(&str, Samples)]) {
                 "{case:<16} {name:<24} {:>10.2} {:>10.2} {:>10.1}  {spread:>17}",
                 s.p50, s.p99, s.max
             );
-            Measurement::new(BENCH, &case, name, p50, s.p50, "us", s.runs).print();
-            Measurement::new(BENCH, &case, name, p99, s.p99, "us", s.runs).print();
+            Measurement::new(
+                Key { bench: BENCH, case: &case, subject: name, metric: p50 },
+                Value { value: s.p50, unit: "us", runs: s.runs },
+            )
+            .print();
+            Measurement::new(
+                Key { bench: BENCH, case: &case, subject: name, metric: p99 },
+                Value { value: s.p99, unit: "us", runs: s.runs },
+            )
+            .print();
         }
     }
     for (name, samples) in results {
@@ -194,7 +202,11 @@ fn tell(ranges: &[(u32, u32)], results: &[(&str, Samples)]) {
             ("last_over_first_low", e.low),
             ("last_over_first_high", e.high),
         ] {
-            Measurement::new(BENCH, &case, name, metric, value, "ratio", e.runs).print();
+            Measurement::new(
+                Key { bench: BENCH, case: &case, subject: name, metric },
+                Value { value, unit: "ratio", runs: e.runs },
+            )
+            .print();
         }
     }
 }

@@ -6,7 +6,7 @@ use bench::child::nobodys_uid;
 use bench::fault_work::{self, Work, Worker};
 use bench::peer;
 use bench::progress::Progress;
-use bench::results::Measurement;
+use bench::results::{Key, Measurement, Value};
 use bench::statistics::estimate;
 use bench::watchers::{Took, Watcher, Watchers};
 use clap::Parser;
@@ -191,7 +191,11 @@ fn run(arguments: &Arguments) -> Result<()> {
         let events = watchers.count(case.limit, limited, case.work, COUNTED)?;
         let units = case.unit.2 * (COUNTED * case.processes) as f64;
         let line = |metric: &str, value, unit: &str| {
-            Measurement::new(BENCH, case.name, "headroom", metric, value, unit, 1).print();
+            Measurement::new(
+                Key { bench: BENCH, case: case.name, subject: "headroom", metric },
+                Value { value, unit, runs: 1 },
+            )
+            .print();
         };
         let (per_unit, ns) =
             (events.events as f64 / units, events.ns as f64 / events.events.max(1) as f64);
@@ -227,7 +231,11 @@ fn tell(case: &Case, watchers: &Watchers) {
         );
         let line = |metric: &str, value, unit: &str| {
             let runs = took.len();
-            Measurement::new(BENCH, case.name, watcher.name(), metric, value, unit, runs).print();
+            Measurement::new(
+                Key { bench: BENCH, case: case.name, subject: watcher.name(), metric },
+                Value { value, unit, runs },
+            )
+            .print();
         };
         if *watcher != Watcher::Nobody {
             line("cpu_over_off", ratio.median, "ratio");

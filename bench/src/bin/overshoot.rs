@@ -8,7 +8,7 @@ use bench::child::Child;
 use bench::oomd;
 use bench::overshoot::{Guard, Run, run};
 use bench::progress::Progress;
-use bench::results::Measurement;
+use bench::results::{Key, Measurement, Value};
 use bench::statistics::estimate;
 use clap::{Parser, ValueEnum};
 
@@ -165,7 +165,11 @@ fn tell_one(case: &str, subject: &str, runs: &[Run]) {
         let most = values.iter().copied().fold(f64::MIN, f64::max);
         row += &format!(" {:>width$}", format!("{} ({most})", Short(e.median), most = Short(most)));
         let line = |metric: &str, value| {
-            Measurement::new(BENCH, case, subject, metric, value, unit, e.runs).print();
+            Measurement::new(
+                Key { bench: BENCH, case, subject, metric },
+                Value { value, unit, runs: e.runs },
+            )
+            .print();
         };
         line(metric, e.median);
         line(&format!("{metric}_max"), most);

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use bench::affinity::{self, Class};
 use bench::progress::Progress;
 use bench::reclaim_steps::{Boost, Confine, Reap, Steps, Thaw, Workers};
-use bench::results::Measurement;
+use bench::results::{Key, Measurement, Value};
 use bench::statistics::{estimate, quartiles};
 use bench::victim_memory::{Layout, Pages, munmap_back};
 use bench::victims::{self, Condition, Helpers, Killed, Killer, Ready};
@@ -287,7 +287,11 @@ fn tell(cases: &[Case], subjects: &[Subject]) {
             ("over_limit", over, "ratio"),
         ];
         for (metric, value, unit) in figures {
-            Measurement::new(BENCH, WORST, subject, metric, value, unit, cases.len()).print();
+            Measurement::new(
+                Key { bench: BENCH, case: WORST, subject, metric },
+                Value { value, unit, runs: cases.len() },
+            )
+            .print();
         }
     }
 }
@@ -310,7 +314,11 @@ fn tell_kills(case: &Case, subject: &str, kills: &[Killed]) -> [f64; 3] {
     let [median, least] = tell_rates(&name, subject, &rates, &more);
     let line = |metric: &str, value: f64, unit: &str| {
         if value.is_finite() {
-            Measurement::new(BENCH, &name, subject, metric, value, unit, kills.len()).print();
+            Measurement::new(
+                Key { bench: BENCH, case: &name, subject, metric },
+                Value { value, unit, runs: kills.len() },
+            )
+            .print();
         }
     };
     line("over_limit", share, "ratio");
@@ -326,7 +334,11 @@ fn tell_rates(case: &str, subject: &str, rates: &[f64], more: &str) -> [f64; 2] 
     eprintln!("{case:<40} {subject:<18} {:>8.0} {least:>8.0} {most:>8.0} {more}", e.median);
     let figures = [("mb_per_s", e.median), ("mb_per_s_min", least), ("mb_per_s_max", most)];
     for (metric, value) in figures {
-        Measurement::new(BENCH, case, subject, metric, value, "MB/s", e.runs).print();
+        Measurement::new(
+            Key { bench: BENCH, case, subject, metric },
+            Value { value, unit: "MB/s", runs: e.runs },
+        )
+        .print();
     }
     [e.median, least]
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use bench::child::nobodys_uid;
 use bench::progress::Progress;
-use bench::results::Measurement;
+use bench::results::{Key, Measurement, Value};
 use bench::statistics::estimate;
 use bench::{sleepers, walk};
 use clap::Parser;
@@ -86,7 +86,11 @@ fn measure(arguments: &Arguments, count: u32, progress: &mut Progress) -> Result
         let median = estimate(&micros).context("no rounds")?.median;
         let p99 = micros[(micros.len() * 99 / 100).min(micros.len() - 1)];
         let print = |metric, value, unit| {
-            Measurement::new(BENCH, &case, who, metric, value, unit, micros.len()).print();
+            Measurement::new(
+                Key { bench: BENCH, case: &case, subject: who, metric },
+                Value { value, unit, runs: micros.len() },
+            )
+            .print();
         };
         print("scan_us_p50", median, "us");
         print("scan_us_p99", p99, "us");

@@ -6,7 +6,7 @@ use bench::measure::{Subject, Summary, block, message};
 use bench::pingpong::{self, Binder, SeqPacket};
 use bench::progress::Progress;
 use bench::report::bytes;
-use bench::results::Measurement;
+use bench::results::{Key, Measurement, Value};
 use bench::statistics::{Estimate, estimate};
 use bench::stressor::{self, Stressor};
 use bench::{affinity, machine, peer};
@@ -229,7 +229,11 @@ fn tell_size(size: &str, name: &str, cells: &[Cell; 2]) {
             ("cpu_us", each(cell.cpu)),
             ("client_cpu_us", each(cell.client_cpu)),
         ] {
-            Measurement::new(BENCH, &case, name, metric, value, "us", s.runs).print();
+            Measurement::new(
+                Key { bench: BENCH, case: &case, subject: name, metric },
+                Value { value, unit: "us", runs: s.runs },
+            )
+            .print();
         }
         columns += &format!(" {:>9.2} {:>9.2} {:>9.2}", s.p50, s.p99, each(cell.cpu));
     }
@@ -248,6 +252,10 @@ fn interval(e: &Estimate) -> String {
 fn print_ratio(case: &str, name: &str, metric: &str, e: &Estimate) {
     for (end, value) in [("", e.median), ("_low", e.low), ("_high", e.high)] {
         let metric = format!("{metric}{end}");
-        Measurement::new(BENCH, case, name, &metric, value, "ratio", e.runs).print();
+        Measurement::new(
+            Key { bench: BENCH, case, subject: name, metric: &metric },
+            Value { value, unit: "ratio", runs: e.runs },
+        )
+        .print();
     }
 }

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use bench::allocator_cost::{Case, round_trips, wall_time};
+use bench::allocator_cost::{Case, Gate, round_trips, wall_time};
 use bench::askers::{MAX_PROCESSES, Plan, Run, Subject, run};
 use bench::child::nobodys_uid;
 use bench::oomd::{self, Oomd};
 use bench::progress::Progress;
-use bench::results::Measurement;
+use bench::results::{Key, Measurement, Value};
 use bench::statistics::estimate;
 use clap::Parser;
 
@@ -165,14 +165,25 @@ fn tell(case: &str, subject: &str, runs: &[Run]) {
         let worst = if *end == "_min" { least } else { most };
         let decimals = if e.median.fract() == 0.0 && worst.fract() == 0.0 { 0 } else { 3 };
         row += &format!(" {:>width$}", format!("{:.decimals$} ({worst:.decimals$})", e.median));
-        Measurement::new(BENCH, case, subject, metric, e.median, unit, e.runs).print();
+        Measurement::new(
+            Key { bench: BENCH, case, subject, metric },
+            Value { value: e.median, unit, runs: e.runs },
+        )
+        .print();
         let metric = format!("{metric}{end}");
-        Measurement::new(BENCH, case, subject, &metric, worst, unit, e.runs).print();
+        Measurement::new(
+            Key { bench: BENCH, case, subject, metric: &metric },
+            Value { value: worst, unit, runs: e.runs },
+        )
+        .print();
     }
     if subject == Subject::Tmalloc.name() {
         let other: usize = runs.iter().map(|run| run.failed).sum();
-        Measurement::new(BENCH, case, subject, "failed", other as f64, "processes", runs.len())
-            .print();
+        Measurement::new(
+            Key { bench: BENCH, case, subject, metric: "failed" },
+            Value { value: other as f64, unit: "processes", runs: runs.len() },
+        )
+        .print();
     }
     eprintln!("{row}");
 }
@@ -193,18 +204,24 @@ fn costs(arguments: &Arguments, program: &Path) -> Result<()> {
             let mut times = [Vec::new(), Vec::new()];
             for round in 0..arguments.rounds {
                 // Whoever goes second has the warmer machine: in turns.
-                for gated in [round % 2 == 0, round % 2 == 1] {
-                    times[usize::from(gated)].push(case.measure(uid, &socket, gated)?);
+                let mut gates = [Gate::Off, Gate::On];
+                gates.rotate_left(round as usize % 2);
+                for gate in gates {
+                    times[gate as usize].push(case.measure(uid, &socket, gate)?);
                 }
             }
             tell_cost(&case.name(), "ns_per_pair", "ns", &times);
         }
     }
     let asked = Case { size: 0, threads: if arguments.quick { 100 } else { 20_000 } };
-    let rate = asked.measure(uid, &socket, true)?;
+    let rate = asked.measure(uid, &socket, Gate::On)?;
     eprintln!("{:<20} {rate:>14.0} a second", "questions");
     let name = "questions to the daemon";
-    Measurement::new(BENCH, name, "tmalloc", "per_second", rate, "1/s", asked.threads).print();
+    Measurement::new(
+        Key { bench: BENCH, case: name, subject: "tmalloc", metric: "per_second" },
+        Value { value: rate, unit: "1/s", runs: asked.threads },
+    )
+    .print();
     programs(arguments, uid, &socket)
 }
 
@@ -216,11 +233,22 @@ fn tell_cost(case: &str, metric: &str, unit: &str, times: &[Vec<f64>; 2]) {
     else {
         return;
     };
-    Measurement::new(BENCH, case, "malloc", metric, a.median, unit, a.runs).print();
-    Measurement::new(BENCH, case, "tmalloc", metric, b.median, unit, b.runs).print();
+    Measurement::new(
+        Key { bench: BENCH, case, subject: "malloc", metric },
+        Value { value: a.median, unit, runs: a.runs },
+    )
+    .print();
+    Measurement::new(
+        Key { bench: BENCH, case, subject: "tmalloc", metric },
+        Value { value: b.median, unit, runs: b.runs },
+    )
+    .print();
     let ratio_of = b.median / a.median;
-    Measurement::new(BENCH, case, "tmalloc", "cost_over_malloc", ratio_of, "ratio", ratio.runs)
-        .print();
+    Measurement::new(
+        Key { bench: BENCH, case, subject: "tmalloc", metric: "cost_over_malloc" },
+        Value { value: ratio_of, unit: "ratio", runs: ratio.runs },
+    )
+    .print();
     eprintln!(
         "{case:<20} {:>14.3} {:>14.3} {:>18}",
         a.median,

@@ -178,7 +178,9 @@ impl Builder {
         command.arg0("binder-bus").arg(SERVE).arg(&folder).arg(options(&self.config));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).current_dir("/");
         let child = command.spawn().map_err(|error| {
-            remove(&folder, made);
+            if made {
+                let _ = std::fs::remove_dir(&folder);
+            }
             Error::BusProgram { program, error }
         })?;
         // SAFETY: plain numbers. Where Yama lets nobody trace but parents, it may from now on;
@@ -220,13 +222,9 @@ impl Drop for Bus {
         if rustix::fs::statfs(&self.folder).err() == Some(Errno::NOTCONN) {
             let _ = unmount(&self.folder, UnmountFlags::DETACH);
         }
-        remove(&self.folder, self.made);
-    }
-}
-
-fn remove(folder: &Path, made: bool) {
-    if made {
-        let _ = std::fs::remove_dir(folder);
+        if self.made {
+            let _ = std::fs::remove_dir(&self.folder);
+        }
     }
 }
 

@@ -58,25 +58,34 @@ const FIXED: [Fixed; 12] = [
     entry(13, LOGS_ID, "transactions", Place::Log(Log::Transactions)),
 ];
 
+/// `binder_logs` of a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Logs {
+    Present,
+    Absent,
+}
+
 /// The fixed entries of a tree with or without logs, and their numbers.
-pub(crate) fn all(logs: bool) -> impl Iterator<Item = (u64, &'static Fixed)> {
-    (0..).zip(FIXED.iter()).filter(move |(_, entry)| logs || entry.id < LOGS_ID)
+pub(crate) fn all(logs: Logs) -> impl Iterator<Item = (u64, &'static Fixed)> {
+    (0..).zip(FIXED.iter()).filter(move |(_, entry)| logs == Logs::Present || entry.id < LOGS_ID)
 }
 
 /// What a fixed node stands for; `None` for one that is not fixed.
-pub(crate) fn place(node: u64, logs: bool) -> Option<Place> {
+pub(crate) fn place(node: u64, logs: Logs) -> Option<Place> {
     if node == ROOT_ID {
         return Some(Place::Root);
     }
-    if logs && let Some(pid) = node.checked_sub(PROCESS_IDS) {
+    if logs == Logs::Present
+        && let Some(pid) = node.checked_sub(PROCESS_IDS)
+    {
         return u32::try_from(pid).ok().map(|pid| Place::Log(Log::Process(pid)));
     }
     all(logs).find(|(_, entry)| entry.id == node).map(|(_, entry)| entry.place)
 }
 
 /// The node of a name in a folder.
-pub(crate) fn lookup(parent: u64, name: &str, logs: bool) -> Option<u64> {
-    if logs && parent == PROCESSES_ID {
+pub(crate) fn lookup(parent: u64, name: &str, logs: Logs) -> Option<u64> {
+    if logs == Logs::Present && parent == PROCESSES_ID {
         let pid: u32 = name.parse().ok()?;
         return (pid.to_string() == name).then(|| process_node(pid));
     }
@@ -116,34 +125,34 @@ mod tests {
 
     #[test]
     fn names_and_nodes_are_unique_and_found_both_ways() {
-        for (_, one) in all(true) {
-            assert_eq!(lookup(one.parent, one.name, true), Some(one.id), "{}", one.name);
-            assert_eq!(place(one.id, true), Some(one.place), "{}", one.name);
+        for (_, one) in all(Logs::Present) {
+            assert_eq!(lookup(one.parent, one.name, Logs::Present), Some(one.id), "{}", one.name);
+            assert_eq!(place(one.id, Logs::Present), Some(one.place), "{}", one.name);
             assert!(one.id < FIRST_FREE_ID);
         }
     }
 
     #[test]
     fn there_are_logs_only_where_they_are_wanted() {
-        assert_eq!(lookup(ROOT_ID, "binder_logs", false), None);
-        assert_eq!(place(LOGS_ID, false), None);
-        assert_eq!(lookup(PROCESSES_ID, "1", false), None);
-        assert_eq!(place(process_node(1), false), None);
-        let node = lookup(PROCESSES_ID, "4711", true).unwrap();
-        assert_eq!(place(node, true), Some(Place::Log(Log::Process(4711))));
+        assert_eq!(lookup(ROOT_ID, "binder_logs", Logs::Absent), None);
+        assert_eq!(place(LOGS_ID, Logs::Absent), None);
+        assert_eq!(lookup(PROCESSES_ID, "1", Logs::Absent), None);
+        assert_eq!(place(process_node(1), Logs::Absent), None);
+        let node = lookup(PROCESSES_ID, "4711", Logs::Present).unwrap();
+        assert_eq!(place(node, Logs::Present), Some(Place::Log(Log::Process(4711))));
         for odd in ["", "04711", "+1", "-1", "4294967296", "self"] {
-            assert_eq!(lookup(PROCESSES_ID, odd, true), None, "{odd:?}");
+            assert_eq!(lookup(PROCESSES_ID, odd, Logs::Present), None, "{odd:?}");
         }
     }
 
     #[test]
     fn a_feature_file_reads_one_and_a_newline() {
-        let node = lookup(FEATURES_ID, "extended_error", false).unwrap();
+        let node = lookup(FEATURES_ID, "extended_error", Logs::Absent).unwrap();
         assert!(is_feature(node) && !is_feature(LOGS_ID));
         assert_eq!(read_feature(0, 4096), b"1\n");
         assert_eq!(read_feature(1, 4096), b"\n");
         assert_eq!(read_feature(2, 4096), b"");
         assert_eq!(read_feature(u64::MAX, 1), b"");
-        assert_eq!(lookup(FEATURES_ID, "no_such_feature", true), None);
+        assert_eq!(lookup(FEATURES_ID, "no_such_feature", Logs::Present), None);
     }
 }

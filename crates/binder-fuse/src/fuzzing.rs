@@ -1,17 +1,20 @@
 //! What the fuzz targets reach of this crate's insides.
 
 use binder_driver::Driver;
+use binder_uapi::BinderfsDevice;
+use owners::Uid;
 use zerocopy::FromBytes;
 
+use crate::fixed::Logs;
 use crate::tree::{Options, Tree};
-use binder_uapi::BinderfsDevice;
 
 /// Adds, looks up, renames and unlinks devices as the input says: a byte for what, then names up to
 /// their NULs.
 #[doc(hidden)]
 pub fn names(input: &[u8]) {
     let mut driver = Driver::new();
-    let options = Options { uid: 0, gid: 0, max_devices: Some(20), logs: true, created: 0 };
+    let (uid, logs) = (Uid::ROOT, Logs::Present);
+    let options = Options { uid, gid: 0, max_devices: Some(20), logs, created: 0 };
     let mut tree = Tree::new(options);
     let mut steps = input.split(|byte| *byte == 0);
     let mut nodes = Vec::new();
@@ -37,7 +40,11 @@ pub fn names(input: &[u8]) {
                 let _ = tree.rename((parent, name), (1, other), u32::from(what >> 6));
             }
             3 => drop(tree.unlink(parent, name)),
-            4 => nodes.pop().into_iter().for_each(|node| tree.forget(node, 1)),
+            4 => {
+                if let Some(node) = nodes.pop() {
+                    tree.forget(node, 1);
+                }
+            }
             _ => {
                 let offset = name.first().copied().unwrap_or_default();
                 let entries = tree.entries(parent, offset.into(), &[1, 2]);

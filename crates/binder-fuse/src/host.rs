@@ -8,6 +8,7 @@ use binder_driver::{
     Priority, ProcessId, Scheduler, StoreError,
 };
 use headroom_linux::mountinfo::Device;
+use owners::Uid;
 use slotmap::{Key, KeyData, SlotMap, new_key_type};
 
 use crate::calls::Calls;
@@ -145,14 +146,14 @@ impl ClientHost {
             && self
                 .key_of(caller.process)
                 .and_then(|key| self.opens.get(key))
-                .is_some_and(|open| self.lateness.refuses(open.pid, caller.euid))
+                .is_some_and(|open| self.lateness.refuses(open.pid, Uid(caller.euid)))
     }
 
     /// A client's memory did not answer.
-    fn note_late(&mut self, process: ProcessId, euid: u32) {
+    fn note_late(&mut self, process: ProcessId, uid: Uid) {
         let open = self.key_of(process).and_then(|key| self.opens.get(key));
         if let Some(pid) = open.map(|open| open.pid) {
-            self.lateness.note(pid, euid);
+            self.lateness.note(pid, uid);
         }
     }
 
@@ -174,7 +175,7 @@ impl ClientHost {
             let _inside = self.pages.enter(client.tid);
             touch(&mut self.ferry)
         };
-        touched.inspect_err(|Late| self.note_late(client.process, client.euid)).ok()
+        touched.inspect_err(|Late| self.note_late(client.process, Uid(client.euid))).ok()
     }
 }
 
@@ -250,7 +251,7 @@ impl Identity for ClientHost {
     fn uid_seen_by(&mut self, receiver: ProcessId, uid: u32) -> u32 {
         self.open_of(receiver).map_or(uid, |open| {
             let pid = (open.opener == OpenerState::Alive).then_some(open.pid);
-            open.user_view.sees(pid, uid)
+            open.user_view.sees(pid, Uid(uid))
         })
     }
 

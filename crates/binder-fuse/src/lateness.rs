@@ -5,7 +5,10 @@
 //! server's own user could stop the server as well: of these, only processes are refused.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::time::{Duration, Instant};
+
+use owners::Uid;
 
 /// How long a process is refused that was late for the first time.
 const FIRST_REFUSAL: Duration = Duration::from_secs(5);
@@ -26,14 +29,14 @@ struct Record {
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Lateness {
-    own_uid: u32,
+    own_uid: Uid,
     processes: HashMap<u32, Record>,
-    users: HashMap<u32, Record>,
+    users: HashMap<Uid, Record>,
 }
 
 impl Lateness {
     pub(crate) fn new() -> Self {
-        let own_uid = rustix::process::geteuid().as_raw();
+        let own_uid = Uid(rustix::process::geteuid().as_raw());
         Self { own_uid, ..Self::default() }
     }
 
@@ -43,17 +46,17 @@ impl Lateness {
     }
 
     /// A process of a user was late.
-    pub(crate) fn note(&mut self, pid: u32, uid: u32) {
+    pub(crate) fn note(&mut self, pid: u32, uid: Uid) {
         self.note_at(pid, uid, Instant::now());
     }
 
-    fn note_at(&mut self, pid: u32, uid: u32, now: Instant) {
+    fn note_at(&mut self, pid: u32, uid: Uid, now: Instant) {
         let process = note(&mut self.processes, pid, 0, now);
         tracing::warn!(
             "pid {pid} (uid {uid}): its memory does not answer; it is refused (EFAULT) for {:?}",
             process.refused_until.duration_since(now)
         );
-        if uid == 0 || uid == self.own_uid {
+        if uid == Uid::ROOT || uid == self.own_uid {
             return;
         }
         let user = note(&mut self.users, uid, FREE_FOR_A_USER, now);
@@ -68,20 +71,20 @@ impl Lateness {
     }
 
     /// This process is not waited for now.
-    pub(crate) fn refuses(&mut self, pid: u32, uid: u32) -> bool {
+    pub(crate) fn refuses(&mut self, pid: u32, uid: Uid) -> bool {
         !self.is_empty() && self.refuses_at(pid, uid, Instant::now())
     }
 
-    fn refuses_at(&mut self, pid: u32, uid: u32, now: Instant) -> bool {
-        for records in [&mut self.processes, &mut self.users] {
-            records.retain(|_, record| now.duration_since(record.last) < FORGOTTEN_AFTER);
-        }
+    fn refuses_at(&mut self, pid: u32, uid: Uid, now: Instant) -> bool {
+        let remembered = |record: &Record| now.duration_since(record.last) < FORGOTTEN_AFTER;
+        self.processes.retain(|_, record| remembered(record));
+        self.users.retain(|_, record| remembered(record));
         let records = [self.processes.get(&pid), self.users.get(&uid)];
         records.into_iter().flatten().any(|record| record.refused_until > now)
     }
 }
 
-fn note(records: &mut HashMap<u32, Record>, key: u32, free: u32, now: Instant) -> Record {
+fn note<K: Eq + Hash>(records: &mut HashMap<K, Record>, key: K, free: u32, now: Instant) -> Record {
     let record = records.entry(key).or_insert(Record { times: 0, last: now, refused_until: now });
     record.times += 1;
     record.last = now;
@@ -95,7 +98,7 @@ fn note(records: &mut HashMap<u32, Record>, key: u32, free: u32, now: Instant) -
 mod tests {
     use super::*;
 
-    const HERS: u32 = 4_000_000_000;
+    const HERS: Uid = Uid(4_000_000_000);
 
     fn seconds(n: u64) -> Duration {
         Duration::from_secs(n)
@@ -123,13 +126,13 @@ mod tests {
         assert!(!lateness.refuses_at(9, HERS, now));
         lateness.note_at(4, HERS, now);
         assert!(lateness.refuses_at(9, HERS, now));
-        assert!(!lateness.refuses_at(9, HERS + 1, now), "another user");
+        assert!(!lateness.refuses_at(9, Uid(HERS.0 + 1), now), "another user");
     }
 
     #[test]
     fn root_could_stop_us_anyway() {
         let (mut lateness, now) = (Lateness::new(), Instant::now());
-        (1..=9).for_each(|pid| lateness.note_at(pid, 0, now));
-        assert!(!lateness.refuses_at(10, 0, now) && lateness.refuses_at(9, 0, now));
+        (1..=9).for_each(|pid| lateness.note_at(pid, Uid::ROOT, now));
+        assert!(!lateness.refuses_at(10, Uid::ROOT, now) && lateness.refuses_at(9, Uid::ROOT, now));
     }
 }

@@ -16,9 +16,18 @@ pub(crate) fn own_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino())
 }
 
+/// The process of a client's thread.
+#[derive(Debug)]
+pub(crate) struct Client {
+    /// In our pid namespace.
+    pub(crate) pid: u32,
+    /// In the others.
+    pub(crate) view: PidView,
+}
+
 /// The process that the thread `tid` belongs to: its pid in our namespace (`own`) and in others.
 /// `NotFound` if there is no such thread.
-pub(crate) fn process_of(tid: u32, own: u64) -> io::Result<(u32, PidView)> {
+pub(crate) fn process_of(tid: u32, own: u64) -> io::Result<Client> {
     let mut status = String::with_capacity(STATUS_BYTES);
     File::open(format!("/proc/{tid}/status"))?.read_to_string(&mut status)?;
     let pid = field(&status, "Tgid:").and_then(|pid| pid.parse().ok());
@@ -28,7 +37,8 @@ pub(crate) fn process_of(tid: u32, own: u64) -> io::Result<(u32, PidView)> {
         PidView::zip(&chain, pids)
     });
     // One that cannot be looked at is seen by our own namespace alone.
-    Ok((pid, seen.unwrap_or_else(|| PidView { own: (own, pid as i32), inner: Box::default() })))
+    let seen_by_own = || PidView { own: (own, pid as i32), inner: Box::default() };
+    Ok(Client { pid, view: seen.unwrap_or_else(seen_by_own) })
 }
 
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
@@ -111,7 +121,7 @@ mod tests {
 
     #[test]
     fn our_own_process_is_found() {
-        let (pid, view) = process_of(std::process::id(), own_namespace()).unwrap();
+        let Client { pid, view } = process_of(std::process::id(), own_namespace()).unwrap();
         assert_eq!(pid, std::process::id());
         assert_eq!(view.seen_by(&view), pid as i32);
         assert!(process_of(0, own_namespace()).is_err());
@@ -124,7 +134,7 @@ mod tests {
             assert_ne!(tid, std::process::id());
             process_of(tid, own_namespace())
         });
-        let (pid, view) = found.join().unwrap().unwrap();
+        let Client { pid, view } = found.join().unwrap().unwrap();
         assert_eq!(pid, std::process::id());
         assert_eq!(view.seen_by(&view), pid as i32, "not the thread's id");
     }

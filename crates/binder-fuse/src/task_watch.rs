@@ -40,11 +40,20 @@ pub(crate) struct Exit {
     pub(crate) processes: Vec<ProcessId>,
 }
 
+/// How exits are noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ExitDetection {
+    /// At once.
+    Pidfd,
+    /// By looking again and again.
+    Timer,
+}
+
 /// The watched tasks of one kind.
 pub(crate) struct TaskWatch {
     kind: TaskKind,
     tasks: HashMap<u32, Watched>,
-    use_pidfds: bool,
+    detection: ExitDetection,
     timer: OwnedFd,
 }
 
@@ -88,19 +97,20 @@ impl TaskWatch {
     pub(crate) fn new(kind: TaskKind) -> io::Result<Self> {
         let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         // Old kernels say EINVAL of a thread pidfd whosesoever it is.
-        let use_pidfds = kind == TaskKind::Process || pidfd_of(own, kind).is_ok();
-        Self::with_pidfds(kind, use_pidfds)
+        let pidfds = kind == TaskKind::Process || pidfd_of(own, kind).is_ok();
+        let detection = if pidfds { ExitDetection::Pidfd } else { ExitDetection::Timer };
+        Self::with_detection(kind, detection)
     }
 
-    fn with_pidfds(kind: TaskKind, use_pidfds: bool) -> io::Result<Self> {
+    fn with_detection(kind: TaskKind, detection: ExitDetection) -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        Ok(Self { kind, tasks: HashMap::new(), use_pidfds, timer })
+        Ok(Self { kind, tasks: HashMap::new(), detection, timer })
     }
 
     /// Exits are seen at once.
     pub(crate) fn is_immediate(&self) -> bool {
-        self.use_pidfds
+        self.detection == ExitDetection::Pidfd
     }
 
     /// To be watched for reading beside the pidfds; then call [`check`](Self::check).
@@ -137,7 +147,7 @@ impl TaskWatch {
         };
         let pidfd = match self.kind {
             TaskKind::Process => Some(opened()?),
-            TaskKind::Thread if self.use_pidfds => opened().ok(),
+            TaskKind::Thread if self.detection == ExitDetection::Pidfd => opened().ok(),
             TaskKind::Thread => None,
         };
         if pidfd.is_none() {
@@ -217,9 +227,9 @@ mod tests {
         driver.open(context, Opener { pid: 1, euid: 0 }).unwrap()
     }
 
-    fn exit_of_a_thread_is_seen(use_pidfds: bool) {
+    fn exit_of_a_thread_is_seen(detection: ExitDetection) {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        let mut watch = TaskWatch::with_pidfds(TaskKind::Thread, use_pidfds).unwrap();
+        let mut watch = TaskWatch::with_detection(TaskKind::Thread, detection).unwrap();
         let (tid_out, tid_in) = mpsc::channel();
         let (go_out, go_in) = mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
@@ -237,7 +247,11 @@ mod tests {
         // join() returns when the thread's memory is released, a moment before it is gone.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         loop {
-            let seen = if use_pidfds { watch.exited(tid) } else { watch.check().pop() };
+            let seen = if detection == ExitDetection::Pidfd {
+                watch.exited(tid)
+            } else {
+                watch.check().pop()
+            };
             if let Some(exit) = seen {
                 assert_eq!(exit, expected);
                 break;
@@ -250,12 +264,12 @@ mod tests {
 
     #[test]
     fn a_threads_exit_is_seen_by_pidfd() {
-        exit_of_a_thread_is_seen(true);
+        exit_of_a_thread_is_seen(ExitDetection::Pidfd);
     }
 
     #[test]
     fn a_threads_exit_is_seen_by_the_timer_where_there_are_no_pidfds() {
-        exit_of_a_thread_is_seen(false);
+        exit_of_a_thread_is_seen(ExitDetection::Timer);
     }
 
     #[test]

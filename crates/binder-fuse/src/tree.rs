@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use binder_driver::ContextId;
 use binder_uapi::BINDERFS_MAX_NAME;
+use owners::Uid;
 
-use crate::fixed::{self, FIRST_FREE_ID, Log};
+use crate::fixed::{self, FIRST_FREE_ID, Log, Logs};
 use crate::wire::types::{Attr, FATTR_GID, FATTR_MODE, FATTR_SIZE, FATTR_UID, ROOT_ID, SetattrIn};
 
 /// Bytes of every device file, enough for the largest mapping that the protocol knows; a mapping of
@@ -43,12 +44,12 @@ pub(crate) enum Place {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     /// Whose everything is at first.
-    pub(crate) uid: u32,
+    pub(crate) uid: Uid,
     pub(crate) gid: u32,
     /// Most devices at a time.
     pub(crate) max_devices: Option<u32>,
     /// There is `binder_logs`.
-    pub(crate) logs: bool,
+    pub(crate) logs: Logs,
     /// Seconds since the epoch, what `stat(2)` shows.
     pub(crate) created: u64,
 }
@@ -72,7 +73,7 @@ struct Device {
 #[derive(Clone, Copy, Debug)]
 struct Owner {
     mode: u32,
-    uid: u32,
+    uid: Uid,
     gid: u32,
 }
 
@@ -290,7 +291,9 @@ impl Tree {
         let Options { uid, gid, created, .. } = self.options;
         let (folder, file) = (Owner { mode: 0o755, uid, gid }, Owner { mode: 0o444, uid, gid });
         let (kind, nlink, size, owner) = match self.place(node)? {
-            Place::Root => (libc::S_IFDIR, 3 + u32::from(self.options.logs), 0, folder),
+            Place::Root => {
+                (libc::S_IFDIR, 3 + u32::from(self.options.logs == Logs::Present), 0, folder)
+            }
             Place::Logs => (libc::S_IFDIR, 3, 0, folder),
             Place::Features | Place::Processes => (libc::S_IFDIR, 2, 0, folder),
             Place::Feature => (libc::S_IFREG, 1, fixed::feature_size(), file),
@@ -309,7 +312,7 @@ impl Tree {
             ctime: created,
             mode: kind | owner.mode,
             nlink,
-            uid: owner.uid,
+            uid: owner.uid.0,
             gid: owner.gid,
             blksize: 4096,
             ..Attr::default()
@@ -332,7 +335,7 @@ impl Tree {
             owner.mode = change.mode & 0o7777;
         }
         if change.valid & FATTR_UID != 0 {
-            owner.uid = change.uid;
+            owner.uid = Uid(change.uid);
         }
         if change.valid & FATTR_GID != 0 {
             owner.gid = change.gid;
@@ -385,7 +388,8 @@ mod tests {
     use super::*;
     use binder_driver::Driver;
 
-    const OPTIONS: Options = Options { uid: 0, gid: 0, max_devices: None, logs: false, created: 0 };
+    const OPTIONS: Options =
+        Options { uid: Uid::ROOT, gid: 0, max_devices: None, logs: Logs::Absent, created: 0 };
     const FEATURES_ID: u64 = 3;
 
     fn tree_with(names: &[&str]) -> Tree {
@@ -545,8 +549,8 @@ mod tests {
 
     #[test]
     fn the_folder_of_processes_lists_who_is_there() {
-        let tree = Tree::new(Options { logs: true, uid: 7, ..OPTIONS });
-        let logs = fixed::lookup(ROOT_ID, "binder_logs", true).unwrap();
+        let tree = Tree::new(Options { logs: Logs::Present, uid: Uid(7), ..OPTIONS });
+        let logs = fixed::lookup(ROOT_ID, "binder_logs", Logs::Present).unwrap();
         let names = |node, offset| -> Vec<String> {
             let entries = tree.entries(node, offset, &[5, 4_000_000_000]);
             entries.into_iter().map(|entry| entry.name).collect()
@@ -555,7 +559,7 @@ mod tests {
         let files =
             ["failed_transaction_log", "proc", "state", "stats", "transaction_log", "transactions"];
         assert_eq!(names(logs, 2), files);
-        let processes = fixed::lookup(logs, "proc", true).unwrap();
+        let processes = fixed::lookup(logs, "proc", Logs::Present).unwrap();
         assert_eq!(names(processes, 0), [".", "..", "5", "4000000000"]);
         let first = tree.entries(processes, 2, &[5]).remove(0);
         assert_eq!(names(processes, first.next), ["4000000000"]);

@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use owners::Uid;
+
 /// What a user is in a namespace that does not know it, as the kernel says it.
 const UNKNOWN: u32 = u32::MAX;
 
@@ -17,8 +19,17 @@ pub(crate) enum UserView {
     Ours,
     /// In a namespace of its own, whose map is not written yet: asked for again.
     Unwritten,
-    /// Ranges: (first uid inside, first uid of ours, how many).
-    Mapped(Vec<(u32, u32, u32)>),
+    Mapped(Vec<UidRange>),
+}
+
+/// A line of `uid_map`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UidRange {
+    /// First uid in the namespace.
+    inside: u32,
+    /// First uid in ours.
+    ours: u32,
+    count: u32,
 }
 
 impl UserView {
@@ -40,7 +51,8 @@ impl UserView {
     fn parse(text: &str) -> Self {
         let range = |line: &str| {
             let mut numbers = line.split_ascii_whitespace().map(str::parse);
-            Some((numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?))
+            let mut number = || numbers.next()?.ok();
+            Some(UidRange { inside: number()?, ours: number()?, count: number()? })
         };
         let ranges: Vec<_> = text.lines().filter_map(range).collect();
         if ranges.is_empty() { Self::Unwritten } else { Self::Mapped(ranges) }
@@ -48,7 +60,7 @@ impl UserView {
 
     /// A user of ours as the process, whose view this is, sees it. `pid`: its number, while it
     /// exists.
-    pub(crate) fn sees(&mut self, pid: Option<u32>, uid: u32) -> u32 {
+    pub(crate) fn sees(&mut self, pid: Option<u32>, Uid(uid): Uid) -> u32 {
         if let (Self::Unwritten, Some(pid)) = (&self, pid) {
             *self = Self::read(pid);
         }
@@ -57,7 +69,7 @@ impl UserView {
             Self::Unwritten => UNKNOWN,
             Self::Mapped(ranges) => ranges
                 .iter()
-                .find_map(|&(inside, ours, count)| {
+                .find_map(|&UidRange { inside, ours, count }| {
                     let offset = uid.checked_sub(ours).filter(|&offset| offset < count)?;
                     inside.checked_add(offset)
                 })
@@ -77,7 +89,7 @@ mod tests {
         for (ours, seen) in
             [(100_000, 0), (165_535, 65_535), (1000, 1000), (0, UNKNOWN), (165_536, UNKNOWN)]
         {
-            assert_eq!(view.sees(None, ours), seen, "uid {ours}");
+            assert_eq!(view.sees(None, Uid(ours)), seen, "uid {ours}");
         }
     }
 
@@ -85,13 +97,13 @@ mod tests {
     fn without_a_map_nobody_is_known() {
         let mut view = UserView::parse("");
         assert_eq!(view, UserView::Unwritten);
-        assert_eq!(view.sees(Some(u32::MAX), 0), UNKNOWN);
+        assert_eq!(view.sees(Some(u32::MAX), Uid::ROOT), UNKNOWN);
     }
 
     #[test]
     fn our_own_namespace_needs_no_map() {
         let mut view = UserView::of(std::process::id(), own_namespace());
         assert_eq!(view, UserView::Ours);
-        assert_eq!(view.sees(Some(std::process::id()), 1234), 1234);
+        assert_eq!(view.sees(Some(std::process::id()), Uid(1234)), 1234);
     }
 }

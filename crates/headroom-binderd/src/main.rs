@@ -178,8 +178,8 @@ fn run(args: Args) -> anyhow::Result<()> {
             Event::External(STALLS) => server.give_back_idle(),
             Event::External(MEMORY_TIMER) => {
                 life_signs.came_round(|| in_a_line(&server));
-                let worthwhile = server.page_counts().idle > 0;
-                if memory.is_low(worthwhile).context("cannot set a timer")? {
+                let idle = server.page_counts().idle;
+                if memory.is_low(idle).context("cannot set a timer")? {
                     server.give_back_idle();
                 }
             }

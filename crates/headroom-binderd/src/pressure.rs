@@ -75,10 +75,10 @@ impl Pressure {
         self.timer.as_fd()
     }
 
-    /// Little memory is available. `worthwhile`: something could be given back; else nothing is
-    /// read.
-    pub fn is_low(&self, worthwhile: bool) -> std::io::Result<bool> {
-        let read = worthwhile.then(|| Meminfo::read(Path::new(PROC)).ok()).flatten();
+    /// Little memory is available. With no idle pages to give back, `/proc/meminfo` is not read.
+    pub fn is_low(&self, idle_pages: u64) -> std::io::Result<bool> {
+        let meminfo = || Meminfo::read(Path::new(PROC)).ok();
+        let read = if idle_pages > 0 { meminfo() } else { None };
         let shares = read.and_then(|info| Some((info.available?, info.total?)));
         let left = shares.map(|(available, total)| available.checked_sub(self.mark(total)));
         let soon = |left: u64| Duration::from_millis(left / FASTEST_FILL);
@@ -109,11 +109,8 @@ mod tests {
 
     #[test]
     fn more_than_everything_is_never_available() {
-        let low = |percent| Pressure::watch(percent, None).unwrap().0.is_low(true).unwrap();
+        let low = |percent| Pressure::watch(percent, None).unwrap().0.is_low(1).unwrap();
         assert!(low(101) && !low(0));
-        assert!(
-            !Pressure::watch(100, None).unwrap().0.is_low(false).unwrap(),
-            "nothing to give back"
-        );
+        assert!(!Pressure::watch(100, None).unwrap().0.is_low(0).unwrap(), "nothing to give back");
     }
 }

@@ -75,14 +75,18 @@ fn system(result: libc::c_long) -> *mut c_void {
     if result == -1 { MAP_FAILED } else { result as *mut c_void }
 }
 
-unsafe fn map(
+/// Arguments of `mmap(2)`.
+struct MapArguments {
     at: *mut c_void,
     len: size_t,
     prot: c_int,
     flags: c_int,
     fd: c_int,
     offset: off_t,
-) -> *mut c_void {
+}
+
+unsafe fn map(arguments: MapArguments) -> *mut c_void {
+    let MapArguments { at, len, prot, flags, fd, offset } = arguments;
     // SAFETY: the caller's.
     let really = || unsafe {
         let (prot, flags, fd) = (prot as usize, flags as usize, fd as isize);
@@ -131,7 +135,7 @@ unsafe extern "C" fn mmap(
     offset: off_t,
 ) -> *mut c_void {
     // SAFETY: the caller's.
-    unsafe { map(at, len, prot, flags, fd, offset) }
+    unsafe { map(MapArguments { at, len, prot, flags, fd, offset }) }
 }
 
 #[unsafe(no_mangle)]
@@ -144,7 +148,7 @@ unsafe extern "C" fn mmap64(
     offset: off_t,
 ) -> *mut c_void {
     // SAFETY: the caller's; off_t has 64 bits on all machines we build for.
-    unsafe { map(at, len, prot, flags, fd, offset) }
+    unsafe { map(MapArguments { at, len, prot, flags, fd, offset }) }
 }
 
 #[unsafe(no_mangle)]

@@ -1,7 +1,7 @@
 //! Sending: `BC_TRANSACTION` and `BC_REPLY`, from the target to the receiver's queue.
 
 use binder_uapi::returns::*;
-use binder_uapi::{BinderTransactionData, TF_ACCEPT_FDS, TF_UPDATE_TXN};
+use binder_uapi::{TF_ACCEPT_FDS, TF_UPDATE_TXN};
 
 use crate::debug::counters::one_more;
 use crate::debug::records::{Refusal, TraceEvent};
@@ -18,16 +18,8 @@ use crate::write_read::types::Work;
 impl Driver {
     /// `BC_TRANSACTION`, `BC_REPLY` and their scatter-gather forms. A failure is told to the
     /// sender with its next read, and to the waiting caller if it was a reply.
-    pub(crate) fn transact<H: Host>(
-        &mut self,
-        host: &mut H,
-        sender: Sender,
-        kind: Kind,
-        data: &BinderTransactionData,
-        extra_size: u64,
-    ) {
-        let id = self.new_debug_id();
-        let message = Message { id, kind, data, extra_size };
+    pub(crate) fn transact<H: Host>(&mut self, host: &mut H, sender: Sender, message: Message<'_>) {
+        let Message { id, kind, data, .. } = message;
         self.set_extended_error(sender.thread, id, NO_ERROR, 0);
         self.log_transaction(sender, message);
         let sent = match kind {

@@ -7,7 +7,7 @@ use crate::errno::Errno;
 use crate::host::{Caller, Host};
 use crate::limits::{COMMAND_CHUNK, MAX_COMMAND_BYTES};
 use crate::objects::types::Strength;
-use crate::transaction::types::{Kind, Sender};
+use crate::transaction::types::{Kind, Message, Sender};
 use crate::write_read::types::Work;
 
 impl Driver {
@@ -75,10 +75,13 @@ impl Driver {
         match command {
             Command::Transaction { data, buffers_size } => {
                 let kind = Kind::of_transaction(data.flags);
-                self.transact(host, sender, kind, &data, buffers_size.unwrap_or(0));
+                let (id, extra_size) = (self.new_debug_id(), buffers_size.unwrap_or(0));
+                self.transact(host, sender, Message { id, kind, data: &data, extra_size });
             }
             Command::Reply { data, buffers_size } => {
-                self.transact(host, sender, Kind::Reply, &data, buffers_size.unwrap_or(0));
+                let (id, extra_size) = (self.new_debug_id(), buffers_size.unwrap_or(0));
+                let kind = Kind::Reply;
+                self.transact(host, sender, Message { id, kind, data: &data, extra_size });
             }
             Command::FreeBuffer(address) => self.free_buffer(host, sender, address),
             Command::IncRefs(handle) => {

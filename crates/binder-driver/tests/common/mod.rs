@@ -304,6 +304,14 @@ pub struct World {
     pub greeted: HashSet<Caller>,
 }
 
+/// Target and code of a `BC_TRANSACTION`; all zero for a `BC_REPLY`.
+#[derive(Clone, Copy, Default)]
+pub struct CallHead {
+    pub handle: u32,
+    pub code: u32,
+    pub flags: u32,
+}
+
 impl World {
     pub fn new() -> (Self, ContextId) {
         let mut world = Self::default();
@@ -424,11 +432,10 @@ impl World {
     pub fn transaction(
         &mut self,
         caller: Caller,
-        handle: u32,
-        code: u32,
-        flags: u32,
+        head: CallHead,
         parcel: &Parcel,
     ) -> (BinderTransactionData, Option<u64>) {
+        let CallHead { handle, code, flags } = head;
         let data = BinderTransactionData {
             target: handle.into(),
             code,
@@ -444,17 +451,19 @@ impl World {
 
     /// `BC_TRANSACTION` of the caller, its data in place.
     pub fn call(&mut self, caller: Caller, handle: u32, parcel: &Parcel) -> Command {
-        let (data, buffers_size) = self.transaction(caller, handle, 1, 0, parcel);
+        let (data, buffers_size) =
+            self.transaction(caller, CallHead { handle, code: 1, flags: 0 }, parcel);
         Command::Transaction { data, buffers_size }
     }
 
     pub fn oneway(&mut self, caller: Caller, handle: u32, code: u32, parcel: &Parcel) -> Command {
-        let (data, buffers_size) = self.transaction(caller, handle, code, TF_ONE_WAY, parcel);
+        let (data, buffers_size) =
+            self.transaction(caller, CallHead { handle, code, flags: TF_ONE_WAY }, parcel);
         Command::Transaction { data, buffers_size }
     }
 
     pub fn reply(&mut self, caller: Caller, parcel: &Parcel) -> Command {
-        let (data, buffers_size) = self.transaction(caller, 0, 0, 0, parcel);
+        let (data, buffers_size) = self.transaction(caller, CallHead::default(), parcel);
         Command::Reply { data, buffers_size }
     }
 

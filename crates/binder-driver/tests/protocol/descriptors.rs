@@ -38,7 +38,11 @@ fn array(world: &mut World, client: Caller, fds: &[u32]) -> Parcel {
 
 /// The client waits for a reply, and there is one with a file in it that nobody gives at once.
 fn reply_with_a_file(world: &mut World, manager: Caller, client: Caller) {
-    let (data, _) = world.transaction(client, 0, 1, TF_ACCEPT_FDS, &Parcel::default());
+    let (data, _) = world.transaction(
+        client,
+        CallHead { handle: 0, code: 1, flags: TF_ACCEPT_FDS },
+        &Parcel::default(),
+    );
     world.park(client, &[Command::Transaction { data, buffers_size: None }]);
     world.read(manager).parcel();
     let fd = world.host.install(manager.process, 9);

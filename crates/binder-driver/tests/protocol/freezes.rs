@@ -81,7 +81,8 @@ fn what_is_queued_for_a_frozen_process_is_replaced_by_its_update() {
     for text in [b"first", b"older", b"newer"] {
         let parcel = Parcel::bytes(text).binder(0x100 + u64::from(text[0]));
         let flags = TF_ONE_WAY | TF_UPDATE_TXN;
-        let (data, buffers_size) = world.transaction(client, 0, 7, flags, &parcel);
+        let (data, buffers_size) =
+            world.transaction(client, CallHead { handle: 0, code: 7, flags }, &parcel);
         let seen = world.run(client, &[Command::Transaction { data, buffers_size }]);
         assert_eq!(seen.news().last(), Some(&Return::TransactionPendingFrozen), "{seen:?}");
     }

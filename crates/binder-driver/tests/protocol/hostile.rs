@@ -258,7 +258,11 @@ fn a_buffer_freed_before_the_reply_does_not_disturb_it() {
 #[test]
 fn a_buffer_marked_for_it_is_cleared_when_freed() {
     let (mut world, manager, [client]) = World::with_manager();
-    let (data, _) = world.transaction(client, 0, 1, TF_CLEAR_BUF, &Parcel::bytes(&[7; 24]));
+    let (data, _) = world.transaction(
+        client,
+        CallHead { handle: 0, code: 1, flags: TF_CLEAR_BUF },
+        &Parcel::bytes(&[7; 24]),
+    );
     let call = Command::Transaction { data, buffers_size: None };
     world.write(client, &[call]);
     let request = world.read(manager).parcel();

@@ -435,7 +435,8 @@ impl Simulation {
             }
         }
         let code = self.code();
-        let (data, buffers_size) = self.world.transaction(caller, handle, code, flags, &parcel);
+        let (data, buffers_size) =
+            self.world.transaction(caller, CallHead { handle, code, flags }, &parcel);
         let buffers = &self.clients[&caller.process].buffers;
         let addresses: Vec<_> = buffers.iter().map(|buffer| buffer.address).collect();
         let address = self.random.pick(&addresses).unwrap_or(0);
@@ -578,12 +579,20 @@ impl Simulation {
                     // One of those replaces an earlier one while the receiver is frozen.
                     (code, clear) = (UPDATE_CODE, TF_UPDATE_TXN);
                 }
-                let sent = self.world.transaction(caller, handle, code, flags | clear, &parcel);
+                let sent = self.world.transaction(
+                    caller,
+                    CallHead { handle, code, flags: flags | clear },
+                    &parcel,
+                );
                 Some(Command::Transaction { data: sent.0, buffers_size: sent.1 })
             }
             4..8 if top == Some(Frame::In) => {
                 let parcel = self.parcel(caller, 2);
-                let (data, buffers_size) = self.world.transaction(caller, 0, 0, 0, &parcel);
+                let (data, buffers_size) = self.world.transaction(
+                    caller,
+                    CallHead { handle: 0, code: 0, flags: 0 },
+                    &parcel,
+                );
                 // One reply a frame: the books are written when it is sent.
                 Some(Command::Reply { data, buffers_size })
             }

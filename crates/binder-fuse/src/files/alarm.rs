@@ -46,13 +46,13 @@ impl Alarm {
 
     /// Has it ring every [`PERIOD`] until this is dropped.
     pub(super) fn ringing(&self) -> Ringing<'_> {
-        self.set(true);
+        self.set_interval(PERIOD);
         Ringing(self)
     }
 
-    fn set(&self, ringing: bool) {
-        let nanoseconds = if ringing { PERIOD.subsec_nanos() } else { 0 };
-        let every = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds.into() };
+    /// Zero stops the timer.
+    fn set_interval(&self, interval: Duration) {
+        let every = libc::timespec { tv_sec: 0, tv_nsec: interval.subsec_nanos().into() };
         let times = libc::itimerspec { it_interval: every, it_value: every };
         // SAFETY: our own timer, and a live structure.
         unsafe { libc::timer_settime(self.0, 0, &times, null_mut()) };
@@ -64,7 +64,7 @@ pub(super) struct Ringing<'a>(&'a Alarm);
 
 impl Drop for Ringing<'_> {
     fn drop(&mut self) {
-        self.0.set(false);
+        self.0.set_interval(Duration::ZERO);
     }
 }
 

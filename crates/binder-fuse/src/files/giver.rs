@@ -17,10 +17,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use owners::Uid;
 use rustix::event::EventfdFlags;
 
 use super::alarm::Alarm;
-use super::install::{Failure, close_all, install};
+use super::install::{Failure, ReadRoom, close_all, install};
 use super::placement;
 use super::store::Closer;
 use super::tracee::{End, Lost, Tracee};
@@ -47,11 +48,11 @@ pub(crate) struct Job {
     pub(crate) gift: Option<u64>,
     pub(crate) tid: u32,
     /// Its user.
-    pub(crate) uid: u32,
+    pub(crate) uid: Uid,
     /// The reply to its ioctl.
     pub(crate) reply: Vec<u8>,
-    /// Memory of it that may be written: address and bytes.
-    pub(crate) room: (u64, u64),
+    /// The unused part of its read buffer.
+    pub(crate) room: ReadRoom,
     /// To give.
     pub(crate) files: Vec<Arc<OwnedFd>>,
     /// To close.
@@ -106,7 +107,7 @@ struct Queue {
     workers: usize,
     idle: usize,
     /// Deliveries that workers are at, by user.
-    under_way: HashMap<u32, usize>,
+    under_way: HashMap<Uid, usize>,
     /// Nobody hands over any more.
     closed: bool,
 }
@@ -114,7 +115,7 @@ struct Queue {
 impl Queue {
     /// One more delivery to this user may begin: half of what is left is never for him who has so
     /// much already.
-    fn may_begin(&self, uid: u32) -> bool {
+    fn may_begin(&self, uid: Uid) -> bool {
         let all: usize = self.under_way.values().sum();
         let his = self.under_way.get(&uid).copied().unwrap_or(0);
         his < MAX_WORKERS - all.min(MAX_WORKERS)
@@ -131,7 +132,7 @@ impl Queue {
         Some((job, hear))
     }
 
-    fn done(&mut self, uid: u32) {
+    fn done(&mut self, uid: Uid) {
         if let Some(count) = self.under_way.get_mut(&uid) {
             *count -= 1;
             if *count == 0 {
@@ -171,7 +172,9 @@ impl Giver {
             return false;
         }
         drop(queue);
-        gift.into_iter().for_each(|gift| drop(self.verdicts.insert(gift, tell.clone())));
+        if let Some(gift) = gift {
+            self.verdicts.insert(gift, tell);
+        }
         self.shared.changed.notify_one();
         true
     }
@@ -386,13 +389,14 @@ mod tests {
 
     fn job(uid: u32) -> (Job, Receiver<Verdict>) {
         let (reply, files, closes) = (Vec::new(), Vec::new(), Vec::new());
-        let job = Job { gift: None, tid: 1, uid, reply, room: (0, 0), files, closes };
+        let uid = Uid(uid);
+        let job = Job { gift: None, tid: 1, uid, reply, room: ReadRoom::default(), files, closes };
         (job, channel().1)
     }
 
     /// The users of the jobs that may begin, in their order.
     fn begin_all(queue: &mut Queue) -> Vec<u32> {
-        std::iter::from_fn(|| queue.take().map(|(job, _)| job.uid)).collect()
+        std::iter::from_fn(|| queue.take().map(|(job, _)| job.uid.0)).collect()
     }
 
     #[test]
@@ -414,9 +418,9 @@ mod tests {
         queue.jobs.extend((0..MAX_WORKERS).map(|_| job(1)));
         begin_all(&mut queue);
         assert!(!queue.jobs.is_empty() && queue.first().is_none());
-        queue.done(1);
+        queue.done(Uid(1));
         assert_eq!(begin_all(&mut queue), [1]);
-        (0..MAX_WORKERS / 2).for_each(|_| queue.done(1));
+        (0..MAX_WORKERS / 2).for_each(|_| queue.done(Uid(1)));
         assert!(queue.under_way.is_empty());
     }
 }

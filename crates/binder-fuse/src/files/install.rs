@@ -53,6 +53,13 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// Memory of a thread that it expects to be written: the unused part of its read buffer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReadRoom {
+    pub(crate) address: u64,
+    pub(crate) len: u64,
+}
+
 /// Memory of the thread that is ours for the moment.
 pub(super) struct Scratch {
     tid: u32,
@@ -62,12 +69,11 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// In the thread's read buffer (`room`: address and bytes), which it expects to be written;
-    /// else below its stack, and put back afterwards.
-    pub(super) fn new(tracee: &Tracee, room: (u64, u64), files: usize) -> io::Result<Self> {
+    /// In the thread's read buffer; else below its stack, and put back afterwards.
+    pub(super) fn new(tracee: &Tracee, room: ReadRoom, files: usize) -> io::Result<Self> {
         let need = (CONTROL_AT + control_len(files.min(FILES_A_MESSAGE))) as u64;
         let tid = tracee.tid();
-        let (start, len) = (room.0.next_multiple_of(8), room.1.saturating_sub(8));
+        let (start, len) = (room.address.next_multiple_of(8), room.len.saturating_sub(8));
         if len >= need {
             return Ok(Self { tid, address: start, saved: Vec::new() });
         }
@@ -98,7 +104,7 @@ impl Scratch {
 pub(super) fn install(
     tracee: &mut Tracee,
     files: &[Arc<OwnedFd>],
-    room: (u64, u64),
+    room: ReadRoom,
     closer: &Closer,
 ) -> Result<Vec<u32>, Failure> {
     let scratch = Scratch::new(tracee, room, files.len())?;
@@ -126,8 +132,9 @@ fn install_with(
     let passed = match fetched {
         Ok(socket) => {
             let mut messages = files.chunks(FILES_A_MESSAGE);
+            let pair = SocketPair { near: &socket, far };
             let passed =
-                messages.try_for_each(|files| pass(tracee, files, &socket, far, scratch, &mut fds));
+                messages.try_for_each(|files| pass(tracee, files, &pair, scratch, &mut fds));
             // A hostile client may have put another file in its place meanwhile.
             closer.close(socket);
             passed
@@ -157,17 +164,25 @@ fn take_place_of_socket(tracee: &mut Tracee, far: i32, fds: &mut [u32]) -> Resul
     close(tracee, far)
 }
 
+/// Both ends of the thread's socket pair.
+struct SocketPair<'a> {
+    /// Fetched from the thread.
+    near: &'a OwnedFd,
+    /// Number of the other end in the thread's table.
+    far: i32,
+}
+
 /// Sends some files into the thread and has it receive them; also on a failure, `fds` has what
 /// arrived.
 fn pass(
     tracee: &mut Tracee,
     files: &[Arc<OwnedFd>],
-    socket: &OwnedFd,
-    far: i32,
+    pair: &SocketPair<'_>,
     scratch: &Scratch,
     fds: &mut Vec<u32>,
 ) -> Result<(), Failure> {
-    send(socket, files)?;
+    let SocketPair { near, far } = *pair;
+    send(near, files)?;
     scratch.write(frame(scratch.address, files.len()).as_slice())?;
     let message = scratch.address + offset_of!(Frame, message) as u64;
     let flags = (libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) as u64;

@@ -19,6 +19,7 @@ mod tracee;
 mod trap;
 
 pub(crate) use giver::{Giver, Job, Outcome, Verdict};
+pub(crate) use install::ReadRoom;
 pub(crate) use store::Store;
 pub(crate) use trap::{Outcome as TrapOutcome, Trap};
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
 use binder_driver::{Caller, Errno, FileToken};
+use owners::Uid;
 use slotmap::{Key, KeyData, SlotMap, new_key_type};
 
 use super::registers::SUPPORTED;
@@ -21,13 +22,13 @@ new_key_type! {
 
 struct Taken {
     file: Arc<OwnedFd>,
-    uid: u32,
+    uid: Uid,
 }
 
 /// See the module's documentation.
 pub(crate) struct Store {
     files: SlotMap<FileKey, Taken>,
-    by_user: HashMap<u32, usize>,
+    by_user: HashMap<Uid, usize>,
     closer: Option<Closer>,
 }
 
@@ -45,7 +46,7 @@ impl Store {
             let closer = Closer::start();
             self.closer = Some(closer.map_err(|error| refusal("no thread that closes", &error))?);
         }
-        let count = self.by_user.entry(from.euid).or_default();
+        let count = self.by_user.entry(Uid(from.euid)).or_default();
         if *count >= MAX_FILES_OF_A_USER {
             tracing::debug!("uid {} has {count} files on their way, no more", from.euid);
             return Err(Errno::ENOMEM);
@@ -54,7 +55,7 @@ impl Store {
         let file = fetch(from.tid, fd)
             .map_err(|error| refusal(&format!("descriptor {fd} of thread {}", from.tid), &error))?;
         *count += 1;
-        let key = self.files.insert(Taken { file: Arc::new(file), uid: from.euid });
+        let key = self.files.insert(Taken { file: Arc::new(file), uid: Uid(from.euid) });
         Ok(FileToken(key.data().as_ffi()))
     }
 
@@ -102,7 +103,7 @@ pub(crate) fn fetch(tid: u32, fd: i32) -> io::Result<OwnedFd> {
         // Before Linux 6.9 there are pidfds of processes only; threads share their descriptors as a
         // rule.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            let (process, _) = crate::pid_view::process_of(tid, 0)?;
+            let process = crate::pid_view::process_of(tid, 0)?.pid;
             pidfd_of(process, TaskKind::Process)?
         }
         pidfd => pidfd?,
@@ -130,7 +131,9 @@ impl Closer {
 
     pub(crate) fn close(&self, file: Arc<OwnedFd>) {
         // Whoever has it last. The thread lives as long as this sender.
-        Arc::into_inner(file).into_iter().for_each(|file| drop(self.0.send(file)));
+        if let Some(file) = Arc::into_inner(file) {
+            let _ = self.0.send(file);
+        }
     }
 }
 
@@ -179,7 +182,7 @@ mod tests {
         let mut store = Store::new();
         let (read, _write) = std::io::pipe().unwrap();
         let caller = ourselves();
-        store.by_user.insert(caller.euid, MAX_FILES_OF_A_USER);
+        store.by_user.insert(Uid(caller.euid), MAX_FILES_OF_A_USER);
         assert_eq!(store.take(caller, read.as_raw_fd() as u32), Err(Errno::ENOMEM));
         let other = Caller { euid: 1, ..caller };
         assert!(store.take(other, read.as_raw_fd() as u32).is_ok());

@@ -224,7 +224,9 @@ impl Tracee {
     }
 
     fn detach(&self) -> Result<(), Lost> {
-        self.usual_cpus.iter().for_each(|usual| placement::release(self.tid, usual));
+        if let Some(usual) = &self.usual_cpus {
+            placement::release(self.tid, usual);
+        }
         // Refused where it is not stopped any more: it was killed.
         ptrace(libc::PTRACE_DETACH, self.tid, 0, 0).map_err(|_| self.stuck())?;
         if self.stop_pending {

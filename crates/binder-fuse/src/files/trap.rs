@@ -123,7 +123,9 @@ impl Trap {
         let promise = by_thread.remove(&tid);
         self.0.count.store(by_thread.len(), Ordering::Relaxed);
         drop(by_thread);
-        promise.into_iter().for_each(|promise| drop(self.0.end(promise.state)));
+        if let Some(promise) = promise {
+            drop(self.0.end(promise.state));
+        }
     }
 }
 

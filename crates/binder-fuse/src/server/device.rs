@@ -11,7 +11,7 @@ use super::{OPENER, Parked, Server, THREAD};
 use crate::calls::Calls;
 use crate::host::{Open, OpenKey, OpenerState};
 use crate::mapping::{Backing, MappingKind, NotifyStore, Passthrough};
-use crate::pid_view::{self, PidView};
+use crate::pid_view::{self, Client};
 use crate::task_watch::Exit;
 use crate::tree::{DeviceId, Place};
 use crate::user_view::UserView;
@@ -61,13 +61,12 @@ impl Server {
         // Pid 0: a process of a pid namespace that is not visible here. Its memory cannot be
         // reached.
         let client = pid_view::process_of(header.pid, self.own_namespace);
-        let (pid, pid_view) = client.map_err(|error| match out_of_descriptors(&error) {
-            true => libc::ENFILE,
-            false => libc::EPERM,
-        })?;
+        let client = client
+            .map_err(|error| if out_of_descriptors(&error) { libc::ENFILE } else { libc::EPERM })?;
+        let pid = client.pid;
         let context = self.tree.context(device).ok_or(libc::ENOENT)?;
         self.tree.claim(header.nodeid)?;
-        let opened = self.add_open(header, open, context, (pid, pid_view));
+        let opened = self.add_open(header, open, context, client);
         if opened.is_err() {
             self.tree.unclaim(header.nodeid);
         }
@@ -81,7 +80,7 @@ impl Server {
         header: &InHeader,
         open: &OpenIn,
         context: ContextId,
-        (pid, pid_view): (u32, PidView),
+        Client { pid, view: pid_view }: Client,
     ) -> Result<OpenOut, i32> {
         let backing = self.make_backing(header.nodeid).map_err(|error| {
             self.warn_once("backing", || format!("pid {pid}: no buffer for its open: {error}"));

@@ -5,7 +5,7 @@ use std::io;
 use super::Server;
 use crate::fixed::Log;
 use crate::tree::Place;
-use crate::wire::reply::push_dirent;
+use crate::wire::reply::{Dirent, push_dirent};
 use crate::wire::types::{AttrOut, EntryOut, InHeader, OpenOut, ReadIn, SetattrIn, StatfsOut};
 
 /// How long the kernel may keep attributes, seconds.
@@ -78,7 +78,9 @@ impl Server {
     ) -> io::Result<()> {
         match self.tree.rename((header.nodeid, old), new, flags) {
             Ok(replaced) => {
-                replaced.into_iter().for_each(|context| self.driver.remove_context(context));
+                if let Some(context) = replaced {
+                    self.driver.remove_context(context);
+                }
                 self.send_ok(header)
             }
             Err(errno) => self.send_error(header, errno),
@@ -95,7 +97,16 @@ impl Server {
         let pids = if processes { self.driver.pids() } else { Vec::new() };
         for entry in self.tree.entries(header.nodeid, read.offset, &pids) {
             let room = read.size as usize;
-            if !push_dirent(&mut out, room, entry.ino, entry.next, entry.directory, &entry.name) {
+            if !push_dirent(
+                &mut out,
+                room,
+                Dirent {
+                    ino: entry.ino,
+                    next: entry.next,
+                    directory: entry.directory,
+                    name: &entry.name,
+                },
+            ) {
                 break;
             }
         }

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use binder_driver::{Caller, Errno, ProcessId, WriteRead};
 use binder_uapi::BinderWriteRead;
 use ioctl_trap::{InHand, Listener};
+use owners::Uid;
 use zerocopy::IntoBytes;
 
 use super::{GIFTS, Parked, Server};
 use crate::error::Error;
-use crate::files::{Giver, Job, Outcome, Trap, TrapOutcome, Verdict};
+use crate::files::{Giver, Job, Outcome, ReadRoom, Trap, TrapOutcome, Verdict};
 use crate::host::OpenKey;
 
 /// Gifts that are under way.
@@ -66,7 +67,7 @@ impl Server {
 
     /// A read has taken a transaction with files.
     pub(super) fn begin_gift(&mut self, request: Parked, bwr: BinderWriteRead) -> io::Result<()> {
-        let Caller { process, tid, euid: uid } = request.caller;
+        let Caller { process, tid, euid } = request.caller;
         if let Some(answer) = self.promise(request) {
             return self.answer_read(request, answer);
         }
@@ -77,11 +78,12 @@ impl Server {
         self.gifts.last += 1;
         let gift = self.gifts.last;
         let reply = self.reply.ioctl(request.unique, 0, bwr.as_bytes()).to_vec();
-        let room = (
-            bwr.read_buffer.wrapping_add(bwr.read_consumed),
-            bwr.read_size.saturating_sub(bwr.read_consumed),
-        );
-        let job = Job { gift: Some(gift), tid, uid, reply, room, files, closes: Vec::new() };
+        let room = ReadRoom {
+            address: bwr.read_buffer.wrapping_add(bwr.read_consumed),
+            len: bwr.read_size.saturating_sub(bwr.read_consumed),
+        };
+        let job =
+            Job { gift: Some(gift), tid, uid: Uid(euid), reply, room, files, closes: Vec::new() };
         self.gifts.waiting.insert(gift, Gift { request, bwr, interrupted: false });
         self.gifts.by_request.insert(request.unique, gift);
         match self.giver().map(|giver| giver.hand_over(job)) {
@@ -265,10 +267,18 @@ impl Server {
         result: i32,
         bwr: &BinderWriteRead,
     ) -> bool {
-        let Caller { tid, euid: uid, .. } = caller;
+        let Caller { tid, euid, .. } = caller;
         let Some(closes) = self.host.closes.remove(&tid) else { return false };
         let reply = self.reply.ioctl(unique, result, bwr.as_bytes()).to_vec();
-        let job = Job { gift: None, tid, uid, reply, room: (0, 0), files: Vec::new(), closes };
+        let job = Job {
+            gift: None,
+            tid,
+            uid: Uid(euid),
+            reply,
+            room: ReadRoom::default(),
+            files: Vec::new(),
+            closes,
+        };
         self.giver().is_ok_and(|giver| giver.hand_over(job))
     }
 }

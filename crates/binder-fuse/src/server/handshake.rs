@@ -30,12 +30,15 @@ pub(super) fn start(
     let Operation::Init(init, flags2) = request.operation else {
         return Err(Error::Handshake(format!("expected INIT, got {:?}", request.operation)));
     };
-    let want_passthrough = choice != MappingChoice::Only(MappingKind::NotifyStore);
-    let (out, passthrough) = negotiate(&init, flags2, want_passthrough)?;
+    let wanted = match choice {
+        MappingChoice::Only(kind) => kind,
+        MappingChoice::Auto => MappingKind::Passthrough,
+    };
+    let (out, offered) = negotiate(&init, flags2, wanted)?;
     channel
         .send(ReplyBuffer::default().body(request.header.unique, &out))
         .map_err(Error::io("cannot answer INIT"))?;
-    let lacking = if passthrough {
+    let lacking = if offered == MappingKind::Passthrough {
         Passthrough::new(channel).err().map(|error| format!("a backing file is refused: {error}"))
     } else {
         Some("the kernel does not offer it (Linux 6.9 does)".to_owned())
@@ -68,18 +71,26 @@ fn wait_for_init(channel: &Channel, buffer: &mut RequestBuffer) -> Result<usize,
     }
 }
 
-/// The reply to INIT, and whether passthrough is on.
-fn negotiate(init: &InitIn, flags2: u32, want_passthrough: bool) -> Result<(InitOut, bool), Error> {
+/// The reply to INIT, and the mapping that the kernel offers: `wanted` or the lesser one.
+fn negotiate(
+    init: &InitIn,
+    flags2: u32,
+    wanted: MappingKind,
+) -> Result<(InitOut, MappingKind), Error> {
     if init.major != KERNEL_VERSION || init.minor < OLDEST_MINOR_VERSION {
         return Err(Error::TooOld { major: init.major, minor: init.minor });
     }
     let offered = u64::from(init.flags) | u64::from(flags2) << 32;
-    let mut wanted = INIT_PARALLEL_DIROPS | INIT_EXT;
-    if want_passthrough {
-        wanted |= INIT_PASSTHROUGH;
+    let mut flags = INIT_PARALLEL_DIROPS | INIT_EXT;
+    if wanted == MappingKind::Passthrough {
+        flags |= INIT_PASSTHROUGH;
     }
-    let agreed = offered & wanted;
-    let passthrough = agreed & INIT_PASSTHROUGH != 0;
+    let agreed = offered & flags;
+    let mapping = if agreed & INIT_PASSTHROUGH == 0 {
+        MappingKind::NotifyStore
+    } else {
+        MappingKind::Passthrough
+    };
     let out = InitOut {
         major: KERNEL_VERSION,
         minor: KERNEL_MINOR_VERSION.min(init.minor),
@@ -93,10 +104,10 @@ fn negotiate(init: &InitIn, flags2: u32, want_passthrough: bool) -> Result<(Init
         max_write: 4096,
         time_gran: 1,
         // tmpfs below us, nothing below tmpfs.
-        max_stack_depth: u32::from(passthrough),
+        max_stack_depth: u32::from(mapping == MappingKind::Passthrough),
         ..InitOut::default()
     };
-    Ok((out, passthrough))
+    Ok((out, mapping))
 }
 
 #[cfg(test)]
@@ -112,26 +123,26 @@ mod tests {
     #[test]
     fn passthrough_is_agreed_on_where_it_is_offered_and_wanted() {
         let (new, flags2) = init(45, INIT_EXT | INIT_PASSTHROUGH | INIT_PARALLEL_DIROPS | 1);
-        let (out, passthrough) = negotiate(&new, flags2, true).unwrap();
-        assert!(passthrough);
+        let (out, mapping) = negotiate(&new, flags2, MappingKind::Passthrough).unwrap();
+        assert_eq!(mapping, MappingKind::Passthrough);
         assert_eq!((out.minor, out.max_stack_depth, out.flags2), (40, 1, 1 << 5));
         assert_eq!(u64::from(out.flags), INIT_EXT | INIT_PARALLEL_DIROPS, "nothing else");
-        let (out, passthrough) = negotiate(&new, flags2, false).unwrap();
-        assert!(!passthrough);
+        let (out, mapping) = negotiate(&new, flags2, MappingKind::NotifyStore).unwrap();
+        assert_eq!(mapping, MappingKind::NotifyStore);
         assert_eq!((out.max_stack_depth, out.flags2), (0, 0));
     }
 
     #[test]
     fn an_older_kernel_gets_its_own_version_and_no_passthrough() {
         let (old, flags2) = init(31, INIT_PARALLEL_DIROPS);
-        let (out, passthrough) = negotiate(&old, flags2, true).unwrap();
-        assert_eq!((out.minor, passthrough), (31, false));
+        let (out, mapping) = negotiate(&old, flags2, MappingKind::Passthrough).unwrap();
+        assert_eq!((out.minor, mapping), (31, MappingKind::NotifyStore));
     }
 
     #[test]
     fn a_kernel_that_is_too_old_is_named() {
         let (old, flags2) = init(30, 0);
-        let error = negotiate(&old, flags2, true).unwrap_err();
+        let error = negotiate(&old, flags2, MappingKind::Passthrough).unwrap_err();
         assert!(error.to_string().contains("7.30"), "{error}");
     }
 }

@@ -34,6 +34,13 @@ pub(crate) fn name_of(device: &BinderfsDevice) -> Result<&str, i32> {
     std::str::from_utf8(&device.name[..end]).map_err(|_| libc::EINVAL)
 }
 
+/// An open, and its thread that calls.
+#[derive(Clone, Copy)]
+struct Target {
+    key: OpenKey,
+    caller: Caller,
+}
+
 impl Server {
     pub(super) fn ioctl(
         &mut self,
@@ -47,7 +54,7 @@ impl Server {
         let key = OpenKey::from_fh(ioctl.fh);
         if let Some(open) = self.host.opens.get(key) {
             let caller = Caller { process: open.process, tid: header.pid, euid: header.uid };
-            return self.device_ioctl(header, key, caller, ioctl, data);
+            return self.device_ioctl(header, Target { key, caller }, ioctl, data);
         }
         match self.tree.place(header.nodeid) {
             Some(Place::Control) => match self.control_ioctl(ioctl, data) {
@@ -61,11 +68,11 @@ impl Server {
     fn device_ioctl(
         &mut self,
         header: &InHeader,
-        key: OpenKey,
-        caller: Caller,
+        target: Target,
         ioctl: &IoctlIn,
         data: &[u8],
     ) -> io::Result<()> {
+        let Target { key, caller } = target;
         if ioctl.flags & IOCTL_COMPAT != 0 {
             // 32-bit processes speak protocol 7, with other structures.
             self.warn_once("compat", || {
@@ -78,7 +85,7 @@ impl Server {
         }
         self.note_thread(key, header.pid);
         if ioctl.cmd == BINDER_WRITE_READ {
-            return self.write_read(header, key, caller, ioctl.arg, data);
+            return self.write_read(header, target, ioctl.arg, data);
         }
         let known = self.driver.note_ioctl(caller);
         if let (BINDER_FREEZE, Ok(()), Ok(info)) = (ioctl.cmd, known, argument(data)) {
@@ -93,8 +100,7 @@ impl Server {
     fn write_read(
         &mut self,
         header: &InHeader,
-        key: OpenKey,
-        caller: Caller,
+        Target { key, caller }: Target,
         argument_at: u64,
         data: &[u8],
     ) -> io::Result<()> {

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use binder_driver::{Caller, Driver, snapshot::Snapshot};
+use owners::Uid;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
@@ -24,6 +25,7 @@ pub(crate) use self::ioctl::name_of;
 pub use self::trace::{TraceEnd, TraceOutcome, TracePart, TraceRecord};
 use crate::channel::{Channel, Incoming, RequestBuffer};
 use crate::error::Error;
+use crate::fixed::Logs;
 use crate::guardian::Guardian;
 use crate::host::{ClientHost, OpenKey};
 use crate::mapping::{MappingChoice, MappingKind};
@@ -213,10 +215,10 @@ impl Server {
             driver: Driver::new(),
             host,
             tree: Tree::new(tree::Options {
-                uid: rustix::process::geteuid().as_raw(),
+                uid: Uid(rustix::process::geteuid().as_raw()),
                 gid: rustix::process::getegid().as_raw(),
                 max_devices: config.max_devices,
-                logs: config.logs,
+                logs: if config.logs { Logs::Present } else { Logs::Absent },
                 created,
             }),
             threads,

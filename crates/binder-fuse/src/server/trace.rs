@@ -260,10 +260,10 @@ mod tests {
 
     use super::*;
 
-    fn sent(id: u32, oneway: bool) -> Sent {
+    fn call(id: u32) -> Sent {
         Sent {
             id,
-            oneway,
+            oneway: false,
             context: None,
             from_pid: 1,
             from_tid: 2,
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn a_call_is_one_record_when_it_is_over() {
         let mut tracer = Tracer::new(0);
-        tracer.sent(sent(9, false), "binder".into());
+        tracer.sent(call(9), "binder".into());
         tracer.event(TraceEvent::Taken { id: 9, tid: 33 });
         tracer.event(TraceEvent::Answered { id: 9, bytes: 12 });
         assert_eq!(tracer.next(), 0);
@@ -298,13 +298,13 @@ mod tests {
     #[test]
     fn what_nobody_took_was_dropped_and_what_was_refused_says_why() {
         let mut tracer = Tracer::new(0);
-        tracer.sent(sent(1, true), "binder".into());
+        tracer.sent(Sent { oneway: true, ..call(1) }, "binder".into());
         tracer.event(TraceEvent::Over { id: 1 });
-        tracer.sent(sent(2, false), "binder".into());
+        tracer.sent(call(2), "binder".into());
         tracer.event(TraceEvent::Failed { id: 2, word: BR_DEAD_REPLY });
         tracer.event(TraceEvent::Over { id: 2 });
         let refused = Some(Refusal { word: BR_FROZEN_REPLY, errno: -22 });
-        tracer.sent(Sent { refused, ..sent(3, false) }, "binder".into());
+        tracer.sent(Sent { refused, ..call(3) }, "binder".into());
         let outcomes: Vec<_> =
             tracer.records.iter().map(|r| (r.outcome.clone(), r.errno)).collect();
         let expected =
@@ -316,7 +316,7 @@ mod tests {
     fn the_oldest_records_go_first_and_numbers_go_on() {
         let mut tracer = Tracer::new(100);
         for id in 0..KEPT as u32 + 5 {
-            tracer.sent(sent(id, true), String::new());
+            tracer.sent(Sent { oneway: true, ..call(id) }, String::new());
             tracer.event(TraceEvent::Over { id });
         }
         assert_eq!((tracer.first, tracer.records.len()), (105, KEPT));

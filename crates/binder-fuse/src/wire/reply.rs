@@ -61,16 +61,23 @@ impl ReplyBuffer {
     }
 }
 
+/// A directory entry of a READDIR reply.
+#[derive(Clone, Copy, Debug)]
+pub struct Dirent<'a> {
+    /// Inode number.
+    pub ino: u64,
+    /// Offset at which READDIR continues after this entry.
+    pub next: u64,
+    /// `DT_DIR`, else `DT_REG`.
+    pub directory: bool,
+    /// File name.
+    pub name: &'a str,
+}
+
 /// Appends one directory entry to `out` unless that would exceed `room` bytes; `false` = it did not
-/// fit. `next` is the offset that READDIR gets to go on behind this entry.
-pub fn push_dirent(
-    out: &mut Vec<u8>,
-    room: usize,
-    ino: u64,
-    next: u64,
-    directory: bool,
-    name: &str,
-) -> bool {
+/// fit.
+pub fn push_dirent(out: &mut Vec<u8>, room: usize, entry: Dirent<'_>) -> bool {
+    let Dirent { ino, next, directory, name } = entry;
     let padded = (size_of::<DirentHeader>() + name.len()).next_multiple_of(8);
     if out.len() + padded > room {
         return false;
@@ -126,13 +133,25 @@ mod tests {
     #[test]
     fn directory_entries_are_padded_to_eight_bytes_and_stop_at_the_room() {
         let mut out = Vec::new();
-        assert!(push_dirent(&mut out, 100, 5, 1, false, "binder"));
+        assert!(push_dirent(
+            &mut out,
+            100,
+            Dirent { ino: 5, next: 1, directory: false, name: "binder" }
+        ));
         assert_eq!(out.len(), 32);
         assert_eq!(out[16..20], 6_u32.to_le_bytes());
         assert_eq!(out[20..24], u32::from(libc::DT_REG).to_le_bytes());
         assert_eq!(&out[24..32], b"binder\0\0");
-        assert!(push_dirent(&mut out, 100, 6, 2, true, "features"));
-        assert!(!push_dirent(&mut out, 100, 7, 3, false, "no-room-for-this-any-more"));
+        assert!(push_dirent(
+            &mut out,
+            100,
+            Dirent { ino: 6, next: 2, directory: true, name: "features" }
+        ));
+        assert!(!push_dirent(
+            &mut out,
+            100,
+            Dirent { ino: 7, next: 3, directory: false, name: "no-room-for-this-any-more" }
+        ));
         assert_eq!(out.len(), 64);
     }
 }

@@ -190,7 +190,8 @@ fn caller(device: &str, name: &str, count: u64, seed: u64) -> Outcome {
             _ => random.below(64),
         };
         let fill = random.below(256) as u8;
-        match checked_echo(&mut session, handle, size as usize, fill, random.below(4) == 0) {
+        let object = (random.below(4) == 0).then(|| OBJECT + u64::from(fill));
+        match checked_echo(&mut session, handle, &vec![fill; size as usize], object) {
             Ok(()) => done += 1,
             // The service was killed: its successor has the same name.
             Err(ClientError::DeadReply) if handle != 0 => {
@@ -212,21 +213,19 @@ fn caller(device: &str, name: &str, count: u64, seed: u64) -> Outcome {
 fn checked_echo(
     session: &mut Session<'_>,
     handle: u32,
-    size: usize,
-    fill: u8,
-    with_object: bool,
+    bytes: &[u8],
+    object: Option<u64>,
 ) -> Result<(), ClientError> {
-    let mut parcel = binder_client::Parcel::new().bytes(&vec![fill; size]);
-    if with_object {
-        parcel = parcel.binder(OBJECT + u64::from(fill), 0);
+    let mut parcel = binder_client::Parcel::new().bytes(bytes);
+    if let Some(object) = object {
+        parcel = parcel.binder(object, 0);
     }
     let reply = session.call(handle, CALL, parcel.payload())?;
     let data = reply.data()?;
-    let right = data.len() == parcel.data.len() && data[..size].iter().all(|byte| *byte == fill);
+    let right = data.len() == parcel.data.len() && data.starts_with(bytes);
     // Our own object comes back as itself, not as a handle.
     let objects = reply.objects()?;
-    let right = right && objects.iter().all(|object| object.binder == OBJECT + u64::from(fill));
-    let right = right && objects.len() == usize::from(with_object);
+    let right = right && objects.iter().map(|object| object.binder).eq(object);
     session.free(reply);
     if right { Ok(()) } else { Err(ClientError::Contents("the echo differs from what was sent")) }
 }

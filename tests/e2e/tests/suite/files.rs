@@ -222,16 +222,24 @@ impl Freezer {
         Some(freezer)
     }
 
-    fn set(&self, frozen: bool) -> bool {
-        let (old, new) = if frozen { ("FROZEN", "1") } else { ("THAWED", "0") };
-        std::fs::write(self.0.join("freezer.state"), old).is_ok()
-            || std::fs::write(self.0.join("cgroup.freeze"), new).is_ok()
+    fn freeze(&self) -> bool {
+        self.set("FROZEN", "1")
+    }
+
+    fn thaw(&self) -> bool {
+        self.set("THAWED", "0")
+    }
+
+    /// The state as cgroup v1 and v2 spell it.
+    fn set(&self, v1: &str, v2: &str) -> bool {
+        std::fs::write(self.0.join("freezer.state"), v1).is_ok()
+            || std::fs::write(self.0.join("cgroup.freeze"), v2).is_ok()
     }
 }
 
 impl Drop for Freezer {
     fn drop(&mut self) {
-        self.set(false);
+        self.thaw();
         let up = self.0.with_file_name("cgroup.procs");
         for pid in std::fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines()
         {
@@ -245,7 +253,7 @@ impl Drop for Freezer {
 fn a_receiver_frozen_again_and_again_holds_up_nobody(bus: &Bus) {
     let device = bus.device("hwbinder");
     let frozen = on_hwbinder(bus, &["files", "0"]);
-    let Some(freezer) = Freezer::new(frozen.pid()).filter(|freezer| freezer.set(true)) else {
+    let Some(freezer) = Freezer::new(frozen.pid()).filter(|freezer| freezer.freeze()) else {
         return test_support::skip("no control group with a freezer");
     };
     let done = Arc::new(AtomicBool::new(false));
@@ -272,11 +280,15 @@ fn a_receiver_frozen_again_and_again_holds_up_nobody(bus: &Bus) {
     let client = open(bus);
     let mut session = Session::new(&client);
     for round in 0..60 {
-        freezer.set(round % 2 == 0);
+        if round % 2 == 0 {
+            freezer.freeze();
+        } else {
+            freezer.thaw();
+        }
         send_pipes(&mut session, 1).unwrap();
         std::thread::sleep(std::time::Duration::from_micros(round * 97 % 5000));
     }
-    freezer.set(false);
+    freezer.thaw();
     done.store(true, Ordering::Relaxed);
     let fates = bounded("the caller of the frozen", || calling.join().unwrap());
     println!("{fates:?} calls to it succeeded and failed");

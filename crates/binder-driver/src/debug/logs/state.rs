@@ -17,6 +17,18 @@ enum Detail {
     Transactions,
 }
 
+/// Starts of the lines of a queue's items.
+struct LinePrefix {
+    transaction: &'static str,
+    other: &'static str,
+}
+
+impl LinePrefix {
+    const PROCESS: Self = Self { transaction: "  pending transaction", other: "  " };
+    const THREAD: Self = Self { transaction: "    pending transaction", other: "    " };
+    const NODE: Self = Self { transaction: "    pending async transaction", other: "    " };
+}
+
 impl Driver {
     /// Everything.
     pub fn state(&self) -> String {
@@ -76,7 +88,7 @@ impl Driver {
         for (_, _, buffer) in process.area.iter().flat_map(|area| area.ranges.live()) {
             self.print_buffer(text, buffer);
         }
-        self.print_queue(text, process.todo, id, "  ", "  pending transaction");
+        self.print_queue(text, process.todo, id, &LinePrefix::PROCESS);
         if !process.delivered_deaths.is_empty() {
             *text += "  has delivered dead binder\n";
         }
@@ -112,7 +124,7 @@ impl Driver {
                 if outgoing { "    outgoing transaction" } else { "    incoming transaction" };
             self.print_transaction(text, call, thread.process, prefix);
         }
-        self.print_queue(text, thread.todo, thread.process, "    ", "    pending transaction");
+        self.print_queue(text, thread.todo, thread.process, &LinePrefix::THREAD);
         if detail == Detail::Transactions && text.len() == header_end {
             text.truncate(start);
         }
@@ -172,24 +184,18 @@ impl Driver {
         text: &mut String,
         queue: QueueId,
         owner: ProcessId,
-        indent: &str,
-        transaction: &str,
+        prefix: &LinePrefix,
     ) {
         for (_, work) in self.queues.iter(queue) {
-            self.print_work(text, work, owner, indent, transaction);
+            self.print_work(text, work, owner, prefix);
         }
     }
 
-    fn print_work(
-        &self,
-        text: &mut String,
-        work: Work,
-        owner: ProcessId,
-        indent: &str,
-        transaction: &str,
-    ) {
+    fn print_work(&self, text: &mut String, work: Work, owner: ProcessId, prefix: &LinePrefix) {
         let words = match work {
-            Work::Transaction(id) => return self.print_transaction(text, id, owner, transaction),
+            Work::Transaction(id) => {
+                return self.print_transaction(text, id, owner, prefix.transaction);
+            }
             Work::ReturnError(word) | Work::ReplyError(word) => {
                 format!("transaction error: {word}")
             }
@@ -213,7 +219,7 @@ impl Driver {
                 }
             }
         };
-        let _ = writeln!(text, "{indent}{words}");
+        let _ = writeln!(text, "{}{words}", prefix.other);
     }
 
     fn print_node(&self, text: &mut String, id: NodeId) {
@@ -241,7 +247,7 @@ impl Driver {
         }
         text.push('\n');
         if let (Some(owner), Some(queue)) = (node.owner, node.oneway_todo) {
-            self.print_queue(text, queue, owner, "    ", "    pending async transaction");
+            self.print_queue(text, queue, owner, &LinePrefix::NODE);
         }
     }
 
