@@ -8,12 +8,12 @@ use binder_driver::{
     Priority, ProcessId, Scheduler, StoreError,
 };
 use headroom_linux::mountinfo::Device;
-use owners::Uid;
+use owners::{Owner, Uid};
 use slotmap::{Key, KeyData, SlotMap, new_key_type};
 
 use crate::calls::Calls;
 use crate::carrier::{Ferry, Late};
-use crate::files::Store;
+use crate::files::{Charge, Closers, Store};
 use crate::lateness::Lateness;
 use crate::mapping::Backing;
 use crate::page_server::PageServer;
@@ -55,6 +55,8 @@ pub(crate) struct Open {
     pub(crate) opener: OpenerState,
     /// Who that was.
     pub(crate) euid: u32,
+    /// The party that its files are charged to.
+    pub(crate) owner: Owner,
     pub(crate) pid_view: PidView,
     pub(crate) user_view: UserView,
     pub(crate) nonblock: bool,
@@ -80,6 +82,7 @@ pub(crate) struct ClientHost {
     /// Numbers of our filesystem in the clients' maps.
     device: Device,
     pub(crate) files: Store,
+    pub(crate) closers: Closers,
     /// Descriptors to close by threads on their way out of their ioctls.
     pub(crate) closes: HashMap<u32, Vec<u32>>,
     /// Priorities are inherited.
@@ -90,6 +93,7 @@ pub(crate) struct ClientHost {
 
 impl ClientHost {
     pub(crate) fn new(pages: Arc<PageServer>, device: Device) -> Self {
+        let closers = Closers::new();
         Self {
             opens: SlotMap::with_key(),
             by_process: HashMap::new(),
@@ -97,7 +101,8 @@ impl ClientHost {
             ferry: Ferry::here(),
             lateness: Lateness::new(),
             device,
-            files: Store::new(),
+            files: Store::new(closers.clone()),
+            closers,
             closes: HashMap::new(),
             priorities: priority::can_change(),
             told_real_time: false,
@@ -124,6 +129,13 @@ impl ClientHost {
     fn open_of(&mut self, process: ProcessId) -> Option<&mut Open> {
         let key = self.key_of(process)?;
         self.opens.get_mut(key)
+    }
+
+    /// The party that a file of a caller counts against.
+    pub(crate) fn charge(&self, caller: Caller) -> Charge {
+        let uid = Uid(caller.euid);
+        let open = self.key_of(caller.process).and_then(|key| self.opens.get(key));
+        Charge { owner: open.map_or(Owner::User(uid), |open| open.owner), uid }
     }
 
     fn with_backing(
@@ -296,7 +308,8 @@ impl Scheduler for ClientHost {
 
 impl Files for ClientHost {
     fn take_file(&mut self, from: Caller, fd: u32) -> Result<FileToken, Errno> {
-        self.files.take(from, fd)
+        let charge = self.charge(from);
+        self.files.take(charge, from.tid, fd)
     }
 
     fn drop_file(&mut self, file: FileToken) {

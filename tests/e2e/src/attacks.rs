@@ -1,13 +1,15 @@
 //! What an ordinary user can do to the daemon. Each attack prints `ready` when it has begun.
 
 use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use binder_client::{Client, Errno, Options, Payload, Session};
+use binder_client::{Client, Errno, Options, Parcel, Payload, Session};
 use binder_uapi::{
     BINDER_TYPE_BINDER, BinderWriteRead, FLAT_BINDER_FLAG_ACCEPTS_FDS, FlatBinderObject,
 };
@@ -28,6 +30,7 @@ pub fn act(device: &str, what: &[&str]) -> Option<Outcome> {
     Some(match what {
         ["signalled-receivers", count] => signalled_receivers(device, count),
         ["inherited-open"] => inherited_open(device),
+        ["lingering-files", count] => lingering_files(device, count),
         _ => return None,
     })
 }
@@ -114,6 +117,39 @@ fn signalled_receivers(device: &str, count: &str) -> Outcome {
     say_ready(&hung);
     readers.into_iter().for_each(|reader| drop(reader.join()));
     Ok(())
+}
+
+/// A socket whose last close blocks for a minute, unless the second one is closed.
+fn lingering_socket(listener: &TcpListener) -> Result<(TcpStream, TcpStream), String> {
+    let mut socket = TcpStream::connect(listener.local_addr().map_err(text)?).map_err(text)?;
+    let (peer, _) = listener.accept().map_err(text)?;
+    socket.set_nonblocking(true).map_err(text)?;
+    while socket.write(&[0; 1 << 16]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::from_secs(60)))
+        .map_err(text)?;
+    Ok((socket, peer))
+}
+
+/// Passes sockets that linger to a node of this process, which never takes them and ends: the
+/// daemon has their last descriptors.
+fn lingering_files(device: &str, count: &str) -> Outcome {
+    let count: usize = count.parse().map_err(text)?;
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(text)?;
+    let receiver = manager(device)?;
+    let client = open(device)?;
+    let mut session = Session::new(&client);
+    for _ in 0..count {
+        let (socket, peer) = lingering_socket(&listener)?;
+        session.oneway(0, CALL, Parcel::new().fd(socket.as_fd()).payload()).map_err(text)?;
+        // Never read from, and open until this process is killed.
+        std::mem::forget(peer);
+    }
+    drop(receiver);
+    println!("ready");
+    // Until it is killed.
+    loop {
+        thread::park();
+    }
 }
 
 /// Calls by an open whose opener has exited and was reaped; prints the pid that the receiver saw.

@@ -17,13 +17,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use owners::Uid;
+use owners::Owner;
 use rustix::event::EventfdFlags;
 
 use super::alarm::Alarm;
-use super::install::{Failure, ReadRoom, close_all, install};
+use super::closing::{Charge, ClientFile, Closers};
+use super::install::{Failure, ReadRoom, SocketKeeper, close_all, install};
 use super::placement;
-use super::store::Closer;
 use super::tracee::{End, Lost, Tracee};
 use crate::channel::Channel;
 use crate::sync::lock;
@@ -47,14 +47,14 @@ pub(crate) struct Job {
     /// close.
     pub(crate) gift: Option<u64>,
     pub(crate) tid: u32,
-    /// Its user.
-    pub(crate) uid: Uid,
+    /// The receiver's.
+    pub(crate) charge: Charge,
     /// The reply to its ioctl.
     pub(crate) reply: Vec<u8>,
     /// The unused part of its read buffer.
     pub(crate) room: ReadRoom,
     /// To give.
-    pub(crate) files: Vec<Arc<OwnedFd>>,
+    pub(crate) files: Vec<Arc<ClientFile>>,
     /// To close.
     pub(crate) closes: Vec<u32>,
 }
@@ -98,7 +98,7 @@ struct Shared {
     channel: Arc<Channel>,
     say: Sender<(u64, Outcome)>,
     signal: OwnedFd,
-    closer: Closer,
+    closers: Closers,
 }
 
 #[derive(Default)]
@@ -106,8 +106,8 @@ struct Queue {
     jobs: VecDeque<(Job, Receiver<Verdict>)>,
     workers: usize,
     idle: usize,
-    /// Deliveries that workers are at, by user.
-    under_way: HashMap<Uid, usize>,
+    /// Deliveries that workers are at, by the receiver's owner.
+    under_way: HashMap<Owner, usize>,
     /// Nobody hands over any more.
     closed: bool,
 }
@@ -115,28 +115,28 @@ struct Queue {
 impl Queue {
     /// One more delivery to this user may begin: half of what is left is never for him who has so
     /// much already.
-    fn may_begin(&self, uid: Uid) -> bool {
+    fn may_begin(&self, owner: Owner) -> bool {
         let all: usize = self.under_way.values().sum();
-        let his = self.under_way.get(&uid).copied().unwrap_or(0);
+        let his = self.under_way.get(&owner).copied().unwrap_or(0);
         his < MAX_WORKERS - all.min(MAX_WORKERS)
     }
 
     /// Where the first job is that may begin.
     fn first(&self) -> Option<usize> {
-        self.jobs.iter().position(|(job, _)| self.may_begin(job.uid))
+        self.jobs.iter().position(|(job, _)| self.may_begin(job.charge.owner))
     }
 
     fn take(&mut self) -> Option<(Job, Receiver<Verdict>)> {
         let (job, hear) = self.jobs.remove(self.first()?)?;
-        *self.under_way.entry(job.uid).or_default() += 1;
+        *self.under_way.entry(job.charge.owner).or_default() += 1;
         Some((job, hear))
     }
 
-    fn done(&mut self, uid: Uid) {
-        if let Some(count) = self.under_way.get_mut(&uid) {
+    fn done(&mut self, owner: Owner) {
+        if let Some(count) = self.under_way.get_mut(&owner) {
             *count -= 1;
             if *count == 0 {
-                self.under_way.remove(&uid);
+                self.under_way.remove(&owner);
             }
         }
     }
@@ -148,12 +148,12 @@ impl Queue {
 }
 
 impl Giver {
-    pub(crate) fn start(device: Arc<Channel>) -> io::Result<Self> {
+    pub(crate) fn start(device: Arc<Channel>, closers: Closers) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let signal = rustix::event::eventfd(0, flags)?;
         let (say, outcomes) = channel();
-        let (queue, changed, closer) = (Mutex::default(), Condvar::new(), Closer::start()?);
-        let shared = Shared { queue, changed, channel: device, say, signal, closer };
+        let (queue, changed) = Default::default();
+        let shared = Shared { queue, changed, channel: device, say, signal, closers };
         Ok(Self { shared: Arc::new(shared), verdicts: HashMap::new(), outcomes })
     }
 
@@ -163,7 +163,8 @@ impl Giver {
         let gift = job.gift;
         let mut queue = lock(&self.shared.queue);
         queue.jobs.push_back((job, hear));
-        let runnable = queue.jobs.iter().filter(|(job, _)| queue.may_begin(job.uid)).count();
+        let runnable =
+            queue.jobs.iter().filter(|(job, _)| queue.may_begin(job.charge.owner)).count();
         if runnable > queue.idle && queue.workers < MAX_WORKERS {
             start_worker(&self.shared, &mut queue);
         }
@@ -184,7 +185,7 @@ impl Giver {
     pub(crate) fn withdraw(&mut self, gift: u64) -> bool {
         let mut queue = lock(&self.shared.queue);
         let at = queue.jobs.iter().position(|(job, _)| job.gift == Some(gift));
-        let blocked = at.filter(|&at| !queue.may_begin(queue.jobs[at].0.uid));
+        let blocked = at.filter(|&at| !queue.may_begin(queue.jobs[at].0.charge.owner));
         let withdrawn = blocked.and_then(|at| queue.jobs.remove(at));
         drop(queue);
         let Some((job, _)) = withdrawn else { return false };
@@ -269,9 +270,9 @@ impl Worker {
             stuck = stuck.into_iter().filter_map(Tracee::let_go).collect();
             match next {
                 Next::Job(job, hear) => {
-                    let uid = job.uid;
+                    let owner = job.charge.owner;
                     stuck.extend(self.serve(*job, &hear, alarm));
-                    lock(&self.shared.queue).done(uid);
+                    lock(&self.shared.queue).done(owner);
                 }
                 Next::Nothing if !stuck.is_empty() => {}
                 Next::Nothing | Next::End => return,
@@ -327,8 +328,7 @@ impl Worker {
                 Ok(())
             }
         };
-        // Whatever they are, closing them may take time.
-        files.into_iter().for_each(|file| self.shared.closer.close(file));
+        drop(files);
         let lost = served.err()?;
         self.tell(&job, Outcome::Lost);
         match lost {
@@ -362,14 +362,15 @@ impl Worker {
         &self,
         mut tracee: Tracee,
         job: &Job,
-        files: &[Arc<OwnedFd>],
+        files: &[Arc<ClientFile>],
         hear: &Receiver<Verdict>,
     ) -> Result<(), Lost> {
         if job.gift.is_none() {
             close_all(&mut tracee, &job.closes)?;
             return tracee.finish(End::Unchanged);
         }
-        let outcome = match install(&mut tracee, files, job.room, &self.shared.closer) {
+        let keeper = SocketKeeper { closers: self.shared.closers.clone(), charge: job.charge };
+        let outcome = match install(&mut tracee, files, job.room, &keeper) {
             Ok(fds) => Outcome::Given(fds),
             Err(Failure::Refused(error)) => Outcome::Stopped(error),
             Err(Failure::Lost(lost)) => return Err(lost),
@@ -385,18 +386,21 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
+    use owners::Uid;
+
     use super::*;
 
     fn job(uid: u32) -> (Job, Receiver<Verdict>) {
         let (reply, files, closes) = (Vec::new(), Vec::new(), Vec::new());
-        let uid = Uid(uid);
-        let job = Job { gift: None, tid: 1, uid, reply, room: ReadRoom::default(), files, closes };
+        let charge = Charge { owner: Owner::User(Uid(uid)), uid: Uid(uid) };
+        let job =
+            Job { gift: None, tid: 1, charge, reply, room: ReadRoom::default(), files, closes };
         (job, channel().1)
     }
 
     /// The users of the jobs that may begin, in their order.
     fn begin_all(queue: &mut Queue) -> Vec<u32> {
-        std::iter::from_fn(|| queue.take().map(|(job, _)| job.uid.0)).collect()
+        std::iter::from_fn(|| queue.take().map(|(job, _)| job.charge.uid.0)).collect()
     }
 
     #[test]
@@ -418,9 +422,9 @@ mod tests {
         queue.jobs.extend((0..MAX_WORKERS).map(|_| job(1)));
         begin_all(&mut queue);
         assert!(!queue.jobs.is_empty() && queue.first().is_none());
-        queue.done(Uid(1));
+        queue.done(Owner::User(Uid(1)));
         assert_eq!(begin_all(&mut queue), [1]);
-        (0..MAX_WORKERS / 2).for_each(|_| queue.done(Uid(1)));
+        (0..MAX_WORKERS / 2).for_each(|_| queue.done(Owner::User(Uid(1))));
         assert!(queue.under_way.is_empty());
     }
 }

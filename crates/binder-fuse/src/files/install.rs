@@ -4,10 +4,10 @@
 
 use std::io;
 use std::mem::{offset_of, size_of, zeroed};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::store::{Closer, fetch};
+use super::closing::{Charge, ClientFile, Closers};
+use super::store::fetch;
 use super::tracee::{Lost, Tracee};
 use crate::client_memory;
 
@@ -51,6 +51,12 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::Refused(error)
     }
+}
+
+/// What the socket that is fetched from the receiver is charged to.
+pub(super) struct SocketKeeper {
+    pub(super) closers: Closers,
+    pub(super) charge: Charge,
 }
 
 /// Memory of a thread that it expects to be written: the unused part of its read buffer.
@@ -103,21 +109,21 @@ impl Scratch {
 /// Installs the files, close-on-exec; their numbers, in order. On a failure none of them stays.
 pub(super) fn install(
     tracee: &mut Tracee,
-    files: &[Arc<OwnedFd>],
+    files: &[Arc<ClientFile>],
     room: ReadRoom,
-    closer: &Closer,
+    keeper: &SocketKeeper,
 ) -> Result<Vec<u32>, Failure> {
     let scratch = Scratch::new(tracee, room, files.len())?;
-    let installed = install_with(tracee, files, &scratch, closer);
+    let installed = install_with(tracee, files, &scratch, keeper);
     scratch.put_back();
     installed
 }
 
 fn install_with(
     tracee: &mut Tracee,
-    files: &[Arc<OwnedFd>],
+    files: &[Arc<ClientFile>],
     scratch: &Scratch,
-    closer: &Closer,
+    keeper: &SocketKeeper,
 ) -> Result<Vec<u32>, Failure> {
     let kind = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as u64;
     let arguments = [libc::AF_UNIX as u64, kind, 0, scratch.address, 0, 0];
@@ -125,7 +131,9 @@ fn install_with(
     let mut sockets = [0; 8];
     scratch.read(0, &mut sockets)?;
     let [near, far] = [0, 4].map(|at| i32::from_ne_bytes([0, 1, 2, 3].map(|i| sockets[at + i])));
-    let fetched = fetch(tracee.tid(), near).map(Arc::new);
+    // Not closed here: a hostile client may have put another file in its place meanwhile.
+    let fetched =
+        fetch(tracee.tid(), near).map(|socket| keeper.closers.adopt(socket, keeper.charge));
     // The first file then gets the number that it would have got without us.
     close(tracee, near)?;
     let mut fds = Vec::with_capacity(files.len());
@@ -133,11 +141,7 @@ fn install_with(
         Ok(socket) => {
             let mut messages = files.chunks(FILES_A_MESSAGE);
             let pair = SocketPair { near: &socket, far };
-            let passed =
-                messages.try_for_each(|files| pass(tracee, files, &pair, scratch, &mut fds));
-            // A hostile client may have put another file in its place meanwhile.
-            closer.close(socket);
-            passed
+            messages.try_for_each(|files| pass(tracee, files, &pair, scratch, &mut fds))
         }
         Err(error) => Err(error.into()),
     };
@@ -167,7 +171,7 @@ fn take_place_of_socket(tracee: &mut Tracee, far: i32, fds: &mut [u32]) -> Resul
 /// Both ends of the thread's socket pair.
 struct SocketPair<'a> {
     /// Fetched from the thread.
-    near: &'a OwnedFd,
+    near: &'a ClientFile,
     /// Number of the other end in the thread's table.
     far: i32,
 }
@@ -176,7 +180,7 @@ struct SocketPair<'a> {
 /// arrived.
 fn pass(
     tracee: &mut Tracee,
-    files: &[Arc<OwnedFd>],
+    files: &[Arc<ClientFile>],
     pair: &SocketPair<'_>,
     scratch: &Scratch,
     fds: &mut Vec<u32>,
@@ -219,7 +223,7 @@ fn frame(address: u64, files: usize) -> Vec<u8> {
     [bytes, &[0; 16][..]].concat()
 }
 
-fn send(socket: &OwnedFd, files: &[Arc<OwnedFd>]) -> io::Result<()> {
+fn send(socket: &ClientFile, files: &[Arc<ClientFile>]) -> io::Result<()> {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     let fds: Vec<_> = files.iter().map(|file| std::os::fd::AsFd::as_fd(&**file)).collect();
     let mut space = vec![std::mem::MaybeUninit::uninit(); control_len(files.len())];

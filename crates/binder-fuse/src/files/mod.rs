@@ -8,6 +8,7 @@
 //! ([`trap`]).
 
 mod alarm;
+mod closing;
 mod giver;
 mod install;
 mod placement;
@@ -18,6 +19,7 @@ mod store;
 mod tracee;
 mod trap;
 
+pub(crate) use closing::{Charge, ClientFile, Closers};
 pub(crate) use giver::{Giver, Job, Outcome, Verdict};
 pub(crate) use install::ReadRoom;
 pub(crate) use store::Store;

@@ -11,14 +11,14 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use binder_driver::ProcessId;
 use ioctl_trap::{InHand, Listener, PLACES, Trapped};
 
-use super::store::Closer;
+use super::closing::ClientFile;
 use crate::sync::lock;
 
 /// Bytes of a thread's stack.
@@ -45,7 +45,7 @@ struct Promise {
 }
 
 enum State {
-    Waiting(Vec<Arc<OwnedFd>>),
+    Waiting(Vec<Arc<ClientFile>>),
     /// A thread of ours is at it.
     Adding,
     Over(Outcome),
@@ -54,19 +54,18 @@ enum State {
 /// All promises, and the filters' listeners.
 pub(crate) struct Trap(Arc<Promises>);
 
+#[derive(Default)]
 struct Promises {
     /// How many there are, so that the event loop need not look; and how many wait, so that a
     /// listener need not.
     count: AtomicUsize,
     waiting: AtomicUsize,
     by_thread: Mutex<HashMap<u32, Promise>>,
-    closer: Closer,
 }
 
 impl Trap {
-    pub(crate) fn new() -> io::Result<Self> {
-        let (count, waiting, by_thread) = Default::default();
-        Ok(Self(Arc::new(Promises { count, waiting, by_thread, closer: Closer::start()? })))
+    pub(crate) fn new() -> Self {
+        Self(Arc::default())
     }
 
     /// Serves one more filter, until nobody lives under it.
@@ -88,7 +87,12 @@ impl Trap {
 
     /// A thread, which is in our ioctl, shall have files when it comes again. False: it has a
     /// promise already.
-    pub(crate) fn promise(&self, tid: u32, process: ProcessId, files: Vec<Arc<OwnedFd>>) -> bool {
+    pub(crate) fn promise(
+        &self,
+        tid: u32,
+        process: ProcessId,
+        files: Vec<Arc<ClientFile>>,
+    ) -> bool {
         let mut by_thread = lock(&self.0.by_thread);
         if by_thread.contains_key(&tid) {
             return false;
@@ -132,9 +136,8 @@ impl Trap {
 impl Promises {
     fn end(&self, state: State) -> Outcome {
         match state {
-            State::Waiting(files) => {
+            State::Waiting(_) => {
                 self.waiting.fetch_sub(1, Ordering::Relaxed);
-                files.into_iter().for_each(|file| self.closer.close(file));
                 Outcome::Untouched
             }
             // The thread is held in the trap, so it cannot be the one whose call has arrived.
@@ -144,7 +147,7 @@ impl Promises {
     }
 
     /// The files that wait for a thread.
-    fn take(&self, tid: u32) -> Option<Vec<Arc<OwnedFd>>> {
+    fn take(&self, tid: u32) -> Option<Vec<Arc<ClientFile>>> {
         let mut by_thread = lock(&self.by_thread);
         let state = &mut by_thread.get_mut(&tid)?.state;
         match std::mem::replace(state, State::Adding) {
@@ -235,7 +238,7 @@ impl Post {
         true
     }
 
-    fn add(&self, call: Trapped, files: Vec<Arc<OwnedFd>>) -> State {
+    fn add(&self, call: Trapped, files: Vec<Arc<ClientFile>>) -> State {
         let mut numbers = Vec::with_capacity(files.len());
         for file in &files {
             match self.listener.add_file(call.id, file.as_fd()) {
@@ -244,18 +247,9 @@ impl Post {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && numbers.is_empty() => {
                     return State::Waiting(files);
                 }
-                Err(error) => {
-                    self.close(files);
-                    return State::Over(Outcome::Failed(error, numbers));
-                }
+                Err(error) => return State::Over(Outcome::Failed(error, numbers)),
             }
         }
-        self.close(files);
         State::Over(Outcome::Given(numbers))
-    }
-
-    fn close(&self, files: Vec<Arc<OwnedFd>>) {
-        // Whatever they are, closing them may take time.
-        files.into_iter().for_each(|file| self.promises.closer.close(file));
     }
 }

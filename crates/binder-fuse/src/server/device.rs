@@ -2,9 +2,11 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use binder_driver::{Caller, ContextId, Errno, Opener, ProcessId, Waiting, Wake, WriteRead};
 use binder_uapi::BinderWriteRead;
+use owners::{Owner, Uid};
 use zerocopy::IntoBytes;
 
 use super::{OPENER, Parked, Server, THREAD};
@@ -86,6 +88,7 @@ impl Server {
             self.warn_once("backing", || format!("pid {pid}: no buffer for its open: {error}"));
             open_errno(&error)
         })?;
+        let owner = owner_of(pid, header.uid).map_err(|error| open_errno(&error))?;
         let opener = Opener { pid, euid: header.uid };
         let process = self.driver.open(context, opener).map_err(|errno| {
             if errno == Errno::EMFILE {
@@ -109,6 +112,7 @@ impl Server {
             pid,
             opener: OpenerState::Alive,
             euid: header.uid,
+            owner,
             pid_view,
             user_view: UserView::of(pid, self.own_users),
             nonblock: open.flags & libc::O_NONBLOCK as u32 != 0,
@@ -341,4 +345,15 @@ impl Server {
             None => Ok(()),
         }
     }
+}
+
+/// The owner of a process that is in a call of ours.
+fn owner_of(pid: u32, euid: u32) -> io::Result<Owner> {
+    let levels = match owners::reader::namespaces(Path::new("/proc"), pid) {
+        // A server without privileges: all its clients are in its own namespace or below its own
+        // user's.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
+        levels => levels?,
+    };
+    Ok(Owner::of(Uid(euid), &levels))
 }

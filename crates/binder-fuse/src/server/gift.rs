@@ -4,18 +4,16 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use binder_driver::{Caller, Errno, ProcessId, WriteRead};
 use binder_uapi::BinderWriteRead;
 use ioctl_trap::{InHand, Listener};
-use owners::Uid;
 use zerocopy::IntoBytes;
 
 use super::{GIFTS, Parked, Server};
 use crate::error::Error;
-use crate::files::{Giver, Job, Outcome, ReadRoom, Trap, TrapOutcome, Verdict};
+use crate::files::{ClientFile, Giver, Job, Outcome, ReadRoom, Trap, TrapOutcome, Verdict};
 use crate::host::OpenKey;
 
 /// Gifts that are under way.
@@ -41,7 +39,7 @@ struct Gift {
 impl Server {
     fn giver(&mut self) -> io::Result<&mut Giver> {
         if self.gifts.giver.is_none() {
-            let giver = Giver::start(Arc::clone(&self.channel))?;
+            let giver = Giver::start(Arc::clone(&self.channel), self.host.closers.clone())?;
             rustix::event::epoll::add(
                 &self.epoll,
                 giver.signal(),
@@ -57,17 +55,13 @@ impl Server {
     /// instead of being stopped for it. `in_hand` is shared with whoever stands in for this server
     /// once it is dead ([`ioctl_trap::stand_in`]).
     pub fn add_listener(&mut self, listener: Listener, in_hand: InHand) -> Result<(), Error> {
-        let trap = match self.gifts.trap.take() {
-            Some(trap) => trap,
-            None => Trap::new().map_err(Error::io("cannot start a thread that closes"))?,
-        };
-        let trap = self.gifts.trap.insert(trap);
+        let trap = self.gifts.trap.get_or_insert_with(Trap::new);
         trap.listen(listener, in_hand).map_err(Error::io("cannot start a thread that listens"))
     }
 
     /// A read has taken a transaction with files.
     pub(super) fn begin_gift(&mut self, request: Parked, bwr: BinderWriteRead) -> io::Result<()> {
-        let Caller { process, tid, euid } = request.caller;
+        let Caller { process, tid, .. } = request.caller;
         if let Some(answer) = self.promise(request) {
             return self.answer_read(request, answer);
         }
@@ -82,8 +76,8 @@ impl Server {
             address: bwr.read_buffer.wrapping_add(bwr.read_consumed),
             len: bwr.read_size.saturating_sub(bwr.read_consumed),
         };
-        let job =
-            Job { gift: Some(gift), tid, uid: Uid(euid), reply, room, files, closes: Vec::new() };
+        let charge = self.host.charge(request.caller);
+        let job = Job { gift: Some(gift), tid, charge, reply, room, files, closes: Vec::new() };
         self.gifts.waiting.insert(gift, Gift { request, bwr, interrupted: false });
         self.gifts.by_request.insert(request.unique, gift);
         match self.giver().map(|giver| giver.hand_over(job)) {
@@ -129,7 +123,7 @@ impl Server {
         Some(gift)
     }
 
-    fn files_for(&self, process: ProcessId, tid: u32) -> Vec<Arc<OwnedFd>> {
+    fn files_for(&self, process: ProcessId, tid: u32) -> Vec<Arc<ClientFile>> {
         let tokens = self.driver.files_to_give(process, tid);
         tokens.iter().filter_map(|&token| self.host.files.get(token)).collect()
     }
@@ -267,13 +261,14 @@ impl Server {
         result: i32,
         bwr: &BinderWriteRead,
     ) -> bool {
-        let Caller { tid, euid, .. } = caller;
+        let tid = caller.tid;
         let Some(closes) = self.host.closes.remove(&tid) else { return false };
         let reply = self.reply.ioctl(unique, result, bwr.as_bytes()).to_vec();
+        let charge = self.host.charge(caller);
         let job = Job {
             gift: None,
             tid,
-            uid: Uid(euid),
+            charge,
             reply,
             room: ReadRoom::default(),
             files: Vec::new(),

@@ -1,0 +1,296 @@
+//! Files of clients, charged to an owner until they are closed.
+//!
+//! A client can make a close block for as long as it likes: a socket with `SO_LINGER`, a file of a
+//! FUSE server, an open of our own filesystem, which waits for our event loop. So threads close the
+//! files, a bounded number of them for one owner, and the quota is returned after the close.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use owners::{Exhausted, Owner, Quota, QuotaSize, Uid};
+
+use crate::sync::lock;
+
+/// Files of one owner at a time.
+const MAX_FILES_OF_AN_OWNER: usize = 4096;
+/// One part in so many is root's.
+const RESERVED_PART: usize = 16;
+/// Closes of one owner at a time.
+const MAX_THREADS_OF_AN_OWNER: usize = 2;
+const MAX_THREADS: usize = 64;
+/// Bytes of a thread's stack, which is all resident once the daemon locks its memory.
+const STACK: usize = 64 << 10;
+/// A thread without work ends after this time.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// The party that a file counts against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Charge {
+    pub(crate) owner: Owner,
+    pub(crate) uid: Uid,
+}
+
+/// A file of a client. Dropping it does not block.
+pub(crate) struct ClientFile {
+    file: ManuallyDrop<OwnedFd>,
+    charge: Charge,
+    closers: Closers,
+}
+
+impl AsFd for ClientFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for ClientFile {
+    fn drop(&mut self) {
+        // SAFETY: it is not used after this.
+        let file = unsafe { ManuallyDrop::take(&mut self.file) };
+        self.closers.close(file, self.charge);
+    }
+}
+
+/// The files, and the threads that close them.
+#[derive(Clone)]
+pub(crate) struct Closers(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    quota: Quota,
+    /// Owners with files to close.
+    owners: HashMap<Owner, Closing>,
+    /// Those of them that may have one more thread, in the order of their turns.
+    ready: VecDeque<Owner>,
+    threads: usize,
+    idle: usize,
+}
+
+#[derive(Default)]
+struct Closing {
+    files: VecDeque<(OwnedFd, Uid)>,
+    threads: usize,
+    is_ready: bool,
+}
+
+impl Closers {
+    pub(crate) fn new() -> Self {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let descriptors = usize::try_from(limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        // The other half is for the opens.
+        let slots = descriptors / 2;
+        Self::with_size(QuotaSize {
+            slots,
+            reserved: slots / RESERVED_PART,
+            of_an_owner: MAX_FILES_OF_AN_OWNER.min(slots),
+        })
+    }
+
+    fn with_size(size: QuotaSize) -> Self {
+        let state = State {
+            quota: Quota::new(size),
+            owners: HashMap::new(),
+            ready: VecDeque::new(),
+            threads: 0,
+            idle: 0,
+        };
+        Self(Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }))
+    }
+
+    /// Room for a file that [`hold`](Self::hold) takes or [`give_back`](Self::give_back) returns.
+    pub(crate) fn reserve(&self, charge: Charge) -> Result<(), Exhausted> {
+        lock(&self.0.state).quota.take(charge.owner, charge.uid)
+    }
+
+    /// Returns room for a file that did not come.
+    pub(crate) fn give_back(&self, charge: Charge) {
+        lock(&self.0.state).quota.give_back(charge.owner, charge.uid);
+    }
+
+    /// A file for which there is room.
+    pub(crate) fn hold(&self, file: OwnedFd, charge: Charge) -> ClientFile {
+        ClientFile { file: ManuallyDrop::new(file), charge, closers: self.clone() }
+    }
+
+    /// A file that counts even if there is no room.
+    pub(crate) fn adopt(&self, file: OwnedFd, charge: Charge) -> ClientFile {
+        lock(&self.0.state).quota.insert(charge.owner, charge.uid);
+        self.hold(file, charge)
+    }
+
+    fn close(&self, file: OwnedFd, Charge { owner, uid }: Charge) {
+        let mut state = lock(&self.0.state);
+        state.owners.entry(owner).or_default().files.push_back((file, uid));
+        state.enqueue(owner);
+        self.start_thread_if_needed(&mut state);
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
+    /// Without a thread the files stay until the next one is closed.
+    fn start_thread_if_needed(&self, state: &mut State) {
+        if state.ready.len() <= state.idle || state.threads >= MAX_THREADS {
+            return;
+        }
+        let closers = self.clone();
+        let thread = std::thread::Builder::new().name("file-closer".into()).stack_size(STACK);
+        match thread.spawn(move || closers.work()) {
+            Ok(_) => state.threads += 1,
+            Err(error) => tracing::debug!("no further thread that closes files: {error}"),
+        }
+    }
+
+    fn work(&self) {
+        let mut state = lock(&self.0.state);
+        loop {
+            let Some((file, charge)) = state.next() else {
+                let Some(woken) = self.wait(state) else { return };
+                state = woken;
+                continue;
+            };
+            // The next owner does not wait for this close.
+            self.start_thread_if_needed(&mut state);
+            drop(state);
+            drop(file);
+            state = lock(&self.0.state);
+            state.closed(charge);
+        }
+    }
+
+    /// `None`: there was nothing to close for a while, and this thread no longer counts.
+    fn wait<'a>(&self, mut state: MutexGuard<'a, State>) -> Option<MutexGuard<'a, State>>
+    where
+        Self: 'a,
+    {
+        state.idle += 1;
+        let nothing = |state: &mut State| state.ready.is_empty();
+        let waited = self.0.changed.wait_timeout_while(state, IDLE, nothing);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.idle -= 1;
+        if state.ready.is_empty() {
+            state.threads -= 1;
+            return None;
+        }
+        Some(state)
+    }
+}
+
+impl State {
+    fn enqueue(&mut self, owner: Owner) {
+        let Some(closing) = self.owners.get_mut(&owner) else { return };
+        let may_have_one = closing.threads < MAX_THREADS_OF_AN_OWNER && !closing.files.is_empty();
+        if may_have_one && !closing.is_ready {
+            closing.is_ready = true;
+            self.ready.push_back(owner);
+        }
+    }
+
+    fn next(&mut self) -> Option<(OwnedFd, Charge)> {
+        let owner = self.ready.pop_front()?;
+        let closing = self.owners.get_mut(&owner)?;
+        closing.is_ready = false;
+        let (file, uid) = closing.files.pop_front()?;
+        closing.threads += 1;
+        self.enqueue(owner);
+        Some((file, Charge { owner, uid }))
+    }
+
+    fn closed(&mut self, Charge { owner, uid }: Charge) {
+        self.quota.give_back(owner, uid);
+        let Some(closing) = self.owners.get_mut(&owner) else { return };
+        closing.threads -= 1;
+        if closing.threads == 0 && closing.files.is_empty() {
+            self.owners.remove(&owner);
+        } else {
+            self.enqueue(owner);
+        }
+    }
+}
+
+/// The errno for a sender whose file is refused.
+pub(crate) fn exhausted(charge: Charge, why: Exhausted) -> io::Error {
+    let all = if why == Exhausted::All { " (all owners together)" } else { "" };
+    tracing::debug!("{}: too many files are passed at a time{all}", charge.owner);
+    io::Error::from_raw_os_error(libc::ENOMEM)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Instant;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn user(uid: u32) -> Charge {
+        Charge { owner: Owner::User(Uid(uid)), uid: Uid(uid) }
+    }
+
+    fn closers(slots: usize) -> Closers {
+        Closers::with_size(QuotaSize { slots, reserved: 0, of_an_owner: slots })
+    }
+
+    fn held(closers: &Closers, charge: Charge) -> usize {
+        lock(&closers.0.state).quota.held(charge.owner)
+    }
+
+    /// The close of the first blocks for a minute, or until the second is dropped.
+    fn lingering_socket(listener: &TcpListener) -> (OwnedFd, TcpStream) {
+        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        while socket.write(&[0; 1 << 16]).is_ok() {}
+        rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::from_secs(60))).unwrap();
+        (socket.into(), peer)
+    }
+
+    fn wait_until(mut done: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !done() {
+            assert!(begun.elapsed() < PATIENCE, "it takes too long");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_close_that_blocks_holds_up_nobody_elses_and_keeps_its_quota() {
+        let closers = closers(16);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peers = Vec::new();
+        for _ in 0..5 {
+            let (socket, peer) = lingering_socket(&listener);
+            closers.reserve(user(1)).unwrap();
+            drop(closers.hold(socket, user(1)));
+            peers.push(peer);
+        }
+        let (read, write) = std::io::pipe().unwrap();
+        closers.reserve(user(2)).unwrap();
+        drop(closers.hold(write.into(), user(2)));
+        assert_eq!(std::io::read_to_string(read).unwrap(), "");
+        wait_until(|| held(&closers, user(2)) == 0);
+        assert_eq!(held(&closers, user(1)), 5);
+        drop(peers);
+        wait_until(|| held(&closers, user(1)) == 0);
+        assert!(lock(&closers.0.state).owners.is_empty());
+    }
+
+    #[test]
+    fn an_owner_gets_a_share_and_another_one_is_served() {
+        let closers = closers(8);
+        let first = (0..8).filter(|_| closers.reserve(user(1)).is_ok()).count();
+        assert_eq!(first, 4, "half of what there is");
+        assert!(closers.reserve(user(2)).is_ok());
+        closers.give_back(user(1));
+        assert!(closers.reserve(user(1)).is_ok());
+    }
+}

@@ -1,0 +1,54 @@
+//! Files that are passed and not taken.
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use binder_client::{Client, Options, Parcel, Session};
+use binder_uapi::{BINDER_TYPE_BINDER, FLAT_BINDER_FLAG_ACCEPTS_FDS, FlatBinderObject};
+use e2e::{Bus, wait};
+
+use crate::innocent::{ATTACKER, Innocent, attacker};
+
+crate::attacks! {
+    files_whose_close_blocks_hold_up_nobody_elses
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn descriptors(bus: &Bus) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", bus.pid())).unwrap().count()
+}
+
+/// Passes the write end of a pipe to a node that ends without taking it, and waits until the daemon
+/// has closed it.
+fn pass_and_see_closed(bus: &Bus) {
+    let (mut read, write) = std::io::pipe().unwrap();
+    let receiver = Client::open(bus.device("vndbinder"), &Options::default()).unwrap();
+    let flags = FLAT_BINDER_FLAG_ACCEPTS_FDS;
+    let object = FlatBinderObject { ty: BINDER_TYPE_BINDER, flags, binder: 0, cookie: 0 };
+    receiver.become_context_manager_ext(object).unwrap();
+    let client = Client::open(bus.device("vndbinder"), &Options::default()).unwrap();
+    let mut session = Session::new(&client);
+    session.oneway(0, 1, Parcel::new().fd(write.as_fd()).payload()).unwrap();
+    drop(write);
+    drop(receiver);
+    assert_eq!(read.read(&mut [0]).unwrap(), 0);
+}
+
+fn files_whose_close_blocks_hold_up_nobody_elses(bus: &Bus) {
+    let innocent = Innocent::new(bus);
+    pass_and_see_closed(bus);
+    let before = descriptors(bus);
+    let mut attack = attacker(bus, "binder", ATTACKER, &["lingering-files", "20"]);
+    for _ in 0..20 {
+        pass_and_see_closed(bus);
+    }
+    innocent.makes_calls(300);
+    innocent.newcomer_makes_calls(bus);
+    assert!(descriptors(bus) > before, "the attack has not begun");
+    attack.kill();
+    // The other ends of the sockets are closed now.
+    let settled = wait::until(PATIENCE, || (descriptors(bus) <= before).then_some(()));
+    assert!(settled.is_some(), "{} descriptors, {before} before", descriptors(bus));
+}
