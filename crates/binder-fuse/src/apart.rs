@@ -75,12 +75,6 @@ impl Helper {
         Path::new(&root).join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Undoes [`sees`](Self::sees).
-    pub(crate) fn outside(&self, seen: &Path) -> PathBuf {
-        let root = format!("/proc/{}/root", self.pid.as_raw_nonzero());
-        Path::new("/").join(seen.strip_prefix(root).unwrap_or(seen))
-    }
-
     /// The helper's table of mounts.
     pub(crate) fn mountinfo(&self) -> PathBuf {
         format!("/proc/{}/mountinfo", self.pid.as_raw_nonzero()).into()

@@ -24,6 +24,14 @@ pub enum Error {
         /// Why it failed.
         errno: Errno,
     },
+    /// A folder that must not be hidden by a mount.
+    #[error("{path}: {reason}; choose an empty folder, or one that does not exist")]
+    MountFolder {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// Somebody serves this mount point already.
     #[error(
         "{path}: a {fstype} filesystem is mounted there already; stop its owner or choose another \

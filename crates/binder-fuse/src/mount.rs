@@ -23,8 +23,9 @@ const SOURCE: &str = "headroom";
 /// have to answer.
 pub(crate) struct Mount {
     path: PathBuf,
-    made: bool,
     device: Device,
+    /// Removed after the unmount.
+    created: CreatedFolders,
     /// It is in the namespaces of this process, and goes with it.
     helper: Option<Helper>,
 }
@@ -36,7 +37,7 @@ impl Mount {
     /// * `default_permissions`: the kernel checks the mode, owner and group that we report, as it
     ///   does for real device nodes, so that `chmod` and `chown` mean what they say.
     pub(crate) fn new(dir: &Path, channel: &Channel) -> Result<Self, Error> {
-        let (path, made) = prepare(dir)?;
+        let Place { path, created } = prepare(dir)?;
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         let options = format!(
             "fd={},rootmode=40000,user_id={},group_id={},allow_other,default_permissions",
@@ -47,17 +48,12 @@ impl Mount {
         let options = CString::new(options).unwrap_or_default();
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         let mounted = mount(SOURCE, &path, FSTYPE, flags, options.as_c_str());
-        if let Err(errno) = mounted {
-            if made {
-                let _ = std::fs::remove_dir(&path);
-            }
-            return Err(fail(
-                &path,
-                "cannot mount (that takes CAP_SYS_ADMIN; `headroom run` needs none)",
-            )(errno));
-        }
+        mounted.map_err(fail(
+            &path,
+            "cannot mount (that takes CAP_SYS_ADMIN; `headroom run` needs none)",
+        ))?;
         let device = Device { major: 0, minor: 0 };
-        let mut this = Self { path, made, device, helper: None };
+        let mut this = Self { path, device, created, helper: None };
         this.device = look_up(&this.path)?
             .filter(|entry| entry.fs_type == FSTYPE)
             .ok_or_else(|| {
@@ -70,7 +66,7 @@ impl Mount {
     /// Mounts on `dir` in namespaces of a helper process, which nobody else's processes can enter;
     /// also the connection. This process must have one thread.
     pub(crate) fn apart(dir: &Path) -> Result<(Self, OwnedFd), Error> {
-        let (dir, made) = prepare(dir)?;
+        let Place { path: dir, created } = prepare(dir)?;
         let (helper, connection) = Helper::mount(&dir, FSTYPE, SOURCE)?;
         let table = std::fs::read(helper.mountinfo())
             .map_err(Error::io("cannot read the mount table of the helper"))?;
@@ -81,7 +77,7 @@ impl Mount {
             })?
             .device;
         let path = helper.sees(&dir);
-        Ok((Self { path, made, device, helper: Some(helper) }, connection))
+        Ok((Self { path, device, created, helper: Some(helper) }, connection))
     }
 
     /// Device numbers of the mounted filesystem; the minor number is also the connection's name in
@@ -102,7 +98,7 @@ impl Mount {
 
     /// The folder was made for the mount.
     pub(crate) fn was_made(&self) -> bool {
-        self.made
+        !self.created.0.is_empty()
     }
 
     /// Somebody else unmounted it: nothing is left to undo but the directory.
@@ -113,12 +109,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if let Some(helper) = self.helper.take() {
-            let dir = helper.outside(&self.path);
-            drop(helper);
-            if self.made {
-                let _ = std::fs::remove_dir(dir);
-            }
+        if self.helper.take().is_some() {
             return;
         }
         // Lazy: it never waits for clients. The connection itself dies with the last descriptor of
@@ -127,9 +118,6 @@ impl Drop for Mount {
             && let Err(errno) = unmount(&self.path, UnmountFlags::DETACH)
         {
             tracing::warn!("{}: cannot unmount: {errno}", self.path.display());
-        }
-        if self.made {
-            let _ = std::fs::remove_dir(&self.path);
         }
     }
 }
@@ -149,25 +137,68 @@ fn look_up(path: &Path) -> Result<Option<MountEntry>, Error> {
     Ok(mountinfo::topmost(&text, path))
 }
 
-/// Makes the directory usable; answers its absolute path and whether it was made.
-fn prepare(dir: &Path) -> Result<(PathBuf, bool), Error> {
+/// Folders whose contents programs rely on.
+const SYSTEM_FOLDERS: [&str; 5] = ["/", "/proc", "/sys", "/dev", "/run"];
+
+/// Folders made for a mount, outermost first. Dropping removes those that are empty.
+#[derive(Default)]
+struct CreatedFolders(Vec<PathBuf>);
+
+impl CreatedFolders {
+    /// `mkdir -p`.
+    fn create(&mut self, path: &Path) -> Result<(), Error> {
+        let missing: Vec<&Path> =
+            path.ancestors().take_while(|folder| folder.symlink_metadata().is_err()).collect();
+        for folder in missing.into_iter().rev() {
+            match std::fs::create_dir(folder) {
+                Ok(()) => self.0.push(folder.to_owned()),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(fail(folder, "cannot make it")(from_io(error))),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for CreatedFolders {
+    fn drop(&mut self) {
+        for folder in self.0.iter().rev() {
+            let _ = std::fs::remove_dir(folder);
+        }
+    }
+}
+
+/// Where to mount.
+struct Place {
+    /// Absolute, its parent without links.
+    path: PathBuf,
+    created: CreatedFolders,
+}
+
+/// Makes the directory usable.
+fn prepare(dir: &Path) -> Result<Place, Error> {
     let dir = std::path::absolute(dir).map_err(from_io).map_err(fail(dir, "not a usable path"))?;
+    let refuse = |path: &Path, reason| Error::MountFolder { path: path.to_owned(), reason };
     let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
-        return Err(fail(&dir, "not a usable mount point")(Errno::INVAL));
+        return Err(refuse(&dir, "it is a system folder"));
     };
-    std::fs::create_dir_all(parent).map_err(from_io).map_err(fail(parent, "cannot make it"))?;
+    let mut created = CreatedFolders::default();
+    created.create(parent)?;
     // Only the parent is resolved: the directory itself may be a dead mount, which cannot be looked
     // at.
     let parent =
         parent.canonicalize().map_err(from_io).map_err(fail(parent, "cannot resolve it"))?;
     let path = parent.join(name);
+    if SYSTEM_FOLDERS.iter().any(|folder| path == Path::new(folder)) {
+        return Err(refuse(&path, "it is a system folder"));
+    }
     clear_stale(&path)?;
-    let made = match std::fs::create_dir(&path) {
-        Ok(()) => true,
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => false,
-        Err(error) => return Err(fail(&path, "cannot make it")(from_io(error))),
-    };
-    Ok((path, made))
+    created.create(&path)?;
+    let mut entries = path.read_dir().map_err(from_io).map_err(fail(&path, "cannot read it"))?;
+    if entries.next().is_some() {
+        return Err(refuse(&path, "it is not empty, and the mount would hide what is in it"));
+    }
+    Ok(Place { path, created })
 }
 
 /// Unmounts what crashed predecessors left on `path`; refuses a mount that is alive.

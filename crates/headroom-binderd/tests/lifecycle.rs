@@ -131,8 +131,45 @@ fn wrong_arguments_are_named() {
     assert!(complaint(&["--no-such-flag"], 2).contains("--no-such-flag"));
     assert!(complaint(&["--devices", "a/b"], 1).contains("a/b"));
     assert!(complaint(&["--devices", "twice,twice"], 1).contains("taken"));
+    assert!(complaint(&["--devices", ""], 1).contains("not a file name"));
     assert!(!is_mounted(&dir.path().join("mount")));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn a_folder_that_must_not_be_hidden_is_refused() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    let complaint = |mount: &std::path::Path| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_headroom-binderd"));
+        command.arg("--mount").arg(mount).arg("--socket").arg(dir.path().join("socket"));
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", mount.display());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for system in ["/", "/proc", "/sys", "/dev", "/run"] {
+        let text = complaint(system.as_ref());
+        assert!(text.contains(&format!("{system}: it is a system folder")), "{text}");
+    }
+    let full = dir.path().join("full");
+    std::fs::create_dir_all(full.join("something")).unwrap();
+    let text = complaint(&full);
+    assert!(text.contains("it is not empty"), "{text}");
+}
+
+#[test]
+fn folders_made_for_a_mount_that_fails_are_removed() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_headroom-binderd"));
+    command.arg("--mount").arg(dir.path().join("one/two/three"));
+    command.arg("--socket").arg(dir.path().join("socket")).args(["--devices", "a/b"]);
+    assert_eq!(command.output().unwrap().status.code(), Some(1));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 #[test]

@@ -30,6 +30,7 @@ pub fn act(device: &str, what: &[&str]) -> Option<Outcome> {
     Some(match what {
         ["signalled-receivers", count] => signalled_receivers(device, count),
         ["inherited-open"] => inherited_open(device),
+        ["file-sink"] => file_sink(device),
         ["lingering-files", count] => lingering_files(device, count),
         _ => return None,
     })
@@ -130,12 +131,23 @@ fn lingering_socket(listener: &TcpListener) -> Result<(TcpStream, TcpStream), St
     Ok((socket, peer))
 }
 
-/// Passes sockets that linger to a node of this process, which never takes them and ends: the
-/// daemon has their last descriptors.
+/// A context manager that never takes what it is sent.
+fn file_sink(device: &str) -> Outcome {
+    let _manager = manager(device)?;
+    println!("ready");
+    until_killed()
+}
+
+fn until_killed() -> ! {
+    loop {
+        thread::park();
+    }
+}
+
+/// Passes sockets that linger to the context manager. The daemon has their only descriptors.
 fn lingering_files(device: &str, count: &str) -> Outcome {
     let count: usize = count.parse().map_err(text)?;
     let listener = TcpListener::bind("127.0.0.1:0").map_err(text)?;
-    let receiver = manager(device)?;
     let client = open(device)?;
     let mut session = Session::new(&client);
     for _ in 0..count {
@@ -144,12 +156,8 @@ fn lingering_files(device: &str, count: &str) -> Outcome {
         // Never read from, and open until this process is killed.
         std::mem::forget(peer);
     }
-    drop(receiver);
     println!("ready");
-    // Until it is killed.
-    loop {
-        thread::park();
-    }
+    until_killed()
 }
 
 /// Calls by an open whose opener has exited and was reaped; prints the pid that the receiver saw.

@@ -5,10 +5,9 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use binder_client::{Client, Options, Parcel, Session};
-use binder_uapi::{BINDER_TYPE_BINDER, FLAT_BINDER_FLAG_ACCEPTS_FDS, FlatBinderObject};
 use e2e::{Bus, wait};
 
-use crate::innocent::{ATTACKER, Innocent, attacker};
+use crate::innocent::{ATTACKER, INNOCENT, Innocent, attacker};
 
 crate::attacks! {
     files_whose_close_blocks_hold_up_nobody_elses
@@ -20,19 +19,16 @@ fn descriptors(bus: &Bus) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", bus.pid())).unwrap().count()
 }
 
-/// Passes the write end of a pipe to a node that ends without taking it, and waits until the daemon
-/// has closed it.
+/// Passes the write end of a pipe to a process that is killed before it takes it, and waits until
+/// the daemon has closed it.
 fn pass_and_see_closed(bus: &Bus) {
     let (mut read, write) = std::io::pipe().unwrap();
-    let receiver = Client::open(bus.device("vndbinder"), &Options::default()).unwrap();
-    let flags = FLAT_BINDER_FLAG_ACCEPTS_FDS;
-    let object = FlatBinderObject { ty: BINDER_TYPE_BINDER, flags, binder: 0, cookie: 0 };
-    receiver.become_context_manager_ext(object).unwrap();
+    let mut sink = attacker(bus, "vndbinder", INNOCENT, &["file-sink"]);
     let client = Client::open(bus.device("vndbinder"), &Options::default()).unwrap();
     let mut session = Session::new(&client);
     session.oneway(0, 1, Parcel::new().fd(write.as_fd()).payload()).unwrap();
     drop(write);
-    drop(receiver);
+    sink.kill();
     assert_eq!(read.read(&mut [0]).unwrap(), 0);
 }
 
@@ -40,8 +36,10 @@ fn files_whose_close_blocks_hold_up_nobody_elses(bus: &Bus) {
     let innocent = Innocent::new(bus);
     pass_and_see_closed(bus);
     let before = descriptors(bus);
+    let mut sink = attacker(bus, "binder", ATTACKER, &["file-sink"]);
     let mut attack = attacker(bus, "binder", ATTACKER, &["lingering-files", "20"]);
-    for _ in 0..20 {
+    sink.kill();
+    for _ in 0..5 {
         pass_and_see_closed(bus);
     }
     innocent.makes_calls(300);

@@ -8,7 +8,7 @@ use e2e::{Bus, Peer};
 /// Users whose processes attack; nobody else is one of them.
 pub const ATTACKER: u32 = 61_300;
 /// The user that the innocent service belongs to.
-const INNOCENT: &str = "61299";
+pub const INNOCENT: u32 = 61_299;
 
 /// Starts a process of an ordinary user, and waits until it is ready.
 pub fn attacker(bus: &Bus, device: &str, uid: u32, action: &[&str]) -> Peer {
@@ -58,7 +58,12 @@ pub struct Innocent {
 impl Innocent {
     pub fn new(bus: &Bus) -> Self {
         let program = Path::new(env!("CARGO_BIN_EXE_peer"));
-        let service = Peer::start_on(bus, program, "hwbinder", &["as", INNOCENT, "manager", "1"]);
+        let service = Peer::start_on(
+            bus,
+            program,
+            "hwbinder",
+            &["as", &INNOCENT.to_string(), "manager", "1"],
+        );
         service.expect("ready");
         let client = Client::open(bus.device("hwbinder"), &Options::default()).unwrap();
         Self { _service: service, client }
