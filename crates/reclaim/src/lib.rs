@@ -7,7 +7,8 @@
 //! * [`reaper`]: threads for both;
 //! * [`reclaim`]: from the signal until the memory is back, a step at a time, for an event loop;
 //! * [`kill`]: all of that in one call, for a process, its group or its [`family`]; [`end`]: the
-//!   outcome; [`holdings`]: what a process had, and what does not come back.
+//!   outcome; [`holdings`]: what a process had, and what does not come back;
+//! * [`tracer`]: a victim that is held at its exit.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -34,6 +35,7 @@ pub mod kill;
 pub mod mrelease;
 pub mod reaper;
 pub mod reclaim;
+pub mod tracer;
 pub mod victim;
 
 pub use boost::Boost;
@@ -45,4 +47,5 @@ pub use kill::{Options, Reap, Status};
 pub use mrelease::{Mrelease, mrelease};
 pub use reaper::{Done, Reaper};
 pub use reclaim::{Progress, Reclaim};
+pub use tracer::holder_of;
 pub use victim::{KillError, OpenError, Victim};
