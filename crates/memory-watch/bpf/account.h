@@ -7,18 +7,6 @@
 
 #define OWNER(uid, slot) ((u64)(uid) << 32 | (slot))
 
-/* The daemon looks at its accounts every two seconds, with very many processes every ten. */
-#define SILENCE_NS (30ULL * 1000 * 1000 * 1000)
-
-/* Nobody is there to say that the next victim may die: the daemon was killed, or is stopped. */
-static __always_inline bool is_left_alone(void)
-{
-	u32 zero = 0;
-	struct scan *scan = bpf_map_lookup_elem(&scans, &zero);
-
-	return scan && bpf_ktime_get_ns() - LOAD(scan->beat_ns) > SILENCE_NS;
-}
-
 /* Nothing is left that these members count, whatever an account that was followed in batches says. */
 static __always_inline bool is_empty(struct mm_struct *mm, u32 counted)
 {

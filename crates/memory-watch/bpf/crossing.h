@@ -6,6 +6,18 @@
 
 #define OOM_SCORE_ADJ_MIN (-1000)
 
+/* The daemon looks at its accounts every two seconds, with very many processes every ten. */
+#define SILENCE_NS (30ULL * 1000 * 1000 * 1000)
+
+/* Nobody is there to say that the next victim may die: the daemon was killed, or is stopped. */
+static __always_inline bool is_left_alone(void)
+{
+	u32 zero = 0;
+	struct scan *scan = bpf_map_lookup_elem(&scans, &zero);
+
+	return scan && bpf_ktime_get_ns() - LOAD(scan->beat_ns) > SILENCE_NS;
+}
+
 /* Who made an account change. */
 struct cause {
 	u64 mm;           /* whose memory changed */
@@ -102,9 +114,24 @@ static __always_inline bool is_armed_task(struct task_struct *task, struct slot 
 	       pays_into(task, slot);
 }
 
+/*
+ * Another process may use the same memory (CLONE_VM, vfork): ending one of them brings nothing back, so the daemon, which
+ * can find all, has to do it. Each thread that has not begun to exit holds the mm, so of memory that is shared mm_users is
+ * larger. It is also while somebody reads the memory from outside: then the daemon kills, a little later.
+ * Not by MMF_MULTIPROCESS: its bit has no name in BTF and is another one in older kernels, and vfork does not set it.
+ * With no daemon alive one of them dies after the other.
+ */
+static __always_inline bool is_shared(struct task_struct *task)
+{
+	return BPF_CORE_READ(task, mm, mm_users.counter) > BPF_CORE_READ(task, signal, live.counter) &&
+	       !is_left_alone();
+}
+
 /* Kills the current task's process. */
 static __always_inline long kill_current(struct task_struct *current, u32 by, struct kill *kill)
 {
+	if (is_shared(current))
+		return -1;
 	kill->by = by;
 	kill->tgid = BPF_CORE_READ(current, tgid);
 	kill->uid = probed_uid_of(current);
@@ -118,6 +145,8 @@ enum { OTHER_CANNOT = 0, OTHER_STALE = 1, OTHER_KILLED = 2, OTHER_REFUSED = 3 };
 /* Signals a process while another one is running, where the kernel can (6.13 and later). */
 static __always_inline int signal_other(struct task_struct *task, u32 by, struct kill *kill)
 {
+	if (is_shared(task))
+		return OTHER_REFUSED;
 	kill->by = by;
 	kill->tgid = BPF_CORE_READ(task, tgid);
 	kill->uid = probed_uid_of(task);

@@ -90,6 +90,7 @@ struct signal_struct {
 	struct pid *pids[4];
 	u32 flags;
 	int leader; /* of its session */
+	atomic_t live; /* threads that have not begun to exit */
 	s16 oom_score_adj;
 };
 

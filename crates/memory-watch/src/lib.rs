@@ -6,6 +6,7 @@
 //! that has to be here: the BPF notifier kills the *armed* victim in the very page fault that
 //! breaks a hard limit, because nothing else is as early.
 
+mod address_space;
 pub mod capability;
 pub mod cgroups;
 pub mod choice;

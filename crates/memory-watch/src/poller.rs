@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::os::fd::BorrowedFd;
 use std::os::fd::OwnedFd;
@@ -18,6 +19,7 @@ use rustix::time::TimerfdFlags;
 use rustix::time::TimerfdTimerFlags;
 use rustix::time::Timespec;
 
+use crate::address_space::name_shared;
 use crate::error::NotifierError;
 use crate::process::Proc;
 use crate::watch::Backend;
@@ -100,8 +102,8 @@ impl ProcPoller {
         of_user(sample.namespace_owner).or_else(|| of_user(sample.uid))
     }
 
-    /// One process; `Ok(None)` for one without an address space.
-    fn sample(&self, proc: &mut Proc, pid: u32) -> Result<Option<ProcessSample>, ReadError> {
+    /// One process, and where its stack begins; `Ok(None)` for one without an address space.
+    fn sample(&self, proc: &mut Proc, pid: u32) -> Result<Option<(ProcessSample, u64)>, ReadError> {
         let status = proc.status(pid)?;
         let (Some(uid), Some(anon)) = (status.uid, status.anon_bytes) else { return Ok(None) };
         // Nobody's namespace makes a process root's.
@@ -109,7 +111,7 @@ impl ProcPoller {
             if uid == Uid::ROOT { None } else { proc.namespace_owner(pid).unwrap_or_default() };
         let stat = proc.stat(pid)?;
         let pages = |bytes: Option<u64>| bytes.unwrap_or(0) / self.page_bytes;
-        Ok(Some(ProcessSample {
+        let sample = ProcessSample {
             tgid: pid,
             parent_tgid: stat.ppid,
             uid,
@@ -125,7 +127,8 @@ impl ProcPoller {
             session_leader: stat.session == pid,
             group: stat.group,
             mm_id: 0,
-        }))
+        };
+        Ok(Some((sample, stat.start_stack)))
     }
 
     /// Adds up the limited users' processes and looks at their limits.
@@ -134,6 +137,9 @@ impl ProcPoller {
         self.processes(&mut samples)?;
         let mut result = Reconciled { processes: samples.len() as u64, ..Reconciled::default() };
         let time_ns = monotonic_ns();
+        // Memory that several processes share is charged once, with the first of them.
+        let mut seen = BTreeSet::new();
+        samples.retain(|sample| sample.mm_id == 0 || seen.insert(sample.mm_id));
         let accounts: Vec<Option<AccountId>> =
             samples.iter().map(|sample| self.account_of(sample)).collect();
         for (account, user) in &mut self.users {
@@ -281,7 +287,7 @@ impl Watch for ProcPoller {
 
     fn charged(&self, process: &ProcessSample) -> Result<Option<Charged>, NotifierError> {
         let now = match self.sample(&mut self.proc.borrow_mut(), process.tgid) {
-            Ok(Some(now)) if now.start_time_ns == process.start_time_ns => now,
+            Ok(Some((now, _))) if now.start_time_ns == process.start_time_ns => now,
             Ok(_) => return Ok(None),
             Err(error) if error.is_gone() => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -330,15 +336,21 @@ impl Watch for ProcPoller {
         let mut proc = self.proc.borrow_mut();
         let mut pids = Vec::new();
         proc.pids(&mut pids)?;
+        let mut stacks = Vec::with_capacity(pids.len());
+        pids.sort_unstable();
         for pid in pids {
             match self.sample(&mut proc, pid) {
-                Ok(sample) => out.extend(sample),
+                Ok(Some((sample, stack))) => {
+                    out.push(sample);
+                    stacks.push(stack);
+                }
+                Ok(None) => (),
                 // Gone since it was listed.
                 Err(error) if error.is_gone() => (),
                 Err(error) => tracing::debug!("leaving out process {pid}: {error}"),
             }
         }
-        out.sort_unstable_by_key(|sample| sample.tgid);
+        name_shared(out, &stacks);
         Ok(())
     }
 

@@ -25,6 +25,9 @@ pub struct Stat {
     pub start_ticks: u64,
     /// Field 24, in pages; may leave out what CPUs have not folded yet.
     pub rss_pages: u64,
+    /// Field 28: where the stack of its address space begins; 0 where it has none, or may not be
+    /// read.
+    pub start_stack: u64,
 }
 
 impl Stat {
@@ -90,6 +93,7 @@ impl Proc {
             threads: number(20)?,
             start_ticks: number(22)?,
             rss_pages: number(24)?,
+            start_stack: number(28).unwrap_or(0),
         })
     }
 }
