@@ -5,11 +5,16 @@
 //! the kernel program, which kills first and is heard of later), the victims' progress, account
 //! readings and time. What has to be done comes out of [`KillsInFlight::poll`].
 //!
+//! A kill blocks the next one for its account until its memory is back, or until the account's
+//! usage without its dying processes is over the limit and does not fall: no victim's exit delays a
+//! kill that is needed whatever becomes of the victim.
+//!
 //! Invariants:
 //! * at most one kill is awaited per account. Further kills can be in flight for it (the rest of a
-//!   group kill, a kill by the kernel program in the same moment), and none more is started;
+//!   group kill, a kill by the kernel program in the same moment, kills that block it no more), and
+//!   none more is started while one of them blocks;
 //! * the kernel program's latch of an account is held from the first SIGKILL that the account
-//!   awaits until the account's last kill has settled;
+//!   awaits until no kill blocks the account;
 //! * every kill settles, at the latest when its grace is over.
 
 use crate::account::Reading;
@@ -25,6 +30,16 @@ pub const SLOWEST_EXIT_BYTES_PER_SECOND: u64 = 490_000_000;
 /// How long an account may take to show that an emptied victim's memory is back, milliseconds.
 /// It is there within one reading unless another process shares the victim's memory.
 pub const ACCOUNT_SETTLE_MS: u64 = 100;
+/// How long an account's usage has to stay over its limit, victims left out, before the next kill
+/// may follow, milliseconds. Of a victim that grew since it was sampled the difference counts as
+/// the others' until it falls; a starved exit shows progress within a few scheduler ticks.
+pub const NO_FALL_MS: u64 = 20;
+/// Usage falls if it falls by this part of what is over the limit within [`NO_FALL_MS`]. Otherwise
+/// a page from time to time would delay the next kill for good.
+const FALL_SHARE: u64 = 16;
+/// How long a tracer may hold a victim at its exit before it is killed itself, milliseconds. A
+/// debugger that only looks lets it go in less than one.
+pub const HELD_MS: u64 = 200;
 /// How soon an account is read again when its victim is gone and it does not show it, milliseconds.
 const REREAD_MS: u64 = 5;
 
@@ -124,6 +139,7 @@ pub enum Settled {
 
 /// What has to be done now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "one at a time; boxing would allocate at each kill")]
 pub enum Action {
     /// The time to end by itself is over: send SIGKILL. The kill counts as signalled already.
     KillNow {
@@ -141,7 +157,14 @@ pub enum Action {
         /// How it ended.
         settled: Settled,
     },
-    /// No kill is in flight for an account any more: its limit is to be enforced anew, with the
+    /// A tracer has held the victim at its exit for [`HELD_MS`].
+    TracerHolds {
+        /// The kill.
+        token: KillToken,
+        /// The user or group that pays for the victim.
+        account: AccountId,
+    },
+    /// No kill blocks an account any more: its limit is to be enforced anew, with the
     /// next victim armed before the latch is released.
     AccountFree {
         /// The account.
@@ -170,6 +193,46 @@ enum Wait {
 struct ChargedKill {
     account: AccountId,
     wait: Wait,
+    blocking: Blocking,
+}
+
+/// Whether the next kill for the account has to wait for this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blocking {
+    Blocks,
+    /// It did not help in time.
+    Passed,
+}
+
+impl ChargedKill {
+    fn is_awaited(&self) -> bool {
+        self.blocking == Blocking::Blocks && matches!(self.wait, Wait::Memory { .. })
+    }
+
+    /// Without the notifier each reading is a look at all processes.
+    fn is_reading_due(&self, now_ns: u64) -> bool {
+        let Wait::Memory { reading, .. } = self.wait else { return false };
+        now_ns.saturating_sub(reading.at_ns) >= NO_FALL_MS * NS_PER_MS
+    }
+}
+
+/// What an account uses besides its victims, while that is over its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Excess {
+    account: AccountId,
+    /// Bytes above the limit at `since_ns`.
+    bytes: u64,
+    /// Since when it has not fallen, nanoseconds.
+    since_ns: u64,
+}
+
+/// Whether a tracer holds a victim at its exit (`PTRACE_O_TRACEEXIT`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    No,
+    Since(u64),
+    /// [`Action::TracerHolds`] was reported.
+    Reported,
 }
 
 /// A victim that has been signalled and whose memory is not back yet.
@@ -189,6 +252,7 @@ pub struct InFlightKill {
     released_ns: Option<u64>,
     /// Since when it is gone, nanoseconds.
     gone_ns: Option<u64>,
+    held: Held,
     payer: ChargedKill,
     cgroup: Option<ChargedKill>,
 }
@@ -221,14 +285,49 @@ impl InFlightKill {
         self.charges().any(|charge| charge.account == account)
     }
 
+    /// The next kill for the account does not wait for this victim any more: it did not help.
+    pub fn has_passed(&self, account: AccountId) -> bool {
+        self.is_for(account) && !self.blocks(account)
+    }
+
+    fn blocks(&self, account: AccountId) -> bool {
+        let blocks = |it: &ChargedKill| it.account == account && it.blocking == Blocking::Blocks;
+        self.charges().any(blocks)
+    }
+
+    /// What its exit may still give back, bytes: nothing once it is gone, or held at its exit with
+    /// its private memory released.
+    fn left_bytes(&self) -> u64 {
+        let emptied = self.held != Held::No && self.released_ns.is_some();
+        if self.gone_ns.is_some() || emptied { 0 } else { self.bytes }
+    }
+
     fn charges(&self) -> impl Iterator<Item = &ChargedKill> {
         std::iter::once(&self.payer).chain(&self.cgroup)
     }
 
     /// The account waits for this victim's memory.
     pub fn awaits(&self, account: AccountId) -> bool {
-        let waits = |it: &ChargedKill| matches!(it.wait, Wait::Memory { .. });
-        self.charges().any(|charge| charge.account == account && waits(charge))
+        self.charges().any(|charge| charge.account == account && charge.is_awaited())
+    }
+
+    /// When its tracer is to be looked at, nanoseconds.
+    fn tracer_due_ns(&self) -> Option<u64> {
+        match self.held {
+            Held::Since(since_ns) if self.gone_ns.is_none() => {
+                Some(since_ns.saturating_add(HELD_MS * NS_PER_MS))
+            }
+            _ => None,
+        }
+    }
+
+    fn is_slow(&self, now_ns: u64) -> bool {
+        let age_ns = now_ns.saturating_sub(self.signalled_ns);
+        !self.is_asked() && age_ns >= NO_FALL_MS * NS_PER_MS
+    }
+
+    fn may_be_held(&self) -> bool {
+        self.gone_ns.is_none() && self.held == Held::No && !self.is_asked()
     }
 
     fn has_let_go(&self) -> bool {
@@ -261,7 +360,12 @@ impl InFlightKill {
     fn settle_charge(&self, charge: &mut ChargedKill, now_ns: u64) {
         let Wait::Memory { used_bytes, reading } = charge.wait else { return };
         let took_ns = now_ns.saturating_sub(self.signalled_ns);
-        if self.is_back(used_bytes, &reading, now_ns) {
+        let back = match charge.blocking {
+            Blocking::Blocks => self.is_back(used_bytes, &reading, now_ns),
+            // Its account is not read for it any more.
+            Blocking::Passed => self.gone_ns.is_some(),
+        };
+        if back {
             let bytes_back = used_bytes.saturating_sub(reading.used_bytes);
             charge.wait = Wait::Over(Settled::Back { bytes_back, took_ns });
         } else if self.is_overdue(now_ns) {
@@ -284,7 +388,8 @@ impl InFlightKill {
     /// Where no account shows it, an empty victim is as good as none.
     fn settle_without_account(&self, now_ns: u64) -> Option<Settled> {
         let took_ns = now_ns.saturating_sub(self.signalled_ns);
-        if self.has_let_go() {
+        // Of one that is held, what others see of it says that it lives.
+        if self.gone_ns.is_some() || (self.released_ns.is_some() && self.held == Held::No) {
             return Some(Settled::Back { bytes_back: self.bytes, took_ns });
         }
         self.is_overdue(now_ns).then_some(Settled::Stuck { took_ns })
@@ -302,6 +407,8 @@ pub struct KillsInFlight {
     orphaned_latches: Vec<AccountId>,
     /// Victims that did not go; never chosen again.
     stuck: Vec<ProcessId>,
+    /// Accounts that are over their limit whatever becomes of their victims.
+    excesses: Vec<Excess>,
     /// Accounts that became free and were not reported yet, with the decision of the last kill.
     free: Vec<(AccountId, Option<u64>)>,
     /// The time of the latest [`KillsInFlight::poll`].
@@ -316,6 +423,7 @@ impl Default for KillsInFlight {
             latched: Vec::with_capacity(ROOM),
             orphaned_latches: Vec::new(),
             stuck: Vec::new(),
+            excesses: Vec::with_capacity(ROOM),
             free: Vec::with_capacity(ROOM),
             polled_ns: 0,
         }
@@ -338,16 +446,22 @@ impl KillsInFlight {
         self.kills.iter().find(|kill| kill.token == token)
     }
 
-    /// No kill is in flight for this account: a process may be killed for it. That the kernel
-    /// program's latch is free as well is for the caller to look at.
+    /// No kill blocks this account: a process may be killed for it. That the kernel program's latch
+    /// is free as well is for the caller to look at.
     pub fn may_kill(&self, account: AccountId) -> bool {
-        !self.kills.iter().any(|kill| kill.is_for(account))
+        !self.kills.iter().any(|kill| kill.blocks(account))
+    }
+
+    /// A victim in flight for this account did not help in time. What a user says of its own
+    /// processes does not count meanwhile, or it would choose victims that never help.
+    pub fn has_unhelpful(&self, account: AccountId) -> bool {
+        self.kills.iter().any(|kill| kill.has_passed(account))
     }
 
     /// A process may be killed because the system runs short: what each victim gives back has to
     /// be seen first.
     pub fn may_kill_for_system(&self) -> bool {
-        self.is_empty()
+        !self.kills.iter().any(|kill| kill.left_bytes() > 0)
     }
 
     /// The process is a victim in flight.
@@ -380,6 +494,8 @@ impl KillsInFlight {
     /// A signal was sent. An account that awaits another kill already does not await this one.
     pub fn signalled(&mut self, new: NewKill) -> (KillToken, LatchAction) {
         self.last_token += 1;
+        let concerned = [Some(new.payer.account), new.cgroup.map(|charge| charge.account)];
+        self.excesses.retain(|excess| !concerned.contains(&Some(excess.account)));
         let token = KillToken(self.last_token);
         let wait = |charge: ChargedAccount| {
             let taken = self.kills.iter().any(|kill| kill.awaits(charge.account));
@@ -389,7 +505,7 @@ impl KillsInFlight {
                 }
                 _ => Wait::Nothing,
             };
-            ChargedKill { account: charge.account, wait }
+            ChargedKill { account: charge.account, wait, blocking: Blocking::Blocks }
         };
         self.kills.push(InFlightKill {
             token,
@@ -400,6 +516,7 @@ impl KillsInFlight {
             signalled_ns: new.at_ns,
             released_ns: None,
             gone_ns: None,
+            held: Held::No,
             payer: wait(new.payer),
             cgroup: new.cgroup.map(wait),
         });
@@ -448,6 +565,15 @@ impl KillsInFlight {
         }
     }
 
+    /// A tracer holds a victim at its exit.
+    pub fn held(&mut self, token: KillToken, now_ns: u64) {
+        if let Some(kill) = self.find(token)
+            && kill.held == Held::No
+        {
+            kill.held = Held::Since(now_ns);
+        }
+    }
+
     /// There is no time left for those that were asked to end.
     pub fn end_grace(&mut self) {
         for kill in &mut self.kills {
@@ -457,25 +583,88 @@ impl KillsInFlight {
         }
     }
 
-    /// Accounts whose reading decides whether a victim's memory is back: the victim has let go of
-    /// it. A cgroup comes after the payer, for its reading can cost a look at all processes.
-    pub fn accounts_to_read(&self) -> Vec<AccountId> {
-        let empty = self.kills.iter().filter(|kill| kill.has_let_go());
-        let awaiting = |it: &&ChargedKill| matches!(it.wait, Wait::Memory { .. });
-        empty.filter_map(|kill| Some(kill.charges().find(awaiting)?.account)).collect()
+    /// Accounts whose reading decides whether the next kill may follow: the victim has let go of
+    /// its memory, or takes its time. Of a quick one a cgroup comes after the payer, for its
+    /// reading can cost a look at all processes.
+    pub fn accounts_to_read(&self, now_ns: u64) -> Vec<AccountId> {
+        let mut accounts = Vec::new();
+        for kill in &self.kills {
+            let awaited = kill.charges().filter(|charge| charge.is_awaited());
+            if kill.is_slow(now_ns) {
+                let let_go = kill.has_let_go();
+                let due = awaited.filter(|charge| let_go || charge.is_reading_due(now_ns));
+                accounts.extend(due.map(|charge| charge.account));
+            } else if kill.has_let_go() {
+                accounts.extend(awaited.map(|charge| charge.account).take(1));
+            }
+        }
+        accounts
+    }
+
+    /// A user or group awaits memory that its victim has let go of: its account may be wrong.
+    pub fn is_in_doubt(&self) -> bool {
+        self.kills.iter().any(|kill| kill.has_let_go() && kill.payer.is_awaited())
     }
 
     /// An account was read.
-    pub fn read(&mut self, account: AccountId, latest: Reading) {
+    pub fn read(&mut self, account: AccountId, latest: Reading, limit_bytes: u64) {
         for kill in &mut self.kills {
             for charge in std::iter::once(&mut kill.payer).chain(&mut kill.cgroup) {
                 if let Wait::Memory { reading, .. } = &mut charge.wait
                     && charge.account == account
+                    && charge.blocking == Blocking::Blocks
                 {
                     *reading = latest;
                 }
             }
         }
+        self.follow_excess(account, latest, limit_bytes);
+    }
+
+    /// Lets the next kill pass once the account is over its limit whatever becomes of its victims.
+    fn follow_excess(&mut self, account: AccountId, latest: Reading, limit_bytes: u64) {
+        let others_bytes = latest.used_bytes.saturating_sub(self.left_bytes(account, &latest));
+        let bytes = others_bytes.saturating_sub(limit_bytes);
+        let known = self.excesses.iter().position(|excess| excess.account == account);
+        if bytes == 0 || self.may_kill(account) {
+            self.excesses.retain(|excess| excess.account != account);
+            return;
+        }
+        let fresh = Excess { account, bytes, since_ns: latest.at_ns };
+        let Some(excess) = known.map(|at| &mut self.excesses[at]) else {
+            self.excesses.push(fresh);
+            return;
+        };
+        if bytes < excess.bytes - excess.bytes / FALL_SHARE {
+            *excess = fresh;
+        } else if latest.at_ns.saturating_sub(excess.since_ns) >= NO_FALL_MS * NS_PER_MS {
+            self.excesses.retain(|excess| excess.account != account);
+            self.pass(account);
+        }
+    }
+
+    /// What the exit of the account's victims may still give back, bytes.
+    fn left_bytes(&self, account: AccountId, latest: &Reading) -> u64 {
+        let blocking = self.kills.iter().filter(|kill| kill.blocks(account));
+        let sampled = blocking.map(InFlightKill::left_bytes).fold(0, u64::saturating_add);
+        // The one that is awaited is counted as exactly as the account; it may have grown since it
+        // was sampled.
+        let awaited = self.kills.iter().find(|kill| kill.awaits(account));
+        let counted =
+            awaited.filter(|kill| kill.left_bytes() > 0).map_or(0, |_| latest.dying_bytes);
+        sampled.max(counted)
+    }
+
+    fn pass(&mut self, account: AccountId) {
+        let record = self.record_for(account);
+        for kill in &mut self.kills {
+            for charge in std::iter::once(&mut kill.payer).chain(&mut kill.cgroup) {
+                if charge.account == account {
+                    charge.blocking = Blocking::Passed;
+                }
+            }
+        }
+        self.free.push((account, record));
     }
 
     /// An account's limit is gone, and with it its readings and its latch. Its kills stay in
@@ -488,6 +677,7 @@ impl KillsInFlight {
                 }
             }
         }
+        self.excesses.retain(|excess| excess.account != account);
         self.latched.retain(|latched| *latched != account);
         self.orphaned_latches.retain(|orphaned| *orphaned != account);
     }
@@ -512,6 +702,12 @@ impl KillsInFlight {
         }
     }
 
+    /// Victims that take their time and that no tracer is known to hold, with their pids.
+    pub fn to_look_at(&self, now_ns: u64) -> Vec<(KillToken, u32)> {
+        let slow = self.kills.iter().filter(|kill| kill.may_be_held() && kill.is_slow(now_ns));
+        slow.map(|kill| (kill.token, kill.victim.pid)).collect()
+    }
+
     /// What has to be done now; to be called until there is nothing more.
     pub fn poll(&mut self, now_ns: u64) -> Option<Action> {
         self.polled_ns = now_ns;
@@ -526,7 +722,17 @@ impl KillsInFlight {
             };
             return Some(Action::AccountFree { account, latch, record });
         }
-        self.poll_asked(now_ns).or_else(|| self.poll_settled(now_ns))
+        let now = self.poll_asked(now_ns).or_else(|| self.poll_held(now_ns));
+        now.or_else(|| self.poll_settled(now_ns))
+    }
+
+    fn poll_held(&mut self, now_ns: u64) -> Option<Action> {
+        let kill = self
+            .kills
+            .iter_mut()
+            .find(|kill| kill.tracer_due_ns().is_some_and(|due| due <= now_ns))?;
+        kill.held = Held::Reported;
+        Some(Action::TracerHolds { token: kill.token, account: kill.payer.account })
     }
 
     fn poll_asked(&mut self, now_ns: u64) -> Option<Action> {
@@ -539,8 +745,10 @@ impl KillsInFlight {
         kill.signalled_ns = now_ns;
         let (token, payer) = (kill.token, kill.payer);
         let latch = match payer.wait {
-            Wait::Memory { .. } => self.hold_latch(payer.account),
-            Wait::Nothing | Wait::Over(_) => LatchAction::Keep,
+            Wait::Memory { .. } if payer.blocking == Blocking::Blocks => {
+                self.hold_latch(payer.account)
+            }
+            _ => LatchAction::Keep,
         };
         Some(Action::KillNow { token, account: payer.account, latch })
     }
@@ -552,9 +760,12 @@ impl KillsInFlight {
         if matches!(settled, Settled::Stuck { .. }) {
             self.stuck.push(kill.victim);
         }
-        // The last one of a group opens the way.
+        // The last one of a group opens the way, unless it is open already.
         let account = kill.payer.account;
-        if !self.kills.iter().any(|other| other.payer.account == account) {
+        let blocks = |other: &InFlightKill| {
+            other.payer.account == account && other.payer.blocking == Blocking::Blocks
+        };
+        if blocks(&kill) && !self.kills.iter().any(blocks) {
             self.free.push((account, kill.record));
         }
         Some(Action::Settled { kill, settled })
@@ -562,10 +773,18 @@ impl KillsInFlight {
 
     /// When [`poll`](Self::poll) or a reading is due though nothing happens, nanoseconds.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        let due = |kill: &InFlightKill| match kill.signal {
-            _ if kill.has_let_go() => self.polled_ns.saturating_add(REREAD_MS * NS_PER_MS),
-            Signal::Terminate { until_ns } => until_ns,
-            Signal::Kill => kill.deadline_ns(),
+        let after = |ms: u64| self.polled_ns.saturating_add(ms * NS_PER_MS);
+        let due = |kill: &InFlightKill| {
+            let awaited = kill.charges().any(ChargedKill::is_awaited);
+            let due_ns = match kill.signal {
+                Signal::Terminate { until_ns } => until_ns,
+                Signal::Kill if awaited && kill.has_let_go() => after(REREAD_MS),
+                Signal::Kill if awaited || kill.may_be_held() => {
+                    after(NO_FALL_MS).min(kill.deadline_ns())
+                }
+                Signal::Kill => kill.deadline_ns(),
+            };
+            kill.tracer_due_ns().map_or(due_ns, |tracer_ns| tracer_ns.min(due_ns))
         };
         self.kills.iter().map(due).min()
     }

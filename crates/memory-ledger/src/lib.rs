@@ -9,6 +9,7 @@
 //! * [`cgroup_accounts`]: what those have, and when to look again;
 //! * [`account`]: the limit and reading of one account;
 //! * [`process`]: what is known of a process;
+//! * [`address_space`]: processes that share their memory;
 //! * [`rules`]: what an administrator says of processes;
 //! * [`growth`]: who grew of late;
 //! * [`recent_kills`]: newborns that were killed;
@@ -29,6 +30,7 @@
 
 pub mod account;
 pub mod account_id;
+pub mod address_space;
 pub mod cgroup;
 pub mod cgroup_accounts;
 pub mod count;
@@ -69,6 +71,6 @@ pub use limit::{Limit, LimitError};
 pub use machine::{Level, Machine, MachineReading, Pressure, PressureTrigger, Thresholds};
 pub use margin::Margin;
 pub use precedence::{Change, LimitLayers, Refusal, Requester, Source};
-pub use process::{Comm, KillPreference, Process, ProcessId};
+pub use process::{AddressSpaceId, Comm, KillPreference, Process, ProcessId};
 pub use rules::Rules;
 pub use verdict::{Cause, Choice, NoVictim, Scope, choose};

@@ -17,6 +17,10 @@ pub struct ProcessId {
     pub start_time: u64,
 }
 
+/// Names an address space within one snapshot. The default: no other process is known to use it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AddressSpaceId(pub u64);
+
 /// A process name as the kernel keeps it: 15 bytes at the most, of any kind. Needs no allocation.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Comm([u8; 16]);
@@ -68,6 +72,8 @@ pub enum KillPreference {
 pub struct Process {
     /// Which.
     pub id: ProcessId,
+    /// Its memory, which other processes can use as well (`CLONE_VM`, `vfork`).
+    pub address_space: AddressSpaceId,
     /// Real uid, of its owner.
     pub uid: Uid,
     /// The account that it is charged to: its owner's, its owner's group's, or that of the owner of

@@ -3,8 +3,9 @@
 use std::fmt;
 
 use crate::account_id::AccountId;
+use crate::address_space::Sharers;
 use crate::herd::{Herd, cull, worst_herd};
-use crate::process::{KillPreference, Process, ProcessId};
+use crate::process::{AddressSpaceId, KillPreference, Process, ProcessId};
 use crate::score::{OOM_SCORE_ADJ_NEVER, grows, rank};
 
 /// Among whom a victim is looked for, and what for.
@@ -27,6 +28,8 @@ pub struct Choice {
     pub victim: Process,
     /// Who dies with it: others of its herd, the worst first.
     pub others: Vec<Process>,
+    /// So many other processes use the victim's memory, or that of `others`: they have to die too.
+    pub sharers: u32,
     /// Who would have been next.
     pub runner_up: Option<Process>,
     /// Processes in scope that were looked at, whether they could be chosen or not.
@@ -49,6 +52,8 @@ pub enum Cause {
     LastResort,
     /// Its family grows together, and has the most together.
     Herd(Herd),
+    /// It is the tracer of a victim, and holds that at its exit.
+    HoldsVictim(u32),
 }
 
 /// The rule in words, for the record.
@@ -61,6 +66,9 @@ impl fmt::Display for Cause {
             }
             Self::Preferred => write!(f, "a rule prefers it as a victim"),
             Self::LastResort => write!(f, "nobody is left but those that a rule would spare"),
+            Self::HoldsVictim(pid) => {
+                write!(f, "it traces the victim {pid}, and does not let it exit")
+            }
             Self::Herd(herd) => {
                 let Herd { eldest_pid, members, born, killed_newborns, .. } = herd;
                 let mib = |bytes: u64| bytes >> 20;
@@ -108,14 +116,26 @@ pub enum NoVictim {
 /// The victim, and those that have to die with it.
 pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result<Choice, NoVictim> {
     let (mut considered, mut kept, mut dying, mut empty) = (0, 0, 0, 0);
+    let sharers = Sharers::of(processes);
     let mut candidates = Vec::with_capacity(processes.len());
     let in_scope = |p: &&Process| scope.account.is_none_or(|account| account == p.account);
+    let untouchable = |process: &Process| {
+        process.preference == KillPreference::Never
+            || process.oom_score_adj == OOM_SCORE_ADJ_NEVER
+            || process.id.pid <= 1
+            || process.kernel_thread
+            || protected.contains(&process.id.pid)
+    };
+    // Memory that one of these uses as well cannot come back.
+    let shares = |process: &Process| sharers.others(process) > 0;
+    let kept_spaces: Vec<AddressSpaceId> = processes
+        .iter()
+        .filter(|process| shares(process) && untouchable(process))
+        .map(|process| process.address_space)
+        .collect();
     for process in processes.iter().filter(in_scope) {
         considered += 1;
-        let never = process.preference == KillPreference::Never
-            || process.oom_score_adj == OOM_SCORE_ADJ_NEVER;
-        let pid = process.id.pid;
-        if pid <= 1 || process.kernel_thread || protected.contains(&pid) || never {
+        if untouchable(process) || kept_spaces.contains(&process.address_space) {
             kept += 1;
         } else if process.exiting || scope.passed_over.contains(&process.id) {
             dying += 1;
@@ -125,6 +145,7 @@ pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result
             candidates.push(*process);
         }
     }
+    sharers.merge(&mut candidates);
     let Some(worst) = candidates.iter().max_by_key(|process| rank(process)).copied() else {
         return Err(match considered {
             0 => NoVictim::NoProcess,
@@ -134,6 +155,7 @@ pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result
     let mut choice = Choice {
         victim: worst,
         others: Vec::new(),
+        sharers: 0,
         runner_up: None,
         considered,
         cause: match worst.preference {
@@ -146,6 +168,8 @@ pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result
     if worst.preference <= KillPreference::Ordinary {
         blame_a_herd(&mut choice, &candidates, scope.need_bytes);
     }
+    let victims = std::iter::once(&choice.victim).chain(&choice.others);
+    choice.sharers = victims.map(|victim| sharers.others(victim)).sum();
     let lives =
         |p: &&Process| p.id != choice.victim.id && !choice.others.iter().any(|o| o.id == p.id);
     choice.runner_up = candidates.iter().filter(lives).max_by_key(|p| rank(p)).copied();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memory_ledger::kills_in_flight::ACCOUNT_SETTLE_MS;
+use memory_ledger::kills_in_flight::{ACCOUNT_SETTLE_MS, HELD_MS, NO_FALL_MS};
 use memory_ledger::{
     AccountId, Action, CgroupId, ChargedAccount, InFlightKill, KillToken, KillsInFlight, Latch,
     LatchAction, NewKill, ProcessId, Reading, Sender, Settled, Signal, Uid,
@@ -40,6 +40,11 @@ fn reading(used_mib: u64, dying_mib: u64, at_ns: u64) -> Reading {
     Reading { used_bytes: used_mib * MIB, dying_bytes: dying_mib * MIB, at_ns }
 }
 
+/// A reading of an account with a limit of 100 MiB.
+fn read(kills: &mut KillsInFlight, account: AccountId, reading: Reading) {
+    kills.read(account, reading, 100 * MIB);
+}
+
 /// All that has to be done at this time.
 fn poll(kills: &mut KillsInFlight, now_ns: u64) -> Vec<Action> {
     std::iter::from_fn(|| kills.poll(now_ns)).collect()
@@ -61,12 +66,12 @@ fn the_next_kill_waits_until_the_memory_of_the_last_victim_is_back() {
     kills.set_record(token, 77);
     assert_eq!((latch, kills.record_for(ALICE)), (LatchAction::Take, Some(77)));
     assert!(!kills.may_kill(ALICE) && kills.may_kill(BOB) && !kills.may_kill_for_system());
-    assert!(kills.accounts_to_read().is_empty());
+    assert!(kills.accounts_to_read(MS).is_empty());
     assert!(poll(&mut kills, MS).is_empty(), "not gone yet");
     kills.gone(token, 2 * MS);
-    assert_eq!(kills.accounts_to_read(), [ALICE]);
+    assert_eq!(kills.accounts_to_read(2 * MS), [ALICE]);
     assert!(poll(&mut kills, 3 * MS).is_empty(), "not read since");
-    kills.read(ALICE, reading(56, 0, 3 * MS));
+    read(&mut kills, ALICE, reading(56, 0, 3 * MS));
     let actions = poll(&mut kills, 3 * MS);
     assert_eq!(settled(&actions), [Settled::Back { bytes_back: 54 * MIB, took_ns: 3 * MS }]);
     let free = Action::AccountFree { account: ALICE, latch: Latch::Taken, record: Some(77) };
@@ -78,8 +83,10 @@ fn the_next_kill_waits_until_the_memory_of_the_last_victim_is_back() {
 fn a_victim_that_does_not_go_is_stuck_when_its_grace_is_over() {
     let mut kills = KillsInFlight::default();
     kills.signalled(kill(10, ALICE));
-    let deadline = kills.next_deadline_ns().unwrap();
+    assert_eq!(kills.next_deadline_ns(), Some(NO_FALL_MS * MS), "does it help?");
+    let deadline = kills.all()[0].deadline_ns();
     assert!(poll(&mut kills, deadline - 1).is_empty());
+    assert_eq!(kills.next_deadline_ns(), Some(deadline));
     assert_eq!(settled(&poll(&mut kills, deadline)), [Settled::Stuck { took_ns: deadline }]);
     assert_eq!(kills.stuck(), [id(10)]);
     kills.forget_gone(&[]);
@@ -91,7 +98,7 @@ fn memory_that_stays_though_its_process_is_gone_delays_the_next_kill_only_for_a_
     let mut kills = KillsInFlight::default();
     let (token, _) = kills.signalled(kill(10, ALICE));
     kills.gone(token, MS);
-    kills.read(ALICE, reading(110, 60, 2 * MS));
+    read(&mut kills, ALICE, reading(110, 60, 2 * MS));
     assert!(poll(&mut kills, 2 * MS).is_empty());
     assert_eq!(kills.next_deadline_ns(), Some(7 * MS), "it is read again soon");
     let bound = MS + ACCOUNT_SETTLE_MS * MS;
@@ -104,11 +111,107 @@ fn memory_released_from_outside_counts_as_far_as_the_account_shows_it() {
     let mut kills = KillsInFlight::default();
     let (token, _) = kills.signalled(kill(10, ALICE));
     kills.released(token, MS);
-    kills.read(ALICE, reading(109, 59, 2 * MS));
+    read(&mut kills, ALICE, reading(109, 59, 2 * MS));
     assert!(poll(&mut kills, 900 * MS).is_empty(), "still charged");
-    kills.read(ALICE, reading(50, 0, 901 * MS));
+    read(&mut kills, ALICE, reading(50, 0, 901 * MS));
     let settled = settled(&poll(&mut kills, 901 * MS));
     assert_eq!(settled, [Settled::Back { bytes_back: 60 * MIB, took_ns: 901 * MS }]);
+}
+
+#[test]
+fn a_slow_victim_delays_no_kill_that_is_needed_without_it_as_well() {
+    let mut kills = KillsInFlight::default();
+    let (token, _) = kills.signalled(kill(10, ALICE));
+    kills.set_record(token, 77);
+    assert!(kills.accounts_to_read(19 * MS).is_empty(), "most are gone by now");
+    assert_eq!(kills.accounts_to_read(20 * MS), [ALICE]);
+    read(&mut kills, ALICE, reading(160, 60, 20 * MS));
+    read(&mut kills, ALICE, reading(160, 60, 60 * MS));
+    assert!(poll(&mut kills, 60 * MS).is_empty(), "its 60 MiB are enough");
+    read(&mut kills, ALICE, reading(170, 60, 61 * MS));
+    assert!(!kills.may_kill(ALICE));
+    read(&mut kills, ALICE, reading(180, 60, (61 + NO_FALL_MS) * MS));
+    let free = Action::AccountFree { account: ALICE, latch: Latch::Taken, record: Some(77) };
+    assert_eq!(poll(&mut kills, 81 * MS), [free]);
+    assert!(kills.may_kill(ALICE) && kills.has_unhelpful(ALICE) && kills.contains(id(10)));
+    let (_, latch) = kills.signalled(kill(11, ALICE));
+    assert_eq!(latch, LatchAction::Take);
+    assert!(!kills.may_kill(ALICE));
+    // The first one goes in the end, and opens nothing.
+    kills.gone(token, 90 * MS);
+    let actions = poll(&mut kills, 90 * MS);
+    assert_eq!((settled(&actions).len(), actions.len()), (1, 1));
+    assert!(!kills.may_kill(ALICE) && !kills.has_unhelpful(ALICE));
+}
+
+#[test]
+fn while_usage_falls_the_next_kill_waits() {
+    let mut kills = KillsInFlight::default();
+    kills.signalled(kill(10, ALICE));
+    // It has grown since it was sampled, and is on its way out.
+    for (step, used_mib) in (200..400).rev().step_by(20).enumerate() {
+        let at_ns = (20 + step as u64 * NO_FALL_MS) * MS;
+        read(&mut kills, ALICE, reading(used_mib, 60, at_ns));
+        assert!(poll(&mut kills, at_ns).is_empty(), "{used_mib} MiB");
+    }
+}
+
+#[test]
+fn what_the_account_counts_of_a_victim_that_grew_is_not_that_of_others() {
+    let mut kills = KillsInFlight::default();
+    kills.signalled(kill(10, ALICE));
+    for step in 1..20 {
+        read(&mut kills, ALICE, reading(250, 150, step * NO_FALL_MS * MS));
+        assert!(poll(&mut kills, step * NO_FALL_MS * MS).is_empty());
+    }
+}
+
+#[test]
+fn a_victim_that_is_held_at_its_exit_counts_for_nothing_once_it_is_emptied() {
+    let mut kills = KillsInFlight::default();
+    let (token, _) = kills.signalled(kill(10, ALICE));
+    assert!(kills.to_look_at(19 * MS).is_empty());
+    assert_eq!(kills.to_look_at(20 * MS), [(token, 10)]);
+    kills.held(token, 20 * MS);
+    assert!(kills.to_look_at(30 * MS).is_empty());
+    read(&mut kills, ALICE, reading(110, 60, 20 * MS));
+    read(&mut kills, ALICE, reading(110, 60, 60 * MS));
+    assert!(!kills.may_kill(ALICE) && !kills.may_kill_for_system(), "its private memory can come");
+    kills.released(token, 61 * MS);
+    assert!(kills.may_kill_for_system());
+    read(&mut kills, ALICE, reading(110, 60, 61 * MS));
+    read(&mut kills, ALICE, reading(110, 60, (61 + NO_FALL_MS) * MS));
+    assert!(kills.may_kill(ALICE));
+}
+
+#[test]
+fn the_tracer_that_holds_a_victim_is_reported_once() {
+    let mut kills = KillsInFlight::default();
+    let (token, _) = kills.signalled(kill(10, ALICE));
+    kills.held(token, 20 * MS);
+    kills.held(token, 40 * MS);
+    let due = (20 + HELD_MS) * MS;
+    assert!(poll(&mut kills, due - 1).is_empty());
+    assert_eq!(kills.next_deadline_ns(), Some(due));
+    assert_eq!(poll(&mut kills, due), [Action::TracerHolds { token, account: ALICE }]);
+    assert!(poll(&mut kills, due + MS).is_empty());
+    let (token, _) = kills.signalled(kill(11, BOB));
+    kills.held(token, 20 * MS);
+    kills.gone(token, 30 * MS);
+    assert!(poll(&mut kills, due + MS).is_empty(), "it is gone");
+}
+
+#[test]
+fn a_cgroup_does_not_wait_for_a_slow_victim_either() {
+    let mut kills = KillsInFlight::default();
+    let cgroup = Some(ChargedAccount { account: CGROUP, used_bytes: Some(80 * MIB) });
+    kills.signalled(NewKill { cgroup, ..kill(10, ALICE) });
+    assert_eq!(kills.accounts_to_read(20 * MS), [ALICE, CGROUP]);
+    read(&mut kills, CGROUP, reading(170, 60, 20 * MS));
+    read(&mut kills, CGROUP, reading(170, 60, 40 * MS));
+    let free = Action::AccountFree { account: CGROUP, latch: Latch::Free, record: None };
+    assert_eq!(poll(&mut kills, 40 * MS), [free]);
+    assert!(kills.may_kill(CGROUP) && !kills.may_kill(ALICE));
 }
 
 #[test]
@@ -121,7 +224,7 @@ fn a_victim_that_was_asked_to_end_is_killed_when_its_time_is_over() {
     assert!(poll(&mut kills, 499 * MS).is_empty());
     let now = Action::KillNow { token, account: ALICE, latch: LatchAction::Take };
     assert_eq!(poll(&mut kills, 500 * MS), [now]);
-    assert!(kills.next_deadline_ns() > Some(2_500 * MS), "its grace begins with SIGKILL");
+    assert!(kills.get(token).unwrap().deadline_ns() > 2_500 * MS, "its grace begins with SIGKILL");
     let (token, _) = kills.signalled(NewKill { signal: asked, ..kill(11, BOB) });
     kills.end_grace();
     let now = Action::KillNow { token, account: BOB, latch: LatchAction::Take };
@@ -134,7 +237,7 @@ fn a_victim_that_ends_when_asked_needs_no_latch() {
     let asked = Signal::Terminate { until_ns: 500 * MS };
     let (token, _) = kills.signalled(NewKill { signal: asked, ..kill(10, ALICE) });
     kills.gone(token, MS);
-    kills.read(ALICE, reading(50, 0, 2 * MS));
+    read(&mut kills, ALICE, reading(50, 0, 2 * MS));
     let free = Action::AccountFree { account: ALICE, latch: Latch::Free, record: None };
     assert_eq!(poll(&mut kills, 600 * MS).last(), Some(&free));
 }
@@ -146,7 +249,7 @@ fn the_account_of_a_group_kill_is_free_when_its_last_victim_has_settled() {
     let (second, latch) = kills.signalled(member(11, ALICE));
     assert_eq!(latch, LatchAction::Keep);
     kills.gone(first, MS);
-    kills.read(ALICE, reading(50, 0, MS));
+    read(&mut kills, ALICE, reading(50, 0, MS));
     assert_eq!(poll(&mut kills, MS).len(), 1, "the first has settled");
     assert!(!kills.may_kill(ALICE));
     kills.gone(second, 2 * MS);
@@ -173,7 +276,7 @@ fn a_kill_by_the_kernel_program_holds_the_latch_that_it_took() {
     let (token, latch) = kills.signalled(program);
     assert_eq!(latch, LatchAction::Keep, "it is taken");
     kills.gone(token, MS);
-    kills.read(ALICE, reading(50, 0, MS));
+    read(&mut kills, ALICE, reading(50, 0, MS));
     let free = Action::AccountFree { account: ALICE, latch: Latch::Taken, record: None };
     assert_eq!(poll(&mut kills, MS).last(), Some(&free));
 }
@@ -198,11 +301,11 @@ fn a_kill_for_a_cgroup_settles_when_the_cgroup_and_the_payer_show_it() {
     assert!(!kills.may_kill(CGROUP) && !kills.may_kill(ALICE));
     assert_eq!((kills.awaited_bytes(CGROUP), kills.awaited_bytes(BOB)), (60 * MIB, 0));
     kills.gone(token, MS);
-    assert_eq!(kills.accounts_to_read(), [ALICE]);
-    kills.read(ALICE, reading(50, 0, MS));
+    assert_eq!(kills.accounts_to_read(2 * MS), [ALICE]);
+    read(&mut kills, ALICE, reading(50, 0, MS));
     assert!(poll(&mut kills, MS).is_empty());
-    assert_eq!(kills.accounts_to_read(), [CGROUP]);
-    kills.read(CGROUP, reading(30, 30, 2 * MS));
+    assert_eq!(kills.accounts_to_read(2 * MS), [CGROUP]);
+    read(&mut kills, CGROUP, reading(30, 30, 2 * MS));
     let settled = settled(&poll(&mut kills, 2 * MS));
     assert_eq!(settled, [Settled::Back { bytes_back: 50 * MIB, took_ns: 2 * MS }]);
 }
@@ -235,6 +338,9 @@ enum Step {
     Program(usize, bool),
     Release(usize),
     Vanish(usize),
+    Hold(usize),
+    /// The processes of a user that are not victims use so many MiB.
+    Use(usize, u64),
     EndGrace,
     LimitGone(usize),
     Scan,
@@ -249,11 +355,31 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0usize..2, prop::bool::weighted(0.2)).prop_map(|(u, lost)| Step::Program(u, lost)),
         2 => any::<prop::sample::Index>().prop_map(|at| Step::Release(at.index(8))),
         4 => any::<prop::sample::Index>().prop_map(|at| Step::Vanish(at.index(8))),
+        2 => any::<prop::sample::Index>().prop_map(|at| Step::Hold(at.index(8))),
+        2 => (0usize..2, 0u64..300).prop_map(|(user, mib)| Step::Use(user, mib)),
         1 => Just(Step::EndGrace),
         1 => (0usize..2).prop_map(Step::LimitGone),
         1 => Just(Step::Scan),
         4 => (1u64..3000).prop_map(Step::Wait),
     ]
+}
+
+#[derive(Clone, Copy)]
+struct Excess {
+    mib: u64,
+    /// It has been that since then, nanoseconds.
+    since_ns: u64,
+    read_ns: u64,
+}
+
+/// Of 60 MiB, until it is gone.
+#[derive(Clone, Copy)]
+struct Victim {
+    token: KillToken,
+    payer: AccountId,
+    gone: bool,
+    released: bool,
+    held: bool,
 }
 
 #[derive(Default)]
@@ -266,7 +392,11 @@ struct World {
     /// Accounts whose latch is taken by a kill whose event was lost.
     lost: BTreeSet<AccountId>,
     /// All that were signalled and have not settled.
-    alive: Vec<(KillToken, bool)>,
+    alive: Vec<Victim>,
+    /// What others than victims use, MiB.
+    others_mib: BTreeMap<AccountId, u64>,
+    /// What was over the limit at the last reading whatever became of the victims that block.
+    excess: BTreeMap<AccountId, Excess>,
     settled: u32,
 }
 
@@ -280,8 +410,10 @@ impl World {
         self.next_pid += 1;
         let new = NewKill { victim: id(self.next_pid), at_ns: self.now_ns, ..new };
         let (token, latch) = self.kills.signalled(new);
-        self.take(new.payer.account, latch);
-        self.alive.push((token, false));
+        let payer = new.payer.account;
+        self.take(payer, latch);
+        self.excess.remove(&payer);
+        self.alive.push(Victim { token, payer, gone: false, released: false, held: false });
     }
 
     fn take(&mut self, account: AccountId, latch: LatchAction) {
@@ -319,19 +451,30 @@ impl World {
                 }
             }
             Step::Release(at) => {
-                if let Some((token, _)) = self.alive.get(at) {
-                    self.kills.released(*token, self.now_ns);
+                if let Some(victim) = self.alive.get_mut(at) {
+                    victim.released = true;
+                    self.kills.released(victim.token, self.now_ns);
                 }
             }
             Step::Vanish(at) => {
-                if let Some((token, gone)) = self.alive.get_mut(at) {
-                    *gone = true;
-                    self.kills.gone(*token, self.now_ns);
+                if let Some(victim) = self.alive.get_mut(at) {
+                    victim.gone = true;
+                    self.kills.gone(victim.token, self.now_ns);
                 }
+            }
+            Step::Hold(at) => {
+                if let Some(victim) = self.alive.get_mut(at) {
+                    victim.held = true;
+                    self.kills.held(victim.token, self.now_ns);
+                }
+            }
+            Step::Use(user, mib) => {
+                self.others_mib.insert(ACCOUNTS[user], mib);
             }
             Step::EndGrace => self.kills.end_grace(),
             Step::LimitGone(user) => {
                 self.kills.forget_account(ACCOUNTS[user]);
+                self.excess.remove(&ACCOUNTS[user]);
                 self.latched.remove(&ACCOUNTS[user]);
                 self.lost.remove(&ACCOUNTS[user]);
             }
@@ -364,11 +507,37 @@ impl World {
     fn drain(&mut self) {
         // First the payers, then the cgroup.
         for _ in 0..2 {
-            for account in self.kills.accounts_to_read() {
-                self.kills.read(account, reading(10, 0, self.now_ns));
+            for account in self.kills.accounts_to_read(self.now_ns) {
+                self.follow_excess(account);
+                let used_mib = self.used_mib(account);
+                read(&mut self.kills, account, reading(used_mib, 0, self.now_ns));
             }
             self.act();
         }
+    }
+
+    fn victims(&self, account: AccountId) -> impl Iterator<Item = &Victim> {
+        self.alive.iter().filter(move |victim| victim.payer == account && !victim.gone)
+    }
+
+    fn used_mib(&self, account: AccountId) -> u64 {
+        let others = self.others_mib.get(&account).copied().unwrap_or(0);
+        others + 60 * self.victims(account).count() as u64
+    }
+
+    fn excess_mib(&self, account: AccountId) -> u64 {
+        let coming = self.victims(account).filter(|victim| {
+            let passed = self.kills.get(victim.token).unwrap().has_passed(account);
+            !(passed || victim.held && victim.released)
+        });
+        (self.used_mib(account) - 60 * coming.count() as u64).saturating_sub(100)
+    }
+
+    fn follow_excess(&mut self, account: AccountId) {
+        let mib = self.excess_mib(account);
+        let same = self.excess.get(&account).filter(|before| before.mib == mib);
+        let since_ns = same.map_or(self.now_ns, |before| before.since_ns);
+        self.excess.insert(account, Excess { mib, since_ns, read_ns: self.now_ns });
     }
 
     fn act(&mut self) {
@@ -379,7 +548,14 @@ impl World {
                     self.take(account, latch);
                 }
                 Action::Settled { kill, settled } => self.settle(&kill, settled),
+                Action::TracerHolds { token, .. } => {
+                    let held = |it: &&Victim| it.token == token && it.held && !it.gone;
+                    assert!(self.alive.iter().any(|it| held(&it)));
+                }
                 Action::AccountFree { account, latch, .. } => {
+                    let passed = self.kills.has_unhelpful(account);
+                    assert!(!passed || self.excess_mib(account) > 0, "one would have been enough");
+                    self.excess.remove(&account);
                     assert!(self.kills.may_kill(account) || self.is_of_a_cgroup(account));
                     match latch {
                         Latch::Taken => self.release(account),
@@ -398,8 +574,8 @@ impl World {
     }
 
     fn settle(&mut self, kill: &InFlightKill, settled: Settled) {
-        let at = self.alive.iter().position(|(token, _)| *token == kill.token);
-        let (_, gone) = self.alive.remove(at.expect("settled twice, or never signalled"));
+        let at = self.alive.iter().position(|victim| victim.token == kill.token);
+        let Victim { gone, .. } = self.alive.remove(at.expect("settled twice, or never signalled"));
         if let Settled::Stuck { .. } = settled {
             assert!(!gone && self.now_ns >= kill.deadline_ns());
             assert!(self.kills.stuck().contains(&kill.victim));
@@ -415,6 +591,11 @@ impl World {
             if account != CGROUP && of_it.any(|kill| !kill.is_asked()) {
                 assert_eq!(self.latched.get(&account), Some(&true), "awaited without the latch");
             }
+        }
+        for (account, Excess { mib, since_ns, read_ns }) in &self.excess {
+            let long = read_ns - since_ns >= NO_FALL_MS * MS;
+            let waits = self.kills.all().iter().any(|kill| kill.awaits(*account));
+            assert!(*mib == 0 || !long || !waits, "{mib} MiB too much");
         }
         assert_eq!(self.kills.all().len(), self.alive.len());
         let deadline = self.kills.next_deadline_ns();

@@ -4,6 +4,7 @@ mod support;
 
 use std::collections::BTreeSet;
 
+use memory_ledger::kills_in_flight::NO_FALL_MS;
 use memory_ledger::{
     AccountId, Action, Comm, KillToken, Limit, Process, ProcessId, Reading, Requester, Settled,
     Source, Uid,
@@ -47,7 +48,10 @@ struct Flight {
     id: ProcessId,
     token: KillToken,
     signalled_ns: u64,
+    bytes: u64,
     emptied: bool,
+    /// The next kill does not wait for it.
+    passed: bool,
 }
 
 #[derive(Default)]
@@ -57,7 +61,9 @@ struct World {
     starts: [u64; 24],
     now_ns: u64,
     /// The model's own memory: the victims in flight, and those that were stuck.
-    in_flight: [Option<Flight>; 3],
+    in_flight: [Vec<Flight>; 3],
+    /// By user, bytes over the limit whatever becomes of the victims, and since when.
+    excess: [Option<(u64, u64)>; 3],
     stuck: BTreeSet<ProcessId>,
 }
 
@@ -97,12 +103,13 @@ impl World {
                     Ok(change) => {
                         self.engine.ledger.apply(change);
                         self.engine.kills.forget_account(USERS[user]);
+                        self.excess[user] = None;
                     }
                     Err(_) => assert!(self.engine.ledger.account(USERS[user]).is_none()),
                 }
             }
             Step::Empty(user) => {
-                if let Some(flight) = &mut self.in_flight[user] {
+                if let Some(flight) = self.in_flight[user].last_mut() {
                     flight.emptied = true;
                     self.engine.kills.gone(flight.token, self.now_ns);
                     let id = flight.id;
@@ -121,32 +128,61 @@ impl World {
     fn look(&mut self, user: usize) {
         let account = USERS[user];
         let used_bytes = self.used(account);
-        let dying_bytes = match self.in_flight[user] {
-            Some(Flight { id, emptied: false, .. }) => {
-                self.processes.iter().filter(|p| p.id == id).map(Process::charged_bytes).sum()
-            }
-            _ => 0,
+        let dying = |p: &&Process| {
+            self.in_flight[user].iter().any(|it| it.id == p.id && !it.emptied && !it.passed)
         };
+        let dying_bytes = self.processes.iter().filter(dying).map(Process::charged_bytes).sum();
         let now_ns = self.now_ns;
         let reading = Reading { used_bytes, dying_bytes, at_ns: now_ns };
         let limited = self.engine.ledger.read(account, reading).is_some();
+        let blocked = self.is_blocked(user);
         if limited {
-            self.engine.kills.read(account, reading);
+            let hard_bytes = self.engine.ledger.account(account).unwrap().limit().hard_bytes();
+            self.engine.kills.read(account, reading, hard_bytes);
+            self.pass(user, used_bytes, hard_bytes);
         }
         self.settle();
         // A victim without memory, an account read just now: only live ones keep waiting.
-        assert!(self.in_flight[user].is_none_or(|flight| !flight.emptied));
+        assert!(self.in_flight[user].iter().all(|flight| !flight.emptied));
+        assert!(blocked || !self.is_blocked(user));
         if limited {
             self.decide(user, used_bytes);
         }
     }
 
+    fn is_blocked(&self, user: usize) -> bool {
+        self.in_flight[user].iter().any(|flight| !flight.passed)
+    }
+
+    /// The rule for the next kill once more.
+    fn pass(&mut self, user: usize, used_bytes: u64, hard_bytes: u64) {
+        let coming = self.in_flight[user].iter().filter(|it| !it.passed && !it.emptied);
+        let coming: u64 = coming.map(|flight| flight.bytes).sum();
+        let over = used_bytes.saturating_sub(coming).saturating_sub(hard_bytes);
+        let now_ns = self.now_ns;
+        self.excess[user] = match self.excess[user] {
+            _ if over == 0 || !self.is_blocked(user) => None,
+            Some((before, since_ns)) if over >= before - before / 16 => {
+                if now_ns - since_ns < NO_FALL_MS * 1_000_000 {
+                    Some((before, since_ns))
+                } else {
+                    self.in_flight[user].iter_mut().for_each(|flight| flight.passed = true);
+                    None
+                }
+            }
+            _ => Some((over, now_ns)),
+        };
+    }
+
     fn settle(&mut self) {
         while let Some(action) = self.engine.kills.poll(self.now_ns) {
             let Action::Settled { kill, settled } = action else { continue };
-            let of_it = |it: &Option<Flight>| it.is_some_and(|it| it.token == kill.token);
-            let user = self.in_flight.iter().position(of_it).expect("settled out of nothing");
-            let flight = self.in_flight[user].take().unwrap();
+            let of_it = |it: &Flight| it.token == kill.token;
+            let all = self.in_flight.iter();
+            let found =
+                all.enumerate().find_map(|(user, of)| Some((user, of.iter().position(of_it)?)));
+            let (user, at) = found.expect("settled out of nothing");
+            let flight = self.in_flight[user].remove(at);
             assert_eq!(kill.victim, flight.id);
             match settled {
                 Settled::Back { took_ns, .. } => {
@@ -167,18 +203,26 @@ impl World {
         let naive = self.naive_victim(user);
         match self.engine.decide(account, &self.processes, &PROTECTED) {
             Verdict::Within => assert!(used_bytes <= hard),
-            Verdict::Wait => assert!(used_bytes > hard && self.in_flight[user].is_some()),
+            Verdict::Wait => assert!(used_bytes > hard && self.is_blocked(user)),
             Verdict::NoVictim(_) => assert!(used_bytes > hard && naive.is_none()),
             Verdict::Kill(choice) => {
-                assert!(used_bytes > hard && self.in_flight[user].is_none());
+                assert!(used_bytes > hard && !self.is_blocked(user));
                 let victim = choice.victim;
                 assert_eq!(Some(victim), naive);
                 let next = choice.runner_up.map(|next| next.charged_bytes());
                 assert!(next.is_none_or(|bytes| bytes <= victim.charged_bytes()));
                 let token = self.engine.kill(&victim, self.now_ns);
                 let (id, signalled_ns) = (victim.id, self.now_ns);
-                let flight = Flight { id, token, signalled_ns, emptied: false };
-                self.in_flight[user] = Some(flight);
+                let bytes = victim.charged_bytes();
+                self.in_flight[user].push(Flight {
+                    id,
+                    token,
+                    signalled_ns,
+                    bytes,
+                    emptied: false,
+                    passed: false,
+                });
+                self.excess[user] = None;
             }
         }
     }
@@ -189,6 +233,8 @@ impl World {
         let mut eligible: Vec<Process> = self.processes.clone();
         eligible.retain(|p| p.account == account && p.id.pid > 1 && !p.kernel_thread && !p.exiting);
         eligible.retain(|p| !PROTECTED.contains(&p.id.pid) && !self.stuck.contains(&p.id));
+        let dying = |p: &Process| self.in_flight[user].iter().any(|it| it.id == p.id);
+        eligible.retain(|p| !dying(p));
         eligible.retain(|p| p.rss_bytes + p.swap_bytes > 0);
         eligible.sort_by_key(|p| p.id.pid);
         eligible.sort_by_key(|p| p.id.start_time);

@@ -39,7 +39,7 @@ fn engine(alice: u64, bob: u64) -> Engine {
 fn read(engine: &mut Engine, account: AccountId, used: u64, dying: u64, at_ns: u64) {
     let reading = Reading { used_bytes: used * MIB, dying_bytes: dying * MIB, at_ns };
     engine.ledger.read(account, reading);
-    engine.kills.read(account, reading);
+    engine.kills.read(account, reading, 100 * MIB);
 }
 
 /// Does what has to be done at this time. Returns how many kills have settled.
@@ -146,7 +146,7 @@ fn a_victim_that_does_not_go_is_passed_over_when_its_grace_is_over() {
     let mut engine = engine(120, 0);
     let processes = [process(10, ALICE, 70), process(11, ALICE, 50)];
     engine.kill(&processes[0], 0);
-    let deadline = engine.kills.next_deadline_ns().unwrap();
+    let deadline = engine.kills.all()[0].deadline_ns();
     assert_eq!(poll(&mut engine, deadline - 1), 0);
     assert_eq!(poll(&mut engine, deadline), 1);
     assert_eq!(victim(engine.decide(ALICE, &processes, &[])), Some(11));

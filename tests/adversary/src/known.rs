@@ -3,9 +3,6 @@
 
 use harness::outcome::ExpectedFailure;
 
-const DECOYS: &str =
-    "each sharer of an address space is a candidate with all of it, and ends alone";
-const HELD: &str = "a victim that is held at its exit blocks the next kill until its grace is over";
 const UNCOUNTED: &str = "neither files of a tmpfs that are not mapped nor page tables are counted";
 const OSCILLATION: &str = "each crossing of the soft limit has the daemon look at all processes";
 
@@ -20,9 +17,6 @@ const fn known(
 
 /// By attack, backend (empty: both) and check.
 pub const TO_FAIL: &[ExpectedFailure] = &[
-    known("clone-vm-decoys", "", "held", DECOYS),
-    known("clone-vm-decoys", "", "cpu", DECOYS),
-    known("held-at-exit", "", "held", HELD),
     known("memfd-written", "", "held", UNCOUNTED),
     known("page-tables", "", "held", UNCOUNTED),
     known("soft-limit-oscillation", "", "cpu", OSCILLATION),

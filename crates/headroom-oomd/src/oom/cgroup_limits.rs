@@ -199,7 +199,10 @@ impl CgroupLimits {
             self.take(id, before.unwrap_or(0), state);
         }
         match self.accounts.get(id) {
-            Some(it) => state.kills.read(AccountId::Cgroup(id), it.account().reading()),
+            Some(it) => {
+                let (reading, limit) = (it.account().reading(), it.account().limit());
+                state.kills.read(AccountId::Cgroup(id), reading, limit.hard_bytes());
+            }
             None => state.kills.forget_account(AccountId::Cgroup(id)),
         }
     }
@@ -255,7 +258,8 @@ impl CgroupLimits {
         state.refresh_processes();
         let members = state.snapshot.members(it.path())?;
         let of_it = |pid: u32| members.binary_search(&pid).is_ok();
-        if state.kills.all().iter().any(|kill| of_it(kill.victim.pid)) {
+        let (mut in_flight, account) = (state.kills.all().iter(), AccountId::Cgroup(id));
+        if in_flight.any(|kill| of_it(kill.victim.pid) && !kill.has_passed(account)) {
             return None;
         }
         let (limit, used_bytes) = (it.account().limit(), it.account().reading().used_bytes);

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use control::oomd::{Trigger, Why};
 use memory_ledger::cgroup::owner_of;
 use memory_ledger::{
-    AccountId, Action, Cause, CgroupId, Change, KillsInFlight, Latch, Limit, Margin, NoVictim,
-    Phase, ProcessId, Refusal, Requester, Source, Thresholds, Uid,
+    AccountId, Action, Cause, CgroupId, Change, KillToken, KillsInFlight, Latch, Limit, Margin,
+    NoVictim, Phase, ProcessId, Refusal, Requester, Source, Thresholds, Uid,
 };
 use memory_watch::{Event, NotifierError, ProcessSample, Watch};
 use reclaim::Reaper;
@@ -423,7 +423,7 @@ impl OomManager {
         self.read_awaited();
         self.act_on_kills();
         // An account that does not show yet that the memory is back may be wrong.
-        if self.awaits_account() {
+        if self.state.kills.is_in_doubt() {
             self.state.accounts.reconcile();
         }
         self.read_awaited();
@@ -431,20 +431,23 @@ impl OomManager {
     }
 
     fn awaits_account(&self) -> bool {
-        let to_read = self.state.kills.accounts_to_read();
+        let to_read = self.state.kills.accounts_to_read(monotonic_ns());
         to_read.iter().any(|account| !matches!(account, AccountId::Cgroup(_)))
     }
 
     /// Reads the accounts that decide whether a victim's memory is back.
     fn read_awaited(&mut self) {
-        for account in self.state.kills.accounts_to_read() {
+        for account in self.state.kills.accounts_to_read(monotonic_ns()) {
             if let AccountId::Cgroup(id) = account {
                 self.cgroup_limits.read_awaited(id, &mut self.state);
                 continue;
             }
             self.state.accounts.read(account);
             match self.state.accounts.ledger().account(account) {
-                Some(it) => self.state.kills.read(account, it.reading()),
+                Some(it) => {
+                    let limit_bytes = it.limit().hard_bytes();
+                    self.state.kills.read(account, it.reading(), limit_bytes);
+                }
                 None => self.state.kills.forget_account(account),
             }
         }
@@ -465,6 +468,10 @@ impl OomManager {
                         self.cgroup_limits.look_soon();
                     }
                 }
+                Action::TracerHolds { token, account } => self.kill_tracer(token, account),
+                Action::AccountFree { account: AccountId::Cgroup(_), .. } => {
+                    self.cgroup_limits.look_soon();
+                }
                 Action::AccountFree { account, latch, record } => {
                     self.free_account(account, latch, record);
                 }
@@ -472,7 +479,16 @@ impl OomManager {
         }
     }
 
-    /// The account's victims are gone, or stuck. That may not have been enough.
+    /// A tracer does not let a victim exit.
+    fn kill_tracer(&mut self, token: KillToken, account: AccountId) {
+        let Some(victim) = self.state.kills.get(token).map(|kill| kill.victim) else { return };
+        self.state.accounts.refresh_if_polling();
+        if let Some(plan) = self.user_limits.plan_for_tracer(victim, account, &mut self.state) {
+            self.execute(plan);
+        }
+    }
+
+    /// The account's victims are gone, or stuck, or do not help. That may not have been enough.
     fn free_account(&mut self, account: AccountId, latch: Latch, record: Option<u64>) {
         // What the others of a group had is back as well: an old reading would cost another process
         // its life.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use memory_ledger::{
-    AccountId, Choice, Comm, Count, Groups, Growth, KillPreference, KillsInFlight, NoVictim,
-    Process, ProcessId, Rules, Scope, choose,
+    AccountId, AddressSpaceId, Choice, Comm, Count, Groups, Growth, KillPreference, KillsInFlight,
+    NoVictim, Process, ProcessId, Rules, Scope, choose,
 };
 use memory_watch::{NotifierError, ProcessSample, Watch};
 
@@ -176,6 +176,7 @@ fn convert(accounts: &Accounts, kills: &KillsInFlight, sample: &ProcessSample) -
     let id = sample.id();
     Process {
         id,
+        address_space: AddressSpaceId(sample.mm_id),
         uid: sample.uid,
         account,
         rss_bytes,

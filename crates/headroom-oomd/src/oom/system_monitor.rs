@@ -180,7 +180,8 @@ impl SystemMonitor {
             }
         };
         let pinned = PinnedVictim::open(&choice.victim).ok()?;
-        let grace = ask_grace_ms(trigger.pressure).filter(|_| pinned.victim.can_be_asked());
+        let grace = ask_grace_ms(trigger.pressure)
+            .filter(|_| pinned.victim.can_be_asked() && choice.sharers == 0);
         let reading = trigger.reading;
         Some(KillPlan {
             purpose: Purpose::System,

@@ -7,6 +7,7 @@ use memory_ledger::{
     AccountId, Cause, ChargedAccount, Choice, Latch, NoVictim, Phase, Process, ProcessId, Scope,
 };
 use memory_watch::Killed;
+use reclaim::holder_of;
 
 use super::kill_plan::{Decision, KillPlan, Method, PinnedVictim, Purpose, Unarmed, kept_by, open};
 use super::shared_state::SharedState;
@@ -154,6 +155,39 @@ impl UserLimits {
         })
     }
 
+    /// The process that does not let a victim exit, if it is of the same account, which is over its
+    /// limit, and may be killed.
+    pub(super) fn plan_for_tracer(
+        &self,
+        victim: ProcessId,
+        account: AccountId,
+        state: &mut SharedState,
+    ) -> Option<KillPlan> {
+        if state.accounts.read(account) != Some(Phase::Broken) {
+            return None;
+        }
+        let pid = holder_of(victim.pid)?;
+        state.refresh_processes();
+        state.snapshot.retain(|process| process.id.pid == pid);
+        let mut choice = state.snapshot.choose(&scope(account, state)).ok()?;
+        choice.cause = Cause::HoldsVictim(victim.pid);
+        let it = state.accounts.ledger().account(account)?;
+        let used_bytes = it.reading().used_bytes;
+        Some(KillPlan {
+            purpose: Purpose::Limit(account),
+            trigger: Trigger::Timer,
+            method: Method::Kill,
+            payer: ChargedAccount { account, used_bytes: Some(used_bytes) },
+            group: state.accounts.group_name(account),
+            pinned: Some(PinnedVictim::open(&choice.victim).ok()?),
+            choice,
+            used_bytes,
+            hard_bytes: it.limit().hard_bytes(),
+            state: String::new(),
+            noticed_ns: None,
+        })
+    }
+
     /// Chooses the account's victim anew, pins it and tells the watch. On failure none is armed.
     pub(super) fn arm(
         &mut self,
@@ -233,8 +267,11 @@ impl UserLimits {
 /// The victim that an account's limit would cost now.
 pub(super) fn choose(account: AccountId, state: &mut SharedState) -> Result<Choice, NoVictim> {
     state.refresh_processes();
-    let groups = state.accounts.ledger().groups();
-    state.snapshot.apply_user_preferences(account, groups);
+    // Its own preferences must not choose one victim after the other that does not help.
+    if !state.kills.has_unhelpful(account) {
+        let groups = state.accounts.ledger().groups();
+        state.snapshot.apply_user_preferences(account, groups);
+    }
     if state.accounts.ledger().account(account).is_none() {
         return Err(NoVictim::NoProcess);
     }
@@ -260,5 +297,5 @@ fn reconstruct(account: AccountId, killed: Killed, state: &mut SharedState) -> C
     };
     let considered = next.as_ref().map_or(0, |next| next.considered) + 1;
     let (runner_up, others) = (next.map(|next| next.victim), Vec::new());
-    Choice { victim, others, runner_up, considered, cause: Cause::Growing }
+    Choice { victim, others, sharers: 0, runner_up, considered, cause: Cause::Growing }
 }

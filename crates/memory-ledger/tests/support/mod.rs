@@ -31,7 +31,11 @@ impl Engine {
         }
         let passed_over = self.kills.stuck();
         let scope = Scope { account: Some(id), passed_over, need_bytes: None };
-        match choose(&scope, processes, protected) {
+        let mut processes = processes.to_vec();
+        for process in &mut processes {
+            process.exiting |= self.kills.contains(process.id);
+        }
+        match choose(&scope, &processes, protected) {
             Ok(choice) => Verdict::Kill(Box::new(choice)),
             Err(none) => Verdict::NoVictim(none),
         }

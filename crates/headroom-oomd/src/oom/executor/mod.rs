@@ -1,10 +1,12 @@
 //! Carries out kills: the only code that sends signals and takes memory back.
 //!
 //! * [`fork_bomb`](self::fork_bomb): a family that is stopped before it is killed;
+//! * [`shared_memory`](self::shared_memory): all processes that use a victim's memory;
 //! * [`reaping`](self::reaping): victims on their way out, and the threads that help them.
 
 mod fork_bomb;
 mod reaping;
+mod shared_memory;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,10 +16,11 @@ use memory_ledger::{
     AccountId, Cause, ChargedAccount, InFlightKill, KillToken, KillsInFlight, LatchAction, NewKill,
     Process, ProcessId, Sender, Settled, Signal,
 };
-use reclaim::{KillError, Reaper};
+use reclaim::{KillError, Reaper, holder_of};
 
 use self::fork_bomb::{ForkBomb, KilledMember};
 use self::reaping::Reaping;
+use self::shared_memory::SharedMemory;
 use super::accounts::Accounts;
 use super::kill_plan::{CgroupScope, KillPlan, Method, open};
 use super::kill_record::kill_record;
@@ -48,7 +51,8 @@ impl Executor {
     /// Carries out a kill. Returns the number of its record; the error is that the victim did not
     /// get the signal.
     ///
-    /// Up to the signal of a plan with an armed victim nothing allocates, locks or logs.
+    /// Up to the signal of a plan with an armed victim nothing allocates, locks or logs, unless
+    /// other processes use the victim's memory.
     pub(super) fn execute(
         &mut self,
         mut plan: KillPlan,
@@ -56,7 +60,16 @@ impl Executor {
         records: &mut Records,
     ) -> Result<u64, KillError> {
         run_pre_kill_hook(&plan, records);
-        let sent = send(&plan)?;
+        let shared = stop_shared(&plan, state);
+        let sent = match send(&plan) {
+            Ok(sent) => sent,
+            Err(error) => {
+                if let Some(shared) = shared {
+                    shared.release();
+                }
+                return Err(error);
+            }
+        };
         let cgroup = plan.purpose.cgroup().map(|scope| ChargedAccount {
             account: scope.account(),
             used_bytes: Some(plan.used_bytes),
@@ -84,6 +97,11 @@ impl Executor {
             None => state.kills.gone(token, monotonic_ns()),
         }
         self.kill_others(&mut plan, &sent, state);
+        let sharers = shared.map(SharedMemory::kill).unwrap_or_default();
+        for sharer in sharers {
+            plan.choice.others.push(sharer.process);
+            self.track_other(sharer, &sent, plan.purpose.cgroup(), state);
+        }
         let now_ns = monotonic_ns();
         for process in std::iter::once(&plan.choice.victim).chain(&plan.choice.others) {
             state.snapshot.on_killed(process, now_ns);
@@ -197,6 +215,12 @@ impl Executor {
     /// Takes every victim as far as it has come.
     pub(super) fn step(&mut self, kills: &mut KillsInFlight) {
         self.reaping.step_all(kills);
+        let now_ns = monotonic_ns();
+        for (token, pid) in kills.to_look_at(now_ns) {
+            if holder_of(pid).is_some() {
+                kills.held(token, now_ns);
+            }
+        }
     }
 
     /// A kill has settled: how it ended, for the record.
@@ -226,6 +250,11 @@ fn run_pre_kill_hook(plan: &KillPlan, records: &Records) {
         hard_bytes: plan.hard_bytes,
         trigger: plan.trigger,
     });
+}
+
+fn stop_shared(plan: &KillPlan, state: &mut SharedState) -> Option<SharedMemory> {
+    let shared = plan.choice.sharers > 0 && plan.method == Method::Kill;
+    shared.then(|| SharedMemory::stop(plan, state))
 }
 
 fn send(plan: &KillPlan) -> Result<Sent, KillError> {
