@@ -1,5 +1,5 @@
-//! Processes that share their memory (`CLONE_VM` without `CLONE_THREAD`, `vfork`) are one candidate:
-//! each has all of the memory, and only the end of all of them gives it back.
+//! Processes that share their memory (`CLONE_VM` without `CLONE_THREAD`, `vfork`) are one
+//! candidate: each has all of the memory, and only the end of all of them gives it back.
 
 use std::collections::BTreeMap;
 

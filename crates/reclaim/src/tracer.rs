@@ -1,4 +1,5 @@
-//! A victim that its tracer holds at its exit (`PTRACE_O_TRACEEXIT`): SIGKILL ends every other stop.
+//! A victim that its tracer holds at its exit (`PTRACE_O_TRACEEXIT`): SIGKILL ends every other
+//! stop.
 
 use std::fs;
 use std::path::Path;

@@ -1,9 +1,9 @@
 //! Ends all processes that use a victim's memory: it comes back with the last of them.
 //!
-//! All are stopped first, in several looks: one that is stopped makes no other, and holds the memory,
-//! so that its name cannot become that of another address space before a look has ended. Then all
-//! are killed. A `clone` that was under way can escape the last look: its memory does not come back,
-//! and the next kill for the account begins with it.
+//! All are stopped first, in several looks: one that is stopped makes no other, and holds the
+//! memory, so that its name cannot become that of another address space before a look has ended.
+//! Then all are killed. A `clone` that was under way can escape the last look: its memory does not
+//! come back, and the next kill for the account begins with it.
 
 use memory_ledger::address_space::sharers_of;
 use memory_ledger::{KillPreference, Process};
