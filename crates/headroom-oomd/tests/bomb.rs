@@ -11,6 +11,7 @@ use support::{MIB, eventually, privileged};
 
 const UID: u32 = 62_705;
 const SLOW_UID: u32 = 62_706;
+const JOBS_UID: u32 = 62_707;
 /// 127 processes in all.
 const GENERATIONS: u32 = 6;
 
@@ -57,6 +58,28 @@ fn a_fork_bomb_ends_as_a_whole_and_nobody_else_with_it() {
     assert!(bystander.is_alive());
     bystander.grow(1024);
     assert!(bystander.survived(), "it goes on");
+}
+
+#[test]
+fn of_many_new_jobs_only_the_one_that_grows_dies() {
+    if !privileged() {
+        return;
+    }
+    let _cleared = Cleared(JOBS_UID);
+    let daemon = Daemon::start("", &[]);
+    daemon.set_limit(JOBS_UID, 64 * MIB);
+    // All in our process group, so they are one family; as many as a fork bomb has.
+    let mut jobs: Vec<Hog> = (0..17).map(|_| Hog::start(JOBS_UID)).collect();
+    for job in &mut jobs {
+        job.grow(1024);
+        assert!(job.survived());
+    }
+    let mut growing = Hog::start(JOBS_UID);
+    growing.grow(64 * 1024);
+    growing.died();
+    let why = eventually("the kill is recorded", || daemon.why(JOBS_UID).into_iter().next());
+    assert!(why.others.is_empty(), "{why:#?}");
+    assert!(jobs.iter_mut().all(|job| job.is_alive()));
 }
 
 #[test]

@@ -20,7 +20,9 @@ use headroom_oomd::clock::monotonic_ns;
 use headroom_oomd::leases::Leases;
 use headroom_oomd::oom::{OomManager, OomManagerBuilder, control as oom_control};
 use headroom_oomd::shrink::Shrinker;
-use memory_ledger::{AccountId, Limit, ProcessId, RateLimit, Requester, Source, Thresholds, Uid};
+use memory_ledger::{
+    AccountId, Floors, Limit, ProcessId, RateLimit, Requester, Source, Thresholds, Uid,
+};
 use memory_watch::{
     Backend, Charge, Charged, Event, Killed, NotifierError, Precision, ProcessSample, Reconciled,
     SlotLimit, UnarmedKills, Usage, Watch,
@@ -448,7 +450,7 @@ impl Bench {
 
 #[test]
 fn when_too_many_have_died_for_the_machine_only_the_hard_level_kills() {
-    let Some(mut bench) = Bench::new(&[600, 500]) else { return };
+    let Some(mut bench) = Bench::new(&[1600, 500]) else { return };
     let proc = tempfile::tempdir().unwrap();
     let kills = RateLimit { most: 0, within_ms: 60_000 };
     let thresholds = Thresholds { kills, ..Thresholds::default() };
@@ -458,6 +460,20 @@ fn when_too_many_have_died_for_the_machine_only_the_hard_level_kills() {
     assert_eq!(bench.oom.records().kills(), 1, "below the hard level");
     let why = bench.oom.records().get(1).unwrap();
     assert!(why.rule.contains("more than 0 victims within 60000 ms"), "{:?}", why.rule);
+}
+
+#[test]
+fn where_all_processes_together_are_too_small_to_end_a_shortage_none_dies() {
+    let Some(mut bench) = Bench::new(&[600, 500]) else { return };
+    let proc = tempfile::tempdir().unwrap();
+    // 6,000 KiB are missing up to the soft level; the processes have 4,400.
+    bench.has_available(proc.path(), 4_000);
+    assert_eq!(bench.oom.records().kills(), 0);
+    bench.has_available(proc.path(), 4_900);
+    assert_eq!(bench.oom.records().kills(), 0, "below the hard level");
+    let floors = Floors::Ignore;
+    bench.has_available_for(proc.path(), 4_900, Thresholds { floors, ..Thresholds::default() });
+    assert_eq!(bench.oom.records().kills(), 1);
 }
 
 #[test]

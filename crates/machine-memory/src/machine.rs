@@ -33,6 +33,7 @@ pub struct MachineReader {
     sys: PathBuf,
     meminfo: File,
     pressure: Option<File>,
+    vmstat: Option<File>,
     buffer: Vec<u8>,
 }
 
@@ -45,8 +46,9 @@ impl MachineReader {
         // A kernel with pressure stall information switched off has the file, and refuses to read
         // it.
         let pressure = pressure.filter(|file| file.read_at(&mut [0], 0).is_ok());
+        let vmstat = File::open(proc.join("vmstat")).ok();
         let (proc, sys) = (proc.to_owned(), sys.to_owned());
-        Ok(Self { proc, sys, meminfo, pressure, buffer: vec![0; BUFFER_BYTES] })
+        Ok(Self { proc, sys, meminfo, pressure, vmstat, buffer: vec![0; BUFFER_BYTES] })
     }
 
     /// The kernel says how long programs wait for memory.
@@ -71,6 +73,17 @@ impl MachineReader {
         let line = text.lines().find_map(|line| line.strip_prefix("full "))?;
         let total = line.split_ascii_whitespace().find_map(|field| field.strip_prefix("total="))?;
         Some(Duration::from_micros(total.parse().ok()?))
+    }
+
+    /// Reclaim of the machine's memory since boot, by programs that had to wait for it and by
+    /// kswapd; reclaim because of a control group's limit is not counted.
+    pub fn reclaims(&mut self) -> Option<u64> {
+        let text = read(self.vmstat.as_ref()?, &mut self.buffer).ok()?;
+        let counts = |name: &str| name.starts_with("allocstall") || name == "pgscan_kswapd";
+        let fields = text.lines().filter_map(|line| line.split_once(' '));
+        let of_it = fields.filter(|(name, _)| counts(name));
+        let values: Vec<u64> = of_it.filter_map(|(_, value)| value.parse().ok()).collect();
+        (!values.is_empty()).then(|| values.iter().sum())
     }
 
     /// Swap on zram; all 0 where there is none. Opens files: not for every look.
@@ -121,6 +134,7 @@ mod tests {
             assert!(info.available.unwrap() > 0 && info.anon.unwrap() > 0);
         }
         assert_eq!(reader.stalled().is_some(), reader.knows_stalls());
+        assert!(reader.reclaims().is_some());
     }
 
     #[test]
@@ -136,7 +150,12 @@ mod tests {
         let mut reader = MachineReader::open(dir.path(), dir.path()).unwrap();
         let expected = Zram { free: 5120 * 1024, stored: 3145728, taken: 1048576 };
         assert_eq!(reader.zram(), expected);
-        assert_eq!(reader.stalled(), None);
+        assert_eq!((reader.stalled(), reader.reclaims()), (None, None));
+        let vmstat = "allocstall_dma 1\nallocstall_normal 20\npgscan_kswapd 300\n\
+                      pgscan_kswapd_throttle 7\npgscan_direct 9\n";
+        std::fs::write(dir.path().join("vmstat"), vmstat).unwrap();
+        let mut reader = MachineReader::open(dir.path(), dir.path()).unwrap();
+        assert_eq!(reader.reclaims(), Some(321));
         let message = reader.meminfo().unwrap_err().to_string();
         assert!(message.contains("MemAvailable"), "{message}");
     }

@@ -7,9 +7,21 @@ use crate::score::{grows, rank, score};
 /// So many growing processes of one family are a herd. Two are a program and its helper.
 pub const HERD_MEMBERS: usize = 3;
 /// So many new processes of one family within a window, those counted that were killed meanwhile,
-/// if they are more than half of it, are a fork bomb. A parallel build with as many jobs looks the
-/// same; when it breaks a limit, its `make` would only start the next ones.
+/// if they are more than half of it, are a fork bomb once [`BOMB_KILLS`] of them were killed.
 pub const BOMB_BIRTHS: usize = 16;
+/// So many kills did not help, and there are that many new processes still: creation outpaces
+/// kills. A parallel build or a CI agent has as many new jobs; the end of one that grows helps.
+pub const BOMB_KILLS: usize = 4;
+
+/// When a family is taken for a fork bomb.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bombs {
+    /// Once [`BOMB_KILLS`] of it were killed.
+    #[default]
+    AfterKills,
+    /// At sight.
+    AtOnce,
+}
 
 /// A family that grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +44,7 @@ pub struct Herd {
 
 /// The herd that is to blame most among `candidates`, and its members, the worst first. `None` when
 /// there is none.
-pub fn worst_herd(candidates: &[Process]) -> Option<(Herd, u64, Vec<Process>)> {
+pub fn worst_herd(candidates: &[Process], bombs: Bombs) -> Option<(Herd, u64, Vec<Process>)> {
     let births: usize = candidates.iter().map(births_of).sum();
     let growing = candidates.iter().filter(|process| grows(process)).count();
     if growing < HERD_MEMBERS && births < BOMB_BIRTHS {
@@ -42,8 +54,13 @@ pub fn worst_herd(candidates: &[Process]) -> Option<(Herd, u64, Vec<Process>)> {
     let mut of_family: Vec<(usize, &Process)> =
         candidates.iter().enumerate().map(|(at, p)| (families.family(at), p)).collect();
     of_family.sort_unstable_by_key(|(family, process)| (*family, process.id.pid));
-    let herds = of_family.chunk_by(|a, b| a.0 == b.0).filter_map(herd);
+    let herds = of_family.chunk_by(|a, b| a.0 == b.0).filter_map(|family| herd(family, bombs));
     herds.max_by_key(|(herd, blame, _)| (*blame, herd.eldest_pid))
+}
+
+/// It is new, or grows: what its family does, it does as well.
+pub fn takes_part(process: &Process) -> bool {
+    process.newborn || grows(process)
 }
 
 /// Births that count for it.
@@ -51,19 +68,22 @@ fn births_of(process: &Process) -> usize {
     usize::from(process.newborn) + process.killed_newborns as usize
 }
 
-fn herd(family: &[(usize, &Process)]) -> Option<(Herd, u64, Vec<Process>)> {
-    // Whom a rule protects does not die for its family.
+fn herd(family: &[(usize, &Process)], bombs: Bombs) -> Option<(Herd, u64, Vec<Process>)> {
+    // Whom a rule or a lease protects does not die for its family.
     let willing = family.iter().map(|(_, process)| **process);
     let willing: Vec<Process> =
-        willing.filter(|p| p.preference >= KillPreference::Ordinary).collect();
+        willing.filter(|p| p.preference >= KillPreference::Ordinary && !p.within_lease).collect();
     let births: usize = willing.iter().map(births_of).sum();
     let killed: usize = willing.iter().map(|process| process.killed_newborns as usize).sum();
-    let bomb = births >= BOMB_BIRTHS && births * 2 > family.len() + killed;
+    let bomb = births >= BOMB_BIRTHS
+        && births * 2 > family.len() + killed
+        && (killed >= BOMB_KILLS || bombs == Bombs::AtOnce);
     let mut members = willing;
     if bomb {
-        // All of it, or it goes on; but an interactive shell, alone in its group, is not part of
-        // it.
+        // All of it, or it goes on; but neither an ancestor that did not itself grow, nor an
+        // interactive shell, alone in its group.
         let group = |p: &Process| family.iter().filter(|(_, other)| other.group == p.group).count();
+        members.retain(takes_part);
         members.retain(|process| !process.session_leader || group(process) > 1);
     } else {
         members.retain(grows);
@@ -129,7 +149,7 @@ mod tests {
             ..Process::of(Uid(1000))
         };
         let candidates: Vec<Process> = (10..18).map(member).collect();
-        let (herd, _, members) = worst_herd(&candidates).expect("it grows");
+        let (herd, _, members) = worst_herd(&candidates, Bombs::AfterKills).expect("it grows");
         cull(&herd, &members, Some(need_mib << 20))
     }
 

@@ -59,7 +59,7 @@ pub use cgroup_accounts::{CgroupAccount, CgroupAccounts};
 pub use count::Count;
 pub use group::{Group, Groups};
 pub use growth::Growth;
-pub use herd::Herd;
+pub use herd::{Bombs, Herd};
 pub use kill_rate::{KillRate, RateLimit, Sake};
 pub use kills_in_flight::{
     Action, ChargedAccount, InFlightKill, KillToken, KillsInFlight, Latch, LatchAction, NewKill,
@@ -68,9 +68,9 @@ pub use kills_in_flight::{
 pub use lease::{Book, ClientId, Decision, Lease, Standing};
 pub use ledger::Ledger;
 pub use limit::{Limit, LimitError};
-pub use machine::{Level, Machine, MachineReading, Pressure, PressureTrigger, Thresholds};
+pub use machine::{Floors, Level, Machine, MachineReading, Pressure, PressureTrigger, Thresholds};
 pub use margin::Margin;
 pub use precedence::{Change, LimitLayers, Refusal, Requester, Source};
 pub use process::{AddressSpaceId, Comm, KillPreference, Process, ProcessId};
 pub use rules::Rules;
-pub use verdict::{Cause, Choice, NoVictim, Scope, choose};
+pub use verdict::{Cause, Choice, Herds, NoVictim, Scope, choose};

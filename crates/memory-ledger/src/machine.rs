@@ -20,6 +20,11 @@ const PAUSE_MS: std::ops::RangeInclusive<u64> = 10..=1_000;
 const RATE_WINDOW_MS: u64 = 500;
 /// Readings that are kept: a window of the shortest pauses.
 const KEPT: usize = (RATE_WINDOW_MS / 10) as usize + 2;
+/// How long after a victim is gone its memory may take to appear in `MemAvailable`, milliseconds:
+/// pages wait in lists of each CPU. 0.4 s was measured.
+const ARRIVAL_MS: u64 = 500;
+/// A kill has to bring this part of the need at least.
+const FLOOR_SHARE: u64 = 64;
 /// Where "exhausted soon" is believed: below so many times the soft level. Above it a program that
 /// takes what it needs in one go would be mistaken for a leak.
 const FORECAST_LEVELS: u64 = 2;
@@ -78,6 +83,8 @@ pub struct Thresholds {
     pub stall_percent: u32,
     /// ... over so many milliseconds, somebody is killed; 0: never.
     pub stall_ms: u64,
+    /// Whether a kill has to bring something.
+    pub floors: Floors,
     /// How many victims are too many: then only the hard level and the forecast kill. Of users with
     /// a limit, too many are told of.
     pub kills: RateLimit,
@@ -96,9 +103,19 @@ impl Default for Thresholds {
             // Half of the time over 5 s is no hiccup: nobody can work like that.
             stall_percent: 50,
             stall_ms: 5_000,
+            floors: Floors::Apply,
             kills: RateLimit::default(),
         }
     }
+}
+
+/// Whether a kill has to bring something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Floors {
+    /// A sixty-fourth of the need at least, and all candidates together all of it.
+    Apply,
+    /// Any process is killed.
+    Ignore,
 }
 
 /// The machine at one moment, bytes.
@@ -118,6 +135,9 @@ pub struct MachineReading {
     /// How long all programs have waited for memory since boot, nanoseconds; `None` where the
     /// kernel does not say.
     pub stalled_ns: Option<u64>,
+    /// How often the kernel reclaimed memory of the machine as a whole since boot, not because of a
+    /// control group's limit; `None` where it does not say.
+    pub reclaims: Option<u64>,
 }
 
 /// Swap that can really be used, bytes, when some of it is compressed memory (zram): to fill that,
@@ -168,6 +188,10 @@ pub struct PressureTrigger {
     pub reading: MachineReading,
     /// What would end the pressure, bytes.
     pub need_bytes: u64,
+    /// What a kill has to bring at least, bytes.
+    pub floor_bytes: u64,
+    /// What all kills together have to bring at least, bytes: up to the soft level.
+    pub cover_bytes: u64,
 }
 
 impl fmt::Display for PressureTrigger {
@@ -203,14 +227,37 @@ pub struct Machine {
     kept: VecDeque<MachineReading>,
     /// Oldest first: when, and how long all had waited by then.
     stalls: VecDeque<(u64, u64)>,
+    /// How long all have waited while the kernel reclaimed memory of the machine, nanoseconds.
+    reclaim_stalled_ns: u64,
+    coming: Option<Coming>,
     next_look_ns: u64,
+}
+
+/// Memory that victims have lost and `MemAvailable` does not show yet.
+#[derive(Clone, Copy, Debug)]
+struct Coming {
+    bytes: u64,
+    /// What was available at the kill, bytes.
+    available: u64,
+    until_ns: u64,
+}
+
+impl Coming {
+    /// What has not arrived, bytes.
+    fn missing(&self, reading: &MachineReading) -> u64 {
+        if reading.at_ns >= self.until_ns {
+            return 0;
+        }
+        self.bytes.saturating_sub(reading.available.saturating_sub(self.available))
+    }
 }
 
 impl Machine {
     /// Nothing read yet; the first look is due at once.
     pub fn new(thresholds: Thresholds) -> Self {
         let (kept, stalls) = (VecDeque::with_capacity(KEPT + 1), VecDeque::with_capacity(64));
-        Self { thresholds, kept, stalls, next_look_ns: 0 }
+        let (reclaim_stalled_ns, coming) = (0, None);
+        Self { thresholds, kept, stalls, reclaim_stalled_ns, coming, next_look_ns: 0 }
     }
 
     /// When to act.
@@ -244,12 +291,33 @@ impl Machine {
         self.stalls.clear();
     }
 
+    /// Victims with so much memory were killed: it counts as available until it is, or its time is
+    /// over.
+    pub fn credit(&mut self, bytes: u64, now_ns: u64) {
+        let Some(reading) = self.kept.back() else { return };
+        let before = self.coming.map_or(0, |coming| coming.missing(reading));
+        let (bytes, available) = (bytes.saturating_add(before), reading.available);
+        self.coming = Some(Coming { bytes, available, until_ns: now_ns + ARRIVAL_MS * NS_PER_MS });
+    }
+
+    /// Victims are on their way out: the time for their memory begins when they are gone.
+    pub fn extend_credit(&mut self, now_ns: u64) {
+        if let Some(coming) = &mut self.coming {
+            coming.until_ns = now_ns + ARRIVAL_MS * NS_PER_MS;
+        }
+    }
+
     /// Takes a reading.
     pub fn read(&mut self, reading: MachineReading) -> Option<PressureTrigger> {
+        self.follow_stalls(&reading);
         if self.kept.len() == KEPT {
             self.kept.pop_front();
         }
         self.kept.push_back(reading);
+        let missing = self.coming.map_or(0, |coming| coming.missing(&reading));
+        if missing == 0 {
+            self.coming = None;
+        }
         let stalled = self.stalled_percent(&reading);
         let soft = self.thresholds.soft.of(reading.total);
         let hard = self.thresholds.hard.of(reading.total);
@@ -257,12 +325,13 @@ impl Machine {
         self.next_look_ns = reading.at_ns + pause_ns(&reading, soft, rate);
 
         let swap_below = |level: Level| reading.swap_free <= level.of(reading.swap_total);
-        let exhausted_ms = ms_until(reading.available + reading.swap_free, rate);
-        let near = reading.available <= soft.saturating_mul(FORECAST_LEVELS);
-        let pressure = if reading.available <= hard && swap_below(self.thresholds.swap_hard) {
+        let available = reading.available.saturating_add(missing);
+        let exhausted_ms = ms_until(available + reading.swap_free, rate);
+        let near = available <= soft.saturating_mul(FORECAST_LEVELS);
+        let pressure = if available <= hard && swap_below(self.thresholds.swap_hard) {
             Pressure::Hard
-        } else if reading.available <= soft && swap_below(self.thresholds.swap_soft) {
-            Pressure::Soft { left_ms: ms_until(reading.available.saturating_sub(hard), rate) }
+        } else if available <= soft && swap_below(self.thresholds.swap_soft) {
+            Pressure::Soft { left_ms: ms_until(available.saturating_sub(hard), rate) }
         } else if let Some(in_ms) =
             exhausted_ms.filter(|ms| near && *ms < self.thresholds.forecast_ms)
         {
@@ -273,8 +342,25 @@ impl Machine {
             return None;
         };
         // Half of the soft level on top: at the level itself the next page would raise it again.
-        let need_bytes = (soft + soft / 2).saturating_sub(reading.available);
-        Some(PressureTrigger { pressure, reading, need_bytes })
+        let need_bytes = (soft + soft / 2).saturating_sub(available);
+        let (floor_bytes, cover_bytes) = match self.thresholds.floors {
+            Floors::Apply => (need_bytes / FLOOR_SHARE, soft.saturating_sub(available)),
+            Floors::Ignore => (0, 0),
+        };
+        Some(PressureTrigger { pressure, reading, need_bytes, floor_bytes, cover_bytes })
+    }
+
+    /// Programs that wait for the limit of their own control group wait as well, while the machine
+    /// has memory: only time during which the kernel reclaimed the machine's counts.
+    fn follow_stalls(&mut self, reading: &MachineReading) {
+        let Some(last) = self.kept.back() else { return };
+        let grew = match (last.reclaims, reading.reclaims) {
+            (Some(before), Some(now)) => now > before,
+            _ => true,
+        };
+        if let (Some(before), Some(now), true) = (last.stalled_ns, reading.stalled_ns, grew) {
+            self.reclaim_stalled_ns += now.saturating_sub(before);
+        }
     }
 
     /// What is lost a second, of memory and swap together; `None` when it does not get less.
@@ -296,7 +382,8 @@ impl Machine {
     /// How much of the last `stall_ms` all programs waited; `None` before so much has been seen.
     fn stalled_percent(&mut self, reading: &MachineReading) -> Option<u32> {
         let window = self.thresholds.stall_ms * NS_PER_MS;
-        let stalled_ns = reading.stalled_ns.filter(|_| window > 0)?;
+        reading.stalled_ns.filter(|_| window > 0)?;
+        let stalled_ns = self.reclaim_stalled_ns;
         let spacing = window / 32;
         if self.stalls.back().is_none_or(|(at, _)| reading.at_ns.saturating_sub(*at) >= spacing) {
             self.stalls.push_back((reading.at_ns, stalled_ns));
@@ -354,6 +441,52 @@ mod tests {
         let trigger = machine.read(reading(3001, 50)).unwrap();
         assert_eq!(trigger.need_bytes, 100 * MIB);
         assert_eq!(trigger.to_string(), "50 MiB (5.0 %) of memory available: below the hard level");
+    }
+
+    #[test]
+    fn memory_of_a_victim_counts_as_available_until_it_is_or_its_time_is_over() {
+        let mut machine = Machine::new(Thresholds::default());
+        assert_eq!(pressure(&mut machine, reading(0, 40)), Some(Pressure::Hard));
+        machine.credit(200 * MIB, 0);
+        assert_eq!(pressure(&mut machine, reading(10, 40)), None, "240 MiB soon");
+        assert_eq!(pressure(&mut machine, reading(20, 20)), None, "others took 20");
+        machine.extend_credit(300 * MS);
+        assert_eq!(pressure(&mut machine, reading(700, 40)), None);
+        assert_eq!(pressure(&mut machine, reading(800, 40)), Some(Pressure::Hard), "it is late");
+        machine.credit(200 * MIB, 800 * MS);
+        assert_eq!(pressure(&mut machine, reading(900, 240)), None, "it is there");
+        assert_eq!(pressure(&mut machine, reading(910, 40)), Some(Pressure::Hard), "and gone");
+        machine.credit(5 * MIB, 910 * MS);
+        assert_eq!(pressure(&mut machine, reading(920, 40)), Some(Pressure::Hard), "too little");
+    }
+
+    #[test]
+    fn a_kill_has_to_bring_a_part_of_the_need() {
+        let mut machine = Machine::new(Thresholds::default());
+        let trigger = machine.read(reading(0, 22)).unwrap();
+        let floors = (trigger.need_bytes, trigger.floor_bytes, trigger.cover_bytes);
+        assert_eq!(floors, (128 * MIB, 2 * MIB, 78 * MIB));
+        machine.set_thresholds(Thresholds { floors: Floors::Ignore, ..Thresholds::default() });
+        let trigger = machine.read(reading(10, 22)).unwrap();
+        assert_eq!((trigger.floor_bytes, trigger.cover_bytes), (0, 0));
+    }
+
+    #[test]
+    fn programs_that_wait_for_their_own_limit_do_not_stall_the_machine() {
+        let waiting = |reclaims: fn(u64) -> Option<u64>| {
+            let mut machine = Machine::new(Thresholds::default());
+            let found = (0..=60).filter_map(|step| {
+                let at_ms = step * 100;
+                let stalled_ns = Some(at_ms * 9 / 10 * MS);
+                let reclaims = reclaims(step);
+                let reading = MachineReading { stalled_ns, reclaims, ..reading(at_ms, 200) };
+                pressure(&mut machine, reading)
+            });
+            found.last()
+        };
+        assert!(matches!(waiting(Some), Some(Pressure::Stalled { .. })), "the machine reclaims");
+        assert!(matches!(waiting(|_| None), Some(Pressure::Stalled { .. })), "not known");
+        assert_eq!(waiting(|_| Some(5)), None);
     }
 
     #[test]

@@ -105,6 +105,8 @@ pub struct Process {
     /// So many newborns of its family were killed within that time and count for it; see
     /// [`RecentKills`](crate::recent_kills::RecentKills).
     pub killed_newborns: u32,
+    /// It stays within the memory that was leased to it: other processes of its account come first.
+    pub within_lease: bool,
     /// What the rules say of it.
     pub preference: KillPreference,
 }

@@ -1,10 +1,12 @@
 //! Who dies, and why: a pure function of a snapshot.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::account_id::AccountId;
 use crate::address_space::Sharers;
-use crate::herd::{Herd, cull, worst_herd};
+use crate::family::Families;
+use crate::herd::{Bombs, Herd, cull, worst_herd};
 use crate::process::{AddressSpaceId, KillPreference, Process, ProcessId};
 use crate::score::{OOM_SCORE_ADJ_NEVER, grows, rank};
 
@@ -17,8 +19,27 @@ pub struct Scope<'a> {
     pub passed_over: &'a [ProcessId],
     /// What should come back, bytes: of a herd as many die as it takes. `None`: one at a time.
     /// Where a limit is watched page by page, each of a herd has broken it by a page when it dies,
-    /// and one that stops in time lives. A fork bomb dies as a whole in any case.
+    /// and one that stops in time lives. A fork bomb dies as a whole.
     pub need_bytes: Option<u64>,
+    /// Whether several of a herd may die at once.
+    pub herds: Herds,
+    /// When a family is taken for a fork bomb.
+    pub bombs: Bombs,
+    /// What a kill has to bring, bytes, by the sum of a family, or of a user who has only small
+    /// processes.
+    pub floor_bytes: u64,
+    /// What all candidates together have to bring, bytes: otherwise none is killed.
+    pub cover_bytes: u64,
+}
+
+/// Whether several of a herd may die at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Herds {
+    /// As many as it takes.
+    #[default]
+    Together,
+    /// One: whether that helps is not known yet.
+    OneFirst,
 }
 
 /// A victim.
@@ -96,6 +117,19 @@ pub enum NoVictim {
     /// The charge has no process.
     #[error("the user has no process")]
     NoProcess,
+    /// All together have too little: the memory is held by something else.
+    #[error(
+        "all {candidates} processes that can be chosen have {} MiB together, and a kill of them \
+         would not end the shortage; the memory is held by something else (files in a tmpfs, the \
+         kernel)",
+        bytes >> 20
+    )]
+    CannotCover {
+        /// Processes that could be chosen.
+        candidates: u32,
+        /// Their memory, bytes.
+        bytes: u64,
+    },
     /// There are some, but none is eligible.
     #[error(
         "none of {considered} processes can be chosen: {protected} protected, {dying} dying \
@@ -146,6 +180,12 @@ pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result
         }
     }
     sharers.merge(&mut candidates);
+    if scope.account.is_some() {
+        for process in candidates.iter_mut().filter(|process| process.within_lease) {
+            process.preference = process.preference.min(KillPreference::Avoid);
+        }
+    }
+    drop_small(&mut candidates, scope)?;
     let Some(worst) = candidates.iter().max_by_key(|process| rank(process)).copied() else {
         return Err(match considered {
             0 => NoVictim::NoProcess,
@@ -166,8 +206,9 @@ pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result
         },
     };
     if worst.preference <= KillPreference::Ordinary {
-        blame_a_herd(&mut choice, &candidates, scope.need_bytes);
+        blame_a_herd(&mut choice, &candidates, scope);
     }
+    spare_leaseholder(&mut choice, &candidates);
     let victims = std::iter::once(&choice.victim).chain(&choice.others);
     choice.sharers = victims.map(|victim| sharers.others(victim)).sum();
     let lives =
@@ -176,15 +217,66 @@ pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result
     Ok(choice)
 }
 
+/// Leaves out processes whose end would not help.
+fn drop_small(candidates: &mut Vec<Process>, scope: &Scope) -> Result<(), NoVictim> {
+    let sum = |of: &[Process]| of.iter().map(Process::charged_bytes).fold(0, u64::saturating_add);
+    let bytes = sum(candidates);
+    let cannot = NoVictim::CannotCover { candidates: candidates.len() as u32, bytes };
+    if candidates.is_empty() || scope.floor_bytes == 0 && scope.cover_bytes == 0 {
+        return Ok(());
+    }
+    if bytes < scope.cover_bytes {
+        return Err(cannot);
+    }
+    let families = Families::of(candidates);
+    let mut of_family: BTreeMap<usize, u64> = BTreeMap::new();
+    // By account, the sum and the largest.
+    let mut of_account: BTreeMap<AccountId, (u64, u64)> = BTreeMap::new();
+    for (at, process) in candidates.iter().enumerate() {
+        let bytes = process.charged_bytes();
+        *of_family.entry(families.family(at)).or_default() += bytes;
+        let (sum, largest) = of_account.entry(process.account).or_default();
+        (*sum, *largest) = (*sum + bytes, bytes.max(*largest));
+    }
+    let floor = scope.floor_bytes;
+    let pays = |(at, process): (usize, &Process)| {
+        let (sum, largest) = of_account[&process.account];
+        let together = of_family[&families.family(at)];
+        process.charged_bytes() >= floor || together >= floor || (largest < floor && sum >= floor)
+    };
+    let pay: Vec<bool> = candidates.iter().enumerate().map(pays).collect();
+    let mut pay = pay.into_iter();
+    candidates.retain(|_| pay.next().unwrap_or(false));
+    if candidates.is_empty() { Err(cannot) } else { Ok(()) }
+}
+
+/// A lease protects only against what others of the same account do, so it does not change the
+/// account that loses a process.
+fn spare_leaseholder(choice: &mut Choice, candidates: &[Process]) {
+    let victim = choice.victim;
+    if !victim.within_lease || !choice.others.is_empty() {
+        return;
+    }
+    let others = candidates.iter().filter(|it| it.account == victim.account && !it.within_lease);
+    if let Some(worst) = others.max_by_key(|process| rank(process)) {
+        choice.victim = *worst;
+        choice.cause = if grows(worst) { Cause::Growing } else { Cause::Largest };
+    }
+}
+
 /// If a herd is to blame more than the worst single process, its members die instead.
-fn blame_a_herd(choice: &mut Choice, candidates: &[Process], need_bytes: Option<u64>) {
-    let Some((herd, blame, mut members)) = worst_herd(candidates) else { return };
+fn blame_a_herd(choice: &mut Choice, candidates: &[Process], scope: &Scope) {
+    let Some((herd, blame, mut members)) = worst_herd(candidates, scope.bombs) else { return };
     let single =
         if choice.victim.preference == KillPreference::Avoid { 0 } else { rank(&choice.victim).1 };
     if blame <= single {
         return;
     }
-    members.truncate(cull(&herd, &members, need_bytes));
+    members.truncate(match scope.herds {
+        Herds::Together => cull(&herd, &members, scope.need_bytes),
+        Herds::OneFirst if herd.bomb => members.len(),
+        Herds::OneFirst => 1,
+    });
     choice.victim = members.remove(0);
     choice.others = members;
     choice.cause = Cause::Herd(herd);

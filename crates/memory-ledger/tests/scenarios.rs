@@ -1,8 +1,8 @@
 //! Who dies in the situations that people complain about, and what must hold in any.
 
 use memory_ledger::{
-    AccountId, Cause, Choice, Growth, KillPreference, NoVictim, Process, ProcessId, Scope, Uid,
-    choose,
+    AccountId, AddressSpaceId, Bombs, Cause, Choice, Growth, Herds, KillPreference, NoVictim,
+    Process, ProcessId, Scope, Uid, choose,
 };
 use proptest::prelude::*;
 
@@ -31,7 +31,8 @@ fn of_group(group: u32, process: Process) -> Process {
 }
 
 fn everybody(processes: &[Process], need: u64) -> Choice {
-    let scope = Scope { need_bytes: Some(need * MIB), ..Scope::default() };
+    let need_bytes = Some(need * MIB);
+    let scope = Scope { need_bytes, bombs: Bombs::AtOnce, ..Scope::default() };
     choose(&scope, processes, &[]).unwrap()
 }
 
@@ -89,10 +90,11 @@ fn each_situation_has_its_victims() {
             vec![60],
         ),
         (
-            "a fork bomb of small processes beside larger idle ones: all of it, its root as well",
+            "a fork bomb of small processes beside larger idle ones: all of it but its root, which \
+             did not grow",
             with(vec![shell(50), process(60, 50, 64, 0)], bomb),
             10,
-            (100..=140).collect(),
+            (101..=140).collect(),
         ),
         (
             "a shell with the leak as its child",
@@ -160,7 +162,7 @@ fn victims_until_a_bomb(alive: u32, burials: bool) -> Option<u32> {
         if step > 0 {
             let choice = choose(&Scope::default(), &everybody, &[]).unwrap();
             if matches!(choice.cause, Cause::Herd(herd) if herd.bomb) {
-                assert_eq!(choice.others.len(), children.len(), "all of them and the parent");
+                assert_eq!(choice.others.len() + 1, children.len(), "all of them");
                 return Some(step as u32);
             }
             assert!(choice.others.is_empty() && choice.victim.id.pid > 100, "{choice:?}");
@@ -185,6 +187,101 @@ fn a_bomb_that_stays_small_is_known_by_those_it_has_lost() {
     assert_eq!(victims_until_a_bomb(6, false), None);
     assert_eq!(victims_until_a_bomb(6, true), Some(11), "six live, ten have died");
     assert_eq!(victims_until_a_bomb(3, true), Some(14));
+}
+
+/// An agent that leads its session, is idle, and has 17 stable jobs and one that grows.
+fn agent() -> Vec<Process> {
+    let agent = Process { session_leader: true, ..process(100, 1, 60, 0) };
+    // All started within the window.
+    let job = |n: u32| of_group(100, process(100 + n, 100, 50, 50));
+    let stable = (1..=17).map(|n| Process { grown_bytes: 0, ..job(n) });
+    [agent].into_iter().map(|it| of_group(100, it)).chain(stable).chain([job(18)]).collect()
+}
+
+#[test]
+fn of_an_agents_jobs_only_the_one_that_grows_dies() {
+    let of_user = Scope { account: Some(AccountId::User(Uid(USER))), ..Scope::default() };
+    let of_machine = Scope { need_bytes: Some(10 * MIB), ..Scope::default() };
+    for scope in [of_user, of_machine] {
+        let choice = choose(&scope, &agent(), &[]).unwrap();
+        assert_eq!(dead(&choice), [118], "{}", choice.cause);
+    }
+    // Even when some were killed just before, the agent lives.
+    let mut all = agent();
+    all[1].killed_newborns = 5;
+    let choice = choose(&of_user, &all, &[]).unwrap();
+    assert_eq!(dead(&choice), (101..=118).collect::<Vec<u32>>(), "{}", choice.cause);
+}
+
+#[test]
+fn several_of_a_herd_die_only_after_one_did_not_help() {
+    let mut all = growing_children(100, 8, 58, 58);
+    all.push(process(60, 50, 64, 0));
+    let scope = Scope { need_bytes: Some(100 * MIB), ..Scope::default() };
+    let first = Scope { herds: Herds::OneFirst, ..scope };
+    assert_eq!(dead(&choose(&first, &all, &[]).unwrap()), [108]);
+    assert!(dead(&choose(&scope, &all, &[]).unwrap()).len() > 1);
+}
+
+#[test]
+fn a_process_whose_end_would_not_help_is_left_alone() {
+    let other = |process: Process| Process { account: AccountId::User(Uid(7)), ..process };
+    let (large, small) = (process(60, 1, 40, 0), other(process(70, 1, 1, 1)));
+    let scope = |floor: u64, cover: u64| Scope {
+        need_bytes: Some(cover * MIB),
+        floor_bytes: floor * MIB,
+        cover_bytes: cover * MIB,
+        ..Scope::default()
+    };
+    let preferred = Process { preference: KillPreference::Prefer, ..small };
+    let choice = choose(&scope(2, 30), &[large, preferred], &[]).unwrap();
+    assert_eq!(choice.victim.id.pid, 60, "1 MiB is not worth a process");
+    let cannot = |candidates, bytes| Err(NoVictim::CannotCover { candidates, bytes: bytes * MIB });
+    assert_eq!(choose(&scope(2, 50), &[large, small], &[]), cannot(2, 41));
+    assert_eq!(choose(&scope(2, 1), &[small], &[]), cannot(1, 1));
+    // Many small ones are not exempt: of one family, or of a user who has no others.
+    let family: Vec<Process> = (0..40).map(|n| of_group(80, process(80 + n, 1, 1, 0))).collect();
+    assert!(choose(&scope(30, 30), &family, &[]).is_ok());
+    let apart: Vec<Process> = (0..40).map(|n| other(process(80 + n, 1, 1, 0))).collect();
+    assert!(choose(&scope(30, 30), &apart, &[]).is_ok());
+    let one_large = [apart, vec![other(process(60, 1, 40, 0))]].concat();
+    let choice = choose(&scope(30, 30), &one_large, &[]).unwrap();
+    assert_eq!((choice.victim.id.pid, choice.runner_up), (60, None));
+}
+
+#[test]
+fn a_lease_protects_against_processes_of_the_same_user_only() {
+    let holder = Process { within_lease: true, ..process(60, 1, 700, 0) };
+    let other_user = |pid| Process { account: AccountId::User(Uid(7)), ..process(pid, 1, 150, 0) };
+    let shortage = Scope { need_bytes: Some(MIB), floor_bytes: 10 * MIB, ..Scope::default() };
+    let choice = choose(&shortage, &[holder, other_user(70), other_user(71)], &[]).unwrap();
+    assert_eq!(choice.victim.id.pid, 60);
+    // One of its own user comes before it, if its end helps.
+    let (helps, tiny) = (process(61, 1, 50, 0), process(62, 1, 1, 0));
+    let choice = choose(&shortage, &[holder, tiny, helps, other_user(70)], &[]).unwrap();
+    assert_eq!(choice.victim.id.pid, 61);
+    let choice = choose(&shortage, &[holder, tiny, other_user(70)], &[]).unwrap();
+    assert_eq!(choice.victim.id.pid, 60);
+    // For the limit of its user it is the last.
+    let limit = Scope { account: Some(AccountId::User(Uid(USER))), ..Scope::default() };
+    let choice = choose(&limit, &[holder, tiny, other_user(70)], &[]).unwrap();
+    assert_eq!(choice.victim.id.pid, 62);
+    let choice = choose(&limit, &[holder], &[]).unwrap();
+    assert_eq!((choice.victim.id.pid, choice.cause), (60, Cause::LastResort));
+}
+
+#[test]
+fn of_processes_that_share_their_memory_the_oldest_stands_for_all() {
+    let sharing =
+        |pid, grown| Process { address_space: AddressSpaceId(7), ..process(pid, 1, 100, grown) };
+    let decoys = [sharing(60, 10), sharing(61, 100), sharing(62, 100)];
+    let all = [&decoys[..], &[process(70, 1, 150, 100)]].concat();
+    let choice = everybody(&all, 10);
+    assert_eq!((choice.victim.id.pid, choice.sharers), (70, 0), "they did not grow by 100 MiB");
+    let choice = everybody(&decoys, 10);
+    assert_eq!((choice.victim.id.pid, choice.sharers, choice.runner_up), (60, 2, None));
+    let never = Process { preference: KillPreference::Never, ..decoys[2] };
+    assert!(choose(&Scope::default(), &[decoys[0], never], &[]).is_err());
 }
 
 #[test]
@@ -278,7 +375,8 @@ proptest! {
         let passed_over: Vec<ProcessId> = processes.iter().map(|p| p.id).take(2).collect();
         let protected: Vec<u32> = processes.iter().map(|p| p.id.pid).skip(2).take(2).collect();
         let need_bytes = need.map(|need| need * MIB);
-        let scope = Scope { account, passed_over: &passed_over, need_bytes };
+        let passed_over = &passed_over[..];
+        let scope = Scope { account, passed_over, need_bytes, ..Scope::default() };
         let may = |p: &Process| {
             account.is_none_or(|account| account == p.account)
                 && p.id.pid > 1

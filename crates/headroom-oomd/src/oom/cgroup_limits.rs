@@ -266,7 +266,7 @@ impl CgroupLimits {
         state.size_by(limit.count());
         state.snapshot.retain(|process| of_it(process.id.pid));
         let need_bytes = Some(used_bytes.saturating_sub(limit.hard_bytes()));
-        let scope = Scope { account: None, passed_over: state.kills.stuck(), need_bytes };
+        let scope = Scope { passed_over: state.kills.stuck(), need_bytes, ..Scope::default() };
         Some(state.snapshot.choose(&scope))
     }
 

@@ -14,7 +14,7 @@ use control::oomd::{Trigger, Why};
 use memory_ledger::cgroup::owner_of;
 use memory_ledger::{
     AccountId, Action, Cause, CgroupId, Change, KillToken, KillsInFlight, Latch, Limit, Margin,
-    NoVictim, Phase, ProcessId, Refusal, Requester, Source, Thresholds, Uid,
+    NoVictim, Phase, Process, ProcessId, Refusal, Requester, Source, Thresholds, Uid,
 };
 use memory_watch::{Event, NotifierError, ProcessSample, Watch};
 use reclaim::Reaper;
@@ -409,8 +409,11 @@ impl OomManager {
     /// `None`: the victim did not get the signal.
     fn execute(&mut self, plan: KillPlan) -> Option<u64> {
         let payer = plan.payer.account;
+        let victims = std::iter::once(&plan.choice.victim).chain(&plan.choice.others);
+        let bytes = victims.map(Process::charged_bytes).fold(0, u64::saturating_add);
         let record = self.executor.execute(plan, &mut self.state, &mut self.records).ok()?;
         self.user_limits.forget_no_victim(payer);
+        self.system_monitor.credit(bytes);
         Some(record)
     }
 
@@ -505,6 +508,9 @@ impl OomManager {
     }
 
     fn check_system(&mut self) {
+        if !self.state.kills.may_kill_for_system() {
+            self.system_monitor.extend_credit();
+        }
         let Some(look) = self.system_monitor.look() else { return };
         if look.near {
             self.relief.shrink();

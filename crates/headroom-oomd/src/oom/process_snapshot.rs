@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use memory_ledger::{
-    AccountId, AddressSpaceId, Choice, Comm, Count, Groups, Growth, KillPreference, KillsInFlight,
-    NoVictim, Process, ProcessId, Rules, Scope, choose,
+    AccountId, AddressSpaceId, Choice, Comm, Count, Groups, Growth, KillsInFlight, NoVictim,
+    Process, ProcessId, Rules, Scope, choose,
 };
 use memory_watch::{NotifierError, ProcessSample, Watch};
 
@@ -86,21 +86,16 @@ impl ProcessSnapshot {
         let now_ns = monotonic_ns();
         self.rules.apply(&mut self.processes, now_ns);
         self.growth.look(&mut self.processes, now_ns);
-        self.spare_leaseholders();
+        self.mark_leaseholders();
     }
 
-    /// A process that stays within what was leased to it is spared.
-    fn spare_leaseholders(&mut self) {
+    fn mark_leaseholders(&mut self) {
         if self.leased.is_empty() {
             return;
         }
         for process in &mut self.processes {
             let leased = self.leased.get(&process.id);
-            if process.preference == KillPreference::Ordinary
-                && leased.is_some_and(|bytes| process.charged_bytes() <= *bytes)
-            {
-                process.preference = KillPreference::Avoid;
-            }
+            process.within_lease = leased.is_some_and(|bytes| process.charged_bytes() <= *bytes);
         }
     }
 

@@ -6,8 +6,10 @@ use std::path::Path;
 use control::oomd::Trigger;
 use machine_memory::machine::{MachineReader, Zram};
 use memory_ledger::machine::usable_swap;
+use memory_ledger::process::WINDOW_NS;
 use memory_ledger::{
-    Choice, Count, Machine, MachineReading, NoVictim, Pressure, PressureTrigger, Scope, Thresholds,
+    Bombs, Choice, Count, Floors, Herds, Machine, MachineReading, NoVictim, Pressure,
+    PressureTrigger, Scope, Thresholds,
 };
 
 use super::kill_plan::{KillPlan, Method, PinnedVictim, Purpose};
@@ -33,6 +35,8 @@ pub(super) struct SystemMonitor {
     source: Option<Source>,
     /// That no process can be killed has been logged.
     no_victim: bool,
+    /// When a process was killed for the system the last time, nanoseconds.
+    killed_ns: Option<u64>,
 }
 
 struct Source {
@@ -41,6 +45,7 @@ struct Source {
     zram: Zram,
     next_slow_look_ns: u64,
     stalled_ns: Option<u64>,
+    reclaims: Option<u64>,
     /// Bytes above the soft level, while that is near.
     room: Option<u64>,
 }
@@ -65,6 +70,7 @@ impl Source {
         let short = available < total / 4;
         if short || at_ns >= self.next_slow_look_ns {
             self.stalled_ns = self.reader.stalled().map(|time| time.as_nanos() as u64);
+            self.reclaims = self.reader.reclaims();
         }
         if at_ns >= self.next_slow_look_ns {
             self.next_slow_look_ns = at_ns + SLOW_LOOK_MS * NS_PER_MS;
@@ -79,6 +85,7 @@ impl Source {
             swap_free: usable_swap(swap_free, free, stored, taken, available),
             swap_total,
             stalled_ns: self.stalled_ns.filter(|_| short),
+            reclaims: self.reclaims,
         })
     }
 
@@ -104,9 +111,10 @@ impl SystemMonitor {
             zram: Zram::default(),
             next_slow_look_ns: 0,
             stalled_ns: None,
+            reclaims: None,
             room: None,
         };
-        *self = Self { source: Some(source), no_victim: false };
+        (self.source, self.no_victim) = (Some(source), false);
         let lost = "no pressure stall information (CONFIG_PSI, psi=1): a machine that thrashes \
                     with memory left is not noticed";
         Ok(blind.then(|| lost.to_owned()))
@@ -170,7 +178,20 @@ impl SystemMonitor {
         trigger: &PressureTrigger,
         state: &mut SharedState,
     ) -> Option<KillPlan> {
-        let choice = match choose(trigger.need_bytes, state) {
+        let recent = |at_ns: u64| monotonic_ns().saturating_sub(at_ns) < WINDOW_NS;
+        let herds =
+            if self.killed_ns.is_some_and(recent) { Herds::Together } else { Herds::OneFirst };
+        let floors = self.thresholds().map(|thresholds| thresholds.floors);
+        let bombs = if floors == Some(Floors::Ignore) { Bombs::AtOnce } else { Bombs::AfterKills };
+        let scope = Scope {
+            need_bytes: Some(trigger.need_bytes),
+            herds,
+            bombs,
+            floor_bytes: trigger.floor_bytes,
+            cover_bytes: trigger.cover_bytes,
+            ..Scope::default()
+        };
+        let choice = match choose(scope, state) {
             Ok(choice) => choice,
             Err(none) => {
                 if !std::mem::replace(&mut self.no_victim, true) {
@@ -198,8 +219,23 @@ impl SystemMonitor {
         })
     }
 
+    /// Victims with so much memory were killed, for the system or a limit.
+    pub(super) fn credit(&mut self, bytes: u64) {
+        if let Some(source) = &mut self.source {
+            source.machine.credit(bytes, monotonic_ns());
+        }
+    }
+
+    /// Victims are on their way out.
+    pub(super) fn extend_credit(&mut self) {
+        if let Some(source) = &mut self.source {
+            source.machine.extend_credit(monotonic_ns());
+        }
+    }
+
     /// A process was killed for the system: a stall has had its victim.
     pub(super) fn on_killed(&mut self) {
+        self.killed_ns = Some(monotonic_ns());
         if let Some(source) = &mut self.source {
             source.machine.forget_stalls();
         }
@@ -227,17 +263,16 @@ impl SystemMonitor {
                 (text, latest.map_or(0, |reading| source.soft_bytes(reading) / 2))
             }
         };
-        (text, choose(need_bytes, state))
+        let scope = Scope { need_bytes: Some(need_bytes), ..Scope::default() };
+        (text, choose(scope, state))
     }
 }
 
-fn choose(need_bytes: u64, state: &mut SharedState) -> Result<Choice, NoVictim> {
+fn choose(scope: Scope<'_>, state: &mut SharedState) -> Result<Choice, NoVictim> {
     state.refresh_processes();
     // What comes back with a kill counts, whatever a limit counts.
     state.size_by(Count::default());
-    let passed_over = state.kills.stuck();
-    let scope = Scope { account: None, passed_over, need_bytes: Some(need_bytes) };
-    state.snapshot.choose(&scope)
+    state.snapshot.choose(&Scope { passed_over: state.kills.stuck(), ..scope })
 }
 
 fn trigger_of(pressure: Pressure) -> Trigger {

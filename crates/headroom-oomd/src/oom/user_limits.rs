@@ -280,7 +280,8 @@ pub(super) fn choose(account: AccountId, state: &mut SharedState) -> Result<Choi
 
 /// One at a time: see [`Scope::need_bytes`].
 fn scope(account: AccountId, state: &SharedState) -> Scope<'_> {
-    Scope { account: Some(account), passed_over: state.kills.stuck(), need_bytes: None }
+    let passed_over = state.kills.stuck();
+    Scope { account: Some(account), passed_over, ..Scope::default() }
 }
 
 /// The choice that the kernel program made on its own, as far as it can still be seen.

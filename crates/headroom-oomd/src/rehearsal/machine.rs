@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use memory_ledger::{Level, Thresholds};
+use memory_ledger::{Floors, Level, Thresholds};
 use memory_watch::ProcessSample;
 
 use super::practice::{PATIENCE, PAUSE, RehearsalError, alive, sample_of, wait_for_decision};
@@ -78,7 +78,7 @@ fn kill(
     let of_the_group = |victim: &ProcessSample| ProcessSample { group, ..*victim };
     let nobody = |number| {
         let pid = NOBODYS_PID + number;
-        ProcessSample { tgid: pid, group, anon_pages: 1, ..victims[0] }
+        ProcessSample { tgid: pid, group, anon_pages: 1, mm_id: 0, ..victims[0] }
     };
     let victims = victims.iter().map(of_the_group).collect();
     told.show(victims, (0..more).map(nobody).collect());
@@ -108,6 +108,7 @@ fn raised() -> Thresholds {
         hard: EVERYTHING,
         swap_soft: EVERYTHING,
         swap_hard: EVERYTHING,
+        floors: Floors::Ignore,
         ..Thresholds::default()
     }
 }

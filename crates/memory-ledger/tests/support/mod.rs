@@ -30,7 +30,7 @@ impl Engine {
             return Verdict::Wait;
         }
         let passed_over = self.kills.stuck();
-        let scope = Scope { account: Some(id), passed_over, need_bytes: None };
+        let scope = Scope { account: Some(id), passed_over, ..Scope::default() };
         let mut processes = processes.to_vec();
         for process in &mut processes {
             process.exiting |= self.kills.contains(process.id);

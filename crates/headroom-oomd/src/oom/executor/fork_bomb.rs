@@ -6,6 +6,7 @@
 //! cannot be killed go on. A fork that was under way ends with a child all the same, though its
 //! parent is stopped, but not when that is killed: so there is another look after the kill.
 
+use memory_ledger::herd::takes_part;
 use memory_ledger::{KillPreference, Process};
 use reclaim::{KillError, Victim};
 
@@ -97,6 +98,7 @@ impl<'a> ForkBomb<'a> {
         };
         let may_be_killed = |process: &Process| {
             !process.exiting
+                && takes_part(process)
                 && process.preference >= KillPreference::Ordinary
                 && !state.snapshot.is_protected(process)
         };
