@@ -16,7 +16,8 @@ const CALLS: &[(&str, libc::c_long)] = &calls! {
     SYS_getdents SYS_getdents64 SYS_getegid SYS_geteuid SYS_getgid SYS_getpeername SYS_getpgid
     SYS_getpgrp SYS_getpid SYS_getppid SYS_getpriority SYS_getrandom SYS_getrlimit SYS_getsockname
     SYS_getsockopt SYS_gettid SYS_gettimeofday SYS_getuid SYS_getxattr SYS_inotify_add_watch
-    SYS_inotify_init1 SYS_inotify_rm_watch SYS_ioctl SYS_kcmp SYS_kill SYS_listen SYS_lseek SYS_lstat
+    SYS_inotify_init1 SYS_inotify_rm_watch SYS_ioctl SYS_kcmp SYS_kill SYS_listen SYS_lseek
+    SYS_lstat
     SYS_madvise SYS_membarrier SYS_memfd_create SYS_mkdir SYS_mkdirat SYS_mlock SYS_mlockall
     SYS_mmap SYS_mount SYS_mprotect SYS_mremap SYS_munlock SYS_munlockall SYS_munmap SYS_nanosleep
     SYS_newfstatat SYS_open SYS_openat SYS_pause SYS_perf_event_open SYS_pidfd_getfd SYS_pidfd_open
