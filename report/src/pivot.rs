@@ -164,7 +164,9 @@ fn cell(
         span title=(format!("{} runs", number::count(figure.runs as u64))) {
             (number::figure(figure.value, &figure.unit))
         }
-        @if figure.metric != metrics.main[0] && instead.is_none() { small { (metric::word(&figure.metric)) } }
+        @if figure.metric != metrics.main[0] && instead.is_none() {
+            small { (metric::word(&figure.metric)) }
+        }
         @if let Some((low, high)) = interval(view, figure) {
             small {
                 "(" (number::figure(low, &figure.unit)) " – "

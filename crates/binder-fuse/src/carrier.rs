@@ -16,6 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use binder_driver::{Fault, Piece};
 use corosensei::stack::DefaultStack;
@@ -25,7 +26,7 @@ use headroom_linux::sched::SchedAttr;
 use rustix::process::Pid;
 
 use crate::client_memory;
-use crate::maps::{self, ClientMapping};
+use crate::maps::{self, Lookup};
 use crate::sync::lock;
 
 /// Bytes of the loop's stack. It is all resident once the daemon locks its memory.
@@ -81,13 +82,14 @@ enum Call {
         pid: u32,
         device: Device,
         inode: u64,
+        longest: Duration,
     },
 }
 
 /// What came of it.
 enum Found {
     Memory(Result<(), Fault>),
-    Mapping(Option<ClientMapping>),
+    Mapping(Lookup),
 }
 
 impl Desk {
@@ -109,8 +111,8 @@ impl Desk {
                 let address = self.pieces.first().map_or(0, |piece| piece.address);
                 Some(Found::Memory(client_memory::write(tid, address, &self.bytes)))
             }
-            Call::Find { pid, device, inode } => {
-                Some(Found::Mapping(maps::find(pid, device, inode)))
+            Call::Find { pid, device, inode, longest } => {
+                Some(Found::Mapping(maps::find(pid, device, inode, longest)))
             }
         };
     }
@@ -323,11 +325,12 @@ impl Ferry {
         pid: u32,
         device: Device,
         inode: u64,
-    ) -> Result<Option<ClientMapping>, Late> {
-        let desk = self.call(|desk| desk.call = Call::Find { pid, device, inode })?;
+        longest: Duration,
+    ) -> Result<Lookup, Late> {
+        let desk = self.call(|desk| desk.call = Call::Find { pid, device, inode, longest })?;
         Ok(match desk.result.take() {
-            Some(Found::Mapping(mapping)) => mapping,
-            _ => None,
+            Some(Found::Mapping(lookup)) => lookup,
+            _ => Lookup::default(),
         })
     }
 }

@@ -15,6 +15,7 @@ use crate::calls::Calls;
 use crate::carrier::{Ferry, Late};
 use crate::files::{Charge, Closers, Store};
 use crate::lateness::Lateness;
+use crate::lookup_budget::{LONGEST_LOOKUP, LookupBudgets};
 use crate::mapping::Backing;
 use crate::page_server::PageServer;
 use crate::pid_view::PidView;
@@ -79,6 +80,7 @@ pub(crate) struct ClientHost {
     pages: Arc<PageServer>,
     ferry: Ferry,
     lateness: Lateness,
+    lookups: LookupBudgets,
     /// Numbers of our filesystem in the clients' maps.
     device: Device,
     pub(crate) files: Store,
@@ -100,6 +102,7 @@ impl ClientHost {
             pages,
             ferry: Ferry::here(),
             lateness: Lateness::new(),
+            lookups: LookupBudgets::new(),
             device,
             files: Store::new(closers.clone()),
             closers,
@@ -220,8 +223,14 @@ impl Mappings for ClientHost {
         }
         let (pid, node, device) = (open.pid, open.node, self.device);
         let client = Caller { process, tid: pid, euid: open.euid };
+        let owner = open.owner;
+        if !self.lookups.may_look(owner) {
+            return None;
+        }
         // Reading the maps takes a lock that a page fault of the client may hold.
-        let found = self.access(client, |ferry| ferry.find(pid, device, node)).flatten()?;
+        let lookup = self.access(client, |ferry| ferry.find(pid, device, node, LONGEST_LOOKUP))?;
+        self.lookups.note(owner, lookup);
+        let found = lookup.mapping?;
         let open = self.opens.get_mut(key)?;
         if found.writable {
             // The protocol refuses such a mapping; FUSE does not let us, so we do not use it.

@@ -38,6 +38,7 @@ pub mod fuzzing;
 mod guardian;
 mod host;
 mod lateness;
+mod lookup_budget;
 mod mapping;
 mod maps;
 mod mount;

@@ -4,6 +4,7 @@
 //! and inode number is the mapping of that open and of no other.
 
 use std::io::{BufRead, BufReader};
+use std::time::{Duration, Instant};
 
 use headroom_linux::mountinfo::Device;
 
@@ -16,17 +17,39 @@ pub(crate) struct ClientMapping {
     pub(crate) writable: bool,
 }
 
-/// Finds the mapping of `inode` on `device` in the maps of `pid`; `None` if there is none or the
-/// process is gone.
-pub(crate) fn find(pid: u32, device: Device, inode: u64) -> Option<ClientMapping> {
-    let file = std::fs::File::open(format!("/proc/{pid}/maps")).ok()?;
-    find_in(BufReader::with_capacity(16 * 1024, file), device, inode)
+/// What came of looking for a mapping.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lookup {
+    /// `None`: there is none, the process is gone, or its list is too long.
+    pub(crate) mapping: Option<ClientMapping>,
+    pub(crate) took: Duration,
 }
 
-fn find_in(mut maps: impl BufRead, device: Device, inode: u64) -> Option<ClientMapping> {
+/// Lines between two looks at the clock.
+const LINES_A_LOOK: usize = 64;
+
+/// Finds the mapping of `inode` on `device` in the maps of `pid`, within so much time.
+pub(crate) fn find(pid: u32, device: Device, inode: u64, longest: Duration) -> Lookup {
+    let begun = Instant::now();
+    let mapping = std::fs::File::open(format!("/proc/{pid}/maps")).ok().and_then(|file| {
+        let maps = BufReader::with_capacity(16 * 1024, file);
+        find_in(maps, device, inode, || begun.elapsed() > longest)
+    });
+    Lookup { mapping, took: begun.elapsed() }
+}
+
+fn find_in(
+    mut maps: impl BufRead,
+    device: Device,
+    inode: u64,
+    is_late: impl Fn() -> bool,
+) -> Option<ClientMapping> {
     let mut found: Option<ClientMapping> = None;
     let mut line = Vec::with_capacity(256);
-    loop {
+    for number in 1.. {
+        if number % LINES_A_LOOK == 0 && is_late() {
+            return None;
+        }
         line.clear();
         if maps.read_until(b'\n', &mut line).ok()? == 0 {
             return found;
@@ -49,6 +72,7 @@ fn find_in(mut maps: impl BufRead, device: Device, inode: u64) -> Option<ClientM
             (None, _) => {}
         }
     }
+    found
 }
 
 /// One line.
@@ -98,7 +122,7 @@ mod tests {
 ";
 
     fn find_sample(inode: u64) -> Option<ClientMapping> {
-        find_in(MAPS.as_bytes(), FUSE, inode)
+        find_in(MAPS.as_bytes(), FUSE, inode, || false)
     }
 
     #[test]
@@ -115,6 +139,14 @@ mod tests {
     fn a_split_mapping_is_one_and_writable_if_any_part_is() {
         let mapping = find_sample(5000).unwrap();
         assert_eq!((mapping.len, mapping.writable), (0x2000, true));
+    }
+
+    #[test]
+    fn a_list_that_takes_too_long_is_given_up() {
+        let long = "7f0000000000-7f0000001000 r--p 00000000 00:00 0\n".repeat(LINES_A_LOOK);
+        let text = [&long, MAPS].concat();
+        let find = |late| find_in(text.as_bytes(), FUSE, 4098, || late);
+        assert!(find(false).is_some() && find(true).is_none());
     }
 
     #[test]

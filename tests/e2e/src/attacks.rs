@@ -13,7 +13,7 @@ use binder_client::{Client, Errno, Options, Parcel, Payload, Session};
 use binder_uapi::{
     BINDER_TYPE_BINDER, BinderWriteRead, FLAT_BINDER_FLAG_ACCEPTS_FDS, FlatBinderObject,
 };
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 
 use crate::hung_mapping::{HungFile, Server};
 use crate::wait;
@@ -31,6 +31,8 @@ pub fn act(device: &str, what: &[&str]) -> Option<Outcome> {
         ["signalled-receivers", count] => signalled_receivers(device, count),
         ["inherited-open"] => inherited_open(device),
         ["file-sink"] => file_sink(device),
+        ["many-areas", count] => many_areas(device, count),
+        ["failing-calls"] => failing_calls(device),
         ["lingering-files", count] => lingering_files(device, count),
         _ => return None,
     })
@@ -136,6 +138,38 @@ fn file_sink(device: &str) -> Outcome {
     let _manager = manager(device)?;
     println!("ready");
     until_killed()
+}
+
+/// A context manager with no receive buffer and so many areas in its address space.
+fn many_areas(device: &str, count: &str) -> Outcome {
+    let count: usize = count.parse().map_err(text)?;
+    let nothing = ProtFlags::empty();
+    // SAFETY: a new mapping, which nothing looks at.
+    let first =
+        unsafe { mmap_anonymous(std::ptr::null_mut(), count * PAGE, nothing, MapFlags::PRIVATE) };
+    let first = first.map_err(text)?;
+    for page in (0..count).step_by(2) {
+        // SAFETY: a page of the mapping.
+        unsafe { mprotect(first.byte_add(page * PAGE), PAGE, MprotectFlags::READ) }
+            .map_err(text)?;
+    }
+    let options = Options { map_len: 0, ..Options::default() };
+    let client = Client::open(Path::new(device), &options).map_err(text)?;
+    client.become_context_manager().map_err(text)?;
+    println!("ready");
+    until_killed()
+}
+
+/// Calls the context manager, which cannot receive anything, without end.
+fn failing_calls(device: &str) -> Outcome {
+    let client = open(device)?;
+    let mut session = Session::new(&client);
+    println!("ready");
+    loop {
+        if session.oneway(0, CALL, Payload::default()).is_ok() {
+            return Err("the call was not refused".to_owned());
+        }
+    }
 }
 
 fn until_killed() -> ! {

@@ -4,6 +4,7 @@
 //! Each attack runs on both ways in which receive buffers reach clients, and with daemon, attacker
 //! and innocent client on one CPU.
 
+mod areas;
 mod files;
 mod identity;
 mod innocent;

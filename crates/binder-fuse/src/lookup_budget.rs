@@ -1,0 +1,94 @@
+//! The time that the event loop spends in the lists of areas of one owner's processes.
+//!
+//! A mapping that was found is kept by the driver, but a process that has none is looked at for
+//! each call to it, and a list may have 65,530 areas. An owner whose budget is used up is treated
+//! as if its processes had no mapping. Root and the server's own user could stop the server anyway.
+
+use std::time::{Duration, Instant};
+
+use owners::{Owner, Rate, TokenBuckets, Uid};
+
+use crate::maps::Lookup;
+
+/// A longer list is given up. 40,000 areas were read in 20 ms.
+pub(crate) const LONGEST_LOOKUP: Duration = Duration::from_millis(40);
+/// What a lookup that finds the mapping may cost for nothing: it is made once for an open.
+const FREE: Duration = Duration::from_micros(200);
+/// Nanoseconds of the event loop for an owner.
+const BUDGET: Rate = Rate { per_second: 2_000_000, burst: 40_000_000 };
+/// More buckets than these are looked through for full ones.
+const MANY_OWNERS: usize = 256;
+
+/// See the module's documentation.
+pub(crate) struct LookupBudgets {
+    begun: Instant,
+    own: Owner,
+    buckets: TokenBuckets<Owner>,
+}
+
+impl LookupBudgets {
+    pub(crate) fn new() -> Self {
+        let own = Owner::User(Uid(rustix::process::geteuid().as_raw()));
+        Self { begun: Instant::now(), own, buckets: TokenBuckets::new(BUDGET) }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+
+    /// The owner has time left.
+    pub(crate) fn may_look(&mut self, owner: Owner) -> bool {
+        let now_ns = self.now_ns();
+        self.is_exempt(owner) || self.buckets.is_ready(owner, now_ns)
+    }
+
+    fn is_exempt(&self, owner: Owner) -> bool {
+        owner.is_root() || owner == self.own
+    }
+
+    /// Charges a lookup.
+    pub(crate) fn note(&mut self, owner: Owner, lookup: Lookup) {
+        let free = if lookup.mapping.is_some() { FREE } else { Duration::ZERO };
+        let spent = lookup.took.saturating_sub(free);
+        if spent.is_zero() || self.is_exempt(owner) {
+            return;
+        }
+        let now_ns = self.now_ns();
+        self.buckets.charge(owner, now_ns, spent.as_nanos() as u64);
+        if self.buckets.len() > MANY_OWNERS {
+            self.buckets.forget_full(now_ns);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::maps::ClientMapping;
+
+    const OTHER: Owner = Owner::User(Uid(4_000_000_000));
+
+    fn lookup(took: Duration, address: Option<u64>) -> Lookup {
+        let mapping = address.map(|address| ClientMapping { address, len: 4096, writable: false });
+        Lookup { mapping, took }
+    }
+
+    #[test]
+    fn long_lists_use_up_the_budget_of_their_owner_only() {
+        let mut budgets = LookupBudgets::new();
+        budgets.note(OTHER, lookup(Duration::from_secs(3600), None));
+        assert!(!budgets.may_look(OTHER));
+        assert!(budgets.may_look(Owner::User(Uid(4_000_000_001))));
+        budgets.note(Owner::User(Uid::ROOT), lookup(Duration::from_secs(3600), None));
+        assert!(budgets.may_look(Owner::User(Uid::ROOT)));
+    }
+
+    #[test]
+    fn short_lists_in_which_the_mapping_is_cost_nothing() {
+        let mut budgets = LookupBudgets::new();
+        for _ in 0..1_000_000 {
+            budgets.note(OTHER, lookup(FREE, Some(0)));
+        }
+        assert!(budgets.may_look(OTHER) && budgets.buckets.is_empty());
+    }
+}

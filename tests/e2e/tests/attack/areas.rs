@@ -1,0 +1,24 @@
+//! Address spaces that take long to look through.
+
+use std::time::{Duration, Instant};
+
+use e2e::Bus;
+
+use crate::innocent::{ATTACKER, Innocent, attacker};
+
+crate::attacks! {
+    calls_to_a_process_with_many_areas_and_no_buffer_slow_nobody_elses
+}
+
+/// For a list of areas on the way of each call these would take ten seconds and more.
+const LONGEST: Duration = Duration::from_secs(4);
+
+fn calls_to_a_process_with_many_areas_and_no_buffer_slow_nobody_elses(bus: &Bus) {
+    let innocent = Innocent::new(bus);
+    let _manager = attacker(bus, "binder", ATTACKER, &["many-areas", "60000"]);
+    let _caller = attacker(bus, "binder", ATTACKER, &["failing-calls"]);
+    let begun = Instant::now();
+    innocent.makes_calls(1000);
+    assert!(begun.elapsed() < LONGEST, "{:?}", begun.elapsed());
+    innocent.newcomer_makes_calls(bus);
+}
