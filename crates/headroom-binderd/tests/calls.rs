@@ -2,6 +2,8 @@
 #![allow(missing_docs)]
 
 mod common;
+#[cfg(target_arch = "x86_64")]
+mod compat;
 
 use std::os::fd::AsFd;
 

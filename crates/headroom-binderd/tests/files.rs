@@ -195,39 +195,3 @@ fn unknown_ioctls_are_invalid_and_files_that_are_no_devices_have_none() {
     assert_eq!(ioctl("features", BINDER_VERSION), libc::ENOTTY);
     assert_eq!(ioctl("features/extended_error", BINDER_VERSION), libc::ENOTTY);
 }
-
-/// A 64-bit process can make the system calls of a 32-bit one.
-#[cfg(target_arch = "x86_64")]
-#[test]
-fn a_32_bit_client_is_refused() {
-    if cannot_mount() {
-        return;
-    }
-    use std::os::fd::{AsFd, AsRawFd};
-    let daemon = Daemon::start();
-    let client = open(daemon.binder());
-    let flags = rustix::mm::MapFlags::PRIVATE
-        | rustix::mm::MapFlags::from_bits_retain(libc::MAP_32BIT as u32);
-    let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
-    // SAFETY: a fresh anonymous page below 4 GiB.
-    let low = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), 4096, protection, flags) }
-        .unwrap();
-    let mut result: i32 = 54; // ioctl
-    // SAFETY: the 32-bit ioctl reads and writes 4 bytes of the page; rbx is restored.
-    unsafe {
-        std::arch::asm!(
-            "xchg rbx, {fd}", "int 0x80", "xchg rbx, {fd}",
-            fd = inout(reg) client.as_fd().as_raw_fd() as u64 => _,
-            inout("eax") result,
-            in("ecx") 0xc004_6209_u32,
-            in("edx") low as u32,
-            out("r8") _, out("r9") _, out("r10") _, out("r11") _,
-        );
-    }
-    if result == -libc::ENOSYS {
-        test_support::skip("the kernel has no 32-bit system calls");
-    } else {
-        assert_eq!(result, -libc::EINVAL);
-    }
-    assert_eq!(client.version(), Ok(8), "the 64-bit way works");
-}

@@ -126,7 +126,7 @@ impl Tracee {
     fn prepare(&mut self) -> io::Result<()> {
         let registers = Registers::get(self.tid)?;
         if !registers.is_behind_call(self.tid)? {
-            return Err(io::Error::other("it does not stand behind a system call"));
+            return Err(io::Error::other("it does not stand behind a 64-bit system call"));
         }
         let mask = &raw mut self.mask as usize;
         ptrace(libc::PTRACE_GETSIGMASK, self.tid, size_of::<u64>(), mask)?;

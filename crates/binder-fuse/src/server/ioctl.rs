@@ -13,8 +13,10 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::{Parked, Server};
 use crate::host::OpenKey;
 use crate::tree::Place;
-use crate::wire::types::{IOCTL_COMPAT, IOCTL_DIR, InHeader, IoctlIn};
+use crate::wire::types::{IOCTL_DIR, InHeader, IoctlIn};
 
+/// BINDER_WRITE_READ of protocol 7, whose `binder_write_read` has 24 bytes.
+const BINDER_WRITE_READ_32: u32 = 0xc018_6201;
 /// Mode of an added device, as in binderfs: its creator gives it away.
 const ADDED_DEVICE_MODE: u32 = 0o600;
 
@@ -73,10 +75,9 @@ impl Server {
         data: &[u8],
     ) -> io::Result<()> {
         let Target { key, caller } = target;
-        if ioctl.flags & IOCTL_COMPAT != 0 {
-            // 32-bit processes speak protocol 7, with other structures.
-            self.warn_once("compat", || {
-                format!("thread {}: 32-bit clients are not supported, refusing", header.pid)
+        if ioctl.cmd == BINDER_WRITE_READ_32 {
+            self.warn_once("protocol 7", || {
+                format!("thread {}: it speaks protocol 7 of 32-bit systems, refusing", header.pid)
             });
             return self.send_error(header, libc::EINVAL);
         }

@@ -34,8 +34,6 @@ pub const FATTR_GID: u32 = 1 << 2;
 /// SETATTR: `size` is valid.
 pub const FATTR_SIZE: u32 = 1 << 3;
 
-/// IOCTL: the caller is a 32-bit process on a 64-bit kernel.
-pub const IOCTL_COMPAT: u32 = 1 << 0;
 /// IOCTL: on a directory.
 pub const IOCTL_DIR: u32 = 1 << 4;
 

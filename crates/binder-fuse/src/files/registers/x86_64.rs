@@ -10,6 +10,8 @@ pub(super) const SUPPORTED: bool = true;
 /// `syscall`, two bytes.
 const SYSCALL_INSTRUCTION: i64 = 0x050f;
 const SYSCALL_LEN: u64 = 2;
+/// `__USER_CS`; 32-bit code runs in another segment.
+const CODE_SEGMENT_64: u64 = 0x33;
 
 /// All general registers.
 #[derive(Clone, Copy, Debug)]
@@ -27,8 +29,12 @@ impl Registers {
         ptrace(libc::PTRACE_SETREGS, tid, 0, &raw const self.0 as usize).map(drop)
     }
 
-    /// The thread stands right behind a system call of its own.
+    /// The thread stands right behind a 64-bit system call of its own.
     pub(super) fn is_behind_call(&self, tid: u32) -> io::Result<bool> {
+        // In 32-bit code the same instruction makes calls by other numbers.
+        if self.0.cs != CODE_SEGMENT_64 {
+            return Ok(false);
+        }
         let site = self.0.rip.wrapping_sub(SYSCALL_LEN) as usize;
         let code = ptrace(libc::PTRACE_PEEKTEXT, tid, site, 0)?;
         Ok(code & 0xffff == SYSCALL_INSTRUCTION)
