@@ -22,6 +22,7 @@ use crate::pid_view::PidView;
 use crate::priority;
 use crate::tree::DEVICE_SIZE;
 use crate::user_view::UserView;
+use crate::warning_limits::WarningLimits;
 
 new_key_type! {
     /// An open file of a device; its number is the `fh` that the kernel keeps for us.
@@ -81,6 +82,7 @@ pub(crate) struct ClientHost {
     ferry: Ferry,
     lateness: Lateness,
     lookups: LookupBudgets,
+    warnings: WarningLimits,
     /// Numbers of our filesystem in the clients' maps.
     device: Device,
     pub(crate) files: Store,
@@ -103,6 +105,7 @@ impl ClientHost {
             ferry: Ferry::here(),
             lateness: Lateness::new(),
             lookups: LookupBudgets::new(),
+            warnings: WarningLimits::new(),
             device,
             files: Store::new(closers.clone()),
             closers,
@@ -147,12 +150,13 @@ impl ClientHost {
         f: impl FnOnce(&mut dyn Backing) -> std::io::Result<()>,
     ) -> Result<(), StoreError> {
         let open = self.open_of(process).ok_or(StoreError)?;
-        f(&mut *open.backing).map_err(|error| {
-            if !std::mem::replace(&mut open.told_broken, true) {
-                tracing::warn!("pid {}: cannot write its receive buffer: {error}", open.pid);
-            }
-            StoreError
-        })
+        let Err(error) = f(&mut *open.backing) else { return Ok(()) };
+        let is_first = !std::mem::replace(&mut open.told_broken, true);
+        let (pid, owner) = (open.pid, open.owner);
+        if is_first && self.warnings.admit(owner) {
+            tracing::warn!("pid {pid}: cannot write its receive buffer: {error}");
+        }
+        Err(StoreError)
     }
 
     /// Who has been late is not waited for again so soon.
@@ -234,10 +238,11 @@ impl Mappings for ClientHost {
         let open = self.opens.get_mut(key)?;
         if found.writable {
             // The protocol refuses such a mapping; FUSE does not let us, so we do not use it.
-            if !std::mem::replace(&mut open.told_writable, true) {
+            let is_first = !std::mem::replace(&mut open.told_writable, true);
+            if is_first && self.warnings.admit(owner) {
                 tracing::warn!(
-                    "pid {}: its mapping is writable; it gets nothing until it is mapped read-only",
-                    open.pid
+                    "pid {pid}: its mapping is writable; it gets nothing until it is mapped \
+                     read-only"
                 );
             }
             return None;

@@ -50,6 +50,7 @@ mod sync;
 mod task_watch;
 mod tree;
 mod user_view;
+mod warning_limits;
 pub mod wire;
 
 pub use bus::{Builder, Bus};

@@ -1,0 +1,51 @@
+//! Warnings that a client can cause by opening a device again: a few, then one a minute per owner.
+
+use std::time::Instant;
+
+use owners::{Owner, Rate, TokenBuckets};
+
+/// Price of a warning; a token comes each second.
+const A_MINUTE: u64 = 60;
+const RATE: Rate = Rate { per_second: 1, burst: 5 * A_MINUTE };
+/// More buckets than these are looked through for full ones.
+const MANY_OWNERS: usize = 256;
+
+/// See the module's documentation.
+pub(crate) struct WarningLimits {
+    begun: Instant,
+    buckets: TokenBuckets<Owner>,
+}
+
+impl WarningLimits {
+    pub(crate) fn new() -> Self {
+        Self { begun: Instant::now(), buckets: TokenBuckets::new(RATE) }
+    }
+
+    /// A warning about a client of this owner may be logged, and counts.
+    pub(crate) fn admit(&mut self, owner: Owner) -> bool {
+        let now_ns = self.begun.elapsed().as_nanos() as u64;
+        if !self.buckets.is_ready(owner, now_ns) {
+            return false;
+        }
+        self.buckets.charge(owner, now_ns, A_MINUTE);
+        if self.buckets.len() > MANY_OWNERS {
+            self.buckets.forget_full(now_ns);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use owners::Uid;
+
+    use super::*;
+
+    #[test]
+    fn an_owner_fills_the_log_no_further_and_another_one_is_heard() {
+        let mut limits = WarningLimits::new();
+        let [first, second] = [1, 2].map(|uid| Owner::User(Uid(uid)));
+        assert_eq!((0..1000).filter(|_| limits.admit(first)).count(), 5);
+        assert!(limits.admit(second));
+    }
+}
