@@ -107,7 +107,12 @@ impl Closers {
 
     /// Room for a file that [`hold`](Self::hold) takes or [`give_back`](Self::give_back) returns.
     pub(crate) fn reserve(&self, charge: Charge) -> Result<(), Exhausted> {
-        lock(&self.0.state).quota.take(charge.owner, charge.uid)
+        let quota = &mut lock(&self.0.state).quota;
+        // Root, which the quota gives all slots, has a share here like everybody.
+        if quota.held(charge.owner) >= MAX_FILES_OF_AN_OWNER {
+            return Err(Exhausted::Owner);
+        }
+        quota.take(charge.owner, charge.uid)
     }
 
     /// Returns room for a file that did not come.
@@ -292,5 +297,12 @@ mod tests {
         assert!(closers.reserve(user(2)).is_ok());
         closers.give_back(user(1));
         assert!(closers.reserve(user(1)).is_ok());
+    }
+
+    #[test]
+    fn root_has_a_share_too() {
+        let closers = closers(3 * MAX_FILES_OF_AN_OWNER);
+        let taken = (0..3 * MAX_FILES_OF_AN_OWNER).filter(|_| closers.reserve(user(0)).is_ok());
+        assert_eq!(taken.count(), MAX_FILES_OF_AN_OWNER);
     }
 }
