@@ -6,9 +6,11 @@
 # make slice  the part of it that every change must pass (minutes)
 # make lint   formatting, clippy, licences, shell scripts
 # make install  installs what was built: PREFIX=/usr/local, DESTDIR= (for packages)
+# make uninstall  removes what it installed
+# make deb    builds Debian packages, into target/deb
 # make clean  removes everything that was built
 
-.PHONY: run install test demo bench lab slice lint clean setup setup-lint setup-test build
+.PHONY: run install test demo bench lab slice lint clean install uninstall deb setup setup-lint setup-test setup-deb build
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -21,7 +23,7 @@ run: setup
 build: setup
 	@scripts/build --release
 
-setup setup-lint setup-test:
+setup setup-lint setup-test setup-deb:
 	@scripts/setup $(patsubst setup-%,%,$(filter setup-%,$@))
 
 test: setup-test
@@ -56,6 +58,12 @@ lint: setup-lint
 install:
 	@test -x $(target)/release/headroom || { echo "nothing is built yet: make build" >&2; exit 1; }
 	DESTDIR="$(DESTDIR)" PREFIX="$(or $(PREFIX),/usr/local)" scripts/install $(target)/release
+
+uninstall:
+	DESTDIR="$(DESTDIR)" PREFIX="$(or $(PREFIX),/usr/local)" scripts/install --remove
+
+deb: setup-deb
+	scripts/deb $(target)/deb
 
 clean:
 	cargo clean

@@ -1,7 +1,7 @@
 //! The manual says all that `--help` says, and the installation puts it where it is looked for.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const MANUAL: &str = include_str!("../../../dist/man/headroom.1");
@@ -76,7 +76,7 @@ fn an_installation_is_complete_and_names_the_places_it_is_in() {
     let (headroom, copy) = (env!("CARGO_BIN_EXE_headroom"), built.path().join("headroom"));
     assert!(Command::new("cp").arg(headroom).arg(&copy).status().unwrap().success());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install");
-    let done = Command::new(script)
+    let done = Command::new(&script)
         .arg(built.path())
         .env("DESTDIR", into.path())
         .env("PREFIX", "/opt/headroom")
@@ -90,8 +90,9 @@ fn an_installation_is_complete_and_names_the_places_it_is_in() {
     for name in binaries {
         assert_eq!(read(&format!("opt/headroom/bin/{name}")), name);
     }
-    for path in ["lib/libtmalloc.so", "lib/libtmalloc.a", "lib/headroom/libtmalloc_preload.so"] {
-        assert!(into.path().join("opt/headroom").join(path).exists(), "{path}");
+    let libraries = ["libtmalloc.so", "libtmalloc.so.0", "libtmalloc.a"];
+    for path in libraries.iter().chain(&["headroom/libtmalloc_preload.so"]) {
+        assert!(into.path().join("opt/headroom/lib").join(path).exists(), "{path}");
     }
     assert!(read("opt/headroom/include/tmalloc.h").contains("tmalloc"));
     let described = read("opt/headroom/lib/pkgconfig/tmalloc.pc");
@@ -101,6 +102,8 @@ fn an_installation_is_complete_and_names_the_places_it_is_in() {
         let unit = read(&format!("opt/headroom/lib/systemd/system/{daemon}.service"));
         assert!(unit.contains(&format!("ExecStart=/opt/headroom/bin/{daemon}\n")), "{unit}");
     }
+    let template = read("opt/headroom/lib/systemd/system/headroom-binderd@.service");
+    assert!(template.contains("/opt/headroom/bin/headroom-binderd --mount /run/headroom/bus/%i"));
     for page in
         ["man1/headroom.1", "man8/headroom-oomd.8", "man5/oomd.toml.5", "man8/headroom-binderd.8"]
     {
@@ -111,4 +114,21 @@ fn an_installation_is_complete_and_names_the_places_it_is_in() {
     for path in ["zsh/site-functions/_headroom", "fish/vendor_completions.d/headroom.fish"] {
         assert!(!read(&format!("opt/headroom/share/{path}")).is_empty());
     }
+    let removed = Command::new(script)
+        .arg("--remove")
+        .env("DESTDIR", into.path())
+        .env("PREFIX", "/opt/headroom")
+        .output()
+        .unwrap();
+    assert!(removed.status.success(), "{removed:?}");
+    let left = files_below(into.path());
+    assert!(left.is_empty(), "{left:?}");
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let below = |path: PathBuf| {
+        if path.is_dir() && !path.is_symlink() { files_below(&path) } else { vec![path] }
+    };
+    entries.flat_map(below).collect()
 }
