@@ -1,0 +1,102 @@
+//! The documents: links lead to files, commands exist, and the two that everybody reads are short.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use regex::Regex;
+
+/// README.md and ARCHITECTURE.md are read in a minute each, so each has at most so many bytes.
+const SHORT: u64 = 6 * 1024;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Every Markdown file of the top folder and below `docs`, with its text.
+fn documents() -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    for folder in [root(), root().join("docs"), root().join("docs/design")] {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                let text = fs::read_to_string(&path).unwrap();
+                found.push((path, text));
+            }
+        }
+    }
+    assert!(found.len() > 10, "where are the documents? {found:?}");
+    found
+}
+
+#[test]
+fn every_link_leads_to_a_file() {
+    let link = Regex::new(r"\]\(([^)#]+)").unwrap();
+    let mut broken = Vec::new();
+    for (path, text) in documents() {
+        for target in link.captures_iter(&text).map(|found| found.get(1).unwrap().as_str()) {
+            let is_elsewhere = target.starts_with("https://");
+            if !is_elsewhere && !path.parent().unwrap().join(target).exists() {
+                broken.push(format!("{}: {target}", path.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
+fn readme_and_architecture_are_short() {
+    for name in ["README.md", "ARCHITECTURE.md"] {
+        let bytes = fs::metadata(root().join(name)).unwrap().len();
+        assert!(bytes <= SHORT, "{name} has {bytes} bytes, {SHORT} are allowed");
+    }
+}
+
+#[test]
+fn every_crate_is_in_the_architecture() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let crates = fs::read_dir(root().join("crates")).unwrap();
+    let names = crates.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let missing: Vec<String> = names.filter(|name| !text.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md does not name {missing:?}");
+}
+
+#[test]
+fn every_command_in_the_documents_exists() {
+    let command = Regex::new(r"(?m)(?:`|^\$ |^)(?:sudo )?headroom ([a-z][a-z-]*)").unwrap();
+    let mut commands = BTreeSet::new();
+    for (_, text) in documents() {
+        for found in command.captures_iter(&text) {
+            commands.insert(found[1].to_owned());
+        }
+    }
+    assert!(commands.contains("run") && commands.contains("limit"), "{commands:?}");
+    for name in commands {
+        let output = Command::new(env!("CARGO_BIN_EXE_headroom"))
+            .args([&name, "--help"])
+            .output()
+            .expect("cannot run headroom");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "headroom {name} --help: {errors}");
+    }
+}
+
+#[test]
+fn every_function_of_the_hot_paths_is_in_its_file() {
+    let text = fs::read_to_string(root().join("docs/hot-paths.md")).unwrap();
+    let row = Regex::new(r"(?m)^\| \d+ \| `([^`]+)` \| `([^`]+)` \|").unwrap();
+    let mut missing = Vec::new();
+    let mut rows = 0;
+    for found in row.captures_iter(&text) {
+        rows += 1;
+        let (file, function) = (&found[1], &found[2]);
+        let source = fs::read_to_string(root().join(file)).unwrap_or_default();
+        // Rust, C, and the macro of libbpf that defines a program.
+        let definitions = [format!("fn {function}"), format!(" {function}("), format!("({function},")];
+        if !definitions.iter().any(|definition| source.contains(definition)) {
+            missing.push(format!("{file}: {function}"));
+        }
+    }
+    assert!(rows > 20 && missing.is_empty(), "{rows} rows; {missing:#?}");
+}
