@@ -18,6 +18,7 @@
 //! * [`verdict`]: from a snapshot of all that to who dies and why;
 //! * [`machine`]: when the machine itself runs short;
 //! * [`margin`]: how much must be left free for a kill to come in time;
+//! * [`measurement`]: actual usage, and how it corrects the sum of processes;
 //! * [`kills_in_flight`]: from a signal until the memory is back and the next process may be
 //!   killed;
 //! * [`kill_rate`]: how often somebody was killed of late;
@@ -45,6 +46,7 @@ pub mod ledger;
 pub mod limit;
 pub mod machine;
 pub mod margin;
+pub mod measurement;
 pub mod precedence;
 pub mod process;
 pub mod recent_kills;
@@ -70,6 +72,9 @@ pub use ledger::Ledger;
 pub use limit::{Limit, LimitError};
 pub use machine::{Floors, Level, Machine, MachineReading, Pressure, PressureTrigger, Thresholds};
 pub use margin::Margin;
+pub use measurement::{
+    Demand, Effort, Measurement, Measurements, Order, Sum, SumCorrection, UsageSource,
+};
 pub use precedence::{Change, LimitLayers, Refusal, Requester, Source};
 pub use process::{AddressSpaceId, Comm, KillPreference, Process, ProcessId};
 pub use rules::Rules;

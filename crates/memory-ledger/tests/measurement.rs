@@ -1,0 +1,232 @@
+//! Measurements of an account against a model: what it really uses, and what its processes' sum
+//! shows of that.
+
+use memory_ledger::measurement::{OLDEST_MS, PATIENCE_MS};
+use memory_ledger::{
+    AccountId, Demand, Limit, Measurement, Measurements, Order, Sum, Uid, UsageSource,
+};
+use proptest::prelude::*;
+
+const MIB: u64 = 1 << 20;
+const MS: u64 = 1_000_000;
+const ACCOUNT: AccountId = AccountId::User(Uid(1000));
+
+fn limit() -> Limit {
+    Limit::new(400 * MIB, None).unwrap()
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Memory of its own, MiB, signed.
+    Grow(i64),
+    /// A fork or a mapping: so much more of the sum is shared, MiB.
+    Share(u64),
+    /// Shared pages are written to: the sum stays.
+    Copy(u64),
+    /// Files and page tables, MiB, signed.
+    Hold(i64),
+    /// Time passes, milliseconds; a running measurement ends.
+    Pass(u64),
+    /// Time passes and it does not.
+    Stall(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (-80i64..80).prop_map(Step::Grow),
+        3 => (0u64..300).prop_map(Step::Share),
+        1 => (0u64..200).prop_map(Step::Copy),
+        1 => (-80i64..80).prop_map(Step::Hold),
+        6 => (1u64..250).prop_map(Step::Pass),
+        1 => (1u64..250).prop_map(Step::Stall),
+    ]
+}
+
+/// An account, and a daemon that has it measured.
+#[derive(Default)]
+struct World {
+    measurements: Measurements,
+    now_ns: u64,
+    own: u64,
+    shared: u64,
+    held: u64,
+    /// As the notifier has them.
+    unconfirmed: u64,
+    correction: i64,
+    running: Option<(Order, i64)>,
+    /// Since when the sum, or what is known of it, asks for measurements.
+    stalled_ms: u64,
+    measured_ns: u64,
+}
+
+impl World {
+    fn actual(&self) -> u64 {
+        self.own + self.held
+    }
+
+    fn sum(&self) -> Sum {
+        Sum {
+            summed_bytes: self.own + self.shared,
+            unconfirmed_bytes: self.unconfirmed,
+            correction_bytes: self.correction,
+        }
+    }
+
+    fn look(&mut self) {
+        if self.sum().used_bytes() >= limit().soft_bytes() {
+            self.measurements.follow(ACCOUNT);
+        }
+        let order =
+            self.measurements.begin(ACCOUNT, self.sum(), limit(), Demand::Usage, self.now_ns);
+        if let Some(order) = order {
+            assert!(self.running.is_none(), "one at a time");
+            assert_eq!(order.summed_bytes, self.sum().summed_bytes);
+            let actual = i64::try_from(self.actual()).unwrap();
+            self.running = Some((order, actual - order.summed_bytes as i64));
+        }
+    }
+
+    fn end_running(&mut self) {
+        let Some((order, difference_bytes)) = self.running.take() else { return };
+        let measurement = Measurement {
+            account: order.account,
+            difference_bytes,
+            source: UsageSource::Pss,
+            cost_ns: MS,
+        };
+        let correction = self.measurements.end(measurement, limit(), self.now_ns).unwrap();
+        assert!(correction.summed_bytes == order.summed_bytes);
+        self.correction = correction.bytes;
+        self.unconfirmed -= correction.confirmed_bytes;
+        self.measured_ns = self.now_ns;
+    }
+
+    fn play(&mut self, step: &Step) {
+        let moved = |of: u64, mib: i64| of.saturating_add_signed(mib * MIB as i64);
+        match *step {
+            Step::Grow(mib) => self.own = moved(self.own, mib),
+            Step::Share(mib) => {
+                self.shared += mib * MIB;
+                self.unconfirmed += mib * MIB;
+            }
+            Step::Copy(mib) => {
+                let copied = self.shared.min(mib * MIB);
+                self.shared -= copied;
+                self.own += copied;
+            }
+            Step::Hold(mib) => self.held = moved(self.held, mib),
+            Step::Pass(ms) => {
+                self.now_ns += ms * MS;
+                self.stalled_ms = 0;
+                self.end_running();
+            }
+            Step::Stall(ms) => {
+                self.now_ns += ms * MS;
+                self.stalled_ms += ms;
+            }
+        }
+        self.look();
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_fork_kills_nobody_while_measurements_come(
+        mib in 1u64..390,
+        children in 1u64..20,
+        stall_ms in 0..PATIENCE_MS,
+    ) {
+        let mut world = World { own: mib * MIB, ..World::default() };
+        world.look();
+        for _ in 0..children {
+            world.play(&Step::Share(mib));
+            let sum = world.sum();
+            prop_assert!(!world.measurements.may_kill(ACCOUNT, sum, limit(), world.now_ns));
+        }
+        world.play(&Step::Stall(stall_ms));
+        let sum = world.sum();
+        prop_assert!(!world.measurements.may_kill(ACCOUNT, sum, limit(), world.now_ns));
+        world.play(&Step::Pass(1));
+        for _ in 0..20 {
+            world.play(&Step::Pass(100));
+            let sum = world.sum();
+            prop_assert!(!world.measurements.may_kill(ACCOUNT, sum, limit(), world.now_ns));
+        }
+    }
+
+    #[test]
+    fn usage_above_the_limit_may_be_enforced_within_a_bounded_time(
+        steps in prop::collection::vec(step(), 0..60),
+    ) {
+        let mut world = World::default();
+        steps.iter().for_each(|step| world.play(step));
+        world.own = world.own.max(limit().hard_bytes() + 10 * MIB);
+        world.look();
+        let begun_ns = world.now_ns;
+        loop {
+            let (sum, now_ns) = (world.sum(), world.now_ns);
+            if world.measurements.may_kill(ACCOUNT, sum, limit(), now_ns) {
+                break;
+            }
+            let waited = (now_ns - begun_ns) / MS;
+            prop_assert!(waited <= OLDEST_MS + PATIENCE_MS, "{sum:?} after {waited} ms");
+            world.play(&Step::Pass(10));
+        }
+    }
+
+    #[test]
+    fn usage_within_the_limit_that_stays_so_is_never_enforced_once_measured(
+        steps in prop::collection::vec(step(), 0..60),
+        mib in 0u64..390,
+    ) {
+        let mut world = World::default();
+        steps.iter().for_each(|step| world.play(step));
+        world.own = mib * MIB;
+        world.held = 0;
+        world.look();
+        for _ in 0..20 {
+            world.play(&Step::Pass(100));
+        }
+        let sum = world.sum();
+        prop_assert!(!world.measurements.may_kill(ACCOUNT, sum, limit(), world.now_ns), "{sum:?}");
+        if sum.summed_bytes >= limit().soft_bytes() {
+            let error = sum.used_bytes().abs_diff(world.actual());
+            prop_assert!(error <= limit().soft_bytes() / 64, "{sum:?} for {mib} MiB");
+        }
+    }
+
+    #[test]
+    fn without_an_answer_pages_count_in_full_after_a_bounded_time(mib in 210u64..390) {
+        let mut world = World { own: mib * MIB, ..World::default() };
+        world.play(&Step::Share(mib));
+        let sum = world.sum();
+        prop_assert!(!world.measurements.may_kill(ACCOUNT, sum, limit(), world.now_ns));
+        let deadline = world.measurements.next_deadline_ns();
+        prop_assert_eq!(deadline, Some(world.now_ns + PATIENCE_MS * MS));
+        world.play(&Step::Stall(PATIENCE_MS));
+        prop_assert!(world.measurements.may_kill(ACCOUNT, sum, limit(), world.now_ns));
+    }
+}
+
+#[test]
+fn memory_of_its_own_above_the_limit_needs_no_measurement() {
+    let mut measurements = Measurements::default();
+    let sum = Sum { summed_bytes: 401 * MIB, ..Sum::default() };
+    assert!(measurements.may_kill(ACCOUNT, sum, limit(), 0));
+    let shared = Sum { unconfirmed_bytes: 2 * MIB, ..sum };
+    assert!(!measurements.may_kill(ACCOUNT, shared, limit(), 0));
+    let corrected = Sum { correction_bytes: -2 * MIB as i64, ..sum };
+    assert!(!measurements.may_kill(ACCOUNT, corrected, limit(), 0));
+}
+
+#[test]
+fn an_account_far_below_its_limit_is_not_measured_any_more() {
+    let mut world = World { own: 380 * MIB, ..World::default() };
+    world.look();
+    world.play(&Step::Pass(10));
+    assert_eq!(world.measurements.accounts().count(), 1);
+    world.own = 100 * MIB;
+    world.play(&Step::Pass(300));
+    world.play(&Step::Pass(300));
+    assert_eq!((world.measurements.accounts().count(), world.correction), (0, 0));
+}
