@@ -23,6 +23,8 @@ pub struct Meminfo {
     pub anon: Option<u64>,
     /// `Shmem`.
     pub shmem: Option<u64>,
+    /// `PageTables`.
+    pub page_tables: Option<u64>,
     /// `SReclaimable`.
     pub slab_reclaimable: Option<u64>,
     /// `SwapTotal`.
@@ -54,6 +56,7 @@ impl Meminfo {
                 "Cached" => &mut info.cached,
                 "AnonPages" => &mut info.anon,
                 "Shmem" => &mut info.shmem,
+                "PageTables" => &mut info.page_tables,
                 "SReclaimable" => &mut info.slab_reclaimable,
                 "SwapTotal" => &mut info.swap_total,
                 "SwapFree" => &mut info.swap_free,

@@ -24,6 +24,7 @@ struct cause {
 	s64 mm_pages;     /* what that mm is charged now */
 	bool own;         /* the current task did it to its own mm */
 	bool may_kill;    /* false while a scan corrects accounts */
+	bool certain;     /* no other address space has the pages that came */
 };
 
 struct kill {
@@ -209,6 +210,14 @@ static __always_inline bool kill_unarmed(struct slot *slot, struct cause *cause,
 	       !kill_current(current, KILLED_UNARMED_SELF, kill);
 }
 
+/* Of these pages, those that are surely in use now. */
+static __always_inline s64 certain(struct slot *slot, s64 live)
+{
+	s64 correction = LOAD(slot->correction), unconfirmed = LOAD(slot->unconfirmed);
+
+	return live - (correction > 0 ? correction : 0) - (unconfirmed > 0 ? unconfirmed : 0);
+}
+
 /*
  * The account is above the hard limit. One victim a user at a time: whoever takes the latch may kill;
  * only the daemon gives it back. A failed signal gives it back too, and the next event tries again.
@@ -216,7 +225,10 @@ static __always_inline bool kill_unarmed(struct slot *slot, struct cause *cause,
  * Armed: only the armed process, recognised by tgid, start time and uid, whatever task is running.
  * Nobody armed (or what was armed is gone): the user's largest process, itself in its own fault or,
  * where the kernel can, in another's. A change made from outside (fork, exec, reclaim) never kills
- * unarmed: a fork doubles the charge without taking memory, so the daemon looks first.
+ * unarmed.
+ *
+ * A crossing by pages that may be counted already (a fork, a mapping of shared memory), or by what is
+ * added to the sum (files held open can be closed), never kills: the daemon measures first.
  */
 static __always_inline void hard_crossing(struct slot *slot, struct cause *cause, s64 live)
 {
@@ -226,6 +238,11 @@ static __always_inline void hard_crossing(struct slot *slot, struct cause *cause
 	bool stale = false, killed = false;
 	u32 armed_index;
 
+	if (certain(slot, live) <= (s64)LOAD(slot->hard_pages) && !is_left_alone()) {
+		cause->may_kill = false;
+		if (LOAD(slot->told))
+			return;
+	}
 	if (LOAD(slot->latch) || __sync_val_compare_and_swap(&slot->latch, 0, 1) != 0)
 		return;
 	armed_index = LOAD(slot->armed_index);
@@ -266,17 +283,23 @@ static __always_inline void hard_crossing(struct slot *slot, struct cause *cause
 /* Applies a change to the user's sum and looks at the limits. Not static: the verifier looks at it once. */
 __noinline int settle(struct slot *slot, struct cause *cause, s64 delta)
 {
-	s64 pages, live;
+	s64 pages, live, correction;
 
 	if (!slot || !cause)
 		return 0;
 	pages = __sync_fetch_and_add(&slot->pages, delta) + delta;
 	slot->events++;
-	if (pages > slot->peak_pages)
-		slot->peak_pages = pages;
 	if (LOAD(slot->victim_mm) == cause->mm)
 		slot->dying_pages = cause->mm_pages;
+	if (delta > 0 && !cause->certain)
+		__sync_fetch_and_add(&slot->unconfirmed, delta);
 	live = pages - LOAD(slot->dying_pages);
+	correction = LOAD(slot->correction);
+	/* What nobody measures again gives no credit. */
+	if (correction > 0 || live <= (s64)LOAD(slot->hard_pages) || !is_left_alone())
+		live += correction;
+	if (live > slot->peak_pages)
+		slot->peak_pages = live;
 
 	if (live >= (s64)LOAD(slot->soft_pages)) {
 		if (LOAD(slot->zone) == ZONE_FAR &&

@@ -36,6 +36,10 @@ typedef struct {
 	int counter;
 } atomic_t;
 
+typedef struct {
+	s64 counter;
+} atomic_long_t;
+
 struct percpu_counter {
 	s64 count;
 	s32 *counters;
@@ -47,6 +51,7 @@ struct task_struct;
 struct mm_struct {
 	struct percpu_counter rss_stat[4];
 	atomic_t mm_users;
+	atomic_long_t pgtables_bytes;
 	struct task_struct *owner;
 };
 

@@ -75,6 +75,8 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 		account->tgid = current->tgid; /* during fork the owner still has its parent's */
 	if (is_counted(slot->counted, member) && delta) {
 		cause.mm_pages = charged(account, slot->counted);
+		/* A fork gives its child pages of the parent's; a shared page may be mapped by others. */
+		cause.certain = cause.own && member != MM_SHMEM;
 		settle(slot, &cause, delta);
 	}
 	/* exit_mmap drives the counters to 0 after the last user is gone: the account's end. */
@@ -138,6 +140,7 @@ int snapshot(struct bpf_iter__task *ctx)
 	sample.session_leader = signal->leader != 0;
 	sample.exiting = task->flags & PF_EXITING || signal->flags & SIGNAL_GROUP_EXIT;
 	copy_comm((u64 *)sample.comm, leader);
+	sample.page_table_bytes = mm->pgtables_bytes.counter;
 	/* As the initial pid namespace sees it. */
 	sample.group = group ? group->numbers[0].nr : 0;
 	exact_counts(mm, sample.pages);
@@ -213,6 +216,8 @@ int reconcile(struct bpf_iter__task *ctx)
 		delta += error;
 	}
 	cause.mm_pages = charged(account, slot->counted);
+	/* Batches of its own faults; what came from others was read exactly. */
+	cause.certain = true;
 	settle(slot, &cause, delta);
 	return 0;
 }

@@ -43,7 +43,8 @@ struct slot {
 	u64 memo; /* the daemon's own, for the one that takes over from it */
 	u32 index; /* its own place among the slots */
 	u32 counted; /* members that are charged, a bit each */
-	u64 unused_line[5];
+	s64 correction; /* actual usage - sum, as last measured: shared pages, page tables, files held open */
+	u64 unused_line[4];
 	/* Written by both; a cache line apart. */
 	s64 pages;
 	s64 peak_pages;
@@ -60,7 +61,8 @@ struct slot {
 	u64 hard_crossings;
 	u64 kills;
 	u64 lost;
-	u64 unused_tail[3]; /* slots begin with a cache line, and sixteen fill a page */
+	s64 unconfirmed; /* of pages: may be those of another address space; not measured yet */
+	u64 unused_tail[2]; /* slots begin with a cache line, and sixteen fill a page */
 };
 
 enum { EVENT_SOFT_CROSSED = 1, EVENT_SOFT_CLEARED = 2, EVENT_HARD_CROSSED = 3 };
@@ -99,6 +101,7 @@ struct sample {
 	char comm[16];
 	u32 group;
 	u32 namespace_owner; /* uid where it is in the initial namespace */
+	u64 page_table_bytes;
 };
 
 /* The running scan: set by the daemon, counted by the reconcile iterator. */

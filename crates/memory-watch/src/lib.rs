@@ -29,6 +29,7 @@ pub use poller::ProcPoller;
 pub use watch::Backend;
 pub use watch::Charge;
 pub use watch::Charged;
+pub use watch::Correction;
 pub use watch::Event;
 pub use watch::Inherited;
 pub use watch::Killed;

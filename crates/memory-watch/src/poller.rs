@@ -25,6 +25,7 @@ use crate::process::Proc;
 use crate::watch::Backend;
 use crate::watch::Charge;
 use crate::watch::Charged;
+use crate::watch::Correction;
 use crate::watch::Event;
 use crate::watch::Precision;
 use crate::watch::ProcessSample;
@@ -64,6 +65,8 @@ struct User {
     above_soft: bool,
     told: bool,
     victim: Option<ProcessId>,
+    /// The sum that was measured last: what came since may be shared.
+    measured_pages: u64,
 }
 
 impl ProcPoller {
@@ -126,6 +129,7 @@ impl ProcPoller {
             exiting: stat.is_exiting(),
             session_leader: stat.session == pid,
             group: stat.group,
+            page_table_bytes: status.page_table_bytes.unwrap_or(0),
             mm_id: 0,
         };
         Ok(Some((sample, stat.start_stack)))
@@ -154,7 +158,9 @@ impl ProcPoller {
                 .sum();
             user.usage.events += u64::from(user.usage.pages != pages);
             user.usage.pages = pages;
-            user.usage.peak_pages = user.usage.peak_pages.max(pages);
+            user.usage.unconfirmed_pages =
+                user.usage.summed_pages().saturating_sub(user.measured_pages);
+            user.usage.peak_pages = user.usage.peak_pages.max(user.usage.used_pages());
             user.look_at_limits(*account, time_ns, &mut self.pending);
         }
         self.set_timer()?;
@@ -231,6 +237,7 @@ impl Watch for ProcPoller {
             above_soft: false,
             told: false,
             victim: None,
+            measured_pages: 0,
         });
         user.limit = limit;
         user.told = false;
@@ -283,6 +290,16 @@ impl Watch for ProcPoller {
         _precision: Precision,
     ) -> Result<(), NotifierError> {
         self.user(account).map(|_| ())
+    }
+
+    fn correct(&mut self, account: AccountId, correction: Correction) -> Result<(), NotifierError> {
+        let user = self.user(account)?;
+        user.usage.correction_pages = correction.pages;
+        user.measured_pages = correction.summed_pages;
+        user.usage.unconfirmed_pages =
+            user.usage.summed_pages().saturating_sub(user.measured_pages);
+        user.told = false;
+        Ok(())
     }
 
     fn charged(&self, process: &ProcessSample) -> Result<Option<Charged>, NotifierError> {

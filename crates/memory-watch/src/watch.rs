@@ -44,13 +44,29 @@ impl Charge {
     }
 }
 
+/// What a measurement of an account has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Correction {
+    /// Actual usage less [`Usage::summed_pages`] when the measurement began.
+    pub pages: i64,
+    /// [`Usage::summed_pages`] then.
+    pub summed_pages: u64,
+    /// [`Usage::unconfirmed_pages`] then: these are confirmed, or corrected, from now on.
+    pub confirmed_pages: u64,
+}
+
 /// A user's account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Pages charged now, those of a dying victim included. Below the soft limit each process may
-    /// be off by a few dozen pages a CPU, until the next [`Watch::reconcile`].
+    /// The sum over all processes now, those of a dying victim included. Below the soft limit each
+    /// process may be off by a few dozen pages a CPU, until the next [`Watch::reconcile`].
     pub pages: u64,
-    /// The most that was ever charged since the limit was set.
+    /// Actual usage less the sum, as it was [last measured](Watch::correct).
+    pub correction_pages: i64,
+    /// Of `pages`: came since then, and may be shared with another process. A crossing by these
+    /// alone kills nobody before they are measured.
+    pub unconfirmed_pages: u64,
+    /// The most that was ever charged since the limit was set, corrections included.
     pub peak_pages: u64,
     /// Of `pages`: those of the victim, until its account is gone.
     pub dying_pages: u64,
@@ -73,7 +89,17 @@ pub struct Usage {
 impl Usage {
     /// Pages that count against the limit: all but those that are on their way back.
     pub fn live_pages(&self) -> u64 {
+        self.summed_pages().saturating_add_signed(self.correction_pages)
+    }
+
+    /// The same before correction: each page as often as processes have it.
+    pub fn summed_pages(&self) -> u64 {
         self.pages.saturating_sub(self.dying_pages)
+    }
+
+    /// Actual usage, those of a dying victim included.
+    pub fn used_pages(&self) -> u64 {
+        self.live_pages() + self.dying_pages
     }
 }
 
@@ -187,6 +213,8 @@ pub struct ProcessSample {
     pub oom_score_adj: i16,
     /// It has begun to exit, or a signal that ends it is under way.
     pub exiting: bool,
+    /// Its page tables.
+    pub page_table_bytes: u64,
     /// Names the address space; the same in two samples: they share their memory. 0: unknown.
     pub mm_id: u64,
 }
@@ -321,6 +349,16 @@ pub trait Watch: Send {
         account: AccountId,
         precision: Precision,
     ) -> Result<(), NotifierError>;
+
+    /// Corrects an account by what was measured. The next crossing of its hard limit is told again.
+    /// A test's watch may have nothing to correct.
+    fn correct(
+        &mut self,
+        _account: AccountId,
+        _correction: Correction,
+    ) -> Result<(), NotifierError> {
+        Ok(())
+    }
 
     /// What one process of a limited user is charged now, and to whom, without a look at the
     /// others. `None`: it is gone, or no limited user's.

@@ -17,6 +17,7 @@ use memory_watch::Watch;
 use support::FAR_AWAY;
 use support::Hog;
 use support::MIB;
+use support::confirm;
 use support::eventually;
 use support::fault_batch;
 use support::notifier;
@@ -119,6 +120,7 @@ fn the_largest_of_the_group_dies_in_the_fault_of_another_of_its_users() {
     }
     let Some(mut notifier) = limited(&[alice, bob], LIMIT) else { return };
     let (mut large, mut small) = (Hog::start(alice), Hog::start(bob));
+    confirm(&mut notifier, group());
     large.tell("touch 10000");
     small.tell("touch 7000");
     let killed = killed(&mut notifier);
@@ -139,6 +141,7 @@ fn the_armed_victim_of_a_group_dies_whosever_it_is() {
     }
     let Some(mut notifier) = limited(&[alice, bob], LIMIT) else { return };
     let (mut idle, mut grower) = (Hog::start(alice), Hog::start(bob));
+    confirm(&mut notifier, group());
     idle.tell("touch 9000");
     let mut samples = Vec::new();
     notifier.processes(&mut samples).unwrap();

@@ -19,6 +19,7 @@ use memory_watch::Watch;
 use support::FAR_AWAY;
 use support::Hog;
 use support::MIB;
+use support::confirm;
 use support::eventually;
 use support::fault_batch;
 use support::notifier;
@@ -140,6 +141,7 @@ fn the_largest_process_dies_in_its_own_fault_when_nobody_is_armed() {
     let mut small = Hog::start(uid);
     small.tell("touch 2000");
     let mut large = Hog::start(uid);
+    confirm(&mut notifier, uid.into());
     large.begin(TOO_MUCH);
     let (killed, pages, stale) = wait_for(&mut notifier, "the kill", hard_crossing);
     let killed = killed.expect("the crossing killed somebody");
@@ -162,6 +164,7 @@ fn the_largest_process_dies_in_anothers_fault_when_nobody_is_armed() {
     let mut large = Hog::start(uid);
     large.tell("touch 10000");
     let mut small = Hog::start(uid);
+    confirm(&mut notifier, uid.into());
     small.tell("touch 7000");
     let (killed, pages, _) = wait_for(&mut notifier, "the kill", hard_crossing);
     let killed = killed.expect("the crossing killed somebody");
@@ -181,6 +184,7 @@ fn the_armed_victim_dies_in_its_own_fault() {
     let mut hog = Hog::start(uid);
     let armed = victim(&notifier, &hog);
     notifier.arm(uid.into(), Some(armed)).unwrap();
+    confirm(&mut notifier, uid.into());
     hog.begin(TOO_MUCH);
     let (killed, pages, _) = wait_for(&mut notifier, "the kill", hard_crossing);
     let killed = killed.expect("the crossing killed somebody");
@@ -204,6 +208,7 @@ fn the_armed_victim_dies_while_another_process_crosses_the_limit() {
     let armed = victim(&notifier, &idle);
     notifier.arm(uid.into(), Some(armed)).unwrap();
     let mut grower = Hog::start(uid);
+    confirm(&mut notifier, uid.into());
     grower.tell("touch 8000");
     let (killed, ..) = wait_for(&mut notifier, "the kill", hard_crossing);
     let killed = killed.expect("the crossing killed somebody");
@@ -227,6 +232,7 @@ fn a_process_with_the_victims_tgid_but_another_start_time_lives() {
     armed.start_time -= 1;
     notifier.arm(uid.into(), Some(armed)).unwrap();
     let mut grower = Hog::start(uid);
+    confirm(&mut notifier, uid.into());
     grower.tell("touch 8000");
     let (killed, _, stale) = wait_for(&mut notifier, "the crossing", hard_crossing);
     assert_eq!(killed, None);
@@ -393,6 +399,7 @@ fn with_nobody_armed_the_one_that_grew_dies_and_not_a_larger_one_that_is_idle() 
     // It was there before the limit, so it has not grown.
     notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut grower = Hog::start(uid);
+    confirm(&mut notifier, uid.into());
     grower.begin("touch 8000");
     let (killed, ..) = wait_for(&mut notifier, "the kill", hard_crossing);
     let killed = killed.expect("the crossing killed somebody");

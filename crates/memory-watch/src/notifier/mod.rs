@@ -50,6 +50,7 @@ use crate::error::NotifierError;
 use crate::watch::Backend;
 use crate::watch::Charge;
 use crate::watch::Charged;
+use crate::watch::Correction;
 use crate::watch::Event;
 use crate::watch::Inherited;
 use crate::watch::Precision;
@@ -292,6 +293,8 @@ impl Watch for Notifier {
         let pages = |value: &std::sync::atomic::AtomicI64| value.load(Relaxed).max(0) as u64;
         Some(Usage {
             pages: pages(&slot.pages),
+            correction_pages: slot.correction.load(Relaxed),
+            unconfirmed_pages: pages(&slot.unconfirmed),
             peak_pages: pages(&slot.peak_pages),
             dying_pages: pages(&slot.dying_pages),
             events: slot.events.load(Relaxed),
@@ -355,6 +358,17 @@ impl Watch for Notifier {
         let was = self.slot_or_error(account)?.exact.swap(exact.into(), Release);
         // What has not moved since was read in batches, and would stay so.
         if exact && was == 0 { self.reconcile().map(|_| ()) } else { Ok(()) }
+    }
+
+    fn correct(&mut self, account: AccountId, correction: Correction) -> Result<(), NotifierError> {
+        let slot = self.slot_or_error(account)?;
+        let confirmed = i64::try_from(correction.confirmed_pages).unwrap_or(i64::MAX);
+        // Pages that a fork has brought are taken off before they may kill: an event in between
+        // takes the account for too small rather than for too large.
+        slot.correction.store(correction.pages, Release);
+        slot.unconfirmed.fetch_sub(confirmed, Release);
+        slot.told.store(0, Release);
+        Ok(())
     }
 
     fn charged(&self, process: &ProcessSample) -> Result<Option<Charged>, NotifierError> {

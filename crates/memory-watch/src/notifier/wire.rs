@@ -122,7 +122,8 @@ pub struct Slot {
     pub memo: AtomicU64,
     pub index: AtomicU32,
     pub counted: AtomicU32,
-    pub unused_line: [u64; 5],
+    pub correction: AtomicI64,
+    pub unused_line: [u64; 4],
     pub pages: AtomicI64,
     pub peak_pages: AtomicI64,
     pub dying_pages: AtomicI64,
@@ -138,7 +139,8 @@ pub struct Slot {
     pub hard_crossings: AtomicU64,
     pub kills: AtomicU64,
     pub lost: AtomicU64,
-    pub unused_tail: [u64; 3],
+    pub unconfirmed: AtomicI64,
+    pub unused_tail: [u64; 2],
 }
 
 impl Slot {
@@ -229,6 +231,7 @@ pub struct WireSample {
     comm: [u8; 16],
     group: u32,
     namespace_owner: u32,
+    page_table_bytes: u64,
 }
 
 impl WireSample {
@@ -250,6 +253,7 @@ impl WireSample {
             session_leader: self.session_leader != 0,
             group: self.group,
             mm_id: self.mm,
+            page_table_bytes: self.page_table_bytes,
         }
     }
 }

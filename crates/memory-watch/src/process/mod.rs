@@ -3,7 +3,9 @@
 
 mod cgroup;
 mod cmdline;
+mod held_files;
 mod oom_score_adj;
+mod smaps;
 mod smaps_rollup;
 mod stat;
 mod statm;
@@ -18,6 +20,9 @@ use std::path::Path;
 use std::path::PathBuf;
 
 pub use self::cgroup::CgroupPaths;
+pub use self::held_files::FileId;
+pub use self::held_files::HeldFile;
+pub use self::held_files::TmpfsDevices;
 pub use self::smaps_rollup::SmapsRollup;
 pub use self::stat::Stat;
 pub use self::statm::Statm;

@@ -17,6 +17,8 @@ pub struct SmapsRollup {
     pub pss_anon_bytes: Option<u64>,
     /// Of `pss_bytes`: shared memory.
     pub pss_shmem_bytes: Option<u64>,
+    /// Of `pss_bytes`: of files.
+    pub pss_file_bytes: Option<u64>,
     /// Swapped out, divided by sharers.
     pub swap_pss_bytes: Option<u64>,
     /// Locked in memory.
@@ -34,6 +36,7 @@ impl Proc {
                 "Pss" => &mut sizes.pss_bytes,
                 "Pss_Anon" => &mut sizes.pss_anon_bytes,
                 "Pss_Shmem" => &mut sizes.pss_shmem_bytes,
+                "Pss_File" => &mut sizes.pss_file_bytes,
                 "SwapPss" => &mut sizes.swap_pss_bytes,
                 "Locked" => &mut sizes.locked_bytes,
                 _ => continue,

@@ -24,6 +24,8 @@ pub struct Status {
     pub shmem_bytes: Option<u64>,
     /// `VmSwap`, in bytes.
     pub swap_bytes: Option<u64>,
+    /// `VmPTE`, in bytes.
+    pub page_table_bytes: Option<u64>,
     /// `Threads`.
     pub threads: Option<u64>,
 }
@@ -57,6 +59,7 @@ impl Proc {
                 "RssFile" => status.file_bytes = kib_to_bytes(value),
                 "RssShmem" => status.shmem_bytes = kib_to_bytes(value),
                 "VmSwap" => status.swap_bytes = kib_to_bytes(value),
+                "VmPTE" => status.page_table_bytes = kib_to_bytes(value),
                 "Threads" => status.threads = value.parse().ok(),
                 _ => (),
             }

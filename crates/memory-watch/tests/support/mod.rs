@@ -9,9 +9,12 @@ use std::time::Duration;
 use std::time::Instant;
 
 use libbpf_rs::ErrorKind;
+use memory_ledger::AccountId;
 use memory_ledger::Uid;
+use memory_watch::Correction;
 use memory_watch::Notifier;
 use memory_watch::NotifierError;
+use memory_watch::Watch;
 use memory_watch::process::Proc;
 use test_support::helper::Helper;
 
@@ -47,6 +50,19 @@ fn is_refused(error: &NotifierError) -> bool {
         }
         _ => false,
     }
+}
+
+/// Does what a measurement does that finds no page shared: what processes were started with may be
+/// their parent's, and kills nobody before that.
+#[allow(dead_code)] // Not by every test program.
+pub fn confirm(notifier: &mut Notifier, account: AccountId) {
+    let usage = notifier.usage(account).unwrap();
+    let correction = Correction {
+        pages: 0,
+        summed_pages: usage.summed_pages(),
+        confirmed_pages: usage.unconfirmed_pages,
+    };
+    notifier.correct(account, correction).unwrap();
 }
 
 /// Before Linux 6.2 a thread tells of its faults in batches of 64 only, so the account may be that

@@ -1,0 +1,72 @@
+//! `/proc/<pid>/smaps`: which files of memory a process has mapped, and how much of them. It costs
+//! as much as `smaps_rollup`, and some text.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufRead;
+use std::io::BufReader;
+
+use super::FileId;
+use super::Proc;
+use machine_memory::ReadError;
+use machine_memory::text::kib_to_bytes;
+
+impl Proc {
+    /// What a process has mapped of each of these files, each page divided by the number of its
+    /// sharers, bytes. Files that are not mapped are left out.
+    pub fn mapped_of(
+        &self,
+        pid: u32,
+        wanted: &dyn Fn(FileId) -> bool,
+    ) -> Result<BTreeMap<FileId, u64>, ReadError> {
+        let path = self.root.join(pid.to_string()).join("smaps");
+        let file = File::open(&path).map_err(|e| ReadError::io(&path, e))?;
+        let mut mapped = BTreeMap::new();
+        let mut current = None;
+        for line in BufReader::new(file).split(b'\n') {
+            let line = line.map_err(|e| ReadError::io(&path, e))?;
+            // File names need not be UTF-8; they come last.
+            let line = String::from_utf8_lossy(&line);
+            if let Some(value) = line.strip_prefix("Pss:") {
+                if let (Some(file), Some(bytes)) = (current, kib_to_bytes(value.trim())) {
+                    *mapped.entry(file).or_default() += bytes;
+                }
+            } else if let Some(file) = file_of(&line) {
+                current = Some(file).filter(|file| wanted(*file));
+            }
+        }
+        Ok(mapped)
+    }
+}
+
+/// The file of a mapping's first line: `start-end perms offset major:minor inode path`.
+fn file_of(line: &str) -> Option<FileId> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, _) = fields.next()?.split_once('-')?;
+    u64::from_str_radix(start, 16).ok()?;
+    let (major, minor) = fields.nth(2)?.split_once(':')?;
+    let number = |text| u32::from_str_radix(text, 16).ok();
+    let device = rustix::fs::makedev(number(major)?, number(minor)?);
+    Some(FileId { device, inode: fields.next()?.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::fake;
+    use super::*;
+
+    #[test]
+    fn adds_up_the_mappings_of_a_file() {
+        let text =
+            b"7f00-7f10 rw-s 00000000 00:01 12 /memfd:x (deleted)\nSize: 64 kB\nPss: 40 kB\n\
+                     Pss_Dirty: 1 kB\n\
+                     7f10-7f20 rw-p 00000000 00:00 0 \nPss: 9 kB\n\
+                     7f20-7f30 rw-s 00000000 00:01 12 /memfd:x (deleted)\nPss: 2 kB\n";
+        let (_dir, proc) = fake(5, "smaps", text);
+        let file = FileId { device: rustix::fs::makedev(0, 1), inode: 12 };
+        let mapped = proc.mapped_of(5, &|it| it == file).unwrap();
+        assert_eq!(mapped, BTreeMap::from([(file, 42 << 10)]));
+        assert_eq!(proc.mapped_of(5, &|_| false).unwrap(), BTreeMap::new());
+        assert!(proc.mapped_of(6, &|_| true).unwrap_err().is_gone());
+    }
+}
