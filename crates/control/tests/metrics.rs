@@ -111,6 +111,7 @@ fn sources() -> Sources {
         used_bytes: 5 << 30,
         dying_bytes: 4096,
         peak_bytes: 6 << 30,
+        usage_source: None,
         leased_bytes: 0,
         leaseholders: 0,
         source: "config".into(),

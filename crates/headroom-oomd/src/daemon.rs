@@ -26,6 +26,7 @@ const SERVER: u64 = 1;
 const SIGNALS: u64 = 2;
 const LEASES: u64 = 3;
 const PULSE: u64 = 4;
+const USAGE: u64 = 5;
 
 /// The parts that the event loop serves, dropped in this order: the sockets are gone before
 /// limits end.
@@ -59,7 +60,8 @@ impl Daemon {
             (leases.as_fd(), LEASES),
             (pulse.as_fd(), PULSE),
         ];
-        for (fd, word) in fds {
+        let measured = oom.measured_fd().map(|fd| (fd, USAGE));
+        for (fd, word) in fds.into_iter().chain(measured) {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(word), epoll::EventFlags::IN)
                 .context("cannot watch")?;
         }
@@ -67,7 +69,7 @@ impl Daemon {
             let deadlines =
                 [oom.next_deadline_ns(), leases.next_deadline_ns(), requests.next_deadline_ns()];
             let timeout = deadlines.into_iter().flatten().min().map(until);
-            let mut ready = [MaybeUninit::uninit(); 5];
+            let mut ready = [MaybeUninit::uninit(); 6];
             let ready = match epoll::wait(&epoll, &mut ready, timeout.as_ref()) {
                 Ok((ready, _)) => ready,
                 Err(Errno::INTR) => continue,

@@ -14,6 +14,7 @@
 //! * [`reload`]: the same once more, while running;
 //! * [`tell`]: hooks, warnings, the journal, metrics;
 //! * [`shrink`]: what others can do without goes back first;
+//! * [`usage`]: actual usage, measured off the event loop;
 //! * [`watching`]: the BPF notifier, or the fallback;
 //! * [`rehearsal`]: a kill for practice, so that all it needs is in memory;
 //! * [`watchdog`]: notices when the event loop is stuck;
@@ -36,5 +37,6 @@ pub mod reload;
 pub mod requests;
 pub mod shrink;
 pub mod tell;
+pub mod usage;
 pub mod watchdog;
 pub mod watching;

@@ -25,6 +25,7 @@ use headroom_oomd::reload::Reload;
 use headroom_oomd::shrink::Shrinker;
 use headroom_oomd::tell::metrics::Exporter;
 use headroom_oomd::tell::teller::Teller;
+use headroom_oomd::usage::UsageWorker;
 use headroom_oomd::watchdog::{self, Finding, Pulse};
 use headroom_oomd::watching;
 use reclaim::Reaper;
@@ -154,6 +155,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut oom = OomManager::builder(chosen.watch, reaper)
         .records(records)
         .shrinker(shrinker.context("cannot start the shrinker")?)
+        .usage_worker(UsageWorker::start().context("cannot start the measuring thread")?)
         .margin(margin)
         .ordinary_users(ordinary)
         .after_exit(arguments.after_exit())

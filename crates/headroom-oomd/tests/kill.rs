@@ -162,29 +162,6 @@ fn a_frozen_victim_gives_its_memory_back_and_dies_though_its_group_stays_frozen(
 }
 
 #[test]
-fn a_family_that_shares_its_memory_loses_no_more_members_than_needed() {
-    if !privileged() {
-        return;
-    }
-    let (uid, daemon) = (62006, Daemon::start("", &[]));
-    daemon.set_limit(uid, 128 * MIB);
-    let mut parent = Hog::start(uid);
-    parent.grow(30 << 10);
-    assert!(parent.survived());
-    // Each child is charged its parent's 30 MiB and something: the fourth breaks the limit.
-    parent.fork(4);
-    daemon.ended(uid);
-    eventually("the account is within the limit", || {
-        let used = daemon.limit(uid).unwrap();
-        (used.dying_bytes == 0 && used.used_bytes <= 128 * MIB).then_some(())
-    });
-    let kills = daemon.why(uid);
-    let parent_died = kills.iter().any(|why| why.victim.as_ref().unwrap().pid == parent.pid());
-    // When the parent is the largest its children end with it.
-    assert!(kills.len() == 1 || parent_died, "{kills:#?}");
-}
-
-#[test]
 fn one_users_limit_is_no_other_users_business() {
     if !privileged() {
         return;

@@ -148,6 +148,7 @@ fn fake_oomd(request: Request) -> Reply {
         used_bytes: 64 << 20,
         dying_bytes: 0,
         peak_bytes: 0,
+        usage_source: None,
         leased_bytes: 0,
         leaseholders: 0,
         source: "runtime".into(),

@@ -55,6 +55,7 @@ fn limit(number: u32) -> UserLimit {
         used_bytes: (1500 - u64::from(number)) * MIB,
         dying_bytes: 0,
         peak_bytes: 0,
+        usage_source: None,
         leased_bytes: 0,
         leaseholders: 0,
         source: "runtime".into(),

@@ -10,6 +10,7 @@ use memory_watch::{
 use super::charge;
 use super::origin::Origin;
 use super::rule_preferences::RulePreferences;
+use super::usage_monitor::UsageMonitor;
 use crate::clock::monotonic_ns;
 use crate::tell::teller::Near;
 
@@ -23,12 +24,14 @@ pub struct Accounts {
     ledger: Ledger,
     margin: Option<Margin>,
     page_bytes: u64,
+    pub(super) usage: UsageMonitor,
 }
 
 impl Accounts {
     pub(super) fn new(watch: Box<dyn Watch>, margin: Option<Margin>) -> Self {
         let page_bytes = rustix::param::page_size() as u64;
-        Self { watch, ledger: Ledger::default(), margin, page_bytes }
+        let usage = UsageMonitor::default();
+        Self { watch, ledger: Ledger::default(), margin, page_bytes, usage }
     }
 
     /// The source of readings and events.
@@ -80,7 +83,7 @@ impl Accounts {
     pub(super) fn read(&mut self, account: AccountId) -> Option<Phase> {
         let usage = self.watch.usage(account)?;
         let reading = Reading {
-            used_bytes: usage.pages * self.page_bytes,
+            used_bytes: usage.used_pages() * self.page_bytes,
             dying_bytes: usage.dying_pages * self.page_bytes,
             at_ns: monotonic_ns(),
         };
@@ -127,6 +130,7 @@ impl Accounts {
         let Some(limit) = change.limit() else {
             // The ledger first: even if the watch fails then, no process is killed for this limit.
             self.ledger.apply(change);
+            self.usage.forget(account);
             tracing::info!(uid, group, "limit cleared");
             return self.watch.clear_limit(account);
         };
@@ -138,6 +142,8 @@ impl Accounts {
         self.restrict_unarmed_kills(account, rules)?;
         self.watch.remember(account, Origin::of(change.layers()).memo())?;
         self.ledger.apply(change);
+        // What it holds already may be shared, or not be in its sum.
+        self.usage.search(account);
         let (hard_bytes, soft_bytes) = (limit.hard_bytes(), limit.soft_bytes());
         tracing::info!(uid, group, hard_bytes, soft_bytes, "limit set");
         Ok(())

@@ -83,6 +83,7 @@ pub fn limits(accounts: &mut Accounts, only: Option<AccountId>) -> Vec<UserLimit
         used_bytes: account.reading().used_bytes,
         dying_bytes: account.reading().dying_bytes,
         peak_bytes: accounts.peak_bytes(account),
+        usage_source: Some(accounts.usage_source(account.id).as_str().to_owned()),
         leased_bytes: 0,
         leaseholders: 0,
         source: account.source().as_str().to_owned(),
@@ -113,6 +114,7 @@ pub fn cgroup_limits(manager: &mut OomManager, owner: Option<Uid>) -> Vec<UserLi
         used_bytes: it.account().reading().used_bytes,
         dying_bytes: it.account().reading().dying_bytes,
         peak_bytes: it.peak_bytes(),
+        usage_source: None,
         leased_bytes: 0,
         leaseholders: 0,
         source: "config".to_owned(),
@@ -139,7 +141,9 @@ fn explain_account(account: AccountId, state: &mut SharedState) -> Option<Explan
     let choice = user_limits::choose(account, state);
     let account = state.accounts.ledger().account(account)?;
     let (used, hard) = (account.reading().used_bytes >> 20, account.limit().hard_bytes() >> 20);
-    Some(explanation(format!("{used} MiB in use of {hard} MiB allowed"), choice))
+    let source = state.accounts.usage_source(account.id).as_str();
+    let text = format!("{used} MiB in use of {hard} MiB allowed, by {source}");
+    Some(explanation(text, choice))
 }
 
 fn explain_cgroup(

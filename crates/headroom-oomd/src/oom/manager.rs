@@ -36,6 +36,7 @@ use crate::clock::monotonic_ns;
 use crate::config::ordinary_users;
 use crate::records::Records;
 use crate::shrink::Shrinker;
+use crate::usage::UsageWorker;
 
 /// How often another victim is tried when the chosen one turns out to be gone.
 const TRIES: u32 = 3;
@@ -69,6 +70,7 @@ pub struct OomManagerBuilder {
     reaper: Reaper,
     records: Records,
     shrinker: Option<Shrinker>,
+    usage: Option<UsageWorker>,
     margin: Option<Margin>,
     ordinary: RangeInclusive<Uid>,
     cgroup_root: Option<PathBuf>,
@@ -84,6 +86,11 @@ impl OomManagerBuilder {
     /// Asks other daemons for idle memory before any process is killed.
     pub fn shrinker(self, shrinker: Shrinker) -> Self {
         Self { shrinker: Some(shrinker), ..self }
+    }
+
+    /// Measures actual usage; otherwise accounts are taken for the sums of their processes.
+    pub fn usage_worker(self, worker: UsageWorker) -> Self {
+        Self { usage: Some(worker), ..self }
     }
 
     /// Soft limits that nobody sets leave this margin; without one, a tenth.
@@ -116,7 +123,10 @@ impl OomManagerBuilder {
         if let Some(root) = &self.cgroup_root {
             snapshot.cgroups.set_root(root);
         }
-        let accounts = Accounts::new(self.watch, self.margin);
+        let mut accounts = Accounts::new(self.watch, self.margin);
+        if let Some(worker) = self.usage {
+            accounts.usage.set_worker(worker);
+        }
         Ok(OomManager {
             state: SharedState { accounts, snapshot, kills: KillsInFlight::default() },
             user_limits: UserLimits::default(),
@@ -155,6 +165,7 @@ impl OomManager {
             reaper,
             records: Records::default(),
             shrinker: None,
+            usage: None,
             margin: None,
             ordinary: ordinary_users::ORDINARY,
             cgroup_root: None,
@@ -272,6 +283,7 @@ impl OomManager {
     pub fn dispatch(&mut self) {
         self.take_events();
         self.follow_kills();
+        self.measure();
         self.check_system();
         self.check_cgroups();
         self.apply_default_limits();
@@ -300,11 +312,41 @@ impl OomManager {
         self.events = events;
     }
 
+    /// Corrects accounts by what was measured, enforces their limits, and has others measured.
+    fn measure(&mut self) {
+        for account in self.state.accounts.apply_measurements() {
+            let trigger = self.user_limits.take_unconfirmed(account).unwrap_or(Trigger::Timer);
+            match self.state.accounts.read(account) {
+                Some(Phase::Broken) => {
+                    self.enforce_limit(account, Alert::by(trigger));
+                }
+                _ => self.rearm(account),
+            }
+        }
+        let due = self.state.accounts.due_measurements();
+        if due.is_empty() {
+            return;
+        }
+        let SharedState { accounts, snapshot, kills } = &mut self.state;
+        if let Err(error) = snapshot.list(accounts.watch()) {
+            tracing::warn!("cannot list processes: {error}; accounts count in full");
+            accounts.cancel_orders(&due);
+            return;
+        }
+        accounts.send_orders(due, snapshot.samples(), kills);
+    }
+
+    /// Readable when a measurement has ended: [`dispatch`](Self::dispatch) is due.
+    pub fn measured_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.state.accounts.usage.events_fd()
+    }
+
     fn crossing(&self, pages: u64, time_ns: u64) -> Crossing {
         Crossing { bytes: pages * self.state.accounts.page_bytes(), time_ns }
     }
 
     fn take_event(&mut self, event: Event) {
+        self.state.accounts.usage.follow(event.account());
         tracing::debug!(?event, "event of the notifier");
         match event {
             Event::SoftCrossed { account, .. } => {
@@ -610,6 +652,9 @@ impl OomManager {
         self.take_events();
         for account in self.state.accounts.ids() {
             let phase = self.state.accounts.read(account);
+            if phase > Some(Phase::Within) {
+                self.state.accounts.usage.follow(account);
+            }
             self.free_orphaned_latch(account);
             if phase == Some(Phase::Broken) {
                 self.enforce_limit(account, Alert::by(Trigger::Timer));
@@ -643,6 +688,7 @@ impl OomManager {
             self.system_monitor.next_deadline_ns(),
             self.cgroup_limits.next_deadline_ns(),
             kills.next_deadline_ns(),
+            self.state.accounts.usage.next_deadline_ns(),
         ];
         deadlines.into_iter().flatten().min()
     }

@@ -19,6 +19,7 @@
 //! * [`charge`](self::charge): the account that a process is charged to, and its size;
 //! * [`kill_record`](self::kill_record), [`rate_monitor`](self::rate_monitor): decisions as they
 //!   are recorded and counted;
+//! * [`usage_monitor`](self::usage_monitor): actual usage, and how it corrects the accounts;
 //! * [`relief`](self::relief): memory that can be given back before any process is killed;
 //! * [`scan_timer`](self::scan_timer): when everything is scanned.
 //!
@@ -48,6 +49,7 @@ mod rule_preferences;
 mod scan_timer;
 mod shared_state;
 mod system_monitor;
+mod usage_monitor;
 mod user_limits;
 mod user_preferences;
 

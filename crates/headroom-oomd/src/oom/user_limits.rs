@@ -1,6 +1,6 @@
 //! Detects broken limits of users and groups. Above the soft limit a victim is kept ready.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use control::oomd::Trigger;
 use memory_ledger::{
@@ -57,6 +57,8 @@ pub(super) struct UserLimits {
     armed: Vec<Armed>,
     /// Accounts over their limit without a possible victim: recorded once.
     no_victim: BTreeSet<AccountId>,
+    /// Accounts over their limit by what has to be measured first, with what was noticed.
+    unconfirmed: BTreeMap<AccountId, Trigger>,
 }
 
 impl UserLimits {
@@ -86,6 +88,11 @@ impl UserLimits {
         {
             return Decision::Nothing;
         }
+        if !state.accounts.may_kill(account) {
+            self.unconfirmed.entry(account).or_insert(alert.trigger);
+            return Decision::Nothing;
+        }
+        self.unconfirmed.remove(&account);
         // The kernel program has the same victim in its slot: should it kill at this very moment,
         // it kills the same one. The latch, which needs a scan, can wait for the signal.
         let ready = self.take(account).filter(|armed| !armed.pinned.victim.has_exited());
@@ -251,6 +258,12 @@ impl UserLimits {
     pub(super) fn forget(&mut self, account: AccountId) {
         self.take(account);
         self.no_victim.remove(&account);
+        self.unconfirmed.remove(&account);
+    }
+
+    /// The account was measured. Returns what has made its limit seem broken.
+    pub(super) fn take_unconfirmed(&mut self, account: AccountId) -> Option<Trigger> {
+        self.unconfirmed.remove(&account)
     }
 
     /// Something has changed, so that a lack of victims is news again.

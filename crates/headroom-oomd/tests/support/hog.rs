@@ -42,6 +42,30 @@ impl Hog {
         }
     }
 
+    /// Has it take so much shared memory, and fork so many children that touch all of it.
+    pub fn share(&mut self, kib: u64, children: u32) {
+        self.begin_share(kib);
+        assert!(self.survived());
+        for _ in 0..children {
+            self.helper.ask("forkagain").expect("the child's pid");
+        }
+    }
+
+    /// Has it take so much shared memory, without waiting.
+    pub fn begin_share(&mut self, kib: u64) {
+        self.helper.begin(&format!("shmem {}", kib >> 2));
+    }
+
+    /// Has it fork a child that writes to all pages that it shares, without waiting.
+    pub fn break_sharing(&mut self) {
+        self.helper.begin("forkagain");
+    }
+
+    /// Has it write so much to a file that it holds open and does not map, without waiting.
+    pub fn write_memfd(&mut self, kib: u64) {
+        self.helper.begin(&format!("memfd {kib}"));
+    }
+
     /// Has it fork two children, each of which forks two, so many generations of them; returns when
     /// it is about to begin. Each has 2 MiB of its own, and exits by itself after a while.
     pub fn breed(&mut self, generations: u32) {

@@ -155,6 +155,7 @@ mod tests {
             used_bytes: 128 << 20,
             dying_bytes: 64 << 20,
             peak_bytes: 130 << 20,
+            usage_source: None,
             leased_bytes: 32 << 20,
             leaseholders: 3,
             source: "runtime".into(),

@@ -379,6 +379,7 @@ pub mod tests {
             used_bytes: *used_bytes,
             dying_bytes: 0,
             peak_bytes: *used_bytes,
+            usage_source: None,
             leased_bytes: 0,
             leaseholders: 0,
             source: "runtime".into(),

@@ -54,13 +54,18 @@ fn main() {
             "free" => unmap_all(&mut areas),
             "pieces" => unmap_pieces(&mut areas, number(0).max(1) * PAGE),
             "pageout" => page_out(&areas),
-            "again" => areas.iter().for_each(|(start, bytes)| touch(*start, bytes / PAGE)),
+            "again" => touch_all(&areas),
+            "memfd" => write_memfd(number(0) << 10),
             "fork" => {
                 answer(&fork_sleeper().to_string());
                 continue;
             }
             "forktouch" => {
                 answer(&fork_toucher(number(0)).to_string());
+                continue;
+            }
+            "forkagain" => {
+                answer(&fork_with(|| touch_all(&areas)).to_string());
                 continue;
             }
             "pid" => {
@@ -316,13 +321,34 @@ fn fork_sleeper() -> i32 {
     fork(sleep_forever)
 }
 
+fn touch_all(areas: &[(usize, usize)]) {
+    areas.iter().for_each(|(start, bytes)| touch(*start, bytes / PAGE));
+}
+
+/// Writes to a file of memory that stays open and is not mapped.
+fn write_memfd(bytes: usize) {
+    use std::os::fd::FromRawFd;
+    // SAFETY: a name that ends with 0; the descriptor is this file's alone.
+    let mut file = unsafe {
+        std::fs::File::from_raw_fd(libc::memfd_create(c"hog".as_ptr(), libc::MFD_CLOEXEC))
+    };
+    let written = (0..bytes / PAGE).try_for_each(|_| file.write_all(&[1; PAGE]));
+    assert!(written.is_ok(), "memfd: {written:?}");
+    std::mem::forget(file);
+}
+
 /// The child maps and touches memory of its own, then sleeps; answers when it has.
 fn fork_toucher(pages: usize) -> i32 {
+    fork_with(|| touch(map(&mut Areas::new(), pages * PAGE, libc::MAP_PRIVATE), pages))
+}
+
+/// The child works, then sleeps; answers when it has worked.
+fn fork_with(work: impl FnOnce()) -> i32 {
     let mut fds = [0; 2];
     // SAFETY: room for two descriptors.
     unsafe { libc::pipe(fds.as_mut_ptr()) };
     let pid = fork(|| {
-        touch(map(&mut Areas::new(), pages * PAGE, libc::MAP_PRIVATE), pages);
+        work();
         // SAFETY: writes one byte from a static.
         unsafe { libc::write(fds[1], b"x".as_ptr().cast(), 1) };
         sleep_forever();

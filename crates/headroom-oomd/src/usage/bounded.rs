@@ -1,0 +1,157 @@
+//! Reading a process within a bounded time.
+//!
+//! `smaps_rollup` waits for the process's map lock. The read itself cannot be interrupted, so it
+//! happens in a thread that is left behind when it takes too long, until it has ended.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use memory_watch::process::{FileId, Proc, SmapsRollup};
+use rustix::time::{ClockId, clock_gettime};
+
+/// How long a reader may wait for a process's map lock.
+const LOCK_PATIENCE: Duration = Duration::from_millis(50);
+/// How long it may take altogether: on a busy machine it waits for a CPU as well.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// So many readers may be left behind at a time; then no process is read until one has ended.
+const MOST_LEFT: usize = 8;
+
+/// What is read of a process.
+pub(super) enum Question {
+    /// Its proportional set size.
+    Rollup,
+    /// What it has mapped of these files, ascending.
+    Mapped(Arc<[FileId]>),
+}
+
+pub(super) enum Answer {
+    Rollup(SmapsRollup),
+    Mapped(BTreeMap<FileId, u64>),
+}
+
+struct Answered {
+    answer: Option<Answer>,
+    cpu_ns: u64,
+}
+
+struct Reader {
+    questions: SyncSender<(u32, Question)>,
+    answers: Receiver<Answered>,
+    ended: Arc<AtomicBool>,
+    tid: Arc<AtomicU32>,
+}
+
+impl Reader {
+    fn wait(&self) -> Option<Answered> {
+        let begun = Instant::now();
+        loop {
+            match self.answers.recv_timeout(LOCK_PATIENCE) {
+                Ok(answered) => return Some(answered),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {
+                    if begun.elapsed() >= PATIENCE || !self.is_running() {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// It has a CPU, or waits for one, and not for a lock.
+    fn is_running(&self) -> bool {
+        let path = format!("/proc/self/task/{}/stat", self.tid.load(Ordering::Relaxed));
+        let stat = std::fs::read_to_string(path).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
+    }
+}
+
+/// Reads processes, each within its time.
+#[derive(Default)]
+pub(super) struct BoundedReader {
+    reader: Option<Reader>,
+    /// Readers that did not answer in time, with their processes.
+    left: Vec<(u32, Arc<AtomicBool>)>,
+    /// CPU time of all answers, nanoseconds.
+    cpu_ns: u64,
+}
+
+impl BoundedReader {
+    /// CPU time of the answers since the last call, nanoseconds.
+    pub(super) fn take_cpu_ns(&mut self) -> u64 {
+        std::mem::take(&mut self.cpu_ns)
+    }
+
+    /// CPU time of the answers since then, nanoseconds.
+    pub(super) fn cpu_ns(&self) -> u64 {
+        self.cpu_ns
+    }
+
+    /// `None`: the process is gone, or it did not answer in time.
+    pub(super) fn read(&mut self, pid: u32, question: Question) -> Option<Answer> {
+        self.left.retain(|(_, ended)| !ended.load(Ordering::Acquire));
+        if self.left.len() >= MOST_LEFT || self.left.iter().any(|(of, _)| *of == pid) {
+            return None;
+        }
+        let reader = match self.reader.take() {
+            Some(reader) => reader,
+            None => start().ok()?,
+        };
+        reader.questions.send((pid, question)).ok()?;
+        match reader.wait() {
+            Some(Answered { answer, cpu_ns }) => {
+                self.cpu_ns += cpu_ns;
+                self.reader = Some(reader);
+                answer
+            }
+            None => {
+                tracing::debug!(pid, "does not answer in time; it counts in full");
+                // Its thread ends with the answer, which nothing takes any more.
+                self.left.push((pid, reader.ended));
+                None
+            }
+        }
+    }
+}
+
+fn start() -> io::Result<Reader> {
+    let (questions, asked) = sync_channel::<(u32, Question)>(1);
+    let (give, answers) = sync_channel(1);
+    let ended = Arc::new(AtomicBool::new(false));
+    let done = Arc::clone(&ended);
+    let tid = Arc::new(AtomicU32::new(0));
+    let own_tid = Arc::clone(&tid);
+    let work = move || {
+        let id = rustix::thread::gettid().as_raw_nonzero().get();
+        own_tid.store(id.unsigned_abs(), Ordering::Relaxed);
+        let mut proc = Proc::default();
+        let mut spent_ns = thread_cpu_ns();
+        while let Ok((pid, question)) = asked.recv() {
+            let answer = match question {
+                Question::Rollup => proc.smaps_rollup(pid).ok().map(Answer::Rollup),
+                Question::Mapped(files) => {
+                    let wanted = |file| files.binary_search(&file).is_ok();
+                    proc.mapped_of(pid, &wanted).ok().map(Answer::Mapped)
+                }
+            };
+            let now_ns = thread_cpu_ns();
+            let cpu_ns = now_ns - spent_ns;
+            spent_ns = now_ns;
+            if give.send(Answered { answer, cpu_ns }).is_err() {
+                break;
+            }
+        }
+        done.store(true, Ordering::Release);
+    };
+    std::thread::Builder::new().name("usage-reader".into()).spawn(work)?;
+    Ok(Reader { questions, answers, ended, tid })
+}
+
+/// CPU time of this thread, nanoseconds.
+pub(super) fn thread_cpu_ns() -> u64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

@@ -1,0 +1,226 @@
+//! One measurement.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use memory_ledger::measurement::READ_MS;
+use memory_ledger::{AccountId, Count, Effort, Measurement, Order, ProcessId, Uid, UsageSource};
+use memory_watch::process::{FileId, HeldFile, Proc, SmapsRollup, TmpfsDevices};
+
+use super::bounded::{Answer, BoundedReader, Question, thread_cpu_ns};
+use crate::clock::{NS_PER_MS, monotonic_ns};
+
+/// Descriptors that one measurement looks at, of all processes of the account together: about 4 µs
+/// each.
+const MOST_DESCRIPTORS: usize = 16_384;
+
+/// One address space of the account.
+#[derive(Clone, Copy, Debug)]
+pub struct Member {
+    /// A process that has it.
+    pub id: ProcessId,
+    /// The user of that.
+    pub uid: Uid,
+    /// What is charged for it, bytes.
+    pub charged_bytes: u64,
+    /// Of these, shared memory.
+    pub shmem_bytes: u64,
+    /// Its page tables, bytes.
+    pub page_table_bytes: u64,
+}
+
+/// Whether files of memory that are held open are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// Only if the last measurement has found some.
+    AsBefore,
+    /// In any case.
+    Search,
+}
+
+/// A measurement to be made.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What is to be known.
+    pub order: Order,
+    /// What the account counts.
+    pub count: Count,
+    /// All address spaces of the account.
+    pub members: Vec<Member>,
+    /// About files that are held open.
+    pub files: Files,
+}
+
+/// Measures, and remembers which accounts hold files.
+pub(super) struct Measurer {
+    reader: BoundedReader,
+    proc: Proc,
+    devices: TmpfsDevices,
+    /// Accounts that hold files of memory.
+    holders: BTreeSet<AccountId>,
+    /// What was read of the processes of accounts near their limits.
+    shares: BTreeMap<AccountId, BTreeMap<ProcessId, Share>>,
+}
+
+/// What was read of a process.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    /// Of what is charged for it, the part that is others'.
+    shared_bytes: u64,
+    read_at_ns: u64,
+}
+
+impl Measurer {
+    pub(super) fn new() -> Self {
+        Self {
+            reader: BoundedReader::default(),
+            proc: Proc::default(),
+            devices: TmpfsDevices::new(),
+            holders: BTreeSet::new(),
+            shares: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn measure(&mut self, request: Request) -> Measurement {
+        let begun_ns = thread_cpu_ns();
+        let Request { order, count, mut members, files } = request;
+        let account = order.account;
+        let held_bytes = match files {
+            Files::AsBefore if !self.holders.contains(&account) => 0,
+            Files::AsBefore | Files::Search if count.shmem => self.held_bytes(&members),
+            Files::AsBefore | Files::Search => 0,
+        };
+        match held_bytes {
+            0 => self.holders.remove(&account),
+            _ => self.holders.insert(account),
+        };
+        let tables_bytes: u64 = members.iter().map(|member| member.page_table_bytes).sum();
+        let mut used_bytes = order.summed_bytes + held_bytes + tables_bytes;
+        if used_bytes > order.enough_bytes {
+            let shared = self.read_members(&order, count, &mut members, begun_ns);
+            used_bytes = used_bytes.saturating_sub(shared);
+        } else {
+            self.shares.remove(&account);
+        }
+        let cost_ns = thread_cpu_ns() - begun_ns + self.reader.take_cpu_ns();
+        let difference_bytes = used_bytes as i64 - order.summed_bytes as i64;
+        Measurement { account, difference_bytes, source: UsageSource::Pss, cost_ns }
+    }
+
+    /// What the account's processes have in common, bytes. A process counts in full until it was
+    /// read.
+    fn read_members(
+        &mut self,
+        order: &Order,
+        count: Count,
+        members: &mut [Member],
+        begun_ns: u64,
+    ) -> u64 {
+        let mut before = self.shares.remove(&order.account).unwrap_or_default();
+        let mut now = BTreeMap::new();
+        let read_at = |member: &Member| before.get(&member.id).map(|share| share.read_at_ns);
+        match order.effort {
+            Effort::All => {
+                members.sort_unstable_by_key(|member| std::cmp::Reverse(member.charged_bytes));
+            }
+            Effort::Some => members
+                .sort_by_key(|member| (read_at(member), std::cmp::Reverse(member.charged_bytes))),
+        }
+        let mut left: u64 = members.iter().map(|member| member.charged_bytes).sum();
+        let mut shared = 0;
+        for member in members {
+            let spent = || thread_cpu_ns() - begun_ns + self.reader.cpu_ns();
+            let affordable = order.effort == Effort::All || spent() < READ_MS * NS_PER_MS;
+            let known = before.remove(&member.id);
+            let share = if left > order.tolerated_bytes && affordable {
+                self.read_member(member, count)
+            } else {
+                known
+            };
+            left -= member.charged_bytes;
+            if let Some(share) = share {
+                // It may have grown since it was read, or be smaller now.
+                shared += share.shared_bytes.min(member.charged_bytes);
+                now.insert(member.id, share);
+            }
+        }
+        self.shares.insert(order.account, now);
+        shared
+    }
+
+    /// `None`: it is gone, or does not answer.
+    fn read_member(&mut self, member: &Member, count: Count) -> Option<Share> {
+        let answer = self.reader.read(member.id.pid, Question::Rollup);
+        let Some(Answer::Rollup(rollup)) = answer else { return None };
+        let own_bytes = share(&rollup, count)?;
+        let shared_bytes = member.charged_bytes.saturating_sub(own_bytes);
+        Some(Share { shared_bytes, read_at_ns: monotonic_ns() })
+    }
+
+    /// Files of memory that the account's users own and hold open, as far as its processes do not
+    /// have them mapped.
+    fn held_bytes(&mut self, members: &[Member]) -> u64 {
+        self.devices.forget_mounts();
+        let owners: BTreeSet<Uid> = members.iter().map(|member| member.uid).collect();
+        let (mut files, mut found) = (BTreeMap::new(), Vec::new());
+        let mut left = MOST_DESCRIPTORS;
+        for member in members {
+            let most = left;
+            let looked_at = self
+                .proc
+                .held_files(member.id.pid, most, &mut self.devices, &mut found)
+                .unwrap_or(0);
+            left -= looked_at;
+            let own = found.drain(..).filter(|file| owners.contains(&file.owner));
+            files.extend(own.map(|HeldFile { id, bytes, .. }| (id, bytes)));
+        }
+        if files.is_empty() {
+            return 0;
+        }
+        let ids: Arc<[FileId]> = files.keys().copied().collect();
+        for member in members.iter().filter(|member| member.shmem_bytes > 0) {
+            let question = Question::Mapped(Arc::clone(&ids));
+            let answer = self.reader.read(member.id.pid, question);
+            let Some(Answer::Mapped(mapped)) = answer else { continue };
+            for (id, mapped) in mapped {
+                if let Some(bytes) = files.get_mut(&id) {
+                    *bytes = bytes.saturating_sub(mapped);
+                }
+            }
+        }
+        files.values().sum()
+    }
+}
+
+/// What a process has of the kinds that count, shared pages divided by their sharers. `None`: the
+/// kernel does not tell the kinds apart (before 5.4).
+fn share(rollup: &SmapsRollup, count: Count) -> Option<u64> {
+    let kinds = [
+        (count.anon, rollup.pss_anon_bytes),
+        (count.shmem, rollup.pss_shmem_bytes),
+        (count.file, rollup.pss_file_bytes),
+        (count.swap, rollup.swap_pss_bytes),
+    ];
+    let counted = kinds.iter().filter(|(counts, _)| *counts);
+    counted.map(|(_, bytes)| *bytes).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_of_what_counts() {
+        let rollup = SmapsRollup {
+            pss_anon_bytes: Some(1),
+            pss_shmem_bytes: Some(20),
+            pss_file_bytes: Some(300),
+            swap_pss_bytes: Some(4000),
+            ..SmapsRollup::default()
+        };
+        assert_eq!(share(&rollup, Count::default()), Some(4021));
+        assert_eq!(share(&rollup, Count::of(["file"])), Some(300));
+        let old = SmapsRollup { pss_anon_bytes: None, ..rollup };
+        assert_eq!(share(&old, Count::default()), None);
+    }
+}

@@ -1,0 +1,148 @@
+//! The thread that measures.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use machine_memory::Meminfo;
+use memory_ledger::Measurement;
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::measure::{Measurer, Request};
+
+/// Before programs that keep all CPUs busy.
+const NICE: i32 = -10;
+/// Requests that may wait; one more is made again later.
+const QUEUE: usize = 64;
+/// How often the machine's page tables and shared memory are read, while an account is limited.
+const LOOK: Duration = Duration::from_millis(250);
+/// Such growth makes the daemon look for who holds it, bytes: half of what an account may exceed
+/// its limit by for more than a second.
+const GROWTH_BYTES: u64 = 16 << 20;
+
+/// What the thread shares with the event loop.
+struct Shared {
+    measured: Mutex<Vec<Measurement>>,
+    /// Somebody has a limit.
+    limited: AtomicBool,
+    /// Page tables or shared memory of the machine have grown.
+    grown: AtomicBool,
+    wake: OwnedFd,
+}
+
+impl Shared {
+    fn wake(&self) {
+        // Cannot fail but for a full counter, which is readable as well.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// The event loop's end. Dropping it ends the thread.
+pub struct UsageWorker {
+    requests: SyncSender<Request>,
+    shared: Arc<Shared>,
+}
+
+impl UsageWorker {
+    /// Starts the thread.
+    pub fn start() -> io::Result<Self> {
+        let (requests, asked) = sync_channel(QUEUE);
+        let shared = Arc::new(Shared {
+            measured: Mutex::default(),
+            limited: AtomicBool::new(false),
+            grown: AtomicBool::new(false),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        });
+        let work = Work { asked, shared: Arc::clone(&shared), before: None };
+        std::thread::Builder::new().name("usage".into()).spawn(move || work.run())?;
+        Ok(Self { requests, shared })
+    }
+
+    /// Has it measured. The error: too many wait already.
+    pub(crate) fn request(&self, request: Request) -> Result<(), TrySendError<Request>> {
+        self.requests.try_send(request)
+    }
+
+    /// Whether there is a limit.
+    pub(crate) fn set_limited(&self, limited: bool) {
+        if self.shared.limited.swap(limited, Ordering::Relaxed) != limited && limited {
+            // What was held before counts as well.
+            self.shared.grown.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Measurements that have ended since the last call.
+    pub(crate) fn take_measured(&self) -> Vec<Measurement> {
+        // Readable again with the next one.
+        let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
+        let mut measured = self.shared.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *measured)
+    }
+
+    /// Page tables or shared memory have grown since the last call.
+    pub(crate) fn take_growth(&self) -> bool {
+        self.shared.grown.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// Readable when there is something to take.
+impl AsFd for UsageWorker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.wake.as_fd()
+    }
+}
+
+struct Work {
+    asked: Receiver<Request>,
+    shared: Arc<Shared>,
+    /// Page tables and shared memory when accounts were looked at, or less since.
+    before: Option<u64>,
+}
+
+impl Work {
+    fn run(mut self) {
+        // A kill may depend on it, but it is not part of one. Readers inherit it. Giving up a
+        // real-time priority is always allowed; the rest needs CAP_SYS_NICE.
+        let nice = |nice| headroom_linux::sched::SchedAttr::other(nice).apply(None);
+        let _ = nice(NICE).or_else(|_| nice(0));
+        let mut measurer = Measurer::new();
+        loop {
+            match self.asked.recv_timeout(LOOK) {
+                Ok(request) => {
+                    let measurement = measurer.measure(request);
+                    let measured = &self.shared.measured;
+                    measured.lock().unwrap_or_else(PoisonError::into_inner).push(measurement);
+                    self.shared.wake();
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.look();
+        }
+    }
+
+    /// Looks for growth that no account shows.
+    fn look(&mut self) {
+        if !self.shared.limited.load(Ordering::Relaxed) {
+            self.before = None;
+            return;
+        }
+        let Ok(Meminfo { shmem: Some(shmem), page_tables: Some(tables), .. }) =
+            Meminfo::read(Path::new("/proc"))
+        else {
+            return;
+        };
+        let now = shmem + tables;
+        let before = *self.before.get_or_insert(now);
+        self.before = Some(before.min(now));
+        if now >= before + GROWTH_BYTES {
+            self.before = Some(now);
+            self.shared.grown.store(true, Ordering::Relaxed);
+            self.shared.wake();
+        }
+    }
+}

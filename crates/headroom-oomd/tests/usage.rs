@@ -1,0 +1,105 @@
+//! Actual usage decides, not the sum of resident sets: shared pages count once, and page tables and
+//! files that are held open count as well.
+
+mod support;
+
+use std::time::Duration;
+
+use support::daemon::Daemon;
+use support::hog::Hog;
+use support::{MIB, eventually, privileged};
+
+/// How long an account that is within its limit is watched: several measurements.
+const CALM: Duration = Duration::from_millis(1500);
+
+/// Daemons whose user has this limit, one after the other: with the notifier and without.
+fn daemons(uid: u32, limit_mib: u64) -> impl Iterator<Item = Daemon> {
+    let backends: &[&[&str]] = match privileged() {
+        true => &[&[], &["--notifier", "proc"]],
+        false => &[],
+    };
+    backends.iter().map(move |arguments| {
+        let daemon = Daemon::start("", arguments);
+        daemon.set_limit(uid, limit_mib * MIB);
+        daemon
+    })
+}
+
+/// The account is measured to be this large, and no process is killed meanwhile.
+fn settles_at(daemon: &Daemon, uid: u32, mib: std::ops::Range<u64>) {
+    let used = || daemon.limit(uid).unwrap().used_bytes / MIB;
+    eventually("the account is corrected", || mib.contains(&used()).then_some(()));
+    std::thread::sleep(CALM);
+    assert!(mib.contains(&used()), "{} MiB in use, {mib:?} expected", used());
+    assert_eq!(daemon.why(uid), []);
+}
+
+#[test]
+fn a_process_that_forks_is_not_killed_for_pages_that_it_shares() {
+    const UID: u32 = 62300;
+    for daemon in daemons(UID, 400) {
+        let mut hog = Hog::start(UID);
+        hog.grow(220 << 10);
+        assert!(hog.survived());
+        hog.fork(1);
+        settles_at(&daemon, UID, 200..260);
+        hog.fork(6);
+        settles_at(&daemon, UID, 200..260);
+        assert!(hog.is_alive());
+    }
+}
+
+#[test]
+fn a_child_that_writes_to_shared_pages_is_killed_though_no_resident_set_changes() {
+    const UID: u32 = 62301;
+    for daemon in daemons(UID, 300) {
+        let mut hog = Hog::start(UID);
+        hog.grow(180 << 10);
+        assert!(hog.survived());
+        hog.fork(1);
+        settles_at(&daemon, UID, 170..220);
+        hog.break_sharing();
+        let why = daemon.ended(UID);
+        assert!(why.used_bytes > 300 * MIB && why.used_bytes < 420 * MIB, "{why:#?}");
+    }
+}
+
+#[test]
+fn shared_memory_of_six_processes_counts_once() {
+    const UID: u32 = 62302;
+    for daemon in daemons(UID, 256) {
+        let mut hog = Hog::start(UID);
+        hog.share(120 << 10, 5);
+        settles_at(&daemon, UID, 110..160);
+        // What comes on top of it counts.
+        hog.grow(180 << 10);
+        hog.died();
+        let why = daemon.ended(UID);
+        assert!(why.used_bytes > 256 * MIB && why.used_bytes < 330 * MIB, "{why:#?}");
+    }
+}
+
+#[test]
+fn shared_memory_that_is_too_much_is_not_excused() {
+    const UID: u32 = 62303;
+    for daemon in daemons(UID, 100) {
+        let mut hog = Hog::start(UID);
+        hog.begin_share(150 << 10);
+        hog.died();
+        assert!(daemon.why(UID)[0].used_bytes > 100 * MIB);
+    }
+}
+
+#[test]
+fn a_file_of_memory_that_is_held_open_counts() {
+    const UID: u32 = 62304;
+    for daemon in daemons(UID, 100) {
+        let mut hog = Hog::start(UID);
+        hog.write_memfd(60 << 10);
+        assert!(hog.survived());
+        settles_at(&daemon, UID, 55..75);
+        hog.write_memfd(60 << 10);
+        hog.died();
+        assert!(daemon.ended(UID).used_bytes > 100 * MIB);
+    }
+}
