@@ -3,7 +3,6 @@
 
 use harness::outcome::ExpectedFailure;
 
-const UNCOUNTED: &str = "neither files of a tmpfs that are not mapped nor page tables are counted";
 const OSCILLATION: &str = "each crossing of the soft limit has the daemon look at all processes";
 
 const fn known(
@@ -17,7 +16,5 @@ const fn known(
 
 /// By attack, backend (empty: both) and check.
 pub const TO_FAIL: &[ExpectedFailure] = &[
-    known("memfd-written", "", "held", UNCOUNTED),
-    known("page-tables", "", "held", UNCOUNTED),
     known("soft-limit-oscillation", "", "cpu", OSCILLATION),
 ];
