@@ -314,8 +314,8 @@ pub struct UserLimit {
     /// The most that was ever charged since the limit was set, bytes.
     #[serde(default)]
     pub peak_bytes: u64,
-    /// How `used_bytes` is known near the limit: `resident sets` (a page counts for each process that
-    /// has it), `proportional set sizes` or `memory controller`.
+    /// How `used_bytes` is known near the limit: `resident sets` (a page counts for each process
+    /// that has it), `proportional set sizes` or `memory controller`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage_source: Option<String>,
     /// Promised to processes that have not touched it yet, bytes. With `used_bytes` it never

@@ -296,7 +296,7 @@ __noinline int settle(struct slot *slot, struct cause *cause, s64 delta)
 	live = pages - LOAD(slot->dying_pages);
 	correction = LOAD(slot->correction);
 	/* What nobody measures again gives no credit. */
-	if (correction > 0 || live <= (s64)LOAD(slot->hard_pages) || !is_left_alone())
+	if (correction >= 0 || live <= (s64)LOAD(slot->hard_pages) || !is_left_alone())
 		live += correction;
 	if (live > slot->peak_pages)
 		slot->peak_pages = live;

@@ -126,7 +126,7 @@ impl ProcPoller {
             swap_pages: pages(status.swap_bytes),
             comm: stat.comm,
             oom_score_adj: proc.oom_score_adj(pid)?,
-            exiting: stat.is_exiting(),
+            exiting: stat.is_exiting() && !status.main_thread_exited,
             session_leader: stat.session == pid,
             group: stat.group,
             page_table_bytes: status.page_table_bytes.unwrap_or(0),

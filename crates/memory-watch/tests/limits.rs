@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use memory_ledger::ProcessId;
 use memory_ledger::Uid;
+use memory_watch::Correction;
 use memory_watch::Event;
 use memory_watch::Killed;
 use memory_watch::KilledBy;
@@ -294,6 +295,64 @@ fn a_fork_never_kills_the_parent_unarmed() {
     assert!(killed.is_none_or(|killed| killed.id.pid as i32 == child), "{killed:?}");
     assert!(notifier.usage(uid.into()).unwrap().pages > 64 * MIB);
     assert!(hog.is_alive());
+}
+
+#[test]
+fn a_fork_kills_not_even_the_armed_victim_before_it_is_measured() {
+    let uid = Uid(61_116);
+    let Some(mut notifier) = notifier() else { return };
+    notifier.set_limit(uid.into(), LIMIT).unwrap();
+    let mut hog = Hog::start(uid);
+    hog.tell("touch 9000");
+    let armed = victim(&notifier, &hog);
+    notifier.arm(uid.into(), Some(armed)).unwrap();
+    confirm(&mut notifier, uid.into());
+    hog.ask("fork");
+    let (killed, pages, _) = wait_for(&mut notifier, "the crossing", hard_crossing);
+    assert_eq!(killed, None);
+    assert!(pages > LIMIT.hard_pages);
+    // Growth that is certain does not reach the limit.
+    hog.tell("touch 100");
+    let usage = notifier.usage(uid.into()).unwrap();
+    assert!(usage.unconfirmed_pages >= 9000 && usage.kills == 0, "{usage:?}");
+
+    let measured = Correction {
+        pages: -9000,
+        summed_pages: usage.summed_pages(),
+        confirmed_pages: usage.unconfirmed_pages,
+    };
+    notifier.correct(uid.into(), measured).unwrap();
+    hog.tell("touch 100");
+    let usage = notifier.usage(uid.into()).unwrap();
+    assert_eq!((usage.unconfirmed_pages, usage.kills), (0, 0));
+    assert!((9000..10_500).contains(&usage.live_pages()), "{usage:?}");
+
+    // The child has written to its pages: now they are its own.
+    notifier.correct(uid.into(), Correction::default()).unwrap();
+    hog.begin("touch 100");
+    let (killed, ..) = wait_for(&mut notifier, "the kill", hard_crossing);
+    assert_eq!(killed.map(|killed| killed.id), Some(armed));
+    assert!(hog.was_killed());
+}
+
+#[test]
+fn what_is_added_to_the_sum_is_told_and_kills_nobody() {
+    let uid = Uid(61_117);
+    let Some(mut notifier) = notifier() else { return };
+    notifier.set_limit(uid.into(), LIMIT).unwrap();
+    let mut hog = Hog::start(uid);
+    hog.tell("touch 9000");
+    confirm(&mut notifier, uid.into());
+    let correction = Correction { pages: 10_000, ..Correction::default() };
+    notifier.correct(uid.into(), correction).unwrap();
+    hog.tell("touch 100");
+    let (killed, pages, _) = wait_for(&mut notifier, "the crossing", hard_crossing);
+    assert_eq!(killed, None);
+    assert!(pages > 19_000);
+    // The sum alone still is enforced in the page fault.
+    hog.begin(TOO_MUCH);
+    let (killed, ..) = wait_for(&mut notifier, "the kill", hard_crossing);
+    assert!(killed.is_some() && hog.was_killed());
 }
 
 #[test]

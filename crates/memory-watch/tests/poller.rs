@@ -77,3 +77,23 @@ fn polling_and_the_notifier_see_the_same_processes() {
     kernel.mm_id = 0;
     assert_eq!(kernel, proc);
 }
+
+#[test]
+fn a_process_whose_main_thread_has_exited_is_counted_and_can_be_chosen() {
+    if !is_root() {
+        return;
+    }
+    let uid = Uid(61_203);
+    let mut hog = Hog::start(uid);
+    hog.tell("touch 700");
+    hog.tell("leaderexit");
+    let mut poller = ProcPoller::new().unwrap();
+    let limit = SlotLimit { soft_pages: 1000 * MIB, hard_pages: 2000 * MIB };
+    poller.set_limit(uid.into(), limit).unwrap();
+    let pages = poller.usage(uid.into()).unwrap().pages;
+    assert!(pages >= 700, "{pages} pages counted");
+    let mut samples = Vec::new();
+    poller.processes(&mut samples).unwrap();
+    let sample = samples.iter().find(|sample| sample.tgid == hog.pid()).expect("the hog");
+    assert!(!sample.exiting && sample.charged_pages() == pages);
+}

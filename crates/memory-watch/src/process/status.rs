@@ -26,6 +26,8 @@ pub struct Status {
     pub swap_bytes: Option<u64>,
     /// `VmPTE`, in bytes.
     pub page_table_bytes: Option<u64>,
+    /// The main thread has exited, and another one goes on: the sizes are as that one shows them.
+    pub main_thread_exited: bool,
     /// `Threads`.
     pub threads: Option<u64>,
 }
@@ -39,9 +41,31 @@ impl Status {
 }
 
 impl Proc {
-    /// Reads `/proc/<pid>/status`.
+    /// Reads `/proc/<pid>/status`. Where the main thread has exited before others, the sizes are
+    /// those that another thread shows.
     pub fn status(&mut self, pid: u32) -> Result<Status, ReadError> {
-        let content = self.read(pid, "status")?;
+        let status = self.status_in(pid, "status")?;
+        if status.anon_bytes.is_some() || status.threads.is_none_or(|threads| threads < 2) {
+            return Ok(status);
+        }
+        let folder = self.root.join(pid.to_string()).join("task");
+        let threads = std::fs::read_dir(&folder).map_err(|e| ReadError::io(&folder, e))?;
+        for thread in threads.flatten() {
+            let file = format!("task/{}/status", thread.file_name().display());
+            // It may be gone by now.
+            if let Ok(of_thread) = self.status_in(pid, &file)
+                && of_thread.anon_bytes.is_some()
+            {
+                let main_thread_exited = true;
+                let (ppid, uid) = (status.ppid, status.uid);
+                return Ok(Status { ppid, uid, main_thread_exited, ..of_thread });
+            }
+        }
+        Ok(status)
+    }
+
+    fn status_in(&mut self, pid: u32, file: &str) -> Result<Status, ReadError> {
+        let content = self.read(pid, file)?;
         let mut status = Status::default();
         // Only the name can hold bytes that are no UTF-8, and lossy conversion would allocate.
         let from = content.bytes.iter().position(|&b| b == b'\n').unwrap_or(0);
@@ -79,6 +103,19 @@ mod tests {
         assert_eq!(status.tgid, Some(std::process::id()));
         assert_eq!(status.uid, Some(Uid(rustix::process::getuid().as_raw())));
         assert!(status.charged_bytes().unwrap() > 0);
+    }
+
+    #[test]
+    fn a_thread_shows_the_sizes_when_the_main_thread_has_exited() {
+        let (dir, mut proc) = fake(5, "status", b"Name:\tx\nTgid:\t5\nUid:\t7\t7\nThreads:\t2\n");
+        for (tid, text) in [(5, "Name:\tx\nThreads:\t2\n"), (6, "Name:\tx\nRssAnon:\t8 kB\n")] {
+            let thread = dir.path().join(format!("5/task/{tid}"));
+            std::fs::create_dir_all(&thread).unwrap();
+            std::fs::write(thread.join("status"), text).unwrap();
+        }
+        let status = proc.status(5).unwrap();
+        assert_eq!((status.uid, status.anon_bytes), (Some(Uid(7)), Some(8 << 10)));
+        assert!(status.main_thread_exited);
     }
 
     #[test]
