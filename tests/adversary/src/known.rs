@@ -15,6 +15,4 @@ const fn known(
 }
 
 /// By attack, backend (empty: both) and check.
-pub const TO_FAIL: &[ExpectedFailure] = &[
-    known("soft-limit-oscillation", "", "cpu", OSCILLATION),
-];
+pub const TO_FAIL: &[ExpectedFailure] = &[known("soft-limit-oscillation", "", "cpu", OSCILLATION)];
