@@ -1,0 +1,166 @@
+//! One program: its true peak, and how it fares under a limit.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use harness::MIB;
+use harness::daemon::{Backend, Daemon};
+use harness::memory::Held;
+use harness::outcome::Check;
+use harness::sampler::MemorySampler;
+use harness::users::User;
+use serde_json::Value;
+
+use crate::programs::Program;
+
+/// The user that runs them.
+pub const INNOCENT: User = User { uid: 64_300, subordinate: 0, count: 0 };
+/// Limits, percent of the peak: one that the program keeps to, and one that it breaks.
+const ENOUGH_PERCENT: u64 = 125;
+const TOO_LITTLE_PERCENT: u64 = 90;
+/// How much longer than its load a program may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often, and for how long, a program is run with a limit that it keeps to.
+#[derive(Clone, Copy)]
+pub struct Effort {
+    pub runs: u32,
+    pub seconds: u32,
+}
+
+/// What came of a program.
+pub struct Outcome {
+    pub peak: Held,
+    pub checks: Vec<Check>,
+}
+
+/// Runs it without a limit, and then with each of the two.
+pub fn play(program: &Program, backend: Backend, effort: Effort) -> anyhow::Result<Outcome> {
+    let peak = run(program, effort.seconds, None)?;
+    ensure!(peak.finished, "{} fails without a limit:\n{}", program.name, peak.log);
+    let peak = peak.held;
+    let mut checks = Vec::new();
+
+    let limit = peak.total() * ENOUGH_PERCENT / 100;
+    let mut worst = (0, true);
+    for _ in 0..effort.runs {
+        let done = run(program, effort.seconds, Some((backend, limit)))?;
+        worst = (worst.0.max(done.victims.len()), worst.1 && done.finished);
+        if !done.victims.is_empty() {
+            break;
+        }
+    }
+    let (signals, finished) = worst;
+    let text = |signals, limit: u64| format!("{signals} signals at {} MiB", limit / MIB);
+    checks.push(Check::new("spared", signals == 0, text(signals, limit)));
+    checks.push(Check::new(
+        "finished",
+        finished,
+        if finished { "it succeeds" } else { "it fails" },
+    ));
+
+    let limit = peak.total() * TOO_LITTLE_PERCENT / 100;
+    let done = run(program, effort.seconds, Some((backend, limit)))?;
+    let fair = done.victims.len() == 1 && done.victims.first() == done.grower.as_ref();
+    let mut found = text(done.victims.len(), limit);
+    found.push_str(&format!(", to {:?}; {:?} grows", done.victims, done.grower));
+    checks.push(Check::new("victim", fair, found));
+    Ok(Outcome { peak, checks })
+}
+
+/// What came of a run.
+struct Run {
+    held: Held,
+    /// The program succeeded.
+    finished: bool,
+    /// The process that is to be killed if one is.
+    grower: Option<u32>,
+    /// The processes that got a signal.
+    victims: Vec<u32>,
+    log: String,
+}
+
+fn run(program: &Program, seconds: u32, limit: Option<(Backend, u64)>) -> anyhow::Result<Run> {
+    let folder = tempfile::tempdir()?;
+    let daemon = match limit {
+        None => None,
+        Some((backend, bytes)) => {
+            let daemon = Daemon::start(backend, "")?;
+            daemon.set_limit(INNOCENT.uid, bytes)?;
+            Some(daemon)
+        }
+    };
+    let ended = Ended;
+    let log = folder.path().join("output");
+    let mut child = command(program, folder.path(), seconds)?
+        .stdin(Stdio::null())
+        .stdout(fs::File::create(&log)?)
+        .stderr(fs::File::options().append(true).open(&log)?)
+        .spawn()
+        .context("cannot start unshare")?;
+    let memory = MemorySampler::start(INNOCENT);
+    let end = Instant::now() + Duration::from_secs(seconds.into()) + PATIENCE;
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break Some(status),
+            None if Instant::now() > end => break None,
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    let held = memory.end().peak();
+    drop(ended);
+    let _ = child.wait();
+    let victims = daemon.as_ref().map(victims).transpose()?.unwrap_or_default();
+    let grower = fs::read_to_string(folder.path().join("home/grower")).ok();
+    Ok(Run {
+        held,
+        finished: status.is_some_and(|status| status.success()),
+        grower: grower.and_then(|pid| pid.trim().parse().ok()),
+        victims,
+        log: fs::read_to_string(&log).unwrap_or_default(),
+    })
+}
+
+/// As the leader of a session, in a mount namespace where the user has a name: PostgreSQL refuses
+/// to run without one.
+fn command(program: &Program, folder: &Path, seconds: u32) -> anyhow::Result<Command> {
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
+    let (home, uid) = (folder.join("home"), INNOCENT.uid);
+    fs::create_dir(&home)?;
+    chown(&home, Some(uid), Some(uid))?;
+    let mut users = fs::read_to_string("/etc/passwd")?;
+    users.push_str(&format!("innocent:x:{uid}:{uid}::{}:/bin/sh\n", home.display()));
+    let passwd = folder.join("passwd");
+    fs::write(&passwd, users)?;
+    let enter = "mount --bind \"$1\" /etc/passwd && shift && exec setsid setpriv --reuid=\"$1\" \
+                 --regid=\"$1\" --clear-groups sh -c \"$2\" sh \"$3\" \"$4\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", enter, "sh"]).arg(&passwd).arg(uid.to_string());
+    command.arg(program.script).arg(&home).arg(seconds.to_string());
+    command.env("HOME", &home).env("LC_ALL", "C.UTF-8").current_dir(&home);
+    Ok(command)
+}
+
+/// All processes of all decisions, oldest first.
+fn victims(daemon: &Daemon) -> anyhow::Result<Vec<u32>> {
+    let pid = |process: &Value| process["pid"].as_u64().and_then(|pid| pid.try_into().ok());
+    let decisions = daemon.decisions(|uid| INNOCENT.has(uid))?;
+    let of_one = |decision: &Value| {
+        let others = decision["others"].as_array().cloned().unwrap_or_default();
+        std::iter::once(decision["victim"].clone()).chain(others).collect::<Vec<Value>>()
+    };
+    Ok(decisions.iter().flat_map(of_one).filter_map(|process| pid(&process)).collect())
+}
+
+/// No process of the user is left, whatever happened.
+struct Ended;
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        INNOCENT.end(&mut []);
+    }
+}
