@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn programs_of_any_length_compile() {
         if !can_compile() {
-            println!("skipped: no C compiler");
+            test_support::skip("no C compiler");
             return;
         }
         [0, 3].iter().for_each(|length| compile(*length).unwrap());

@@ -133,7 +133,7 @@ mod tests {
     fn page_allocations_of_this_process_are_seen_and_the_instance_goes_away() {
         let trace = match Trace::start("kmem/mm_page_alloc", "order >= 0", &[std::process::id()]) {
             Ok(trace) => trace,
-            Err(why) => return println!("skipped: {why:#}"),
+            Err(why) => return test_support::skip(format_args!("{why:#}")),
         };
         let before = trace.count().unwrap();
         let memory = vec![1u8; 4 << 20];

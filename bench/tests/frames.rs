@@ -13,14 +13,13 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// Runs a program with `--quick`; its lines. `None` where something that it needs is missing.
 fn quick(bench: &str, program: &str) -> Option<Vec<Measurement>> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: {bench} needs root");
+    if !test_support::privileged() {
         return None;
     }
     if matches!(bench, "overshoot" | "notifier")
         && let Err(error) = memory_watch::Notifier::load()
     {
-        println!("skipped: {bench}: {error}");
+        test_support::skip(format_args!("{bench}: {error}"));
         return None;
     }
     // Orphans become our children instead of init's.
@@ -92,7 +91,7 @@ fn buffers_reports_what_idle_opens_cost_and_how_fast_their_memory_goes_back() {
     let Some(lines) = quick("buffers", env!("CARGO_BIN_EXE_buffers")) else { return };
     for subject in ["headroom passthrough", "headroom notify-store"] {
         if subject.ends_with("passthrough") && !lines.iter().any(|line| line.subject == subject) {
-            println!("skipped: FUSE passthrough needs Linux 6.9");
+            test_support::skip("FUSE passthrough needs Linux 6.9");
             continue;
         }
         let each = values(&lines, subject, "daemon_bytes_per_open", &["100 idle opens"]);

@@ -74,6 +74,5 @@ fn no_target_fails_on_the_corpus_or_what_it_mutates_to() {
             let _report = Report(name, &input);
             target(&input);
         }
-        println!("{name}: {} inputs and {runs} mutations", corpus.len());
     }
 }

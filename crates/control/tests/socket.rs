@@ -71,8 +71,7 @@ fn as_user<T: Send + 'static>(
     uid: u32,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<JoinHandle<T>> {
-    if !rustix::process::geteuid().is_root() {
-        test_support::skip("needs root");
+    if !test_support::privileged() {
         return None;
     }
     Some(std::thread::spawn(move || {

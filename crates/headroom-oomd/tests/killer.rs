@@ -3,8 +3,6 @@
 
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,6 +32,7 @@ use rustix::net::{
     SocketType, connect, recvmsg, send, socket,
 };
 use support::reclaimer::Reclaimer;
+use test_support::allocations::{CountingAllocator, allocations};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const UID: u32 = 62301;
@@ -41,29 +40,8 @@ const ACCOUNT: AccountId = AccountId::User(Uid(UID));
 /// The limit in all tests, pages.
 const HARD: u64 = 1000;
 
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: everything is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps our contract, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the block came from alloc above, so from the system's allocator.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// What the fake watch knows and has been told.
 #[derive(Default)]
@@ -135,7 +113,7 @@ impl Watch for FakeWatch {
         let mut state = self.state();
         let found = state.samples.iter().find(|sample| sample.id() == victim);
         state.usage.dying_pages = found.map_or(0, ProcessSample::charged_pages);
-        state.before_signal = Some(ALLOCATIONS.get() - state.at_event);
+        state.before_signal = Some(allocations() - state.at_event);
         state.usage.latched = true;
         Ok(true)
     }
@@ -155,7 +133,7 @@ impl Watch for FakeWatch {
         for event in events {
             f(event);
         }
-        self.state().at_event = ALLOCATIONS.get();
+        self.state().at_event = allocations();
     }
 
     fn processes(&self, out: &mut Vec<ProcessSample>) -> Result<(), NotifierError> {
@@ -221,8 +199,7 @@ impl Bench {
         pages: &[u64],
         build: impl FnOnce(OomManagerBuilder) -> OomManagerBuilder,
     ) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            test_support::skip("needs root");
+        if !support::privileged() {
             return None;
         }
         let processes: Vec<Process> = pages.iter().map(|_| Process::start()).collect();

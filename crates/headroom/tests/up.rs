@@ -237,8 +237,7 @@ fn a_second_up_says_that_the_first_is_there_and_leaves_it_alone() {
 
 #[test]
 fn daemons_are_looked_for_beside_the_command_and_nowhere_else() {
-    if !rustix::process::geteuid().is_root() {
-        test_support::skip("needs root");
+    if !test_support::privileged() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

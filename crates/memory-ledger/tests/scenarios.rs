@@ -144,10 +144,17 @@ fn an_interactive_shell_outlives_the_fork_bomb_that_was_typed_into_it() {
     assert!(text.contains("fork bomb") && text.contains("60 processes"), "{text}");
 }
 
+/// Whether the kills of children are recorded in [`Growth`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RecordKills {
+    Yes,
+    No,
+}
+
 /// A parent that has `alive` growing children at a time, of which the worst dies five times a
-/// second and is replaced, with or without `burials`. Returns after how many victims all of them
-/// die, if they do so within ten seconds.
-fn victims_until_a_bomb(alive: u32, burials: bool) -> Option<u32> {
+/// second and is replaced. Returns after how many victims all of them die, if they do so within
+/// ten seconds.
+fn victims_until_a_bomb(alive: u32, record_kills: RecordKills) -> Option<u32> {
     let mut growth = Growth::default();
     let parent = of_group(100, process(100, 50, 2, 0));
     let idle = process(60, 50, 64, 0);
@@ -166,7 +173,7 @@ fn victims_until_a_bomb(alive: u32, burials: bool) -> Option<u32> {
                 return Some(step as u32);
             }
             assert!(choice.others.is_empty() && choice.victim.id.pid > 100, "{choice:?}");
-            if burials {
+            if record_kills == RecordKills::Yes {
                 growth.record_kill(&choice.victim, now_ns);
             }
             children.retain(|child| child.id != choice.victim.id);
@@ -184,9 +191,9 @@ fn victims_until_a_bomb(alive: u32, burials: bool) -> Option<u32> {
 
 #[test]
 fn a_bomb_that_stays_small_is_known_by_those_it_has_lost() {
-    assert_eq!(victims_until_a_bomb(6, false), None);
-    assert_eq!(victims_until_a_bomb(6, true), Some(11), "six live, ten have died");
-    assert_eq!(victims_until_a_bomb(3, true), Some(14));
+    assert_eq!(victims_until_a_bomb(6, RecordKills::No), None);
+    assert_eq!(victims_until_a_bomb(6, RecordKills::Yes), Some(11), "six live, ten have died");
+    assert_eq!(victims_until_a_bomb(3, RecordKills::Yes), Some(14));
 }
 
 /// An agent that leads its session, is idle, and has 17 stable jobs and one that grows.

@@ -226,8 +226,7 @@ fn whoever_takes_what_is_not_counted_is_not_killed_for_it() {
 #[test]
 fn polling_adds_a_group_up_as_well() {
     let (alice, bob) = (Uid(61_615), Uid(61_616));
-    if !rustix::process::geteuid().is_root() {
-        test_support::skip("needs root, to start processes of other users");
+    if !test_support::privileged() {
         return;
     }
     let mut poller = ProcPoller::new().unwrap();

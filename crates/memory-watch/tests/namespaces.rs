@@ -135,8 +135,7 @@ fn a_namespace_of_roots_is_charged_to_nobody_but_its_uids_own_accounts() {
 #[test]
 fn polling_charges_the_owner_of_a_namespace_too() {
     let uid = Uid(61_704);
-    if !rustix::process::geteuid().is_root() {
-        test_support::skip("needs root, to start processes of other users");
+    if !test_support::privileged() {
         return;
     }
     if may_unshare().is_none() {

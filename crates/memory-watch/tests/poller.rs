@@ -11,17 +11,9 @@ use support::Hog;
 use support::MIB;
 use support::eventually;
 
-fn is_root() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        test_support::skip("needs root, to start processes of other users");
-    }
-    root
-}
-
 #[test]
 fn polling_tells_both_crossings_and_kills_nobody() {
-    if !is_root() {
+    if !test_support::privileged() {
         return;
     }
     let uid = Uid(61_201);
@@ -80,7 +72,7 @@ fn polling_and_the_notifier_see_the_same_processes() {
 
 #[test]
 fn a_process_whose_main_thread_has_exited_is_counted_and_can_be_chosen() {
-    if !is_root() {
+    if !test_support::privileged() {
         return;
     }
     let uid = Uid(61_203);

@@ -101,8 +101,7 @@ fn a_process_that_is_gone_is_an_error_of_its_own() {
 
 #[test]
 fn a_process_of_somebody_else_is_not_killed_nor_stopped() {
-    if !rustix::process::geteuid().is_root() {
-        test_support::skip("needs root to be two users");
+    if !test_support::privileged() {
         return;
     }
     let holder = Holder::with(1, "family 1");

@@ -123,9 +123,8 @@ mod tests {
 
     #[test]
     fn a_call_that_is_not_named_is_the_end_and_a_second_line_adds_to_the_first() {
-        // SAFETY: no arguments.
-        if unsafe { libc::geteuid() } != 0 {
-            return test_support::skip("not root");
+        if !test_support::privileged() {
+            return;
         }
         let unit = format!("[Service]\nSystemCallFilter={SHELL}\n");
         assert_eq!(run(&unit).signal(), Some(libc::SIGSYS), "it changes its folder");

@@ -1,5 +1,6 @@
 //! Code that only tests share. No shipped program depends on it.
 
+pub mod allocations;
 mod decision;
 pub mod helper;
 pub mod programs;
@@ -10,6 +11,16 @@ pub use decision::decision;
 
 /// Name of the variable that forbids skips: `all`, which `.ci/run` sets.
 const REQUIRE: &str = "HEADROOM_TESTS_REQUIRE";
+
+/// The test has the rights of root. Otherwise it is skipped: it returns after this.
+pub fn privileged() -> bool {
+    // SAFETY: geteuid has no requirements and cannot fail.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        skip("needs root");
+    }
+    root
+}
 
 /// Reports that this machine lacks what a test needs; the test returns after it. Where every test
 /// is required, that is a failure: a skipped test hides a regression.

@@ -11,6 +11,8 @@ pub mod reclaimer;
 
 use std::time::{Duration, Instant};
 
+pub use test_support::privileged;
+
 /// How long anything may take.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// One MiB.
@@ -26,13 +28,4 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         assert!(start.elapsed() < PATIENCE, "in {PATIENCE:?} it did not happen that {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
-}
-
-/// These tests need root; where they do not have it they say so and do nothing.
-pub fn privileged() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        test_support::skip("needs root");
-    }
-    root
 }

@@ -25,8 +25,7 @@ pub const FAR_AWAY: u64 = 1 << 40;
 
 /// The notifier, or `None` after having said why the test is skipped.
 pub fn notifier() -> Option<Notifier> {
-    if !rustix::process::geteuid().is_root() {
-        test_support::skip("needs root");
+    if !test_support::privileged() {
         return None;
     }
     match Notifier::load() {

@@ -104,8 +104,7 @@ fn nothing_is_left_when_the_session_is_killed() {
 
 #[test]
 fn where_a_container_hides_parts_of_proc_a_session_does_without_pid_namespace_and_says_so() {
-    if skipped() || !rustix::process::geteuid().is_root() {
-        test_support::skip("not root");
+    if skipped() || !test_support::privileged() {
         return;
     }
     let token = token("hidden");

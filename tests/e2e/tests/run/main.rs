@@ -123,8 +123,7 @@ fn where_user_namespaces_are_forbidden_the_setting_is_named() {
 
 #[test]
 fn root_gets_the_fast_mapping_and_no_user_namespace() {
-    if skipped() || !rustix::process::geteuid().is_root() {
-        test_support::skip("not root");
+    if skipped() || !test_support::privileged() {
         return;
     }
     let mut command = std::process::Command::new(program("headroom"));
@@ -137,8 +136,7 @@ fn root_gets_the_fast_mapping_and_no_user_namespace() {
 
 #[test]
 fn root_of_a_container_that_may_do_less_has_a_bus_too() {
-    if skipped() || !rustix::process::geteuid().is_root() {
-        test_support::skip("not root");
+    if skipped() || !test_support::privileged() {
         return;
     }
     let (peer, headroom) = (program("peer"), program("headroom"));

@@ -83,8 +83,7 @@ fn nothing_outside_changes() {
 
 #[test]
 fn links_in_dev_come_and_go_with_headroom_up() {
-    if skipped() || !rustix::process::geteuid().is_root() {
-        test_support::skip("not root");
+    if skipped() || !test_support::privileged() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

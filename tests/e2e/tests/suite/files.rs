@@ -262,18 +262,15 @@ fn a_receiver_frozen_again_and_again_holds_up_nobody(bus: &Bus) {
         move || {
             let client = Client::open(device, &Options::default()).unwrap();
             let mut session = Session::new(&client);
-            let mut fates = [0, 0];
             while !done.load(Ordering::Relaxed) {
                 match send_pipes(&mut session, 1) {
-                    Ok(_) => fates[0] += 1,
-                    // It was frozen while it was given its file.
-                    Err(ClientError::FailedReply) => fates[1] += 1,
+                    // FailedReply: it was frozen while its file was installed.
+                    Ok(_) | Err(ClientError::FailedReply) => {}
                     Err(error) => panic!("{error}"),
                 }
             }
             // Thawed, it serves as ever.
             send_pipes(&mut session, 1).unwrap();
-            fates
         }
     });
     let _service = peer(bus, &["files", "0"]);
@@ -290,8 +287,7 @@ fn a_receiver_frozen_again_and_again_holds_up_nobody(bus: &Bus) {
     }
     freezer.thaw();
     done.store(true, Ordering::Relaxed);
-    let fates = bounded("the caller of the frozen", || calling.join().unwrap());
-    println!("{fates:?} calls to it succeeded and failed");
+    bounded("the caller of the frozen", || calling.join().unwrap());
     drop(frozen);
 }
 
@@ -398,7 +394,6 @@ fn kill_receivers_at_random(bus: &Bus, goes_on: fn(usize, usize) -> bool) {
         drop(client);
         bus.wait_until_empty().unwrap();
     }
-    println!("{sent} files, {round} receivers killed");
     assert!(sent > 0, "nothing was ever sent");
     // The daemon keeps what its two helper threads need: a signal, and no more.
     let settled =

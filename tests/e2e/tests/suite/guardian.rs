@@ -81,7 +81,6 @@ fn the_guardian_ends_with_the_daemon_and_has_little_memory() {
             line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
         };
         let own = of("Private_Dirty:") + of("Private_Clean:");
-        println!("the guardian's own memory: {own} KiB");
         assert!(own < 1024, "{rollup}");
         bus.stop().unwrap();
         assert_eq!(wait::state(guardian), None, "it was reaped");
