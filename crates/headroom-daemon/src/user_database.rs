@@ -1,16 +1,17 @@
 //! Users and groups by name and number, from the databases that `nsswitch.conf` names.
 
 use nix::errno::Errno;
-use nix::unistd::{Group, Uid, User};
+use nix::unistd::{Group, User};
+use owners::Uid;
 
 /// The uid of a user name; `None` if there is no such user.
-pub fn uid_of(name: &str) -> nix::Result<Option<u32>> {
-    Ok(look_up(|| User::from_name(name))?.map(|user| user.uid.as_raw()))
+pub fn uid_of(name: &str) -> nix::Result<Option<Uid>> {
+    Ok(look_up(|| User::from_name(name))?.map(|user| Uid(user.uid.as_raw())))
 }
 
 /// The name of a uid; `None` if it has none.
-pub fn name_of(uid: u32) -> nix::Result<Option<String>> {
-    Ok(look_up(|| User::from_uid(Uid::from_raw(uid)))?.map(|user| user.name))
+pub fn name_of(uid: Uid) -> nix::Result<Option<String>> {
+    Ok(look_up(|| User::from_uid(nix::unistd::Uid::from_raw(uid.0)))?.map(|user| user.name))
 }
 
 /// Repeats an interrupted query. Some databases report "not found" by these errors (getpwnam(3)).
@@ -27,7 +28,7 @@ fn look_up<T>(query: impl Fn() -> nix::Result<Option<T>>) -> nix::Result<Option<
 /// The uids of a group, ascending: users with it as their primary group, and its members (names
 /// without a user are left out); `None` if there is no such group. Not to be called by two threads
 /// at a time.
-pub fn members_of(group: &str) -> nix::Result<Option<Vec<u32>>> {
+pub fn members_of(group: &str) -> nix::Result<Option<Vec<Uid>>> {
     let Some(group) = look_up(|| Group::from_name(group))? else { return Ok(None) };
     let gid = group.gid.as_raw();
     let mut uids = Vec::new();
@@ -39,7 +40,7 @@ pub fn members_of(group: &str) -> nix::Result<Option<Vec<u32>>> {
         libc::setpwent();
         while let Some(entry) = libc::getpwent().as_ref() {
             if entry.pw_gid == gid {
-                uids.push(entry.pw_uid);
+                uids.push(Uid(entry.pw_uid));
             }
         }
         libc::endpwent();
@@ -56,17 +57,17 @@ mod tests {
     #[test]
     fn a_group_has_those_whose_own_it_is() {
         let root = members_of("root").unwrap().unwrap();
-        assert!(root.contains(&0) && root.is_sorted(), "{root:?}");
+        assert!(root.contains(&Uid::ROOT) && root.is_sorted(), "{root:?}");
         assert_eq!(members_of("no-such-group-here"), Ok(None));
     }
 
     #[test]
     fn root_is_known_and_strangers_are_not() {
-        assert_eq!(uid_of("root"), Ok(Some(0)));
+        assert_eq!(uid_of("root"), Ok(Some(Uid::ROOT)));
         assert_eq!(uid_of("no-such-user-here"), Ok(None));
         assert_eq!(uid_of(""), Ok(None));
         assert_eq!(uid_of("ro\0ot"), Ok(None));
-        assert_eq!(name_of(0), Ok(Some("root".to_owned())));
-        assert_eq!(name_of(4_000_000_000), Ok(None));
+        assert_eq!(name_of(Uid::ROOT), Ok(Some("root".to_owned())));
+        assert_eq!(name_of(Uid(4_000_000_000)), Ok(None));
     }
 }

@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::io::Write;
 
+use owners::Uid;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -17,14 +18,14 @@ pub struct Identity {
     /// Process id.
     pub pid: u32,
     /// Real uid.
-    pub uid: u32,
+    pub uid: Uid,
     /// Start time in clock ticks since boot: field 22 of `/proc/<pid>/stat`.
     pub start_ticks: u64,
 }
 
 /// What is found under a pid.
 pub(crate) struct Found {
-    pub(crate) uid: u32,
+    pub(crate) uid: Uid,
     pub(crate) start_ticks: u64,
     pub(crate) kernel_thread: bool,
     pub(crate) handles_term: bool,
@@ -91,10 +92,10 @@ fn parse_stat(stat: &[u8]) -> Option<Stat> {
 }
 
 /// The real uid from `/proc/<pid>/status`.
-fn parse_uid(status: &[u8]) -> Option<u32> {
+fn parse_uid(status: &[u8]) -> Option<Uid> {
     let line = status.split(|b| *b == b'\n').find_map(|line| line.strip_prefix(b"Uid:\t"))?;
     let real = line.split(|b| *b == b'\t').next()?;
-    std::str::from_utf8(real).ok()?.parse().ok()
+    std::str::from_utf8(real).ok()?.parse().ok().map(Uid)
 }
 
 /// There is a handler for the signal, as far as `/proc/<pid>/status` was read (a process of
@@ -123,7 +124,7 @@ mod tests {
     #[test]
     fn the_real_uid_is_read_not_the_effective_one() {
         let status = b"Name:\tUid:\nUmask:\t0022\nUid:\t1000\t0\t0\t0\nGid:\t5\t5\t5\t5\n";
-        assert_eq!(parse_uid(status), Some(1000));
+        assert_eq!(parse_uid(status), Some(Uid(1000)));
         assert_eq!(parse_uid(b"Name:\tx\n"), None);
     }
 

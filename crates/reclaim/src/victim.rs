@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use owners::Uid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -31,9 +32,9 @@ pub enum OpenError {
         /// The pid.
         pid: u32,
         /// Real uid found.
-        found: u32,
+        found: Uid,
         /// Real uid expected.
-        expected: u32,
+        expected: Uid,
     },
     /// Pid 1, a kernel thread, or this process itself.
     #[error("pid {0} must not be killed: it is init, a kernel thread or the killer itself")]

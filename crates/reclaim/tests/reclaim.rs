@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
+use owners::Uid;
 use reclaim::mrelease;
 use reclaim::{Identity, KillError, Mrelease, OpenError, Progress, Reaper, Reclaim, Victim};
 use rustix::process::{Pid, Signal, kill_process};
@@ -98,7 +99,7 @@ fn a_pid_with_another_start_time_or_user_is_somebody_else() {
     let late = Identity { start_ticks: right.start_ticks + 1, ..right };
     let error = Victim::open_as(late).unwrap_err();
     assert!(matches!(error, OpenError::AnotherProcess { .. }), "{error}");
-    let other = Identity { uid: right.uid + 1, ..right };
+    let other = Identity { uid: Uid(right.uid.0 + 1), ..right };
     let error = Victim::open_as(other).unwrap_err();
     assert!(matches!(error, OpenError::AnotherUser { .. }), "{error}");
     assert!(Victim::open_as(right).is_ok());
@@ -106,7 +107,7 @@ fn a_pid_with_another_start_time_or_user_is_somebody_else() {
 
 #[test]
 fn init_kernel_threads_and_the_killer_itself_are_untouchable() {
-    let open = |pid| Victim::open_as(Identity { pid, uid: 0, start_ticks: 0 }).unwrap_err();
+    let open = |pid| Victim::open_as(Identity { pid, uid: Uid::ROOT, start_ticks: 0 }).unwrap_err();
     assert_eq!(open(1), OpenError::Untouchable(1));
     assert_eq!(open(std::process::id()), OpenError::Untouchable(std::process::id()));
     // Pid 2 is the kernel's thread daemon, where the pid namespace shows it.

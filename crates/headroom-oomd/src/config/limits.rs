@@ -298,7 +298,7 @@ fn parse_group(group: &Spanned<DeValue>) -> Result<(String, Vec<Uid>), ConfigDia
     let members = user_database::members_of(name)
         .map_err(|errno| complain(format!("cannot look up group \"{name}\": {errno}")))?;
     let members = members.ok_or_else(|| complain(format!("there is no group \"{name}\"")))?;
-    let uids = members.into_iter().map(Uid).filter(|uid| uid.is_limitable()).collect();
+    let uids = members.into_iter().filter(|uid| uid.is_limitable()).collect();
     Ok((name.to_owned(), uids))
 }
 
@@ -309,8 +309,7 @@ pub(crate) fn parse_user(user: &Spanned<DeValue>) -> Result<Uid, ConfigDiagnosti
             let looked_up = user_database::uid_of(name)
                 .map_err(|errno| complain(format!("cannot look up user \"{name}\": {errno}")))?;
             looked_up
-                .or_else(|| name.parse().ok())
-                .map(Uid)
+                .or_else(|| name.parse().ok().map(Uid))
                 .ok_or_else(|| complain(format!("there is no user \"{name}\"")))
         }
         DeValue::Integer(uid) => u32::from_str_radix(uid.as_str(), uid.radix())

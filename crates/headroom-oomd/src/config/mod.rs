@@ -412,7 +412,7 @@ mod tests {
                     [[limit]]\nuser = \"62002\"\nhard = 0x1000_0000\nsoft = \"100M\"\n";
         let daemon = headroom_daemon::user_database::uid_of("daemon").unwrap().unwrap();
         let expected = vec![
-            (user(daemon), Limit::new(4 << 30, None).unwrap()),
+            (AccountId::User(daemon), Limit::new(4 << 30, None).unwrap()),
             (user(62001), Limit::new(512 << 20, Some(256 << 20)).unwrap()),
             (user(62002), Limit::new(256 << 20, Some(100 << 20)).unwrap()),
         ];

@@ -87,7 +87,7 @@ impl PinnedVictim {
 pub(super) fn open(process: &Process) -> Result<Victim, OpenError> {
     let Process { id, uid, .. } = *process;
     let sample = ProcessSample { start_time_ns: id.start_time, ..ProcessSample::default() };
-    Victim::open_as(Identity { pid: id.pid, uid: uid.0, start_ticks: sample.start_ticks() })
+    Victim::open_as(Identity { pid: id.pid, uid, start_ticks: sample.start_ticks() })
 }
 
 /// What a process's death would not give back. To be read before it is killed.

@@ -161,7 +161,7 @@ fn describe(report: &VictimReport, comm: String) -> Process {
     Process {
         pid: report.identity.pid,
         comm,
-        uid: report.identity.uid,
+        uid: report.identity.uid.0,
         bytes_back: report.bytes_back,
         gone: report.end == End::Gone,
         error: complaint(&report.end),

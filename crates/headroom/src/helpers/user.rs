@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::anyhow;
 use control::oomd::{AccountRef, Reply, Request, UserLimit};
 use headroom_daemon::user_database;
+use memory_ledger::Uid;
 
 use super::client::{ask_oomd, unexpected};
 use super::output::printable;
@@ -88,7 +89,7 @@ impl FromStr for User {
             };
         }
         match user_database::uid_of(text) {
-            Ok(Some(uid)) => Ok(Self::Uid(uid)),
+            Ok(Some(uid)) => Ok(Self::Uid(uid.0)),
             Ok(None) => Err(format!("there is no user '{text}'; a uid works without an account")),
             Err(error) => Err(format!("cannot look up user '{text}': {error}")),
         }
@@ -112,7 +113,7 @@ pub fn name(uid: u32) -> String {
 }
 
 fn look_up_name(uid: u32) -> String {
-    match user_database::name_of(uid) {
+    match user_database::name_of(Uid(uid)) {
         Ok(Some(name)) => printable(&name),
         _ => uid.to_string(),
     }
