@@ -5,8 +5,6 @@ use harness::outcome::ExpectedFailure;
 
 const SHARED: &str = "shared memory counts once for each process that maps it";
 
-const FORK: &str = "memory that a fork shares counts for both processes";
-
 const fn known(
     scenario: &'static str,
     backend: &'static str,
@@ -21,6 +19,4 @@ pub const TO_FAIL: &[ExpectedFailure] = &[
     known("postgresql", "", "spared", SHARED),
     known("postgresql", "", "finished", SHARED),
     known("postgresql", "", "victim", SHARED),
-    known("redis", "", "spared", FORK),
-    known("redis", "", "finished", FORK),
 ];
