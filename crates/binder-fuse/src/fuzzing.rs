@@ -14,7 +14,15 @@ use crate::tree::{Options, Tree};
 pub fn names(input: &[u8]) {
     let mut driver = Driver::new();
     let (uid, logs) = (Uid::ROOT, Logs::Present);
-    let options = Options { uid, gid: 0, max_devices: Some(20), logs, created: 0 };
+    let options = Options {
+        uid,
+        gid: 0,
+        device_uid: uid,
+        device_gid: 0,
+        max_devices: Some(20),
+        logs,
+        created: 0,
+    };
     let mut tree = Tree::new(options);
     let mut steps = input.split(|byte| *byte == 0);
     let mut nodes = Vec::new();

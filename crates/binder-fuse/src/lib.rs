@@ -57,4 +57,6 @@ pub use bus::{Builder, Bus};
 pub use carrier::serve;
 pub use error::Error;
 pub use mapping::{MappingChoice, MappingKind};
-pub use server::{Config, Event, Server, TraceEnd, TraceOutcome, TracePart, TraceRecord};
+pub use server::{
+    Config, DeviceOwner, Event, Server, TraceEnd, TraceOutcome, TracePart, TraceRecord,
+};

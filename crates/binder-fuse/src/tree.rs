@@ -43,9 +43,12 @@ pub(crate) enum Place {
 /// What distinguishes a tree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
-    /// Whose everything is at first.
+    /// Owner of everything but the devices, at first.
     pub(crate) uid: Uid,
     pub(crate) gid: u32,
+    /// Owner of each device, at first.
+    pub(crate) device_uid: Uid,
+    pub(crate) device_gid: u32,
     /// Most devices at a time.
     pub(crate) max_devices: Option<u32>,
     /// There is `binder_logs`.
@@ -147,7 +150,8 @@ impl Tree {
     pub(crate) fn add(&mut self, name: &str, context: ContextId, mode: u32) -> DeviceId {
         let id = DeviceId(self.next_device);
         self.next_device += 1;
-        let owner = Owner { mode, uid: self.options.uid, gid: self.options.gid };
+        let Options { device_uid: uid, device_gid: gid, .. } = self.options;
+        let owner = Owner { mode, uid, gid };
         let device = Device { name: name.to_owned(), context, owner, linked: true, nodes: 0 };
         self.devices.insert(id, device);
         id
@@ -388,8 +392,15 @@ mod tests {
     use super::*;
     use binder_driver::Driver;
 
-    const OPTIONS: Options =
-        Options { uid: Uid::ROOT, gid: 0, max_devices: None, logs: Logs::Absent, created: 0 };
+    const OPTIONS: Options = Options {
+        uid: Uid::ROOT,
+        gid: 0,
+        device_uid: Uid::ROOT,
+        device_gid: 0,
+        max_devices: None,
+        logs: Logs::Absent,
+        created: 0,
+    };
     const FEATURES_ID: u64 = 3;
 
     fn tree_with(names: &[&str]) -> Tree {

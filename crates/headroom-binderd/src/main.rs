@@ -5,6 +5,7 @@ mod life_signs;
 mod links;
 mod listeners;
 mod mount_helper;
+mod permissions;
 mod pressure;
 mod trace;
 
@@ -13,7 +14,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use binder_fuse::{Config, Event, MappingChoice, Server};
+use binder_fuse::{Config, DeviceOwner, Event, MappingChoice, Server};
 use clap::Parser;
 use headroom_daemon::Signals;
 use headroom_daemon::privileges;
@@ -65,6 +66,13 @@ struct Args {
     /// Most devices at a time, those to start with included.
     #[arg(long, value_name = "NUMBER")]
     max: Option<u32>,
+    /// Mode of the devices, octal. By default those to start with have 0666, as on Android: every
+    /// user may call. Those that binder-control adds have 0600.
+    #[arg(long, value_name = "OCTAL", value_parser = permissions::parse_mode)]
+    mode: Option<u32>,
+    /// Owner of the devices, by name or number; the daemon's own user and group by default.
+    #[arg(long, value_name = "USER[:GROUP]", value_parser = permissions::parse_owner)]
+    owner: Option<DeviceOwner>,
     /// "global": a folder binder_logs that shows everybody who talks to whom, as the kernel's
     /// binderfs does.
     #[arg(long, value_name = "WHICH")]
@@ -127,6 +135,8 @@ fn run(args: Args) -> anyhow::Result<()> {
         mapping: args.mapping,
         max_devices: args.max,
         logs: args.stats.is_some(),
+        device_mode: args.mode,
+        device_owner: args.owner,
         session: args.session,
         ..Config::new(args.mount)
     };

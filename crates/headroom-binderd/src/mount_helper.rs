@@ -1,4 +1,5 @@
-//! `mount.binder`: what mount(8) calls for `mount -t binder SOURCE DIR [-o max=N,stats=global]`.
+//! `mount.binder`: what mount(8) calls for `mount -t binder SOURCE DIR [-o OPTIONS]`, with the
+//! options `max=N`, `stats=global`, `mode=OCTAL`, `uid=USER` and `gid=GROUP`.
 //!
 //! The daemon does that when it is called by this name (a link in /sbin). Each mount has a daemon
 //! of its own in the background, which ends when the bus is unmounted.
@@ -12,6 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, bail, ensure};
+use owners::Uid;
+
+use crate::permissions;
 
 /// The name that mount(8) looks for.
 const NAME: &str = "mount.binder";
@@ -50,12 +54,37 @@ pub fn run_if_asked() -> Option<ExitCode> {
     })
 }
 
+/// Mode and owner of the devices.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Permissions {
+    mode: Option<u32>,
+    uid: Option<Uid>,
+    gid: Option<u32>,
+}
+
+impl Permissions {
+    fn arguments(&self) -> Vec<String> {
+        let mut arguments = Vec::new();
+        if let Some(mode) = self.mode {
+            arguments.extend(["--mode".into(), format!("{mode:o}")]);
+        }
+        let uid = self.uid.unwrap_or_else(|| Uid(rustix::process::geteuid().as_raw()));
+        match self.gid {
+            Some(gid) => arguments.extend(["--owner".into(), format!("{uid}:{gid}")]),
+            None if self.uid.is_some() => arguments.extend(["--owner".into(), uid.to_string()]),
+            None => {}
+        }
+        arguments
+    }
+}
+
 /// What is asked for.
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
     dir: PathBuf,
     max: Option<u32>,
     logs: bool,
+    permissions: Permissions,
     /// `-f`: everything but mounting.
     fake: bool,
 }
@@ -63,7 +92,13 @@ struct Request {
 impl Request {
     /// `SOURCE DIR [-fnsv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`, without the program's name.
     fn parse(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<Self> {
-        let mut request = Self { dir: PathBuf::new(), max: None, logs: false, fake: false };
+        let mut request = Self {
+            dir: PathBuf::new(),
+            max: None,
+            logs: false,
+            permissions: Permissions::default(),
+            fake: false,
+        };
         let mut places = Vec::new();
         let (mut arguments, mut sloppy, mut options) = (arguments, false, Vec::new());
         while let Some(argument) = arguments.next() {
@@ -106,6 +141,18 @@ impl Request {
                 let number = number.parse().ok().with_context(|| format!("{option}: no number"))?;
                 self.max = Some(number);
             }
+            Some(("mode", mode)) => {
+                let mode = permissions::parse_mode(mode);
+                self.permissions.mode = Some(mode.with_context(|| option.to_owned())?);
+            }
+            Some(("uid", user)) => {
+                let uid = permissions::parse_user(user);
+                self.permissions.uid = Some(uid.with_context(|| option.to_owned())?);
+            }
+            Some(("gid", group)) => {
+                let gid = permissions::parse_group(group);
+                self.permissions.gid = Some(gid.with_context(|| option.to_owned())?);
+            }
             Some(("stats", which)) => {
                 ensure!(which == "global", "{option}: only stats=global is known");
                 self.logs = true;
@@ -140,6 +187,7 @@ impl Request {
         if self.logs {
             command.args(["--stats", "global"]);
         }
+        command.args(self.permissions.arguments());
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(log_file).current_dir("/");
         in_background(&mut command, &says_ready);
@@ -202,8 +250,15 @@ mod tests {
         assert_eq!((request.max, request.logs, request.fake), (Some(7), true, false));
         let socket = request.beside("sock");
         assert_eq!(socket, Path::new("/run/headroom/binderd@mnt-a\\x2db-bus.sock"));
+        let given = parse(&["none", "/mnt", "-o", "mode=0660,gid=7"]).unwrap();
+        let own = rustix::process::geteuid().as_raw();
+        let expected = ["--mode", "660", "--owner", &format!("{own}:7")].map(str::to_owned);
+        assert_eq!(given.permissions.arguments(), expected);
+        let given = parse(&["none", "/mnt", "-o", "uid=root"]).unwrap();
+        assert_eq!(given.permissions.arguments(), ["--owner", "0"].map(str::to_owned));
         let plain = parse(&["none", "/mnt", "-n", "-t", "binder"]).unwrap();
         assert_eq!((plain.max, plain.logs), (None, false));
+        assert_eq!(plain.permissions, Permissions::default());
         assert!(parse(&["none", "/mnt", "-fv"]).unwrap().fake);
     }
 
@@ -212,6 +267,9 @@ mod tests {
         for (arguments, complaint) in [
             (&["binder"][..], "a source and a directory"),
             (&["binder", "/mnt", "-o", "max=many"], "max=many: no number"),
+            (&["binder", "/mnt", "-o", "mode=rw"], "mode=rw: not an octal mode"),
+            (&["binder", "/mnt", "-o", "uid=no such"], "uid=no such: no such user"),
+            (&["binder", "/mnt", "-o", "gid=no such"], "gid=no such: no such group"),
             (&["binder", "/mnt", "-o", "stats=local"], "only stats=global"),
             (&["binder", "/mnt", "-o", "ro"], "read-only"),
             (&["binder", "/mnt", "-o", "size=1m"], "unknown option \"size=1m\""),

@@ -3,10 +3,20 @@
 
 mod common;
 
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
 use binder_client::{Errno, Session};
+use binder_uapi::BinderfsDevice;
+use binder_uapi::ioctl::BINDER_CTL_ADD;
 use common::{Daemon, cannot_mount, gettid, is_mounted, open, wait_for};
 use control::binderd::{Reply, Request};
 use tempfile::TempDir;
+use zerocopy::FromZeros;
+
+/// A user that nobody else is.
+const SOMEBODY: u32 = 61_237;
 
 #[test]
 fn a_client_process() {}
@@ -198,4 +208,69 @@ fn the_control_socket_tells_what_is_open() {
     assert!(matches!(reply, Reply::Error { .. }), "{reply:?}");
     let reply: Reply = socket.call(&Request::Status).unwrap();
     assert!(matches!(reply, Reply::Status(_)), "the connection goes on");
+}
+
+/// Errno of an open of this file by a user that nobody else is; 0 if it succeeds.
+fn open_as_somebody(path: &Path) -> i32 {
+    let path = path.to_owned();
+    let open = move || {
+        // SAFETY: setresuid takes integers. The raw call changes this thread only, which ends here.
+        let set = unsafe { libc::syscall(libc::SYS_setresuid, -1, SOMEBODY, -1) };
+        assert_eq!(set, 0);
+        let opened = std::fs::File::options().read(true).write(true).open(path);
+        opened.err().map_or(0, |error| error.raw_os_error().unwrap())
+    };
+    std::thread::spawn(open).join().unwrap()
+}
+
+/// Adds a device by `binder-control`.
+fn add_device(daemon: &Daemon, name: &str) {
+    let mut device = BinderfsDevice::new_zeroed();
+    device.name[..name.len()].copy_from_slice(name.as_bytes());
+    let control = std::fs::File::open(daemon.mount().join("binder-control")).unwrap();
+    // SAFETY: the ioctl reads and writes a `BinderfsDevice`, which lives across the call.
+    let added =
+        unsafe { libc::ioctl(control.as_raw_fd(), BINDER_CTL_ADD as libc::Ioctl, &raw mut device) };
+    assert_eq!(added, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn mode_and_owner_decide_who_may_open_a_device() {
+    if cannot_mount() {
+        return;
+    }
+    let somebody = SOMEBODY.to_string();
+    let owner = format!("{SOMEBODY}:7");
+    for (arguments, at_start, added) in [
+        (&[][..], 0, libc::EACCES),
+        (&["--mode", "0600"], libc::EACCES, libc::EACCES),
+        (&["--owner", &somebody], 0, 0),
+        (&["--mode", "0600", "--owner", &owner], 0, 0),
+        (&["--mode", "0660", "--owner", "root:7"], libc::EACCES, libc::EACCES),
+    ] {
+        let daemon = Daemon::start_with(arguments);
+        add_device(&daemon, "added");
+        let added_path = daemon.mount().join("added");
+        assert_eq!(open_as_somebody(&daemon.binder()), at_start, "{arguments:?}");
+        assert_eq!(open_as_somebody(&added_path), added, "{arguments:?}");
+        let control = daemon.mount().join("binder-control");
+        assert_eq!(open_as_somebody(&control), libc::EACCES, "{arguments:?}");
+        if arguments.contains(&owner.as_str()) {
+            let metadata = std::fs::metadata(&added_path).unwrap();
+            assert_eq!((metadata.uid(), metadata.gid()), (SOMEBODY, 7));
+        }
+    }
+}
+
+#[test]
+fn a_mode_or_an_owner_that_does_not_exist_is_refused() {
+    for (option, value, expected) in
+        [("--mode", "rw", "such as 0660"), ("--owner", "no such", "no such user; create it")]
+    {
+        let dir = TempDir::new().unwrap();
+        let output = Daemon::command(dir.path(), &[option, value]).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains(expected), "{error}");
+        assert!(error.contains(option), "{error}");
+    }
 }

@@ -9,6 +9,11 @@ pub fn uid_of(name: &str) -> nix::Result<Option<Uid>> {
     Ok(look_up(|| User::from_name(name))?.map(|user| Uid(user.uid.as_raw())))
 }
 
+/// The gid of a group name; `None` if there is no such group.
+pub fn gid_of(name: &str) -> nix::Result<Option<u32>> {
+    Ok(look_up(|| Group::from_name(name))?.map(|group| group.gid.as_raw()))
+}
+
 /// The name of a uid; `None` if it has none.
 pub fn name_of(uid: Uid) -> nix::Result<Option<String>> {
     Ok(look_up(|| User::from_uid(nix::unistd::Uid::from_raw(uid.0)))?.map(|user| user.name))
@@ -65,6 +70,8 @@ mod tests {
     fn root_is_known_and_strangers_are_not() {
         assert_eq!(uid_of("root"), Ok(Some(Uid::ROOT)));
         assert_eq!(uid_of("no-such-user-here"), Ok(None));
+        assert_eq!(gid_of("root"), Ok(Some(0)));
+        assert_eq!(gid_of("no-such-group-here"), Ok(None));
         assert_eq!(uid_of(""), Ok(None));
         assert_eq!(uid_of("ro\0ot"), Ok(None));
         assert_eq!(name_of(Uid::ROOT), Ok(Some("root".to_owned())));

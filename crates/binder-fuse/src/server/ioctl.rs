@@ -17,8 +17,6 @@ use crate::wire::types::{IOCTL_DIR, InHeader, IoctlIn};
 
 /// BINDER_WRITE_READ of protocol 7, whose `binder_write_read` has 24 bytes.
 const BINDER_WRITE_READ_32: u32 = 0xc018_6201;
-/// Mode of an added device, as in binderfs: its creator gives it away.
-const ADDED_DEVICE_MODE: u32 = 0o600;
 
 /// The ioctl's argument, which the kernel has copied in; it is as long as its number says.
 fn argument<T: FromBytes>(data: &[u8]) -> Result<T, Errno> {
@@ -172,7 +170,7 @@ impl Server {
         let name = name_of(&device)?;
         self.tree.check_name(name)?;
         let context = self.driver.add_context(name);
-        self.tree.add(name, context, ADDED_DEVICE_MODE);
+        self.tree.add(name, context, self.added_mode);
         tracing::info!("device {name} added");
         // There is no device node, hence no numbers; clients open the file by its name.
         (device.major, device.minor) = (0, 0);

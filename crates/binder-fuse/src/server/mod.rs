@@ -38,11 +38,11 @@ use crate::wire::{Operation, ParseError, Request, opcode};
 
 /// Requests served before other events have their turn.
 const REQUESTS_PER_TURN: usize = 64;
-/// Mode of the devices that the server starts with. On Android, init makes them world-accessible
-/// right after the mount; where no init knows of binder, that falls to us: every user's clients
-/// must get in. Devices added later start with 0600 as in binderfs, and whoever adds one gives it
-/// away.
+/// Mode of the devices that the server starts with, as Android's ueventd sets it: every user has
+/// clients, and the service manager decides about names. No other init changes the mode.
 const DEVICE_MODE: u32 = 0o666;
+/// Mode of a device that is added later, as in binderfs: its creator changes it.
+const ADDED_DEVICE_MODE: u32 = 0o600;
 
 const FUSE: u64 = 0;
 const BACKLOG: u64 = 1;
@@ -69,6 +69,10 @@ pub struct Config {
     /// There is a folder `binder_logs` (`stats=global` of binderfs). Everybody who sees the mount
     /// can read there who talks to whom.
     pub logs: bool,
+    /// Mode of all devices; 0666 for the first ones and 0600 for added ones by default.
+    pub device_mode: Option<u32>,
+    /// Owner of all devices; the server's own user by default.
+    pub device_owner: Option<DeviceOwner>,
     /// It is for one user, without privileges by design: what only root can have is not called
     /// missing.
     pub session: bool,
@@ -84,9 +88,20 @@ impl Config {
             mapping: MappingChoice::Auto,
             max_devices: None,
             logs: false,
+            device_mode: None,
+            device_owner: None,
             session: false,
         }
     }
+}
+
+/// Owner of the device files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceOwner {
+    /// The user.
+    pub uid: Uid,
+    /// The group; the server's own by default.
+    pub gid: Option<u32>,
 }
 
 /// Why [`Server::next_event`] returned.
@@ -127,6 +142,8 @@ pub struct Server {
     externals: Vec<u32>,
     /// Idle pages that are to go back still.
     to_give_back: u64,
+    /// Mode of devices that are added by `binder-control`.
+    added_mode: u32,
     /// There while somebody reads it.
     tracer: Option<Box<trace::Tracer>>,
     /// Records of all traces so far.
@@ -210,13 +227,18 @@ impl Server {
             .map_err(Error::io("cannot make an epoll instance"))?;
         let created = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs());
         let host = ClientHost::new(Arc::clone(&pages), mount.device());
+        let uid = Uid(rustix::process::geteuid().as_raw());
+        let gid = rustix::process::getegid().as_raw();
+        let device_owner = config.device_owner.unwrap_or(DeviceOwner { uid, gid: None });
         let mut server = Self {
             mount,
             driver: Driver::new(),
             host,
             tree: Tree::new(tree::Options {
-                uid: Uid(rustix::process::geteuid().as_raw()),
-                gid: rustix::process::getegid().as_raw(),
+                uid,
+                gid,
+                device_uid: device_owner.uid,
+                device_gid: device_owner.gid.unwrap_or(gid),
                 max_devices: config.max_devices,
                 logs: if config.logs { Logs::Present } else { Logs::Absent },
                 created,
@@ -235,6 +257,7 @@ impl Server {
             buffer: Some(RequestBuffer::new()),
             externals: Vec::new(),
             to_give_back: 0,
+            added_mode: config.device_mode.unwrap_or(ADDED_DEVICE_MODE),
             tracer: None,
             traced: 0,
             told: HashSet::new(),
@@ -249,7 +272,7 @@ impl Server {
         server.watch(server.threads.timer(), THREAD_TIMER)?;
         server.watch(server.freezes.timer(), FREEZE_TIMER)?;
         for name in &config.devices {
-            server.add_first_device(name)?;
+            server.add_first_device(name, config.device_mode.unwrap_or(DEVICE_MODE))?;
         }
         for sentence in &server.degraded {
             tracing::warn!("{sentence}");
@@ -263,7 +286,7 @@ impl Server {
             .map_err(Error::io("cannot watch a descriptor"))
     }
 
-    fn add_first_device(&mut self, name: &str) -> Result<(), Error> {
+    fn add_first_device(&mut self, name: &str, mode: u32) -> Result<(), Error> {
         self.tree.check_name(name).map_err(|errno| Error::DeviceName {
             name: name.to_owned(),
             reason: match errno {
@@ -274,7 +297,7 @@ impl Server {
             },
         })?;
         let context = self.driver.add_context(name);
-        self.tree.add(name, context, DEVICE_MODE);
+        self.tree.add(name, context, mode);
         Ok(())
     }
 

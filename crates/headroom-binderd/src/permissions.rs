@@ -1,0 +1,77 @@
+//! Mode and owner of the devices, as the command line and mount(8) give them.
+
+use anyhow::{Context, ensure};
+use binder_fuse::DeviceOwner;
+use headroom_daemon::user_database;
+use owners::Uid;
+
+/// Parses an octal mode.
+pub fn parse_mode(text: &str) -> anyhow::Result<u32> {
+    let is_octal = !text.is_empty() && text.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
+    let mode = u32::from_str_radix(text, 8).ok().filter(|&mode| is_octal && mode <= 0o777);
+    mode.context("not an octal mode; give one up to 0777, such as 0660")
+}
+
+/// Parses `USER[:GROUP]`.
+pub fn parse_owner(text: &str) -> anyhow::Result<DeviceOwner> {
+    let (user, group) = match text.split_once(':') {
+        Some((user, group)) => (user, Some(group)),
+        None => (text, None),
+    };
+    Ok(DeviceOwner { uid: parse_user(user)?, gid: group.map(parse_group).transpose()? })
+}
+
+/// The uid of a user, by name or number.
+pub fn parse_user(user: &str) -> anyhow::Result<Uid> {
+    ensure!(!user.is_empty(), "no user; give a user name or a uid");
+    match user_database::uid_of(user).context("cannot read the user database")? {
+        Some(uid) => Ok(uid),
+        None => parse_id(user).map(Uid).context("no such user; create it, or give a uid"),
+    }
+}
+
+/// The gid of a group, by name or number.
+pub fn parse_group(group: &str) -> anyhow::Result<u32> {
+    ensure!(!group.is_empty(), "no group; give a group name or a gid");
+    match user_database::gid_of(group).context("cannot read the group database")? {
+        Some(gid) => Ok(gid),
+        None => parse_id(group).context("no such group; create it, or give a gid"),
+    }
+}
+
+/// `u32::MAX` means "unchanged" to chown(2).
+fn parse_id(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|&id| id != u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!(parse_mode("0660").unwrap(), 0o660);
+        assert_eq!(parse_mode("0").unwrap(), 0);
+        for mode in ["", "8", "1777", "rw", "+660", "-1", "0o660"] {
+            let error = parse_mode(mode).unwrap_err().to_string();
+            assert!(error.contains("such as 0660"), "{mode}: {error}");
+        }
+    }
+
+    #[test]
+    fn owners_have_names_or_numbers() {
+        assert_eq!(parse_owner("root").unwrap(), DeviceOwner { uid: Uid::ROOT, gid: None });
+        let owner = DeviceOwner { uid: Uid(4_000_000_000), gid: Some(0) };
+        assert_eq!(parse_owner("4000000000:root").unwrap(), owner);
+        for (owner, expected) in [
+            ("no such", "no such user"),
+            ("4294967295", "no such user"),
+            ("0:no such", "no such group"),
+            (":0", "no user"),
+            ("0:", "no group"),
+        ] {
+            let error = parse_owner(owner).unwrap_err().to_string();
+            assert!(error.contains(expected), "{owner}: {error}");
+        }
+    }
+}
