@@ -14,7 +14,7 @@ pub struct Caller {
     pub process: ProcessId,
     /// The calling thread, as the host numbers threads.
     pub tid: u32,
-    /// Its effective uid.
+    /// Its effective uid, which may differ from that of the process that opened the device.
     pub euid: u32,
 }
 

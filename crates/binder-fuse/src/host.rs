@@ -55,8 +55,10 @@ pub(crate) struct Open {
     /// exited.
     pub(crate) pid: u32,
     pub(crate) opener: OpenerState,
-    /// Who that was.
+    /// Its effective uid at that time.
     pub(crate) euid: u32,
+    /// The opener's effective uid that receivers see.
+    pub(crate) sender_euid: u32,
     /// The party that its files are charged to.
     pub(crate) owner: Owner,
     pub(crate) pid_view: PidView,

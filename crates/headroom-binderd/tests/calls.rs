@@ -25,6 +25,7 @@ fn a_client_process() {
             "echo" => echo(&device),
             "swallow" => swallow(&device),
             "call-as-nobody" => call_as_nobody(&device),
+            "call-under-several-uids" => call_under_several_uids(&device),
             other => panic!("unknown role {other}"),
         },
     }
@@ -260,6 +261,55 @@ fn a_client_of_another_user_calls_and_is_known_for_who_it_is() {
         assert_eq!(nobody.hear(), format!("uid 65534 pid {}", nobody.pid()));
         assert!(nobody.wait().success());
     }
+}
+
+#[test]
+fn receivers_see_the_effective_uid_of_the_process_that_opened_the_device() {
+    if cannot_mount() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let client = manager(&daemon.binder());
+    let mut session = Session::new(&client);
+    let mut caller = daemon.client("call-under-several-uids");
+    let mut seen = Vec::new();
+    let mut introduce = |_: &mut Session<'_>, incoming: &Received<'_>| {
+        seen.push(incoming.transaction().sender_euid);
+        if seen.len() == UIDS_SEEN.len() { Answer::Stop(Parcel::new()) } else { Answer::Echo }
+    };
+    session.serve(&mut introduce).unwrap();
+    assert_eq!(caller.hear(), "done");
+    assert_eq!(seen, UIDS_SEEN);
+    assert!(caller.wait().success());
+}
+
+/// What the manager sees of [`call_under_several_uids`]: the process's own, the same while a thread
+/// has another one, what the process has changed to, and what it has changed back to.
+const UIDS_SEEN: [u32; 4] = [0, 0, 65534, 0];
+
+fn call_under_several_uids(device: &std::path::Path) {
+    let client = open(device);
+    let call = || {
+        let mut session = Session::new(&client);
+        let reply = session.call(0, 1, Payload::default()).unwrap();
+        session.free(reply);
+        session.flush().unwrap();
+    };
+    call();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: setresuid takes integers. The raw call changes this thread only, which ends
+            // with this scope.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, -1, 65534, -1) }, 0);
+            call();
+        });
+    });
+    for uid in [65534, 0] {
+        // SAFETY: seteuid takes an integer.
+        assert_eq!(unsafe { libc::seteuid(uid) }, 0);
+        call();
+    }
+    tell("done");
 }
 
 #[test]

@@ -13,6 +13,13 @@ use crate::process::types::{Opener, Process, SpamDetection};
 use crate::write_read::deliver::DeliverToRead;
 
 impl Driver {
+    /// The process that opened a device has another effective uid now.
+    pub fn set_opener_euid(&mut self, process: ProcessId, euid: u32) {
+        if let Some(open) = self.processes.get_mut(process) {
+            open.opener.euid = euid;
+        }
+    }
+
     /// Opens a device. `ENOENT`: no such device; `EMFILE`: its user has too many opens.
     pub fn open(&mut self, context: ContextId, opener: Opener) -> Result<ProcessId, Errno> {
         self.contexts.get(context).filter(|c| !c.removed).ok_or(Errno::ENOENT)?;

@@ -46,7 +46,8 @@ pub struct User {
 pub struct Opener {
     /// Thread group id, as the host numbers processes.
     pub pid: u32,
-    /// Effective uid; shown to the operator, rights go by that of the caller.
+    /// Effective uid, which receivers see. The right to become the context manager depends on the
+    /// caller's instead.
     pub euid: u32,
 }
 

@@ -202,7 +202,7 @@ impl Driver {
             buffer: Some(buffer),
             code: data.code,
             flags: data.flags,
-            sender_euid: sender.caller.euid,
+            sender_euid: self.processes[sender.caller.process].opener.euid,
             priority: None,
             own_priority: None,
         });

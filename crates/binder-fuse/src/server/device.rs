@@ -112,6 +112,7 @@ impl Server {
             pid,
             opener: OpenerState::Alive,
             euid: header.uid,
+            sender_euid: header.uid,
             owner,
             pid_view,
             user_view: UserView::of(pid, self.own_users),
@@ -174,6 +175,29 @@ impl Server {
             if let Some(open) = key.and_then(|key| self.host.opens.get_mut(key)) {
                 open.opener = OpenerState::Exited;
             }
+        }
+    }
+
+    /// Refreshes the effective uid that receivers see. As with the kernel's driver, it is the
+    /// opener's current one, not that of another process which inherited the descriptor. Reading
+    /// it takes longer than a call, so it is read only when the caller's filesystem uid differs.
+    /// That is its effective uid unless setfsuid(2) was used.
+    pub(super) fn refresh_opener_euid(&mut self, key: OpenKey, fsuid: u32) {
+        let Some(open) = self.host.opens.get(key) else { return };
+        if open.sender_euid == fsuid {
+            return;
+        }
+        let (pid, process) = (open.pid, open.process);
+        let Some(euid) = euid_of(pid) else { return };
+        // Another process may have the number: what was read counts if the opener still exists.
+        if let Some(exit) = self.openers.stale(pid) {
+            self.opener_gone(exit);
+        }
+        if let Some(open) = self.host.opens.get_mut(key)
+            && open.opener == OpenerState::Alive
+        {
+            open.sender_euid = euid;
+            self.driver.set_opener_euid(process, euid);
         }
     }
 
@@ -345,6 +369,13 @@ impl Server {
             None => Ok(()),
         }
     }
+}
+
+/// The effective uid of a process, of its main thread.
+fn euid_of(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    uids.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// The owner of a process that is in a call of ours.

@@ -84,6 +84,7 @@ impl Server {
         }
         self.note_thread(key, header.pid);
         if ioctl.cmd == BINDER_WRITE_READ {
+            self.refresh_opener_euid(key, header.uid);
             return self.write_read(header, target, ioctl.arg, data);
         }
         let known = self.driver.note_ioctl(caller);
