@@ -14,10 +14,7 @@ const CALM: Duration = Duration::from_millis(1500);
 
 /// Daemons whose user has this limit, one after the other: with the notifier and without.
 fn daemons(uid: u32, limit_mib: u64) -> impl Iterator<Item = Daemon> {
-    let backends: &[&[&str]] = match privileged() {
-        true => &[&[], &["--notifier", "proc"]],
-        false => &[],
-    };
+    let backends: &[&[&str]] = if privileged() { &[&[], &["--notifier", "proc"]] } else { &[] };
     backends.iter().map(move |arguments| {
         let daemon = Daemon::start("", arguments);
         daemon.set_limit(uid, limit_mib * MIB);

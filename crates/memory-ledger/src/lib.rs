@@ -73,7 +73,7 @@ pub use limit::{Limit, LimitError};
 pub use machine::{Floors, Level, Machine, MachineReading, Pressure, PressureTrigger, Thresholds};
 pub use margin::Margin;
 pub use measurement::{
-    Demand, Effort, Measurement, Measurements, Order, Sum, SumCorrection, UsageSource,
+    Demand, Effort, Measurement, Measurements, Need, Order, Sum, SumCorrection, UsageSource,
 };
 pub use precedence::{Change, LimitLayers, Refusal, Requester, Source};
 pub use process::{AddressSpaceId, Comm, KillPreference, Process, ProcessId};

@@ -148,6 +148,17 @@ pub struct SumCorrection {
     pub confirmed_bytes: u64,
 }
 
+/// What a measurement of an account is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Need {
+    /// The sum in force.
+    pub sum: Sum,
+    /// The account's limit.
+    pub limit: Limit,
+    /// What is to be measured.
+    pub demand: Demand,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     /// The sum when the running measurement began, and when that was, nanoseconds.
@@ -198,14 +209,8 @@ impl Measurements {
 
     /// The measurement that is to begin now for an account that is followed. One that needs none
     /// any more is followed no longer.
-    pub fn begin(
-        &mut self,
-        account: AccountId,
-        sum: Sum,
-        limit: Limit,
-        demand: Demand,
-        now_ns: u64,
-    ) -> Option<Order> {
+    pub fn begin(&mut self, account: AccountId, need: Need, now_ns: u64) -> Option<Order> {
+        let Need { sum, limit, demand } = need;
         let state = self.accounts.get_mut(&account)?;
         if state.running.is_some() {
             return None;

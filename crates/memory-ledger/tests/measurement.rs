@@ -3,7 +3,7 @@
 
 use memory_ledger::measurement::{OLDEST_MS, PATIENCE_MS};
 use memory_ledger::{
-    AccountId, Demand, Limit, Measurement, Measurements, Order, Sum, Uid, UsageSource,
+    AccountId, Demand, Limit, Measurement, Measurements, Need, Order, Sum, Uid, UsageSource,
 };
 use proptest::prelude::*;
 
@@ -72,12 +72,15 @@ impl World {
         }
     }
 
+    fn need(&self) -> Need {
+        Need { sum: self.sum(), limit: limit(), demand: Demand::Usage }
+    }
+
     fn look(&mut self) {
         if self.sum().used_bytes() >= limit().soft_bytes() {
             self.measurements.follow(ACCOUNT);
         }
-        let order =
-            self.measurements.begin(ACCOUNT, self.sum(), limit(), Demand::Usage, self.now_ns);
+        let order = self.measurements.begin(ACCOUNT, self.need(), self.now_ns);
         if let Some(order) = order {
             assert!(self.running.is_none(), "one at a time");
             assert_eq!(order.summed_bytes, self.sum().summed_bytes);

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use memory_ledger::{
-    AccountId, Demand, KillsInFlight, Limit, Measurement, Measurements, Order, Sum, UsageSource,
+    AccountId, Demand, KillsInFlight, Limit, Measurement, Measurements, Need, Order, Sum,
+    UsageSource,
 };
 use memory_watch::{Correction, ProcessSample};
 
@@ -102,7 +103,7 @@ impl Accounts {
     /// Measurements whose time has come.
     pub(super) fn due_measurements(&mut self) -> Vec<DueOrder> {
         let Some(worker) = &self.usage.worker else { return Vec::new() };
-        worker.set_limited(!self.ledger().accounts().is_empty());
+        worker.set_limit_count(self.ledger().accounts().len());
         if worker.take_growth() {
             self.ids().into_iter().for_each(|account| self.usage.search(account));
         }
@@ -118,7 +119,7 @@ impl Accounts {
             let demand = if unseen { Demand::Unseen } else { Demand::Usage };
             if due.len() < MOST_BEGUN
                 && let Some(order) =
-                    self.usage.measurements.begin(account, sum, limit, demand, now_ns)
+                    self.usage.measurements.begin(account, Need { sum, limit, demand }, now_ns)
             {
                 self.usage.unseen.remove(&account);
                 due.push(DueOrder { order, limit, demand });

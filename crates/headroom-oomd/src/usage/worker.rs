@@ -67,8 +67,9 @@ impl UsageWorker {
         self.requests.try_send(request)
     }
 
-    /// Whether there is a limit.
-    pub(crate) fn set_limited(&self, limited: bool) {
+    /// How many accounts have a limit; without any, growth is not looked for.
+    pub(crate) fn set_limit_count(&self, count: usize) {
+        let limited = count > 0;
         if self.shared.limited.swap(limited, Ordering::Relaxed) != limited && limited {
             // What was held before counts as well.
             self.shared.grown.store(true, Ordering::Relaxed);
