@@ -118,13 +118,14 @@ static __always_inline bool is_armed_task(struct task_struct *task, struct slot 
 /*
  * Another process may use the same memory (CLONE_VM, vfork): ending one of them brings nothing back, so the daemon, which
  * can find all, has to do it. Each thread that has not begun to exit holds the mm, so of memory that is shared mm_users is
- * larger. It is also while somebody reads the memory from outside: then the daemon kills, a little later.
+ * larger. It is also while somebody reads the memory from outside, as the daemon does to measure what is shared: one user more
+ * is therefore no reason to wait. If that one is a sharer, nothing comes back, and the daemon ends it with its next kill.
  * Not by MMF_MULTIPROCESS: its bit has no name in BTF and is another one in older kernels, and vfork does not set it.
  * With no daemon alive one of them dies after the other.
  */
 static __always_inline bool is_shared(struct task_struct *task)
 {
-	return BPF_CORE_READ(task, mm, mm_users.counter) > BPF_CORE_READ(task, signal, live.counter) &&
+	return BPF_CORE_READ(task, mm, mm_users.counter) > BPF_CORE_READ(task, signal, live.counter) + 1 &&
 	       !is_left_alone();
 }
 
