@@ -160,15 +160,22 @@ fn reclaim_reports_rates_of_every_kind_of_victim_with_and_without_help() {
     assert!(limits.iter().all(|rate| *rate > 0.0), "{limits:?}");
 }
 
+/// Kept in each process for what no allocator asks for, `docs/tmalloc.md`.
+const UNASKED_PAGES: f64 = 16.0;
+
 #[test]
 fn malloc_gets_its_callers_killed_and_tmalloc_refuses_in_time() {
     let Some(lines) = quick("tmalloc", env!("CARGO_BIN_EXE_tmalloc")) else { return };
     assert_eq!(values(&lines, "malloc", "kills", &PROCESSES), [1.0, 4.0, 8.0]);
     let over = values(&lines, "malloc", "pages_over", &PROCESSES);
     assert!(over.iter().all(|pages| *pages > 0.0), "{over:?}");
-    for nothing in ["kills", "pages_over", "failed"] {
+    for nothing in ["kills", "failed"] {
         assert_eq!(values(&lines, "tmalloc", nothing, &PROCESSES), [0.0; 3], "{nothing}");
     }
+    // Pages that no allocator asks for and that may be shared kill nobody before they are measured.
+    let over = values(&lines, "tmalloc", "pages_over", &PROCESSES);
+    let tolerated = [1.0, 4.0, 8.0].map(|processes| processes * UNASKED_PAGES);
+    assert!(over.iter().zip(tolerated).all(|(over, most)| *over <= most), "{over:?}");
     let shares = values(&lines, "tmalloc", "usable_share", &PROCESSES);
     // What the processes share counts for each of them in what can be reserved: a few percent of
     // the small limit here.
