@@ -100,7 +100,7 @@ impl Bus {
         }
         let (Some(mount), Some(options)) = (arguments.next(), arguments.next()) else { return };
         let options = options.to_string_lossy().into_owned();
-        crate::carrier::serve(move || match serve(&parse_options(mount, &options)) {
+        crate::loop_threads::serve(move || match serve(&parse_options(mount, &options)) {
             Ok(()) => 0,
             Err(error) => {
                 say(&format!("{error}\n"));

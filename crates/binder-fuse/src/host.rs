@@ -12,7 +12,7 @@ use owners::{Owner, Uid};
 use slotmap::{Key, KeyData, SlotMap, new_key_type};
 
 use crate::calls::Calls;
-use crate::carrier::{Ferry, Late};
+use crate::client_access::{ClientAccess, Late};
 use crate::files::{Charge, Closers, Store};
 use crate::lateness::Lateness;
 use crate::lookup_budget::{LONGEST_LOOKUP, LookupBudgets};
@@ -81,7 +81,7 @@ pub(crate) struct ClientHost {
     pub(crate) opens: SlotMap<OpenKey, Open>,
     by_process: HashMap<ProcessId, OpenKey>,
     pages: Arc<PageServer>,
-    ferry: Ferry,
+    access: ClientAccess,
     lateness: Lateness,
     lookups: LookupBudgets,
     warnings: WarningLimits,
@@ -104,7 +104,7 @@ impl ClientHost {
             opens: SlotMap::with_key(),
             by_process: HashMap::new(),
             pages,
-            ferry: Ferry::here(),
+            access: ClientAccess::of_this_loop(),
             lateness: Lateness::new(),
             lookups: LookupBudgets::new(),
             warnings: WarningLimits::new(),
@@ -180,21 +180,21 @@ impl ClientHost {
 
     /// Writes where a client's thread expects it.
     pub(crate) fn write_to(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
-        self.access(to, |ferry| ferry.write(to.tid, address, bytes)).unwrap_or(Err(Fault))
+        self.access(to, |access| access.write(to.tid, address, bytes)).unwrap_or(Err(Fault))
     }
 
     /// Touches a client's memory; `None`: it did not answer in time, now or shortly before.
     fn access<T>(
         &mut self,
         client: Caller,
-        touch: impl FnOnce(&mut Ferry) -> Result<T, Late>,
+        touch: impl FnOnce(&mut ClientAccess) -> Result<T, Late>,
     ) -> Option<T> {
         if self.refuses(client) {
             return None;
         }
         let touched = {
             let _inside = self.pages.enter(client.tid);
-            touch(&mut self.ferry)
+            touch(&mut self.access)
         };
         touched.inspect_err(|Late| self.note_late(client.process, Uid(client.euid))).ok()
     }
@@ -202,7 +202,7 @@ impl ClientHost {
 
 impl ClientMemory for ClientHost {
     fn read(&mut self, from: Caller, address: u64, into: &mut [u8]) -> Result<(), Fault> {
-        self.access(from, |ferry| ferry.read(from.tid, address, into)).unwrap_or(Err(Fault))
+        self.access(from, |access| access.read(from.tid, address, into)).unwrap_or(Err(Fault))
     }
 
     fn read_parcel(
@@ -211,7 +211,7 @@ impl ClientMemory for ClientHost {
         pieces: &[Piece],
         parcel: &mut Vec<u8>,
     ) -> Result<(), Fault> {
-        let read = self.access(from, |ferry| ferry.read_parcel(from.tid, pieces, parcel));
+        let read = self.access(from, |access| access.read_parcel(from.tid, pieces, parcel));
         read.unwrap_or(Err(Fault))
     }
 
@@ -234,7 +234,8 @@ impl Mappings for ClientHost {
             return None;
         }
         // Reading the maps takes a lock that a page fault of the client may hold.
-        let lookup = self.access(client, |ferry| ferry.find(pid, device, node, LONGEST_LOOKUP))?;
+        let lookup =
+            self.access(client, |access| access.find_mapping(pid, device, node, LONGEST_LOOKUP))?;
         self.lookups.note(owner, lookup);
         let found = lookup.mapping?;
         let open = self.opens.get_mut(key)?;

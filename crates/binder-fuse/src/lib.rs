@@ -10,7 +10,7 @@
 //! * `host`: what the driver core needs from the world, for real clients;
 //! * `files`: how file descriptors get from client to client;
 //! * `page_server`: why a client cannot make us wait for ourselves;
-//! * `carrier`, `lateness`: why a client cannot make us wait for its memory ([`serve`]);
+//! * `client_access`, `loop_threads`, `lateness`: why a client cannot make us wait for its memory ([`serve`]);
 //! * `guardian`: why a killed server leaves no client hanging;
 //! * [`server`](Server): the event loop;
 //! * [`Bus`]: all of that in a child process, for tests.
@@ -27,8 +27,8 @@
 mod apart;
 mod bus;
 mod calls;
-mod carrier;
 mod channel;
+mod client_access;
 mod client_memory;
 mod error;
 mod files;
@@ -39,6 +39,7 @@ mod guardian;
 mod host;
 mod lateness;
 mod lookup_budget;
+mod loop_threads;
 mod mapping;
 mod maps;
 mod mount;
@@ -54,8 +55,8 @@ mod warning_limits;
 pub mod wire;
 
 pub use bus::{Builder, Bus};
-pub use carrier::serve;
 pub use error::Error;
+pub use loop_threads::serve;
 pub use mapping::{MappingChoice, MappingKind};
 pub use server::{
     Config, DeviceOwner, Event, Server, TraceEnd, TraceOutcome, TracePart, TraceRecord,

@@ -9,7 +9,7 @@
 //! answers READs, and keeps the others for the loop in their order.
 //!
 //! Where such a call still lasts after [`TAKE_OVER_AFTER`], the client's memory does not answer,
-//! and another thread takes the event loop up ([`crate::carrier`]).
+//! and another thread takes the event loop over ([`crate::loop_threads`]).
 //!
 //! The cost of an announcement is three atomic stores, and one `timerfd_settime` each
 //! [`RESCUE_AFTER`] at most.
@@ -26,10 +26,10 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use crate::carrier::{Carriers, Ferry};
 use crate::channel::{Channel, Incoming, RequestBuffer};
 use crate::error::Error;
 use crate::fixed;
+use crate::loop_threads::LoopThreads;
 use crate::mapping::Truth;
 use crate::sync::lock;
 use crate::wire::reply::ReplyBuffer;
@@ -62,8 +62,8 @@ struct Shared {
     inside: AtomicU32,
     /// Counts the announced calls.
     calls: AtomicU32,
-    /// Who can take the event loop over; `None`: nobody.
-    carriers: Option<Arc<Carriers>>,
+    /// Threads that can take the event loop over; `None`: it is no coroutine.
+    loop_threads: Option<Arc<LoopThreads>>,
     /// The timer will fire.
     armed: AtomicBool,
     stop: AtomicBool,
@@ -115,7 +115,7 @@ impl PageServer {
             channel,
             inside: AtomicU32::new(0),
             calls: AtomicU32::new(0),
-            carriers: Ferry::carriers(),
+            loop_threads: LoopThreads::of_this_loop(),
             armed: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             timer,
@@ -259,8 +259,8 @@ impl Shared {
                 (call, start, taken_over) = (now_in, Instant::now(), false);
             }
             if !taken_over && start.elapsed() > TAKE_OVER_AFTER {
-                let carriers = self.carriers.as_ref();
-                taken_over = carriers.is_some_and(|carriers| carriers.take_over());
+                let threads = self.loop_threads.as_ref();
+                taken_over = threads.is_some_and(LoopThreads::take_over);
             }
             if !complained && start.elapsed() > COMPLAIN_AFTER {
                 complained = true;

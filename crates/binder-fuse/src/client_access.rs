@@ -1,0 +1,194 @@
+//! Access to clients' memory and lists of areas, outside of the event loop's stack.
+//!
+//! Each access suspends the event loop's coroutine, so that another thread can resume it when the
+//! system call does not return ([`loop_threads`](crate::loop_threads)). Suspend and resume cost
+//! some nanoseconds and one copy of the bytes; parcels are not copied.
+
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use binder_driver::{Fault, Piece};
+use headroom_linux::mountinfo::Device;
+
+use crate::client_memory;
+use crate::loop_threads::{self, LoopYielder};
+use crate::maps::{self, Lookup};
+
+/// A larger buffer of an access is freed after it.
+const KEPT_BYTES: usize = 256 << 10;
+
+/// A system call on a client, with buffers of its own: a blocked thread keeps them.
+#[derive(Default)]
+pub(crate) struct AccessRequest {
+    access: Access,
+    /// Ranges in the client, and their places in `bytes`.
+    pieces: Vec<Piece>,
+    /// Bytes that were read or are to be written.
+    bytes: Vec<u8>,
+    result: Option<AccessResult>,
+}
+
+#[derive(Clone, Copy, Default)]
+enum Access {
+    #[default]
+    None,
+    Read {
+        tid: u32,
+    },
+    Write {
+        tid: u32,
+    },
+    FindMapping {
+        pid: u32,
+        device: Device,
+        inode: u64,
+        longest: Duration,
+    },
+}
+
+enum AccessResult {
+    Memory(Result<(), Fault>),
+    Mapping(Lookup),
+}
+
+impl AccessRequest {
+    fn memory_result(&mut self) -> Result<(), Fault> {
+        match self.result.take() {
+            Some(AccessResult::Memory(result)) => result,
+            _ => Err(Fault),
+        }
+    }
+
+    pub(crate) fn execute(&mut self) {
+        self.result = match self.access {
+            Access::None => None,
+            Access::Read { tid } => {
+                let result = client_memory::read_pieces(tid, &self.pieces, &mut self.bytes);
+                Some(AccessResult::Memory(result))
+            }
+            Access::Write { tid } => {
+                let address = self.pieces.first().map_or(0, |piece| piece.address);
+                Some(AccessResult::Memory(client_memory::write(tid, address, &self.bytes)))
+            }
+            Access::FindMapping { pid, device, inode, longest } => {
+                Some(AccessResult::Mapping(maps::find(pid, device, inode, longest)))
+            }
+        };
+    }
+}
+
+/// Executes accesses for the event loop.
+pub(crate) struct ClientAccess {
+    /// `None`: the program does not run by [`loop_threads::serve`], and accesses are made directly.
+    yielder: Option<NonNull<LoopYielder>>,
+    /// Reused by the next access. `None` while a blocked thread has it.
+    request: Option<Box<AccessRequest>>,
+}
+
+/// The access lasts too long; its client's memory may never answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Late;
+
+impl ClientAccess {
+    /// That of this thread's event loop; may be used on the loop's stack only.
+    pub(crate) fn of_this_loop() -> Self {
+        Self { yielder: loop_threads::current_yielder(), request: None }
+    }
+
+    /// Executes the access that `prepare` describes; the request with its result.
+    fn execute(
+        &mut self,
+        prepare: impl FnOnce(&mut AccessRequest),
+    ) -> Result<&mut AccessRequest, Late> {
+        let mut request = self.request.take().unwrap_or_default();
+        prepare(&mut request);
+        let request = match self.yielder {
+            // SAFETY: the yielder lives at the bottom of the stack that we are on, which `serve`'s
+            // closure never leaves.
+            Some(yielder) => unsafe { yielder.as_ref() }.suspend(request).ok_or(Late)?,
+            None => {
+                request.execute();
+                request
+            }
+        };
+        Ok(self.request.insert(request))
+    }
+
+    /// Fills `into`, or fails.
+    pub(crate) fn read(
+        &mut self,
+        tid: u32,
+        address: u64,
+        into: &mut [u8],
+    ) -> Result<Result<(), Fault>, Late> {
+        let len = into.len();
+        let request = self.execute(|request| {
+            request.access = Access::Read { tid };
+            request.pieces.clear();
+            request.pieces.push(Piece { address, at: 0, len });
+            if request.bytes.len() < len {
+                request.bytes.resize(len, 0);
+            }
+        })?;
+        let result = request.memory_result();
+        if result.is_ok() {
+            into.copy_from_slice(&request.bytes[..len]);
+        }
+        if request.bytes.capacity() > KEPT_BYTES {
+            request.bytes = Vec::new();
+        }
+        Ok(result)
+    }
+
+    /// Reads all pieces to their places in a parcel, or fails as a whole. Nothing is copied twice:
+    /// the request owns the parcel during the access, and a blocked thread keeps it.
+    pub(crate) fn read_parcel(
+        &mut self,
+        tid: u32,
+        pieces: &[Piece],
+        parcel: &mut Vec<u8>,
+    ) -> Result<Result<(), Fault>, Late> {
+        let request = self.execute(|request| {
+            request.access = Access::Read { tid };
+            request.pieces.clear();
+            request.pieces.extend_from_slice(pieces);
+            std::mem::swap(&mut request.bytes, parcel);
+        })?;
+        std::mem::swap(&mut request.bytes, parcel);
+        Ok(request.memory_result())
+    }
+
+    /// Writes all of `bytes`, or fails.
+    pub(crate) fn write(
+        &mut self,
+        tid: u32,
+        address: u64,
+        bytes: &[u8],
+    ) -> Result<Result<(), Fault>, Late> {
+        let request = self.execute(|request| {
+            request.access = Access::Write { tid };
+            request.pieces.clear();
+            request.pieces.push(Piece { address, at: 0, len: bytes.len() });
+            request.bytes.clear();
+            request.bytes.extend_from_slice(bytes);
+        })?;
+        Ok(request.memory_result())
+    }
+
+    /// As [`maps::find`].
+    pub(crate) fn find_mapping(
+        &mut self,
+        pid: u32,
+        device: Device,
+        inode: u64,
+        longest: Duration,
+    ) -> Result<Lookup, Late> {
+        let request = self.execute(|request| {
+            request.access = Access::FindMapping { pid, device, inode, longest };
+        })?;
+        Ok(match request.result.take() {
+            Some(AccessResult::Mapping(lookup)) => lookup,
+            _ => Lookup::default(),
+        })
+    }
+}

@@ -1,0 +1,168 @@
+//! Runs the event loop as a coroutine, which another thread resumes when its thread is blocked in a
+//! client's memory.
+//!
+//! No system call reads or writes another process's memory without waiting for it, and a client can
+//! make its memory never answer: a mapping of its own filesystem, a range of `userfaultfd`. So the
+//! event loop runs on a stack of its own ([`serve`]). For each access to a client it suspends; its
+//! thread makes the system call, with the buffers of an [`AccessRequest`], and resumes the loop.
+//! When the call lasts too long ([`LoopThreads::take_over`]), another thread resumes the loop in
+//! its place, the access fails as late, and the blocked thread ends once its call returns.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult, Yielder};
+use headroom_linux::sched::SchedAttr;
+use rustix::process::Pid;
+
+use crate::client_access::AccessRequest;
+use crate::sync::lock;
+
+/// Bytes of the loop's stack. It is all resident once the daemon locks its memory.
+const STACK_BYTES: usize = 512 << 10;
+/// Blocked threads at a time; with more, the event loop waits.
+const MAX_BLOCKED: usize = 64;
+
+/// Exit code of a program that panics.
+const PANICKED: i32 = 101;
+
+/// Suspends the event loop with an access, and resumes it with the completed access; `None`: the
+/// access is late.
+pub(crate) type LoopYielder = Yielder<Option<Box<AccessRequest>>, Box<AccessRequest>>;
+
+/// The event loop's coroutine, suspended or running.
+struct EventLoop(Coroutine<Option<Box<AccessRequest>>, Box<AccessRequest>, ()>);
+
+// SAFETY: everything on the stack was made there, by one closure that is `Send`; at each moment one
+// thread runs it, and its transfer is a release and an acquire of a slot. It keeps nothing of a
+// thread while suspended: no guard of a lock, no reference into thread-local storage.
+unsafe impl Send for EventLoop {}
+
+#[derive(Clone, Copy)]
+struct CurrentLoop {
+    yielder: NonNull<LoopYielder>,
+    threads: NonNull<Arc<LoopThreads>>,
+}
+
+thread_local! {
+    /// Set while a thread runs [`serve`]'s closure for the first time.
+    static CURRENT: Cell<Option<CurrentLoop>> = const { Cell::new(None) };
+}
+
+/// The yielder of this thread's event loop.
+pub(crate) fn current_yielder() -> Option<NonNull<LoopYielder>> {
+    CURRENT.get().map(|current| current.yielder)
+}
+
+/// Holds the suspended loop during an access. The thread that takes it out resumes it.
+#[derive(Default)]
+struct Slot(AtomicPtr<EventLoop>);
+
+impl Slot {
+    fn put(&self, event_loop: Box<EventLoop>) {
+        self.0.store(Box::into_raw(event_loop), Ordering::Release);
+    }
+
+    fn take(&self) -> Option<Box<EventLoop>> {
+        let event_loop = self.0.swap(null_mut(), Ordering::AcqRel);
+        // SAFETY: only `put` stores pointers there, of boxes that it gave up, and each is taken out
+        // once.
+        (!event_loop.is_null()).then(|| unsafe { Box::from_raw(event_loop) })
+    }
+}
+
+/// The threads that run the event loop, one at a time.
+#[derive(Default)]
+pub(crate) struct LoopThreads {
+    current: Mutex<Option<LoopThread>>,
+    blocked: AtomicUsize,
+}
+
+#[derive(Clone)]
+struct LoopThread {
+    slot: Arc<Slot>,
+    tid: u32,
+}
+
+impl LoopThreads {
+    /// Those of this thread's event loop; `None`: the program does not run by [`serve`].
+    pub(crate) fn of_this_loop() -> Option<Arc<Self>> {
+        // SAFETY: `serve`'s closure owns it, and never ends.
+        CURRENT.get().map(|current| unsafe { Arc::clone(current.threads.as_ref()) })
+    }
+
+    /// Starts another thread, which resumes the loop if the current one is still in an access.
+    /// False: too many are blocked already, or no thread can be made.
+    pub(crate) fn take_over(self: &Arc<Self>) -> bool {
+        let Some(late) = lock(&self.current).clone() else { return false };
+        if self.blocked.load(Ordering::Relaxed) >= MAX_BLOCKED {
+            return false;
+        }
+        let threads = Arc::clone(self);
+        let spawned = std::thread::Builder::new().name("event-loop".into()).spawn(move || {
+            copy_scheduling_of(late.tid);
+            if let Some(event_loop) = late.slot.take() {
+                threads.blocked.fetch_add(1, Ordering::Relaxed);
+                threads.run(event_loop);
+            }
+        });
+        spawned.is_ok()
+    }
+
+    /// Runs the loop until it ends or another thread has taken it over.
+    fn run(self: &Arc<Self>, mut event_loop: Box<EventLoop>) {
+        let slot = Arc::new(Slot::default());
+        let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        *lock(&self.current) = Some(LoopThread { slot: Arc::clone(&slot), tid });
+        let mut completed = None;
+        while let CoroutineResult::Yield(mut request) = event_loop.0.resume(completed.take()) {
+            slot.put(event_loop);
+            request.execute();
+            match slot.take() {
+                Some(mine) => event_loop = mine,
+                None => {
+                    self.blocked.fetch_sub(1, Ordering::Relaxed);
+                    return;
+                }
+            }
+            completed = Some(request);
+        }
+    }
+}
+
+/// A new thread of the event loop needs the priority of the one before.
+fn copy_scheduling_of(tid: u32) {
+    let attr = SchedAttr::of(Pid::from_raw(tid as i32));
+    // If it is refused, the thread has the default priority.
+    let _ = attr.and_then(|attr| attr.apply(None));
+}
+
+/// Runs a program that serves a bus, from here to its end: a [`Server`](crate::Server) that is made
+/// inside is not blocked by a client whose memory does not answer. The program ends with the
+/// returned exit code; a panic is 101.
+///
+/// Values made outside and used inside must not belong to this thread: another one may resume the
+/// program.
+pub fn serve(program: impl FnOnce() -> i32 + Send + 'static) -> ! {
+    let Ok(stack) = DefaultStack::new(STACK_BYTES) else {
+        // Without a coroutine, a client whose memory does not answer blocks the program.
+        std::process::exit(program());
+    };
+    let threads = Arc::new(LoopThreads::default());
+    let inside = Arc::clone(&threads);
+    let body = move |yielder: &LoopYielder, _| {
+        let (yielder, threads) = (NonNull::from(yielder), NonNull::from(&inside));
+        CURRENT.set(Some(CurrentLoop { yielder, threads }));
+        let code = catch_unwind(AssertUnwindSafe(program)).unwrap_or(PANICKED);
+        std::process::exit(code);
+    };
+    threads.run(Box::new(EventLoop(Coroutine::with_stack(stack, body))));
+    // Another thread runs the loop, and will end the process.
+    loop {
+        std::thread::park();
+    }
+}
