@@ -7,8 +7,6 @@ use owners::{Owner, Rate, TokenBuckets};
 /// Price of a warning; a token comes each second.
 const A_MINUTE: u64 = 60;
 const RATE: Rate = Rate { per_second: 1, burst: 5 * A_MINUTE };
-/// More buckets than these are looked through for full ones.
-const MANY_OWNERS: usize = 256;
 
 /// See the module's documentation.
 pub(crate) struct WarningLimits {
@@ -28,9 +26,6 @@ impl WarningLimits {
             return false;
         }
         self.buckets.charge(owner, now_ns, A_MINUTE);
-        if self.buckets.len() > MANY_OWNERS {
-            self.buckets.forget_full(now_ns);
-        }
         true
     }
 }
@@ -42,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_fills_the_log_no_further_and_another_one_is_heard() {
+    fn warnings_of_one_owner_are_bounded_and_do_not_suppress_those_of_another() {
         let mut limits = WarningLimits::new();
         let [first, second] = [1, 2].map(|uid| Owner::User(Uid(uid)));
         assert_eq!((0..1000).filter(|_| limits.admit(first)).count(), 5);

@@ -96,18 +96,24 @@ fn signed(tokens: u64) -> i64 {
     i64::try_from(tokens).unwrap_or(i64::MAX)
 }
 
-/// A bucket a key, of the same rate. A full bucket is not stored, so the room is bounded by the
-/// keys that used theirs within the time in which a bucket fills.
+/// Buckets up to which full ones are kept.
+const PRUNED_ABOVE: usize = 256;
+
+/// A bucket a key, of the same rate. Full buckets are dropped, so memory is bounded by the keys
+/// that were charged within the time in which a bucket fills.
 #[derive(Clone, Debug)]
 pub struct TokenBuckets<K> {
     rate: Rate,
     used: BTreeMap<K, TokenBucket>,
+    /// Number of buckets at which full ones are dropped: twice those that were left the last time,
+    /// so that the cost of a charge is constant on average.
+    prune_at: usize,
 }
 
 impl<K: Copy + Ord> TokenBuckets<K> {
     /// All full.
     pub fn new(rate: Rate) -> Self {
-        Self { rate, used: BTreeMap::new() }
+        Self { rate, used: BTreeMap::new(), prune_at: PRUNED_ABOVE }
     }
 
     /// The key has a token.
@@ -120,26 +126,15 @@ impl<K: Copy + Ord> TokenBuckets<K> {
         let rate = self.rate;
         let bucket = self.used.entry(key).or_insert_with(|| TokenBucket::new(rate, now_ns));
         bucket.charge(now_ns, tokens);
+        if self.used.len() > self.prune_at {
+            self.used.retain(|_, bucket| !bucket.is_full(now_ns));
+            self.prune_at = PRUNED_ABOVE.max(2 * self.used.len());
+        }
     }
 
     /// When the key has a token again, nanoseconds; `None`: it has one, as far as is known.
     pub fn ready_at_ns(&self, key: K) -> Option<u64> {
         self.used.get(&key).map(TokenBucket::ready_at_ns)
-    }
-
-    /// Drops full buckets. To be called now and then.
-    pub fn forget_full(&mut self, now_ns: u64) {
-        self.used.retain(|_, bucket| !bucket.is_full(now_ns));
-    }
-
-    /// Buckets that are stored.
-    pub fn len(&self) -> usize {
-        self.used.len()
-    }
-
-    /// All buckets are full, as far as is known.
-    pub fn is_empty(&self) -> bool {
-        self.used.is_empty()
     }
 }
 
@@ -189,19 +184,19 @@ mod tests {
     }
 
     #[test]
-    fn a_full_bucket_needs_no_room() {
+    fn full_buckets_are_dropped() {
         let mut buckets = TokenBuckets::new(RATE);
-        for key in 0..100 {
+        for key in 0..1000 {
             assert!(buckets.is_ready(key, 0));
             buckets.charge(key, 0, 5);
             assert!(!buckets.is_ready(key, 0));
         }
         assert_eq!(buckets.ready_at_ns(7), Some(3 * SECOND / 10));
-        assert_eq!(buckets.ready_at_ns(777), None);
-        buckets.forget_full(SECOND / 10);
-        assert_eq!(buckets.len(), 100);
-        buckets.forget_full(SECOND);
-        assert!(buckets.is_empty());
+        assert_eq!(buckets.ready_at_ns(7777), None);
+        assert_eq!(buckets.used.len(), 1000, "none of them is full");
+        (1000..1100).for_each(|key| buckets.charge(key, SECOND, 5));
+        assert!(buckets.used.len() <= 100, "{}", buckets.used.len());
+        assert!(!buckets.is_ready(1099, SECOND));
     }
 
     #[test]

@@ -107,7 +107,6 @@ impl Budget {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.timer, &mut count);
         self.set_to_ns = None;
-        self.of_owners.forget_full(now_ns());
     }
 
     /// Has the timer expire when the next connection may have its turn.

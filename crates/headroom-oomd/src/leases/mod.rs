@@ -274,7 +274,6 @@ impl Leases {
 
     fn begin_window(&mut self, now_ns: u64) {
         self.next_window_ns = now_ns + WINDOW_MS * NS_PER_MS;
-        self.time.forget_full(now_ns);
         if std::mem::take(&mut self.deaf) {
             let word = epoll::EventData::new_u64(LISTENER);
             let _ = epoll::add(&self.epoll, &self.listener.fd, word, epoll::EventFlags::IN);
