@@ -66,12 +66,12 @@ impl World {
 
     fn finish(&mut self, caller: Caller, answer: WriteRead) -> Vec<u8> {
         let answer = match answer {
-            WriteRead::Giving { .. } => {
-                let files = self.driver.files_to_give(caller.process, caller.tid);
+            WriteRead::InstallFds { .. } => {
+                let files = self.driver.files_to_install(caller.process, caller.tid);
                 let fds: Vec<u32> = (100..).take(files.len()).collect();
                 let (process, tid) = (caller.process, caller.tid);
                 if files.len() % 2 == 1 {
-                    self.driver.files_given(&mut self.host, process, tid, &fds)
+                    self.driver.files_installed(&mut self.host, process, tid, &fds)
                 } else {
                     self.driver.files_refused(&mut self.host, process, tid)
                 }

@@ -1,4 +1,4 @@
-//! The driver's view of the world, for real clients: [`binder_driver::Host`] over the opens.
+//! The driver's host for real clients: [`binder_driver::Host`] over the opens.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -69,11 +69,11 @@ pub(crate) struct Open {
     pub(crate) calls: Calls,
     /// Name of the pollers, once one waits.
     pub(crate) poll_handle: Option<u64>,
-    /// It was given files, and came without being trapped on its way.
+    /// One of its calls was not trapped though it has deferred files.
     pub(crate) untrapped: bool,
-    /// Warnings about this open that were given.
-    pub(crate) told_writable: bool,
-    pub(crate) told_broken: bool,
+    /// Warnings about this open that were logged.
+    pub(crate) warned_writable: bool,
+    pub(crate) warned_broken: bool,
 }
 
 /// All opens.
@@ -93,8 +93,8 @@ pub(crate) struct ClientHost {
     pub(crate) closes: HashMap<u32, Vec<u32>>,
     /// Priorities are inherited.
     pub(crate) priorities: bool,
-    /// Somebody may not have what a node asks for, which was said.
-    told_real_time: bool,
+    /// The warning about a refused real-time priority was logged.
+    warned_real_time: bool,
 }
 
 impl ClientHost {
@@ -113,7 +113,7 @@ impl ClientHost {
             closers,
             closes: HashMap::new(),
             priorities: priority::can_change(),
-            told_real_time: false,
+            warned_real_time: false,
         }
     }
 
@@ -153,7 +153,7 @@ impl ClientHost {
     ) -> Result<(), StoreError> {
         let open = self.open_of(process).ok_or(StoreError)?;
         let Err(error) = f(&mut *open.backing) else { return Ok(()) };
-        let is_first = !std::mem::replace(&mut open.told_broken, true);
+        let is_first = !std::mem::replace(&mut open.warned_broken, true);
         let (pid, owner) = (open.pid, open.owner);
         if is_first && self.warnings.admit(owner) {
             tracing::warn!("pid {pid}: cannot write its receive buffer: {error}");
@@ -161,7 +161,7 @@ impl ClientHost {
         Err(StoreError)
     }
 
-    /// Who has been late is not waited for again so soon.
+    /// The client was late, and is refused for a while.
     fn refuses(&mut self, caller: Caller) -> bool {
         !self.lateness.is_empty()
             && self
@@ -170,7 +170,7 @@ impl ClientHost {
                 .is_some_and(|open| self.lateness.refuses(open.pid, Uid(caller.euid)))
     }
 
-    /// A client's memory did not answer.
+    /// A client's memory did not answer in time.
     fn note_late(&mut self, process: ProcessId, uid: Uid) {
         let open = self.key_of(process).and_then(|key| self.opens.get(key));
         if let Some(pid) = open.map(|open| open.pid) {
@@ -241,7 +241,7 @@ impl Mappings for ClientHost {
         let open = self.opens.get_mut(key)?;
         if found.writable {
             // The protocol refuses such a mapping; FUSE does not let us, so we do not use it.
-            let is_first = !std::mem::replace(&mut open.told_writable, true);
+            let is_first = !std::mem::replace(&mut open.warned_writable, true);
             if is_first && self.warnings.admit(owner) {
                 tracing::warn!(
                     "pid {pid}: its mapping is writable; it gets nothing until it is mapped \
@@ -305,7 +305,7 @@ impl Scheduler for ClientHost {
 
     fn inherit_priority(&mut self, tid: u32, priority: Priority) -> bool {
         let Some(allowed) = priority::allowed(tid, priority) else {
-            if priority.policy.level() > 0 && !std::mem::replace(&mut self.told_real_time, true) {
+            if priority.policy.level() > 0 && !std::mem::replace(&mut self.warned_real_time, true) {
                 tracing::warn!(
                     "thread {tid} may not run at real-time priority (RLIMIT_RTPRIO, CAP_SYS_NICE): \
                      it serves calls that ask for it with a nice value only (said once)"

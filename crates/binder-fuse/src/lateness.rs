@@ -1,8 +1,8 @@
-//! Who made the bus wait for their memory, and is not waited for again so soon.
+//! Clients whose memory did not answer in time, and for how long they are refused.
 //!
-//! Everybody else has waited for a late client: a process is refused (`EFAULT`) for a while that
-//! doubles each time, and so are all processes of a user of whom several were late. Root and the
-//! server's own user could stop the server as well: of these, only processes are refused.
+//! Every client has waited for a late one: its process is refused (`EFAULT`) for a time that
+//! doubles each time, and so are all processes of a user after several late accesses. Root and the
+//! server's own user could stop the server anyway: of these, only processes are refused.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use owners::Uid;
 
-/// How long a process is refused that was late for the first time.
+/// How long a process is refused after its first late access.
 const FIRST_REFUSAL: Duration = Duration::from_secs(5);
 /// Doublings of that.
 const MAX_DOUBLINGS: u32 = 6;
-/// What was so long ago is forgotten.
+/// Older records are dropped.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
-/// A user may be late this often before all his processes are refused.
+/// Late accesses of a user before all its processes are refused.
 const FREE_FOR_A_USER: u32 = 3;
 
 #[derive(Clone, Copy, Debug)]
@@ -40,12 +40,12 @@ impl Lateness {
         Self { own_uid, ..Self::default() }
     }
 
-    /// Nobody was late for a long time.
+    /// No process was late for a long time.
     pub(crate) fn is_empty(&self) -> bool {
         self.processes.is_empty()
     }
 
-    /// A process of a user was late.
+    /// Records a late access.
     pub(crate) fn note(&mut self, pid: u32, uid: Uid) {
         self.note_at(pid, uid, Instant::now());
     }
@@ -70,7 +70,7 @@ impl Lateness {
         }
     }
 
-    /// This process is not waited for now.
+    /// Accesses to this process are refused now.
     pub(crate) fn refuses(&mut self, pid: u32, uid: Uid) -> bool {
         !self.is_empty() && self.refuses_at(pid, uid, Instant::now())
     }
@@ -98,7 +98,7 @@ fn note<K: Eq + Hash>(records: &mut HashMap<K, Record>, key: K, free: u32, now: 
 mod tests {
     use super::*;
 
-    const HERS: Uid = Uid(4_000_000_000);
+    const USER: Uid = Uid(4_000_000_000);
 
     fn seconds(n: u64) -> Duration {
         Duration::from_secs(n)
@@ -108,29 +108,29 @@ mod tests {
     fn a_late_process_is_refused_longer_each_time_and_the_others_are_not() {
         let (mut lateness, now) = (Lateness::new(), Instant::now());
         assert!(lateness.is_empty());
-        lateness.note_at(7, HERS, now);
-        assert!(lateness.refuses_at(7, HERS, now));
-        assert!(!lateness.refuses_at(8, HERS, now));
-        assert!(!lateness.refuses_at(7, HERS, now + seconds(5)));
-        lateness.note_at(7, HERS, now + seconds(5));
-        assert!(lateness.refuses_at(7, HERS, now + seconds(14)));
-        assert!(!lateness.refuses_at(7, HERS, now + seconds(15)));
-        assert!(!lateness.refuses_at(7, HERS, now + seconds(700)));
+        lateness.note_at(7, USER, now);
+        assert!(lateness.refuses_at(7, USER, now));
+        assert!(!lateness.refuses_at(8, USER, now));
+        assert!(!lateness.refuses_at(7, USER, now + seconds(5)));
+        lateness.note_at(7, USER, now + seconds(5));
+        assert!(lateness.refuses_at(7, USER, now + seconds(14)));
+        assert!(!lateness.refuses_at(7, USER, now + seconds(15)));
+        assert!(!lateness.refuses_at(7, USER, now + seconds(700)));
         assert!(lateness.is_empty(), "forgotten");
     }
 
     #[test]
-    fn a_user_who_sends_one_late_process_after_the_other_is_refused() {
+    fn a_user_with_many_late_processes_is_refused() {
         let (mut lateness, now) = (Lateness::new(), Instant::now());
-        (1..=3).for_each(|pid| lateness.note_at(pid, HERS, now));
-        assert!(!lateness.refuses_at(9, HERS, now));
-        lateness.note_at(4, HERS, now);
-        assert!(lateness.refuses_at(9, HERS, now));
-        assert!(!lateness.refuses_at(9, Uid(HERS.0 + 1), now), "another user");
+        (1..=3).for_each(|pid| lateness.note_at(pid, USER, now));
+        assert!(!lateness.refuses_at(9, USER, now));
+        lateness.note_at(4, USER, now);
+        assert!(lateness.refuses_at(9, USER, now));
+        assert!(!lateness.refuses_at(9, Uid(USER.0 + 1), now), "another user");
     }
 
     #[test]
-    fn root_could_stop_us_anyway() {
+    fn processes_of_root_are_refused_one_by_one() {
         let (mut lateness, now) = (Lateness::new(), Instant::now());
         (1..=9).for_each(|pid| lateness.note_at(pid, Uid::ROOT, now));
         assert!(!lateness.refuses_at(10, Uid::ROOT, now) && lateness.refuses_at(9, Uid::ROOT, now));

@@ -1,16 +1,16 @@
 //! The binder device in user space: a FUSE filesystem whose files behave like `/dev/binder`.
 //!
 //! Unmodified clients `open`, `mmap`, `ioctl` and `poll` a file of this filesystem; a [`Server`]
-//! decodes what the kernel tells it of that, lets a [`binder_driver::Driver`] decide, and acts.
+//! decodes the requests, passes them to a [`binder_driver::Driver`], and executes its decisions.
 //!
 //! * [`wire`]: the FUSE protocol as plain data, no I/O;
-//! * `channel`, `mount`, `apart`: `/dev/fuse` and the mount over it, by root or by anybody;
+//! * `channel`, `mount`, `helper_mount`: `/dev/fuse` and the mount over it, by root or by anybody;
 //! * `tree`: names, owners and modes, node ids;
 //! * `mapping`: how receive buffers reach a client's mapping (passthrough, notify-store);
 //! * `host`: what the driver core needs from the world, for real clients;
 //! * `files`: how file descriptors get from client to client;
-//! * `page_server`: why a client cannot make us wait for ourselves;
-//! * `client_access`, `loop_threads`, `lateness`: why a client cannot make us wait for its memory ([`serve`]);
+//! * `page_server`: why a client cannot make us wait for ourselves; * `client_access`,
+//!   `loop_threads`, `lateness`: why a client cannot make us wait for its memory ([`serve`]);
 //! * `guardian`: why a killed server leaves no client hanging;
 //! * [`server`](Server): the event loop;
 //! * [`Bus`]: all of that in a child process, for tests.
@@ -24,7 +24,6 @@
 //! # Ok::<(), binder_fuse::Error>(())
 //! ```
 
-mod apart;
 mod bus;
 mod calls;
 mod channel;
@@ -36,6 +35,7 @@ mod fixed;
 #[doc(hidden)]
 pub mod fuzzing;
 mod guardian;
+mod helper_mount;
 mod host;
 mod lateness;
 mod lookup_budget;

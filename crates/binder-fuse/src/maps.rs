@@ -1,6 +1,6 @@
 //! Where a client mapped its open, out of `/proc/<pid>/maps`.
 //!
-//! FUSE tells nobody about `mmap`. Every open has its own inode, so the line with the right device
+//! FUSE does not report `mmap`. Every open has its own inode, so the line with the right device
 //! and inode number is the mapping of that open and of no other.
 
 use std::io::{BufRead, BufReader};

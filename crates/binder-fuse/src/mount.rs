@@ -8,9 +8,9 @@ use headroom_linux::mountinfo::{self, Device, MountEntry};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::apart::Helper;
 use crate::channel::Channel;
 use crate::error::Error;
+use crate::helper_mount::Helper;
 
 /// What `/proc/mounts` shows; the part behind the dot is FUSE's subtype.
 const FSTYPE: &str = "fuse.binder";
@@ -63,9 +63,9 @@ impl Mount {
         Ok(this)
     }
 
-    /// Mounts on `dir` in namespaces of a helper process, which nobody else's processes can enter;
-    /// also the connection. This process must have one thread.
-    pub(crate) fn apart(dir: &Path) -> Result<(Self, OwnedFd), Error> {
+    /// Mounts on `dir` in namespaces of a helper process, which other users' processes cannot
+    /// enter; returns the connection, too. This process must have one thread.
+    pub(crate) fn in_helper(dir: &Path) -> Result<(Self, OwnedFd), Error> {
         let Place { path: dir, created } = prepare(dir)?;
         let (helper, connection) = Helper::mount(&dir, FSTYPE, SOURCE)?;
         let table = std::fs::read(helper.mountinfo())

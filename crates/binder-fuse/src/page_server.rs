@@ -38,8 +38,8 @@ use crate::wire::{Operation, Request};
 /// How long an announced call may last before the helper steps in. A call takes microseconds; ten
 /// milliseconds keep the helper asleep unless something is wrong.
 const RESCUE_AFTER: Duration = Duration::from_millis(10);
-/// Texts that are open at a time, and their bytes: who opens logs and does not close them costs no
-/// more.
+/// Texts that are open at a time, and their bytes: logs that a client opens and does not close cost
+/// no more.
 const MAX_TEXTS: usize = 64;
 const MAX_TEXT_BYTES: usize = 64 << 20;
 /// A call that lasts this long is given up: the client's memory does not answer. Nobody else is
@@ -200,7 +200,7 @@ impl PageServer {
         }
     }
 
-    /// Answers a READ on behalf of whoever read it.
+    /// Answers a READ.
     pub(crate) fn answer_read(
         &self,
         reply: &mut ReplyBuffer,
@@ -229,7 +229,7 @@ impl Shared {
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec);
     }
 
-    /// The helper's life.
+    /// Runs the helper thread.
     fn help(&self) {
         let mut buffer = RequestBuffer::new();
         let mut reply = ReplyBuffer::default();

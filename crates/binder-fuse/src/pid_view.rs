@@ -1,4 +1,4 @@
-//! Who a client is: its process, and its pid as other pid namespaces see it.
+//! Identity of a client: its process, and its pid as other pid namespaces see it.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,4 +1,4 @@
-//! The directory tree: which names there are, who may use them, which node stands for what.
+//! The directory tree: names, their owners and modes, and node ids.
 //!
 //! No I/O. Fixed entries have fixed node ids. A device gets a **fresh node id for every LOOKUP**,
 //! so that every open has an inode, and with it a mapping, of its own.

@@ -22,7 +22,7 @@ pub fn answer(server: &mut Server, peer: Peer, request: Result<Request, String>)
             Reply::Ls { devices: server.snapshot().contexts.into_iter().map(device).collect() }
         }
         Ok(Request::Reclaim { pages }) if peer.is_root() => {
-            let reclaimed = server.give_back_batch(pages).into();
+            let reclaimed = server.reclaim_batch(pages).into();
             Reply::Reclaimed { pages: reclaimed, idle_pages: server.page_counts().idle }
         }
         Ok(Request::Stat) if may_see(peer) => {

@@ -185,12 +185,12 @@ fn run(args: Args) -> anyhow::Result<()> {
                     server.remove_external(std::os::fd::AsFd::as_fd(&done));
                 }
             }
-            Event::External(STALLS) => server.give_back_idle(),
+            Event::External(STALLS) => server.reclaim_idle(),
             Event::External(MEMORY_TIMER) => {
                 life_signs.came_round(|| in_a_line(&server));
                 let idle = server.page_counts().idle;
                 if memory.is_low(idle).context("cannot set a timer")? {
-                    server.give_back_idle();
+                    server.reclaim_idle();
                 }
             }
             Event::External(_) => {

@@ -226,7 +226,7 @@ impl Driver {
             looper: thread.looper.to_string(),
             waiting: thread.parked.is_some(),
             stack_depth: self.stack_of(id).count(),
-            queued_work: self.queues.len(thread.todo) + usize::from(thread.giving.is_some()),
+            queued_work: self.queues.len(thread.todo) + usize::from(thread.fd_delivery.is_some()),
         }
     }
 

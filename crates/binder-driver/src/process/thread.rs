@@ -37,7 +37,7 @@ impl Driver {
             need_return: true,
             good_read_buffer: None,
             parked: None,
-            giving: None,
+            fd_delivery: None,
             polls: false,
         });
         entry.threads.insert(tid, thread);
@@ -98,8 +98,8 @@ impl Driver {
         let Some(entry) = self.threads.remove(thread) else { return };
         self.processes[entry.process].threads.remove(&entry.tid);
         self.leave_stack(host, thread, entry.stack);
-        if let Some(giving) = entry.giving {
-            giving.transaction.cancel(self, host, Some(thread));
+        if let Some(delivery) = entry.fd_delivery {
+            delivery.transaction.cancel(self, host, Some(thread));
         }
         while let Some(work) = self.queues.pop(entry.todo) {
             work.cancel(self, host, Some(thread));

@@ -14,7 +14,7 @@ use crate::keys::{
 };
 use crate::notifications::types::Freezer;
 use crate::objects::types::References;
-use crate::transaction::types::Giving;
+use crate::transaction::types::FdDelivery;
 use crate::write_read::queue::QueueId;
 use crate::write_read::types::WorkScope;
 
@@ -179,7 +179,7 @@ pub struct Thread {
     /// The read buffer that took returns last, so that a read can tell beforehand whether it will.
     pub good_read_buffer: Option<u64>,
     pub parked: Option<Parked>,
-    pub giving: Option<Box<Giving>>,
+    pub fd_delivery: Option<Box<FdDelivery>>,
     /// It has polled the open.
     pub polls: bool,
 }

@@ -152,7 +152,7 @@ impl Driver {
     fn check_wakes(&self) -> Result<(), String> {
         for (id, thread) in &self.threads {
             let Some(parked) = thread.parked else { continue };
-            ensure!(thread.giving.is_none(), "{id:?} is parked and gives");
+            ensure!(thread.fd_delivery.is_none(), "{id:?} is parked with a file delivery");
             let own = self.has_work(id, WorkScope::Thread);
             ensure!(parked.woken || !own, "{id:?} is parked with work of its own");
             let idle = self.processes[thread.process].idle.iter().filter(|&&t| t == id).count();
@@ -219,9 +219,9 @@ impl Driver {
         let mut below: BTreeSet<TransactionId> = BTreeSet::new();
         below.extend(self.transactions.values().filter_map(|t| t.from_parent));
         for (id, entry) in &self.transactions {
-            let given = self.threads.values().filter_map(|thread| thread.giving.as_ref());
-            let given = given.filter(|giving| giving.transaction == id).count();
-            let in_queues = queued.get(&Item::Transaction(id)).map_or(0, Vec::len) + given;
+            let deliveries = self.threads.values().filter_map(|thread| thread.fd_delivery.as_ref());
+            let deliveries = deliveries.filter(|delivery| delivery.transaction == id).count();
+            let in_queues = queued.get(&Item::Transaction(id)).map_or(0, Vec::len) + deliveries;
             let stacks = on_stacks.get(&id);
             let on = |thread: ThreadId| stacks.is_some_and(|s| s.contains(&thread));
             ensure!(in_queues <= 1, "{id:?} is queued {in_queues} times");

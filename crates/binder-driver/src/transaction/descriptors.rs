@@ -1,10 +1,10 @@
-//! File descriptors in transactions: taken from the sender when it sends, given to the receiver's
-//! thread before it sees the transaction.
+//! File descriptors in transactions: taken from the sender when it sends, installed in the
+//! receiver's thread before it reads the transaction.
 //!
-//! Giving takes time (the front end may have to stop the thread for it), so a read that took such a
-//! transaction is neither answered nor parked: it *gives*, until the front end says how that went.
-//! A front end that gives files only between two calls has the read answered without the
-//! transaction, which is then *promised* to the thread: it comes with a later read.
+//! Installing takes time (the front end may have to stop the thread), so a read that took such a
+//! transaction is neither answered nor parked until the front end reports the result. A front end
+//! that installs only between two calls has the read answered without the transaction, whose
+//! delivery is then *deferred*: a later read of the thread returns it.
 
 use binder_uapi::{BinderBufferObject, BinderFdArrayObject};
 use zerocopy::IntoBytes;
@@ -16,7 +16,9 @@ use crate::host::{FileToken, Host};
 use crate::keys::{ProcessId, ThreadId, TransactionId};
 use crate::limits::{MAX_FILES_A_TRANSACTION, ROOM_FOR_ONE};
 use crate::transaction::scatter_gather::Gather;
-use crate::transaction::types::{Arriving, Giving, Kind, ObjectPlace, Parcel, ReadRequest, Sender};
+use crate::transaction::types::{
+    Arriving, FdDelivery, Kind, ObjectPlace, Parcel, ReadRequest, Sender,
+};
 use crate::write_read::types::{Work, WriteRead};
 
 /// Offset of the descriptor in a `binder_fd_object`.
@@ -63,14 +65,14 @@ pub(crate) fn translate_fd_array<H: Host>(
 }
 
 impl Driver {
-    /// The read has taken a transaction; whether its files have to be given first.
+    /// Whether files have to be installed before the reader gets the transaction.
     pub(crate) fn carries_files(&self, transaction: TransactionId) -> bool {
         let buffer = self.transactions[transaction].buffer;
         buffer.is_some_and(|buffer| !self.buffers[buffer].files.is_empty())
     }
 
-    /// Keeps a read until its files are given.
-    pub(crate) fn begin_giving(
+    /// Keeps a read until its files are installed.
+    pub(crate) fn begin_fd_delivery(
         &mut self,
         request: ReadRequest,
         returns: &[u8],
@@ -78,28 +80,28 @@ impl Driver {
     ) -> WriteRead {
         let entry = &mut self.threads[request.thread];
         entry.need_return = false;
-        entry.giving = Some(Box::new(Giving {
-            promised: false,
+        entry.fd_delivery = Some(Box::new(FdDelivery {
+            is_deferred: false,
             request,
             transaction: arriving.transaction,
             returns: returns.to_vec(),
             transaction_at: arriving.at,
         }));
-        WriteRead::Giving { bwr: request.bwr }
+        WriteRead::InstallFds { bwr: request.bwr }
     }
 
-    /// The files that a read in [`WriteRead::Giving`] gives, in the order of their numbers.
-    pub fn files_to_give(&self, process: ProcessId, tid: u32) -> Vec<FileToken> {
+    /// The files of a read in [`WriteRead::InstallFds`], in the order of their numbers.
+    pub fn files_to_install(&self, process: ProcessId, tid: u32) -> Vec<FileToken> {
         let thread = self.known_thread(process, tid).map(|thread| &self.threads[thread]);
-        let giving = thread.and_then(|thread| thread.giving.as_ref());
-        let buffer = giving.and_then(|giving| self.transactions[giving.transaction].buffer);
+        let delivery = thread.and_then(|thread| thread.fd_delivery.as_ref());
+        let buffer = delivery.and_then(|delivery| self.transactions[delivery.transaction].buffer);
         let files = buffer.map(|buffer| self.buffers[buffer].files.iter());
         files.map(|files| files.map(|slot| slot.file).collect()).unwrap_or_default()
     }
 
-    /// The reader has its files under these numbers: answers the read. `None`: nobody gives there
-    /// (any more).
-    pub fn files_given<H: Host>(
+    /// The reader has its files under these numbers: answers the read. `None`: the thread has no
+    /// such delivery (any more).
+    pub fn files_installed<H: Host>(
         &mut self,
         host: &mut H,
         process: ProcessId,
@@ -107,15 +109,16 @@ impl Driver {
         fds: &[u32],
     ) -> Option<WriteRead> {
         let thread = self.known_thread(process, tid)?;
-        let mut giving = self.threads[thread].giving.take_if(|giving| !giving.promised)?;
-        let Giving { mut request, transaction, .. } = *giving;
+        let mut delivery =
+            self.threads[thread].fd_delivery.take_if(|delivery| !delivery.is_deferred)?;
+        let FdDelivery { mut request, transaction, .. } = *delivery;
         let caller = request.caller;
         let stored = self.store_numbers(host, transaction, fds);
         if stored.is_err() {
             host.close_on_return(caller, fds);
-            return self.refuse(host, *giving);
+            return self.refuse(host, *delivery);
         }
-        let returns = &mut giving.returns;
+        let returns = &mut delivery.returns;
         let result = self.hand_over(host, &mut request, returns, Some(transaction));
         if result.is_err() {
             host.close_on_return(caller, fds);
@@ -147,9 +150,9 @@ impl Driver {
         Ok(())
     }
 
-    /// The reader could not be given its files: the transaction fails for its sender. What else the
-    /// read has to tell; `None`: nothing, or nobody gives there. Then the reader has to read again,
-    /// with the argument of [`WriteRead::Giving`].
+    /// The files could not be installed: the transaction fails for its sender. Returns the rest of
+    /// the read. `None`: it is empty, or the thread has no delivery; then the reader has to read
+    /// again, with the argument of [`WriteRead::InstallFds`].
     pub fn files_refused<H: Host>(
         &mut self,
         host: &mut H,
@@ -157,41 +160,42 @@ impl Driver {
         tid: u32,
     ) -> Option<WriteRead> {
         let thread = self.known_thread(process, tid)?;
-        let giving = self.threads[thread].giving.take()?;
-        if giving.promised {
-            self.break_promise(host, thread, &giving);
+        let delivery = self.threads[thread].fd_delivery.take()?;
+        if delivery.is_deferred {
+            self.fail_deferred(host, thread, &delivery);
             return None;
         }
-        self.refuse(host, *giving)
+        self.refuse(host, *delivery)
     }
 
-    /// Nobody reads just now: who waits for a reply finds the word with its next read.
-    fn break_promise<H: Host>(&mut self, host: &mut H, thread: ThreadId, giving: &Giving) {
-        let is_reply = self.transactions[giving.transaction].kind == Kind::Reply;
-        self.transaction_lost(host, giving.transaction);
+    /// The thread is not in a read: if it waits for this reply, its next read returns the error.
+    fn fail_deferred<H: Host>(&mut self, host: &mut H, thread: ThreadId, delivery: &FdDelivery) {
+        let is_reply = self.transactions[delivery.transaction].kind == Kind::Reply;
+        self.transaction_lost(host, delivery.transaction);
         if is_reply && !std::mem::replace(&mut self.threads[thread].reply_error, true) {
             self.push_thread_work(thread, Work::ReplyError(binder_uapi::returns::BR_FAILED_REPLY));
         }
     }
 
-    /// The front end will give the files between this read and a later one: answers the read with
-    /// what there is beside the transaction, often [`BR_NOOP`](binder_uapi::returns) alone, and
-    /// clients read again. `None`: nobody gives there. Afterwards
-    /// [`files_arrived`](Self::files_arrived) or [`files_refused`](Self::files_refused) says how it
-    /// went; a read that comes before either is [`WriteRead::Giving`] anew.
-    pub fn promise_files<H: Host>(
+    /// The front end will install the files between this read and a later one: answers the read
+    /// without the transaction, often with [`BR_NOOP`](binder_uapi::returns) alone, and clients
+    /// read again. `None`: the thread has no delivery. The front end reports the result by
+    /// [`files_arrived`](Self::files_arrived) or [`files_refused`](Self::files_refused); a read
+    /// that comes before either is [`WriteRead::InstallFds`] again.
+    pub fn defer_files<H: Host>(
         &mut self,
         host: &mut H,
         process: ProcessId,
         tid: u32,
     ) -> Option<WriteRead> {
         let thread = self.known_thread(process, tid)?;
-        let giving = self.threads[thread].giving.as_mut().filter(|giving| !giving.promised)?;
-        giving.promised = true;
-        let mut request = giving.request;
-        let mut before = std::mem::take(&mut giving.returns);
-        giving.returns = before.split_off(giving.transaction_at);
-        giving.transaction_at = 0;
+        let delivery =
+            self.threads[thread].fd_delivery.as_mut().filter(|delivery| !delivery.is_deferred)?;
+        delivery.is_deferred = true;
+        let mut request = delivery.request;
+        let mut before = std::mem::take(&mut delivery.returns);
+        delivery.returns = before.split_off(delivery.transaction_at);
+        delivery.transaction_at = 0;
         let result = self.hand_over(host, &mut request, &mut before, None);
         if result.is_err() {
             let _ = self.files_refused(host, process, tid);
@@ -199,8 +203,9 @@ impl Driver {
         Some(WriteRead::Done { bwr: request.bwr, result })
     }
 
-    /// The thread has the files of its promised transaction under these numbers. False: none is
-    /// promised to it (any more), or the numbers do not fit; then they have to be closed there.
+    /// The thread has the files of its deferred transaction under these numbers. False: it has no
+    /// deferred transaction (any more), or the numbers do not fit; then the thread has to close
+    /// them.
     pub fn files_arrived<H: Host>(
         &mut self,
         host: &mut H,
@@ -209,8 +214,9 @@ impl Driver {
         fds: &[u32],
     ) -> bool {
         let Some(thread) = self.known_thread(process, tid) else { return false };
-        let giving = self.threads[thread].giving.as_ref().filter(|giving| giving.promised);
-        let Some(transaction) = giving.map(|giving| giving.transaction) else { return false };
+        let delivery =
+            self.threads[thread].fd_delivery.as_ref().filter(|delivery| delivery.is_deferred);
+        let Some(transaction) = delivery.map(|delivery| delivery.transaction) else { return false };
         // From now on it is a transaction like any other: should the thread die, another one of the
         // process may take it, for they have their descriptors in common.
         let stored = self.store_numbers(host, transaction, fds);
@@ -220,51 +226,51 @@ impl Driver {
         stored.is_ok()
     }
 
-    /// The thread is about to wait for an answer. What it was promised, and any other thread may
-    /// take, is none of its affairs any more.
-    pub(crate) fn hand_promise_back(&mut self, thread: ThreadId) {
+    /// The thread is about to wait for a reply: a deferred transaction that any thread of its
+    /// process may take goes back to the process's queue.
+    pub(crate) fn requeue_deferred(&mut self, thread: ThreadId) {
         let transactions = &self.transactions;
-        let for_any_thread = |giving: &mut Box<Giving>| {
-            let transaction = &transactions[giving.transaction];
+        let for_any_thread = |delivery: &mut Box<FdDelivery>| {
+            let transaction = &transactions[delivery.transaction];
             transaction.kind != Kind::Reply && transaction.to_thread.is_none()
         };
         let entry = &mut self.threads[thread];
-        let Some(giving) = entry.giving.take_if(for_any_thread) else { return };
+        let Some(delivery) = entry.fd_delivery.take_if(for_any_thread) else { return };
         let process = entry.process;
-        self.queues.push(self.processes[process].todo, Work::Transaction(giving.transaction));
+        self.queues.push(self.processes[process].todo, Work::Transaction(delivery.transaction));
         self.wake_process(process);
     }
 
-    /// A read of a thread to which a transaction is promised; `room` for so many bytes.
-    pub(crate) fn read_promised<H: Host>(
+    /// A read of a thread that has a deferred transaction; `room` for so many bytes.
+    pub(crate) fn read_deferred<H: Host>(
         &mut self,
         host: &mut H,
         mut request: ReadRequest,
         room: u64,
     ) -> Option<WriteRead> {
         let thread = request.thread;
-        let mut giving = self.threads[thread].giving.take()?;
-        let mut out = Vec::with_capacity(4 + giving.returns.len());
+        let mut delivery = self.threads[thread].fd_delivery.take()?;
+        let mut out = Vec::with_capacity(4 + delivery.returns.len());
         if request.bwr.read_consumed == 0 && room >= 4 {
             out.extend_from_slice(binder_uapi::returns::BR_NOOP.as_bytes());
         }
         let at = out.len();
         if room < at as u64 + ROOM_FOR_ONE {
-            self.threads[thread].giving = Some(giving);
+            self.threads[thread].fd_delivery = Some(delivery);
             let result = self.hand_over(host, &mut request, &mut out, None);
             return Some(WriteRead::Done { bwr: request.bwr, result });
         }
-        out.append(&mut giving.returns);
-        let transaction = giving.transaction;
+        out.append(&mut delivery.returns);
+        let transaction = delivery.transaction;
         if self.carries_files(transaction) {
-            return Some(self.begin_giving(request, &out, Arriving { transaction, at }));
+            return Some(self.begin_fd_delivery(request, &out, Arriving { transaction, at }));
         }
         let result = self.hand_over(host, &mut request, &mut out, Some(transaction));
         Some(WriteRead::Done { bwr: request.bwr, result })
     }
 
-    fn refuse<H: Host>(&mut self, host: &mut H, giving: Giving) -> Option<WriteRead> {
-        let Giving { mut request, transaction, mut returns, transaction_at, .. } = giving;
+    fn refuse<H: Host>(&mut self, host: &mut H, delivery: FdDelivery) -> Option<WriteRead> {
+        let FdDelivery { mut request, transaction, mut returns, transaction_at, .. } = delivery;
         returns.truncate(transaction_at);
         if self.transactions[transaction].kind == Kind::Reply {
             // The reader is the one who waits for it.

@@ -61,7 +61,7 @@ impl Driver {
         let node = self.target_node(sender.caller.process, data.handle())?;
         let owner = self.nodes[node].owner.ok_or(Failure::dead(Errno::EINVAL))?;
         if !oneway {
-            self.hand_promise_back(sender.thread);
+            self.requeue_deferred(sender.thread);
         }
         let thread = if oneway { None } else { self.nested_target(sender.thread, owner)? };
         if self.queues.len(self.threads[sender.thread].todo) >= MAX_THREAD_WORK {
@@ -133,7 +133,7 @@ impl Driver {
     ) -> Result<Option<ThreadId>, Failure> {
         let entry = &self.threads[sender];
         let mut queued = self.queues.iter(entry.todo);
-        if entry.giving.is_some() {
+        if entry.fd_delivery.is_some() {
             return Err(Errno::EPROTO.into());
         }
         if queued.any(|(_, work)| matches!(work, Work::Transaction(_))) {

@@ -71,11 +71,11 @@ pub struct Sender {
     pub thread: ThreadId,
 }
 
-/// A read whose transaction carries files, until the reader has them.
+/// A read whose transaction has file descriptors, until they are installed in the reader.
 #[derive(Debug)]
-pub struct Giving {
+pub struct FdDelivery {
     /// The read was answered without the transaction.
-    pub promised: bool,
+    pub is_deferred: bool,
     pub request: ReadRequest,
     pub transaction: TransactionId,
     /// What the read returns, and where in it the transaction starts.

@@ -27,7 +27,7 @@ impl Driver {
             Err(errno) => return WriteRead::Done { bwr, result: Err(errno) },
         };
         // One request a thread: a front end that lost track of a parked one gets its work here.
-        if self.threads[thread].giving.as_ref().is_some_and(|giving| !giving.promised) {
+        if self.threads[thread].fd_delivery.as_ref().is_some_and(|delivery| !delivery.is_deferred) {
             let _ = self.files_refused(host, caller.process, caller.tid);
         }
         if self.unpark(thread).is_some() {
@@ -98,7 +98,7 @@ impl Driver {
     ) -> WriteRead {
         let ReadRequest { caller, thread, bwr } = request;
         let room = bwr.read_size.saturating_sub(bwr.read_consumed).min(MAX_READ_BYTES);
-        if let Some(answer) = self.read_promised(host, request, room) {
+        if let Some(answer) = self.read_deferred(host, request, room) {
             self.threads[thread].need_return = false;
             self.wake_for_process_work(caller.process);
             return answer;
@@ -127,7 +127,7 @@ impl Driver {
             if let Some(arriving) = taken.arriving
                 && self.carries_files(arriving.transaction)
             {
-                break self.begin_giving(request, &out, arriving);
+                break self.begin_fd_delivery(request, &out, arriving);
             }
             let arriving = taken.arriving.map(|arriving| arriving.transaction);
             let result = self.hand_over(host, &mut request, &mut out, arriving);

@@ -44,9 +44,10 @@ pub enum WriteRead {
     /// Nothing to read: keep the request and answer it after a [`Wake::Reader`]
     /// ([`Driver::resume`]) or an interrupt, never otherwise.
     Parked,
-    /// The read took a transaction with files: give the reader [`Driver::files_to_give`], then call
-    /// [`Driver::files_given`] or [`Driver::files_refused`]. Signals have to wait for that.
-    Giving {
+    /// The read took a transaction with files: install [`Driver::files_to_install`] in the reader,
+    /// then call [`Driver::files_installed`] or [`Driver::files_refused`]. Signals have to wait for
+    /// that.
+    InstallFds {
         /// The argument so far: commands are consumed, nothing is read.
         bwr: BinderWriteRead,
     },

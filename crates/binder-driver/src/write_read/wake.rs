@@ -23,7 +23,7 @@ impl Driver {
     pub(crate) fn has_work(&self, thread: ThreadId, scope: WorkScope) -> bool {
         let entry = &self.threads[thread];
         entry.need_return
-            || entry.giving.is_some()
+            || entry.fd_delivery.is_some()
             || (entry.has_urgent && !self.queues.is_empty(entry.todo))
             || (scope == WorkScope::Process
                 && !self.queues.is_empty(self.processes[entry.process].todo))

@@ -299,7 +299,7 @@ pub struct World {
     /// The caller checks the invariants itself.
     pub unchecked: bool,
     /// Readers that wait for files, where [`World::give`] is left to the test.
-    pub gifts: Option<Vec<(Caller, BinderWriteRead)>>,
+    pub fd_deliveries: Option<Vec<(Caller, BinderWriteRead)>>,
     /// Threads that have asked for the version first, as clients do.
     pub greeted: HashSet<Caller>,
 }
@@ -335,19 +335,19 @@ impl World {
 
     /// Gives a reader its files; what it sees then.
     pub fn give(&mut self, caller: Caller, bwr: BinderWriteRead) -> Seen {
-        let files = self.driver.files_to_give(caller.process, caller.tid);
+        let files = self.driver.files_to_install(caller.process, caller.tid);
         assert!(!files.is_empty(), "nothing to give");
         let file_of = |token: &FileToken| self.host.taken[token];
         let files: Vec<u64> = files.iter().map(file_of).collect();
         let fds: Vec<u32> =
             files.into_iter().map(|file| self.host.install(caller.process, file)).collect();
-        let answer = self.driver.files_given(&mut self.host, caller.process, caller.tid, &fds);
+        let answer = self.driver.files_installed(&mut self.host, caller.process, caller.tid, &fds);
         self.seen_or_read(caller, bwr, answer)
     }
 
     /// Fails to give a reader its files; what it sees then.
     pub fn refuse_files(&mut self, caller: Caller, bwr: BinderWriteRead) -> Seen {
-        let files = self.driver.files_to_give(caller.process, caller.tid);
+        let files = self.driver.files_to_install(caller.process, caller.tid);
         assert!(!files.is_empty(), "nothing to give");
         let answer = self.driver.files_refused(&mut self.host, caller.process, caller.tid);
         self.seen_or_read(caller, bwr, answer)
@@ -366,14 +366,14 @@ impl World {
     }
 
     /// Has a reader come again for its files; what it sees of its read.
-    pub fn promise(&mut self, caller: Caller) -> Seen {
-        let answer = self.driver.promise_files(&mut self.host, caller.process, caller.tid);
-        self.seen(caller, answer.expect("it is giving"))
+    pub fn defer_files(&mut self, caller: Caller) -> Seen {
+        let answer = self.driver.defer_files(&mut self.host, caller.process, caller.tid);
+        self.seen(caller, answer.expect("it waits for files"))
     }
 
-    /// A thread gets the files that it was promised. False: they are not wanted any more.
+    /// A thread gets the files of its deferred transaction. False: they are not wanted any more.
     pub fn arrive(&mut self, caller: Caller) -> bool {
-        let files = self.driver.files_to_give(caller.process, caller.tid);
+        let files = self.driver.files_to_install(caller.process, caller.tid);
         let files: Vec<u64> = files.iter().map(|token| self.host.taken[token]).collect();
         let fds: Vec<u32> =
             files.into_iter().map(|file| self.host.install(caller.process, file)).collect();
@@ -499,9 +499,9 @@ impl World {
 
     pub fn seen(&mut self, caller: Caller, answer: WriteRead) -> Seen {
         self.check();
-        if let WriteRead::Giving { bwr } = answer {
-            match &mut self.gifts {
-                Some(gifts) => gifts.push((caller, bwr)),
+        if let WriteRead::InstallFds { bwr } = answer {
+            match &mut self.fd_deliveries {
+                Some(fd_deliveries) => fd_deliveries.push((caller, bwr)),
                 None => return self.give(caller, bwr),
             }
         }

@@ -48,7 +48,7 @@ fn reply_with_a_file(world: &mut World, manager: Caller, client: Caller) {
     let fd = world.host.install(manager.process, 9);
     let reply = world.reply(manager, &Parcel::default().fd(fd));
     world.write(manager, &[reply]);
-    world.gifts = Some(Vec::new());
+    world.fd_deliveries = Some(Vec::new());
     assert_eq!(world.wake(), []);
 }
 
@@ -84,12 +84,12 @@ fn an_array_is_closed_with_its_buffer() {
 #[test]
 fn files_that_cannot_be_given_fail_the_call_and_the_reader_waits_on() {
     let (mut world, manager, client) = world_with_files();
-    world.gifts = Some(Vec::new());
+    world.fd_deliveries = Some(Vec::new());
     world.park(manager, &[]);
     let call = world.call(client, 0, &Parcel::default().fd(3));
     world.park(client, &[call]);
     assert_eq!(world.wake(), [], "neither is answered");
-    let (reader, bwr) = world.gifts.as_mut().unwrap().remove(0);
+    let (reader, bwr) = world.fd_deliveries.as_mut().unwrap().remove(0);
     assert_eq!(reader, manager);
     assert_eq!(world.refuse_files(manager, bwr).result, Err(Errno::EAGAIN));
     let failed = [Return::TransactionComplete, Return::FailedReply];
@@ -101,7 +101,7 @@ fn files_that_cannot_be_given_fail_the_call_and_the_reader_waits_on() {
 fn a_reply_whose_files_cannot_be_given_fails_for_who_waits_for_it() {
     let (mut world, manager, client) = world_with_files();
     reply_with_a_file(&mut world, manager, client);
-    let (_, bwr) = world.gifts.take().unwrap().remove(0);
+    let (_, bwr) = world.fd_deliveries.take().unwrap().remove(0);
     let seen = world.refuse_files(client, bwr);
     assert_eq!(seen.news(), [Return::TransactionComplete, Return::FailedReply]);
 }
@@ -111,35 +111,35 @@ fn a_reader_that_dies_while_it_is_given_files_leaves_the_call_to_another() {
     let (mut world, manager, client) = world_with_files();
     let second = Caller { tid: 2, ..manager };
     world.greet(second);
-    world.gifts = Some(Vec::new());
+    world.fd_deliveries = Some(Vec::new());
     world.park(manager, &[]);
     let call = world.call(client, 0, &Parcel::default().fd(3));
     world.park(client, &[call]);
     world.wake();
     world.thread_exit(manager);
-    assert!(world.driver.files_to_give(manager.process, manager.tid).is_empty());
-    world.gifts = None;
+    assert!(world.driver.files_to_install(manager.process, manager.tid).is_empty());
+    world.fd_deliveries = None;
     world.read(second).parcel();
     assert_eq!(world.host.tables[&manager.process].len(), 1);
 }
 
-/// A reader that was promised the files of a call, and has seen that there is nothing for it yet.
-fn promised(world: &mut World, manager: Caller, client: Caller) {
-    world.gifts = Some(Vec::new());
+/// A reader with a deferred call, whose read returned nothing but a no-op.
+fn deferred(world: &mut World, manager: Caller, client: Caller) {
+    world.fd_deliveries = Some(Vec::new());
     world.park(manager, &[]);
     let call = world.call(client, 0, &Parcel::default().fd(3));
     world.park(client, &[call]);
     assert_eq!(world.wake(), [], "neither is answered");
-    world.gifts = None;
-    let seen = world.promise(manager);
+    world.fd_deliveries = None;
+    let seen = world.defer_files(manager);
     assert!(seen.news().is_empty() && seen.bwr.read_consumed == 4, "BR_NOOP alone: {seen:?}");
     assert!(world.driver.poll(manager), "who polls comes for it");
 }
 
 #[test]
-fn a_promised_call_comes_with_the_next_read_and_its_commands_run_before() {
+fn a_deferred_call_comes_with_the_next_read_and_its_commands_run_before() {
     let (mut world, manager, client) = world_with_files();
-    promised(&mut world, manager, client);
+    deferred(&mut world, manager, client);
     assert!(world.arrive(manager));
     assert!(world.host.taken.is_empty(), "they are the receiver's");
     let parcel = world.wait(manager, &[Command::EnterLooper]).parcel();
@@ -151,9 +151,9 @@ fn a_promised_call_comes_with_the_next_read_and_its_commands_run_before() {
 }
 
 #[test]
-fn a_write_alone_leaves_the_promise_as_it_is() {
+fn a_write_alone_leaves_the_delivery_deferred() {
     let (mut world, manager, client) = world_with_files();
-    promised(&mut world, manager, client);
+    deferred(&mut world, manager, client);
     world.write(manager, &[Command::EnterLooper]);
     assert!(world.arrive(manager));
     world.write(manager, &[Command::ExitLooper]);
@@ -163,16 +163,16 @@ fn a_write_alone_leaves_the_promise_as_it_is() {
 #[test]
 fn who_reads_before_the_files_are_there_is_given_them_in_that_read() {
     let (mut world, manager, client) = world_with_files();
-    promised(&mut world, manager, client);
+    deferred(&mut world, manager, client);
     let parcel = world.read(manager).parcel();
     assert_eq!(world.objects(manager, &parcel).len(), 1);
     assert!(!world.arrive(manager), "too late");
 }
 
 #[test]
-fn a_promise_that_is_broken_fails_the_call() {
+fn a_deferred_call_whose_files_are_refused_fails() {
     let (mut world, manager, client) = world_with_files();
-    promised(&mut world, manager, client);
+    deferred(&mut world, manager, client);
     let (process, tid) = (manager.process, manager.tid);
     assert_eq!(world.driver.files_refused(&mut world.host, process, tid), None);
     let failed = [Return::TransactionComplete, Return::FailedReply];
@@ -182,22 +182,22 @@ fn a_promise_that_is_broken_fails_the_call() {
 }
 
 #[test]
-fn a_promised_reply_that_is_broken_fails_for_who_waits_for_it() {
+fn a_deferred_reply_whose_files_are_refused_fails_for_its_receiver() {
     let (mut world, manager, client) = world_with_files();
     reply_with_a_file(&mut world, manager, client);
-    assert_eq!(world.promise(client).news(), [Return::TransactionComplete]);
+    assert_eq!(world.defer_files(client).news(), [Return::TransactionComplete]);
     let (process, tid) = (client.process, client.tid);
     assert_eq!(world.driver.files_refused(&mut world.host, process, tid), None);
     assert_eq!(world.read(client).news(), [Return::FailedReply]);
 }
 
 #[test]
-fn a_thread_that_exits_leaves_what_it_was_promised_to_another() {
+fn a_thread_that_exits_leaves_its_deferred_call_to_another() {
     for arrived in [false, true] {
         let (mut world, manager, client) = world_with_files();
         let second = Caller { tid: 2, ..manager };
         world.greet(second);
-        promised(&mut world, manager, client);
+        deferred(&mut world, manager, client);
         assert!(!arrived || world.arrive(manager));
         world.thread_exit(manager);
         let parcel = world.read(second).parcel();
@@ -208,7 +208,7 @@ fn a_thread_that_exits_leaves_what_it_was_promised_to_another() {
 }
 
 #[test]
-fn a_thread_that_calls_out_leaves_what_it_was_promised_to_another() {
+fn a_thread_that_calls_out_leaves_its_deferred_call_to_another() {
     let (mut world, manager, client) = world_with_files();
     let lend = world.oneway(client, 0, 1, &Parcel::default().binder(0x100));
     world.run(client, &[lend]).news();
@@ -216,7 +216,7 @@ fn a_thread_that_calls_out_leaves_what_it_was_promised_to_another() {
     let handle = world.objects(manager, &lent)[0].handle();
     let second = Caller { tid: 2, ..manager };
     world.greet(second);
-    promised(&mut world, manager, client);
+    deferred(&mut world, manager, client);
     assert!(world.arrive(manager));
     let call = world.call(manager, handle, &Parcel::default());
     world.park(manager, &[call]);
@@ -225,15 +225,15 @@ fn a_thread_that_calls_out_leaves_what_it_was_promised_to_another() {
 }
 
 #[test]
-fn a_promise_to_a_reader_without_memory_is_an_error_and_fails_the_call() {
+fn a_delivery_deferred_for_a_reader_without_memory_is_an_error_and_fails_the_call() {
     let (mut world, manager, client) = world_with_files();
-    world.gifts = Some(Vec::new());
+    world.fd_deliveries = Some(Vec::new());
     world.park(manager, &[]);
     let call = world.call(client, 0, &Parcel::default().fd(3));
     world.park(client, &[call]);
     world.wake();
     world.host.faulting.insert(manager.process);
-    assert_eq!(world.promise(manager).result, Err(Errno::EFAULT));
+    assert_eq!(world.defer_files(manager).result, Err(Errno::EFAULT));
     let failed = [Return::TransactionComplete, Return::FailedReply];
     assert_eq!(world.woken(client).news(), failed);
 }

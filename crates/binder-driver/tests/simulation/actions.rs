@@ -46,7 +46,7 @@ impl Simulation {
         let (mut world, first) = World::new();
         // Once a step is enough.
         world.unchecked = true;
-        world.gifts = Some(Vec::new());
+        world.fd_deliveries = Some(Vec::new());
         let contexts = [first, world.driver.add_context("hwbinder")];
         Self {
             step: 0,
@@ -143,7 +143,7 @@ impl Simulation {
             for (tid, thread) in &client.threads {
                 let waiting = thread.frames.last() == Some(&Frame::Out);
                 let (depth, queued) = depths.get(tid).copied().unwrap_or_default();
-                let given = self.is_giving(Caller { tid: *tid, ..client.main });
+                let given = self.waits_for_files(Caller { tid: *tid, ..client.main });
                 assert!(
                     !waiting || depth > 0 || queued > 0 || given,
                     "thread {tid} waits for nothing"
@@ -236,7 +236,11 @@ impl Simulation {
         self.note(format_args!("release {process:?}"));
         let Some(client) = self.clients.remove(&process) else { return };
         self.world.release(client.main);
-        self.world.gifts.as_mut().expect("kept").retain(|(caller, _)| caller.process != process);
+        self.world
+            .fd_deliveries
+            .as_mut()
+            .expect("kept")
+            .retain(|(caller, _)| caller.process != process);
         self.world.host.faulting.remove(&process);
         self.world.host.unwritable.remove(&process);
     }
@@ -252,8 +256,9 @@ impl Simulation {
             "thread {} left with another's priority",
             caller.tid
         );
-        let gifts = self.world.gifts.as_mut().expect("kept");
-        gifts.retain(|(other, _)| (other.process, other.tid) != (caller.process, caller.tid));
+        let fd_deliveries = self.world.fd_deliveries.as_mut().expect("kept");
+        fd_deliveries
+            .retain(|(other, _)| (other.process, other.tid) != (caller.process, caller.tid));
         if let Some(client) = self.clients.get_mut(&caller.process) {
             client.threads.remove(&caller.tid);
         }
@@ -270,7 +275,7 @@ impl Simulation {
             _ => None,
         };
         let Some(caller) = woken.or_else(|| self.any_thread()) else { return };
-        if self.is_giving(caller) {
+        if self.waits_for_files(caller) {
             let interrupted = self.world.driver.interrupt(caller.process, caller.tid);
             assert_eq!(interrupted, None, "signals have to wait");
             return;
@@ -304,19 +309,19 @@ impl Simulation {
 
     /// A reader gets the files that it waits for, or cannot be given them.
     fn give(&mut self) {
-        let gifts = self.world.gifts.as_mut().expect("kept");
-        if gifts.is_empty() {
+        let fd_deliveries = self.world.fd_deliveries.as_mut().expect("kept");
+        if fd_deliveries.is_empty() {
             return;
         }
-        let at = self.random.below(gifts.len() as u64) as usize;
-        let (caller, bwr) = gifts.swap_remove(at);
+        let at = self.random.below(fd_deliveries.len() as u64) as usize;
+        let (caller, bwr) = fd_deliveries.swap_remove(at);
         let how = self.random.below(5) as u32;
-        self.note(format_args!("gift for {}: {how}", caller.tid));
+        self.note(format_args!("files for {}: {how}", caller.tid));
         *self.returns.entry([4, 5, 7, 7, 7][how as usize]).or_default() += 1;
         let seen = match how {
             0 => self.world.give(caller, bwr),
             1 => self.world.refuse_files(caller, bwr),
-            _ => self.world.promise(caller),
+            _ => self.world.defer_files(caller),
         };
         self.see(caller, &seen);
         match how {
@@ -331,9 +336,11 @@ impl Simulation {
         }
     }
 
-    fn is_giving(&self, caller: Caller) -> bool {
-        let gifts = self.world.gifts.as_ref().expect("kept");
-        gifts.iter().any(|(other, _)| (other.process, other.tid) == (caller.process, caller.tid))
+    fn waits_for_files(&self, caller: Caller) -> bool {
+        let fd_deliveries = self.world.fd_deliveries.as_ref().expect("kept");
+        fd_deliveries
+            .iter()
+            .any(|(other, _)| (other.process, other.tid) == (caller.process, caller.tid))
     }
 
     fn freeze(&mut self) {

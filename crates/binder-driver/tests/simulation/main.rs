@@ -93,7 +93,7 @@ fn assert_lively(returns: &BTreeMap<u32, u64>, steps: u64) {
         5,
         // Idle pages given back.
         6,
-        // Files promised.
+        // Files deferred.
         7,
     ];
     let counts = words.map(|word| returns.get(&word).copied().unwrap_or(0));

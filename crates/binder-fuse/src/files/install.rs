@@ -32,7 +32,7 @@ fn control_len(files: usize) -> usize {
     unsafe { libc::CMSG_SPACE((files * size_of::<i32>()) as u32) as usize }
 }
 
-/// Why no file was given.
+/// Why no file was installed.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The thread could not be used.

@@ -3,13 +3,12 @@
 //! A file is taken from its sender with `pidfd_getfd` when it sends ([`store`]). No system call
 //! installs one in another process, so an unmodified receiver has to do that itself: when its ioctl
 //! returns, its thread is stopped ([`tracee`]), made to receive the files over a socket of its own
-//! ([`install`]), and let go on. Threads of ours do that ([`giver`]); the event loop hands a
-//! delivery over and goes on. Who was started under a seccomp filter of ours needs no stopping
-//! ([`trap`]).
+//! ([`install`]), and resumed. Worker threads do that ([`fd_installer`]) and report to the event
+//! loop. A receiver that was started under our seccomp filter is not stopped ([`trap`]).
 
 mod alarm;
 mod closing;
-mod giver;
+mod fd_installer;
 mod install;
 mod placement;
 #[cfg_attr(target_arch = "x86_64", path = "registers/x86_64.rs")]
@@ -20,12 +19,12 @@ mod tracee;
 mod trap;
 
 pub(crate) use closing::{Charge, ClientFile, Closers};
-pub(crate) use giver::{Giver, Job, Outcome, Verdict};
+pub(crate) use fd_installer::{Completion, FdInstaller, Job, Outcome};
 pub(crate) use install::ReadRoom;
 pub(crate) use store::Store;
 pub(crate) use trap::{Outcome as TrapOutcome, Trap};
 
-/// Why files cannot be passed here; `None` where they can.
+/// The reason why files cannot be passed on this machine; `None` where they can.
 pub(crate) fn lacking() -> Option<String> {
     if !registers::SUPPORTED {
         return Some(format!(

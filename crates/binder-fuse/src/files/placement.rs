@@ -1,5 +1,5 @@
-//! Has us and the thread that we trace take turns on one CPU. Each of its stops is a wake-up of it
-//! and one of us, and waking a CPU that sleeps takes longer than all else that is done.
+//! Runs a worker and the thread that it traces on one CPU. Each stop of the thread wakes both once,
+//! and waking an idle CPU takes longer than all other work of a delivery.
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
@@ -12,25 +12,25 @@ fn only(cpu: usize) -> Option<CpuSet> {
     })
 }
 
-/// The calling thread stays where it is until this is dropped.
-pub(super) fn stay() -> Option<Here> {
+/// Pins the calling thread to its current CPU until the guard is dropped.
+pub(super) fn pin_to_this_cpu() -> Option<Pinned> {
     let usual = sched_getaffinity(None).ok()?;
     sched_setaffinity(None, &only(sched_getcpu())?).ok()?;
-    Some(Here(usual))
+    Some(Pinned(usual))
 }
 
-/// See [`stay`].
-pub(super) struct Here(CpuSet);
+/// Restores the affinity from before [`pin_to_this_cpu`].
+pub(super) struct Pinned(CpuSet);
 
-impl Drop for Here {
+impl Drop for Pinned {
     fn drop(&mut self) {
         let _ = sched_setaffinity(None, &self.0);
     }
 }
 
-/// Brings a thread that sleeps to where we are; where it might be before. `None`: it stays where it
-/// is, being somebody's whom we may not move, or bound to other CPUs.
-pub(super) fn bring(tid: u32) -> Option<CpuSet> {
+/// Moves a sleeping thread to the current CPU; returns its affinity from before. `None`: it may not
+/// be moved, or is bound to other CPUs.
+pub(super) fn move_here(tid: u32) -> Option<CpuSet> {
     let thread = Pid::from_raw(tid as i32);
     let usual = sched_getaffinity(thread).ok()?;
     let here = sched_getcpu();
@@ -41,8 +41,8 @@ pub(super) fn bring(tid: u32) -> Option<CpuSet> {
     Some(usual)
 }
 
-/// Undoes [`bring`].
-pub(super) fn release(tid: u32, usual: &CpuSet) {
-    // Who has died needs none.
+/// Undoes [`move_here`].
+pub(super) fn restore(tid: u32, usual: &CpuSet) {
+    // A thread that has died needs none.
     let _ = sched_setaffinity(Pid::from_raw(tid as i32), usual);
 }

@@ -1,4 +1,4 @@
-//! Files that were taken from their senders and have not been given yet.
+//! Files that were taken from their senders and are not installed yet.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -95,7 +95,7 @@ impl Tracee {
     /// Traces a thread that is blocked in our ioctl, and asks it to stop when that returns.
     pub(super) fn seize(tid: u32) -> io::Result<Self> {
         ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize)?;
-        let usual_cpus = placement::bring(tid);
+        let usual_cpus = placement::move_here(tid);
         // It can only have died, and then nobody misses the stop.
         let _ = ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0);
         Ok(Self { tid, registers: None, mask: 0, stop_pending: false, usual_cpus })
@@ -225,7 +225,7 @@ impl Tracee {
 
     fn detach(&self) -> Result<(), Lost> {
         if let Some(usual) = &self.usual_cpus {
-            placement::release(self.tid, usual);
+            placement::restore(self.tid, usual);
         }
         // Refused where it is not stopped any more: it was killed.
         ptrace(libc::PTRACE_DETACH, self.tid, 0, 0).map_err(|_| self.stuck())?;

@@ -1,13 +1,12 @@
-//! Gives files to threads whose BINDER_WRITE_READ is trapped on its way to us.
+//! Installs files in threads whose BINDER_WRITE_READ is trapped by a seccomp filter.
 //!
-//! A thread that sleeps in our ioctl cannot be given anything here: the trap is behind it. So it is
-//! *promised* its files: its ioctl returns without the transaction, and when the thread comes
-//! again, whatever for, it is held by the filter; a thread of ours adds the files to its table and
-//! lets it go on. When its ioctl arrives, the event loop fetches the [`Outcome`]: what was added is
-//! known before the call goes on.
+//! A thread that sleeps in our ioctl has passed the filter. So its delivery is *deferred*: its
+//! ioctl returns without the transaction, and the filter traps the thread's next call; a listener
+//! thread adds the files to its table and lets the call proceed. When that ioctl arrives, the event
+//! loop collects the [`Outcome`], so it knows the descriptors before it serves the call.
 //!
-//! Every other call goes on at once. Adding a file waits for the receiver's thread to run, so
-//! before one of our threads does that, another one listens.
+//! Every other call proceeds at once. Adding a file waits for the receiver's thread to run, so a
+//! listener starts another one before it adds files.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,44 +22,43 @@ use crate::sync::lock;
 
 /// Bytes of a thread's stack.
 const STACK: usize = 64 << 10;
-/// Threads that wait for calls of one filter at a time; more than these end when they have no
-/// promise to keep.
-const ENOUGH_IDLE: usize = 2;
+/// Idle listener threads of one filter; further ones end after their delivery.
+const MAX_IDLE: usize = 2;
 
-/// What came of a promise.
+/// Result of a deferred delivery.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The thread has the files.
-    Given(Vec<u32>),
-    /// It could not be given all of them; it has these.
+    Installed(Vec<u32>),
+    /// Not all files could be added; the thread has these.
     Failed(io::Error, Vec<u32>),
-    /// It was not trapped: it does not live under the filter.
+    /// The thread was not trapped: it does not run under the filter.
     Untouched,
 }
 
-/// Files for a thread's next call.
-struct Promise {
+/// Files to add to a thread's table at its next call.
+struct Deferred {
     process: ProcessId,
     state: State,
 }
 
 enum State {
     Waiting(Vec<Arc<ClientFile>>),
-    /// A thread of ours is at it.
+    /// A listener thread adds them.
     Adding,
-    Over(Outcome),
+    Done(Outcome),
 }
 
-/// All promises, and the filters' listeners.
-pub(crate) struct Trap(Arc<Promises>);
+/// All deferred deliveries, and the filters' listeners.
+pub(crate) struct Trap(Arc<DeferredFds>);
 
 #[derive(Default)]
-struct Promises {
-    /// How many there are, so that the event loop need not look; and how many wait, so that a
-    /// listener need not.
+struct DeferredFds {
+    /// All deliveries, for the event loop, and those in [`State::Waiting`], for the listeners:
+    /// neither takes the lock while there are none.
     count: AtomicUsize,
     waiting: AtomicUsize,
-    by_thread: Mutex<HashMap<u32, Promise>>,
+    by_thread: Mutex<HashMap<u32, Deferred>>,
 }
 
 impl Trap {
@@ -68,72 +66,66 @@ impl Trap {
         Self(Arc::default())
     }
 
-    /// Serves one more filter, until nobody lives under it.
+    /// Serves one more filter, until no process runs under it.
     pub(crate) fn listen(&self, listener: Listener, in_hand: InHand) -> io::Result<()> {
-        let post = Post {
+        let server = FilterServer {
             listener,
             in_hand,
-            promises: Arc::clone(&self.0),
+            deferred: Arc::clone(&self.0),
             idle: AtomicUsize::new(0),
             places: AtomicU64::new(0),
         };
-        Arc::new(post).start_thread()
+        Arc::new(server).start_thread()
     }
 
-    /// A call of any thread may have to be looked at.
+    /// No call has to be checked for a delivery.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.count.load(Ordering::Relaxed) == 0
     }
 
-    /// A thread, which is in our ioctl, shall have files when it comes again. False: it has a
-    /// promise already.
-    pub(crate) fn promise(
-        &self,
-        tid: u32,
-        process: ProcessId,
-        files: Vec<Arc<ClientFile>>,
-    ) -> bool {
+    /// Has files added at the next call of a thread, which is in our ioctl. False: it has a
+    /// deferred delivery already.
+    pub(crate) fn defer(&self, tid: u32, process: ProcessId, files: Vec<Arc<ClientFile>>) -> bool {
         let mut by_thread = lock(&self.0.by_thread);
         if by_thread.contains_key(&tid) {
             return false;
         }
-        by_thread.insert(tid, Promise { process, state: State::Waiting(files) });
+        by_thread.insert(tid, Deferred { process, state: State::Waiting(files) });
         self.0.count.store(by_thread.len(), Ordering::Relaxed);
-        // Its thread hears of it: our answer to the ioctl comes between.
+        // Visible to the listener of the thread's next call: our reply to the ioctl comes between.
         self.0.waiting.fetch_add(1, Ordering::Release);
         true
     }
 
-    /// What became of the promise to a thread whose call has arrived: on which open, and how it
-    /// went.
+    /// The result of the delivery to a thread whose call has arrived, with its open.
     pub(crate) fn collect(&self, tid: u32) -> Option<(ProcessId, Outcome)> {
         let mut by_thread = lock(&self.0.by_thread);
-        let Promise { process, state } = by_thread.remove(&tid)?;
+        let Deferred { process, state } = by_thread.remove(&tid)?;
         self.0.count.store(by_thread.len(), Ordering::Relaxed);
         drop(by_thread);
         Some((process, self.0.end(state)))
     }
 
-    /// The promise is void: its thread or its open is gone. One that is being kept just now stays
-    /// to be collected.
+    /// Cancels a delivery: its thread or its open is gone. One that is in progress stays to be
+    /// collected.
     pub(crate) fn withdraw(&self, tid: u32, process: ProcessId) {
         let mut by_thread = lock(&self.0.by_thread);
-        let void = |promise: &Promise| {
-            promise.process == process && !matches!(promise.state, State::Adding)
+        let cancellable = |deferred: &Deferred| {
+            deferred.process == process && !matches!(deferred.state, State::Adding)
         };
-        if !by_thread.get(&tid).is_some_and(void) {
+        if !by_thread.get(&tid).is_some_and(cancellable) {
             return;
         }
-        let promise = by_thread.remove(&tid);
+        let deferred = by_thread.remove(&tid);
         self.0.count.store(by_thread.len(), Ordering::Relaxed);
         drop(by_thread);
-        if let Some(promise) = promise {
-            drop(self.0.end(promise.state));
+        if let Some(deferred) = deferred {
+            drop(self.0.end(deferred.state));
         }
     }
 }
 
-impl Promises {
+impl DeferredFds {
     fn end(&self, state: State) -> Outcome {
         match state {
             State::Waiting(_) => {
@@ -142,7 +134,7 @@ impl Promises {
             }
             // The thread is held in the trap, so it cannot be the one whose call has arrived.
             State::Adding => Outcome::Untouched,
-            State::Over(outcome) => outcome,
+            State::Done(outcome) => outcome,
         }
     }
 
@@ -163,38 +155,38 @@ impl Promises {
     }
 
     fn put(&self, tid: u32, state: State) {
-        if let Some(promise) = lock(&self.by_thread).get_mut(&tid) {
+        if let Some(deferred) = lock(&self.by_thread).get_mut(&tid) {
             if matches!(state, State::Waiting(_)) {
                 self.waiting.fetch_add(1, Ordering::Relaxed);
             }
-            promise.state = state;
+            deferred.state = state;
         }
     }
 }
 
-/// One filter, and those who listen to it.
-struct Post {
+/// One filter, and its listener threads.
+struct FilterServer {
     listener: Listener,
     in_hand: InHand,
-    promises: Arc<Promises>,
+    deferred: Arc<DeferredFds>,
     /// Threads that wait for a call.
     idle: AtomicUsize,
-    /// Those that there are, a bit each.
+    /// Slots in use, a bit for each listener thread.
     places: AtomicU64,
 }
 
-impl Post {
+impl FilterServer {
     fn start_thread(self: &Arc<Self>) -> io::Result<()> {
         let taken =
             |places: u64| (places.trailing_ones() < PLACES as u32).then(|| places | (places + 1));
         let before = self.places.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
         let place = before.map_err(|_| io::Error::other("too many threads"))?.trailing_ones();
-        let post = Arc::clone(self);
+        let server = Arc::clone(self);
         let thread = std::thread::Builder::new().name("ioctl-trap".into()).stack_size(STACK);
         self.idle.fetch_add(1, Ordering::Relaxed);
         let spawned = thread.spawn(move || {
-            post.listen(place as usize);
-            post.leave(place);
+            server.listen(place as usize);
+            server.leave(place);
         });
         spawned.map(drop).inspect_err(|_| {
             self.idle.fetch_sub(1, Ordering::Relaxed);
@@ -206,35 +198,35 @@ impl Post {
         self.places.fetch_and(!(1 << place), Ordering::Relaxed);
     }
 
-    /// Lets calls go on, until there are none any more, or there is no need of this thread.
+    /// Lets calls proceed, until the filter is gone or enough other threads are idle.
     fn listen(self: &Arc<Self>, place: usize) {
         loop {
             let call = match self.listener.next() {
                 Ok(Some(call)) => call,
                 Ok(None) => return,
-                Err(error) => return tracing::warn!("cannot hear of trapped calls: {error}"),
+                Err(error) => return tracing::warn!("cannot receive trapped calls: {error}"),
             };
             self.in_hand.note(place, call.id);
-            let kept = self.promises.waiting.load(Ordering::Acquire) > 0 && self.keep_promise(call);
-            // One whose thread was killed meanwhile is no error.
+            let delivered = self.deferred.waiting.load(Ordering::Acquire) > 0 && self.deliver(call);
+            // A thread that was killed meanwhile is no error.
             let _ = self.listener.proceed(call.id);
-            if kept && self.idle.fetch_add(1, Ordering::Relaxed) >= ENOUGH_IDLE {
+            if delivered && self.idle.fetch_add(1, Ordering::Relaxed) >= MAX_IDLE {
                 self.idle.fetch_sub(1, Ordering::Relaxed);
                 return;
             }
         }
     }
 
-    /// Adds the files that were promised to the thread. False: there were none.
-    fn keep_promise(self: &Arc<Self>, call: Trapped) -> bool {
-        let Some(files) = self.promises.take(call.tid) else { return false };
+    /// Adds the files that wait for the thread. False: there are none.
+    fn deliver(self: &Arc<Self>, call: Trapped) -> bool {
+        let Some(files) = self.deferred.take(call.tid) else { return false };
         if self.idle.fetch_sub(1, Ordering::Relaxed) <= 1
             && let Err(error) = self.start_thread()
         {
-            tracing::debug!("no further thread that listens: {error}");
+            tracing::debug!("no further listener thread: {error}");
         }
         let state = self.add(call, files);
-        self.promises.put(call.tid, state);
+        self.deferred.put(call.tid, state);
         true
     }
 
@@ -243,13 +235,13 @@ impl Post {
         for file in &files {
             match self.listener.add_file(call.id, file.as_fd()) {
                 Ok(number) => numbers.push(number),
-                // A signal came, or it was killed: whoever lives comes again.
+                // A signal or a kill: a thread that lives makes the call again.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && numbers.is_empty() => {
                     return State::Waiting(files);
                 }
-                Err(error) => return State::Over(Outcome::Failed(error, numbers)),
+                Err(error) => return State::Done(Outcome::Failed(error, numbers)),
             }
         }
-        State::Over(Outcome::Given(numbers))
+        State::Done(Outcome::Installed(numbers))
     }
 }

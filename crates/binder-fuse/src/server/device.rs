@@ -9,7 +9,7 @@ use binder_uapi::BinderWriteRead;
 use owners::{Owner, Uid};
 use zerocopy::IntoBytes;
 
-use super::{OPENER, Parked, Server, THREAD};
+use super::{OPENER, PendingIoctl, Server, THREAD};
 use crate::calls::Calls;
 use crate::host::{Open, OpenKey, OpenerState};
 use crate::mapping::{Backing, MappingKind, NotifyStore, Passthrough};
@@ -121,8 +121,8 @@ impl Server {
             calls: Calls::default(),
             poll_handle: None,
             untrapped: false,
-            told_writable: false,
-            told_broken: false,
+            warned_writable: false,
+            warned_broken: false,
         });
         Ok(OpenOut { fh: key.to_fh(), open_flags, backing_id })
     }
@@ -153,8 +153,8 @@ impl Server {
         if let Some(open) = self.host.remove(key) {
             for (tid, request) in open.calls.iter() {
                 self.threads.unwatch(tid, open.process);
-                self.forget_promise(tid, open.process);
-                // One that is given files has been answered.
+                self.cancel_deferred(tid, open.process);
+                // A read that waits for files has been answered.
                 if let Some(unique) = request.filter(|unique| self.parked.contains_key(unique)) {
                     // The kernel releases a file after its last call; a call that is left was lost.
                     tracing::warn!("thread {tid} was still in a call when its file was released");
@@ -224,7 +224,7 @@ impl Server {
     pub(super) fn thread_gone(&mut self, exit: Exit) {
         for process in exit.processes {
             self.driver.thread_died(&mut self.host, process, exit.id);
-            self.forget_promise(exit.id, process);
+            self.cancel_deferred(exit.id, process);
             let key = self.host.key_of(process);
             if let Some(open) = key.and_then(|key| self.host.opens.get_mut(key)) {
                 open.calls.forget(exit.id);
@@ -269,7 +269,7 @@ impl Server {
         if let Some(parked) = self.parked.get(&unique).copied() {
             return self.interrupt_parked(parked);
         }
-        match self.interrupt_gift(unique) {
+        match self.interrupt_fd_delivery(unique) {
             Some(sent) => sent,
             None => {
                 self.pages.interrupt_kept(unique);
@@ -279,8 +279,8 @@ impl Server {
     }
 
     /// Ends a parked read.
-    pub(super) fn interrupt_parked(&mut self, request: Parked) -> io::Result<()> {
-        let Parked { key, caller, unique, .. } = request;
+    pub(super) fn interrupt_parked(&mut self, request: PendingIoctl) -> io::Result<()> {
+        let PendingIoctl { key, caller, unique, .. } = request;
         let process = self.host.opens.get(key).map(|open| open.process);
         let bwr = process.and_then(|process| self.driver.interrupt(process, caller.tid));
         self.unpark(key, caller.tid);
@@ -290,7 +290,7 @@ impl Server {
         }
     }
 
-    fn park(&mut self, request: Parked) {
+    fn park(&mut self, request: PendingIoctl) {
         if let Some(open) = self.host.opens.get_mut(request.key) {
             open.calls.set(request.caller.tid, Some(request.unique));
             self.parked.insert(request.unique, request);
@@ -298,25 +298,33 @@ impl Server {
     }
 
     /// The request in which a thread is parked, which is no longer so.
-    fn unpark(&mut self, key: OpenKey, tid: u32) -> Option<Parked> {
+    fn unpark(&mut self, key: OpenKey, tid: u32) -> Option<PendingIoctl> {
         let unique = self.host.opens.get_mut(key)?.calls.take(tid)?;
         self.parked.remove(&unique)
     }
 
     /// Does with a BINDER_WRITE_READ what the driver says.
-    pub(super) fn answer_read(&mut self, request: Parked, answer: WriteRead) -> io::Result<()> {
+    pub(super) fn answer_read(
+        &mut self,
+        request: PendingIoctl,
+        answer: WriteRead,
+    ) -> io::Result<()> {
         match answer {
             WriteRead::Done { bwr, result } => self.finish(request, &bwr, result),
             WriteRead::Parked => {
                 self.park(request);
                 Ok(())
             }
-            WriteRead::Giving { bwr } => self.begin_gift(request, bwr),
+            WriteRead::InstallFds { bwr } => self.begin_fd_delivery(request, bwr),
         }
     }
 
     /// The read goes on as if its caller had come again.
-    pub(super) fn read_again(&mut self, request: Parked, bwr: BinderWriteRead) -> io::Result<()> {
+    pub(super) fn run_write_read(
+        &mut self,
+        request: PendingIoctl,
+        bwr: BinderWriteRead,
+    ) -> io::Result<()> {
         let Some(open) = self.host.opens.get(request.key) else { return Ok(()) };
         let waiting = if open.nonblock { Waiting::Refused } else { Waiting::Allowed };
         let answer = self.driver.write_read(&mut self.host, request.caller, bwr, waiting);
@@ -326,7 +334,7 @@ impl Server {
     /// Answers a BINDER_WRITE_READ: the argument goes back whatever the result is.
     fn finish(
         &mut self,
-        request: Parked,
+        request: PendingIoctl,
         bwr: &BinderWriteRead,
         result: Result<(), Errno>,
     ) -> io::Result<()> {

@@ -10,7 +10,7 @@ use binder_uapi::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{Parked, Server};
+use super::{PendingIoctl, Server};
 use crate::host::OpenKey;
 use crate::tree::Place;
 use crate::wire::types::{IOCTL_DIR, InHeader, IoctlIn};
@@ -114,9 +114,9 @@ impl Server {
             // A thread is in one call at a time; two at once would make us lose one of them.
             return self.send_error(header, libc::EBUSY);
         }
-        self.collect_promise(key, caller.tid);
-        let request = Parked { key, caller, unique: header.unique, argument: argument_at };
-        self.read_again(request, bwr)
+        self.collect_deferred(key, caller.tid);
+        let request = PendingIoctl { key, caller, unique: header.unique, argument: argument_at };
+        self.run_write_read(request, bwr)
     }
 
     /// All but BINDER_WRITE_READ: they answer at once, with data or an errno.
@@ -137,7 +137,7 @@ impl Server {
             }
             BINDER_THREAD_EXIT => {
                 self.driver.thread_exit(&mut self.host, process, caller.tid);
-                self.forget_promise(caller.tid, process);
+                self.cancel_deferred(caller.tid, process);
                 Ok(Vec::new())
             }
             BINDER_GET_NODE_DEBUG_INFO => {

@@ -1,9 +1,9 @@
 //! The event loop: one thread that owns the driver and everything around it.
 
 mod device;
+mod fd_delivery;
 mod files;
 mod freeze;
-mod gift;
 mod handshake;
 mod ioctl;
 mod logs;
@@ -48,7 +48,7 @@ const FUSE: u64 = 0;
 const BACKLOG: u64 = 1;
 const THREAD_TIMER: u64 = 2;
 const FREEZE_TIMER: u64 = 3;
-const GIFTS: u64 = 4;
+const FD_DELIVERIES: u64 = 4;
 const EXTERNAL: u64 = 1 << 32;
 const THREAD: u64 = 2 << 32;
 const OPENER: u64 = 3 << 32;
@@ -67,7 +67,7 @@ pub struct Config {
     /// by default.
     pub max_devices: Option<u32>,
     /// There is a folder `binder_logs` (`stats=global` of binderfs). Everybody who sees the mount
-    /// can read there who talks to whom.
+    /// can read there which processes call each other.
     pub logs: bool,
     /// Mode of all devices; 0666 for the first ones and 0600 for added ones by default.
     pub device_mode: Option<u32>,
@@ -109,8 +109,8 @@ pub struct DeviceOwner {
 pub enum Event {
     /// The external descriptor of this token is ready for reading.
     External(u32),
-    /// The filesystem was unmounted, or its connection aborted, by somebody else. There is nothing
-    /// left to serve.
+    /// The filesystem was unmounted, or its connection aborted, by another process. There is
+    /// nothing left to serve.
     Unmounted,
 }
 
@@ -134,22 +134,22 @@ pub struct Server {
     own_namespace: u64,
     own_users: u64,
     /// Parked requests by their unique id.
-    parked: HashMap<u64, Parked>,
-    gifts: gift::Gifts,
+    parked: HashMap<u64, PendingIoctl>,
+    fd_deliveries: fd_delivery::FdDeliveries,
     freezes: freeze::Freezes,
     reply: ReplyBuffer,
     buffer: Option<RequestBuffer>,
     externals: Vec<u32>,
-    /// Idle pages that are to go back still.
-    to_give_back: u64,
+    /// Idle pages that are left to reclaim.
+    pages_to_reclaim: u64,
     /// Mode of devices that are added by `binder-control`.
     added_mode: u32,
-    /// There while somebody reads it.
+    /// Present while a reader polls it.
     tracer: Option<Box<trace::Tracer>>,
     /// Records of all traces so far.
     traced: u64,
-    /// Topics of warnings that were given.
-    told: HashSet<&'static str>,
+    /// Topics of warnings that were logged.
+    warned: HashSet<&'static str>,
     next_text: u64,
     closed: bool,
     epoll: OwnedFd,
@@ -160,7 +160,7 @@ pub struct Server {
 
 /// A BINDER_WRITE_READ that is not answered yet.
 #[derive(Clone, Copy, Debug)]
-struct Parked {
+struct PendingIoctl {
     key: OpenKey,
     caller: Caller,
     unique: u64,
@@ -184,12 +184,12 @@ impl Server {
         {
             return Self::new(config);
         }
-        let (mount, connection) = Mount::apart(&config.mount)?;
+        let (mount, connection) = Mount::in_helper(&config.mount)?;
         let mapping = MappingChoice::Only(MappingKind::NotifyStore);
         let config = Config { mapping, ..config.clone() };
         let mut server =
             Self::with_mount(&config, Arc::new(Channel::from_device(connection)), mount)?;
-        server.degraded.extend(crate::apart::lacking());
+        server.degraded.extend(crate::helper_mount::lacking());
         Ok(server)
     }
 
@@ -251,16 +251,16 @@ impl Server {
             own_namespace: crate::pid_view::own_namespace(),
             own_users: crate::user_view::own_namespace(),
             parked: HashMap::new(),
-            gifts: gift::Gifts::default(),
+            fd_deliveries: fd_delivery::FdDeliveries::default(),
             freezes: freeze::Freezes::new().map_err(Error::io("cannot make a timer"))?,
             reply: ReplyBuffer::default(),
             buffer: Some(RequestBuffer::new()),
             externals: Vec::new(),
-            to_give_back: 0,
+            pages_to_reclaim: 0,
             added_mode: config.device_mode.unwrap_or(ADDED_DEVICE_MODE),
             tracer: None,
             traced: 0,
-            told: HashSet::new(),
+            warned: HashSet::new(),
             next_text: 0,
             closed: false,
             epoll,
@@ -339,7 +339,7 @@ impl Server {
     fn turn(&mut self) -> Result<(), Error> {
         let mut events = [MaybeUninit::uninit(); 64];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let timeout = self.is_giving_back().then_some(&at_once);
+        let timeout = self.is_reclaiming().then_some(&at_once);
         let ready = match epoll::wait(&self.epoll, &mut events, timeout) {
             Ok((ready, _)) => ready,
             Err(Errno::INTR) => return Ok(()),
@@ -363,7 +363,7 @@ impl Server {
                 (_, THREAD_TIMER) => {
                     self.threads.check().into_iter().for_each(|exit| self.thread_gone(exit));
                 }
-                (_, GIFTS) => self.serve_gifts(),
+                (_, FD_DELIVERIES) => self.serve_fd_deliveries(),
                 (_, FREEZE_TIMER) => self.serve_freeze_timeouts(),
                 (_, BACKLOG) => self.serve_backlog(),
                 _ => requests = true,
@@ -372,8 +372,8 @@ impl Server {
         if requests {
             self.serve_requests()?;
         }
-        if self.is_giving_back() {
-            self.go_on_giving_back();
+        if self.is_reclaiming() {
+            self.continue_reclaim();
         }
         Ok(())
     }
@@ -432,7 +432,7 @@ impl Server {
         }
         self.serve_wakes();
         if self.tracer.is_some() {
-            self.go_on_tracing();
+            self.continue_trace();
         }
     }
 
@@ -456,7 +456,7 @@ impl Server {
     /// Warns of something that a client does to itself, once: a client could fill the log
     /// otherwise.
     fn warn_once(&mut self, topic: &'static str, text: impl FnOnce() -> String) {
-        if self.told.insert(topic) {
+        if self.warned.insert(topic) {
             tracing::warn!("{} (said once)", text());
         }
     }

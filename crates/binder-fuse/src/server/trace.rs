@@ -1,7 +1,7 @@
 //! The trace: calls with their times and outcomes, kept for readers that come for them.
 //!
-//! There is a trace while somebody reads it. Readers ask again and again, each from where it left
-//! off; who does not come for the records in time has lost the oldest, and hears how many.
+//! Records exist while a reader polls. Each poll continues where the last one ended; a slow reader
+//! loses the oldest records and receives their number.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant, SystemTime};
@@ -31,12 +31,12 @@ pub enum TraceOutcome {
     Frozen,
     /// `BR_FAILED_REPLY`.
     Failed,
-    /// Nobody took it: a one-way call to a process that ended or was replaced, a call whose caller
-    /// is gone.
+    /// No thread took it: a one-way call to a process that ended or was replaced, a call whose
+    /// caller is gone.
     Dropped,
 }
 
-/// Who sends or receives.
+/// Sender or receiver of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceEnd {
     /// Process.
@@ -56,9 +56,9 @@ pub struct TraceRecord {
     pub device: String,
     /// The call, as it was sent.
     pub call: Sent,
-    /// Who called.
+    /// Sender.
     pub from: TraceEnd,
-    /// Who was called; `None`: it did not come so far.
+    /// Receiver; `None`: the call failed before one was found.
     pub to: Option<TraceEnd>,
     /// From sending until a thread took it.
     pub waited: Option<Duration>,
@@ -200,7 +200,7 @@ fn outcome(word: u32) -> TraceOutcome {
 
 impl Server {
     /// Records from number `from` on (`None`: from now on) that `wanted` lets through, `most` at
-    /// most; begins to trace if nobody has read lately.
+    /// most; begins to trace if no reader has polled lately.
     pub fn trace(
         &mut self,
         from: Option<u64>,
@@ -229,7 +229,7 @@ impl Server {
     }
 
     /// After each request, while there is a trace.
-    pub(super) fn go_on_tracing(&mut self) {
+    pub(super) fn continue_trace(&mut self) {
         let Some(mut tracer) = self.tracer.take() else { return };
         for event in self.driver.take_trace() {
             match event {

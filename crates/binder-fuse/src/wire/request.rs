@@ -8,7 +8,7 @@ use super::types::*;
 /// One request, borrowing from the buffer that it was read into.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// Who asks, about which node.
+    /// Caller and node.
     pub header: InHeader,
     /// What is asked.
     pub operation: Operation<'a>,

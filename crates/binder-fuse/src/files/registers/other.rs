@@ -1,4 +1,4 @@
-//! The registers of a stopped thread where nobody has taught us them: files are refused there.
+//! Architectures on which a stopped thread's registers are not supported: files are refused.
 
 use std::io;
 

@@ -1,9 +1,9 @@
 //! A mount without root: made in the namespaces of a helper process, served by us.
 //!
-//! Only in a user namespace of its own may an ordinary process mount; but who lives in one may not
-//! look into the memory of those outside. So a helper goes there, opens `/dev/fuse`, mounts, and
-//! hands the connection to us, who stay where the clients are. They reach the mount through
-//! `/proc/<helper>/root`. The helper does nothing more; the mount goes with it.
+//! An ordinary process may mount only in a user namespace of its own, and a process in one may not
+//! access the memory of processes outside. So a helper process enters such a namespace, opens
+//! `/dev/fuse`, mounts, and passes the connection to us; we stay in the clients' namespace, and
+//! they reach the mount through `/proc/<helper>/root`. The mount ends with the helper.
 
 use std::ffi::CString;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 
 use crate::error::Error;
 
-/// What does not work for a server that is no ancestor of its clients and has no privilege.
+/// Limits of a server that is no ancestor of its clients and has no privilege.
 pub(crate) fn lacking() -> Option<String> {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let restricted = scope.trim().parse().is_ok_and(|scope: u32| scope > 0);
@@ -32,7 +32,7 @@ pub(crate) fn lacking() -> Option<String> {
     })
 }
 
-/// The mount's other half. Dropping it ends the helper, and with it the mount.
+/// The helper process. Dropping it ends the process, and with it the mount.
 #[derive(Debug)]
 pub(crate) struct Helper {
     pid: Pid,
@@ -57,7 +57,7 @@ impl Helper {
             }
             0 => {
                 drop(ours);
-                help(dir, fstype, source, &theirs)
+                run_helper(dir, fstype, source, &theirs)
             }
             pid => pid,
         };
@@ -85,16 +85,16 @@ impl Helper {
         let Some(socket) = &self.socket else { return Err(io::ErrorKind::NotConnected.into()) };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut text = [0; 256];
+        let mut message = [0; 256];
         let flags = RecvFlags::CMSG_CLOEXEC;
-        let received = recvmsg(socket, &mut [IoSliceMut::new(&mut text)], &mut control, flags)?;
+        let received = recvmsg(socket, &mut [IoSliceMut::new(&mut message)], &mut control, flags)?;
         let device = control.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
             _ => None,
         });
         device.ok_or_else(|| {
-            let said = String::from_utf8_lossy(&text[..received.bytes]).into_owned();
-            io::Error::other(if said.is_empty() { "the helper died".to_owned() } else { said })
+            let text = String::from_utf8_lossy(&message[..received.bytes]).into_owned();
+            io::Error::other(if text.is_empty() { "the helper died".to_owned() } else { text })
         })
     }
 }
@@ -106,11 +106,11 @@ impl Drop for Helper {
     }
 }
 
-/// The helper's life.
-fn help(dir: &Path, fstype: &str, source: &str, socket: &OwnedFd) -> ! {
+/// Runs the helper process.
+fn run_helper(dir: &Path, fstype: &str, source: &str, socket: &OwnedFd) -> ! {
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    // Whoever listens to our parent must hear it hang up.
-    // SAFETY: closes descriptors that nobody in this process uses.
+    // A reader of our parent's output must see its end when the parent exits.
+    // SAFETY: closes descriptors that this process does not use.
     unsafe {
         libc::close(0);
         libc::close(1);
@@ -119,10 +119,10 @@ fn help(dir: &Path, fstype: &str, source: &str, socket: &OwnedFd) -> ! {
         Ok(device) => {
             let _ = send(socket, b"mounted", Some(&device));
             drop(device);
-            // Nobody sends anything: it hangs up.
+            // Returns when the parent closes its end.
             let _ = rustix::io::read(socket, &mut [0; 8]);
         }
-        Err((doing, error)) => drop(send(socket, format!("{doing}: {error}").as_bytes(), None)),
+        Err((step, error)) => drop(send(socket, format!("{step}: {error}").as_bytes(), None)),
     }
     // SAFETY: ends the process; it has nothing to clean up.
     unsafe { libc::_exit(0) }
@@ -145,11 +145,11 @@ fn mount_here(
     unshare(libc::CLONE_NEWNS).map_err(|e| ("no mount namespace", e))?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(|e| ("no private mounts", e.into()))?;
-    // The kernel wants it opened in the user namespace that mounts.
+    // It must be opened in the user namespace that mounts.
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
         .map_err(|e| ("cannot open /dev/fuse", e.into()))?;
-    // Without allow_other: only then may this user's processes outside of the namespace come in.
+    // Only without allow_other may this user's processes outside of the namespace use the mount.
     let options = format!(
         "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions",
         device.as_fd().as_raw_fd()

@@ -1,14 +1,14 @@
-//! The threads that give files to clients' threads.
+//! Worker threads that install file descriptors in clients' threads.
 //!
-//! The event loop never waits for them. A delivery goes: the event loop hands over a [`Job`] with
-//! the answer to the reader's ioctl; a worker traces the reader, answers the ioctl, and installs
-//! the files while the reader is stopped; the event loop hears of the [`Outcome`], writes what the
-//! reader is to see, and says by its [`Verdict`] how the reader goes on.
+//! The event loop never waits for them. It submits a [`Job`] with the reply to the reader's ioctl;
+//! a worker traces the reader, sends the reply, installs the files while the reader is stopped, and
+//! reports the [`Outcome`]. The event loop then writes the reader's buffers, and its [`Completion`]
+//! lets the worker resume the reader.
 //!
-//! A client that does not react costs a worker [`tracee`](super::tracee)'s patience, and one whose
-//! memory does not answer keeps it until it dies. So there is another worker for each delivery that
-//! finds none idle, up to a limit; and a user has at most as many at work as are left for others,
-//! whatever its receivers do: further deliveries to it wait.
+//! A client that does not react blocks a worker for the timeout of [`tracee`](super::tracee), and
+//! one whose memory does not answer blocks it until the client dies. So each delivery that finds no
+//! idle worker starts another one, up to a limit. An owner has at most as many workers busy as are
+//! left for others; its further deliveries wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -28,24 +28,23 @@ use super::tracee::{End, Lost, Tracee};
 use crate::channel::Channel;
 use crate::sync::lock;
 
-/// Workers at a time, those that are held up included.
+/// Workers at a time, blocked ones included.
 const MAX_WORKERS: usize = 32;
 /// Bytes of a worker's stack, which is all resident once the daemon locks its memory.
 const STACK: usize = 64 << 10;
 /// A worker without work ends after this time.
-const IDLE: Duration = Duration::from_secs(10);
-/// How long the end waits for workers that are still at work.
-const END_PATIENCE: Duration = Duration::from_secs(1);
-/// How often threads that were stuck are looked at, while there are any.
-const LOOK_AT_STUCK: Duration = Duration::from_millis(20);
-/// The event loop answers within one of its turns; longer than this it is gone.
-const VERDICT_PATIENCE: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a shutdown waits for busy workers.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often stuck threads are checked, while there are any.
+const STUCK_CHECK_PERIOD: Duration = Duration::from_millis(20);
+/// The event loop completes a delivery within one of its turns; after this time it has ended.
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A thread that is to be given files, or made to close some, on its way out of its ioctl.
+/// Files to install in a thread, or descriptors to close in it, at the return from its ioctl.
 pub(crate) struct Job {
-    /// Names it in its outcome and verdict; `None`: it has neither, there is only something to
-    /// close.
-    pub(crate) gift: Option<u64>,
+    /// Id of its outcome and completion; `None`: it has neither, descriptors are only closed.
+    pub(crate) delivery: Option<u64>,
     pub(crate) tid: u32,
     /// The receiver's.
     pub(crate) charge: Charge,
@@ -53,83 +52,81 @@ pub(crate) struct Job {
     pub(crate) reply: Vec<u8>,
     /// The unused part of its read buffer.
     pub(crate) room: ReadRoom,
-    /// To give.
+    /// To install.
     pub(crate) files: Vec<Arc<ClientFile>>,
     /// To close.
     pub(crate) closes: Vec<u32>,
 }
 
-/// What came of giving.
+/// Result of an installation.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// It has the files, and waits for the verdict.
-    Given(Vec<u32>),
-    /// It could not be given them, and waits for the verdict.
+    /// The thread has the files, and is stopped until the completion.
+    Installed(Vec<u32>),
+    /// The files could not be installed; the thread is stopped until the completion.
     Stopped(io::Error),
-    /// It cannot be traced; its ioctl is not answered yet.
+    /// The thread cannot be traced; its ioctl is not answered yet.
     Unanswered(io::Error),
-    /// It is gone, or goes on by itself: its ioctl is answered.
+    /// The thread is gone, or runs already: its ioctl is answered.
     Lost,
 }
 
-/// How the thread goes on.
+/// How a stopped thread is resumed.
 #[derive(Debug)]
-pub(crate) struct Verdict {
-    pub(crate) gift: u64,
-    /// What its ioctl returns; `None`: it makes the ioctl again.
+pub(crate) struct Completion {
+    pub(crate) delivery: u64,
+    /// Result of its ioctl; `None`: it restarts the ioctl.
     pub(crate) result: Option<i32>,
     /// To close before that.
     pub(crate) closes: Vec<u32>,
 }
 
-/// The workers, as the event loop knows them.
-pub(crate) struct Giver {
+/// The event loop's handle to the workers.
+pub(crate) struct FdInstaller {
     shared: Arc<Shared>,
-    /// Where workers hear of their gifts.
-    verdicts: HashMap<u64, Sender<Verdict>>,
+    completions: HashMap<u64, Sender<Completion>>,
     outcomes: Receiver<(u64, Outcome)>,
 }
 
-/// What the workers have in common.
+/// State shared by the workers.
 struct Shared {
     queue: Mutex<Queue>,
-    /// There is a job, or no more to come, or a worker less.
+    /// A job was queued, the queue was closed, or a worker has ended.
     changed: Condvar,
     channel: Arc<Channel>,
-    say: Sender<(u64, Outcome)>,
+    outcomes: Sender<(u64, Outcome)>,
     signal: OwnedFd,
     closers: Closers,
 }
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<(Job, Receiver<Verdict>)>,
+    jobs: VecDeque<(Job, Receiver<Completion>)>,
     workers: usize,
     idle: usize,
-    /// Deliveries that workers are at, by the receiver's owner.
+    /// Deliveries in progress, by the receiver's owner.
     under_way: HashMap<Owner, usize>,
-    /// Nobody hands over any more.
+    /// No more jobs will be submitted.
     closed: bool,
 }
 
 impl Queue {
-    /// One more delivery to this user may begin: half of what is left is never for him who has so
-    /// much already.
+    /// One more delivery to this owner may begin: it has fewer workers busy than are left.
     fn may_begin(&self, owner: Owner) -> bool {
         let all: usize = self.under_way.values().sum();
-        let his = self.under_way.get(&owner).copied().unwrap_or(0);
-        his < MAX_WORKERS - all.min(MAX_WORKERS)
+        let own = self.under_way.get(&owner).copied().unwrap_or(0);
+        own < MAX_WORKERS - all.min(MAX_WORKERS)
     }
 
-    /// Where the first job is that may begin.
+    /// Index of the first job that may begin.
     fn first(&self) -> Option<usize> {
         self.jobs.iter().position(|(job, _)| self.may_begin(job.charge.owner))
     }
 
-    fn take(&mut self) -> Option<(Job, Receiver<Verdict>)> {
-        let (job, hear) = self.jobs.remove(self.first()?)?;
+    fn take(&mut self) -> Option<(Job, Receiver<Completion>)> {
+        let (job, completion) = self.jobs.remove(self.first()?)?;
         *self.under_way.entry(job.charge.owner).or_default() += 1;
-        Some((job, hear))
+        Some((job, completion))
     }
 
     fn done(&mut self, owner: Owner) {
@@ -141,28 +138,28 @@ impl Queue {
         }
     }
 
-    /// There is a job that may begin, and nobody who waits for one.
+    /// There is a job that may begin, and no idle worker.
     fn wants_worker(&self) -> bool {
         self.idle == 0 && self.workers < MAX_WORKERS && self.first().is_some()
     }
 }
 
-impl Giver {
+impl FdInstaller {
     pub(crate) fn start(device: Arc<Channel>, closers: Closers) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let signal = rustix::event::eventfd(0, flags)?;
-        let (say, outcomes) = channel();
+        let (sender, outcomes) = channel();
         let (queue, changed) = Default::default();
-        let shared = Shared { queue, changed, channel: device, say, signal, closers };
-        Ok(Self { shared: Arc::new(shared), verdicts: HashMap::new(), outcomes })
+        let shared = Shared { queue, changed, channel: device, outcomes: sender, signal, closers };
+        Ok(Self { shared: Arc::new(shared), completions: HashMap::new(), outcomes })
     }
 
-    /// Hands a delivery over. False: there is no worker, and none to be had.
-    pub(crate) fn hand_over(&mut self, job: Job) -> bool {
-        let (tell, hear) = channel();
-        let gift = job.gift;
+    /// Queues a job. False: there is no worker, and none can be started.
+    pub(crate) fn submit(&mut self, job: Job) -> bool {
+        let (sender, completion) = channel();
+        let delivery = job.delivery;
         let mut queue = lock(&self.shared.queue);
-        queue.jobs.push_back((job, hear));
+        queue.jobs.push_back((job, completion));
         let runnable =
             queue.jobs.iter().filter(|(job, _)| queue.may_begin(job.charge.owner)).count();
         if runnable > queue.idle && queue.workers < MAX_WORKERS {
@@ -173,31 +170,31 @@ impl Giver {
             return false;
         }
         drop(queue);
-        if let Some(gift) = gift {
-            self.verdicts.insert(gift, tell);
+        if let Some(delivery) = delivery {
+            self.completions.insert(delivery, sender);
         }
         self.shared.changed.notify_one();
         true
     }
 
-    /// Takes back a delivery that waits for others to its user. False: a worker has it, or is about
+    /// Removes a delivery that waits for others to its owner. False: a worker has it, or is about
     /// to take it.
-    pub(crate) fn withdraw(&mut self, gift: u64) -> bool {
+    pub(crate) fn withdraw(&mut self, delivery: u64) -> bool {
         let mut queue = lock(&self.shared.queue);
-        let at = queue.jobs.iter().position(|(job, _)| job.gift == Some(gift));
+        let at = queue.jobs.iter().position(|(job, _)| job.delivery == Some(delivery));
         let blocked = at.filter(|&at| !queue.may_begin(queue.jobs[at].0.charge.owner));
         let withdrawn = blocked.and_then(|at| queue.jobs.remove(at));
         drop(queue);
         let Some((job, _)) = withdrawn else { return false };
-        self.verdicts.remove(&gift);
+        self.completions.remove(&delivery);
         // The driver has the files still: nothing is closed here.
         drop(job);
         true
     }
 
-    pub(crate) fn decide(&mut self, verdict: Verdict) {
-        if let Some(tell) = self.verdicts.remove(&verdict.gift) {
-            let _ = tell.send(verdict);
+    pub(crate) fn complete(&mut self, completion: Completion) {
+        if let Some(sender) = self.completions.remove(&completion.delivery) {
+            let _ = sender.send(completion);
         }
     }
 
@@ -206,49 +203,47 @@ impl Giver {
         self.shared.signal.as_fd()
     }
 
-    /// The next outcome, and of which gift.
+    /// The next outcome, and of which delivery.
     pub(crate) fn outcome(&mut self) -> Option<(u64, Outcome)> {
-        let (gift, outcome) = self.outcomes.try_recv().ok()?;
+        let (delivery, outcome) = self.outcomes.try_recv().ok()?;
         if matches!(outcome, Outcome::Unanswered(_) | Outcome::Lost) {
-            self.verdicts.remove(&gift);
+            self.completions.remove(&delivery);
         }
-        Some((gift, outcome))
+        Some((delivery, outcome))
     }
 
-    /// Before the outcomes are taken: what comes afterwards signals anew.
+    /// To be called before the outcomes are taken: later ones signal again.
     pub(crate) fn clear_signal(&self) {
         let _ = rustix::io::read(&self.shared.signal, &mut [0; 8]);
     }
 }
 
-impl Drop for Giver {
+impl Drop for FdInstaller {
     fn drop(&mut self) {
-        self.verdicts.clear();
+        self.completions.clear();
         let mut queue = lock(&self.shared.queue);
         queue.closed = true;
         self.shared.changed.notify_all();
-        // One that a client holds up is not waited for.
-        let at_work = |queue: &mut Queue| queue.workers > 0;
-        drop(self.shared.changed.wait_timeout_while(queue, END_PATIENCE, at_work));
+        // A worker that a client blocks may never end.
+        let busy = |queue: &mut Queue| queue.workers > 0;
+        drop(self.shared.changed.wait_timeout_while(queue, SHUTDOWN_TIMEOUT, busy));
     }
 }
 
 fn start_worker(shared: &Arc<Shared>, queue: &mut Queue) {
     let worker = Worker { shared: Arc::clone(shared) };
-    let thread = std::thread::Builder::new().name("file-giver".into()).stack_size(STACK);
-    match thread.spawn(move || worker.work()) {
+    let thread = std::thread::Builder::new().name("fd-installer".into()).stack_size(STACK);
+    match thread.spawn(move || worker.run()) {
         Ok(_) => queue.workers += 1,
-        Err(error) => tracing::debug!("no further thread that gives files: {error}"),
+        Err(error) => tracing::debug!("no further thread that installs descriptors: {error}"),
     }
 }
 
-/// What a worker does next.
+/// A worker's next step.
 enum Next {
-    Job(Box<Job>, Receiver<Verdict>),
-    /// There was none for a while.
-    Nothing,
-    /// There will be none any more.
-    End,
+    Job(Box<Job>, Receiver<Completion>),
+    TimedOut,
+    Closed,
 }
 
 struct Worker {
@@ -256,81 +251,81 @@ struct Worker {
 }
 
 impl Worker {
-    fn work(&self) {
-        self.work_with(&Alarm::new());
+    fn run(&self) {
+        self.run_jobs(&Alarm::new());
         let mut queue = lock(&self.shared.queue);
         queue.workers -= 1;
         self.shared.changed.notify_all();
     }
 
-    fn work_with(&self, alarm: &io::Result<Alarm>) {
+    fn run_jobs(&self, alarm: &io::Result<Alarm>) {
         let mut stuck: Vec<Tracee> = Vec::new();
         loop {
-            let next = self.next(if stuck.is_empty() { IDLE } else { LOOK_AT_STUCK });
+            let next = self.next(if stuck.is_empty() { IDLE_TIMEOUT } else { STUCK_CHECK_PERIOD });
             stuck = stuck.into_iter().filter_map(Tracee::let_go).collect();
             match next {
-                Next::Job(job, hear) => {
+                Next::Job(job, completion) => {
                     let owner = job.charge.owner;
-                    stuck.extend(self.serve(*job, &hear, alarm));
+                    stuck.extend(self.deliver(*job, &completion, alarm));
                     lock(&self.shared.queue).done(owner);
                 }
-                Next::Nothing if !stuck.is_empty() => {}
-                Next::Nothing | Next::End => return,
+                Next::TimedOut if !stuck.is_empty() => {}
+                Next::TimedOut | Next::Closed => return,
             }
         }
     }
 
-    /// The next job, waited for.
-    fn next(&self, patience: Duration) -> Next {
+    /// Waits for the next job.
+    fn next(&self, timeout: Duration) -> Next {
         let mut queue = lock(&self.shared.queue);
         queue.idle += 1;
         let nothing = |queue: &mut Queue| queue.first().is_none() && !queue.closed;
-        let waited = self.shared.changed.wait_timeout_while(queue, patience, nothing);
+        let waited = self.shared.changed.wait_timeout_while(queue, timeout, nothing);
         let (mut queue, _) = waited.unwrap_or_else(PoisonError::into_inner);
         queue.idle -= 1;
         match queue.take() {
-            Some((job, hear)) => {
-                // Those behind it may have waited for the same.
+            Some((job, completion)) => {
+                // A later job may be able to begin, too.
                 if queue.wants_worker() {
                     start_worker(&self.shared, &mut queue);
                 }
-                Next::Job(Box::new(job), hear)
+                Next::Job(Box::new(job), completion)
             }
-            None if queue.closed => Next::End,
-            None => Next::Nothing,
+            None if queue.closed => Next::Closed,
+            None => Next::TimedOut,
         }
     }
 
-    /// Serves a delivery; a thread that is stuck and has to be let go later.
-    fn serve(
+    /// Executes a job; returns the thread if it is stuck and has to be detached later.
+    fn deliver(
         &self,
         mut job: Job,
-        hear: &Receiver<Verdict>,
+        completion: &Receiver<Completion>,
         alarm: &io::Result<Alarm>,
     ) -> Option<Tracee> {
         let files = std::mem::take(&mut job.files);
-        let _here = placement::stay();
+        let _pinned = placement::pin_to_this_cpu();
         let seized = match alarm {
             Ok(alarm) => Tracee::seize(job.tid).map(|tracee| (tracee, alarm.ringing())),
             Err(error) => Err(io::Error::new(error.kind(), format!("no timer: {error}"))),
         };
         let served = match seized {
             Ok((tracee, _ringing)) => {
-                self.answer(&job);
-                tracee.stopped().and_then(|tracee| self.act(tracee, &job, &files, hear))
+                self.send_reply(&job);
+                tracee.stopped().and_then(|tracee| self.act(tracee, &job, &files, completion))
             }
             Err(error) => {
-                if job.gift.is_none() {
-                    self.answer(&job);
+                if job.delivery.is_none() {
+                    self.send_reply(&job);
                     tracing::debug!("thread {}: cannot close for it: {error}", job.tid);
                 }
-                self.tell(&job, Outcome::Unanswered(error));
+                self.report(&job, Outcome::Unanswered(error));
                 Ok(())
             }
         };
         drop(files);
         let lost = served.err()?;
-        self.tell(&job, Outcome::Lost);
+        self.report(&job, Outcome::Lost);
         match lost {
             Lost::Gone => None,
             Lost::Refused(error) => {
@@ -344,43 +339,43 @@ impl Worker {
         }
     }
 
-    fn tell(&self, job: &Job, outcome: Outcome) {
-        if let Some(gift) = job.gift {
-            let _ = self.shared.say.send((gift, outcome));
+    fn report(&self, job: &Job, outcome: Outcome) {
+        if let Some(delivery) = job.delivery {
+            let _ = self.shared.outcomes.send((delivery, outcome));
             let _ = rustix::io::write(&self.shared.signal, &1_u64.to_ne_bytes());
         }
     }
 
-    fn answer(&self, job: &Job) {
+    fn send_reply(&self, job: &Job) {
         if let Err(error) = self.shared.channel.send(&job.reply) {
             tracing::warn!("thread {}: the kernel does not take the answer: {error}", job.tid);
         }
     }
 
-    /// Does with a stopped thread what the job says, and lets it go.
+    /// Executes the job in a stopped thread, and resumes it.
     fn act(
         &self,
         mut tracee: Tracee,
         job: &Job,
         files: &[Arc<ClientFile>],
-        hear: &Receiver<Verdict>,
+        completion: &Receiver<Completion>,
     ) -> Result<(), Lost> {
-        if job.gift.is_none() {
+        if job.delivery.is_none() {
             close_all(&mut tracee, &job.closes)?;
             return tracee.finish(End::Unchanged);
         }
         let keeper = SocketKeeper { closers: self.shared.closers.clone(), charge: job.charge };
         let outcome = match install(&mut tracee, files, job.room, &keeper) {
-            Ok(fds) => Outcome::Given(fds),
+            Ok(fds) => Outcome::Installed(fds),
             Err(Failure::Refused(error)) => Outcome::Stopped(error),
             Err(Failure::Lost(lost)) => return Err(lost),
         };
-        self.tell(job, outcome);
-        let Ok(verdict) = hear.recv_timeout(VERDICT_PATIENCE) else {
+        self.report(job, outcome);
+        let Ok(completion) = completion.recv_timeout(COMPLETION_TIMEOUT) else {
             return tracee.finish(End::Unchanged);
         };
-        close_all(&mut tracee, &verdict.closes)?;
-        tracee.finish(verdict.result.map_or(End::Again, |result| End::Return(result.into())))
+        close_all(&mut tracee, &completion.closes)?;
+        tracee.finish(completion.result.map_or(End::Again, |result| End::Return(result.into())))
     }
 }
 
@@ -390,34 +385,34 @@ mod tests {
 
     use super::*;
 
-    fn job(uid: u32) -> (Job, Receiver<Verdict>) {
+    fn job(uid: u32) -> (Job, Receiver<Completion>) {
         let (reply, files, closes) = (Vec::new(), Vec::new(), Vec::new());
         let charge = Charge { owner: Owner::User(Uid(uid)), uid: Uid(uid) };
         let job =
-            Job { gift: None, tid: 1, charge, reply, room: ReadRoom::default(), files, closes };
+            Job { delivery: None, tid: 1, charge, reply, room: ReadRoom::default(), files, closes };
         (job, channel().1)
     }
 
-    /// The users of the jobs that may begin, in their order.
+    /// The uids of the jobs that may begin, in their order.
     fn begin_all(queue: &mut Queue) -> Vec<u32> {
         std::iter::from_fn(|| queue.take().map(|(job, _)| job.charge.uid.0)).collect()
     }
 
     #[test]
-    fn a_user_whose_receivers_hold_everything_up_leaves_workers_to_others() {
+    fn an_owner_whose_receivers_block_leaves_workers_to_others() {
         let mut queue = Queue::default();
         queue.jobs.extend((0..100).map(|_| job(1)));
         assert_eq!(begin_all(&mut queue), [1; MAX_WORKERS / 2]);
         queue.jobs.extend([job(2), job(3)]);
-        assert_eq!(begin_all(&mut queue), [2, 3], "those behind the held up are not held up");
+        assert_eq!(begin_all(&mut queue), [2, 3], "jobs behind blocked ones begin");
         queue.jobs.extend((0..100).map(|_| job(4)));
         assert!(begin_all(&mut queue).len() < MAX_WORKERS - MAX_WORKERS / 2 - 2);
         queue.jobs.push_back(job(5));
-        assert_eq!(begin_all(&mut queue), [5], "two such users leave some, too");
+        assert_eq!(begin_all(&mut queue), [5], "two such owners leave some, too");
     }
 
     #[test]
-    fn what_waited_for_its_turn_begins_when_another_one_is_over() {
+    fn a_waiting_job_begins_when_another_one_ends() {
         let mut queue = Queue::default();
         queue.jobs.extend((0..MAX_WORKERS).map(|_| job(1)));
         begin_all(&mut queue);

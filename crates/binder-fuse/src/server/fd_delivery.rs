@@ -1,0 +1,298 @@
+//! Reads whose transaction has file descriptors: submitted to the [`FdInstaller`], and completed
+//! with its outcome. Where the reader's calls are trapped, its delivery is deferred, and a [`Trap`]
+//! installs the files at its next call.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use binder_driver::{Caller, Errno, ProcessId, WriteRead};
+use binder_uapi::BinderWriteRead;
+use ioctl_trap::{InHand, Listener};
+use zerocopy::IntoBytes;
+
+use super::{FD_DELIVERIES, PendingIoctl, Server};
+use crate::error::Error;
+use crate::files::{
+    ClientFile, Completion, FdInstaller, Job, Outcome, ReadRoom, Trap, TrapOutcome,
+};
+use crate::host::OpenKey;
+
+/// Deliveries in progress.
+#[derive(Default)]
+pub(super) struct FdDeliveries {
+    /// Started with the first delivery.
+    installer: Option<FdInstaller>,
+    /// Made with the first filter.
+    trap: Option<Trap>,
+    waiting: HashMap<u64, FdDelivery>,
+    /// Id of a delivery, by the reader's request.
+    by_request: HashMap<u64, u64>,
+    last: u64,
+}
+
+struct FdDelivery {
+    request: PendingIoctl,
+    bwr: BinderWriteRead,
+    /// The reader has a signal: its read is not parked again.
+    interrupted: bool,
+}
+
+impl Server {
+    fn installer(&mut self) -> io::Result<&mut FdInstaller> {
+        if self.fd_deliveries.installer.is_none() {
+            let installer =
+                FdInstaller::start(Arc::clone(&self.channel), self.host.closers.clone())?;
+            rustix::event::epoll::add(
+                &self.epoll,
+                installer.signal(),
+                rustix::event::epoll::EventData::new_u64(FD_DELIVERIES),
+                rustix::event::epoll::EventFlags::IN,
+            )?;
+            self.fd_deliveries.installer = Some(installer);
+        }
+        self.fd_deliveries.installer.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Serves a seccomp filter that clients run under: files are added to them where it traps them,
+    /// instead of stopping them. `in_hand` is shared with the process that replaces this server
+    /// once it is dead ([`ioctl_trap::stand_in`]).
+    pub fn add_listener(&mut self, listener: Listener, in_hand: InHand) -> Result<(), Error> {
+        let trap = self.fd_deliveries.trap.get_or_insert_with(Trap::new);
+        trap.listen(listener, in_hand).map_err(Error::io("cannot start a thread that listens"))
+    }
+
+    /// A read has taken a transaction with files.
+    pub(super) fn begin_fd_delivery(
+        &mut self,
+        request: PendingIoctl,
+        bwr: BinderWriteRead,
+    ) -> io::Result<()> {
+        let Caller { process, tid, .. } = request.caller;
+        if let Some(answer) = self.defer_fd_delivery(request) {
+            return self.answer_read(request, answer);
+        }
+        if let Some(open) = self.host.opens.get_mut(request.key) {
+            open.calls.set(tid, Some(request.unique));
+        }
+        let files = self.files_for(process, tid);
+        self.fd_deliveries.last += 1;
+        let delivery = self.fd_deliveries.last;
+        let reply = self.reply.ioctl(request.unique, 0, bwr.as_bytes()).to_vec();
+        let room = ReadRoom {
+            address: bwr.read_buffer.wrapping_add(bwr.read_consumed),
+            len: bwr.read_size.saturating_sub(bwr.read_consumed),
+        };
+        let charge = self.host.charge(request.caller);
+        let job =
+            Job { delivery: Some(delivery), tid, charge, reply, room, files, closes: Vec::new() };
+        self.fd_deliveries
+            .waiting
+            .insert(delivery, FdDelivery { request, bwr, interrupted: false });
+        self.fd_deliveries.by_request.insert(request.unique, delivery);
+        match self.installer().map(|installer| installer.submit(job)) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                let error = io::Error::other("no thread to install descriptors");
+                self.finish_fd_delivery(delivery, Outcome::Unanswered(error))
+            }
+            Err(error) => self.finish_fd_delivery(delivery, Outcome::Unanswered(error)),
+        }
+    }
+
+    /// A signal for a reader that waits for files. `None`: it does not wait for any.
+    ///
+    /// A worker that has begun answers the reader's request first. A delivery that waits until
+    /// others to the same owner have ended is deferred: the thread's next read returns its
+    /// transaction.
+    pub(super) fn interrupt_fd_delivery(&mut self, unique: u64) -> Option<io::Result<()>> {
+        let id = *self.fd_deliveries.by_request.get(&unique)?;
+        let delivery = self.fd_deliveries.waiting.get_mut(&id)?;
+        delivery.interrupted = true;
+        let request = delivery.request;
+        if !self.fd_deliveries.installer.as_mut().is_some_and(|installer| installer.withdraw(id)) {
+            return Some(Ok(()));
+        }
+        self.remove_fd_delivery(id);
+        let Caller { process, tid, .. } = request.caller;
+        Some(match self.driver.defer_files(&mut self.host, process, tid) {
+            Some(answer) => self.answer_read(request, answer),
+            None => self.channel.send(self.reply.error(unique, libc::EINTR)),
+        })
+    }
+
+    fn remove_fd_delivery(&mut self, id: u64) -> Option<FdDelivery> {
+        let delivery = self.fd_deliveries.waiting.remove(&id)?;
+        let PendingIoctl { key, caller, unique, .. } = delivery.request;
+        self.fd_deliveries.by_request.remove(&unique);
+        if let Some(open) = self.host.opens.get_mut(key)
+            && open.calls.request(caller.tid) == Some(unique)
+        {
+            open.calls.set(caller.tid, None);
+        }
+        Some(delivery)
+    }
+
+    fn files_for(&self, process: ProcessId, tid: u32) -> Vec<Arc<ClientFile>> {
+        let tokens = self.driver.files_to_install(process, tid);
+        tokens.iter().filter_map(|&token| self.host.files.get(token)).collect()
+    }
+
+    /// Defers the delivery to a reader that may be trapped. `None`: it has to be stopped.
+    fn defer_fd_delivery(&mut self, request: PendingIoctl) -> Option<WriteRead> {
+        let Caller { process, tid, .. } = request.caller;
+        let trap = self.fd_deliveries.trap.as_ref()?;
+        if self.host.opens.get(request.key)?.untrapped {
+            return None;
+        }
+        if !trap.defer(tid, process, self.files_for(process, tid)) {
+            return None;
+        }
+        let answer = self.driver.defer_files(&mut self.host, process, tid);
+        if !matches!(answer, Some(WriteRead::Done { result: Ok(()), .. })) {
+            self.cancel_deferred(tid, process);
+        }
+        answer
+    }
+
+    /// Cancels the deferred delivery to a thread.
+    pub(super) fn cancel_deferred(&mut self, tid: u32, process: ProcessId) {
+        if let Some(trap) = &self.fd_deliveries.trap {
+            trap.withdraw(tid, process);
+        }
+    }
+
+    /// Collects files that a trap has added to a calling thread.
+    pub(super) fn collect_deferred(&mut self, key: OpenKey, tid: u32) {
+        let trap = self.fd_deliveries.trap.as_ref().filter(|trap| !trap.is_empty());
+        let Some((process, outcome)) = trap.and_then(|trap| trap.collect(tid)) else { return };
+        let stray = match outcome {
+            TrapOutcome::Installed(fds) => {
+                let wanted = self.driver.files_arrived(&mut self.host, process, tid, &fds);
+                if wanted { Vec::new() } else { fds }
+            }
+            TrapOutcome::Failed(error, fds) => {
+                self.warn_refusal(tid, &error);
+                let _ = self.driver.files_refused(&mut self.host, process, tid);
+                fds
+            }
+            TrapOutcome::Untouched => {
+                // The call was not trapped: the thread will be stopped for its files.
+                if let Some(open) = self.host.opens.get_mut(key) {
+                    open.untrapped = true;
+                }
+                Vec::new()
+            }
+        };
+        if !stray.is_empty() {
+            self.host.closes.entry(tid).or_default().extend(stray);
+        }
+    }
+
+    /// Serves the outcomes of the workers.
+    pub(super) fn serve_fd_deliveries(&mut self) {
+        let Some(installer) = &self.fd_deliveries.installer else { return };
+        installer.clear_signal();
+        while let Some((delivery, outcome)) =
+            self.fd_deliveries.installer.as_mut().and_then(FdInstaller::outcome)
+        {
+            if let Err(error) = self.finish_fd_delivery(delivery, outcome) {
+                tracing::warn!("the kernel does not take the answer to a read: {error}");
+            }
+        }
+        self.serve_wakes();
+    }
+
+    fn finish_fd_delivery(&mut self, id: u64, outcome: Outcome) -> io::Result<()> {
+        let Some(FdDelivery { request, bwr, interrupted }) = self.remove_fd_delivery(id) else {
+            return Ok(());
+        };
+        let Caller { process, tid, .. } = request.caller;
+        match outcome {
+            Outcome::Installed(fds) => {
+                let answer = self.driver.files_installed(&mut self.host, process, tid, &fds);
+                if answer.is_none() && !self.host.closes.contains_key(&tid) {
+                    // The driver has forgotten the read: nothing else would close them.
+                    self.host.closes.insert(tid, fds);
+                }
+                self.complete_fd_delivery(id, &request, answer);
+            }
+            Outcome::Stopped(error) => {
+                self.warn_refusal(tid, &error);
+                let answer = self.driver.files_refused(&mut self.host, process, tid);
+                self.complete_fd_delivery(id, &request, answer);
+            }
+            Outcome::Unanswered(error) => {
+                self.warn_refusal(tid, &error);
+                match self.driver.files_refused(&mut self.host, process, tid) {
+                    Some(answer) => self.answer_read(request, answer)?,
+                    None => self.run_write_read(request, bwr)?,
+                }
+                if interrupted && self.parked.contains_key(&request.unique) {
+                    self.interrupt_parked(request)?;
+                }
+            }
+            Outcome::Lost => {
+                let _ = self.driver.files_refused(&mut self.host, process, tid);
+            }
+        }
+        Ok(())
+    }
+
+    fn warn_refusal(&mut self, tid: u32, error: &io::Error) {
+        self.warn_once("files", || {
+            format!(
+                "thread {tid} cannot receive file descriptors: {error}; transactions with \
+                 descriptors fail for their senders (the thread may be traced by a debugger, or \
+                 its table may be full)"
+            )
+        });
+        tracing::debug!("thread {tid} cannot receive files: {error}");
+    }
+
+    /// Resumes a stopped reader. `None`: it reads again.
+    fn complete_fd_delivery(
+        &mut self,
+        delivery: u64,
+        request: &PendingIoctl,
+        answer: Option<WriteRead>,
+    ) {
+        let tid = request.caller.tid;
+        let result = match answer {
+            Some(WriteRead::Done { bwr, result }) => {
+                let written = self.host.write_to(request.caller, request.argument, bwr.as_bytes());
+                let result = written.map_err(|_| Errno::EFAULT).and(result);
+                Some(result.map_or_else(|errno| -errno.code(), |()| 0))
+            }
+            _ => None,
+        };
+        let closes = self.host.closes.remove(&tid).unwrap_or_default();
+        if let Some(installer) = &mut self.fd_deliveries.installer {
+            installer.complete(Completion { delivery, result, closes });
+        }
+    }
+
+    /// Answers a BINDER_WRITE_READ whose caller has to close descriptors at its return. False: it
+    /// has none.
+    pub(super) fn answer_and_close(
+        &mut self,
+        PendingIoctl { unique, caller, .. }: PendingIoctl,
+        result: i32,
+        bwr: &BinderWriteRead,
+    ) -> bool {
+        let tid = caller.tid;
+        let Some(closes) = self.host.closes.remove(&tid) else { return false };
+        let reply = self.reply.ioctl(unique, result, bwr.as_bytes()).to_vec();
+        let charge = self.host.charge(caller);
+        let job = Job {
+            delivery: None,
+            tid,
+            charge,
+            reply,
+            room: ReadRoom::default(),
+            files: Vec::new(),
+            closes,
+        };
+        self.installer().is_ok_and(|installer| installer.submit(job))
+    }
+}
