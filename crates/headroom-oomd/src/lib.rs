@@ -16,7 +16,7 @@
 //! * [`shrink`]: what others can do without goes back first;
 //! * [`usage`]: actual usage, measured off the event loop;
 //! * [`watching`]: the BPF notifier, or the fallback;
-//! * [`rehearsal`]: a kill for practice, so that all it needs is in memory;
+//! * [`self_test`]: kills of own children at start, so that a kill's code is resident;
 //! * [`watchdog`]: notices when the event loop is stuck;
 //! * [`daemon`]: the event loop around all that;
 //! * [`log`], [`clock`]: small tools.
@@ -29,14 +29,14 @@ pub mod daemon;
 pub mod history;
 pub mod leases;
 pub mod log;
+pub mod notifications;
 pub mod oom;
 pub mod partition;
 pub mod records;
-pub mod rehearsal;
 pub mod reload;
 pub mod requests;
+pub mod self_test;
 pub mod shrink;
-pub mod tell;
 pub mod usage;
 pub mod watchdog;
 pub mod watching;

@@ -21,7 +21,7 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::tell::kill_log::MESSAGE_IDS;
+use crate::notifications::kill_log::MESSAGE_IDS;
 
 /// Lines that may wait.
 const QUEUE: usize = 1024;

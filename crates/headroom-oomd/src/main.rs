@@ -18,13 +18,13 @@ use headroom_oomd::daemon::Daemon;
 use headroom_oomd::history::History;
 use headroom_oomd::leases::Leases;
 use headroom_oomd::log::Log;
+use headroom_oomd::notifications::metrics::Exporter;
+use headroom_oomd::notifications::queue::NotificationQueue;
 use headroom_oomd::oom::{AfterExit, OomManager, control as oom_control, reconfigure};
 use headroom_oomd::records::Records;
-use headroom_oomd::rehearsal::Rehearsal;
 use headroom_oomd::reload::Reload;
+use headroom_oomd::self_test::SelfTest;
 use headroom_oomd::shrink::Shrinker;
-use headroom_oomd::tell::metrics::Exporter;
-use headroom_oomd::tell::teller::Teller;
 use headroom_oomd::usage::UsageWorker;
 use headroom_oomd::watchdog::{self, Finding, Pulse};
 use headroom_oomd::watching;
@@ -161,11 +161,13 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .after_exit(arguments.after_exit())
         .build()
         .context("cannot make epoll")?;
-    oom.records_mut().tell_by(Teller::start().context("cannot start the teller")?);
+    oom.records_mut().notify_through(
+        NotificationQueue::start().context("cannot start the notification thread")?,
+    );
     let binderd = arguments.reclaimer.first().map_or(Path::new(BINDERD_SOCKET), PathBuf::as_path);
     reload.export_by(Exporter::new(&arguments.socket, binderd));
 
-    degraded.extend(practise(&oom).err());
+    degraded.extend(run_self_test(&oom).err());
     let consequence = "under heavy swapping a kill may be late";
     degraded.extend(refused(privileges::lock_resident_memory(), consequence));
     degraded.extend(reconfigure::start(&mut oom, &config).problems);
@@ -269,14 +271,16 @@ fn act_on(found: Finding, interval: Duration, when_lost: WhenLost) {
     }
 }
 
-/// Leaves in memory what a kill needs. Returns why that may not be all.
-fn practise(oom: &OomManager) -> Result<(), String> {
-    let ready = Rehearsal::prepare(oom.accounts().watch());
-    // What is used from here on is what is needed, and stays.
+/// Makes the kill path resident. Returns the reason if that is incomplete.
+fn run_self_test(oom: &OomManager) -> Result<(), String> {
+    let ready = SelfTest::prepare(oom.accounts().watch());
+    // Pages used from here on are those of the kill path: they stay resident.
     page_out::page_out_startup();
-    let done = ready.and_then(Rehearsal::run);
+    let done = ready.and_then(SelfTest::run);
     page_out::trim_heap();
-    done.map_err(|e| format!("the kill for practice failed, and so may one in need: {e}"))
+    done.map_err(|e| {
+        format!("the self-test of the kill path failed: {e}; a real kill may fail too")
+    })
 }
 
 fn ram_bytes() -> u64 {

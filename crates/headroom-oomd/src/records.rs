@@ -9,9 +9,9 @@ use memory_ledger::AccountId;
 use crate::account_ref::to_ref;
 use crate::counters;
 use crate::history::{History, KEPT};
+use crate::notifications::pre_kill_hook::PreKillInfo;
+use crate::notifications::queue::{NotificationQueue, SoftLimitWarning};
 use crate::partition::Partitioned;
-use crate::tell::before::PreKillInfo;
-use crate::tell::teller::{Near, Teller};
 
 /// Events that may wait for the end of a turn of the event loop.
 const MOST_NEWS: usize = 256;
@@ -22,7 +22,7 @@ pub struct Records {
     last_id: u64,
     counters: Counters,
     history: Option<History>,
-    teller: Option<Teller>,
+    notifications: Option<NotificationQueue>,
     /// For subscribers; `None`: there are none.
     news: Option<VecDeque<Event>>,
 }
@@ -35,7 +35,7 @@ impl Default for Records {
             last_id: 0,
             counters,
             history: None,
-            teller: None,
+            notifications: None,
             news: None,
         }
     }
@@ -53,7 +53,7 @@ impl Records {
         self.last_id += 1;
         why.id = self.last_id;
         counters::decided(&mut self.counters, &why);
-        self.teller.iter().for_each(|teller| teller.decided(&why));
+        self.notifications.iter().for_each(|queue| queue.decided(&why));
         self.note(|| Event::Decided { why: Box::new(why.clone()) });
         self.history.iter().for_each(|history| history.write(&why));
         self.kept.insert(why);
@@ -65,27 +65,27 @@ impl Records {
         self.counters.kills.iter().map(|kills| kills.count).sum()
     }
 
-    /// Everybody is told by this one from now on.
-    pub fn tell_by(&mut self, teller: Teller) {
-        self.teller = Some(teller);
+    /// Sends notifications to this queue from now on.
+    pub fn notify_through(&mut self, notifications: NotificationQueue) {
+        self.notifications = Some(notifications);
     }
 
-    /// Who tells, if anybody does.
-    pub fn teller(&mut self) -> Option<&mut Teller> {
-        self.teller.as_mut()
+    /// The queue of notifications, if one is set.
+    pub fn notifications(&mut self) -> Option<&mut NotificationQueue> {
+        self.notifications.as_mut()
     }
 
-    /// Somebody is about to be killed. Returns when the kill may go on.
+    /// Runs the pre-kill hook. Returns when the kill may proceed.
     pub fn run_pre_kill_hook(&self, info: PreKillInfo) {
-        if let Some(teller) = &self.teller {
-            teller.run_pre_kill_hook(info);
+        if let Some(notifications) = &self.notifications {
+            notifications.run_pre_kill_hook(info);
         }
     }
 
     /// A user has crossed its soft limit.
-    pub fn near_limit(&mut self, near: Near) {
-        self.teller.iter().for_each(|teller| teller.near(near.clone()));
-        let Near { account, group, cgroup, members, used_bytes, hard_bytes } = near;
+    pub fn near_limit(&mut self, near: SoftLimitWarning) {
+        self.notifications.iter().for_each(|queue| queue.soft_limit_crossed(near.clone()));
+        let SoftLimitWarning { account, group, cgroup, members, used_bytes, hard_bytes } = near;
         // A session's user hears of it; of another cgroup nobody but root.
         let owner = members.first().copied().filter(|_| cgroup.is_some());
         let account = to_ref(owner.map_or(account, AccountId::User));
@@ -130,7 +130,7 @@ impl Records {
         counters::ended(&mut self.counters, &outcome);
         why.outcome = outcome;
         self.history.iter().for_each(|history| history.write(why));
-        self.teller.iter().for_each(|teller| teller.ended(why));
+        self.notifications.iter().for_each(|queue| queue.ended(why));
         let why = why.clone();
         self.note(|| Event::Ended { why: Box::new(why) });
     }

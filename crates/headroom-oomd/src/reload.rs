@@ -7,9 +7,9 @@ use memory_ledger::Margin;
 
 use crate::config::notifications::NotificationConfig;
 use crate::config::{Config, ConfigError, Files};
+use crate::notifications::metrics::Exporter;
 use crate::oom::reconfigure::reconfigure;
 use crate::oom::{OomManager, Reconfigured};
-use crate::tell::metrics::Exporter;
 
 /// Where the configuration comes from, and what does not work.
 pub struct Reload {
@@ -54,8 +54,8 @@ impl Reload {
         for sentence in &config.obsolete {
             tracing::warn!("{sentence}");
         }
-        if let Some(teller) = oom.records_mut().teller() {
-            teller.configure(config);
+        if let Some(notifications) = oom.records_mut().notifications() {
+            notifications.configure(config);
         }
         let exported = self.exporter.as_mut()?.configure(&config.metrics);
         exported.err().map(|error| format!("metrics are not exported: {error}"))

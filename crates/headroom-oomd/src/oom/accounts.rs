@@ -12,7 +12,7 @@ use super::origin::Origin;
 use super::rule_preferences::RulePreferences;
 use super::usage_monitor::UsageMonitor;
 use crate::clock::monotonic_ns;
-use crate::tell::teller::Near;
+use crate::notifications::queue::SoftLimitWarning;
 
 /// The soft limit counts as left below 15/16 of it, as for the notifier, which reports the next
 /// crossing only after that.
@@ -238,9 +238,9 @@ impl Accounts {
     }
 
     /// The report that an account has crossed its soft limit.
-    pub(super) fn near_limit(&self, account: AccountId) -> Option<Near> {
+    pub(super) fn near_limit(&self, account: AccountId) -> Option<SoftLimitWarning> {
         let it = self.ledger.account(account)?;
-        Some(Near {
+        Some(SoftLimitWarning {
             account,
             group: self.group_name(account),
             cgroup: None,

@@ -21,7 +21,7 @@ use super::charge::size_by;
 use super::kill_plan::{CgroupScope, Decision, KillPlan, Method, PinnedVictim, Purpose};
 use super::shared_state::SharedState;
 use crate::clock::monotonic_ns;
-use crate::tell::teller::Near;
+use crate::notifications::queue::SoftLimitWarning;
 
 /// Whether all processes were listed for the present look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,9 +271,9 @@ impl CgroupLimits {
     }
 
     /// The report that a cgroup has crossed its soft limit.
-    pub(super) fn near_limit(&self, id: CgroupId) -> Option<Near> {
+    pub(super) fn near_limit(&self, id: CgroupId) -> Option<SoftLimitWarning> {
         let it = self.get(id)?;
-        Some(Near {
+        Some(SoftLimitWarning {
             account: AccountId::Cgroup(id),
             group: None,
             cgroup: Some(it.path().to_owned()),

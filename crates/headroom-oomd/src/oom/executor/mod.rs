@@ -27,8 +27,8 @@ use super::kill_record::kill_record;
 use super::rate_monitor::RateMonitor;
 use super::shared_state::SharedState;
 use crate::clock::{NS_PER_MS, monotonic_ns};
+use crate::notifications::pre_kill_hook::PreKillInfo;
 use crate::records::Records;
-use crate::tell::before::PreKillInfo;
 
 /// Carries out kills, and follows the victims until their memory is back.
 pub(super) struct Executor {

@@ -1,7 +1,7 @@
 //! Counters in a file, for node_exporter's textfile collector.
 //!
-//! A thread asks our own control socket, and that of a `headroom-binderd`, as `headroom metrics`
-//! does.
+//! A thread queries the control sockets of this daemon and of `headroom-binderd`, as
+//! `headroom metrics` does.
 
 use std::fs;
 use std::io::{self, Write};
@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use control::metrics::{ask, text};
 
-use super::be_ordinary;
+use super::use_ordinary_priority;
 use crate::config::notifications::Metrics;
 
-/// Gives the thread its configuration; the first one that names a file starts it.
+/// Passes the configuration to the thread; the first one that names a file starts it.
 pub struct Exporter {
     sockets: [PathBuf; 2],
     thread: Option<Sender<Metrics>>,
@@ -28,18 +28,18 @@ impl Exporter {
         Self { sockets: [oomd.to_owned(), binderd.to_owned()], thread: None }
     }
 
-    /// Exports as this says from now on.
+    /// Applies a configuration; starts the thread if needed.
     pub fn configure(&mut self, metrics: &Metrics) -> io::Result<()> {
         if self.thread.is_none() && metrics.textfile.is_some() {
-            let (orders, queue) = channel();
+            let (configs, queue) = channel();
             let [oomd, binderd] = self.sockets.clone();
             let work = Work { oomd, binderd, queue };
             std::thread::Builder::new().name("metrics".into()).spawn(move || work.run())?;
-            self.thread = Some(orders);
+            self.thread = Some(configs);
         }
-        if let Some(orders) = &self.thread {
+        if let Some(configs) = &self.thread {
             // The thread ends after us only.
-            let _ = orders.send(metrics.clone());
+            let _ = configs.send(metrics.clone());
         }
         Ok(())
     }
@@ -53,7 +53,7 @@ struct Work {
 
 impl Work {
     fn run(self) {
-        be_ordinary();
+        use_ordinary_priority();
         let Ok(mut metrics) = self.queue.recv() else { return };
         let mut failed = false;
         loop {
@@ -82,7 +82,7 @@ impl Work {
     }
 }
 
-/// As a whole or not at all; readable by the collector, whoever that is.
+/// Replaces the file atomically. Its mode is 644: the collector's user is not known.
 fn write(file: &Path, text: &str) -> io::Result<()> {
     let mut draft = file.as_os_str().to_owned();
     // The collector takes names that end in .prom only.

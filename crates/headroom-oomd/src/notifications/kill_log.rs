@@ -7,11 +7,11 @@ use control::oomd::{AccountKind, Outcome, Why};
 
 use super::hooks::Fact;
 
-/// Target of all entries about a kill.
+/// Log target of kills.
 const KILLED: &str = "headroom_oomd::killed";
-/// Target of all entries about a victim's end.
+/// Log target of a victim's exit.
 const ENDED: &str = "headroom_oomd::ended";
-/// Target of all entries about a user that nears its limit.
+/// Log target of soft limits that were crossed.
 const WARNED: &str = "headroom_oomd::warned";
 
 /// The targets, each with its `MESSAGE_ID` in the journal.
@@ -26,7 +26,7 @@ pub const MESSAGE_IDS: [(&str, &str); 3] = [
 
 /// Logs a decision.
 pub fn log_decision(why: &Why) {
-    let whose = match (&why.group, &why.cgroup) {
+    let account = match (&why.group, &why.cgroup) {
         (_, Some(cgroup)) => format!("cgroup {cgroup}"),
         (Some(group), None) => format!("group {group}"),
         (None, None) => format!("uid {}", why.account.uid),
@@ -34,12 +34,12 @@ pub fn log_decision(why: &Why) {
     let message = match (&why.victim, &why.outcome) {
         (Some(victim), _) => {
             let name = victim.comm.escape_default();
-            format!("killed {name} (pid {}) of {whose}: {}", victim.pid, why.rule)
+            format!("killed {name} (pid {}) of {account}: {}", victim.pid, why.rule)
         }
         (None, Outcome::NoVictim { reason }) => {
-            format!("{whose} is over its limit, and no process can be killed: {reason}")
+            format!("{account} is over its limit, and no process can be killed: {reason}")
         }
-        (None, _) => format!("{whose} is over its limit, and no process was killed"),
+        (None, _) => format!("{account} is over its limit, and no process was killed"),
     };
     let victim = why.victim.as_ref();
     let others = why.others.iter().map(|other| other.pid.to_string()).collect::<Vec<_>>().join(" ");

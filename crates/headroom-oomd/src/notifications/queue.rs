@@ -1,4 +1,4 @@
-//! A thread that tells of decisions, and warns.
+//! The bounded queue to the notification thread, which logs decisions and runs hooks.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,110 +11,110 @@ use std::time::{Duration, Instant};
 use control::oomd::Why;
 use memory_ledger::{AccountId, Uid};
 
-use super::be_ordinary;
-use super::before::{PreKillHook, PreKillInfo};
 use super::hooks::Running;
 use super::kill_log::{facts, log_decision, log_outcome, log_warning};
+use super::pre_kill_hook::{PreKillHook, PreKillInfo};
+use super::use_ordinary_priority;
 use crate::config::notifications::NotificationConfig;
 
-/// What may wait to be told; more is counted and left out.
+/// Notifications that may wait; more are counted and dropped.
 const QUEUE: usize = 256;
-/// How often is looked whether programs have ended, while some run.
+/// Interval of reaping, while hooks' programs run.
 const TICK: Duration = Duration::from_millis(100);
-/// How long the last entries may take at the end.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Users whose last warning is remembered.
-const USERS: usize = 4096;
+/// Time for the last entries at exit.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Accounts whose last warning is remembered.
+const MAX_WARNED: usize = 4096;
 
-/// A user has crossed its soft limit, or a group that which it shares, or a cgroup.
+/// The usage of a user, a group or a cgroup has crossed the soft limit.
 #[derive(Clone, Debug)]
-pub struct Near {
-    /// Whose.
+pub struct SoftLimitWarning {
+    /// The limited account.
     pub account: AccountId,
-    /// The group's name.
+    /// Name, if it is a group.
     pub group: Option<String>,
-    /// The cgroup's path.
+    /// Path below the root of the hierarchy.
     pub cgroup: Option<String>,
     /// The users of the group, or the owner of the cgroup.
     pub members: Vec<Uid>,
-    /// Charged, bytes.
+    /// Charge of the account when it crossed.
     pub used_bytes: u64,
-    /// Hard limit, bytes.
+    /// Hard limit of the account.
     pub hard_bytes: u64,
 }
 
-enum News {
+enum Notification {
     Decided(Box<Why>),
     Ended(Box<Why>),
-    Near(Near),
+    SoftLimitCrossed(SoftLimitWarning),
     Configure(Box<NotificationConfig>),
     End,
 }
 
-/// The event loop's end: nothing here waits, but for the program before a kill.
-pub struct Teller {
-    news: SyncSender<News>,
-    lost: Arc<AtomicU64>,
-    before: PreKillHook,
+/// The event loop's end. Nothing here blocks except the pre-kill hook.
+pub struct NotificationQueue {
+    sender: SyncSender<Notification>,
+    dropped: Arc<AtomicU64>,
+    pre_kill_hook: PreKillHook,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Teller {
+impl NotificationQueue {
     /// Starts the threads.
     pub fn start() -> io::Result<Self> {
-        let (news, queue) = sync_channel(QUEUE);
-        let lost = Arc::new(AtomicU64::new(0));
+        let (sender, queue) = sync_channel(QUEUE);
+        let dropped = Arc::new(AtomicU64::new(0));
         let work = Work {
             queue,
-            lost: lost.clone(),
+            dropped: dropped.clone(),
             config: NotificationConfig::default(),
             running: Running::default(),
             warned: BTreeMap::new(),
         };
-        let before = PreKillHook::start()?;
-        let thread = std::thread::Builder::new().name("tell".into()).spawn(move || work.run())?;
-        Ok(Self { news, lost, before, thread: Some(thread) })
+        let pre_kill_hook = PreKillHook::start()?;
+        let thread =
+            std::thread::Builder::new().name("notifications".into()).spawn(move || work.run())?;
+        Ok(Self { sender, dropped, pre_kill_hook, thread: Some(thread) })
     }
 
-    /// Who is told, and how, from now on.
+    /// Applies a configuration.
     pub fn configure(&mut self, config: &NotificationConfig) {
-        self.before.configure(&config.hooks);
-        self.tell(News::Configure(Box::new(config.clone())));
+        self.pre_kill_hook.configure(&config.hooks);
+        self.send(Notification::Configure(Box::new(config.clone())));
     }
 
-    fn tell(&self, news: News) {
-        if self.news.try_send(news).is_err() {
-            self.lost.fetch_add(1, Ordering::Relaxed);
+    fn send(&self, notification: Notification) {
+        if self.sender.try_send(notification).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Somebody is about to be killed. Returns when the program before a kill has ended, or its
-    /// budget is spent.
+    /// Runs the pre-kill hook. Returns when its program has exited or its budget is spent.
     pub fn run_pre_kill_hook(&self, info: PreKillInfo) {
-        self.before.run(info);
+        self.pre_kill_hook.run(info);
     }
 
-    /// A decision was made.
+    /// Logs a kill decision.
     pub fn decided(&self, why: &Why) {
-        self.tell(News::Decided(Box::new(why.clone())));
+        self.send(Notification::Decided(Box::new(why.clone())));
     }
 
-    /// Its end is known.
+    /// Logs the outcome of a kill.
     pub fn ended(&self, why: &Why) {
-        self.tell(News::Ended(Box::new(why.clone())));
+        self.send(Notification::Ended(Box::new(why.clone())));
     }
 
-    /// A user has crossed its soft limit.
-    pub fn near(&self, near: Near) {
-        self.tell(News::Near(near));
+    /// Warns that a soft limit was crossed.
+    pub fn soft_limit_crossed(&self, warning: SoftLimitWarning) {
+        self.send(Notification::SoftLimitCrossed(warning));
     }
 }
 
-/// Waits until the last entries are written, up to a bound: journald may not read.
-impl Drop for Teller {
+/// Waits until the last entries are written, with a timeout: journald may not read.
+impl Drop for NotificationQueue {
     fn drop(&mut self) {
-        let end = Instant::now() + PATIENCE;
-        self.tell(News::End);
+        let end = Instant::now() + EXIT_TIMEOUT;
+        self.send(Notification::End);
         let Some(thread) = self.thread.take() else { return };
         while !thread.is_finished() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(1));
@@ -123,56 +123,59 @@ impl Drop for Teller {
 }
 
 struct Work {
-    queue: Receiver<News>,
-    lost: Arc<AtomicU64>,
+    queue: Receiver<Notification>,
+    dropped: Arc<AtomicU64>,
     config: NotificationConfig,
     running: Running,
-    /// When a user was warned last.
+    /// Time of the last warning per account.
     warned: BTreeMap<AccountId, Instant>,
 }
 
 impl Work {
     fn run(mut self) {
-        be_ordinary();
+        use_ordinary_priority();
         loop {
-            let news = if self.running.is_empty() {
+            let received = if self.running.is_empty() {
                 self.queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
                 self.queue.recv_timeout(TICK)
             };
-            match news {
-                Ok(News::End) | Err(RecvTimeoutError::Disconnected) => return,
-                Ok(news) => self.tell(news),
+            match received {
+                Ok(Notification::End) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(notification) => self.handle(notification),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            self.running.look();
-            let lost = self.lost.swap(0, Ordering::Relaxed);
-            if lost > 0 {
-                tracing::warn!(lost, "too much happened to tell of all of it; the records have it");
+            self.running.reap();
+            let dropped = self.dropped.swap(0, Ordering::Relaxed);
+            if dropped > 0 {
+                tracing::warn!(
+                    dropped,
+                    "notifications were dropped: `headroom why` shows all kills"
+                );
             }
         }
     }
 
-    fn tell(&mut self, news: News) {
-        match news {
-            News::Configure(config) => self.config = *config,
-            News::Decided(why) => log_decision(&why),
-            News::Ended(why) => {
+    fn handle(&mut self, notification: Notification) {
+        match notification {
+            Notification::Configure(config) => self.config = *config,
+            Notification::Decided(why) => log_decision(&why),
+            Notification::Ended(why) => {
                 log_outcome(&why);
                 if !self.config.hooks.after.is_empty() {
                     self.running.start(&self.config.hooks.after, "after", &facts(&why));
                 }
             }
-            News::Near(near) => self.warn(&near),
-            News::End => {}
+            Notification::SoftLimitCrossed(warning) => self.warn(&warning),
+            Notification::End => {}
         }
     }
 
-    fn warn(&mut self, near: &Near) {
-        let Near { account, group, cgroup, members, used_bytes, hard_bytes } = near;
+    fn warn(&mut self, warning: &SoftLimitWarning) {
+        let SoftLimitWarning { account, group, cgroup, members, used_bytes, hard_bytes } = warning;
         let pause = Duration::from_secs(self.config.warnings.interval_s);
         self.warned.retain(|_, at| at.elapsed() < pause);
-        if self.warned.contains_key(account) || self.warned.len() >= USERS {
+        if self.warned.contains_key(account) || self.warned.len() >= MAX_WARNED {
             return;
         }
         self.warned.insert(*account, Instant::now());

@@ -1,19 +1,18 @@
-//! Programs of the administrator.
+//! Programs that the administrator configured.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a program may run before it is ended.
+/// A program that runs longer is killed.
 pub const MOST_RUN: Duration = Duration::from_secs(10);
-/// Programs at a time; in need, many more would be part of it.
+/// Programs at a time: more would need memory when it is short.
 const AT_A_TIME: usize = 4;
 
-/// A fact, as the program finds it in its environment.
+/// Name and value of an environment variable.
 pub type Fact = (&'static str, String);
 
-/// Starts a program with the facts in its environment. It is an ordinary one: the kernel may choose
-/// it as a victim.
+/// Starts a program with the facts in its environment. The kernel's OOM killer may choose it.
 pub fn start(program: &[String], hook: &str, facts: &[Fact]) -> Result<Child, String> {
     let (path, arguments) = program.split_first().ok_or("there is no program")?;
     let mut command = Command::new(path);
@@ -25,7 +24,7 @@ pub fn start(program: &[String], hook: &str, facts: &[Fact]) -> Result<Child, St
     // SAFETY: three system calls on memory that is there; they are safe after a fork.
     unsafe {
         command.pre_exec(|| {
-            // We are spared by the kernel's own OOM killer; whoever we start is not.
+            // The daemon's value protects it from the kernel's OOM killer; its children get 0.
             let file =
                 libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
             if file >= 0 {
@@ -35,12 +34,10 @@ pub fn start(program: &[String], hook: &str, facts: &[Fact]) -> Result<Child, St
             Ok(())
         });
     }
-    command.spawn().map_err(|error| {
-        format!("the program of hook {hook:?}, {path}, cannot be started: {error}")
-    })
+    command.spawn().map_err(|error| format!("hook {hook:?}: {path} cannot be started: {error}"))
 }
 
-/// Programs that nobody waits for.
+/// Programs that run in the background.
 #[derive(Default)]
 pub struct Running {
     children: Vec<(Child, Instant)>,
@@ -49,9 +46,9 @@ pub struct Running {
 impl Running {
     /// Starts another, unless there are too many.
     pub fn start(&mut self, program: &[String], hook: &str, facts: &[Fact]) {
-        self.look();
+        self.reap();
         if self.children.len() >= AT_A_TIME {
-            tracing::warn!(hook, "{AT_A_TIME} programs run already: this one is left out");
+            tracing::warn!(hook, "{AT_A_TIME} programs run already: not starting another");
             return;
         }
         match start(program, hook, facts) {
@@ -60,13 +57,13 @@ impl Running {
         }
     }
 
-    /// Takes leave of those that have ended, and ends those that run for too long.
-    pub fn look(&mut self) {
-        self.children.retain_mut(|(child, begun)| match child.try_wait() {
+    /// Drops those that have exited, and kills those that exceed [`MOST_RUN`].
+    pub fn reap(&mut self) {
+        self.children.retain_mut(|(child, started)| match child.try_wait() {
             Ok(Some(_)) | Err(_) => false,
-            Ok(None) if begun.elapsed() < MOST_RUN => true,
+            Ok(None) if started.elapsed() < MOST_RUN => true,
             Ok(None) => {
-                tracing::warn!("a program of a hook is ended: it ran for {MOST_RUN:?}");
+                tracing::warn!("a hook's program was killed: it ran for {MOST_RUN:?}");
                 let _ = child.kill();
                 let _ = child.wait();
                 false
@@ -74,7 +71,7 @@ impl Running {
         });
     }
 
-    /// None is left.
+    /// No program runs.
     pub fn is_empty(&self) -> bool {
         self.children.is_empty()
     }
@@ -95,7 +92,7 @@ mod tests {
         assert!(child.wait().unwrap().success());
         assert_eq!(std::fs::read_to_string(out).unwrap(), "after a b 0\n");
         let missing = start(&["/nonexistent/x".to_owned()], "after", &[]).unwrap_err();
-        assert!(missing.contains("/nonexistent/x, cannot be started"), "{missing}");
+        assert!(missing.contains("/nonexistent/x cannot be started"), "{missing}");
     }
 
     #[test]
@@ -110,7 +107,7 @@ mod tests {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        running.look();
+        running.reap();
         assert!(running.is_empty());
     }
 }

@@ -1,9 +1,8 @@
-//! The program that is run before a kill, and its budget.
+//! The program that runs before a kill, within a time budget.
 //!
-//! A thread stands ready to start it. Whoever kills leaves the facts in a few numbers, wakes the
-//! thread, and waits until the program has ended or the budget is spent: three system calls, no
-//! allocation, no lock. What the kernel kills by itself, in a page fault, has no such program
-//! before it.
+//! A waiting thread starts it. The executor stores the facts in atomics, wakes the thread, and
+//! waits until the program has exited or the budget is spent: three system calls, no allocation,
+//! no lock. A kill in the page fault runs no program before it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,48 +15,48 @@ use control::oomd::Trigger;
 use memory_ledger::Uid;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use super::be_ordinary;
 use super::hooks::{self, MOST_RUN};
+use super::use_ordinary_priority;
 use crate::config::notifications::Hooks;
 
 /// How often the thread looks whether a program has ended.
 const TICK: Duration = Duration::from_millis(1);
 
-/// What the program is told of the one who is about to die.
+/// Facts about the victim, for the program's environment.
 #[derive(Clone, Copy, Debug)]
 pub struct PreKillInfo {
-    /// Process id.
+    /// Thread group of the victim, in the initial namespace.
     pub pid: u32,
-    /// Whose.
+    /// Owner of the victim.
     pub uid: Uid,
-    /// What it has, bytes.
+    /// Memory and swap of the victim.
     pub bytes: u64,
-    /// The user's hard limit, bytes; 0: it is about the machine.
+    /// The account's hard limit; 0 if the system is short of memory.
     pub hard_bytes: u64,
-    /// What made the daemon look.
+    /// Cause of the kill.
     pub trigger: Trigger,
 }
 
-/// Both sides' part.
+/// Shared by the executor and the thread. The numbers are published by the write to `requested`.
 struct Shared {
     pid: AtomicU32,
     uid: AtomicU32,
     bytes: AtomicU64,
     hard_bytes: AtomicU64,
     trigger: AtomicU32,
-    /// A program runs, or is about to.
+    /// A program runs or is about to: further kills do not wait for one.
     busy: AtomicBool,
     budget_ms: AtomicU64,
-    /// Empty: none. Locked by the thread, and by whoever configures; never by who kills.
+    /// Empty: none. Locked by the thread and by a reload, never on the kill path.
     program: Mutex<Vec<String>>,
-    asked: OwnedFd,
+    requested: OwnedFd,
     done: OwnedFd,
 }
 
 /// The executor's end.
 pub struct PreKillHook {
     shared: Arc<Shared>,
-    wanted: bool,
+    enabled: bool,
 }
 
 const TRIGGERS: [Trigger; 6] = [
@@ -70,7 +69,7 @@ const TRIGGERS: [Trigger; 6] = [
 ];
 
 impl PreKillHook {
-    /// Starts the thread; no program is wanted yet.
+    /// Starts the thread; no program is configured yet.
     pub fn start() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC;
         let shared = Arc::new(Shared {
@@ -82,27 +81,28 @@ impl PreKillHook {
             busy: AtomicBool::new(false),
             budget_ms: AtomicU64::new(0),
             program: Mutex::new(Vec::new()),
-            asked: eventfd(0, flags)?,
+            requested: eventfd(0, flags)?,
             done: eventfd(0, flags | EventfdFlags::NONBLOCK)?,
         });
-        let theirs = shared.clone();
-        std::thread::Builder::new().name("before".into()).spawn(move || serve(&theirs))?;
-        Ok(Self { shared, wanted: false })
+        let for_thread = shared.clone();
+        std::thread::Builder::new()
+            .name("pre-kill-hook".into())
+            .spawn(move || serve(&for_thread))?;
+        Ok(Self { shared, enabled: false })
     }
 
-    /// Which program, and how long it may hold up a kill.
+    /// Sets the program and the time that it may delay a kill.
     pub fn configure(&mut self, hooks: &Hooks) {
-        self.wanted = !hooks.before.is_empty();
+        self.enabled = !hooks.before.is_empty();
         self.shared.budget_ms.store(hooks.budget_ms, Ordering::Relaxed);
         let mut program = self.shared.program.lock().unwrap_or_else(PoisonError::into_inner);
         program.clone_from(&hooks.before);
     }
 
-    /// Runs the program, if there is one and the one before has ended, and waits for it as long as
-    /// it may take.
+    /// Runs the program, unless an earlier one still runs, and waits for it within the budget.
     pub fn run(&self, info: PreKillInfo) {
         let shared = &*self.shared;
-        if !self.wanted || shared.busy.swap(true, Ordering::AcqRel) {
+        if !self.enabled || shared.busy.swap(true, Ordering::AcqRel) {
             return;
         }
         shared.pid.store(info.pid, Ordering::Relaxed);
@@ -112,9 +112,9 @@ impl PreKillHook {
         let trigger = TRIGGERS.iter().position(|trigger| *trigger == info.trigger);
         shared.trigger.store(trigger.unwrap_or(0) as u32, Ordering::Relaxed);
         let mut count = [0; 8];
-        // What an earlier program left, which came too late.
+        // The completion of an earlier program that exceeded its budget.
         let _ = rustix::io::read(&shared.done, &mut count);
-        if rustix::io::write(&shared.asked, &1u64.to_ne_bytes()).is_err() {
+        if rustix::io::write(&shared.requested, &1u64.to_ne_bytes()).is_err() {
             return;
         }
         let ms = shared.budget_ms.load(Ordering::Relaxed);
@@ -125,9 +125,9 @@ impl PreKillHook {
 }
 
 fn serve(shared: &Shared) {
-    be_ordinary();
+    use_ordinary_priority();
     let mut count = [0; 8];
-    while rustix::io::read(&shared.asked, &mut count).is_ok() {
+    while rustix::io::read(&shared.requested, &mut count).is_ok() {
         let program = shared.program.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let trigger = TRIGGERS[shared.trigger.load(Ordering::Relaxed) as usize % TRIGGERS.len()];
         let facts = [
@@ -146,21 +146,21 @@ fn serve(shared: &Shared) {
     }
 }
 
-/// Until it has ended, by itself or because it took far too long.
+/// Returns when the program has exited; kills it after [`MOST_RUN`].
 fn wait(mut child: Child, budget_ms: u64) {
-    let begun = Instant::now();
-    let mut said = false;
+    let started = Instant::now();
+    let mut logged = false;
     while let Ok(None) = child.try_wait() {
-        let took = begun.elapsed();
-        if took > Duration::from_millis(budget_ms) && !said {
+        let took = started.elapsed();
+        if took > Duration::from_millis(budget_ms) && !logged {
             tracing::warn!(
                 budget_ms,
-                "the program before a kill takes longer: nobody waits for it"
+                "the pre-kill program exceeds its budget: the kill does not wait for it"
             );
-            said = true;
+            logged = true;
         }
         if took > MOST_RUN {
-            tracing::warn!("the program before a kill is ended: it ran for {MOST_RUN:?}");
+            tracing::warn!("the pre-kill program was killed: it ran for {MOST_RUN:?}");
             let _ = child.kill();
             let _ = child.wait();
             return;

@@ -1,4 +1,4 @@
-//! A child that does nothing but wait for its end, or to be asked for it.
+//! A child process that waits for SIGTERM or SIGKILL.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -6,26 +6,26 @@ use std::os::fd::AsRawFd;
 use memory_ledger::Uid;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-/// A child of ours; killed, if it still lives, and waited for on drop.
+/// Killed and reaped on drop.
 pub(super) struct Victim(Pid);
 
 impl Victim {
-    /// Forks it, as this user where that is allowed. Returns when it has changed its user.
+    /// Forks it, with this uid where that is permitted. Returns when its uid is set.
     pub(super) fn start(uid: Uid) -> io::Result<Self> {
-        let (told, tells) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let (ready, child_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let parent = rustix::process::getpid();
         // SAFETY: the child calls only what may be called after a fork of a program with threads
-        // (system calls, no allocation), and never returns from wait_for_death.
+        // (system calls, no allocation), and never returns from wait_for_signal.
         let pid = unsafe { libc::fork() };
         match pid {
             -1 => Err(io::Error::last_os_error()),
-            0 => wait_for_death(uid, parent.as_raw_nonzero().get(), tells.as_raw_fd()),
+            0 => wait_for_signal(uid, parent.as_raw_nonzero().get(), child_end.as_raw_fd()),
             pid => {
-                drop(tells);
+                drop(child_end);
                 let victim = Self(Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidData)?);
-                match rustix::io::read(&told, &mut [0]) {
+                match rustix::io::read(&ready, &mut [0]) {
                     Ok(1) => Ok(victim),
-                    Ok(_) => Err(io::Error::other("it ended too early")),
+                    Ok(_) => Err(io::Error::other("it exited too early")),
                     Err(errno) => Err(errno.into()),
                 }
             }
@@ -36,7 +36,7 @@ impl Victim {
         self.0.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// It is dead; that it was ours to wait for is left for later.
+    /// It has exited; it stays a zombie until drop, so the pid is not reused.
     pub(super) fn has_ended(&self) -> bool {
         let options = rustix::process::WaitIdOptions::EXITED
             | rustix::process::WaitIdOptions::NOHANG
@@ -48,21 +48,21 @@ impl Victim {
 
 impl Drop for Victim {
     fn drop(&mut self) {
-        // Not waited for yet, so the pid is still its own.
+        // Not reaped yet, so the pid is still its own.
         let _ = kill_process(self.0, Signal::KILL);
         let _ = waitpid(Some(self.0), WaitOptions::empty());
     }
 }
 
-/// Asked to end, it does.
-extern "C" fn end(_signal: libc::c_int) {
+/// Handler of SIGTERM.
+extern "C" fn exit_on_sigterm(_signal: libc::c_int) {
     // SAFETY: takes an integer, and may be called in a handler.
     unsafe { libc::_exit(0) }
 }
 
-/// The child's life. System calls only: what other threads held at the fork is held for ever.
-fn wait_for_death(uid: Uid, parent: i32, tells: i32) -> ! {
-    let handler: extern "C" fn(libc::c_int) = end;
+/// Body of the child. System calls only: locks that other threads held at the fork stay locked.
+fn wait_for_signal(uid: Uid, parent: i32, ready: i32) -> ! {
+    let handler: extern "C" fn(libc::c_int) = exit_on_sigterm;
     // SAFETY: all of these take integers, but write, which reads one byte that is there, and those
     // that take a set of signals, which is ours.
     unsafe {
@@ -73,14 +73,14 @@ fn wait_for_death(uid: Uid, parent: i32, tells: i32) -> ! {
         // The parent has blocked it.
         libc::sigprocmask(libc::SIG_UNBLOCK, &term, std::ptr::null_mut());
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        // The raw call is for this thread, the only one. Refused: then it stays ours.
+        // The raw call affects this thread, the only one. If refused, the uid stays the parent's.
         libc::syscall(libc::SYS_setresuid, uid.0, uid.0, uid.0);
-        // Forgotten with the change of user, and too late if the parent has died meanwhile.
+        // The change of uid cleared it; it has no effect if the parent has died meanwhile.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         if libc::getppid() != parent {
             libc::_exit(1);
         }
-        libc::write(tells, [1u8].as_ptr().cast(), 1);
+        libc::write(ready, [1u8].as_ptr().cast(), 1);
         loop {
             libc::pause();
         }

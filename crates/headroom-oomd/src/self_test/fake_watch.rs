@@ -1,5 +1,4 @@
-//! A watch that says what the practice needs: a user, its processes, and whether the limit is
-//! broken.
+//! A [`Watch`] with a fake user, fake processes and events on request.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,21 +17,21 @@ use crate::clock::monotonic_ns;
 struct State {
     usage: Usage,
     event: Option<Event>,
-    /// Who is there.
-    shown: Vec<ProcessSample>,
-    /// Who is there at the next look, and never again.
-    shown_once: Vec<ProcessSample>,
+    /// Listed until replaced.
+    listed: Vec<ProcessSample>,
+    /// Listed once.
+    listed_once: Vec<ProcessSample>,
 }
 
-/// The watch; what it says is in the hands of its [`Teller`].
-pub(super) struct MadeUp {
+/// The watch; a [`FakeWatchControl`] sets its state.
+pub(super) struct FakeWatch {
     pages: u64,
     state: Arc<Mutex<State>>,
     fd: OwnedFd,
 }
 
-/// Says what happens.
-pub(super) struct Teller {
+/// Sets the state of a [`FakeWatch`] that an `OomManager` owns.
+pub(super) struct FakeWatchControl {
     pages: u64,
     state: Arc<Mutex<State>>,
 }
@@ -41,51 +40,51 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Teller {
-    fn say(&self, pages: u64, event: Event) {
+impl FakeWatchControl {
+    fn emit(&self, pages: u64, event: Event) {
         let mut state = lock(&self.state);
         state.usage.pages = pages;
         state.event = Some(event);
     }
 
-    pub(super) fn break_soft(&self, account: AccountId) {
+    pub(super) fn cross_soft_limit(&self, account: AccountId) {
         let (pages, time_ns) = (self.pages, monotonic_ns());
-        self.say(pages, Event::SoftCrossed { account, pages, time_ns });
+        self.emit(pages, Event::SoftCrossed { account, pages, time_ns });
     }
 
-    pub(super) fn break_hard(&self, account: AccountId) {
+    pub(super) fn cross_hard_limit(&self, account: AccountId) {
         let (pages, time_ns) = (self.pages + 1, monotonic_ns());
         let armed_was_stale = false;
-        self.say(
+        self.emit(
             pages,
             Event::HardCrossed { account, pages, time_ns, killed: None, armed_was_stale },
         );
     }
 
-    pub(super) fn is_gone(&self) {
+    pub(super) fn clear_usage(&self) {
         lock(&self.state).usage = Usage::default();
     }
 
-    /// These are there from now on, and some more for the length of a look.
-    pub(super) fn show(&self, shown: Vec<ProcessSample>, shown_once: Vec<ProcessSample>) {
+    /// Replaces the listed processes; `once` are listed a single time.
+    pub(super) fn list(&self, listed: Vec<ProcessSample>, once: Vec<ProcessSample>) {
         let mut state = lock(&self.state);
-        (state.shown, state.shown_once) = (shown, shown_once);
+        (state.listed, state.listed_once) = (listed, once);
     }
 }
 
-impl MadeUp {
-    /// Its user has a process with so many pages.
+impl FakeWatch {
+    /// A watch whose user has `pages` pages.
     pub(super) fn new(pages: u64) -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC)?;
         Ok(Self { pages, state: Arc::default(), fd })
     }
 
-    pub(super) fn teller(&self) -> Teller {
-        Teller { pages: self.pages, state: self.state.clone() }
+    pub(super) fn control(&self) -> FakeWatchControl {
+        FakeWatchControl { pages: self.pages, state: self.state.clone() }
     }
 }
 
-impl Watch for MadeUp {
+impl Watch for FakeWatch {
     fn backend(&self) -> Backend {
         Backend::Bpf
     }
@@ -145,8 +144,8 @@ impl Watch for MadeUp {
     fn processes(&self, out: &mut Vec<ProcessSample>) -> Result<(), NotifierError> {
         let mut state = lock(&self.state);
         out.clear();
-        out.extend_from_slice(&state.shown);
-        out.append(&mut state.shown_once);
+        out.extend_from_slice(&state.listed);
+        out.append(&mut state.listed_once);
         Ok(())
     }
 

@@ -1,0 +1,22 @@
+//! Log entries, hooks and metrics: the last step of the escalation.
+//!
+//! * [`queue`]: the bounded queue from the event loop to the notification thread;
+//! * [`metrics`]: counters in a file;
+//! * [`kill_log`]: log entries about kills, with a field for each fact;
+//! * [`hooks`]: programs that the administrator configured;
+//! * [`pre_kill_hook`]: the program that runs before a kill, within a time budget.
+//!
+//! None of it is done by the event loop, so a slow disk or program holds up no kill.
+
+pub mod hooks;
+pub mod kill_log;
+pub mod metrics;
+pub mod pre_kill_hook;
+pub mod queue;
+
+/// Notification threads run with ordinary priority: only the kill has precedence. The programs that
+/// they start inherit it.
+fn use_ordinary_priority() {
+    // Giving up a real-time priority is always allowed.
+    let _ = headroom_linux::sched::SchedAttr::other(0).apply(None);
+}
