@@ -3,21 +3,18 @@
 //!
 //! Each attack is a program in `programs/`, run as a user with a limit. What the user holds is
 //! measured without Headroom (`harness::memory`); how promptly the daemon answers root, and what
-//! CPU time it uses, is measured meanwhile. What is known to fail is in `known.rs`; the run fails
-//! when something else does, and when an entry of that table is fixed.
+//! CPU time it uses, is measured meanwhile. What fails today is in `expected_failures.rs`; the run
+//! fails when another check fails, and when an entry of that table is fixed.
 
 mod attack;
 mod attacks;
-mod known;
+mod expected_failures;
 mod run;
 
 use std::process::ExitCode;
 
-use clap::{Parser, ValueEnum};
-use harness::daemon::Backend;
-use harness::outcome::Verdict;
-
-use crate::run::{Outcome, play};
+use clap::Parser;
+use harness::backend::Backends;
 
 /// Plays attacks on limits against the real daemon
 #[derive(Parser)]
@@ -31,35 +28,15 @@ struct Arguments {
     /// Times that each attack is played; what fails is played twice more in any case
     #[arg(long, default_value_t = 1)]
     rounds: u32,
-    /// Print what is known to fail, and why, and play nothing
+    /// Print the checks that are expected to fail, and why, and play nothing
     #[arg(long)]
-    known: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Backends {
-    Bpf,
-    Proc,
-    Both,
-}
-
-impl Backends {
-    fn list(self) -> &'static [Backend] {
-        match self {
-            Self::Bpf => &[Backend::Bpf],
-            Self::Proc => &[Backend::Proc],
-            Self::Both => &[Backend::Bpf, Backend::Proc],
-        }
-    }
+    expected_failures: bool,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if arguments.known {
-        for known in known::TO_FAIL {
-            let backend = if known.backend.is_empty() { "both" } else { known.backend };
-            println!("{:24} {backend:5} {:14} {}", known.scenario, known.check, known.reason);
-        }
+    if arguments.expected_failures {
+        expected_failures::TABLE.print();
         return ExitCode::SUCCESS;
     }
     if let Some(why) = harness::missing() {
@@ -94,37 +71,9 @@ fn round(arguments: &Arguments) -> anyhow::Result<bool> {
     run::print_header();
     for backend in arguments.backend.list() {
         for attack in attacks::ALL.iter().filter(|attack| wanted(attack.name)) {
-            let outcome = play_until_expected(attack, *backend)?;
-            fine &= report(attack.name, *backend, &outcome);
+            fine &= expected_failures::TABLE
+                .run(attack.name, *backend, || run::play(attack, *backend))?;
         }
     }
     Ok(fine)
-}
-
-/// The machine is busy with other things as well: what is not as expected gets two more chances.
-/// What is known to fail is fixed only if it holds each time.
-fn play_until_expected(attack: &attack::Attack, backend: Backend) -> anyhow::Result<Outcome> {
-    let mut outcome = play(attack, backend)?;
-    for _ in 0..2 {
-        let expected = outcome
-            .checks
-            .iter()
-            .all(|check| Verdict::of(known::TO_FAIL, attack.name, backend.name(), check).is_fine());
-        if expected {
-            break;
-        }
-        outcome = play(attack, backend)?;
-    }
-    Ok(outcome)
-}
-
-fn report(name: &str, backend: Backend, outcome: &Outcome) -> bool {
-    outcome.print(name, backend);
-    let mut fine = true;
-    for check in &outcome.checks {
-        let verdict = Verdict::of(known::TO_FAIL, name, backend.name(), check);
-        println!("      {verdict:6} {:14} {}", check.name, check.found);
-        fine &= verdict.is_fine();
-    }
-    fine
 }

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use harness::MIB;
-use harness::daemon::{Backend, Daemon};
-use harness::outcome::Check;
+use harness::backend::Backend;
+use harness::daemon::Daemon;
+use harness::outcome::{Check, Outcome};
 use harness::sampler::{Latencies, MemoryHistory, MemorySampler, RequestSampler};
 use harness::users::User;
 
@@ -29,14 +30,14 @@ const SLOWDOWN_SLACK: Duration = Duration::from_millis(15);
 const CALM: Duration = Duration::from_millis(1500);
 
 /// What came of an attack.
-pub struct Outcome {
+pub struct AttackOutcome {
     memory: MemoryHistory,
     limit: u64,
     kills: usize,
     cpu_percent: u64,
     calm: Latencies,
     latencies: Latencies,
-    pub checks: Vec<Check>,
+    checks: Vec<Check>,
 }
 
 static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
@@ -61,7 +62,7 @@ pub fn programs() -> &'static Path {
 }
 
 /// Plays it once, against a daemon of its own.
-pub fn play(attack: &Attack, backend: Backend) -> anyhow::Result<Outcome> {
+pub fn play(attack: &Attack, backend: Backend) -> anyhow::Result<AttackOutcome> {
     let ended = Ended;
     let outcome = play_once(attack, backend).with_context(|| attack.name);
     drop(ended);
@@ -77,7 +78,7 @@ impl Drop for Ended {
     }
 }
 
-fn play_once(attack: &Attack, backend: Backend) -> anyhow::Result<Outcome> {
+fn play_once(attack: &Attack, backend: Backend) -> anyhow::Result<AttackOutcome> {
     let limit = attack.limit_mib * MIB;
     let mut daemon = Daemon::start(backend, "")?;
     daemon.set_limit(ATTACKER.uid, limit)?;
@@ -113,7 +114,7 @@ fn play_once(attack: &Attack, backend: Backend) -> anyhow::Result<Outcome> {
     let alive = daemon.is_alive();
     let mut checks = vec![Check::new("alive", alive, if alive { "it runs" } else { "it ended" })];
     let mut outcome =
-        Outcome { memory, limit, kills, cpu_percent, calm, latencies, checks: vec![] };
+        AttackOutcome { memory, limit, kills, cpu_percent, calm, latencies, checks: vec![] };
     checks.extend(outcome.bounds());
     checks.extend(looked?);
     checks.extend(attack.witness.after(&daemon)?);
@@ -132,7 +133,7 @@ fn mib(bytes: u64) -> u64 {
     bytes / MIB
 }
 
-impl Outcome {
+impl AttackOutcome {
     fn bounds(&self) -> Vec<Check> {
         let allowed = self.limit + (self.limit * OVER_PERCENT / 100).max(OVER_BYTES);
         let sustained = self.memory.sustained();
@@ -154,13 +155,18 @@ impl Outcome {
         }
         checks
     }
+}
 
-    /// A line of the table.
-    pub fn print(&self, name: &str, backend: Backend) {
+impl Outcome for AttackOutcome {
+    fn checks(&self) -> &[Check] {
+        &self.checks
+    }
+
+    fn print(&self, scenario: &str, backend: Backend) {
         let peak = self.memory.peak();
         let over = peak.total().saturating_sub(self.limit);
         println!(
-            "{name:24} {:5} {:>5} {:>6} {:>6} {:>7.1} {:>5} {:>4} {:>8.1?} {:>8.1?} {:>8.1?}",
+            "{scenario:24} {:5} {:>5} {:>6} {:>6} {:>7.1} {:>5} {:>4} {:>8.1?} {:>8.1?} {:>8.1?}",
             backend.name(),
             mib(self.limit),
             mib(over),

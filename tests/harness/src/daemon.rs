@@ -11,31 +11,13 @@ use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::backend::Backend;
 use crate::client::Client;
 
 /// How long it may take to start, and to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Where the binaries are, if not beside this program.
 const FOLDER_VARIABLE: &str = "HEADROOM_BIN_DIR";
-
-/// How it watches memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// The BPF notifier.
-    Bpf,
-    /// Polling of `/proc`.
-    Proc,
-}
-
-impl Backend {
-    /// As the daemon calls it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Bpf => "bpf",
-            Self::Proc => "proc",
-        }
-    }
-}
 
 /// A program of Headroom: in `$HEADROOM_BIN_DIR`, or in the build folder of this one.
 pub fn program(name: &str) -> anyhow::Result<PathBuf> {

@@ -3,13 +3,15 @@
 //! They treat Headroom as a black box: the shipped binary, its control socket, its configuration
 //! file.
 //!
+//! * [`backend`]: how the daemon watches memory;
 //! * [`daemon`]: a daemon of its own;
 //! * [`client`]: its control socket, as plain JSON;
 //! * [`memory`]: what users really hold, measured without Headroom;
 //! * [`sampler`]: the same over time, and how promptly the daemon answers meanwhile;
 //! * [`users`]: programs as other users, and their end;
-//! * [`outcome`]: checks, and which of them are known to fail.
+//! * [`outcome`]: checks, and which of them are expected to fail.
 
+pub mod backend;
 pub mod client;
 pub mod daemon;
 pub mod memory;

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use harness::MIB;
-use harness::daemon::{Backend, Daemon};
+use harness::backend::Backend;
+use harness::daemon::Daemon;
 use harness::memory::Held;
-use harness::outcome::Check;
+use harness::outcome::{Check, Outcome};
 use harness::sampler::MemorySampler;
 use harness::users::User;
 use serde_json::Value;
@@ -33,13 +34,29 @@ pub struct Effort {
 }
 
 /// What came of a program.
-pub struct Outcome {
-    pub peak: Held,
-    pub checks: Vec<Check>,
+pub struct ProgramOutcome {
+    peak: Held,
+    checks: Vec<Check>,
+}
+
+impl Outcome for ProgramOutcome {
+    fn checks(&self) -> &[Check] {
+        &self.checks
+    }
+
+    fn print(&self, scenario: &str, backend: Backend) {
+        println!(
+            "{scenario:16} {:5} peak {} MiB (sum of RSS {} MiB), {} address spaces",
+            backend.name(),
+            self.peak.total() / MIB,
+            self.peak.rss_sum / MIB,
+            self.peak.spaces,
+        );
+    }
 }
 
 /// Runs it without a limit, and then with each of the two.
-pub fn play(program: &Program, backend: Backend, effort: Effort) -> anyhow::Result<Outcome> {
+pub fn play(program: &Program, backend: Backend, effort: Effort) -> anyhow::Result<ProgramOutcome> {
     let peak = run(program, effort.seconds, None)?;
     ensure!(peak.finished, "{} fails without a limit:\n{}", program.name, peak.log);
     let peak = peak.held;
@@ -69,7 +86,7 @@ pub fn play(program: &Program, backend: Backend, effort: Effort) -> anyhow::Resu
     let mut found = text(done.victims.len(), limit);
     found.push_str(&format!(", to {:?}; {:?} grows", done.victims, done.grower));
     checks.push(Check::new("victim", fair, found));
-    Ok(Outcome { peak, checks })
+    Ok(ProgramOutcome { peak, checks })
 }
 
 /// What came of a run.
