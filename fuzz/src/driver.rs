@@ -31,7 +31,7 @@ impl World {
     }
 
     fn open(&mut self, at: usize) {
-        let opener = Opener { pid: self.next_pid, euid: 1000 };
+        let opener = Opener { pid: self.next_pid, euid: Uid(1000) };
         self.next_pid += 1;
         self.opens[at] = self.driver.open(self.context, opener).ok();
         if at == 0 {
@@ -44,7 +44,7 @@ impl World {
 
     fn caller(&self, at: usize, thread: u8) -> Caller {
         let process = self.opens[at].unwrap_or_default();
-        Caller { process, tid: 10 * (at as u32 + 1) + u32::from(thread % 3), euid: 1000 }
+        Caller { process, tid: 10 * (at as u32 + 1) + u32::from(thread % 3), euid: Uid(1000) }
     }
 
     /// One BINDER_WRITE_READ; what it returned.
@@ -88,7 +88,7 @@ impl World {
         while let Some(wake) = self.driver.next_wake() {
             if let Wake::Reader { process, tid } = wake {
                 let answer = self.driver.resume(&mut self.host, process, tid);
-                self.finish(Caller { process, tid, euid: 1000 }, answer);
+                self.finish(Caller { process, tid, euid: Uid(1000) }, answer);
             }
         }
     }

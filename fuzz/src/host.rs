@@ -109,8 +109,8 @@ impl Identity for FuzzHost {
         1
     }
 
-    fn uid_seen_by(&mut self, _: ProcessId, uid: u32) -> u32 {
-        uid
+    fn uid_seen_by(&mut self, _: ProcessId, uid: Uid) -> u32 {
+        uid.0
     }
 
     fn security_context(&mut self, _: Caller) -> Option<Vec<u8>> {

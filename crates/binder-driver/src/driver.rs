@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use owners::Uid;
 use slotmap::SlotMap;
 
 use crate::buffer::pages::IdlePages;
@@ -38,7 +39,7 @@ pub struct Driver {
     pub(crate) contexts: SlotMap<ContextId, Context>,
     pub(crate) processes: SlotMap<ProcessId, Process>,
     pub(crate) users: SlotMap<UserId, User>,
-    pub(crate) users_by_uid: HashMap<u32, UserId>,
+    pub(crate) users_by_uid: HashMap<Uid, UserId>,
     pub(crate) threads: SlotMap<ThreadId, Thread>,
     pub(crate) nodes: SlotMap<NodeId, Node>,
     pub(crate) refs: SlotMap<RefId, Reference>,

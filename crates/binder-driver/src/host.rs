@@ -4,6 +4,8 @@
 //! A front end implements these for real clients, tests with byte vectors. None of them may block
 //! for long: the driver is owned by the thread that calls it.
 
+use owners::Uid;
+
 use crate::errno::Errno;
 use crate::keys::ProcessId;
 
@@ -15,7 +17,7 @@ pub struct Caller {
     /// The calling thread, as the host numbers threads.
     pub tid: u32,
     /// Its effective uid, which may differ from that of the process that opened the device.
-    pub euid: u32,
+    pub euid: Uid,
 }
 
 /// Client memory could not be read or written (bad pointer, or the client is gone).
@@ -112,7 +114,7 @@ pub trait Identity {
 
     /// A uid (as the host numbers users) as the receiver's user namespace sees it; `u32::MAX` if it
     /// has no number there.
-    fn uid_seen_by(&mut self, receiver: ProcessId, uid: u32) -> u32;
+    fn uid_seen_by(&mut self, receiver: ProcessId, uid: Uid) -> u32;
 
     /// The caller's security context, without a final NUL; `None` where the system has none.
     fn security_context(&mut self, caller: Caller) -> Option<Vec<u8>>;

@@ -40,5 +40,6 @@ pub use host::{
 };
 pub use keys::{ContextId, FreezeId, ProcessId};
 pub use notifications::types::Freeze;
+pub use owners::Uid;
 pub use process::types::{Opener, SpamDetection};
 pub use write_read::types::{Waiting, Wake, WriteRead};

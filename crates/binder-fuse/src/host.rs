@@ -56,9 +56,9 @@ pub(crate) struct Open {
     pub(crate) pid: u32,
     pub(crate) opener: OpenerState,
     /// Its effective uid at that time.
-    pub(crate) euid: u32,
+    pub(crate) euid: Uid,
     /// The opener's effective uid that receivers see.
-    pub(crate) sender_euid: u32,
+    pub(crate) sender_euid: Uid,
     /// The party that its files are charged to.
     pub(crate) owner: Owner,
     pub(crate) pid_view: PidView,
@@ -141,7 +141,7 @@ impl ClientHost {
 
     /// The party that a file of a caller counts against.
     pub(crate) fn charge(&self, caller: Caller) -> Charge {
-        let uid = Uid(caller.euid);
+        let uid = caller.euid;
         let open = self.key_of(caller.process).and_then(|key| self.opens.get(key));
         Charge { owner: open.map_or(Owner::User(uid), |open| open.owner), uid }
     }
@@ -167,7 +167,7 @@ impl ClientHost {
             && self
                 .key_of(caller.process)
                 .and_then(|key| self.opens.get(key))
-                .is_some_and(|open| self.lateness.refuses(open.pid, Uid(caller.euid)))
+                .is_some_and(|open| self.lateness.refuses(open.pid, caller.euid))
     }
 
     /// A client's memory did not answer in time.
@@ -196,7 +196,7 @@ impl ClientHost {
             let _inside = self.pages.enter(client.tid);
             touch(&mut self.access)
         };
-        touched.inspect_err(|Late| self.note_late(client.process, Uid(client.euid))).ok()
+        touched.inspect_err(|Late| self.note_late(client.process, client.euid)).ok()
     }
 }
 
@@ -277,10 +277,10 @@ impl Identity for ClientHost {
         }
     }
 
-    fn uid_seen_by(&mut self, receiver: ProcessId, uid: u32) -> u32 {
-        self.open_of(receiver).map_or(uid, |open| {
+    fn uid_seen_by(&mut self, receiver: ProcessId, uid: Uid) -> u32 {
+        self.open_of(receiver).map_or(uid.0, |open| {
             let pid = (open.opener == OpenerState::Alive).then_some(open.pid);
-            open.user_view.sees(pid, Uid(uid))
+            open.user_view.sees(pid, uid)
         })
     }
 

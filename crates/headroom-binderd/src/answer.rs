@@ -84,7 +84,7 @@ fn process(process: ProcessSnapshot) -> Process {
     let comm = std::fs::read_to_string(format!("/proc/{}/comm", process.pid)).ok();
     Process {
         pid: process.pid,
-        euid: process.euid,
+        euid: process.euid.0,
         comm: comm.map(|comm| comm.trim_end().to_owned()),
         threads: process.threads.into_iter().map(thread).collect(),
         nodes: process.nodes.into_iter().map(node).collect(),

@@ -118,8 +118,8 @@ mod tests {
 
     const SIZE: QuotaSize = QuotaSize { slots: 64, reserved: 8, of_an_owner: 8 };
 
-    fn user(uid: u32) -> Owner {
-        Owner::User(Uid(uid))
+    fn user(number: u32) -> Owner {
+        Owner::User(Uid(number))
     }
 
     /// As many as it gets.

@@ -150,8 +150,8 @@ impl<T> FairQueue<T> {
 mod tests {
     use super::*;
 
-    fn user(uid: u32) -> Owner {
-        Owner::User(Uid(uid))
+    fn user(number: u32) -> Owner {
+        Owner::User(Uid(number))
     }
 
     fn drain<T>(queue: &mut FairQueue<T>) -> Vec<T> {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use owners::{Exhausted, FairQueue, Owner, Quota, QuotaSize, Rate, TokenBucket, Uid};
 use proptest::prelude::*;
 
-fn user(uid: u32) -> Owner {
-    Owner::User(Uid(uid))
+fn user(number: u32) -> Owner {
+    Owner::User(Uid(number))
 }
 
 /// What was served, by owner.

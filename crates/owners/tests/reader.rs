@@ -14,7 +14,7 @@ struct Contained(Child);
 
 impl Contained {
     /// `None`: this user may not create one here.
-    fn start(uid: u32) -> Option<Self> {
+    fn start(uid: Uid) -> Option<Self> {
         if !test_support::privileged() {
             return None;
         }
@@ -23,7 +23,7 @@ impl Contained {
         // SAFETY: between fork and exec only system calls are made.
         unsafe {
             command.pre_exec(move || {
-                if (uid != 0 && libc::setresuid(uid, uid, uid) != 0)
+                if (uid != Uid::ROOT && libc::setresuid(uid.0, uid.0, uid.0) != 0)
                     || libc::unshare(libc::CLONE_NEWUSER) != 0
                 {
                     return Err(std::io::Error::last_os_error());
@@ -44,10 +44,10 @@ impl Contained {
         Some(Self(child))
     }
 
-    fn owner(&self, uid: u32) -> Owner {
+    fn owner(&self, uid: Uid) -> Owner {
         let levels = reader::namespaces(Path::new("/proc"), self.0.id()).unwrap();
         assert_eq!(levels.len(), 1);
-        Owner::of(Uid(uid), &levels)
+        Owner::of(uid, &levels)
     }
 }
 
@@ -71,15 +71,18 @@ fn a_process_that_is_gone_has_no_namespaces() {
 
 #[test]
 fn a_users_namespace_belongs_to_that_user() {
-    let Some(contained) = Contained::start(61_900) else { return };
-    assert_eq!(contained.owner(100_000), Owner::User(Uid(61_900)));
+    let user = Uid(61_900);
+    let Some(contained) = Contained::start(user) else { return };
+    assert_eq!(contained.owner(Uid(100_000)), Owner::User(user));
 }
 
 #[test]
 fn a_namespace_that_root_created_is_an_owner_of_its_own() {
-    let (Some(one), Some(other)) = (Contained::start(0), Contained::start(0)) else { return };
-    assert!(matches!(one.owner(0), Owner::Namespace(_)), "{:?}", one.owner(0));
-    assert_ne!(one.owner(0), other.owner(0));
+    let start = || Contained::start(Uid::ROOT);
+    let (Some(one), Some(other)) = (start(), start()) else { return };
+    let owner = one.owner(Uid::ROOT);
+    assert!(matches!(owner, Owner::Namespace(_)), "{owner:?}");
+    assert_ne!(owner, other.owner(Uid::ROOT));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What the driver holds, as plain data for status displays.
 
+use owners::Uid;
+
 use crate::driver::Driver;
 use crate::keys::{ContextId, ThreadId};
 use crate::objects::types::{Node, Reference};
@@ -48,7 +50,7 @@ pub struct ContextSnapshot {
     /// Pid of the context manager.
     pub manager_pid: Option<u32>,
     /// The only uid that may become the manager, once one has been.
-    pub manager_uid: Option<u32>,
+    pub manager_uid: Option<Uid>,
     /// Its opens.
     pub processes: Vec<ProcessSnapshot>,
 }
@@ -59,7 +61,7 @@ pub struct ProcessSnapshot {
     /// Who opened it (thread group id).
     pub pid: u32,
     /// Effective uid of the opener.
-    pub euid: u32,
+    pub euid: Uid,
     /// It takes no sync calls (`BINDER_FREEZE`).
     pub frozen: bool,
     /// Loopers that the driver may ask for.

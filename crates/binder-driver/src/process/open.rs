@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use owners::Uid;
+
 use crate::debug::counters::{Counters, one_more};
 use crate::driver::Driver;
 use crate::errno::Errno;
@@ -14,7 +16,7 @@ use crate::write_read::deliver::DeliverToRead;
 
 impl Driver {
     /// The process that opened a device has another effective uid now.
-    pub fn set_opener_euid(&mut self, process: ProcessId, euid: u32) {
+    pub fn set_opener_euid(&mut self, process: ProcessId, euid: Uid) {
         if let Some(open) = self.processes.get_mut(process) {
             open.opener.euid = euid;
         }

@@ -1,6 +1,8 @@
 //! What all processes of one user may have together, so that nobody can use up the driver by
 //! starting more of them.
 
+use owners::Uid;
+
 use crate::driver::Driver;
 use crate::errno::Errno;
 use crate::keys::{ProcessId, UserId};
@@ -9,7 +11,7 @@ use crate::process::types::User;
 
 impl Driver {
     /// One more open of this user. `EMFILE`: it has too many.
-    pub(crate) fn admit_open(&mut self, uid: u32) -> Result<UserId, Errno> {
+    pub(crate) fn admit_open(&mut self, uid: Uid) -> Result<UserId, Errno> {
         let users = &mut self.users;
         let new = || users.insert(User { uid, ..User::default() });
         let id = *self.users_by_uid.entry(uid).or_insert_with(new);

@@ -5,6 +5,7 @@ use std::fmt;
 
 use binder_uapi::returns::BR_OK;
 use binder_uapi::{BinderExtendedError, BinderWriteRead};
+use owners::Uid;
 
 use crate::buffer::types::ReceiveArea;
 use crate::debug::counters::Counters;
@@ -27,7 +28,7 @@ pub struct Context {
     /// The node behind handle 0.
     pub manager: Option<NodeId>,
     /// The euid of the first manager; nobody else may become one later.
-    pub manager_uid: Option<u32>,
+    pub manager_uid: Option<Uid>,
     /// Opens of it.
     pub opens: usize,
 }
@@ -35,7 +36,7 @@ pub struct Context {
 /// One user that has opens.
 #[derive(Debug, Default)]
 pub struct User {
-    pub uid: u32,
+    pub uid: Uid,
     pub opens: usize,
     /// Nodes, references, death and freeze notifications of all its opens.
     pub objects: usize,
@@ -48,7 +49,7 @@ pub struct Opener {
     pub pid: u32,
     /// Effective uid, which receivers see. The right to become the context manager depends on the
     /// caller's instead.
-    pub euid: u32,
+    pub euid: Uid,
 }
 
 /// One open.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use binder_uapi::returns::{BR_DEAD_REPLY, BR_FAILED_REPLY};
 use binder_uapi::*;
+use owners::Uid;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::buffer::types::{FileSlot, HeldObject, Layout};
@@ -57,7 +58,7 @@ pub struct Transaction {
     pub buffer: Option<BufferId>,
     pub code: u32,
     pub flags: u32,
-    pub sender_euid: u32,
+    pub sender_euid: Uid,
     /// The caller's; `None` where it is not inherited.
     pub priority: Option<Priority>,
     /// That of the thread which serves the call with another one.

@@ -132,8 +132,8 @@ impl Identity for FakeHost {
         if self.blind.contains(&receiver) { 0 } else { 4242 }
     }
 
-    fn uid_seen_by(&mut self, receiver: ProcessId, uid: u32) -> u32 {
-        if self.blind.contains(&receiver) { u32::MAX } else { uid }
+    fn uid_seen_by(&mut self, receiver: ProcessId, uid: Uid) -> u32 {
+        if self.blind.contains(&receiver) { u32::MAX } else { uid.0 }
     }
 
     fn security_context(&mut self, _caller: Caller) -> Option<Vec<u8>> {
@@ -394,8 +394,8 @@ impl World {
 
     /// A process that does not map its open.
     pub fn unmapped(&mut self, context: ContextId, pid: u32) -> Caller {
-        let process = self.driver.open(context, Opener { pid, euid: 1000 }).unwrap();
-        let caller = Caller { process, tid: pid, euid: 1000 };
+        let process = self.driver.open(context, Opener { pid, euid: Uid(1000) }).unwrap();
+        let caller = Caller { process, tid: pid, euid: Uid(1000) };
         self.greet(caller);
         caller
     }
@@ -553,7 +553,7 @@ impl World {
                 Wake::Poll { process } => self.polled.push(process),
                 Wake::Freeze { id, result } => self.frozen.push((id, result)),
                 Wake::Reader { process, tid } => {
-                    let caller = Caller { process, tid, euid: 1000 };
+                    let caller = Caller { process, tid, euid: Uid(1000) };
                     let answer = self.driver.resume(&mut self.host, process, tid);
                     let seen = self.seen(caller, answer);
                     if !seen.parked {

@@ -1,6 +1,6 @@
 //! Sync calls, replies, nesting and unwinding.
 
-use binder_driver::{Caller, Errno};
+use binder_driver::{Caller, Errno, Uid};
 use binder_uapi::returns::*;
 use binder_uapi::*;
 
@@ -32,13 +32,13 @@ fn a_call_reaches_the_manager_and_its_reply_the_caller() {
 #[test]
 fn a_receiver_sees_the_uid_of_the_opener_not_of_the_caller() {
     let (mut world, manager, [client]) = World::with_manager();
-    let other = Caller { euid: client.euid + 1, ..client };
-    for (caller, opener) in [(other, client.euid), (client, 77)] {
+    let other = Caller { euid: Uid(1001), ..client };
+    for (caller, opener) in [(other, client.euid), (client, Uid(77))] {
         world.driver.set_opener_euid(client.process, opener);
         let call = world.oneway(caller, 0, 1, &Parcel::default());
         world.write(caller, &[call]);
         let request = world.read(manager).parcel();
-        assert_eq!(request.sender_euid, opener);
+        assert_eq!(request.sender_euid, opener.0);
         world.write(manager, &[Command::FreeBuffer(request.buffer)]);
     }
 }

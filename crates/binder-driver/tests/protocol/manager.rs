@@ -1,6 +1,6 @@
 //! Contexts and the context manager.
 
-use binder_driver::{Caller, Errno, Opener};
+use binder_driver::{Caller, Errno, Opener, Uid};
 use binder_uapi::*;
 
 use crate::common::*;
@@ -15,7 +15,7 @@ fn a_second_manager_is_refused() {
 fn only_the_first_managers_uid_may_follow_it() {
     let (mut world, manager, [client]) = World::with_manager();
     world.release(manager);
-    let other = Caller { euid: 0, ..client };
+    let other = Caller { euid: Uid::ROOT, ..client };
     assert_eq!(world.driver.set_context_manager(other, None), Err(Errno::EPERM));
     assert_eq!(world.driver.set_context_manager(client, None), Ok(()));
 }
@@ -81,7 +81,7 @@ fn a_removed_context_serves_its_opens_and_takes_no_more() {
     let client = world.process(context, 2);
     world.driver.set_context_manager(manager, None).unwrap();
     world.driver.remove_context(context);
-    let opener = Opener { pid: 3, euid: 0 };
+    let opener = Opener { pid: 3, euid: Uid::ROOT };
     assert_eq!(world.driver.open(context, opener), Err(Errno::ENOENT));
     let call = world.call(client, 0, &Parcel::default());
     world.write(client, &[call]);

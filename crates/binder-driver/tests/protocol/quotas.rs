@@ -10,7 +10,7 @@ const MOST_OPENS: usize = 16 << 10;
 #[test]
 fn a_user_with_too_many_opens_gets_no_more_and_others_do() {
     let (mut world, context) = World::new();
-    let opener = |euid| Opener { pid: 1, euid };
+    let opener = |uid| Opener { pid: 1, euid: Uid(uid) };
     let mut opens: Vec<_> =
         (0..MOST_OPENS).map(|_| world.driver.open(context, opener(1000)).unwrap()).collect();
     assert_eq!(world.driver.open(context, opener(1000)), Err(Errno::EMFILE));

@@ -267,7 +267,7 @@ impl Simulation {
     fn interrupt(&mut self) {
         // Rather one that was just woken: the signal races with its work.
         let woken = match self.world.driver.next_wake() {
-            Some(Wake::Reader { process, tid }) => Some(Caller { process, tid, euid: 1000 }),
+            Some(Wake::Reader { process, tid }) => Some(Caller { process, tid, euid: Uid(1000) }),
             Some(Wake::Freeze { id, result }) => {
                 self.freeze_ended(id, result);
                 None

@@ -237,8 +237,9 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    fn user(uid: u32) -> Charge {
-        Charge { owner: Owner::User(Uid(uid)), uid: Uid(uid) }
+    fn user(number: u32) -> Charge {
+        let uid = Uid(number);
+        Charge { owner: Owner::User(uid), uid }
     }
 
     fn closers(slots: usize) -> Closers {

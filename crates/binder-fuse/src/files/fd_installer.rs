@@ -385,9 +385,10 @@ mod tests {
 
     use super::*;
 
-    fn job(uid: u32) -> (Job, Receiver<Completion>) {
+    fn job(number: u32) -> (Job, Receiver<Completion>) {
         let (reply, files, closes) = (Vec::new(), Vec::new(), Vec::new());
-        let charge = Charge { owner: Owner::User(Uid(uid)), uid: Uid(uid) };
+        let uid = Uid(number);
+        let charge = Charge { owner: Owner::User(uid), uid };
         let job =
             Job { delivery: None, tid: 1, charge, reply, room: ReadRoom::default(), files, closes };
         (job, channel().1)

@@ -88,11 +88,12 @@ impl Server {
             self.warn_once("backing", || format!("pid {pid}: no buffer for its open: {error}"));
             open_errno(&error)
         })?;
-        let owner = owner_of(pid, header.uid).map_err(|error| open_errno(&error))?;
-        let opener = Opener { pid, euid: header.uid };
+        let euid = Uid(header.uid);
+        let owner = owner_of(pid, euid).map_err(|error| open_errno(&error))?;
+        let opener = Opener { pid, euid };
         let process = self.driver.open(context, opener).map_err(|errno| {
             if errno == Errno::EMFILE {
-                self.warn_once("opens", || format!("uid {}: {errno}, refusing more", header.uid));
+                self.warn_once("opens", || format!("uid {euid}: {errno}, refusing more"));
             }
             errno.code()
         })?;
@@ -111,8 +112,8 @@ impl Server {
             node: header.nodeid,
             pid,
             opener: OpenerState::Alive,
-            euid: header.uid,
-            sender_euid: header.uid,
+            euid,
+            sender_euid: euid,
             owner,
             pid_view,
             user_view: UserView::of(pid, self.own_users),
@@ -182,7 +183,7 @@ impl Server {
     /// opener's current one, not that of another process which inherited the descriptor. Reading
     /// it takes longer than a call, so it is read only when the caller's filesystem uid differs.
     /// That is its effective uid unless setfsuid(2) was used.
-    pub(super) fn refresh_opener_euid(&mut self, key: OpenKey, fsuid: u32) {
+    pub(super) fn refresh_opener_euid(&mut self, key: OpenKey, fsuid: Uid) {
         let Some(open) = self.host.opens.get(key) else { return };
         if open.sender_euid == fsuid {
             return;
@@ -237,7 +238,8 @@ impl Server {
         let key = OpenKey::from_fh(poll.fh);
         let revents = match self.host.opens.get(key) {
             Some(open) if header.pid != 0 => {
-                let caller = Caller { process: open.process, tid: header.pid, euid: header.uid };
+                let caller =
+                    Caller { process: open.process, tid: header.pid, euid: Uid(header.uid) };
                 self.note_thread(key, header.pid);
                 let readable = self.driver.poll(caller);
                 if poll.flags & POLL_SCHEDULE_NOTIFY != 0
@@ -380,19 +382,19 @@ impl Server {
 }
 
 /// The effective uid of a process, of its main thread.
-fn euid_of(pid: u32) -> Option<u32> {
+fn euid_of(pid: u32) -> Option<Uid> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    uids.split_ascii_whitespace().nth(1)?.parse().ok()
+    uids.split_ascii_whitespace().nth(1)?.parse().ok().map(Uid)
 }
 
 /// The owner of a process that is in a call of ours.
-fn owner_of(pid: u32, euid: u32) -> io::Result<Owner> {
+fn owner_of(pid: u32, euid: Uid) -> io::Result<Owner> {
     let levels = match owners::reader::namespaces(Path::new("/proc"), pid) {
         // A server without privileges: all its clients are in its own namespace or below its own
         // user's.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
         levels => levels?,
     };
-    Ok(Owner::of(Uid(euid), &levels))
+    Ok(Owner::of(euid, &levels))
 }

@@ -8,6 +8,7 @@ use binder_uapi::{
     BinderFrozenStatusInfo, BinderNodeDebugInfo, BinderNodeInfoForRef, BinderVersion,
     BinderWriteRead, BinderfsDevice, CURRENT_PROTOCOL_VERSION, FlatBinderObject,
 };
+use owners::Uid;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{PendingIoctl, Server};
@@ -53,7 +54,7 @@ impl Server {
         }
         let key = OpenKey::from_fh(ioctl.fh);
         if let Some(open) = self.host.opens.get(key) {
-            let caller = Caller { process: open.process, tid: header.pid, euid: header.uid };
+            let caller = Caller { process: open.process, tid: header.pid, euid: Uid(header.uid) };
             return self.device_ioctl(header, Target { key, caller }, ioctl, data);
         }
         match self.tree.place(header.nodeid) {
@@ -84,7 +85,7 @@ impl Server {
         }
         self.note_thread(key, header.pid);
         if ioctl.cmd == BINDER_WRITE_READ {
-            self.refresh_opener_euid(key, header.uid);
+            self.refresh_opener_euid(key, Uid(header.uid));
             return self.write_read(header, target, ioctl.arg, data);
         }
         let known = self.driver.note_ioctl(caller);
