@@ -8,21 +8,15 @@
 
 use memory_ledger::herd::takes_part;
 use memory_ledger::{KillPreference, Process};
-use reclaim::{KillError, Victim};
 
-use super::super::kill_plan::{CgroupScope, open};
+use super::super::kill_plan::CgroupScope;
 use super::super::shared_state::SharedState;
+use super::killed_member::KilledMember;
 
 /// So many looks for processes that were born meanwhile, before all are killed ...
 const LOOKS: u32 = 8;
 /// ... and so many rounds of looks and kills. The second one finds next to nothing.
 pub(super) const ROUNDS: u32 = 8;
-
-/// A process that has got its signal.
-pub(super) struct KilledMember {
-    pub(super) process: Process,
-    pub(super) victim: Victim,
-}
 
 /// The members that are known.
 pub(super) struct ForkBomb<'a> {
@@ -49,28 +43,16 @@ impl<'a> ForkBomb<'a> {
         state: &mut SharedState,
     ) -> Vec<KilledMember> {
         let mut stopped = self.stop(found, state);
-        stopped.retain(|member| match member.victim.send_kill() {
-            Ok(()) => true,
-            Err(KillError::Gone(_)) => false,
-            Err(error) => {
-                tracing::warn!("{error}: it goes on");
-                member.victim.go_on();
-                false
-            }
-        });
+        KilledMember::kill_all(&mut stopped);
         stopped
     }
 
     fn stop(&mut self, mut found: Vec<Process>, state: &mut SharedState) -> Vec<KilledMember> {
         let mut stopped = Vec::with_capacity(found.len());
         for _ in 0..LOOKS {
-            for process in found {
-                // One that cannot be stopped is killed all the same; one that is gone is left out.
-                let Ok(victim) = open(&process) else { continue };
-                if !matches!(victim.stop(), Err(KillError::Gone(_))) {
-                    self.family.push(process);
-                    stopped.push(KilledMember { process, victim });
-                }
+            for member in found.iter().filter_map(KilledMember::stop) {
+                self.family.push(member.process);
+                stopped.push(member);
             }
             found = self.relatives(state);
             if found.is_empty() {

@@ -1,10 +1,12 @@
 //! Carries out kills: the only code that sends signals and takes memory back.
 //!
 //! * [`fork_bomb`](self::fork_bomb): a family that is stopped before it is killed;
+//! * [`killed_member`](self::killed_member): one of those that these stop and kill;
 //! * [`shared_memory`](self::shared_memory): all processes that use a victim's memory;
 //! * [`reaping`](self::reaping): victims on their way out, and the threads that help them.
 
 mod fork_bomb;
+mod killed_member;
 mod reaping;
 mod shared_memory;
 
@@ -18,7 +20,8 @@ use memory_ledger::{
 };
 use reclaim::{KillError, Reaper, holder_of};
 
-use self::fork_bomb::{ForkBomb, KilledMember};
+use self::fork_bomb::ForkBomb;
+use self::killed_member::KilledMember;
 use self::reaping::Reaping;
 use self::shared_memory::SharedMemory;
 use super::accounts::Accounts;

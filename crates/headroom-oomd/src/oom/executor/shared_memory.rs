@@ -7,11 +7,10 @@
 
 use memory_ledger::address_space::sharers_of;
 use memory_ledger::{KillPreference, Process};
-use reclaim::KillError;
 
-use super::super::kill_plan::{KillPlan, open};
+use super::super::kill_plan::KillPlan;
 use super::super::shared_state::SharedState;
-use super::fork_bomb::KilledMember;
+use super::killed_member::KilledMember;
 
 /// So many looks for processes that were born meanwhile.
 const LOOKS: u32 = 8;
@@ -26,13 +25,14 @@ impl SharedMemory {
     /// Stops the victims of a plan and all that share their memory.
     pub(super) fn stop(plan: &KillPlan, state: &mut SharedState) -> Self {
         let victims = std::iter::once(&plan.choice.victim).chain(&plan.choice.others);
-        let mut shared = Self { victims: victims.filter_map(stop).collect(), sharers: Vec::new() };
+        let mut shared =
+            Self { victims: victims.filter_map(KilledMember::stop).collect(), sharers: Vec::new() };
         for _ in 0..LOOKS {
             let found = shared.look(plan, state);
             if found.is_empty() {
                 break;
             }
-            shared.sharers.extend(found.iter().filter_map(stop));
+            shared.sharers.extend(found.iter().filter_map(KilledMember::stop));
         }
         shared
     }
@@ -57,15 +57,7 @@ impl SharedMemory {
     /// Kills the sharers. Returns those that have their signal, without memory of their own.
     pub(super) fn kill(self) -> Vec<KilledMember> {
         let mut sharers = self.sharers;
-        sharers.retain(|sharer| match sharer.victim.send_kill() {
-            Ok(()) => true,
-            Err(KillError::Gone(_)) => false,
-            Err(error) => {
-                tracing::warn!("{error}: it goes on");
-                sharer.victim.go_on();
-                false
-            }
-        });
+        KilledMember::kill_all(&mut sharers);
         for sharer in &mut sharers {
             (sharer.process.rss_bytes, sharer.process.swap_bytes) = (0, 0);
         }
@@ -78,11 +70,4 @@ impl SharedMemory {
             member.victim.go_on();
         }
     }
-}
-
-fn stop(process: &Process) -> Option<KilledMember> {
-    // One that cannot be stopped is killed all the same; one that is gone is left out.
-    let victim = open(process).ok()?;
-    let gone = matches!(victim.stop(), Err(KillError::Gone(_)));
-    (!gone).then_some(KilledMember { process: *process, victim })
 }
