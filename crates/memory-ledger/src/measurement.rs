@@ -161,8 +161,8 @@ pub struct Need {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// The sum when the running measurement began, and when that was, nanoseconds.
-    running: Option<(Sum, u64)>,
+    /// The sum when the running measurement began.
+    running: Option<Sum>,
     /// When the last one ended, nanoseconds.
     ended_ns: Option<u64>,
     cost_ns: u64,
@@ -225,7 +225,7 @@ impl Measurements {
         if now_ns < state.due_ns {
             return None;
         }
-        state.running = Some((sum, now_ns));
+        state.running = Some(sum);
         let soft = limit.soft_bytes();
         let enough_bytes = soft - soft / CLEAR_SHARE;
         Some(Order {
@@ -248,7 +248,7 @@ impl Measurements {
         now_ns: u64,
     ) -> Option<SumCorrection> {
         let state = self.accounts.get_mut(&measurement.account)?;
-        let (sum, _) = state.running.take()?;
+        let sum = state.running.take()?;
         state.ended_ns = Some(now_ns);
         state.cost_ns = measurement.cost_ns;
         state.source = measurement.source;
