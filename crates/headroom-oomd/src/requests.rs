@@ -288,7 +288,7 @@ fn requester(peer: Peer) -> Requester {
 
 fn list_limits(oom: &mut OomManager, requester: Requester) -> Vec<UserLimit> {
     let only = only(oom, requester);
-    let mut limits = oom_control::limits(oom.accounts_mut(), only);
+    let mut limits = oom_control::limits(oom, only);
     let owner = match requester {
         Requester::Root => None,
         Requester::User(user) => Some(user),

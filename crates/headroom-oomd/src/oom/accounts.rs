@@ -1,7 +1,8 @@
 //! Limits and readings of users and groups, in the ledger and in the watch that enforces them.
 
 use memory_ledger::{
-    Account, AccountId, Change, Count, Latch, Ledger, Margin, Phase, Reading, Standing, Uid,
+    Account, AccountId, Change, Count, Latch, Ledger, Limit, Margin, Phase, Reading, Standing, Sum,
+    Uid,
 };
 use memory_watch::{
     Backend, Charge, NotifierError, Precision, ProcessSample, SlotLimit, UnarmedKills, Watch,
@@ -10,7 +11,6 @@ use memory_watch::{
 use super::charge;
 use super::origin::Origin;
 use super::rule_preferences::RulePreferences;
-use super::usage_monitor::UsageMonitor;
 use crate::clock::monotonic_ns;
 use crate::notifications::queue::SoftLimitWarning;
 
@@ -24,14 +24,12 @@ pub struct Accounts {
     ledger: Ledger,
     margin: Option<Margin>,
     page_bytes: u64,
-    pub(super) usage: UsageMonitor,
 }
 
 impl Accounts {
     pub(super) fn new(watch: Box<dyn Watch>, margin: Option<Margin>) -> Self {
         let page_bytes = rustix::param::page_size() as u64;
-        let usage = UsageMonitor::default();
-        Self { watch, ledger: Ledger::default(), margin, page_bytes, usage }
+        Self { watch, ledger: Ledger::default(), margin, page_bytes }
     }
 
     /// The source of readings and events.
@@ -90,6 +88,19 @@ impl Accounts {
         self.ledger.read(account, reading)
     }
 
+    /// What an account holds by its processes' resident sets. `None`: it has no limit.
+    pub(super) fn sum(&self, account: AccountId) -> Option<(Sum, Limit)> {
+        let limit = self.ledger.account(account)?.limit();
+        let usage = self.watch.usage(account)?;
+        let bytes = |pages: u64| pages * self.page_bytes;
+        let sum = Sum {
+            summed_bytes: bytes(usage.summed_pages()),
+            unconfirmed_bytes: bytes(usage.unconfirmed_pages),
+            correction_bytes: usage.correction_pages * self.page_bytes as i64,
+        };
+        Some((sum, limit))
+    }
+
     /// The account is above its soft limit, or has not left it clearly behind.
     pub(super) fn is_near(&self, account: AccountId) -> bool {
         self.ledger.account(account).is_some_and(|account| {
@@ -130,7 +141,6 @@ impl Accounts {
         let Some(limit) = change.limit() else {
             // The ledger first: even if the watch fails then, no process is killed for this limit.
             self.ledger.apply(change);
-            self.usage.forget(account);
             tracing::info!(uid, group, "limit cleared");
             return self.watch.clear_limit(account);
         };
@@ -142,8 +152,6 @@ impl Accounts {
         self.restrict_unarmed_kills(account, rules)?;
         self.watch.remember(account, Origin::of(change.layers()).memo())?;
         self.ledger.apply(change);
-        // What it holds already may be shared, or not be in its sum.
-        self.usage.search(account);
         let (hard_bytes, soft_bytes) = (limit.hard_bytes(), limit.soft_bytes());
         tracing::info!(uid, group, hard_bytes, soft_bytes, "limit set");
         Ok(())

@@ -6,7 +6,6 @@ use memory_ledger::cgroup_accounts::CgroupAccount;
 use memory_ledger::{Account, AccountId, CgroupId, NoVictim, Phase, Process, Requester, Uid};
 use memory_watch::Backend;
 
-use super::accounts::Accounts;
 use super::cgroup_limits::{CgroupLimits, Listing};
 use super::kill_record::explanation;
 use super::manager::OomManager;
@@ -63,7 +62,8 @@ pub fn is_limited(manager: &OomManager, account: AccountId) -> bool {
 }
 
 /// Limits of users and groups with fresh readings, of one account or of all.
-pub fn limits(accounts: &mut Accounts, only: Option<AccountId>) -> Vec<UserLimit> {
+pub fn limits(manager: &mut OomManager, only: Option<AccountId>) -> Vec<UserLimit> {
+    let SharedState { accounts, usage, .. } = &mut manager.state;
     for account in accounts.ids() {
         accounts.read(account);
     }
@@ -83,7 +83,7 @@ pub fn limits(accounts: &mut Accounts, only: Option<AccountId>) -> Vec<UserLimit
         used_bytes: account.reading().used_bytes,
         dying_bytes: account.reading().dying_bytes,
         peak_bytes: accounts.peak_bytes(account),
-        usage_source: Some(accounts.usage_source(account.id).as_str().to_owned()),
+        usage_source: Some(usage.source(account.id).as_str().to_owned()),
         leased_bytes: 0,
         leaseholders: 0,
         source: account.source().as_str().to_owned(),
@@ -141,7 +141,7 @@ fn explain_account(account: AccountId, state: &mut SharedState) -> Option<Explan
     let choice = user_limits::choose(account, state);
     let account = state.accounts.ledger().account(account)?;
     let (used, hard) = (account.reading().used_bytes >> 20, account.limit().hard_bytes() >> 20);
-    let source = state.accounts.usage_source(account.id).as_str();
+    let source = state.usage.source(account.id).as_str();
     let text = format!("{used} MiB in use of {hard} MiB allowed, by {source}");
     Some(explanation(text, choice))
 }

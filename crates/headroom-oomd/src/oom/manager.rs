@@ -30,6 +30,7 @@ use super::relief::Relief;
 use super::scan_timer::{ScanTimer, Urgency};
 use super::shared_state::SharedState;
 use super::system_monitor::SystemMonitor;
+use super::usage_monitor::UsageMonitor;
 use super::user_limits::{Alert, Crossing, UserLimits};
 use crate::account_ref::to_ref;
 use crate::clock::monotonic_ns;
@@ -123,12 +124,14 @@ impl OomManagerBuilder {
         if let Some(root) = &self.cgroup_root {
             snapshot.cgroups.set_root(root);
         }
-        let mut accounts = Accounts::new(self.watch, self.margin);
-        if let Some(worker) = self.usage {
-            accounts.usage.set_worker(worker);
-        }
+        let state = SharedState {
+            accounts: Accounts::new(self.watch, self.margin),
+            usage: UsageMonitor::new(self.usage),
+            snapshot,
+            kills: KillsInFlight::default(),
+        };
         Ok(OomManager {
-            state: SharedState { accounts, snapshot, kills: KillsInFlight::default() },
+            state,
             user_limits: UserLimits::default(),
             cgroup_limits: CgroupLimits::new(self.ordinary.clone()),
             system_monitor: SystemMonitor::default(),
@@ -258,14 +261,17 @@ impl OomManager {
     /// Puts a change of limits into force.
     pub(super) fn apply_limit(&mut self, change: Change) -> Result<(), NotifierError> {
         let account = change.account;
-        let SharedState { accounts, snapshot, kills } = &mut self.state;
+        let SharedState { accounts, usage, snapshot, kills } = &mut self.state;
         if change.limit().is_none() {
             self.user_limits.forget(account);
+            usage.forget(account);
             kills.forget_account(account);
             return accounts.apply(change, snapshot.rules());
         }
         let first = accounts.ledger().accounts().is_empty();
         accounts.apply(change, snapshot.rules())?;
+        // What it holds already may be shared, or not be in its sum.
+        usage.search(account);
         if first {
             self.timer.scan_now();
         }
@@ -314,7 +320,7 @@ impl OomManager {
 
     /// Corrects accounts by what was measured, enforces their limits, and has others measured.
     fn measure(&mut self) {
-        for account in self.state.accounts.apply_measurements() {
+        for account in self.state.usage.apply_measurements(&mut self.state.accounts) {
             let trigger = self.user_limits.take_unconfirmed(account).unwrap_or(Trigger::Timer);
             match self.state.accounts.read(account) {
                 Some(Phase::Broken) => {
@@ -323,22 +329,22 @@ impl OomManager {
                 _ => self.rearm(account),
             }
         }
-        let due = self.state.accounts.due_measurements();
+        let due = self.state.usage.due_measurements(&self.state.accounts);
         if due.is_empty() {
             return;
         }
-        let SharedState { accounts, snapshot, kills } = &mut self.state;
+        let SharedState { accounts, usage, snapshot, kills } = &mut self.state;
         if let Err(error) = snapshot.list(accounts.watch()) {
             tracing::warn!("cannot list processes: {error}; accounts count in full");
-            accounts.cancel_orders(&due);
+            usage.cancel_orders(&due);
             return;
         }
-        accounts.send_orders(due, snapshot.samples(), kills);
+        usage.send_orders(due, accounts, snapshot.samples(), kills);
     }
 
     /// Readable when a measurement has ended: [`dispatch`](Self::dispatch) is due.
     pub fn measured_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.state.accounts.usage.events_fd()
+        self.state.usage.events_fd()
     }
 
     fn crossing(&self, pages: u64, time_ns: u64) -> Crossing {
@@ -346,7 +352,7 @@ impl OomManager {
     }
 
     fn take_event(&mut self, event: Event) {
-        self.state.accounts.usage.follow(event.account());
+        self.state.usage.follow(event.account());
         tracing::debug!(?event, "event of the notifier");
         match event {
             Event::SoftCrossed { account, .. } => {
@@ -641,7 +647,7 @@ impl OomManager {
         let begun_ns = monotonic_ns();
         // Growth is only known if all processes were looked at before.
         self.state.refresh_processes();
-        let SharedState { accounts, snapshot, kills } = &mut self.state;
+        let SharedState { accounts, snapshot, kills, .. } = &mut self.state;
         if !snapshot.processes().is_empty() {
             kills.forget_gone(snapshot.processes());
         }
@@ -653,7 +659,7 @@ impl OomManager {
         for account in self.state.accounts.ids() {
             let phase = self.state.accounts.read(account);
             if phase > Some(Phase::Within) {
-                self.state.accounts.usage.follow(account);
+                self.state.usage.follow(account);
             }
             self.free_orphaned_latch(account);
             if phase == Some(Phase::Broken) {
@@ -688,7 +694,7 @@ impl OomManager {
             self.system_monitor.next_deadline_ns(),
             self.cgroup_limits.next_deadline_ns(),
             kills.next_deadline_ns(),
-            self.state.accounts.usage.next_deadline_ns(),
+            self.state.usage.next_deadline_ns(),
         ];
         deadlines.into_iter().flatten().min()
     }

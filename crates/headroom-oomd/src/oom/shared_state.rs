@@ -4,10 +4,12 @@ use memory_ledger::{AccountId, ChargedAccount, Count, KillsInFlight};
 
 use super::accounts::Accounts;
 use super::process_snapshot::ProcessSnapshot;
+use super::usage_monitor::UsageMonitor;
 
-/// Accounts, processes and kills in flight.
+/// Accounts, their actual usage, processes and kills in flight.
 pub(super) struct SharedState {
     pub(super) accounts: Accounts,
+    pub(super) usage: UsageMonitor,
     pub(super) snapshot: ProcessSnapshot,
     pub(super) kills: KillsInFlight,
 }

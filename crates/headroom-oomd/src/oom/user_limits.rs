@@ -88,7 +88,7 @@ impl UserLimits {
         {
             return Decision::Nothing;
         }
-        if !state.accounts.may_kill(account) {
+        if !state.usage.may_kill(account, &state.accounts) {
             self.unconfirmed.entry(account).or_insert(alert.trigger);
             return Decision::Nothing;
         }
