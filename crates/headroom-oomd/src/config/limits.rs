@@ -8,7 +8,7 @@
 //! count = ["anon", "shmem", "swap"] # when left out; there is "file" as well
 //!
 //! [[limit]]
-//! user = "*"          # each ordinary user by itself, of whom no other limit speaks
+//! user = "*"          # each ordinary user by itself, unless another limit names it
 //! hard = "25%"
 //!
 //! [[limit]]
@@ -33,28 +33,27 @@ use std::fmt;
 use std::ops::Range;
 
 use headroom_daemon::user_database;
+use machine_memory::size;
 use memory_ledger::{
     AccountId, CgroupPattern, Count, Ledger, Limit, Margin, Requester, Source, Uid,
 };
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::diagnostic::hint;
-use super::diagnostic::{ConfigDiagnostic, only_keys};
-use machine_memory::size;
+use super::diagnostic::{ConfigDiagnostic, hint, only_keys};
 
 pub(crate) const KEYS: &[&str] =
     &["user", "users", "group", "cgroup", "session", "name", "hard", "soft", "count"];
 /// A group's name is shown in tables.
 const LONGEST_NAME: usize = 64;
-/// Of whom a limit speaks.
+
+/// What a limit applies to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LimitTarget {
-    /// One.
     User(Uid),
-    /// Several together, by the name that they have here.
+    /// Several users together, by their name in the configuration.
     Group(String),
-    /// Each ordinary user by itself.
+    /// Each ordinary user by itself, unless another limit names it.
     Everyone,
     /// Each cgroup by itself that matches this pattern.
     Cgroups(String),
@@ -72,32 +71,32 @@ impl fmt::Display for LimitTarget {
     }
 }
 
-/// A limit, and where somebody is named.
+/// A limit, and the place of its target in the text.
 pub(crate) struct ParsedLimit {
-    pub(crate) whom: LimitTarget,
-    /// Who these are, where they are named one by one.
+    pub(crate) target: LimitTarget,
+    /// The users of a `User` or `Group` target.
     pub(crate) uids: Vec<Uid>,
-    /// Where it is of cgroups, which.
+    /// The pattern of a `Cgroups` target.
     pub(crate) pattern: Option<CgroupPattern>,
     pub(crate) limit: Limit,
     pub(crate) at: Range<usize>,
 }
 
-/// LimitTarget the keys name.
-struct Named {
-    whom: LimitTarget,
+/// A target with the users or the pattern that it stands for.
+struct ResolvedTarget {
+    target: LimitTarget,
     uids: Vec<Uid>,
     pattern: Option<CgroupPattern>,
 }
 
-impl Named {
-    fn users(whom: LimitTarget, uids: Vec<Uid>) -> Self {
-        Self { whom, uids, pattern: None }
+impl ResolvedTarget {
+    fn users(target: LimitTarget, uids: Vec<Uid>) -> Self {
+        Self { target, uids, pattern: None }
     }
 
     fn cgroups(pattern: CgroupPattern) -> Self {
-        let whom = LimitTarget::Cgroups(pattern.to_string());
-        Self { whom, uids: Vec::new(), pattern: Some(pattern) }
+        let target = LimitTarget::Cgroups(pattern.to_string());
+        Self { target, uids: Vec::new(), pattern: Some(pattern) }
     }
 }
 
@@ -108,7 +107,7 @@ pub(crate) fn parse(
     margin: Option<Margin>,
 ) -> Result<Vec<ParsedLimit>, ConfigDiagnostic> {
     let wrong = |at: &Spanned<DeValue>| {
-        ConfigDiagnostic::new(at.span(), "limits are written as [[limit]] sections".to_owned())
+        ConfigDiagnostic::new(at.span(), "limits are written as [[limit]] sections")
     };
     let entries = entry.get_ref().as_array().ok_or_else(|| wrong(entry))?;
     let read = |entry: &Spanned<DeValue>| {
@@ -130,71 +129,69 @@ fn parse_limit(
             || ConfigDiagnostic::new(section.clone(), format!("this limit has no \"{key}\""));
         table.get(key).ok_or_else(missing)
     };
-    let (named, at) = parse_whom(table, &section)?;
+    let (resolved, at) = parse_target(table, &section)?;
     let hard = required("hard")?;
     let hard_bytes = parse_size(hard, ram_bytes)?;
     let soft = table.get("soft");
     let soft_bytes = soft.map(|soft| parse_size(soft, hard_bytes)).transpose()?;
     let soft_bytes = soft_bytes.or(margin.map(|margin| margin.soft_bytes(hard_bytes)));
-    let to_blame = match soft {
-        // Whatever is wrong with the hard limit alone is wrong without the soft one, too.
+    let place = match soft {
+        // An invalid hard limit is the error, not the soft one that depends on it.
         Some(soft) if Limit::new(hard_bytes, None).is_ok() => soft.span(),
         _ => hard.span(),
     };
     let limit = Limit::new(hard_bytes, soft_bytes)
-        .map_err(|e| ConfigDiagnostic::new(to_blame, e.to_string()))?;
+        .map_err(|e| ConfigDiagnostic::new(place, e.to_string()))?;
     let count = table.get("count").map(parse_count).transpose()?;
     let limit = limit.counting(count.unwrap_or_default());
-    let Named { whom, uids, pattern } = named;
-    Ok(ParsedLimit { whom, uids, pattern, limit, at })
+    let ResolvedTarget { target, uids, pattern } = resolved;
+    Ok(ParsedLimit { target, uids, pattern, limit, at })
 }
 
-/// Of whom a limit speaks, and where it says so.
-fn parse_whom(
+/// The target of a limit, and its place in the text.
+fn parse_target(
     table: &DeTable,
     section: &Range<usize>,
-) -> Result<(Named, Range<usize>), ConfigDiagnostic> {
-    let said: Vec<&str> = ["user", "users", "group", "cgroup", "session"]
+) -> Result<(ResolvedTarget, Range<usize>), ConfigDiagnostic> {
+    let keys: Vec<&str> = ["user", "users", "group", "cgroup", "session"]
         .into_iter()
         .filter(|key| table.contains_key(*key))
         .collect();
-    let [key] = said[..] else {
-        let complaint = match said[..] {
+    let [key] = keys[..] else {
+        let message = match keys[..] {
             [] => "this limit has no \"user\", \"users\", \"group\", \"cgroup\" or \"session\""
                 .to_owned(),
-            _ => format!("a limit has one of \"{}\", not both", said.join("\" and \"")),
+            _ => format!("a limit has one of \"{}\", not both", keys.join("\" and \"")),
         };
-        return Err(ConfigDiagnostic::new(section.clone(), complaint));
+        return Err(ConfigDiagnostic::new(section.clone(), message));
     };
     let value = &table[key];
     let name = table.get("name").map(parse_name).transpose()?;
-    let named = match (key, name) {
+    let resolved = match (key, name) {
         ("user" | "cgroup" | "session", Some(_)) => {
-            let complaint =
-                format!("a limit of a {key} is known by that; \"name\" is for \"users\"");
-            return Err(ConfigDiagnostic::new(table["name"].span(), complaint));
+            let message = format!("a limit of a {key} is known by that; \"name\" is for \"users\"");
+            return Err(ConfigDiagnostic::new(table["name"].span(), message));
         }
         ("user", None) if value.get_ref().as_str() == Some("*") => {
-            Named::users(LimitTarget::Everyone, Vec::new())
+            ResolvedTarget::users(LimitTarget::Everyone, Vec::new())
         }
         ("user", None) => {
             let uid = parse_limited(value)?;
-            Named::users(LimitTarget::User(uid), vec![uid])
+            ResolvedTarget::users(LimitTarget::User(uid), vec![uid])
         }
-        ("cgroup", None) => Named::cgroups(parse_cgroup(value)?),
-        ("session", None) => Named::cgroups(parse_session(value)?),
+        ("cgroup", None) => ResolvedTarget::cgroups(parse_cgroup(value)?),
+        ("session", None) => ResolvedTarget::cgroups(parse_session(value)?),
         ("users", name) => {
             let missing = "several users together need a \"name\" to be known by";
-            let name =
-                name.ok_or_else(|| ConfigDiagnostic::new(value.span(), missing.to_owned()))?;
-            Named::users(LimitTarget::Group(name), parse_users(value)?)
+            let name = name.ok_or_else(|| ConfigDiagnostic::new(value.span(), missing))?;
+            ResolvedTarget::users(LimitTarget::Group(name), parse_users(value)?)
         }
         (_, name) => {
             let (group, uids) = parse_group(value)?;
-            Named::users(LimitTarget::Group(name.unwrap_or(group)), uids)
+            ResolvedTarget::users(LimitTarget::Group(name.unwrap_or(group)), uids)
         }
     };
-    Ok((named, value.span()))
+    Ok((resolved, value.span()))
 }
 
 fn parse_cgroup(cgroup: &Spanned<DeValue>) -> Result<CgroupPattern, ConfigDiagnostic> {
@@ -221,11 +218,11 @@ fn parse_name(name: &Spanned<DeValue>) -> Result<String, ConfigDiagnostic> {
     let text = name.get_ref().as_str().unwrap_or_default();
     let odd = |c: char| c.is_control() || c.is_whitespace();
     if text.is_empty() || text.starts_with('@') || text.contains(odd) || text.len() > LONGEST_NAME {
-        let complaint = format!(
+        let message = format!(
             "a name is a text of at most {LONGEST_NAME} bytes without spaces, and does not begin \
              with \"@\""
         );
-        return Err(ConfigDiagnostic::new(name.span(), complaint));
+        return Err(ConfigDiagnostic::new(name.span(), message));
     }
     Ok(text.to_owned())
 }
@@ -270,7 +267,7 @@ fn parse_limited(user: &Spanned<DeValue>) -> Result<Uid, ConfigDiagnostic> {
 
 fn parse_users(users: &Spanned<DeValue>) -> Result<Vec<Uid>, ConfigDiagnostic> {
     let list = users.get_ref().as_array().filter(|list| !list.is_empty());
-    let wrong = || "\"users\" is a list of names and uids, like [\"alice\", 1003]".to_owned();
+    let wrong = || "\"users\" is a list of names and uids, like [\"alice\", 1003]";
     let list = list.ok_or_else(|| ConfigDiagnostic::new(users.span(), wrong()))?;
     let mut uids: Vec<Uid> = Vec::new();
     for user in list.iter() {
@@ -288,46 +285,44 @@ fn parse_users(users: &Spanned<DeValue>) -> Result<Vec<Uid>, ConfigDiagnostic> {
 
 /// A group of the system's, and who is in it; root never is.
 fn parse_group(group: &Spanned<DeValue>) -> Result<(String, Vec<Uid>), ConfigDiagnostic> {
-    let complain = |message: String| ConfigDiagnostic::new(group.span(), message);
+    let error = |message: String| ConfigDiagnostic::new(group.span(), message);
     let Some(name) = group.get_ref().as_str() else {
         let kind = group.get_ref().type_str();
-        return Err(complain(format!(
+        return Err(error(format!(
             "\"group\" is the name of a group of the system's, not a {kind}"
         )));
     };
     let members = user_database::members_of(name)
-        .map_err(|errno| complain(format!("cannot look up group \"{name}\": {errno}")))?;
-    let members = members.ok_or_else(|| complain(format!("there is no group \"{name}\"")))?;
+        .map_err(|errno| error(format!("cannot look up group \"{name}\": {errno}")))?;
+    let members = members.ok_or_else(|| error(format!("there is no group \"{name}\"")))?;
     let uids = members.into_iter().filter(|uid| uid.is_limitable()).collect();
     Ok((name.to_owned(), uids))
 }
 
 pub(crate) fn parse_user(user: &Spanned<DeValue>) -> Result<Uid, ConfigDiagnostic> {
-    let complain = |message: String| ConfigDiagnostic::new(user.span(), message);
+    let error = |message: String| ConfigDiagnostic::new(user.span(), message);
     match user.get_ref() {
         DeValue::String(name) => {
             let looked_up = user_database::uid_of(name)
-                .map_err(|errno| complain(format!("cannot look up user \"{name}\": {errno}")))?;
+                .map_err(|errno| error(format!("cannot look up user \"{name}\": {errno}")))?;
             looked_up
                 .or_else(|| name.parse().ok().map(Uid))
-                .ok_or_else(|| complain(format!("there is no user \"{name}\"")))
+                .ok_or_else(|| error(format!("there is no user \"{name}\"")))
         }
         DeValue::Integer(uid) => u32::from_str_radix(uid.as_str(), uid.radix())
             .map(Uid)
-            .map_err(|_| complain(format!("{} is no uid", uid.as_str()))),
-        other => Err(complain(format!("a user is a name or a uid, not a {}", other.type_str()))),
+            .map_err(|_| error(format!("{} is no uid", uid.as_str()))),
+        other => Err(error(format!("a user is a name or a uid, not a {}", other.type_str()))),
     }
 }
 
 fn parse_size(size: &Spanned<DeValue>, whole: u64) -> Result<u64, ConfigDiagnostic> {
-    let complain = |message: String| ConfigDiagnostic::new(size.span(), message);
+    let error = |message: String| ConfigDiagnostic::new(size.span(), message);
     match size.get_ref() {
-        DeValue::String(text) => {
-            size::parse(text, Some(whole)).map_err(|e| complain(e.to_string()))
-        }
+        DeValue::String(text) => size::parse(text, Some(whole)).map_err(|e| error(e.to_string())),
         DeValue::Integer(bytes) => u64::from_str_radix(bytes.as_str(), bytes.radix())
-            .map_err(|_| complain(format!("{} is no number of bytes", bytes.as_str()))),
-        other => Err(complain(format!(
+            .map_err(|_| error(format!("{} is no number of bytes", bytes.as_str()))),
+        other => Err(error(format!(
             "an amount of memory is a text like \"512M\" or a number of bytes, not a {}",
             other.type_str()
         ))),

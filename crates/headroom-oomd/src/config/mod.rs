@@ -62,13 +62,13 @@ pub struct Config {
     pub limits: Vec<(AccountId, Limit)>,
     /// Who shares a limit.
     pub groups: Groups,
-    /// Of every ordinary user of whom nothing else is said.
+    /// The default for every ordinary user.
     pub default_limit: Option<Limit>,
     /// Of cgroups and login sessions, in the order of the files.
     pub cgroups: Vec<CgroupLimit>,
     /// When the machine itself counts as short of memory; `None`: never.
     pub machine: Option<Thresholds>,
-    /// What is said of processes.
+    /// Preferences for processes.
     pub rules: Rules,
     /// Who is told of what happens.
     pub tell: NotificationConfig,
@@ -234,18 +234,18 @@ impl Merge {
             self.rules.0.extend(rules::parse(entry)?.0);
         }
         let Some(entry) = table.get("limit") else { return Ok(()) };
-        for said in limits::parse(entry, ram_bytes, margin)? {
-            if let Some(Entry { file: of, line, .. }) = self.limits.get(&said.whom)
+        for parsed in limits::parse(entry, ram_bytes, margin)? {
+            if let Some(Entry { file: of, line, .. }) = self.limits.get(&parsed.target)
                 && *of == file
             {
                 return Err(ConfigDiagnostic::new(
-                    said.at,
-                    format!("{} a limit already, on line {line}", said.whom),
+                    parsed.at,
+                    format!("{} a limit already, on line {line}", parsed.target),
                 ));
             }
-            let line = text.line(&said.at);
-            let ParsedLimit { whom, uids, pattern, limit, .. } = said;
-            self.limits.insert(whom, Entry { limit, uids, pattern, file, line });
+            let line = text.line(&parsed.at);
+            let ParsedLimit { target, uids, pattern, limit, .. } = parsed;
+            self.limits.insert(target, Entry { limit, uids, pattern, file, line });
         }
         Ok(())
     }
@@ -295,21 +295,21 @@ impl Config {
         let texts = files.read()?;
         let mut merge = Merge::default();
         for (file, text) in texts.iter().enumerate() {
-            merge.add(file, text, ram_bytes, margin).map_err(|complaint| text.error(complaint))?;
+            merge.add(file, text, ram_bytes, margin).map_err(|error| text.error(error))?;
         }
         let machine = merge.machine.finish();
-        let machine = machine.map_err(|(file, complaint)| texts[file].error(complaint))?;
+        let machine = machine.map_err(|(file, error)| texts[file].error(error))?;
         let mut config = Self { machine, rules: merge.rules, tell: merge.tell, ..Self::default() };
         config.files = texts.into_iter().map(|text| text.path).collect();
         only_once(&merge.limits, &config.files)?;
-        let group = |(whom, entry): (&LimitTarget, &Entry)| match whom {
+        let group = |(target, entry): (&LimitTarget, &Entry)| match target {
             LimitTarget::Group(name) => Some((name.clone(), entry.uids.clone())),
             _ => None,
         };
         config.groups = Groups::new(merge.limits.iter().filter_map(group));
         let group = |name: &str| config.groups.iter().find(|group| group.name == name);
-        for (whom, Entry { limit, .. }) in &merge.limits {
-            match whom {
+        for (target, Entry { limit, .. }) in &merge.limits {
+            match target {
                 LimitTarget::User(uid) => config.limits.push((AccountId::User(*uid), *limit)),
                 LimitTarget::Group(name) => {
                     let account = group(name).map(|group| AccountId::Group(group.id));
@@ -326,9 +326,9 @@ impl Config {
     /// For people and programs. `ordinary` are the uids of ordinary users, or what is wrong with
     /// the file that says so.
     pub fn describe(&self, ordinary: Result<RangeInclusive<Uid>, String>) -> Configuration {
-        let (ordinary, complaint) = match ordinary {
+        let (ordinary, problem) = match ordinary {
             Ok(uids) => (uids, None),
-            Err(complaint) => (ordinary_users::ORDINARY, Some(complaint)),
+            Err(problem) => (ordinary_users::ORDINARY, Some(problem)),
         };
         let limit = |user: String, members: Vec<u32>, limit: &Limit| ConfiguredLimit {
             user,
@@ -364,7 +364,7 @@ impl Config {
             rules: self.rules.0.iter().map(ToString::to_string).collect(),
             tell: self.tell.to_string().lines().map(str::to_owned).collect(),
             ordinary_uids: [ordinary.start().0, ordinary.end().0],
-            complaints: complaint.iter().chain(&self.tell.obsolete).cloned().collect(),
+            complaints: problem.iter().chain(&self.tell.obsolete).cloned().collect(),
         }
     }
 }

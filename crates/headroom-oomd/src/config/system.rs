@@ -43,13 +43,13 @@ pub(crate) const KEYS: &[&str] = &[
 pub(crate) struct Merge {
     enabled: bool,
     thresholds: Thresholds,
-    /// Which file has said a key last, and where.
-    said: BTreeMap<String, (usize, Range<usize>)>,
+    /// The last file that sets a key, and the place in it.
+    set_at: BTreeMap<String, (usize, Range<usize>)>,
 }
 
 impl Default for Merge {
     fn default() -> Self {
-        Self { enabled: true, thresholds: Thresholds::default(), said: BTreeMap::new() }
+        Self { enabled: true, thresholds: Thresholds::default(), set_at: BTreeMap::new() }
     }
 }
 
@@ -63,7 +63,7 @@ impl Merge {
         let table = section.get_ref().as_table().ok_or_else(|| {
             ConfigDiagnostic::new(
                 section.span(),
-                "the machine is described in one [machine] section".to_owned(),
+                "the machine is described in one [machine] section",
             )
         })?;
         only_keys(table, KEYS, "a [machine] section")?;
@@ -82,15 +82,15 @@ impl Merge {
                 "most-kills" => thresholds.kills.most = number(value, 100_000)? as u32,
                 _ => thresholds.kills.within_ms = number(value, 86_400_000)?,
             }
-            self.said.insert(key.to_owned(), (file, value.span()));
+            self.set_at.insert(key.to_owned(), (file, value.span()));
         }
         Ok(())
     }
 
-    /// What all files say together; `None` when that is `enabled = false`. A complaint comes with
+    /// The result of all files; `None` when that is `enabled = false`. An error comes with
     /// the number of the file that it is about.
     pub(crate) fn finish(self) -> Result<Option<Thresholds>, (usize, ConfigDiagnostic)> {
-        let Self { enabled, thresholds, said } = self;
+        let Self { enabled, thresholds, set_at } = self;
         let pairs = [
             ("hard", thresholds.hard, "soft", thresholds.soft),
             ("swap-hard", thresholds.swap_hard, "swap-soft", thresholds.swap_soft),
@@ -103,7 +103,7 @@ impl Merge {
             };
             if above {
                 // Whoever came last broke it; in one file the lower one is named.
-                let last = [said.get(low), said.get(high)];
+                let last = [set_at.get(low), set_at.get(high)];
                 let last = last.into_iter().flatten().rev().max_by_key(|(file, _)| *file);
                 let (file, at) = last.cloned().unwrap_or_default();
                 let message = format!("\"{low}\" ({low_level}) is above \"{high}\" ({high_level})");
@@ -115,7 +115,7 @@ impl Merge {
 }
 
 pub(crate) fn truth(value: &Spanned<DeValue>) -> Result<bool, ConfigDiagnostic> {
-    let wrong = || ConfigDiagnostic::new(value.span(), "this is true or false".to_owned());
+    let wrong = || ConfigDiagnostic::new(value.span(), "this is true or false");
     value.get_ref().as_bool().ok_or_else(wrong)
 }
 
@@ -132,16 +132,16 @@ pub(crate) fn number(value: &Spanned<DeValue>, most: u64) -> Result<u64, ConfigD
 fn level(value: &Spanned<DeValue>) -> Result<Level, ConfigDiagnostic> {
     /// All of it, in the unit of a share.
     const WHOLE: u64 = 10_000;
-    let complain = |message: String| ConfigDiagnostic::new(value.span(), message);
+    let error = |message: String| ConfigDiagnostic::new(value.span(), message);
     match value.get_ref() {
         DeValue::String(text) if text.trim_end().ends_with('%') => size::parse(text, Some(WHOLE))
             .map(|hundredths| Level::Share(hundredths as u32))
-            .map_err(|e| complain(e.to_string())),
+            .map_err(|e| error(e.to_string())),
         DeValue::String(text) => {
-            size::parse(text, None).map(Level::Bytes).map_err(|e| complain(e.to_string()))
+            size::parse(text, None).map(Level::Bytes).map_err(|e| error(e.to_string()))
         }
         DeValue::Integer(_) => number(value, u64::MAX >> 1).map(Level::Bytes),
-        other => Err(complain(format!(
+        other => Err(error(format!(
             "a level is a text like \"10%\" or \"512M\", or a number of bytes, not a {}",
             other.type_str()
         ))),
