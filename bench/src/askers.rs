@@ -16,7 +16,7 @@ const PAGE: usize = 4096;
 /// A process asks for so many bytes at a time.
 pub const PIECE: usize = 4096;
 
-/// Whom the processes ask.
+/// The allocator under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// The C library's `malloc`, which does not know of limits.
@@ -50,7 +50,7 @@ impl Subject {
 /// What the processes ask for, and under what.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Whom they ask.
+    /// The allocator under test.
     pub subject: Subject,
     /// How many there are.
     pub processes: usize,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use control::oomd::{Killer, Outcome, Why};
+use control::oomd::{KilledBy, Outcome, Why};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -253,7 +253,7 @@ fn evaluate(board: &Board, children: &[Child], why: &Why, victims: usize) -> Res
             Outcome::Reclaimed { micros, .. } => Some(micros),
             _ => None,
         },
-        by_kernel: why.killer == Some(Killer::Kernel),
+        by_kernel: why.killer == Some(KilledBy::Kernel),
     })
 }
 

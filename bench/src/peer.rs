@@ -88,7 +88,7 @@ impl Drop for Peer {
     }
 }
 
-/// Said by a peer when it can be talked to.
+/// Printed by a peer when it accepts requests.
 pub fn say_ready() {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     eprintln!("{READY}");

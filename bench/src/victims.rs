@@ -115,9 +115,9 @@ impl Condition {
     }
 }
 
-/// Who sees to it that the memory comes back.
+/// How a victim is killed and its memory released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Killer {
+pub enum KillMethod {
     /// A signal, and nothing else.
     Signal,
     /// The crate `reclaim`, as the daemon uses it.
@@ -292,24 +292,29 @@ impl Ready {
     }
 
     /// Kills them. Returns when all have exited, or when they have had `patience`.
-    pub fn kill(mut self, killer: Killer, helpers: &Helpers, patience: Duration) -> Result<Killed> {
+    pub fn kill(
+        mut self,
+        method: KillMethod,
+        helpers: &Helpers,
+        patience: Duration,
+    ) -> Result<Killed> {
         let free = free_bytes();
         let start = Instant::now();
         let until = start + patience;
         let mut late = 0;
         let (back, exited);
         let mut left = None;
-        match killer {
-            Killer::Signal => {
+        match method {
+            KillMethod::Signal => {
                 exited = self.signal(until)?.then(Instant::now);
                 back = exited;
             }
-            Killer::Reclaim => {
+            KillMethod::Reclaim => {
                 back = self.reclaim(&helpers.reaper, until)?.then(Instant::now);
                 left = Some(self.resident());
                 exited = self.wait_for_all(until)?.then(Instant::now);
             }
-            Killer::OneCall => {
+            KillMethod::OneCall => {
                 let options = Options { deadline: patience, ..Options::default() };
                 let mut reap = Reap::begin(self.clones(), &options).context("the victims")?;
                 let status = reap.wait_and_tell(Duration::MAX, |_| {});
@@ -318,7 +323,7 @@ impl Ready {
                 back = reap.status().memory_back.map(|after| start + after);
                 left = Some(self.resident());
             }
-            Killer::Steps(steps) => {
+            KillMethod::Steps(steps) => {
                 let (victims, group) = (self.clones(), self.group.as_ref());
                 let reclaimed =
                     reclaim_steps::kill(&victims, steps, group, &helpers.workers, until)?;

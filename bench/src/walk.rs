@@ -6,7 +6,7 @@ use std::io::Read;
 
 use anyhow::{Context, Result};
 
-/// Whom the walk would choose.
+/// The victim that the walk selects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Walked {
     /// Its pid.

@@ -42,11 +42,11 @@ pub fn stroke(look: Look) -> u32 {
     if look.ours { 3 } else { 2 }
 }
 
-/// A drawing with what it shows and whom.
+/// A drawing with its title and legend.
 pub struct Plot {
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// Whom, in the order of the legend.
+    /// Names of the subjects, in the order of the legend.
     pub subjects: Vec<String>,
     /// The drawing.
     pub svg: String,

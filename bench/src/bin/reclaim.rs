@@ -9,7 +9,7 @@ use bench::reclaim_steps::{Boost, Confine, Reap, Steps, Thaw, Workers};
 use bench::results::{Key, Measurement, Value};
 use bench::statistics::{estimate, quartiles};
 use bench::victim_memory::{Layout, Pages, munmap_back};
-use bench::victims::{self, Condition, Helpers, Killed, Killer, Ready};
+use bench::victims::{self, Condition, Helpers, KillMethod, Killed, Ready};
 use bench::{machine, peer};
 use clap::Parser;
 use reclaim::Reaper;
@@ -24,29 +24,38 @@ const REAPERS: usize = 2;
 const LARGE_MIB: u64 = 512;
 
 /// What is compared.
-type Subject = (&'static str, Killer);
+type Subject = (&'static str, KillMethod);
 
-const SUBJECTS: &[Subject] =
-    &[("kill", Killer::Signal), ("headroom kill", Killer::OneCall), ("headroom", Killer::Reclaim)];
+const SUBJECTS: &[Subject] = &[
+    ("kill", KillMethod::Signal),
+    ("headroom kill", KillMethod::OneCall),
+    ("headroom", KillMethod::Reclaim),
+];
 
 /// Each step beside the reap without it.
 const STEPS: &[Subject] = &[
-    ("kill", Killer::Signal),
-    ("reap", Killer::Steps(Steps::REAP)),
-    ("reap by caller", Killer::Steps(Steps { reap: Reap::Caller, ..Steps::REAP })),
-    ("reaper signals", Killer::Steps(Steps { reap: Reap::ThreadThatSignals, ..Steps::REAP })),
-    ("boost + no reap", Killer::Steps(Steps { boost: Boost::AtOnce, ..Steps::SIGNAL })),
-    ("reap + boost", Killer::Steps(Steps { boost: Boost::AtOnce, ..Steps::REAP })),
-    ("reap + boost late", Killer::Steps(Steps { boost: Boost::WhenLate, ..Steps::REAP })),
-    ("reap + boost after", Killer::Steps(Steps { boost: Boost::AfterReap, ..Steps::REAP })),
-    ("reap + FIFO after", Killer::Steps(Steps { boost: Boost::AfterReapInPlace, ..Steps::REAP })),
-    ("reap + nice after", Killer::Steps(Steps { boost: Boost::NiceAfterReap, ..Steps::REAP })),
-    ("confine + signal", Killer::Steps(Steps { confine: Confine::BeforeSignal, ..Steps::REAP })),
-    ("confine + reap", Killer::Steps(Steps { confine: Confine::BeforeReap, ..Steps::REAP })),
-    ("confine both", Killer::Steps(Steps { confine: Confine::BeforeBoth, ..Steps::REAP })),
-    ("reap + thaw", Killer::Steps(Steps { thaw: Thaw::AfterReap, ..Steps::REAP })),
-    ("headroom kill", Killer::OneCall),
-    ("headroom", Killer::Reclaim),
+    ("kill", KillMethod::Signal),
+    ("reap", KillMethod::Steps(Steps::REAP)),
+    ("reap by caller", KillMethod::Steps(Steps { reap: Reap::Caller, ..Steps::REAP })),
+    ("reaper signals", KillMethod::Steps(Steps { reap: Reap::ThreadThatSignals, ..Steps::REAP })),
+    ("boost + no reap", KillMethod::Steps(Steps { boost: Boost::AtOnce, ..Steps::SIGNAL })),
+    ("reap + boost", KillMethod::Steps(Steps { boost: Boost::AtOnce, ..Steps::REAP })),
+    ("reap + boost late", KillMethod::Steps(Steps { boost: Boost::WhenLate, ..Steps::REAP })),
+    ("reap + boost after", KillMethod::Steps(Steps { boost: Boost::AfterReap, ..Steps::REAP })),
+    (
+        "reap + FIFO after",
+        KillMethod::Steps(Steps { boost: Boost::AfterReapInPlace, ..Steps::REAP }),
+    ),
+    ("reap + nice after", KillMethod::Steps(Steps { boost: Boost::NiceAfterReap, ..Steps::REAP })),
+    (
+        "confine + signal",
+        KillMethod::Steps(Steps { confine: Confine::BeforeSignal, ..Steps::REAP }),
+    ),
+    ("confine + reap", KillMethod::Steps(Steps { confine: Confine::BeforeReap, ..Steps::REAP })),
+    ("confine both", KillMethod::Steps(Steps { confine: Confine::BeforeBoth, ..Steps::REAP })),
+    ("reap + thaw", KillMethod::Steps(Steps { thaw: Thaw::AfterReap, ..Steps::REAP })),
+    ("headroom kill", KillMethod::OneCall),
+    ("headroom", KillMethod::Reclaim),
 ];
 
 /// Measures how fast the memory of a killed process comes back, from the signal until it is free,

@@ -1,19 +1,19 @@
-//! What is said to `headroom-oomd`.
+//! Requests to `headroom-oomd`, its replies and events.
 
 use serde::{Deserialize, Serialize};
 
-/// Kind of an account.
+/// The kind of an account.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum AccountKind {
-    /// One user's.
+    /// A user.
     #[default]
     User,
-    /// That of several users together.
+    /// Several users that share a limit.
     Group,
-    /// A cgroup's.
+    /// A control group.
     Cgroup,
 }
 
@@ -22,77 +22,74 @@ pub enum AccountKind {
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct AccountRef {
-    /// What it is; a user's in records of earlier versions.
+    /// Absent in records of earlier versions, which knew only users.
     #[serde(default)]
     pub kind: AccountKind,
-    /// A user's uid; of a group or a cgroup the number that the daemon has given it, which is
+    /// The uid, or the number that the daemon assigned to a group or cgroup. Such numbers are
     /// larger than any uid.
     pub uid: u32,
 }
 
 impl AccountRef {
-    /// A user's own.
+    /// The account of a user.
     pub fn user(uid: u32) -> Self {
         Self { kind: AccountKind::User, uid }
     }
 }
 
-/// A request. Root may do all of it for anybody. A user may see and lower its own limit, see its
-/// own kills, and have its own largest process killed.
+/// A request. Root may send all of them for any account. A user may see and lower its own limit,
+/// see its own kills, and have its own largest process killed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// Is it up, and how does it work here?
+    /// Version, notifier, counters and degradations.
     Status,
-    /// Sets a user's limit, from now on until cleared or restarted. Who shares a group's limit has
-    /// none of its own.
+    /// Sets a runtime limit. A member of a group with a limit cannot have its own.
     SetLimit {
-        /// Whose.
+        /// A user or group.
         account: AccountRef,
-        /// Bytes that may not be exceeded.
+        /// Limit in bytes.
         hard_bytes: u64,
-        /// Bytes at which the daemon gets ready; 90 % of the hard limit when `None`.
+        /// Soft limit in bytes; `None`: as measured, or 90 % of the hard limit.
         soft_bytes: Option<u64>,
     },
-    /// Removes a user's limit.
+    /// Clears the runtime limit.
     ClearLimit {
-        /// Whose.
+        /// A user or group.
         account: AccountRef,
     },
-    /// Limits and use of all users and cgroups that the peer may see: a user sees its own
-    /// sessions'.
+    /// Limits and usage of the accounts that the peer may see: all for root; for a user its own,
+    /// its group's and its sessions'.
     ListLimits,
-    /// Looks now, and kills where a limit is broken.
+    /// Checks all limits now, and kills where one is exceeded.
     RunOomKiller {
-        /// Only this account, or that of the group that the user is in; otherwise all that is
-        /// limited.
+        /// Only this account, or the group of this user; `None`: all.
         account: Option<AccountRef>,
     },
-    /// Who would die now, and why.
+    /// The victim that would be selected now, with the reasons.
     Explain {
-        /// If this account's limit were broken, or that which the user shares; `None`: if the
-        /// machine ran short.
+        /// If this account exceeded its limit; `None`: if the system ran short of memory.
         account: Option<AccountRef>,
     },
-    /// Reads the configuration anew and puts it into force; only root may ask for it.
+    /// Reads the configuration files again and applies them. Root only.
     Reload,
-    /// What was counted since the start.
+    /// Counters since the daemon's start.
     Counters,
-    /// From now on this connection hears of what happens: of the asker's own user, root of all.
-    /// What comes is [`Reply::Happened`]; who does not read loses the connection.
+    /// Sends [`Reply::Event`]s on this connection from now on: those of the peer's user, all for
+    /// root. A subscriber that does not read is disconnected.
     Subscribe,
-    /// How the asker's user sees one of its own processes: it counts among that user's own, when
-    /// its limit is broken. When the machine runs short, and against rules of the administrator, it
-    /// does not count.
+    /// Sets the kill preference of one of the peer's processes. It applies when the user's own
+    /// limit is exceeded, not when the system runs short of memory, and rules of the administrator
+    /// take precedence.
     SetImportance {
-        /// The process; `None`: the asker itself.
+        /// The process; `None`: the peer.
         pid: Option<u32>,
-        /// Until the process ends, or something else is said.
+        /// Valid until the process exits or another request replaces it.
         importance: Importance,
     },
     /// The latest decisions, newest first.
     Why {
-        /// At the most so many.
+        /// Maximum number of records.
         last: u32,
     },
 }
@@ -110,9 +107,10 @@ pub enum Reply {
         /// By account.
         limits: Vec<UserLimit>,
     },
-    /// To [`Request::RunOomKiller`]: one decision a user that was over its limit.
-    Ran {
-        /// Empty when nobody was over.
+    /// To [`Request::RunOomKiller`]: one decision per account that exceeded its limit.
+    #[serde(alias = "ran")]
+    OomKillerRan {
+        /// Empty if no account exceeded its limit.
         kills: Vec<Why>,
     },
     /// To [`Request::Why`].
@@ -120,39 +118,40 @@ pub enum Reply {
         /// Newest first.
         records: Vec<Why>,
     },
-    /// To [`Request::Reload`], when the files make sense; otherwise the old configuration stays in
-    /// force, and the answer is an error.
+    /// To [`Request::Reload`] if the files are valid; otherwise the reply is an error and the old
+    /// configuration stays in force.
     Reloaded {
-        /// What is different now, a line each.
+        /// One line per change.
         changes: Vec<String>,
-        /// What could not be put into force, a line each.
+        /// One line per setting that could not be applied.
         problems: Vec<String>,
     },
     /// To [`Request::Counters`].
     Counters(Counters),
     /// To [`Request::Subscribe`].
     Subscribed,
-    /// Without a question, to those who have subscribed.
-    Happened(Event),
+    /// Unsolicited, to subscribers.
+    #[serde(alias = "happened")]
+    Event(Event),
     /// To [`Request::Explain`].
     Explained(Explanation),
     /// The request was refused or failed.
     Error {
-        /// For a person.
+        /// Object, fact and remedy, for the user.
         message: String,
     },
 }
 
-/// The daemon in a few numbers.
+/// Reply to [`Request::Status`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Crate version.
     pub version: String,
     /// The daemon's process id.
     pub pid: u32,
-    /// How memory is watched: `bpf` or `proc`.
+    /// Source of memory events: `bpf` or `proc`.
     pub notifier: String,
-    /// The notifier is attached (a limit is set).
+    /// The BPF programs are attached, because a limit is set.
     pub attached: bool,
     /// Users with a limit.
     pub limited_users: u32,
@@ -161,35 +160,36 @@ pub struct Status {
     pub limited_cgroups: u32,
     /// Victims since start.
     pub kills: u64,
-    /// Idle memory that others gave back when they were asked to, bytes since start.
+    /// Idle memory that reclaimers released on request, bytes since start.
     pub given_back_bytes: u64,
     /// Processes that lease memory.
     #[serde(default)]
     pub leaseholders: u32,
-    /// Requests for more memory that were refused since start.
+    /// Lease requests that were refused since start.
     #[serde(default)]
     pub refused: u64,
-    /// What does not work here and what is lost by it, a sentence each.
+    /// One sentence per degradation: what is missing and its consequence.
     pub degraded: Vec<String>,
 }
 
-/// What subscribers hear of.
+/// An event for subscribers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
-    /// A decision was made.
+    /// A victim was selected, or none was found.
     Decided {
-        /// With all that went into it; its end is not known yet, unless nobody can be killed.
+        /// The record; its outcome is not known yet, unless there is no victim.
         why: Box<Why>,
     },
-    /// It is known how a decision ended.
+    /// The outcome of a decision is known.
     Ended {
-        /// The same, with its end.
+        /// The complete record.
         why: Box<Why>,
     },
     /// A user, group or cgroup has crossed its soft limit.
-    Near {
-        /// Whose account; of a login session, its user.
+    #[serde(alias = "near")]
+    SoftLimitCrossed {
+        /// The account; of a login session, its user.
         #[serde(flatten)]
         account: AccountRef,
         /// The group's name.
@@ -206,54 +206,54 @@ pub enum Event {
 }
 
 impl Event {
-    /// Whom it is about.
+    /// The account that the event concerns.
     pub fn account(&self) -> AccountRef {
         match self {
             Self::Decided { why } | Self::Ended { why } => why.account,
-            Self::Near { account, .. } => *account,
+            Self::SoftLimitCrossed { account, .. } => *account,
         }
     }
 }
 
-/// How a user sees a process of its own.
+/// Kill preference of a process, set by its user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Importance {
-    /// It is to die only when nobody else is left.
+    /// Killed only if no other victim is left.
     Avoid,
-    /// Like any other.
+    /// No preference.
     Ordinary,
-    /// It can be done without: it is to die first.
+    /// Killed first.
     Prefer,
 }
 
-/// What was counted since the daemon's start.
+/// Counters since the daemon's start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Decisions to kill, by trigger and killer; those that cannot be are left out.
+    /// Decisions to kill, by trigger and sender of the signal. Impossible pairs are omitted.
     pub kills: Vec<Kills>,
     /// Processes killed; of a herd, all.
     pub processes: u64,
-    /// Limits broken while nobody could be killed.
+    /// Decisions without a victim.
     pub without_victim: u64,
-    /// Victims still there when their grace was over.
+    /// Victims that did not exit in time.
     pub stuck: u64,
-    /// Memory that victims gave back, bytes.
+    /// Memory freed by victims, bytes.
     pub bytes_back: u64,
-    /// From the break of a limit to the signal, where the break was timed.
+    /// From crossing the limit to the signal, where the crossing was timed.
     pub decide: Histogram,
-    /// From the signal until the memory was back.
+    /// From the signal until the memory was free.
     pub reclaim: Histogram,
 }
 
 /// Decisions of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kills {
-    /// What made the daemon look.
+    /// Cause of the decision.
     pub trigger: Trigger,
-    /// Who sent the signal.
-    pub killer: Killer,
-    /// How many.
+    /// Sender of the signal.
+    pub killer: KilledBy,
+    /// Number of decisions.
     pub count: u64,
 }
 
@@ -348,7 +348,7 @@ pub enum Trigger {
 }
 
 impl Trigger {
-    /// In a word, as in JSON.
+    /// The name in JSON.
     pub fn word(self) -> &'static str {
         match self {
             Self::Notifier => "notifier",
@@ -377,24 +377,24 @@ pub struct Explanation {
     pub others: Vec<Candidate>,
     /// Who would be next.
     pub runner_up: Option<Candidate>,
-    /// Processes that were looked at.
+    /// Number of candidates.
     pub considered: u32,
-    /// The rule in words, or why nobody could be killed.
+    /// The rule that selected the victim, or the reason why there is none.
     pub rule: String,
 }
 
-/// Who sent the signal.
+/// Sender of the signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Killer {
-    /// The notifier's program, inside the kernel, in the page fault that broke the limit.
+pub enum KilledBy {
+    /// The BPF program, in the page fault that exceeded the limit.
     Kernel,
     /// The daemon, through a pidfd.
     Daemon,
 }
 
-impl Killer {
-    /// In a word, as in JSON.
+impl KilledBy {
+    /// The name in JSON.
     pub fn word(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -422,61 +422,61 @@ pub struct Candidate {
     pub grown_bytes: u64,
 }
 
-/// How the victim ended.
+/// The outcome of a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Signalled; its memory is not back yet.
+    /// Signalled; its memory is not free yet.
     Dying,
-    /// Gone, and its memory is back.
+    /// The victim exited and its memory is free.
     Reclaimed {
         /// Bytes by which the user's account fell.
         bytes_back: u64,
-        /// From the signal until the memory was back, microseconds.
+        /// From the signal until the memory was free, microseconds.
         micros: u64,
-        /// `process_mrelease` helped.
+        /// `process_mrelease` released memory.
         mreleased: bool,
     },
-    /// Still there when its grace was over; the next one was chosen.
+    /// The victim did not exit in time; another was selected.
     Stuck {
-        /// Why, as far as it can be told.
+        /// State of its tasks, as far as known.
         reason: String,
     },
-    /// The daemon ended before it was known.
+    /// The daemon exited before the outcome was known.
     Unknown,
-    /// Nobody could be killed.
+    /// There was no victim.
     NoVictim {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// One decision with all that went into it.
+/// The record of one decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Why {
     /// Counts up from 1.
     pub id: u64,
-    /// When, microseconds since the epoch.
+    /// Time, microseconds since the epoch.
     pub at_micros: u64,
-    /// Whose limit; where it was about the machine or a cgroup, whose process.
+    /// The account whose limit was exceeded; for the system or a cgroup, the owner of the victim.
     #[serde(flatten)]
     pub account: AccountRef,
-    /// The name of the group whose limit it was.
+    /// The group's name, if it was a group's limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// The path of the cgroup whose limit it was.
+    /// The cgroup's path, if it was a cgroup's limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
-    /// What made the daemon look.
+    /// Cause of the decision.
     pub trigger: Trigger,
-    /// What was wrong with the machine, in words; empty when a limit was broken.
+    /// State of the system, in words; empty if a limit was exceeded.
     #[serde(default)]
     pub state: String,
-    /// Who sent the signal; `None` when nobody was killed.
-    pub killer: Option<Killer>,
-    /// Hard limit, bytes; 0 where it was about the machine.
+    /// Who sent the signal; `None` if there was no victim.
+    pub killer: Option<KilledBy>,
+    /// Hard limit, bytes; 0 if the system was short of memory.
     pub hard_bytes: u64,
-    /// Charged at the decision, bytes; where it was about the machine, what was in use.
+    /// Usage at the decision, bytes: of the account, or of the system.
     pub used_bytes: u64,
     /// Who died.
     pub victim: Option<Candidate>,

@@ -10,7 +10,9 @@
 //! set_importance(socket, None, Importance::Avoid)?;
 //! for event in Subscription::start(socket)? {
 //!     match event? {
-//!         Event::Near { used_bytes, hard_bytes, .. } => println!("{used_bytes} of {hard_bytes}"),
+//!         Event::SoftLimitCrossed { used_bytes, hard_bytes, .. } => {
+//!             println!("{used_bytes} of {hard_bytes}");
+//!         }
 //!         Event::Ended { why } => println!("{:?} is gone", why.victim),
 //!         Event::Decided { .. } => {}
 //!     }
@@ -47,7 +49,7 @@ impl Subscription {
 
     fn receive(&mut self) -> Option<Result<Event, ControlError>> {
         Some(match self.client.as_mut()?.receive() {
-            Ok(Reply::Happened(event)) => Ok(event),
+            Ok(Reply::Event(event)) => Ok(event),
             Ok(reply) => Err(unexpected(&self.path, reply)),
             Err(error) => Err(error),
         })

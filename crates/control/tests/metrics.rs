@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use control::metrics::{Binderd, Oomd, Sources, text};
-use control::oomd::{AccountRef, Counters, Histogram, Killer, Kills, Trigger, UserLimit};
+use control::oomd::{AccountRef, Counters, Histogram, KilledBy, Kills, Trigger, UserLimit};
 use control::{binderd, oomd};
 
 /// A family: its type, and its samples by name with labels.
@@ -137,8 +137,8 @@ fn sources() -> Sources {
         limits: vec![limit(1000), limit(1001), of_cgroup],
         counters: Counters {
             kills: vec![
-                kills(Trigger::Notifier, Killer::Kernel, 2),
-                kills(Trigger::Stall, Killer::Daemon, 1),
+                kills(Trigger::Notifier, KilledBy::Kernel, 2),
+                kills(Trigger::Stall, KilledBy::Daemon, 1),
             ],
             processes: 9,
             reclaim,

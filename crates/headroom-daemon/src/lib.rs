@@ -2,10 +2,12 @@
 //!
 //! * [`privileges`]: real-time priority, locked memory, exemption from the kernel's OOM killer;
 //! * [`page_out`]: drops memory that only the start needed, before the rest is locked;
+//! * [`options`]: old names of command-line options;
 //! * [`signals`]: signals as a file descriptor;
 //! * [`service_manager`]: readiness and watchdog notifications;
 //! * [`user_database`]: users and groups by name and number.
 
+pub mod options;
 pub mod page_out;
 pub mod privileges;
 pub mod service_manager;

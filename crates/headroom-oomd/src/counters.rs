@@ -1,16 +1,16 @@
 //! What is counted of the decisions since the start.
 
-use control::oomd::{Counters, Killer, Kills, Outcome, Trigger, Why};
+use control::oomd::{Counters, KilledBy, Kills, Outcome, Trigger, Why};
 
 /// All kinds of kills, so that each is there, at 0, before the first one.
-const KINDS: [(Trigger, Killer); 7] = [
-    (Trigger::Notifier, Killer::Kernel),
-    (Trigger::Notifier, Killer::Daemon),
-    (Trigger::Timer, Killer::Daemon),
-    (Trigger::Request, Killer::Daemon),
-    (Trigger::Memory, Killer::Daemon),
-    (Trigger::Forecast, Killer::Daemon),
-    (Trigger::Stall, Killer::Daemon),
+const KINDS: [(Trigger, KilledBy); 7] = [
+    (Trigger::Notifier, KilledBy::Kernel),
+    (Trigger::Notifier, KilledBy::Daemon),
+    (Trigger::Timer, KilledBy::Daemon),
+    (Trigger::Request, KilledBy::Daemon),
+    (Trigger::Memory, KilledBy::Daemon),
+    (Trigger::Forecast, KilledBy::Daemon),
+    (Trigger::Stall, KilledBy::Daemon),
 ];
 
 /// Nothing was counted yet.

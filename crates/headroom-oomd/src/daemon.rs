@@ -129,7 +129,7 @@ fn publish(oom: &mut OomManager, server: &mut Server) {
                 || Some(oom.accounts().ledger().groups().account_of(peer.uid)) == shared
         };
         let may_hear = |peer: Peer| peer.is_root() || of_theirs(peer);
-        server.publish(&Reply::Happened(event), may_hear);
+        server.publish(&Reply::Event(event), may_hear);
     }
     if !server.has_subscribers() {
         oom.records_mut().stop_collecting_news();

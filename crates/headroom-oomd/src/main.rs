@@ -12,7 +12,7 @@ use control::{
 };
 use headroom_daemon::privileges::{self, PrivilegeError};
 use headroom_daemon::signals::Signal;
-use headroom_daemon::{ServiceManager, Signals, page_out};
+use headroom_daemon::{ServiceManager, Signals, options, page_out};
 use headroom_oomd::config::{Config, Files, margin, ordinary_users};
 use headroom_oomd::daemon::Daemon;
 use headroom_oomd::history::History;
@@ -73,6 +73,9 @@ struct Arguments {
     /// Folder on a BPF filesystem where limits and accounts outlive a daemon that is killed, or
     /// `none` [default: /sys/fs/bpf/headroom; none with another socket than the default one]
     #[arg(long, value_name = "DIR")]
+    bpf_pin_dir: Option<PathBuf>,
+    /// Old name of --bpf-pin-dir
+    #[arg(long, hide = true, value_name = "DIR", conflicts_with = "bpf_pin_dir")]
     pins: Option<PathBuf>,
     /// Folder where decisions are remembered, or `none` [default: /var/lib/headroom; none with
     /// another socket than the default one]
@@ -86,9 +89,9 @@ struct Arguments {
 
 impl Arguments {
     /// A folder as given; otherwise this one, but not for a daemon beside the machine's own.
-    fn folder(&self, given: &Option<PathBuf>, default: &str) -> Option<PathBuf> {
+    fn folder(&self, given: Option<&PathBuf>, default: &str) -> Option<PathBuf> {
         let own = self.socket != Path::new(OOMD_SOCKET);
-        let folder = given.clone().or((!own).then(|| default.into()));
+        let folder = given.cloned().or((!own).then(|| default.into()));
         folder.filter(|folder| folder != Path::new("none"))
     }
 
@@ -138,7 +141,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut degraded = Vec::from_iter(complaint);
     let (manager, unheard) = ServiceManager::from_environment();
     degraded.extend(unheard);
-    let pins = arguments.folder(&arguments.pins, PINS_FOLDER);
+    let old = options::renamed("--pins", arguments.pins.as_ref(), "--bpf-pin-dir");
+    let pins = arguments.folder(old.or(arguments.bpf_pin_dir.as_ref()), PINS_FOLDER);
     let chosen = watching::select(arguments.notifier, pins.as_deref());
     let chosen = chosen.context("cannot watch memory")?;
     degraded.extend(chosen.degraded);
@@ -222,7 +226,7 @@ fn start_threads(
 
 /// The decisions of earlier daemons, if they are kept; why they are not.
 fn open_records(arguments: &Arguments) -> (Records, Option<String>) {
-    let Some(folder) = arguments.folder(&arguments.state_dir, STATE_FOLDER) else {
+    let Some(folder) = arguments.folder(arguments.state_dir.as_ref(), STATE_FOLDER) else {
         return (Records::default(), None);
     };
     match History::open(&folder) {

@@ -89,7 +89,7 @@ impl Records {
         // A session's user hears of it; of another cgroup nobody but root.
         let owner = members.first().copied().filter(|_| cgroup.is_some());
         let account = to_ref(owner.map_or(account, AccountId::User));
-        self.note(|| Event::Near { account, group, cgroup, used_bytes, hard_bytes });
+        self.note(|| Event::SoftLimitCrossed { account, group, cgroup, used_bytes, hard_bytes });
     }
 
     fn note(&mut self, event: impl FnOnce() -> Event) {
@@ -144,13 +144,13 @@ impl Records {
 
 #[cfg(test)]
 mod tests {
-    use control::oomd::Killer;
+    use control::oomd::KilledBy;
     use test_support::decision;
 
     use super::*;
 
     fn why(uid: u32) -> Why {
-        Why { account: AccountRef::user(uid), killer: Some(Killer::Daemon), ..decision(0) }
+        Why { account: AccountRef::user(uid), killer: Some(KilledBy::Daemon), ..decision(0) }
     }
 
     #[test]

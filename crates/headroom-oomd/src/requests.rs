@@ -87,7 +87,7 @@ impl Requests {
         let kept = |id: &u64| oom.records().get(*id).cloned();
         let reply = |run: Run| {
             let kills = run.decisions.iter().filter_map(kept).collect();
-            (run.request, Reply::Ran { kills })
+            (run.request, Reply::OomKillerRan { kills })
         };
         self.runs.extract_if(.., over).map(reply).collect()
     }

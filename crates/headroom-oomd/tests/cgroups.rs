@@ -5,9 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use control::oomd::{
-    AccountRef, Killer as KilledBy, Outcome, Reply, Request, Trigger, UserLimit, Why,
-};
+use control::oomd::{AccountRef, KilledBy, Outcome, Reply, Request, Trigger, UserLimit, Why};
 use headroom_oomd::config::{Config, Files};
 use headroom_oomd::oom::reconfigure::reconfigure;
 use headroom_oomd::oom::{OomManager, control as oom_control};
@@ -175,7 +173,7 @@ fn nobody_sets_the_limit_of_a_cgroup_while_running_and_only_root_looks_into_it()
         other => panic!("{other:?}"),
     }
     match daemon.ask(&Request::RunOomKiller { account: Some(account) }) {
-        Reply::Ran { kills } => assert_eq!(kills, []),
+        Reply::OomKillerRan { kills } => assert_eq!(kills, []),
         other => panic!("{other:?}"),
     }
 }

@@ -61,7 +61,7 @@ fn users_see_and_lower_their_own_limit_and_nothing_else() {
     assert!(refused(daemon.ask_as(BOB, &clear(ALICE))).contains("only root may"));
     let run = |uid: Option<u32>| Request::RunOomKiller { account: uid.map(AccountRef::user) };
     assert!(refused(daemon.ask_as(BOB, &run(Some(ALICE)))).contains("only root may"));
-    assert_eq!(daemon.ask_as(BOB, &run(None)), Reply::Ran { kills: vec![] });
+    assert_eq!(daemon.ask_as(BOB, &run(None)), Reply::OomKillerRan { kills: vec![] });
     assert_eq!(daemon.ask_as(BOB, &clear(BOB)), Reply::Done);
     assert!(refused(daemon.ask_as(BOB, &clear(BOB))).contains("has no limit"));
     assert!(refused(daemon.ask_as(BOB, &run(None))).contains("has no limit"));

@@ -5,7 +5,7 @@ mod support;
 use std::process::Command;
 
 use control::configuration::Configuration;
-use control::oomd::{AccountRef, Killer, Outcome, Reply, Request, UserLimit, Why};
+use control::oomd::{AccountRef, KilledBy, Outcome, Reply, Request, UserLimit, Why};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use support::daemon::{Daemon, command};
@@ -101,7 +101,7 @@ fn a_daemon_that_is_stopped_leaves_a_group_its_last_defence() {
     hog.died();
     kill_process(pid, Signal::CONT).unwrap();
     let why = ended(&daemon);
-    assert_eq!((why.killer, why.victim.unwrap().uid), (Some(Killer::Kernel), Some(bob)));
+    assert_eq!((why.killer, why.victim.unwrap().uid), (Some(KilledBy::Kernel), Some(bob)));
     assert!(idle.is_alive());
 }
 
@@ -224,7 +224,7 @@ fn a_group_outlives_a_daemon_that_is_killed_and_its_users_may_have_changed() {
         test_support::skip(format_args!("cannot mount a BPF filesystem: {errno}"));
         return;
     }
-    let pins = format!("--pins={}", bpffs.0.path().join("headroom").display());
+    let pins = format!("--bpf-pin-dir={}", bpffs.0.path().join("headroom").display());
     let mut daemon = Daemon::start(&students(&[alice, bob], 96), &["--notifier=bpf", &pins]);
     let account = group(&daemon).unwrap().account;
     let mut idle = Hog::start(alice);

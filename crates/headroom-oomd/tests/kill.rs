@@ -2,7 +2,7 @@
 
 mod support;
 
-use control::oomd::{Killer, Outcome, Reply, Request, Trigger};
+use control::oomd::{KilledBy, Outcome, Reply, Request, Trigger};
 use rustix::process::{Pid, Signal, kill_process};
 use support::daemon::Daemon;
 use support::hog::Hog;
@@ -193,7 +193,7 @@ fn a_limit_that_is_broken_when_it_is_set_takes_effect_at_once() {
     daemon.set_limit(uid, 64 * MIB);
     large.died();
     let why = daemon.ended(uid);
-    assert_eq!((why.victim.unwrap().pid, why.killer), (large.pid(), Some(Killer::Daemon)));
+    assert_eq!((why.victim.unwrap().pid, why.killer), (large.pid(), Some(KilledBy::Daemon)));
     assert_eq!(why.trigger, Trigger::Request);
     assert!(small.is_alive());
 }
@@ -233,11 +233,11 @@ fn the_killer_runs_on_request() {
     let (uid, daemon) = (62011, Daemon::start("", &["--notifier", "proc"]));
     daemon.set_limit(uid, 64 * MIB);
     let run = Request::RunOomKiller { account: None };
-    assert_eq!(daemon.ask(&run), Reply::Ran { kills: vec![] });
+    assert_eq!(daemon.ask(&run), Reply::OomKillerRan { kills: vec![] });
     let mut hog = Hog::start(uid);
     hog.grow(100 << 10);
     hog.survived();
-    let Reply::Ran { kills } = daemon.ask(&run) else { panic!("no answer") };
+    let Reply::OomKillerRan { kills } = daemon.ask(&run) else { panic!("no answer") };
     match kills.as_slice() {
         // The timer was quicker, or the account is measured first: the kill follows.
         [] => {}

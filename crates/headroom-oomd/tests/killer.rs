@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use control::lease::{LEASE_SOCKET_NAME, REPLY_BYTES, Reply, Request, Status, VERSION, page};
-use control::oomd::{AccountRef, Killer as KilledBy, Outcome, Trigger};
+use control::oomd::{AccountRef, KilledBy, Outcome, Trigger};
 use headroom_oomd::clock::monotonic_ns;
 use headroom_oomd::leases::Leases;
 use headroom_oomd::oom::{OomManager, OomManagerBuilder, control as oom_control};

@@ -4,7 +4,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
-use control::oomd::{AccountRef, Killer, Outcome, Reply, Request, UserLimit};
+use control::oomd::{AccountRef, KilledBy, Outcome, Reply, Request, UserLimit};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use support::daemon::Daemon;
 use support::hog::Hog;
@@ -39,8 +39,12 @@ impl Place {
 
     fn arguments(&self) -> Vec<String> {
         let state = self.dir.path().join("state");
-        ["--notifier=bpf".into(), option("--pins", &self.pins()), option("--state-dir", &state)]
-            .to_vec()
+        [
+            "--notifier=bpf".into(),
+            option("--bpf-pin-dir", &self.pins()),
+            option("--state-dir", &state),
+        ]
+        .to_vec()
     }
 
     fn daemon(&self, config: &str, more: &[&str]) -> Daemon {
@@ -81,7 +85,7 @@ fn limits_hold_while_the_daemon_is_dead_and_the_next_one_knows_who_died() {
 
     daemon.start_again("");
     let why = daemon.ended(UID);
-    assert_eq!(why.killer, Some(Killer::Kernel));
+    assert_eq!(why.killer, Some(KilledBy::Kernel));
     assert_eq!(why.victim.as_ref().map(|victim| victim.pid), Some(hog.pid()));
     assert!(matches!(why.outcome, Outcome::Reclaimed { .. }), "{why:#?}");
     // The next one to break the limit dies as ever.
@@ -222,7 +226,7 @@ fn a_second_daemon_leaves_the_pins_of_the_first_alone() {
 #[test]
 fn without_a_bpf_filesystem_the_daemon_works_and_says_what_is_lost() {
     let Some(place) = Place::new() else { return };
-    let elsewhere = option("--pins", &place.dir.path().join("pins"));
+    let elsewhere = option("--bpf-pin-dir", &place.dir.path().join("pins"));
     let daemon = Daemon::start("", &["--notifier=bpf", &elsewhere]);
     let degraded = daemon.status().degraded;
     let said: Vec<_> = degraded.iter().filter(|what| what.contains("no BPF filesystem")).collect();

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use confinement::{Confinement, opinion_of_systemd};
-use control::oomd::{AccountRef, Killer, Outcome, Reply, Request};
+use control::oomd::{AccountRef, KilledBy, Outcome, Reply, Request};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use support::cgroup::Cgroup;
 use support::daemon::Daemon;
@@ -25,7 +25,7 @@ fn confine(command: &mut Command) {
 }
 
 /// One process of a limited user grows past its limit; returns how that ended.
-fn break_a_limit(daemon: &Daemon, uid: u32) -> Option<Killer> {
+fn break_a_limit(daemon: &Daemon, uid: u32) -> Option<KilledBy> {
     daemon.set_limit(uid, 64 * MIB);
     let mut hog = Hog::start(uid);
     hog.grow(60 * 1024);
@@ -48,14 +48,14 @@ fn as_the_service_has_it_the_notifier_kills_and_a_successor_takes_over() {
     std::fs::create_dir(&bpffs).unwrap();
     mount("bpf", &bpffs, "bpf", MountFlags::empty(), None).unwrap();
     let _unmount = Unmount(bpffs.clone());
-    let pins = format!("--pins={}", bpffs.join("headroom").display());
+    let pins = format!("--bpf-pin-dir={}", bpffs.join("headroom").display());
     let state = format!("--state-dir={}", dir.path().join("state").display());
     let mut daemon = Daemon::start_prepared("", &["--notifier=bpf", &pins, &state], confine);
     let without = ["oom_score_adj"];
     let degraded = daemon.status().degraded;
     let unexpected = |what: &&String| !without.iter().any(|known| what.contains(known));
     assert_eq!(degraded.iter().filter(unexpected).count(), 0, "{degraded:?}");
-    assert_eq!(break_a_limit(&daemon, UID), Some(Killer::Kernel));
+    assert_eq!(break_a_limit(&daemon, UID), Some(KilledBy::Kernel));
     assert!(matches!(daemon.ask(&Request::Explain { account: None }), Reply::Explained(_)));
     daemon.die();
     daemon.start_again("");
@@ -80,9 +80,9 @@ fn as_the_service_has_it_the_daemon_kills_without_the_notifier() {
         return;
     }
     let daemon = Daemon::start_prepared("", &["--notifier=proc"], confine);
-    assert_eq!(break_a_limit(&daemon, UID + 1), Some(Killer::Daemon));
+    assert_eq!(break_a_limit(&daemon, UID + 1), Some(KilledBy::Daemon));
     let reply = daemon.ask(&Request::RunOomKiller { account: Some(AccountRef::user(UID + 1)) });
-    assert!(matches!(reply, Reply::Ran { .. }), "{reply:?}");
+    assert!(matches!(reply, Reply::OomKillerRan { .. }), "{reply:?}");
     let (status, _, log) = daemon.end(rustix::process::Signal::TERM);
     assert!(status.success(), "{log:?}");
 }
@@ -113,7 +113,7 @@ fn as_the_service_has_it_everybody_is_told() {
     );
     let journal = Journal::bind();
     let daemon = Daemon::start_with_journal(&config, &["--notifier=proc"], &journal, confine);
-    assert_eq!(break_a_limit(&daemon, UID + 2), Some(Killer::Daemon));
+    assert_eq!(break_a_limit(&daemon, UID + 2), Some(KilledBy::Daemon));
     for name in ["before", "after", "warn"] {
         eventually(&format!("{name} is run"), || path(name).exists().then_some(()));
     }

@@ -195,9 +195,12 @@ pub struct Run {
         default_value = "binder,hwbinder,vndbinder"
     )]
     pub devices: Vec<String>,
-    /// How clients are given file descriptors
-    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
-    pub descriptors: Descriptors,
+    /// How file descriptors are installed in receivers
+    #[arg(long, value_name = "METHOD", value_enum, default_value_t)]
+    pub fd_passing: FdPassing,
+    /// Old name of --fd-passing
+    #[arg(long, hide = true, value_enum, conflicts_with = "fd_passing")]
+    pub descriptors: Option<FdPassing>,
     /// The command and its arguments
     #[arg(
         required = true,
@@ -208,15 +211,15 @@ pub struct Run {
     pub command: Vec<OsString>,
 }
 
-/// How clients of a session are given file descriptors.
+/// How file descriptors are installed in receivers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Descriptors {
-    /// What costs the least over all: ptrace
+pub enum FdPassing {
+    /// The method with the lowest total cost: ptrace
     #[default]
     Auto,
-    /// By stopping them: only a call that carries some pays for it
+    /// Stop the receiver: only calls that carry descriptors are slower
     Ptrace,
-    /// Under a seccomp filter: a descriptor is cheap, and every call pays a little
+    /// Trap ioctls by a seccomp filter: descriptors cost less, every call costs more
     Seccomp,
 }
 
@@ -324,9 +327,12 @@ pub enum OomCommand {
     Margin(Margin),
     /// End the limits that a daemon left in force in the kernel which is no more
     Detach {
-        /// Where it had pinned them
+        /// Folder of the pinned BPF objects
         #[arg(long, value_name = "DIR", default_value = control::PINS_FOLDER)]
-        pins: PathBuf,
+        bpf_pin_dir: PathBuf,
+        /// Old name of --bpf-pin-dir
+        #[arg(long, hide = true, value_name = "DIR", conflicts_with = "bpf_pin_dir")]
+        pins: Option<PathBuf>,
     },
     /// A process that a measurement kills
     #[command(hide = true)]

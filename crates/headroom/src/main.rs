@@ -10,6 +10,7 @@ mod helpers;
 use std::process::ExitCode;
 
 use clap::Parser;
+use headroom_daemon::options;
 
 use arguments::{Arguments, BinderCommand, Command, OomCommand};
 use commands::{
@@ -45,7 +46,10 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Explain { user } => explain::explain(globals, user.as_ref())?,
         Command::Kill(kill) => return kill::kill(globals, kill),
         Command::Oom(OomCommand::Margin(margin)) => oom::margin::margin(globals, margin)?,
-        Command::Oom(OomCommand::Detach { pins }) => oom::detach::detach(globals, pins)?,
+        Command::Oom(OomCommand::Detach { bpf_pin_dir, pins }) => {
+            let old = options::renamed("--pins", pins.as_ref(), "--bpf-pin-dir");
+            oom::detach::detach(globals, old.unwrap_or(bpf_pin_dir))?;
+        }
         Command::Oom(OomCommand::MarginPeer(peer)) => oom::margin::peer::be(peer)?,
         Command::Reserve(options) => return reserve::reserve(globals, options),
         Command::Binder(BinderCommand::Ls) => binder::ls::ls(globals)?,

@@ -6,8 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
 use control::oomd::{
-    self, AccountKind, AccountRef, Candidate, Killer, Outcome, Reply, Request, Trigger, UserLimit,
-    Why,
+    self, AccountKind, AccountRef, Candidate, KilledBy, Outcome, Reply, Request, Trigger,
+    UserLimit, Why,
 };
 use support::{FakeDaemon, headroom, run};
 
@@ -173,7 +173,7 @@ fn fake_oomd(request: Request) -> Reply {
             soft_bytes: Some(0x800_0000),
         } => Reply::Done,
         Request::ListLimits => Reply::Limits { limits: vec![limit(0x1000_0000, 0x800_0000)] },
-        Request::RunOomKiller { .. } => Reply::Ran { kills: Vec::new() },
+        Request::RunOomKiller { .. } => Reply::OomKillerRan { kills: Vec::new() },
         Request::Why { .. } => Reply::Why { records: vec![record()] },
         other => Reply::Error { message: format!("not for you: {other:?}") },
     }
@@ -189,7 +189,7 @@ fn record() -> Why {
         trigger: Trigger::Notifier,
         state: String::new(),
         others: Vec::new(),
-        killer: Some(Killer::Kernel),
+        killer: Some(KilledBy::Kernel),
         hard_bytes: 256 << 20,
         used_bytes: 257 << 20,
         victim: Some(Candidate {

@@ -15,7 +15,7 @@ use test_support::decision;
 fn why(id: u64, outcome: Outcome) -> Why {
     Why {
         account: AccountRef::user(4_000_000_001),
-        killer: Some(control::oomd::Killer::Daemon),
+        killer: Some(control::oomd::KilledBy::Daemon),
         outcome,
         ..decision(id)
     }
@@ -60,7 +60,7 @@ fn a_desktop_gets_notices() {
             swap_bytes: 0,
             grown_bytes: 0,
         });
-        server.publish(&Reply::Happened(Event::Ended { why: Box::new(why) }), |_| true);
+        server.publish(&Reply::Event(Event::Ended { why: Box::new(why) }), |_| true);
         child
     };
     let mut child = start(&format!("{}:/bin:/usr/bin", bin.display()));
@@ -97,7 +97,7 @@ fn what_happened_is_told_oldest_first_and_what_happens_once_its_end_is_known() {
             };
             server.serve_subscribers(answer, |reply| matches!(reply, Reply::Subscribed));
             if server.has_subscribers() {
-                news.try_iter().for_each(|event| server.publish(&Reply::Happened(event), |_| true));
+                news.try_iter().for_each(|event| server.publish(&Reply::Event(event), |_| true));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -109,7 +109,7 @@ fn what_happened_is_told_oldest_first_and_what_happens_once_its_end_is_known() {
     }
     publish.send(Event::Ended { why: Box::new(why(1, back())) }).unwrap();
     publish
-        .send(Event::Near {
+        .send(Event::SoftLimitCrossed {
             account: AccountRef::user(4_000_000_001),
             group: None,
             cgroup: None,
@@ -128,5 +128,5 @@ fn what_happened_is_told_oldest_first_and_what_happens_once_its_end_is_known() {
     assert_eq!(child.wait().unwrap().code(), Some(1));
     let ids: Vec<_> = said[..3].iter().map(|event| event["why"]["id"].as_u64()).collect();
     assert_eq!(ids, [Some(1), Some(2), Some(3)]);
-    assert_eq!(said[3]["event"], "near");
+    assert_eq!(said[3]["event"], "soft-limit-crossed");
 }

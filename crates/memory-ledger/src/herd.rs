@@ -69,7 +69,7 @@ fn births_of(process: &Process) -> usize {
 }
 
 fn herd(family: &[(usize, &Process)], bombs: Bombs) -> Option<(Herd, u64, Vec<Process>)> {
-    // Whom a rule or a lease protects does not die for its family.
+    // Members that a rule or a lease protects are not killed with their family.
     let willing = family.iter().map(|(_, process)| **process);
     let willing: Vec<Process> =
         willing.filter(|p| p.preference >= KillPreference::Ordinary && !p.within_lease).collect();

@@ -1,4 +1,4 @@
-//! A new configuration against a naive model: what anybody has said, layer by layer.
+//! A new configuration against a naive model: what anybody has sources, layer by layer.
 
 use memory_ledger::{AccountId, GroupId, Groups, Ledger, Limit, Refusal, Requester, Source, Uid};
 use proptest::prelude::*;
@@ -32,16 +32,16 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What was said of one user, MiB; 0: nothing.
+/// Limits of one user by source, MiB; 0: none.
 #[derive(Clone, Copy, Debug, Default)]
-struct Said {
+struct Sources {
     everyone: u64,
     config: u64,
     runtime: u64,
     own: u64,
 }
 
-impl Said {
+impl Sources {
     fn base(&self) -> u64 {
         [self.runtime, self.config, self.everyone].into_iter().find(|mib| *mib > 0).unwrap_or(0)
     }
@@ -64,7 +64,7 @@ fn limit(mib: u64) -> Limit {
 #[derive(Default)]
 struct World {
     ledger: Ledger,
-    said: [Said; 4],
+    sources: [Sources; 4],
     everyone: u64,
 }
 
@@ -77,48 +77,48 @@ impl World {
                 let change =
                     self.ledger.plan_set(account, limit(mib), source, Requester::Root).unwrap();
                 self.ledger.apply(change);
-                (self.said[user].runtime, self.said[user].own) = (mib, 0);
+                (self.sources[user].runtime, self.sources[user].own) = (mib, 0);
             }
             Step::UserSets(user, mib) => {
-                let (uid, said) = (USERS[user], &mut self.said[user]);
+                let (uid, sources) = (USERS[user], &mut self.sources[user]);
                 let requester = Requester::User(uid);
                 let plan = self.ledger.plan_set(uid.into(), limit(mib), Source::Runtime, requester);
-                let may = said.base() == 0 || mib <= said.base();
+                let may = sources.base() == 0 || mib <= sources.base();
                 assert_eq!(plan.is_ok(), may);
                 if let Ok(change) = plan {
                     self.ledger.apply(change);
-                    said.own = mib;
+                    sources.own = mib;
                 }
             }
             Step::RootClears(user) => {
-                let said = &mut self.said[user];
+                let sources = &mut self.sources[user];
                 let plan = self.ledger.plan_clear(USERS[user].into(), Requester::Root);
-                assert_eq!(plan.is_ok(), said.own + said.runtime + said.config > 0);
+                assert_eq!(plan.is_ok(), sources.own + sources.runtime + sources.config > 0);
                 if let Ok(change) = plan {
                     self.ledger.apply(change);
-                    *said = Said { everyone: said.everyone, ..Said::default() };
+                    *sources = Sources { everyone: sources.everyone, ..Sources::default() };
                 }
             }
             Step::UserClears(user) => {
-                let said = &mut self.said[user];
+                let sources = &mut self.sources[user];
                 let plan = self.ledger.plan_clear(USERS[user].into(), Requester::User(USERS[user]));
-                assert_eq!(plan.is_ok(), said.own > 0);
+                assert_eq!(plan.is_ok(), sources.own > 0);
                 if let Ok(change) = plan {
                     self.ledger.apply(change);
-                    said.own = 0;
+                    sources.own = 0;
                 }
             }
             Step::Seen(user) if self.everyone > 0 => {
                 if let Some(change) = self.ledger.plan_default(USERS[user], limit(self.everyone)) {
                     self.ledger.apply(change);
                 }
-                self.said[user].everyone = self.everyone;
-                self.said[user].clamp();
+                self.sources[user].everyone = self.everyone;
+                self.sources[user].clamp();
             }
             Step::Seen(user) => {
-                // Nobody of it is left: whoever nothing else was said of is forgotten.
+                // Nobody of it is left: whoever nothing else was sources of is forgotten.
                 let forgotten = self.ledger.plan_forget(USERS[user]);
-                assert!(forgotten.is_none(), "nothing is said of everyone");
+                assert!(forgotten.is_none(), "nothing is sources of everyone");
             }
         }
     }
@@ -138,25 +138,25 @@ impl World {
         changes.into_iter().for_each(|change| self.ledger.apply(change));
         assert!(self.ledger.plan_reload(&config, for_all).is_empty(), "once is enough");
         self.everyone = everyone;
-        for (said, mib) in self.said.iter_mut().zip(users) {
-            said.config = mib;
-            said.everyone = if said.everyone > 0 { everyone } else { 0 };
-            said.clamp();
+        for (sources, mib) in self.sources.iter_mut().zip(users) {
+            sources.config = mib;
+            sources.everyone = if sources.everyone > 0 { everyone } else { 0 };
+            sources.clamp();
         }
     }
 
     fn check(&self) {
-        for (uid, said) in USERS.into_iter().zip(self.said) {
+        for (uid, sources) in USERS.into_iter().zip(self.sources) {
             let counts =
                 self.ledger.account(uid.into()).map_or(0, |it| it.limit().hard_bytes() >> 20);
-            assert_eq!(counts, said.counts(), "uid {uid}: {said:?}");
+            assert_eq!(counts, sources.counts(), "uid {uid}: {sources:?}");
             let layers = self.ledger.account(uid.into()).map(|it| it.layers()).unwrap_or_default();
             let mib = |limit: Option<Limit>| limit.map_or(0, |limit| limit.hard_bytes() >> 20);
-            assert_eq!(mib(layers.own()), said.own);
-            assert_eq!(mib(layers.layer(Source::Runtime)), said.runtime);
-            assert_eq!(mib(layers.layer(Source::Config)), said.config);
-            assert_eq!(mib(layers.layer(Source::Default)), said.everyone);
-            assert!(said.base() == 0 || said.counts() <= said.base());
+            assert_eq!(mib(layers.own()), sources.own);
+            assert_eq!(mib(layers.layer(Source::Runtime)), sources.runtime);
+            assert_eq!(mib(layers.layer(Source::Config)), sources.config);
+            assert_eq!(mib(layers.layer(Source::Default)), sources.everyone);
+            assert!(sources.base() == 0 || sources.counts() <= sources.base());
         }
     }
 }

@@ -55,7 +55,7 @@ static __always_inline u64 credentials_of(struct task_struct *task, u32 uid)
 	return (u64)BPF_CORE_READ(task, group_leader, real_cred);
 }
 
-/* Whom a process belongs to. */
+/* The user that a process is charged to. */
 struct payer {
 	u32 uid;
 	struct task_struct *task; /* NULL where it is not known any more */

@@ -159,9 +159,9 @@ pub enum Event {
         account: AccountId,
         /// Live pages at the crossing, before the victim's became dying ones.
         pages: u64,
-        /// When.
+        /// Time of the crossing, CLOCK_MONOTONIC.
         time_ns: u64,
-        /// Whom the notifier killed.
+        /// The process that the BPF program killed.
         killed: Option<Killed>,
         /// The armed victim was gone, was another process by now, or belonged to another user.
         armed_was_stale: bool,

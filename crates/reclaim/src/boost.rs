@@ -37,9 +37,9 @@ impl Boost {
             while let Some(Ok(entry)) = entries.next() {
                 let tid = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
                 match tid.and_then(Pid::from_raw).map(|tid| raise(&tasks, tid)) {
-                    Some(Ok(Raised::Yes)) => boost.threads += 1,
+                    Some(Ok(Raise::Done)) => boost.threads += 1,
                     Some(Err(errno)) => boost.refused = Some(errno),
-                    Some(Ok(Raised::No)) | None => {}
+                    Some(Ok(Raise::NotNeeded)) | None => {}
                 }
             }
         }
@@ -60,27 +60,27 @@ fn open_tasks(victim: &Victim) -> Option<OwnedFd> {
     (!victim.has_exited() && victim.has_its_pid()).then_some(tasks)
 }
 
-enum Raised {
-    Yes,
-    /// It has ended, or is real-time anyway.
-    No,
+enum Raise {
+    Done,
+    /// The thread has exited, or is real-time.
+    NotNeeded,
 }
 
 /// The system calls know threads by numbers only, and a thread may end between two of them: if it
 /// is gone afterwards, its number's new owner gets back what it had.
-fn raise(tasks: &OwnedFd, tid: Pid) -> Result<Raised, Errno> {
-    let Ok(before) = SchedAttr::of(Some(tid)) else { return Ok(Raised::No) };
+fn raise(tasks: &OwnedFd, tid: Pid) -> Result<Raise, Errno> {
+    let Ok(before) = SchedAttr::of(Some(tid)) else { return Ok(Raise::NotNeeded) };
     let ordinary = [libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE];
     if !ordinary.contains(&(before.policy as i32)) || !has(tasks, tid) {
-        return Ok(Raised::No);
+        return Ok(Raise::NotNeeded);
     }
     let done = SchedAttr::other(HIGHEST).apply(Some(tid));
     if !has(tasks, tid) {
         // It may be gone as well.
         let _ = before.apply(Some(tid));
-        return Ok(Raised::No);
+        return Ok(Raise::NotNeeded);
     }
-    done.map(|()| Raised::Yes)
+    done.map(|()| Raise::Done)
 }
 
 fn has(tasks: &OwnedFd, tid: Pid) -> bool {

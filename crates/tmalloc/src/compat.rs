@@ -74,7 +74,9 @@ pub fn get_mm_limit() -> Result<Vec<(u32, u64)>, CompatError> {
 /// Looks now, and kills where a limit is broken. How many were killed.
 pub fn run_oom_killer() -> Result<usize, CompatError> {
     match ask(&Request::RunOomKiller { account: None })? {
-        Reply::Ran { kills } => Ok(kills.iter().filter(|why| why.victim.is_some()).count()),
+        Reply::OomKillerRan { kills } => {
+            Ok(kills.iter().filter(|why| why.victim.is_some()).count())
+        }
         other => Err(CompatError::Refused(format!("unexpected answer: {other:?}"))),
     }
 }

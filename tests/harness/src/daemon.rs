@@ -58,7 +58,7 @@ impl Daemon {
             .arg(at("margin.toml"))
             .arg("--state-dir")
             .arg(at("state"))
-            .args(["--notifier", backend.name(), "--pins", "none"])
+            .args(["--notifier", backend.name(), "--bpf-pin-dir", "none"])
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()

@@ -1,6 +1,6 @@
 //! Decisions as they are recorded and reported.
 
-use control::oomd::{Candidate, Explanation, Killer, Outcome, Trigger, Why};
+use control::oomd::{Candidate, Explanation, KilledBy, Outcome, Trigger, Why};
 use memory_ledger::{Account, AccountId, Choice, NoVictim, Process};
 
 use super::kill_plan::{KillPlan, Method, Purpose};
@@ -15,8 +15,8 @@ pub(super) fn kill_record(plan: KillPlan, signalled_ns: u64, remark: &str) -> Wh
         Purpose::Cgroup(_) | Purpose::System => choice.victim.uid.into(),
     };
     let killer = match plan.method {
-        Method::SentByKernel { .. } => Killer::Kernel,
-        Method::Kill | Method::Ask { .. } => Killer::Daemon,
+        Method::SentByKernel { .. } => KilledBy::Kernel,
+        Method::Kill | Method::Ask { .. } => KilledBy::Daemon,
     };
     let ago_micros = monotonic_ns().saturating_sub(signalled_ns) / 1000;
     let decide_ns = plan.noticed_ns.map(|noticed_ns| signalled_ns.saturating_sub(noticed_ns));

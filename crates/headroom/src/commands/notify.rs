@@ -1,7 +1,6 @@
-//! `headroom notify`: kills and warnings on the desktop of whoever runs it.
+//! `headroom notify`: desktop notifications of kills and warnings.
 //!
-//! It subscribes like any user, and has `notify-send` do the rest: the daemon itself knows nothing
-//! of desktops.
+//! It subscribes like any user and runs `notify-send`: the daemon does not depend on a desktop.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -16,22 +15,21 @@ use crate::helpers::output::{self, printable};
 use crate::helpers::size::Size;
 use crate::helpers::{decision, user};
 
-/// How soon a daemon that does not answer is asked again.
+/// Interval of connection attempts.
 const RETRY: Duration = Duration::from_secs(5);
-/// What shows a notice.
 const PROGRAM: &str = "notify-send";
 
-/// Runs until it is ended, or nobody reads what it says.
+/// Runs until interrupted, or until standard output is closed.
 pub fn notify(globals: &Globals) -> anyhow::Result<()> {
     let mut reachable = true;
     loop {
         match follow(&globals.oomd_socket) {
             Ok(()) => return Ok(()),
-            Err(End::Said(heard)) if heard || reachable => {
-                eprintln!("headroom: headroom-oomd does not answer; asking again every {RETRY:?}");
+            Err(End::Disconnected { connected }) if connected || reachable => {
+                eprintln!("headroom: no connection to headroom-oomd: trying again every {RETRY:?}");
                 reachable = false;
             }
-            Err(End::Said(_)) => {}
+            Err(End::Disconnected { .. }) => {}
             Err(End::Output(error)) => return Err(error),
         }
         std::thread::sleep(RETRY);
@@ -39,22 +37,24 @@ pub fn notify(globals: &Globals) -> anyhow::Result<()> {
 }
 
 enum End {
-    /// The daemon; and whether anything was heard of it.
-    Said(bool),
+    /// No connection to the daemon, or it was lost after it had been `connected`.
+    Disconnected {
+        connected: bool,
+    },
     Output(anyhow::Error),
 }
 
 fn follow(socket: &Path) -> Result<(), End> {
-    let events = Subscription::start(socket).map_err(|_| End::Said(false))?;
+    let events = Subscription::start(socket).map_err(|_| End::Disconnected { connected: false })?;
     for event in events {
-        let event = event.map_err(|_| End::Said(true))?;
+        let event = event.map_err(|_| End::Disconnected { connected: true })?;
         if let Some(notice) = notice(&event)
             && show(&notice).map_err(End::Output)?.is_break()
         {
             return Ok(());
         }
     }
-    Err(End::Said(true))
+    Err(End::Disconnected { connected: true })
 }
 
 /// A message on the desktop.
@@ -66,7 +66,7 @@ struct Notice {
 /// `None`: there is more to come about it.
 fn notice(event: &Event) -> Option<Notice> {
     match event {
-        Event::Near { account, group, cgroup, used_bytes, hard_bytes } => {
+        Event::SoftLimitCrossed { account, group, cgroup, used_bytes, hard_bytes } => {
             let (used, hard) = (Size(*used_bytes), Size(*hard_bytes));
             let who = user::owner(account.uid, group.as_deref(), cgroup.as_deref());
             Some(Notice {

@@ -11,7 +11,7 @@ use crate::helpers::{decision, output};
 pub fn run_oom_killer(globals: &Globals, user: Option<&User>) -> anyhow::Result<()> {
     let account = user.map(|user| user.account(&globals.oomd_socket)).transpose()?;
     match ask_oomd(&globals.oomd_socket, &Request::RunOomKiller { account })? {
-        Reply::Ran { kills } => {
+        Reply::OomKillerRan { kills } => {
             output::print_as(globals.format(), &kills, || match (&kills[..], user) {
                 ([], None) => "nobody is over a limit\n".into(),
                 ([], Some(user)) => format!("{user} is not over a limit\n"),

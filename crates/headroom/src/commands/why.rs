@@ -49,7 +49,7 @@ pub fn follow(globals: &Globals, number: u32) -> anyhow::Result<()> {
             // Nobody could be killed: there is no end to wait for.
             Event::Decided { why } => why.killer.is_none() && !told.contains(&why.id),
             Event::Ended { why } => !told.contains(&why.id),
-            Event::Near { .. } => true,
+            Event::SoftLimitCrossed { .. } => true,
         };
         if wanted && print_event(globals, &event)?.is_break() {
             break;
@@ -65,7 +65,7 @@ fn print_event(globals: &Globals, event: &Event) -> anyhow::Result<ControlFlow<(
     }
     output::print_on(&match event {
         Event::Decided { why } | Event::Ended { why } => format!("{}\n", decision::explain(why)),
-        Event::Near { account, group, cgroup, used_bytes, hard_bytes } => format!(
+        Event::SoftLimitCrossed { account, group, cgroup, used_bytes, hard_bytes } => format!(
             "{} nears its limit: {} in use of {} allowed\n\n",
             user::owner(account.uid, group.as_deref(), cgroup.as_deref()),
             Size(*used_bytes),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use control::oomd::{Candidate, Killer, Outcome, Trigger, Why};
+use control::oomd::{Candidate, KilledBy, Outcome, Trigger, Why};
 
 use super::output::{count, printable};
 use super::size::Size;
@@ -85,8 +85,8 @@ fn trigger(why: &Why) -> String {
     };
     let delay = why.decide_micros.map(|t| format!(", {} after the break", clock::length(t)));
     match why.killer {
-        Some(Killer::Kernel) => format!("{seen}; the signal was sent in the page fault itself"),
-        Some(Killer::Daemon) => {
+        Some(KilledBy::Kernel) => format!("{seen}; the signal was sent in the page fault itself"),
+        Some(KilledBy::Daemon) => {
             format!("{seen}; the daemon sent the signal{}", delay.unwrap_or_default())
         }
         None => seen.into(),
@@ -167,7 +167,7 @@ mod tests {
             trigger: Trigger::Notifier,
             state: String::new(),
             others: Vec::new(),
-            killer: Some(Killer::Daemon),
+            killer: Some(KilledBy::Daemon),
             hard_bytes: 256 << 20,
             used_bytes: (256 << 20) + 4096,
             victim: Some(candidate(42, "eater", 180)),

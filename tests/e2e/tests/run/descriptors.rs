@@ -1,4 +1,4 @@
-//! `headroom run --descriptors`: files by seccomp, and what becomes of those who live under the
+//! `headroom run --fd-passing`: files by seccomp, and what becomes of those who live under the
 //! filter.
 
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn files_service(action: &str) -> String {
 
 fn send_files(how: &str, service: &str) -> Outcome {
     let peer = program("peer");
-    let args = ["run", "--descriptors", how, "--service-manager", service, "--", &peer];
+    let args = ["run", "--fd-passing", how, "--service-manager", service, "--", &peer];
     outcome(headroom().args(args).args(["/dev/binder", "files-cost", "100"]))
 }
 
@@ -54,9 +54,9 @@ fn a_session_in_a_session_with_a_filter_falls_back_to_ptrace_and_says_so() {
         return;
     }
     let (ours, peer, service) = (program("headroom"), program("peer"), files_service("files"));
-    let inner = [&ours, "run", "--descriptors", "seccomp", "--service-manager", &service, "--"];
+    let inner = [&ours, "run", "--fd-passing", "seccomp", "--service-manager", &service, "--"];
     let mut command = headroom();
-    command.args(["run", "--descriptors", "seccomp", "--"]).args(inner);
+    command.args(["run", "--fd-passing", "seccomp", "--"]).args(inner);
     let ended = outcome(command.args([&peer, "/dev/binder", "files-cost", "100"]));
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.err.contains("by ptrace instead"), "{ended:?}");
@@ -71,7 +71,7 @@ fn callers_of_a_killed_daemon(how: &str, delay: Duration) -> Outcome {
     let callers = (0..4).map(|n| format!("{peer} /dev/binder caller manager 100000000 {n} & "));
     let script = format!("{} wait; echo over", callers.collect::<String>());
     let mut command = headroom();
-    command.args(["run", "--descriptors", how, "--service-manager", &manager]);
+    command.args(["run", "--fd-passing", how, "--service-manager", &manager]);
     command.args(["--", "sh", "-c", &script]).env(TOKEN, &token);
     let mut session = Session::of(command);
     // They also say how many calls they have made.
@@ -112,7 +112,7 @@ fn nothing_is_left_when_headroom_is_killed_with_a_filter() {
     let peer = program("peer");
     let manager = format!("{peer} /dev/binder manager 1");
     let mut command = headroom();
-    command.args(["run", "--descriptors", "seccomp", "--service-manager", &manager]);
+    command.args(["run", "--fd-passing", "seccomp", "--service-manager", &manager]);
     command.args(["--", &peer, "/dev/binder", "caller", "manager", "100000000", "1"]);
     command.env(TOKEN, &token);
     let mut session = Session::of(command);

@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use headroom_daemon::options;
 use ioctl_trap::Launcher;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
@@ -17,7 +18,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use super::namespaces::{self, Isolation};
 use super::private_dev::{BUS, SOCKET};
 use super::{offspring, service_manager};
-use crate::arguments::{BINDERD_SOCKET_VARIABLE, Descriptors, Run};
+use crate::arguments::{BINDERD_SOCKET_VARIABLE, FdPassing, Run};
 use crate::helpers::exit_code;
 use crate::helpers::signals::{BlockedSignals, Origin};
 
@@ -120,7 +121,7 @@ impl Cast {
         }
         let child = command.spawn()?;
         if let Some(Err(error)) = self.trap.as_mut().map(Launcher::serve) {
-            eprintln!("headroom: no descriptors by seccomp ({error}): by ptrace instead");
+            eprintln!("headroom: fd passing by seccomp is unavailable ({error}): using ptrace");
         }
         Ok(child)
     }
@@ -190,7 +191,9 @@ impl Session<'_> {
         }
         command.stdin(Stdio::null()).stdout(Stdio::null());
         self.apart(&mut command);
-        if self.options.descriptors == Descriptors::Seccomp {
+        let old = self.options.descriptors.as_ref();
+        let old = options::renamed("--descriptors", old, "--fd-passing");
+        if *old.unwrap_or(&self.options.fd_passing) == FdPassing::Seccomp {
             let mut trap = Launcher::new().context("cannot make sockets")?;
             trap.connect(&mut command);
             cast.trap = Some(trap);

@@ -232,7 +232,7 @@ fn draw_help(buffer: &mut Buffer, area: Rect) {
 
 #[cfg(test)]
 pub mod tests {
-    use control::oomd::{AccountRef, Candidate, Killer, Outcome, Trigger, Why};
+    use control::oomd::{AccountRef, Candidate, KilledBy, Outcome, Trigger, Why};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -251,7 +251,7 @@ pub mod tests {
             cgroup: None,
             trigger: Trigger::Notifier,
             state: String::new(),
-            killer: Some(Killer::Kernel),
+            killer: Some(KilledBy::Kernel),
             hard_bytes: 1,
             used_bytes: 2,
             victim: Some(Candidate {
@@ -318,14 +318,14 @@ memory  [||||||||||||||||||||||||||||          ] 4.0 GiB available of 16.0 GiB
 swap    none
 stalled not told by this kernel
 
-USER                    USED       LIMIT  OF THE LIMIT                 LIMIT IN         GROWTH    \
-PROMISED        PEAK
-4000000002          95.0 MiB   100.0 MiB  [|||||||||||||||||| ]  \
-95%                                          95.0 MiB
-4000000001          60.0 MiB   100.0 MiB  [|||||||||||        ]  60%        8 s     +5.0 \
+USER                    USED       LIMIT  OF THE LIMIT            TIME TO LIMIT  \
+       GROWTH      LEASED        PEAK
+4000000002          95.0 MiB   100.0 MiB  [|||||||||||||| ]  \
+95%                                              95.0 MiB
+4000000001          60.0 MiB   100.0 MiB  [|||||||||      ]  60%            8 s     +5.0 \
 MiB/s                50.0 MiB
-4000000003           2.0 MiB  1000.0 MiB  [|                  ]   \
-0%                                           2.0 MiB
+4000000003           2.0 MiB  1000.0 MiB  [|              ]   \
+0%                                               2.0 MiB
 
 
 LATEST DECISIONS

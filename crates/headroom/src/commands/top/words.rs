@@ -29,9 +29,9 @@ pub struct Column {
 pub const COLUMNS: [Column; 6] = [
     Column { title: "USED", width: 10, text: |row| Size(row.limit.used_bytes).to_string() },
     Column { title: "LIMIT", width: 10, text: |row| Size(row.limit.hard_bytes).to_string() },
-    Column { title: "LIMIT IN", width: 9, text: |row| row.limit_in.map_or("".into(), span) },
+    Column { title: "TIME TO LIMIT", width: 13, text: |row| row.limit_in.map_or("".into(), span) },
     Column { title: "GROWTH", width: 13, text: |row| row.growth.map_or("".into(), rate) },
-    Column { title: "PROMISED", width: 10, text: |row| unless_none(row.limit.leased_bytes) },
+    Column { title: "LEASED", width: 10, text: |row| unless_none(row.limit.leased_bytes) },
     Column { title: "PEAK", width: 10, text: |row| unless_none(row.limit.peak_bytes) },
 ];
 
