@@ -53,6 +53,8 @@ lint: setup-lint
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	scripts/lint-shell
 	scripts/lint-lines
+	scripts/lint-words
+	mandoc -T lint -W warning dist/man/*
 	cargo test --locked --quiet --workspace --test dependencies
 
 install:

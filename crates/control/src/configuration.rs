@@ -1,25 +1,26 @@
-//! What a configuration says, for people and programs.
+//! The effective configuration, for users and programs.
 
 use serde::{Deserialize, Serialize};
 
-/// All that is in force of the files, or would be.
+/// The merged configuration files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Configuration {
     /// The files that were read, in their order.
     pub files: Vec<String>,
     /// By uid, then that of everyone.
     pub limits: Vec<ConfiguredLimit>,
-    /// `None`: the machine as a whole is not watched.
+    /// `None`: system memory is not monitored.
     pub machine: Option<MachineLevels>,
     /// In their order, a line each.
     pub rules: Vec<String>,
-    /// Who is told of what happens, a line each.
-    #[serde(default)]
-    pub tell: Vec<String>,
+    /// Metrics, hooks and warnings, a line each.
+    #[serde(default, alias = "tell")]
+    pub notifications: Vec<String>,
     /// The first and the last uid of ordinary users, of whom a limit of `*` speaks.
     pub ordinary_uids: [u32; 2],
-    /// What could not be read and is done without, a sentence each.
-    pub complaints: Vec<String>,
+    /// Deprecated keys and unreadable optional files, a sentence each.
+    #[serde(alias = "complaints")]
+    pub warnings: Vec<String>,
 }
 
 /// A limit of the files.
@@ -58,10 +59,10 @@ pub struct MachineLevels {
     pub stall_percent: u32,
     /// Milliseconds; 0: never.
     pub stall_ms: u64,
-    /// After so many victims only the hard level and the forecast kill ...
-    #[serde(default)]
-    pub most_kills: u32,
-    /// ... within so many milliseconds; 0: any number.
-    #[serde(default)]
-    pub most_kills_ms: u64,
+    /// After so many kills only the hard level and the forecast kill ...
+    #[serde(default, alias = "most_kills")]
+    pub max_kills: u32,
+    /// ... within so many milliseconds; 0: no maximum.
+    #[serde(default, alias = "most_kills_ms")]
+    pub max_kills_window_ms: u64,
 }

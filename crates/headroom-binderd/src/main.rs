@@ -21,29 +21,29 @@ use headroom_daemon::privileges;
 use headroom_daemon::signals::Signal;
 use tracing_subscriber::EnvFilter;
 
-/// Tokens of what we add to the server's event loop.
+/// Tokens of event sources in the server's event loop.
 const SIGNALS: u32 = 0;
 const CONTROL: u32 = 1;
 const STALLS: u32 = 2;
 const MEMORY_TIMER: u32 = 3;
 const LISTENERS: u32 = 4;
-/// Anybody may ask for the status; what only root may see is checked by request.
+/// Every user may connect; permissions are checked per request.
 const SOCKET_MODE: u32 = 0o666;
 
 /// Serves binder devices to unmodified clients, without a kernel driver.
 ///
-/// Stays in the foreground, logs to standard error (HEADROOM_LOG=debug: more of it), and cleans up
-/// on SIGINT and SIGTERM.
+/// Runs in the foreground, logs to standard error (more with HEADROOM_LOG=debug), and unmounts on
+/// SIGINT and SIGTERM.
 #[derive(Parser)]
 #[command(name = "headroom-binderd", version)]
 struct Args {
-    /// Where to mount the devices; made if it is missing.
+    /// Mount point, created if it does not exist.
     #[arg(long, value_name = "DIR", default_value = "/dev/binderfs")]
     mount: PathBuf,
     /// The control socket.
     #[arg(long, value_name = "PATH", default_value = control::BINDERD_SOCKET)]
     socket: PathBuf,
-    /// Devices to start with, separated by commas.
+    /// Devices to create, separated by commas.
     #[arg(
         long,
         value_name = "NAMES",
@@ -54,8 +54,8 @@ struct Args {
     /// How receive buffers reach clients: auto, passthrough or notify-store.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     mapping: MappingChoice,
-    /// Give idle buffers' memory back when less than this share of all memory is available, in
-    /// percent.
+    /// Release the memory of idle buffers while less than this share of the machine's memory is
+    /// available.
     #[arg(
         long,
         value_name = "PERCENT",
@@ -63,39 +63,37 @@ struct Args {
         value_parser = clap::value_parser!(u8).range(0..=100)
     )]
     low_memory: u8,
-    /// Most devices at a time, those to start with included.
+    /// Maximum number of devices, those of --devices included.
     #[arg(long, value_name = "NUMBER")]
     max: Option<u32>,
-    /// Mode of the devices, octal. By default those to start with have 0666, as on Android: every
-    /// user may call. Those that binder-control adds have 0600.
+    /// Mode of all devices. Default: 0666 for those of --devices, as on Android, and 0600 for those
+    /// that are added through binder-control.
     #[arg(long, value_name = "OCTAL", value_parser = permissions::parse_mode)]
     mode: Option<u32>,
-    /// Owner of the devices, by name or number; the daemon's own user and group by default.
+    /// Owner of the devices, by name or number. Default: the daemon's user and group.
     #[arg(long, value_name = "USER[:GROUP]", value_parser = permissions::parse_owner)]
     owner: Option<DeviceOwner>,
-    /// "global": a folder binder_logs that shows everybody who talks to whom, as the kernel's
-    /// binderfs does.
+    /// "global": add a folder binder_logs that shows all traffic to every user, as binderfs does.
     #[arg(long, value_name = "WHICH")]
     stats: Option<Stats>,
-    /// Link /dev/NAME to each device to start with, where there is no such file; the links go with
-    /// the daemon.
+    /// Link /dev/NAME to each device of --devices. Existing files are kept.
     #[arg(long)]
     link_dev: bool,
-    /// The bus is one user's own: do not warn of privileges that only root can have.
+    /// The bus belongs to one user: do not warn of missing privileges.
     #[arg(long)]
     session: bool,
-    /// End with exit code 0 when somebody unmounts the bus.
+    /// Exit with status 0 when the bus is unmounted.
     #[arg(long)]
     until_unmounted: bool,
-    /// Write a line to this file descriptor when the bus can be used, and close it.
+    /// Write a line to this file descriptor when the bus is ready, and close it.
     #[arg(long, value_name = "FD")]
     ready_fd: Option<i32>,
-    /// Take listeners of seccomp filters from this socket; `headroom run` passes one.
+    /// Receive listeners of seccomp filters from this socket; used by `headroom run`.
     #[arg(long, value_name = "FD")]
     listeners: Option<i32>,
 }
 
-/// What is shown of the traffic.
+/// Scope of binder_logs.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Stats {
     Global,

@@ -46,43 +46,41 @@ const REAPERS: usize = 2;
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// Where to listen for requests
+    /// The control socket
     #[arg(long, default_value = OOMD_SOCKET)]
     socket: PathBuf,
-    /// The configuration file, with drop-ins in the folder of its name with `.d` in place of
-    /// `.toml`; the default one, /etc/headroom/oomd.toml, may be missing
+    /// The configuration, with drop-ins in the folder whose name has `.d` in place of `.toml`
+    /// [default: /etc/headroom/oomd.toml, which may be missing]
     #[arg(long)]
     config: Option<PathBuf>,
-    /// Control socket of a headroom-binderd that gives idle memory back before anybody is killed
-    /// (repeat for more)
+    /// Control socket of a headroom-binderd that releases idle memory before a kill (repeatable)
     #[arg(long, value_name = "PATH", default_value = BINDERD_SOCKET)]
     reclaimer: Vec<PathBuf>,
-    /// What `headroom oom margin --save` has measured; may be missing
+    /// Result of `headroom oom margin --save`; may be missing
     #[arg(long, default_value = MARGIN_FILE)]
     margin: PathBuf,
-    /// Says which uids are ordinary users: UID_MIN, UID_MAX
+    /// File with UID_MIN and UID_MAX, the range of ordinary users
     #[arg(long, value_name = "FILE", default_value = "/etc/login.defs")]
     login_defs: PathBuf,
-    /// Say what the configuration says, as JSON, and do nothing (exit code 1: it makes no sense);
-    /// `headroom config check` says it in words
+    /// Print the effective configuration as JSON and exit; `headroom config check` prints text
     #[arg(long)]
     check_config: bool,
-    /// How memory is watched
+    /// Source of memory events
     #[arg(long, value_enum, default_value_t)]
     notifier: watching::Wanted,
-    /// Folder on a BPF filesystem where limits and accounts outlive a daemon that is killed, or
-    /// `none` [default: /sys/fs/bpf/headroom; none with another socket than the default one]
+    /// Folder on a BPF file system that keeps limits and accounts if the daemon is killed, or
+    /// `none` [default: /sys/fs/bpf/headroom; `none` with another --socket]
     #[arg(long, value_name = "DIR")]
     bpf_pin_dir: Option<PathBuf>,
     /// Old name of --bpf-pin-dir
     #[arg(long, hide = true, value_name = "DIR", conflicts_with = "bpf_pin_dir")]
     pins: Option<PathBuf>,
-    /// Folder where decisions are remembered, or `none` [default: /var/lib/headroom; none with
-    /// another socket than the default one]
+    /// Folder of the recorded decisions, or `none` [default: /var/lib/headroom; `none` with another
+    /// --socket]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// When told to end, leave the limits in force: the kernel goes on with them until another
-    /// daemon takes over or `headroom oom detach` ends them
+    /// Keep the limits in force in the kernel when the daemon is stopped, until another daemon
+    /// takes over or `headroom oom detach` removes them
     #[arg(long)]
     keep_limits: bool,
 }
@@ -169,13 +167,13 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         NotificationQueue::start().context("cannot start the notification thread")?,
     );
     let binderd = arguments.reclaimer.first().map_or(Path::new(BINDERD_SOCKET), PathBuf::as_path);
-    reload.export_by(Exporter::new(&arguments.socket, binderd));
+    reload.set_exporter(Exporter::new(&arguments.socket, binderd));
 
     degraded.extend(run_self_test(&oom).err());
     let consequence = "under heavy swapping a kill may be late";
     degraded.extend(refused(privileges::lock_resident_memory(), consequence));
     degraded.extend(reconfigure::start(&mut oom, &config).problems);
-    degraded.extend(reload.tell(&config.tell, &mut oom));
+    degraded.extend(reload.notify(&config.notifications, &mut oom));
     for what in &degraded {
         tracing::warn!("degraded: {what}");
     }

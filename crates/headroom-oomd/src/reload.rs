@@ -1,7 +1,6 @@
-//! The configuration once more, while running.
+//! Reload of the configuration.
 //!
-//! Files that make no sense change nothing: what was in force stays in force, and the daemon says
-//! so until they do.
+//! If a file is invalid, nothing changes, and the status shows the error until the next reload.
 
 use memory_ledger::Margin;
 
@@ -18,9 +17,9 @@ pub struct Reload {
     margin: Option<Margin>,
     degraded: Vec<String>,
     exporter: Option<Exporter>,
-    told: NotificationConfig,
+    notifications: NotificationConfig,
     /// Of the last try, if that failed.
-    complaint: Option<String>,
+    diagnostic: Option<String>,
 }
 
 impl Reload {
@@ -33,8 +32,8 @@ impl Reload {
             margin,
             degraded: Vec::new(),
             exporter: None,
-            told: NotificationConfig::default(),
-            complaint: None,
+            notifications: NotificationConfig::default(),
+            diagnostic: None,
         }
     }
 
@@ -43,16 +42,16 @@ impl Reload {
         Config::load(&self.files, self.ram_bytes, self.margin)
     }
 
-    /// Metrics go where the files say, by this one.
-    pub fn export_by(&mut self, exporter: Exporter) {
+    /// Sets the exporter of metrics.
+    pub fn set_exporter(&mut self, exporter: Exporter) {
         self.exporter = Some(exporter);
     }
 
-    /// Who is told, and how, from now on. Returns what could not be put into force.
-    pub fn tell(&mut self, config: &NotificationConfig, oom: &mut OomManager) -> Option<String> {
-        self.told = config.clone();
-        for sentence in &config.obsolete {
-            tracing::warn!("{sentence}");
+    /// Applies the configuration of notifications. Returns what could not be applied.
+    pub fn notify(&mut self, config: &NotificationConfig, oom: &mut OomManager) -> Option<String> {
+        self.notifications = config.clone();
+        for hint in &config.obsolete {
+            tracing::warn!("{hint}");
         }
         if let Some(notifications) = oom.records_mut().notifications() {
             notifications.configure(config);
@@ -61,35 +60,35 @@ impl Reload {
         exported.err().map(|error| format!("metrics are not exported: {error}"))
     }
 
-    /// What turned out not to work at start, a sentence each.
+    /// Records degradations at start, a sentence each.
     pub fn started(&mut self, degraded: Vec<String>) {
         self.degraded = degraded;
     }
 
-    /// What does not work, a sentence each.
+    /// All degradations, a sentence each.
     pub fn degraded(&self) -> Vec<String> {
-        self.degraded.iter().chain(&self.complaint).cloned().collect()
+        self.degraded.iter().chain(&self.diagnostic).cloned().collect()
     }
 
-    /// Reads the files anew and puts them into force. Returns what has changed and what could not
-    /// be; the error is that of files which make no sense, with which nothing has changed.
+    /// Reads the files again and applies them. Returns the changes and what could not be applied;
+    /// an error means that a file is invalid and nothing changed.
     pub fn reload(&mut self, oom: &mut OomManager) -> Result<Reconfigured, String> {
         let config = match self.load() {
             Ok(config) => config,
             Err(error) => {
-                let complaint = format!("{error}; the configuration before stays in force");
-                tracing::error!("{complaint}");
-                self.complaint = Some(complaint.clone());
-                return Err(complaint);
+                let diagnostic = format!("{error}; the previous configuration stays in force");
+                tracing::error!("{diagnostic}");
+                self.diagnostic = Some(diagnostic.clone());
+                return Err(diagnostic);
             }
         };
         let mut done = reconfigure(oom, &config);
-        if self.told != config.tell {
-            done.changes.push("who is told".to_owned());
-            done.problems.extend(self.tell(&config.tell, oom));
+        if self.notifications != config.notifications {
+            done.changes.push("notifications".to_owned());
+            done.problems.extend(self.notify(&config.notifications, oom));
         }
-        self.complaint = (!done.problems.is_empty())
-            .then(|| format!("of the configuration is not in force: {}", done.problems.join("; ")));
+        self.diagnostic = (!done.problems.is_empty())
+            .then(|| format!("configuration not applied completely: {}", done.problems.join("; ")));
         for problem in &done.problems {
             tracing::error!("{problem}");
         }

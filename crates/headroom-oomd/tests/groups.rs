@@ -290,7 +290,7 @@ fn what_does_not_count_costs_nobody_and_a_reload_says_what_does() {
     for (test, notifier) in [(7, "bpf"), (8, "proc")] {
         let [alice, ..] = users(test);
         let limit = |more: &str| format!("[[limit]]\nuser = {alice}\nhard = \"64M\"\n{more}\n");
-        let files = limit("count = [\"file\"]");
+        let files = limit("account = [\"file\"]");
         let daemon = Daemon::start(&files, &[&format!("--notifier={notifier}")]);
         let mut hog = Hog::start(alice);
         hog.grow(90 << 10);
@@ -299,7 +299,7 @@ fn what_does_not_count_costs_nobody_and_a_reload_says_what_does() {
         assert_eq!(before.counts, ["file"]);
         assert!(before.used_bytes < 60 * MIB, "{before:?}");
         assert_eq!(daemon.why(alice), []);
-        let changes = reload(&daemon, &limit("count = [\"anon\"]"));
+        let changes = reload(&daemon, &limit("account = [\"anon\"]"));
         assert_eq!(changes, [format!("uid {alice}: limit {} bytes of anon", 64 * MIB)]);
         hog.died();
         let why = daemon.ended(alice);

@@ -196,7 +196,7 @@ fn metrics_are_in_the_file_until_the_configuration_says_otherwise() {
 
     daemon.write_config("oomd.toml", "[machine]\nenabled = false\n");
     let Reply::Reloaded { changes, problems } = daemon.ask(&Request::Reload) else { panic!() };
-    assert_eq!((changes, problems), (vec!["who is told".to_owned()], vec![]));
+    assert_eq!((changes, problems), (vec!["notifications".to_owned()], vec![]));
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn a_file_that_makes_no_sense_changes_nothing_and_the_daemon_says_so() {
         message.contains("oomd.toml:3") && message.contains("did you mean \"hard\"?"),
         "{message}"
     );
-    assert!(message.ends_with("the configuration before stays in force"), "{message}");
+    assert!(message.ends_with("the previous configuration stays in force"), "{message}");
     assert_eq!(in_force(&daemon, DORA), Some((100, "config".into())));
     assert_eq!(daemon.status().degraded.last(), Some(&message));
     write(&daemon, &limit(DORA, 50));

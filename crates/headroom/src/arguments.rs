@@ -14,7 +14,7 @@ pub const BINDERD_SOCKET_VARIABLE: &str = "HEADROOM_BINDERD_SOCKET";
 /// Names the socket of `headroom-oomd`.
 const OOMD_SOCKET_VARIABLE: &str = "HEADROOM_OOMD_SOCKET";
 
-/// The socket that a variable names; an empty one names none.
+/// The socket from a variable, unless it is empty.
 fn socket(variable: &str, default: &str) -> PathBuf {
     let named = std::env::var_os(variable).filter(|path| !path.is_empty());
     named.map_or_else(|| default.into(), PathBuf::from)
@@ -38,17 +38,16 @@ pub struct Arguments {
     pub command: Command,
 }
 
-/// What holds for every command.
+/// Options of all commands.
 #[derive(Debug, Args)]
 pub struct Globals {
     /// Print JSON
     #[arg(long, global = true)]
     pub json: bool,
-    /// Control socket of headroom-binderd; otherwise that of HEADROOM_BINDERD_SOCKET, which `run`
-    /// sets
+    /// Control socket of headroom-binderd [env: HEADROOM_BINDERD_SOCKET, which `run` sets]
     #[arg(long, global = true, value_name = "PATH", default_value_os_t = binderd_socket())]
     pub binderd_socket: PathBuf,
-    /// Control socket of headroom-oomd; otherwise that of HEADROOM_OOMD_SOCKET
+    /// Control socket of headroom-oomd [env: HEADROOM_OOMD_SOCKET]
     #[arg(long, global = true, value_name = "PATH", default_value_os_t = oomd_socket())]
     pub oomd_socket: PathBuf,
 }
@@ -64,70 +63,64 @@ impl Globals {
 pub enum Command {
     /// Run both daemons in the foreground until Ctrl-C
     Up(Up),
-    /// Run a command on a private bus, without root; the bus is gone with it
+    /// Run a command on a private bus, without root
     ///
-    /// Inside, /dev/binderfs and /dev/binder, hwbinder, vndbinder are the bus; everything else of
-    /// /dev is as outside. HEADROOM_BINDER names the folder. The exit code is that of CMD (128 + n
-    /// if signal n killed it), 127 if there is no such program, 126 if it cannot be run, 125 if
-    /// there is no bus. What CMD leaves running is ended.
+    /// The bus ends with CMD, and so do processes that CMD left running. Inside, /dev/binderfs and
+    /// /dev/binder, hwbinder, vndbinder belong to the bus; the rest of /dev is as outside.
+    /// HEADROOM_BINDER names the folder. The exit code is that of CMD (128 + n if signal n killed
+    /// it), 127 if it does not exist, 126 if it cannot be executed, 125 if there is no bus.
     Run(Run),
     /// Set, show and clear users' memory limits
     #[command(subcommand)]
     Limit(LimitCommand),
-    /// Check headroom-oomd's configuration, have it read anew, or translate another daemon's
+    /// Check or reload the configuration of headroom-oomd, or import another daemon's
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Look now, and kill where a limit is broken
+    /// Check the limits now, and kill where one is exceeded
     RunOomKiller {
-        /// Only this user (name or uid), group (@NAME) or cgroup (/PATH); all with a limit
-        /// otherwise
+        /// Only this user (name or uid), group (@NAME) or cgroup (/PATH)
         user: Option<User>,
     },
-    /// Say which daemons run and how (exit code 1 if none does)
+    /// Show which daemons run, and what is degraded (exit code 1 if none runs)
     Status,
-    /// Show kills and warnings on the desktop, by notify-send, until interrupted; as lines where
-    /// there is none
+    /// Show kills and warnings as desktop notifications (notify-send) or lines, until interrupted
     Notify,
-    /// Print what both daemons count, for Prometheus (exit code 1 if none runs)
+    /// Print the counters of both daemons for Prometheus (exit code 1 if none runs)
     Metrics,
-    /// Show users, their limits and how fast they near them, as it happens; keys set limits (`?`
-    /// says which)
+    /// Show usage, limits, growth and time to the limit, continuously; keys set limits (`?`: help)
     Top(Top),
     /// Explain the latest decisions, newest first
     Why {
-        /// So many decisions
+        /// Number of decisions
         #[arg(short = 'n', long, default_value_t = 10, conflicts_with = "id")]
         number: u32,
-        /// Go on with what happens, until interrupted: each decision when its end is known, and who
-        /// nears its limit
+        /// Follow decisions, when their outcome is known, and warnings, until interrupted
         #[arg(short = 'f', long, conflicts_with = "id")]
         follow: bool,
         /// Only the decision with this number
         id: Option<u64>,
     },
-    /// Say who would die now, and why
+    /// Show which process would be killed now, and why
     Explain {
-        /// If the limit of this user, group (@NAME) or cgroup (/PATH) were broken; otherwise, if
-        /// the machine ran short of memory
+        /// If this user, group (@NAME) or cgroup (/PATH) exceeded its limit [default: if memory
+        /// ran short]
         user: Option<User>,
     },
-    /// Kill processes and get their memory back at once (exit code 1 if one is still there)
+    /// Kill processes and reclaim their memory at once (exit code 1 if one is still alive)
     Kill(Kill),
-    /// Look into the OOM management
+    /// Measure the reaction time of the OOM manager; remove its limits from the kernel
     #[command(subcommand)]
     Oom(OomCommand),
-    /// Run a command whose memory is granted before it is used: where the user's limit does not
-    /// allow it, malloc returns NULL instead of a kill
+    /// Run a command whose memory is reserved first: at the limit malloc returns NULL
     Reserve(Reserve),
-    /// Look into the binder driver
+    /// Inspect the binder driver
     #[command(subcommand)]
     Binder(BinderCommand),
-    /// Say what this machine offers, what is missing, and what is lost by it (exit code 1 if a
-    /// daemon cannot work here)
+    /// Show what this machine supports, and what is missing (exit code 1 if a daemon cannot work)
     Doctor,
-    /// Print a script that completes this command line
+    /// Print a completion script
     Completions {
-        /// For which shell
+        /// The shell
         shell: clap_complete::Shell,
     },
 }
@@ -135,23 +128,22 @@ pub enum Command {
 /// Options of `up`.
 #[derive(Debug, Args)]
 pub struct Up {
-    /// Where to mount the bus
+    /// Mount point of the bus
     #[arg(long, value_name = "DIR", default_value = "/dev/binderfs")]
     pub mount: PathBuf,
-    /// Link /dev/binder, hwbinder and vndbinder to the bus, where there are no such files, until
-    /// Ctrl-C
+    /// Link /dev/binder, hwbinder and vndbinder to the bus until Ctrl-C; existing files are kept
     #[arg(long, conflicts_with = "no_binder")]
     pub link_dev: bool,
-    /// Show in DIR/binder_logs who talks to whom, to everybody, as binderfs does with stats=global
+    /// Show all traffic to every user in DIR/binder_logs, as binderfs does with stats=global
     #[arg(long, conflicts_with = "no_binder")]
     pub binder_logs: bool,
-    /// Leave headroom-binderd out
+    /// Do not start headroom-binderd
     #[arg(long, conflicts_with = "no_oom")]
     pub no_binder: bool,
-    /// Leave headroom-oomd out
+    /// Do not start headroom-oomd
     #[arg(long)]
     pub no_oom: bool,
-    /// Configuration of headroom-oomd, in place of /etc/headroom/oomd.toml
+    /// Configuration of headroom-oomd [default: /etc/headroom/oomd.toml]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
@@ -159,21 +151,20 @@ pub struct Up {
 /// Options of `top`.
 #[derive(Debug, Args)]
 pub struct Top {
-    /// Seconds from one look to the next
+    /// Seconds between updates
     #[arg(short = 'd', long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub interval: f64,
-    /// Text instead of a screen, also on a terminal
+    /// Print text on a terminal too
     #[arg(long)]
     pub plain: bool,
-    /// So many looks, as text; without end otherwise
+    /// Print this number of updates as text, then exit
     #[arg(short = 'n', long, value_name = "NUMBER", conflicts_with = "once")]
     pub count: Option<u32>,
-    /// One look, as text
+    /// Print one update as text, then exit
     #[arg(long)]
     pub once: bool,
 }
 
-/// An interval that can be kept.
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
@@ -184,7 +175,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Options of `run`.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// Start this service manager first (a shell command), and wait until it serves: 'rsb_hub'
+    /// Start this service manager first, and wait until it serves (example: 'rsb_hub')
     #[arg(long, value_name = "SHELL COMMAND")]
     pub service_manager: Option<String>,
     /// Devices of the bus, separated by commas
@@ -226,7 +217,7 @@ pub enum FdPassing {
 /// Options of `reserve`.
 #[derive(Debug, Args)]
 pub struct Reserve {
-    /// The library to preload; otherwise the one installed with this program
+    /// The library to preload [default: the installed one]
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
     /// The command and its arguments
@@ -236,24 +227,27 @@ pub struct Reserve {
 
 #[derive(Debug, Subcommand)]
 pub enum LimitCommand {
-    /// Set a user's limit until it is cleared or the daemon restarts
+    /// Set the limit of a user or group at run time
+    ///
+    /// A runtime limit lasts until it is cleared or headroom-oomd is stopped. A reload keeps it;
+    /// with the BPF notifier, so does a crash.
     Set {
         /// Name or uid, or @NAME for a group that shares a limit
         user: User,
-        /// Memory that may not be exceeded: 268435456 bytes, 256M, 1.5G, or 25% of the machine's
+        /// The limit: 268435456 (bytes), 256M, 1.5G, or 25% of the machine's memory
         size: Amount,
-        /// Memory at which the daemon gets ready: as SIZE, or a percentage of it; otherwise 90%
+        /// Soft limit: as SIZE, or a percentage of it [default: as measured, or 90%]
         #[arg(long, value_name = "SIZE")]
         soft: Option<Amount>,
     },
-    /// Show a user's limit and use
+    /// Show limit and usage of a user, group or cgroup
     Get {
         /// Name or uid, or @NAME for a group that shares a limit
         user: User,
     },
     /// Show all limits
     List,
-    /// Remove a user's limit
+    /// Clear the runtime limit of a user or group
     Clear {
         /// Name or uid, or @NAME for a group that shares a limit
         user: User,
@@ -262,14 +256,14 @@ pub enum LimitCommand {
 
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Say what the files say together, or what is wrong with them (exit code 1)
+    /// Print the effective configuration, or the first error (exit code 1)
     Check {
-        /// The file, with its drop-ins; /etc/headroom/oomd.toml otherwise
+        /// The main file, beside its drop-ins [default: /etc/headroom/oomd.toml]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
-    /// Have the running headroom-oomd read its files anew, as SIGHUP does; if they make no sense,
-    /// what was in force stays in force (exit code 1)
+    /// Make headroom-oomd read its files again, like SIGHUP; if one is invalid, nothing changes
+    /// (exit code 1)
     Reload,
     /// Print the configuration that is equivalent to another OOM daemon's
     #[command(subcommand)]
@@ -280,15 +274,15 @@ pub enum ConfigCommand {
 pub enum ImportCommand {
     /// Translate the options of earlyoom 1.7 or 1.8 into TOML, with a comment for each
     ///
-    /// An option without an equivalent is named with the reason. The exit code is 2 if earlyoom
-    /// would refuse the options.
+    /// For an option without an equivalent the reason is given. The exit code is 2 if earlyoom
+    /// would reject the options.
     Earlyoom(EarlyoomOptions),
 }
 
 /// Options of `config import earlyoom`.
 #[derive(Debug, Args)]
 pub struct EarlyoomOptions {
-    /// Take the options from EARLYOOM_ARGS in this file: /etc/default/earlyoom
+    /// Read the options from EARLYOOM_ARGS in this file, such as /etc/default/earlyoom
     #[arg(long, value_name = "PATH", conflicts_with = "options")]
     pub file: Option<PathBuf>,
     /// The options, as one quoted string or as words: '-m 10,5 --avoid "^sshd$"'
@@ -303,29 +297,29 @@ pub struct Kill {
     /// The processes
     #[arg(value_name = "PID", required = true)]
     pub pids: Vec<u32>,
-    /// And all their descendants
+    /// Include all their descendants
     #[arg(long, conflicts_with = "group")]
     pub family: bool,
-    /// And all of their process groups
+    /// Include their process groups
     #[arg(long)]
     pub group: bool,
-    /// Say what was done for each process, and what of its memory does not come back; what it
-    /// shares is measured first, which takes 10 ms a GiB
+    /// Show the steps for each process, and which of its memory stays allocated; shared memory is
+    /// measured first, which takes 10 ms per GiB
     #[arg(long)]
     pub report: bool,
-    /// So long those that handle SIGTERM may take to end by themselves, milliseconds
+    /// Milliseconds between SIGTERM and SIGKILL for processes that handle SIGTERM
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub grace_ms: u64,
-    /// So long is waited for all to be gone, milliseconds
+    /// Milliseconds to wait for all processes to exit
     #[arg(long, value_name = "MS", default_value_t = 10_000)]
     pub deadline_ms: u64,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum OomCommand {
-    /// Measure how much memory must be left free for a kill to come in time
+    /// Measure the free memory that a timely kill needs
     Margin(Margin),
-    /// End the limits that a daemon left in force in the kernel which is no more
+    /// Remove limits that a killed daemon left in the kernel
     Detach {
         /// Folder of the pinned BPF objects
         #[arg(long, value_name = "DIR", default_value = control::PINS_FOLDER)]
@@ -334,7 +328,7 @@ pub enum OomCommand {
         #[arg(long, hide = true, value_name = "DIR", conflicts_with = "bpf_pin_dir")]
         pins: Option<PathBuf>,
     },
-    /// A process that a measurement kills
+    /// Internal: a process that a measurement kills
     #[command(hide = true)]
     MarginPeer(MarginPeer),
 }
@@ -342,25 +336,24 @@ pub enum OomCommand {
 /// Options of `oom margin`.
 #[derive(Debug, Args)]
 pub struct Margin {
-    /// Memory of the processes that are killed for it
+    /// Memory of the processes that are killed for the measurement
     #[arg(long, value_name = "SIZE", default_value = "256M")]
     pub size: Size,
-    /// Times that everything is measured
+    /// Number of measurements
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
-    /// The largest process to reckon with; a quarter of the machine's memory otherwise
+    /// Largest process to expect [default: a quarter of the machine's memory]
     #[arg(long, value_name = "SIZE")]
     pub victim: Option<Size>,
-    /// Keep the result where headroom-oomd finds it at its next start: soft limits that nobody sets
-    /// then follow from it
+    /// Save the result; headroom-oomd derives default soft limits from it at its next start
     #[arg(long)]
     pub save: bool,
-    /// Where to keep it
+    /// Where to save it
     #[arg(long, value_name = "FILE", default_value = control::MARGIN_FILE)]
     pub file: PathBuf,
 }
 
-/// What a measurement's own processes are told.
+/// Arguments of a process that a measurement kills.
 #[derive(Debug, Args)]
 pub struct MarginPeer {
     /// The CPU
@@ -373,22 +366,22 @@ pub struct MarginPeer {
 pub enum BinderCommand {
     /// Show devices, processes, threads, nodes, handles and buffers
     Ls,
-    /// Give the memory of idle buffers back
+    /// Release the memory of idle buffers
     Reclaim {
-        /// At most so much; all of it otherwise
+        /// Maximum [default: all]
         size: Option<Size>,
     },
-    /// Show calls as they end: who called whom, code, size, time, outcome
+    /// Show calls as they complete: sender, receiver, code, size, time, outcome
     ///
-    /// '->' is a call, '~>' a one-way call. The times are the daemon's: from when it had the call
-    /// until it had the answer; 'waited' is the part until a thread of the receiver took it. With
-    /// --json, one object a line. The daemon traces only while somebody looks.
+    /// '->' is a call, '~>' a one-way call. Times are measured in the daemon, from the call to the
+    /// reply; 'waited' is the part before a thread of the receiver took it. With --json, one object
+    /// per line. The daemon traces only while this command runs.
     Trace(Trace),
-    /// Count commands and returns since the daemon's start, or calls a second
+    /// Show counts of commands and returns since the daemon's start, or calls per second
     Stat {
-        /// Print a line every so many seconds
+        /// Print a line at this interval, seconds
         seconds: Option<f64>,
-        /// So many lines; without end otherwise
+        /// Number of lines [default: unlimited]
         #[arg(requires = "seconds")]
         count: Option<u32>,
     },
@@ -406,16 +399,16 @@ pub struct Trace {
     /// Only calls with this code
     #[arg(long, value_name = "NUMBER")]
     pub code: Option<u32>,
-    /// Only calls that were not answered, and one-way calls that were not taken
+    /// Only calls without a reply, and one-way calls that were not delivered
     #[arg(long)]
     pub failed: bool,
-    /// End after so many calls
+    /// Exit after this number of calls
     #[arg(short = 'n', long, value_name = "NUMBER")]
     pub count: Option<u64>,
-    /// End after so many seconds
+    /// Exit after this time, seconds
     #[arg(long)]
     pub seconds: Option<f64>,
-    /// Write a file that ui.perfetto.dev and chrome://tracing read, and print nothing
+    /// Write a trace for ui.perfetto.dev or chrome://tracing instead of text
     #[arg(long, value_name = "FILE")]
     pub perfetto: Option<PathBuf>,
 }

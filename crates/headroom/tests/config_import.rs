@@ -41,7 +41,7 @@ fn the_daemon_takes_the_result_with_the_levels_and_rules_of_earlyoom() {
     let expected =
         ["never: uid 0", "avoid: name ~ \\.x$", "avoid: name ~ it's", "prefer: name ~ ^(a|b)$"];
     assert_eq!(configuration.rules, expected);
-    let tell = configuration.tell.join("\n");
+    let tell = configuration.notifications.join("\n");
     assert!(tell.contains("before a kill") && tell.contains("for 200 ms"), "{tell}");
     assert!(tell.contains("after a kill"), "{tell}");
 }

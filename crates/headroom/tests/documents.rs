@@ -82,6 +82,45 @@ fn every_command_in_the_documents_exists() {
     }
 }
 
+/// Text without markup and line breaks.
+fn plain(text: &str) -> String {
+    text.replace("\\-", "-").split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_lifetime_of_a_runtime_limit_is_the_same_everywhere() {
+    let sentence = "A runtime limit lasts until it is cleared or headroom-oomd is stopped. A \
+                    reload keeps it; with the BPF notifier, so does a crash.";
+    for path in [
+        "dist/man/headroom.1",
+        "dist/man/headroom-oomd.8",
+        "dist/man/oomd.toml.5",
+        "docs/command-line.md",
+        "docs/design/limit-precedence.md",
+    ] {
+        let text = fs::read_to_string(root().join(path)).unwrap();
+        assert_eq!(plain(&text).matches(sentence).count(), 1, "{path}");
+    }
+    let help = Command::new(env!("CARGO_BIN_EXE_headroom"))
+        .args(["limit", "set", "--help"])
+        .output()
+        .expect("cannot run headroom");
+    assert!(plain(&String::from_utf8_lossy(&help.stdout)).contains(sentence), "{help:?}");
+}
+
+#[test]
+fn manual_pages_have_the_standard_sections() {
+    for name in ["headroom.1", "headroom-oomd.8", "headroom-binderd.8", "oomd.toml.5"] {
+        let text = fs::read_to_string(root().join("dist/man").join(name)).unwrap();
+        let sections = ["EXIT STATUS", "ENVIRONMENT", "FILES", "EXAMPLES", "SEE ALSO"];
+        let mut rest = &text[text.find(".SH SYNOPSIS").unwrap_or_else(|| panic!("{name}"))..];
+        for section in sections {
+            let at = rest.find(&format!(".SH {section}\n"));
+            rest = &rest[at.unwrap_or_else(|| panic!("{name}: {section} in this order"))..];
+        }
+    }
+}
+
 #[test]
 fn every_function_of_the_hot_paths_is_in_its_file() {
     let text = fs::read_to_string(root().join("docs/hot-paths.md")).unwrap();

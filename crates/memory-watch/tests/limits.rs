@@ -1,4 +1,4 @@
-//! Crossing the limits: who is told, who dies, and that nobody else does.
+//! Crossing the limits: events, victims, and that no other process is killed.
 
 mod support;
 

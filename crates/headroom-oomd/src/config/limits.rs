@@ -5,7 +5,7 @@
 //! user = "alice"      # or a uid: 1000
 //! hard = "2G"         # bytes, K, M, G, T, or % of the machine's memory
 //! soft = "1.8G"       # the same, or % of the hard limit; when left out, see `margin`, or 90 %
-//! count = ["anon", "shmem", "swap"] # when left out; there is "file" as well
+//! account = ["anon", "shmem", "swap"] # the default; there is "file" as well
 //!
 //! [[limit]]
 //! user = "*"          # each ordinary user by itself, unless another limit names it
@@ -43,7 +43,7 @@ use toml::de::{DeTable, DeValue};
 use super::diagnostic::{ConfigDiagnostic, hint, only_keys};
 
 pub(crate) const KEYS: &[&str] =
-    &["user", "users", "group", "cgroup", "session", "name", "hard", "soft", "count"];
+    &["user", "users", "group", "cgroup", "session", "name", "hard", "soft", "account"];
 /// A group's name is shown in tables.
 const LONGEST_NAME: usize = 64;
 
@@ -142,7 +142,7 @@ fn parse_limit(
     };
     let limit = Limit::new(hard_bytes, soft_bytes)
         .map_err(|e| ConfigDiagnostic::new(place, e.to_string()))?;
-    let count = table.get("count").map(parse_count).transpose()?;
+    let count = table.get("account").map(parse_count).transpose()?;
     let limit = limit.counting(count.unwrap_or_default());
     let ResolvedTarget { target, uids, pattern } = resolved;
     Ok(ParsedLimit { target, uids, pattern, limit, at })
@@ -230,14 +230,14 @@ fn parse_name(name: &Spanned<DeValue>) -> Result<String, ConfigDiagnostic> {
 /// Which kinds of memory count.
 fn parse_count(count: &Spanned<DeValue>) -> Result<Count, ConfigDiagnostic> {
     let list = count.get_ref().as_array().filter(|list| !list.is_empty());
-    let wrong = || format!("\"count\" is a list of \"{}\"", Count::NAMES.join("\", \""));
+    let wrong = || format!("\"account\" is a list of \"{}\"", Count::NAMES.join("\", \""));
     let list = list.ok_or_else(|| ConfigDiagnostic::new(count.span(), wrong()))?;
     let mut names: Vec<&str> = Vec::new();
     for kind in list.iter() {
         let name =
             kind.get_ref().as_str().ok_or_else(|| ConfigDiagnostic::new(kind.span(), wrong()))?;
         if !Count::NAMES.contains(&name) {
-            let hint = hint(name, &Count::NAMES, "\"count\"");
+            let hint = hint(name, &Count::NAMES, "\"account\"");
             return Err(ConfigDiagnostic::new(
                 kind.span(),
                 format!("there is no kind of memory \"{name}\"; {hint}"),

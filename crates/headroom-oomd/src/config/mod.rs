@@ -25,6 +25,7 @@ mod limits;
 pub mod margin;
 pub mod notifications;
 pub mod ordinary_users;
+mod renamed;
 mod rules;
 mod system;
 
@@ -42,6 +43,7 @@ use toml::de::DeTable;
 use diagnostic::{ConfigDiagnostic, only_keys};
 use limits::{LimitTarget, ParsedLimit};
 use notifications::NotificationConfig;
+use renamed::rename_old_keys;
 
 /// All sections, and the keys that are known in each.
 pub const SECTIONS: [(&str, &[&str]); 6] = [
@@ -70,8 +72,8 @@ pub struct Config {
     pub machine: Option<Thresholds>,
     /// Preferences for processes.
     pub rules: Rules,
-    /// Who is told of what happens.
-    pub tell: NotificationConfig,
+    /// Metrics, hooks and warnings.
+    pub notifications: NotificationConfig,
 }
 
 impl Default for Config {
@@ -86,7 +88,7 @@ impl Default for Config {
             cgroups: Vec::new(),
             machine,
             rules: Rules::default(),
-            tell: NotificationConfig::default(),
+            notifications: NotificationConfig::default(),
         }
     }
 }
@@ -201,7 +203,7 @@ struct Merge {
     limits: BTreeMap<LimitTarget, Entry>,
     machine: system::Merge,
     rules: Rules,
-    tell: NotificationConfig,
+    notifications: NotificationConfig,
 }
 
 impl Merge {
@@ -215,7 +217,9 @@ impl Merge {
         let document = DeTable::parse(&text.text).map_err(|e| {
             ConfigDiagnostic::new(e.span().unwrap_or_default(), e.message().replace('\n', "; "))
         })?;
-        let table = document.get_ref();
+        let mut document = document.into_inner();
+        self.notifications.add_hints(rename_old_keys(&mut document));
+        let table = &document;
         only_keys(table, &SECTIONS.map(|(name, _)| name), "the configuration")?;
         if let Some(section) = table.get("machine") {
             self.machine.add(file, section)?;
@@ -227,7 +231,7 @@ impl Merge {
         ];
         for (name, add) in sections {
             if let Some(section) = table.get(name) {
-                add(&mut self.tell, section)?;
+                add(&mut self.notifications, section)?;
             }
         }
         if let Some(entry) = table.get("rule") {
@@ -299,7 +303,12 @@ impl Config {
         }
         let machine = merge.machine.finish();
         let machine = machine.map_err(|(file, error)| texts[file].error(error))?;
-        let mut config = Self { machine, rules: merge.rules, tell: merge.tell, ..Self::default() };
+        let mut config = Self {
+            machine,
+            rules: merge.rules,
+            notifications: merge.notifications,
+            ..Self::default()
+        };
         config.files = texts.into_iter().map(|text| text.path).collect();
         only_once(&merge.limits, &config.files)?;
         let group = |(target, entry): (&LimitTarget, &Entry)| match target {
@@ -358,13 +367,13 @@ impl Config {
                 forecast_ms: levels.forecast_ms,
                 stall_percent: levels.stall_percent,
                 stall_ms: levels.stall_ms,
-                most_kills: levels.kills.most,
-                most_kills_ms: levels.kills.within_ms,
+                max_kills: levels.kills.most,
+                max_kills_window_ms: levels.kills.within_ms,
             }),
             rules: self.rules.0.iter().map(ToString::to_string).collect(),
-            tell: self.tell.to_string().lines().map(str::to_owned).collect(),
+            notifications: self.notifications.to_string().lines().map(str::to_owned).collect(),
             ordinary_uids: [ordinary.start().0, ordinary.end().0],
-            complaints: problem.iter().chain(&self.tell.obsolete).cloned().collect(),
+            warnings: problem.iter().chain(&self.notifications.obsolete).cloned().collect(),
         }
     }
 }
@@ -517,14 +526,18 @@ mod tests {
             ("[[limit]]\nuser = 1\ngroup = \"bin\"\nhard = \"1G\"\n", 1, "\"user\" and \"group\""),
             ("[[limit]]\nuser = 4294901760\nhard = \"1G\"\n", 2, "cgroups and groups"),
             (
-                "[[limit]]\nuser = 5\nhard = \"1G\"\ncount = [\"anon\",\n\"shmen\"]\n",
+                "[[limit]]\nuser = 5\nhard = \"1G\"\naccount = [\"anon\",\n\"shmen\"]\n",
                 5,
                 "did you mean \"shmem\"?",
             ),
-            ("[[limit]]\nuser = 5\nhard = \"1G\"\ncount = [\"cache\"]\n", 4, "\"swap\", \"file\""),
-            ("[[limit]]\nuser = 5\nhard = \"1G\"\ncount = []\n", 4, "is a list of"),
-            ("[[limit]]\nuser = 5\nhard = \"1G\"\ncount = \"anon\"\n", 4, "is a list of"),
-            ("[[limit]]\nuser = 5\nhard = \"1G\"\ncount = [\"anon\", \"anon\"]\n", 4, "already"),
+            (
+                "[[limit]]\nuser = 5\nhard = \"1G\"\naccount = [\"cache\"]\n",
+                4,
+                "\"swap\", \"file\"",
+            ),
+            ("[[limit]]\nuser = 5\nhard = \"1G\"\naccount = []\n", 4, "is a list of"),
+            ("[[limit]]\nuser = 5\nhard = \"1G\"\naccount = \"anon\"\n", 4, "is a list of"),
+            ("[[limit]]\nuser = 5\nhard = \"1G\"\naccount = [\"anon\", \"anon\"]\n", 4, "already"),
             ("[machine]\nsoft = \"1%\"\n", 2, "\"hard\" (5%) is above \"soft\" (1%)"),
         ];
         for (text, line, part) in cases {
@@ -594,7 +607,7 @@ mod tests {
     fn cgroups_and_sessions_are_limited_by_pattern_and_a_later_file_replaces_it() {
         let main = "[[limit]]\nsession = \"*\"\nhard = \"4G\"\n\
                     [[limit]]\nsession = 5001\nhard = \"8G\"\n\
-                    [[limit]]\ncgroup = \"/a/ci-*\"\nhard = \"2G\"\ncount = [\"anon\"]\n";
+                    [[limit]]\ncgroup = \"/a/ci-*\"\nhard = \"2G\"\naccount = [\"anon\"]\n";
         let later = "[[limit]]\ncgroup = \"/a/ci-*\"\nhard = \"3G\"\nsoft = \"1G\"\n";
         let config = load(&[("oomd.toml", main), ("oomd.d/a.toml", later)], None).unwrap();
         let shown = |config: &Config| {
@@ -616,7 +629,7 @@ mod tests {
 
     #[test]
     fn a_limit_says_what_counts() {
-        let text = "[[limit]]\nuser = 5001\nhard = \"1G\"\ncount = [\"file\", \"anon\"]\n\
+        let text = "[[limit]]\nuser = 5001\nhard = \"1G\"\naccount = [\"file\", \"anon\"]\n\
                     [[limit]]\nuser = 5002\nhard = \"1G\"\n";
         let config = parse(text);
         let counts: Vec<String> =

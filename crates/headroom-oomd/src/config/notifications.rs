@@ -1,4 +1,4 @@
-//! The sections about who is told.
+//! The sections `[metrics]`, `[hooks]` and `[warnings]`.
 //!
 //! ```toml
 //! [metrics]
@@ -29,7 +29,7 @@ use super::system::number;
 pub(crate) const METRICS_KEYS: &[&str] = &["textfile", "interval-s"];
 pub(crate) const HOOKS_KEYS: &[&str] = &["before", "budget-ms", "after", "warn"];
 pub(crate) const WARNINGS_KEYS: &[&str] = &["interval-s"];
-/// Keys that had a meaning once: accepted, without effect, and with a hint.
+/// Keys of earlier versions: accepted without effect, with a hint.
 const OBSOLETE: [ObsoleteKey; 2] = [
     ObsoleteKey {
         section: "metrics",
@@ -93,7 +93,7 @@ pub struct NotificationConfig {
     pub hooks: Hooks,
     /// `[warnings]`.
     pub warnings: Warnings,
-    /// A sentence for each key without effect that the files have.
+    /// A hint for each deprecated key in the files.
     pub obsolete: Vec<String>,
 }
 
@@ -169,6 +169,15 @@ impl NotificationConfig {
         Ok(())
     }
 
+    /// Adds hints about deprecated keys, each once.
+    pub(crate) fn add_hints(&mut self, hints: Vec<String>) {
+        for hint in hints {
+            if !self.obsolete.contains(&hint) {
+                self.obsolete.push(hint);
+            }
+        }
+    }
+
     /// The keys of a section that have an effect; an unknown one is an error.
     fn keys<'a>(
         &mut self,
@@ -198,9 +207,7 @@ impl NotificationConfig {
                 ));
             };
             let text = format!("\"{key}\" in [{name}] has no effect: {}", obsolete.replacement);
-            if !self.obsolete.contains(&text) {
-                self.obsolete.push(text);
-            }
+            self.add_hints(vec![text]);
         }
         Ok(found)
     }

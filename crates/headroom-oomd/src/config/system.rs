@@ -10,8 +10,8 @@
 //! forecast-ms = 100     # killed if nothing will be left in so long; 0: never
 //! stall-percent = 50    # killed if all programs waited for memory for this share of the time
 //! stall-ms = 5000       # ... over so long; 0: never
-//! most-kills = 30       # after so many victims of the machine only "hard" and the forecast kill,
-//! most-kills-ms = 60000 # ... within so long; 0: any number. too many are logged
+//! max-kills = 30        # after so many kills only "hard" and the forecast kill, and it is logged
+//! max-kills-window-ms = 60000 # ... within this time; 0: no maximum
 //! ```
 //! Percentages are of what programs have and could have (`MemAvailable` + `AnonPages`), or of all
 //! swap.
@@ -35,8 +35,8 @@ pub(crate) const KEYS: &[&str] = &[
     "forecast-ms",
     "stall-percent",
     "stall-ms",
-    "most-kills",
-    "most-kills-ms",
+    "max-kills",
+    "max-kills-window-ms",
 ];
 
 /// The sections of all files so far.
@@ -79,7 +79,7 @@ impl Merge {
                 "forecast-ms" => thresholds.forecast_ms = number(value, 10_000)?,
                 "stall-percent" => thresholds.stall_percent = number(value, 100)? as u32,
                 "stall-ms" => thresholds.stall_ms = number(value, 600_000)?,
-                "most-kills" => thresholds.kills.most = number(value, 100_000)? as u32,
+                "max-kills" => thresholds.kills.most = number(value, 100_000)? as u32,
                 _ => thresholds.kills.within_ms = number(value, 86_400_000)?,
             }
             self.set_at.insert(key.to_owned(), (file, value.span()));
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(parsed("[machine]"), Ok(Some(Thresholds::default())));
         assert_eq!(parsed("[machine]\nenabled = false"), Ok(None));
         let text = "[machine]\nsoft = \"12.5%\"\nhard = \"64M\"\nforecast-ms = 0\nstall-ms = 7000\n\
-                    most-kills = 5\nmost-kills-ms = 10_000";
+                    max-kills = 5\nmax-kills-window-ms = 10_000";
         let expected = Thresholds {
             soft: Level::Share(1250),
             hard: Level::Bytes(64 << 20),
@@ -191,7 +191,7 @@ mod tests {
             ("[machine]\nswap-hard = \"20%\"", "\"swap-hard\" (20%) is above \"swap-soft\" (10%)"),
             ("[machine]\nstall-percent = 101", "from 0 to 100"),
             ("[machine]\nstall-ms = -1", "whole number"),
-            ("[machine]\nmost-kills = \"many\"", "whole number"),
+            ("[machine]\nmax-kills = \"many\"", "whole number"),
             ("[machine]\nenabled = \"yes\"", "true or false"),
         ] {
             let message = parsed(text).expect_err(text);

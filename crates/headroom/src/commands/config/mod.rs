@@ -5,6 +5,7 @@ mod import;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use control::configuration::{Configuration, MachineLevels};
 use control::oomd::{Reply, Request};
@@ -36,8 +37,8 @@ pub fn config(globals: &Globals, command: &ConfigCommand) -> anyhow::Result<Exit
 fn check(globals: &Globals, config: Option<&Path>) -> anyhow::Result<ExitCode> {
     let configuration = oomd_config::read(config)?;
     output::print_as(globals.format(), &configuration, || text(&configuration))?;
-    for complaint in &configuration.complaints {
-        eprintln!("headroom: {complaint}");
+    for warning in &configuration.warnings {
+        eprintln!("headroom: {warning}");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -58,9 +59,9 @@ fn reload(globals: &Globals) -> anyhow::Result<ExitCode> {
 }
 
 fn text(configuration: &Configuration) -> String {
-    let Configuration { files, limits, machine, rules, tell, .. } = configuration;
+    let Configuration { files, limits, machine, rules, notifications, .. } = configuration;
     let mut text = if files.is_empty() {
-        "no file; this is in force without one\n".to_owned()
+        "no file; these are the defaults\n".to_owned()
     } else {
         format!("{}\n", files.join(", "))
     };
@@ -89,33 +90,40 @@ fn text(configuration: &Configuration) -> String {
     }
     match machine {
         Some(levels) => describe_levels(&mut text, levels),
-        None => text.push_str("machine  not watched as a whole\n"),
+        None => text.push_str("machine  not monitored\n"),
     }
     for rule in rules {
         let _ = writeln!(text, "rule     {}", output::printable(rule));
     }
-    for line in tell {
-        let _ = writeln!(text, "tell     {}", output::printable(line));
+    for line in notifications {
+        let _ = writeln!(text, "notify   {}", output::printable(line));
     }
     text
 }
 
 fn describe_levels(text: &mut String, levels: &MachineLevels) {
     let MachineLevels { soft, hard, swap_soft, swap_hard, .. } = levels;
-    let _ = writeln!(text, "machine  asked to end below {soft} of memory and {swap_soft} of swap");
-    let _ = writeln!(text, "machine  killed below {hard} of memory and {swap_hard} of swap");
+    let _ = writeln!(text, "machine  SIGTERM below {soft} of memory and {swap_soft} of swap");
+    let _ = writeln!(text, "machine  SIGKILL below {hard} of memory and {swap_hard} of swap");
     if levels.forecast_ms > 0 {
-        let _ = writeln!(text, "machine  killed when all is gone in {} ms", levels.forecast_ms);
-    }
-    if levels.stall_ms > 0 {
-        let (percent, ms) = (levels.stall_percent, levels.stall_ms);
-        let _ = writeln!(text, "machine  killed when all waited {percent} % of {ms} ms");
-    }
-    if levels.most_kills_ms > 0 {
-        let (most, ms) = (levels.most_kills, levels.most_kills_ms);
         let _ = writeln!(
             text,
-            "machine  after {most} victims in {ms} ms only below {hard} or when all is gone"
+            "machine  SIGKILL if memory will be exhausted within {} ms",
+            levels.forecast_ms
+        );
+    }
+    if levels.stall_ms > 0 {
+        let (percent, time) = (levels.stall_percent, Duration::from_millis(levels.stall_ms));
+        let _ = writeln!(
+            text,
+            "machine  SIGKILL if all tasks stalled for {percent} % of {time:?} (PSI full)"
+        );
+    }
+    if levels.max_kills_window_ms > 0 {
+        let (most, time) = (levels.max_kills, Duration::from_millis(levels.max_kills_window_ms));
+        let _ = writeln!(
+            text,
+            "machine  after {most} kills within {time:?} only below {hard} and by the forecast"
         );
     }
 }
@@ -140,9 +148,9 @@ mod tests {
             limits: vec![limit("4000000000"), limit("*"), limit("@both"), limit("/a/ci-*")],
             machine: None,
             rules: vec!["avoid: every process".into()],
-            tell: vec!["metrics on /run/m".into()],
+            notifications: vec!["metrics on /run/m".into()],
             ordinary_uids: [1000, 2000],
-            complaints: Vec::new(),
+            warnings: Vec::new(),
         };
         let expected = "/a.toml, /a.d/b.toml\n\
                         limit    4000000000: 2.0 GiB, soft 1.0 GiB\n\
@@ -150,9 +158,9 @@ mod tests {
                         2.0 GiB, soft 1.0 GiB, of anon, file\n\
                         limit    @both (4000000001, 4000000002, together): 2.0 GiB, soft 1.0 GiB\n\
                         limit    cgroups /a/ci-*, each: 2.0 GiB, soft 1.0 GiB\n\
-                        machine  not watched as a whole\n\
+                        machine  not monitored\n\
                         rule     avoid: every process\n\
-                        tell     metrics on /run/m\n";
+                        notify   metrics on /run/m\n";
         assert_eq!(text(&configuration), expected);
     }
 }

@@ -82,10 +82,10 @@ fn ordinary_users(read: &Result<Configuration, String>) -> Result<String, String
     // What is wrong with the configuration is said of it.
     let Ok(read) = read else { return Ok("not looked for".into()) };
     let [first, last] = read.ordinary_uids;
-    if read.complaints.is_empty() {
+    if read.warnings.is_empty() {
         Ok(format!("uid {first} to {last}"))
     } else {
-        Err(read.complaints.join("; "))
+        Err(read.warnings.join("; "))
     }
 }
 

@@ -318,8 +318,8 @@ memory  [||||||||||||||||||||||||||||          ] 4.0 GiB available of 16.0 GiB
 swap    none
 stalled not told by this kernel
 
-USER                    USED       LIMIT  OF THE LIMIT            TIME TO LIMIT  \
-       GROWTH      LEASED        PEAK
+USER                    USED       LIMIT  OF THE LIMIT            \
+TIME TO LIMIT         GROWTH      LEASED        PEAK
 4000000002          95.0 MiB   100.0 MiB  [|||||||||||||| ]  \
 95%                                              95.0 MiB
 4000000001          60.0 MiB   100.0 MiB  [|||||||||      ]  60%            8 s     +5.0 \
