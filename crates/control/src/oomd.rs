@@ -1,5 +1,7 @@
 //! Requests to `headroom-oomd`, its replies and events.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// The kind of an account.
@@ -158,6 +160,9 @@ pub struct Status {
     /// Cgroups with a limit, login sessions among them.
     #[serde(default)]
     pub limited_cgroups: u32,
+    /// Users whose actual usage is measured at present, by [source](UserLimit::usage_source).
+    #[serde(default)]
+    pub usage_sources: BTreeMap<String, u32>,
     /// Victims since start.
     pub kills: u64,
     /// Idle memory that reclaimers released on request, bytes since start.

@@ -128,6 +128,7 @@ fn sources() -> Sources {
             attached: true,
             limited_users: 2,
             limited_cgroups: 1,
+            usage_sources: BTreeMap::new(),
             kills: 3,
             given_back_bytes: 17,
             leaseholders: 1,

@@ -5,6 +5,7 @@ mod support;
 
 use std::time::Duration;
 
+use support::cgroup::Cgroup;
 use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, eventually, privileged};
@@ -99,4 +100,43 @@ fn a_file_of_memory_that_is_held_open_counts() {
         hog.died();
         assert!(daemon.ended(UID).used_bytes > 100 * MIB);
     }
+}
+
+#[test]
+fn the_memory_controller_counts_files_that_no_process_holds() {
+    const UID: u32 = 62305;
+    if !privileged() {
+        return;
+    }
+    let Some(slice) = Cgroup::user_slice(UID) else { return };
+    let daemon = Daemon::start("", &[]);
+    daemon.set_limit(UID, 200 * MIB);
+    let mut hog = Hog::start(UID);
+    slice.take(&hog);
+    hog.grow(60 << 10);
+    assert!(hog.survived());
+    let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+    slice.write_file(file.path(), 60);
+    settles_at(&daemon, UID, 118..135);
+    let source = daemon.limit(UID).unwrap().usage_source;
+    assert_eq!(source.as_deref(), Some("memory controller"));
+    assert_eq!(daemon.status().usage_sources.get("memory controller"), Some(&1));
+    // A process of the user outside of the slice: its memory is not in the charge.
+    let mut outside = Hog::start(UID);
+    outside.grow(20 << 10);
+    assert!(outside.survived());
+    settles_at(&daemon, UID, 78..90);
+    let source = daemon.limit(UID).unwrap().usage_source;
+    assert_ne!(source.as_deref(), Some("memory controller"));
+    drop(outside);
+    slice.write_file(file.path(), 100);
+    hog.grow(60 << 10);
+    hog.died();
+    let why = daemon.ended(UID);
+    assert!(why.used_bytes > 200 * MIB && why.used_bytes < 260 * MIB, "{why:#?}");
+    // What the file holds counts without any process.
+    eventually("the account is measured", || {
+        (daemon.limit(UID).unwrap().used_bytes > 99 * MIB).then_some(())
+    });
+    drop((file, hog));
 }

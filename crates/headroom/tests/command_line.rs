@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
@@ -161,6 +162,7 @@ fn fake_oomd(request: Request) -> Reply {
             attached: true,
             limited_users: 1,
             limited_cgroups: 0,
+            usage_sources: BTreeMap::from([("memory controller".to_owned(), 1)]),
             kills: 1,
             given_back_bytes: 0x10_0000,
             leaseholders: 2,
@@ -223,6 +225,7 @@ fn what_the_daemon_says_is_shown_as_text_and_as_json() {
         (&["why"], "killed hog (pid 9) of user root"),
         (&["why", "3"], "1.0 MiB over it"),
         (&["status"], "degraded: no BPF here"),
+        (&["status"], "usage of 1 user by memory controller"),
     ];
     for (arguments, expected) in cases {
         let (code, stdout, stderr) = run(headroom(dir.path()).args(*arguments));

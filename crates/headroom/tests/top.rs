@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -26,6 +27,7 @@ fn daemon(dir: &Path, users: u32) -> (FakeDaemon, Arc<Mutex<Vec<Request>>>) {
             attached: true,
             limited_users: users,
             limited_cgroups: 0,
+            usage_sources: BTreeMap::new(),
             kills: 0,
             given_back_bytes: 0,
             leaseholders: 0,

@@ -73,7 +73,8 @@ pub use limit::{Limit, LimitError};
 pub use machine::{Floors, Level, Machine, MachineReading, Pressure, PressureTrigger, Thresholds};
 pub use margin::Margin;
 pub use measurement::{
-    Demand, Effort, Measurement, Measurements, Need, Order, Sum, SumCorrection, UsageSource,
+    ControllerUse, Demand, Effort, Measurement, Measurements, Need, Order, Sum, SumCorrection,
+    SumState, SumUpdates, UsageSource, Victims, controller_use,
 };
 pub use precedence::{Change, LimitLayers, Refusal, Requester, Source};
 pub use process::{AddressSpaceId, Comm, KillPreference, Process, ProcessId};

@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 
 use crate::account_id::AccountId;
+use crate::count::Count;
 use crate::limit::Limit;
 
 /// How old a correction may become while the sum is above the soft limit, milliseconds.
@@ -90,6 +91,53 @@ impl UsageSource {
     }
 }
 
+/// Whether a measurement may use the memory controller's charge of the user's slice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ControllerUse {
+    /// If the slice contains all of the user's processes and no others.
+    #[default]
+    Allowed,
+    /// Proportional set sizes only.
+    Excluded,
+}
+
+/// How an account's sum comes about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SumState {
+    /// When the sum changes.
+    pub updates: SumUpdates,
+    /// Whether it leaves out memory that the controller still charges.
+    pub victims: Victims,
+}
+
+/// Whether processes of an account have got their signal and are not gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victims {
+    /// None have.
+    None,
+    /// Their memory is not in the sum any more.
+    Dying,
+}
+
+/// When a sum changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SumUpdates {
+    /// With each page fault.
+    Immediate,
+    /// With a scan: the controller's charge can be newer.
+    Periodic,
+}
+
+/// Whether the memory controller's charge is comparable with an account's sum.
+pub fn controller_use(account: AccountId, count: Count, sum: SumState) -> ControllerUse {
+    let comparable = matches!(account, AccountId::User(_))
+        // The page cache is not divided into mapped files and others.
+        && !count.file
+        && sum.updates == SumUpdates::Immediate
+        && sum.victims == Victims::None;
+    if comparable { ControllerUse::Allowed } else { ControllerUse::Excluded }
+}
+
 /// Why an account is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
@@ -112,6 +160,8 @@ pub struct Order {
     pub tolerated_bytes: u64,
     /// How many processes are read.
     pub effort: Effort,
+    /// Whether the memory controller may be read instead.
+    pub controller: ControllerUse,
 }
 
 /// How many processes a measurement reads.
@@ -131,6 +181,9 @@ pub struct Measurement {
     /// Actual usage less the order's `summed_bytes`. What could not be read is counted as in the
     /// sum.
     pub difference_bytes: i64,
+    /// Of the order's `summed_bytes`, what no process has that could be listed: a fork in progress
+    /// has its pages already, and no process yet.
+    pub unlisted_bytes: u64,
     /// How it was found.
     pub source: UsageSource,
     /// CPU time that it took, nanoseconds.
@@ -157,6 +210,8 @@ pub struct Need {
     pub limit: Limit,
     /// What is to be measured.
     pub demand: Demand,
+    /// See [`controller_use`].
+    pub controller: ControllerUse,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -167,6 +222,8 @@ struct State {
     ended_ns: Option<u64>,
     cost_ns: u64,
     source: UsageSource,
+    /// Of the next measurement.
+    controller: ControllerUse,
     /// Since when a kill waits, nanoseconds.
     waiting_ns: Option<u64>,
     /// When the next one is due, nanoseconds.
@@ -210,7 +267,7 @@ impl Measurements {
     /// The measurement that is to begin now for an account that is followed. One that needs none
     /// any more is followed no longer.
     pub fn begin(&mut self, account: AccountId, need: Need, now_ns: u64) -> Option<Order> {
-        let Need { sum, limit, demand } = need;
+        let Need { sum, limit, demand, controller } = need;
         let state = self.accounts.get_mut(&account)?;
         if state.running.is_some() {
             return None;
@@ -237,32 +294,56 @@ impl Measurements {
                 Awaited::No => Effort::Some,
                 Awaited::Yes => Effort::All,
             },
+            controller: match state.controller {
+                ControllerUse::Allowed => controller,
+                ControllerUse::Excluded => ControllerUse::Excluded,
+            },
         })
     }
 
-    /// A measurement has ended. `None`: nothing follows, for the account's limit is gone.
+    /// A measurement has ended, and the account's sum is this now. `None`: nothing follows, for the
+    /// account's limit is gone, or the controller was read while the sum moved.
     pub fn end(
         &mut self,
         measurement: Measurement,
+        summed_bytes: u64,
         limit: Limit,
         now_ns: u64,
     ) -> Option<SumCorrection> {
         let state = self.accounts.get_mut(&measurement.account)?;
         let sum = state.running.take()?;
+        let small = limit.soft_bytes() / RAISE_SHARE;
+        let by_controller = measurement.source == UsageSource::Controller;
+        if by_controller && summed_bytes.abs_diff(sum.summed_bytes) > small {
+            // It belongs to neither sum. An account that keeps moving is measured otherwise.
+            state.controller = ControllerUse::Excluded;
+            state.cost_ns = measurement.cost_ns;
+            state.due_ns = now_ns;
+            return None;
+        }
+        state.controller = ControllerUse::Allowed;
         state.ended_ns = Some(now_ns);
         state.cost_ns = measurement.cost_ns;
         state.source = measurement.source;
-        state.waiting_ns = None;
+        // A fork ends soon. Memory whose process has exited can stay for as long as another one
+        // reads it, and counts in full after a while.
+        if measurement.unlisted_bytes <= small {
+            state.waiting_ns = None;
+        }
         state.due_ns = state.next_ns(Awaited::No, now_ns);
         // Less than nothing cannot be in use.
         let least = -i64::try_from(sum.summed_bytes).unwrap_or(i64::MAX);
-        let bytes = measurement.difference_bytes.max(least);
-        let small = limit.soft_bytes() / RAISE_SHARE;
+        let mut bytes = measurement.difference_bytes;
+        if by_controller {
+            // Pages that came meanwhile are in the sum as well as in the charge.
+            bytes -= summed_bytes.saturating_sub(sum.summed_bytes) as i64;
+        }
+        let bytes = bytes.max(least);
         let raises_little = bytes > 0 && bytes.unsigned_abs() <= small;
         Some(SumCorrection {
             bytes: if raises_little { 0 } else { bytes },
             summed_bytes: sum.summed_bytes,
-            confirmed_bytes: sum.unconfirmed_bytes,
+            confirmed_bytes: sum.unconfirmed_bytes.saturating_sub(measurement.unlisted_bytes),
         })
     }
 

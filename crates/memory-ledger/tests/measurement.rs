@@ -3,7 +3,8 @@
 
 use memory_ledger::measurement::{OLDEST_MS, PATIENCE_MS};
 use memory_ledger::{
-    AccountId, Demand, Limit, Measurement, Measurements, Need, Order, Sum, Uid, UsageSource,
+    AccountId, ControllerUse, Count, Demand, GroupId, Limit, Measurement, Measurements, Need,
+    Order, Sum, SumState, SumUpdates, Uid, UsageSource, Victims, controller_use,
 };
 use proptest::prelude::*;
 
@@ -73,7 +74,8 @@ impl World {
     }
 
     fn need(&self) -> Need {
-        Need { sum: self.sum(), limit: limit(), demand: Demand::Usage }
+        let controller = ControllerUse::Excluded;
+        Need { sum: self.sum(), limit: limit(), demand: Demand::Usage, controller }
     }
 
     fn look(&mut self) {
@@ -94,10 +96,13 @@ impl World {
         let measurement = Measurement {
             account: order.account,
             difference_bytes,
+            unlisted_bytes: 0,
             source: UsageSource::Pss,
             cost_ns: MS,
         };
-        let correction = self.measurements.end(measurement, limit(), self.now_ns).unwrap();
+        let summed_bytes = self.sum().summed_bytes;
+        let correction =
+            self.measurements.end(measurement, summed_bytes, limit(), self.now_ns).unwrap();
         assert!(correction.summed_bytes == order.summed_bytes);
         self.correction = correction.bytes;
         self.unconfirmed -= correction.confirmed_bytes;
@@ -232,4 +237,110 @@ fn an_account_far_below_its_limit_is_not_measured_any_more() {
     world.play(&Step::Pass(300));
     world.play(&Step::Pass(300));
     assert_eq!((world.measurements.accounts().count(), world.correction), (0, 0));
+}
+
+/// A measurement by the controller, from one sum to the next, that finds this difference, MiB.
+fn measure_by_controller(
+    measurements: &mut Measurements,
+    sums: [u64; 2],
+    difference: i64,
+    now_ns: u64,
+) -> Option<i64> {
+    let [before, after] = sums.map(|mib| mib * MIB);
+    let sum = Sum { summed_bytes: before, ..Sum::default() };
+    let controller = ControllerUse::Allowed;
+    measurements.follow(ACCOUNT);
+    let need = Need { sum, limit: limit(), demand: Demand::Unseen, controller };
+    let order = measurements.begin(ACCOUNT, need, now_ns).unwrap();
+    assert_eq!(order.controller, ControllerUse::Allowed);
+    let measurement = Measurement {
+        account: ACCOUNT,
+        difference_bytes: difference * MIB as i64,
+        unlisted_bytes: 0,
+        source: UsageSource::Controller,
+        cost_ns: MS,
+    };
+    let correction = measurements.end(measurement, after, limit(), now_ns);
+    correction.map(|it| it.bytes / MIB as i64)
+}
+
+#[test]
+fn the_controllers_charge_corrects_the_sum_less_what_came_meanwhile() {
+    let mut measurements = Measurements::default();
+    assert_eq!(measure_by_controller(&mut measurements, [380, 380], -100, 0), Some(-100));
+    assert_eq!(measurements.source(ACCOUNT), UsageSource::Controller);
+    let later = 1_000 * MS;
+    assert_eq!(measure_by_controller(&mut measurements, [380, 383], 20, later), Some(17));
+}
+
+#[test]
+fn a_charge_that_was_read_while_the_sum_moved_is_replaced_by_proportional_set_sizes() {
+    for after in [300, 390] {
+        let mut measurements = Measurements::default();
+        assert_eq!(measure_by_controller(&mut measurements, [380, after], 50, 0), None);
+        assert_eq!(measurements.next_deadline_ns(), Some(0), "at once");
+        let sum = Sum { summed_bytes: 380 * MIB, ..Sum::default() };
+        let controller = ControllerUse::Allowed;
+        let need = Need { sum, limit: limit(), demand: Demand::Usage, controller };
+        let order = measurements.begin(ACCOUNT, need, 0).unwrap();
+        assert_eq!(order.controller, ControllerUse::Excluded);
+        let measurement = Measurement {
+            account: ACCOUNT,
+            difference_bytes: 0,
+            unlisted_bytes: 0,
+            source: UsageSource::Pss,
+            cost_ns: MS,
+        };
+        assert!(measurements.end(measurement, 390 * MIB, limit(), 0).is_some());
+        // The next one may use it again.
+        measure_by_controller(&mut measurements, [380, 380], 0, 1_000 * MS);
+    }
+}
+
+#[test]
+fn the_controller_measures_users_whose_sums_are_comparable_with_its_charge() {
+    let sum = SumState { updates: SumUpdates::Immediate, victims: Victims::None };
+    let count = Count::default();
+    assert_eq!(controller_use(ACCOUNT, count, sum), ControllerUse::Allowed);
+    let scanned = SumState { updates: SumUpdates::Periodic, ..sum };
+    let dying = SumState { victims: Victims::Dying, ..sum };
+    let group = GroupId::new(0).unwrap();
+    let excluded = [
+        controller_use(AccountId::Group(group), count, sum),
+        controller_use(ACCOUNT, Count::of(["anon", "file"]), sum),
+        controller_use(ACCOUNT, count, scanned),
+        controller_use(ACCOUNT, count, dying),
+    ];
+    assert_eq!(excluded, [ControllerUse::Excluded; 4]);
+}
+
+#[test]
+fn pages_of_a_fork_in_progress_stay_unconfirmed_for_a_bounded_time() {
+    let mut measurements = Measurements::default();
+    let sum = Sum { summed_bytes: 600 * MIB, unconfirmed_bytes: 300 * MIB, correction_bytes: 0 };
+    let mut now_ns = 0;
+    let may_kill = |measurements: &mut Measurements, unlisted_bytes, now_ns| {
+        assert!(!measurements.may_kill(ACCOUNT, sum, limit(), now_ns));
+        let controller = ControllerUse::Excluded;
+        let need = Need { sum, limit: limit(), demand: Demand::Usage, controller };
+        measurements.begin(ACCOUNT, need, now_ns).unwrap();
+        let measurement = Measurement {
+            account: ACCOUNT,
+            difference_bytes: 0,
+            unlisted_bytes,
+            source: UsageSource::Pss,
+            cost_ns: MS,
+        };
+        let end = measurements.end(measurement, 600 * MIB, limit(), now_ns).unwrap();
+        let left = sum.unconfirmed_bytes - end.confirmed_bytes;
+        let sum = Sum { unconfirmed_bytes: left, ..sum };
+        measurements.may_kill(ACCOUNT, sum, limit(), now_ns)
+    };
+    while now_ns < PATIENCE_MS * MS {
+        assert!(!may_kill(&mut measurements, 250 * MIB, now_ns));
+        now_ns += 250 * MS;
+    }
+    assert!(measurements.may_kill(ACCOUNT, sum, limit(), now_ns));
+    let mut measurements = Measurements::default();
+    assert!(may_kill(&mut measurements, 0, now_ns), "all of them were measured");
 }

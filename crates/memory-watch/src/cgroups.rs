@@ -26,6 +26,12 @@ pub struct CgroupMemory {
     pub file_mapped: u64,
     /// What was swapped out.
     pub swap: u64,
+    /// Of it, pages that are in memory as well.
+    pub swap_cached: u64,
+    /// Memory of the kernel: page tables, stacks, slab. `None` before Linux 5.18.
+    pub kernel: Option<u64>,
+    /// Of it, slab that can be reclaimed.
+    pub slab_reclaimable: u64,
 }
 
 /// Who is in a cgroup.
@@ -109,6 +115,9 @@ impl Cgroups {
                 }
                 "shmem" => &mut memory.shmem,
                 "file_mapped" => &mut memory.file_mapped,
+                "swapcached" => &mut memory.swap_cached,
+                "kernel" => memory.kernel.insert(0),
+                "slab_reclaimable" => &mut memory.slab_reclaimable,
                 _ => continue,
             };
             *place = value.parse().map_err(|_| ReadError::parse(&stat, key))?;
@@ -124,6 +133,11 @@ impl Cgroups {
 
     /// The processes of a cgroup and of all below it. What goes meanwhile is left out.
     pub fn members(&self, path: &str) -> Result<Members, ReadError> {
+        self.members_within(path, MOST_FOLDERS)
+    }
+
+    /// The same, if there are at most so many cgroups below it.
+    pub fn members_within(&self, path: &str, folders_most: usize) -> Result<Members, ReadError> {
         let top = self.folder(path);
         let mut pids = Vec::new();
         read_pids(&top, &mut pids).map_err(|e| ReadError::io(&top.join("cgroup.procs"), e))?;
@@ -132,7 +146,7 @@ impl Cgroups {
         while let Some(folder) = folders.pop() {
             let Ok(names) = subfolders(&folder) else { continue };
             looked_into += names.len();
-            if looked_into > MOST_FOLDERS {
+            if looked_into > folders_most {
                 return Ok(Members::TooManyFolders);
             }
             for name in names {
@@ -216,7 +230,13 @@ mod tests {
             ("bad/memory.stat", "anon lots\n"),
             ("worse/memory.stat", "file 1\n"),
         ]);
-        let expected = CgroupMemory { anon: 4096, shmem: 30, file_mapped: 20, swap: 8192 };
+        let expected = CgroupMemory {
+            anon: 4096,
+            shmem: 30,
+            file_mapped: 20,
+            swap: 8192,
+            ..CgroupMemory::default()
+        };
         assert_eq!(cgroups.memory("/a").unwrap(), Some(expected));
         assert_eq!(cgroups.memory("/a/b").unwrap(), None);
         assert!(cgroups.memory("/gone").unwrap_err().is_gone());

@@ -342,7 +342,13 @@ mod tests {
 
     #[test]
     fn of_what_the_controller_knows_a_limit_counts_its_kinds() {
-        let memory = CgroupMemory { anon: 1000, shmem: 500, file_mapped: 130, swap: 7 };
+        let memory = CgroupMemory {
+            anon: 1000,
+            shmem: 500,
+            file_mapped: 130,
+            swap: 7,
+            ..CgroupMemory::default()
+        };
         let of = |names: &[&str]| counted(&memory, Count::of(names.iter().copied()));
         assert_eq!(counted(&memory, Count::default()), 1137, "shared memory that is mapped");
         assert_eq!((of(&["file"]), of(&["shmem"]), of(&["anon", "swap"])), (0, 130, 1007));

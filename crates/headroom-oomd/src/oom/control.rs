@@ -1,5 +1,7 @@
 //! Control requests that change no limit.
 
+use std::collections::BTreeMap;
+
 use control::oomd::{Explanation, Importance, Status, Trigger, UserLimit};
 use memory_ledger::cgroup::owner_of;
 use memory_ledger::cgroup_accounts::CgroupAccount;
@@ -31,6 +33,7 @@ pub fn status(manager: &OomManager, degraded: &[String]) -> Status {
         notifier: notifier.to_owned(),
         attached: limited_users > 0,
         limited_users,
+        usage_sources: usage_sources(manager),
         limited_cgroups: manager.cgroup_limits.all().len() as u32,
         kills: manager.records().kills(),
         given_back_bytes: manager.relief.given_bytes(),
@@ -38,6 +41,14 @@ pub fn status(manager: &OomManager, degraded: &[String]) -> Status {
         refused: 0,
         degraded,
     }
+}
+
+fn usage_sources(manager: &OomManager) -> BTreeMap<String, u32> {
+    let mut accounts = BTreeMap::new();
+    for source in manager.state.usage.sources() {
+        *accounts.entry(source.as_str().to_owned()).or_default() += 1;
+    }
+    accounts
 }
 
 /// The same as a line of text.

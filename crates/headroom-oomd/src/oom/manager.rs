@@ -329,11 +329,11 @@ impl OomManager {
                 _ => self.rearm(account),
             }
         }
-        let due = self.state.usage.due_measurements(&self.state.accounts);
+        let SharedState { accounts, usage, snapshot, kills } = &mut self.state;
+        let due = usage.due_measurements(accounts, kills);
         if due.is_empty() {
             return;
         }
-        let SharedState { accounts, usage, snapshot, kills } = &mut self.state;
         if let Err(error) = snapshot.list(accounts.watch()) {
             tracing::warn!("cannot list processes: {error}; accounts count in full");
             usage.cancel_orders(&due);

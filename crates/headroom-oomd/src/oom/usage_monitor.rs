@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use memory_ledger::{
-    AccountId, Demand, KillsInFlight, Limit, Measurement, Measurements, Need, Order, UsageSource,
+    AccountId, Demand, KillsInFlight, Limit, Measurement, Measurements, Need, Order, SumState,
+    SumUpdates, UsageSource, Victims, controller_use,
 };
-use memory_watch::{Correction, ProcessSample};
+use memory_watch::{Backend, Correction, ProcessSample};
 
 use super::accounts::Accounts;
 use super::charge::{Size, size_by};
@@ -61,6 +62,12 @@ impl UsageMonitor {
         self.measurements.source(account)
     }
 
+    /// The same of all accounts that are measured at present.
+    pub(super) fn sources(&self) -> impl Iterator<Item = UsageSource> {
+        let sources = self.measurements.accounts().map(|account| self.source(account));
+        sources.filter(|source| *source != UsageSource::Sum)
+    }
+
     pub(super) fn next_deadline_ns(&self) -> Option<u64> {
         self.measurements.next_deadline_ns()
     }
@@ -76,7 +83,11 @@ impl UsageMonitor {
     }
 
     /// Measurements whose time has come.
-    pub(super) fn due_measurements(&mut self, accounts: &Accounts) -> Vec<DueOrder> {
+    pub(super) fn due_measurements(
+        &mut self,
+        accounts: &Accounts,
+        kills: &KillsInFlight,
+    ) -> Vec<DueOrder> {
         let Some(worker) = &self.worker else { return Vec::new() };
         worker.set_limit_count(accounts.ledger().accounts().len());
         if worker.take_growth() {
@@ -92,9 +103,11 @@ impl UsageMonitor {
             };
             let unseen = self.unseen.contains(&account);
             let demand = if unseen { Demand::Unseen } else { Demand::Usage };
+            let sum_state = sum_state(accounts, account, kills);
+            let controller = controller_use(account, limit.count(), sum_state);
+            let need = Need { sum, limit, demand, controller };
             if due.len() < MOST_BEGUN
-                && let Some(order) =
-                    self.measurements.begin(account, Need { sum, limit, demand }, now_ns)
+                && let Some(order) = self.measurements.begin(account, need, now_ns)
             {
                 self.unseen.remove(&account);
                 due.push(DueOrder { order, limit, demand });
@@ -121,10 +134,12 @@ impl UsageMonitor {
     ) {
         let mut members: BTreeMap<AccountId, Vec<Member>> =
             due.iter().map(|due| (due.order.account, Vec::new())).collect();
+        let mut pids: BTreeMap<AccountId, Vec<u32>> = BTreeMap::new();
         let mut seen = BTreeSet::new();
         for sample in samples {
             let account = accounts.account_of(sample);
             let Some(members) = members.get_mut(&account) else { continue };
+            pids.entry(account).or_default().push(sample.tgid);
             // Processes that share an address space are charged once, where that is known.
             let first = sample.mm_id == 0 || seen.insert(sample.mm_id);
             if first && !kills.contains(sample.id()) && is_charged(accounts, account, sample) {
@@ -137,7 +152,8 @@ impl UsageMonitor {
                 Demand::Usage => Files::AsBefore,
             };
             let members = members.remove(&order.account).unwrap_or_default();
-            let request = Request { order, count: limit.count(), members, files };
+            let pids = pids.remove(&order.account).unwrap_or_default();
+            let request = Request { order, count: limit.count(), members, files, pids };
             let Some(worker) = &self.worker else { return };
             if worker.request(request).is_err() {
                 // Its queue is full: it is ordered again later.
@@ -161,8 +177,8 @@ impl UsageMonitor {
         accounts: &mut Accounts,
     ) -> Option<AccountId> {
         let account = measurement.account;
-        let limit = accounts.ledger().account(account)?.limit();
-        let end = self.measurements.end(measurement, limit, monotonic_ns())?;
+        let (sum, limit) = accounts.sum(account)?;
+        let end = self.measurements.end(measurement, sum.summed_bytes, limit, monotonic_ns())?;
         let page_bytes = accounts.page_bytes();
         let correction = Correction {
             pages: end.bytes / page_bytes as i64,
@@ -183,6 +199,16 @@ pub(super) struct DueOrder {
     order: Order,
     limit: Limit,
     demand: Demand,
+}
+
+fn sum_state(accounts: &Accounts, account: AccountId, kills: &KillsInFlight) -> SumState {
+    let updates = match accounts.watch().backend() {
+        Backend::Bpf => SumUpdates::Immediate,
+        Backend::ProcPolling => SumUpdates::Periodic,
+    };
+    let latched = accounts.watch().usage(account).is_some_and(|usage| usage.latched);
+    let dying = latched || kills.all().iter().any(|kill| kill.payer() == account);
+    SumState { updates, victims: if dying { Victims::Dying } else { Victims::None } }
 }
 
 /// Of a process that shares its address space with another user's, the other user may pay.

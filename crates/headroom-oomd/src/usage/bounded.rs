@@ -1,7 +1,8 @@
-//! Reading a process within a bounded time.
+//! Reading a process or a slice within a bounded time.
 //!
-//! `smaps_rollup` waits for the process's map lock. The read itself cannot be interrupted, so it
-//! happens in a thread that is left behind when it takes too long, until it has ended.
+//! `smaps_rollup` waits for the process's map lock, `memory.stat` for the statistics of all cgroups
+//! below. The read itself cannot be interrupted, so it happens in a thread that is left behind when
+//! it takes too long, until it has ended.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,27 +11,74 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use memory_ledger::Uid;
+use memory_watch::cgroups::Cgroups;
 use memory_watch::process::{FileId, Proc, SmapsRollup};
 use rustix::time::{ClockId, clock_gettime};
 
-/// How long a reader may wait for a process's map lock.
+use super::controller::{SliceQuery, slice_bytes};
+
+/// How long a reader may wait for a lock.
 const LOCK_PATIENCE: Duration = Duration::from_millis(50);
-/// How long it may take altogether: on a busy machine it waits for a CPU as well.
+/// How long a process may take altogether: on a busy machine its reader waits for a CPU as well.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// So many readers may be left behind at a time; then no process is read until one has ended.
+/// How long a slice may take altogether: its size is the user's choice, and others wait.
+const SLICE_PATIENCE: Duration = Duration::from_millis(200);
+/// So many readers may be left behind at a time; then nothing is read until one has ended.
 const MOST_LEFT: usize = 8;
 
-/// What is read of a process.
+/// What is read.
 pub(super) enum Question {
-    /// Its proportional set size.
-    Rollup,
-    /// What it has mapped of these files, ascending.
-    Mapped(Arc<[FileId]>),
+    /// The proportional set size of a process.
+    Rollup(u32),
+    /// What a process has mapped of these files, ascending.
+    Mapped(u32, Arc<[FileId]>),
+    /// What is charged to a user's slice.
+    Slice(Arc<Cgroups>, SliceQuery),
+}
+
+/// What a question is about. While one reader is late with it, no other reads the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subject {
+    Process(u32),
+    Slice(Uid),
+}
+
+impl Question {
+    fn subject(&self) -> Subject {
+        match self {
+            Self::Rollup(pid) | Self::Mapped(pid, _) => Subject::Process(*pid),
+            Self::Slice(_, query) => Subject::Slice(query.uid),
+        }
+    }
+
+    fn answer(self, proc: &mut Proc) -> Option<Answer> {
+        match self {
+            Self::Rollup(pid) => proc.smaps_rollup(pid).ok().map(Answer::Rollup),
+            Self::Mapped(pid, files) => {
+                let wanted = |file| files.binary_search(&file).is_ok();
+                proc.mapped_of(pid, &wanted).ok().map(Answer::Mapped)
+            }
+            Self::Slice(cgroups, query) => Some(Answer::Slice(slice_bytes(&cgroups, proc, &query))),
+        }
+    }
+}
+
+impl Subject {
+    /// How long a reader may take that has a CPU.
+    fn patience(self) -> Duration {
+        match self {
+            Self::Process(_) => PATIENCE,
+            Self::Slice(_) => SLICE_PATIENCE,
+        }
+    }
 }
 
 pub(super) enum Answer {
     Rollup(SmapsRollup),
     Mapped(BTreeMap<FileId, u64>),
+    /// See [`slice_bytes`].
+    Slice(Option<u64>),
 }
 
 struct Answered {
@@ -39,21 +87,21 @@ struct Answered {
 }
 
 struct Reader {
-    questions: SyncSender<(u32, Question)>,
+    questions: SyncSender<Question>,
     answers: Receiver<Answered>,
     ended: Arc<AtomicBool>,
     tid: Arc<AtomicU32>,
 }
 
 impl Reader {
-    fn wait(&self) -> Option<Answered> {
+    fn wait(&self, patience: Duration) -> Option<Answered> {
         let begun = Instant::now();
         loop {
             match self.answers.recv_timeout(LOCK_PATIENCE) {
                 Ok(answered) => return Some(answered),
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) => {
-                    if begun.elapsed() >= PATIENCE || !self.is_running() {
+                    if begun.elapsed() >= patience || !self.is_running() {
                         return None;
                     }
                 }
@@ -69,12 +117,12 @@ impl Reader {
     }
 }
 
-/// Reads processes, each within its time.
+/// Reads processes and slices, each within its time.
 #[derive(Default)]
 pub(super) struct BoundedReader {
     reader: Option<Reader>,
-    /// Readers that did not answer in time, with their processes.
-    left: Vec<(u32, Arc<AtomicBool>)>,
+    /// Readers that did not answer in time.
+    left: Vec<(Subject, Arc<AtomicBool>)>,
     /// CPU time of all answers, nanoseconds.
     cpu_ns: u64,
 }
@@ -90,27 +138,28 @@ impl BoundedReader {
         self.cpu_ns
     }
 
-    /// `None`: the process is gone, or it did not answer in time.
-    pub(super) fn read(&mut self, pid: u32, question: Question) -> Option<Answer> {
+    /// `None`: the process is gone, or there was no answer in time.
+    pub(super) fn read(&mut self, question: Question) -> Option<Answer> {
+        let subject = question.subject();
         self.left.retain(|(_, ended)| !ended.load(Ordering::Acquire));
-        if self.left.len() >= MOST_LEFT || self.left.iter().any(|(of, _)| *of == pid) {
+        if self.left.len() >= MOST_LEFT || self.left.iter().any(|(of, _)| *of == subject) {
             return None;
         }
         let reader = match self.reader.take() {
             Some(reader) => reader,
             None => start().ok()?,
         };
-        reader.questions.send((pid, question)).ok()?;
-        match reader.wait() {
+        reader.questions.send(question).ok()?;
+        match reader.wait(subject.patience()) {
             Some(Answered { answer, cpu_ns }) => {
                 self.cpu_ns += cpu_ns;
                 self.reader = Some(reader);
                 answer
             }
             None => {
-                tracing::debug!(pid, "does not answer in time; it counts in full");
+                tracing::debug!(?subject, "does not answer in time");
                 // Its thread ends with the answer, which nothing takes any more.
-                self.left.push((pid, reader.ended));
+                self.left.push((subject, reader.ended));
                 None
             }
         }
@@ -118,7 +167,7 @@ impl BoundedReader {
 }
 
 fn start() -> io::Result<Reader> {
-    let (questions, asked) = sync_channel::<(u32, Question)>(1);
+    let (questions, asked) = sync_channel::<Question>(1);
     let (give, answers) = sync_channel(1);
     let ended = Arc::new(AtomicBool::new(false));
     let done = Arc::clone(&ended);
@@ -129,14 +178,8 @@ fn start() -> io::Result<Reader> {
         own_tid.store(id.unsigned_abs(), Ordering::Relaxed);
         let mut proc = Proc::default();
         let mut spent_ns = thread_cpu_ns();
-        while let Ok((pid, question)) = asked.recv() {
-            let answer = match question {
-                Question::Rollup => proc.smaps_rollup(pid).ok().map(Answer::Rollup),
-                Question::Mapped(files) => {
-                    let wanted = |file| files.binary_search(&file).is_ok();
-                    proc.mapped_of(pid, &wanted).ok().map(Answer::Mapped)
-                }
-            };
+        while let Ok(question) = asked.recv() {
+            let answer = question.answer(&mut proc);
             let now_ns = thread_cpu_ns();
             let cpu_ns = now_ns - spent_ns;
             spent_ns = now_ns;

@@ -4,10 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use memory_ledger::measurement::READ_MS;
-use memory_ledger::{AccountId, Count, Effort, Measurement, Order, ProcessId, Uid, UsageSource};
+use memory_ledger::{
+    AccountId, ControllerUse, Count, Effort, Measurement, Order, ProcessId, Uid, UsageSource,
+};
 use memory_watch::process::{FileId, HeldFile, Proc, SmapsRollup, TmpfsDevices};
 
 use super::bounded::{Answer, BoundedReader, Question, thread_cpu_ns};
+use super::controller::{self, Controller, SliceQuery};
 use crate::clock::{NS_PER_MS, monotonic_ns};
 
 /// Descriptors that one measurement looks at, of all processes of the account together: about 4 µs
@@ -49,11 +52,14 @@ pub struct Request {
     pub members: Vec<Member>,
     /// About files that are held open.
     pub files: Files,
+    /// All processes that are charged to the account, where the memory controller may be read.
+    pub pids: Vec<u32>,
 }
 
 /// Measures, and remembers which accounts hold files.
 pub(super) struct Measurer {
     reader: BoundedReader,
+    controller: Controller,
     proc: Proc,
     devices: TmpfsDevices,
     /// Accounts that hold files of memory.
@@ -74,6 +80,7 @@ impl Measurer {
     pub(super) fn new() -> Self {
         Self {
             reader: BoundedReader::default(),
+            controller: Controller::new(controller::hierarchy()),
             proc: Proc::default(),
             devices: TmpfsDevices::new(),
             holders: BTreeSet::new(),
@@ -83,7 +90,47 @@ impl Measurer {
 
     pub(super) fn measure(&mut self, request: Request) -> Measurement {
         let begun_ns = thread_cpu_ns();
-        let Request { order, count, mut members, files } = request;
+        let account = request.order.account;
+        let found = match self.charge_difference(&request) {
+            Some(difference_bytes) => {
+                self.holders.remove(&account);
+                self.shares.remove(&account);
+                let source = UsageSource::Controller;
+                Measurement { account, difference_bytes, unlisted_bytes: 0, source, cost_ns: 0 }
+            }
+            None => {
+                self.controller.forget(account);
+                let listed = request.members.iter().map(|member| member.charged_bytes).sum();
+                let unlisted_bytes = request.order.summed_bytes.saturating_sub(listed);
+                let difference_bytes = self.share_difference(request, begun_ns);
+                let source = UsageSource::Pss;
+                Measurement { account, difference_bytes, unlisted_bytes, source, cost_ns: 0 }
+            }
+        };
+        let cost_ns = thread_cpu_ns() - begun_ns + self.reader.take_cpu_ns();
+        Measurement { cost_ns, ..found }
+    }
+
+    /// What the memory controller charges, less the account's sum, bytes.
+    fn charge_difference(&mut self, request: &Request) -> Option<i64> {
+        let Request { order, count, pids, .. } = request;
+        let (ControllerUse::Allowed, AccountId::User(uid)) = (order.controller, order.account)
+        else {
+            return None;
+        };
+        let query = SliceQuery {
+            uid,
+            pids: pids.clone(),
+            count: *count,
+            tolerated_bytes: order.tolerated_bytes,
+        };
+        self.controller.difference(order, query, &mut self.reader)
+    }
+
+    /// What the account's processes have, each page divided by its sharers, less the account's
+    /// sum, bytes.
+    fn share_difference(&mut self, request: Request, begun_ns: u64) -> i64 {
+        let Request { order, count, mut members, files, .. } = request;
         let account = order.account;
         let held_bytes = match files {
             Files::AsBefore if !self.holders.contains(&account) => 0,
@@ -102,9 +149,7 @@ impl Measurer {
         } else {
             self.shares.remove(&account);
         }
-        let cost_ns = thread_cpu_ns() - begun_ns + self.reader.take_cpu_ns();
-        let difference_bytes = used_bytes as i64 - order.summed_bytes as i64;
-        Measurement { account, difference_bytes, source: UsageSource::Pss, cost_ns }
+        used_bytes as i64 - order.summed_bytes as i64
     }
 
     /// What the account's processes have in common, bytes. A process counts in full until it was
@@ -150,7 +195,7 @@ impl Measurer {
 
     /// `None`: it is gone, or does not answer.
     fn read_member(&mut self, member: &Member, count: Count) -> Option<Share> {
-        let answer = self.reader.read(member.id.pid, Question::Rollup);
+        let answer = self.reader.read(Question::Rollup(member.id.pid));
         let Some(Answer::Rollup(rollup)) = answer else { return None };
         let own_bytes = share(&rollup, count)?;
         let shared_bytes = member.charged_bytes.saturating_sub(own_bytes);
@@ -179,8 +224,8 @@ impl Measurer {
         }
         let ids: Arc<[FileId]> = files.keys().copied().collect();
         for member in members.iter().filter(|member| member.shmem_bytes > 0) {
-            let question = Question::Mapped(Arc::clone(&ids));
-            let answer = self.reader.read(member.id.pid, question);
+            let question = Question::Mapped(member.id.pid, Arc::clone(&ids));
+            let answer = self.reader.read(question);
             let Some(Answer::Mapped(mapped)) = answer else { continue };
             for (id, mapped) in mapped {
                 if let Some(bytes) = files.get_mut(&id) {

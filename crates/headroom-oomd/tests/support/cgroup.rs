@@ -1,6 +1,7 @@
 //! Control groups of version 2, in the machine's own hierarchy.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use memory_watch::cgroups::Cgroups;
@@ -26,6 +27,31 @@ impl Cgroup {
             return None;
         };
         Some(Self { folder, path })
+    }
+
+    /// The slice of a user, as systemd makes it. `None`: the memory controller is not available.
+    pub fn user_slice(uid: u32) -> Option<Self> {
+        let root = Cgroups::find(Path::new("/proc")).unwrap().filter(Cgroups::has_memory);
+        let Some(root) = root.map(|tree| tree.root().to_owned()) else {
+            test_support::skip("no cgroup hierarchy of version 2 with the memory controller");
+            return None;
+        };
+        let path = format!("/user.slice/user-{uid}.slice");
+        let folder = root.join(&path[1..]);
+        std::fs::create_dir_all(&folder).unwrap();
+        for parent in [&root, &root.join("user.slice")] {
+            std::fs::write(parent.join("cgroup.subtree_control"), "+memory").unwrap();
+        }
+        Some(Self { folder, path })
+    }
+
+    /// Writes so much to a file, by a process of root that has ended by then.
+    pub fn write_file(&self, path: &Path, mib: u64) {
+        let script = "echo $$ > \"$1\" && exec head -c \"$2\" /dev/zero > \"$3\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(self.folder.join("cgroup.procs"));
+        command.arg((mib << 20).to_string()).arg(path);
+        assert!(command.status().unwrap().success());
     }
 
     /// One below it.

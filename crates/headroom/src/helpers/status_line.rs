@@ -35,6 +35,10 @@ pub fn oomd_line(s: &oomd::Status) -> String {
     if s.limited_cgroups > 0 {
         line += &format!("; {}", count(s.limited_cgroups, "limited cgroup", "limited cgroups"));
     }
+    for (source, users) in &s.usage_sources {
+        let measured = count(*users, "user", "users");
+        line += &format!("; usage of {measured} by {}", printable(source));
+    }
     if s.leaseholders > 0 || s.refused > 0 {
         let holders = count(s.leaseholders, "process leases", "processes lease");
         let refusals = count(s.refused, "request", "requests");

@@ -359,6 +359,7 @@ fn limit_request(account: AccountRef, size: &str) -> Result<Request, String> {
 
 #[cfg(test)]
 pub mod tests {
+    use std::collections::BTreeMap;
     use std::time::Instant;
 
     use control::oomd::Status;
@@ -393,6 +394,7 @@ pub mod tests {
                 attached: true,
                 limited_users: users.len() as u32,
                 limited_cgroups: 0,
+                usage_sources: BTreeMap::new(),
                 kills: 3,
                 given_back_bytes: 0,
                 leaseholders: 0,
