@@ -15,12 +15,22 @@ use binder_uapi::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::ClientError;
 
 /// What libbinder maps: 1 MiB less two pages.
 pub const LIBBINDER_MAP_LEN: usize = 1024 * 1024 - 2 * 4096;
+
+/// Type of the mapping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// `MAP_PRIVATE`, as libbinder does.
+    #[default]
+    Private,
+    /// `MAP_SHARED`, as AOSP's driver test does.
+    Shared,
+}
 
 /// How to open a device.
 #[derive(Clone, Debug)]
@@ -29,6 +39,8 @@ pub struct Options {
     pub map_len: usize,
     /// Ask for a writable mapping, which a driver refuses where it can.
     pub map_writable: bool,
+    /// Type of the mapping.
+    pub sharing: Sharing,
     /// How many loopers the driver may ask for.
     pub max_threads: u32,
     /// Open with `O_NONBLOCK`: a read with nothing there fails with `EAGAIN`.
@@ -39,7 +51,13 @@ impl Default for Options {
     /// What libbinder does, without looper threads.
     fn default() -> Self {
         let map_len = LIBBINDER_MAP_LEN;
-        Self { map_len, map_writable: false, max_threads: 0, nonblock: false }
+        Self {
+            map_len,
+            map_writable: false,
+            sharing: Sharing::Private,
+            max_threads: 0,
+            nonblock: false,
+        }
     }
 }
 
@@ -52,10 +70,18 @@ impl Map {
     fn new(fd: BorrowedFd<'_>, options: &Options) -> Result<Self, Errno> {
         let mut protection = ProtFlags::READ;
         protection.set(ProtFlags::WRITE, options.map_writable);
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let sharing = match options.sharing {
+            Sharing::Private => MapFlags::PRIVATE,
+            Sharing::Shared => MapFlags::SHARED,
+        };
+        let flags = sharing | MapFlags::NORESERVE;
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
         let at = unsafe { mmap(ptr::null_mut(), options.map_len, protection, flags, fd, 0) }?;
-        Ok(Self { address: at as usize, len: options.map_len })
+        let map = Self { address: at as usize, len: options.map_len };
+        // A forked child must not read what arrives later: the kernel's driver sets VM_DONTCOPY.
+        // SAFETY: the range was mapped above; the advice concerns children only.
+        unsafe { madvise(at, map.len, Advice::LinuxDontFork) }?;
+        Ok(map)
     }
 }
 

@@ -30,7 +30,7 @@ mod received;
 pub mod registry;
 mod session;
 
-pub use client::{Client, LIBBINDER_MAP_LEN, Options};
+pub use client::{Client, LIBBINDER_MAP_LEN, Options, Sharing};
 pub use error::ClientError;
 pub use parcel::{Parcel, Payload};
 pub use received::Received;

@@ -6,7 +6,8 @@
 //! receive buffer and touch it again while we store there. The kernel asks us for the page, and we
 //! would be waiting for ourselves. So the loop announces such calls ([`PageServer::enter`]), and
 //! when one lasts longer than [`RESCUE_AFTER`], a helper thread reads requests in its place: it
-//! answers READs, and keeps the others for the loop in their order.
+//! answers READs and WRITEs (an invalidation waits for the write-back of a page that its client has
+//! modified), and keeps the others for the loop in their order.
 //!
 //! Where such a call still lasts after [`TAKE_OVER_AFTER`], the client's memory does not answer,
 //! and another thread takes the event loop over ([`crate::loop_threads`]).
@@ -200,6 +201,16 @@ impl PageServer {
         }
     }
 
+    /// Refuses a WRITE: `write(2)`, or the write-back of a page that a client has modified, which
+    /// is not kept.
+    pub(crate) fn refuse_write(
+        &self,
+        reply: &mut ReplyBuffer,
+        request: &Request<'_>,
+    ) -> std::io::Result<()> {
+        self.shared.refuse_write(reply, request)
+    }
+
     /// Answers a READ.
     pub(crate) fn answer_read(
         &self,
@@ -302,6 +313,11 @@ impl Shared {
                     let _ = self.answer_read(reply, &request);
                     return;
                 }
+                Operation::Write => {
+                    drop(backlog);
+                    let _ = self.refuse_write(reply, &request);
+                    return;
+                }
                 Operation::Interrupt { unique } if backlog.ids.contains(&unique) => {
                     backlog.interrupted.insert(unique);
                     return;
@@ -314,6 +330,14 @@ impl Shared {
         backlog.ids.insert(id);
         backlog.requests.push_back(Kept { words, unique: id, interrupted: false });
         let _ = rustix::io::write(&self.signal, &1_u64.to_ne_bytes());
+    }
+
+    fn refuse_write(&self, reply: &mut ReplyBuffer, request: &Request<'_>) -> std::io::Result<()> {
+        let truth = lock(&self.truths).get(&request.header.nodeid).cloned();
+        if let Some(truth) = truth {
+            lock(&truth).note_client_write();
+        }
+        self.channel.send(reply.error(request.header.unique, libc::EINVAL))
     }
 
     fn answer_read(&self, reply: &mut ReplyBuffer, request: &Request<'_>) -> std::io::Result<()> {

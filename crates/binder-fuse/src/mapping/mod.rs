@@ -8,7 +8,7 @@ mod passthrough;
 
 use std::io;
 
-pub(crate) use notify_store::{NotifyStore, Truth};
+pub(crate) use notify_store::{CacheBypass, NotifyStore, Truth};
 pub(crate) use passthrough::Passthrough;
 
 /// Bytes of a page, the unit of [`Backing::punch`].

@@ -18,10 +18,21 @@ use crate::wire::types::FOPEN_DIRECT_IO;
 /// Bytes pushed in one notification.
 const CHUNK: u64 = 64 * 1024;
 
-/// What the mapping contains: pages that were stored; all others are zeros.
+/// Whether `read(2)` and `write(2)` of a device bypass the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CacheBypass {
+    /// They reach the server, which refuses them.
+    ReadAndWrite,
+    /// The kernel refuses shared mappings of a file that bypasses the cache (before Linux 6.6).
+    Never,
+}
+
+/// Contents of the mapping: pages that were stored; all others are zeros.
 #[derive(Default)]
 pub(crate) struct Truth {
     pages: BTreeMap<u64, Box<[u8; PAGE as usize]>>,
+    /// The client has a writable shared mapping: the kernel has written a page back.
+    is_written_by_client: bool,
 }
 
 impl Truth {
@@ -46,6 +57,11 @@ impl Truth {
                 target[within].fill(0);
             }
         });
+    }
+
+    /// Records that the kernel has written back a page that the client modified.
+    pub(crate) fn note_client_write(&mut self) {
+        self.is_written_by_client = true;
     }
 
     /// Drops whole pages.
@@ -81,16 +97,22 @@ pub(crate) struct NotifyStore {
     pages: Arc<PageServer>,
     node: u64,
     truth: Arc<Mutex<Truth>>,
+    cache_bypass: CacheBypass,
     reply: ReplyBuffer,
 }
 
 impl NotifyStore {
     /// For the open of `node`.
-    pub(crate) fn new(channel: &Arc<Channel>, pages: &Arc<PageServer>, node: u64) -> Self {
+    pub(crate) fn new(
+        channel: &Arc<Channel>,
+        pages: &Arc<PageServer>,
+        node: u64,
+        cache_bypass: CacheBypass,
+    ) -> Self {
         let truth = Arc::new(Mutex::new(Truth::default()));
         pages.add(node, Arc::clone(&truth));
         let (channel, pages) = (Arc::clone(channel), Arc::clone(pages));
-        Self { channel, pages, node, truth, reply: ReplyBuffer::default() }
+        Self { channel, pages, node, truth, cache_bypass, reply: ReplyBuffer::default() }
     }
 
     /// Pushes the pages around a range, as the truth has them.
@@ -127,15 +149,25 @@ impl Backing for NotifyStore {
 
     fn punch(&mut self, offset: u64, len: u64) -> io::Result<()> {
         checked_range(offset, len)?;
-        lock(&self.truth).punch(offset, len);
+        let is_written_by_client = {
+            let mut truth = lock(&self.truth);
+            truth.punch(offset, len);
+            truth.is_written_by_client
+        };
+        if is_written_by_client {
+            // The kernel would write each modified page back before it drops it, and the event loop
+            // would wait until the page server steps in. The pages go with the open.
+            return Ok(());
+        }
         let _inside = self.pages.enter(0);
         self.channel.send(self.reply.notify_inval_inode(self.node, offset, len))
     }
 
     fn open_reply(&self) -> (u32, i32) {
-        // DIRECT_IO: write(2) comes to us, and is refused; mappings use the page cache all the
-        // same.
-        (FOPEN_DIRECT_IO, 0)
+        match self.cache_bypass {
+            CacheBypass::ReadAndWrite => (FOPEN_DIRECT_IO, 0),
+            CacheBypass::Never => (0, 0),
+        }
     }
 }
 

@@ -132,7 +132,7 @@ impl Server {
         Ok(match self.mapping {
             MappingKind::Passthrough => Box::new(Passthrough::new(&self.channel)?),
             MappingKind::NotifyStore => {
-                Box::new(NotifyStore::new(&self.channel, &self.pages, node))
+                Box::new(NotifyStore::new(&self.channel, &self.pages, node, self.cache_bypass))
             }
         })
     }

@@ -6,11 +6,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::channel::{Channel, Incoming, RequestBuffer};
 use crate::error::Error;
-use crate::mapping::{MappingChoice, MappingKind, Passthrough};
+use crate::mapping::{CacheBypass, MappingChoice, MappingKind, Passthrough};
 use crate::wire::reply::ReplyBuffer;
 use crate::wire::types::{
-    INIT_EXT, INIT_PARALLEL_DIROPS, INIT_PASSTHROUGH, InitIn, InitOut, KERNEL_MINOR_VERSION,
-    KERNEL_VERSION, OLDEST_MINOR_VERSION,
+    INIT_DIRECT_IO_ALLOW_MMAP, INIT_EXT, INIT_PARALLEL_DIROPS, INIT_PASSTHROUGH, InitIn, InitOut,
+    KERNEL_MINOR_VERSION, KERNEL_VERSION, OLDEST_MINOR_VERSION,
 };
 use crate::wire::{Operation, Request};
 
@@ -18,12 +18,19 @@ use crate::wire::{Operation, Request};
 /// very wrong.
 const INIT_SECONDS: i64 = 10;
 
+/// Result of the negotiation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Agreement {
+    pub(super) mapping: MappingKind,
+    pub(super) cache_bypass: CacheBypass,
+}
+
 /// Answers INIT and decides how mappings are backed.
 pub(super) fn start(
     channel: &Arc<Channel>,
     choice: MappingChoice,
     degraded: &mut Vec<String>,
-) -> Result<MappingKind, Error> {
+) -> Result<Agreement, Error> {
     let mut buffer = RequestBuffer::new();
     let len = wait_for_init(channel, &mut buffer)?;
     let request = Request::parse(buffer.bytes(len)).map_err(|e| Error::Handshake(e.to_string()))?;
@@ -35,26 +42,27 @@ pub(super) fn start(
         MappingChoice::Auto => MappingKind::Passthrough,
     };
     let (out, offered) = negotiate(&init, flags2, wanted)?;
+    let notify_store = Agreement { mapping: MappingKind::NotifyStore, ..offered };
     channel
         .send(ReplyBuffer::default().body(request.header.unique, &out))
         .map_err(Error::io("cannot answer INIT"))?;
-    let lacking = if offered == MappingKind::Passthrough {
+    let lacking = if offered.mapping == MappingKind::Passthrough {
         Passthrough::new(channel).err().map(|error| format!("a backing file is refused: {error}"))
     } else {
         Some("the kernel does not offer it (Linux 6.9 does)".to_owned())
     };
     match (choice, lacking) {
-        (MappingChoice::Only(MappingKind::NotifyStore), _) => Ok(MappingKind::NotifyStore),
-        (_, None) => Ok(MappingKind::Passthrough),
+        (MappingChoice::Only(MappingKind::NotifyStore), _) => Ok(notify_store),
+        (_, None) => Ok(offered),
         (MappingChoice::Only(MappingKind::Passthrough), Some(why)) => {
             Err(Error::NoPassthrough(why))
         }
         (MappingChoice::Auto, Some(why)) => {
             degraded.push(format!(
                 "no FUSE passthrough ({why}): receive buffers go through the page cache by \
-                 notify-store, one more copy each, and cannot be mapped shared"
+                 notify-store, one more copy each"
             ));
-            Ok(MappingKind::NotifyStore)
+            Ok(notify_store)
         }
     }
 }
@@ -71,17 +79,17 @@ fn wait_for_init(channel: &Channel, buffer: &mut RequestBuffer) -> Result<usize,
     }
 }
 
-/// The reply to INIT, and the mapping that the kernel offers: `wanted` or the lesser one.
+/// The reply to INIT, and what the kernel offers: the `wanted` mapping or the lesser one.
 fn negotiate(
     init: &InitIn,
     flags2: u32,
     wanted: MappingKind,
-) -> Result<(InitOut, MappingKind), Error> {
+) -> Result<(InitOut, Agreement), Error> {
     if init.major != KERNEL_VERSION || init.minor < OLDEST_MINOR_VERSION {
         return Err(Error::TooOld { major: init.major, minor: init.minor });
     }
     let offered = u64::from(init.flags) | u64::from(flags2) << 32;
-    let mut flags = INIT_PARALLEL_DIROPS | INIT_EXT;
+    let mut flags = INIT_PARALLEL_DIROPS | INIT_EXT | INIT_DIRECT_IO_ALLOW_MMAP;
     if wanted == MappingKind::Passthrough {
         flags |= INIT_PASSTHROUGH;
     }
@@ -90,6 +98,11 @@ fn negotiate(
         MappingKind::NotifyStore
     } else {
         MappingKind::Passthrough
+    };
+    let cache_bypass = if agreed & INIT_DIRECT_IO_ALLOW_MMAP == 0 {
+        CacheBypass::Never
+    } else {
+        CacheBypass::ReadAndWrite
     };
     let out = InitOut {
         major: KERNEL_VERSION,
@@ -107,7 +120,7 @@ fn negotiate(
         max_stack_depth: u32::from(mapping == MappingKind::Passthrough),
         ..InitOut::default()
     };
-    Ok((out, mapping))
+    Ok((out, Agreement { mapping, cache_bypass }))
 }
 
 #[cfg(test)]
@@ -123,20 +136,33 @@ mod tests {
     #[test]
     fn passthrough_is_agreed_on_where_it_is_offered_and_wanted() {
         let (new, flags2) = init(45, INIT_EXT | INIT_PASSTHROUGH | INIT_PARALLEL_DIROPS | 1);
-        let (out, mapping) = negotiate(&new, flags2, MappingKind::Passthrough).unwrap();
-        assert_eq!(mapping, MappingKind::Passthrough);
+        let (out, agreed) = negotiate(&new, flags2, MappingKind::Passthrough).unwrap();
+        assert_eq!(agreed.mapping, MappingKind::Passthrough);
         assert_eq!((out.minor, out.max_stack_depth, out.flags2), (40, 1, 1 << 5));
         assert_eq!(u64::from(out.flags), INIT_EXT | INIT_PARALLEL_DIROPS, "nothing else");
-        let (out, mapping) = negotiate(&new, flags2, MappingKind::NotifyStore).unwrap();
-        assert_eq!(mapping, MappingKind::NotifyStore);
+        let (out, agreed) = negotiate(&new, flags2, MappingKind::NotifyStore).unwrap();
+        assert_eq!(agreed.mapping, MappingKind::NotifyStore);
         assert_eq!((out.max_stack_depth, out.flags2), (0, 0));
     }
 
     #[test]
     fn an_older_kernel_gets_its_own_version_and_no_passthrough() {
         let (old, flags2) = init(31, INIT_PARALLEL_DIROPS);
-        let (out, mapping) = negotiate(&old, flags2, MappingKind::Passthrough).unwrap();
-        assert_eq!((out.minor, mapping), (31, MappingKind::NotifyStore));
+        let (out, agreed) = negotiate(&old, flags2, MappingKind::Passthrough).unwrap();
+        assert_eq!((out.minor, agreed.mapping), (31, MappingKind::NotifyStore));
+    }
+
+    #[test]
+    fn reads_bypass_the_cache_only_where_shared_mappings_are_possible_all_the_same() {
+        let offers = [
+            (INIT_EXT, CacheBypass::Never),
+            (INIT_EXT | INIT_DIRECT_IO_ALLOW_MMAP, CacheBypass::ReadAndWrite),
+        ];
+        for (flags, expected) in offers {
+            let (init, flags2) = init(39, flags);
+            let (_, agreed) = negotiate(&init, flags2, MappingKind::NotifyStore).unwrap();
+            assert_eq!(agreed.cache_bypass, expected);
+        }
     }
 
     #[test]

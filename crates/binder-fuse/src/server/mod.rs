@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::fixed::Logs;
 use crate::guardian::Guardian;
 use crate::host::{ClientHost, OpenKey};
-use crate::mapping::{MappingChoice, MappingKind};
+use crate::mapping::{CacheBypass, MappingChoice, MappingKind};
 use crate::mount::Mount;
 use crate::page_server::PageServer;
 use crate::task_watch::{self, TaskKind, TaskWatch};
@@ -130,6 +130,7 @@ pub struct Server {
     openers: TaskWatch,
     pages: Arc<PageServer>,
     mapping: MappingKind,
+    cache_bypass: CacheBypass,
     degraded: Vec<String>,
     own_namespace: u64,
     own_users: u64,
@@ -196,7 +197,8 @@ impl Server {
     fn with_mount(config: &Config, channel: Arc<Channel>, mount: Mount) -> Result<Self, Error> {
         task_watch::raise_file_limit();
         let mut degraded = Vec::new();
-        let mapping = handshake::start(&channel, config.mapping, &mut degraded)?;
+        let handshake::Agreement { mapping, cache_bypass } =
+            handshake::start(&channel, config.mapping, &mut degraded)?;
         let guardian = Guardian::start(&mount).map_err(|error| {
             degraded.push(format!(
                 "no guardian ({error}): should the server be killed with SIGKILL, its mount stays, \
@@ -247,6 +249,7 @@ impl Server {
             openers,
             pages,
             mapping,
+            cache_bypass,
             degraded,
             own_namespace: crate::pid_view::own_namespace(),
             own_users: crate::user_view::own_namespace(),
@@ -490,7 +493,7 @@ impl Server {
             }
             Operation::Statfs => self.statfs(header),
             Operation::Releasedir => self.send_ok(header),
-            Operation::Write => self.send_error(header, libc::EINVAL),
+            Operation::Write => self.pages.refuse_write(&mut self.reply, request),
             Operation::Destroy => {
                 self.closed = true;
                 self.send_ok(header)

@@ -19,6 +19,8 @@ pub const INIT_PARALLEL_DIROPS: u64 = 1 << 18;
 pub const INIT_EXT: u64 = 1 << 30;
 /// INIT: files may be backed by another file (Linux 6.9).
 pub const INIT_PASSTHROUGH: u64 = 1 << 37;
+/// Files opened with [`FOPEN_DIRECT_IO`] can be mapped shared (Linux 6.6).
+pub const INIT_DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 
 /// OPEN: `read(2)` and `write(2)` bypass the page cache and come to us.
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;

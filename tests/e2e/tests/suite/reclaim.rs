@@ -1,8 +1,8 @@
 //! Idle buffers' memory goes back, and nobody notices.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use binder_client::{Options, Session};
+use binder_client::{Client, Options, Payload, Session, Sharing};
 use control::binderd::{Device, Process, Reply, Request, Status};
 use e2e::{Bus, wait};
 
@@ -12,6 +12,7 @@ crate::both_mappings! {
     two_hundred_idle_clients_give_their_memory_back_and_go_on
     what_is_in_use_stays_when_all_that_is_idle_goes
     only_root_may_have_memory_given_back
+    shared_mappings_that_their_clients_modify_do_not_delay_the_reclaim
 }
 
 const CLIENTS: usize = 200;
@@ -90,6 +91,46 @@ fn what_is_in_use_stays_when_all_that_is_idle_goes(bus: &Bus) {
     session.free(first);
     session.flush().unwrap();
     expect_echo(&mut session, handle, &data);
+}
+
+/// The kernel writes a modified page back before it drops it, so an invalidation waits for the
+/// daemon's answer to a WRITE.
+fn shared_mappings_that_their_clients_modify_do_not_delay_the_reclaim(bus: &Bus) {
+    const MODIFIERS: usize = 20;
+    /// The page server steps in after 10 ms, once for each open.
+    const LONGEST: Duration = Duration::from_secs(5);
+    let _manager = manager(bus);
+    let _service = peer(bus, &["echo", "echo"]);
+    let options = Options { sharing: Sharing::Shared, ..Options::default() };
+    let clients: Vec<_> =
+        (0..MODIFIERS).map(|_| Client::open(bus.device("binder"), &options).unwrap()).collect();
+    let mut sessions: Vec<_> = clients.iter().map(Session::new).collect();
+    let data = [3; ECHO_BYTES];
+    let handles: Vec<u32> = sessions.iter_mut().map(|session| find(session, "echo")).collect();
+    for _ in 0..2 {
+        for (session, &handle) in sessions.iter_mut().zip(&handles) {
+            expect_echo(session, handle, &data);
+        }
+        clients.iter().for_each(modify_mapping);
+        let begun = Instant::now();
+        let pages = reclaim(bus);
+        assert!(pages >= MODIFIERS as u64 * 5, "{pages}");
+        assert!(begun.elapsed() < LONGEST, "{:?}", begun.elapsed());
+    }
+    let reply = sessions[0].call(handles[0], 1, Payload::bytes(&data)).unwrap();
+    assert!(reply.data().unwrap() == data);
+}
+
+/// Makes a shared mapping writable, and writes to its first pages.
+fn modify_mapping(client: &Client) {
+    let (address, len) = client.mapping().unwrap();
+    let at = address as *mut libc::c_void;
+    // SAFETY: the mapping is the client's own, and no view of it exists.
+    unsafe {
+        assert_eq!(libc::mprotect(at, len, libc::PROT_READ | libc::PROT_WRITE), 0);
+        (0..8).for_each(|page| at.cast::<u8>().add(page * 4096).write_volatile(0xee));
+        assert_eq!(libc::mprotect(at, len, libc::PROT_READ), 0);
+    }
 }
 
 fn only_root_may_have_memory_given_back(bus: &Bus) {
