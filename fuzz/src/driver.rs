@@ -58,7 +58,11 @@ impl World {
             read_buffer: RETURNS,
             ..Default::default()
         };
-        let answer = self.driver.write_read(&mut self.host, caller, bwr, waiting);
+        let mut answer = self.driver.write_read(&mut self.host, caller, bwr, waiting);
+        while let WriteRead::Unfinished { bwr } = answer {
+            self.check();
+            answer = self.driver.write_read(&mut self.host, caller, bwr, waiting);
+        }
         let returned = self.finish(caller, answer);
         self.wake();
         returned

@@ -31,9 +31,18 @@ pub const MAX_FILES_A_TRANSACTION: usize = 1024;
 /// reads. A transaction to a well-behaved thread finds a handful.
 pub const MAX_THREAD_WORK: usize = 1 << 16;
 
-/// Command bytes that one ioctl runs before it returns with a partial `write_consumed`. libbinder's
-/// batches are a few KiB; 4 MiB of the cheapest command keep the driver busy for tens of ms.
-pub const MAX_COMMAND_BYTES: u64 = 4 << 20;
+/// What commands may cost before other clients have a turn: 256 of them, 32 transactions, or
+/// parcels of 64 KiB. libbinder's batches end within one slice.
+pub const SLICE_COST: u64 = 64 << 10;
+
+/// What a command costs, in bytes of a parcel.
+pub const COMMAND_COST: u64 = 256;
+
+/// What a transaction costs besides its parcel: a buffer, its queue, a wake-up.
+pub const TRANSACTION_COST: u64 = 2048;
+
+/// What an object in a parcel costs: it is translated.
+pub const OBJECT_COST: u64 = 256;
 
 /// Command bytes that are fetched at a time; an ordinary write fits in one.
 pub const COMMAND_CHUNK: usize = 4096;

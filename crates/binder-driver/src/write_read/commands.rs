@@ -5,14 +5,46 @@ use binder_uapi::{BinderWriteRead, Command, CommandReader, StreamError};
 use crate::driver::Driver;
 use crate::errno::Errno;
 use crate::host::{Caller, Host};
-use crate::limits::{COMMAND_CHUNK, MAX_COMMAND_BYTES};
+use crate::limits::{COMMAND_CHUNK, COMMAND_COST, OBJECT_COST, SLICE_COST, TRANSACTION_COST};
 use crate::objects::types::Strength;
 use crate::transaction::types::{Kind, Message, Sender};
 use crate::write_read::types::Work;
 
+/// Commands as they came from the client.
+struct Fetched<'a> {
+    /// They start at its `write_consumed`.
+    bwr: &'a mut BinderWriteRead,
+    bytes: &'a [u8],
+}
+
+/// What commands have cost since the last turn of other clients.
+#[derive(Debug, Default)]
+struct Slice {
+    cost: u64,
+}
+
+impl Slice {
+    fn is_over(&self) -> bool {
+        self.cost >= SLICE_COST
+    }
+
+    fn add(&mut self, command: &Command) {
+        let cost = match command {
+            Command::Transaction { data, buffers_size } | Command::Reply { data, buffers_size } => {
+                let objects = data.offsets_size / size_of::<u64>() as u64;
+                let bytes = data.data_size.saturating_add(buffers_size.unwrap_or(0));
+                let parcel = bytes.saturating_add(objects.saturating_mul(OBJECT_COST));
+                parcel.saturating_add(TRANSACTION_COST)
+            }
+            _ => COMMAND_COST,
+        };
+        self.cost = self.cost.saturating_add(cost);
+    }
+}
+
 impl Driver {
-    /// Runs commands until they end, one is malformed, or one leaves an error for the thread to
-    /// read. `write_consumed` follows each command that was run.
+    /// Runs commands until they end, the slice is over, one is malformed, or one leaves an error for
+    /// the thread to read. `write_consumed` follows each command that was run.
     pub(crate) fn run_commands<H: Host>(
         &mut self,
         host: &mut H,
@@ -21,31 +53,36 @@ impl Driver {
     ) -> Result<(), Errno> {
         let mut chunk = std::mem::take(&mut self.scratch.commands);
         chunk.resize(COMMAND_CHUNK, 0);
-        let limit = bwr.write_size.min(bwr.write_consumed.saturating_add(MAX_COMMAND_BYTES));
+        let mut slice = Slice::default();
         let mut result = Ok(());
         while result.is_ok()
-            && bwr.write_consumed < limit
+            && bwr.write_consumed < bwr.write_size
+            && !slice.is_over()
             && !self.threads[sender.thread].return_error
         {
-            result = fetch(host, sender.caller, bwr, &mut chunk)
-                .and_then(|len| self.run_chunk(host, sender, bwr, &chunk[..len]));
+            result = match fetch(host, sender.caller, bwr, &mut chunk) {
+                Ok(len) => {
+                    self.run_chunk(host, sender, Fetched { bwr, bytes: &chunk[..len] }, &mut slice)
+                }
+                Err(errno) => Err(errno),
+            };
         }
         self.scratch.commands = chunk;
         result
     }
 
-    /// Runs the whole commands in a chunk that starts at `write_consumed`.
+    /// Runs the whole commands in a chunk, as far as the slice goes.
     fn run_chunk<H: Host>(
         &mut self,
         host: &mut H,
         sender: Sender,
-        bwr: &mut BinderWriteRead,
-        chunk: &[u8],
+        Fetched { bwr, bytes: chunk }: Fetched<'_>,
+        slice: &mut Slice,
     ) -> Result<(), Errno> {
         let start = bwr.write_consumed;
         let ends_here = bwr.write_size - start == chunk.len() as u64;
         let mut reader = CommandReader::new(chunk);
-        while !self.threads[sender.thread].return_error {
+        while !self.threads[sender.thread].return_error && !slice.is_over() {
             let at = reader.consumed();
             let command = match reader.next() {
                 None => return Ok(()),
@@ -59,6 +96,7 @@ impl Driver {
                 }
             };
             self.count_command(sender.caller.process, &chunk[at..]);
+            slice.add(&command);
             self.run_command(host, sender, command)?;
             bwr.write_consumed = start + reader.consumed() as u64;
         }

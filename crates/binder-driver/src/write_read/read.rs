@@ -14,7 +14,8 @@ use crate::write_read::deliver::{DeliverToRead, Flow, Reader};
 use crate::write_read::types::{Waiting, WorkScope, WriteRead};
 
 impl Driver {
-    /// `BINDER_WRITE_READ`: runs the commands, then reads or parks.
+    /// `BINDER_WRITE_READ`: runs the commands, then reads or parks. Of many commands a slice is run,
+    /// so that the front end can serve others in between ([`WriteRead::Unfinished`]).
     pub fn write_read<H: Host>(
         &mut self,
         host: &mut H,
@@ -39,8 +40,7 @@ impl Driver {
                 return self.answer(thread, bwr, Err(errno));
             }
             if bwr.write_consumed < bwr.write_size && !self.threads[thread].return_error {
-                // More commands than one call may run: the caller comes again.
-                return self.answer(thread, bwr, Ok(()));
+                return WriteRead::Unfinished { bwr };
             }
         }
         if bwr.read_size == 0 {

@@ -41,6 +41,12 @@ pub enum WriteRead {
         /// The ioctl's result.
         result: Result<(), Errno>,
     },
+    /// The commands cost more than a slice: serve other clients, then call [`Driver::write_read`]
+    /// with this argument. A signal ends the ioctl with `EINTR` and this argument instead.
+    Unfinished {
+        /// The argument with what is consumed so far.
+        bwr: BinderWriteRead,
+    },
     /// Nothing to read: keep the request and answer it after a [`Wake::Reader`]
     /// ([`Driver::resume`]) or an interrupt, never otherwise.
     Parked,

@@ -319,7 +319,7 @@ impl World {
         (world, context)
     }
 
-    fn check(&self) {
+    pub fn check(&self) {
         if !self.unchecked {
             self.driver.check_invariants().unwrap_or_else(|broken| panic!("{broken}"));
             self.check_files();
@@ -490,7 +490,10 @@ impl World {
     /// A `BINDER_WRITE_READ` with an argument of the client's own making.
     pub fn ioctl(&mut self, caller: Caller, bwr: BinderWriteRead, waiting: Waiting) -> Seen {
         self.greet(caller);
-        let answer = self.driver.write_read(&mut self.host, caller, bwr, waiting);
+        let mut answer = self.driver.write_read(&mut self.host, caller, bwr, waiting);
+        while let WriteRead::Unfinished { bwr } = answer {
+            answer = self.driver.write_read(&mut self.host, caller, bwr, waiting);
+        }
         self.host
             .memory
             .retain(|&(process, address), _| process != caller.process || address >= READ_ADDRESS);

@@ -73,20 +73,92 @@ fn a_command_buffer_that_is_not_there_is_a_fault_behind_the_last_good_command() 
     assert_eq!(world.ioctl(client, bwr, Waiting::Refused).result, Err(Errno::EFAULT));
 }
 
+/// Runs one slice of commands that are placed in the client; what was consumed then.
+fn run_slice(world: &mut World, client: Caller, bwr: BinderWriteRead) -> WriteRead {
+    let answer = world.driver.write_read(&mut world.host, client, bwr, Waiting::Refused);
+    world.check();
+    answer
+}
+
+fn place_commands(world: &mut World, client: Caller, bytes: &[u8]) -> BinderWriteRead {
+    let write_buffer = world.place(client, bytes);
+    BinderWriteRead { write_buffer, write_size: bytes.len() as u64, ..Default::default() }
+}
+
 #[test]
-fn a_gigantic_command_buffer_is_run_in_bounded_steps() {
+fn many_commands_are_run_in_slices_of_bounded_cost() {
     let (mut world, _, [client]) = World::with_manager();
-    let bytes: Vec<u8> = BC_ENTER_LOOPER.to_ne_bytes().repeat(5 << 18);
-    let write_buffer = world.place(client, &bytes);
-    let bwr =
-        BinderWriteRead { write_buffer, write_size: bytes.len() as u64, ..Default::default() };
+    let bytes = BC_ENTER_LOOPER.to_ne_bytes().repeat(1000);
+    let mut bwr = place_commands(&mut world, client, &bytes);
+    let mut consumed = Vec::new();
+    while let WriteRead::Unfinished { bwr: rest } = run_slice(&mut world, client, bwr) {
+        consumed.push(rest.write_consumed / 4);
+        bwr = rest;
+    }
+    assert_eq!(consumed, [256, 512, 768]);
     let seen = world.ioctl(client, bwr, Waiting::Refused);
-    assert_eq!((seen.result, seen.bwr.write_consumed), (Ok(()), 4 << 20));
+    assert_eq!((seen.result, seen.bwr.write_consumed), (Ok(()), 4000));
     // A claim of 2^64 bytes is read no further than it is there.
-    let write_buffer = world.place(client, &bytes[..4096]);
+    let write_buffer = world.place(client, &bytes);
     let bwr = BinderWriteRead { write_buffer, write_size: u64::MAX, ..Default::default() };
     let seen = world.ioctl(client, bwr, Waiting::Refused);
-    assert_eq!((seen.result, seen.bwr.write_consumed), (Err(Errno::EFAULT), 4096));
+    assert_eq!((seen.result, seen.bwr.write_consumed), (Err(Errno::EFAULT), 4000));
+}
+
+#[test]
+fn a_slice_ends_earlier_with_large_parcels_and_objects() {
+    let in_a_slice = |parcel: Parcel| {
+        let (mut world, context) = World::new();
+        let manager = world.process(context, 1);
+        world.map(manager, 4 << 20);
+        world.driver.set_context_manager(manager, None).unwrap();
+        let client = world.process(context, 2);
+        let bytes = encode(&vec![world.oneway(client, 0, 0, &parcel); 100]);
+        let bwr = place_commands(&mut world, client, &bytes);
+        match run_slice(&mut world, client, bwr) {
+            WriteRead::Unfinished { bwr } => bwr.write_consumed * 100 / bwr.write_size,
+            answer => panic!("{answer:?}"),
+        }
+    };
+    let empty = Parcel::default();
+    let large = Parcel { data: vec![0; 14 << 10], ..Parcel::default() };
+    let objects = (0..56).fold(Parcel::default(), |parcel, at| parcel.binder(0x100 + at));
+    assert_eq!([empty, large, objects].map(in_a_slice), [32, 4, 4]);
+}
+
+#[test]
+fn other_clients_are_served_between_the_slices_of_one() {
+    let (mut world, manager, [client, other]) = World::with_manager();
+    let bytes = encode(&vec![world.oneway(client, 0, 7, &Parcel::default()); 40]);
+    let bwr = place_commands(&mut world, client, &bytes);
+    let WriteRead::Unfinished { bwr } = run_slice(&mut world, client, bwr) else {
+        panic!("40 transactions in a slice")
+    };
+    let call = world.oneway(other, 0, 8, &Parcel::default());
+    assert_eq!(world.run(other, &[call]).news(), [Return::TransactionComplete]);
+    let seen = world.ioctl(client, bwr, Waiting::Refused);
+    assert_eq!((seen.result, seen.bwr.write_consumed), (Ok(()), bytes.len() as u64));
+    let mut codes = Vec::new();
+    for _ in 0..41 {
+        let request = world.read(manager).parcel();
+        codes.push(request.code);
+        world.write(manager, &[Command::FreeBuffer(request.buffer)]);
+    }
+    assert_eq!(codes.iter().filter(|code| **code == 8).count(), 1);
+}
+
+#[test]
+fn a_client_may_leave_between_slices() {
+    for leave in [World::thread_exit as fn(&mut World, Caller), World::release] {
+        let (mut world, manager, [client]) = World::with_manager();
+        let bytes = encode(&vec![world.oneway(client, 0, 7, &Parcel::default()); 40]);
+        let bwr = place_commands(&mut world, client, &bytes);
+        let answer = run_slice(&mut world, client, bwr);
+        assert!(matches!(answer, WriteRead::Unfinished { .. }), "{answer:?}");
+        leave(&mut world, client);
+        world.check();
+        assert_eq!(world.read(manager).parcel().code, 7);
+    }
 }
 
 #[test]
@@ -316,12 +388,10 @@ fn a_thread_that_never_reads_cannot_queue_without_end() {
     let calls = encode(&vec![world.oneway(client, 0, 0, &Parcel::default()); 40_000]);
     let mut sent = Vec::new();
     for _ in 0..2 {
-        let write_buffer = world.place(client, &calls);
-        let write_size = calls.len() as u64;
-        let bwr = BinderWriteRead { write_size, write_buffer, ..Default::default() };
-        let answer = world.driver.write_read(&mut world.host, client, bwr, Waiting::Refused);
-        let WriteRead::Done { bwr, result: Ok(()) } = answer else { panic!("{answer:?}") };
-        sent.push(bwr.write_consumed / 68);
+        let bwr = place_commands(&mut world, client, &calls);
+        let seen = world.ioctl(client, bwr, Waiting::Refused);
+        assert_eq!(seen.result, Ok(()));
+        sent.push(seen.bwr.write_consumed / 68);
     }
     assert_eq!(sent, [40_000, 25_537], "65,536 and the one that fails");
     let error = world.driver.extended_error(client).unwrap();
