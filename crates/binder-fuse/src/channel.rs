@@ -31,6 +31,24 @@ impl RequestBuffer {
     }
 }
 
+/// A request outside of the buffer that it was read into, aligned as there.
+pub(crate) struct StoredRequest {
+    words: Box<[u64]>,
+    len: usize,
+}
+
+impl StoredRequest {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        let mut words = vec![0; bytes.len().div_ceil(8)].into_boxed_slice();
+        words.as_mut_bytes()[..bytes.len()].copy_from_slice(bytes);
+        Self { words, len: bytes.len() }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.words.as_bytes()[..self.len]
+    }
+}
+
 /// What came of looking for a request.
 pub(crate) enum Incoming {
     /// A request of that many bytes is in the buffer.

@@ -27,7 +27,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use crate::channel::{Channel, Incoming, RequestBuffer};
+use crate::channel::{Channel, Incoming, RequestBuffer, StoredRequest};
 use crate::error::Error;
 use crate::fixed;
 use crate::loop_threads::LoopThreads;
@@ -89,7 +89,7 @@ struct Backlog {
 
 /// A request that was read in place of the event loop.
 pub(crate) struct Kept {
-    pub(crate) words: Box<[u64]>,
+    pub(crate) request: StoredRequest,
     unique: u64,
     /// The kernel has sent an INTERRUPT for it.
     pub(crate) interrupted: bool,
@@ -325,10 +325,9 @@ impl Shared {
                 _ => {}
             }
         }
-        let mut words = vec![0_u64; len.div_ceil(8)].into_boxed_slice();
-        zerocopy::IntoBytes::as_mut_bytes(&mut words[..])[..len].copy_from_slice(bytes);
+        let request = StoredRequest::new(bytes);
         backlog.ids.insert(id);
-        backlog.requests.push_back(Kept { words, unique: id, interrupted: false });
+        backlog.requests.push_back(Kept { request, unique: id, interrupted: false });
         let _ = rustix::io::write(&self.signal, &1_u64.to_ne_bytes());
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::{Owner, Uid};
+use crate::Uid;
 
 /// Anything with a next item that has a price.
 trait Costed {
@@ -101,18 +101,18 @@ impl<K: Copy + Ord, Q: Costed> Costed for RoundRobin<K, Q> {
     }
 }
 
-/// Items of owners and their uids, taken out fairly.
+/// Items of owners (`K`) and their uids, taken out fairly.
 ///
 /// Of the cost that is served while several owners have items waiting, each gets an equal part, up
 /// to one quantum and one item; so does each uid of what its owner gets. The number of an owner's
 /// uids, and of its items, changes nothing for the others.
 #[derive(Debug)]
-pub struct FairQueue<T> {
-    owners: RoundRobin<Owner, RoundRobin<Uid, Fifo<T>>>,
+pub struct FairQueue<K, T> {
+    owners: RoundRobin<K, RoundRobin<Uid, Fifo<T>>>,
     len: usize,
 }
 
-impl<T> FairQueue<T> {
+impl<K: Copy + Ord, T> FairQueue<K, T> {
     /// Empty. In its turn an owner is served items of a cost of `quantum`: the largest cost of an
     /// item, or a multiple of it for fewer changes of owner.
     pub fn new(quantum: u64) -> Self {
@@ -120,7 +120,7 @@ impl<T> FairQueue<T> {
     }
 
     /// Adds an item. A cost counts as one at least, and as a quantum at the most.
-    pub fn push(&mut self, owner: Owner, uid: Uid, cost: u64, item: T) {
+    pub fn push(&mut self, owner: K, uid: Uid, cost: u64, item: T) {
         let quantum = self.owners.quantum;
         let uids = self.owners.queue(owner, || RoundRobin::new(quantum));
         let items = uids.queue(uid, || Fifo(VecDeque::new()));
@@ -149,12 +149,13 @@ impl<T> FairQueue<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Owner;
 
     fn user(number: u32) -> Owner {
         Owner::User(Uid(number))
     }
 
-    fn drain<T>(queue: &mut FairQueue<T>) -> Vec<T> {
+    fn drain<T>(queue: &mut FairQueue<Owner, T>) -> Vec<T> {
         std::iter::from_fn(|| queue.pop()).collect()
     }
 

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use binder_client::{Client, Errno, Options, Parcel, Payload, Session};
+use binder_uapi::command::BC_ENTER_LOOPER;
 use binder_uapi::{
     BINDER_TYPE_BINDER, BinderWriteRead, FLAT_BINDER_FLAG_ACCEPTS_FDS, FlatBinderObject,
 };
@@ -34,6 +35,7 @@ pub fn act(device: &str, what: &[&str]) -> Option<Outcome> {
         ["many-areas", count] => many_areas(device, count),
         ["failing-calls"] => failing_calls(device),
         ["lingering-files", count] => lingering_files(device, count),
+        ["long-ioctls", count] => long_ioctls(device, count),
         _ => return None,
     })
 }
@@ -61,7 +63,8 @@ fn read_into(client: &Client, address: u64, len: u64) -> Result<BinderWriteRead,
     unsafe { client.write_read(&mut bwr) }.map(|()| bwr)
 }
 
-fn own_tid() -> u32 {
+/// The calling thread's id.
+pub fn own_tid() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }
 
@@ -78,6 +81,12 @@ extern "C" fn ignore(_: libc::c_int) {}
 fn handle(signal: libc::c_int) {
     // SAFETY: the handler does nothing.
     unsafe { libc::signal(signal, ignore as *const () as usize) };
+}
+
+/// Interrupts a system call of a thread of this process.
+pub fn interrupt_thread(tid: u32) {
+    handle(libc::SIGUSR1);
+    signal_thread(tid, libc::SIGUSR1);
 }
 
 fn signal_thread(tid: u32, signal: libc::c_int) {
@@ -228,4 +237,37 @@ fn inherited_open(device: &str) -> Outcome {
     println!("seen as {seen:?}");
     // SAFETY: ends the heir; its parent is the one that is waited for.
     unsafe { libc::_exit(0) };
+}
+
+/// Threads whose ioctls have as many commands as fit into 4 MiB, one after the other.
+fn long_ioctls(device: &str, count: &str) -> Outcome {
+    let count: usize = count.parse().map_err(text)?;
+    let client = open(device)?;
+    let commands = BC_ENTER_LOOPER.to_ne_bytes().repeat(1 << 20);
+    let begun = std::sync::Barrier::new(count + 1);
+    thread::scope(|scope| {
+        for _ in 0..count {
+            scope.spawn(|| {
+                begun.wait();
+                loop {
+                    let _ = write_from(&client, &commands);
+                }
+            });
+        }
+        begun.wait();
+        println!("ready");
+    });
+    Ok(())
+}
+
+/// Runs commands in one ioctl; returns its argument with what was consumed, whatever the result.
+pub fn write_from(client: &Client, commands: &[u8]) -> (BinderWriteRead, Result<(), Errno>) {
+    let mut bwr = BinderWriteRead {
+        write_size: commands.len() as u64,
+        write_buffer: commands.as_ptr() as u64,
+        ..Default::default()
+    };
+    // SAFETY: the write buffer outlives the call, and nothing is read.
+    let result = unsafe { client.write_read(&mut bwr) };
+    (bwr, result)
 }

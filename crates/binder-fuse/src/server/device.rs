@@ -9,7 +9,7 @@ use binder_uapi::BinderWriteRead;
 use owners::{Owner, Uid};
 use zerocopy::IntoBytes;
 
-use super::{OPENER, PendingIoctl, Server, THREAD};
+use super::{Due, OPENER, PendingIoctl, Requester, Server, Slice, THREAD, Withdrawn};
 use crate::calls::Calls;
 use crate::host::{Open, OpenKey, OpenerState};
 use crate::mapping::{Backing, MappingKind, NotifyStore, Passthrough};
@@ -271,6 +271,9 @@ impl Server {
         if let Some(parked) = self.parked.get(&unique).copied() {
             return self.interrupt_parked(parked);
         }
+        if let Some(withdrawn) = self.queue.withdraw(unique) {
+            return self.interrupt_queued(unique, withdrawn);
+        }
         match self.interrupt_fd_delivery(unique) {
             Some(sent) => sent,
             None => {
@@ -313,11 +316,37 @@ impl Server {
     ) -> io::Result<()> {
         match answer {
             WriteRead::Done { bwr, result } => self.finish(request, &bwr, result),
+            WriteRead::Unfinished { bwr } => {
+                self.queue_slice(Slice { request, bwr });
+                Ok(())
+            }
             WriteRead::Parked => {
                 self.park(request);
                 Ok(())
             }
             WriteRead::InstallFds { bwr } => self.begin_fd_delivery(request, bwr),
+        }
+    }
+
+    /// The rest of a long BINDER_WRITE_READ waits for its turn.
+    fn queue_slice(&mut self, slice: Slice) {
+        let PendingIoctl { key, caller, unique, .. } = slice.request;
+        let Some(open) = self.host.opens.get_mut(key) else { return };
+        open.calls.set(caller.tid, Some(unique));
+        let requester = Requester::of(open);
+        self.queue.push_call(requester, unique, Due::Slice(slice));
+    }
+
+    /// Ends a BINDER_WRITE_READ that waits for its turn.
+    fn interrupt_queued(&mut self, unique: u64, withdrawn: Withdrawn) -> io::Result<()> {
+        match withdrawn {
+            Withdrawn::NotBegun => self.channel.send(self.reply.error(unique, libc::EINTR)),
+            Withdrawn::Begun(Slice { request, bwr }) => {
+                if let Some(open) = self.host.opens.get_mut(request.key) {
+                    open.calls.take(request.caller.tid);
+                }
+                self.channel.send(self.reply.ioctl(unique, -libc::EINTR, bwr.as_bytes()))
+            }
         }
     }
 

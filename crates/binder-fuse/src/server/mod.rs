@@ -8,6 +8,7 @@ mod handshake;
 mod ioctl;
 mod logs;
 mod pressure;
+mod request_queue;
 mod trace;
 
 use std::collections::{HashMap, HashSet};
@@ -15,15 +16,18 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use binder_driver::{Caller, Driver, snapshot::Snapshot};
+use binder_uapi::ioctl::BINDER_WRITE_READ;
 use owners::Uid;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 pub(crate) use self::ioctl::name_of;
+use self::request_queue::{Account, Due, RequestQueue, Requester, Slice, Withdrawn};
 pub use self::trace::{TraceEnd, TraceOutcome, TracePart, TraceRecord};
-use crate::channel::{Channel, Incoming, RequestBuffer};
+use crate::channel::{Channel, Incoming, RequestBuffer, StoredRequest};
 use crate::error::Error;
 use crate::fixed::Logs;
 use crate::guardian::Guardian;
@@ -34,10 +38,17 @@ use crate::page_server::PageServer;
 use crate::task_watch::{self, TaskKind, TaskWatch};
 use crate::tree::{self, Tree};
 use crate::wire::reply::ReplyBuffer;
+use crate::wire::types::InHeader;
 use crate::wire::{Operation, ParseError, Request, opcode};
 
-/// Requests served before other events have their turn.
-const REQUESTS_PER_TURN: usize = 64;
+/// Requests read before others are served.
+const READS_PER_TURN: usize = 64;
+/// How long requests are served before events and new requests are looked for: an innocent client's
+/// request waits for so long until it is in the queue.
+const TURN: Duration = Duration::from_micros(100);
+/// Requests that wait in this process. Above it they wait in the kernel, where all owners share one
+/// queue. Each costs some 300 bytes.
+const MAX_WAITING: usize = 16 << 10;
 /// Mode of the devices that the server starts with, as Android's ueventd sets it: every user has
 /// clients, and the service manager decides about names. No other init changes the mode.
 const DEVICE_MODE: u32 = 0o666;
@@ -138,6 +149,7 @@ pub struct Server {
     parked: HashMap<u64, PendingIoctl>,
     fd_deliveries: fd_delivery::FdDeliveries,
     freezes: freeze::Freezes,
+    queue: RequestQueue,
     reply: ReplyBuffer,
     buffer: Option<RequestBuffer>,
     externals: Vec<u32>,
@@ -256,6 +268,7 @@ impl Server {
             parked: HashMap::new(),
             fd_deliveries: fd_delivery::FdDeliveries::default(),
             freezes: freeze::Freezes::new().map_err(Error::io("cannot make a timer"))?,
+            queue: RequestQueue::new(),
             reply: ReplyBuffer::default(),
             buffer: Some(RequestBuffer::new()),
             externals: Vec::new(),
@@ -342,7 +355,8 @@ impl Server {
     fn turn(&mut self) -> Result<(), Error> {
         let mut events = [MaybeUninit::uninit(); 64];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let timeout = self.is_reclaiming().then_some(&at_once);
+        let busy = self.is_reclaiming() || !self.queue.is_empty();
+        let timeout = busy.then_some(&at_once);
         let ready = match epoll::wait(&self.epoll, &mut events, timeout) {
             Ok((ready, _)) => ready,
             Err(Errno::INTR) => return Ok(()),
@@ -373,8 +387,9 @@ impl Server {
             }
         }
         if requests {
-            self.serve_requests()?;
+            self.read_requests()?;
         }
+        self.serve_queue();
         if self.is_reclaiming() {
             self.continue_reclaim();
         }
@@ -384,21 +399,28 @@ impl Server {
     /// Requests that the page server took in our place.
     fn serve_backlog(&mut self) {
         while let Some(kept) = self.pages.take() {
-            let bytes = zerocopy::IntoBytes::as_bytes(&kept.words[..]);
-            let len = bytes.first_chunk().map_or(0, |len| u32::from_le_bytes(*len) as usize);
-            let bytes = &bytes[..len.min(bytes.len())];
+            let bytes = kept.request.bytes();
             if !(kept.interrupted && self.refuse_interrupted(bytes)) {
-                self.serve(bytes);
+                self.accept(bytes);
             }
         }
     }
 
-    fn serve_requests(&mut self) -> Result<(), Error> {
+    /// Reads requests. While none waits, the first one is served at once, as no other can be
+    /// delayed by it: that is every call of a machine that is not busy.
+    fn read_requests(&mut self) -> Result<(), Error> {
         let Some(mut buffer) = self.buffer.take() else { return Ok(()) };
+        let mut at_once = self.queue.is_empty();
         let mut result = Ok(());
-        for _ in 0..REQUESTS_PER_TURN {
+        for _ in 0..READS_PER_TURN {
+            if self.queue.len() >= MAX_WAITING {
+                break;
+            }
             match self.channel.read(&mut buffer) {
-                Ok(Incoming::Request(len)) => self.serve(buffer.bytes(len)),
+                Ok(Incoming::Request(len)) if std::mem::take(&mut at_once) => {
+                    self.serve(buffer.bytes(len));
+                }
+                Ok(Incoming::Request(len)) => self.accept(buffer.bytes(len)),
                 Ok(Incoming::Nothing) => break,
                 Ok(Incoming::Closed) => self.closed = true,
                 Err(error) => result = Err(Error::io("cannot read requests")(error)),
@@ -409,6 +431,71 @@ impl Server {
         }
         self.buffer = Some(buffer);
         result
+    }
+
+    /// Queues a request. What a client that has its turn may wait for, and what has no answer, is
+    /// served at once.
+    fn accept(&mut self, bytes: &[u8]) {
+        let Ok(request) = Request::parse(bytes) else { return self.serve(bytes) };
+        let (header, stored) = (request.header, || StoredRequest::new(bytes));
+        let fh = match &request.operation {
+            Operation::Interrupt { .. }
+            | Operation::Read(_)
+            | Operation::Forget { .. }
+            | Operation::BatchForget(_)
+            | Operation::Destroy => return self.serve(bytes),
+            Operation::Ioctl(ioctl, _) => {
+                let requester = self.requester(&header, Some(ioctl.fh));
+                if ioctl.cmd == BINDER_WRITE_READ {
+                    return self.queue.push_call(requester, header.unique, Due::Request(stored()));
+                }
+                Some(ioctl.fh)
+            }
+            Operation::Poll(poll) => Some(poll.fh),
+            Operation::Flush(flush) => Some(flush.fh),
+            Operation::Release(release) => Some(release.fh),
+            _ => None,
+        };
+        let requester = self.requester(&header, fh);
+        self.queue.push(requester, stored());
+    }
+
+    fn requester(&self, header: &InHeader, fh: Option<u64>) -> Requester {
+        match fh.and_then(|fh| self.host.opens.get(OpenKey::from_fh(fh))) {
+            Some(open) => Requester::of(open),
+            None => Requester { account: Account::Filesystem, uid: Uid(header.uid) },
+        }
+    }
+
+    /// Serves requests that wait, in the order of their turns.
+    fn serve_queue(&mut self) {
+        if self.queue.is_empty() {
+            return;
+        }
+        let start = Instant::now();
+        while !self.closed
+            && let Some(due) = self.queue.pop()
+        {
+            match due {
+                Due::Request(request) => self.serve(request.bytes()),
+                Due::Slice(slice) => self.serve_slice(slice),
+            }
+            if start.elapsed() >= TURN {
+                break;
+            }
+        }
+    }
+
+    /// Runs the next slice of a long BINDER_WRITE_READ.
+    fn serve_slice(&mut self, Slice { request, bwr }: Slice) {
+        if let Some(open) = self.host.opens.get_mut(request.key) {
+            open.calls.take(request.caller.tid);
+        }
+        if let Err(error) = self.run_write_read(request, bwr) {
+            let unique = request.unique;
+            tracing::warn!("request {unique}: the kernel does not take the answer: {error}");
+        }
+        self.finish_serving();
     }
 
     /// Serves one request. A reply that the kernel does not take costs its caller an EIO, and
@@ -433,6 +520,11 @@ impl Server {
             // here.
             let _ = self.channel.send(self.reply.error(unique, errno));
         }
+        self.finish_serving();
+    }
+
+    /// What follows from a request that was served.
+    fn finish_serving(&mut self) {
         self.serve_wakes();
         if self.tracer.is_some() {
             self.continue_trace();
@@ -446,7 +538,7 @@ impl Server {
         else {
             return false;
         };
-        let waits = ioctl.cmd == binder_uapi::ioctl::BINDER_WRITE_READ;
+        let waits = ioctl.cmd == BINDER_WRITE_READ;
         if waits && let Err(error) = self.send_error(&header, libc::EINTR) {
             tracing::warn!(
                 "request {}: the kernel does not take the answer: {error}",

@@ -71,7 +71,7 @@ pub(super) struct Budget {
     set_to_ns: Option<u64>,
     /// Root's, by number; not limited.
     roots: VecDeque<u64>,
-    others: FairQueue<Waiting>,
+    others: FairQueue<Owner, Waiting>,
     /// Of owners that have used up their time.
     resting: Vec<Waiting>,
     of_owners: TokenBuckets<Owner>,

@@ -8,6 +8,7 @@ mod areas;
 mod files;
 mod identity;
 mod innocent;
+mod long_ioctls;
 mod signals;
 
 use std::time::Duration;

@@ -1,0 +1,188 @@
+//! Requests that were read and wait for their turn.
+//!
+//! Owners take turns, and the uids of an owner take turns in what it gets, so that an owner with a
+//! thousand calling threads delays the call of another one by one step of work and not by a
+//! thousand. Every item is one step of bounded work: a request, or a slice of a long
+//! `BINDER_WRITE_READ` ([`WriteRead::Unfinished`](binder_driver::WriteRead::Unfinished)).
+
+use std::collections::HashMap;
+
+use binder_uapi::BinderWriteRead;
+use owners::{FairQueue, Owner, Uid};
+
+use super::PendingIoctl;
+use crate::channel::StoredRequest;
+use crate::host::Open;
+
+/// What a request is charged to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Account {
+    /// The owner of an open.
+    Owner(Owner),
+    /// Requests that concern no open, of all owners: lookups, opens, folders, logs. Whose process
+    /// it is would take longer to find out than most of them take.
+    Filesystem,
+}
+
+/// Who waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Requester {
+    pub(super) account: Account,
+    pub(super) uid: Uid,
+}
+
+impl Requester {
+    pub(super) fn of(open: &Open) -> Self {
+        Self { account: Account::Owner(open.owner), uid: open.euid }
+    }
+}
+
+/// What is due.
+pub(super) enum Due {
+    /// A request that was not begun.
+    Request(StoredRequest),
+    /// The next slice of a `BINDER_WRITE_READ`.
+    Slice(Slice),
+}
+
+/// The rest of a `BINDER_WRITE_READ`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slice {
+    pub(super) request: PendingIoctl,
+    pub(super) bwr: BinderWriteRead,
+}
+
+/// A `BINDER_WRITE_READ` that was withdrawn: its caller has a signal.
+pub(super) enum Withdrawn {
+    NotBegun,
+    Begun(Slice),
+}
+
+enum Item {
+    /// A request that a signal does not end.
+    Request(StoredRequest),
+    /// A `BINDER_WRITE_READ` of this unique id.
+    Call(u64),
+}
+
+/// The queue.
+pub(super) struct RequestQueue {
+    items: FairQueue<Account, Item>,
+    /// The `BINDER_WRITE_READ`s in the queue, by unique id. One that was withdrawn is not here, and
+    /// its item is skipped.
+    calls: HashMap<u64, Due>,
+}
+
+impl RequestQueue {
+    pub(super) fn new() -> Self {
+        Self { items: FairQueue::new(1), calls: HashMap::new() }
+    }
+
+    /// Adds a request that a signal does not end.
+    pub(super) fn push(&mut self, requester: Requester, request: StoredRequest) {
+        self.items.push(requester.account, requester.uid, 1, Item::Request(request));
+    }
+
+    /// Adds a `BINDER_WRITE_READ`, or the rest of one.
+    pub(super) fn push_call(&mut self, requester: Requester, unique: u64, due: Due) {
+        self.items.push(requester.account, requester.uid, 1, Item::Call(unique));
+        self.calls.insert(unique, due);
+    }
+
+    /// Takes a `BINDER_WRITE_READ` out. `None`: it is not in the queue.
+    pub(super) fn withdraw(&mut self, unique: u64) -> Option<Withdrawn> {
+        Some(match self.calls.remove(&unique)? {
+            Due::Request(_) => Withdrawn::NotBegun,
+            Due::Slice(slice) => Withdrawn::Begun(slice),
+        })
+    }
+
+    /// What has its turn.
+    pub(super) fn pop(&mut self) -> Option<Due> {
+        loop {
+            match self.items.pop()? {
+                Item::Request(request) => return Some(Due::Request(request)),
+                Item::Call(unique) => {
+                    if let Some(due) = self.calls.remove(&unique) {
+                        return Some(due);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(uid: u32) -> Requester {
+        Requester { account: Account::Owner(Owner::User(Uid(uid))), uid: Uid(uid) }
+    }
+
+    fn request(text: &str) -> StoredRequest {
+        StoredRequest::new(text.as_bytes())
+    }
+
+    fn drain(queue: &mut RequestQueue) -> Vec<String> {
+        let text = |due| match due {
+            Due::Request(request) => String::from_utf8(request.bytes().to_vec()).unwrap(),
+            Due::Slice(slice) => format!("slice of {}", slice.request.unique),
+        };
+        std::iter::from_fn(|| queue.pop()).map(text).collect()
+    }
+
+    fn slice(unique: u64) -> Due {
+        let request = PendingIoctl {
+            key: Default::default(),
+            caller: binder_driver::Caller { process: Default::default(), tid: 7, euid: Uid(1) },
+            unique,
+            argument: 0,
+        };
+        Due::Slice(Slice { request, bwr: BinderWriteRead::default() })
+    }
+
+    #[test]
+    fn an_owner_waits_for_one_item_of_each_other() {
+        let mut queue = RequestQueue::new();
+        for unique in 0..1000 {
+            queue.push_call(of(1), unique, Due::Request(request("flood")));
+        }
+        queue.push(of(2), request("innocent"));
+        assert_eq!(queue.len(), 1001);
+        assert_eq!(drain(&mut queue)[..3], ["flood", "innocent", "flood"]);
+    }
+
+    #[test]
+    fn the_next_slice_of_a_call_waits_behind_other_owners() {
+        let mut queue = RequestQueue::new();
+        queue.push_call(of(1), 5, slice(5));
+        queue.push(of(2), request("first"));
+        queue.push(of(2), request("second"));
+        let Some(Due::Slice(Slice { request, .. })) = queue.pop() else { panic!("not its turn") };
+        queue.push_call(of(1), request.unique, slice(5));
+        assert_eq!(drain(&mut queue), ["first", "slice of 5", "second"]);
+    }
+
+    #[test]
+    fn a_signal_ends_a_call_that_waits_and_nothing_else() {
+        let mut queue = RequestQueue::new();
+        queue.push_call(of(1), 1, Due::Request(request("call")));
+        queue.push_call(of(1), 2, slice(2));
+        queue.push(of(1), request("open"));
+        assert!(matches!(queue.withdraw(1), Some(Withdrawn::NotBegun)));
+        assert!(queue.withdraw(1).is_none(), "once");
+        assert!(matches!(queue.withdraw(2), Some(Withdrawn::Begun(_))));
+        assert!(queue.withdraw(3).is_none());
+        assert_eq!(drain(&mut queue), ["open"]);
+        assert!(queue.is_empty());
+    }
+}
