@@ -96,3 +96,29 @@ static inline void swallow(int fd)
 	while (recv(fd, packet, sizeof(packet), MSG_DONTWAIT) > 0)
 		;
 }
+
+/* Connects to the abstract socket of this name. */
+static inline int connect_abstract(const char *name)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	strcpy(address.sun_path + 1, name);
+	must(fd != -1 && connect(fd, (struct sockaddr *)&address, sizeof(sa_family_t) + 1 + strlen(name)) == 0, "connect");
+	return fd;
+}
+
+/* Sends a file descriptor. */
+static inline void send_file(int to, int file)
+{
+	char byte = 'f', control[CMSG_SPACE(sizeof(int))] = { 0 };
+	struct iovec data = { &byte, 1 };
+	struct msghdr message = { .msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control) };
+	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+
+	header->cmsg_level = SOL_SOCKET;
+	header->cmsg_type = SCM_RIGHTS;
+	header->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(header), &file, sizeof(int));
+	must(sendmsg(to, &message, MSG_NOSIGNAL) == 1, "sendmsg");
+}

@@ -1,6 +1,6 @@
 //! All attacks.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Child;
@@ -10,14 +10,27 @@ use anyhow::{Context, ensure};
 use harness::MIB;
 use harness::daemon::Daemon;
 use harness::outcome::Check;
-use harness::users::map_subordinate;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
     send, socket_with, sockopt,
 };
 use serde_json::json;
 
-use crate::attack::{ATTACKER, Attack, BYSTANDER, NEWCOMER, Witness};
+use crate::attack::{ATTACKER, Attack, BYSTANDER, NEWCOMER, Promise, Witness};
+use crate::witnesses::{
+    ContainerOfRoot, HugePages, IoUring, ManyCgroups, Receiver, SOCKET_NAME, SetuidHelper,
+    SubordinateMemory, Swap, SysvSegments, map_namespace,
+};
+
+const PLAIN: Attack = Attack {
+    name: "",
+    program: "",
+    limit_mib: 64,
+    seconds: 4,
+    promise: Promise::AllMemory,
+    arguments: |_| Vec::new(),
+    witness: &Nothing,
+};
 
 /// Every attack, as observed from an ordinary account.
 pub const ALL: &[Attack] = &[
@@ -27,7 +40,7 @@ pub const ALL: &[Attack] = &[
         limit_mib: 128,
         seconds: 6,
         arguments: |_| vec!["700".into()],
-        witness: &Nothing,
+        ..PLAIN
     },
     Attack {
         name: "held-at-exit",
@@ -35,7 +48,7 @@ pub const ALL: &[Attack] = &[
         limit_mib: 256,
         seconds: 10,
         arguments: |_| vec!["900".into()],
-        witness: &Nothing,
+        ..PLAIN
     },
     Attack {
         name: "memfd-written",
@@ -43,7 +56,7 @@ pub const ALL: &[Attack] = &[
         limit_mib: 64,
         seconds: 4,
         arguments: |_| vec!["400".into()],
-        witness: &Nothing,
+        ..PLAIN
     },
     Attack {
         name: "page-tables",
@@ -51,7 +64,7 @@ pub const ALL: &[Attack] = &[
         limit_mib: 64,
         seconds: 4,
         arguments: |_| vec!["300".into()],
-        witness: &Nothing,
+        ..PLAIN
     },
     Attack {
         name: "main-thread-exited",
@@ -59,7 +72,7 @@ pub const ALL: &[Attack] = &[
         limit_mib: 100,
         seconds: 4,
         arguments: |_| vec!["300".into()],
-        witness: &Nothing,
+        ..PLAIN
     },
     Attack {
         name: "connections",
@@ -68,6 +81,7 @@ pub const ALL: &[Attack] = &[
         seconds: 4,
         arguments: |daemon| subordinate(daemon, "connections"),
         witness: &SubordinateUids,
+        ..PLAIN
     },
     Attack {
         name: "self-set-limits",
@@ -76,6 +90,7 @@ pub const ALL: &[Attack] = &[
         seconds: 12,
         arguments: |daemon| subordinate(daemon, "limits"),
         witness: &SubordinateUids,
+        ..PLAIN
     },
     Attack {
         name: "lease-connections",
@@ -84,6 +99,7 @@ pub const ALL: &[Attack] = &[
         seconds: 5,
         arguments: |daemon| subordinate(daemon, "leases"),
         witness: &SubordinateUids,
+        ..PLAIN
     },
     Attack {
         name: "pipelined-run-oom-killer",
@@ -92,6 +108,7 @@ pub const ALL: &[Attack] = &[
         seconds: 6,
         arguments: |_| vec!["100".into()],
         witness: &Resources,
+        ..PLAIN
     },
     Attack {
         name: "explain-flood",
@@ -100,6 +117,7 @@ pub const ALL: &[Attack] = &[
         seconds: 5,
         arguments: |_| vec!["200".into()],
         witness: &Resources,
+        ..PLAIN
     },
     Attack {
         name: "soft-limit-oscillation",
@@ -107,7 +125,7 @@ pub const ALL: &[Attack] = &[
         limit_mib: 64,
         seconds: 5,
         arguments: |_| vec!["48".into()],
-        witness: &Nothing,
+        ..PLAIN
     },
     Attack {
         name: "history-eviction",
@@ -116,6 +134,126 @@ pub const ALL: &[Attack] = &[
         seconds: 40,
         arguments: |_| vec!["32".into(), "1100".into()],
         witness: &History,
+        ..PLAIN
+    },
+    Attack {
+        name: "io-uring-buffers",
+        program: "io_uring_buffers",
+        arguments: |_| vec!["200".into()],
+        witness: &IoUring,
+        ..PLAIN
+    },
+    Attack {
+        name: "vfork-waits",
+        program: "vfork_waits",
+        arguments: |_| vec!["300".into()],
+        ..PLAIN
+    },
+    Attack {
+        name: "setuid-helper",
+        program: "setuid_helper",
+        arguments: |_| {
+            let helper = SetuidHelper::path().display().to_string();
+            vec![helper, "100".into(), "4".into()]
+        },
+        witness: &SetuidHelper,
+        ..PLAIN
+    },
+    Attack {
+        name: "memfd-sent",
+        program: "memfd_sent",
+        // What the receiver keeps when the attacker is gone is not the attacker's.
+        promise: Promise::VisibleMemory,
+        arguments: |_| vec![SOCKET_NAME.into(), "keep".into(), "300".into()],
+        witness: &Receiver { mappings: 0 },
+        ..PLAIN
+    },
+    Attack {
+        name: "memfd-sent-and-closed",
+        program: "memfd_sent",
+        promise: Promise::VisibleMemory,
+        arguments: |_| vec![SOCKET_NAME.into(), "close".into(), "300".into()],
+        witness: &Receiver { mappings: 0 },
+        ..PLAIN
+    },
+    Attack {
+        name: "mapped-elsewhere",
+        program: "mapped_elsewhere",
+        // The shares of the other user's processes are not the attacker's.
+        promise: Promise::VisibleMemory,
+        arguments: |_| vec![SOCKET_NAME.into(), "300".into()],
+        witness: &Receiver { mappings: 3 },
+        ..PLAIN
+    },
+    Attack {
+        name: "sysv-attached",
+        program: "sysv_segments",
+        arguments: |_| vec!["attached".into(), "300".into()],
+        witness: &SysvSegments,
+        ..PLAIN
+    },
+    Attack {
+        name: "sysv-detached",
+        program: "sysv_segments",
+        promise: Promise::VisibleMemory,
+        arguments: |_| vec!["detached".into(), "300".into()],
+        witness: &SysvSegments,
+        ..PLAIN
+    },
+    Attack {
+        name: "huge-pages",
+        program: "huge_pages",
+        promise: Promise::VisibleMemory,
+        arguments: |_| vec![HugePages::MIB.to_string(), "400".into()],
+        witness: &HugePages,
+        ..PLAIN
+    },
+    Attack {
+        name: "locked-memory",
+        program: "locked_memory",
+        arguments: |_| vec!["300".into()],
+        ..PLAIN
+    },
+    Attack {
+        name: "swapped-out",
+        program: "swapped_out",
+        arguments: |_| vec!["300".into()],
+        witness: &Swap,
+        ..PLAIN
+    },
+    Attack {
+        name: "many-cgroups",
+        program: "many_cgroups",
+        arguments: |_| vec![ManyCgroups::path().display().to_string(), "2000".into(), "300".into()],
+        witness: &ManyCgroups,
+        ..PLAIN
+    },
+    Attack {
+        name: "limit-changes",
+        program: "limit_changes",
+        arguments: |_| vec!["64".into(), "400".into()],
+        ..PLAIN
+    },
+    Attack {
+        name: "dead-address-space",
+        program: "dead_address_space",
+        seconds: 6,
+        arguments: |_| vec!["40".into(), "8".into()],
+        ..PLAIN
+    },
+    Attack {
+        name: "subordinate-memory",
+        program: "subordinate_memory",
+        arguments: |_| vec!["20".into(), "15".into()],
+        witness: &SubordinateMemory,
+        ..PLAIN
+    },
+    Attack {
+        name: "container-of-root",
+        program: "subordinate_memory",
+        arguments: |_| vec!["20".into(), "15".into()],
+        witness: &ContainerOfRoot,
+        ..PLAIN
     },
 ];
 
@@ -133,8 +271,9 @@ impl Witness for Nothing {}
 struct Resources;
 
 impl Witness for Resources {
-    fn prepare(&self, daemon: &Daemon) -> anyhow::Result<()> {
-        daemon.set_limit(BYSTANDER.uid, 64 * MIB)
+    fn prepare(&self, daemon: &Daemon) -> anyhow::Result<Vec<Child>> {
+        daemon.set_limit(BYSTANDER.uid, 64 * MIB)?;
+        Ok(Vec::new())
     }
 
     fn look(&self, daemon: &Daemon) -> anyhow::Result<Vec<Check>> {
@@ -157,19 +296,13 @@ impl Witness for Resources {
 struct SubordinateUids;
 
 impl Witness for SubordinateUids {
-    fn prepare(&self, daemon: &Daemon) -> anyhow::Result<()> {
+    fn prepare(&self, daemon: &Daemon) -> anyhow::Result<Vec<Child>> {
         Resources.prepare(daemon)
     }
 
     fn begun(&self, attack: &mut Child) -> anyhow::Result<()> {
-        let pid = attack.id();
-        let mut stdin = attack.stdin.take().context("no standard input")?;
-        let mut stdout = attack.stdout.take().context("no standard output")?;
-        let mut byte = [0];
-        stdout.read_exact(&mut byte).context("the attack did not make its namespace")?;
-        map_subordinate(pid, ATTACKER).context("cannot map subordinate uids")?;
-        stdin.write_all(b"m")?;
-        stdout.read_exact(&mut byte).context("the attack ended before its time")
+        let mut stdout = map_namespace(attack)?;
+        stdout.read_exact(&mut [0]).context("the attack ended before its time")
     }
 
     fn look(&self, daemon: &Daemon) -> anyhow::Result<Vec<Check>> {
@@ -212,13 +345,13 @@ impl History {
 }
 
 impl Witness for History {
-    fn prepare(&self, daemon: &Daemon) -> anyhow::Result<()> {
+    fn prepare(&self, daemon: &Daemon) -> anyhow::Result<Vec<Child>> {
         daemon.set_limit(BYSTANDER.uid, 8 * MIB)?;
         let program = crate::run::programs().join("many_kills");
         let mut kills = BYSTANDER.command(program).args(["-", "10", "32", "3"]).spawn()?;
         ensure!(kills.wait()?.success(), "no process of the bystander was killed");
         ensure!(Self::records(daemon)? == 3, "{} records of the bystander", Self::records(daemon)?);
-        Ok(())
+        Ok(Vec::new())
     }
 
     fn after(&self, daemon: &Daemon) -> anyhow::Result<Vec<Check>> {

@@ -10,6 +10,7 @@ mod attack;
 mod attacks;
 mod expected_failures;
 mod run;
+mod witnesses;
 
 use std::process::ExitCode;
 
@@ -71,6 +72,11 @@ fn round(arguments: &Arguments) -> anyhow::Result<bool> {
     run::print_header();
     for backend in arguments.backend.list() {
         for attack in attacks::ALL.iter().filter(|attack| wanted(attack.name)) {
+            if let Some(why) = attack.witness.missing() {
+                // Not `test_support::skip`: these are properties of the machine.
+                println!("{:24} skipped: {why}", attack.name);
+                continue;
+            }
             fine &= expected_failures::TABLE
                 .run(attack.name, *backend, || run::play(attack, *backend))?;
         }

@@ -2,19 +2,21 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::sync::OnceLock;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use harness::MIB;
 use harness::backend::Backend;
 use harness::daemon::Daemon;
+use harness::memory::Held;
+use harness::memory_group::MemoryGroup;
 use harness::outcome::{Check, Outcome};
 use harness::sampler::{Latencies, MemoryHistory, MemorySampler, RequestSampler};
 use harness::users::User;
 
-use crate::attack::{ATTACKER, Attack, BYSTANDER, NEWCOMER};
+use crate::attack::{ATTACKER, Attack, BYSTANDER, INNOCENT, NEWCOMER, Promise, RECEIVER};
 
 /// What may be held above the limit for more than a second: the larger of this part of it, percent,
 /// and of these bytes.
@@ -33,6 +35,7 @@ const CALM: Duration = Duration::from_millis(1500);
 pub struct AttackOutcome {
     memory: MemoryHistory,
     limit: u64,
+    promise: Promise,
     kills: usize,
     cpu_percent: u64,
     calm: Latencies,
@@ -63,34 +66,73 @@ pub fn programs() -> &'static Path {
 
 /// Plays it once, against a daemon of its own.
 pub fn play(attack: &Attack, backend: Backend) -> anyhow::Result<AttackOutcome> {
-    let ended = Ended;
-    let outcome = play_once(attack, backend).with_context(|| attack.name);
-    drop(ended);
-    outcome
+    let mut others = Others { attack, processes: Vec::new() };
+    play_once(attack, backend, &mut others).with_context(|| attack.name)
 }
 
-/// No process of these users is left, whatever happened.
-struct Ended;
+/// The processes beside the attack. When it is dropped, no process of any user is left, whatever
+/// happened.
+struct Others<'a> {
+    attack: &'a Attack,
+    processes: Vec<Child>,
+}
 
-impl Drop for Ended {
-    fn drop(&mut self) {
-        [ATTACKER, BYSTANDER, NEWCOMER].iter().for_each(|user| user.end(&mut []));
+impl Others<'_> {
+    /// Each lives, and none of them was killed for a limit.
+    fn check(&mut self, daemon: &Daemon) -> anyhow::Result<Check> {
+        let ended = self.processes.iter_mut().filter_map(|it| it.try_wait().transpose());
+        let ended = ended.collect::<Result<Vec<ExitStatus>, _>>()?;
+        let kills = daemon.decisions(|uid| INNOCENT.has(uid) || RECEIVER.has(uid))?.len();
+        let found = format!("{} of them, ended: {ended:?}, {kills} killed", self.processes.len());
+        Ok(Check::new("others-live", ended.is_empty() && kills == 0, found))
     }
 }
 
-fn play_once(attack: &Attack, backend: Backend) -> anyhow::Result<AttackOutcome> {
+impl Drop for Others<'_> {
+    fn drop(&mut self) {
+        for process in &mut self.processes {
+            let _ = process.kill();
+        }
+        for user in [ATTACKER, BYSTANDER, NEWCOMER, INNOCENT, RECEIVER] {
+            user.end(&mut self.processes);
+        }
+        self.attack.witness.clean_up();
+    }
+}
+
+/// Starts the process of the innocent user.
+fn start_innocent(attack: &Attack, daemon: &Daemon) -> anyhow::Result<Child> {
+    daemon.set_limit(INNOCENT.uid, 64 * MIB)?;
+    hold(INNOCENT, attack, 40)
+}
+
+/// Starts a process that holds so much until the attack is over.
+pub fn hold(user: User, attack: &Attack, mib: u64) -> anyhow::Result<Child> {
+    let seconds = attack.seconds + 60;
+    let mut command = user.command(programs().join("hold"));
+    command.args(["-".to_owned(), seconds.to_string(), mib.to_string()]).current_dir("/");
+    command.spawn().context("cannot start a process of another user")
+}
+
+fn play_once(
+    attack: &Attack,
+    backend: Backend,
+    others: &mut Others<'_>,
+) -> anyhow::Result<AttackOutcome> {
     let limit = attack.limit_mib * MIB;
     let mut daemon = Daemon::start(backend, "")?;
     daemon.set_limit(ATTACKER.uid, limit)?;
-    attack.witness.prepare(&daemon)?;
+    others.processes.push(start_innocent(attack, &daemon)?);
+    others.processes.extend(attack.witness.prepare(&daemon)?);
     let calm = RequestSampler::start(daemon.socket());
     std::thread::sleep(CALM);
     let calm = calm.end();
 
     let (cpu, begun) = (daemon.cpu_time(), Instant::now());
     let requests = RequestSampler::start(daemon.socket());
-    let memory = MemorySampler::start(ATTACKER);
-    let mut process = start(ATTACKER, attack, &daemon)?;
+    let group = MemoryGroup::create().map(Arc::new);
+    let memory = MemorySampler::start(ATTACKER, group.clone());
+    let mut process = start(attack, &daemon, group.as_deref())?;
     let duration = Duration::from_secs(attack.seconds.into());
     let looked = attack.witness.begun(&mut process).and_then(|()| {
         std::thread::sleep((duration / 2).saturating_sub(begun.elapsed()));
@@ -107,14 +149,27 @@ fn play_once(attack: &Attack, backend: Backend) -> anyhow::Result<AttackOutcome>
     let elapsed = begun.elapsed();
     let cpu = daemon.cpu_time().saturating_sub(cpu);
     let (memory, latencies) = (memory.end(), requests.end());
+    // Before the attack's uids are ended: a container of root has some of them.
+    let others_live = others.check(&daemon)?;
+    let attacked = attack_check(process.try_wait()?);
     ATTACKER.end(std::slice::from_mut(&mut process));
     let kills = daemon.decisions(|uid| ATTACKER.has(uid));
     let cpu_percent = (cpu.as_millis() * 100 / elapsed.as_millis().max(1)) as u64;
     let kills = kills.map_or(0, |kills| kills.iter().filter(|it| !it["victim"].is_null()).count());
     let alive = daemon.is_alive();
     let mut checks = vec![Check::new("alive", alive, if alive { "it runs" } else { "it ended" })];
-    let mut outcome =
-        AttackOutcome { memory, limit, kills, cpu_percent, calm, latencies, checks: vec![] };
+    checks.extend([attacked, others_live]);
+    let promise = attack.promise;
+    let mut outcome = AttackOutcome {
+        memory,
+        limit,
+        promise,
+        kills,
+        cpu_percent,
+        calm,
+        latencies,
+        checks: Vec::new(),
+    };
     checks.extend(outcome.bounds());
     checks.extend(looked?);
     checks.extend(attack.witness.after(&daemon)?);
@@ -122,11 +177,21 @@ fn play_once(attack: &Attack, backend: Backend) -> anyhow::Result<AttackOutcome>
     Ok(outcome)
 }
 
-fn start(user: User, attack: &Attack, daemon: &Daemon) -> anyhow::Result<std::process::Child> {
-    let mut command = user.command(programs().join(attack.program));
+fn start(attack: &Attack, daemon: &Daemon, group: Option<&MemoryGroup>) -> anyhow::Result<Child> {
+    let mut command = Command::new(programs().join(attack.program));
+    if let Some(group) = group {
+        group.contain(&mut command)?;
+    }
+    ATTACKER.run_as_self(&mut command);
     command.arg(daemon.socket()).arg(attack.seconds.to_string()).args((attack.arguments)(daemon));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).current_dir(Path::new("/"));
     command.spawn().context("cannot start the attack")
+}
+
+/// An attack that cannot do what it is for exits with code 2.
+fn attack_check(status: Option<ExitStatus>) -> Check {
+    let failed = status.and_then(|status| status.code()) == Some(2);
+    Check::new("attack", !failed, if failed { "it could not be carried out" } else { "it ran" })
 }
 
 fn mib(bytes: u64) -> u64 {
@@ -134,10 +199,21 @@ fn mib(bytes: u64) -> u64 {
 }
 
 impl AttackOutcome {
+    fn measure(&self) -> fn(&Held) -> u64 {
+        match self.promise {
+            Promise::AllMemory => Held::with_hidden,
+            Promise::VisibleMemory => Held::total,
+        }
+    }
+
     fn bounds(&self) -> Vec<Check> {
         let allowed = self.limit + (self.limit * OVER_PERCENT / 100).max(OVER_BYTES);
-        let sustained = self.memory.sustained();
-        let held = format!("{} MiB for a second, {} allowed", mib(sustained), mib(allowed));
+        let sustained = self.memory.sustained(self.measure());
+        let hidden = self.memory.sustained(Held::with_hidden).saturating_sub(sustained);
+        let mut held = format!("{} MiB for a second, {} allowed", mib(sustained), mib(allowed));
+        if self.promise == Promise::VisibleMemory {
+            held += &format!("; {} MiB are not seen", mib(hidden));
+        }
         let (calm, slow) = (self.calm.percentile(95), self.latencies.percentile(95));
         let bound = calm * SLOWDOWN + SLOWDOWN_SLACK;
         let unanswered = self.latencies.unanswered;
@@ -170,7 +246,7 @@ impl Outcome for AttackOutcome {
             backend.name(),
             mib(self.limit),
             mib(over),
-            mib(self.memory.sustained().saturating_sub(self.limit)),
+            mib(self.memory.sustained(self.measure()).saturating_sub(self.limit)),
             self.memory.time_above(self.limit).as_secs_f64(),
             self.kills,
             self.cpu_percent,

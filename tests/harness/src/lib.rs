@@ -7,6 +7,7 @@
 //! * [`daemon`]: a daemon of its own;
 //! * [`client`]: its control socket, as plain JSON;
 //! * [`memory`]: what users really hold, measured without Headroom;
+//! * [`memory_group`]: what the kernel charges a program with, where it can;
 //! * [`sampler`]: the same over time, and how promptly the daemon answers meanwhile;
 //! * [`users`]: programs as other users, and their end;
 //! * [`outcome`]: checks, and which of them are expected to fail.
@@ -15,6 +16,7 @@ pub mod backend;
 pub mod client;
 pub mod daemon;
 pub mod memory;
+pub mod memory_group;
 pub mod outcome;
 pub mod sampler;
 pub mod users;

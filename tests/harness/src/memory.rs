@@ -32,12 +32,19 @@ pub struct Held {
     pub rss_sum: u64,
     /// Address spaces.
     pub spaces: u32,
+    /// What the kernel charges to the programs' control group; 0: they have none.
+    pub charged: u64,
 }
 
 impl Held {
-    /// What the limit is about.
+    /// What the limit is about: memory that processes have mapped or open.
     pub fn total(&self) -> u64 {
         self.anonymous + self.shared + self.files + self.page_tables
+    }
+
+    /// The same, with memory that no process has mapped or open, as far as that is known.
+    pub fn with_hidden(&self) -> u64 {
+        self.total().max(self.charged)
     }
 }
 

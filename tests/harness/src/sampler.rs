@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::client::Client;
 use crate::memory::{self, Held};
+use crate::memory_group::MemoryGroup;
 use crate::users::User;
 
 /// Between two measurements of memory.
@@ -52,10 +53,13 @@ impl<T: Send + 'static> Repeated<T> {
 pub struct MemorySampler(Repeated<(Instant, Held)>);
 
 impl MemorySampler {
-    /// Starts.
-    pub fn start(user: User) -> Self {
+    /// Starts. The user's programs may have a control group.
+    pub fn start(user: User, group: Option<Arc<MemoryGroup>>) -> Self {
         be_quick();
-        Self(Repeated::start(PAUSE, move || (Instant::now(), memory::held_by(user))))
+        Self(Repeated::start(PAUSE, move || {
+            let charged = group.as_ref().map_or(0, |group| group.charged());
+            (Instant::now(), Held { charged, ..memory::held_by(user) })
+        }))
     }
 
     /// What was found.
@@ -79,13 +83,13 @@ impl MemoryHistory {
         self.0.iter().map(|(_, held)| *held).max_by_key(Held::total).unwrap_or_default()
     }
 
-    /// The most that was held for more than a second, bytes.
-    pub fn sustained(&self) -> u64 {
+    /// The most that was held for more than a second, bytes, by this measure.
+    pub fn sustained(&self, measure: fn(&Held) -> u64) -> u64 {
         let ends = self.0.iter().enumerate().filter_map(|(first, (from, _))| {
             let later = self.0[first..].iter();
             let within = later.clone().take_while(|(at, _)| *at - *from <= SUSTAINED);
             let whole = self.0.last().is_some_and(|(last, _)| *last - *from > SUSTAINED);
-            whole.then(|| within.map(|(_, held)| held.total()).min().unwrap_or(0))
+            whole.then(|| within.map(|(_, held)| measure(held)).min().unwrap_or(0))
         });
         ends.max().unwrap_or(0)
     }
@@ -163,9 +167,9 @@ mod tests {
     #[test]
     fn a_short_peak_is_no_sustained_one() {
         let short = history(&[1, 1, 9, 9, 1, 1, 1, 1, 1, 1]);
-        assert_eq!((short.peak().total(), short.sustained()), (9, 1));
+        assert_eq!((short.peak().total(), short.sustained(Held::total)), (9, 1));
         let long = history(&[1, 1, 9, 8, 9, 9, 9, 1, 1, 1]);
-        assert_eq!((long.peak().total(), long.sustained()), (9, 8));
+        assert_eq!((long.peak().total(), long.sustained(Held::total)), (9, 8));
         assert_eq!(long.time_above(1), Duration::from_millis(1500));
     }
 }

@@ -33,6 +33,12 @@ impl User {
     /// A program as this user, in a session of its own, without privileges.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
+        self.run_as_self(&mut command);
+        command
+    }
+
+    /// The same for a program that is prepared in other ways before.
+    pub fn run_as_self(&self, command: &mut Command) {
         let uid = self.uid;
         // SAFETY: between fork and exec only system calls are made.
         unsafe {
@@ -44,7 +50,6 @@ impl User {
                 if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
             });
         }
-        command
     }
 
     /// Ids of its processes, those that have exited but for their parent included.

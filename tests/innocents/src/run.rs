@@ -119,7 +119,7 @@ fn run(program: &Program, seconds: u32, limit: Option<(Backend, u64)>) -> anyhow
         .stderr(fs::File::options().append(true).open(&log)?)
         .spawn()
         .context("cannot start unshare")?;
-    let memory = MemorySampler::start(INNOCENT);
+    let memory = MemorySampler::start(INNOCENT, None);
     let end = Instant::now() + Duration::from_secs(seconds.into()) + PATIENCE;
     let status = loop {
         match child.try_wait()? {
