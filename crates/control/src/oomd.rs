@@ -449,6 +449,8 @@ pub enum Outcome {
     },
     /// The daemon exited before the outcome was known.
     Unknown,
+    /// Kills are not carried out: the victim would have been killed.
+    Observed,
     /// There was no victim.
     NoVictim {
         /// The reason.

@@ -21,6 +21,9 @@ pub fn none() -> Counters {
 
 /// Counts a decision.
 pub fn decided(counters: &mut Counters, why: &Why) {
+    if why.outcome == Outcome::Observed {
+        return;
+    }
     let Some(killer) = why.killer else {
         counters.without_victim += 1;
         return;
@@ -44,6 +47,6 @@ pub fn ended(counters: &mut Counters, outcome: &Outcome) {
             counters.reclaim.add(*micros);
         }
         Outcome::Stuck { .. } => counters.stuck += 1,
-        Outcome::Dying | Outcome::Unknown | Outcome::NoVictim { .. } => {}
+        Outcome::Dying | Outcome::Unknown | Outcome::Observed | Outcome::NoVictim { .. } => {}
     }
 }

@@ -20,7 +20,7 @@ use headroom_oomd::leases::Leases;
 use headroom_oomd::log::Log;
 use headroom_oomd::notifications::metrics::Exporter;
 use headroom_oomd::notifications::queue::NotificationQueue;
-use headroom_oomd::oom::{AfterExit, OomManager, control as oom_control, reconfigure};
+use headroom_oomd::oom::{AfterExit, Enforcement, OomManager, control as oom_control, reconfigure};
 use headroom_oomd::records::Records;
 use headroom_oomd::reload::Reload;
 use headroom_oomd::self_test::SelfTest;
@@ -83,6 +83,9 @@ struct Arguments {
     /// takes over or `headroom oom detach` removes them
     #[arg(long)]
     keep_limits: bool,
+    /// Send no signal: record what would have been killed, as `observe = true` does
+    #[arg(long)]
+    observe: bool,
 }
 
 impl Arguments {
@@ -123,6 +126,9 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Err(complaint) => (None, Some(complaint)),
     };
     let mut reload = Reload::new(arguments.files(), ram_bytes(), margin);
+    if arguments.observe {
+        reload.override_enforcement(Enforcement::Observe);
+    }
     let config = reload.load()?;
     if arguments.check_config {
         return print_config(&config, arguments);

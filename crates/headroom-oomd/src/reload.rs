@@ -8,13 +8,15 @@ use crate::config::notifications::NotificationConfig;
 use crate::config::{Config, ConfigError, Files};
 use crate::notifications::metrics::Exporter;
 use crate::oom::reconfigure::reconfigure;
-use crate::oom::{OomManager, Reconfigured};
+use crate::oom::{Enforcement, OomManager, Reconfigured};
 
 /// Where the configuration comes from, and what does not work.
 pub struct Reload {
     files: Files,
     ram_bytes: u64,
     margin: Option<Margin>,
+    /// Overrides the files; `None`: they decide.
+    enforcement: Option<Enforcement>,
     degraded: Vec<String>,
     exporter: Option<Exporter>,
     notifications: NotificationConfig,
@@ -30,6 +32,7 @@ impl Reload {
             files,
             ram_bytes,
             margin,
+            enforcement: None,
             degraded: Vec::new(),
             exporter: None,
             notifications: NotificationConfig::default(),
@@ -37,9 +40,16 @@ impl Reload {
         }
     }
 
+    /// Kills are carried out, or not, whatever the files say.
+    pub fn override_enforcement(&mut self, enforcement: Enforcement) {
+        self.enforcement = Some(enforcement);
+    }
+
     /// Reads the files.
     pub fn load(&self) -> Result<Config, ConfigError> {
-        Config::load(&self.files, self.ram_bytes, self.margin)
+        let config = Config::load(&self.files, self.ram_bytes, self.margin)?;
+        let enforcement = self.enforcement.unwrap_or(config.enforcement);
+        Ok(Config { enforcement, ..config })
     }
 
     /// Sets the exporter of metrics.

@@ -319,6 +319,13 @@ pub struct Kill {
 pub enum OomCommand {
     /// Measure the free memory that a timely kill needs
     Margin(Margin),
+    /// Run headroom-oomd without killing any process; `headroom why` lists what would have been
+    /// killed
+    Observe {
+        /// Its configuration
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
     /// Remove limits that a killed daemon left in the kernel
     Detach {
         /// Folder of the pinned BPF objects

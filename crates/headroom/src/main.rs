@@ -46,6 +46,9 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Explain { user } => explain::explain(globals, user.as_ref())?,
         Command::Kill(kill) => return kill::kill(globals, kill),
         Command::Oom(OomCommand::Margin(margin)) => oom::margin::margin(globals, margin)?,
+        Command::Oom(OomCommand::Observe { config }) => {
+            oom::observe::observe(globals, config.as_deref())?
+        }
         Command::Oom(OomCommand::Detach { bpf_pin_dir, pins }) => {
             let old = options::renamed("--pins", pins.as_ref(), "--bpf-pin-dir");
             oom::detach::detach(globals, old.unwrap_or(bpf_pin_dir))?;

@@ -1,6 +1,8 @@
 //! The configuration: a file, and the drop-ins beside it.
 //!
 //! ```toml
+//! observe = true      # decisions are recorded, and no process is killed
+//!
 //! [[limit]]           # see `limits`
 //! user = "alice"
 //! hard = "2G"
@@ -45,6 +47,10 @@ use limits::{LimitTarget, ParsedLimit};
 use notifications::NotificationConfig;
 use renamed::rename_old_keys;
 
+use crate::oom::Enforcement;
+
+/// The key outside of all sections.
+const OBSERVE: &str = "observe";
 /// All sections, and the keys that are known in each.
 pub const SECTIONS: [(&str, &[&str]); 6] = [
     ("limit", limits::KEYS),
@@ -74,6 +80,8 @@ pub struct Config {
     pub rules: Rules,
     /// Metrics, hooks and warnings.
     pub notifications: NotificationConfig,
+    /// Whether kills are carried out.
+    pub enforcement: Enforcement,
 }
 
 impl Default for Config {
@@ -89,6 +97,7 @@ impl Default for Config {
             machine,
             rules: Rules::default(),
             notifications: NotificationConfig::default(),
+            enforcement: Enforcement::default(),
         }
     }
 }
@@ -204,6 +213,7 @@ struct Merge {
     machine: system::Merge,
     rules: Rules,
     notifications: NotificationConfig,
+    enforcement: Enforcement,
 }
 
 impl Merge {
@@ -220,7 +230,13 @@ impl Merge {
         let mut document = document.into_inner();
         self.notifications.add_hints(rename_old_keys(&mut document));
         let table = &document;
-        only_keys(table, &SECTIONS.map(|(name, _)| name), "the configuration")?;
+        let mut known = SECTIONS.map(|(name, _)| name).to_vec();
+        known.push(OBSERVE);
+        only_keys(table, &known, "the configuration")?;
+        if let Some(value) = table.get(OBSERVE) {
+            self.enforcement =
+                if system::truth(value)? { Enforcement::Observe } else { Enforcement::Kill };
+        }
         if let Some(section) = table.get("machine") {
             self.machine.add(file, section)?;
         }
@@ -307,6 +323,7 @@ impl Config {
             machine,
             rules: merge.rules,
             notifications: merge.notifications,
+            enforcement: merge.enforcement,
             ..Self::default()
         };
         config.files = texts.into_iter().map(|text| text.path).collect();

@@ -32,9 +32,10 @@ pub fn log_decision(why: &Why) {
         (None, None) => format!("uid {}", why.account.uid),
     };
     let message = match (&why.victim, &why.outcome) {
-        (Some(victim), _) => {
+        (Some(victim), outcome) => {
             let name = victim.comm.escape_default();
-            format!("killed {name} (pid {}) of {account}: {}", victim.pid, why.rule)
+            let killed = if *outcome == Outcome::Observed { "would have killed" } else { "killed" };
+            format!("{killed} {name} (pid {}) of {account}: {}", victim.pid, why.rule)
         }
         (None, Outcome::NoVictim { reason }) => {
             format!("{account} is over its limit, and no process can be killed: {reason}")
@@ -86,7 +87,7 @@ pub fn log_outcome(why: &Why) {
                 "the victim does not exit, choosing another: {reason}"
             );
         }
-        Outcome::Dying | Outcome::Unknown | Outcome::NoVictim { .. } => {}
+        Outcome::Dying | Outcome::Unknown | Outcome::Observed | Outcome::NoVictim { .. } => {}
     }
 }
 
@@ -115,6 +116,7 @@ fn outcome(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Dying => "dying",
         Outcome::Unknown => "unknown",
+        Outcome::Observed => "observed",
         Outcome::NoVictim { .. } => "no-victim",
         Outcome::Stuck { .. } => "stuck",
         Outcome::Reclaimed { .. } => "reclaimed",

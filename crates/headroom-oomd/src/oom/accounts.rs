@@ -1,14 +1,15 @@
 //! Limits and readings of users and groups, in the ledger and in the watch that enforces them.
 
 use memory_ledger::{
-    Account, AccountId, Change, Count, Latch, Ledger, Limit, Margin, Phase, Reading, Standing, Sum,
-    Uid,
+    Account, AccountId, Change, Count, Latch, Ledger, Limit, Margin, Phase, ProcessId, Reading,
+    Standing, Sum, Uid,
 };
 use memory_watch::{
     Backend, Charge, NotifierError, Precision, ProcessSample, SlotLimit, UnarmedKills, Watch,
 };
 
 use super::charge;
+use super::enforcement::Enforcement;
 use super::origin::Origin;
 use super::rule_preferences::RulePreferences;
 use crate::clock::monotonic_ns;
@@ -18,18 +19,24 @@ use crate::notifications::queue::SoftLimitWarning;
 /// crossing only after that.
 const CLEAR_SHARE: u64 = 16;
 
+/// A limit that no account reaches, pages.
+const UNREACHABLE: SlotLimit =
+    SlotLimit { soft_pages: i64::MAX as u64, hard_pages: i64::MAX as u64 };
+
 /// The ledger of users and groups, and the watch that it is read from.
 pub struct Accounts {
     watch: Box<dyn Watch>,
     ledger: Ledger,
     margin: Option<Margin>,
     page_bytes: u64,
+    enforcement: Enforcement,
 }
 
 impl Accounts {
     pub(super) fn new(watch: Box<dyn Watch>, margin: Option<Margin>) -> Self {
         let page_bytes = rustix::param::page_size() as u64;
-        Self { watch, ledger: Ledger::default(), margin, page_bytes }
+        let enforcement = Enforcement::default();
+        Self { watch, ledger: Ledger::default(), margin, page_bytes, enforcement }
     }
 
     /// The source of readings and events.
@@ -52,6 +59,27 @@ impl Accounts {
 
     pub(super) fn page_bytes(&self) -> u64 {
         self.page_bytes
+    }
+
+    /// Whether kills are carried out.
+    pub fn enforcement(&self) -> Enforcement {
+        self.enforcement
+    }
+
+    /// The kernel program's part changes with the next [`arm`](Self::arm) and
+    /// [`restrict_unarmed_kills`](Self::restrict_unarmed_kills) of each account.
+    pub(super) fn set_enforcement(&mut self, enforcement: Enforcement) {
+        self.enforcement = enforcement;
+    }
+
+    /// The kernel program kills this process at the limit; `None`, and under observation: none.
+    pub(super) fn arm(
+        &mut self,
+        account: AccountId,
+        victim: Option<ProcessId>,
+    ) -> Result<(), NotifierError> {
+        let victim = victim.filter(|_| self.enforcement == Enforcement::Kill);
+        self.watch.arm(account, victim)
     }
 
     /// All accounts with a limit.
@@ -148,6 +176,11 @@ impl Accounts {
         // A soft limit of less than a page is one of a page.
         let soft_pages = (limit.soft_bytes() / self.page_bytes).max(1);
         self.watch.charge(account, self.charge_of(account, limit.count()))?;
+        if self.enforcement == Enforcement::Observe {
+            // Otherwise the kernel program could kill before it is forbidden to.
+            self.watch.set_limit(account, UNREACHABLE)?;
+            self.restrict_unarmed_kills(account, rules)?;
+        }
         self.watch.set_limit(account, SlotLimit { soft_pages, hard_pages })?;
         self.restrict_unarmed_kills(account, rules)?;
         self.watch.remember(account, Origin::of(change.layers()).memo())?;
@@ -183,7 +216,8 @@ impl Accounts {
     ) -> Result<(), NotifierError> {
         let own_user = Uid(rustix::process::getuid().as_raw());
         let concerned = |uid: &Uid| *uid == own_user || rules.concern(*uid);
-        let kills = if self.members(account).iter().any(concerned) {
+        let observes = self.enforcement == Enforcement::Observe;
+        let kills = if observes || self.members(account).iter().any(concerned) {
             UnarmedKills::Forbidden
         } else {
             UnarmedKills::Allowed

@@ -9,12 +9,17 @@ use memory_ledger::{Account, AccountId, CgroupId, NoVictim, Phase, Process, Requ
 use memory_watch::Backend;
 
 use super::cgroup_limits::{CgroupLimits, Listing};
+use super::enforcement::Enforcement;
 use super::kill_record::explanation;
 use super::manager::OomManager;
 use super::shared_state::SharedState;
 use super::user_limits::{self, Alert};
 use crate::account_ref::to_ref;
 use crate::clock::monotonic_ns;
+
+/// In the status, while kills are not carried out.
+const OBSERVES: &str = "observing: no process is killed, and limits are not enforced; `headroom \
+                        why` lists what would have been killed";
 
 /// The manager's part of the daemon's status.
 pub fn status(manager: &OomManager, degraded: &[String]) -> Status {
@@ -27,6 +32,9 @@ pub fn status(manager: &OomManager, degraded: &[String]) -> Status {
     let mut degraded = degraded.to_vec();
     degraded.extend(manager.default_limits.degraded());
     degraded.extend(manager.cgroup_limits.degraded());
+    if accounts.enforcement() == Enforcement::Observe {
+        degraded.push(OBSERVES.to_owned());
+    }
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),

@@ -42,6 +42,12 @@ pub(super) fn kill_record(plan: KillPlan, signalled_ns: u64, remark: &str) -> Wh
     }
 }
 
+/// The record of a kill that is not carried out.
+pub(super) fn observed_record(plan: KillPlan) -> Why {
+    let why = kill_record(plan, monotonic_ns(), "");
+    Why { killer: None, outcome: Outcome::Observed, ..why }
+}
+
 /// The record of a limit that is broken while no process can be killed.
 pub(super) fn no_victim_record(account: &Account, trigger: Trigger, reason: String) -> Why {
     Why {

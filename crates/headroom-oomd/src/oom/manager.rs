@@ -22,9 +22,10 @@ use reclaim::Reaper;
 use super::accounts::Accounts;
 use super::cgroup_limits::{CgroupLimits, Listing};
 use super::default_limits::DefaultLimits;
+use super::enforcement::Enforcement;
 use super::executor::Executor;
-use super::kill_plan::{Decision, KillPlan, Unarmed};
-use super::kill_record::no_victim_record;
+use super::kill_plan::{Decision, KillPlan, Purpose, Unarmed};
+use super::kill_record::{no_victim_record, observed_record};
 use super::process_snapshot::ProcessSnapshot;
 use super::relief::Relief;
 use super::scan_timer::{ScanTimer, Urgency};
@@ -413,6 +414,7 @@ impl OomManager {
             match decision {
                 Decision::Nothing => return None,
                 Decision::Retry => {}
+                Decision::Kill(plan) if self.observes() => return self.observe(plan),
                 Decision::Kill(plan) => {
                     if let Some(record) = self.execute(plan) {
                         return Some(record);
@@ -452,6 +454,21 @@ impl OomManager {
             rule: Cause::Growing.to_string(),
             ..no_victim_record(it, trigger, why.to_string())
         }))
+    }
+
+    /// No kill is carried out.
+    fn observes(&self) -> bool {
+        self.state.accounts.enforcement() == Enforcement::Observe
+    }
+
+    /// Records a kill that is not carried out: once, until the shortage is over.
+    fn observe(&mut self, plan: KillPlan) -> Option<u64> {
+        let is_news = match &plan.purpose {
+            Purpose::Limit(account) => self.user_limits.is_news(*account),
+            Purpose::Cgroup(scope) => self.cgroup_limits.is_news(scope.id),
+            Purpose::System => true,
+        };
+        is_news.then(|| self.records.add(observed_record(plan)))
     }
 
     /// `None`: the victim did not get the signal.
@@ -570,6 +587,12 @@ impl OomManager {
             self.act_on_kills();
         }
         if !self.state.kills.may_kill_for_system() || self.executor.rate.should_wait(&trigger) {
+            return;
+        }
+        if self.observes() {
+            if let Some(plan) = self.system_monitor.plan_once(&trigger, &mut self.state) {
+                self.observe(plan);
+            }
             return;
         }
         if let Some(plan) = self.system_monitor.plan(&trigger, &mut self.state)

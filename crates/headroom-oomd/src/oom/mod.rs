@@ -35,6 +35,7 @@ mod cgroup_tree;
 mod charge;
 pub mod control;
 mod default_limits;
+pub mod enforcement;
 mod executor;
 mod inherited_limits;
 mod kill_plan;
@@ -54,5 +55,6 @@ mod user_limits;
 mod user_preferences;
 
 pub use accounts::Accounts;
+pub use enforcement::Enforcement;
 pub use manager::{AfterExit, ChangeError, OomManager, OomManagerBuilder};
 pub use reconfigure::Reconfigured;

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use memory_ledger::{AccountId, CgroupLimit, Groups};
 
+use super::enforcement::Enforcement;
 use super::inherited_limits::{inherit_own_limits, inherit_runtime_limits};
 use super::manager::OomManager;
 use crate::config::Config;
@@ -32,6 +33,7 @@ pub fn start(manager: &mut OomManager, config: &Config) -> Reconfigured {
 /// Puts another configuration into force.
 pub fn reconfigure(manager: &mut OomManager, config: &Config) -> Reconfigured {
     let mut done = Reconfigured::default();
+    exchange_enforcement(manager, config, &mut done);
     // The rules first: a limit that is broken already is enforced at once.
     exchange_rules(manager, config, &mut done);
     exchange_limits(manager, config, &mut done);
@@ -39,6 +41,27 @@ pub fn reconfigure(manager: &mut OomManager, config: &Config) -> Reconfigured {
     exchange_cgroups(manager, config, &mut done);
     exchange_levels(manager, config, &mut done);
     done
+}
+
+fn exchange_enforcement(manager: &mut OomManager, config: &Config, done: &mut Reconfigured) {
+    if manager.accounts().enforcement() == config.enforcement {
+        return;
+    }
+    manager.state.accounts.set_enforcement(config.enforcement);
+    done.changes.push(match config.enforcement {
+        Enforcement::Kill => "kills are carried out".to_owned(),
+        Enforcement::Observe => "kills are recorded and not carried out".to_owned(),
+    });
+    for account in manager.state.accounts.ids() {
+        let state = &mut manager.state;
+        if let Err(error) = state.accounts.restrict_unarmed_kills(account, state.snapshot.rules()) {
+            done.problems.push(format!("kills for {account}: {error}"));
+        }
+        // No victim stays armed from before.
+        manager.user_limits.disarm(account, &mut manager.state);
+        manager.user_limits.forget_no_victim(account);
+        manager.rearm(account);
+    }
 }
 
 fn exchange_rules(manager: &mut OomManager, config: &Config, done: &mut Reconfigured) {

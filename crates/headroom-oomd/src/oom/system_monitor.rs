@@ -35,6 +35,8 @@ pub(super) struct SystemMonitor {
     source: Option<Source>,
     /// That no process can be killed has been logged.
     no_victim: bool,
+    /// A kill for the present shortage was planned and not carried out.
+    planned: bool,
     /// When a process was killed for the system the last time, nanoseconds.
     killed_ns: Option<u64>,
 }
@@ -168,6 +170,7 @@ impl SystemMonitor {
         let trigger = source.machine.read(reading);
         if trigger.is_none() {
             self.no_victim = false;
+            self.planned = false;
         }
         Some(SystemLook { near: near || trigger.is_some(), trigger })
     }
@@ -217,6 +220,20 @@ impl SystemMonitor {
             state: trigger.to_string(),
             noticed_ns: Some(reading.at_ns),
         })
+    }
+
+    /// The same, once until the system has recovered: for a kill that is not carried out.
+    pub(super) fn plan_once(
+        &mut self,
+        trigger: &PressureTrigger,
+        state: &mut SharedState,
+    ) -> Option<KillPlan> {
+        if self.planned {
+            return None;
+        }
+        let plan = self.plan(trigger, state);
+        self.planned = plan.is_some();
+        plan
     }
 
     /// Victims with so much memory were killed, for the system or a limit.

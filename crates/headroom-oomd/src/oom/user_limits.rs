@@ -223,7 +223,7 @@ impl UserLimits {
             }
             match PinnedVictim::open(&choice.victim) {
                 Ok(pinned) => {
-                    if let Err(error) = state.accounts.watch_mut().arm(account, Some(id)) {
+                    if let Err(error) = state.accounts.arm(account, Some(id)) {
                         tracing::warn!(
                             %account,
                             "cannot arm the notifier: {error}; the daemon will kill"
@@ -248,7 +248,7 @@ impl UserLimits {
     pub(super) fn disarm(&mut self, account: AccountId, state: &mut SharedState) {
         self.take(account);
         if state.accounts.ledger().account(account).is_some()
-            && let Err(error) = state.accounts.watch_mut().arm(account, None)
+            && let Err(error) = state.accounts.arm(account, None)
         {
             tracing::warn!(%account, "cannot disarm the notifier: {error}");
         }

@@ -26,6 +26,9 @@ pub fn headline(why: &Why) -> String {
         (None, _) => format!("user {}", user::name(why.account.uid)),
     };
     match &why.victim {
+        Some(victim) if why.outcome == Outcome::Observed => {
+            format!("would have killed {} of {whose}", process(victim))
+        }
         Some(victim) => format!("killed {} of {whose}", process(victim)),
         None => format!("killed nobody of {whose}"),
     }
@@ -102,6 +105,7 @@ fn choice(why: &Why) -> String {
 pub fn outcome(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Dying => "signalled; its memory is not back yet".into(),
+        Outcome::Observed => "no signal was sent: headroom-oomd observes".into(),
         Outcome::Unknown => "signalled; the daemon ended before its memory was back".into(),
         Outcome::Reclaimed { bytes_back, micros, mreleased } => {
             let helped = if *mreleased { ", with process_mrelease" } else { "" };

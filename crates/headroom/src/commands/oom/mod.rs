@@ -2,3 +2,4 @@
 
 pub mod detach;
 pub mod margin;
+pub mod observe;
