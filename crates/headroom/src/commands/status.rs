@@ -1,6 +1,7 @@
 //! `headroom status`: which daemons run, and how.
 
 use std::fmt::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use control::{binderd, oomd};
@@ -9,12 +10,14 @@ use serde::Serialize;
 use crate::arguments::Globals;
 use crate::helpers::output::printable;
 use crate::helpers::status_line::{binderd_line, oomd_line};
-use crate::helpers::{client, output};
+use crate::helpers::{client, oom_daemons, output};
 
 #[derive(Serialize)]
 struct Both {
     binderd: Daemon<binderd::Status>,
     oomd: Daemon<oomd::Status>,
+    /// Other programs that act on a shortage of memory.
+    other_oom_daemons: Vec<&'static str>,
 }
 
 /// One daemon; exactly one of the two is there.
@@ -38,10 +41,15 @@ pub fn status(globals: &Globals) -> anyhow::Result<ExitCode> {
     let both = Both {
         binderd: client::binderd_status(&globals.binderd_socket).into(),
         oomd: client::oomd_status(&globals.oomd_socket).into(),
+        other_oom_daemons: oom_daemons::running(Path::new("/proc")),
     };
     output::print_as(globals.format(), &both, || {
         let mut text = paragraph("binder", &both.binderd, binderd_line, |s| &s.degraded);
         text += &paragraph("oom", &both.oomd, oomd_line, |s| &s.degraded);
+        if !both.other_oom_daemons.is_empty() {
+            let names = both.other_oom_daemons.join(", ");
+            let _ = writeln!(text, "        also running: {names} (see `headroom doctor`)");
+        }
         text
     })?;
     let runs = both.binderd.status.is_some() || both.oomd.status.is_some();

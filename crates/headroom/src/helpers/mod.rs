@@ -4,6 +4,7 @@ pub mod client;
 pub mod clock;
 pub mod decision;
 pub mod exit_code;
+pub mod oom_daemons;
 pub mod oomd_config;
 pub mod output;
 pub mod signals;

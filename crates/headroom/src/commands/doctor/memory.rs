@@ -8,10 +8,19 @@ use memory_watch::cgroups::Cgroups;
 use super::capabilities::Capability;
 use super::check::Check;
 use super::system::System;
+use crate::helpers::oom_daemons;
 use crate::helpers::oomd_config;
 use crate::helpers::output::count;
 
 const DAEMON: &str = "headroom-oomd";
+
+fn other_daemons() -> Result<String, String> {
+    let running = oom_daemons::running(Path::new("/proc"));
+    if running.is_empty() {
+        return Ok("none runs".to_owned());
+    }
+    Err(format!("{} also acts on a shortage", running.join(", ")))
+}
 
 /// All checks.
 pub fn checks(system: &System) -> Vec<Check> {
@@ -58,6 +67,12 @@ pub fn checks(system: &System) -> Vec<Check> {
             ordinary_users(&read),
             "a limit for every ordinary user is one for other uids than you may think",
             "correct UID_MIN and UID_MAX of /etc/login.defs",
+        ),
+        Check::new(
+            "other-oom-daemons",
+            other_daemons(),
+            "two daemons kill two processes for one shortage",
+            "disable them, or set enabled = false in [machine]; limits of users do not conflict",
         ),
         Check::new(
             "cgroup",

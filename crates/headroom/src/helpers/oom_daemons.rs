@@ -1,0 +1,62 @@
+//! Other programs that kill processes when memory runs short.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Their process names, at most 15 bytes.
+const NAMES: [&str; 4] = ["earlyoom", "systemd-oomd", "nohang", "oomd"];
+
+/// Those that run, by `/proc` in this folder.
+pub fn running(proc: &Path) -> Vec<&'static str> {
+    let mut found: Vec<&str> = fs::read_dir(proc)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit))
+        .filter_map(|entry| name_of(&entry.path()))
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// The name of an OOM daemon. A process chooses its name, so its program has to be root's.
+fn name_of(process: &Path) -> Option<&'static str> {
+    let comm = fs::read_to_string(process.join("comm")).ok()?;
+    let name = NAMES.into_iter().find(|name| *name == comm.trim_end())?;
+    (fs::metadata(process.join("exe")).ok()?.uid() == 0).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{chown, symlink};
+
+    use super::*;
+
+    fn process(proc: &Path, pid: &str, comm: &str, exe: &Path) {
+        let folder = proc.join(pid);
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("comm"), format!("{comm}\n")).unwrap();
+        symlink(exe, folder.join("exe")).unwrap();
+    }
+
+    #[test]
+    fn a_daemon_is_known_by_its_name_and_by_a_program_of_root() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let proc = tempfile::tempdir().unwrap();
+        let [roots, users] = ["roots", "users"].map(|name| proc.path().join(name));
+        fs::write(&roots, "").unwrap();
+        fs::write(&users, "").unwrap();
+        chown(&users, Some(1000), Some(1000)).unwrap();
+        process(proc.path(), "1", "earlyoom", &roots);
+        process(proc.path(), "2", "earlyoom", &roots);
+        process(proc.path(), "3", "systemd-oomd", &users);
+        process(proc.path(), "4", "headroom-oomd", &roots);
+        process(proc.path(), "5", "nohang", &roots);
+        assert_eq!(running(proc.path()), ["earlyoom", "nohang"]);
+        assert!(running(Path::new("/nonexistent")).is_empty());
+    }
+}
