@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use memory_ledger::rules::{Facts, Rules};
 use memory_ledger::{Comm, KillPreference, Process, ProcessId, Uid};
@@ -96,7 +98,10 @@ impl Facts for Files<'_> {
 
     fn exe(&mut self) -> Option<&str> {
         let path = self.proc.root().join(self.process.id.pid.to_string()).join("exe");
-        let read = || Some(std::fs::read_link(path).ok()?.to_string_lossy().into_owned());
+        let read = || {
+            let target = std::fs::read_link(&path).ok()?;
+            is_same_file(&path, &target).then(|| target.to_string_lossy().into_owned())
+        };
         self.exe.get_or_insert_with(read).as_deref()
     }
 
@@ -109,6 +114,15 @@ impl Facts for Files<'_> {
         };
         self.cgroup.get_or_insert_with(read).as_deref()
     }
+}
+
+/// A user can mount a program of its own over any path of a mount namespace of its own, so the path
+/// has to name the same file in init's namespace, or in ours: the service's hides some folders.
+fn is_same_file(exe: &Path, target: &Path) -> bool {
+    let file = |path: &Path| std::fs::metadata(path).map(|it| (it.dev(), it.ino())).ok();
+    let of_init = Path::new("/proc/1/root").join(target.strip_prefix("/").unwrap_or(target));
+    let running = file(exe);
+    running.is_some() && (running == file(&of_init) || running == file(target))
 }
 
 #[cfg(test)]
@@ -137,6 +151,31 @@ mod tests {
             processes.map(|process| process.preference),
             [KillPreference::Never, KillPreference::Ordinary]
         );
+    }
+
+    #[test]
+    fn a_program_that_is_mounted_over_another_ones_path_is_not_that_one() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let path = std::fs::canonicalize("/bin/true").unwrap();
+        let script = "mount --bind /bin/sleep \"$1\" && exec \"$1\" 30";
+        let mut child = std::process::Command::new("unshare")
+            .args(["--mount", "sh", "-c", script, "sh"])
+            .arg(&path)
+            .spawn()
+            .unwrap();
+        let link = format!("/proc/{}/exe", child.id());
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while std::fs::read_link(&link).ok().as_ref() != Some(&path) {
+            assert!(std::time::Instant::now() < end, "{:?}", std::fs::read_link(&link));
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let process = Process { id: ProcessId { pid: child.id(), start_time: 1 }, ..ourselves() };
+        let exe = Files::new(&mut Proc::default(), &process).exe().map(str::to_owned);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(exe, None);
     }
 
     #[test]
