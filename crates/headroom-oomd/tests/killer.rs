@@ -448,6 +448,14 @@ fn where_all_processes_together_are_too_small_to_end_a_shortage_none_dies() {
     assert_eq!(bench.oom.records().kills(), 0);
     bench.has_available(proc.path(), 4_900);
     assert_eq!(bench.oom.records().kills(), 0, "below the hard level");
+    let why = bench.oom.records().get(1).unwrap();
+    assert!(why.victim.is_none() && why.trigger.is_of_the_machine(), "{why:?}");
+    assert!(matches!(&why.outcome, Outcome::NoVictim { reason } if reason.contains("would not")));
+    assert_eq!(bench.oom.records().get(2), None, "once a minute");
+    let degraded = |bench: &Bench| oom_control::status(&bench.oom, &[]).degraded.join(" ");
+    assert!(degraded(&bench).contains("no process is killed"), "{}", degraded(&bench));
+    bench.has_available(proc.path(), 90_000);
+    assert_eq!(degraded(&bench), "");
     let floors = Floors::Ignore;
     bench.has_available_for(proc.path(), 4_900, Thresholds { floors, ..Thresholds::default() });
     assert_eq!(bench.oom.records().kills(), 1);

@@ -37,6 +37,9 @@ pub fn log_decision(why: &Why) {
             let killed = if *outcome == Outcome::Observed { "would have killed" } else { "killed" };
             format!("{killed} {name} (pid {}) of {account}: {}", victim.pid, why.rule)
         }
+        (None, Outcome::NoVictim { reason }) if why.trigger.is_of_the_machine() => {
+            format!("{}, and no process can be killed: {reason}", why.state)
+        }
         (None, Outcome::NoVictim { reason }) => {
             format!("{account} is over its limit, and no process can be killed: {reason}")
         }

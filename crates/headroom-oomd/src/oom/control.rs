@@ -35,6 +35,7 @@ pub fn status(manager: &OomManager, degraded: &[String]) -> Status {
     if accounts.enforcement() == Enforcement::Observe {
         degraded.push(OBSERVES.to_owned());
     }
+    degraded.extend(manager.system_monitor.degraded());
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),

@@ -51,15 +51,24 @@ pub(super) fn observed_record(plan: KillPlan) -> Why {
 /// The record of a limit that is broken while no process can be killed.
 pub(super) fn no_victim_record(account: &Account, trigger: Trigger, reason: String) -> Why {
     Why {
+        hard_bytes: account.limit().hard_bytes(),
+        used_bytes: account.reading().used_bytes,
+        ..no_kill_record(account.id, trigger, reason)
+    }
+}
+
+/// The record of a limit or a shortage for which no process can be killed.
+pub(super) fn no_kill_record(account: AccountId, trigger: Trigger, reason: String) -> Why {
+    Why {
         id: 0,
         at_micros: epoch_micros(),
-        account: to_ref(account.id),
+        account: to_ref(account),
         group: None,
         cgroup: None,
         trigger,
         killer: None,
-        hard_bytes: account.limit().hard_bytes(),
-        used_bytes: account.reading().used_bytes,
+        hard_bytes: 0,
+        used_bytes: 0,
         state: String::new(),
         victim: None,
         others: Vec::new(),

@@ -589,16 +589,23 @@ impl OomManager {
         if !self.state.kills.may_kill_for_system() || self.executor.rate.should_wait(&trigger) {
             return;
         }
-        if self.observes() {
-            if let Some(plan) = self.system_monitor.plan_once(&trigger, &mut self.state) {
-                self.observe(plan);
+        match self.system_monitor.plan(&trigger, &mut self.state) {
+            Decision::Kill(plan) if self.observes() => {
+                if self.system_monitor.is_first_plan() {
+                    self.observe(plan);
+                }
             }
-            return;
-        }
-        if let Some(plan) = self.system_monitor.plan(&trigger, &mut self.state)
-            && self.execute(plan).is_some()
-        {
-            self.system_monitor.on_killed();
+            Decision::Kill(plan) => {
+                if self.execute(plan).is_some() {
+                    self.system_monitor.on_killed();
+                }
+            }
+            Decision::NoVictim(why) => {
+                if let Some(record) = self.system_monitor.no_victim_record(&trigger, &why) {
+                    self.records.add(record);
+                }
+            }
+            Decision::Nothing | Decision::Retry => {}
         }
     }
 

@@ -3,16 +3,17 @@
 
 use std::path::Path;
 
-use control::oomd::Trigger;
+use control::oomd::{Trigger, Why};
 use machine_memory::machine::{MachineReader, Zram};
 use memory_ledger::machine::usable_swap;
 use memory_ledger::process::WINDOW_NS;
 use memory_ledger::{
     Bombs, Choice, Count, Floors, Herds, Machine, MachineReading, NoVictim, Pressure,
-    PressureTrigger, Scope, Thresholds,
+    PressureTrigger, Scope, Thresholds, Uid,
 };
 
-use super::kill_plan::{KillPlan, Method, PinnedVictim, Purpose};
+use super::kill_plan::{Decision, KillPlan, Method, PinnedVictim, Purpose, Unarmed};
+use super::kill_record::no_kill_record;
 use super::shared_state::SharedState;
 use crate::clock::{NS_PER_MS, monotonic_ns};
 
@@ -27,14 +28,18 @@ const MIN_ASK_GRACE_MS: u64 = 200;
 /// Idle memory and unused leases are requested when this share more than the soft level is
 /// available still: then there is time.
 const SHRINK_SHARE: u64 = 2;
+/// How often it is recorded that no process can be killed, milliseconds.
+const REPORT_MS: u64 = 60_000;
 
 /// The detector of a system that runs short of memory.
 #[derive(Default)]
 pub(super) struct SystemMonitor {
     /// `None`: the system is not monitored.
     source: Option<Source>,
-    /// That no process can be killed has been logged.
-    no_victim: bool,
+    /// Why no process is killed though the system is short of memory.
+    no_victim: Option<NoVictim>,
+    /// When that may be recorded again, nanoseconds.
+    next_report_ns: u64,
     /// A kill for the present shortage was planned and not carried out.
     planned: bool,
     /// When a process was killed for the system the last time, nanoseconds.
@@ -116,7 +121,7 @@ impl SystemMonitor {
             reclaims: None,
             room: None,
         };
-        (self.source, self.no_victim) = (Some(source), false);
+        (self.source, self.no_victim) = (Some(source), None);
         let lost = "no pressure stall information (CONFIG_PSI, psi=1): a machine that thrashes \
                     with memory left is not noticed";
         Ok(blind.then(|| lost.to_owned()))
@@ -169,18 +174,14 @@ impl SystemMonitor {
         source.room = near.then(|| reading.available.saturating_sub(soft));
         let trigger = source.machine.read(reading);
         if trigger.is_none() {
-            self.no_victim = false;
+            self.no_victim = None;
             self.planned = false;
         }
         Some(SystemLook { near: near || trigger.is_some(), trigger })
     }
 
-    /// The kill that relieves the system. `None`: there is no victim, or it is gone.
-    pub(super) fn plan(
-        &mut self,
-        trigger: &PressureTrigger,
-        state: &mut SharedState,
-    ) -> Option<KillPlan> {
+    /// The kill that relieves the system.
+    pub(super) fn plan(&mut self, trigger: &PressureTrigger, state: &mut SharedState) -> Decision {
         let recent = |at_ns: u64| monotonic_ns().saturating_sub(at_ns) < WINDOW_NS;
         let herds =
             if self.killed_ns.is_some_and(recent) { Herds::Together } else { Herds::OneFirst };
@@ -197,17 +198,16 @@ impl SystemMonitor {
         let choice = match choose(scope, state) {
             Ok(choice) => choice,
             Err(none) => {
-                if !std::mem::replace(&mut self.no_victim, true) {
-                    tracing::warn!("{trigger}, and no process can be killed: {none}");
-                }
-                return None;
+                self.no_victim = Some(none);
+                return Decision::NoVictim(none.into());
             }
         };
-        let pinned = PinnedVictim::open(&choice.victim).ok()?;
+        self.no_victim = None;
+        let Ok(pinned) = PinnedVictim::open(&choice.victim) else { return Decision::Retry };
         let grace = ask_grace_ms(trigger.pressure)
             .filter(|_| pinned.victim.can_be_asked() && choice.sharers == 0);
         let reading = trigger.reading;
-        Some(KillPlan {
+        Decision::Kill(KillPlan {
             purpose: Purpose::System,
             trigger: trigger_of(trigger.pressure),
             method: grace.map_or(Method::Kill, |grace_ms| Method::Ask { grace_ms }),
@@ -222,18 +222,35 @@ impl SystemMonitor {
         })
     }
 
-    /// The same, once until the system has recovered: for a kill that is not carried out.
-    pub(super) fn plan_once(
+    /// Whether a kill that is not carried out is the first one since the system had recovered.
+    pub(super) fn is_first_plan(&mut self) -> bool {
+        !std::mem::replace(&mut self.planned, true)
+    }
+
+    /// The record of a shortage in which no process can be killed, once in a while.
+    pub(super) fn no_victim_record(
         &mut self,
         trigger: &PressureTrigger,
-        state: &mut SharedState,
-    ) -> Option<KillPlan> {
-        if self.planned {
+        why: &Unarmed,
+    ) -> Option<Why> {
+        let now_ns = monotonic_ns();
+        if now_ns < self.next_report_ns {
             return None;
         }
-        let plan = self.plan(trigger, state);
-        self.planned = plan.is_some();
-        plan
+        self.next_report_ns = now_ns + REPORT_MS * NS_PER_MS;
+        let PressureTrigger { pressure, reading, .. } = trigger;
+        Some(Why {
+            used_bytes: reading.total.saturating_sub(reading.available),
+            state: trigger.to_string(),
+            // Of the machine, so for root.
+            ..no_kill_record(Uid::ROOT.into(), trigger_of(*pressure), why.to_string())
+        })
+    }
+
+    /// What the daemon cannot do at present.
+    pub(super) fn degraded(&self) -> Option<String> {
+        let why = self.no_victim.as_ref()?;
+        Some(format!("the machine is short of memory, and no process is killed: {why}"))
     }
 
     /// Victims with so much memory were killed, for the system or a limit.

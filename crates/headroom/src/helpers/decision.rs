@@ -30,6 +30,7 @@ pub fn headline(why: &Why) -> String {
             format!("would have killed {} of {whose}", process(victim))
         }
         Some(victim) => format!("killed {} of {whose}", process(victim)),
+        None if why.trigger.is_of_the_machine() => "killed nobody".to_owned(),
         None => format!("killed nobody of {whose}"),
     }
 }
