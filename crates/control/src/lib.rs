@@ -1,14 +1,14 @@
-//! The control sockets of the daemons: what is said on them, and how.
+//! The control sockets of the daemons: messages and transport.
 //!
 //! A control socket is a `SOCK_SEQPACKET` Unix socket. A message is one JSON document, cut into
 //! packets of at most [`frame::MAX_CHUNK`] bytes behind a one-byte mark ([`frame`]). The server
-//! learns from the kernel who speaks ([`Peer`]); no message carries an identity.
+//! gets the peer's identity from the kernel ([`Peer`]); no message carries one.
 //!
 //! * [`oomd`] and [`binderd`]: requests and replies of the two daemons;
-//! * [`lease`]: what tmalloc clients and `headroom-oomd` say and share, binary;
-//! * [`metrics`]: what both count, as Prometheus reads it;
+//! * [`lease`]: messages and memory shared by tmalloc clients and `headroom-oomd`, binary;
+//! * [`metrics`]: counters of both in the text format of Prometheus;
 //! * [`server`]: an event-loop friendly server, never blocked by a client;
-//! * [`subscription`]: a client that hears of kills;
+//! * [`subscription`]: a client that receives events;
 //! * [`client`]: a blocking client with a time limit.
 #![forbid(unsafe_code)]
 
@@ -29,22 +29,22 @@ pub use client::Client;
 pub use peer::Peer;
 pub use server::{Answer, Request, RequestId, Server};
 
-/// Where `headroom-oomd` listens unless told otherwise.
+/// Default control socket of `headroom-oomd`.
 pub const OOMD_SOCKET: &str = "/run/headroom/oomd.sock";
-/// Where `headroom oom margin --save` leaves what it measured for headroom-oomd.
+/// Result of `headroom oom margin --save`, read by `headroom-oomd`.
 pub const MARGIN_FILE: &str = "/var/lib/headroom/margin.toml";
-/// Where `headroom-oomd` pins what outlives it, on a BPF filesystem.
+/// Folder of pinned BPF objects, which outlive `headroom-oomd`.
 pub const PINS_FOLDER: &str = "/sys/fs/bpf/headroom";
-/// Where `headroom-oomd` remembers its decisions.
+/// Folder of the decisions of `headroom-oomd`.
 pub const STATE_FOLDER: &str = "/var/lib/headroom";
-/// Where `headroom-binderd` listens unless told otherwise.
+/// Default control socket of `headroom-binderd`.
 pub const BINDERD_SOCKET: &str = "/run/headroom/binderd.sock";
 
-/// What can go wrong on a control socket.
+/// An error on a control socket.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Nobody listens.
-    #[error("{path}: no daemon is listening ({errno}); is it running?")]
+    /// No daemon listens on the socket.
+    #[error("no daemon listens on {path}")]
     NotListening {
         /// The socket.
         path: PathBuf,
@@ -52,7 +52,7 @@ pub enum ControlError {
         errno: rustix::io::Errno,
     },
     /// The socket is served already.
-    #[error("{0}: another daemon is already listening there; stop it or choose another --socket")]
+    #[error("{0}: another daemon listens on this socket; stop it or use another --socket")]
     InUse(PathBuf),
     /// A system call failed.
     #[error("{path}: {doing}: {errno}")]
@@ -75,22 +75,22 @@ pub enum ControlError {
         /// How long was waited.
         seconds: u64,
     },
-    /// The daemon said no.
+    /// The daemon refused the request.
     #[error("{path}: {message}")]
     Refused {
         /// The socket.
         path: PathBuf,
-        /// Its words.
+        /// The daemon's message.
         message: String,
     },
     /// The message does not parse.
     #[error(
-        "{path}: cannot understand the answer ({error}); are daemon and command of one version?"
+        "{path}: cannot parse the reply ({error}): the daemon has another version than this program"
     )]
     Garbled {
         /// The socket.
         path: PathBuf,
-        /// The parser's complaint.
+        /// The parser's error.
         error: String,
     },
 }

@@ -47,7 +47,7 @@ pub struct Binderd {
 /// Commands, and returns, by name.
 pub type Counts = (Vec<(String, u32)>, Vec<(String, u32)>);
 
-/// Asks both daemons.
+/// Queries both daemons.
 pub fn ask(oomd_socket: &Path, binderd_socket: &Path) -> Sources {
     let said = |error: ControlError| error.to_string();
     Sources {
@@ -56,9 +56,9 @@ pub fn ask(oomd_socket: &Path, binderd_socket: &Path) -> Sources {
     }
 }
 
-/// The complaint about an answer to another question.
+/// The error for a reply that does not belong to the request.
 fn unexpected<R>(path: &Path) -> Result<R, ControlError> {
-    let error = "it is the answer to another question".to_owned();
+    let error = "it does not belong to the request".to_owned();
     Err(ControlError::Garbled { path: path.to_owned(), error })
 }
 
@@ -353,7 +353,10 @@ mod tests {
     fn a_daemon_that_is_missing_is_said() {
         let nowhere = Path::new("/nonexistent/x.sock");
         let text = text(&ask(nowhere, nowhere));
-        assert!(text.contains("# headroom-binderd: /nonexistent/x.sock: no daemon is"), "{text}");
+        assert!(
+            text.contains("# headroom-binderd: no daemon listens on /nonexistent/x.sock"),
+            "{text}"
+        );
         assert!(text.contains("headroom_up{daemon=\"oomd\"} 0\n"), "{text}");
         assert!(text.contains("headroom_up{daemon=\"binderd\"} 0\n"), "{text}");
     }

@@ -130,7 +130,7 @@ fn no_daemon_and_two_daemons_are_told_apart_and_a_dead_one_is_replaced() {
 
     let gone = running.path.with_file_name("nobody.sock");
     let error = Client::connect(&gone).err().unwrap();
-    assert!(error.to_string().contains("no daemon is listening"), "{error}");
+    assert!(error.to_string().contains("no daemon listens on"), "{error}");
 
     let left = running.path.with_file_name("left.sock");
     drop(std::os::unix::net::UnixListener::bind(&left).unwrap());

@@ -17,6 +17,7 @@ use anyhow::Context;
 use binder_fuse::{Config, DeviceOwner, Event, MappingChoice, Server};
 use clap::Parser;
 use headroom_daemon::Signals;
+use headroom_daemon::message::{PlainWriter, plain};
 use headroom_daemon::privileges;
 use headroom_daemon::signals::Signal;
 use tracing_subscriber::EnvFilter;
@@ -111,12 +112,12 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal() && !no_color)
-        .with_writer(std::io::stderr)
+        .with_writer(|| PlainWriter(std::io::stderr()))
         .init();
     binder_fuse::serve(|| match run(args) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("headroom-binderd: {error:#}");
+            eprintln!("headroom-binderd: {}", plain(&format!("{error:#}")));
             1
         }
     })

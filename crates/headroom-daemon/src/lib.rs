@@ -2,11 +2,13 @@
 //!
 //! * [`privileges`]: real-time priority, locked memory, exemption from the kernel's OOM killer;
 //! * [`page_out`]: drops memory that only the start needed, before the rest is locked;
+//! * [`message`]: error texts without numbers;
 //! * [`options`]: old names of command-line options;
 //! * [`signals`]: signals as a file descriptor;
 //! * [`service_manager`]: readiness and watchdog notifications;
 //! * [`user_database`]: users and groups by name and number.
 
+pub mod message;
 pub mod options;
 pub mod page_out;
 pub mod privileges;

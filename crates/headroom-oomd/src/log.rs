@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use headroom_daemon::message::PlainWriter;
 use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
@@ -128,7 +129,7 @@ fn journal_layers() -> io::Result<Vec<BoxedLayer>> {
 
 fn write_lines(queue: &Receiver<Message>, lost: &AtomicU64) {
     while let Ok(Message::Line(line)) = queue.recv() {
-        let mut out = io::stderr().lock();
+        let mut out = PlainWriter(io::stderr().lock());
         // Nobody is left to be told that standard error is closed.
         let _ = out.write_all(&line);
         let lost = lost.swap(0, Ordering::Relaxed);

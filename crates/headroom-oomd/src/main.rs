@@ -10,6 +10,7 @@ use control::{
     BINDERD_SOCKET, Client, ControlError, MARGIN_FILE, OOMD_SOCKET, PINS_FOLDER, STATE_FOLDER,
     Server,
 };
+use headroom_daemon::message::plain;
 use headroom_daemon::privileges::{self, PrivilegeError};
 use headroom_daemon::signals::Signal;
 use headroom_daemon::{ServiceManager, Signals, options, page_out};
@@ -114,7 +115,7 @@ fn main() -> ExitCode {
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("headroom-oomd: {error:#}");
+            eprintln!("headroom-oomd: {}", plain(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! If a file is invalid, nothing changes, and the status shows the error until the next reload.
 
+use headroom_daemon::message::plain;
 use memory_ledger::Margin;
 
 use crate::config::notifications::NotificationConfig;
@@ -72,7 +73,7 @@ impl Reload {
 
     /// Records degradations at start, a sentence each.
     pub fn started(&mut self, degraded: Vec<String>) {
-        self.degraded = degraded;
+        self.degraded = degraded.iter().map(|sentence| plain(sentence)).collect();
     }
 
     /// All degradations, a sentence each.

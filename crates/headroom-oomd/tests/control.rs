@@ -103,7 +103,7 @@ fn requests_that_make_no_sense_are_refused_with_the_reason_and_others_go_on() {
     };
     let cases = [
         (limit(ALICE, 0, None), "clear it"),
-        (limit(ALICE, 512, None), "Is a unit missing?"),
+        (limit(ALICE, 512, None), "Add a unit"),
         (limit(ALICE, MIB, Some(0)), "soft limit of 0"),
         (limit(ALICE, MIB, Some(2 * MIB)), "above the hard limit"),
         (limit(0, MIB, None), "uid 0 cannot be limited"),

@@ -127,9 +127,9 @@ fn a_member_sees_the_groups_limit_and_only_root_changes_it() {
     refused(daemon.ask_as(alice, &set(of_alice)), shares);
     refused(daemon.ask(&set(of_alice)), shares);
     refused(daemon.ask(&Request::ClearLimit { account: AccountRef::user(bob) }), shares);
-    refused(daemon.ask_as(alice, &set(account)), "only root may");
+    refused(daemon.ask_as(alice, &set(account)), "by root only");
     let other = AccountRef { uid: account.uid ^ 1, ..account };
-    refused(daemon.ask(&set(other)), "no such group");
+    refused(daemon.ask(&set(other)), "no group with this name");
     refused(daemon.ask(&set(AccountRef::user(account.uid))), "stand for cgroups and groups");
     let explain = |uid| Request::Explain { account: Some(AccountRef::user(uid)) };
     assert!(matches!(daemon.ask_as(alice, &explain(bob)), Reply::Explained(_)));
@@ -300,7 +300,7 @@ fn what_does_not_count_costs_nobody_and_a_reload_says_what_does() {
         assert!(before.used_bytes < 60 * MIB, "{before:?}");
         assert_eq!(daemon.why(alice), []);
         let changes = reload(&daemon, &limit("account = [\"anon\"]"));
-        assert_eq!(changes, [format!("uid {alice}: limit {} bytes of anon", 64 * MIB)]);
+        assert_eq!(changes, [format!("uid {alice}: limit 64.0 MiB of anon")]);
         hog.died();
         let why = daemon.ended(alice);
         assert!(why.used_bytes >= 90 * MIB, "{why:#?}");

@@ -95,7 +95,7 @@ fn a_bad_configuration_ends_it_with_the_file_the_line_and_the_reason() {
             ":2: there is no user \"no-such-user\"",
         ),
         ("[[limit]]\nuser = 0\nhard = \"1G\"\n", ":2: uid 0 cannot be limited"),
-        ("[[limit]]\nuser = 62201\nhard = \"1Q\"\n", ":3: \"1Q\" is no amount of memory"),
+        ("[[limit]]\nuser = 62201\nhard = \"1Q\"\n", ":3: \"1Q\" is not an amount of memory"),
         ("[[limit]]\nuser = 62201\nhard = \"1G\"\nsoft = \"2G\"\n", ":4: the soft limit"),
         ("[[limit]\n", ":1: "),
     ];
@@ -145,7 +145,7 @@ fn a_second_daemon_on_the_same_socket_is_refused_and_the_first_goes_on() {
         .unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("already listening"), "{stderr}");
+    assert!(stderr.contains("listens on this socket"), "{stderr}");
     assert_eq!(first.status().limited_users, 0);
 }
 

@@ -190,7 +190,7 @@ fn what_is_said_of_one_user_counts_before_what_is_said_of_everyone() {
     });
     assert_eq!(daemon.ask_as(DAVE, &set(DAVE, 32)), Reply::Done);
     let Reply::Error { message } = daemon.ask_as(DAVE, &set(DAVE, 65)) else { panic!() };
-    assert!(message.contains("may not raise"), "{message}");
+    assert!(message.contains("can only lower it"), "{message}");
     assert_eq!(daemon.ask_as(DAVE, &clear), Reply::Done);
     let Reply::Error { message } = daemon.ask(&clear) else { panic!() };
     assert!(message.contains("that of every ordinary user"), "{message}");

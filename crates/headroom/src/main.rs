@@ -17,13 +17,14 @@ use commands::{
     binder, completions, config, doctor, explain, kill, limit, metrics, notify, oom, reserve, run,
     run_oom_killer, status, top, up, why,
 };
+use helpers::output;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match dispatch(&arguments) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("headroom: {error:#}");
+            output::warn(format_args!("{error:#}"));
             ExitCode::FAILURE
         }
     }

@@ -20,8 +20,11 @@ fn bad_input_is_refused_with_the_word_that_is_wrong() {
         (&["fly"], "'fly'"),
         (&["limit"], "Usage"),
         (&["limit", "set", "root"], "<SIZE>"),
-        (&["limit", "set", "root", "lots"], "\"lots\" is no amount of memory"),
-        (&["limit", "set", "root", "512M", "--soft", "half"], "\"half\" is no amount of memory"),
+        (&["limit", "set", "root", "lots"], "\"lots\" is not an amount of memory"),
+        (
+            &["limit", "set", "root", "512M", "--soft", "half"],
+            "\"half\" is not an amount of memory",
+        ),
         (&["limit", "set", "no-such-user", "512M"], "there is no user 'no-such-user'"),
         (&["limit", "set", "4294967295", "512M"], "uid 4294967295 is too large"),
         (&["limit", "get", "no-such-user"], "no-such-user"),
@@ -34,7 +37,7 @@ fn bad_input_is_refused_with_the_word_that_is_wrong() {
         (&["kill"], "<PID>"),
         (&["kill", "init"], "'init'"),
         (&["kill", "--family", "--group", "7"], "cannot be used with"),
-        (&["oom", "margin", "--size", "much"], "\"much\" is no amount of memory"),
+        (&["oom", "margin", "--size", "much"], "\"much\" is not an amount of memory"),
     ];
     let dir = tempfile::tempdir().unwrap();
     for (arguments, complaint) in cases {
@@ -75,7 +78,7 @@ fn without_a_daemon_every_question_fails_with_the_socket_in_the_message() {
         let (code, stdout, stderr) = run(headroom(dir.path()).args(*arguments));
         assert_eq!(code, Some(1), "{arguments:?}: {stderr}");
         assert!(stdout.is_empty(), "{arguments:?}: {stdout}");
-        assert!(stderr.contains(socket) && stderr.contains("is it running?"), "{stderr}");
+        assert!(stderr.contains(socket) && stderr.contains("is not running"), "{stderr}");
     }
 }
 
@@ -84,7 +87,7 @@ fn status_of_no_daemon_is_exit_code_1_and_still_prints() {
     let dir = tempfile::tempdir().unwrap();
     let (code, stdout, _) = run(headroom(dir.path()).arg("status"));
     assert_eq!(code, Some(1));
-    assert_eq!(stdout.matches("no daemon is listening").count(), 2, "{stdout}");
+    assert_eq!(stdout.matches("is not running (no socket at").count(), 2, "{stdout}");
     let (code, stdout, _) = run(headroom(dir.path()).args(["status", "--json"]));
     assert_eq!(code, Some(1));
     let json: serde_json::Value = serde_json::from_str(&stdout).expect("not JSON");
@@ -98,7 +101,7 @@ fn metrics_of_no_daemon_say_so() {
     assert_eq!(code, Some(1));
     assert!(stdout.contains("headroom_up{daemon=\"oomd\"} 0\n"), "{stdout}");
     assert!(stdout.contains("headroom_up{daemon=\"binderd\"} 0\n"), "{stdout}");
-    assert_eq!(stdout.matches("no daemon is listening").count(), 2, "{stdout}");
+    assert_eq!(stdout.matches("no daemon listens on").count(), 2, "{stdout}");
 }
 
 #[test]
@@ -262,7 +265,7 @@ fn a_daemon_of_another_kind_is_an_error_and_not_a_panic() {
     );
     let (code, _, stderr) = run(headroom(dir.path()).args(["limit", "list"]));
     assert_eq!(code, Some(1));
-    assert!(stderr.contains("of one version?"), "{stderr}");
+    assert!(stderr.contains("has another version"), "{stderr}");
 }
 
 #[test]

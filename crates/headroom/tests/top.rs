@@ -139,7 +139,7 @@ fn without_a_daemon_there_is_nothing_to_show() {
     let dir = tempfile::tempdir().unwrap();
     let mut pty = Pty::start(top(dir.path()), 80, 24);
     assert_eq!(pty.ended().code(), Some(1));
-    pty.shows("no daemon is listening");
+    pty.shows("is not running");
     assert!(!pty.written().contains('\x1b') && pty.is_ordinary());
 }
 

@@ -5,7 +5,7 @@
 pub enum SizeError {
     /// Neither a number nor a number with a unit.
     #[error(
-        "\"{0}\" is no amount of memory; write bytes, or a number with K, M, G, T or P \
+        "\"{0}\" is not an amount of memory: use bytes, a number with K, M, G, T or P \
          (\"512M\", \"1.5G\"), or a percentage (\"25%\")"
     )]
     Malformed(String),
@@ -13,10 +13,10 @@ pub enum SizeError {
     #[error("\"{0}\" is more memory than can be counted")]
     TooMuch(String),
     /// A percentage, where there is nothing that it could be of.
-    #[error("\"{0}\" is a percentage; write bytes, or a number with a unit (\"512M\")")]
+    #[error("\"{0}\" is a percentage: use bytes or a number with a unit (\"512M\")")]
     NoWhole(String),
     /// A percentage above 100.
-    #[error("\"{0}\" is more than the whole")]
+    #[error("\"{0}\" is more than 100%")]
     AboveTheWhole(String),
 }
 

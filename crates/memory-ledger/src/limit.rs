@@ -1,5 +1,6 @@
 //! A hard and a soft limit that make sense together.
 
+use crate::bytes::Bytes;
 use crate::count::Count;
 
 /// Smallest hard limit, bytes. A login shell alone has more than this; whoever asks for less has
@@ -20,22 +21,21 @@ pub struct Limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
     /// A hard limit of nothing.
-    #[error("a hard limit of 0 would kill everything the user runs; to remove a limit, clear it")]
+    #[error("a limit of 0 would kill every process; to remove the limit, clear it")]
     Zero,
     /// Below [`MIN_HARD_BYTES`].
     #[error(
-        "a hard limit of {0} bytes is too small to run even a shell; the least is {MIN_HARD_BYTES} \
-         bytes (1M). Is a unit missing?"
+        "a limit of {} is too small for a shell; the minimum is {}. Add a unit (\"512M\")",
+        Bytes(*.0), Bytes(MIN_HARD_BYTES)
     )]
     TooSmall(u64),
     /// A soft limit of nothing.
     #[error(
-        "a soft limit of 0 would keep the daemon on alert for ever; leave it out for \
-         {SOFT_LIMIT_PERCENT} % of the hard limit"
+        "a soft limit of 0 is always exceeded; omit it for {SOFT_LIMIT_PERCENT} % of the hard limit"
     )]
     SoftZero,
     /// The wrong way round.
-    #[error("the soft limit ({soft} bytes) is above the hard limit ({hard} bytes)")]
+    #[error("the soft limit ({}) is above the hard limit ({})", Bytes(*.soft), Bytes(*.hard))]
     SoftAboveHard {
         /// Soft limit, bytes.
         soft: u64,

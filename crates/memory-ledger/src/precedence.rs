@@ -6,6 +6,7 @@
 //! never get at what root has set.
 
 use crate::account_id::{AccountId, Uid};
+use crate::bytes::Bytes;
 use crate::limit::Limit;
 
 /// Who asks for a change.
@@ -68,7 +69,7 @@ pub enum Refusal {
         group: String,
     },
     /// Others are concerned as well.
-    #[error("uid {requester} may not change the limit of the group \"{group}\"; only root may")]
+    #[error("the limit of group \"{group}\" can be changed by root only, not by uid {requester}")]
     Groups {
         /// Who asked.
         requester: Uid,
@@ -76,18 +77,18 @@ pub enum Refusal {
         group: String,
     },
     /// Only the configuration speaks of cgroups.
-    #[error("limits of cgroups and sessions are set in the configuration alone")]
+    #[error("limits of cgroups and sessions cannot be set at run time: set them in oomd.toml")]
     Cgroup,
     /// Above [`Uid::LAST_LIMITABLE`].
     #[error("uid {0} cannot be limited: those from 4294836224 on stand for cgroups and groups")]
     Reserved(Uid),
     /// The configuration has no such group (any more).
-    #[error("there is no such group")]
+    #[error("there is no group with this name in oomd.toml")]
     NoGroup,
     /// A user may only lower.
     #[error(
-        "{account} may not raise its limit above {base_bytes} bytes, which {by} has set; only root \
-         may"
+        "{by} set the limit of {account} to {}; the user can only lower it",
+        Bytes(*.base_bytes)
     )]
     Raise {
         /// Whose limit it is.
@@ -98,7 +99,7 @@ pub enum Refusal {
         by: &'static str,
     },
     /// A user may not clear what is not its own.
-    #[error("the limit of {account} was set by {by}; only root may clear it")]
+    #[error("{by} set the limit of {account}; only root can clear it")]
     NotYoursToClear {
         /// Whose limit it is.
         account: AccountId,

@@ -36,7 +36,7 @@ pub(crate) fn hint(word: &str, known: &[&str], place: &str) -> String {
     let nearest = known.iter().min_by_key(|known| distance(word, known));
     match nearest.filter(|known| distance(word, known) <= 2) {
         Some(known) => format!("did you mean \"{known}\"?"),
-        None => format!("{place} knows \"{}\"", known.join("\", \"")),
+        None => format!("{place} accepts \"{}\"", known.join("\", \"")),
     }
 }
 

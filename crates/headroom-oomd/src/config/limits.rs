@@ -323,7 +323,7 @@ fn parse_size(size: &Spanned<DeValue>, whole: u64) -> Result<u64, ConfigDiagnost
         DeValue::Integer(bytes) => u64::from_str_radix(bytes.as_str(), bytes.radix())
             .map_err(|_| error(format!("{} is no number of bytes", bytes.as_str()))),
         other => Err(error(format!(
-            "an amount of memory is a text like \"512M\" or a number of bytes, not a {}",
+            "an amount of memory is a string like \"512M\" or a number of bytes, not a {}",
             other.type_str()
         ))),
     }

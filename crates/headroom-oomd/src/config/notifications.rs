@@ -217,7 +217,7 @@ fn at_least_one(value: &Spanned<DeValue>, most: u64) -> Result<u64, ConfigDiagno
     match number(value, most)? {
         0 => Err(ConfigDiagnostic::new(
             value.span(),
-            format!("this is a whole number from 1 to {most}"),
+            format!("expected a whole number from 1 to {most}"),
         )),
         number => Ok(number),
     }
@@ -227,7 +227,7 @@ fn text<'a>(value: &'a Spanned<DeValue>) -> Result<&'a str, ConfigDiagnostic> {
     let wrong = || {
         ConfigDiagnostic::new(
             value.span(),
-            format!("this is a text, not a {}", value.get_ref().type_str()),
+            format!("expected a string, not a {}", value.get_ref().type_str()),
         )
     };
     value.get_ref().as_str().ok_or_else(wrong)
@@ -238,7 +238,7 @@ fn absolute(value: &Spanned<DeValue>) -> Result<PathBuf, ConfigDiagnostic> {
     if path.is_absolute() && path.file_name().is_some() {
         Ok(path.to_owned())
     } else {
-        Err(ConfigDiagnostic::new(value.span(), "this is a whole path, from / on".to_owned()))
+        Err(ConfigDiagnostic::new(value.span(), "expected an absolute path".to_owned()))
     }
 }
 
@@ -247,7 +247,7 @@ fn program(value: &Spanned<DeValue>) -> Result<Vec<String>, ConfigDiagnostic> {
     let wrong = || {
         ConfigDiagnostic::new(
             value.span(),
-            "a hook is a list of texts: [\"/whole/path\", \"argument\", ...]".to_owned(),
+            "a hook is a list of strings: [\"/path\", \"argument\", ...]".to_owned(),
         )
     };
     let words = value.get_ref().as_array().ok_or_else(wrong)?;
@@ -296,7 +296,7 @@ fn trusted(path: &Path) -> Result<String, String> {
     }
     let about = real.metadata().map_err(|e| format!("{}: {e}", real.display()))?;
     if !about.is_file() || about.mode() & 0o111 == 0 {
-        return Err(format!("{shown} is no program that can be run"));
+        return Err(format!("{shown} is not executable"));
     }
     real.into_os_string().into_string().map_err(|_| format!("{shown} is not UTF-8"))
 }
@@ -353,13 +353,13 @@ mod tests {
         for (text, part) in [
             ("metrics = 1", "one [metrics] section"),
             ("[metrics]\ntextfil = \"/a\"", "did you mean \"textfile\"?"),
-            ("[metrics]\ntextfile = \"a\"", "from / on"),
+            ("[metrics]\ntextfile = \"a\"", "absolute path"),
             ("[metrics]\ninterval-s = 0", "from 1 to"),
-            ("[hooks]\nbefore = \"/bin/true\"", "a list of texts"),
-            ("[hooks]\nbefore = [1]", "a list of texts"),
+            ("[hooks]\nbefore = \"/bin/true\"", "a list of strings"),
+            ("[hooks]\nbefore = [1]", "a list of strings"),
             ("[hooks]\nafter = [\"true\"]", "does not start with /"),
             ("[hooks]\nafter = [\"/nonexistent/x\"]", "/nonexistent/x: No such file"),
-            ("[hooks]\nafter = [\"/etc/passwd\"]", "no program"),
+            ("[hooks]\nafter = [\"/etc/passwd\"]", "not executable"),
             ("[hooks]\nbudget-ms = 1001", "from 0 to 1000"),
             ("[warnings]\ninterval = 1", "did you mean \"interval-s\"?"),
             ("[hooks]\nterminals = true", "unknown key \"terminals\""),

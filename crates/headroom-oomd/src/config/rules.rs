@@ -83,8 +83,8 @@ fn parse_rule(entry: &Spanned<DeValue>, table: &DeTable) -> Result<Rule, ConfigD
         *place = Some(pattern(key, value)?);
     }
     if rule.preference == KillPreference::Never && !rule.is_about_facts() {
-        let why = "anybody can call itself that and live: a rule that kills \"never\" names a \
-                   \"user\", \"exe\", \"cgroup\" or \"unit\"; or say \"avoid\"";
+        let why = "a \"never\" rule needs a \"user\", \"exe\", \"cgroup\" or \"unit\", since a \
+                   process can choose its name; \"avoid\" does not";
         return Err(ConfigDiagnostic::new(kill.span(), why.to_owned()));
     }
     Ok(rule)

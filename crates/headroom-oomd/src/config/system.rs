@@ -115,14 +115,14 @@ impl Merge {
 }
 
 pub(crate) fn truth(value: &Spanned<DeValue>) -> Result<bool, ConfigDiagnostic> {
-    let wrong = || ConfigDiagnostic::new(value.span(), "this is true or false");
+    let wrong = || ConfigDiagnostic::new(value.span(), "expected true or false");
     value.get_ref().as_bool().ok_or_else(wrong)
 }
 
 /// A whole number up to `most`.
 pub(crate) fn number(value: &Spanned<DeValue>, most: u64) -> Result<u64, ConfigDiagnostic> {
     let wrong =
-        || ConfigDiagnostic::new(value.span(), format!("this is a whole number from 0 to {most}"));
+        || ConfigDiagnostic::new(value.span(), format!("expected a whole number from 0 to {most}"));
     let number = value.get_ref().as_integer().ok_or_else(wrong)?;
     let number = u64::from_str_radix(number.as_str(), number.radix()).map_err(|_| wrong())?;
     if number <= most { Ok(number) } else { Err(wrong()) }
@@ -142,7 +142,7 @@ fn level(value: &Spanned<DeValue>) -> Result<Level, ConfigDiagnostic> {
         }
         DeValue::Integer(_) => number(value, u64::MAX >> 1).map(Level::Bytes),
         other => Err(error(format!(
-            "a level is a text like \"10%\" or \"512M\", or a number of bytes, not a {}",
+            "a level is a string like \"10%\" or \"512M\", or a number of bytes, not a {}",
             other.type_str()
         ))),
     }
@@ -185,7 +185,7 @@ mod tests {
         for (text, part) in [
             ("machine = 1", "one [machine] section"),
             ("[machine]\nsfot = \"1%\"", "did you mean \"soft\"?"),
-            ("[machine]\nsoft = \"101%\"", "more than the whole"),
+            ("[machine]\nsoft = \"101%\"", "more than 100%"),
             ("[machine]\nsoft = true", "not a boolean"),
             ("[machine]\nsoft = \"1%\"\nhard = \"2%\"", "\"hard\" (2%) is above \"soft\" (1%)"),
             ("[machine]\nswap-hard = \"20%\"", "\"swap-hard\" (20%) is above \"swap-soft\" (10%)"),

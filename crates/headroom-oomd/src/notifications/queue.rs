@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use control::oomd::Why;
+use memory_ledger::bytes::Bytes;
 use memory_ledger::{AccountId, Uid};
 
 use super::hooks::Running;
@@ -183,21 +184,22 @@ impl Work {
             ("HEADROOM_BYTES", used_bytes.to_string()),
             ("HEADROOM_LIMIT_BYTES", hard_bytes.to_string()),
         ];
+        let usage = format!("{} of {}", Bytes(*used_bytes), Bytes(*hard_bytes));
         let message = match (group, cgroup) {
             (_, Some(cgroup)) => {
                 facts.push(("HEADROOM_CGROUP", cgroup.clone()));
                 facts.extend(members.first().map(|uid| ("HEADROOM_UID", uid.to_string())));
-                format!("cgroup {cgroup} nears its limit: {used_bytes} of {hard_bytes} bytes")
+                format!("cgroup {cgroup} exceeds its soft limit: {usage}")
             }
             (Some(group), None) => {
                 let uids: Vec<String> = members.iter().map(Uid::to_string).collect();
                 facts.push(("HEADROOM_GROUP", group.clone()));
                 facts.push(("HEADROOM_UIDS", uids.join(" ")));
-                format!("group {group} nears its limit: {used_bytes} of {hard_bytes} bytes")
+                format!("group {group} exceeds its soft limit: {usage}")
             }
             (None, None) => {
                 facts.extend(account.user().map(|uid| ("HEADROOM_UID", uid.to_string())));
-                format!("{account} nears its limit: {used_bytes} of {hard_bytes} bytes")
+                format!("{account} exceeds its soft limit: {usage}")
             }
         };
         if !self.config.hooks.warn.is_empty() {

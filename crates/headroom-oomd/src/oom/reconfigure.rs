@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use memory_ledger::bytes::Bytes;
 use memory_ledger::{AccountId, CgroupLimit, Groups};
 
 use super::enforcement::Enforcement;
@@ -115,13 +116,13 @@ fn exchange_limits(manager: &mut OomManager, config: &Config, done: &mut Reconfi
         match manager.apply_limit(change) {
             Ok(()) => {
                 if let Some(limit) = new {
-                    let (hard, counts) = (limit.hard_bytes(), limit.count().unusual_names());
+                    let (hard, counts) = (Bytes(limit.hard_bytes()), limit.count().unusual_names());
                     let of = if counts.is_empty() {
                         String::new()
                     } else {
                         format!(" of {}", counts.join(", "))
                     };
-                    done.changes.push(format!("{}: limit {hard} bytes{of}", name(account)));
+                    done.changes.push(format!("{}: limit {hard}{of}", name(account)));
                 }
             }
             Err(error) => done.problems.push(format!("the limit of {}: {error}", name(account))),
@@ -150,7 +151,7 @@ fn exchange_default_limit(manager: &mut OomManager, config: &Config, done: &mut 
         return;
     }
     done.changes.push(match config.default_limit {
-        Some(limit) => format!("every ordinary user: limit {} bytes", limit.hard_bytes()),
+        Some(limit) => format!("every ordinary user: limit {}", Bytes(limit.hard_bytes())),
         None => "ordinary users: no limit any more".to_owned(),
     });
     manager.default_limits.set_limit(config.default_limit);
@@ -163,7 +164,7 @@ fn exchange_cgroups(manager: &mut OomManager, config: &Config, done: &mut Reconf
         done.changes.push(format!("{}: no limit any more", ended.pattern));
     }
     for new in config.cgroups.iter().filter(|it| !before.contains(it)) {
-        done.changes.push(format!("{}: limit {} bytes", new.pattern, new.limit.hard_bytes()));
+        done.changes.push(format!("{}: limit {}", new.pattern, Bytes(new.limit.hard_bytes())));
     }
     // Those that stay as well: what could not be enforced is tried again.
     let limits = config.cgroups.clone();

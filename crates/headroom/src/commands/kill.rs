@@ -83,7 +83,7 @@ pub fn kill(globals: &Globals, arguments: &Kill) -> anyhow::Result<ExitCode> {
         })?;
     }
     for complaint in &complaints {
-        eprintln!("headroom: {complaint}");
+        output::warn(format_args!("{complaint}"));
     }
     Ok(if complaints.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

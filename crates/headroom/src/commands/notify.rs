@@ -26,7 +26,9 @@ pub fn notify(globals: &Globals) -> anyhow::Result<()> {
         match follow(&globals.oomd_socket) {
             Ok(()) => return Ok(()),
             Err(End::Disconnected { connected }) if connected || reachable => {
-                eprintln!("headroom: no connection to headroom-oomd: trying again every {RETRY:?}");
+                output::warn(format_args!(
+                    "no connection to headroom-oomd: trying again every {RETRY:?}"
+                ));
                 reachable = false;
             }
             Err(End::Disconnected { .. }) => {}

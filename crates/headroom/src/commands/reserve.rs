@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 use control::lease::LEASE_SOCKET_NAME;
 
 use crate::arguments::{Globals, Reserve};
-use crate::helpers::exit_code;
+use crate::helpers::{exit_code, output};
 
 /// The library that stands in for the C library's malloc.
 const LIBRARY: &str = "libtmalloc_preload.so";
@@ -35,7 +35,7 @@ pub fn reserve(globals: &Globals, options: &Reserve) -> anyhow::Result<ExitCode>
         .env(PRELOAD, preload(&library)?)
         .env("HEADROOM_LEASE_SOCKET", std::path::absolute(&socket).unwrap_or(socket))
         .exec();
-    eprintln!("headroom: cannot run {}: {error}", program.display());
+    output::warn(format_args!("cannot run {}: {error}", program.display()));
     Ok(ExitCode::from(exit_code::of_failed_exec(&error)))
 }
 

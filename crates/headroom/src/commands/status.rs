@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use control::{binderd, oomd};
+use headroom_daemon::message::plain;
 use serde::Serialize;
 
 use crate::arguments::Globals;
@@ -31,7 +32,7 @@ impl<S> From<anyhow::Result<S>> for Daemon<S> {
     fn from(result: anyhow::Result<S>) -> Self {
         match result {
             Ok(status) => Self { status: Some(status), error: None },
-            Err(error) => Self { status: None, error: Some(format!("{error:#}")) },
+            Err(error) => Self { status: None, error: Some(plain(&format!("{error:#}"))) },
         }
     }
 }

@@ -34,7 +34,8 @@ pub fn why(globals: &Globals, number: u32, id: Option<u64>) -> anyhow::Result<()
 /// Explains the latest decisions, oldest first, and then whatever happens.
 pub fn follow(globals: &Globals, number: u32) -> anyhow::Result<()> {
     // Before the records are read, so that nothing falls in between.
-    let events = Subscription::start(&globals.oomd_socket).context("cannot ask headroom-oomd")?;
+    let events = Subscription::start(&globals.oomd_socket)
+        .map_err(|error| client::connect_error("headroom-oomd", error))?;
     let records = client::records(&globals.oomd_socket, number)?;
     let mut told = BTreeSet::new();
     for why in records.iter().rev().filter(|why| why.outcome != Outcome::Dying) {
@@ -66,7 +67,7 @@ fn print_event(globals: &Globals, event: &Event) -> anyhow::Result<ControlFlow<(
     output::print_on(&match event {
         Event::Decided { why } | Event::Ended { why } => format!("{}\n", decision::explain(why)),
         Event::SoftLimitCrossed { account, group, cgroup, used_bytes, hard_bytes } => format!(
-            "{} nears its limit: {} in use of {} allowed\n\n",
+            "{} exceeds its soft limit: {} of {}\n\n",
             user::owner(account.uid, group.as_deref(), cgroup.as_deref()),
             Size(*used_bytes),
             Size(*hard_bytes)

@@ -1,9 +1,10 @@
-//! Asking the daemons: one question, one answer; a refusal becomes an error.
+//! Requests to the daemons. A refusal becomes an error.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail, ensure};
-use control::{Client, binderd, oomd};
+use anyhow::{Context, anyhow, bail, ensure};
+use control::{Client, ControlError, binderd, oomd};
+use rustix::io::Errno;
 
 /// Bytes of a page of a receive buffer, in which `headroom-binderd` counts.
 pub const BUFFER_PAGE: u64 = 4096;
@@ -13,12 +14,28 @@ fn ask<Q: serde::Serialize, R: serde::de::DeserializeOwned>(
     socket: &Path,
     request: &Q,
 ) -> anyhow::Result<R> {
-    Client::connect(socket)
-        .and_then(|mut client| client.call(request))
-        .with_context(|| format!("cannot ask {name}"))
+    let mut client = connect(name, socket)?;
+    client.call(request).with_context(|| format!("no reply from {name}"))
 }
 
-/// Asks `headroom-oomd`.
+/// Connects to a daemon.
+pub fn connect(name: &str, socket: &Path) -> anyhow::Result<Client> {
+    Client::connect(socket).map_err(|error| connect_error(name, error))
+}
+
+/// The error of a failed connection; if the daemon does not run, with the command that starts it.
+pub fn connect_error(name: &str, error: ControlError) -> anyhow::Error {
+    match error {
+        ControlError::NotListening { path, errno } => {
+            let fact = if errno == Errno::NOENT { "no socket at" } else { "nothing listens on" };
+            let path = path.display();
+            anyhow!("{name} is not running ({fact} {path}). Start it: systemctl start {name}")
+        }
+        error => anyhow::Error::new(error).context(format!("cannot connect to {name}")),
+    }
+}
+
+/// Sends a request to `headroom-oomd`.
 pub fn ask_oomd(socket: &Path, request: &oomd::Request) -> anyhow::Result<oomd::Reply> {
     match ask("headroom-oomd", socket, request)? {
         oomd::Reply::Error { message } => bail!("headroom-oomd: {message}"),
@@ -26,15 +43,15 @@ pub fn ask_oomd(socket: &Path, request: &oomd::Request) -> anyhow::Result<oomd::
     }
 }
 
-/// Asks `headroom-oomd` over a connection that is there.
+/// Sends a request on an existing connection.
 pub fn ask_on(client: &mut Client, request: &oomd::Request) -> anyhow::Result<oomd::Reply> {
-    match client.call(request).context("cannot ask headroom-oomd")? {
+    match client.call(request).context("no reply from headroom-oomd")? {
         oomd::Reply::Error { message } => bail!("headroom-oomd: {message}"),
         reply => Ok(reply),
     }
 }
 
-/// Asks `headroom-binderd`.
+/// Sends a request to `headroom-binderd`.
 pub fn ask_binderd(socket: &Path, request: &binderd::Request) -> anyhow::Result<binderd::Reply> {
     match ask("headroom-binderd", socket, request)? {
         binderd::Reply::Error { message } => bail!("headroom-binderd: {message}"),
@@ -42,11 +59,11 @@ pub fn ask_binderd(socket: &Path, request: &binderd::Request) -> anyhow::Result<
     }
 }
 
-/// The complaint about an answer to another question.
+/// The error for a reply that does not belong to the request.
 pub fn unexpected(reply: &impl std::fmt::Debug) -> anyhow::Error {
     anyhow::anyhow!(
-        "the daemon gave the answer to another question ({reply:?}); are daemon and command of one \
-         version?"
+        "unexpected reply ({reply:?}): the daemon has another version than this command; restart \
+         the daemon"
     )
 }
 

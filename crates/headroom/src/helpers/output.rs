@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Write};
 use std::ops::ControlFlow;
 
 use anyhow::Context;
+use headroom_daemon::message::plain;
 use serde::Serialize;
 
 /// How results are printed.
@@ -13,6 +14,11 @@ pub enum Format {
     Text,
     /// For programs.
     Json,
+}
+
+/// Prints a warning or error to standard error.
+pub fn warn(message: std::fmt::Arguments<'_>) {
+    eprintln!("headroom: {}", plain(&message.to_string()));
 }
 
 /// Prints `text`. A closed pipe (`headroom why | head -1`) is fine.

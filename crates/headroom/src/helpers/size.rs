@@ -4,12 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use machine_memory::size::{self, SizeError};
+use memory_ledger::bytes::Bytes;
 
 /// Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
-
-const UNITS: [char; 6] = ['B', 'K', 'M', 'G', 'T', 'P'];
 
 impl FromStr for Size {
     type Err = SizeError;
@@ -41,18 +40,7 @@ impl FromStr for Amount {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = u128::from(self.0);
-        if bytes < 1024 {
-            return f.pad(&format!("{bytes} B"));
-        }
-        let mut exponent = 1;
-        // Compare what will be printed, so that 1023.96 KiB reads 1.0 MiB and not 1024.0 KiB.
-        let tenths = |exponent: usize| (bytes * 10 + (1 << (10 * exponent - 1))) >> (10 * exponent);
-        while tenths(exponent) >= 10240 && exponent + 1 < UNITS.len() {
-            exponent += 1;
-        }
-        let tenths = tenths(exponent);
-        f.pad(&format!("{}.{} {}iB", tenths / 10, tenths % 10, UNITS[exponent]))
+        Bytes(self.0).fmt(f)
     }
 }
 

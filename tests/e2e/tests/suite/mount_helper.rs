@@ -101,7 +101,7 @@ fn a_mount_that_fails_says_why() {
         ("mount -t binder -o max=2 binder $dir", "too many devices"),
         ("mount -t binder -o size=1m binder $dir", "unknown option \"size=1m\""),
         ("mount -t binder -o stats=local binder $dir", "only stats=global is known"),
-        (TWICE, "another daemon is already listening there"),
+        (TWICE, "another daemon listens on this socket"),
     ] {
         let Some(output) = in_private_sbin(&format!("{script} || {{ echo refused; exit 0; }}"))
         else {

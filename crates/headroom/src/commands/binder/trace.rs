@@ -7,11 +7,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use control::Client;
 use control::binderd::{Call, CallEnd, Outcome, Reply, Request, TraceFilter};
 
 use crate::arguments::{Globals, Trace};
-use crate::helpers::client::unexpected;
+use crate::helpers::client::{connect, unexpected};
 use crate::helpers::clock;
 use crate::helpers::output::{self, Format, printable};
 
@@ -20,8 +19,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Runs `headroom binder trace`, until it has seen what it was to see or is interrupted.
 pub fn trace(globals: &Globals, options: &Trace) -> anyhow::Result<()> {
-    let mut client =
-        Client::connect(&globals.binderd_socket).context("cannot ask headroom-binderd")?;
+    let mut client = connect("headroom-binderd", &globals.binderd_socket)?;
     let mut sink = Sink::new(globals.format(), options.perfetto.as_deref())?;
     let filter = filter(options);
     let end = options.seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
@@ -29,14 +27,16 @@ pub fn trace(globals: &Globals, options: &Trace) -> anyhow::Result<()> {
     let mut from = None;
     while left > 0 {
         let request = Request::Trace { from, filter: filter.clone() };
-        let reply = client.call(&request).context("cannot ask headroom-binderd")?;
+        let reply = client.call(&request).context("no reply from headroom-binderd")?;
         let (calls, next, lost) = match reply {
             Reply::Trace { calls, next, lost } => (calls, next, lost),
             Reply::Error { message } => anyhow::bail!("headroom-binderd: {message}"),
             reply => return Err(unexpected(&reply)),
         };
         if lost > 0 {
-            eprintln!("headroom: {lost} calls were missed: they ended faster than they were read");
+            output::warn(format_args!(
+                "{lost} calls were missed: they ended faster than they were read"
+            ));
         }
         let seen = from.is_some_and(|from| next != from);
         from = Some(next);

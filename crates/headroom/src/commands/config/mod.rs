@@ -38,7 +38,7 @@ fn check(globals: &Globals, config: Option<&Path>) -> anyhow::Result<ExitCode> {
     let configuration = oomd_config::read(config)?;
     output::print_as(globals.format(), &configuration, || text(&configuration))?;
     for warning in &configuration.warnings {
-        eprintln!("headroom: {warning}");
+        output::warn(format_args!("{warning}"));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -53,7 +53,7 @@ fn reload(globals: &Globals) -> anyhow::Result<ExitCode> {
         _ => reloaded.changes.iter().map(|line| format!("{line}\n")).collect(),
     })?;
     for problem in &reloaded.problems {
-        eprintln!("headroom: not in force: {problem}");
+        output::warn(format_args!("not in force: {problem}"));
     }
     Ok(if reloaded.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

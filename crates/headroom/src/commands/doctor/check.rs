@@ -1,5 +1,6 @@
 //! One check of the report.
 
+use headroom_daemon::message::plain;
 use serde::Serialize;
 
 /// One capability that we use.
@@ -31,7 +32,10 @@ impl Check {
             Ok(found) => {
                 Self { capability, present: true, found, lost: "", remedy: "", disables: None }
             }
-            Err(found) => Self { capability, present: false, found, lost, remedy, disables: None },
+            Err(error) => {
+                let found = plain(&error);
+                Self { capability, present: false, found, lost, remedy, disables: None }
+            }
         }
     }
 

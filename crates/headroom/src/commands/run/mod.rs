@@ -32,6 +32,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpi
 use crate::arguments::Run;
 use crate::helpers::client::beside_us;
 use crate::helpers::exit_code::RUN_FAILED;
+use crate::helpers::output;
 use crate::helpers::signals::{BlockedSignals, Origin};
 use namespaces::Isolation;
 use session::Session;
@@ -55,7 +56,7 @@ pub fn run(options: &Run) -> ExitCode {
     match try_run(options) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("headroom: {error:#}");
+            output::warn(format_args!("{error:#}"));
             ExitCode::from(RUN_FAILED)
         }
     }
@@ -114,6 +115,8 @@ fn exit_code(session: WaitStatus) -> u8 {
         return code as u8;
     }
     let signal = session.terminating_signal().unwrap_or(Signal::KILL.as_raw());
-    eprintln!("headroom: the session was killed by signal {signal}; everything in it is gone");
+    output::warn(format_args!(
+        "the session was killed by signal {signal}; everything in it is gone"
+    ));
     128_u8.saturating_add(signal as u8)
 }

@@ -7,6 +7,8 @@ use anyhow::{Context, anyhow};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::CapabilitySet;
 
+use crate::helpers::output;
+
 /// What we got.
 #[derive(Clone, Copy, Debug)]
 pub struct Isolation {
@@ -37,10 +39,10 @@ pub fn enter() -> anyhow::Result<bool> {
 pub fn enter_pids() -> bool {
     let pids = pid_namespace_works() && unshare(libc::CLONE_NEWPID).is_ok();
     if !pids {
-        eprintln!(
-            "headroom: no pid namespace with its own /proc can be had here: should `headroom run` \
+        output::warn(format_args!(
+            "no pid namespace with its own /proc can be had here: should `headroom run` \
              be killed with SIGKILL, processes that the command left in the background survive it"
-        );
+        ));
     }
     pids
 }

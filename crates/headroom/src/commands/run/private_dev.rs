@@ -10,6 +10,8 @@ use anyhow::Context;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, mount, mount_bind_recursive};
 
+use crate::helpers::output;
+
 /// Where the bus is mounted.
 pub const BUS: &str = "/dev/binderfs";
 /// The same for system calls.
@@ -34,7 +36,7 @@ pub fn build(devices: &[String]) -> anyhow::Result<()> {
     for entry in entries.iter().filter(|entry| !is_ours(&entry.file_name())) {
         // One that cannot be had is missing for the command; the others are there.
         if let Err(error) = adopt(entry, old.as_raw_fd()) {
-            eprintln!("headroom: {} is left out: {error}", entry.path().display());
+            output::warn(format_args!("{} is left out: {error}", entry.path().display()));
         }
     }
     for folder in [BUS, "/dev/headroom"] {

@@ -19,8 +19,8 @@ use super::namespaces::{self, Isolation};
 use super::private_dev::{BUS, SOCKET};
 use super::{offspring, service_manager};
 use crate::arguments::{BINDERD_SOCKET_VARIABLE, FdPassing, Run};
-use crate::helpers::exit_code;
 use crate::helpers::signals::{BlockedSignals, Origin};
+use crate::helpers::{exit_code, output};
 
 /// How long the service manager may take to become the context manager.
 const MANAGER_PATIENCE: Duration = Duration::from_secs(30);
@@ -95,7 +95,10 @@ impl Cast {
         let gone = [&self.daemon, &self.manager].into_iter().flatten();
         for (name, ended) in gone.filter_map(|one| Some((one.name, one.ended?))) {
             self.mourned = true;
-            eprintln!("headroom: {name} is gone while the command runs: {}", describe(ended));
+            output::warn(format_args!(
+                "{name} is gone while the command runs: {}",
+                describe(ended)
+            ));
         }
     }
 
@@ -110,7 +113,7 @@ impl Cast {
         if self.daemon.as_ref().is_some_and(|daemon| daemon.ended.is_some())
             && let Some(Err(error)) = self.trap.as_mut().map(Launcher::stand_in)
         {
-            eprintln!("headroom: calls on the dead bus fail with ENOSYS: {error}");
+            output::warn(format_args!("calls on the dead bus fail with ENOSYS: {error}"));
         }
     }
 
@@ -121,7 +124,9 @@ impl Cast {
         }
         let child = command.spawn()?;
         if let Some(Err(error)) = self.trap.as_mut().map(Launcher::serve) {
-            eprintln!("headroom: fd passing by seccomp is unavailable ({error}): using ptrace");
+            output::warn(format_args!(
+                "fd passing by seccomp is unavailable ({error}): using ptrace"
+            ));
         }
         Ok(child)
     }
@@ -134,7 +139,7 @@ impl Session<'_> {
         let code = match self.play(&mut cast, hangs_up) {
             Ok(code) => code,
             Err(error) => {
-                eprintln!("headroom: {error:#}");
+                output::warn(format_args!("{error:#}"));
                 exit_code::RUN_FAILED
             }
         };
@@ -152,7 +157,7 @@ impl Session<'_> {
         match cast.spawn(self.command()) {
             Ok(child) => cast.command = Some(Running::new("the command", &child)),
             Err(error) => {
-                eprintln!("headroom: {}: {error}", self.options.command[0].display());
+                output::warn(format_args!("{}: {error}", self.options.command[0].display()));
                 return Ok(exit_code::of_failed_exec(&error));
             }
         }

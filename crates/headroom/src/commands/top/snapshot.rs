@@ -3,12 +3,11 @@
 use std::path::Path;
 use std::time::Instant;
 
-use control::Client;
 use control::oomd::{Reply, Request, Status, UserLimit, Why};
 use machine_memory::Meminfo;
 use machine_memory::pressure::{Pressure, Resource};
 
-use crate::helpers::client::{ask_on, unexpected};
+use crate::helpers::client::{ask_on, connect, unexpected};
 
 /// Decisions that are shown.
 const DECISIONS: u32 = 20;
@@ -32,7 +31,7 @@ pub struct Snapshot {
 
 /// Asks the daemon and looks at the machine.
 pub fn take(socket: &Path) -> anyhow::Result<Snapshot> {
-    let mut client = connect(socket)?;
+    let mut client = connect("headroom-oomd", socket)?;
     let status = match ask_on(&mut client, &Request::Status)? {
         Reply::Status(status) => status,
         reply => return Err(unexpected(&reply)),
@@ -54,9 +53,4 @@ pub fn take(socket: &Path) -> anyhow::Result<Snapshot> {
         memory: Meminfo::read(proc)?,
         pressure: Pressure::read(proc, Resource::Memory).ok(),
     })
-}
-
-fn connect(socket: &Path) -> anyhow::Result<Client> {
-    use anyhow::Context;
-    Client::connect(socket).context("cannot ask headroom-oomd")
 }

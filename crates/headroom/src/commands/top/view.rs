@@ -352,7 +352,7 @@ fn type_in(input: &mut String, c: char) {
 fn limit_request(account: AccountRef, size: &str) -> Result<Request, String> {
     let size: Size = size.trim().parse().map_err(|error: SizeError| error.to_string())?;
     if size.0 == 0 {
-        return Err("a limit of 0 would kill everything; 'c' clears a limit".to_owned());
+        return Err("a limit of 0 would kill every process; 'c' clears a limit".to_owned());
     }
     Ok(Request::SetLimit { account, hard_bytes: size.0, soft_bytes: None })
 }
@@ -479,9 +479,7 @@ pub mod tests {
         assert_eq!(press(&mut view, "l512M\n"), set(7, 512 << 20));
         assert_eq!(view.mode, Mode::Table);
         assert_eq!(press(&mut view, "llots\n"), Todo::Nothing);
-        assert!(
-            matches!(&view.message, Some(Err(e)) if e.contains("\"lots\" is no amount of memory"))
-        );
+        assert!(matches!(&view.message, Some(Err(e)) if e.contains("is not an amount of memory")));
         view.key(KeyCode::Esc.into());
         assert_eq!(press(&mut view, "n4000000001 1G\n"), set(4_000_000_001, 1 << 30));
         assert_eq!(press(&mut view, "n0\n"), Todo::Nothing);

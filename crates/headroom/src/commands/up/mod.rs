@@ -18,6 +18,7 @@ use rustix::process::Signal;
 
 use crate::arguments::{Globals, Up};
 use crate::helpers::client::beside_us;
+use crate::helpers::output;
 use crate::helpers::signals::{BlockedSignals, TERMINATION};
 
 /// The daemons' names in what we print.
@@ -177,12 +178,12 @@ fn stop(daemons: &mut [Daemon], signals: &BlockedSignals) -> bool {
     while !daemons.iter_mut().all(Daemon::has_ended) {
         if start.elapsed() > STOP_PATIENCE {
             for daemon in daemons.iter_mut().filter(|daemon| daemon.ended.is_none()) {
-                eprintln!(
-                    "headroom: {} did not stop within {} s and is killed; `headroom doctor` tells \
+                output::warn(format_args!(
+                    "{} did not stop within {} s and is killed; `headroom doctor` tells \
                      what it left",
                     daemon.name,
                     STOP_PATIENCE.as_secs()
-                );
+                ));
                 daemon.signal(Signal::KILL);
                 daemon.ended = daemon.child.wait().ok();
             }
@@ -208,7 +209,10 @@ fn sweep(daemons: &[Daemon], globals: &Globals, options: &Up) {
             match unmount(&options.mount, UnmountFlags::DETACH) {
                 Ok(()) => watch::say(BINDER, &format!("unmounted {}", options.mount.display())),
                 Err(errno) => {
-                    eprintln!("headroom: cannot unmount {}: {errno}", options.mount.display());
+                    output::warn(format_args!(
+                        "cannot unmount {}: {errno}",
+                        options.mount.display()
+                    ));
                 }
             }
         }

@@ -42,7 +42,7 @@ pub fn earlyoom(globals: &Globals, arguments: &EarlyoomOptions) -> anyhow::Resul
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {
-            eprintln!("headroom: {error}");
+            output::warn(format_args!("{error}"));
             Ok(ExitCode::from(BAD_OPTIONS))
         }
     }
