@@ -31,7 +31,7 @@ impl World {
     }
 
     fn open(&mut self, at: usize) {
-        let opener = Opener { pid: self.next_pid, euid: Uid(1000) };
+        let opener = Opener { pid: self.next_pid, euid: Uid(1000), owner: Owner::User(Uid(1000)) };
         self.next_pid += 1;
         self.opens[at] = self.driver.open(self.context, opener).ok();
         if at == 0 {

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use owners::Uid;
+use owners::Owner;
 use slotmap::SlotMap;
 
 use crate::buffer::pages::IdlePages;
@@ -12,12 +12,12 @@ use crate::buffer::types::{Buffer, HeldObject};
 use crate::debug::counters::Statistics;
 use crate::debug::records::{TraceEvent, TransactionLog};
 use crate::keys::{
-    BufferId, ContextId, DeathId, FreezeId, FreezeNotificationId, NodeId, ProcessId, RefId,
-    ThreadId, TransactionId, UserId,
+    AccountId, BufferId, ContextId, DeathId, FreezeId, FreezeNotificationId, NodeId, ProcessId,
+    RefId, ThreadId, TransactionId,
 };
 use crate::notifications::types::{Death, FreezeNotification, FreezeWait};
 use crate::objects::types::{Node, Reference};
-use crate::process::types::{Context, Process, Thread, User};
+use crate::process::types::{Account, Context, Process, Thread};
 use crate::transaction::types::Transaction;
 use crate::write_read::queue::Queues;
 use crate::write_read::types::Wakes;
@@ -38,8 +38,8 @@ pub(crate) struct Scratch {
 pub struct Driver {
     pub(crate) contexts: SlotMap<ContextId, Context>,
     pub(crate) processes: SlotMap<ProcessId, Process>,
-    pub(crate) users: SlotMap<UserId, User>,
-    pub(crate) users_by_uid: HashMap<Uid, UserId>,
+    pub(crate) accounts: SlotMap<AccountId, Account>,
+    pub(crate) accounts_by_owner: HashMap<Owner, AccountId>,
     pub(crate) threads: SlotMap<ThreadId, Thread>,
     pub(crate) nodes: SlotMap<NodeId, Node>,
     pub(crate) refs: SlotMap<RefId, Reference>,
@@ -54,6 +54,8 @@ pub struct Driver {
     pub(crate) spare_held: Vec<Vec<HeldObject>>,
     pub(crate) idle_pages: IdlePages,
     pub(crate) reclaimed_pages: u64,
+    /// Bytes of messages that an owner may have.
+    pub(crate) memory_quota: Option<u64>,
     pub(crate) statistics: Statistics,
     pub(crate) log: TransactionLog,
     /// Filled while somebody traces.

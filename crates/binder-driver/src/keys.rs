@@ -7,8 +7,8 @@ new_key_type! {
     pub struct ContextId;
     /// One open of a device. A stale one is an error value, never a panic.
     pub struct ProcessId;
-    /// A user that has opens.
-    pub struct UserId;
+    /// An owner that has opens or queued messages.
+    pub struct AccountId;
     /// A thread of a process.
     pub struct ThreadId;
     /// An object that a process owns.

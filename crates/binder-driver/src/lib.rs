@@ -40,6 +40,7 @@ pub use host::{
 };
 pub use keys::{ContextId, FreezeId, ProcessId};
 pub use notifications::types::Freeze;
-pub use owners::Uid;
+pub use owners::{Owner, Uid};
+pub use process::account::OwnerMemory;
 pub use process::types::{Opener, SpamDetection};
 pub use write_read::types::{Waiting, Wake, WriteRead};

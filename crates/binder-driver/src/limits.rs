@@ -10,13 +10,14 @@ pub const MAX_MAPPING: u64 = 4 << 20;
 /// pair of processes costs at most some 600 MiB.
 pub const MAX_OBJECTS_A_PROCESS: usize = 2 << 20;
 
-/// Opens of one user. Each costs the front end a descriptor or two besides memory; Android's
+/// Opens of one owner. Each costs the front end a descriptor or two besides memory; Android's
 /// busiest user has some hundred.
-pub const MAX_OPENS_OF_A_USER: usize = 16 << 10;
+pub const MAX_OPENS_OF_AN_OWNER: usize = 16 << 10;
 
-/// Nodes, references, death and freeze notifications of all opens of one user. Twice what a process
-/// may have of nodes or of references: no process suffers from another one of its user before that.
-pub const MAX_OBJECTS_OF_A_USER: usize = 2 * MAX_OBJECTS_A_PROCESS;
+/// Nodes, references, death and freeze notifications of all opens of one owner. Twice what a
+/// process may have of nodes or of references: no process suffers from another one of its owner
+/// before that.
+pub const MAX_OBJECTS_OF_AN_OWNER: usize = 2 * MAX_OBJECTS_A_PROCESS;
 
 /// Threads of one process that the driver remembers.
 pub const MAX_THREADS_A_PROCESS: usize = 1 << 16;
@@ -52,3 +53,7 @@ pub const ROOM_FOR_ONE: u64 = 4 + size_of::<BinderTransactionDataSecctx>() as u6
 
 /// Bytes that one read delivers at most.
 pub const MAX_READ_BYTES: u64 = 64 << 10;
+
+/// Idle pages that are reclaimed when a receiver's owner has reached its memory quota: less than a
+/// millisecond of work.
+pub const RECLAIM_BATCH: u32 = 64;

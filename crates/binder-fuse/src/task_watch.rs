@@ -218,13 +218,15 @@ pub(crate) fn raise_file_limit() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use binder_driver::{Driver, Opener, Uid};
+    use binder_driver::{Driver, Opener, Owner, Uid};
     use std::sync::mpsc;
 
     fn process() -> ProcessId {
         let mut driver = Driver::new();
         let context = driver.add_context("binder");
-        driver.open(context, Opener { pid: 1, euid: Uid::ROOT }).unwrap()
+        driver
+            .open(context, Opener { pid: 1, euid: Uid::ROOT, owner: Owner::User(Uid::ROOT) })
+            .unwrap()
     }
 
     fn exit_of_a_thread_is_seen(detection: ExitDetection) {

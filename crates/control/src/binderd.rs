@@ -110,6 +110,10 @@ pub struct Status {
     pub idle_pages: u64,
     /// Pages given back since start.
     pub reclaimed_pages: u64,
+    /// Bytes of messages that one owner may have.
+    pub owner_quota_bytes: u64,
+    /// Bytes of messages of the owner that has most.
+    pub largest_owner_bytes: u64,
     /// What does not work here and what is lost by it, a sentence each.
     pub degraded: Vec<String>,
 }
@@ -196,6 +200,10 @@ pub struct Process {
     pub pid: u32,
     /// Effective uid of the opener.
     pub euid: u32,
+    /// The party that it is charged to: a user, or a user namespace that root created.
+    pub owner: String,
+    /// Bytes of all messages of this owner.
+    pub owner_bytes: u64,
     /// Name of the opener, where it can be read.
     pub comm: Option<String>,
     /// Threads that have called.

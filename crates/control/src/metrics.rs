@@ -318,6 +318,18 @@ fn write_binderd(page: &mut Page, said: &Binderd) {
             bytes(status.idle_pages),
         ),
         (
+            "headroom_binder_owner_quota_bytes",
+            "gauge",
+            "Memory that messages of one owner may have.",
+            status.owner_quota_bytes,
+        ),
+        (
+            "headroom_binder_largest_owner_bytes",
+            "gauge",
+            "Memory of messages of the owner that has most.",
+            status.largest_owner_bytes,
+        ),
+        (
             "headroom_binder_returned_bytes_total",
             "counter",
             "Memory given back.",

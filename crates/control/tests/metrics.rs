@@ -158,6 +158,8 @@ fn sources() -> Sources {
             touched_pages: 6,
             idle_pages: 7,
             reclaimed_pages: 8,
+            owner_quota_bytes: 9,
+            largest_owner_bytes: 10,
             degraded: Vec::new(),
         },
         counts: Some((vec![("BC_REPLY".into(), 11)], vec![("BR_OK".into(), 12)])),

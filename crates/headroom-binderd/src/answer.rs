@@ -64,6 +64,8 @@ fn status(server: &Server) -> Status {
         touched_pages: counts.touched,
         idle_pages: counts.idle,
         reclaimed_pages: counts.reclaimed,
+        owner_quota_bytes: server.owner_quota_bytes(),
+        largest_owner_bytes: server.largest_owner_bytes(),
         degraded: server.degraded().to_vec(),
     }
 }
@@ -85,6 +87,8 @@ fn process(process: ProcessSnapshot) -> Process {
     Process {
         pid: process.pid,
         euid: process.euid.0,
+        owner: process.owner.to_string(),
+        owner_bytes: process.owner_memory_bytes,
         comm: comm.map(|comm| comm.trim_end().to_owned()),
         threads: process.threads.into_iter().map(thread).collect(),
         nodes: process.nodes.into_iter().map(node).collect(),

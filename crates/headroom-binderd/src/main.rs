@@ -64,6 +64,15 @@ struct Args {
         value_parser = clap::value_parser!(u8).range(0..=100)
     )]
     low_memory: u8,
+    /// Share of the machine's memory that messages of one owner may have, in percent. An owner is a
+    /// user with its containers; root has no quota.
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value_t = 25,
+        value_parser = clap::value_parser!(u8).range(1..=100)
+    )]
+    owner_memory: u8,
     /// Maximum number of devices, those of --devices included.
     #[arg(long, value_name = "NUMBER")]
     max: Option<u32>,
@@ -136,6 +145,7 @@ fn run(args: Args) -> anyhow::Result<()> {
         logs: args.stats.is_some(),
         device_mode: args.mode,
         device_owner: args.owner,
+        owner_quota_bytes: Some(pressure::share_of_memory(args.owner_memory)),
         session: args.session,
         ..Config::new(args.mount)
     };

@@ -103,6 +103,13 @@ impl Pressure {
     }
 }
 
+/// Bytes of that share of the machine's memory.
+pub fn share_of_memory(percent: u8) -> u64 {
+    let info = rustix::system::sysinfo();
+    let total = (info.totalram as u64).saturating_mul(info.mem_unit.into());
+    total / 100 * u64::from(percent)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

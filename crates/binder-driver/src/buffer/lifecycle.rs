@@ -12,7 +12,8 @@ use crate::transaction::types::Sender;
 
 impl Driver {
     /// Reserves a buffer. `ESRCH`: the receiver has no mapping; `ENOSPC`: no room, or no async
-    /// space. The target's local reference stays the caller's on an error.
+    /// space; both also as [`admit_message`](Self::admit_message). The target's local reference
+    /// stays the caller's on an error.
     pub(crate) fn allocate_buffer<H: Host>(
         &mut self,
         host: &mut H,
@@ -23,10 +24,11 @@ impl Driver {
             let mapping = host.mapping(request.process).ok_or(Errno::ESRCH)?;
             process.area = Some(Box::new(ReceiveArea::new(mapping)));
         }
-        let area = process.area.as_mut().ok_or(Errno::ESRCH)?;
         // An empty buffer takes room too, so that its address is its own.
         let len = request.layout.total.max(8);
         let len = u32::try_from(len).map_err(|_| Errno::ENOSPC)?;
+        self.admit_message(host, request.sender, request.process, len)?;
+        let area = self.processes[request.process].area.as_mut().ok_or(Errno::ESRCH)?;
         if request.oneway && area.free_oneway < len {
             return Err(Errno::ENOSPC);
         }
@@ -40,6 +42,7 @@ impl Driver {
             holds_oneway_slot: false,
             clear: request.clear,
             delivered: false,
+            queued_for: None,
             sender_pid: request.sender_pid,
             held: self.spare_held.pop().unwrap_or_default(),
             files: Vec::new(),
@@ -58,6 +61,7 @@ impl Driver {
         }
         self.idle_pages.take(&mut area.pages, offset..offset + len);
         self.buffers[id].offset = offset;
+        self.charge_message(id, request.sender);
         Ok(id)
     }
 
@@ -108,6 +112,7 @@ impl Driver {
     /// was one.
     pub(crate) fn release_buffer<H: Host>(&mut self, host: &mut H, id: BufferId) {
         let Some(buffer) = self.buffers.remove(id) else { return };
+        self.discharge_message(&buffer);
         if let Some(transaction) = buffer.transaction {
             self.transactions[transaction].buffer = None;
         }
@@ -121,13 +126,12 @@ impl Driver {
         for slot in &buffer.files {
             host.drop_file(slot.file);
         }
-        let process = &mut self.processes[buffer.process];
-        if buffer.clear && !process.dead {
+        if buffer.clear && !self.processes[buffer.process].dead {
             // A mapping that cannot be cleared belongs to a client that is going away.
             let _ = host.zero(buffer.process, buffer.offset.into(), buffer.layout.total);
-            process.touch(buffer.offset, buffer.layout.total);
+            self.touch(buffer.process, buffer.offset, buffer.layout.total);
         }
-        let Some(area) = process.area.as_mut() else { return };
+        let Some(area) = self.processes[buffer.process].area.as_mut() else { return };
         let Some(freed) = area.ranges.release(buffer.offset) else { return };
         if buffer.oneway {
             area.free_oneway += freed.len;
@@ -161,8 +165,11 @@ impl Driver {
     pub(crate) fn forget_buffers(&mut self, process: ProcessId) {
         let Some(area) = self.processes[process].area.take() else { return };
         self.idle_pages.forget(&area.pages);
+        self.discharge_pages(process, area.pages.touched());
         for (_, _, id) in area.ranges.live() {
-            let transaction = self.buffers.remove(id).and_then(|buffer| buffer.transaction);
+            let Some(buffer) = self.buffers.remove(id) else { continue };
+            self.discharge_message(&buffer);
+            let transaction = buffer.transaction;
             if let Some(transaction) = transaction.and_then(|id| self.transactions.get_mut(id)) {
                 transaction.buffer = None;
             }

@@ -50,8 +50,10 @@ impl AreaPages {
         (pages.start as usize).min(end)..end
     }
 
-    /// Something is about to be stored in a live buffer.
-    pub fn touch(&mut self, buffer: Range<u32>) {
+    /// Something is about to be stored in a live buffer. Returns the number of pages that get
+    /// memory.
+    pub fn touch(&mut self, buffer: Range<u32>) -> u32 {
+        let before = self.touched;
         let pages = pages_under(buffer);
         if self.states.len() < pages.end as usize {
             self.states.resize(pages.end as usize, UNTOUCHED);
@@ -62,6 +64,7 @@ impl AreaPages {
                 self.touched += 1;
             }
         }
+        self.touched - before
     }
 
     fn forget(&mut self, page: u32) {

@@ -33,6 +33,7 @@ impl Driver {
             let Some(area) = process.and_then(|process| process.area.as_mut()) else { continue };
             if punched.is_ok() {
                 IdlePages::given_back(&mut area.pages, run.pages);
+                self.discharge_pages(run.process, count);
                 given += count;
             } else {
                 IdlePages::kept(&mut area.pages, run.pages);

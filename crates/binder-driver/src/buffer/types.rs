@@ -6,7 +6,7 @@ use crate::buffer::allocator::Allocator;
 use crate::buffer::pages::AreaPages;
 use crate::errno::Errno;
 use crate::host::{FileToken, Mapping};
-use crate::keys::{BufferId, NodeId, ProcessId, RefId, TransactionId};
+use crate::keys::{AccountId, BufferId, NodeId, ProcessId, RefId, TransactionId};
 use crate::limits::MAX_MAPPING;
 use crate::objects::types::Strength;
 
@@ -69,6 +69,8 @@ pub struct Buffer {
     pub clear: bool,
     /// The receiver knows it and may free it.
     pub delivered: bool,
+    /// The account of its sender, until a thread has taken it.
+    pub queued_for: Option<AccountId>,
     pub sender_pid: u32,
     pub held: Vec<HeldObject>,
     /// Files that have not been given yet.
@@ -143,6 +145,7 @@ pub struct BufferRequest {
     pub target: Option<NodeId>,
     pub oneway: bool,
     pub clear: bool,
+    pub sender: ProcessId,
     pub sender_pid: u32,
 }
 

@@ -1,6 +1,6 @@
 //! What the driver holds, as plain data for status displays.
 
-use owners::Uid;
+use owners::{Owner, Uid};
 
 use crate::driver::Driver;
 use crate::keys::{ContextId, ThreadId};
@@ -62,6 +62,10 @@ pub struct ProcessSnapshot {
     pub pid: u32,
     /// Effective uid of the opener.
     pub euid: Uid,
+    /// The party that it is charged to.
+    pub owner: Owner,
+    /// Memory of all messages of this owner, which counts against its quota.
+    pub owner_memory_bytes: u64,
     /// It takes no sync calls (`BINDER_FREEZE`).
     pub frozen: bool,
     /// Loopers that the driver may ask for.
@@ -204,6 +208,8 @@ impl Driver {
         ProcessSnapshot {
             pid: process.opener.pid,
             euid: process.opener.euid,
+            owner: process.opener.owner,
+            owner_memory_bytes: self.accounts[process.account].memory().total_bytes(),
             frozen: process.freezer.frozen,
             max_threads: process.max_threads,
             threads: threads.collect(),

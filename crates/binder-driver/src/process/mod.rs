@@ -1,7 +1,7 @@
-//! Contexts (devices), opens of them, their threads, and the quotas of users.
+//! Contexts (devices), opens of them, their threads, and the accounts of owners.
 
+pub mod account;
 mod context;
 mod open;
-mod quota;
 mod thread;
 pub mod types;

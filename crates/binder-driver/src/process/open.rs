@@ -22,16 +22,16 @@ impl Driver {
         }
     }
 
-    /// Opens a device. `ENOENT`: no such device; `EMFILE`: its user has too many opens.
+    /// Opens a device. `ENOENT`: no such device; `EMFILE`: its owner has too many opens.
     pub fn open(&mut self, context: ContextId, opener: Opener) -> Result<ProcessId, Errno> {
         self.contexts.get(context).filter(|c| !c.removed).ok_or(Errno::ENOENT)?;
-        let user = self.admit_open(opener.euid)?;
+        let account = self.admit_open(opener.owner)?;
         self.contexts[context].opens += 1;
         one_more(&mut self.statistics.made.processes);
         Ok(self.processes.insert(Process {
             context,
             opener,
-            user,
+            account,
             threads: BTreeMap::new(),
             idle: Vec::new(),
             todo: self.queues.create(),
@@ -103,7 +103,7 @@ impl Driver {
         self.release_freezer(process);
         self.forget_buffers(process);
         self.queues.destroy(todo);
-        self.leave_user(self.processes[process].user);
+        self.leave_account(self.processes[process].account);
         self.processes.remove(process);
         let entry = &mut self.contexts[context];
         entry.opens -= 1;

@@ -1,17 +1,17 @@
-//! Contexts, users, opens and threads as data.
+//! Contexts, accounts, opens and threads as data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use binder_uapi::returns::BR_OK;
 use binder_uapi::{BinderExtendedError, BinderWriteRead};
-use owners::Uid;
+use owners::{Owner, Uid};
 
 use crate::buffer::types::ReceiveArea;
 use crate::debug::counters::Counters;
 use crate::host::Caller;
 use crate::keys::{
-    ContextId, DeathId, FreezeNotificationId, NodeId, ProcessId, ThreadId, TransactionId, UserId,
+    AccountId, ContextId, DeathId, FreezeNotificationId, NodeId, ProcessId, ThreadId, TransactionId,
 };
 use crate::notifications::types::Freezer;
 use crate::objects::types::References;
@@ -33,13 +33,35 @@ pub struct Context {
     pub opens: usize,
 }
 
-/// One user that has opens.
-#[derive(Debug, Default)]
-pub struct User {
-    pub uid: Uid,
+/// What one owner uses.
+#[derive(Debug)]
+pub struct Account {
+    pub owner: Owner,
     pub opens: usize,
     /// Nodes, references, death and freeze notifications of all its opens.
     pub objects: usize,
+    /// Bytes of messages that its opens have sent and no thread has taken yet, with their records.
+    pub queued_bytes: u64,
+    /// Pages of its receive buffers that hold memory.
+    pub touched_pages: u64,
+    /// Bytes of the messages in its receive buffers that no thread has taken yet.
+    pub untaken_bytes: u64,
+    /// Messages in its receive buffers that a thread has taken.
+    pub taken_buffers: u64,
+}
+
+impl Account {
+    pub fn new(owner: Owner) -> Self {
+        Self {
+            owner,
+            opens: 0,
+            objects: 0,
+            queued_bytes: 0,
+            touched_pages: 0,
+            untaken_bytes: 0,
+            taken_buffers: 0,
+        }
+    }
 }
 
 /// Who opens a device.
@@ -50,6 +72,8 @@ pub struct Opener {
     /// Effective uid, which receivers see. The right to become the context manager depends on the
     /// caller's instead.
     pub euid: Uid,
+    /// The party that its opens, objects and memory are charged to.
+    pub owner: Owner,
 }
 
 /// One open.
@@ -57,7 +81,7 @@ pub struct Opener {
 pub struct Process {
     pub context: ContextId,
     pub opener: Opener,
-    pub user: UserId,
+    pub account: AccountId,
     /// By tid.
     pub threads: BTreeMap<u32, ThreadId>,
     /// Threads parked with nothing of their own to wait for; the last one is woken first, its
@@ -91,16 +115,6 @@ pub struct Process {
     pub counters: Counters,
     /// It is being released.
     pub dead: bool,
-}
-
-impl Process {
-    /// A part of a live buffer gets contents.
-    pub fn touch(&mut self, offset: u32, len: u64) {
-        if let Some(area) = &mut self.area {
-            // It lies in the area.
-            area.pages.touch(offset..offset + len as u32);
-        }
-    }
 }
 
 /// Whether a process that floods a receiver with one-way calls reads `BR_ONEWAY_SPAM_SUSPECT`

@@ -4,12 +4,16 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::buffer::pages::PAGE;
-use crate::buffer::types::{HeldObject, OnewayShare};
+use crate::buffer::types::{Buffer, HeldObject, OnewayShare};
 use crate::driver::Driver;
 use crate::host::FileToken;
-use crate::keys::{DeathId, FreezeNotificationId, NodeId, ProcessId, ThreadId, TransactionId};
+use crate::keys::{
+    AccountId, DeathId, FreezeNotificationId, NodeId, ProcessId, ThreadId, TransactionId,
+};
 use crate::notifications::types::DeathState;
 use crate::objects::types::{QueuedUpdate, Strength, UpdateKey};
+use crate::process::account::RECORD_BYTES;
+use crate::process::types::Account;
 use crate::transaction::types::Kind;
 use crate::write_read::queue::{QueueId, WorkId};
 use crate::write_read::types::{Work, WorkScope};
@@ -45,22 +49,45 @@ impl Driver {
         self.check_refs()?;
         self.check_deaths(&queued)?;
         self.check_freezes(&queued)?;
-        self.check_users()
+        self.check_accounts()
     }
 
-    /// Each user is charged what its opens have.
-    fn check_users(&self) -> Result<(), String> {
-        for (id, user) in &self.users {
-            let opens = || self.processes.values().filter(|process| process.user == id);
+    /// Each account is charged what its opens and its messages have.
+    fn check_accounts(&self) -> Result<(), String> {
+        for (id, account) in &self.accounts {
+            let owner = account.owner;
+            let opens = || self.processes.values().filter(|process| process.account == id);
             let objects = opens().map(|open| {
                 open.nodes.len() + open.refs.len() + open.deaths + open.freeze_notifications
             });
             let counted = (opens().count(), objects.sum());
-            let kept = (user.opens, user.objects);
-            ensure!(kept == counted, "uid {} keeps {kept:?}, counted {counted:?}", user.uid);
-            ensure!(self.users_by_uid.get(&user.uid) == Some(&id), "uid {} is lost", user.uid);
+            let kept = (account.opens, account.objects);
+            ensure!(kept == counted, "{owner:?} keeps {kept:?}, counted {counted:?}");
+            self.check_memory(id, account)?;
+            ensure!(self.accounts_by_owner.get(&owner) == Some(&id), "{owner:?} is lost");
         }
-        ensure!(self.users.len() == self.users_by_uid.len(), "a user is listed twice");
+        let accounts = self.accounts.len();
+        ensure!(accounts == self.accounts_by_owner.len(), "an owner is listed twice");
+        Ok(())
+    }
+
+    fn check_memory(&self, id: AccountId, account: &Account) -> Result<(), String> {
+        let bytes = |buffer: &Buffer| buffer.layout.total;
+        let sent = self.buffers.values().filter(|buffer| buffer.queued_for == Some(id));
+        let queued: u64 = sent.map(|buffer| bytes(buffer) + RECORD_BYTES).sum();
+        let received = self.buffers.values();
+        let received = received.filter(|buffer| self.processes[buffer.process].account == id);
+        let (untaken, taken): (Vec<_>, Vec<_>) =
+            received.partition(|buffer| buffer.queued_for.is_some());
+        let areas = self.processes.values().filter(|process| process.account == id);
+        let areas = areas.filter_map(|open| open.area.as_ref());
+        let touched: u64 = areas.map(|area| u64::from(area.pages.touched())).sum();
+        let counted = [queued, untaken.into_iter().map(bytes).sum(), taken.len() as u64, touched];
+        let &Account { queued_bytes, untaken_bytes, taken_buffers, touched_pages, .. } = account;
+        let kept = [queued_bytes, untaken_bytes, taken_buffers, touched_pages];
+        let owner = account.owner;
+        ensure!(kept == counted, "{owner:?} keeps {kept:?} of memory, counted {counted:?}");
+        ensure!(account.opens > 0 || queued > 0, "the account of {owner:?} is unused");
         Ok(())
     }
 
@@ -92,7 +119,7 @@ impl Driver {
             && self.buffers.is_empty()
             && self.deaths.is_empty()
             && self.freezes.is_empty()
-            && self.users.is_empty()
+            && self.accounts.is_empty()
             && self.freeze_notifications.is_empty()
             && self.idle_pages.len() == 0
             && self.queues.totals() == (0, 0)

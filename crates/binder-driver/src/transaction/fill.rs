@@ -54,6 +54,7 @@ impl Driver {
                 target: target.node,
                 oneway: kind == Kind::Oneway,
                 clear: data.flags & TF_CLEAR_BUF != 0,
+                sender: sender.caller.process,
                 sender_pid,
             },
         )?;
@@ -128,7 +129,7 @@ impl Driver {
             translated?;
         }
         if !bytes.is_empty() {
-            self.processes[process].touch(offset, bytes.len() as u64);
+            self.touch(process, offset, bytes.len() as u64);
             host.store(process, offset.into(), bytes).map_err(|_| Errno::ENOMEM)?;
         }
         Ok(())

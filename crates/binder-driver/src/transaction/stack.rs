@@ -115,12 +115,14 @@ impl Driver {
         id: TransactionId,
     ) {
         self.note_taken(thread, id);
-        let entry = &mut self.transactions[id];
-        self.statistics.delivered += u64::from(entry.kind != Kind::Reply);
-        if let Some(buffer) = entry.buffer {
+        let (kind, buffer) = (self.transactions[id].kind, self.transactions[id].buffer);
+        self.statistics.delivered += u64::from(kind != Kind::Reply);
+        if let Some(buffer) = buffer {
             self.buffers[buffer].delivered = true;
+            self.transfer_message(buffer);
         }
-        if entry.kind == Kind::Call {
+        if kind == Kind::Call {
+            let entry = &mut self.transactions[id];
             entry.to_parent = self.threads[thread].stack.replace(id);
             entry.to_thread = Some(thread);
             self.inherit_priority(host, thread, id);

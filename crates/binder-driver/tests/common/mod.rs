@@ -394,7 +394,8 @@ impl World {
 
     /// A process that does not map its open.
     pub fn unmapped(&mut self, context: ContextId, pid: u32) -> Caller {
-        let process = self.driver.open(context, Opener { pid, euid: Uid(1000) }).unwrap();
+        let opener = Opener { pid, euid: Uid(1000), owner: Owner::User(Uid(pid)) };
+        let process = self.driver.open(context, opener).unwrap();
         let caller = Caller { process, tid: pid, euid: Uid(1000) };
         self.greet(caller);
         caller

@@ -1,6 +1,6 @@
 //! Contexts and the context manager.
 
-use binder_driver::{Caller, Errno, Opener, Uid};
+use binder_driver::{Caller, Errno, Opener, Owner, Uid};
 use binder_uapi::*;
 
 use crate::common::*;
@@ -81,7 +81,7 @@ fn a_removed_context_serves_its_opens_and_takes_no_more() {
     let client = world.process(context, 2);
     world.driver.set_context_manager(manager, None).unwrap();
     world.driver.remove_context(context);
-    let opener = Opener { pid: 3, euid: Uid::ROOT };
+    let opener = Opener { pid: 3, euid: Uid::ROOT, owner: Owner::User(Uid::ROOT) };
     assert_eq!(world.driver.open(context, opener), Err(Errno::ENOENT));
     let call = world.call(client, 0, &Parcel::default());
     world.write(client, &[call]);

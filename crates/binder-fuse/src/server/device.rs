@@ -90,7 +90,7 @@ impl Server {
         })?;
         let euid = Uid(header.uid);
         let owner = owner_of(pid, euid).map_err(|error| open_errno(&error))?;
-        let opener = Opener { pid, euid };
+        let opener = Opener { pid, euid, owner };
         let process = self.driver.open(context, opener).map_err(|errno| {
             if errno == Errno::EMFILE {
                 self.warn_once("opens", || format!("uid {euid}: {errno}, refusing more"));

@@ -84,6 +84,9 @@ pub struct Config {
     pub device_mode: Option<u32>,
     /// Owner of all devices; the server's own user by default.
     pub device_owner: Option<DeviceOwner>,
+    /// Bytes of messages that one owner other than root may have: what it has sent and no thread
+    /// has taken, and the memory of its receive buffers. Not bounded by default.
+    pub owner_quota_bytes: Option<u64>,
     /// It is for one user, without privileges by design: what only root can have is not called
     /// missing.
     pub session: bool,
@@ -101,6 +104,7 @@ impl Config {
             logs: false,
             device_mode: None,
             device_owner: None,
+            owner_quota_bytes: None,
             session: false,
         }
     }
@@ -155,6 +159,7 @@ pub struct Server {
     externals: Vec<u32>,
     /// Idle pages that are left to reclaim.
     pages_to_reclaim: u64,
+    owner_quota_bytes: u64,
     /// Mode of devices that are added by `binder-control`.
     added_mode: u32,
     /// Present while a reader polls it.
@@ -244,9 +249,12 @@ impl Server {
         let uid = Uid(rustix::process::geteuid().as_raw());
         let gid = rustix::process::getegid().as_raw();
         let device_owner = config.device_owner.unwrap_or(DeviceOwner { uid, gid: None });
+        let owner_quota_bytes = config.owner_quota_bytes.unwrap_or(u64::MAX);
+        let mut driver = Driver::new();
+        driver.set_memory_quota(owner_quota_bytes);
         let mut server = Self {
             mount,
-            driver: Driver::new(),
+            driver,
             host,
             tree: Tree::new(tree::Options {
                 uid,
@@ -273,6 +281,7 @@ impl Server {
             buffer: Some(RequestBuffer::new()),
             externals: Vec::new(),
             pages_to_reclaim: 0,
+            owner_quota_bytes,
             added_mode: config.device_mode.unwrap_or(ADDED_DEVICE_MODE),
             tracer: None,
             traced: 0,

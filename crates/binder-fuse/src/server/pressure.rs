@@ -1,6 +1,6 @@
 //! Reclaim of idle buffer memory, in batches between requests.
 
-use binder_driver::PageCounts;
+use binder_driver::{OwnerMemory, PageCounts};
 
 use super::Server;
 
@@ -24,6 +24,16 @@ impl Server {
     /// Memory of receive buffers.
     pub fn page_counts(&self) -> PageCounts {
         self.driver.page_counts()
+    }
+
+    /// Bytes of messages that one owner other than root may have.
+    pub fn owner_quota_bytes(&self) -> u64 {
+        self.owner_quota_bytes
+    }
+
+    /// Bytes of messages of the owner that has most.
+    pub fn largest_owner_bytes(&self) -> u64 {
+        self.driver.owner_memory().map(OwnerMemory::total_bytes).max().unwrap_or(0)
     }
 
     /// Pages are left to reclaim.

@@ -9,7 +9,8 @@ use super::size::Size;
 /// `headroom-binderd` in a line.
 pub fn binderd_line(s: &binderd::Status) -> String {
     format!(
-        "serves {} on {} (mapping: {}, pid {}): {}, {}; {} in buffers, {} of it idle",
+        "serves {} on {} (mapping: {}, pid {}): {}, {}; {} in buffers, {} of it idle; \
+         largest owner: {} of {}",
         count(s.devices, "device", "devices"),
         printable(&s.mount),
         s.mapping,
@@ -18,6 +19,8 @@ pub fn binderd_line(s: &binderd::Status) -> String {
         count(s.transactions, "transaction", "transactions"),
         Size(s.touched_pages * BUFFER_PAGE),
         Size(s.idle_pages * BUFFER_PAGE),
+        Size(s.largest_owner_bytes),
+        Size(s.owner_quota_bytes),
     )
 }
 

@@ -44,7 +44,14 @@ fn table(devices: &[Device]) -> String {
 
 fn describe(text: &mut String, process: &Process, name: &impl Fn(u32) -> String) {
     let comm = process.comm.as_deref().map_or("?".into(), printable);
-    let _ = writeln!(text, "  {} {comm} ({})", process.pid, user::name(process.euid));
+    let _ = writeln!(
+        text,
+        "  {} {comm} ({}), {} of messages by {}",
+        process.pid,
+        user::name(process.euid),
+        Size(process.owner_bytes),
+        printable(&process.owner),
+    );
     let buffers = &process.buffers;
     let _ = writeln!(
         text,
@@ -97,6 +104,8 @@ mod tests {
         Process {
             pid,
             euid: 0,
+            owner: "uid 0".into(),
+            owner_bytes: 12 << 20,
             comm: Some(comm.into()),
             threads: vec![Thread { tid: pid, looper: "main".into(), waiting: true, stack: 1 }],
             nodes: vec![Node { ptr: 0x10, cookie: 0x20, strong: 1, weak: 2, handles: 3 }],

@@ -152,6 +152,8 @@ mod tests {
                 touched_pages: 2,
                 idle_pages: 1,
                 reclaimed_pages: 0,
+                owner_quota_bytes: 0,
+                largest_owner_bytes: 0,
                 degraded: Vec::new(),
             },
         }

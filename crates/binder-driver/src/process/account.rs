@@ -1,0 +1,183 @@
+//! Quotas of an owner: what all its opens may use together, so that no owner can use up the driver
+//! or the memory by starting more processes.
+//!
+//! A message that no thread has taken yet counts for the sender's owner. All other memory of a
+//! receive buffer, its idle pages included, counts for the receiver's owner.
+
+use owners::Owner;
+
+use crate::buffer::pages::PAGE;
+use crate::buffer::types::Buffer;
+use crate::driver::Driver;
+use crate::errno::Errno;
+use crate::host::Host;
+use crate::keys::{AccountId, BufferId, ProcessId};
+use crate::limits::{MAX_OBJECTS_OF_AN_OWNER, MAX_OPENS_OF_AN_OWNER, RECLAIM_BATCH};
+use crate::process::types::Account;
+use crate::transaction::types::Transaction;
+
+/// Memory of the messages of one owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnerMemory {
+    /// The owner.
+    pub owner: Owner,
+    /// Bytes of messages that its processes have sent and no thread has taken yet.
+    pub queued_bytes: u64,
+    /// Bytes of the pages of its receive buffers that hold memory, without messages that no thread
+    /// has taken yet.
+    pub buffer_bytes: u64,
+}
+
+impl OwnerMemory {
+    /// What counts against the quota.
+    pub fn total_bytes(self) -> u64 {
+        self.queued_bytes + self.buffer_bytes
+    }
+}
+
+/// Bytes of the driver's records of a message. They count too: a mapping holds half a million
+/// messages of 8 bytes.
+pub(crate) const RECORD_BYTES: u64 = (size_of::<Buffer>() + size_of::<Transaction>()) as u64;
+
+impl Account {
+    pub(crate) fn memory(&self) -> OwnerMemory {
+        let Self { owner, queued_bytes, touched_pages, untaken_bytes, taken_buffers, .. } = *self;
+        let pages = (touched_pages * u64::from(PAGE)).saturating_sub(untaken_bytes);
+        let buffer_bytes = pages + taken_buffers * RECORD_BYTES;
+        OwnerMemory { owner, queued_bytes, buffer_bytes }
+    }
+
+    /// Nothing refers to it.
+    fn is_unused(&self) -> bool {
+        self.opens == 0 && self.queued_bytes == 0
+    }
+}
+
+impl Driver {
+    /// Sets the bytes of messages that each owner except root may have; no bound by default.
+    pub fn set_memory_quota(&mut self, bytes: u64) {
+        self.memory_quota = Some(bytes);
+    }
+
+    /// Memory of each owner that has opens or queued messages.
+    pub fn owner_memory(&self) -> impl Iterator<Item = OwnerMemory> {
+        self.accounts.values().map(Account::memory)
+    }
+
+    /// One more open of this owner. `EMFILE`: it has too many.
+    pub(crate) fn admit_open(&mut self, owner: Owner) -> Result<AccountId, Errno> {
+        let accounts = &mut self.accounts;
+        let new = || accounts.insert(Account::new(owner));
+        let id = *self.accounts_by_owner.entry(owner).or_insert_with(new);
+        let account = &mut self.accounts[id];
+        if account.opens >= MAX_OPENS_OF_AN_OWNER {
+            return Err(Errno::EMFILE);
+        }
+        account.opens += 1;
+        Ok(id)
+    }
+
+    /// An open of the owner is gone, with all its objects and its receive buffer.
+    pub(crate) fn leave_account(&mut self, id: AccountId) {
+        self.accounts[id].opens -= 1;
+        self.drop_unused_account(id);
+    }
+
+    fn drop_unused_account(&mut self, id: AccountId) {
+        let account = &self.accounts[id];
+        if account.is_unused() {
+            self.accounts_by_owner.remove(&account.owner);
+            self.accounts.remove(id);
+        }
+    }
+
+    /// One more object of the process's owner. `ENOMEM`: it has too many.
+    pub(crate) fn charge_object(&mut self, process: ProcessId) -> Result<(), Errno> {
+        let account = &mut self.accounts[self.processes[process].account];
+        if account.objects >= MAX_OBJECTS_OF_AN_OWNER {
+            return Err(Errno::ENOMEM);
+        }
+        account.objects += 1;
+        Ok(())
+    }
+
+    /// An object of the process is gone.
+    pub(crate) fn discharge_object(&mut self, process: ProcessId) {
+        self.accounts[self.processes[process].account].objects -= 1;
+    }
+
+    /// Checks the quotas of both sides for a message of `len` bytes, if need be after a batch of
+    /// idle pages was reclaimed. `ENOMEM`: it exceeds that of the sender's owner; `ENOSPC`: it
+    /// exceeds that of the receiver's owner.
+    pub(crate) fn admit_message<H: Host>(
+        &mut self,
+        host: &mut H,
+        sender: ProcessId,
+        receiver: ProcessId,
+        len: u32,
+    ) -> Result<(), Errno> {
+        let bytes = u64::from(len) + RECORD_BYTES;
+        if self.exceeds_quota(sender, bytes) || self.exceeds_quota(receiver, bytes) {
+            self.reclaim(host, RECLAIM_BATCH);
+        }
+        if self.exceeds_quota(sender, bytes) {
+            return Err(Errno::ENOMEM);
+        }
+        if self.exceeds_quota(receiver, bytes) { Err(Errno::ENOSPC) } else { Ok(()) }
+    }
+
+    fn exceeds_quota(&self, process: ProcessId, more_bytes: u64) -> bool {
+        let Some(quota) = self.memory_quota else { return false };
+        let account = &self.accounts[self.processes[process].account];
+        !account.owner.is_root() && account.memory().total_bytes() + more_bytes > quota
+    }
+
+    /// A message has a buffer, and counts for its sender's owner until a thread has taken it.
+    pub(crate) fn charge_message(&mut self, buffer: BufferId, sender: ProcessId) {
+        let account = self.processes[sender].account;
+        let entry = &mut self.buffers[buffer];
+        entry.queued_for = Some(account);
+        let (receiver, bytes) = (entry.process, entry.layout.total);
+        self.accounts[account].queued_bytes += bytes + RECORD_BYTES;
+        self.accounts[self.processes[receiver].account].untaken_bytes += bytes;
+    }
+
+    /// A thread has taken the message: it counts for the receiver's owner.
+    pub(crate) fn transfer_message(&mut self, buffer: BufferId) {
+        let entry = &mut self.buffers[buffer];
+        let (receiver, bytes) = (entry.process, entry.layout.total);
+        let Some(account) = entry.queued_for.take() else { return };
+        self.discharge_queued(account, receiver, bytes);
+        self.accounts[self.processes[receiver].account].taken_buffers += 1;
+    }
+
+    /// The buffer of a message is gone.
+    pub(crate) fn discharge_message(&mut self, buffer: &Buffer) {
+        match buffer.queued_for {
+            Some(account) => {
+                self.discharge_queued(account, buffer.process, buffer.layout.total);
+            }
+            None => self.accounts[self.processes[buffer.process].account].taken_buffers -= 1,
+        }
+    }
+
+    fn discharge_queued(&mut self, account: AccountId, receiver: ProcessId, bytes: u64) {
+        self.accounts[self.processes[receiver].account].untaken_bytes -= bytes;
+        self.accounts[account].queued_bytes -= bytes + RECORD_BYTES;
+        self.drop_unused_account(account);
+    }
+
+    /// Part of a live buffer is about to get contents.
+    pub(crate) fn touch(&mut self, process: ProcessId, offset: u32, len: u64) {
+        let entry = &mut self.processes[process];
+        let Some(area) = &mut entry.area else { return };
+        // It lies in the area.
+        let touched = area.pages.touch(offset..offset + len as u32);
+        self.accounts[entry.account].touched_pages += u64::from(touched);
+    }
+
+    /// Pages of the process's receive buffer hold no memory any more.
+    pub(crate) fn discharge_pages(&mut self, process: ProcessId, pages: u32) {
+        self.accounts[self.processes[process].account].touched_pages -= u64::from(pages);
+    }
+}
