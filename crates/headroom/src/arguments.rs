@@ -137,6 +137,12 @@ pub struct Up {
     /// Show all traffic to every user in DIR/binder_logs, as binderfs does with stats=global
     #[arg(long, conflicts_with = "no_binder")]
     pub binder_logs: bool,
+    /// Mode of the devices, octal; 0666 by default, and 0600 for devices that are added later
+    #[arg(long, value_name = "OCTAL", conflicts_with = "no_binder")]
+    pub mode: Option<String>,
+    /// Owner of the devices, by name or number; root by default
+    #[arg(long, value_name = "USER[:GROUP]", conflicts_with = "no_binder")]
+    pub owner: Option<String>,
     /// Do not start headroom-binderd
     #[arg(long, conflicts_with = "no_oom")]
     pub no_binder: bool,

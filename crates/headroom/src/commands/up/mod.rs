@@ -70,6 +70,12 @@ fn start(globals: &Globals, options: &Up, daemons: &mut Vec<Daemon>) -> anyhow::
         if options.binder_logs {
             command.args(["--stats", "global"]);
         }
+        if let Some(mode) = &options.mode {
+            command.args(["--mode", mode]);
+        }
+        if let Some(owner) = &options.owner {
+            command.args(["--owner", owner]);
+        }
         daemons.push(Daemon::spawn(BINDER, command, watch::binder(&globals.binderd_socket))?);
     }
     if !options.no_oom {
