@@ -14,7 +14,7 @@ use binder_uapi::command::BC_ENTER_LOOPER;
 use binder_uapi::{
     BINDER_TYPE_BINDER, BinderWriteRead, FLAT_BINDER_FLAG_ACCEPTS_FDS, FlatBinderObject,
 };
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect};
 
 use crate::hung_mapping::{HungFile, Server};
 use crate::wait;
@@ -225,6 +225,10 @@ fn inherited_open(device: &str) -> Outcome {
     let reply = session.call(0, CALL, Payload::default()).map_err(text)?;
     session.free(reply);
     session.flush().map_err(text)?;
+    let (address, len) = client.mapping().ok_or("no mapping")?;
+    // The client library excludes it from children.
+    // SAFETY: the mapping is the client's; the advice concerns children only.
+    unsafe { madvise(address as *mut _, len, Advice::LinuxDoFork) }.map_err(text)?;
     // SAFETY: as above.
     if unsafe { libc::fork() } != 0 {
         // SAFETY: ends the opener at once.
