@@ -43,8 +43,8 @@ impl Slice {
 }
 
 impl Driver {
-    /// Runs commands until they end, the slice is over, one is malformed, or one leaves an error for
-    /// the thread to read. `write_consumed` follows each command that was run.
+    /// Runs commands until they end, the slice is over, one is malformed, or one leaves an error
+    /// for the thread to read. `write_consumed` follows each command that was run.
     pub(crate) fn run_commands<H: Host>(
         &mut self,
         host: &mut H,

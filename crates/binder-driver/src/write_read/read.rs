@@ -14,8 +14,8 @@ use crate::write_read::deliver::{DeliverToRead, Flow, Reader};
 use crate::write_read::types::{Waiting, WorkScope, WriteRead};
 
 impl Driver {
-    /// `BINDER_WRITE_READ`: runs the commands, then reads or parks. Of many commands a slice is run,
-    /// so that the front end can serve others in between ([`WriteRead::Unfinished`]).
+    /// `BINDER_WRITE_READ`: runs the commands, then reads or parks. Of many commands a slice is
+    /// run, so that the front end can serve others in between ([`WriteRead::Unfinished`]).
     pub fn write_read<H: Host>(
         &mut self,
         host: &mut H,
