@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use control::Uid;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 /// One series of calls.
@@ -104,12 +105,12 @@ impl Case {
     }
 
     /// Runs it in a process of `uid`.
-    pub fn measure(self, uid: u32, socket: &Path, gate: Gate) -> Result<f64> {
+    pub fn measure(self, uid: Uid, socket: &Path, gate: Gate) -> Result<f64> {
         let mut command = Command::new(std::env::current_exe().context("this program")?);
         command.args(["--worker", &self.size.to_string(), &self.threads.to_string()]);
         command.env("HEADROOM_LEASE_SOCKET", socket);
         command.env("HEADROOM_TMALLOC", gate.word());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).uid(uid);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).uid(uid.0);
         // SAFETY: one system call, on integers.
         unsafe {
             command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
@@ -137,7 +138,7 @@ pub fn round_trips(count: usize) -> Result<f64> {
 /// Wall time of a command, with these variables set; it must succeed.
 pub fn wall_time(
     command: &[&str],
-    uid: u32,
+    uid: Uid,
     folder: &Path,
     variables: &[(&str, &Path)],
 ) -> Result<f64> {
@@ -147,7 +148,7 @@ pub fn wall_time(
         .args(arguments)
         .envs(variables.iter().copied())
         .current_dir(folder)
-        .uid(uid)
+        .uid(uid.0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use control::Uid;
 use control::oomd::Outcome;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -127,7 +128,7 @@ pub const MAX_PROCESSES: u16 = 256;
 
 /// A child that, once told to go, asks for piece after piece, writes to each and keeps it, until it
 /// has what it wanted or gets `NULL`. To be called while there is one thread.
-fn start_child(counts: &Counts, child: usize, uid: u32, plan: &Plan) -> Result<Child> {
+fn start_child(counts: &Counts, child: usize, uid: Uid, plan: &Plan) -> Result<Child> {
     let (go, refused, count) = (counts.go(), counts.refused(), counts.of(child));
     let ready = counts.ready();
     let parent = std::process::id();

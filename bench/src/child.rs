@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use control::Uid;
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 /// The child; killed and reaped on drop, by its pid, which is its own until then.
@@ -82,11 +83,11 @@ impl Drop for Child {
 ///
 /// # Safety
 /// The process must be a fresh fork of a program with one thread.
-pub unsafe fn become_user(uid: u32, parent: u32) {
+pub unsafe fn become_user(uid: Uid, parent: u32) {
     // SAFETY: plain system calls with integers.
     unsafe {
         libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
-        if libc::setresuid(uid, uid, uid) != 0 {
+        if libc::setresuid(uid.0, uid.0, uid.0) != 0 {
             libc::_exit(3);
         }
         // After the change of user, which resets it.
@@ -98,10 +99,10 @@ pub unsafe fn become_user(uid: u32, parent: u32) {
 }
 
 /// A uid that nobody has, another one in each running program.
-pub fn nobodys_uid() -> u32 {
+pub fn nobodys_uid() -> Uid {
     /// Above what systems hand out, below the ranges of user namespaces' ids on most.
     const FROM: u32 = 62_000_000;
-    FROM + std::process::id()
+    Uid(FROM + std::process::id())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write, stdin, stdout};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result};
+use control::Uid;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::machine;
@@ -63,7 +64,7 @@ pub struct Worker {
 
 impl Worker {
     /// Starts one of that user, on our core and with our priority.
-    pub fn start(uid: u32) -> Result<Self> {
+    pub fn start(uid: Uid) -> Result<Self> {
         let (peer, orders, answers) = Peer::start_talking(&[KIND, &uid.to_string()])?;
         Ok(Self { _peer: peer, orders, answers })
     }
@@ -96,7 +97,7 @@ pub fn can_compile() -> bool {
 
 /// The worker's main function.
 pub fn serve(uid: &str) -> Result<()> {
-    let uid: u32 = uid.parse().context("which uid?")?;
+    let uid = uid.parse().context("which uid?")?;
     // SAFETY: a plain system call with integers.
     let done = unsafe { libc::setresuid(uid, uid, uid) };
     anyhow::ensure!(done == 0, "cannot become uid {uid}: {}", std::io::Error::last_os_error());

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use control::Client;
 use control::oomd::{AccountRef, Outcome, Reply, Request, UserLimit, Why};
+use control::{Client, Uid};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tempfile::TempDir;
 
@@ -88,11 +88,11 @@ impl Oomd {
     }
 
     /// A user's limit and account.
-    pub fn account(&self, uid: u32) -> Result<UserLimit> {
+    pub fn account(&self, uid: Uid) -> Result<UserLimit> {
         match self.ask(&Request::ListLimits)? {
             Reply::Limits { limits } => limits
                 .into_iter()
-                .find(|limit| limit.account.uid == uid)
+                .find(|limit| limit.account == AccountRef::user(uid))
                 .with_context(|| format!("uid {uid} has no limit")),
             other => anyhow::bail!("instead of limits: {other:?}"),
         }
@@ -107,7 +107,7 @@ impl Oomd {
     }
 
     /// Limits a user.
-    pub fn limit(&self, uid: u32, hard_bytes: u64) -> Result<()> {
+    pub fn limit(&self, uid: Uid, hard_bytes: u64) -> Result<()> {
         let reply = self.ask(&Request::SetLimit {
             account: AccountRef::user(uid),
             hard_bytes,

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use control::Uid;
 use control::oomd::{KilledBy, Outcome, Why};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use rustix::time::{ClockId, clock_gettime};
@@ -97,7 +98,7 @@ impl Drop for Board {
 
 /// A child that touches its pages when the board says go, and then waits to be killed. To be called
 /// while there is one thread.
-fn start_child(board: &Board, child: usize, uid: u32) -> Result<Child> {
+fn start_child(board: &Board, child: usize, uid: Uid) -> Result<Child> {
     let times = board.of(child);
     let len = times.len() * PAGE;
     let parent = std::process::id();

@@ -2,6 +2,7 @@
 //! all processes.
 
 use anyhow::{Context, Result, ensure};
+use control::Uid;
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder};
 
 /// libelf wants an object it reads in place to be aligned.
@@ -27,7 +28,7 @@ pub struct Looks {
 
 impl ScanEveryEvent {
     /// Loads it for one user. Needs Linux 6.7.
-    pub fn load(uid: u32) -> Result<Self> {
+    pub fn load(uid: Uid) -> Result<Self> {
         let builder = &mut ObjectBuilder::default();
         let mut open = builder.open_memory(&PROGRAM.0).context("the scanning program")?;
         let mut constants = open
@@ -35,7 +36,7 @@ impl ScanEveryEvent {
             .find(|map| map.name().to_string_lossy().ends_with(".rodata"))
             .context("it has no constants")?;
         let bytes = constants.initial_value_mut().and_then(|bytes| bytes.first_chunk_mut());
-        *bytes.context("it has too few constants")? = uid.to_ne_bytes();
+        *bytes.context("it has too few constants")? = uid.0.to_ne_bytes();
         Ok(Self(open.load().context("this kernel does not take the scanning program")?))
     }
 

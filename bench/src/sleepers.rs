@@ -1,6 +1,7 @@
 //! Many processes that do nothing, for who has to look at all of them.
 
 use anyhow::{Result, ensure};
+use control::Uid;
 
 use crate::child::{Child, become_user};
 
@@ -10,7 +11,7 @@ const MOST_PAGES: usize = 8;
 static mut PAGES: [u8; MOST_PAGES * PAGE] = [0; MOST_PAGES * PAGE];
 
 /// Starts so many processes of this user, which sleep until they are dropped.
-pub fn start(count: u32, uid: u32) -> Result<Vec<Child>> {
+pub fn start(count: u32, uid: Uid) -> Result<Vec<Child>> {
     let parent = std::process::id();
     (0..count)
         .map(|number| {
@@ -26,7 +27,7 @@ pub fn start(count: u32, uid: u32) -> Result<Vec<Child>> {
         .collect()
 }
 
-fn sleep(uid: u32, parent: u32, pages: usize) -> ! {
+fn sleep(uid: Uid, parent: u32, pages: usize) -> ! {
     // SAFETY: plain system calls; the array is this process's own and inside its bounds.
     unsafe {
         become_user(uid, parent);

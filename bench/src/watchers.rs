@@ -63,7 +63,7 @@ pub struct Events {
 
 /// All of them, one user.
 pub struct Watchers {
-    uid: u32,
+    uid: Uid,
     notifier: Notifier,
     every_event: Option<ScanEveryEvent>,
     /// Looks for as long as it is there.
@@ -75,7 +75,7 @@ pub struct Watchers {
 impl Watchers {
     /// Loads those that watch in the kernel. Where that cannot scan at every event it is left out,
     /// and the reason is said.
-    pub fn new(uid: u32) -> Result<Self> {
+    pub fn new(uid: Uid) -> Result<Self> {
         let notifier = Notifier::load().context("the notifier cannot be loaded")?;
         let every_event = ScanEveryEvent::load(uid)
             .inspect_err(|error| eprintln!("no scan at every event: {error:#}"))
@@ -85,7 +85,7 @@ impl Watchers {
     }
 
     fn account(&self) -> AccountId {
-        AccountId::User(Uid(self.uid))
+        AccountId::User(self.uid)
     }
 
     /// Whether this one is to be had.

@@ -11,6 +11,7 @@ use bench::progress::Progress;
 use bench::results::{Key, Measurement, Value};
 use bench::statistics::estimate;
 use clap::Parser;
+use control::Uid;
 
 const BENCH: &str = "daemon";
 const SUBJECT: &str = "headroom-oomd";
@@ -88,9 +89,9 @@ fn measure(
     users: u32,
     found: &mut Found,
 ) -> Result<()> {
-    let uid = nobodys_uid();
+    let Uid(first) = nobodys_uid();
     let limits: String = (0..users)
-        .map(|user| format!("[[limit]]\nuser = {}\nhard = \"256M\"\n", uid + user))
+        .map(|user| format!("[[limit]]\nuser = {}\nhard = \"256M\"\n", first + user))
         .collect();
     let begun = Instant::now();
     let daemon = Oomd::start_with(program, &arguments.notifier, &limits)?;

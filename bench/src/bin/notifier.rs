@@ -10,6 +10,7 @@ use bench::results::{Key, Measurement, Value};
 use bench::statistics::estimate;
 use bench::watchers::{Took, Watcher, Watchers};
 use clap::Parser;
+use control::Uid;
 use memory_watch::SlotLimit;
 
 const BENCH: &str = "notifier";
@@ -127,7 +128,7 @@ struct Workers {
 }
 
 impl Workers {
-    fn start(uid: u32, cpu: usize) -> Result<Self> {
+    fn start(uid: Uid, cpu: usize) -> Result<Self> {
         let cores = std::thread::available_parallelism()?.get();
         let spread = (0..MOST).map(|number| {
             affinity::pin((cpu + number) % cores)?;
@@ -136,7 +137,7 @@ impl Workers {
         let spread = spread.collect::<Result<_>>()?;
         affinity::pin(cpu)?;
         // Another range, so that it is nobody's whoever runs beside us.
-        let other = Worker::start(uid + 100_000_000)?;
+        let other = Worker::start(Uid(uid.0 + 100_000_000))?;
         Ok(Self { alone: [Worker::start(uid)?], spread, other: [other] })
     }
 

@@ -11,7 +11,7 @@ use bench::{sleepers, walk};
 use clap::Parser;
 use headroom_oomd::oom::{OomManager, control as oom_control};
 use headroom_oomd::watching::{self, Wanted};
-use memory_ledger::{AccountId, Limit, Requester, Source, Uid};
+use memory_ledger::{AccountId, Limit, Requester, Source};
 use reclaim::Reaper;
 
 const BENCH: &str = "scan";
@@ -50,7 +50,7 @@ fn main() -> Result<()> {
 
 fn measure(arguments: &Arguments, count: u32, progress: &mut Progress) -> Result<()> {
     let uid = nobodys_uid();
-    let account = AccountId::User(Uid(uid));
+    let account = AccountId::User(uid);
     let _sleepers = sleepers::start(count, uid)?;
     let wanted = match arguments.notifier.as_str() {
         "bpf" => Wanted::Bpf,

@@ -11,6 +11,7 @@ use bench::progress::Progress;
 use bench::results::{Key, Measurement, Value};
 use bench::statistics::estimate;
 use clap::Parser;
+use control::Uid;
 
 const BENCH: &str = "tmalloc";
 const MIB: u64 = 1 << 20;
@@ -258,7 +259,7 @@ fn tell_cost(case: &str, metric: &str, unit: &str, times: &[Vec<f64>; 2]) {
 }
 
 /// Whole programs, unmodified, with the library preloaded against without.
-fn programs(arguments: &Arguments, uid: u32, socket: &Path) -> Result<()> {
+fn programs(arguments: &Arguments, uid: Uid, socket: &Path) -> Result<()> {
     let folder = tempfile::tempdir().context("a folder for the programs")?;
     let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(folder.path(), all)?;

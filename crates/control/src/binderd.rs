@@ -1,5 +1,6 @@
 //! What is said to `headroom-binderd`.
 
+use owners::Uid;
 use serde::{Deserialize, Serialize};
 
 /// A request. Anybody may ask for [`Status`](Request::Status); the rest is root's.
@@ -199,7 +200,7 @@ pub struct Process {
     /// Who opened it.
     pub pid: u32,
     /// Effective uid of the opener.
-    pub euid: u32,
+    pub euid: Uid,
     /// The party that it is charged to: a user, or a user namespace that root created.
     pub owner: String,
     /// Bytes of all messages of this owner.

@@ -1,5 +1,6 @@
 //! The effective configuration, for users and programs.
 
+use owners::Uid;
 use serde::{Deserialize, Serialize};
 
 /// The merged configuration files.
@@ -17,7 +18,7 @@ pub struct Configuration {
     #[serde(default, alias = "tell")]
     pub notifications: Vec<String>,
     /// The first and the last uid of ordinary users, of whom a limit of `*` speaks.
-    pub ordinary_uids: [u32; 2],
+    pub ordinary_uids: [Uid; 2],
     /// Deprecated keys and unreadable optional files, a sentence each.
     #[serde(alias = "complaints")]
     pub warnings: Vec<String>,
@@ -39,7 +40,7 @@ pub struct ConfiguredLimit {
     pub counts: Vec<String>,
     /// The uids of the group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub members: Vec<u32>,
+    pub members: Vec<Uid>,
 }
 
 /// When the machine counts as short of memory, as in the file's `[machine]` section.

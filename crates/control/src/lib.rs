@@ -26,6 +26,7 @@ pub mod subscription;
 use std::path::PathBuf;
 
 pub use client::Client;
+pub use owners::Uid;
 pub use peer::Peer;
 pub use server::{Answer, Request, RequestId, Server};
 

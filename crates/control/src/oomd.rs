@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use owners::Uid;
 use serde::{Deserialize, Serialize};
 
 /// The kind of an account.
@@ -34,8 +35,8 @@ pub struct AccountRef {
 
 impl AccountRef {
     /// The account of a user.
-    pub fn user(uid: u32) -> Self {
-        Self { kind: AccountKind::User, uid }
+    pub fn user(uid: Uid) -> Self {
+        Self { kind: AccountKind::User, uid: uid.0 }
     }
 }
 
@@ -303,7 +304,7 @@ pub struct UserLimit {
     pub cgroup: Option<String>,
     /// The uids of the group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub members: Vec<u32>,
+    pub members: Vec<Uid>,
     /// The kinds of memory that count, of `anon`, `shmem`, `swap` and `file`; empty: the first
     /// three.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -415,7 +416,7 @@ pub struct Candidate {
     pub pid: u32,
     /// Real uid of its owner; `None` in records of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uid: Option<u32>,
+    pub uid: Option<Uid>,
     /// Its name.
     pub comm: String,
     /// Anonymous and shared memory, bytes.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use control::Uid;
 use control::metrics::{Binderd, Oomd, Sources, text};
 use control::oomd::{AccountRef, Counters, Histogram, KilledBy, Kills, Trigger, UserLimit};
 use control::{binderd, oomd};
@@ -100,8 +101,8 @@ fn parse(text: &str) -> BTreeMap<String, Family> {
 }
 
 fn sources() -> Sources {
-    let limit = |uid| UserLimit {
-        account: AccountRef::user(uid),
+    let limit = |number| UserLimit {
+        account: AccountRef::user(Uid(number)),
         group: None,
         cgroup: None,
         members: Vec::new(),

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use control::{Answer, Client, ControlError, Peer, Request, Server, oomd};
+use control::{Answer, Client, ControlError, Peer, Request, Server, Uid, oomd};
+use test_support::{privileged, spawn_as};
 
 /// No login has it.
-const USER: u32 = 61_950;
+const USER: Uid = Uid(61_950);
 
 struct Running {
     path: PathBuf,
@@ -63,22 +64,6 @@ fn start_for(mode: u32) -> Running {
             Err(complaint) => Err(format!("uid {}: {complaint}", peer.uid)),
         });
     })
-}
-
-/// Runs this with another user's credentials: a thread has its own, as far as the kernel is
-/// concerned. `None`: that needs root.
-fn as_user<T: Send + 'static>(
-    uid: u32,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Option<JoinHandle<T>> {
-    if !test_support::privileged() {
-        return None;
-    }
-    Some(std::thread::spawn(move || {
-        let uid = rustix::process::Uid::from_raw(uid);
-        rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
-        work()
-    }))
 }
 
 #[test]
@@ -196,9 +181,12 @@ fn who_has_subscribed_is_told_and_who_does_not_read_is_dropped() {
 
 #[test]
 fn an_owner_gets_its_share_of_connections_and_the_rest_is_for_others() {
+    if !privileged() {
+        return;
+    }
     let running = start_for(0o666);
     let path = running.path.clone();
-    let greedy = as_user(USER, move || {
+    let greedy = spawn_as(USER, move || {
         let mut clients: Vec<Client> = (0..64).map(|_| Client::connect(&path).unwrap()).collect();
         // Those that have a connection are the first ones; the others are told why not.
         let mut served = 0;
@@ -216,7 +204,6 @@ fn an_owner_gets_its_share_of_connections_and_the_rest_is_for_others() {
         }
         (served, clients)
     });
-    let Some(greedy) = greedy else { return };
     let (served, clients) = greedy.join().unwrap();
     assert_eq!(served, 8);
     let mut root = Client::connect(&running.path).unwrap();
@@ -224,7 +211,7 @@ fn an_owner_gets_its_share_of_connections_and_the_rest_is_for_others() {
     // What it gives back it can have again.
     drop(clients);
     let path = running.path.clone();
-    let again = as_user(USER, move || {
+    let again = spawn_as(USER, move || {
         // The server may not have noticed yet that the others are closed.
         let end = Instant::now() + Duration::from_secs(10);
         loop {
@@ -235,27 +222,32 @@ fn an_owner_gets_its_share_of_connections_and_the_rest_is_for_others() {
             }
         }
     });
-    assert_eq!(again.unwrap().join().unwrap(), "y");
+    assert_eq!(again.join().unwrap(), "y");
 }
 
 #[test]
 fn a_client_without_a_connection_is_told_why() {
+    if !privileged() {
+        return;
+    }
     let running = start_for(0o666);
     let path = running.path.clone();
-    let refused = as_user(USER, move || {
+    let refused = spawn_as(USER, move || {
         let clients: Vec<Client> = (0..9).map(|_| Client::connect(&path).unwrap()).collect();
         std::thread::sleep(Duration::from_millis(100));
         let mut last = clients.into_iter().last().unwrap();
         let oomd: oomd::Reply = last.call(&oomd::Request::Status).unwrap();
         oomd
     });
-    let Some(refused) = refused else { return };
     let oomd::Reply::Error { message } = refused.join().unwrap() else { panic!("served") };
     assert!(message.starts_with(&format!("uid {USER} has as many connections")), "{message}");
 }
 
 #[test]
 fn a_flood_is_served_at_the_rate_of_its_owner_and_root_does_not_wait_for_it() {
+    if !privileged() {
+        return;
+    }
     let served = Arc::new(AtomicUsize::new(0));
     let count = served.clone();
     let running = run(0o666, move |server| {
@@ -268,7 +260,7 @@ fn a_flood_is_served_at_the_rate_of_its_owner_and_root_does_not_wait_for_it() {
     });
     let path = running.path.clone();
     let begun = Instant::now();
-    let flood = as_user(USER, move || {
+    let flood = spawn_as(USER, move || {
         let fds = (0..8).map(|_| Client::connect(&path).unwrap().into_fd()).collect::<Vec<_>>();
         let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
         while begun.elapsed() < Duration::from_secs(1) {
@@ -278,7 +270,6 @@ fn a_flood_is_served_at_the_rate_of_its_owner_and_root_does_not_wait_for_it() {
             std::thread::sleep(Duration::from_millis(1));
         }
     });
-    let Some(flood) = flood else { return };
     let mut calls = 0;
     while !flood.is_finished() {
         let mut root = Client::connect(&running.path).unwrap();

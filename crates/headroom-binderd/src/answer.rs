@@ -86,7 +86,7 @@ fn process(process: ProcessSnapshot) -> Process {
     let comm = std::fs::read_to_string(format!("/proc/{}/comm", process.pid)).ok();
     Process {
         pid: process.pid,
-        euid: process.euid.0,
+        euid: process.euid,
         owner: process.owner.to_string(),
         owner_bytes: process.owner_memory_bytes,
         comm: comm.map(|comm| comm.trim_end().to_owned()),

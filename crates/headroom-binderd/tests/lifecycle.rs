@@ -11,6 +11,7 @@ use binder_client::{Errno, Session};
 use binder_uapi::BinderfsDevice;
 use binder_uapi::ioctl::BINDER_CTL_ADD;
 use common::{Daemon, cannot_mount, gettid, is_mounted, open, wait_for};
+use control::Uid;
 use control::binderd::{Reply, Request};
 use tempfile::TempDir;
 use zerocopy::FromZeros;
@@ -200,7 +201,7 @@ fn the_control_socket_tells_what_is_open() {
     assert_eq!(names, ["binder", "hwbinder", "vndbinder"]);
     let own = std::process::id();
     assert_eq!(devices[0].manager, Some(own));
-    assert_eq!((devices[0].processes[0].pid, devices[0].processes[0].euid), (own, 0));
+    assert_eq!((devices[0].processes[0].pid, devices[0].processes[0].euid), (own, Uid::ROOT));
     drop(client);
     wait_for("the open to go", || (daemon.status().processes == 0).then_some(()));
     let mut socket = control::Client::connect(&daemon.socket()).unwrap();

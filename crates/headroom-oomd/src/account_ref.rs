@@ -41,6 +41,6 @@ mod tests {
         assert_eq!(of_ref(AccountRef { kind: AccountKind::Cgroup, uid: number }), None);
         assert_eq!(of_ref(AccountRef { kind: AccountKind::Group, uid: 1000 }), None);
         // A uid in the range of the groups is that of a user, which the ledger refuses.
-        assert_eq!(of_ref(AccountRef::user(number)), Some(AccountId::User(Uid(number))));
+        assert_eq!(of_ref(AccountRef::user(Uid(number))), Some(AccountId::User(Uid(number))));
     }
 }

@@ -188,6 +188,7 @@ impl Book {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use control::Uid;
     use control::oomd::AccountRef;
     use test_support::decision;
 
@@ -240,10 +241,8 @@ mod tests {
         let mut book = Book::write_anew(folder.path().join(NAME), &none).unwrap();
         for id in 1..=3 * MOST_LINES as u64 {
             // Another user's first decisions survive all that come after them.
-            let uid = if id <= 5 { 8 } else { 7 };
-            let mut line =
-                serde_json::to_vec(&Why { account: AccountRef::user(uid), ..why(id, back()) })
-                    .unwrap();
+            let account = AccountRef::user(Uid(if id <= 5 { 8 } else { 7 }));
+            let mut line = serde_json::to_vec(&Why { account, ..why(id, back()) }).unwrap();
             line.push(b'\n');
             book.add(&line).unwrap();
             book.bound().unwrap();

@@ -94,16 +94,21 @@ impl Partitioned {
 
 #[cfg(test)]
 mod tests {
+    use control::Uid;
     use control::oomd::Outcome;
     use test_support::decision;
 
     use super::*;
 
-    fn why(id: u64, uid: u32) -> Why {
+    const ALICE: Uid = Uid(7);
+    const BOB: Uid = Uid(8);
+    const CAROL: Uid = Uid(9);
+
+    fn why(id: u64, uid: Uid) -> Why {
         Why { account: AccountRef::user(uid), ..decision(id) }
     }
 
-    fn ids(kept: &Partitioned, uid: u32) -> Vec<u64> {
+    fn ids(kept: &Partitioned, uid: Uid) -> Vec<u64> {
         kept.iter().filter(|why| why.account == AccountRef::user(uid)).map(|why| why.id).collect()
     }
 
@@ -111,24 +116,24 @@ mod tests {
     fn a_user_with_many_kills_forgets_its_own() {
         let mut kept = Partitioned::new(10);
         for id in 1..=3 {
-            kept.insert(why(id, 7));
+            kept.insert(why(id, ALICE));
         }
         for id in 4..=1000 {
-            kept.insert(why(id, 8));
+            kept.insert(why(id, BOB));
         }
-        assert_eq!(ids(&kept, 7), [1, 2, 3]);
-        assert_eq!(ids(&kept, 8), (994..=1000).collect::<Vec<u64>>());
+        assert_eq!(ids(&kept, ALICE), [1, 2, 3]);
+        assert_eq!(ids(&kept, BOB), (994..=1000).collect::<Vec<u64>>());
         assert_eq!((kept.len(), kept.last_id()), (10, 1000));
         // The next user has room at once.
-        kept.insert(why(1001, 9));
-        assert_eq!((ids(&kept, 9), ids(&kept, 7)), (vec![1001], vec![1, 2, 3]));
+        kept.insert(why(1001, CAROL));
+        assert_eq!((ids(&kept, CAROL), ids(&kept, ALICE)), (vec![1001], vec![1, 2, 3]));
     }
 
     #[test]
     fn with_equal_parts_the_oldest_goes() {
         let mut kept = Partitioned::new(4);
         for id in 1..=8 {
-            kept.insert(why(id, (id % 2) as u32));
+            kept.insert(why(id, if id % 2 == 0 { ALICE } else { BOB }));
         }
         assert_eq!(kept.iter().map(|why| why.id).collect::<Vec<_>>(), [5, 6, 7, 8]);
     }
@@ -136,13 +141,13 @@ mod tests {
     #[test]
     fn a_decision_is_replaced_by_what_is_new_of_it() {
         let mut kept = Partitioned::new(2);
-        kept.insert(why(1, 7));
+        kept.insert(why(1, ALICE));
         let end = Outcome::Stuck { reason: "x".to_owned() };
-        kept.insert(Why { outcome: end.clone(), ..why(1, 7) });
+        kept.insert(Why { outcome: end.clone(), ..why(1, ALICE) });
         assert_eq!((kept.len(), &kept.get(1).unwrap().outcome), (1, &end));
         // A damaged file does not move it to another account.
-        kept.insert(why(1, 8));
-        assert_eq!(kept.get(1).unwrap().account, AccountRef::user(7));
+        kept.insert(why(1, BOB));
+        assert_eq!(kept.get(1).unwrap().account, AccountRef::user(ALICE));
         assert!(kept.get(2).is_none() && !kept.is_empty());
     }
 }

@@ -144,12 +144,16 @@ impl Records {
 
 #[cfg(test)]
 mod tests {
+    use control::Uid;
     use control::oomd::KilledBy;
     use test_support::decision;
 
     use super::*;
 
-    fn why(uid: u32) -> Why {
+    const ALICE: Uid = Uid(7);
+    const BOB: Uid = Uid(8);
+
+    fn why(uid: Uid) -> Why {
         Why { account: AccountRef::user(uid), killer: Some(KilledBy::Daemon), ..decision(0) }
     }
 
@@ -157,7 +161,7 @@ mod tests {
     fn the_latest_thousand_are_kept_and_all_are_counted() {
         let mut records = Records::default();
         for i in 0..KEPT as u32 + 5 {
-            assert_eq!(records.add(why(i % 2)), u64::from(i) + 1);
+            assert_eq!(records.add(why(if i % 2 == 0 { ALICE } else { BOB })), u64::from(i) + 1);
         }
         assert_eq!(records.kills(), 1005);
         assert!(records.get(5).is_none() && records.get(0).is_none());
@@ -165,21 +169,23 @@ mod tests {
         assert_eq!(records.get(1005).unwrap().id, 1005);
         assert!(records.get(1006).is_none());
         assert_eq!(records.latest(2, None).iter().map(|w| w.id).collect::<Vec<_>>(), [1005, 1004]);
-        let of_one = records.latest(2, Some(&[AccountRef::user(1)]));
+        let of_one = records.latest(2, Some(&[AccountRef::user(BOB)]));
         assert_eq!(of_one.iter().map(|w| w.id).collect::<Vec<_>>(), [1004, 1002]);
         assert_eq!(records.latest(u32::MAX, None).len(), KEPT);
         // Of a user with 270 kills more its own oldest go.
-        let of_the_other = records.latest(u32::MAX, Some(&[AccountRef::user(0)])).len();
+        let of_the_other = records.latest(u32::MAX, Some(&[AccountRef::user(ALICE)])).len();
         for _ in 0..270 {
-            records.add(why(1));
+            records.add(why(BOB));
         }
-        assert!(records.latest(u32::MAX, Some(&[AccountRef::user(0)])).len() + 1 >= of_the_other);
+        assert!(
+            records.latest(u32::MAX, Some(&[AccountRef::user(ALICE)])).len() + 1 >= of_the_other
+        );
     }
 
     #[test]
     fn an_outcome_finds_its_record_unless_that_is_forgotten() {
         let mut records = Records::default();
-        let id = records.add(why(1));
+        let id = records.add(why(BOB));
         let reason = "x".to_owned();
         records.finish(id, Outcome::Stuck { reason: reason.clone() });
         assert_eq!(records.get(id).unwrap().outcome, Outcome::Stuck { reason });

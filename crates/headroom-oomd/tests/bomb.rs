@@ -5,28 +5,29 @@ mod support;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use control::Uid;
 use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, eventually, privileged};
 
-const UID: u32 = 62_705;
-const SLOW_UID: u32 = 62_706;
-const JOBS_UID: u32 = 62_707;
+const UID: Uid = Uid(62_705);
+const SLOW_UID: Uid = Uid(62_706);
+const JOBS_UID: Uid = Uid(62_707);
 /// 127 processes in all.
 const GENERATIONS: u32 = 6;
 
 /// Nothing of this user's outlives the test.
-struct Cleared(u32);
+struct Cleared(Uid);
 
 impl Drop for Cleared {
     fn drop(&mut self) {
         // Without privileges -1 is whoever has the same user.
-        let _ = Command::new("sh").args(["-c", "kill -KILL -1"]).uid(self.0).status();
+        let _ = Command::new("sh").args(["-c", "kill -KILL -1"]).uid(self.0.0).status();
     }
 }
 
 /// Processes of a user that are not dead.
-fn alive(uid: u32) -> usize {
+fn alive(uid: Uid) -> usize {
     let of_them = |entry: std::io::Result<std::fs::DirEntry>| {
         let status = std::fs::read_to_string(entry.ok()?.path().join("status")).ok()?;
         let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));

@@ -8,10 +8,11 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use control::Uid;
 use support::daemon::Daemon;
 use support::{MIB, privileged};
 
-const UID: u32 = 63_150;
+const UID: Uid = Uid(63_150);
 /// What the program lowers its own limit to.
 const LOWERED: u64 = 16 * MIB;
 
@@ -47,7 +48,7 @@ fn a_c_program_reserves_allocates_and_is_refused_in_time() {
     let output = Command::new(&program)
         .env("HEADROOM_LEASE_SOCKET", daemon.lease_socket())
         .env("HEADROOM_OOMD_SOCKET", daemon.socket())
-        .uid(UID)
+        .uid(UID.0)
         .current_dir("/")
         .stdin(Stdio::null())
         .output()

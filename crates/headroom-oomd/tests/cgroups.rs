@@ -57,7 +57,7 @@ fn in_a_cgroup_over_its_limit_whoever_grows_dies_and_nobody_outside_of_it() {
     if !privileged() {
         return;
     }
-    for (uid, notifier) in [(62_751, "bpf"), (62_752, "proc")] {
+    for (uid, notifier) in [(Uid(62_751), "bpf"), (Uid(62_752), "proc")] {
         let Some(cgroup) = Cgroup::make(&format!("one-{notifier}")) else { return };
         let below = cgroup.below("below");
         let config = limit_of(&cgroup.path.replace("-one-", "-?ne-"), 96);
@@ -94,7 +94,7 @@ fn a_users_own_limit_is_enforced_after_a_kill_for_its_cgroup() {
     if !privileged() {
         return;
     }
-    let uid = 62_753;
+    let uid = Uid(62_753);
     let Some(cgroup) = Cgroup::make("both") else { return };
     let daemon = Daemon::start(&limit_of(&cgroup.path, 64), &["--notifier=bpf"]);
     daemon.set_limit(uid, 200 * MIB);
@@ -119,7 +119,7 @@ fn a_limit_that_the_configuration_drops_and_a_cgroup_that_is_removed_are_limited
     if !privileged() {
         return;
     }
-    let uid = 62_754;
+    let uid = Uid(62_754);
     let Some(cgroup) = Cgroup::make("reload") else { return };
     let other = cgroup.below("other");
     let of_both = limit_of(&cgroup.path, 64) + &limit_of(&format!("{}/*", cgroup.path), 48);
@@ -167,8 +167,8 @@ fn nobody_sets_the_limit_of_a_cgroup_while_running_and_only_root_looks_into_it()
         Reply::Explained(found) => assert!(found.state.contains(&cgroup.path), "{found:?}"),
         other => panic!("{other:?}"),
     }
-    assert!(matches!(daemon.ask_as(62_755, &explain), Reply::Error { .. }));
-    match daemon.ask_as(62_755, &Request::ListLimits) {
+    assert!(matches!(daemon.ask_as(Uid(62_755), &explain), Reply::Error { .. }));
+    match daemon.ask_as(Uid(62_755), &Request::ListLimits) {
         Reply::Limits { limits } => assert_eq!(limits, []),
         other => panic!("{other:?}"),
     }
@@ -234,7 +234,7 @@ fn a_session_has_its_users_name_and_dies_by_what_the_controller_says() {
     if !privileged() {
         return;
     }
-    let uid = 62_756;
+    let uid = Uid(62_756);
     let mut fake = Fake::new();
     let session = format!("/user.slice/user-{uid}.slice/session-7.scope");
     let (mut hog, mut small) = (Hog::start(uid), Hog::start(uid));
@@ -245,7 +245,7 @@ fn a_session_has_its_users_name_and_dies_by_what_the_controller_says() {
     fake.set("/user.slice/user-0.slice/session-1.scope", 9 << 30, &[]);
     fake.set(&format!("/user.slice/user-{uid}.slice/user@{uid}.service"), 9 << 30, &[]);
     fake.configure("[[limit]]\nsession = \"*\"\nhard = \"4G\"\n");
-    let seen = oom_control::cgroup_limits(&mut fake.oom, Some(Uid(uid)));
+    let seen = oom_control::cgroup_limits(&mut fake.oom, Some(uid));
     assert_eq!(seen.len(), 1, "{seen:?}");
     assert_eq!((seen[0].used_bytes, seen[0].cgroup.as_deref()), (3 << 30, Some(&session[..])));
     assert_eq!(
@@ -253,7 +253,7 @@ fn a_session_has_its_users_name_and_dies_by_what_the_controller_says() {
         1,
         "root's session is not an ordinary user's"
     );
-    assert!(oom_control::cgroup_limits(&mut fake.oom, Some(Uid(uid + 1))).is_empty());
+    assert!(oom_control::cgroup_limits(&mut fake.oom, Some(Uid(62_757))).is_empty());
     assert!(oom_control::status(&fake.oom, &[]).degraded.is_empty());
     assert!(hog.is_alive() && Fake::latest(&fake.oom).is_none());
     fake.set(&session, (4 << 30) + 4096, &[small.pid(), hog.pid()]);
@@ -294,7 +294,7 @@ fn a_process_that_is_dying_already_is_enough_for_the_cgroup_above() {
     if !privileged() {
         return;
     }
-    let uid = 62_757;
+    let uid = Uid(62_757);
     let mut fake = Fake::new();
     let [mut first, mut second] = [uid; 2].map(Hog::start);
     first.grow(40 << 10);
@@ -325,7 +325,7 @@ fn a_victim_outlives_the_limit_of_its_cgroup_on_record() {
         return;
     }
     let mut fake = Fake::new();
-    let mut hog = Hog::start(62_758);
+    let mut hog = Hog::start(Uid(62_758));
     hog.grow(40 << 10);
     assert!(hog.survived());
     fake.set("/a", 1 << 30, &[hog.pid()]);

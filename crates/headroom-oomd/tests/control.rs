@@ -2,15 +2,16 @@
 
 mod support;
 
+use control::Uid;
 use control::oomd::{AccountRef, Reply, Request};
 use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, privileged};
 
-const ALICE: u32 = 62101;
-const BOB: u32 = 62102;
+const ALICE: Uid = Uid(62101);
+const BOB: Uid = Uid(62102);
 
-fn set(uid: u32, mib: u64) -> Request {
+fn set(uid: Uid, mib: u64) -> Request {
     let account = AccountRef::user(uid);
     Request::SetLimit { account, hard_bytes: mib * MIB, soft_bytes: None }
 }
@@ -23,10 +24,10 @@ fn refused(reply: Reply) -> String {
     }
 }
 
-fn visible(reply: Reply) -> Vec<(u32, u64, String)> {
+fn visible(reply: Reply) -> Vec<(Uid, u64, String)> {
     match reply {
         Reply::Limits { limits } => {
-            limits.into_iter().map(|l| (l.account.uid, l.hard_bytes / MIB, l.source)).collect()
+            limits.into_iter().map(|l| (Uid(l.account.uid), l.hard_bytes / MIB, l.source)).collect()
         }
         other => panic!("{other:?}"),
     }
@@ -59,7 +60,7 @@ fn users_see_and_lower_their_own_limit_and_nothing_else() {
     assert_eq!(visible(daemon.ask_as(BOB, &list)), both[1..]);
     assert!(refused(daemon.ask_as(BOB, &set(ALICE, 10))).contains("only root may"));
     assert!(refused(daemon.ask_as(BOB, &clear(ALICE))).contains("only root may"));
-    let run = |uid: Option<u32>| Request::RunOomKiller { account: uid.map(AccountRef::user) };
+    let run = |uid: Option<Uid>| Request::RunOomKiller { account: uid.map(AccountRef::user) };
     assert!(refused(daemon.ask_as(BOB, &run(Some(ALICE)))).contains("only root may"));
     assert_eq!(daemon.ask_as(BOB, &run(None)), Reply::OomKillerRan { kills: vec![] });
     assert_eq!(daemon.ask_as(BOB, &clear(BOB)), Reply::Done);
@@ -73,7 +74,7 @@ fn users_see_their_own_kills_only() {
     if !privileged() {
         return;
     }
-    let (daemon, carol) = (Daemon::start("", &[]), 62103);
+    let (daemon, carol) = (Daemon::start("", &[]), Uid(62103));
     daemon.set_limit(carol, 32 * MIB);
     let mut hog = Hog::start(carol);
     hog.grow(64 << 10);
@@ -106,8 +107,8 @@ fn requests_that_make_no_sense_are_refused_with_the_reason_and_others_go_on() {
         (limit(ALICE, 512, None), "Add a unit"),
         (limit(ALICE, MIB, Some(0)), "soft limit of 0"),
         (limit(ALICE, MIB, Some(2 * MIB)), "above the hard limit"),
-        (limit(0, MIB, None), "uid 0 cannot be limited"),
-        (limit(u32::MAX, MIB, None), "no user"),
+        (limit(Uid::ROOT, MIB, None), "uid 0 cannot be limited"),
+        (limit(Uid::NONE, MIB, None), "no user"),
         (Request::ClearLimit { account: AccountRef::user(ALICE) }, "has no limit"),
         (Request::RunOomKiller { account: Some(AccountRef::user(ALICE)) }, "has no limit"),
     ];
@@ -133,17 +134,17 @@ fn a_soft_limit_that_nobody_sets_leaves_the_measured_margin() {
     let measured = "allocation-bytes-per-s = 5\nreclaim-bytes-per-s = 4\nreaction-us = 1\n";
     std::fs::write(&file, measured).unwrap();
     let config = format!("[[limit]]\nuser = {BOB}\nhard = \"200M\"\n");
-    let soft = |daemon: &Daemon| -> Vec<(u32, u64)> {
+    let soft = |daemon: &Daemon| -> Vec<(Uid, u64)> {
         match daemon.ask(&Request::ListLimits) {
             Reply::Limits { limits } => {
-                limits.iter().map(|l| (l.account.uid, l.soft_bytes)).collect()
+                limits.iter().map(|l| (Uid(l.account.uid), l.soft_bytes)).collect()
             }
             other => panic!("{other:?}"),
         }
     };
     let daemon = Daemon::start(&config, &["--margin", file.to_str().unwrap()]);
     assert_eq!(daemon.ask(&set(ALICE, 100)), Reply::Done);
-    let expected: Vec<(u32, u64)> = vec![(ALICE, 75 * MIB), (BOB, 150 * MIB)];
+    let expected: Vec<(Uid, u64)> = vec![(ALICE, 75 * MIB), (BOB, 150 * MIB)];
     assert_eq!(soft(&daemon), expected);
     drop(daemon);
 

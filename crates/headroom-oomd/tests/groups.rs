@@ -4,6 +4,7 @@ mod support;
 
 use std::process::Command;
 
+use control::Uid;
 use control::configuration::Configuration;
 use control::oomd::{AccountRef, KilledBy, Outcome, Reply, Request, UserLimit, Why};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -14,12 +15,13 @@ use support::leaser::Leaser;
 use support::{MIB, eventually, privileged};
 
 /// Alice, bob, and carol, who is in no group; no two tests share them.
-fn users(test: u32) -> [u32; 3] {
-    [0, 1, 2].map(|user| 62_600 + test * 3 + user)
+fn users(test: u32) -> [Uid; 3] {
+    [0, 1, 2].map(|user| Uid(62_600 + test * 3 + user))
 }
 
-fn students(uids: &[u32], mib: u64) -> String {
-    format!("[[limit]]\nname = \"students\"\nusers = {uids:?}\nhard = \"{mib}M\"\n")
+fn students(uids: &[Uid], mib: u64) -> String {
+    let uids = Vec::from_iter(uids.iter().map(Uid::to_string)).join(", ");
+    format!("[[limit]]\nname = \"students\"\nusers = [{uids}]\nhard = \"{mib}M\"\n")
 }
 
 fn limits(reply: Reply) -> Vec<UserLimit> {
@@ -45,7 +47,7 @@ fn reload(daemon: &Daemon, text: &str) -> Vec<String> {
 
 /// The first decision about the group, once its victim's memory is back.
 fn ended(daemon: &Daemon) -> Why {
-    daemon.ended(group(daemon).unwrap().account.uid)
+    daemon.ended_account(group(daemon).unwrap().account)
 }
 
 #[test]
@@ -80,7 +82,7 @@ fn of_users_who_share_a_limit_the_process_that_grows_dies_and_the_record_says_wh
         first.grow(90 << 10);
         first.died();
         eventually("the second kill is on record", || {
-            (daemon.why(limit.account.uid).len() == 2).then_some(())
+            (daemon.why_account(limit.account).len() == 2).then_some(())
         });
     }
 }
@@ -130,7 +132,7 @@ fn a_member_sees_the_groups_limit_and_only_root_changes_it() {
     refused(daemon.ask_as(alice, &set(account)), "by root only");
     let other = AccountRef { uid: account.uid ^ 1, ..account };
     refused(daemon.ask(&set(other)), "no group with this name");
-    refused(daemon.ask(&set(AccountRef::user(account.uid))), "stand for cgroups and groups");
+    refused(daemon.ask(&set(AccountRef::user(Uid(account.uid)))), "stand for cgroups and groups");
     let explain = |uid| Request::Explain { account: Some(AccountRef::user(uid)) };
     assert!(matches!(daemon.ask_as(alice, &explain(bob)), Reply::Explained(_)));
     refused(daemon.ask_as(carol, &explain(bob)), "may not look into");
@@ -246,7 +248,7 @@ fn a_group_outlives_a_daemon_that_is_killed_and_its_users_may_have_changed() {
     hog.grow(90 << 10);
     hog.died();
     assert!(idle.is_alive());
-    let last = eventually("it is on record", || daemon.why(account.uid).pop());
+    let last = eventually("it is on record", || daemon.why_account(account).pop());
     assert_eq!(last.victim.unwrap().uid, Some(carol));
 }
 
@@ -278,7 +280,7 @@ fn a_group_of_the_system_has_those_it_names_and_those_whose_own_it_is() {
     let found: Configuration = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
         (found.limits[0].user.as_str(), &found.limits[0].members[..]),
-        ("@staff", &[5001, 5002][..])
+        ("@staff", &[Uid(5001), Uid(5002)][..])
     );
 }
 

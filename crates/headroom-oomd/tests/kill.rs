@@ -2,7 +2,8 @@
 
 mod support;
 
-use control::oomd::{KilledBy, Outcome, Reply, Request, Trigger};
+use control::Uid;
+use control::oomd::{AccountRef, KilledBy, Outcome, Reply, Request, Trigger};
 use rustix::process::{Pid, Signal, kill_process};
 use support::daemon::Daemon;
 use support::hog::Hog;
@@ -10,7 +11,7 @@ use support::{MIB, eventually, privileged};
 
 /// So many processes of one user grow at the same time; their sum breaks the limit, and one less
 /// does not.
-fn exactly_one_of(count: u64, uid: u32, limit_mib: u64, each_kib: u64, arguments: &[&str]) {
+fn exactly_one_of(count: u64, uid: Uid, limit_mib: u64, each_kib: u64, arguments: &[&str]) {
     if !privileged() {
         return;
     }
@@ -33,7 +34,7 @@ fn exactly_one_of(count: u64, uid: u32, limit_mib: u64, each_kib: u64, arguments
     assert_eq!(dead.len(), 1, "{:#?}", daemon.why(uid));
     let victim = why.victim.as_ref().unwrap();
     assert_eq!(victim.pid, dead[0]);
-    assert_eq!(why.account.uid, uid);
+    assert_eq!(why.account, AccountRef::user(uid));
     assert_eq!(why.hard_bytes, limit_mib * MIB);
     assert!(why.used_bytes > why.hard_bytes, "{why:#?}");
     assert!(why.killer.is_some() && !why.rule.is_empty() && why.at_micros > 0);
@@ -61,22 +62,22 @@ fn exactly_one_of(count: u64, uid: u32, limit_mib: u64, each_kib: u64, arguments
 
 #[test]
 fn a_process_that_breaks_its_users_limit_alone_dies() {
-    exactly_one_of(1, 62001, 128, 200 << 10, &[]);
+    exactly_one_of(1, Uid(62001), 128, 200 << 10, &[]);
 }
 
 #[test]
 fn one_of_four_dies_and_three_live() {
-    exactly_one_of(4, 62002, 128, 36 << 10, &[]);
+    exactly_one_of(4, Uid(62002), 128, 36 << 10, &[]);
 }
 
 #[test]
 fn one_of_eight_dies_and_seven_live() {
-    exactly_one_of(8, 62003, 128, 16 << 10, &[]);
+    exactly_one_of(8, Uid(62003), 128, 16 << 10, &[]);
 }
 
 #[test]
 fn without_bpf_the_timer_finds_the_limit_broken() {
-    exactly_one_of(4, 62004, 128, 36 << 10, &["--notifier", "proc"]);
+    exactly_one_of(4, Uid(62004), 128, 36 << 10, &["--notifier", "proc"]);
 }
 
 #[test]
@@ -84,7 +85,7 @@ fn a_stopped_process_can_be_the_victim() {
     if !privileged() {
         return;
     }
-    let (uid, daemon) = (62005, Daemon::start("", &[]));
+    let (uid, daemon) = (Uid(62005), Daemon::start("", &[]));
     daemon.set_limit(uid, 128 * MIB);
     let (mut large, mut small) = (Hog::start(uid), Hog::start(uid));
     large.grow(80 << 10);
@@ -143,7 +144,7 @@ fn a_frozen_victim_gives_its_memory_back_and_dies_though_its_group_stays_frozen(
         return;
     }
     let Some(freezer) = Freezer::new() else { return };
-    let (uid, daemon) = (62012, Daemon::start("", &[]));
+    let (uid, daemon) = (Uid(62012), Daemon::start("", &[]));
     daemon.set_limit(uid, 128 * MIB);
     let (mut frozen, mut small) = (Hog::start(uid), Hog::start(uid));
     frozen.grow(80 << 10);
@@ -166,7 +167,7 @@ fn one_users_limit_is_no_other_users_business() {
     if !privileged() {
         return;
     }
-    let (daemon, guilty, innocent) = (Daemon::start("", &[]), 62007, 62008);
+    let (daemon, guilty, innocent) = (Daemon::start("", &[]), Uid(62007), Uid(62008));
     daemon.set_limit(guilty, 64 * MIB);
     daemon.set_limit(innocent, 64 * MIB);
     let (mut other, mut hog) = (Hog::start(innocent), Hog::start(guilty));
@@ -184,7 +185,7 @@ fn a_limit_that_is_broken_when_it_is_set_takes_effect_at_once() {
     if !privileged() {
         return;
     }
-    let (uid, daemon) = (62009, Daemon::start("", &[]));
+    let (uid, daemon) = (Uid(62009), Daemon::start("", &[]));
     let (mut large, mut small) = (Hog::start(uid), Hog::start(uid));
     for (hog, kib) in [(&mut large, 80 << 10), (&mut small, 20 << 10)] {
         hog.grow(kib);
@@ -203,7 +204,7 @@ fn a_limit_that_one_death_cannot_satisfy_takes_the_next_largest_too_one_after_th
     if !privileged() {
         return;
     }
-    let (uid, daemon) = (62010, Daemon::start("", &[]));
+    let (uid, daemon) = (Uid(62010), Daemon::start("", &[]));
     let mut hogs: Vec<Hog> = (0..3).map(|_| Hog::start(uid)).collect();
     for (hog, mib) in hogs.iter_mut().zip([60, 50, 20]) {
         hog.grow(mib << 10);
@@ -230,7 +231,7 @@ fn the_killer_runs_on_request() {
         return;
     }
     // Without the notifier, so that there is something left to be found.
-    let (uid, daemon) = (62011, Daemon::start("", &["--notifier", "proc"]));
+    let (uid, daemon) = (Uid(62011), Daemon::start("", &["--notifier", "proc"]));
     daemon.set_limit(uid, 64 * MIB);
     let run = Request::RunOomKiller { account: None };
     assert_eq!(daemon.ask(&run), Reply::OomKillerRan { kills: vec![] });

@@ -35,8 +35,8 @@ use support::reclaimer::Reclaimer;
 use test_support::allocations::{CountingAllocator, allocations};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-const UID: u32 = 62301;
-const ACCOUNT: AccountId = AccountId::User(Uid(UID));
+const UID: Uid = Uid(62301);
+const ACCOUNT: AccountId = AccountId::User(UID);
 /// The limit in all tests, pages.
 const HARD: u64 = 1000;
 
@@ -151,7 +151,7 @@ struct Process(Child);
 
 impl Process {
     fn start() -> Self {
-        Self(Command::new("sleep").arg("120").uid(UID).current_dir("/").spawn().unwrap())
+        Self(Command::new("sleep").arg("120").uid(UID.0).current_dir("/").spawn().unwrap())
     }
 
     fn sample(&self, pages: u64) -> ProcessSample {
@@ -162,7 +162,7 @@ impl Process {
         comm[..5].copy_from_slice(b"sleep");
         ProcessSample {
             tgid: self.0.id(),
-            uid: Uid(UID),
+            uid: UID,
             start_time_ns: ticks * memory_watch::process::NS_PER_TICK,
             anon_pages: pages,
             comm,
@@ -483,8 +483,7 @@ struct Leaseholder {
 
 impl Leaseholder {
     fn connect(bench: &mut Bench, folder: &Path) -> Self {
-        let own =
-            ProcessSample { tgid: std::process::id(), uid: Uid(UID), ..ProcessSample::default() };
+        let own = ProcessSample { tgid: std::process::id(), uid: UID, ..ProcessSample::default() };
         bench.state().samples.push(own);
         let leases = Leases::start(&folder.join("oomd.sock"), &mut bench.oom).unwrap();
         let path = SocketAddrUnix::new(folder.join(LEASE_SOCKET_NAME)).unwrap();

@@ -4,22 +4,23 @@ mod support;
 
 use std::time::Duration;
 
+use control::Uid;
 use support::daemon::Daemon;
 use support::leaser::Leaser;
 use support::{MIB, eventually, privileged};
 
 const LIMIT_MIB: u64 = 64;
 
-fn config(uid: u32) -> String {
+fn config(uid: Uid) -> String {
     format!("[[limit]]\nuser = {uid}\nhard = \"{LIMIT_MIB}M\"\n")
 }
 
-fn daemon(uid: u32) -> Daemon {
+fn daemon(uid: Uid) -> Daemon {
     Daemon::start(&config(uid), &[])
 }
 
 /// Nobody was killed, and nothing was ever above the limit.
-fn nobody_died_and_the_limit_held(daemon: &Daemon, uid: u32) {
+fn nobody_died_and_the_limit_held(daemon: &Daemon, uid: Uid) {
     assert!(daemon.why(uid).is_empty(), "{:#?}", daemon.why(uid));
     let limit = daemon.limit(uid).unwrap();
     assert!(limit.peak_bytes <= limit.hard_bytes, "{limit:?}");
@@ -32,7 +33,7 @@ fn what_was_promised_can_be_touched_after_another_has_taken_all_the_rest() {
     if !privileged() {
         return;
     }
-    let uid = 63_101;
+    let uid = Uid(63_101);
     let daemon = daemon(uid);
     let mut sleeper = Leaser::start(uid, &daemon.lease_socket());
     let mut filler = Leaser::start(uid, &daemon.lease_socket());
@@ -53,7 +54,7 @@ fn a_reservation_is_kept_until_it_is_used_and_goes_back_when_it_is_released() {
     if !privileged() {
         return;
     }
-    let uid = 63_102;
+    let uid = Uid(63_102);
     let daemon = daemon(uid);
     let mut holder = Leaser::start(uid, &daemon.lease_socket());
     let mut other = Leaser::start(uid, &daemon.lease_socket());
@@ -76,7 +77,7 @@ fn a_lease_ends_with_its_process_within_ten_milliseconds_in_every_state() {
     if !privileged() {
         return;
     }
-    let uid = 63_103;
+    let uid = Uid(63_103);
     let daemon = daemon(uid);
     let states = [
         vec![],
@@ -116,7 +117,7 @@ fn a_daemon_that_is_killed_and_replaced_keeps_every_promise() {
     if !privileged() {
         return;
     }
-    let uid = 63_104;
+    let uid = Uid(63_104);
     let mut daemon = daemon(uid);
     let mut sleeper = Leaser::start(uid, &daemon.lease_socket());
     assert_eq!(sleeper.ask(&format!("allocate {}", 40 * MIB)), 1);
@@ -138,7 +139,7 @@ fn without_a_daemon_who_is_known_to_be_limited_does_not_grow() {
     if !privileged() {
         return;
     }
-    let uid = 63_105;
+    let uid = Uid(63_105);
     let daemon = daemon(uid);
     let mut leaser = Leaser::start(uid, &daemon.lease_socket());
     assert_eq!(leaser.ask(&format!("allocate {}", 10 * MIB)), 1);
@@ -154,7 +155,7 @@ fn who_waits_is_served_when_another_gives_back_or_dies() {
     if !privileged() {
         return;
     }
-    let uid = 63_106;
+    let uid = Uid(63_106);
     let daemon = daemon(uid);
     let mut holder = Leaser::start(uid, &daemon.lease_socket());
     let mut waiter = Leaser::start(uid, &daemon.lease_socket());
@@ -179,7 +180,7 @@ fn a_user_without_a_limit_gets_all_it_wants_until_it_has_one() {
     if !privileged() {
         return;
     }
-    let uid = 63_108;
+    let uid = Uid(63_108);
     let daemon = Daemon::start("", &[]);
     let mut leaser = Leaser::start(uid, &daemon.lease_socket());
     assert_eq!(leaser.ask(&format!("fill {}", 100 * MIB / 4096)), 100 * MIB / 4096);
@@ -193,7 +194,7 @@ fn a_user_without_a_limit_gets_all_it_wants_until_it_has_one() {
 }
 
 /// A program of a limited user with the preloaded library; `None` where there is no such program.
-fn preloaded(daemon: &Daemon, uid: u32, program: &str, arguments: &[&str]) -> Option<String> {
+fn preloaded(daemon: &Daemon, uid: Uid, program: &str, arguments: &[&str]) -> Option<String> {
     use std::os::unix::process::CommandExt;
     const NAME: &str = "libtmalloc_preload.so";
     if !std::path::Path::new(program).exists() {
@@ -206,7 +207,7 @@ fn preloaded(daemon: &Daemon, uid: u32, program: &str, arguments: &[&str]) -> Op
     let library = daemon.lease_socket().with_file_name(NAME);
     std::fs::copy(built, &library).unwrap();
     let mut command = std::process::Command::new(program);
-    command.args(arguments).env("LD_PRELOAD", library).current_dir("/").uid(uid);
+    command.args(arguments).env("LD_PRELOAD", library).current_dir("/").uid(uid.0);
     let output = command.env("HEADROOM_LEASE_SOCKET", daemon.lease_socket()).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -217,7 +218,7 @@ fn an_unmodified_program_is_told_in_time_that_there_is_no_more_memory() {
     if !privileged() {
         return;
     }
-    let uid = 63_109;
+    let uid = Uid(63_109);
     let daemon = daemon(uid);
     let script = "a = []\ntry:\n    while True: a.append(bytearray(1 << 20))\n\
                   except MemoryError: print(len(a))";
@@ -238,13 +239,10 @@ fn one_user_cannot_open_so_many_connections_that_others_get_none() {
     if !privileged() {
         return;
     }
-    let (uid, other) = (63_110, 63_111);
+    let (uid, other) = (Uid(63_110), Uid(63_111));
     let daemon = Daemon::start(&format!("{}{}", config(uid), config(other)), &[]);
     let socket = daemon.lease_socket();
     let connect_all = move || {
-        let keep = u32::MAX;
-        // SAFETY: setresuid takes integers. Only this thread changes, and it ends with the call.
-        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, keep) }, 0);
         let connect = |_| {
             use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
             let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
@@ -254,7 +252,7 @@ fn one_user_cannot_open_so_many_connections_that_others_get_none() {
         };
         (0..600).filter_map(connect).collect::<Vec<_>>()
     };
-    let held = std::thread::spawn(connect_all).join().unwrap();
+    let held = test_support::spawn_as(uid, connect_all).join().unwrap();
     assert!(held.len() > 500);
     let mut leaser = Leaser::start(other, &daemon.lease_socket());
     assert_eq!(leaser.ask(&format!("allocate {}", 10 * MIB)), 1);

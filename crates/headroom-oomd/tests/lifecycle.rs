@@ -2,12 +2,13 @@
 
 mod support;
 
+use control::Uid;
 use control::oomd::{AccountRef, Reply, Request};
 use rustix::process::Signal;
 use support::daemon::{self, Daemon};
 use support::{MIB, eventually, privileged};
 
-const UID: u32 = 62201;
+const UID: Uid = Uid(62201);
 
 /// Tracing links that the process holds.
 fn links(pid: u32) -> usize {
@@ -25,12 +26,12 @@ fn the_notifier_is_attached_with_the_first_limit_and_detached_with_the_last() {
     let attached = || (daemon.status().attached, links(daemon.pid()));
     assert_eq!(attached(), (false, 0));
     daemon.set_limit(UID, 64 * MIB);
-    daemon.set_limit(UID + 1, 64 * MIB);
+    daemon.set_limit(Uid(62202), 64 * MIB);
     assert_eq!(attached(), (true, 1));
     assert_eq!(daemon.ask(&Request::ClearLimit { account: AccountRef::user(UID) }), Reply::Done);
     assert_eq!(attached(), (true, 1));
     assert_eq!(
-        daemon.ask(&Request::ClearLimit { account: AccountRef::user(UID + 1) }),
+        daemon.ask(&Request::ClearLimit { account: AccountRef::user(Uid(62202)) }),
         Reply::Done
     );
     assert_eq!(attached(), (false, 0));

@@ -5,13 +5,14 @@ mod support;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use control::Uid;
 use control::oomd::{Outcome, Reply, Request};
 use support::daemon::{Daemon, command};
 use support::hog::Hog;
 use support::journal::{Entry, Journal};
 use support::{MIB, eventually, privileged};
 
-const UID: u32 = 62950;
+const UID: Uid = Uid(62950);
 
 /// A shell script that root alone can change, and the file it writes to.
 struct Hook {
@@ -44,7 +45,7 @@ impl Hook {
 }
 
 /// One process of a user of ours breaks its limit.
-fn break_a_limit(daemon: &Daemon, uid: u32) -> Hog {
+fn break_a_limit(daemon: &Daemon, uid: Uid) -> Hog {
     daemon.set_limit(uid, 64 * MIB);
     let mut hog = Hog::start(uid);
     hog.grow(96 * 1024);
@@ -76,7 +77,7 @@ fn a_program_before_a_kill_sees_the_victim_alive_and_one_that_hangs_holds_nobody
     let config =
         |hook: &Hook, ms| format!("[hooks]\nbefore = {}\nbudget-ms = {ms}\n", hook.value());
     let mut daemon = Daemon::start(&config(&quick, 1000), &["--notifier=proc"]);
-    drop(break_a_limit(&daemon, UID + 1));
+    drop(break_a_limit(&daemon, Uid(62951)));
     let said = eventually("the program is run", || quick.said());
     assert!(said.starts_with("Name:"), "{said}");
     daemon.stop();
@@ -84,8 +85,8 @@ fn a_program_before_a_kill_sees_the_victim_alive_and_one_that_hangs_holds_nobody
     // It goes on only when the test says so, which is after the kill.
     let slow = Hook::new("while ! [ -e \"$1.go\" ]; do sleep 0.01; done; echo late > \"$1\"");
     let daemon = Daemon::start(&config(&slow, 5), &["--notifier=proc"]);
-    drop(break_a_limit(&daemon, UID + 2));
-    assert!(matches!(daemon.ended(UID + 2).outcome, Outcome::Reclaimed { .. }));
+    drop(break_a_limit(&daemon, Uid(62952)));
+    assert!(matches!(daemon.ended(Uid(62952)).outcome, Outcome::Reclaimed { .. }));
     assert_eq!(slow.said(), None);
     std::fs::write(slow.dir.path().join("out.go"), "").unwrap();
     eventually("it ends by itself", || slow.said());
@@ -96,7 +97,7 @@ fn a_user_near_its_limit_is_warned_once_by_a_program() {
     if !privileged() {
         return;
     }
-    let uid = UID + 3;
+    let uid = Uid(62953);
     let hook = Hook::new("echo $HEADROOM_UID $HEADROOM_LIMIT_BYTES >> \"$1\"");
     let config = format!("[hooks]\nwarn = {}\n", hook.value());
     let daemon = Daemon::start(&config, &[]);
@@ -120,7 +121,7 @@ fn the_journal_gets_each_kill_once_with_every_fact_in_a_field_of_its_own() {
     }
     let journal = Journal::bind();
     let daemon = Daemon::start_with_journal("", &[], &journal, |_| ());
-    let hog = break_a_limit(&daemon, UID + 4);
+    let hog = break_a_limit(&daemon, Uid(62954));
     let pid = hog.pid().to_string();
     let of_the_victim = |entry: &Entry| entry.get("HEADROOM_PID") == Some(&pid);
     let mut entries = Vec::new();
@@ -163,9 +164,9 @@ fn elsewhere_a_kill_is_logged_on_standard_error_alone() {
         command.env("JOURNAL_STREAM", "1:1");
     };
     let daemon = Daemon::start_with_journal("", &[], &journal, redirected);
-    let hog = break_a_limit(&daemon, UID + 7);
+    let hog = break_a_limit(&daemon, Uid(62957));
     let (_, _, log) = daemon.end(rustix::process::Signal::TERM);
-    let message = format!("killed hog (pid {}) of uid {}: ", hog.pid(), UID + 7);
+    let message = format!("killed hog (pid {}) of uid {}: ", hog.pid(), Uid(62957));
     assert_eq!(log.iter().filter(|line| line.contains(&message)).count(), 1, "{log:#?}");
     assert_eq!(journal.rest(), Vec::<Entry>::new());
 }
@@ -182,7 +183,7 @@ fn metrics_are_in_the_file_until_the_configuration_says_otherwise() {
         file.display()
     );
     let daemon = Daemon::start(&config, &[]);
-    let uid = UID + 5;
+    let uid = Uid(62955);
     drop(break_a_limit(&daemon, uid));
     let killed = "headroom_processes_killed_total 1\n";
     let text = eventually("the file has the kill", || {
@@ -235,7 +236,7 @@ fn programs_of_hooks_are_no_children_that_stay() {
     }
     let hook = Hook::new("echo $$ >> \"$1\"");
     let daemon = Daemon::start(&format!("[hooks]\nafter = {}\n", hook.value()), &[]);
-    drop(break_a_limit(&daemon, UID + 6));
+    drop(break_a_limit(&daemon, Uid(62956)));
     let pid = eventually("the program is run", || hook.said());
     let stat = PathBuf::from(format!("/proc/{}/stat", pid.trim()));
     eventually("it is waited for", || (!stat.exists()).then_some(()));

@@ -4,6 +4,7 @@ mod support;
 
 use std::process::Command;
 
+use control::Uid;
 use control::oomd::{AccountRef, Reply, Request};
 use rustix::process::{Pid, Signal, kill_process};
 use support::daemon::Daemon;
@@ -11,15 +12,15 @@ use support::hog::Hog;
 use support::{MIB, eventually, privileged};
 
 // Users are the machine's, whoever watches them: no two tests here share one.
-const ALICE: u32 = 62130;
-const BOB: u32 = 62131;
-const CAROL: u32 = 62132;
-const DORA: u32 = 62133;
-const EMMA: u32 = 62134;
-const FRED: u32 = 62135;
+const ALICE: Uid = Uid(62130);
+const BOB: Uid = Uid(62131);
+const CAROL: Uid = Uid(62132);
+const DORA: Uid = Uid(62133);
+const EMMA: Uid = Uid(62134);
+const FRED: Uid = Uid(62135);
 const QUIET: &str = "[machine]\nenabled = false\n";
 
-fn limit(uid: u32, mib: u64) -> String {
+fn limit(uid: Uid, mib: u64) -> String {
     format!("[[limit]]\nuser = {uid}\nhard = \"{mib}M\"\n")
 }
 
@@ -35,7 +36,7 @@ fn reload(daemon: &Daemon) -> Vec<String> {
 }
 
 /// MiB, and where from.
-fn in_force(daemon: &Daemon, uid: u32) -> Option<(u64, String)> {
+fn in_force(daemon: &Daemon, uid: Uid) -> Option<(u64, String)> {
     daemon.limit(uid).map(|limit| (limit.hard_bytes / MIB, limit.source))
 }
 
@@ -45,7 +46,7 @@ fn limits_of_the_files_come_change_and_go_and_those_set_meanwhile_stay() {
         return;
     }
     let daemon = Daemon::start(&(limit(ALICE, 100) + &limit(BOB, 100)), &[]);
-    let set = |uid: u32, mib: u64| Request::SetLimit {
+    let set = |uid: Uid, mib: u64| Request::SetLimit {
         account: AccountRef::user(uid),
         hard_bytes: mib * MIB,
         soft_bytes: None,
@@ -149,12 +150,13 @@ fn every_ordinary_user_is_limited_also_one_that_comes_later_and_nobody_else_is()
     if !privileged() {
         return;
     }
-    const DAVE: u32 = 62140;
-    const ERIN: u32 = 62141;
-    const STRANGER: u32 = 62139;
+    const DAVE: Uid = Uid(62140);
+    const ERIN: Uid = Uid(62141);
+    const STRANGER: Uid = Uid(62139);
     let mut first = Hog::start(DAVE);
     let mut stranger = Hog::start(STRANGER);
-    let (daemon, _dir) = with_ordinary_users([62140, 62142], &(everyone(64) + &limit(62138, 100)));
+    let (daemon, _dir) =
+        with_ordinary_users([62140, 62142], &(everyone(64) + &limit(Uid(62138), 100)));
     assert_eq!(in_force(&daemon, DAVE), Some((64, "default".into())), "it was there before");
     let mut later = Hog::start(ERIN);
     eventually("the newcomer is limited", || in_force(&daemon, ERIN));
@@ -173,10 +175,10 @@ fn what_is_said_of_one_user_counts_before_what_is_said_of_everyone() {
     if !privileged() {
         return;
     }
-    const DAVE: u32 = 62151;
+    const DAVE: Uid = Uid(62151);
     let (daemon, _dir) = with_ordinary_users([62150, 62152], &(everyone(64) + &limit(DAVE, 200)));
     let _hog = Hog::start(DAVE);
-    let set = |uid: u32, mib: u64| Request::SetLimit {
+    let set = |uid: Uid, mib: u64| Request::SetLimit {
         account: AccountRef::user(uid),
         hard_bytes: mib * MIB,
         soft_bytes: None,

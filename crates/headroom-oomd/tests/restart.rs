@@ -4,13 +4,14 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
+use control::Uid;
 use control::oomd::{AccountRef, KilledBy, Outcome, Reply, Request, UserLimit};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, eventually, privileged};
 
-const UID: u32 = 62810;
+const UID: Uid = Uid(62810);
 
 /// A BPF filesystem of the test's own, unmounted on drop, and a folder for state.
 struct Place {
@@ -98,7 +99,7 @@ fn limits_hold_while_the_daemon_is_dead_and_the_next_one_knows_who_died() {
 #[test]
 fn accounts_and_limits_are_the_same_after_a_restart() {
     let Some(place) = Place::new() else { return };
-    let (by_config, by_root, own) = (UID + 10, UID + 11, UID + 12);
+    let (by_config, by_root, own) = (Uid(62820), Uid(62821), Uid(62822));
     let config = format!(
         "[[limit]]\nuser = {by_config}\nhard = \"256M\"\n[[limit]]\nuser = {own}\nhard = \"200M\"\n"
     );
@@ -143,7 +144,7 @@ fn accounts_and_limits_are_the_same_after_a_restart() {
 #[test]
 fn a_limit_that_the_configuration_has_no_more_goes_with_the_restart() {
     let Some(place) = Place::new() else { return };
-    let uid = UID + 20;
+    let uid = Uid(62830);
     let mut daemon = place.daemon(&format!("[[limit]]\nuser = {uid}\nhard = \"64M\"\n"), &[]);
     daemon.die();
     daemon.start_again("");
@@ -157,7 +158,7 @@ fn a_limit_that_the_configuration_has_no_more_goes_with_the_restart() {
 #[test]
 fn decisions_are_remembered_after_a_restart_and_count_on() {
     let Some(place) = Place::new() else { return };
-    let uid = UID + 30;
+    let uid = Uid(62840);
     let mut daemon = place.daemon("", &[]);
     daemon.set_limit(uid, 64 * MIB);
     let mut hog = Hog::start(uid);
@@ -181,7 +182,7 @@ fn decisions_are_remembered_after_a_restart_and_count_on() {
 #[test]
 fn an_orderly_end_leaves_nothing_in_force_unless_asked() {
     let Some(place) = Place::new() else { return };
-    let uid = UID + 40;
+    let uid = Uid(62850);
     let mut daemon = place.daemon("", &[]);
     daemon.set_limit(uid, 64 * MIB);
     assert!(place.pins().exists());
@@ -212,11 +213,11 @@ fn an_orderly_end_leaves_nothing_in_force_unless_asked() {
 fn a_second_daemon_leaves_the_pins_of_the_first_alone() {
     let Some(place) = Place::new() else { return };
     let first = place.daemon("", &[]);
-    first.set_limit(UID + 50, 64 * MIB);
+    first.set_limit(Uid(62860), 64 * MIB);
     let second = place.daemon("", &[]);
     let degraded = second.status().degraded;
     assert!(degraded.iter().any(|what| what.contains("another daemon uses it")), "{degraded:?}");
-    assert_eq!(second.limit(UID + 50), None);
+    assert_eq!(second.limit(Uid(62860)), None);
     let (status, _, _) = second.end(rustix::process::Signal::TERM);
     assert!(status.success() && place.pins().exists());
     let error = memory_watch::remove_left_pins(&place.pins()).unwrap_err().to_string();
@@ -232,8 +233,8 @@ fn without_a_bpf_filesystem_the_daemon_works_and_says_what_is_lost() {
     let said: Vec<_> = degraded.iter().filter(|what| what.contains("no BPF filesystem")).collect();
     assert_eq!(said.len(), 1, "{degraded:?}");
     assert!(said[0].contains("limits are not enforced until it is back"), "{said:?}");
-    daemon.set_limit(UID + 60, 64 * MIB);
-    let mut hog = Hog::start(UID + 60);
+    daemon.set_limit(Uid(62870), 64 * MIB);
+    let mut hog = Hog::start(Uid(62870));
     hog.grow(96 * 1024);
     dies(&mut hog);
 }

@@ -2,13 +2,14 @@
 
 mod support;
 
+use control::Uid;
 use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, privileged};
 
 /// Two processes named `hog-1` and `hog-2` have so much each (KiB); then the second one takes what
 /// breaks the limit of 128 MiB. Which one dies, and the rule that is on record.
-fn who_dies(uid: u32, rules: &str, kib: [u64; 2]) -> (usize, String) {
+fn who_dies(uid: Uid, rules: &str, kib: [u64; 2]) -> (usize, String) {
     let daemon = Daemon::start(rules, &[]);
     daemon.set_limit(uid, 128 * MIB);
     let mut hogs = [Hog::start(uid), Hog::start(uid)];
@@ -31,7 +32,7 @@ fn a_preferred_process_dies_though_another_one_broke_the_limit() {
         return;
     }
     let rules = "[[rule]]\nkill = \"prefer\"\nname = \"hog-1\"\n";
-    let (victim, rule) = who_dies(62120, rules, [60 << 10, 20 << 10]);
+    let (victim, rule) = who_dies(Uid(62120), rules, [60 << 10, 20 << 10]);
     assert_eq!((victim, rule.as_str()), (0, "a rule prefers it as a victim"));
 }
 
@@ -41,7 +42,7 @@ fn a_process_that_is_to_be_avoided_lives_while_another_one_can_die() {
         return;
     }
     let rules = "[[rule]]\nkill = \"avoid\"\nname-regex = \"2$\"\n";
-    let (victim, _) = who_dies(62121, rules, [40 << 10, 60 << 10]);
+    let (victim, _) = who_dies(Uid(62121), rules, [40 << 10, 60 << 10]);
     assert_eq!(victim, 0);
 }
 
@@ -50,7 +51,7 @@ fn a_program_that_is_never_killed_breaks_its_limit_and_another_rule_comes_too_la
     if !privileged() {
         return;
     }
-    const UID: u32 = 62122;
+    const UID: Uid = Uid(62122);
     let rules = format!(
         "[[rule]]\nkill = \"never\"\nuser = {UID}\nexe = \"*/hog\"\n[[rule]]\nkill = \
          \"prefer\"\nname = \"hog*\"\n"

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use confinement::{Confinement, opinion_of_systemd};
+use control::Uid;
 use control::oomd::{AccountRef, KilledBy, Outcome, Reply, Request};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use support::cgroup::Cgroup;
@@ -16,7 +17,7 @@ use support::hog::Hog;
 use support::journal::Journal;
 use support::{MIB, eventually, privileged};
 
-const UID: u32 = 62910;
+const UID: Uid = Uid(62910);
 const UNIT: &str = include_str!("../../../dist/systemd/headroom-oomd.service");
 
 /// As the unit has it.
@@ -25,7 +26,7 @@ fn confine(command: &mut Command) {
 }
 
 /// One process of a limited user grows past its limit; returns how that ended.
-fn break_a_limit(daemon: &Daemon, uid: u32) -> Option<KilledBy> {
+fn break_a_limit(daemon: &Daemon, uid: Uid) -> Option<KilledBy> {
     daemon.set_limit(uid, 64 * MIB);
     let mut hog = Hog::start(uid);
     hog.grow(60 * 1024);
@@ -80,8 +81,8 @@ fn as_the_service_has_it_the_daemon_kills_without_the_notifier() {
         return;
     }
     let daemon = Daemon::start_prepared("", &["--notifier=proc"], confine);
-    assert_eq!(break_a_limit(&daemon, UID + 1), Some(KilledBy::Daemon));
-    let reply = daemon.ask(&Request::RunOomKiller { account: Some(AccountRef::user(UID + 1)) });
+    assert_eq!(break_a_limit(&daemon, Uid(62911)), Some(KilledBy::Daemon));
+    let reply = daemon.ask(&Request::RunOomKiller { account: Some(AccountRef::user(Uid(62911))) });
     assert!(matches!(reply, Reply::OomKillerRan { .. }), "{reply:?}");
     let (status, _, log) = daemon.end(rustix::process::Signal::TERM);
     assert!(status.success(), "{log:?}");
@@ -113,7 +114,7 @@ fn as_the_service_has_it_everybody_is_told() {
     );
     let journal = Journal::bind();
     let daemon = Daemon::start_with_journal(&config, &["--notifier=proc"], &journal, confine);
-    assert_eq!(break_a_limit(&daemon, UID + 2), Some(KilledBy::Daemon));
+    assert_eq!(break_a_limit(&daemon, Uid(62912)), Some(KilledBy::Daemon));
     for name in ["before", "after", "warn"] {
         eventually(&format!("{name} is run"), || path(name).exists().then_some(()));
     }
@@ -177,11 +178,11 @@ fn as_the_service_has_it_a_cgroups_limit_is_enforced() {
     let config = format!("[[limit]]\ncgroup = \"{}*\"\nhard = \"64M\"\n", cgroup.path);
     let daemon = Daemon::start_prepared(&config, &["--notifier=bpf"], confine);
     assert_eq!(daemon.status().limited_cgroups, 1);
-    let mut hog = Hog::start(UID + 8);
+    let mut hog = Hog::start(Uid(62918));
     cgroup.take(&hog);
     hog.grow(96 * 1024);
     hog.died();
-    let why = daemon.ended(UID + 8);
+    let why = daemon.ended(Uid(62918));
     assert_eq!(why.cgroup.as_deref(), Some(&cgroup.path[..]));
     assert!(matches!(why.outcome, Outcome::Reclaimed { .. }), "{why:#?}");
     drop(hog);

@@ -3,6 +3,7 @@
 mod support;
 
 use control::Server;
+use control::Uid;
 use support::daemon::Daemon;
 use support::hog::Hog;
 use support::reclaimer::Reclaimer;
@@ -13,7 +14,7 @@ fn a_user_that_nears_its_limit_has_idle_memory_given_back_and_nobody_dies() {
     if !privileged() {
         return;
     }
-    const UID: u32 = 62110;
+    const UID: Uid = Uid(62110);
     let daemon = Daemon::start("", &[]);
     let reclaimer = Reclaimer::start(&daemon.reclaimer(), 1000);
     daemon.set_limit(UID, 128 * MIB);
@@ -35,7 +36,7 @@ fn a_reclaimer_that_never_answers_holds_up_no_kill() {
     if !privileged() {
         return;
     }
-    const UID: u32 = 62111;
+    const UID: Uid = Uid(62111);
     let daemon = Daemon::start("", &[]);
     // Listens, and that is all.
     let _silent = Server::bind(&daemon.reclaimer(), 0o600).unwrap();

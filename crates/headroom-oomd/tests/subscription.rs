@@ -3,21 +3,16 @@
 
 mod support;
 
+use control::Uid;
 use control::oomd::{AccountRef, Event, Importance, Outcome, Reply, Request};
 use control::subscription::{Subscription, set_importance};
 use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, privileged};
+use test_support::spawn_as;
 
-const ALICE: u32 = 62970;
-const BOB: u32 = 62971;
-
-/// Becomes another user, in this thread alone.
-fn become_user(uid: u32) {
-    // SAFETY: setresuid takes integers; only this thread changes, and it ends soon.
-    let done = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, u32::MAX) };
-    assert_eq!(done, 0);
-}
+const ALICE: Uid = Uid(62970);
+const BOB: Uid = Uid(62971);
 
 /// What a user hears until one of its decisions has ended.
 fn until_the_end(subscription: Subscription) -> Vec<Event> {
@@ -40,8 +35,7 @@ fn a_user_hears_of_its_own_kills_and_root_of_all() {
     let root = Subscription::start(&daemon.socket()).unwrap();
     let socket = daemon.socket();
     let (ready, is_ready) = std::sync::mpsc::channel();
-    let bob = std::thread::spawn(move || {
-        become_user(BOB);
+    let bob = spawn_as(BOB, move || {
         let subscription = Subscription::start(&socket).unwrap();
         ready.send(()).unwrap();
         until_the_end(subscription)
@@ -57,14 +51,17 @@ fn a_user_hears_of_its_own_kills_and_root_of_all() {
         daemon.ended(uid);
     }
     let heard = bob.join().unwrap();
-    assert!(heard.iter().all(|event| event.account().uid == BOB), "{heard:?}");
+    assert!(heard.iter().all(|event| event.account() == AccountRef::user(BOB)), "{heard:?}");
     let Some(Event::Ended { why }) = heard.last() else { panic!("{heard:?}") };
     assert_eq!(why.victim.as_ref().map(|victim| victim.pid), Some(pids[1]));
     assert!(matches!(why.outcome, Outcome::Reclaimed { .. }));
     let decided = heard.iter().filter(|event| matches!(event, Event::Decided { .. }));
     assert_eq!(decided.count(), 1, "{heard:?}");
     let of_alice = until_the_end(root);
-    assert!(of_alice.iter().all(|event| event.account().uid == ALICE), "{of_alice:?}");
+    assert!(
+        of_alice.iter().all(|event| event.account() == AccountRef::user(ALICE)),
+        "{of_alice:?}"
+    );
 }
 
 #[test]
@@ -73,7 +70,7 @@ fn what_a_user_says_of_its_own_processes_counts_among_them() {
         return;
     }
     let daemon = Daemon::start("", &[]);
-    let uid = ALICE + 2;
+    let uid = Uid(62972);
     daemon.set_limit(uid, 128 * MIB);
     let (mut large, mut small) = (Hog::start(uid), Hog::start(uid));
     large.grow(64 * 1024);
@@ -86,10 +83,9 @@ fn what_a_user_says_of_its_own_processes_counts_among_them() {
         other => panic!("{other:?}"),
     };
     assert_eq!(would_die(), Some(large.pid()));
-    let say = |as_uid: u32, pid: u32, importance| {
+    let say = |uid: Uid, pid: u32, importance| {
         let socket = daemon.socket();
-        let said = std::thread::spawn(move || {
-            become_user(as_uid);
+        let said = spawn_as(uid, move || {
             set_importance(&socket, Some(pid), importance).map_err(|error| error.to_string())
         });
         said.join().unwrap()

@@ -5,6 +5,7 @@ mod support;
 
 use std::time::Duration;
 
+use control::Uid;
 use support::cgroup::Cgroup;
 use support::daemon::Daemon;
 use support::hog::Hog;
@@ -14,7 +15,7 @@ use support::{MIB, eventually, privileged};
 const CALM: Duration = Duration::from_millis(1500);
 
 /// Daemons whose user has this limit, one after the other: with the notifier and without.
-fn daemons(uid: u32, limit_mib: u64) -> impl Iterator<Item = Daemon> {
+fn daemons(uid: Uid, limit_mib: u64) -> impl Iterator<Item = Daemon> {
     let backends: &[&[&str]] = if privileged() { &[&[], &["--notifier", "proc"]] } else { &[] };
     backends.iter().map(move |arguments| {
         let daemon = Daemon::start("", arguments);
@@ -24,7 +25,7 @@ fn daemons(uid: u32, limit_mib: u64) -> impl Iterator<Item = Daemon> {
 }
 
 /// The account is measured to be this large, and no process is killed meanwhile.
-fn settles_at(daemon: &Daemon, uid: u32, mib: std::ops::Range<u64>) {
+fn settles_at(daemon: &Daemon, uid: Uid, mib: std::ops::Range<u64>) {
     let used = || daemon.limit(uid).unwrap().used_bytes / MIB;
     eventually("the account is corrected", || mib.contains(&used()).then_some(()));
     std::thread::sleep(CALM);
@@ -34,7 +35,7 @@ fn settles_at(daemon: &Daemon, uid: u32, mib: std::ops::Range<u64>) {
 
 #[test]
 fn a_process_that_forks_is_not_killed_for_pages_that_it_shares() {
-    const UID: u32 = 62300;
+    const UID: Uid = Uid(62300);
     for daemon in daemons(UID, 400) {
         let mut hog = Hog::start(UID);
         hog.grow(220 << 10);
@@ -49,7 +50,7 @@ fn a_process_that_forks_is_not_killed_for_pages_that_it_shares() {
 
 #[test]
 fn a_child_that_writes_to_shared_pages_is_killed_though_no_resident_set_changes() {
-    const UID: u32 = 62301;
+    const UID: Uid = Uid(62301);
     for daemon in daemons(UID, 300) {
         let mut hog = Hog::start(UID);
         hog.grow(180 << 10);
@@ -64,7 +65,7 @@ fn a_child_that_writes_to_shared_pages_is_killed_though_no_resident_set_changes(
 
 #[test]
 fn shared_memory_of_six_processes_counts_once() {
-    const UID: u32 = 62302;
+    const UID: Uid = Uid(62302);
     for daemon in daemons(UID, 256) {
         let mut hog = Hog::start(UID);
         hog.share(120 << 10, 5);
@@ -79,7 +80,7 @@ fn shared_memory_of_six_processes_counts_once() {
 
 #[test]
 fn shared_memory_that_is_too_much_is_not_excused() {
-    const UID: u32 = 62303;
+    const UID: Uid = Uid(62303);
     for daemon in daemons(UID, 100) {
         let mut hog = Hog::start(UID);
         hog.begin_share(150 << 10);
@@ -90,7 +91,7 @@ fn shared_memory_that_is_too_much_is_not_excused() {
 
 #[test]
 fn a_file_of_memory_that_is_held_open_counts() {
-    const UID: u32 = 62304;
+    const UID: Uid = Uid(62304);
     for daemon in daemons(UID, 100) {
         let mut hog = Hog::start(UID);
         hog.write_memfd(60 << 10);

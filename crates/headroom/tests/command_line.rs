@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
+use control::Uid;
 use control::oomd::{
     self, AccountKind, AccountRef, Candidate, KilledBy, Outcome, Reply, Request, Trigger,
     UserLimit, Why,
@@ -142,7 +143,7 @@ fn a_reader_that_goes_away_is_no_error() {
 /// A daemon with one limit and one decision, that refuses to clear.
 fn fake_oomd(request: Request) -> Reply {
     let limit = |hard_bytes, soft_bytes| UserLimit {
-        account: AccountRef::user(0),
+        account: AccountRef::user(Uid::ROOT),
         group: None,
         cgroup: None,
         members: Vec::new(),
@@ -188,7 +189,7 @@ fn record() -> Why {
     Why {
         id: 3,
         at_micros: 1_700_000_000_000_000,
-        account: AccountRef::user(0),
+        account: AccountRef::user(Uid::ROOT),
         group: None,
         cgroup: None,
         trigger: Trigger::Notifier,
@@ -423,7 +424,7 @@ fn an_unknown_group_is_an_error_and_a_user_without_a_limit_is_none() {
 fn clearing_a_limit_names_the_one_that_stays() {
     let dir = tempfile::tempdir().unwrap();
     let _daemon = FakeDaemon::start(dir.path().join("oomd.sock"), |request| match request {
-        Request::ClearLimit { account } if account == AccountRef::user(0) => Reply::Done,
+        Request::ClearLimit { account } if account == AccountRef::user(Uid::ROOT) => Reply::Done,
         request => fake_oomd(request),
     });
     let (code, stdout, stderr) = run(headroom(dir.path()).args(["limit", "clear", "root"]));

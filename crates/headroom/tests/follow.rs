@@ -8,13 +8,14 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use control::Server;
+use control::Uid;
 use control::oomd::{AccountRef, Event, Outcome, Reply, Request, Why};
 use support::headroom;
 use test_support::decision;
 
 fn why(id: u64, outcome: Outcome) -> Why {
     Why {
-        account: AccountRef::user(4_000_000_001),
+        account: AccountRef::user(Uid(4_000_000_001)),
         killer: Some(control::oomd::KilledBy::Daemon),
         outcome,
         ..decision(id)
@@ -110,7 +111,7 @@ fn what_happened_is_told_oldest_first_and_what_happens_once_its_end_is_known() {
     publish.send(Event::Ended { why: Box::new(why(1, back())) }).unwrap();
     publish
         .send(Event::SoftLimitCrossed {
-            account: AccountRef::user(4_000_000_001),
+            account: AccountRef::user(Uid(4_000_000_001)),
             group: None,
             cgroup: None,
             used_bytes: 1,

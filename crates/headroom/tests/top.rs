@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use control::Uid;
 use control::oomd::{AccountRef, Reply, Request, Status, UserLimit};
 use rustix::process::Signal;
 use support::pty::Pty;
@@ -47,7 +48,7 @@ fn daemon(dir: &Path, users: u32) -> (FakeDaemon, Arc<Mutex<Vec<Request>>>) {
 /// Of nobody that the machine knows; the first ones use most.
 fn limit(number: u32) -> UserLimit {
     UserLimit {
-        account: AccountRef::user(4_000_000_000 + number),
+        account: AccountRef::user(Uid(4_000_000_000 + number)),
         group: None,
         cgroup: None,
         members: Vec::new(),
@@ -83,7 +84,7 @@ fn on_a_terminal_keys_select_and_set_a_limit_and_the_terminal_is_given_back() {
     pty.types("l512M\r");
     pty.shows("done");
     let expected = Request::SetLimit {
-        account: AccountRef::user(4_000_000_999),
+        account: AccountRef::user(Uid(4_000_000_999)),
         hard_bytes: 512 * MIB,
         soft_bytes: None,
     };

@@ -355,13 +355,12 @@ mod tests {
     #[test]
     fn what_is_no_ordinary_user_cannot_be_limited_and_nothing_cannot_be_cleared() {
         let free = LimitLayers::default();
-        let set =
-            |uid: u32, requester| free.with(Uid(uid).into(), mib(9), Source::Runtime, requester);
-        assert_eq!(set(0, Requester::Root), Err(Refusal::Root));
-        assert_eq!(set(0, Requester::User(Uid(0))), Err(Refusal::Root));
-        assert_eq!(set(u32::MAX, Requester::Root), Err(Refusal::NoUser));
+        let set = |uid: Uid, requester| free.with(uid.into(), mib(9), Source::Runtime, requester);
+        assert_eq!(set(Uid::ROOT, Requester::Root), Err(Refusal::Root));
+        assert_eq!(set(Uid::ROOT, Requester::User(Uid::ROOT)), Err(Refusal::Root));
+        assert_eq!(set(Uid::NONE, Requester::Root), Err(Refusal::NoUser));
         let reserved = Uid(Uid::LAST_LIMITABLE.0 + 1);
-        assert_eq!(set(reserved.0, Requester::Root), Err(Refusal::Reserved(reserved)));
+        assert_eq!(set(reserved, Requester::Root), Err(Refusal::Reserved(reserved)));
         assert_eq!(free.without(ALICE, Requester::Root), Err(Refusal::NoLimit(ALICE)));
         assert_eq!(free.without(ALICE, OWN), Err(Refusal::NoLimit(ALICE)));
     }

@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_ulong};
 use std::path::PathBuf;
 
 use control::oomd::{AccountRef, Reply, Request};
-use control::{Client, ControlError, OOMD_SOCKET};
+use control::{Client, ControlError, OOMD_SOCKET, Uid};
 
 use crate::gate::{self, Refused};
 use crate::{capi, heap, link, sys};
@@ -52,7 +52,7 @@ fn ask(request: &Request) -> Result<Reply, CompatError> {
 }
 
 /// Limits a user's memory, bytes; 0 removes the limit.
-pub fn set_mm_limit(uid: u32, bytes: u64) -> Result<(), CompatError> {
+pub fn set_mm_limit(uid: Uid, bytes: u64) -> Result<(), CompatError> {
     let account = AccountRef::user(uid);
     let request = match bytes {
         0 => Request::ClearLimit { account },
@@ -117,7 +117,7 @@ mod c {
     /// 0, or -1 with `errno`: `ENOTCONN` without a daemon, `EPERM` when it refuses.
     #[unsafe(export_name = "set_mm_limit")]
     extern "C" fn set_mm_limit_c(uid: libc::uid_t, bytes: c_ulong) -> c_int {
-        done(set_mm_limit(uid, bytes)).map_or(-1, |()| 0)
+        done(set_mm_limit(Uid(uid), bytes)).map_or(-1, |()| 0)
     }
 
     /// How many limits there are, of which at most `count` were written; -1 with `errno`.

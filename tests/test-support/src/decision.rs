@@ -1,5 +1,6 @@
 //! A decision of the OOM manager, as a fixture.
 
+use control::Uid;
 use control::oomd::{AccountRef, Outcome, Trigger, Why};
 
 /// A decision about user 7 that has not ended. Tests change what they are about.
@@ -7,7 +8,7 @@ pub fn decision(id: u64) -> Why {
     Why {
         id,
         at_micros: id,
-        account: AccountRef::user(7),
+        account: AccountRef::user(Uid(7)),
         group: None,
         cgroup: None,
         trigger: Trigger::Timer,

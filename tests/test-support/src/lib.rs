@@ -6,7 +6,9 @@ pub mod helper;
 pub mod programs;
 
 use std::fmt;
+use std::thread::JoinHandle;
 
+use control::Uid;
 pub use decision::decision;
 
 /// Name of the variable that forbids skips: `all`, which `.ci/run` sets.
@@ -20,6 +22,20 @@ pub fn privileged() -> bool {
         skip("needs root");
     }
     root
+}
+
+/// Starts a thread with the credentials of another user, which needs root. Threads have their own;
+/// those of the test's other threads stay.
+pub fn spawn_as<T: Send + 'static>(
+    uid: Uid,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
+    std::thread::spawn(move || {
+        // SAFETY: integers only. The raw call changes the calling thread alone.
+        let failed = unsafe { libc::syscall(libc::SYS_setresuid, uid.0, uid.0, uid.0) };
+        assert_eq!(failed, 0, "setresuid({uid}): {}", std::io::Error::last_os_error());
+        work()
+    })
 }
 
 /// Reports that this machine lacks what a test needs; the test returns after it. Where every test

@@ -356,16 +356,15 @@ impl Config {
             Ok(uids) => (uids, None),
             Err(problem) => (ordinary_users::ORDINARY, Some(problem)),
         };
-        let limit = |user: String, members: Vec<u32>, limit: &Limit| ConfiguredLimit {
+        let limit = |user: String, members: Vec<Uid>, limit: &Limit| ConfiguredLimit {
             user,
             members,
             counts: limit.count().unusual_names(),
             hard_bytes: limit.hard_bytes(),
             soft_bytes: limit.soft_bytes(),
         };
-        let raw = |uids: &[Uid]| uids.iter().map(|uid| uid.0).collect();
         let users = self.limits.iter().map(|(id, of)| match (id, self.groups.get(*id)) {
-            (_, Some(group)) => limit(format!("@{}", group.name), raw(&group.uids), of),
+            (_, Some(group)) => limit(format!("@{}", group.name), group.uids.clone(), of),
             (AccountId::User(uid), None) => limit(uid.to_string(), Vec::new(), of),
             (id, None) => limit(id.to_string(), Vec::new(), of),
         });
@@ -389,7 +388,7 @@ impl Config {
             }),
             rules: self.rules.0.iter().map(ToString::to_string).collect(),
             notifications: self.notifications.to_string().lines().map(str::to_owned).collect(),
-            ordinary_uids: [ordinary.start().0, ordinary.end().0],
+            ordinary_uids: [*ordinary.start(), *ordinary.end()],
             warnings: problem.iter().chain(&self.notifications.obsolete).cloned().collect(),
         }
     }
@@ -403,8 +402,8 @@ mod tests {
 
     const RAM: u64 = 16 << 30;
 
-    fn user(uid: u32) -> AccountId {
-        AccountId::User(Uid(uid))
+    fn user(number: u32) -> AccountId {
+        AccountId::User(Uid(number))
     }
 
     /// A folder with these files, and what they say.
@@ -621,7 +620,7 @@ mod tests {
         assert!(config.limits.contains(&(AccountId::Group(students.id), limit(2))));
         let described = config.describe(Ok(ordinary_users::ORDINARY));
         let shown = described.limits.iter().find(|limit| limit.user == "@students").unwrap();
-        assert_eq!(shown.members, [5004]);
+        assert_eq!(shown.members, [Uid(5004)]);
     }
 
     #[test]

@@ -111,7 +111,7 @@ pub fn log_warning(message: &str, facts: &[Fact]) {
 
 /// The victim's user, or the account's.
 fn uid(why: &Why) -> Option<u32> {
-    let owner = why.victim.as_ref().and_then(|victim| victim.uid);
+    let owner = why.victim.as_ref().and_then(|victim| victim.uid).map(|uid| uid.0);
     owner.or((why.account.kind == AccountKind::User).then_some(why.account.uid))
 }
 

@@ -94,7 +94,7 @@ pub fn limits(manager: &mut OomManager, only: Option<AccountId>) -> Vec<UserLimi
         group: accounts.group_name(account.id),
         cgroup: None,
         members: match account.id {
-            AccountId::Group(_) => uids(&accounts.members(account.id)),
+            AccountId::Group(_) => accounts.members(account.id),
             AccountId::User(_) | AccountId::Cgroup(_) => Vec::new(),
         },
         counts: account.limit().count().unusual_names(),
@@ -109,10 +109,6 @@ pub fn limits(manager: &mut OomManager, only: Option<AccountId>) -> Vec<UserLimi
         source: account.source().as_str().to_owned(),
     };
     accounts.ledger().accounts().iter().filter(wanted).map(describe).collect()
-}
-
-fn uids(members: &[Uid]) -> Vec<u32> {
-    members.iter().map(|uid| uid.0).collect()
 }
 
 /// Limits of cgroups with fresh readings: of all, or of this user's sessions.

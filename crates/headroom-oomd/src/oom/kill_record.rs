@@ -106,7 +106,7 @@ pub(super) fn explanation(state: String, choice: Result<Choice, NoVictim>) -> Ex
 fn candidate(process: &Process) -> Candidate {
     Candidate {
         pid: process.id.pid,
-        uid: Some(process.uid.0),
+        uid: Some(process.uid),
         comm: process.comm.to_string(),
         rss_bytes: process.rss_bytes,
         swap_bytes: process.swap_bytes,

@@ -84,36 +84,39 @@ impl UserPreferences {
 mod tests {
     use super::*;
 
-    fn process(pid: u32, uid: u32) -> Process {
-        Process { id: ProcessId { pid, start_time: 1 }, ..Process::of(Uid(uid)) }
+    const ALICE: Uid = Uid(7);
+    const BOB: Uid = Uid(8);
+
+    fn process(pid: u32, uid: Uid) -> Process {
+        Process { id: ProcessId { pid, start_time: 1 }, ..Process::of(uid) }
     }
 
     #[test]
     fn a_word_counts_among_the_users_own_processes_and_below_a_rule() {
         let mut preferences = UserPreferences::default();
-        preferences.set(&process(1, 7), Importance::Avoid).unwrap();
-        preferences.set(&process(2, 7), Importance::Prefer).unwrap();
-        let ruled = Process { preference: KillPreference::Never, ..process(2, 7) };
+        preferences.set(&process(1, ALICE), Importance::Avoid).unwrap();
+        preferences.set(&process(2, ALICE), Importance::Prefer).unwrap();
+        let ruled = Process { preference: KillPreference::Never, ..process(2, ALICE) };
         // Another one has the id of the first by now.
-        let mut processes = [process(1, 8), ruled, process(1, 7)];
-        preferences.apply(Uid(7), &mut processes, Sharing::Alone);
+        let mut processes = [process(1, BOB), ruled, process(1, ALICE)];
+        preferences.apply(ALICE, &mut processes, Sharing::Alone);
         assert_eq!(
             processes.map(|it| it.preference),
             [KillPreference::Ordinary, KillPreference::Never, KillPreference::Avoid]
         );
-        preferences.set(&process(1, 7), Importance::Ordinary).unwrap();
-        let mut processes = [process(1, 7)];
-        preferences.apply(Uid(7), &mut processes, Sharing::Alone);
+        preferences.set(&process(1, ALICE), Importance::Ordinary).unwrap();
+        let mut processes = [process(1, ALICE)];
+        preferences.apply(ALICE, &mut processes, Sharing::Alone);
         assert_eq!(processes[0].preference, KillPreference::Ordinary);
     }
 
     #[test]
     fn who_shares_a_limit_can_offer_its_own_processes_but_not_others_in_place_of_them() {
         let mut preferences = UserPreferences::default();
-        preferences.set(&process(1, 7), Importance::Avoid).unwrap();
-        preferences.set(&process(2, 7), Importance::Prefer).unwrap();
-        let mut processes = [process(1, 7), process(2, 7), process(3, 8)];
-        preferences.apply(Uid(7), &mut processes, Sharing::Shared);
+        preferences.set(&process(1, ALICE), Importance::Avoid).unwrap();
+        preferences.set(&process(2, ALICE), Importance::Prefer).unwrap();
+        let mut processes = [process(1, ALICE), process(2, ALICE), process(3, BOB)];
+        preferences.apply(ALICE, &mut processes, Sharing::Shared);
         let expected = [KillPreference::Ordinary, KillPreference::Prefer, KillPreference::Ordinary];
         assert_eq!(processes.map(|it| it.preference), expected);
     }
@@ -122,12 +125,12 @@ mod tests {
     fn a_user_cannot_fill_our_memory_with_preferences() {
         let mut preferences = UserPreferences::default();
         for pid in 0..MAX_OF_A_USER as u32 {
-            preferences.set(&process(pid, 7), Importance::Avoid).unwrap();
+            preferences.set(&process(pid, ALICE), Importance::Avoid).unwrap();
         }
-        assert!(preferences.set(&process(9999, 7), Importance::Avoid).is_err());
-        preferences.set(&process(9999, 8), Importance::Avoid).unwrap();
-        preferences.set(&process(5, 7), Importance::Prefer).unwrap();
-        preferences.forget_gone(&[process(5, 7), process(9999, 8)]);
+        assert!(preferences.set(&process(9999, ALICE), Importance::Avoid).is_err());
+        preferences.set(&process(9999, BOB), Importance::Avoid).unwrap();
+        preferences.set(&process(5, ALICE), Importance::Prefer).unwrap();
+        preferences.forget_gone(&[process(5, ALICE), process(9999, BOB)]);
         assert_eq!(preferences.of.len(), 2);
     }
 }

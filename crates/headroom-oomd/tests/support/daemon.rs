@@ -6,6 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 
 use control::Client;
+use control::Uid;
 use control::oomd::{AccountRef, Reply, Request, Status, UserLimit, Why};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -161,22 +162,14 @@ impl Daemon {
         Client::connect(&self.socket()).unwrap().call(request).unwrap()
     }
 
-    /// One request with another user's credentials: a thread has its own, as far as the kernel is
-    /// concerned.
-    pub fn ask_as(&self, uid: u32, request: &Request) -> Reply {
+    /// One request with another user's credentials.
+    pub fn ask_as(&self, uid: Uid, request: &Request) -> Reply {
         let (socket, request) = (self.socket(), request.clone());
-        let ask = move || {
-            let keep = u32::MAX;
-            // SAFETY: setresuid takes integers. Only this thread changes, and it ends with the
-            // call.
-            let done = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, keep) };
-            assert_eq!(done, 0, "cannot become uid {uid}");
-            Client::connect(&socket).unwrap().call(&request).unwrap()
-        };
-        std::thread::spawn(ask).join().unwrap()
+        let ask = move || Client::connect(&socket).unwrap().call(&request).unwrap();
+        test_support::spawn_as(uid, ask).join().unwrap()
     }
 
-    pub fn set_limit(&self, uid: u32, hard_bytes: u64) {
+    pub fn set_limit(&self, uid: Uid, hard_bytes: u64) {
         let account = AccountRef::user(uid);
         let request = Request::SetLimit { account, hard_bytes, soft_bytes: None };
         assert_eq!(self.ask(&request), Reply::Done);
@@ -189,27 +182,37 @@ impl Daemon {
         }
     }
 
-    pub fn limit(&self, uid: u32) -> Option<UserLimit> {
+    pub fn limit(&self, uid: Uid) -> Option<UserLimit> {
         match self.ask(&Request::ListLimits) {
-            Reply::Limits { limits } => limits.into_iter().find(|limit| limit.account.uid == uid),
+            Reply::Limits { limits } => limits.into_iter().find(|limit| limit.account.uid == uid.0),
             other => panic!("{other:?}"),
         }
     }
 
     /// Decisions about a user, oldest first.
-    pub fn why(&self, uid: u32) -> Vec<Why> {
+    pub fn why(&self, uid: Uid) -> Vec<Why> {
+        self.why_account(AccountRef::user(uid))
+    }
+
+    /// The same about any account.
+    pub fn why_account(&self, account: AccountRef) -> Vec<Why> {
         match self.ask(&Request::Why { last: 1000 }) {
             Reply::Why { records } => {
-                records.into_iter().rev().filter(|why| why.account.uid == uid).collect()
+                records.into_iter().rev().filter(|why| why.account == account).collect()
             }
             other => panic!("{other:?}"),
         }
     }
 
     /// The first decision about a user, once its victim's memory is back or given up.
-    pub fn ended(&self, uid: u32) -> Why {
+    pub fn ended(&self, uid: Uid) -> Why {
+        self.ended_account(AccountRef::user(uid))
+    }
+
+    /// The same about any account.
+    pub fn ended_account(&self, account: AccountRef) -> Why {
         eventually("a kill has come to its end", || {
-            let first = self.why(uid).into_iter().next()?;
+            let first = self.why_account(account).into_iter().next()?;
             (first.outcome != control::oomd::Outcome::Dying).then_some(first)
         })
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, Weak};
 
+use control::Uid;
 use test_support::helper::Helper;
 
 /// A copy of a program that any user can reach; removed with its last process.
@@ -34,9 +35,9 @@ impl Program {
     }
 
     /// Starts it as `uid`.
-    pub fn start(&self, uid: u32, environment: &[(&str, &str)]) -> Helper {
+    pub fn start(&self, uid: Uid, environment: &[(&str, &str)]) -> Helper {
         let mut command = Command::new(&self.path);
-        command.envs(environment.iter().copied()).current_dir("/").uid(uid);
+        command.envs(environment.iter().copied()).current_dir("/").uid(uid.0);
         Helper::run(command.stderr(Stdio::null()))
     }
 }

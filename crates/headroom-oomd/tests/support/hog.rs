@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
+use control::Uid;
 use test_support::helper::Helper;
 
 use super::eventually;
@@ -15,7 +16,7 @@ pub struct Hog {
 
 impl Hog {
     /// Starts one that has no memory to speak of yet.
-    pub fn start(uid: u32) -> Self {
+    pub fn start(uid: Uid) -> Self {
         static PROGRAM: Mutex<Weak<Program>> = Mutex::new(Weak::new());
         let program = Program::shared(&PROGRAM, test_support::programs::memory_hog(), "hog");
         Self { helper: program.start(uid, &[]), _program: program }

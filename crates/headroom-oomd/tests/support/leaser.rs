@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
 
+use control::Uid;
 use test_support::helper::Helper;
 use test_support::programs::built;
 
@@ -17,7 +18,7 @@ pub struct Leaser {
 
 impl Leaser {
     /// Starts one that leases from the daemon at `socket`, and has its first page already.
-    pub fn start(uid: u32, socket: &Path) -> Self {
+    pub fn start(uid: Uid, socket: &Path) -> Self {
         static PROGRAM: Mutex<Weak<Program>> = Mutex::new(Weak::new());
         let program = Program::shared(&PROGRAM, &built("e2e", "lease_client"), "leaser");
         let environment = [("HEADROOM_LEASE_SOCKET", socket.to_str().unwrap())];

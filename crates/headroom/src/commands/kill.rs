@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use control::Uid;
 use reclaim::{End, Mrelease, Options, Reap, Scope, Status, Victim, VictimReport};
 use serde::Serialize;
 
@@ -31,7 +32,7 @@ struct Killed {
 struct Process {
     pid: u32,
     comm: String,
-    uid: u32,
+    uid: Uid,
     bytes_back: u64,
     gone: bool,
     /// Why it is not gone.
@@ -161,7 +162,7 @@ fn describe(report: &VictimReport, comm: String) -> Process {
     Process {
         pid: report.identity.pid,
         comm,
-        uid: report.identity.uid.0,
+        uid: report.identity.uid,
         bytes_back: report.bytes_back,
         gone: report.end == End::Gone,
         error: complaint(&report.end),
@@ -213,7 +214,7 @@ mod tests {
         let process = Process {
             pid: 42,
             comm: "eater\x1b".into(),
-            uid: 1000,
+            uid: Uid(1000),
             bytes_back: 4 << 30,
             gone: true,
             error: None,

@@ -90,8 +90,7 @@ fn table(limits: &[UserLimit]) -> String {
     if limits.is_empty() {
         return "no user has a limit\n".into();
     }
-    let name =
-        |it: &UserLimit| user::owner(it.account.uid, it.group.as_deref(), it.cgroup.as_deref());
+    let name = |it: &UserLimit| user::owner(it.account, it.group.as_deref(), it.cgroup.as_deref());
     let names: Vec<String> = limits.iter().map(name).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(4);
     let mut text = format!(
@@ -138,6 +137,7 @@ fn percent(part: u64, whole: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use control::Uid;
     use control::oomd::AccountRef;
 
     use super::*;
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn the_table_shows_what_is_left_and_what_is_dying() {
         let limit = UserLimit {
-            account: AccountRef::user(4_000_000_000),
+            account: AccountRef::user(Uid(4_000_000_000)),
             group: None,
             cgroup: None,
             members: Vec::new(),
@@ -176,7 +176,7 @@ mod tests {
         let group = Some("students".to_owned());
         let text = table(&[UserLimit {
             group,
-            members: vec![7, 8],
+            members: vec![Uid(7), Uid(8)],
             counts: vec!["file".into()],
             ..limit.clone()
         }]);

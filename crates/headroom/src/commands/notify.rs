@@ -70,7 +70,7 @@ fn notice(event: &Event) -> Option<Notice> {
     match event {
         Event::SoftLimitCrossed { account, group, cgroup, used_bytes, hard_bytes } => {
             let (used, hard) = (Size(*used_bytes), Size(*hard_bytes));
-            let who = user::owner(account.uid, group.as_deref(), cgroup.as_deref());
+            let who = user::owner(*account, group.as_deref(), cgroup.as_deref());
             Some(Notice {
                 title: format!("{who} is almost out of memory"),
                 body: format!("{used} are in use of {hard}. Beyond that a process will be killed."),

@@ -17,13 +17,13 @@ pub fn explain_all(records: &[Why]) -> String {
 pub fn headline(why: &Why) -> String {
     let together = match (&why.group, &why.cgroup) {
         (_, Some(path)) => Some(format!("cgroup {}", printable(path))),
-        (Some(group), None) => Some(user::owner(why.account.uid, Some(group), None)),
+        (Some(group), None) => Some(user::owner(why.account, Some(group), None)),
         (None, None) => None,
     };
     let whose = match (together, why.victim.as_ref().and_then(|victim| victim.uid)) {
         (Some(together), Some(uid)) => format!("user {} in {together}", user::name(uid)),
         (Some(together), None) => together,
-        (None, _) => format!("user {}", user::name(why.account.uid)),
+        (None, _) => format!("user {}", user::owner(why.account, None, None)),
     };
     match &why.victim {
         Some(victim) if why.outcome == Outcome::Observed => {
@@ -150,6 +150,7 @@ pub fn memory(candidate: &Candidate) -> String {
 
 #[cfg(test)]
 mod tests {
+    use control::Uid;
     use control::oomd::{AccountKind, AccountRef};
 
     use super::*;
@@ -157,7 +158,7 @@ mod tests {
     fn record() -> Why {
         let candidate = |pid, comm: &str, mib: u64| Candidate {
             pid,
-            uid: Some(4_000_000_000),
+            uid: Some(Uid(4_000_000_000)),
             comm: comm.into(),
             rss_bytes: mib << 20,
             swap_bytes: 0,
@@ -166,7 +167,7 @@ mod tests {
         Why {
             id: 7,
             at_micros: 1_700_000_000_000_000,
-            account: AccountRef::user(4_000_000_000),
+            account: AccountRef::user(Uid(4_000_000_000)),
             group: None,
             cgroup: None,
             trigger: Trigger::Notifier,

@@ -7,9 +7,9 @@ use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::anyhow;
+use control::Uid;
 use control::oomd::{AccountRef, Reply, Request, UserLimit};
 use headroom_daemon::user_database;
-use memory_ledger::Uid;
 
 use super::client::{ask_oomd, unexpected};
 use super::output::printable;
@@ -18,7 +18,7 @@ use super::output::printable;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum User {
     /// A user's number.
-    Uid(u32),
+    Uid(Uid),
     /// A group's name.
     Group(String),
     /// A cgroup's path, from the root of the hierarchy.
@@ -84,12 +84,12 @@ impl FromStr for User {
         if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
             // The largest number means "no user" to the kernel.
             return match text.parse() {
-                Ok(uid) if uid != u32::MAX => Ok(Self::Uid(uid)),
+                Ok(uid) if uid != u32::MAX => Ok(Self::Uid(Uid(uid))),
                 _ => Err(format!("uid {text} is too large: at most {}", u32::MAX - 1)),
             };
         }
         match user_database::uid_of(text) {
-            Ok(Some(uid)) => Ok(Self::Uid(uid.0)),
+            Ok(Some(uid)) => Ok(Self::Uid(uid)),
             Ok(None) => Err(format!("there is no user '{text}'; a uid works without an account")),
             Err(error) => Err(format!("cannot look up user '{text}': {error}")),
         }
@@ -97,23 +97,23 @@ impl FromStr for User {
 }
 
 /// Whose a limit is: a cgroup's path, a group's name as `@NAME`, or the user's.
-pub fn owner(uid: u32, group: Option<&str>, cgroup: Option<&str>) -> String {
+pub fn owner(account: AccountRef, group: Option<&str>, cgroup: Option<&str>) -> String {
     match (group, cgroup) {
         (_, Some(path)) => printable(path),
         (Some(group), None) => format!("@{}", printable(group)),
-        (None, None) => name(uid),
+        (None, None) => name(Uid(account.uid)),
     }
 }
 
-/// The name of `uid`; its number where it has none. Looked up once: some databases are far away.
-pub fn name(uid: u32) -> String {
-    static KNOWN: Mutex<BTreeMap<u32, String>> = Mutex::new(BTreeMap::new());
+/// The name of a user; its number where it has none. Looked up once: some databases are far away.
+pub fn name(uid: Uid) -> String {
+    static KNOWN: Mutex<BTreeMap<Uid, String>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     known.entry(uid).or_insert_with(|| look_up_name(uid)).clone()
 }
 
-fn look_up_name(uid: u32) -> String {
-    match user_database::name_of(Uid(uid)) {
+fn look_up_name(uid: Uid) -> String {
+    match user_database::name_of(uid) {
         Ok(Some(name)) => printable(&name),
         _ => uid.to_string(),
     }
@@ -121,19 +121,31 @@ fn look_up_name(uid: u32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use control::oomd::AccountKind;
+
     use super::*;
 
     #[test]
     fn names_and_numbers_are_understood() {
-        assert_eq!("root".parse(), Ok(User::Uid(0)));
-        assert_eq!("0".parse(), Ok(User::Uid(0)));
-        assert_eq!("60123".parse(), Ok(User::Uid(60123)));
+        assert_eq!("root".parse(), Ok(User::Uid(Uid::ROOT)));
+        assert_eq!("0".parse(), Ok(User::Uid(Uid::ROOT)));
+        assert_eq!("60123".parse(), Ok(User::Uid(Uid(60123))));
         assert_eq!("@students".parse(), Ok(User::Group("students".into())));
         assert_eq!("/a/b".parse(), Ok(User::Cgroup("/a/b".into())));
-        assert_eq!(owner(4_294_901_760, Some("stud\n"), None), "@stud\\n");
-        assert_eq!(owner(4_294_836_224, None, Some("/a\n")), "/a\\n");
-        assert_eq!(name(0), "root");
-        assert_eq!(name(4_000_000_000), "4000000000");
+        assert_eq!(
+            owner(
+                AccountRef { kind: AccountKind::Group, uid: 4_294_901_760 },
+                Some("stud\n"),
+                None
+            ),
+            "@stud\\n"
+        );
+        assert_eq!(
+            owner(AccountRef { kind: AccountKind::Cgroup, uid: 4_294_836_224 }, None, Some("/a\n")),
+            "/a\\n"
+        );
+        assert_eq!(name(Uid::ROOT), "root");
+        assert_eq!(name(Uid(4_000_000_000)), "4000000000");
     }
 
     #[test]

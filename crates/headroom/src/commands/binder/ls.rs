@@ -97,13 +97,15 @@ fn describe(text: &mut String, process: &Process, name: &impl Fn(u32) -> String)
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use control::Uid;
     use control::binderd::{Buffers, Handle, Node, Thread};
+
+    use super::*;
 
     fn process(pid: u32, comm: &str) -> Process {
         Process {
             pid,
-            euid: 0,
+            euid: Uid::ROOT,
             owner: "uid 0".into(),
             owner_bytes: 12 << 20,
             comm: Some(comm.into()),

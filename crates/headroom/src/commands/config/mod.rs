@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use control::Uid;
 use control::configuration::{Configuration, MachineLevels};
 use control::oomd::{Reply, Request};
 use serde::Serialize;
@@ -67,7 +68,7 @@ fn text(configuration: &Configuration) -> String {
     };
     for limit in limits {
         let name = match limit.user.parse() {
-            Ok(uid) => user::name(uid),
+            Ok(uid) => user::name(Uid(uid)),
             Err(_) if limit.user.starts_with('@') => {
                 let members: Vec<String> = limit.members.iter().map(|it| user::name(*it)).collect();
                 let members = if members.is_empty() { "nobody".into() } else { members.join(", ") };
@@ -141,7 +142,11 @@ mod tests {
             hard_bytes: 2 << 30,
             soft_bytes: 1 << 30,
             counts: if user == "*" { vec!["anon".into(), "file".into()] } else { Vec::new() },
-            members: if user == "@both" { vec![4_000_000_001, 4_000_000_002] } else { Vec::new() },
+            members: if user == "@both" {
+                vec![Uid(4_000_000_001), Uid(4_000_000_002)]
+            } else {
+                Vec::new()
+            },
         };
         let configuration = Configuration {
             files: vec!["/a.toml".into(), "/a.d/b.toml".into()],
@@ -149,7 +154,7 @@ mod tests {
             machine: None,
             rules: vec!["avoid: every process".into()],
             notifications: vec!["metrics on /run/m".into()],
-            ordinary_uids: [1000, 2000],
+            ordinary_uids: [Uid(1000), Uid(2000)],
             warnings: Vec::new(),
         };
         let expected = "/a.toml, /a.d/b.toml\n\

@@ -232,6 +232,7 @@ fn draw_help(buffer: &mut Buffer, area: Rect) {
 
 #[cfg(test)]
 pub mod tests {
+    use control::Uid;
     use control::oomd::{AccountRef, Candidate, KilledBy, Outcome, Trigger, Why};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -246,7 +247,7 @@ pub mod tests {
         Why {
             id: 1,
             at_micros: 0,
-            account: AccountRef::user(4_000_000_001),
+            account: AccountRef::user(Uid(4_000_000_001)),
             group: None,
             cgroup: None,
             trigger: Trigger::Notifier,
@@ -370,7 +371,8 @@ q quit  s sort  l limit  c clear  ? help   by share of the limit; 1 of 3";
     fn a_lost_daemon_a_prompt_and_a_complaint_are_seen() {
         let mut view = view();
         view.lost("cannot ask headroom-oomd".into());
-        view.mode = Mode::Limit { account: AccountRef::user(4_000_000_001), input: "51".into() };
+        view.mode =
+            Mode::Limit { account: AccountRef::user(Uid(4_000_000_001)), input: "51".into() };
         let (lines, _) = frame(&mut view, 80, 14);
         assert_eq!(lines[4], "as it was: cannot ask headroom-oomd");
         assert_eq!(lines[13], "limit of 4000000001 (512M, 1.5G): 51_");

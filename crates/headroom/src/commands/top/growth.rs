@@ -52,22 +52,25 @@ pub fn forecast(left: u64, bytes_per_s: i64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use control::Uid;
+
     use super::super::view::tests::snapshot;
     use super::*;
 
     #[test]
     fn growth_is_an_average_over_the_last_seconds() {
+        let of_user = |growth: &Growth, uid| growth.of(AccountRef::user(Uid(uid)));
         let mut growth = Growth::default();
         let start = Instant::now();
-        assert_eq!(growth.of(AccountRef::user(7)), None);
+        assert_eq!(of_user(&growth, 7), None);
         for second in 0..10u64 {
             let mut seen = snapshot(&[(7, 100 + second * second, 1000)]);
             seen.at = start + Duration::from_secs(second);
             growth.look(&seen);
         }
-        assert_eq!(growth.of(AccountRef::user(7)), Some((81 - 16) / 5));
+        assert_eq!(of_user(&growth, 7), Some((81 - 16) / 5));
         growth.look(&snapshot(&[(8, 1, 2)]));
-        assert_eq!((growth.of(AccountRef::user(7)), growth.of(AccountRef::user(8))), (None, None));
+        assert_eq!((of_user(&growth, 7), of_user(&growth, 8)), (None, None));
     }
 
     #[test]

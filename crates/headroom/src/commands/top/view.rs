@@ -83,7 +83,7 @@ pub fn rows(snapshot: &Snapshot, growth: &Growth) -> Vec<Row> {
         let left = limit.hard_bytes.saturating_sub(limit.used_bytes);
         let limit_in = growth.and_then(|rate| forecast(left, rate));
         Row {
-            name: user::owner(limit.account.uid, limit.group.as_deref(), limit.cgroup.as_deref()),
+            name: user::owner(limit.account, limit.group.as_deref(), limit.cgroup.as_deref()),
             limit: limit.clone(),
             growth,
             limit_in,
@@ -212,7 +212,7 @@ impl View {
     /// What the row of this account is called.
     pub fn name_of(&self, account: AccountRef) -> String {
         self.row_of(account)
-            .map_or_else(|| user::name(account.uid), |at| self.rows[at].name.clone())
+            .map_or_else(|| user::owner(account, None, None), |at| self.rows[at].name.clone())
     }
 
     fn row_of(&self, account: AccountRef) -> Option<usize> {
@@ -362,6 +362,7 @@ pub mod tests {
     use std::collections::BTreeMap;
     use std::time::Instant;
 
+    use control::Uid;
     use control::oomd::Status;
     use machine_memory::Meminfo;
 
@@ -370,7 +371,7 @@ pub mod tests {
     /// Users: uid, used, limit.
     pub fn snapshot(users: &[(u32, u64, u64)]) -> Snapshot {
         let limit = |(uid, used_bytes, hard_bytes): &(u32, u64, u64)| UserLimit {
-            account: AccountRef::user(*uid),
+            account: AccountRef::user(Uid(*uid)),
             group: None,
             cgroup: None,
             members: Vec::new(),
@@ -473,7 +474,7 @@ pub mod tests {
     fn a_prompt_sets_a_limit_or_says_what_is_wrong() {
         let mut view = View::new(snapshot(&[(7, 50, 100)]), Look::Colored);
         let set = |uid, hard_bytes| {
-            let account = AccountRef::user(uid);
+            let account = AccountRef::user(Uid(uid));
             Todo::Ask(Request::SetLimit { account, hard_bytes, soft_bytes: None })
         };
         assert_eq!(press(&mut view, "l512M\n"), set(7, 512 << 20));
@@ -489,7 +490,7 @@ pub mod tests {
         assert_eq!(press(&mut view, "cn"), Todo::Nothing);
         assert_eq!(
             press(&mut view, "cy"),
-            Todo::Ask(Request::ClearLimit { account: AccountRef::user(7) })
+            Todo::Ask(Request::ClearLimit { account: AccountRef::user(Uid(7)) })
         );
         press(&mut view, "l");
         view.paste(&"9\x1b".repeat(500));
