@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use zerocopy::FromZeros;
 
 /// A user that nobody else is.
-const SOMEBODY: u32 = 61_237;
+const SOMEBODY: Uid = Uid(61_237);
 
 #[test]
 fn a_client_process() {}
@@ -215,13 +215,10 @@ fn the_control_socket_tells_what_is_open() {
 fn open_as_somebody(path: &Path) -> i32 {
     let path = path.to_owned();
     let open = move || {
-        // SAFETY: setresuid takes integers. The raw call changes this thread only, which ends here.
-        let set = unsafe { libc::syscall(libc::SYS_setresuid, -1, SOMEBODY, -1) };
-        assert_eq!(set, 0);
         let opened = std::fs::File::options().read(true).write(true).open(path);
         opened.err().map_or(0, |error| error.raw_os_error().unwrap())
     };
-    std::thread::spawn(open).join().unwrap()
+    test_support::spawn_as(SOMEBODY, open).join().unwrap()
 }
 
 /// Adds a device by `binder-control`.
@@ -258,7 +255,7 @@ fn mode_and_owner_decide_who_may_open_a_device() {
         assert_eq!(open_as_somebody(&control), libc::EACCES, "{arguments:?}");
         if arguments.contains(&owner.as_str()) {
             let metadata = std::fs::metadata(&added_path).unwrap();
-            assert_eq!((metadata.uid(), metadata.gid()), (SOMEBODY, 7));
+            assert_eq!((metadata.uid(), metadata.gid()), (SOMEBODY.0, 7));
         }
     }
 }

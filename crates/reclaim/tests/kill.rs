@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
+use owners::Uid;
 use reclaim::{Boost, End, KillError, Options, Reap, Scope, Victim};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use support::{Holder, PATIENCE, children, helper, state, until};
@@ -107,10 +108,7 @@ fn a_process_of_somebody_else_is_not_killed_nor_stopped() {
     let holder = Holder::with(1, "family 1");
     let victim = Victim::open(holder.pid()).unwrap();
     let pid = holder.pid();
-    // This thread alone becomes somebody else.
-    let refused = std::thread::spawn(move || {
-        // SAFETY: raw system calls change this thread's user only.
-        unsafe { assert_eq!(libc::syscall(libc::SYS_setresuid, 60_001, 60_001, 60_001), 0) };
+    let refused = test_support::spawn_as(Uid(60_001), move || {
         let options = Options { scope: Scope::Family, ..Options::default() };
         victim.kill(&options).err()
     });

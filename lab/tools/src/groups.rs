@@ -99,7 +99,7 @@ impl Groups {
     }
 
     /// Starts ourselves in the group of that name.
-    pub fn start(&self, name: &'static str, uid: u32, words: &[&str]) -> Result<Part> {
+    pub fn start(&self, name: &'static str, uid: libc::uid_t, words: &[&str]) -> Result<Part> {
         let procs = self.path(name).join("cgroup.procs");
         let mut command =
             Command::new(std::env::current_exe().map_err(|e| format!("our own path: {e}"))?);

@@ -4,14 +4,14 @@ use std::process::Child;
 
 use harness::daemon::Daemon;
 use harness::outcome::Check;
-use harness::users::User;
+use harness::users::{Uid, User};
 
 /// The attacker, and what it may use.
-pub const ATTACKER: User = User { uid: 64_200, subordinate: 400_000, count: 65_000 };
+pub const ATTACKER: User = User { uid: Uid(64_200), subordinate: 400_000, count: 65_000 };
 /// Another user with a limit.
-pub const BYSTANDER: User = User { uid: 64_201, subordinate: 0, count: 0 };
+pub const BYSTANDER: User = User { uid: Uid(64_201), subordinate: 0, count: 0 };
 /// One that nobody has limited so far.
-pub const NEWCOMER: User = User { uid: 64_202, subordinate: 0, count: 0 };
+pub const NEWCOMER: User = User { uid: Uid(64_202), subordinate: 0, count: 0 };
 
 /// Another user with a limit, within which it holds memory during each attack.
 pub const INNOCENT: User = User { uid: 64_203, subordinate: 0, count: 0 };

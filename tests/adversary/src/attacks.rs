@@ -10,6 +10,7 @@ use anyhow::{Context, ensure};
 use harness::MIB;
 use harness::daemon::Daemon;
 use harness::outcome::Check;
+use harness::users::Uid;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
     send, socket_with, sockopt,
@@ -310,13 +311,10 @@ impl Witness for SubordinateUids {
     }
 }
 
-/// Introduces itself on the lease socket as another user. A thread has its own credentials, as far
-/// as the kernel is concerned.
-fn lease_as(socket: &Path, uid: u32) -> anyhow::Result<()> {
+/// Introduces itself on the lease socket as another user.
+fn lease_as(socket: &Path, uid: Uid) -> anyhow::Result<()> {
     let socket = socket.to_owned();
-    let attempt = std::thread::spawn(move || {
-        let user = rustix::process::Uid::from_raw(uid);
-        rustix::thread::set_thread_res_uid(user, user, user)?;
+    let attempt = test_support::spawn_as(uid, move || {
         let flags = SocketFlags::CLOEXEC;
         let fd: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         let patience = Some(Duration::from_secs(2));

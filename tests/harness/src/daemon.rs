@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use owners::Uid;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -89,8 +90,9 @@ impl Daemon {
     }
 
     /// Has it limit a user.
-    pub fn set_limit(&self, uid: u32, bytes: u64) -> anyhow::Result<()> {
-        let request = json!({"request": "set-limit", "account": {"uid": uid}, "hard_bytes": bytes});
+    pub fn set_limit(&self, uid: Uid, bytes: u64) -> anyhow::Result<()> {
+        let request =
+            json!({"request": "set-limit", "account": {"uid": uid.0}, "hard_bytes": bytes});
         match self.request(&request)? {
             reply if reply["reply"] == "done" => Ok(()),
             reply => bail!("the limit was not set: {reply}"),
@@ -98,10 +100,10 @@ impl Daemon {
     }
 
     /// Its decisions about these uids, oldest first.
-    pub fn decisions(&self, concerned: impl Fn(u32) -> bool) -> anyhow::Result<Vec<Value>> {
+    pub fn decisions(&self, concerned: impl Fn(Uid) -> bool) -> anyhow::Result<Vec<Value>> {
         let mut reply = self.request(&json!({"request": "why", "last": 100_000}))?;
         let Value::Array(records) = reply["records"].take() else { bail!("no records: {reply}") };
-        let uid = |record: &Value| record["uid"].as_u64().and_then(|uid| uid.try_into().ok());
+        let uid = |record: &Value| record["uid"].as_u64()?.try_into().ok().map(Uid);
         let ours = records.into_iter().rev().filter(|it| uid(it).is_some_and(&concerned));
         Ok(ours.collect())
     }

@@ -6,13 +6,14 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+pub use owners::Uid;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Uids of one test: its user, and those that are subordinate to it.
 #[derive(Clone, Copy, Debug)]
 pub struct User {
     /// In the initial namespace.
-    pub uid: u32,
+    pub uid: Uid,
     /// The first subordinate one.
     pub subordinate: u32,
     /// How many of these there are.
@@ -20,14 +21,9 @@ pub struct User {
 }
 
 impl User {
-    /// A user without subordinate uids.
-    pub fn plain(uid: u32) -> Self {
-        Self { uid, subordinate: 0, count: 0 }
-    }
-
     /// One of its uids.
-    pub fn has(&self, uid: u32) -> bool {
-        uid == self.uid || (uid >= self.subordinate && uid - self.subordinate < self.count)
+    pub fn has(&self, uid: Uid) -> bool {
+        uid == self.uid || (self.subordinate..self.subordinate + self.count).contains(&uid.0)
     }
 
     /// A program as this user, in a session of its own, without privileges.
@@ -39,7 +35,7 @@ impl User {
 
     /// The same for a program that is prepared in other ways before.
     pub fn run_as_self(&self, command: &mut Command) {
-        let uid = self.uid;
+        let Uid(uid) = self.uid;
         // SAFETY: between fork and exec only system calls are made.
         unsafe {
             command.pre_exec(move || {
@@ -57,7 +53,7 @@ impl User {
         let real_uid = |pid: u32| {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
             let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-            uids.split_whitespace().next()?.parse().ok()
+            uids.split_whitespace().next()?.parse().ok().map(Uid)
         };
         let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

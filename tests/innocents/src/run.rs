@@ -13,13 +13,13 @@ use harness::daemon::Daemon;
 use harness::memory::Held;
 use harness::outcome::{Check, Outcome};
 use harness::sampler::MemorySampler;
-use harness::users::User;
+use harness::users::{Uid, User};
 use serde_json::Value;
 
 use crate::programs::Program;
 
 /// The user that runs them.
-pub const INNOCENT: User = User { uid: 64_300, subordinate: 0, count: 0 };
+pub const INNOCENT: User = User { uid: Uid(64_300), subordinate: 0, count: 0 };
 /// Limits, percent of the peak: one that the program keeps to, and one that it breaks.
 const ENOUGH_PERCENT: u64 = 125;
 const TOO_LITTLE_PERCENT: u64 = 90;
@@ -146,7 +146,7 @@ fn run(program: &Program, seconds: u32, limit: Option<(Backend, u64)>) -> anyhow
 /// to run without one.
 fn command(program: &Program, folder: &Path, seconds: u32) -> anyhow::Result<Command> {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
-    let (home, uid) = (folder.join("home"), INNOCENT.uid);
+    let (home, uid) = (folder.join("home"), INNOCENT.uid.0);
     fs::create_dir(&home)?;
     chown(&home, Some(uid), Some(uid))?;
     let mut users = fs::read_to_string("/etc/passwd")?;

@@ -20,6 +20,7 @@ use binder_uapi::{
     BINDER_TYPE_BINDER, BINDER_TYPE_FD, FLAT_BINDER_FLAG_ACCEPTS_FDS,
     FLAT_BINDER_FLAG_PRIORITY_MASK, FlatBinderObject, TF_ACCEPT_FDS,
 };
+use control::Uid;
 use e2e::random::Random;
 use e2e::{attacks, malice, soak};
 
@@ -66,32 +67,31 @@ fn act(device: &str, words: &[&str]) -> Outcome {
         ["deaf"] => deaf_service(device),
         ["passes-itself"] => passes_itself(device),
         ["who"] => who_service(device),
-        ["nice", uid] => number(uid)
-            .and_then(|uid| priority_service(device, uid as u32, FLAT_BINDER_FLAG_PRIORITY_MASK)),
-        ["priority", uid, flags] => number(uid).and_then(|uid| {
-            number(flags).and_then(|flags| priority_service(device, uid as u32, flags as u32))
+        ["nice", uid] => {
+            user(uid).and_then(|uid| priority_service(device, uid, FLAT_BINDER_FLAG_PRIORITY_MASK))
+        }
+        ["priority", uid, flags] => user(uid).and_then(|uid| {
+            number(flags).and_then(|flags| priority_service(device, uid, flags as u32))
         }),
-        ["files", uid] => number(uid).and_then(|uid| files_service(device, uid as u32)),
+        ["files", uid] => user(uid).and_then(|uid| files_service(device, uid)),
         ["files-few", uid] => {
-            number(uid).and_then(|uid| files_service_with_room_for_few(device, uid as u32))
+            user(uid).and_then(|uid| files_service_with_room_for_few(device, uid))
         }
-        ["files-traced", uid] => {
-            number(uid).and_then(|uid| files_service_traced(device, uid as u32))
-        }
+        ["files-traced", uid] => user(uid).and_then(|uid| files_service_traced(device, uid)),
         ["files-interrupted", uid] => {
-            number(uid).and_then(|uid| files_service_interrupted(device, uid as u32, 300))
+            user(uid).and_then(|uid| files_service_interrupted(device, uid, 300))
         }
-        ["files-interrupted", uid, every] => number(uid).and_then(|uid| {
-            number(every).and_then(|every| files_service_interrupted(device, uid as u32, every))
+        ["files-interrupted", uid, every] => user(uid).and_then(|uid| {
+            number(every).and_then(|every| files_service_interrupted(device, uid, every))
         }),
         ["files-cost", count] => number(count).and_then(|count| files_cost(device, count)),
         ["freeze", pid, timeout] => number(pid)
             .and_then(|pid| number(timeout).and_then(|timeout| freeze(device, pid, timeout))),
-        ["whoami", uid] => number(uid).and_then(|uid| call_as(device, uid as u32)),
-        ["as", uid, action @ ..] => number(uid)
-            .and_then(|uid| become_ordinary(uid as u32))
-            .and_then(|()| act(device, action)),
-        ["as-nobody", action @ ..] => become_user(65534).and_then(|()| act(device, action)),
+        ["whoami", uid] => user(uid).and_then(|uid| call_as(device, uid)),
+        ["as", uid, action @ ..] => {
+            user(uid).and_then(become_ordinary).and_then(|()| act(device, action))
+        }
+        ["as-nobody", action @ ..] => become_user(Uid(65534)).and_then(|()| act(device, action)),
         _ => malice::act(device, words)
             .or_else(|| attacks::act(device, words))
             .unwrap_or_else(|| Err(unknown(words))),
@@ -108,6 +108,10 @@ fn die_with_parent() {
 
 fn number(word: &str) -> Result<u64, String> {
     word.parse().map_err(|_| format!("{word}: not a number"))
+}
+
+fn user(word: &str) -> Result<Uid, String> {
+    word.parse().map(Uid).map_err(|_| format!("{word}: not a uid"))
 }
 
 fn text(error: ClientError) -> String {
@@ -362,7 +366,7 @@ fn unshared(device: &str, map: &str, action: &[&str]) -> ExitCode {
 /// As another user, becomes a context manager with these flags, and answers with its nice value,
 /// policy and real-time priority. Asked with code 2, it says goodbye in the middle of the call
 /// instead.
-fn priority_service(device: &str, uid: u32, flags: u32) -> Outcome {
+fn priority_service(device: &str, uid: Uid, flags: u32) -> Outcome {
     become_user(uid)?;
     let client = open(device)?;
     let object = FlatBinderObject { ty: BINDER_TYPE_BINDER, flags, binder: 0, cookie: 0 };
@@ -388,7 +392,7 @@ fn priority_service(device: &str, uid: u32, flags: u32) -> Outcome {
 
 /// As another user, becomes a context manager that takes files: it writes `seen` into each, closes
 /// it, and answers with how many descriptors it has left open.
-fn files_service(device: &str, uid: u32) -> Outcome {
+fn files_service(device: &str, uid: Uid) -> Outcome {
     become_user(uid)?;
     let client = open(device)?;
     let flags = FLAT_BINDER_FLAG_ACCEPTS_FDS;
@@ -436,7 +440,7 @@ fn files_cost(device: &str, count: u64) -> Outcome {
 }
 
 /// The same in a child process, with its parent as its debugger.
-fn files_service_traced(device: &str, uid: u32) -> Outcome {
+fn files_service_traced(device: &str, uid: Uid) -> Outcome {
     // SAFETY: this process has one thread, so the child may do whatever we may. The rest is plain
     // numbers, and a live status.
     unsafe {
@@ -466,7 +470,7 @@ fn files_service_traced(device: &str, uid: u32) -> Outcome {
 }
 
 /// The same with a descriptor table that takes ten more.
-fn files_service_with_room_for_few(device: &str, uid: u32) -> Outcome {
+fn files_service_with_room_for_few(device: &str, uid: Uid) -> Outcome {
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
     let limit = libc::rlimit { rlim_cur: open + 10, rlim_max: open + 10 };
     // SAFETY: the limit is live.
@@ -475,7 +479,7 @@ fn files_service_with_room_for_few(device: &str, uid: u32) -> Outcome {
 }
 
 /// The same under a hail of signals, whose handler counts them.
-fn files_service_interrupted(device: &str, uid: u32, every_us: u64) -> Outcome {
+fn files_service_interrupted(device: &str, uid: Uid, every_us: u64) -> Outcome {
     static SIGNALS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn count(_: i32) {
         SIGNALS.fetch_add(1, Ordering::Relaxed);
@@ -491,24 +495,24 @@ fn files_service_interrupted(device: &str, uid: u32, every_us: u64) -> Outcome {
 }
 
 /// Becomes another user, for good, and calls the manager.
-fn call_as(device: &str, uid: u32) -> Outcome {
+fn call_as(device: &str, uid: Uid) -> Outcome {
     become_user(uid)?;
     one_call(device, "manager")
 }
 
 /// Becomes another user whose process is as if that user had started it: its files in `/proc` are
 /// its own.
-fn become_ordinary(uid: u32) -> Outcome {
+fn become_ordinary(uid: Uid) -> Outcome {
     become_user(uid)?;
     // SAFETY: plain numbers.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) };
     Ok(())
 }
 
-fn become_user(uid: u32) -> Outcome {
+fn become_user(uid: Uid) -> Outcome {
+    let Uid(id) = uid;
     // SAFETY: plain numbers; the process has one thread.
-    let changed =
-        unsafe { libc::setresgid(uid, uid, uid) == 0 && libc::setresuid(uid, uid, uid) == 0 };
+    let changed = unsafe { libc::setresgid(id, id, id) == 0 && libc::setresuid(id, id, id) == 0 };
     if !changed {
         return Err(format!("cannot become uid {uid}: {}", std::io::Error::last_os_error()));
     }

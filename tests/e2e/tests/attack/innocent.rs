@@ -3,15 +3,16 @@
 use std::path::Path;
 
 use binder_client::{Client, Options, Payload, Session};
+use control::Uid;
 use e2e::{Bus, Peer};
 
 /// Users whose processes attack; nobody else is one of them.
-pub const ATTACKER: u32 = 61_300;
+pub const ATTACKER: Uid = Uid(61_300);
 /// The user that the innocent service belongs to.
-pub const INNOCENT: u32 = 61_299;
+pub const INNOCENT: Uid = Uid(61_299);
 
 /// Starts a process of an ordinary user, and waits until it is ready.
-pub fn attacker(bus: &Bus, device: &str, uid: u32, action: &[&str]) -> Peer {
+pub fn attacker(bus: &Bus, device: &str, uid: Uid, action: &[&str]) -> Peer {
     let peer = unready_attacker(bus, device, uid, action);
     peer.expect("ready");
     peer
@@ -25,7 +26,7 @@ pub struct Silent {
 
 impl Silent {
     /// Starts it, and waits until it is ready.
-    pub fn start(bus: &Bus, device: &str, uid: u32, action: &[&str]) -> Self {
+    pub fn start(bus: &Bus, device: &str, uid: Uid, action: &[&str]) -> Self {
         let peer = unready_attacker(bus, device, uid, action);
         let line = peer.line().unwrap();
         let accomplice = line.strip_prefix("accomplice ").unwrap().parse().unwrap();
@@ -43,7 +44,7 @@ impl Silent {
 }
 
 /// The same as [`attacker`] without waiting.
-pub fn unready_attacker(bus: &Bus, device: &str, uid: u32, action: &[&str]) -> Peer {
+pub fn unready_attacker(bus: &Bus, device: &str, uid: Uid, action: &[&str]) -> Peer {
     let uid = uid.to_string();
     let words = [&["as", &uid], action].concat();
     Peer::start_on(bus, Path::new(env!("CARGO_BIN_EXE_peer")), device, &words)

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::os::fd::AsFd;
 
 use binder_client::{Client, Options, Parcel, Session};
+use control::Uid;
 use e2e::Bus;
 
 use crate::innocent::{ATTACKER, Innocent, Silent, attacker};
@@ -28,7 +29,7 @@ fn send_pipe(session: &mut Session<'_>) {
 fn a_receiver_of_files_with_a_profiling_timer_harms_nobody(bus: &Bus) {
     let innocent = Innocent::new(bus);
     let uid = ATTACKER.to_string();
-    let service = attacker(bus, "binder", 0, &["files-interrupted", &uid, "200"]);
+    let service = attacker(bus, "binder", Uid::ROOT, &["files-interrupted", &uid, "200"]);
     let client = Client::open(bus.device("binder"), &Options::default()).unwrap();
     std::thread::scope(|scope| {
         let calling = scope.spawn(|| {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use binder_client::{Client, Options, Payload, Session};
+use control::Uid;
 use e2e::Bus;
 
 use crate::support::{CALL, open, peer};
@@ -13,11 +14,8 @@ crate::both_mappings! {
 }
 
 /// Calls as this user; the pid and uid that the receiver saw.
-fn call_as(device: PathBuf, uid: u32) -> (i32, u32) {
+fn call_as(device: PathBuf, uid: Uid) -> (i32, u32) {
     let call = move || {
-        // SAFETY: plain numbers; a raw call changes the calling thread alone, which ends with this
-        // test.
-        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) }, 0);
         let client = Client::open(device, &Options::default()).unwrap();
         let mut session = Session::new(&client);
         let reply = session.call(0, CALL, Payload::default()).unwrap();
@@ -27,15 +25,15 @@ fn call_as(device: PathBuf, uid: u32) -> (i32, u32) {
         let [a, b, c, d, e, f, g, h] = seen;
         (i32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]))
     };
-    std::thread::spawn(call).join().unwrap()
+    test_support::spawn_as(uid, call).join().unwrap()
 }
 
 fn a_caller_is_nobody_to_a_receiver_that_cannot_see_it(bus: &Bus) {
     // Root of ours is user 1000 there, and nobody else is known.
     let _service = peer(bus, &["unshared", "1000 0 1", "who"]);
     let device = || bus.device("binder");
-    assert_eq!(call_as(device(), 0), (0, 1000));
-    assert_eq!(call_as(device(), 65534), (0, u32::MAX), "not root, whatever else");
+    assert_eq!(call_as(device(), Uid::ROOT), (0, 1000));
+    assert_eq!(call_as(device(), Uid(65534)), (0, u32::MAX), "not root, whatever else");
 }
 
 fn a_caller_in_namespaces_of_its_own_is_seen_from_outside_as_what_it_is_there(bus: &Bus) {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use binder_client::{Client, Options, Payload, Session, Sharing};
+use control::Uid;
 use control::binderd::{Device, Process, Reply, Request, Status};
 use e2e::{Bus, wait};
 
@@ -136,10 +137,7 @@ fn modify_mapping(client: &Client) {
 fn only_root_may_have_memory_given_back(bus: &Bus) {
     // As nobody: the socket lets everybody in.
     let socket = bus.socket().to_owned();
-    let refused = std::thread::spawn(move || {
-        // SAFETY: a raw call with plain numbers, which concerns this thread alone.
-        let done = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
-        assert_eq!(done, 0);
+    let refused = test_support::spawn_as(Uid(65534), move || {
         let mut client = control::Client::connect(&socket).unwrap();
         client.call::<Reply>(&Request::Reclaim { pages: 1 }).unwrap()
     });

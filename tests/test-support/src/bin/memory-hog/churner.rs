@@ -5,15 +5,11 @@
 use std::ffi::CStr;
 use std::time::Duration;
 
-use crate::Areas;
-use crate::PAGE;
-use crate::become_user;
-use crate::change_real_uid;
-use crate::fork;
-use crate::map;
-use crate::page_out;
-use crate::touch;
-use crate::touch_in_threads;
+use control::Uid;
+
+use crate::{
+    Areas, PAGE, become_user, change_real_uid, fork, map, page_out, touch, touch_in_threads,
+};
 
 /// Mappings are at most so many pages, and a process keeps at most so many of them: 8 MiB or so
 /// each.
@@ -26,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 const MOVING: &CStr = c"moving";
 const SETTLED: &CStr = c"churning";
 
-pub fn churn(seed: u64, users: &[u32]) {
+pub fn churn(seed: u64, users: &[Uid]) {
     // SAFETY: no arguments.
     let parent = unsafe { libc::getppid() };
     let Some(first) = users.first() else { return };
@@ -56,7 +52,7 @@ impl Churner {
         self.state >> 8
     }
 
-    fn step(&mut self, users: &[u32]) {
+    fn step(&mut self, users: &[Uid]) {
         let pages = (self.next() % MOST_PAGES) as usize + 1;
         let kind = self.next() % 20;
         if self.areas.len() >= MOST_AREAS {
@@ -110,7 +106,7 @@ impl Churner {
     }
 
     /// Charged to the new user is a process from its next page fault on.
-    fn move_to(&mut self, users: &[u32], which: usize) {
+    fn move_to(&mut self, users: &[Uid], which: usize) {
         if users.len() > 1 {
             name(MOVING);
             change_real_uid(users[which % users.len()]);

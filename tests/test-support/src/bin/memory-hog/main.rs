@@ -13,6 +13,8 @@ use std::io::BufRead;
 use std::io::Write;
 use std::ptr::null_mut;
 
+use control::Uid;
+
 const PAGE: usize = 4096;
 const HUGE: usize = 2 << 20;
 
@@ -24,17 +26,17 @@ fn main() {
     if let [verb, seed, users @ ..] = arguments.as_slice()
         && verb == "churn"
     {
-        let users: Vec<u32> = users.iter().filter_map(|uid| uid.parse().ok()).collect();
+        let users: Vec<Uid> = users.iter().filter_map(|uid| uid.parse().ok().map(Uid)).collect();
         return churner::churn(seed.parse().unwrap_or(1), &users);
     }
     if let [verb, uid, mib] = arguments.as_slice()
         && verb == "hold"
     {
-        let number = |text: &str| text.parse().expect("usage: memory-hog hold UID MIB");
-        return hold(number(uid), number(mib) as usize);
+        let number = |text: &str| text.parse::<usize>().expect("usage: memory-hog hold UID MIB");
+        return hold(Uid(number(uid) as u32), number(mib));
     }
     if let Some(uid) = arguments.first().and_then(|arg| arg.parse().ok()) {
-        become_user(uid);
+        become_user(Uid(uid));
     }
     let mut areas = Areas::new();
     answer("ready");
@@ -90,10 +92,10 @@ fn main() {
             "exitonterm" => family::exit_on_sigterm(),
             "reap" => while wait_for_child() {},
             "unshare" => unshare_users(),
-            "setuid" => become_user(number(0) as u32),
-            "realuid" => change_real_uid(number(0) as u32),
-            "threaduid" => touch_in_thread_of(&mut areas, number(0) as u32, number(1)),
-            "vforkuid" => touch_in_vfork_of(&mut areas, number(0) as u32, number(1)),
+            "setuid" => become_user(Uid(number(0) as u32)),
+            "realuid" => change_real_uid(Uid(number(0) as u32)),
+            "threaduid" => touch_in_thread_of(&mut areas, Uid(number(0) as u32), number(1)),
+            "vforkuid" => touch_in_vfork_of(&mut areas, Uid(number(0) as u32), number(1)),
             "exec" => exec_self(),
             "churn" => churn(&mut areas, number(0) as u64, number(1)),
             "leaderexit" => exit_leader(),
@@ -115,7 +117,7 @@ fn answer(text: &str) {
 }
 
 /// Takes memory, reports it, and waits to be killed, at the latest with the parent.
-fn hold(uid: u32, mib: usize) {
+fn hold(uid: Uid, mib: usize) {
     become_user(uid);
     // SAFETY: integers only. After the change of user, which resets it.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
@@ -136,28 +138,28 @@ fn unshare_users() {
     assert_eq!(failed, 0, "unshare: {}", std::io::Error::last_os_error());
 }
 
-fn become_user(uid: u32) {
+fn become_user(uid: Uid) {
     // SAFETY: integers only; glibc applies it to all threads.
-    let failed = unsafe { libc::setresuid(uid, uid, uid) };
+    let failed = unsafe { libc::setresuid(uid.0, uid.0, uid.0) };
     assert_eq!(failed, 0, "setresuid({uid}): {}", std::io::Error::last_os_error());
 }
 
 /// Changes the real uid alone; the effective one stays root's, so that it can be changed again.
-fn change_real_uid(uid: u32) {
+fn change_real_uid(uid: Uid) {
     // SAFETY: integers only.
-    let failed = unsafe { libc::setresuid(uid, 0, 0) };
+    let failed = unsafe { libc::setresuid(uid.0, 0, 0) };
     assert_eq!(failed, 0, "setresuid({uid}): {}", std::io::Error::last_os_error());
 }
 
 /// Changes the real uid of the calling thread alone, which only the bare system call does.
-fn change_real_uid_of_thread(uid: u32) {
+fn change_real_uid_of_thread(uid: Uid) {
     // SAFETY: integers only; the other threads keep what they have.
-    let failed = unsafe { libc::syscall(libc::SYS_setresuid, uid, 0, 0) };
+    let failed = unsafe { libc::syscall(libc::SYS_setresuid, uid.0, 0, 0) };
     assert_eq!(failed, 0, "setresuid({uid}): {}", std::io::Error::last_os_error());
 }
 
 /// One thread becomes another user, alone, and takes memory.
-fn touch_in_thread_of(areas: &mut Areas, uid: u32, pages: usize) {
+fn touch_in_thread_of(areas: &mut Areas, uid: Uid, pages: usize) {
     let start = map(areas, pages * PAGE, libc::MAP_PRIVATE);
     let thread = std::thread::spawn(move || {
         change_real_uid_of_thread(uid);
@@ -167,10 +169,10 @@ fn touch_in_thread_of(areas: &mut Areas, uid: u32, pages: usize) {
 }
 
 /// A child that shares our memory, as before an exec, becomes another user and takes memory.
-fn touch_in_vfork_of(areas: &mut Areas, uid: u32, pages: usize) {
+fn touch_in_vfork_of(areas: &mut Areas, uid: Uid, pages: usize) {
     extern "C" fn child(what: *mut libc::c_void) -> libc::c_int {
         // SAFETY: the parent, which stands still meanwhile, lives longer than we do.
-        let (uid, start, pages) = unsafe { *what.cast::<(u32, usize, usize)>() };
+        let (uid, start, pages) = unsafe { *what.cast::<(Uid, usize, usize)>() };
         change_real_uid_of_thread(uid);
         touch(start, pages);
         0
