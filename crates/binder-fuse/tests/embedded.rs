@@ -1,40 +1,12 @@
-//! A [`Server`] inside another program: mounted for real, in a process of its own, because a
-//! process must not use what it serves. The test binary starts itself again for that.
+//! A [`Server`](binder_fuse::Server) inside another program: mounted for real, in a process of its
+//! own, because a process must not use what it serves.
 #![allow(missing_docs)]
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use binder_fuse::{Config, Event, MappingChoice, MappingKind, Server};
-
-const MOUNT: &str = "HEADROOM_TEST_MOUNT";
-
-/// Serves until its standard input ends.
-#[test]
-fn serve() {
-    let Some(mount) = std::env::var_os(MOUNT) else { return };
-    for kind in [MappingKind::Passthrough, MappingKind::NotifyStore] {
-        let mut config = Config::new(&mount);
-        config.devices = vec!["one".into(), "two".into()];
-        config.mapping = MappingChoice::Only(kind);
-        let mut server = Server::new(&config).unwrap();
-        let stdin = std::io::stdin();
-        server.add_external(stdin.as_fd(), 7).unwrap();
-        println!("serving {} by {}", server.mount_point().display(), server.mapping().name());
-        assert_eq!(server.next_event().unwrap(), Event::External(7));
-        let mut line = String::new();
-        stdin.lock().read_line(&mut line).unwrap();
-        assert_eq!(line, "enough\n");
-        assert_eq!((server.device_count(), server.open_count()), (2, 0));
-        drop(server);
-        println!("serving no more");
-        // The next mount would come while the test looks whether this one is gone.
-        line.clear();
-        stdin.lock().read_line(&mut line).unwrap();
-    }
-}
+use test_support::helper::Helper;
+use test_support::programs::built;
 
 #[test]
 fn a_server_can_be_embedded_and_unmounts_when_it_is_dropped() {
@@ -44,23 +16,10 @@ fn a_server_can_be_embedded_and_unmounts_when_it_is_dropped() {
     }
     let dir = tempfile::TempDir::new().unwrap();
     let mount = dir.path().join("deep/down/mount");
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "serve", "--nocapture", "--test-threads=1"])
-        .env(MOUNT, &mount)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut say = child.stdin.take().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut hear = |what: &str| loop {
-        let line = lines.next().expect("the server ended").unwrap();
-        if line.contains(what) {
-            return line;
-        }
-    };
-    for by in ["by passthrough", "by notify-store"] {
-        assert!(hear("serving").contains(by));
+    let program = built("e2e", "bus_client");
+    let mut server = Helper::run(Command::new(program).arg("serve").arg(&mount));
+    for mapping in ["passthrough", "notify-store"] {
+        assert_eq!(server.answer().as_deref(), Some(mapping));
         let mut names: Vec<_> =
             std::fs::read_dir(&mount).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
@@ -68,10 +27,9 @@ fn a_server_can_be_embedded_and_unmounts_when_it_is_dropped() {
         drop(std::fs::File::open(mount.join("one")).unwrap());
         // The release of a file is not waited for by close(2); looking at the tree behind it is.
         std::fs::metadata(mount.join("two")).unwrap();
-        writeln!(say, "enough").unwrap();
-        hear("serving no more");
+        assert_eq!(server.ask("enough").as_deref(), Some("unmounted"));
         assert!(!mount.exists(), "made for the mount, removed with it");
-        writeln!(say, "seen").unwrap();
+        server.begin("seen");
     }
-    assert!(child.wait().unwrap().success());
+    assert!(server.child.wait().unwrap().success());
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use binder_client::{Client, ClientError, Errno, Options, Payload, PollFlags, Session};
 use binder_uapi::{BinderWriteRead, Command, Return};
-use common::{Daemon, cannot_mount, gettid, kill, open, role, tell, wait_for};
+use common::{Daemon, cannot_mount, gettid, kill, open, wait_for, wait_for_end};
 use rustix::event::{Timespec, epoll};
 
 /// One test at a time: starting a client closes the copies of our descriptors that it has
@@ -23,28 +23,6 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 const LONG: Duration = Duration::from_secs(20);
-
-#[test]
-fn a_client_process() {
-    let Some((role, device)) = role() else { return };
-    let client = open(&device);
-    let mut session = Session::new(&client);
-    match role.as_str() {
-        "serve" => {
-            client.become_context_manager().unwrap();
-            tell(&gettid().to_string());
-            session.serve(&mut binder_client::Echo).unwrap();
-        }
-        // A manager takes no calls from its own process: the one-way calls come from here.
-        "poke" => {
-            tell("ready");
-            for line in std::io::stdin().lines() {
-                session.oneway(0, 1, Payload::bytes(line.unwrap().as_bytes())).unwrap();
-            }
-        }
-        other => panic!("unknown role {other}"),
-    }
-}
 
 /// State letter of a process, by the kernel.
 fn state_of(pid: u32) -> char {
@@ -60,12 +38,12 @@ fn a_client_killed_in_its_wait_is_gone_at_once() {
     let _alone = alone();
     let daemon = Daemon::start();
     for _ in 0..20 {
-        let mut client = daemon.client("serve");
-        let tid: u32 = client.hear().parse().unwrap();
+        let mut client = daemon.client("echo-tid");
+        let tid: u32 = client.answer().unwrap().parse().unwrap();
         daemon.wait_until_blocked(tid);
         assert_eq!(state_of(tid), 'S', "an ordinary sleep");
-        client.kill();
-        client.wait();
+        client.child.kill().unwrap();
+        wait_for_end(&mut client);
         daemon.wait_until_gone(client.pid());
     }
 }
@@ -77,8 +55,8 @@ fn stopping_and_continuing_a_waiting_client_does_not_disturb_it() {
     }
     let _alone = alone();
     let daemon = Daemon::start();
-    let mut server = daemon.client("serve");
-    let tid: u32 = server.hear().parse().unwrap();
+    let mut server = daemon.client("echo-tid");
+    let tid: u32 = server.answer().unwrap().parse().unwrap();
     daemon.wait_until_blocked(tid);
     kill(server.pid() as i32, libc::SIGSTOP);
     wait_for("the server to stop", || (state_of(server.pid()) == 'T').then_some(()));
@@ -218,7 +196,6 @@ fn poll_wakes_when_work_comes_and_not_before() {
     let server = open(daemon.binder());
     server.become_context_manager().unwrap();
     let mut client = daemon.client("poke");
-    client.hear();
     let mut session = Session::new(&server);
     session.enter_looper().unwrap();
     let nothing = server.poll(PollFlags::IN, Duration::from_millis(50)).unwrap();
@@ -226,7 +203,7 @@ fn poll_wakes_when_work_comes_and_not_before() {
     for _ in 0..20 {
         std::thread::scope(|scope| {
             let poller = scope.spawn(|| server.poll(PollFlags::IN, LONG).unwrap());
-            client.say("hello");
+            client.begin("hello");
             assert!(poller.join().unwrap().contains(PollFlags::IN));
         });
         let incoming = loop {
@@ -258,7 +235,7 @@ fn epoll_wakes_each_time_that_work_comes() {
     let mut client = daemon.client("poke");
     let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
     for round in 0..50_u8 {
-        client.say("hello");
+        client.begin("hello");
         let mut taken = false;
         while !taken {
             let mut events = [std::mem::MaybeUninit::uninit(); 4];

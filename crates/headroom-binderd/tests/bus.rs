@@ -4,15 +4,12 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use binder_client::{Client, Echo, Options, Payload, Session};
 use binder_fuse::{Builder, Bus, Error, MappingChoice, MappingKind};
 use binder_uapi::ioctl::BINDER_VERSION;
 
-/// Has this very program run [`as_another_user`]; its value is the program that serves.
-const AS_SOMEBODY: &str = "HEADROOM_TEST_AS_SOMEBODY";
 const DAEMON: &str = env!("CARGO_BIN_EXE_headroom-binderd");
 /// A user that nobody else is.
 const SOMEBODY: u32 = 61_236;
@@ -40,44 +37,15 @@ fn version(device: &Path) -> i32 {
     version
 }
 
-/// Names the device of the process that is the context manager.
-const DEVICE: &str = "HEADROOM_TEST_DEVICE";
-
-/// A manager in a process of its own: nobody may call one of his own process.
-#[test]
-fn echo_as_manager() {
-    let Some(device) = std::env::var_os(DEVICE) else { return };
-    let client = Client::open(Path::new(&device), &Options::default()).unwrap();
-    client.become_context_manager().unwrap();
-    // Until the process is killed.
-    Session::new(&client).serve(&mut Echo).unwrap();
+fn bus_client() -> PathBuf {
+    test_support::programs::built("e2e", "bus_client")
 }
 
 /// Calls a manager: data, mappings and waiting work in both directions.
 fn call_over(bus: &Bus) {
-    let mut manager = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "echo_as_manager"])
-        .env(DEVICE, bus.device("binder"))
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let client = Client::open(bus.device("binder"), &Options::default()).unwrap();
-    let mut session = Session::new(&client);
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    let data = [7; 5000];
-    let reply = loop {
-        match session.call(0, 1, Payload::bytes(&data)) {
-            Ok(reply) => break reply,
-            // It is not there yet.
-            Err(error) => assert!(std::time::Instant::now() < end, "{error}"),
-        }
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    };
-    let same = reply.data().unwrap() == data;
-    session.free(reply);
-    manager.kill().unwrap();
-    manager.wait().unwrap();
-    assert!(same, "the echo differs");
+    let mut call = Command::new(bus_client());
+    call.arg("call-echo").arg(bus.device("binder")).stdout(Stdio::null());
+    assert!(call.status().unwrap().success());
 }
 
 fn names(bus: &Bus) -> Vec<String> {
@@ -161,27 +129,15 @@ fn a_bus_ends_with_the_process_that_made_it_however_that_ends() {
     }
     let folder = tempfile::tempdir().unwrap();
     let mount = folder.path().join("bus");
-    let status = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "made_and_left", "--nocapture"])
-        .env("HEADROOM_TEST_LEAVE", &mount)
-        .stdout(Stdio::null())
-        .status()
-        .unwrap();
+    let mut leave = Command::new(bus_client());
+    leave.args(["leave-bus", DAEMON]).arg(&mount).stdout(Stdio::null());
+    let status = leave.status().unwrap();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGKILL));
     let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while is_mounted(&mount) {
         assert!(std::time::Instant::now() < end, "still mounted");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-}
-
-#[test]
-fn made_and_left() {
-    let Some(mount) = std::env::var_os("HEADROOM_TEST_LEAVE") else { return };
-    let bus = builder().mount(mount).start().unwrap();
-    assert_eq!(version(&bus.device("binder")), 8);
-    // SAFETY: a signal to ourselves.
-    unsafe { libc::raise(libc::SIGKILL) };
 }
 
 #[test]
@@ -197,46 +153,9 @@ fn a_program_that_cannot_be_started_is_an_error_and_leaves_nothing() {
     assert!(!mount.exists());
 }
 
-/// Runs copies of this program and of the daemon that everybody can run.
+/// As root, runs copies that everybody can run.
 #[test]
 fn somebody_without_any_privilege_has_a_bus_too() {
-    if skipped() {
-        return;
-    }
-    if !rustix::process::geteuid().is_root() {
-        return as_somebody(Path::new(DAEMON));
-    }
-    let folder = tempfile::Builder::new()
-        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .tempdir()
-        .unwrap();
-    let (program, daemon) = (folder.path().join("test"), folder.path().join("daemon"));
-    let ours = std::env::current_exe().unwrap();
-    for (original, copy) in [(ours.as_path(), &program), (Path::new(DAEMON), &daemon)] {
-        // By another process: a child that another test forks just now would have the copy open for
-        // writing.
-        assert!(Command::new("cp").arg(original).arg(copy).status().unwrap().success());
-    }
-    let output = Command::new(program)
-        .args(["--exact", "as_another_user", "--nocapture", "--test-threads=1"])
-        .env(AS_SOMEBODY, daemon)
-        .current_dir("/")
-        .uid(SOMEBODY)
-        .gid(SOMEBODY)
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
-}
-
-#[test]
-fn as_another_user() {
-    if let Some(daemon) = std::env::var_os(AS_SOMEBODY) {
-        as_somebody(Path::new(&daemon));
-    }
-}
-
-fn as_somebody(daemon: &Path) {
     let namespaces = Command::new("unshare").args(["--user", "--mount", "true"]).output();
     if !namespaces.is_ok_and(|output| output.status.success()) {
         test_support::skip("no user namespaces");
@@ -245,13 +164,23 @@ fn as_somebody(daemon: &Path) {
     if skipped() {
         return;
     }
-    let bus = Bus::builder().program(daemon).start().unwrap();
-    assert_eq!(version(&bus.device("binder")), 8);
-    assert_eq!(names(&bus), ["binder", "binder-control", "features", "hwbinder", "vndbinder"]);
-    std::fs::remove_file(bus.device("vndbinder")).unwrap();
-    call_over(&bus);
-    let path = bus.path().to_owned();
-    assert!(path.starts_with("/proc"), "{}", path.display());
-    drop(bus);
-    assert!(!path.exists());
+    let folder = tempfile::Builder::new()
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .tempdir()
+        .unwrap();
+    let (client, daemon) = (folder.path().join("client"), folder.path().join("daemon"));
+    for (original, copy) in [(bus_client().as_path(), &client), (Path::new(DAEMON), &daemon)] {
+        // By another process: a child that another test forks just now would have the copy open for
+        // writing.
+        assert!(Command::new("cp").arg(original).arg(copy).status().unwrap().success());
+    }
+    let mut command = Command::new(client);
+    command.arg("own-bus").arg(daemon).current_dir("/");
+    if rustix::process::geteuid().is_root() {
+        command.uid(SOMEBODY).gid(SOMEBODY);
+    }
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let path = text.lines().last().unwrap_or_default();
+    assert!(output.status.success() && path.starts_with("/proc"), "{text}");
 }

@@ -11,71 +11,17 @@ use binder_client::{
     Answer, Call, Client, ClientError, Echo, Errno, Options, Parcel, Payload, Received, Service,
     Session,
 };
-use binder_uapi::{BinderWriteRead, Return, TF_ACCEPT_FDS};
-use common::{Daemon, cannot_mount, gettid, open, role, tell, wait_for};
+use binder_uapi::{BinderWriteRead, TF_ACCEPT_FDS};
+use common::{Daemon, cannot_mount, gettid, open, wait_for, wait_for_end};
 
+/// Ends the role `echo`.
 const STOP: u32 = 99;
 const MAPPINGS: [&str; 2] = ["passthrough", "notify-store"];
-
-#[test]
-fn a_client_process() {
-    match role() {
-        None => {}
-        Some((role, device)) => match role.as_str() {
-            "echo" => echo(&device),
-            "swallow" => swallow(&device),
-            "call-as-nobody" => call_as_nobody(&device),
-            "call-under-several-uids" => call_under_several_uids(&device),
-            other => panic!("unknown role {other}"),
-        },
-    }
-}
 
 fn manager(device: &std::path::Path) -> Client {
     let client = open(device);
     client.become_context_manager().unwrap();
     client
-}
-
-/// Sends back what it gets until it gets [`STOP`].
-fn echo(device: &std::path::Path) {
-    let client = manager(device);
-    let mut session = Session::new(&client);
-    tell("ready");
-    let mut service = |_: &mut Session<'_>, incoming: &Received<'_>| match incoming.code() {
-        STOP => Answer::Stop(Parcel::new()),
-        _ => Answer::Echo,
-    };
-    session.serve(&mut service).unwrap();
-}
-
-/// Takes a call and never answers it.
-fn swallow(device: &std::path::Path) {
-    let client = manager(device);
-    let mut session = Session::new(&client);
-    session.enter_looper().unwrap();
-    tell("ready");
-    loop {
-        if let Return::Transaction(_) = session.receive().unwrap() {
-            tell("swallowed");
-        }
-    }
-}
-
-fn call_as_nobody(device: &std::path::Path) {
-    // SAFETY: plain numbers; this process has no other threads that could mind.
-    assert_eq!(unsafe { libc::setresgid(65534, 65534, 65534) }, 0);
-    // SAFETY: as above.
-    assert_eq!(unsafe { libc::setresuid(65534, 65534, 65534) }, 0);
-    let client = open(device);
-    let mut session = Session::new(&client);
-    let reply = session.call(0, 1, Payload::bytes(b"who am I?")).unwrap();
-    tell(std::str::from_utf8(reply.data().unwrap()).unwrap());
-    session.free(reply);
-    session.flush().unwrap();
-    let control = device.with_file_name("binder-control");
-    assert!(std::fs::File::open(control).is_err(), "devices are added by root only");
-    assert!(std::fs::remove_file(device).is_err(), "and removed");
 }
 
 /// Stops an echo service.
@@ -94,7 +40,6 @@ fn a_call_between_two_processes_comes_back_with_its_data() {
         let daemon = Daemon::start_with(&["--mapping", mapping]);
         assert_eq!(daemon.status().mapping, mapping);
         let mut server = daemon.client("echo");
-        assert_eq!(server.hear(), "ready");
         let client = open(daemon.binder());
         let mut session = Session::new(&client);
         for len in [0, 1, 4, 4095, 4096, 4097, 65536, 400_000] {
@@ -105,7 +50,7 @@ fn a_call_between_two_processes_comes_back_with_its_data() {
         }
         assert_eq!(daemon.status().transactions, 8);
         stop(&mut session);
-        assert!(server.wait().success());
+        assert!(wait_for_end(&mut server).success());
         daemon.wait_until_gone(server.pid());
     }
 }
@@ -117,8 +62,7 @@ fn buffers_are_reused_and_show_what_was_sent_last() {
     }
     for mapping in MAPPINGS {
         let daemon = Daemon::start_with(&["--mapping", mapping]);
-        let mut server = daemon.client("echo");
-        server.hear();
+        let _server = daemon.client("echo");
         let client = open(daemon.binder());
         let mut session = Session::new(&client);
         for round in 0..2000_u32 {
@@ -137,8 +81,7 @@ fn pages_that_the_cache_dropped_come_back() {
         return;
     }
     let daemon = Daemon::start_with(&["--mapping", "notify-store"]);
-    let mut server = daemon.client("echo");
-    server.hear();
+    let _server = daemon.client("echo");
     let client = open(daemon.binder());
     let mut session = Session::new(&client);
     let data: Vec<u8> = (0..50_000_u32).map(|i| (i / 3) as u8).collect();
@@ -165,8 +108,7 @@ fn a_mapping_is_found_wherever_it_lies_and_a_missing_one_fails_the_call_alone() 
         return;
     }
     let daemon = Daemon::start();
-    let mut server = daemon.client("echo");
-    server.hear();
+    let _server = daemon.client("echo");
     let unmapped =
         Client::open(daemon.binder(), &Options { map_len: 0, ..Options::default() }).unwrap();
     let mut session = Session::new(&unmapped);
@@ -190,8 +132,7 @@ fn a_writable_mapping_gets_nothing() {
         return;
     }
     let daemon = Daemon::start();
-    let mut server = daemon.client("echo");
-    server.hear();
+    let _server = daemon.client("echo");
     let options = Options { map_writable: true, ..Options::default() };
     let client = Client::open(daemon.binder(), &options).unwrap();
     let mut session = Session::new(&client);
@@ -226,16 +167,15 @@ fn the_death_of_the_server_ends_the_call() {
     }
     let daemon = Daemon::start();
     let mut server = daemon.client("swallow");
-    server.hear();
     let client = open(daemon.binder());
     let caller = std::thread::scope(|scope| {
         let call = scope.spawn(|| {
             let mut session = Session::new(&client);
             session.call(0, 1, Payload::bytes(b"lost")).map(drop)
         });
-        assert_eq!(server.hear(), "swallowed");
-        server.kill();
-        server.wait();
+        assert_eq!(server.answer().unwrap(), "swallowed");
+        server.child.kill().unwrap();
+        wait_for_end(&mut server);
         call.join().unwrap()
     });
     assert_eq!(caller.unwrap_err(), ClientError::DeadReply);
@@ -258,8 +198,8 @@ fn a_client_of_another_user_calls_and_is_known_for_who_it_is() {
             Answer::Stop(Parcel::new().bytes(text.as_bytes()))
         };
         session.serve(&mut introduce).unwrap();
-        assert_eq!(nobody.hear(), format!("uid 65534 pid {}", nobody.pid()));
-        assert!(nobody.wait().success());
+        assert_eq!(nobody.answer().unwrap(), format!("uid 65534 pid {}", nobody.pid()));
+        assert!(wait_for_end(&mut nobody).success());
     }
 }
 
@@ -278,39 +218,14 @@ fn receivers_see_the_effective_uid_of_the_process_that_opened_the_device() {
         if seen.len() == UIDS_SEEN.len() { Answer::Stop(Parcel::new()) } else { Answer::Echo }
     };
     session.serve(&mut introduce).unwrap();
-    assert_eq!(caller.hear(), "done");
+    assert_eq!(caller.answer().unwrap(), "done");
     assert_eq!(seen, UIDS_SEEN);
-    assert!(caller.wait().success());
+    assert!(wait_for_end(&mut caller).success());
 }
 
-/// What the manager sees of [`call_under_several_uids`]: the process's own, the same while a thread
+/// What the manager sees of the role `call-under-several-uids`: the process's own, the same while a thread
 /// has another one, what the process has changed to, and what it has changed back to.
 const UIDS_SEEN: [u32; 4] = [0, 0, 65534, 0];
-
-fn call_under_several_uids(device: &std::path::Path) {
-    let client = open(device);
-    let call = || {
-        let mut session = Session::new(&client);
-        let reply = session.call(0, 1, Payload::default()).unwrap();
-        session.free(reply);
-        session.flush().unwrap();
-    };
-    call();
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            // SAFETY: setresuid takes integers. The raw call changes this thread only, which ends
-            // with this scope.
-            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, -1, 65534, -1) }, 0);
-            call();
-        });
-    });
-    for uid in [65534, 0] {
-        // SAFETY: seteuid takes an integer.
-        assert_eq!(unsafe { libc::seteuid(uid) }, 0);
-        call();
-    }
-    tell("done");
-}
 
 #[test]
 fn commands_in_memory_that_we_have_to_provide_ourselves_do_not_hang_the_bus() {
@@ -342,8 +257,7 @@ fn a_fault_in_a_clients_memory_is_its_own_affair() {
         return;
     }
     let daemon = Daemon::start();
-    let mut server = daemon.client("echo");
-    server.hear();
+    let _server = daemon.client("echo");
     let client = open(daemon.binder());
     for (size, buffer) in [(4, 8), (u64::MAX, 8), (4, u64::MAX - 1), (1 << 40, 0x1000)] {
         let mut bwr =
@@ -368,8 +282,7 @@ fn threads_of_one_open_are_served_side_by_side() {
         return;
     }
     let daemon = Daemon::start();
-    let mut server = daemon.client("echo");
-    server.hear();
+    let _server = daemon.client("echo");
     let client = open(daemon.binder());
     std::thread::scope(|scope| {
         for thread in 0..8_u8 {

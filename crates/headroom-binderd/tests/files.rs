@@ -11,9 +11,6 @@ use binder_client::binderfs::add_device;
 use binder_client::{Client, ClientError, Errno, Options};
 use common::{Daemon, cannot_mount, is_mounted, open};
 
-#[test]
-fn a_client_process() {}
-
 fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(dir)
         .unwrap()

@@ -20,9 +20,6 @@ use zerocopy::FromZeros;
 const SOMEBODY: Uid = Uid(61_237);
 
 #[test]
-fn a_client_process() {}
-
-#[test]
 fn sigterm_and_sigint_end_it_with_nothing_left() {
     if cannot_mount() {
         return;

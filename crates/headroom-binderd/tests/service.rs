@@ -5,53 +5,17 @@
 
 mod common;
 
-use std::io::{Read, Write};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::io::Read;
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::path::Path;
 use std::process::Command;
 
-use binder_client::{Answer, Errno, Parcel, Payload, Received, Session};
-use binder_uapi::{BINDER_TYPE_BINDER, FLAT_BINDER_FLAG_ACCEPTS_FDS, FlatBinderObject};
-use common::{Daemon, cannot_mount, is_mounted, open, role, tell, wait_for};
+use binder_client::{Errno, Parcel, Payload, Session};
+use common::{Daemon, cannot_mount, is_mounted, open, wait_for, wait_for_end};
 use confinement::{Confinement, opinion_of_systemd};
 use control::binderd::{Reply, Request};
 
 const UNIT: &str = include_str!("../../../dist/systemd/headroom-binderd.service");
-
-#[test]
-fn a_client_process() {
-    match role() {
-        None => {}
-        Some((role, device)) if role == "writer" => write_to_what_comes(&device),
-        Some((other, _)) => panic!("unknown role {other}"),
-    }
-}
-
-/// As somebody else: writes a word to each descriptor that comes.
-fn write_to_what_comes(device: &Path) {
-    let client = open(device);
-    let flags = FLAT_BINDER_FLAG_ACCEPTS_FDS;
-    let node = FlatBinderObject { ty: BINDER_TYPE_BINDER, flags, binder: 0, cookie: 0 };
-    client.become_context_manager_ext(node).unwrap();
-    // SAFETY: plain numbers; this process has no other threads that could mind.
-    assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) }, 0);
-    let mut session = Session::new(&client);
-    tell("ready");
-    let mut service = |_: &mut Session<'_>, incoming: &Received<'_>| {
-        for object in incoming.objects().unwrap() {
-            // SAFETY: the driver made it for us, and nobody else here knows it.
-            let mut file =
-                unsafe { UnixStream::from(OwnedFd::from_raw_fd(object.handle() as i32)) };
-            file.write_all(b"here").unwrap();
-        }
-        // SAFETY: plain numbers.
-        let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
-        Answer::Reply(Parcel::new().bytes(&nice.to_ne_bytes()))
-    };
-    // Until the bus ends.
-    let _ = session.serve(&mut service);
-}
 
 /// A daemon as the unit has it, and what it tells its service manager.
 fn confined(dir: tempfile::TempDir, args: &[&str]) -> (Daemon, UnixDatagram) {
@@ -87,8 +51,7 @@ fn as_the_service_has_it_calls_carry_descriptors_and_priorities_and_idle_memory_
     let first = wait_for("another one", || heard(&manager));
     assert!(first.starts_with("READY=1\nSTATUS=0 opens on "), "{first}");
 
-    let mut server = daemon.client("writer");
-    assert_eq!(server.hear(), "ready");
+    let mut server = daemon.client("write-to-files");
     let client = open(daemon.binder());
     let mut session = Session::new(&client);
     let (mut ours, theirs) = UnixStream::pair().unwrap();
@@ -107,8 +70,8 @@ fn as_the_service_has_it_calls_carry_descriptors_and_priorities_and_idle_memory_
     let reply = daemon.ask(&Request::Reclaim { pages: u64::MAX });
     assert!(matches!(reply, Reply::Reclaimed { pages, .. } if pages > 0), "{reply:?}");
     wait_for("a sign of life", || heard(&manager).filter(|said| said.starts_with("WATCHDOG=1")));
-    server.kill();
-    server.wait();
+    server.child.kill().unwrap();
+    wait_for_end(&mut server);
     daemon.wait_until_gone(server.pid());
     assert_eq!(daemon.stop().code(), Some(0));
     wait_for("a last word", || heard(&manager).filter(|said| said == "STOPPING=1\n"));
@@ -135,8 +98,7 @@ fn as_the_service_has_it_buffers_can_be_stored_by_notices() {
     }
     let dir = tempfile::tempdir().unwrap();
     let (mut daemon, _manager) = confined(dir, &["--mapping", "notify-store"]);
-    let mut server = daemon.client("writer");
-    server.hear();
+    let _server = daemon.client("write-to-files");
     let client = open(daemon.binder());
     let mut session = Session::new(&client);
     let reply = session.call(0, 1, Payload::bytes(&[7; 9000])).unwrap();

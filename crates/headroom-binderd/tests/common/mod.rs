@@ -1,20 +1,15 @@
 //! A daemon of its own for each test, and clients in processes of their own.
-//!
-//! A test binary plays its clients itself: it starts itself again with [`ROLE`] set, which makes
-//! the test `a_client_process` do that role instead of nothing.
 #![allow(dead_code, missing_docs)]
 
-use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use binder_client::Client;
 use control::binderd::{Device, Process, Reply, Request, Status};
 use tempfile::TempDir;
+use test_support::helper::Helper;
 
-pub const ROLE: &str = "HEADROOM_TEST_ROLE";
-pub const DEVICE: &str = "HEADROOM_TEST_DEVICE";
 /// Nothing here takes a second; what takes this long hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -159,9 +154,9 @@ impl Daemon {
         self.wait()
     }
 
-    /// A client in a process of its own.
-    pub fn client(&self, role: &str) -> ClientProcess {
-        ClientProcess::start(role, &self.binder())
+    /// A client in a process of its own, a `bus_client` of this role.
+    pub fn client(&self, role: &str) -> Helper {
+        Helper::run(Command::new(bus_client()).arg(role).arg(self.binder()))
     }
 }
 
@@ -198,74 +193,14 @@ pub fn is_mounted(path: &Path) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(4) == path.to_str())
 }
 
-/// A client in a process of its own; killed when it is dropped.
-pub struct ClientProcess {
-    child: Child,
-    stdin: ChildStdin,
-    lines: Lines<BufReader<ChildStdout>>,
+/// The program that plays the clients; `tests/e2e/src/bin/bus_client.rs` has its roles.
+pub fn bus_client() -> PathBuf {
+    test_support::programs::built("e2e", "bus_client")
 }
 
-impl ClientProcess {
-    pub fn start(role: &str, device: &Path) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "a_client_process", "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .env(DEVICE, device)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let stdin = child.stdin.take().unwrap();
-        Self { child, stdin, lines }
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// The rest of the next line that the role has [`tell`]-ed.
-    pub fn hear(&mut self) -> String {
-        loop {
-            let line = self.lines.next().expect("the client ended without a word").unwrap();
-            // The test harness may have written on the same line before.
-            if let Some((_, told)) = line.split_once("role: ") {
-                return told.to_owned();
-            }
-        }
-    }
-
-    /// A line for the role to read.
-    pub fn say(&mut self, line: &str) {
-        writeln!(self.stdin, "{line}").unwrap();
-    }
-
-    pub fn kill(&self) {
-        kill(self.pid() as i32, libc::SIGKILL);
-    }
-
-    pub fn wait(&mut self) -> ExitStatus {
-        wait_for("a client to end", || self.child.try_wait().unwrap())
-    }
-}
-
-impl Drop for ClientProcess {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// From a role to its test.
-pub fn tell(text: &str) {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "role: {text}").unwrap();
-    out.flush().unwrap();
-}
-
-/// What this process is to play, and on which device.
-pub fn role() -> Option<(String, PathBuf)> {
-    Some((std::env::var(ROLE).ok()?, std::env::var_os(DEVICE)?.into()))
+/// Waits for a client's end.
+pub fn wait_for_end(client: &mut Helper) -> ExitStatus {
+    wait_for("a client to end", || client.child.try_wait().unwrap())
 }
 
 pub fn open(device: impl AsRef<Path>) -> Client {

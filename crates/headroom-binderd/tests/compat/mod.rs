@@ -101,8 +101,7 @@ fn a_32_bit_process_makes_calls_and_protocol_7_is_refused() {
         return;
     }
     let daemon = Daemon::start();
-    let mut service = daemon.client("echo");
-    assert_eq!(service.hear(), "ready");
+    let _service = daemon.client("echo");
     let (page, client) = (LowPage::new(), open(daemon.binder()));
     let mut version = 0_i32;
     let Some(result) = page.ioctl(&client, BINDER_VERSION, &mut version) else {
