@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use control::Uid;
 use control::oomd::Outcome;
+use machine_memory::text::bytes_of;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::child::{Child, become_user, nobodys_uid};
@@ -177,9 +178,9 @@ fn start_child(counts: &Counts, child: usize, uid: Uid, plan: &Plan) -> Result<C
 fn resident_pages(children: &[Child]) -> i64 {
     let of = |child: &Child| {
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.pid())).ok()?;
-        let kib = ["RssAnon", "RssShmem", "VmSwap"].map(|name| machine::kib(&status, name));
-        let sum = kib.into_iter().sum::<Option<u64>>()?;
-        Some(sum as i64 / (PAGE as i64 / 1024))
+        let bytes = ["RssAnon", "RssShmem", "VmSwap"].map(|key| bytes_of(&status, key));
+        let sum = bytes.into_iter().sum::<Option<u64>>()?;
+        Some(sum as i64 / PAGE as i64)
     };
     children.iter().filter_map(of).sum()
 }

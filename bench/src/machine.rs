@@ -37,12 +37,6 @@ pub fn available_mib() -> Result<u64> {
     Ok(info.available.context("/proc/meminfo: no MemAvailable")? >> 20)
 }
 
-/// The value of a line like `VmRSS:  4260 kB` in a file of a process, KiB.
-pub fn kib(text: &str, name: &str) -> Option<u64> {
-    let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    rest.trim().strip_suffix("kB")?.trim().parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,14 +44,6 @@ mod tests {
     #[test]
     fn available_memory_is_told() {
         assert!(available_mib().unwrap() > 0);
-    }
-
-    #[test]
-    fn a_line_is_found_by_its_whole_name() {
-        let text = "VmRSSx:\t7 kB\nVmRSS:\t    4260 kB\nThreads:\t3\n";
-        assert_eq!(kib(text, "VmRSS"), Some(4260));
-        assert_eq!(kib(text, "Threads"), None);
-        assert_eq!(kib(text, "VmSwap"), None);
     }
 
     #[test]

@@ -4,8 +4,9 @@ use std::ptr;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
-use rustix::mm::{madvise, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap,
+};
 
 const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use machine_memory::text::bytes_of;
 use reclaim::{Options, Progress, Reap, Reaper, Reclaim, Victim};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::affinity::{self, Class};
 use crate::control_group::{ControlGroup, Rule};
-use crate::machine;
 use crate::oomd::PATIENCE;
 use crate::peer::{Peer, say_ready};
 use crate::reclaim_steps::{self, Steps, Workers};
@@ -282,7 +282,7 @@ impl Ready {
         let of = |one: &One| {
             let path = format!("/proc/{}/smaps_rollup", one.victim.pid());
             let text = fs::read_to_string(path).unwrap_or_default();
-            machine::kib(&text, "AnonHugePages").unwrap_or(0) << 10
+            bytes_of(&text, "AnonHugePages").unwrap_or(0)
         };
         self.victims.iter().map(of).sum::<u64>() as f64 / self.bytes() as f64
     }

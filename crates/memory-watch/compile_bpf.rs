@@ -3,8 +3,7 @@
 //! sections out (BTF stays).
 
 use std::env;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Makes `bpf/NAME.bpf.c` into `$OUT_DIR/NAME.bpf.o`; panics with what to do where that fails.

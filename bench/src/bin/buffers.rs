@@ -17,6 +17,7 @@ use clap::Parser;
 use control::binderd::{Reply, Request};
 use e2e::{Bus, BusError, Mapping};
 use machine_memory::pressure::{Resource, Stall};
+use machine_memory::text::bytes_of;
 use machine_memory::{Meminfo, PressureTrigger};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -130,8 +131,7 @@ fn tell(case: &str, subject: &str, metric: &str, values: &[f64], unit: &str) {
 fn anonymous_bytes(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
-    let kib = machine::kib(&text, "Anonymous");
-    Ok(kib.with_context(|| format!("{path} has no Anonymous line"))? * 1024)
+    bytes_of(&text, "Anonymous").with_context(|| format!("{path} has no Anonymous line"))
 }
 
 fn open(bus: &Bus) -> Result<Client> {

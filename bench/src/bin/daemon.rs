@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bench::child::nobodys_uid;
-use bench::machine::{self, process_cpu_ns};
+use bench::machine::process_cpu_ns;
 use bench::oomd::{self, Oomd};
 use bench::progress::Progress;
 use bench::results::{Key, Measurement, Value};
 use bench::statistics::estimate;
 use clap::Parser;
 use control::Uid;
+use machine_memory::text::bytes_of;
 
 const BENCH: &str = "daemon";
 const SUBJECT: &str = "headroom-oomd";
@@ -104,7 +105,8 @@ fn measure(
     found.idle_percent.push(used as f64 / since.elapsed().as_nanos() as f64 * 100.0);
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;
     let kib = |name: &str| -> Result<f64> {
-        Ok(machine::kib(&status, name).with_context(|| format!("no {name} in its status"))? as f64)
+        let bytes = bytes_of(&status, name).with_context(|| format!("no {name} in its status"))?;
+        Ok(bytes as f64 / 1024.0)
     };
     found.rss_kib.push(kib("VmRSS")?);
     found.own_kib.push(kib("RssAnon")?);

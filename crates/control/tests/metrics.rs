@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use control::Uid;
 use control::metrics::{Binderd, Oomd, Sources, text};
 use control::oomd::{AccountRef, Counters, Histogram, KilledBy, Kills, Trigger, UserLimit};
-use control::{binderd, oomd};
+use control::{Uid, binderd, oomd};
 
 /// A family: its type, and its samples by name with labels.
 #[derive(Debug, Default)]

@@ -2,8 +2,7 @@
 
 mod support;
 
-use control::Server;
-use control::Uid;
+use control::{Server, Uid};
 use support::daemon::Daemon;
 use support::hog::Hog;
 use support::reclaimer::Reclaimer;

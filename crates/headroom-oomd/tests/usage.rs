@@ -105,7 +105,7 @@ fn a_file_of_memory_that_is_held_open_counts() {
 
 #[test]
 fn the_memory_controller_counts_files_that_no_process_holds() {
-    const UID: u32 = 62305;
+    const UID: Uid = Uid(62305);
     if !privileged() {
         return;
     }

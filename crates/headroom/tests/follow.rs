@@ -7,9 +7,8 @@ use std::process::Stdio;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use control::Server;
-use control::Uid;
 use control::oomd::{AccountRef, Event, Outcome, Reply, Request, Why};
+use control::{Server, Uid};
 use support::headroom;
 use test_support::decision;
 

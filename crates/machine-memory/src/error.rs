@@ -1,8 +1,7 @@
 //! A file that cannot be used, by its name.
 
 use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A file of `/proc` (or a fake tree in its place) could not be used.
 #[derive(Debug, thiserror::Error)]

@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use crate::error::ReadError;
-use crate::text::keys_and_values;
-use crate::text::kib_to_bytes;
+use crate::text::{keys_and_values, kib_to_bytes};
 
 /// The machine's memory, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use headroom_linux::mountinfo;
 use libbpf_rs::MapType;
-use libbpf_rs::btf::Btf;
-use libbpf_rs::btf::BtfKind;
-use libbpf_rs::btf::BtfType;
 use libbpf_rs::btf::types::Composite;
+use libbpf_rs::btf::{Btf, BtfKind, BtfType};
 use machine_memory::pressure::{PressureTrigger, Resource, Stall};
 use rustix::thread::CapabilitySet;
 

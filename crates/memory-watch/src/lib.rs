@@ -16,28 +16,12 @@ pub mod poller;
 pub mod process;
 pub mod watch;
 
-pub use capability::Capability;
-pub use capability::Probe;
-pub use choice::Chosen;
-pub use choice::choose;
+pub use capability::{Capability, Probe};
+pub use choice::{Chosen, choose};
 pub use error::NotifierError;
-pub use notifier::Notifier;
-pub use notifier::account_of_key;
-pub use notifier::key_of_account;
-pub use notifier::remove_left_pins;
+pub use notifier::{Notifier, account_of_key, key_of_account, remove_left_pins};
 pub use poller::ProcPoller;
-pub use watch::Backend;
-pub use watch::Charge;
-pub use watch::Charged;
-pub use watch::Correction;
-pub use watch::Event;
-pub use watch::Inherited;
-pub use watch::Killed;
-pub use watch::KilledBy;
-pub use watch::Precision;
-pub use watch::ProcessSample;
-pub use watch::Reconciled;
-pub use watch::SlotLimit;
-pub use watch::UnarmedKills;
-pub use watch::Usage;
-pub use watch::Watch;
+pub use watch::{
+    Backend, Charge, Charged, Correction, Event, Inherited, Killed, KilledBy, Precision,
+    ProcessSample, Reconciled, SlotLimit, UnarmedKills, Usage, Watch,
+};

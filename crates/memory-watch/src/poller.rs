@@ -2,38 +2,21 @@
 //! notifier, and it never kills by itself, but it needs nothing but `/proc`.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::os::fd::AsFd;
-use std::os::fd::BorrowedFd;
-use std::os::fd::OwnedFd;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use memory_ledger::AccountId;
-use memory_ledger::ProcessId;
-use memory_ledger::Uid;
-use rustix::time::Itimerspec;
-use rustix::time::TimerfdClockId;
-use rustix::time::TimerfdFlags;
-use rustix::time::TimerfdTimerFlags;
-use rustix::time::Timespec;
+use memory_ledger::{AccountId, ProcessId, Uid};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
 use crate::address_space::name_shared;
 use crate::error::NotifierError;
 use crate::process::Proc;
-use crate::watch::Backend;
-use crate::watch::Charge;
-use crate::watch::Charged;
-use crate::watch::Correction;
-use crate::watch::Event;
-use crate::watch::Precision;
-use crate::watch::ProcessSample;
-use crate::watch::Reconciled;
-use crate::watch::SlotLimit;
-use crate::watch::UnarmedKills;
-use crate::watch::Usage;
-use crate::watch::Watch;
+use crate::watch::{
+    Backend, Charge, Charged, Correction, Event, Precision, ProcessSample, Reconciled, SlotLimit,
+    UnarmedKills, Usage, Watch,
+};
 use machine_memory::ReadError;
 
 /// Reading one process costs about 7 µs (stat and status), so 1,000 processes take 3.5 % of a CPU

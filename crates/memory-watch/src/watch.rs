@@ -10,10 +10,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use memory_ledger::AccountId;
-use memory_ledger::Count;
-use memory_ledger::ProcessId;
-use memory_ledger::Uid;
+use memory_ledger::{AccountId, Count, ProcessId, Uid};
 
 use crate::error::NotifierError;
 

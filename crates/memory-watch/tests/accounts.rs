@@ -3,15 +3,8 @@
 mod support;
 
 use memory_ledger::Uid;
-use memory_watch::Notifier;
-use memory_watch::SlotLimit;
-use memory_watch::Watch;
-use support::FAR_AWAY;
-use support::Hog;
-use support::eventually;
-use support::fault_batch;
-use support::notifier;
-use support::pages_by_proc;
+use memory_watch::{Notifier, SlotLimit, Watch};
+use support::{FAR_AWAY, Hog, eventually, fault_batch, notifier, pages_by_proc};
 
 /// An exact account (the soft limit is passed from the start) that never kills.
 const EXACT: SlotLimit = SlotLimit { soft_pages: 1, hard_pages: FAR_AWAY };

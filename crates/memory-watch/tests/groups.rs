@@ -2,26 +2,9 @@
 
 mod support;
 
-use memory_ledger::AccountId;
-use memory_ledger::Count;
-use memory_ledger::GroupId;
-use memory_ledger::Uid;
-use memory_watch::Charge;
-use memory_watch::Event;
-use memory_watch::Killed;
-use memory_watch::KilledBy;
-use memory_watch::Notifier;
-use memory_watch::ProcPoller;
-use memory_watch::SlotLimit;
-use memory_watch::Watch;
-use support::FAR_AWAY;
-use support::Hog;
-use support::MIB;
-use support::confirm;
-use support::eventually;
-use support::fault_batch;
-use support::notifier;
-use support::pages_by_proc;
+use memory_ledger::{AccountId, Count, GroupId, Uid};
+use memory_watch::{Charge, Event, Killed, KilledBy, Notifier, ProcPoller, SlotLimit, Watch};
+use support::{FAR_AWAY, Hog, MIB, confirm, eventually, fault_batch, notifier, pages_by_proc};
 
 fn group() -> AccountId {
     AccountId::Group(GroupId::new(0x1234).unwrap())

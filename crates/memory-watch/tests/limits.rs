@@ -3,27 +3,13 @@
 mod support;
 
 use std::os::fd::AsFd;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use memory_ledger::ProcessId;
-use memory_ledger::Uid;
-use memory_watch::Correction;
-use memory_watch::Event;
-use memory_watch::Killed;
-use memory_watch::KilledBy;
-use memory_watch::Notifier;
-use memory_watch::ProcessSample;
-use memory_watch::SlotLimit;
-use memory_watch::UnarmedKills;
-use memory_watch::Watch;
-use support::FAR_AWAY;
-use support::Hog;
-use support::MIB;
-use support::confirm;
-use support::eventually;
-use support::fault_batch;
-use support::notifier;
+use memory_ledger::{ProcessId, Uid};
+use memory_watch::{
+    Correction, Event, Killed, KilledBy, Notifier, ProcessSample, SlotLimit, UnarmedKills, Watch,
+};
+use support::{FAR_AWAY, Hog, MIB, confirm, eventually, fault_batch, notifier};
 
 /// What a hog allocates when it is to break a limit of 64 MiB: enough to, and no danger if it
 /// can't.

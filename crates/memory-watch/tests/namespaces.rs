@@ -4,17 +4,8 @@
 mod support;
 
 use memory_ledger::Uid;
-use memory_watch::KilledBy;
-use memory_watch::Notifier;
-use memory_watch::ProcPoller;
-use memory_watch::ProcessSample;
-use memory_watch::SlotLimit;
-use memory_watch::Watch;
-use support::FAR_AWAY;
-use support::Hog;
-use support::MIB;
-use support::eventually;
-use support::notifier;
+use memory_watch::{KilledBy, Notifier, ProcPoller, ProcessSample, SlotLimit, Watch};
+use support::{FAR_AWAY, Hog, MIB, eventually, notifier};
 
 const EXACT: SlotLimit = SlotLimit { soft_pages: 1, hard_pages: FAR_AWAY };
 

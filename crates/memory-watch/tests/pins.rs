@@ -4,21 +4,10 @@ mod support;
 
 use std::path::PathBuf;
 
-use libbpf_rs::MapCore;
-use libbpf_rs::MapFlags;
-use libbpf_rs::MapHandle;
-use memory_ledger::AccountId;
-use memory_ledger::Count;
-use memory_ledger::GroupId;
-use memory_ledger::Uid;
-use memory_watch::Charge;
-use memory_watch::Notifier;
-use memory_watch::SlotLimit;
-use memory_watch::Watch;
-use rustix::mount::MountFlags;
-use rustix::mount::UnmountFlags;
-use rustix::mount::mount;
-use rustix::mount::unmount;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use memory_ledger::{AccountId, Count, GroupId, Uid};
+use memory_watch::{Charge, Notifier, SlotLimit, Watch};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 const UID: u32 = 62890;
 

@@ -3,13 +3,8 @@
 mod support;
 
 use memory_ledger::Uid;
-use memory_watch::Event;
-use memory_watch::ProcPoller;
-use memory_watch::SlotLimit;
-use memory_watch::Watch;
-use support::Hog;
-use support::MIB;
-use support::eventually;
+use memory_watch::{Event, ProcPoller, SlotLimit, Watch};
+use support::{Hog, MIB, eventually};
 
 #[test]
 fn polling_tells_both_crossings_and_kills_nobody() {

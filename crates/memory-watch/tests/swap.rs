@@ -3,18 +3,10 @@
 mod support;
 
 use memory_ledger::Uid;
-use memory_watch::Notifier;
-use memory_watch::SlotLimit;
-use memory_watch::Watch;
 use memory_watch::process::Proc;
-use support::FAR_AWAY;
-use support::Hog;
-use support::PAGE;
-use support::eventually;
-use support::fault_batch;
-use support::notifier;
-use support::pages_by_proc;
+use memory_watch::{Notifier, SlotLimit, Watch};
 use support::swap::Swap;
+use support::{FAR_AWAY, Hog, PAGE, eventually, fault_batch, notifier, pages_by_proc};
 
 const EXACT: SlotLimit = SlotLimit { soft_pages: 1, hard_pages: FAR_AWAY };
 const BATCHED: SlotLimit = SlotLimit { soft_pages: FAR_AWAY, hard_pages: FAR_AWAY };

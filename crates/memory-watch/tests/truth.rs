@@ -10,23 +10,14 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
-use std::time::Duration;
-use std::time::Instant;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use memory_ledger::Uid;
-use memory_watch::Notifier;
-use memory_watch::SlotLimit;
-use memory_watch::Watch;
 use memory_watch::process::Proc;
-use support::FAR_AWAY;
-use support::PAGE;
-use support::eventually;
-use support::fault_batch;
-use support::notifier;
+use memory_watch::{Notifier, SlotLimit, Watch};
 use support::swap::Swap;
+use support::{FAR_AWAY, PAGE, eventually, fault_batch, notifier};
 
 const USERS: [Uid; 4] = [Uid(61_401), Uid(61_402), Uid(61_403), Uid(61_404)];
 /// These are above their soft limit, where every page counts at once; the others far from it.

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::fs;
 
+use machine_memory::text::bytes_of;
+
 use crate::identity::read_proc;
 
 /// Room for `/proc/<pid>/status`: 1.5 KiB, and longer only with hundreds of groups, whose line
@@ -43,7 +45,7 @@ impl Holdings {
     pub fn measured(pid: u32) -> Option<Self> {
         let holdings = Self::of(pid)?;
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-        let (all, own) = (kib(&rollup, "Anonymous:"), kib(&rollup, "Pss_Anon:"));
+        let (all, own) = (bytes_of(&rollup, "Anonymous"), bytes_of(&rollup, "Pss_Anon"));
         let shared_anon_bytes = all.unwrap_or(0).saturating_sub(own.unwrap_or(u64::MAX));
         Some(Self { shared_anon_bytes, ..holdings })
     }
@@ -59,15 +61,15 @@ impl Holdings {
     }
 
     fn parse(status: &str) -> Option<Self> {
-        let or_none = |name| kib(status, name).unwrap_or(0);
+        let or_none = |name| bytes_of(status, name).unwrap_or(0);
         Some(Self {
-            anon_bytes: kib(status, "RssAnon:")?,
+            anon_bytes: bytes_of(status, "RssAnon")?,
             shared_anon_bytes: 0,
-            file_bytes: or_none("RssFile:"),
-            shmem_bytes: or_none("RssShmem:"),
-            swap_bytes: or_none("VmSwap:"),
-            hugetlb_bytes: or_none("HugetlbPages:"),
-            pinned_bytes: or_none("VmPin:"),
+            file_bytes: or_none("RssFile"),
+            shmem_bytes: or_none("RssShmem"),
+            swap_bytes: or_none("VmSwap"),
+            hugetlb_bytes: or_none("HugetlbPages"),
+            pinned_bytes: or_none("VmPin"),
         })
     }
 
@@ -80,12 +82,6 @@ impl Holdings {
     pub fn kept(&self) -> String {
         Kept(self).to_string()
     }
-}
-
-/// The value of a line like `VmSwap:   12 kB`, in bytes.
-fn kib(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
 struct Kept<'a>(&'a Holdings);

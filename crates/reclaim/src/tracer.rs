@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::Path;
 
+use machine_memory::text::value_of;
+
 /// So many threads of a victim are looked at: with very many, the ones that are held may be missed,
 /// and the victim counts as slow.
 const THREADS: usize = 64;
@@ -13,8 +15,8 @@ pub fn holder_of(pid: u32) -> Option<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     tasks.flatten().take(THREADS).find_map(|task| {
         let status = fs::read_to_string(task.path().join("status")).ok()?;
-        let held = field(&status, "State:")?.starts_with('t');
-        let tracer = field(&status, "TracerPid:")?.parse::<u32>().ok()?;
+        let held = value_of(&status, "State")?.starts_with('t');
+        let tracer = value_of(&status, "TracerPid")?.parse::<u32>().ok()?;
         (held && tracer != 0).then(|| process_of(tracer)).flatten()
     })
 }
@@ -23,11 +25,7 @@ pub fn holder_of(pid: u32) -> Option<u32> {
 fn process_of(tid: u32) -> Option<u32> {
     let status =
         fs::read_to_string(Path::new("/proc").join(tid.to_string()).join("status")).ok()?;
-    field(&status, "Tgid:")?.parse().ok()
-}
-
-fn field<'s>(status: &'s str, name: &str) -> Option<&'s str> {
-    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+    value_of(&status, "Tgid")?.parse().ok()
 }
 
 #[cfg(test)]

@@ -5,8 +5,7 @@ mod support;
 
 use std::os::fd::AsFd;
 
-use reclaim::mrelease;
-use reclaim::{Boost, KillError, Mrelease, OpenError, Progress, Reaper, Reclaim, Victim};
+use reclaim::{Boost, KillError, Mrelease, OpenError, Progress, Reaper, Reclaim, Victim, mrelease};
 use support::forked::{Child, Deed};
 use support::{identity, state};
 

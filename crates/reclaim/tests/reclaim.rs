@@ -7,8 +7,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use owners::Uid;
-use reclaim::mrelease;
-use reclaim::{Identity, KillError, Mrelease, OpenError, Progress, Reaper, Reclaim, Victim};
+use reclaim::{
+    Identity, KillError, Mrelease, OpenError, Progress, Reaper, Reclaim, Victim, mrelease,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use support::Holder;
 

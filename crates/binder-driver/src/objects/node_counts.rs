@@ -4,8 +4,10 @@
 //! owner's side: transactions on their way to the node, buffers that name it, acknowledgements
 //! that are due, and the context for its manager.
 
-use binder_uapi::{BinderNodeDebugInfo, BinderNodeInfoForRef, BinderPtrCookie, FlatBinderObject};
-use binder_uapi::{FLAT_BINDER_FLAG_ACCEPTS_FDS, FLAT_BINDER_FLAG_TXN_SECURITY_CTX, Return};
+use binder_uapi::{
+    BinderNodeDebugInfo, BinderNodeInfoForRef, BinderPtrCookie, FLAT_BINDER_FLAG_ACCEPTS_FDS,
+    FLAT_BINDER_FLAG_TXN_SECURITY_CTX, FlatBinderObject, Return,
+};
 
 use crate::debug::counters::one_more;
 use crate::driver::Driver;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use control::Uid;
 use memory_watch::cgroups::Cgroups;
 
 use super::PATIENCE;
@@ -30,7 +31,7 @@ impl Cgroup {
     }
 
     /// The slice of a user, as systemd makes it. `None`: the memory controller is not available.
-    pub fn user_slice(uid: u32) -> Option<Self> {
+    pub fn user_slice(uid: Uid) -> Option<Self> {
         let root = Cgroups::find(Path::new("/proc")).unwrap().filter(Cgroups::has_memory);
         let Some(root) = root.map(|tree| tree.root().to_owned()) else {
             test_support::skip("no cgroup hierarchy of version 2 with the memory controller");

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 
-use control::Client;
-use control::Uid;
 use control::oomd::{AccountRef, Reply, Request, Status, UserLimit, Why};
+use control::{Client, Uid};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::eventually;

@@ -3,16 +3,12 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use libbpf_rs::Map;
-use libbpf_rs::MapCore;
-use libbpf_rs::MapFlags;
+use libbpf_rs::{Map, MapCore, MapFlags};
 use zerocopy::FromBytes;
 
-use super::wire::Account;
-use super::wire::Slot;
+use super::wire::{Account, Slot};
 use crate::error::NotifierError;
 use crate::watch::Reconciled;
 

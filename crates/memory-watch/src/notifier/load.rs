@@ -1,22 +1,15 @@
 //! Opens and loads the BPF objects; attaches nothing.
 
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::Once;
+use std::sync::{Mutex, Once};
 
-use libbpf_rs::MapCore;
-use libbpf_rs::MapFlags;
-use libbpf_rs::Object;
-use libbpf_rs::ObjectBuilder;
-use libbpf_rs::PrintLevel;
-use libbpf_rs::ProgramInput;
+use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, PrintLevel, ProgramInput};
 use machine_memory::ReadError;
 use zerocopy::FromBytes;
 
 use super::pins;
 use super::pins::Pins;
-use super::wire::CpuLayout;
-use super::wire::MAX_CPUS;
+use super::wire::{CpuLayout, MAX_CPUS};
 use crate::error::NotifierError;
 
 /// libelf wants an object it reads in place to be aligned.

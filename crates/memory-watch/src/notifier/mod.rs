@@ -13,53 +13,29 @@ mod users;
 mod wire;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::collections::VecDeque;
-use std::os::fd::AsRawFd;
-use std::os::fd::BorrowedFd;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::Ordering::Release;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use libbpf_rs::Link;
-use libbpf_rs::Map;
-use libbpf_rs::MapCore;
-use libbpf_rs::Object;
-use libbpf_rs::RingBuffer;
-use libbpf_rs::RingBufferBuilder;
-use memory_ledger::AccountId;
-use memory_ledger::ProcessId;
+use libbpf_rs::{Link, Map, MapCore, Object, RingBuffer, RingBufferBuilder};
+use memory_ledger::{AccountId, ProcessId};
 use zerocopy::FromBytes;
 
 use self::accounts::Strays;
 use self::pins::Pins;
 pub use self::pins::remove_left as remove_left_pins;
-pub use self::run_stats::CountRuns;
-pub use self::run_stats::RunStats;
+pub use self::run_stats::{CountRuns, RunStats};
 use self::shared_map::SharedMap;
-use self::wire::Scan;
-use self::wire::Slot;
-use self::wire::WireEvent;
-pub use self::wire::account_of_key;
-pub use self::wire::key_of_account;
+use self::wire::{Scan, Slot, WireEvent};
+pub use self::wire::{account_of_key, key_of_account};
 use crate::error::NotifierError;
-use crate::watch::Backend;
-use crate::watch::Charge;
-use crate::watch::Charged;
-use crate::watch::Correction;
-use crate::watch::Event;
-use crate::watch::Inherited;
-use crate::watch::Precision;
-use crate::watch::ProcessSample;
-use crate::watch::Reconciled;
-use crate::watch::SlotLimit;
-use crate::watch::UnarmedKills;
-use crate::watch::Usage;
-use crate::watch::Watch;
+use crate::watch::{
+    Backend, Charge, Charged, Correction, Event, Inherited, Precision, ProcessSample, Reconciled,
+    SlotLimit, UnarmedKills, Usage, Watch,
+};
 
 /// Room for the samples of 800 processes a read.
 const ITERATOR_BUFFER_BYTES: usize = 64 * 1024;

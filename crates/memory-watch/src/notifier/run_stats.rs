@@ -1,9 +1,6 @@
 //! What the notifier's program itself costs, as the kernel counts it.
 
-use std::os::fd::AsFd;
-use std::os::fd::AsRawFd;
-use std::os::fd::FromRawFd;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use libbpf_rs::Object;
 

@@ -2,8 +2,7 @@
 
 use std::io::Read;
 
-use libbpf_rs::Iter;
-use libbpf_rs::Object;
+use libbpf_rs::{Iter, Object};
 use zerocopy::FromBytes;
 
 use super::wire::WireSample;

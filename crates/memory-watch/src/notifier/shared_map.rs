@@ -5,11 +5,9 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use libbpf_rs::MapCore;
-use rustix::mm::MapFlags;
-use rustix::mm::ProtFlags;
+use rustix::mm::{MapFlags, ProtFlags};
 
-use super::wire::Scan;
-use super::wire::Slot;
+use super::wire::{Scan, Slot};
 use crate::error::NotifierError;
 
 /// A type that may live in memory which a BPF program changes at any time.

@@ -4,18 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use libbpf_rs::MapCore;
-use memory_ledger::AccountId;
-use memory_ledger::Count;
-use memory_ledger::Uid;
+use memory_ledger::{AccountId, Count, Uid};
 
 use super::Notifier;
 use super::map;
 use super::users::slot_of;
 use super::wire;
 use crate::error::NotifierError;
-use crate::watch::Inherited;
-use crate::watch::SlotLimit;
-use crate::watch::Watch;
+use crate::watch::{Inherited, SlotLimit, Watch};
 
 impl Notifier {
     /// Adopts the users in the maps, and puts our own program in place of the one that has kept

@@ -3,12 +3,8 @@
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
-use libbpf_rs::Map;
-use libbpf_rs::MapCore;
-use libbpf_rs::MapFlags;
-use memory_ledger::AccountId;
-use memory_ledger::Count;
-use memory_ledger::Uid;
+use libbpf_rs::{Map, MapCore, MapFlags};
+use memory_ledger::{AccountId, Count, Uid};
 
 use super::Notifier;
 use super::accounts;
@@ -17,8 +13,7 @@ use super::wait_for_running_programs;
 use super::wire;
 use super::wire::Slot;
 use crate::error::NotifierError;
-use crate::watch::Charge;
-use crate::watch::Watch;
+use crate::watch::{Charge, Watch};
 
 impl Notifier {
     fn charge_of(&self, account: AccountId) -> Charge {

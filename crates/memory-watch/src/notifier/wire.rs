@@ -4,26 +4,13 @@
 //! In the maps, which outlive a daemon when they are pinned, an account is one number: here it is
 //! encoded.
 
-use std::sync::atomic::AtomicI64;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
-use memory_ledger::AccountId;
-use memory_ledger::CgroupId;
-use memory_ledger::Count;
-use memory_ledger::GroupId;
-use memory_ledger::ProcessId;
-use memory_ledger::Uid;
-use zerocopy::FromBytes;
-use zerocopy::Immutable;
-use zerocopy::IntoBytes;
-use zerocopy::KnownLayout;
+use memory_ledger::{AccountId, CgroupId, Count, GroupId, ProcessId, Uid};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::watch::Event;
-use crate::watch::Killed;
-use crate::watch::KilledBy;
-use crate::watch::ProcessSample;
+use crate::watch::{Event, Killed, KilledBy, ProcessSample};
 
 /// As many CPUs as the programs can read counters of.
 pub const MAX_CPUS: usize = 1024;

@@ -8,11 +8,7 @@ use std::path::Path;
 
 use headroom_linux::mountinfo;
 use memory_ledger::Uid;
-use rustix::fs::AtFlags;
-use rustix::fs::CWD;
-use rustix::fs::FileType;
-use rustix::fs::MemfdFlags;
-use rustix::fs::StatxFlags;
+use rustix::fs::{AtFlags, CWD, FileType, MemfdFlags, StatxFlags};
 
 use super::Proc;
 use machine_memory::ReadError;

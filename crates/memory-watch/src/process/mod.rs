@@ -16,13 +16,10 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
 use std::io::Read;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub use self::cgroup::CgroupPaths;
-pub use self::held_files::FileId;
-pub use self::held_files::HeldFile;
-pub use self::held_files::TmpfsDevices;
+pub use self::held_files::{FileId, HeldFile, TmpfsDevices};
 pub use self::smaps_rollup::SmapsRollup;
 pub use self::stat::Stat;
 pub use self::statm::Statm;

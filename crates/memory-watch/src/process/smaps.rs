@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::BufRead;
-use std::io::BufReader;
+use std::io::{BufRead, BufReader};
 
 use super::FileId;
 use super::Proc;

@@ -3,8 +3,7 @@
 
 use super::Proc;
 use machine_memory::ReadError;
-use machine_memory::text::keys_and_values;
-use machine_memory::text::kib_to_bytes;
+use machine_memory::text::{keys_and_values, kib_to_bytes};
 
 /// Sizes in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,8 +2,7 @@
 
 use super::Proc;
 use machine_memory::ReadError;
-use machine_memory::text::keys_and_values;
-use machine_memory::text::kib_to_bytes;
+use machine_memory::text::{keys_and_values, kib_to_bytes};
 use memory_ledger::Uid;
 
 /// Identity and exact resident sizes. The sizes are `None` for kernel threads and zombies, and

@@ -5,17 +5,12 @@
 pub mod swap;
 
 use std::process::Command;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use libbpf_rs::ErrorKind;
-use memory_ledger::AccountId;
-use memory_ledger::Uid;
-use memory_watch::Correction;
-use memory_watch::Notifier;
-use memory_watch::NotifierError;
-use memory_watch::Watch;
+use memory_ledger::{AccountId, Uid};
 use memory_watch::process::Proc;
+use memory_watch::{Correction, Notifier, NotifierError, Watch};
 use test_support::helper::Helper;
 
 pub const PAGE: u64 = 4096;

@@ -9,8 +9,7 @@ mod bomb;
 mod churner;
 mod family;
 
-use std::io::BufRead;
-use std::io::Write;
+use std::io::{BufRead, Write};
 use std::ptr::null_mut;
 
 use control::Uid;
