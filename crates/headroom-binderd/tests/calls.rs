@@ -223,8 +223,8 @@ fn receivers_see_the_effective_uid_of_the_process_that_opened_the_device() {
     assert!(wait_for_end(&mut caller).success());
 }
 
-/// What the manager sees of the role `call-under-several-uids`: the process's own, the same while a thread
-/// has another one, what the process has changed to, and what it has changed back to.
+/// What the manager sees of the role `call-under-several-uids`: the process's own, the same while a
+/// thread has another one, what the process has changed to, and what it has changed back to.
 const UIDS_SEEN: [u32; 4] = [0, 0, 65534, 0];
 
 #[test]
