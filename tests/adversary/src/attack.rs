@@ -14,9 +14,9 @@ pub const BYSTANDER: User = User { uid: Uid(64_201), subordinate: 0, count: 0 };
 pub const NEWCOMER: User = User { uid: Uid(64_202), subordinate: 0, count: 0 };
 
 /// Another user with a limit, within which it holds memory during each attack.
-pub const INNOCENT: User = User { uid: 64_203, subordinate: 0, count: 0 };
+pub const INNOCENT: User = User { uid: Uid(64_203), subordinate: 0, count: 0 };
 /// A user without a limit, whose program takes what it is sent.
-pub const RECEIVER: User = User { uid: 64_204, subordinate: 0, count: 0 };
+pub const RECEIVER: User = User { uid: Uid(64_204), subordinate: 0, count: 0 };
 
 /// What a limit promises about the memory of an attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

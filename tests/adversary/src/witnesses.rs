@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, ensure};
 use harness::daemon::Daemon;
-use harness::users::map_subordinate;
+use harness::users::{Uid, map_subordinate};
 
 use crate::attack::{ATTACKER, RECEIVER, Witness};
 use crate::run::programs;
@@ -116,7 +116,8 @@ impl Witness for SysvSegments {
         let segments = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
         for line in segments.lines().skip(1) {
             let column = |at: usize| line.split_whitespace().nth(at);
-            if column(7).and_then(|uid| uid.parse().ok()).is_some_and(|uid| ATTACKER.has(uid)) {
+            if column(7).and_then(|uid| uid.parse().ok()).is_some_and(|uid| ATTACKER.has(Uid(uid)))
+            {
                 let id = column(1).unwrap_or_default();
                 let _ = Command::new("ipcrm").args(["-m", id]).status();
             }
@@ -190,7 +191,7 @@ impl Witness for ManyCgroups {
         let folder = Self::path();
         self.clean_up();
         fs::create_dir(&folder)?;
-        let owner = Some(ATTACKER.uid);
+        let owner = Some(ATTACKER.uid.0);
         chown(&folder, owner, owner)?;
         chown(folder.join("cgroup.procs"), owner, owner)?;
         Ok(Vec::new())
