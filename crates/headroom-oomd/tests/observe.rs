@@ -4,6 +4,7 @@ mod support;
 
 use std::time::Duration;
 
+use control::Uid;
 use control::oomd::{Outcome, Reply, Request};
 use support::daemon::Daemon;
 use support::hog::Hog;
@@ -12,7 +13,7 @@ use support::{MIB, eventually, privileged};
 const OBSERVE: &str = "observe = true\n";
 
 /// A process breaks its limit. It lives, and is on record once.
-fn breaks_its_limit_and_lives(uid: u32, daemon: &Daemon) -> Hog {
+fn breaks_its_limit_and_lives(uid: Uid, daemon: &Daemon) -> Hog {
     daemon.set_limit(uid, 64 * MIB);
     let mut hog = Hog::start(uid);
     hog.grow(80 << 10);
@@ -35,7 +36,7 @@ fn no_process_is_killed_by_the_kernel_program() {
         return;
     }
     let daemon = Daemon::start(OBSERVE, &[]);
-    let _hog = breaks_its_limit_and_lives(62140, &daemon);
+    let _hog = breaks_its_limit_and_lives(Uid(62140), &daemon);
     assert_eq!(daemon.status().kills, 0);
     assert!(daemon.status().degraded.iter().any(|it| it.contains("observing")));
     let logged = daemon.log().into_iter().any(|line| line.contains("would have killed"));
@@ -48,7 +49,7 @@ fn no_process_is_killed_by_proc() {
         return;
     }
     let daemon = Daemon::start("", &["--notifier", "proc", "--observe"]);
-    let _hog = breaks_its_limit_and_lives(62141, &daemon);
+    let _hog = breaks_its_limit_and_lives(Uid(62141), &daemon);
     assert_eq!(daemon.status().kills, 0);
 }
 
@@ -57,7 +58,7 @@ fn a_reload_without_it_enforces_the_limit() {
     if !privileged() {
         return;
     }
-    const UID: u32 = 62142;
+    const UID: Uid = Uid(62142);
     let daemon = Daemon::start(OBSERVE, &[]);
     let mut hog = breaks_its_limit_and_lives(UID, &daemon);
     daemon.write_config("oomd.toml", "observe = false\n[machine]\nenabled = false\n");

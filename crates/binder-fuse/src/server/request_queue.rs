@@ -124,8 +124,8 @@ impl RequestQueue {
 mod tests {
     use super::*;
 
-    fn of(uid: u32) -> Requester {
-        Requester { account: Account::Owner(Owner::User(Uid(uid))), uid: Uid(uid) }
+    fn of(uid: Uid) -> Requester {
+        Requester { account: Account::Owner(Owner::User(uid)), uid }
     }
 
     fn request(text: &str) -> StoredRequest {
@@ -154,9 +154,9 @@ mod tests {
     fn an_owner_waits_for_one_item_of_each_other() {
         let mut queue = RequestQueue::new();
         for unique in 0..1000 {
-            queue.push_call(of(1), unique, Due::Request(request("flood")));
+            queue.push_call(of(Uid(1)), unique, Due::Request(request("flood")));
         }
-        queue.push(of(2), request("innocent"));
+        queue.push(of(Uid(2)), request("innocent"));
         assert_eq!(queue.len(), 1001);
         assert_eq!(drain(&mut queue)[..3], ["flood", "innocent", "flood"]);
     }
@@ -164,20 +164,20 @@ mod tests {
     #[test]
     fn the_next_slice_of_a_call_waits_behind_other_owners() {
         let mut queue = RequestQueue::new();
-        queue.push_call(of(1), 5, slice(5));
-        queue.push(of(2), request("first"));
-        queue.push(of(2), request("second"));
+        queue.push_call(of(Uid(1)), 5, slice(5));
+        queue.push(of(Uid(2)), request("first"));
+        queue.push(of(Uid(2)), request("second"));
         let Some(Due::Slice(Slice { request, .. })) = queue.pop() else { panic!("not its turn") };
-        queue.push_call(of(1), request.unique, slice(5));
+        queue.push_call(of(Uid(1)), request.unique, slice(5));
         assert_eq!(drain(&mut queue), ["first", "slice of 5", "second"]);
     }
 
     #[test]
     fn a_signal_ends_a_call_that_waits_and_nothing_else() {
         let mut queue = RequestQueue::new();
-        queue.push_call(of(1), 1, Due::Request(request("call")));
-        queue.push_call(of(1), 2, slice(2));
-        queue.push(of(1), request("open"));
+        queue.push_call(of(Uid(1)), 1, Due::Request(request("call")));
+        queue.push_call(of(Uid(1)), 2, slice(2));
+        queue.push(of(Uid(1)), request("open"));
         assert!(matches!(queue.withdraw(1), Some(Withdrawn::NotBegun)));
         assert!(queue.withdraw(1).is_none(), "once");
         assert!(matches!(queue.withdraw(2), Some(Withdrawn::Begun(_))));

@@ -182,8 +182,9 @@ mod tests {
             fs::write(path, text).unwrap();
         }
 
-        fn process(&self, pid: u32, uid: u32, anon_kib: u64) {
-            let status = format!("Tgid:\t{pid}\nUid:\t{uid}\t0\t0\t0\nRssAnon:\t{anon_kib} kB\n");
+        fn process(&self, pid: u32, uid: Uid, anon_kib: u64) {
+            let status =
+                format!("Tgid:\t{pid}\nUid:\t{}\t0\t0\t0\nRssAnon:\t{anon_kib} kB\n", uid.0);
             self.write(&format!("proc/{pid}/status"), &status);
             self.write(&format!("proc/{pid}/cgroup"), "0::/system.slice/cron.service\n");
         }
@@ -230,20 +231,20 @@ mod tests {
     #[test]
     fn a_slice_is_used_only_if_it_contains_all_processes_of_the_user() {
         let machine = Machine::new();
-        machine.process(12, USER.0, 100);
+        machine.process(12, USER, 100);
         assert_eq!(machine.bytes(&[10, 11, 12]), None);
         // One that has ended meanwhile, and one that was started.
         assert_eq!(machine.bytes(&[10, 11, 13]), Some(CHARGED + 4096));
-        machine.process(11, USER.0, 50_000);
+        machine.process(11, USER, 50_000);
         assert_eq!(machine.bytes(&[10]), Some(CHARGED + 4096));
     }
 
     #[test]
     fn other_processes_in_the_slice_are_taken_off_or_prevent_its_use() {
         let machine = Machine::new();
-        machine.process(11, 0, 10);
+        machine.process(11, Uid::ROOT, 10);
         assert_eq!(machine.bytes(&[10]), Some(CHARGED + 4096 - 10 * 1024));
-        machine.process(11, 0, 1025);
+        machine.process(11, Uid::ROOT, 1025);
         assert_eq!(machine.bytes(&[10]), None, "more than is tolerated");
     }
 
