@@ -5,11 +5,12 @@
 use headroom_daemon::message::plain;
 use memory_ledger::Margin;
 
+use crate::config::enforcement::Enforcement;
 use crate::config::notifications::NotificationConfig;
 use crate::config::{Config, ConfigError, Files};
 use crate::notifications::metrics::Exporter;
 use crate::oom::reconfigure::reconfigure;
-use crate::oom::{Enforcement, OomManager, Reconfigured};
+use crate::oom::{OomManager, Reconfigured};
 
 /// Where the configuration comes from, and what does not work.
 pub struct Reload {

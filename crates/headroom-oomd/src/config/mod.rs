@@ -23,6 +23,7 @@
 //! that one, so that a drop-in can change what the file says; twice in one file is a mistake.
 
 mod diagnostic;
+pub mod enforcement;
 mod limits;
 pub mod margin;
 pub mod notifications;
@@ -43,11 +44,10 @@ use memory_ledger::{
 use toml::de::DeTable;
 
 use diagnostic::{ConfigDiagnostic, only_keys};
+use enforcement::Enforcement;
 use limits::{LimitTarget, ParsedLimit};
 use notifications::NotificationConfig;
 use renamed::rename_old_keys;
-
-use crate::oom::Enforcement;
 
 /// The key outside of all sections.
 const OBSERVE: &str = "observe";

@@ -9,10 +9,10 @@ use memory_watch::{
 };
 
 use super::charge;
-use super::enforcement::Enforcement;
 use super::origin::Origin;
 use super::rule_preferences::RulePreferences;
 use crate::clock::monotonic_ns;
+use crate::config::enforcement::Enforcement;
 use crate::notifications::queue::SoftLimitWarning;
 
 /// The soft limit counts as left below 15/16 of it, as for the notifier, which reports the next

@@ -9,13 +9,13 @@ use memory_ledger::{Account, AccountId, CgroupId, NoVictim, Phase, Process, Requ
 use memory_watch::Backend;
 
 use super::cgroup_limits::{CgroupLimits, Listing};
-use super::enforcement::Enforcement;
 use super::kill_record::explanation;
 use super::manager::OomManager;
 use super::shared_state::SharedState;
 use super::user_limits::{self, Alert};
 use crate::account_ref::to_ref;
 use crate::clock::monotonic_ns;
+use crate::config::enforcement::Enforcement;
 
 /// In the status, while kills are not carried out.
 const OBSERVES: &str = "observing: no process is killed, and limits are not enforced; `headroom \

@@ -35,7 +35,6 @@ mod cgroup_tree;
 mod charge;
 pub mod control;
 mod default_limits;
-pub mod enforcement;
 mod executor;
 mod inherited_limits;
 mod kill_plan;
@@ -55,6 +54,5 @@ mod user_limits;
 mod user_preferences;
 
 pub use accounts::Accounts;
-pub use enforcement::Enforcement;
 pub use manager::{AfterExit, ChangeError, OomManager, OomManagerBuilder};
 pub use reconfigure::Reconfigured;

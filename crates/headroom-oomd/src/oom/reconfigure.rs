@@ -8,10 +8,10 @@ use std::path::Path;
 use memory_ledger::bytes::Bytes;
 use memory_ledger::{AccountId, CgroupLimit, Groups};
 
-use super::enforcement::Enforcement;
 use super::inherited_limits::{inherit_own_limits, inherit_runtime_limits};
 use super::manager::OomManager;
 use crate::config::Config;
+use crate::config::enforcement::Enforcement;
 
 /// What a configuration has changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
