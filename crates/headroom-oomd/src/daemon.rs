@@ -105,7 +105,7 @@ impl Daemon {
                     _ => {}
                 }
             }
-            for (request, reply) in requests.ended(oom) {
+            for (request, reply) in requests.take_finished(oom) {
                 server.reply(request, &reply);
             }
             // After the requests, which may have changed limits.

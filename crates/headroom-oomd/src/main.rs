@@ -123,9 +123,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let (margin, complaint) = match margin::load(&arguments.margin) {
+    let (margin, warning) = match margin::load(&arguments.margin) {
         Ok(margin) => (margin, None),
-        Err(complaint) => (None, Some(complaint)),
+        Err(warning) => (None, Some(warning)),
     };
     let mut reload = Reload::new(arguments.files(), ram_bytes(), margin);
     if arguments.observe {
@@ -144,9 +144,9 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         return Err(ControlError::InUse(arguments.socket.clone()).into());
     }
 
-    let mut degraded = Vec::from_iter(complaint);
-    let (manager, unheard) = ServiceManager::from_environment();
-    degraded.extend(unheard);
+    let mut degraded = Vec::from_iter(warning);
+    let (manager, warning) = ServiceManager::from_environment();
+    degraded.extend(warning);
     let old = options::renamed("--pins", arguments.pins.as_ref(), "--bpf-pin-dir");
     let pins = arguments.folder(old.or(arguments.bpf_pin_dir.as_ref()), PINS_FOLDER);
     let chosen = watching::select(arguments.notifier, pins.as_deref());
@@ -158,7 +158,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     degraded.extend(problem);
     let (ordinary, problem) = match ordinary_users::ordinary(&arguments.login_defs) {
         Ok(uids) => (uids, None),
-        Err(complaint) => (ordinary_users::ORDINARY, Some(complaint)),
+        Err(warning) => (ordinary_users::ORDINARY, Some(warning)),
     };
     degraded.extend(problem);
     let shrinker = Shrinker::start(arguments.reclaimer.clone());

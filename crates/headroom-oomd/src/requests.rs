@@ -30,7 +30,7 @@ pub struct Requests {
     /// The slots of limits that users have set for themselves.
     self_set: Quota,
     /// The owner that a user's slot is charged to.
-    holders: BTreeMap<Uid, Owner>,
+    slot_owners: BTreeMap<Uid, Owner>,
     runs: Vec<Run>,
     /// By account, with the time in nanoseconds; `None`: the machine.
     explanations: BTreeMap<Option<AccountId>, (u64, Option<Explanation>)>,
@@ -49,7 +49,7 @@ impl Requests {
     pub fn inherit(oom: &OomManager) -> Self {
         let mut requests = Self {
             self_set: Quota::new(SELF_SET_LIMITS),
-            holders: BTreeMap::new(),
+            slot_owners: BTreeMap::new(),
             runs: Vec::new(),
             explanations: BTreeMap::new(),
         };
@@ -61,7 +61,7 @@ impl Requests {
             if layers.own().is_some() && !set_by_others {
                 let owner = Owner::User(uid);
                 requests.self_set.insert(owner, uid);
-                requests.holders.insert(uid, owner);
+                requests.slot_owners.insert(uid, owner);
             }
         }
         requests
@@ -74,12 +74,12 @@ impl Requests {
         reload: &mut Reload,
         request: control::Request<Request>,
     ) -> Answer<Reply> {
-        let answer = self.obey(oom, reload, request);
+        let answer = self.handle(oom, reload, request);
         answer.unwrap_or_else(|message| Answer::Now(Reply::Error { message }))
     }
 
     /// Answers of requests that had to wait, to be sent now.
-    pub fn ended(&mut self, oom: &OomManager) -> Vec<(RequestId, Reply)> {
+    pub fn take_finished(&mut self, oom: &OomManager) -> Vec<(RequestId, Reply)> {
         let now_ns = monotonic_ns();
         let dying =
             |id: &u64| oom.records().get(*id).is_some_and(|why| why.outcome == Outcome::Dying);
@@ -92,7 +92,7 @@ impl Requests {
         self.runs.extract_if(.., over).map(reply).collect()
     }
 
-    /// When [`ended`](Self::ended) is due.
+    /// When [`take_finished`](Self::take_finished) is due.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         (!self.runs.is_empty()).then(|| monotonic_ns() + RUN_LOOK_MS * NS_PER_MS)
     }
@@ -100,7 +100,7 @@ impl Requests {
     /// A user is about to have a limit that only itself has set.
     fn take_slot(&mut self, oom: &OomManager, peer: Peer) -> Result<(), String> {
         let user = peer.uid;
-        if self.holders.contains_key(&user) {
+        if self.slot_owners.contains_key(&user) {
             return Ok(());
         }
         let mut taken = self.self_set.take(peer.owner, user);
@@ -118,13 +118,13 @@ impl Requests {
                 "no more users can limit themselves here: ask root to set the limit".to_owned()
             }
         })?;
-        self.holders.insert(user, peer.owner);
+        self.slot_owners.insert(user, peer.owner);
         Ok(())
     }
 
     fn drop_slots(&mut self, gone: impl Fn(Uid) -> bool) {
         let self_set = &mut self.self_set;
-        self.holders.retain(|uid, owner| {
+        self.slot_owners.retain(|uid, owner| {
             let gone = gone(*uid);
             if gone {
                 self_set.give_back(*owner, *uid);
@@ -156,24 +156,24 @@ impl Requests {
         requester: Requester,
         account: Option<AccountRef>,
     ) -> Result<Vec<u64>, String> {
-        let wanted = account.map(|account| payer(oom, account)).transpose()?;
-        let only = only(oom, requester);
-        if let (Some(wanted), Requester::User(own)) = (wanted, requester)
-            && Some(wanted) != only
+        let requested = account.map(|account| charged_account(oom, account)).transpose()?;
+        let confined_to = own_account(oom, requester);
+        if let (Some(requested), Requester::User(own)) = (requested, requester)
+            && Some(requested) != confined_to
         {
-            return Err(format!("uid {own} may not run the killer for {wanted}; only root may"));
+            return Err(format!("uid {own} may not run the killer for {requested}; only root may"));
         }
-        let wanted = wanted.or(only);
-        if let Some(account) = wanted.filter(|account| !oom_control::is_limited(oom, *account)) {
+        let requested = requested.or(confined_to);
+        if let Some(account) = requested.filter(|account| !oom_control::is_limited(oom, *account)) {
             return Err(no_limit(account));
         }
         if self.runs.len() >= MAX_RUNS {
             return Err("too many requests of this kind are waiting: try again".to_owned());
         }
-        Ok(oom_control::run(oom, wanted))
+        Ok(oom_control::run(oom, requested))
     }
 
-    fn obey(
+    fn handle(
         &mut self,
         oom: &mut OomManager,
         reload: &mut Reload,
@@ -212,11 +212,11 @@ impl Requests {
             Request::SetLimit { account, hard_bytes, soft_bytes } => {
                 let soft_bytes = soft_bytes.or_else(|| oom.accounts().soft_bytes(hard_bytes));
                 let limit = Limit::new(hard_bytes, soft_bytes).map_err(|e| e.to_string())?;
-                self.set_limit(oom, peer, known(account)?, limit)?;
+                self.set_limit(oom, peer, account_id(account)?, limit)?;
                 Reply::Done
             }
             Request::ClearLimit { account } => {
-                self.clear_limit(oom, requester, known(account)?)?;
+                self.clear_limit(oom, requester, account_id(account)?)?;
                 Reply::Done
             }
             Request::ListLimits => Reply::Limits { limits: list_limits(oom, requester) },
@@ -266,10 +266,11 @@ impl Requests {
         requester: Requester,
         account: Option<AccountRef>,
     ) -> Result<Reply, String> {
-        let only = only(oom, requester);
-        let wanted = account.map(|account| payer(oom, account)).transpose()?.or(only);
-        if let (Some(account), Requester::User(own)) = (wanted, requester)
-            && Some(account) != only
+        let confined_to = own_account(oom, requester);
+        let requested =
+            account.map(|account| charged_account(oom, account)).transpose()?.or(confined_to);
+        if let (Some(account), Requester::User(own)) = (requested, requester)
+            && Some(account) != confined_to
         {
             let whose = match account {
                 AccountId::Cgroup(_) => "a cgroup".to_owned(),
@@ -277,8 +278,8 @@ impl Requests {
             };
             return Err(format!("uid {own} may not look into the processes of {whose}"));
         }
-        let missing = || wanted.map(no_limit).unwrap_or_default();
-        self.explanation(oom, wanted).map(Reply::Explained).ok_or_else(missing)
+        let missing = || requested.map(no_limit).unwrap_or_default();
+        self.explanation(oom, requested).map(Reply::Explained).ok_or_else(missing)
     }
 }
 
@@ -287,8 +288,8 @@ fn requester(peer: Peer) -> Requester {
 }
 
 fn list_limits(oom: &mut OomManager, requester: Requester) -> Vec<UserLimit> {
-    let only = only(oom, requester);
-    let mut limits = oom_control::limits(oom, only);
+    let confined_to = own_account(oom, requester);
+    let mut limits = oom_control::limits(oom, confined_to);
     let owner = match requester {
         Requester::Root => None,
         Requester::User(user) => Some(user),
@@ -323,20 +324,20 @@ fn latest(oom: &OomManager, requester: Requester, last: u32) -> Vec<Why> {
 }
 
 /// The account that a requester is confined to: of a user who shares a limit, the group's.
-fn only(oom: &OomManager, requester: Requester) -> Option<AccountId> {
+fn own_account(oom: &OomManager, requester: Requester) -> Option<AccountId> {
     match requester {
         Requester::Root => None,
         Requester::User(user) => Some(oom.accounts().ledger().groups().account_of(user)),
     }
 }
 
-fn known(account: AccountRef) -> Result<AccountId, String> {
+fn account_id(account: AccountRef) -> Result<AccountId, String> {
     of_ref(account).ok_or_else(|| format!("{} is no {:?}'s number", account.uid, account.kind))
 }
 
 /// The account that a request is about: of a user who shares a limit, the group's.
-fn payer(oom: &OomManager, account: AccountRef) -> Result<AccountId, String> {
-    Ok(match known(account)? {
+fn charged_account(oom: &OomManager, account: AccountRef) -> Result<AccountId, String> {
+    Ok(match account_id(account)? {
         AccountId::User(user) => oom.accounts().ledger().groups().account_of(user),
         shared => shared,
     })

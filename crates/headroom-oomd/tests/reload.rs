@@ -238,6 +238,6 @@ fn a_check_says_what_would_be_in_force_or_what_is_wrong() {
     assert_eq!(limits, [("62130", true), ("*", false)]);
     let bad = check("[[limit]]\nuser = 62130\n");
     assert_eq!(bad.status.code(), Some(1));
-    let complaint = String::from_utf8(bad.stderr).unwrap();
-    assert!(complaint.contains("oomd.toml:1: this limit has no \"hard\""), "{complaint}");
+    let diagnostic = String::from_utf8(bad.stderr).unwrap();
+    assert!(diagnostic.contains("oomd.toml:1: this limit has no \"hard\""), "{diagnostic}");
 }

@@ -257,7 +257,7 @@ fn program(value: &Spanned<DeValue>) -> Result<Vec<String>, ConfigDiagnostic> {
     }
     if let Some(path) = program.first_mut() {
         *path = trusted(Path::new(path))
-            .map_err(|complaint| ConfigDiagnostic::new(value.span(), complaint))?;
+            .map_err(|reason| ConfigDiagnostic::new(value.span(), reason))?;
     }
     Ok(program)
 }
