@@ -1,10 +1,10 @@
-//! Accounts as the control protocol has them.
+//! Conversion between accounts and their references in the control protocol.
 
 use control::oomd::{AccountKind, AccountRef};
 use memory_ledger::{AccountId, Uid};
 use memory_watch::{account_of_key, key_of_account};
 
-/// The number of a group or cgroup is its key in the BPF maps: no user has it.
+/// For a group or cgroup, the number is its key in the BPF maps, which no uid can equal.
 pub fn to_ref(account: AccountId) -> AccountRef {
     let kind = match account {
         AccountId::User(_) => AccountKind::User,
@@ -40,7 +40,7 @@ mod tests {
         let number = to_ref(group).uid;
         assert_eq!(of_ref(AccountRef { kind: AccountKind::Cgroup, uid: number }), None);
         assert_eq!(of_ref(AccountRef { kind: AccountKind::Group, uid: 1000 }), None);
-        // A uid in the range of the groups is that of a user, which the ledger refuses.
+        // A uid in the range of group keys still denotes a user. The ledger refuses it.
         assert_eq!(of_ref(AccountRef::user(Uid(number))), Some(AccountId::User(Uid(number))));
     }
 }

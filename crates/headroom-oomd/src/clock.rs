@@ -1,4 +1,4 @@
-//! Two clocks.
+//! The monotonic clock and the wall clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,7 +20,7 @@ pub fn epoch_micros() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// From now until then on the monotonic clock; nothing when it has passed.
+/// Time left until a deadline on the monotonic clock; zero if it has passed.
 pub fn until(deadline_ns: u64) -> Timespec {
     let left = deadline_ns.saturating_sub(monotonic_ns());
     Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 }

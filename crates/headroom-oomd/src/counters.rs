@@ -1,8 +1,9 @@
-//! What is counted of the decisions since the start.
+//! Counters of decisions and outcomes since the daemon was started.
 
 use control::oomd::{Counters, KilledBy, Kills, Outcome, Trigger, Why};
 
-/// All kinds of kills, so that each is there, at 0, before the first one.
+/// All combinations of trigger and killer, so that each counter exists, at 0, before the first
+/// kill.
 const KINDS: [(Trigger, KilledBy); 7] = [
     (Trigger::Notifier, KilledBy::Kernel),
     (Trigger::Notifier, KilledBy::Daemon),
@@ -13,7 +14,7 @@ const KINDS: [(Trigger, KilledBy); 7] = [
     (Trigger::Stall, KilledBy::Daemon),
 ];
 
-/// Nothing was counted yet.
+/// All counters at 0.
 pub fn none() -> Counters {
     let kills = |(trigger, killer)| Kills { trigger, killer, count: 0 };
     Counters { kills: KINDS.map(kills).into(), ..Counters::default() }
@@ -39,7 +40,7 @@ pub fn decided(counters: &mut Counters, why: &Why) {
     }
 }
 
-/// Counts how one ended.
+/// Counts the outcome of a decision.
 pub fn ended(counters: &mut Counters, outcome: &Outcome) {
     match outcome {
         Outcome::Reclaimed { bytes_back, micros, .. } => {

@@ -20,7 +20,7 @@ use crate::reload::Reload;
 use crate::requests::Requests;
 use crate::watchdog::Pulse;
 
-/// epoll's words.
+/// Values of `epoll_event.data`.
 const KILLER: u64 = 0;
 const SERVER: u64 = 1;
 const SIGNALS: u64 = 2;
@@ -28,27 +28,27 @@ const LEASES: u64 = 3;
 const PULSE: u64 = 4;
 const USAGE: u64 = 5;
 
-/// The parts that the event loop serves, dropped in this order: the sockets are gone before
-/// limits end.
+/// The parts that the event loop serves. They are dropped in this order: the sockets close before
+/// the limits end.
 pub struct Daemon {
-    /// Leases, on a socket of their own.
+    /// The lease socket and its clients.
     pub leases: Leases,
     /// The control socket.
     pub server: Server,
     /// Limits and kills.
     pub oom: OomManager,
-    /// SIGHUP reloads the configuration; the others end the daemon.
+    /// SIGHUP reloads the configuration; the other signals terminate the daemon.
     pub signals: Signals,
-    /// The watchdog's end in this thread.
+    /// The event loop's side of the watchdog.
     pub pulse: Pulse,
-    /// Is notified with each pulse.
+    /// The service manager, notified at each watchdog ping.
     pub manager: ServiceManager,
     /// The configuration.
     pub reload: Reload,
 }
 
 impl Daemon {
-    /// Works until a signal ends the daemon.
+    /// Runs until a signal terminates the daemon.
     pub fn run(&mut self) -> anyhow::Result<()> {
         let Self { leases, server, oom, signals, pulse, manager, reload } = self;
         let mut requests = Requests::inherit(oom);
@@ -75,7 +75,7 @@ impl Daemon {
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(errno).context("cannot wait for events"),
             };
-            // Whatever woke us: kills go first.
+            // Kills are handled first, whichever fd is ready.
             oom.dispatch();
             for event in ready.iter() {
                 match event.data.u64() {
@@ -98,7 +98,7 @@ impl Daemon {
                                 manager.stopping();
                                 return Ok(());
                             }
-                            // What came of it is in the log, and in the status.
+                            // The result is in the log and in the status.
                             let _ = reload.reload(oom);
                         }
                     }
@@ -108,14 +108,14 @@ impl Daemon {
             for (request, reply) in requests.take_finished(oom) {
                 server.reply(request, &reply);
             }
-            // After the requests, which may have changed limits.
+            // Runs after the control requests, since they may have changed limits.
             leases.dispatch(oom);
             publish(oom, server);
         }
     }
 }
 
-/// Tells subscribers what has happened: users of themselves, root of all.
+/// Sends events to subscribers: to a user the events of its own account, to root all events.
 fn publish(oom: &mut OomManager, server: &mut Server) {
     let news = oom.records_mut().take_news();
     if news.is_empty() {

@@ -1,8 +1,8 @@
-//! The decisions on disk: one line of JSON each, and another one when its end is known.
+//! The decisions on disk, as JSON lines: one line for the decision and another for its outcome.
 //!
-//! A thread of its own writes, so that a slow disk holds up no kill; while it is stuck lines are
-//! dropped and counted. The file is bounded: when it has grown to twice what is kept, the older
-//! part goes.
+//! A dedicated thread writes, so a slow disk does not delay a kill. If the queue is full, lines are
+//! dropped and logged. The file is bounded: when it reaches `MOST_LINES`, it is rewritten with the
+//! latest `KEPT / 2` decisions.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -16,17 +16,18 @@ use control::oomd::{AccountKind, Outcome, Why};
 
 use crate::partition::Partitioned;
 
-/// Name of the file in the state folder.
+/// File name in the state directory.
 const NAME: &str = "history";
-/// Decisions that are kept, in the file and in memory.
+/// Maximum number of decisions kept, in the file and in memory.
 pub const KEPT: usize = 1000;
-/// Lines that are kept of them: the decision and its end.
+/// Number of lines at which the file is rewritten: twice two lines (decision and outcome) per kept
+/// decision.
 const MOST_LINES: usize = 4 * KEPT;
-/// A line that is longer is none of ours.
+/// Bytes. A longer line was not written by the daemon.
 const MAX_LINE: usize = 64 * 1024;
-/// Lines that may wait for the disk.
+/// Capacity of the queue to the thread, lines.
 const QUEUE: usize = 64;
-/// How long the last lines may take at the end.
+/// Timeout for writing the last lines at exit.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 enum Message {
@@ -34,24 +35,24 @@ enum Message {
     End,
 }
 
-/// The file, as something to add to.
+/// The sender's end: appends to the file.
 #[derive(Debug)]
 pub struct History {
     lines: SyncSender<Message>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The file, as its thread has it.
+/// The file, owned by the thread.
 struct Book {
     path: PathBuf,
     file: File,
-    /// Lines in it.
+    /// Number of lines in the file.
     lines: usize,
 }
 
 impl History {
-    /// Reads what is there, and goes on with it. The folder is made where it is missing. What is no
-    /// line of ours is left out.
+    /// Reads the existing file and appends to it from now on. Creates the directory if it is
+    /// missing. Lines that cannot be parsed are dropped.
     pub fn open(folder: &Path) -> io::Result<(Self, Partitioned)> {
         std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
         let path = folder.join(NAME);
@@ -74,7 +75,7 @@ impl History {
         Ok((Self { lines, thread: Some(thread) }, kept))
     }
 
-    /// Adds a decision, or what is new of it. Never waits.
+    /// Appends a decision or its new state. Never blocks.
     pub fn write(&self, why: &Why) {
         let Ok(mut line) = serde_json::to_vec(why) else { return };
         line.push(b'\n');
@@ -103,7 +104,7 @@ fn open_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).open(path)
 }
 
-/// The decisions in the file, each as it was last written, at most so many.
+/// Reads the decisions in the file, the last line of each, and keeps at most `most`.
 fn read(file: File, most: usize) -> Partitioned {
     let mut found = Partitioned::new(most);
     let mut reader = BufReader::new(file);
@@ -122,7 +123,7 @@ fn read(file: File, most: usize) -> Partitioned {
         if why.outcome == Outcome::Dying {
             why.outcome = Outcome::Unknown;
         }
-        // A record of an earlier version does not name the kind.
+        // Records of earlier versions lack the kind of the account.
         if why.group.is_some() {
             why.account.kind = AccountKind::Group;
         }
@@ -131,7 +132,7 @@ fn read(file: File, most: usize) -> Partitioned {
 }
 
 impl Book {
-    /// A new file in place of the old one, which stays if this fails.
+    /// Replaces the file atomically. The old file remains if this fails.
     fn write_anew(path: PathBuf, kept: &Partitioned) -> io::Result<Self> {
         let new = path.with_extension("new");
         let _ = std::fs::remove_file(&new);
@@ -177,7 +178,8 @@ impl Book {
         if self.lines < MOST_LINES {
             return Ok(());
         }
-        // Each account's oldest: those that have more than their part of half of the room.
+        // Drops the oldest decisions of each account that has more than its share of half the
+        // capacity.
         let kept = read(open_file(&self.path)?, KEPT / 2);
         *self = Self::write_anew(self.path.clone(), &kept)?;
         Ok(())
@@ -240,7 +242,7 @@ mod tests {
         let none = Partitioned::new(KEPT);
         let mut book = Book::write_anew(folder.path().join(NAME), &none).unwrap();
         for id in 1..=3 * MOST_LINES as u64 {
-            // Another user's first decisions survive all that come after them.
+            // Another user's first decisions are kept although many follow.
             let account = AccountRef::user(Uid(if id <= 5 { 8 } else { 7 }));
             let mut line = serde_json::to_vec(&Why { account, ..why(id, back()) }).unwrap();
             line.push(b'\n');

@@ -1,25 +1,25 @@
-//! The OOM daemon: watches the memory of limited users and kills one process of a user that breaks
-//! its limit.
+//! The OOM daemon: monitors the memory of limited users and kills one process of a user that
+//! exceeds its limit.
 //!
-//! The rules are in `memory-ledger`, what is read comes from `memory-watch`, what is done is in
-//! `reclaim`. Here they are put together:
+//! The rules are in `memory-ledger`, the readings come from `memory-watch`, and `reclaim` carries
+//! out kills. This crate combines them:
 //!
-//! * [`oom`]: from a broken limit, or a system that runs short, to memory that is back;
-//! * [`leases`]: memory that is promised before it is used;
-//! * [`records`], [`history`]: why who died, in memory and on disk, shared out by [`partition`];
-//!   [`counters`]: how often;
-//! * [`requests`]: what the control socket is asked, and who may ask it; [`account_ref`]: accounts
-//!   in its words;
-//! * [`config`]: the configuration's files;
-//! * [`reload`]: the same once more, while running;
-//! * [`tell`]: hooks, warnings, the journal, metrics;
-//! * [`shrink`]: what others can do without goes back first;
+//! * [`oom`]: from an exceeded limit, or system memory pressure, to reclaimed memory;
+//! * [`leases`]: memory that is reserved before it is used;
+//! * [`records`], [`history`]: decisions with their reasons, in memory and on disk, where
+//!   [`partition`] limits the share of each account; [`counters`]: their number;
+//! * [`requests`]: requests on the control socket and their authorization; [`account_ref`]:
+//!   accounts in the control protocol;
+//! * [`config`]: the configuration files;
+//! * [`reload`]: reload of the configuration;
+//! * [`notifications`]: log entries, hooks, warnings and metrics;
+//! * [`shrink`]: releases idle memory of other daemons before a kill;
 //! * [`usage`]: actual usage, measured off the event loop;
-//! * [`watching`]: the BPF notifier, or the fallback;
-//! * [`self_test`]: kills of own children at start, so that a kill's code is resident;
-//! * [`watchdog`]: notices when the event loop is stuck;
-//! * [`daemon`]: the event loop around all that;
-//! * [`log`], [`clock`]: small tools.
+//! * [`watching`]: selects the BPF notifier, or the fallback;
+//! * [`self_test`]: kills child processes at start, so that the code of a kill is resident;
+//! * [`watchdog`]: detects a stuck event loop;
+//! * [`daemon`]: the event loop;
+//! * [`log`], [`clock`]: utilities.
 
 pub mod account_ref;
 pub mod clock;

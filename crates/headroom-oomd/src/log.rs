@@ -1,11 +1,11 @@
 //! Log lines that never block the daemon.
 //!
-//! The reader of our standard error may stop reading; a write would then block the thread that has
-//! to kill. So lines are handed to a thread of their own, and dropped (and counted) while it is
-//! stuck.
+//! If the reader of standard error stops reading, a write blocks, and the thread that has to kill
+//! must not block. So lines are passed to a dedicated thread, and dropped (and counted) while it is
+//! blocked.
 //!
-//! Where standard error goes to the journal, entries about kills go there natively, with fields,
-//! and not through standard error as well: each is in the journal once.
+//! If standard error goes to the journal, entries about kills are sent natively, with fields, and
+//! not to standard error as well: each is in the journal once.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -24,9 +24,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::notifications::kill_log::MESSAGE_IDS;
 
-/// Lines that may wait.
+/// Capacity of the queue to the thread, lines.
 const QUEUE: usize = 1024;
-/// How long the last lines may take at the end.
+/// Timeout for writing the last lines at exit.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 enum Message {
@@ -68,7 +68,8 @@ impl<'a> MakeWriter<'a> for Lines {
 }
 
 impl Log {
-    /// Starts logging: `info` and above, or what `HEADROOM_LOG` says. To be called once.
+    /// Starts logging: level `info` and above, or the filter in `HEADROOM_LOG`. Must be called
+    /// once.
     pub fn start() -> io::Result<Self> {
         let (lines, queue) = sync_channel(QUEUE);
         let lost = Arc::new(AtomicU64::new(0));
@@ -77,8 +78,8 @@ impl Log {
             .name("log".into())
             .stack_size(64 * 1024)
             .spawn(move || write_lines(&queue, &counted))?;
-        // Words like "debug" or "headroom_oomd=debug,info". The richer filters of the library bring
-        // half a megabyte of program along.
+        // Targets such as "debug" or "headroom_oomd=debug,info". The library's `EnvFilter` is more
+        // expressive, but adds half a megabyte to the binary.
         let wanted = std::env::var("HEADROOM_LOG").ok().and_then(|words| words.parse().ok());
         let mut filter = wanted.unwrap_or(Targets::new().with_default(LevelFilter::INFO));
         let (journal, error) = match stderr_is_journal().then(journal_layers).transpose() {
@@ -111,7 +112,7 @@ fn stderr_is_journal() -> bool {
 
 type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// A layer for each kind of entry about kills: the `MESSAGE_ID` is a layer's.
+/// One layer per kind of entry about kills, since the `MESSAGE_ID` is a property of a layer.
 fn journal_layers() -> io::Result<Vec<BoxedLayer>> {
     let layer = |(target, id)| {
         let mappings =
@@ -130,7 +131,7 @@ fn journal_layers() -> io::Result<Vec<BoxedLayer>> {
 fn write_lines(queue: &Receiver<Message>, lost: &AtomicU64) {
     while let Ok(Message::Line(line)) = queue.recv() {
         let mut out = PlainWriter(io::stderr().lock());
-        // Nobody is left to be told that standard error is closed.
+        // If standard error is closed, there is no other place to report that.
         let _ = out.write_all(&line);
         let lost = lost.swap(0, Ordering::Relaxed);
         if lost > 0 {

@@ -1,4 +1,4 @@
-//! `headroom-oomd`: kills one process of a user that breaks its memory limit, and says why.
+//! `headroom-oomd`: kills one process of a user that exceeds its memory limit, and logs the reason.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -32,16 +32,17 @@ use headroom_oomd::watchdog::{self, Finding, Pulse};
 use headroom_oomd::watching;
 use reclaim::Reaper;
 
-/// Where the configuration is unless told otherwise.
+/// Default path of the configuration.
 const DEFAULT_CONFIG: &str = "/etc/headroom/oomd.toml";
-/// Connecting needs write permission; what a user may then ask is decided by its uid.
+/// Every user may connect, which needs write permission; requests are authorized by uid.
 const SOCKET_MODE: u32 = 0o666;
 /// `SCHED_FIFO` priority of the reapers.
 const REAPER_PRIORITY: u32 = 1;
 /// `SCHED_FIFO` priority of the event loop: above its reapers, which can be busy for hundreds of
 /// milliseconds.
 const EVENT_LOOP_PRIORITY: u32 = 2;
-/// Two victims at a time get help with their memory, where there are three CPUs.
+/// Reapers on a machine with at least three CPUs: the number of victims whose memory is released at
+/// the same time.
 const REAPERS: usize = 2;
 
 /// Watches the memory of limited users; of a user that breaks its limit the largest process dies.
@@ -91,7 +92,8 @@ struct Arguments {
 }
 
 impl Arguments {
-    /// A folder as given; otherwise this one, but not for a daemon beside the machine's own.
+    /// The directory as given, or else the default. A daemon with another control socket than the
+    /// default one has no default directories.
     fn folder(&self, given: Option<&PathBuf>, default: &str) -> Option<PathBuf> {
         let own = self.socket != Path::new(OOMD_SOCKET);
         let folder = given.cloned().or((!own).then(|| default.into()));
@@ -138,8 +140,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
     let signals = Signals::block(&signals).context("cannot block SIGINT, SIGTERM and SIGHUP")?;
     let _log = Log::start().context("cannot start the log thread")?;
-    // Before anything is killed; the socket itself comes last, as the sign that limits are in
-    // force.
+    // Checked before anything is killed. The socket itself is bound last, as the sign that limits
+    // are in force.
     if Client::connect(&arguments.socket).is_ok() {
         return Err(ControlError::InUse(arguments.socket.clone()).into());
     }
@@ -210,8 +212,8 @@ fn print_config(config: &Config, arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts the reapers and the watchdog. Threads inherit the scheduling of the one that starts them:
-/// first the reapers', then the event loop's.
+/// Starts the reapers and the watchdog. A thread inherits the scheduling policy of its parent, so
+/// the policy of the reapers is set first, and then that of the event loop.
 fn start_threads(
     manager: &ServiceManager,
     degraded: &mut Vec<String>,
@@ -223,14 +225,14 @@ fn start_threads(
     let when_lost = if manager.is_there() { WhenLost::Abort } else { WhenLost::GoOn };
     let pulse = watchdog::start(interval, move |found| act_on(found, interval, when_lost));
     let pulse = pulse.context("cannot start the watchdog")?;
-    // If this is refused, so was the reapers' priority, which has been reported.
+    // If this is refused, so was the priority of the reapers, which has been reported.
     let _ = privileges::set_realtime(EVENT_LOOP_PRIORITY);
     let consequence = "the kernel's own OOM killer may choose the daemon";
     degraded.extend(refused(privileges::exempt_from_oom_killer(), consequence));
     Ok((reaper, pulse))
 }
 
-/// The decisions of earlier daemons, if they are kept; why they are not.
+/// The decisions of earlier daemons, if they are kept, or why they are not.
 fn open_records(arguments: &Arguments) -> (Records, Option<String>) {
     let Some(folder) = arguments.folder(arguments.state_dir.as_ref(), STATE_FOLDER) else {
         return (Records::default(), None);
@@ -245,21 +247,21 @@ fn open_records(arguments: &Arguments) -> (Records, Option<String>) {
     }
 }
 
-/// What to do about an event loop that is stuck for good.
+/// The reaction to an event loop that does not recover.
 #[derive(Clone, Copy)]
 enum WhenLost {
-    /// A service manager restarts the daemon.
+    /// Abort: a service manager restarts the daemon.
     Abort,
-    /// Nothing would restart it.
+    /// Continue: nothing would restart the daemon.
     GoOn,
 }
 
-/// The line in the daemon's status about a privilege that was refused.
+/// The degradation message in the daemon's status for a refused privilege.
 fn refused(result: Result<(), PrivilegeError>, consequence: &str) -> Option<String> {
     result.err().map(|error| error.with_consequence(consequence))
 }
 
-/// The watchdog has found something.
+/// Handles a report of the watchdog.
 fn act_on(found: Finding, interval: Duration, when_lost: WhenLost) {
     match (found, when_lost) {
         (Finding::Stuck(questions), _) => {
@@ -271,7 +273,7 @@ fn act_on(found: Finding, interval: Duration, when_lost: WhenLost) {
         }
         (Finding::Back, _) => tracing::warn!("the event loop goes on"),
         (Finding::Lost, WhenLost::Abort) => {
-            // Straight to standard error: the log may be what is stuck.
+            // Written to standard error directly: the log thread may be what is stuck.
             eprintln!(
                 "headroom-oomd: the event loop is stuck for good; ending, to be started again"
             );
@@ -284,7 +286,7 @@ fn act_on(found: Finding, interval: Duration, when_lost: WhenLost) {
 /// Makes the kill path resident. Returns the reason if that is incomplete.
 fn run_self_test(oom: &OomManager) -> Result<(), String> {
     let ready = SelfTest::prepare(oom.accounts().watch());
-    // Pages used from here on are those of the kill path: they stay resident.
+    // Pages used from here on belong to the kill path and stay resident.
     page_out::page_out_startup();
     let done = ready.and_then(SelfTest::run);
     page_out::trim_heap();

@@ -1,12 +1,12 @@
-//! The latest decisions, of which one user cannot evict all others'.
+//! The latest decisions, partitioned by account: no user can evict all decisions of the others.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use control::oomd::{AccountRef, Why};
 
-/// Decisions by id, at most so many. When there is no more room, the oldest one of the user (group,
-/// cgroup) that has most of them goes: a user whose processes are killed again and again forgets
-/// its own.
+/// At most `most` decisions by id. If there is no room, the oldest decision of the account (user,
+/// group, cgroup) with the most decisions is evicted: a user whose processes are killed again and
+/// again evicts its own decisions.
 #[derive(Clone, Debug)]
 pub struct Partitioned {
     most: usize,
@@ -21,7 +21,7 @@ impl Partitioned {
         Self { most: most.max(1), by_id: BTreeMap::new(), by_account: BTreeMap::new() }
     }
 
-    /// Adds a decision, or what is new of one that is kept.
+    /// Adds a decision, or replaces a kept one by its new state.
     pub fn insert(&mut self, why: Why) {
         let (id, account) = (why.id, why.account);
         if let Some(kept) = self.by_id.get_mut(&id) {
@@ -35,13 +35,13 @@ impl Partitioned {
         }
         self.by_id.insert(id, why);
         let ids = self.by_account.entry(account).or_default();
-        // Nearly always the latest.
+        // The id is nearly always the highest, so the insertion is at the end.
         let at = ids.partition_point(|kept| *kept < id);
         ids.insert(at, id);
     }
 
     fn evict(&mut self) {
-        // Of those that have equally many, the one whose oldest is older.
+        // Among accounts with equally many decisions, the one with the oldest decision.
         let largest = self
             .by_account
             .iter()
@@ -56,37 +56,38 @@ impl Partitioned {
         }
     }
 
-    /// One of them.
+    /// The decision with this id.
     pub fn get(&self, id: u64) -> Option<&Why> {
         self.by_id.get(&id)
     }
 
-    /// The same, to be changed; whose it is stays as it was.
+    /// Mutable access to a decision. The caller must not change its account, which is the key of
+    /// the partition.
     pub fn get_mut(&mut self, id: u64) -> Option<&mut Why> {
         self.by_id.get_mut(&id)
     }
 
-    /// All, oldest first.
+    /// All decisions, oldest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Why> {
         self.by_id.values()
     }
 
-    /// All, oldest first, to be changed; whose they are stays as it was.
+    /// Mutable access to all decisions, oldest first. The caller must not change their accounts.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Why> {
         self.by_id.values_mut()
     }
 
-    /// The highest id.
+    /// The highest id; 0: there are no decisions.
     pub fn last_id(&self) -> u64 {
         self.by_id.last_key_value().map_or(0, |(id, _)| *id)
     }
 
-    /// How many there are.
+    /// Number of decisions.
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// There is none.
+    /// Whether there are no decisions.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(ids(&kept, ALICE), [1, 2, 3]);
         assert_eq!(ids(&kept, BOB), (994..=1000).collect::<Vec<u64>>());
         assert_eq!((kept.len(), kept.last_id()), (10, 1000));
-        // The next user has room at once.
+        // The next user's decision is kept at once.
         kept.insert(why(1001, CAROL));
         assert_eq!((ids(&kept, CAROL), ids(&kept, ALICE)), (vec![1001], vec![1, 2, 3]));
     }
@@ -145,7 +146,7 @@ mod tests {
         let end = Outcome::Stuck { reason: "x".to_owned() };
         kept.insert(Why { outcome: end.clone(), ..why(1, ALICE) });
         assert_eq!((kept.len(), &kept.get(1).unwrap().outcome), (1, &end));
-        // A damaged file does not move it to another account.
+        // A damaged file does not move a decision to another account.
         kept.insert(why(1, BOB));
         assert_eq!(kept.get(1).unwrap().account, AccountRef::user(ALICE));
         assert!(kept.get(2).is_none() && !kept.is_empty());

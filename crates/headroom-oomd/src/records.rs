@@ -1,4 +1,4 @@
-//! Why who died: the latest decisions, also those of daemons before this one.
+//! The latest decisions with their reasons, including those of earlier daemons.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::notifications::pre_kill_hook::PreKillInfo;
 use crate::notifications::queue::{NotificationQueue, SoftLimitWarning};
 use crate::partition::Partitioned;
 
-/// Events that may wait for the end of a turn of the event loop.
+/// Capacity of the queue of events, which the event loop empties in each iteration.
 const MOST_NEWS: usize = 256;
 
 /// The latest decisions in memory.
@@ -23,7 +23,7 @@ pub struct Records {
     counters: Counters,
     history: Option<History>,
     notifications: Option<NotificationQueue>,
-    /// For subscribers; `None`: there are none.
+    /// Events for subscribers; `None`: there are no subscribers.
     news: Option<VecDeque<Event>>,
 }
 
@@ -42,13 +42,13 @@ impl Default for Records {
 }
 
 impl Records {
-    /// Goes on with a history, and adds to it from now on.
+    /// Continues an existing history and appends to it.
     pub fn of(history: History, before: Partitioned) -> Self {
         let last_id = before.last_id();
         Self { history: Some(history), last_id, kept: before, ..Self::default() }
     }
 
-    /// Keeps a decision; its id is given here.
+    /// Records a decision and assigns its id.
     pub fn add(&mut self, mut why: Why) -> u64 {
         self.last_id += 1;
         why.id = self.last_id;
@@ -60,12 +60,12 @@ impl Records {
         self.last_id
     }
 
-    /// Victims since start.
+    /// Number of victims since the start.
     pub fn kills(&self) -> u64 {
         self.counters.kills.iter().map(|kills| kills.count).sum()
     }
 
-    /// Sends notifications to this queue from now on.
+    /// Sets the queue of notifications.
     pub fn notify_through(&mut self, notifications: NotificationQueue) {
         self.notifications = Some(notifications);
     }
@@ -82,49 +82,51 @@ impl Records {
         }
     }
 
-    /// A user has crossed its soft limit.
+    /// Reports that an account has crossed its soft limit.
     pub fn near_limit(&mut self, near: SoftLimitWarning) {
         self.notifications.iter().for_each(|queue| queue.soft_limit_crossed(near.clone()));
         let SoftLimitWarning { account, group, cgroup, members, used_bytes, hard_bytes } = near;
-        // A session's user hears of it; of another cgroup nobody but root.
+        // The event of a login session goes to the session's user, that of another cgroup only to
+        // root.
         let owner = members.first().copied().filter(|_| cgroup.is_some());
         let account = to_ref(owner.map_or(account, AccountId::User));
         self.note(|| Event::SoftLimitCrossed { account, group, cgroup, used_bytes, hard_bytes });
     }
 
     fn note(&mut self, event: impl FnOnce() -> Event) {
-        // The event loop takes them in every turn; a turn in which so much happens is none.
+        // The event loop takes the events in every iteration. An iteration with this many events is
+        // not expected; further events are dropped.
         if let Some(news) = self.news.as_mut().filter(|news| news.len() < MOST_NEWS) {
             news.push_back(event());
         }
     }
 
-    /// Events are collected for subscribers from now on.
+    /// Starts collecting events for subscribers.
     pub fn collect_news(&mut self) {
         self.news.get_or_insert_default();
     }
 
-    /// There are no subscribers any more.
+    /// Stops collecting events: there are no subscribers.
     pub fn stop_collecting_news(&mut self) {
         self.news = None;
     }
 
-    /// What has happened since the last time.
+    /// Events since the last call.
     pub fn take_news(&mut self) -> VecDeque<Event> {
         self.news.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// What was counted since start.
+    /// Counters since the start.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// One decision, while it is kept.
+    /// The decision with this id, if it is kept.
     pub fn get(&self, id: u64) -> Option<&Why> {
         self.kept.get(id)
     }
 
-    /// How a decision ended.
+    /// Records the outcome of a decision.
     pub fn finish(&mut self, id: u64, outcome: Outcome) {
         let Some(why) = self.kept.get_mut(id) else { return };
         counters::ended(&mut self.counters, &outcome);
@@ -135,7 +137,7 @@ impl Records {
         self.note(|| Event::Ended { why: Box::new(why) });
     }
 
-    /// The latest `last`, newest first, about these accounts, or about all.
+    /// The latest `last` decisions, newest first, about these accounts, or about all.
     pub fn latest(&self, last: u32, of: Option<&[AccountRef]>) -> Vec<Why> {
         let wanted = |why: &&Why| of.is_none_or(|of| of.contains(&why.account));
         self.kept.iter().rev().filter(wanted).take(last as usize).cloned().collect()
@@ -172,7 +174,7 @@ mod tests {
         let of_one = records.latest(2, Some(&[AccountRef::user(BOB)]));
         assert_eq!(of_one.iter().map(|w| w.id).collect::<Vec<_>>(), [1004, 1002]);
         assert_eq!(records.latest(u32::MAX, None).len(), KEPT);
-        // Of a user with 270 kills more its own oldest go.
+        // The other user's 270 further kills evict that user's own oldest decisions.
         let of_the_other = records.latest(u32::MAX, Some(&[AccountRef::user(ALICE)])).len();
         for _ in 0..270 {
             records.add(why(BOB));

@@ -12,23 +12,23 @@ use crate::notifications::metrics::Exporter;
 use crate::oom::reconfigure::reconfigure;
 use crate::oom::{OomManager, Reconfigured};
 
-/// Where the configuration comes from, and what does not work.
+/// Source of the configuration, and the degradations to be reported.
 pub struct Reload {
     files: Files,
     ram_bytes: u64,
     margin: Option<Margin>,
-    /// Overrides the files; `None`: they decide.
+    /// Overrides the files; `None`: the files apply.
     enforcement: Option<Enforcement>,
     degraded: Vec<String>,
     exporter: Option<Exporter>,
     notifications: NotificationConfig,
-    /// Of the last try, if that failed.
+    /// Error of the last reload, if it failed.
     diagnostic: Option<String>,
 }
 
 impl Reload {
-    /// Percentages of the files are of `ram_bytes`, soft limits that they leave out follow from
-    /// `margin`. Nothing is read yet.
+    /// Percentages in the files are of `ram_bytes`; soft limits that they omit are derived from
+    /// `margin`. Reads nothing yet.
     pub fn new(files: Files, ram_bytes: u64, margin: Option<Margin>) -> Self {
         Self {
             files,
@@ -42,7 +42,7 @@ impl Reload {
         }
     }
 
-    /// Kills are carried out, or not, whatever the files say.
+    /// Overrides the `observe` key of the files.
     pub fn override_enforcement(&mut self, enforcement: Enforcement) {
         self.enforcement = Some(enforcement);
     }

@@ -1,4 +1,4 @@
-//! Requests on the control socket, and who may make them.
+//! Requests on the control socket, and their authorization.
 
 use std::collections::BTreeMap;
 
@@ -12,31 +12,32 @@ use crate::clock::{NS_PER_MS, monotonic_ns};
 use crate::oom::{OomManager, Reconfigured, control as oom_control};
 use crate::reload::Reload;
 
-/// How long the answer to "run the killer" waits for the victims' memory, milliseconds.
+/// How long the reply to a request to run the OOM killer waits for the victims' memory,
+/// milliseconds.
 const RUN_PATIENCE_MS: u64 = 500;
-/// How often it is checked whether that memory is back, milliseconds.
+/// Interval of checking whether that memory is back, milliseconds.
 const RUN_LOOK_MS: u64 = 5;
-/// Requests of that kind whose answers may wait at a time: one a connection is as many as there can
-/// be.
+/// Maximum number of deferred replies to such requests: one per connection, so it equals the
+/// maximum number of connections.
 const MAX_RUNS: usize = 64;
-/// For so long an explanation is given again to others who request the same, milliseconds.
+/// How long an explanation is cached for further requests, milliseconds.
 const EXPLANATION_MS: u64 = 50;
-/// Limits that users set for themselves, for which nobody else has set one. Each takes one of the
-/// slots in the notifier's map (1,024); the rest is for root and the configuration.
+/// Limits that users set for themselves while there is no other limit for that user. Each takes one
+/// of the slots in the notifier's map (1,024); the other slots are for root and the configuration.
 const SELF_SET_LIMITS: QuotaSize = QuotaSize { slots: 256, reserved: 0, of_an_owner: 16 };
 
 /// State between requests.
 pub struct Requests {
     /// The slots of limits that users have set for themselves.
     self_set: Quota,
-    /// The owner that a user's slot is charged to.
+    /// The owner to which the slot of a user is charged.
     slot_owners: BTreeMap<Uid, Owner>,
     runs: Vec<Run>,
-    /// By account, with the time in nanoseconds; `None`: the machine.
+    /// Cached explanations by account, with the time in nanoseconds; `None`: the system.
     explanations: BTreeMap<Option<AccountId>, (u64, Option<Explanation>)>,
 }
 
-/// A request to run the killer, which is answered when the victims' memory is back.
+/// A request to run the OOM killer; the reply is sent when the victims' memory is back.
 struct Run {
     request: RequestId,
     decisions: Vec<u64>,
@@ -44,8 +45,8 @@ struct Run {
 }
 
 impl Requests {
-    /// Counts the limits that users had set for themselves before this daemon was started. The
-    /// owners of these uids are not known any more: each uid counts as an owner.
+    /// Counts the limits that users set for themselves under an earlier daemon. The owners of these
+    /// uids are not known any more: each uid counts as an owner.
     pub fn inherit(oom: &OomManager) -> Self {
         let mut requests = Self {
             self_set: Quota::new(SELF_SET_LIMITS),
@@ -67,7 +68,7 @@ impl Requests {
         requests
     }
 
-    /// Answers a request, or reports why it cannot be understood.
+    /// Handles a request. The reply to a malformed one is an error.
     pub fn answer(
         &mut self,
         oom: &mut OomManager,
@@ -78,7 +79,7 @@ impl Requests {
         answer.unwrap_or_else(|message| Answer::Now(Reply::Error { message }))
     }
 
-    /// Answers of requests that had to wait, to be sent now.
+    /// Replies to deferred requests that are complete.
     pub fn take_finished(&mut self, oom: &OomManager) -> Vec<(RequestId, Reply)> {
         let now_ns = monotonic_ns();
         let dying =
@@ -97,7 +98,7 @@ impl Requests {
         (!self.runs.is_empty()).then(|| monotonic_ns() + RUN_LOOK_MS * NS_PER_MS)
     }
 
-    /// A user is about to have a limit that only itself has set.
+    /// Takes a slot for a user whose only limit will be its own.
     fn take_slot(&mut self, oom: &OomManager, peer: Peer) -> Result<(), String> {
         let user = peer.uid;
         if self.slot_owners.contains_key(&user) {
@@ -105,7 +106,7 @@ impl Requests {
         }
         let mut taken = self.self_set.take(peer.owner, user);
         if taken.is_err() {
-            // Limits end in other ways than by a request of their user.
+            // A limit can also end without a request, as by a reload: its slot is returned here.
             self.drop_slots(|uid| !oom_control::is_limited(oom, AccountId::User(uid)));
             taken = self.self_set.take(peer.owner, user);
         }
@@ -133,7 +134,7 @@ impl Requests {
         });
     }
 
-    /// Many users request the same, and each answer takes a scan of all processes.
+    /// Cached, since many users may request the same, and each explanation scans all processes.
     fn explanation(
         &mut self,
         oom: &mut OomManager,
@@ -149,7 +150,7 @@ impl Requests {
         self.explanations.entry(account).or_insert_with(|| (now_ns, explain())).1.clone()
     }
 
-    /// Kills where a limit is exceeded now. Returns the decisions.
+    /// Kills a process for each exceeded limit now. Returns the decisions.
     fn run(
         &self,
         oom: &mut OomManager,
@@ -259,7 +260,7 @@ impl Requests {
         cleared.map_err(|e| e.to_string())
     }
 
-    /// The process that would be killed next.
+    /// Explains which process would be killed next.
     fn explain(
         &mut self,
         oom: &mut OomManager,
@@ -314,7 +315,7 @@ fn reload_config(
 fn latest(oom: &OomManager, requester: Requester, last: u32) -> Vec<Why> {
     let of = match requester {
         Requester::Root => None,
-        // A decision for the machine is about the user itself.
+        // Kills for the system or a cgroup are recorded for the victim's user, not for its group.
         Requester::User(user) => {
             let account = oom.accounts().ledger().groups().account_of(user);
             Some([AccountId::User(user), account].map(to_ref))
@@ -323,7 +324,7 @@ fn latest(oom: &OomManager, requester: Requester, last: u32) -> Vec<Why> {
     oom.records().latest(last, of.as_ref().map(|of| &of[..]))
 }
 
-/// The account that a requester is confined to: of a user who shares a limit, the group's.
+/// The account that a requester is confined to: the group's for a user that shares a limit.
 fn own_account(oom: &OomManager, requester: Requester) -> Option<AccountId> {
     match requester {
         Requester::Root => None,
@@ -335,7 +336,7 @@ fn account_id(account: AccountRef) -> Result<AccountId, String> {
     of_ref(account).ok_or_else(|| format!("{} is no {:?}'s number", account.uid, account.kind))
 }
 
-/// The account that a request is about: of a user who shares a limit, the group's.
+/// The account that a request refers to: the group's for a user that shares a limit.
 fn charged_account(oom: &OomManager, account: AccountRef) -> Result<AccountId, String> {
     Ok(match account_id(account)? {
         AccountId::User(user) => oom.accounts().ledger().groups().account_of(user),

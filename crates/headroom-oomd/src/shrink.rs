@@ -1,7 +1,7 @@
-//! The first step of the escalation: daemons that hold memory which they can do without are asked
-//! to give it back, before anybody is killed.
+//! The first step of the escalation: requests other daemons to release memory that they can do
+//! without, before any process is killed.
 //!
-//! It happens in a thread of its own: neither a slow answer nor a dead daemon holds up a kill.
+//! A dedicated thread sends the requests, so neither a slow nor a dead daemon delays a kill.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ use std::time::Duration;
 use control::binderd::{Reply, Request};
 use control::{Client, ControlError};
 
-/// Bytes of a page, the unit of the answers.
+/// Bytes per page, the unit of the replies.
 const PAGE: u64 = 4096;
-/// Who has just given back has nothing new so soon.
+/// Pause after a round: a daemon that has just released memory has nothing new yet.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Asks reclaimers. Dropping it ends the thread once it has its answer.
+/// Sends reclaim requests. Dropping it ends the thread after the pending reply.
 pub struct Shrinker {
     ask: SyncSender<()>,
     given_bytes: Arc<AtomicU64>,
@@ -26,9 +26,9 @@ pub struct Shrinker {
 
 impl Shrinker {
     /// Starts the thread. Each reclaimer is the control socket of a `headroom-binderd`, which need
-    /// not run.
+    /// not be running.
     pub fn start(reclaimers: Vec<PathBuf>) -> io::Result<Self> {
-        // Room for one: a second request while one waits asks for nothing more.
+        // A capacity of one: a second request while one is queued has no further effect.
         let (ask, asked) = sync_channel(1);
         let given_bytes = Arc::new(AtomicU64::new(0));
         let sum = Arc::clone(&given_bytes);
@@ -38,13 +38,13 @@ impl Shrinker {
         Ok(Self { ask, given_bytes })
     }
 
-    /// Memory is getting short. Returns at once, and allocates nothing.
+    /// Requests a round of reclaim. Returns at once, and allocates nothing.
     pub fn shrink(&self) {
-        // Full: it is about to happen.
+        // If the queue is full, a round is about to start.
         let _ = self.ask.try_send(());
     }
 
-    /// What was given back since the start, bytes.
+    /// Memory released since the start, bytes.
     pub fn given_bytes(&self) -> u64 {
         self.given_bytes.load(Ordering::Relaxed)
     }
@@ -59,7 +59,7 @@ fn serve(asked: &Receiver<()>, reclaimers: &[PathBuf], sum: &AtomicU64) {
                 tracing::info!(reclaimer = %socket.display(), given, "idle memory given back");
             }
             match ended {
-                // Not running is no fault.
+                // A daemon that is not running is not an error.
                 Ok(()) | Err(ControlError::NotListening { .. }) => {}
                 Err(error) => tracing::warn!("cannot ask for idle memory: {error}"),
             }
@@ -68,8 +68,8 @@ fn serve(asked: &Receiver<()>, reclaimers: &[PathBuf], sum: &AtomicU64) {
     }
 }
 
-/// Batch by batch until nothing idle is left. What came back, in bytes, also of one that fails
-/// half-way.
+/// Requests batches until no idle memory is left. Returns the bytes released, including those
+/// before an error.
 fn shrink_one(socket: &Path) -> (u64, Result<(), ControlError>) {
     let mut given = 0;
     let ended = Client::connect(socket).and_then(|mut client| {

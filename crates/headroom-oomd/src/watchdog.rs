@@ -1,8 +1,8 @@
-//! Notices when the event loop does not come round any more.
+//! Detects a stuck event loop.
 //!
-//! A thread of its own asks the loop for a sign of life again and again. A loop that does not give
-//! one is stuck, on a lock of the kernel or by a mistake of ours: that is said, and where somebody
-//! starts us again, we end. What is pinned in the kernel goes on meanwhile.
+//! A dedicated thread pings the loop at an interval. A loop that does not respond is stuck in the
+//! kernel or by a defect of the daemon. That is reported, and the daemon aborts if a service
+//! manager restarts it. The BPF programs and maps pinned in the kernel stay in force meanwhile.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,26 +12,26 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// How often the loop is asked, unless the service manager wants to know more often.
+/// Interval of the pings, unless the service manager requires a shorter one.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Questions without an answer after which it is said.
+/// Missed pings after which the stuck loop is reported.
 const SAY_AFTER: u32 = 2;
-/// Questions without an answer after which we end. The longest that the loop is known to work at
-/// one thing is half a second.
+/// Missed pings after which the daemon aborts. The longest known duration of one iteration of the
+/// loop is half a second.
 const END_AFTER: u32 = 6;
 
-/// How a stuck loop is dealt with.
+/// A state change of the event loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// It has not answered for so many questions; it is said once.
+    /// This number of pings was missed; reported once.
     Stuck(u32),
-    /// It has answered again.
+    /// The loop responds again.
     Back,
-    /// It is time to end.
+    /// The loop is considered stuck for good.
     Lost,
 }
 
-/// The loop's side of it.
+/// The event loop's side of the watchdog.
 pub struct Pulse {
     asked: Arc<Asked>,
 }
@@ -41,7 +41,7 @@ struct Asked {
     answers: AtomicU64,
 }
 
-/// Readable when a sign of life is wanted.
+/// Readable when a ping is pending.
 impl AsFd for Pulse {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.asked.fd.as_fd()
@@ -49,20 +49,20 @@ impl AsFd for Pulse {
 }
 
 impl Pulse {
-    /// Gives one. To be called by the loop when the fd is readable.
+    /// Responds to a ping. Must be called by the loop when the fd is readable.
     pub fn answer(&self) {
-        // Nonblocking: nothing to read is as good.
+        // The fd is nonblocking; it does not matter if there is nothing to read.
         let _ = rustix::io::read(&self.asked.fd, &mut [0u8; 8]);
         self.asked.answers.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Half of what the manager allows: one sign may be late.
+/// At most half the interval that the service manager allows, so that one response may be late.
 pub fn interval(allowed: Option<Duration>) -> Duration {
     allowed.map_or(INTERVAL, |allowed| INTERVAL.min(allowed / 2))
 }
 
-/// Starts the thread, which ends with the [`Pulse`].
+/// Starts the thread, which ends after the [`Pulse`] is dropped.
 pub fn start(
     interval: Duration,
     mut found: impl FnMut(Finding) + Send + 'static,
@@ -74,7 +74,7 @@ pub fn start(
         let mut unanswered = 0;
         while let Some(asked) = weak.upgrade() {
             let before = asked.answers.load(Ordering::Relaxed);
-            // Full is impossible; it would be as good as asked.
+            // The counter cannot overflow; if it did, the fd would be readable all the same.
             let _ = rustix::io::write(&asked.fd, &1u64.to_ne_bytes());
             drop(asked);
             std::thread::sleep(interval);

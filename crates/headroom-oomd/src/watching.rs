@@ -1,4 +1,4 @@
-//! The BPF notifier, or the fallback.
+//! Selection of the watch: the BPF notifier, or the fallback.
 
 use std::path::Path;
 
@@ -16,9 +16,8 @@ pub enum Wanted {
     Proc,
 }
 
-/// The watch, and what is lost by it not being the best one.
-/// With `pins`, a folder of a BPF filesystem, the notifier's accounts outlive a daemon that is
-/// killed.
+/// Returns the watch, and what is degraded if it is not the notifier. With `pins`, a directory of a
+/// BPF filesystem, the notifier's accounts outlive a daemon that is killed.
 pub fn select(wanted: Wanted, pins: Option<&Path>) -> Result<Chosen, NotifierError> {
     match wanted {
         Wanted::Auto => memory_watch::choose(pins),

@@ -1,4 +1,4 @@
-//! Fork bombs of limited users, with a bound to them.
+//! Fork bombs of limited users, with a bound on their size.
 
 mod support;
 
@@ -13,20 +13,20 @@ use support::{MIB, eventually, privileged};
 const UID: Uid = Uid(62_705);
 const SLOW_UID: Uid = Uid(62_706);
 const JOBS_UID: Uid = Uid(62_707);
-/// 127 processes in all.
+/// 127 processes in total.
 const GENERATIONS: u32 = 6;
 
-/// Nothing of this user's outlives the test.
+/// Kills all processes of this user on drop.
 struct Cleared(Uid);
 
 impl Drop for Cleared {
     fn drop(&mut self) {
-        // Without privileges -1 is whoever has the same user.
+        // Without privileges, a pid of -1 means all processes of the same user.
         let _ = Command::new("sh").args(["-c", "kill -KILL -1"]).uid(self.0.0).status();
     }
 }
 
-/// Processes of a user that are not dead.
+/// Number of processes of a user, zombies excluded.
 fn alive(uid: Uid) -> usize {
     let of_them = |entry: std::io::Result<std::fs::DirEntry>| {
         let status = std::fs::read_to_string(entry.ok()?.path().join("status")).ok()?;
@@ -42,7 +42,7 @@ fn a_fork_bomb_ends_as_a_whole_and_nobody_else_with_it() {
     if !privileged() {
         return;
     }
-    // The notifier would have its first processes killed one by one, before there is a bomb.
+    // The notifier would kill the first processes one by one, before a fork bomb can be detected.
     let daemon = Daemon::start("", &["--notifier=proc"]);
     daemon.set_limit(UID, 64 * MIB);
     let mut bystander = Hog::start(UID);
@@ -69,7 +69,8 @@ fn of_many_new_jobs_only_the_one_that_grows_dies() {
     let _cleared = Cleared(JOBS_UID);
     let daemon = Daemon::start("", &[]);
     daemon.set_limit(JOBS_UID, 64 * MIB);
-    // All in our process group, so they are one family; as many as a fork bomb has.
+    // All are in this test's process group, so they are one family, with as many members as a fork
+    // bomb.
     let mut jobs: Vec<Hog> = (0..17).map(|_| Hog::start(JOBS_UID)).collect();
     for job in &mut jobs {
         job.grow(1024);
@@ -88,7 +89,7 @@ fn a_bomb_whose_members_die_one_by_one_is_recognised_by_those_who_died() {
     if !privileged() {
         return;
     }
-    // Never more than eight processes at a time: too few to be one for what they are.
+    // At most eight processes at a time: too few to be a fork bomb by their number alone.
     const CHILDREN: u32 = 6;
     let _cleared = Cleared(SLOW_UID);
     let daemon = Daemon::start("", &[]);

@@ -1,4 +1,4 @@
-//! tmalloc from a C program: its header, its library, the five calls of the original.
+//! tmalloc from a C program: its header, its library, and the five calls of the original interface.
 
 mod support;
 
@@ -13,10 +13,10 @@ use support::daemon::Daemon;
 use support::{MIB, privileged};
 
 const UID: Uid = Uid(63_150);
-/// What the program lowers its own limit to.
+/// Limit that the program sets for itself, bytes.
 const LOWERED: u64 = 16 * MIB;
 
-/// Compiles it against the header and the static library that this very test was built with.
+/// Compiles the program against the header and the static library that this test was built with.
 fn compile(program: &Path) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let us = std::env::current_exe().unwrap();
@@ -83,7 +83,7 @@ fn a_c_program_reserves_allocates_and_is_refused_in_time() {
     }
     assert!(output.status.success(), "{}: {said}{stderr}", output.status);
     let bytes = found["bytes"] as u64;
-    // The rest is the program itself, and what it freed before in larger blocks.
+    // The rest is the program itself, and larger blocks that it freed before.
     assert!((LOWERED / 100 * 80..=LOWERED).contains(&bytes), "{bytes} bytes were granted");
     let limit = daemon.limit(UID).unwrap();
     assert!(limit.peak_bytes <= limit.hard_bytes, "{limit:?}");

@@ -1,5 +1,5 @@
-//! Limits of cgroups and of login sessions: on the machine's own hierarchy, and on one of plain
-//! files, where the memory controller says what the test wants.
+//! Limits of cgroups and login sessions: on the system's own hierarchy, and on one of plain files,
+//! where the test sets the figures of the memory controller.
 
 mod support;
 
@@ -21,7 +21,7 @@ fn limit_of(path: &str, mib: u64) -> String {
     format!("[[limit]]\ncgroup = \"{path}\"\nhard = \"{mib}M\"\n")
 }
 
-/// The cgroup's limit as the daemon has it.
+/// The limit of a cgroup as the daemon reports it.
 fn limit(daemon: &Daemon, path: &str) -> Option<UserLimit> {
     match daemon.ask(&Request::ListLimits) {
         Reply::Limits { limits } => {
@@ -35,7 +35,7 @@ fn limited(daemon: &Daemon, path: &str) -> UserLimit {
     eventually("the cgroup has its limit", || limit(daemon, path))
 }
 
-/// The first decision for the cgroup's sake, once its end is known.
+/// The first decision for this cgroup's limit, once its outcome is known.
 fn ended(daemon: &Daemon, path: &str) -> Why {
     eventually("a kill has come to its end", || {
         let Reply::Why { records } = daemon.ask(&Request::Why { last: 1000 }) else { return None };
@@ -81,7 +81,7 @@ fn in_a_cgroup_over_its_limit_whoever_grows_dies_and_nobody_outside_of_it() {
         assert!(why.used_bytes > 96 * MIB && why.considered == 2, "{why:#?}");
         assert!(matches!(why.outcome, Outcome::Reclaimed { .. }), "{why:#?}");
         assert!(idle.is_alive() && outside.is_alive());
-        // As long as there is one, the next one can die as well.
+        // The next process can be killed as long as there is one left.
         idle.grow(90 << 10);
         idle.died();
         assert!(outside.is_alive());
@@ -141,7 +141,7 @@ fn a_limit_that_the_configuration_drops_and_a_cgroup_that_is_removed_are_limited
     assert!(reload(&daemon, "").iter().all(|change| change.contains("no limit any more")));
     assert_eq!(limit(&daemon, &cgroup.path), None);
     assert!(hog.is_alive());
-    // One that is broken already takes effect at once.
+    // A limit that is exceeded already takes effect at once.
     reload(&daemon, &limit_of(&cgroup.path, 64));
     hog.died();
     drop(hog);
@@ -178,7 +178,7 @@ fn nobody_sets_the_limit_of_a_cgroup_while_running_and_only_root_looks_into_it()
     }
 }
 
-/// A hierarchy of plain files, and a manager that goes by it.
+/// A hierarchy of plain files, and a manager that uses it.
 struct Fake {
     dir: tempfile::TempDir,
     oom: OomManager,
@@ -194,13 +194,13 @@ impl Fake {
         Self { dir, oom }
     }
 
-    /// A cgroup of this path, that has so much by its controller, and these processes.
+    /// Creates a cgroup with this charge in its memory controller, bytes, and these processes.
     fn set(&self, path: &str, anon: u64, pids: &[u32]) {
         let folder = self.dir.path().join(&path[1..]);
         std::fs::create_dir_all(&folder).unwrap();
         let pids: String = pids.iter().map(|pid| format!("{pid}\n")).collect();
         std::fs::write(folder.join("cgroup.procs"), pids).unwrap();
-        // As a whole, for it is read meanwhile.
+        // Replaced atomically, since the manager reads it meanwhile.
         std::fs::write(folder.join("new"), format!("anon {anon}\nshmem 0\nfile_mapped 0\n"))
             .unwrap();
         std::fs::rename(folder.join("new"), folder.join("memory.stat")).unwrap();
@@ -216,7 +216,7 @@ impl Fake {
         assert_eq!(done.problems, Vec::<String>::new());
     }
 
-    /// Works until there is an answer.
+    /// Dispatches events until there is a result.
     fn work<T>(&mut self, what: &str, mut done: impl FnMut(&mut OomManager) -> Option<T>) -> T {
         eventually(what, || {
             self.oom.dispatch();
@@ -258,7 +258,7 @@ fn a_session_has_its_users_name_and_dies_by_what_the_controller_says() {
     assert!(hog.is_alive() && Fake::latest(&fake.oom).is_none());
     fake.set(&session, (4 << 30) + 4096, &[small.pid(), hog.pid()]);
     let why = fake.work("somebody dies", |oom| Fake::latest(oom));
-    // The controller sees its memory go.
+    // The memory controller no longer charges the victim's memory.
     fake.set(&session, 1 << 30, &[small.pid()]);
     hog.died();
     assert_eq!(why.victim.map(|victim| victim.pid), Some(hog.pid()));
@@ -301,7 +301,7 @@ fn a_process_that_is_dying_already_is_enough_for_the_cgroup_above() {
     second.grow(30 << 10);
     assert!(first.survived() && second.survived());
     let pids = [first.pid(), second.pid()];
-    // Both are over; as long as the victim of one is on its way, the other waits.
+    // Both limits are exceeded. While the victim of one is exiting, the other waits.
     fake.set("/a", 1 << 30, &[]);
     fake.set("/a/b", 1 << 30, &pids);
     let both = "[[limit]]\ncgroup = \"/a\"\nhard = \"512M\"\n[[limit]]\ncgroup = \"/a/b\"\nhard = \

@@ -1,4 +1,4 @@
-//! What may be asked over the control socket, and by whom.
+//! Requests on the control socket, and their authorization.
 
 mod support;
 
@@ -16,7 +16,7 @@ fn set(uid: Uid, mib: u64) -> Request {
     Request::SetLimit { account, hard_bytes: mib * MIB, soft_bytes: None }
 }
 
-/// The refusal's words.
+/// The message of a refusal.
 fn refused(reply: Reply) -> String {
     match reply {
         Reply::Error { message } => message,

@@ -1,4 +1,4 @@
-//! Users who share a limit, by the shipped binary.
+//! Users that share a limit, tested with the shipped binary.
 
 mod support;
 
@@ -14,7 +14,7 @@ use support::hog::Hog;
 use support::leaser::Leaser;
 use support::{MIB, eventually, privileged};
 
-/// Alice, bob, and carol, who is in no group; no two tests share them.
+/// Alice, bob, and carol, of which carol is in no group. No two tests share users.
 fn users(test: u32) -> [Uid; 3] {
     [0, 1, 2].map(|user| Uid(62_600 + test * 3 + user))
 }
@@ -31,7 +31,7 @@ fn limits(reply: Reply) -> Vec<UserLimit> {
     }
 }
 
-/// The group's account.
+/// The limit of the group's account.
 fn group(daemon: &Daemon) -> Option<UserLimit> {
     let limits = limits(daemon.ask(&Request::ListLimits));
     limits.into_iter().find(|limit| limit.group.as_deref() == Some("students"))
@@ -78,7 +78,7 @@ fn of_users_who_share_a_limit_the_process_that_grows_dies_and_the_record_says_wh
         let limit = group(&daemon).unwrap();
         assert_eq!((limit.members, limit.hard_bytes), (vec![alice, bob], 96 * MIB));
         assert!(limit.used_bytes > 40 * MIB && limit.used_bytes < 60 * MIB);
-        // As long as there is one, the next one can die as well.
+        // The next process can be killed as long as there is one left.
         first.grow(90 << 10);
         first.died();
         eventually("the second kill is on record", || {
@@ -138,7 +138,7 @@ fn a_member_sees_the_groups_limit_and_only_root_changes_it() {
     refused(daemon.ask_as(carol, &explain(bob)), "may not look into");
     assert_eq!(daemon.ask(&set(account)), Reply::Done);
     assert_eq!(group(&daemon).unwrap().hard_bytes, 50 * MIB);
-    // One kill, which both see, and nobody else.
+    // One kill, which both members can see, and no other user.
     let mut hog = Hog::start(bob);
     hog.grow(90 << 10);
     hog.died();
@@ -198,7 +198,7 @@ fn what_is_promised_to_one_of_a_group_is_not_promised_to_another() {
     assert!(group(&daemon).unwrap().leased_bytes >= 40 * MIB);
     assert_eq!(other.ask(&format!("allocate {}", 30 * MIB)), 0, "it is alice's");
     assert_eq!(holder.ask("touch 0"), 1);
-    // Alone again, each has a limit of its own.
+    // Without the group, each user has a limit of its own.
     let alone = |uid| format!("[[limit]]\nuser = {uid}\nhard = \"64M\"\n");
     reload(&daemon, &(alone(alice) + &alone(bob)));
     assert_eq!(other.ask(&format!("allocate {}", 30 * MIB)), 1);
@@ -206,7 +206,7 @@ fn what_is_promised_to_one_of_a_group_is_not_promised_to_another() {
     assert_eq!(daemon.limit(alice).unwrap().leaseholders, 1);
 }
 
-/// A BPF filesystem of the test's own, unmounted on drop.
+/// A BPF filesystem for this test, unmounted on drop.
 struct BpfFilesystem(tempfile::TempDir);
 
 impl Drop for BpfFilesystem {
@@ -233,7 +233,7 @@ fn a_group_outlives_a_daemon_that_is_killed_and_its_users_may_have_changed() {
     idle.grow(30 << 10);
     assert!(idle.survived());
     daemon.die();
-    // Nobody is there: the kernel goes on.
+    // No daemon is running: the kernel program enforces the limit.
     let mut hog = Hog::start(bob);
     hog.grow(90 << 10);
     hog.died();
@@ -264,7 +264,7 @@ fn a_group_of_the_system_has_those_it_names_and_those_whose_own_it_is() {
     std::fs::write(dir.path().join("group"), "staff:x:700:ben,root,ghost\n").unwrap();
     let mut shipped = command(dir.path(), "[[limit]]\ngroup = \"staff\"\nhard = \"1G\"\n");
     shipped.arg("--check-config");
-    // The system's files are these, for that one program.
+    // Replaces the system's user and group files for this one program.
     let script = "cd \"$0\" && mount --bind passwd /etc/passwd && mount --bind group /etc/group && \
                   exec \"$@\"";
     let mut unshared = Command::new("unshare");

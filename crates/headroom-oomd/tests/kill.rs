@@ -9,8 +9,8 @@ use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, eventually, privileged};
 
-/// So many processes of one user grow at the same time; their sum breaks the limit, and one less
-/// does not.
+/// This number of processes of one user grow at the same time. Their sum exceeds the limit, and the
+/// sum of one less does not.
 fn exactly_one_of(count: u64, uid: Uid, limit_mib: u64, each_kib: u64, arguments: &[&str]) {
     if !privileged() {
         return;
@@ -20,12 +20,12 @@ fn exactly_one_of(count: u64, uid: Uid, limit_mib: u64, each_kib: u64, arguments
     let mut hogs: Vec<Hog> = (0..count).map(|_| Hog::start(uid)).collect();
     let before = daemon.limit(uid).unwrap().used_bytes;
     hogs.iter_mut().for_each(|hog| hog.grow(each_kib));
-    // Whoever has all it wants can still die for another one's page.
+    // A process that has finished growing can still be killed when another one allocates a page.
     for hog in &mut hogs {
         hog.survived();
     }
     let why = daemon.ended(uid);
-    // Memory can be back before its process is gone.
+    // The memory can be back before its process has exited.
     let dead: Vec<u32> = eventually("somebody dies", || {
         let dead = hogs.iter_mut().filter_map(|hog| (!hog.is_alive()).then(|| hog.pid()));
         Some(dead.collect()).filter(|dead: &Vec<u32>| !dead.is_empty())
@@ -44,7 +44,7 @@ fn exactly_one_of(count: u64, uid: Uid, limit_mib: u64, each_kib: u64, arguments
     assert_eq!(why.runner_up.is_some(), count > 1, "{why:#?}");
     assert!(matches!(why.outcome, Outcome::Reclaimed { .. }), "{why:#?}");
 
-    // Its memory is back, and the others were left alone.
+    // The memory of the victim is back, and the other processes were not killed.
     let survivors = before / count * (count - 1) + (count - 1) * each_kib * 1024;
     eventually("the account is what the survivors have", || {
         let used = daemon.limit(uid).unwrap();
@@ -99,7 +99,7 @@ fn a_stopped_process_can_be_the_victim() {
     assert!(matches!(why.outcome, Outcome::Reclaimed { bytes_back, .. } if bytes_back > 40 * MIB));
 }
 
-/// A cgroup (v1 freezer) of our own, removed with its processes thawed.
+/// A cgroup (v1 freezer) for this test, removed on drop with its processes thawed.
 struct Freezer(std::path::PathBuf);
 
 impl Freezer {
@@ -230,7 +230,7 @@ fn the_killer_runs_on_request() {
     if !privileged() {
         return;
     }
-    // Without the notifier, so that there is something left to be found.
+    // Without the notifier, so that a limit is still exceeded when the request arrives.
     let (uid, daemon) = (Uid(62011), Daemon::start("", &["--notifier", "proc"]));
     daemon.set_limit(uid, 64 * MIB);
     let run = Request::RunOomKiller { account: None };
@@ -240,7 +240,7 @@ fn the_killer_runs_on_request() {
     hog.survived();
     let Reply::OomKillerRan { kills } = daemon.ask(&run) else { panic!("no answer") };
     match kills.as_slice() {
-        // The timer was quicker, or the account is measured first: the kill follows.
+        // The timer was faster, or the account is measured first: the kill follows.
         [] => {}
         [why] => assert!(matches!(why.outcome, Outcome::Reclaimed { .. }), "{why:#?}"),
         more => panic!("{more:#?}"),

@@ -1,5 +1,5 @@
-//! The OOM manager with a watch that says what the test wants, and real processes. Alone in its
-//! program: it replaces the allocator, to count.
+//! The OOM manager with real processes and a watch that the test controls. A separate test program,
+//! since it replaces the allocator to count allocations.
 
 mod support;
 
@@ -37,13 +37,13 @@ use test_support::allocations::{CountingAllocator, allocations};
 const PATIENCE: Duration = Duration::from_secs(20);
 const UID: Uid = Uid(62301);
 const ACCOUNT: AccountId = AccountId::User(UID);
-/// The limit in all tests, pages.
+/// Hard limit in all tests, pages.
 const HARD: u64 = 1000;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// What the fake watch knows and has been told.
+/// State of the fake watch: its readings and events, and the calls of the manager.
 #[derive(Default)]
 struct State {
     usage: Usage,
@@ -51,9 +51,9 @@ struct State {
     samples: Vec<ProcessSample>,
     armed: Option<ProcessId>,
     releases: u32,
-    /// Allocations so far when the last events had been handed over.
+    /// Number of allocations when the last events were delivered.
     at_event: u64,
-    /// Allocations from then until the latch was taken, which comes right after the signal.
+    /// Allocations from then until the latch was taken, which is right after the signal.
     before_signal: Option<u64>,
 }
 
@@ -146,7 +146,7 @@ impl Watch for FakeWatch {
     }
 }
 
-/// A process of the limited user, with as many pages as the fake watch says.
+/// A process of the limited user. The fake watch determines its number of pages.
 struct Process(Child);
 
 impl Process {
@@ -189,12 +189,13 @@ struct Bench {
 }
 
 impl Bench {
-    /// A limited user with processes of these sizes; `None` without root.
+    /// Creates a limited user with processes of these sizes, pages; `None` without root.
     fn new(pages: &[u64]) -> Option<Self> {
         Self::with(pages, |builder| builder)
     }
 
-    /// The same, with a manager of these parts.
+    /// Creates a limited user with processes of these sizes, and configures the builder of the
+    /// manager.
     fn with(
         pages: &[u64],
         build: impl FnOnce(OomManagerBuilder) -> OomManagerBuilder,
@@ -219,7 +220,7 @@ impl Bench {
         self.state.lock().unwrap()
     }
 
-    /// The account as it is read from now on; a victim's pages are gone from it.
+    /// Sets the reading of the account. A victim's pages are no longer part of it.
     fn uses(&self, pages: u64) {
         let mut state = self.state();
         (state.usage.pages, state.usage.dying_pages) = (pages, 0);
@@ -229,7 +230,7 @@ impl Bench {
         self.processes[at].0.id()
     }
 
-    /// The user crosses its soft limit, and the killer hears of it.
+    /// Reports that the user has crossed its soft limit.
     fn cross_soft(&mut self, pages: u64) {
         self.uses(pages);
         self.state().events.push(Event::SoftCrossed {
@@ -242,7 +243,8 @@ impl Bench {
 
     fn cross_hard(&mut self, pages: u64, killed: Option<Killed>) {
         self.state().usage.pages = pages;
-        // A victim can be gone before the killer looks for the first time, its pages are not.
+        // A victim can exit before the manager checks for the first time, while its pages are still
+        // charged.
         if let Some(killed) = killed {
             self.state().usage.dying_pages = killed.pages;
         }
@@ -253,7 +255,7 @@ impl Bench {
         self.oom.dispatch();
     }
 
-    /// Works until it is so; panics with `what` when it does not come to be.
+    /// Dispatches events until the condition holds; panics with `what` after a timeout.
     fn until(&mut self, what: &str, mut so: impl FnMut(&mut Self) -> bool) {
         let start = Instant::now();
         while !so(self) {
@@ -301,7 +303,7 @@ fn the_record_tells_the_whole_story_of_a_kill_by_the_daemon() {
 fn a_kill_by_the_notifier_is_followed_and_put_on_record() {
     let Some(mut bench) = Bench::new(&[600, 401]) else { return };
     bench.cross_soft(960);
-    // The notifier killed another one than the daemon had armed.
+    // The notifier killed another process than the one that the daemon had armed.
     bench.processes[1].0.kill().unwrap();
     let sample = bench.state().samples[1];
     let killed = Killed {
@@ -405,11 +407,11 @@ fn a_victim_outlives_the_limit_it_died_for_on_record() {
     });
 }
 
-/// The machine that `Bench::has_available` describes, KiB.
+/// Memory of the system in `Bench::has_available`, KiB.
 const MACHINE_KIB: u64 = 100_000;
 
 impl Bench {
-    /// From now on so much of the machine's memory is available. The soft level is a tenth of it.
+    /// Sets the available memory of the system, KiB. The soft level is a tenth of the total.
     fn has_available(&mut self, proc: &Path, available_kib: u64) {
         self.has_available_for(proc, available_kib, Thresholds::default());
     }
@@ -443,7 +445,7 @@ fn when_too_many_have_died_for_the_machine_only_the_hard_level_kills() {
 fn where_all_processes_together_are_too_small_to_end_a_shortage_none_dies() {
     let Some(mut bench) = Bench::new(&[600, 500]) else { return };
     let proc = tempfile::tempdir().unwrap();
-    // 6,000 KiB are missing up to the soft level; the processes have 4,400.
+    // 6,000 KiB are missing up to the soft level; the processes have only 4,400 KiB.
     bench.has_available(proc.path(), 4_000);
     assert_eq!(bench.oom.records().kills(), 0);
     bench.has_available(proc.path(), 4_900);
@@ -474,7 +476,7 @@ fn a_limit_is_enforced_however_many_have_died_for_it_and_the_record_says_that_th
     assert!(why.rule.contains("more than 0 victims within 60000 ms"), "{:?}", why.rule);
 }
 
-/// This very process as a client of leases.
+/// The test process as a client of leases.
 struct Leaseholder {
     leases: Leases,
     socket: OwnedFd,
@@ -490,7 +492,7 @@ impl Leaseholder {
         let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
         connect(&socket, &path).unwrap();
         let mut client = Self { leases, socket, page: None };
-        // Its turn comes after it was let in.
+        // The connection is accepted before its first request is served.
         client.leases.dispatch(&mut bench.oom);
         let hello = Request::Hello { version: VERSION, spent: 0, unspent: 0, base: 0 };
         let reply = client.ask(bench, hello);
@@ -518,7 +520,7 @@ impl Leaseholder {
         self.ask(bench, Request::Grow { need, wish, wait_ms: 0 })
     }
 
-    /// What may be taken without asking.
+    /// Memory that may be taken without a request, bytes.
     fn balance(&self) -> u64 {
         let mut word = [0; 8];
         let at = page::BALANCE as u64;

@@ -1,4 +1,4 @@
-//! Memory that a real daemon promises to real processes.
+//! Memory that a real daemon leases to real processes.
 
 mod support;
 
@@ -19,7 +19,7 @@ fn daemon(uid: Uid) -> Daemon {
     Daemon::start(&config(uid), &[])
 }
 
-/// Nobody was killed, and nothing was ever above the limit.
+/// Checks that no process was killed, and that the usage never exceeded the limit.
 fn nobody_died_and_the_limit_held(daemon: &Daemon, uid: Uid) {
     assert!(daemon.why(uid).is_empty(), "{:#?}", daemon.why(uid));
     let limit = daemon.limit(uid).unwrap();
@@ -98,7 +98,7 @@ fn a_lease_ends_with_its_process_within_ten_milliseconds_in_every_state() {
             (limit.leaseholders == 0 && limit.leased_bytes == 0).then_some(())
         });
     }
-    // In the middle of things: it is killed while it asks.
+    // Kills the client while its requests are in progress.
     for _ in 0..10 {
         let mut leaser = Leaser::start(uid, &daemon.lease_socket());
         leaser.order(ALL);
@@ -125,7 +125,7 @@ fn a_daemon_that_is_killed_and_replaced_keeps_every_promise() {
     let mut late = Leaser::start(uid, &daemon.lease_socket());
     filler.order(ALL);
     daemon.replace(&config(uid), Duration::from_millis(50));
-    // The sleeper has not said a word to the new daemon.
+    // The sleeper has sent no request to the new daemon.
     let pieces: u64 = filler.answer().expect("it lives").parse().unwrap();
     late.ask(ALL);
     assert!(pieces * 4096 < 24 * MIB, "{pieces} pieces");
@@ -144,7 +144,7 @@ fn without_a_daemon_who_is_known_to_be_limited_does_not_grow() {
     let mut leaser = Leaser::start(uid, &daemon.lease_socket());
     assert_eq!(leaser.ask(&format!("allocate {}", 10 * MIB)), 1);
     drop(daemon);
-    // It waits a while for the next daemon, and then takes no for an answer.
+    // The client waits for the next daemon for a while, and then fails.
     let got = leaser.ask(ALL) * 4096;
     assert!(got <= 16 * MIB, "{got} bytes, more than any batch");
     assert_eq!(leaser.ask("touch 0"), 1, "what it has, it has");
@@ -193,7 +193,7 @@ fn a_user_without_a_limit_gets_all_it_wants_until_it_has_one() {
     assert!(daemon.why(uid).is_empty());
 }
 
-/// A program of a limited user with the preloaded library; `None` where there is no such program.
+/// Runs a program of a limited user with the preloaded library; `None` if the program is missing.
 fn preloaded(daemon: &Daemon, uid: Uid, program: &str, arguments: &[&str]) -> Option<String> {
     use std::os::unix::process::CommandExt;
     const NAME: &str = "libtmalloc_preload.so";
@@ -201,9 +201,9 @@ fn preloaded(daemon: &Daemon, uid: Uid, program: &str, arguments: &[&str]) -> Op
         test_support::skip(format_args!("{program} is missing"));
         return None;
     }
-    // A dependency of these tests, so cargo has built it beside them.
+    // A dependency of these tests, so cargo builds the library in the same directory.
     let built = std::env::current_exe().unwrap().with_file_name(NAME);
-    // Where any user can reach it.
+    // A directory that any user can access.
     let library = daemon.lease_socket().with_file_name(NAME);
     std::fs::copy(built, &library).unwrap();
     let mut command = std::process::Command::new(program);

@@ -1,4 +1,4 @@
-//! Coming up, going down, and refusing to.
+//! Start, shutdown and errors at start.
 
 mod support;
 
@@ -10,7 +10,7 @@ use support::{MIB, eventually, privileged};
 
 const UID: Uid = Uid(62201);
 
-/// Tracing links that the process holds.
+/// Number of tracing links that the process holds.
 fn links(pid: u32) -> usize {
     let fds = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
     let infos = fds.filter_map(|fd| std::fs::read_to_string(fd.unwrap().path()).ok());
@@ -193,7 +193,7 @@ fn a_service_manager_that_reads_nothing_does_not_block_the_daemon() {
         command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "100000");
     });
     while client.send_to(b"", &address).is_ok() {}
-    // In this time the daemon notifies its watchdog at least twice.
+    // In 200 ms the daemon notifies the service manager's watchdog at least twice.
     let end = std::time::Instant::now() + std::time::Duration::from_millis(200);
     while std::time::Instant::now() < end {
         assert_eq!(daemon.status().limited_users, 0);

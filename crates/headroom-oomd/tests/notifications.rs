@@ -1,4 +1,4 @@
-//! Kills, warnings and counters for programs, the journal and the textfile collector.
+//! Notifications of kills and warnings to programs and the journal, and counters in a textfile.
 
 mod support;
 
@@ -14,7 +14,7 @@ use support::{MIB, eventually, privileged};
 
 const UID: Uid = Uid(62950);
 
-/// A shell script that root alone can change, and the file it writes to.
+/// A shell script that only root can change, and the file it writes to.
 struct Hook {
     dir: tempfile::TempDir,
 }
@@ -28,7 +28,7 @@ impl Hook {
         Self { dir }
     }
 
-    /// As a value of the configuration: the program, and the file as its argument.
+    /// The hook as a value of the configuration: the program, with the file as its argument.
     fn value(&self) -> String {
         let (program, out) = (self.dir.path().join("hook"), self.out());
         format!("[\"{}\", \"{}\"]", program.display(), out.display())
@@ -38,13 +38,13 @@ impl Hook {
         self.dir.path().join("out")
     }
 
-    /// What it has written, when the last line is whole.
+    /// The output of the script, if its last line is complete.
     fn said(&self) -> Option<String> {
         std::fs::read_to_string(self.out()).ok().filter(|text| text.ends_with('\n'))
     }
 }
 
-/// One process of a user of ours breaks its limit.
+/// Makes one process of the user exceed its limit.
 fn break_a_limit(daemon: &Daemon, uid: Uid) -> Hog {
     daemon.set_limit(uid, 64 * MIB);
     let mut hog = Hog::start(uid);
@@ -82,7 +82,7 @@ fn a_program_before_a_kill_sees_the_victim_alive_and_one_that_hangs_holds_nobody
     assert!(said.starts_with("Name:"), "{said}");
     daemon.stop();
 
-    // It goes on only when the test says so, which is after the kill.
+    // The script continues only when the test creates a file, which is after the kill.
     let slow = Hook::new("while ! [ -e \"$1.go\" ]; do sleep 0.01; done; echo late > \"$1\"");
     let daemon = Daemon::start(&config(&slow, 5), &["--notifier=proc"]);
     drop(break_a_limit(&daemon, Uid(62952)));
@@ -107,7 +107,7 @@ fn a_user_near_its_limit_is_warned_once_by_a_program() {
     assert!(hog.survived());
     let said = eventually("the program is run", || hook.said());
     assert_eq!(said, format!("{uid} {}\n", 64 * MIB));
-    // Below and above once more: it has been said.
+    // The usage falls below the limit and crosses it again: the warning is not repeated.
     hog.grow(1024);
     assert!(hog.survived());
     daemon.ask(&Request::Status);
@@ -125,7 +125,7 @@ fn the_journal_gets_each_kill_once_with_every_fact_in_a_field_of_its_own() {
     let pid = hog.pid().to_string();
     let of_the_victim = |entry: &Entry| entry.get("HEADROOM_PID") == Some(&pid);
     let mut entries = Vec::new();
-    // A warning may come first.
+    // A warning may precede the kill.
     while entries.len() < 2 {
         entries.extend(Some(journal.receive()).filter(of_the_victim));
     }
@@ -146,7 +146,7 @@ fn the_journal_gets_each_kill_once_with_every_fact_in_a_field_of_its_own() {
     assert_eq!((&ended["PRIORITY"][..], &ended["HEADROOM_OUTCOME"][..]), ("6", "reclaimed"));
     assert!(ended["HEADROOM_BYTES_BACK"].parse::<u64>().unwrap() > 0, "{ended:#?}");
 
-    // What is written to standard error is in the journal as well.
+    // Lines on standard error are in the journal as well.
     let (_, _, log) = daemon.end(rustix::process::Signal::TERM);
     assert!(log.iter().any(|line| line.contains("ready")), "{log:#?}");
     assert!(!log.iter().any(|line| line.contains("killed") || line.contains(&pid)), "{log:#?}");
@@ -159,7 +159,7 @@ fn elsewhere_a_kill_is_logged_on_standard_error_alone() {
         return;
     }
     let journal = Journal::bind();
-    // Of a standard error that was redirected since.
+    // Standard error was redirected after systemd connected it to the journal.
     let redirected = |command: &mut std::process::Command| {
         command.env("JOURNAL_STREAM", "1:1");
     };

@@ -12,7 +12,7 @@ use support::{MIB, eventually, privileged};
 
 const OBSERVE: &str = "observe = true\n";
 
-/// A process breaks its limit. It lives, and is on record once.
+/// A process exceeds its limit. It is not killed, and recorded once.
 fn breaks_its_limit_and_lives(uid: Uid, daemon: &Daemon) -> Hog {
     daemon.set_limit(uid, 64 * MIB);
     let mut hog = Hog::start(uid);
@@ -22,7 +22,7 @@ fn breaks_its_limit_and_lives(uid: Uid, daemon: &Daemon) -> Hog {
     assert_eq!(why.outcome, Outcome::Observed);
     assert_eq!(why.victim.map(|victim| victim.pid), Some(hog.pid()));
     assert_eq!(why.killer, None);
-    // Longer than a scan's interval above the soft limit.
+    // Longer than the interval of scans above the soft limit.
     std::thread::sleep(Duration::from_millis(600));
     hog.grow(8 << 10);
     assert!(hog.survived());

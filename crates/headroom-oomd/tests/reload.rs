@@ -1,4 +1,4 @@
-//! The configuration is read anew while everything runs.
+//! The configuration is reloaded at runtime.
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, eventually, privileged};
 
-// Users are the machine's, whoever watches them: no two tests here share one.
+// Users are system-wide, even with several daemons: no two tests here share one.
 const ALICE: Uid = Uid(62130);
 const BOB: Uid = Uid(62131);
 const CAROL: Uid = Uid(62132);
@@ -35,7 +35,7 @@ fn reload(daemon: &Daemon) -> Vec<String> {
     }
 }
 
-/// MiB, and where from.
+/// The limit of a user, MiB, and its source.
 fn in_force(daemon: &Daemon, uid: Uid) -> Option<(u64, String)> {
     daemon.limit(uid).map(|limit| (limit.hard_bytes / MIB, limit.source))
 }
@@ -132,7 +132,7 @@ fn a_rule_that_comes_with_a_reload_protects_who_was_armed_before() {
     assert!(large.survived() && large.is_alive());
 }
 
-/// A daemon to whom only these, from the first to the last, are ordinary users.
+/// Starts a daemon for which only the uids from the first to the last are ordinary users.
 fn with_ordinary_users(uids: [u32; 2], config: &str) -> (Daemon, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("login.defs");

@@ -1,4 +1,4 @@
-//! What outlives the daemon, and what does not.
+//! State that survives the daemon, and state that does not.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::{MIB, eventually, privileged};
 
 const UID: Uid = Uid(62810);
 
-/// A BPF filesystem of the test's own, unmounted on drop, and a folder for state.
+/// A BPF filesystem for this test, unmounted on drop, and a state directory.
 struct Place {
     bpffs: PathBuf,
     dir: tempfile::TempDir,
@@ -89,7 +89,7 @@ fn limits_hold_while_the_daemon_is_dead_and_the_next_one_knows_who_died() {
     assert_eq!(why.killer, Some(KilledBy::Kernel));
     assert_eq!(why.victim.as_ref().map(|victim| victim.pid), Some(hog.pid()));
     assert!(matches!(why.outcome, Outcome::Reclaimed { .. }), "{why:#?}");
-    // The next one to break the limit dies as ever.
+    // The next process that exceeds the limit is killed as usual.
     let mut next = Hog::start(UID);
     next.grow(80 * 1024);
     dies(&mut next);
@@ -131,7 +131,7 @@ fn accounts_and_limits_are_the_same_after_a_restart() {
         assert!(after.used_bytes.abs_diff(before.used_bytes) <= MIB, "{before:?} {after:?}");
         assert!(after.peak_bytes >= before.peak_bytes, "{before:?} {after:?}");
     }
-    // Whose word counted before counts now.
+    // The precedence of limits is the same as before the restart.
     assert!(matches!(daemon.ask_as(own, &set(own, 300, 100)), Reply::Error { .. }));
     assert_eq!(
         daemon.ask_as(own, &Request::ClearLimit { account: AccountRef::user(own) }),
@@ -168,7 +168,7 @@ fn decisions_are_remembered_after_a_restart_and_count_on() {
     daemon.stop();
     daemon.start_again("");
     assert_eq!(daemon.why(uid), std::slice::from_ref(&first));
-    // An orderly end is the end of limits that were set while running.
+    // An orderly shutdown ends limits that were set at runtime.
     assert_eq!(daemon.limit(uid), None);
     daemon.set_limit(uid, 64 * MIB);
     let mut hog = Hog::start(uid);

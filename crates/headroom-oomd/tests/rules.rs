@@ -1,4 +1,4 @@
-//! Rules of the configuration decide who dies.
+//! Rules of the configuration determine the victim.
 
 mod support;
 
@@ -7,8 +7,8 @@ use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, privileged};
 
-/// Two processes named `hog-1` and `hog-2` have so much each (KiB); then the second one takes what
-/// breaks the limit of 128 MiB. Which one dies, and the rule that is on record.
+/// Two processes named `hog-1` and `hog-2` allocate these amounts (KiB); then the second one
+/// exceeds the limit of 128 MiB. Returns the index of the victim, and the rule on record.
 fn who_dies(uid: Uid, rules: &str, kib: [u64; 2]) -> (usize, String) {
     let daemon = Daemon::start(rules, &[]);
     daemon.set_limit(uid, 128 * MIB);

@@ -1,5 +1,5 @@
-//! The daemon as its systemd unit has it run: with no more system calls and capabilities than the
-//! unit allows.
+//! The daemon under the restrictions of its systemd unit: only the system calls and capabilities
+//! that the unit allows.
 #![cfg(target_arch = "x86_64")]
 
 mod support;
@@ -20,12 +20,12 @@ use support::{MIB, eventually, privileged};
 const UID: Uid = Uid(62910);
 const UNIT: &str = include_str!("../../../dist/systemd/headroom-oomd.service");
 
-/// As the unit has it.
+/// Applies the restrictions of the unit.
 fn confine(command: &mut Command) {
     Confinement::of(UNIT).unwrap().apply(command);
 }
 
-/// One process of a limited user grows past its limit; returns how that ended.
+/// A process of a limited user exceeds its limit. Returns the killer on record.
 fn break_a_limit(daemon: &Daemon, uid: Uid) -> Option<KilledBy> {
     daemon.set_limit(uid, 64 * MIB);
     let mut hog = Hog::start(uid);
@@ -66,7 +66,7 @@ fn as_the_service_has_it_the_notifier_kills_and_a_successor_takes_over() {
     assert!(!bpffs.join("headroom").exists());
 }
 
-/// Unmounts on drop.
+/// Unmounts the path on drop.
 struct Unmount(PathBuf);
 
 impl Drop for Unmount {

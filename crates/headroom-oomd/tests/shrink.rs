@@ -1,4 +1,4 @@
-//! Before anybody is killed, idle memory goes back.
+//! Idle memory is released before any process is killed.
 
 mod support;
 
@@ -37,7 +37,7 @@ fn a_reclaimer_that_never_answers_holds_up_no_kill() {
     }
     const UID: Uid = Uid(62111);
     let daemon = Daemon::start("", &[]);
-    // Listens, and that is all.
+    // A server that listens and never replies.
     let _silent = Server::bind(&daemon.reclaimer(), 0o600).unwrap();
     daemon.set_limit(UID, 64 * MIB);
     let mut hog = Hog::start(UID);

@@ -1,4 +1,4 @@
-//! Those who subscribe hear of kills as they happen, and users have a say about their own
+//! Subscribers receive events of kills as they happen, and users can set preferences for their own
 //! processes.
 
 mod support;
@@ -14,7 +14,7 @@ use test_support::spawn_as;
 const ALICE: Uid = Uid(62970);
 const BOB: Uid = Uid(62971);
 
-/// What a user hears until one of its decisions has ended.
+/// The events that a user receives until one of its decisions has ended.
 fn until_the_end(subscription: Subscription) -> Vec<Event> {
     let mut heard = Vec::new();
     for event in subscription {
@@ -90,7 +90,7 @@ fn what_a_user_says_of_its_own_processes_counts_among_them() {
         });
         said.join().unwrap()
     };
-    // Not by a stranger.
+    // Another user may not set it.
     let refused = say(BOB, large.pid(), Importance::Avoid).unwrap_err();
     assert!(refused.contains("you have no process"), "{refused}");
     assert_eq!(would_die(), Some(large.pid()));
@@ -99,7 +99,7 @@ fn what_a_user_says_of_its_own_processes_counts_among_them() {
     say(uid, large.pid(), Importance::Ordinary).unwrap();
     say(uid, small.pid(), Importance::Prefer).unwrap();
     assert_eq!(would_die(), Some(small.pid()));
-    // And so it happens, whoever breaks the limit.
+    // The preferred process is killed, although the other one exceeds the limit.
     large.grow(56 * 1024);
     small.died();
     assert!(large.survived());

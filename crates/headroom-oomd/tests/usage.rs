@@ -11,10 +11,10 @@ use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, eventually, privileged};
 
-/// How long an account that is within its limit is watched: several measurements.
+/// How long an account within its limit is observed: several measurements.
 const CALM: Duration = Duration::from_millis(1500);
 
-/// Daemons whose user has this limit, one after the other: with the notifier and without.
+/// Starts daemons with this limit for the user, one after the other: with the notifier and without.
 fn daemons(uid: Uid, limit_mib: u64) -> impl Iterator<Item = Daemon> {
     let backends: &[&[&str]] = if privileged() { &[&[], &["--notifier", "proc"]] } else { &[] };
     backends.iter().map(move |arguments| {
@@ -24,7 +24,7 @@ fn daemons(uid: Uid, limit_mib: u64) -> impl Iterator<Item = Daemon> {
     })
 }
 
-/// The account is measured to be this large, and no process is killed meanwhile.
+/// Waits until the account's measured usage is in this range, and checks that no process is killed.
 fn settles_at(daemon: &Daemon, uid: Uid, mib: std::ops::Range<u64>) {
     let used = || daemon.limit(uid).unwrap().used_bytes / MIB;
     eventually("the account is corrected", || mib.contains(&used()).then_some(()));
@@ -70,7 +70,7 @@ fn shared_memory_of_six_processes_counts_once() {
         let mut hog = Hog::start(UID);
         hog.share(120 << 10, 5);
         settles_at(&daemon, UID, 110..160);
-        // What comes on top of it counts.
+        // Memory allocated on top of it is charged.
         hog.grow(180 << 10);
         hog.died();
         let why = daemon.ended(UID);
@@ -122,7 +122,7 @@ fn the_memory_controller_counts_files_that_no_process_holds() {
     let source = daemon.limit(UID).unwrap().usage_source;
     assert_eq!(source.as_deref(), Some("memory controller"));
     assert_eq!(daemon.status().usage_sources.get("memory controller"), Some(&1));
-    // A process of the user outside of the slice: its memory is not in the charge.
+    // A process of the user outside the slice: its memory is not in the slice's charge.
     let mut outside = Hog::start(UID);
     outside.grow(20 << 10);
     assert!(outside.survived());
@@ -135,7 +135,7 @@ fn the_memory_controller_counts_files_that_no_process_holds() {
     hog.died();
     let why = daemon.ended(UID);
     assert!(why.used_bytes > 200 * MIB && why.used_bytes < 260 * MIB, "{why:#?}");
-    // What the file holds counts without any process.
+    // The memory of the file is charged without any process.
     eventually("the account is measured", || {
         (daemon.limit(UID).unwrap().used_bytes > 99 * MIB).then_some(())
     });

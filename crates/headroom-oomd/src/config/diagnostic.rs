@@ -1,4 +1,4 @@
-//! Diagnostics of the configuration: a place in the text, and what is wrong there.
+//! Diagnostics of the configuration: a range of the text and a message.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use toml::de::DeTable;
 /// An error at a place in a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConfigDiagnostic {
-    /// Bytes of the text that the error is about.
+    /// Range of the text that the error refers to, bytes.
     pub(crate) at: Range<usize>,
     pub(crate) message: String,
 }
@@ -18,7 +18,7 @@ impl ConfigDiagnostic {
     }
 }
 
-/// Refuses unknown keys, and names the known one that is nearest.
+/// Rejects unknown keys. The error contains a hint.
 pub(crate) fn only_keys(
     table: &DeTable,
     known: &[&str],
@@ -31,7 +31,7 @@ pub(crate) fn only_keys(
     Err(ConfigDiagnostic::new(key.span(), format!("unknown key \"{name}\"; {hint}")))
 }
 
-/// The nearest known word, or all words that `place` knows.
+/// Suggests the nearest known word within two edits, otherwise lists all words known in `place`.
 pub(crate) fn hint(word: &str, known: &[&str], place: &str) -> String {
     let nearest = known.iter().min_by_key(|known| distance(word, known));
     match nearest.filter(|known| distance(word, known) <= 2) {
@@ -40,7 +40,7 @@ pub(crate) fn hint(word: &str, known: &[&str], place: &str) -> String {
     }
 }
 
-/// Edits (insert, delete, replace) from one word to another.
+/// Edit distance (insertions, deletions, replacements) between two words.
 fn distance(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();

@@ -1,6 +1,6 @@
 //! Whether kills are carried out.
 
-/// What becomes of a decision to kill.
+/// What happens after a decision to kill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Enforcement {
     /// The victim is killed.

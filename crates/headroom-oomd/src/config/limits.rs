@@ -1,4 +1,4 @@
-//! The limits.
+//! The `[[limit]]` entries of the configuration.
 //!
 //! ```toml
 //! [[limit]]
@@ -12,12 +12,12 @@
 //! hard = "25%"
 //!
 //! [[limit]]
-//! name = "students"   # all of them together; known as @students
+//! name = "students"   # one limit for all of them together; shown as @students
 //! users = ["alice", "bob", 1003]
 //! hard = "8G"
 //!
 //! [[limit]]
-//! group = "staff"     # the same, of all who are in a group of the system's when the file is read
+//! group = "staff"     # one limit for all members of this system group, as of reading the file
 //! hard = "16G"
 //!
 //! [[limit]]
@@ -44,7 +44,7 @@ use super::diagnostic::{ConfigDiagnostic, hint, only_keys};
 
 pub(crate) const KEYS: &[&str] =
     &["user", "users", "group", "cgroup", "session", "name", "hard", "soft", "account"];
-/// A group's name is shown in tables.
+/// Longest name of a group, bytes: tables print it.
 const LONGEST_NAME: usize = 64;
 
 /// What a limit applies to.
@@ -254,7 +254,7 @@ fn parse_count(count: &Spanned<DeValue>) -> Result<Count, ConfigDiagnostic> {
     Ok(Count::of(names))
 }
 
-/// One that can have a limit.
+/// A user that a limit may apply to.
 fn parse_limited(user: &Spanned<DeValue>) -> Result<Uid, ConfigDiagnostic> {
     let uid = parse_user(user)?;
     let any = Limit::new(memory_ledger::limit::MIN_HARD_BYTES, None);
@@ -283,7 +283,7 @@ fn parse_users(users: &Spanned<DeValue>) -> Result<Vec<Uid>, ConfigDiagnostic> {
     Ok(uids)
 }
 
-/// A group of the system's, and who is in it; root never is.
+/// A system group: its name, and its members that can be limited, which excludes root.
 fn parse_group(group: &Spanned<DeValue>) -> Result<(String, Vec<Uid>), ConfigDiagnostic> {
     let error = |message: String| ConfigDiagnostic::new(group.span(), message);
     let Some(name) = group.get_ref().as_str() else {

@@ -1,4 +1,4 @@
-//! What `headroom oom margin --save` has measured: soft limits that nobody sets follow from it.
+//! The margin measured by `headroom oom margin --save`, from which unset soft limits are derived.
 //!
 //! ```toml
 //! allocation-bytes-per-s = 9800000000
@@ -14,11 +14,12 @@ use toml::de::DeTable;
 use super::diagnostic::only_keys;
 
 const KEYS: [&str; 3] = ["allocation-bytes-per-s", "reclaim-bytes-per-s", "reaction-us"];
-/// More bytes a second, and more microseconds, than any machine can have: a mistake.
+/// Upper bound of each value (bytes per second, microseconds). No machine exceeds it, so a larger
+/// value is an error.
 const MOST: u64 = 1 << 50;
 
-/// Reads the file. `Ok(None)`: there is none, nothing was measured. The error names the file, and
-/// says what is done without it.
+/// Reads the file. `Ok(None)`: the file does not exist, so no margin was measured. The error
+/// contains the path and the fallback that applies.
 pub fn load(path: &Path) -> Result<Option<Margin>, String> {
     let complain =
         |message: String| format!("{}: {message}; soft limits are 90 % unless set", path.display());

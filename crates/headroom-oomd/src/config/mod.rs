@@ -17,10 +17,10 @@
 //!
 //! `[metrics]`, `[hooks]` and `[warnings]` are in `notifications`.
 //!
-//! After `oomd.toml` the files `oomd.d/*.toml` beside it are read, in the order of their names, as
-//! if they were one text: limits and rules are added to those before, and of each key of the other
-//! sections the last one counts. Only a limit of somebody who has one in an *earlier file* replaces
-//! that one, so that a drop-in can change what the file says; twice in one file is a mistake.
+//! After `oomd.toml` the files `oomd.d/*.toml` beside it are read in the order of their names and
+//! merged: limits and rules are appended, and for each key of the other sections the last file
+//! takes precedence. A limit replaces one for the same target in an *earlier file*, so that a
+//! drop-in can override the main file. A duplicate within one file is an error.
 
 mod diagnostic;
 pub mod enforcement;
@@ -61,20 +61,20 @@ pub const SECTIONS: [(&str, &[&str]); 6] = [
     ("warnings", notifications::WARNINGS_KEYS),
 ];
 
-/// What the files say together.
+/// The merged configuration of all files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The files that were read, in their order.
+    /// The files that were read, in this order.
     pub files: Vec<PathBuf>,
-    /// Each user and each group once.
+    /// At most one limit per user and per group.
     pub limits: Vec<(AccountId, Limit)>,
-    /// Who shares a limit.
+    /// Users that share a limit.
     pub groups: Groups,
-    /// The default for every ordinary user.
+    /// Default limit of each ordinary user.
     pub default_limit: Option<Limit>,
-    /// Of cgroups and login sessions, in the order of the files.
+    /// Limits of cgroups and login sessions, in the order of the files.
     pub cgroups: Vec<CgroupLimit>,
-    /// When the machine itself counts as short of memory; `None`: never.
+    /// Thresholds of system memory pressure; `None`: not monitored.
     pub machine: Option<Thresholds>,
     /// Preferences for processes.
     pub rules: Rules,
@@ -102,11 +102,11 @@ impl Default for Config {
     }
 }
 
-/// Why files are no configuration: where, and what.
+/// An error in a configuration file: the place and the message.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ConfigError {
     path: PathBuf,
-    /// From 1; `None` when the file cannot be read at all.
+    /// Counted from 1; `None` if the file cannot be read.
     line: Option<usize>,
     message: String,
 }
@@ -122,13 +122,13 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Where the configuration is.
+/// Paths of the configuration.
 #[derive(Clone, Debug)]
 pub struct Files {
     /// The first file; its drop-ins are in the folder of the same name with `.d` in place of
     /// `.toml`.
     pub main: PathBuf,
-    /// It need not exist.
+    /// Whether a missing file is an empty configuration.
     pub may_be_missing: bool,
 }
 
@@ -182,7 +182,7 @@ impl Files {
             Err(e) if e.kind() == NotFound => {}
             Err(e) => return Err(cannot(&e)),
         }
-        // An editor's `.oomd.toml.swp` and what is hidden is none of ours.
+        // Ignores hidden files, such as an editor's `.oomd.toml.swp`.
         let hidden =
             |path: &Path| path.file_name().is_some_and(|n| n.as_encoded_bytes()[0] == b'.');
         paths.retain(|path| path.extension().is_some_and(|it| it == "toml") && !hidden(path));
@@ -196,7 +196,7 @@ impl Files {
     }
 }
 
-/// A limit.
+/// A limit and the file and line that set it.
 struct Entry {
     limit: Limit,
     uids: Vec<Uid>,
@@ -205,10 +205,10 @@ struct Entry {
     line: usize,
 }
 
-/// The files so far.
+/// Accumulates the files in the order in which they are read.
 #[derive(Default)]
 struct Merge {
-    /// Each with the file and line that says so.
+    /// By target. Each entry records the file and line that set it.
     limits: BTreeMap<LimitTarget, Entry>,
     machine: system::Merge,
     rules: Rules,
@@ -282,7 +282,7 @@ fn of_cgroups(limits: BTreeMap<LimitTarget, Entry>) -> Vec<CgroupLimit> {
     found.into_iter().map(|(_, limit)| limit).collect()
 }
 
-/// A user's memory is charged to one account.
+/// Checks that each user's memory is charged to at most one limited account.
 fn only_once(limits: &BTreeMap<LimitTarget, Entry>, files: &[PathBuf]) -> Result<(), ConfigError> {
     let mut seen: BTreeMap<Uid, &Entry> = BTreeMap::new();
     for entry in limits.values() {
@@ -304,9 +304,9 @@ fn only_once(limits: &BTreeMap<LimitTarget, Entry>, files: &[PathBuf]) -> Result
 }
 
 impl Config {
-    /// Reads the files; percentages are of `ram_bytes`. Files that do not exist and need not are an
-    /// empty configuration. Soft limits that they do not set follow from `margin`, where that was
-    /// measured.
+    /// Reads the files; percentages are of `ram_bytes`. A missing file is an empty configuration if
+    /// it may be missing. Soft limits that the files do not set are derived from `margin`, if one
+    /// was measured.
     pub fn load(
         files: &Files,
         ram_bytes: u64,
@@ -349,8 +349,8 @@ impl Config {
         Ok(config)
     }
 
-    /// For people and programs. `ordinary` are the uids of ordinary users, or what is wrong with
-    /// the file that says so.
+    /// The configuration for display and as JSON. `ordinary` is the range of uids of ordinary
+    /// users, or the error in the file that defines it.
     pub fn describe(&self, ordinary: Result<RangeInclusive<Uid>, String>) -> Configuration {
         let (ordinary, problem) = match ordinary {
             Ok(uids) => (uids, None),
@@ -406,7 +406,7 @@ mod tests {
         AccountId::User(Uid(number))
     }
 
-    /// A folder with these files, and what they say.
+    /// Writes these files to a directory and loads them.
     fn load(files: &[(&str, &str)], margin: Option<Margin>) -> Result<Config, ConfigError> {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("oomd.d")).unwrap();

@@ -3,16 +3,16 @@
 //! ```toml
 //! [metrics]
 //! textfile = "/var/lib/headroom/headroom.prom"   # written every so often, as a whole
-//! interval-s = 15
+//! textfile = "/var/lib/headroom/headroom.prom"   # replaced atomically at each interval
 //!
 //! [hooks]
 //! before = ["/usr/local/sbin/save-what-can-be-saved", "now"]
-//! budget-ms = 20                                 # the kill waits no longer for `before`
+//! budget-ms = 20                                 # longest time that a kill waits for `before`
 //! after = ["/usr/local/sbin/tell-the-team"]
-//! warn = ["/usr/local/sbin/warn"]                # a user nears its limit
+//! warn = ["/usr/local/sbin/warn"]                # an account crosses its soft limit
 //!
 //! [warnings]
-//! interval-s = 60                                # a user is warned no more often
+//! interval-s = 60                                # at most one warning per account in this time
 //! ```
 
 use std::fmt;
@@ -43,7 +43,8 @@ const OBSOLETE: [ObsoleteKey; 2] = [
         replacement: "\"warn\" in [hooks] runs a program, and `headroom notify` shows warnings",
     },
 ];
-/// Most that a kill may wait for a program, milliseconds: in a second a process takes gigabytes.
+/// Longest time that a kill may wait for a program, milliseconds: in one second a process can
+/// allocate gigabytes.
 const MOST_BUDGET_MS: u64 = 1_000;
 /// Longest interval, seconds.
 const MOST_INTERVAL_S: u64 = 24 * 3600;
@@ -55,36 +56,36 @@ struct ObsoleteKey {
     replacement: &'static str,
 }
 
-/// Where counters go besides the control socket.
+/// Export of the counters besides the control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metrics {
-    /// A file, for node_exporter's textfile collector.
+    /// File for node_exporter's textfile collector.
     pub textfile: Option<PathBuf>,
-    /// How often the file is written, seconds.
+    /// Interval of writing the file, seconds.
     pub interval_s: u64,
 }
 
-/// Programs that are run; empty: none.
+/// Commands of the hooks; an empty one is not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hooks {
-    /// Before a kill that the daemon does.
+    /// Runs before a kill by the daemon.
     pub before: Vec<String>,
-    /// How long the kill waits for it, milliseconds.
+    /// Longest time that the kill waits for `before`, milliseconds.
     pub budget_ms: u64,
-    /// When the end of a kill is known.
+    /// Runs when the outcome of a kill is known.
     pub after: Vec<String>,
-    /// When a user nears its limit.
+    /// Runs when an account crosses its soft limit.
     pub warn: Vec<String>,
 }
 
-/// How often a user that nears its limit is warned.
+/// Rate limit of soft limit warnings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warnings {
-    /// Not more often than this, seconds.
+    /// Minimum interval between two warnings of the same account, seconds.
     pub interval_s: u64,
 }
 
-/// All of it.
+/// The sections `[metrics]`, `[hooks]` and `[warnings]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotificationConfig {
     /// `[metrics]`.
@@ -101,7 +102,7 @@ impl Default for NotificationConfig {
     fn default() -> Self {
         let none = Vec::new;
         Self {
-            // node_exporter is scraped every 15 s where nobody says otherwise.
+            // Common scrape interval of node_exporter, seconds.
             metrics: Metrics { textfile: None, interval_s: 15 },
             hooks: Hooks { before: none(), budget_ms: 20, after: none(), warn: none() },
             warnings: Warnings { interval_s: 60 },
@@ -110,7 +111,7 @@ impl Default for NotificationConfig {
     }
 }
 
-/// Like `hooks.after: /usr/local/sbin/tell-the-team`, a line each.
+/// One line per setting, such as `hooks.after: /usr/local/sbin/tell-the-team`.
 impl fmt::Display for NotificationConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { metrics, hooks, .. } = self;
@@ -131,7 +132,7 @@ impl fmt::Display for NotificationConfig {
 }
 
 impl NotificationConfig {
-    /// Takes over what a file says in `[metrics]`: its keys replace those of the files before.
+    /// Merges the `[metrics]` section of a file: its keys replace those of earlier files.
     pub(crate) fn add_metrics(
         &mut self,
         section: &Spanned<DeValue>,
@@ -145,7 +146,7 @@ impl NotificationConfig {
         Ok(())
     }
 
-    /// The same of `[hooks]`.
+    /// Merges the `[hooks]` section of a file.
     pub(crate) fn add_hooks(&mut self, section: &Spanned<DeValue>) -> Result<(), ConfigDiagnostic> {
         for (key, value) in self.keys(section, HOOKS_KEYS, "hooks")? {
             match key {
@@ -158,7 +159,7 @@ impl NotificationConfig {
         Ok(())
     }
 
-    /// The same of `[warnings]`.
+    /// Merges the `[warnings]` section of a file.
     pub(crate) fn add_warnings(
         &mut self,
         section: &Spanned<DeValue>,
@@ -169,7 +170,7 @@ impl NotificationConfig {
         Ok(())
     }
 
-    /// Adds hints about deprecated keys, each once.
+    /// Adds hints about deprecated keys, without duplicates.
     pub(crate) fn add_hints(&mut self, hints: Vec<String>) {
         for hint in hints {
             if !self.obsolete.contains(&hint) {
@@ -178,7 +179,7 @@ impl NotificationConfig {
         }
     }
 
-    /// The keys of a section that have an effect; an unknown one is an error.
+    /// The keys of a section that have an effect. An unknown key is an error.
     fn keys<'a>(
         &mut self,
         section: &'a Spanned<DeValue<'a>>,
@@ -242,7 +243,8 @@ fn absolute(value: &Spanned<DeValue>) -> Result<PathBuf, ConfigDiagnostic> {
     }
 }
 
-/// A program and its arguments. It will run as we do: nobody else may be able to exchange it.
+/// A program and its arguments. It runs with the daemon's privileges, so only root and the daemon's
+/// own user may be able to replace it.
 fn program(value: &Spanned<DeValue>) -> Result<Vec<String>, ConfigDiagnostic> {
     let wrong = || {
         ConfigDiagnostic::new(
@@ -262,7 +264,7 @@ fn program(value: &Spanned<DeValue>) -> Result<Vec<String>, ConfigDiagnostic> {
     Ok(program)
 }
 
-/// The path itself, without links, if nobody but root and ourselves can change what is there.
+/// The canonical path, if only root and the daemon's own user can replace the file.
 fn trusted(path: &Path) -> Result<String, String> {
     let shown = path.display();
     if !path.is_absolute() {
@@ -280,7 +282,7 @@ fn trusted(path: &Path) -> Result<String, String> {
                 about.uid()
             ));
         }
-        // In a folder with the sticky bit nobody touches what is another's.
+        // In a directory with the sticky bit, users cannot rename or remove files of other users.
         let sticky = about.is_dir() && mode & 0o1000 != 0;
         if mode & 0o002 != 0 && !sticky {
             return Err(format!(

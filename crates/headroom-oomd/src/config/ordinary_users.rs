@@ -1,15 +1,15 @@
-//! Which users are people.
+//! The uid range of ordinary users, from `login.defs`.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
 
 use memory_ledger::Uid;
 
-/// Uids that are given to people, unless the file says otherwise: `UID_MIN` and `UID_MAX` of
-/// shadow's own `login.defs`.
+/// Default range of ordinary users: `UID_MIN` and `UID_MAX` of shadow's own `login.defs`.
 pub const ORDINARY: RangeInclusive<Uid> = Uid(1000)..=Uid(60_000);
 
-/// The uids of ordinary users, by `login.defs`. The error says what is done without it.
+/// Reads the uid range of ordinary users from `login.defs`. The error contains the fallback that
+/// applies.
 pub fn ordinary(login_defs: &Path) -> Result<RangeInclusive<Uid>, String> {
     let text = match std::fs::read_to_string(login_defs) {
         Ok(text) => text,

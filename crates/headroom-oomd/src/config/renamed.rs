@@ -10,7 +10,7 @@ const RENAMED: [(&str, &str, &str); 3] = [
     ("machine", "most-kills-ms", "max-kills-window-ms"),
 ];
 
-/// Renames old keys, unless the new key exists too. Returns a hint for each.
+/// Renames old keys unless the new key exists too. Returns a hint for each old key.
 pub(crate) fn rename_old_keys(document: &mut DeTable) -> Vec<String> {
     let mut hints = Vec::new();
     for (section, old, new) in RENAMED {

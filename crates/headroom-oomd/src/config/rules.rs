@@ -1,17 +1,17 @@
-//! The rules about processes.
+//! The `[[rule]]` entries of the configuration, which set the kill preference of processes.
 //!
 //! ```toml
 //! [[rule]]
-//! kill = "never"              # never, avoid (only when nobody else is left), prefer, or ordinary
-//! unit = "postgresql*"        # all that is given must hold; * and ? are wild
+//! kill = "never"              # never, avoid (only if no other process is left), prefer, ordinary
+//! unit = "postgresql*"        # all conditions must match; * and ? are wildcards
 //!
 //! [[rule]]
 //! kill = "prefer"
 //! user = "alice"
 //! name-regex = "^(chrom|firefox)"
 //! ```
-//! The first rule that is about a process decides. A rule that says `never` names a `user`, `exe`,
-//! `cgroup` or `unit`: `name` and `cmdline` are what a process says of itself.
+//! The first rule that matches a process applies. A `never` rule needs a `user`, `exe`, `cgroup` or
+//! `unit`, since a process can choose its own `name` and `cmdline`.
 
 use memory_ledger::KillPreference;
 use memory_ledger::rules::{Pattern, Rule, Rules};
@@ -110,7 +110,8 @@ fn pattern(key: &str, value: &Spanned<DeValue>) -> Result<Pattern, ConfigDiagnos
     })?;
     let compiled = if key.ends_with(REGEX) { Pattern::regex(text) } else { Pattern::glob(text) };
     compiled.map_err(|error| {
-        // Of the library's drawing of the mistake, the last line says what it is.
+        // The library's message is an annotated excerpt of the pattern; its last line is the error
+        // itself.
         let text = error.to_string();
         let last = text.lines().last().unwrap_or_default();
         complain(format!("\"{key}\": {}", last.strip_prefix("error: ").unwrap_or(last)))

@@ -1,20 +1,20 @@
-//! The section about the machine as a whole.
+//! The `[machine]` section of the configuration: thresholds of system memory pressure.
 //!
 //! ```toml
 //! [machine]
 //! enabled = true
-//! soft = "10%"          # available memory at which somebody is asked to end
-//! hard = "5%"           # ... and killed
-//! swap-soft = "10%"     # free swap at which that counts
-//! swap-hard = "5%"
-//! forecast-ms = 100     # killed if nothing will be left in so long; 0: never
-//! stall-percent = 50    # killed if all programs waited for memory for this share of the time
-//! stall-ms = 5000       # ... over so long; 0: never
-//! max-kills = 30        # after so many kills only "hard" and the forecast kill, and it is logged
+//! soft = "10%"          # available memory at which a process gets SIGTERM
+//! hard = "5%"           # ... and SIGKILL
+//! swap-soft = "10%"     # the soft level applies only if free swap is below this
+//! swap-hard = "5%"      # the hard level applies only if free swap is below this
+//! forecast-ms = 100     # kill if memory is forecast to run out within this time; 0: never
+//! stall-percent = 50    # kill if all tasks stalled for this share ...
+//! stall-ms = 5000       # ... of this time (PSI full); 0: never
+//! max-kills = 30        # after this number of kills only "hard" and the forecast kill; logged
 //! max-kills-window-ms = 60000 # ... within this time; 0: no maximum
 //! ```
-//! Percentages are of what programs have and could have (`MemAvailable` + `AnonPages`), or of all
-//! swap.
+//! Percentages are of the memory that processes use or can allocate (`MemAvailable` + `AnonPages`),
+//! or of total swap.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -39,11 +39,11 @@ pub(crate) const KEYS: &[&str] = &[
     "max-kills-window-ms",
 ];
 
-/// The sections of all files so far.
+/// Accumulates the `[machine]` sections in the order in which the files are read.
 pub(crate) struct Merge {
     enabled: bool,
     thresholds: Thresholds,
-    /// The last file that sets a key, and the place in it.
+    /// For each key, the last file that sets it and the place in it.
     set_at: BTreeMap<String, (usize, Range<usize>)>,
 }
 
@@ -54,7 +54,7 @@ impl Default for Merge {
 }
 
 impl Merge {
-    /// Reads the section of file number `file`: its keys replace those of the files before.
+    /// Merges the section of file number `file`: its keys replace those of earlier files.
     pub(crate) fn add(
         &mut self,
         file: usize,
@@ -87,8 +87,8 @@ impl Merge {
         Ok(())
     }
 
-    /// The result of all files; `None` when that is `enabled = false`. An error comes with
-    /// the number of the file that it is about.
+    /// The merged thresholds; `None` if `enabled = false`. An error carries the number of the file
+    /// that it refers to.
     pub(crate) fn finish(self) -> Result<Option<Thresholds>, (usize, ConfigDiagnostic)> {
         let Self { enabled, thresholds, set_at } = self;
         let pairs = [
@@ -102,7 +102,8 @@ impl Merge {
                 _ => false,
             };
             if above {
-                // Whoever came last broke it; in one file the lower one is named.
+                // Reports the key set by the later file; if one file sets both, the lower
+                // threshold.
                 let last = [set_at.get(low), set_at.get(high)];
                 let last = last.into_iter().flatten().rev().max_by_key(|(file, _)| *file);
                 let (file, at) = last.cloned().unwrap_or_default();
@@ -128,9 +129,9 @@ pub(crate) fn number(value: &Spanned<DeValue>, most: u64) -> Result<u64, ConfigD
     if number <= most { Ok(number) } else { Err(wrong()) }
 }
 
-/// An amount of memory, or a share of it.
+/// A threshold: an amount of memory or a percentage.
 fn level(value: &Spanned<DeValue>) -> Result<Level, ConfigDiagnostic> {
-    /// All of it, in the unit of a share.
+    /// 100 %, in units of 0.01 %.
     const WHOLE: u64 = 10_000;
     let error = |message: String| ConfigDiagnostic::new(value.span(), message);
     match value.get_ref() {

@@ -1,4 +1,4 @@
-//! A client comes, comes back, goes.
+//! Lifecycle of a client: connect, reconnect, exit, and takeover from an earlier daemon.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,27 +18,28 @@ use super::{KIND_BITS, Leases, ORPHAN_MS, PROCESS};
 use crate::clock::{NS_PER_MS, monotonic_ns};
 use crate::oom::OomManager;
 
-/// No process has a larger address space, so none can have taken more, bytes.
+/// Upper bound of what a process can have taken, bytes: no address space is larger.
 const ADDRESS_SPACE_BYTES: u64 = 1 << 57;
 
-/// A process that leases.
+/// A process that uses the lease protocol.
 pub(super) struct Client {
-    /// The account that it is charged to: its user's, or its user's group's.
+    /// The account that the process is charged to: its user's, or that of its user's group.
     pub(super) account: AccountId,
     pub(super) process: ProcessSample,
-    /// Whose slot it takes.
+    /// The owner that the client's slot is charged to.
     pub(super) owner: Owner,
-    /// Readable when it is gone; its end is the lease's end.
+    /// Readable when the process has exited, which ends the lease.
     pidfd: OwnedFd,
     pub(super) connection: Option<u64>,
-    /// `None` for one that an earlier daemon knew and that has not come back yet.
+    /// `None`: the client of an earlier daemon, which has not reconnected yet.
     pub(super) page: Option<SharedPage>,
     slot: usize,
-    /// Its user has a limit, so it has a lease in the user's book.
+    /// Whether the account has a limit. If so, the client has a lease in the account's book.
     pub(super) limited: bool,
-    /// It has asked since balances were collected.
+    /// Whether the client sent a request since idle balances were last collected.
     pub(super) active: bool,
-    /// Its connection was closed then, nanoseconds.
+    /// When the connection was closed, nanoseconds, CLOCK_MONOTONIC; `None`: it is open, or the
+    /// client was checked since.
     pub(super) orphan_since_ns: Option<u64>,
 }
 
@@ -52,7 +53,7 @@ impl Client {
     }
 }
 
-/// A client that has no lease yet.
+/// A client without a lease.
 struct NewClient {
     process: ProcessSample,
     account: AccountId,
@@ -60,14 +61,14 @@ struct NewClient {
     owner: Owner,
 }
 
-/// What a client reports of itself: it may have been one of an earlier daemon.
+/// What a client reports about itself. It may have been the client of an earlier daemon.
 #[derive(Clone, Copy)]
 pub(super) struct Remembered {
-    /// Memory that it took, bytes.
+    /// Memory taken from the page so far, bytes.
     pub(super) spent: u64,
-    /// Its balance, bytes.
+    /// Balance of the page: granted and not taken, bytes.
     pub(super) unspent: u64,
-    /// The base of its lease, bytes, plus 1; 0: it has none.
+    /// The base of its lease, bytes, plus 1; 0: it has no lease.
     pub(super) base: u64,
 }
 
@@ -81,12 +82,13 @@ impl Remembered {
     }
 }
 
-/// The page that a client shares with us.
+/// The page shared with a client.
 pub(super) fn page_of(clients: &BTreeMap<ClientId, Client>, id: ClientId) -> Option<&SharedPage> {
     clients.get(&id).and_then(|client| client.page.as_ref())
 }
 
-/// Its address space is the one we knew. What the watch does not know (0) cannot have changed.
+/// Whether both samples are of the same address space. A watch that does not know it reports 0 for
+/// both.
 fn same_program(a: &ProcessSample, b: &ProcessSample) -> bool {
     a.mm_id == b.mm_id
 }
@@ -124,7 +126,7 @@ impl Leases {
         }
     }
 
-    /// Whose process is at the other end, by the kernel's word.
+    /// Identifies the peer process by the kernel's socket credentials.
     fn identify(
         &mut self,
         number: u64,
@@ -136,7 +138,7 @@ impl Leases {
         let pid = u32::try_from(peer_pid).map_err(|_| Status::NotYou)?;
         let process =
             oom.list_processes().iter().find(|it| it.tgid == pid).copied().ok_or(Status::NotYou)?;
-        // The pid was its own all the time if the process is still there.
+        // If the process has not exited, its pid was not reused since the connection was made.
         if reader::has_exited(pidfd.as_fd()) || (process.uid != peer_uid && peer_uid != Uid::ROOT) {
             return Err(Status::NotYou);
         }
@@ -206,9 +208,9 @@ impl Leases {
         Some(id)
     }
 
-    /// Gives a client its page, with what it may take. What it says it has counts as far as it
-    /// harms nobody else: memory it took is in its account anyway, and what it has not taken must
-    /// fit.
+    /// Adds the grant to the client's new page. The client's report is trusted only as far as it
+    /// cannot affect other clients: memory that it took is in its account anyway, and memory that
+    /// it has not taken must fit into the headroom.
     fn install(
         &mut self,
         id: ClientId,
@@ -232,7 +234,8 @@ impl Leases {
         client.limited = true;
         let resident = oom.accounts().resident(&client.process).map_or(0, |(_, bytes)| bytes);
         let lease = match known {
-            // An earlier daemon, or an earlier connection, knew it: never more than it had.
+            // Known from an earlier connection, or from an earlier daemon: grants at most what it
+            // had.
             Some(known) => {
                 let granted = known.granted.min(spent.saturating_add(unspent)).max(spent);
                 Lease { granted, resident, ..known }
@@ -251,7 +254,7 @@ impl Leases {
         };
         let mut balance = lease.granted - spent;
         if known.is_none() {
-            // Of what only the client remembers, as much as fits.
+            // Of what only the client remembers, grants as much as fits.
             let beside = i64::try_from(base.saturating_sub(1)).unwrap_or(0) - lease.base;
             let beside = u64::try_from(beside).unwrap_or(0).min(free);
             let kept = unspent.min(free - beside);
@@ -266,7 +269,7 @@ impl Leases {
         }
     }
 
-    /// Writes down what a client has now, for the next daemon and for the killer.
+    /// Records the client's lease in the journal, for the next daemon, and for victim selection.
     pub(super) fn note(&mut self, id: ClientId, oom: &mut OomManager) {
         let Some(client) = self.clients.get(&id) else { return };
         let lease = self.books.get(&client.account).and_then(|book| book.lease(id));
@@ -283,7 +286,7 @@ impl Leases {
         self.journal.write(client.slot, &record);
     }
 
-    /// The process is gone: so is its lease.
+    /// Removes a client whose process has exited, or runs another program, and its lease.
     pub(super) fn remove_client(&mut self, id: ClientId, oom: &mut OomManager) {
         let Some(client) = self.clients.remove(&id) else { return };
         let (account, process) = (client.account, client.id());
@@ -293,7 +296,7 @@ impl Leases {
         if let Some(number) = client.connection {
             self.close(number);
         }
-        // Its pidfd leaves the epoll set as it is closed.
+        // Closing the pidfd removes it from the epoll set.
         drop(client);
         self.waiting.retain(|waiting| waiting.ask.client != id);
         if let Some(book) = self.books.get_mut(&account) {
@@ -306,8 +309,8 @@ impl Leases {
         self.serve_waiting(oom);
     }
 
-    /// A connection is closed. That does not end a lease: the process may have closed all its
-    /// files.
+    /// Handles a closed connection. The lease remains: the process may have closed all its files
+    /// and still run.
     pub(super) fn disconnect(&mut self, number: u64) {
         let Some(connection) = self.close(number) else { return };
         let Some(id) = connection.client else { return };
@@ -320,8 +323,8 @@ impl Leases {
         }
     }
 
-    /// Processes whose connection was closed and which are still there: one that runs another
-    /// program now has lost its memory, and its lease with it.
+    /// Checks running processes whose connection was closed. A process that has executed another
+    /// program has lost its old memory, so its lease ends.
     pub(super) fn look_after_orphans(&mut self, now_ns: u64, oom: &mut OomManager) {
         let due = |client: &Client| {
             client.orphan_since_ns.is_some_and(|since| now_ns >= since + ORPHAN_MS * NS_PER_MS)
@@ -347,7 +350,7 @@ impl Leases {
         }
     }
 
-    /// Takes over what the last daemon has left.
+    /// Takes over the leases that the last daemon left in the journal.
     pub(super) fn take_over(&mut self, records: Vec<(usize, Record)>, oom: &mut OomManager) {
         if records.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! The socket's side: who connects, packets in and out. Never blocks.
+//! The lease socket: accepts connections, receives and sends packets. Never blocks.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -22,30 +22,30 @@ use rustix::net::{
 pub struct Connection {
     pub(super) fd: OwnedFd,
     pub(super) peer: Peer,
-    /// After its hello.
+    /// Set by the hello request.
     pub(super) client: Option<ClientId>,
-    /// Its owner has used up its time; it is not read from until the window is over.
+    /// The owner has used up its CPU time; the connection is not read until the next window.
     pub(super) muted: bool,
 }
 
-/// What came.
+/// The result of a receive.
 pub enum Received {
     /// A request.
     Request(Request),
-    /// A packet that is none.
+    /// A packet that is not a valid request.
     Garbage,
-    /// Nothing, for now.
+    /// No packet at present.
     Nothing,
-    /// The other side is gone.
+    /// The peer has closed the connection.
     Closed,
 }
 
 impl Connection {
-    /// The next packet, if one is there.
+    /// Receives a packet if there is one.
     pub fn receive(&self) -> Received {
-        // One byte more than a request: a longer packet is not taken for one.
+        // One byte more than a request, so that a longer packet is not taken for a request.
         let mut packet = [0; control::lease::REQUEST_BYTES + 1];
-        // No room for files: what a client sends along is closed by the kernel at once.
+        // No room for files: the kernel closes the fds that a client passes.
         let mut no_files = RecvAncillaryBuffer::default();
         let mut slices = [IoSliceMut::new(&mut packet)];
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -60,8 +60,8 @@ impl Connection {
         }
     }
 
-    /// Answers, with the client's page if there is one. `false`: the client does not read, or is
-    /// gone.
+    /// Sends a reply, with the client's page if given. `false`: the send buffer is full or the
+    /// connection is closed.
     pub fn reply(&self, reply: &Reply, page: Option<&OwnedFd>) -> bool {
         let packet = reply.encode();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -74,21 +74,21 @@ impl Connection {
         sendmsg(&self.fd, &[IoSlice::new(&packet)], &mut files, flags).is_ok()
     }
 
-    /// The process that connected, pinned: its pid cannot become another's while the fd is open.
+    /// A pidfd of the process that connected: it refers to this process even if the pid is reused.
     pub fn pidfd(&self) -> std::io::Result<OwnedFd> {
         reader::peer_pidfd(self.fd.as_fd(), self.peer.pid.unsigned_abs())
     }
 }
 
-/// The socket that listens; its file is removed on drop.
+/// The listening socket; its file is removed on drop.
 pub struct Listener {
     path: PathBuf,
     pub(super) fd: OwnedFd,
 }
 
 impl Listener {
-    /// Listens on `path`, where anybody may connect. A socket that a dead daemon left is replaced:
-    /// whoever calls this holds the control socket beside it.
+    /// Listens on `path`, with mode 0666. Replaces the socket of a daemon that was killed: the
+    /// caller holds the control socket beside it, so no other daemon listens.
     pub fn bind(path: &Path) -> anyhow::Result<Self> {
         let name = || path.display().to_string();
         match std::fs::remove_file(path) {
@@ -107,7 +107,7 @@ impl Listener {
         Ok(Self { path: path.to_owned(), fd })
     }
 
-    /// The next who has connected.
+    /// Accepts the next connection. `None`: there is none, or `accept` failed.
     pub fn accept(&self) -> Option<Connection> {
         loop {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -116,7 +116,7 @@ impl Listener {
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(_) => return None,
             };
-            // It has ended already.
+            // The peer has exited already.
             let Some(peer) = Peer::of(fd.as_fd()) else { continue };
             return Some(Connection { fd, peer, client: None, muted: false });
         }

@@ -1,4 +1,4 @@
-//! What is granted, refused, put off, asked back.
+//! Decisions about requests: grant, refuse, defer, and recall of unused leases.
 
 use control::lease::{Reply, Status, UNLIMITED_BYTES};
 use control::server::CpuTime;
@@ -11,54 +11,54 @@ use super::page::SharedPage;
 use crate::clock::{NS_PER_MS, monotonic_ns};
 use crate::oom::OomManager;
 
-/// Looks at an account that does not hold still, before the highest reading is taken for it.
+/// Attempts to read an account that changes during the reading; then the highest reading is used.
 const LOOKS: u32 = 3;
-/// The longest that an answer is put off, milliseconds: a minute, after which the client asks
+/// The longest that a reply is deferred, milliseconds: one minute, after which the client requests
 /// again.
 const MAX_WAIT_MS: u32 = 60_000;
-/// Requests of one user that may wait at a time.
+/// Maximum number of deferred requests per account.
 const MAX_WAITING_OF_A_USER: usize = 512;
-/// Requests that wait and are looked at in a turn of the event loop: all of 512 in 160 ms.
+/// Deferred requests per iteration of the event loop: all 512 of an account in 160 ms.
 const WAITING_PER_TURN: usize = 16;
-/// Up to this part of the limit no account need be exact for a promise: it cannot be wrong by as
-/// much.
+/// Up to this fraction (1/2) of the limit a lease is granted without an exact reading: the error of
+/// a batched account is smaller than the rest.
 const ROUGH_SHARE: u64 = 2;
 
-/// A client asks for at least `need` bytes, and would like `wish`.
+/// A client's request for at least `need` bytes, and preferably `wish`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask {
     pub(super) client: ClientId,
-    /// The account that it is charged to.
+    /// The account that the client is charged to.
     account: AccountId,
     need: u64,
     wish: u64,
 }
 
-/// A client's request for more.
+/// The parameters of a client's request for more memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
-    /// Bytes that it cannot do without.
+    /// Least grant, bytes.
     pub(super) need: u64,
-    /// Bytes that it would like to have.
+    /// Preferred grant, bytes.
     pub(super) wish: u64,
-    /// How long the answer may be put off, milliseconds.
+    /// How long the reply may be deferred, milliseconds.
     pub(super) wait_ms: u32,
 }
 
-/// A request that is put off.
+/// A deferred request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     pub(super) ask: Ask,
     until_ns: u64,
 }
 
-/// A refusal that can become a grant without anything that the client does.
+/// Whether a refusal can become a grant without any action of the client.
 fn may_change(status: Status) -> bool {
     matches!(status, Status::Full | Status::Short)
 }
 
 impl Leases {
-    /// Takes a fresh and consistent look at a user and all its clients.
+    /// Takes a fresh and consistent reading of an account and all its clients.
     pub(super) fn look(&mut self, account: AccountId, oom: &mut OomManager) -> Option<Standing> {
         oom.accounts_mut().refresh_if_polling();
         let mut most = oom.accounts_mut().standing(account)?;
@@ -84,7 +84,8 @@ impl Leases {
             };
             let unspent = || client.page.as_ref().map_or(0, |page| page.unspent(lease.granted));
             let before = unspent();
-            // Not charged to this user: it is on its way out, or has become another's.
+            // Not charged to this account: the process is exiting, or is charged to another account
+            // by now.
             let resident = match oom.accounts().resident(&client.process) {
                 Some((owner, bytes)) if owner == account => bytes,
                 _ => 0,
@@ -98,7 +99,7 @@ impl Leases {
         self.books.get(&account).map_or(0, |book| book.headroom(standing))
     }
 
-    /// A client asks for more.
+    /// Handles a client's request for more memory.
     pub(super) fn grow(&mut self, id: ClientId, demand: Demand, oom: &mut OomManager) {
         let Demand { need, wish, wait_ms } = demand;
         let Some(client) = self.clients.get_mut(&id) else { return };
@@ -141,8 +142,8 @@ impl Leases {
 
     fn try_grow(&mut self, ask: Ask, oom: &mut OomManager) -> Result<u64, Status> {
         let Ask { client: id, account, need, .. } = ask;
-        // While the machine is short nobody gets more than it needs, and nothing that would bring
-        // the next victim nearer.
+        // While the system is near its soft level, a grant does not exceed the need, and is refused
+        // if it exceeds the room up to that level: it would hasten the next kill.
         let wish = match oom.system_room() {
             Some(room) if need > room => return Err(Status::Short),
             Some(_) => need,
@@ -156,8 +157,8 @@ impl Leases {
         let book = self.books.get_mut(&account).ok_or(Status::NotYou)?;
         let lease = book.lease_mut(id).ok_or(Status::NotYou)?;
         lease.granted += granted;
-        // First what we remember, then what the client may take: a daemon that dies in between has
-        // promised too much, never too little.
+        // The journal is written before the client's page: a daemon that is killed in between has
+        // recorded too large a grant, never too small a one.
         self.note(id, oom);
         if let Some(page) = page_of(&self.clients, id) {
             page.add(granted);
@@ -165,7 +166,7 @@ impl Leases {
         Ok(granted)
     }
 
-    /// Far from the limit no account needs to be looked at.
+    /// Decides without an exact reading, which is not needed far below the limit.
     fn decide_roughly(&mut self, ask: Ask, oom: &mut OomManager) -> Option<u64> {
         let Ask { client: id, account, need, wish } = ask;
         let standing = oom.accounts_mut().standing(account)?;
@@ -194,13 +195,14 @@ impl Leases {
         if let Decision::Grant(bytes) = decision {
             return Ok(bytes);
         }
-        // Next time they look they give back what their allocators keep unused.
+        // Requests the other clients' allocators to return unused memory; they check the flag
+        // later.
         self.ask_back(account, Some(id));
         Err(Status::Full)
     }
 
-    /// Takes back what clients hold and have not taken, of all but `except`. `true`: something
-    /// came.
+    /// Takes back the unspent balances of all clients of the account but `except`. `true`: at least
+    /// one was not empty.
     fn collect(
         &mut self,
         account: AccountId,
@@ -224,7 +226,8 @@ impl Leases {
         let lease = self.books.get_mut(&account).and_then(|book| book.lease_mut(id));
         let page = page_of(&self.clients, id);
         let (Some(lease), Some(page)) = (lease, page) else { return 0 };
-        // From the client first, then from our memory: never promised to two at a time.
+        // First from the client's page, then from its lease: no byte is granted to two clients at a
+        // time.
         let bytes = page.take_back(0, lease.granted);
         lease.granted -= bytes;
         if bytes > 0 {
@@ -242,8 +245,8 @@ impl Leases {
         }
     }
 
-    /// The user has crossed its soft limit, or the machine nears its own: what nobody uses is taken
-    /// back, before anybody dies.
+    /// Handles an account that has crossed its soft limit, or a system near its soft level: takes
+    /// back unused leases before any process is killed.
     pub(super) fn press(&mut self, account: AccountId, oom: &mut OomManager) {
         if self.collect(account, None, oom) {
             tracing::debug!(%account, "memory is short: unused leases taken back");
@@ -251,7 +254,7 @@ impl Leases {
         self.ask_back(account, None);
     }
 
-    /// Who has not asked for a while does not need a balance.
+    /// Takes back the balances of clients that sent no request since the last collection.
     pub(super) fn collect_from_the_idle(&mut self, oom: &mut OomManager) {
         let idle: Vec<(AccountId, ClientId)> = self
             .clients
@@ -266,7 +269,7 @@ impl Leases {
         }
     }
 
-    /// Serves clients that wait, a few at a time, the longest waiting first.
+    /// Retries deferred requests, at most `WAITING_PER_TURN`, the oldest first.
     pub(super) fn serve_waiting(&mut self, oom: &mut OomManager) {
         let now_ns = monotonic_ns();
         for _ in 0..self.waiting.len().min(WAITING_PER_TURN) {
@@ -296,7 +299,7 @@ impl Leases {
         }
     }
 
-    /// How much a client could be granted now.
+    /// The largest grant that the client could get now.
     pub(super) fn headroom_of(&mut self, id: ClientId, oom: &mut OomManager) -> Reply {
         let Some(client) = self.clients.get(&id) else { return Reply::of(Status::NotYou) };
         let (account, limited) = (client.account, client.limited);
@@ -309,7 +312,7 @@ impl Leases {
         Reply { headroom, ..self.done(id, 0) }
     }
 
-    /// A client has given memory back and says so: it may be what others wait for.
+    /// Handles a client's report that it has given memory back: a deferred request may fit now.
     pub(super) fn given_back(&mut self, id: ClientId, oom: &mut OomManager) {
         let Some(client) = self.clients.get(&id) else { return };
         if client.limited {
@@ -319,9 +322,9 @@ impl Leases {
         }
     }
 
-    /// Limits or groups may have changed: clients of users who have a limit now get a lease, those
-    /// of users who have none any more get all they want. For a client whose account is another now
-    /// the one lease ends before the other begins.
+    /// Follows changes of limits and groups: clients of accounts that have a limit now get a lease,
+    /// those of accounts without a limit become unlimited. If a client's account has changed, its
+    /// old lease ends before the new one begins.
     pub(super) fn follow_limits(&mut self, oom: &mut OomManager) {
         let version = Some(oom.accounts().ledger().version());
         if std::mem::replace(&mut self.ledger_version, version) == version {
@@ -347,7 +350,8 @@ impl Leases {
         }
     }
 
-    /// The client's account has a limit now. Nothing was promised so far; what it has, it has.
+    /// Starts a lease for a client whose account has a limit now. What the client took from its
+    /// page so far counts as granted, and the rest of its resident memory is the base of the lease.
     fn begin_lease(&mut self, id: ClientId, oom: &mut OomManager) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.limited = true;
@@ -364,7 +368,7 @@ impl Leases {
         self.note(id, oom);
     }
 
-    /// The client's account has no limit any more, or the client has another account.
+    /// Ends the lease of a client whose account has no limit any more, or has changed.
     fn end_lease(&mut self, id: ClientId, oom: &mut OomManager) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let account = client.account;

@@ -1,5 +1,5 @@
-//! What survives the daemon: a file with one record a client, written as plain memory, so that a
-//! daemon that is killed at any moment leaves all that was granted behind.
+//! The journal of leases: a file with one record per client, written through a shared mapping, so
+//! that all grants survive a daemon that is killed at any moment.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -12,31 +12,31 @@ use anyhow::Context;
 use memory_ledger::Uid;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Clients at a time, of all users.
+/// Maximum number of clients, of all users together.
 pub const MAX_CLIENTS: usize = 4096;
-/// A record in use starts with this and the version of its layout.
+/// First word of a record in use: a magic number and the version of the layout.
 const IN_USE: u64 = 0x6c65_6173_6501;
 const WORDS: usize = 8;
 const BYTES: usize = MAX_CLIENTS * WORDS * 8;
 
-/// What is remembered of a client.
+/// The record of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its process.
+    /// Thread group of the process.
     pub pid: u32,
-    /// When that started, as the watch knows it.
+    /// Start time of the process as reported by the watch, nanoseconds.
     pub start_time_ns: u64,
-    /// Its user.
+    /// User of the process.
     pub uid: Uid,
-    /// Its address space.
+    /// Identifier of the address space; 0: unknown.
     pub mm_id: u64,
-    /// What it had beside its grants, bytes.
+    /// Memory that the process held besides its grants, bytes.
     pub base: i64,
     /// Granted, bytes.
     pub granted: u64,
 }
 
-/// The file, mapped.
+/// The journal, mapped.
 pub struct Journal {
     path: PathBuf,
     words: NonNull<AtomicU64>,
@@ -47,7 +47,7 @@ pub struct Journal {
 unsafe impl Send for Journal {}
 
 impl Journal {
-    /// Opens or makes the file, which only we may read. Returns what is in it, by slot.
+    /// Opens or creates the file, with mode 0600. Returns its records by slot.
     pub fn open(path: &Path) -> anyhow::Result<(Self, Vec<(usize, Record)>)> {
         let name = || path.display().to_string();
         let file = OpenOptions::new()
@@ -67,7 +67,7 @@ impl Journal {
         let mut journal =
             Self { path: path.to_owned(), words, free: Vec::with_capacity(MAX_CLIENTS) };
         let mut found = Vec::new();
-        // Not through the mapping: a page of it is in memory once it is needed.
+        // Read without the mapping: a page of the mapping becomes resident when it is first used.
         let mut before = vec![0; BYTES];
         file.read_exact_at(&mut before, 0).with_context(name)?;
         for slot in (0..MAX_CLIENTS).rev() {
@@ -99,12 +99,12 @@ impl Journal {
         })
     }
 
-    /// A place for a new client; `None`: there are as many as there may be.
+    /// Allocates a slot for a new client; `None`: all slots are in use.
     pub fn take_slot(&mut self) -> Option<usize> {
         self.free.pop()
     }
 
-    /// Writes a record. What counts is changed last.
+    /// Writes a record. The word that marks it as in use is written last.
     pub fn write(&self, slot: usize, record: &Record) {
         let put = |n, value| self.word(slot, n).store(value, Relaxed);
         put(1, u64::from(record.uid.0) << 32 | u64::from(record.pid));
@@ -115,7 +115,7 @@ impl Journal {
         self.word(slot, 0).store(IN_USE, Release);
     }
 
-    /// The client is gone.
+    /// Releases the slot of a client.
     pub fn free(&mut self, slot: usize) {
         self.word(slot, 0).store(0, Release);
         self.free.push(slot);
@@ -125,7 +125,7 @@ impl Journal {
 impl Drop for Journal {
     fn drop(&mut self) {
         if self.free.len() == MAX_CLIENTS {
-            // Nobody leases: the next daemon has nothing to take over.
+            // No leases are left: the next daemon has nothing to take over.
             let _ = std::fs::remove_file(&self.path);
         }
         // SAFETY: our own mapping, and no reference outlives `self`. A failure would leave it

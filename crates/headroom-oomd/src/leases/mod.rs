@@ -1,14 +1,14 @@
-//! The coordinator of leases: promises memory to processes before they use it.
+//! The coordinator of leases: reserves memory for processes before they use it.
 //!
-//! The rules are `memory_ledger::lease`; here they meet the world:
+//! The rules are in `memory_ledger::lease`; this module does the I/O:
 //!
-//! * [`connection`]: the socket, where the kernel says who speaks;
-//! * [`page`]: the page shared with each client, from which it takes without asking;
-//! * [`journal`]: what survives the daemon;
-//! * [`clients`](self::clients): a client comes, comes back, goes;
-//! * [`grants`](self::grants): what is granted, refused, put off, asked back.
+//! * [`connection`]: the socket, on which the kernel identifies the peer;
+//! * [`page`]: the page shared with each client, from which it takes memory without a request;
+//! * [`journal`]: the leases that survive the daemon;
+//! * [`clients`](self::clients): lifecycle of a client;
+//! * [`grants`](self::grants): decisions about requests, and recall of unused leases.
 //!
-//! A lease belongs to a process, not to a connection: it ends when the process' pidfd says so.
+//! A lease belongs to a process, not to a connection: it ends when the process' pidfd is readable.
 
 mod clients;
 pub mod connection;
@@ -37,36 +37,36 @@ use connection::{Connection, Listener, Received};
 use grants::{Demand, Waiting};
 use journal::Journal;
 
-/// Connections at a time, and clients at a time: a process holds one, and is a client after its
-/// connection is closed.
+/// Quota of connections, and of clients: a process holds one connection, and remains a client after
+/// its connection is closed.
 const CLIENTS: QuotaSize =
     QuotaSize { slots: journal::MAX_CLIENTS, reserved: 256, of_an_owner: 512 };
-/// Connections and requests in a turn of the event loop: one of each connection that is ready.
+/// Events per iteration of the event loop: at most one request of each connection that is ready.
 const EVENTS_PER_TURN: usize = 64;
-/// New connections in a turn of the event loop.
+/// New connections per iteration of the event loop.
 const ACCEPTS_PER_TURN: usize = 16;
-/// CPU time of the event loop for one owner but root, microseconds: 10 % of a CPU, and a second of
-/// it at once. Programs that ask for every page, which is the most that tmalloc does, use a tenth
-/// of it.
+/// CPU time of the event loop for one owner other than root, microseconds: 10 % of a CPU, with
+/// bursts of one second. Programs that send a request for each page, which is the most that tmalloc
+/// does, use a tenth of it.
 const OF_AN_OWNER: Rate = Rate { per_second: 100_000, burst: 1_000_000 };
-/// For all of them together.
+/// The same rate for all owners other than root together.
 const OF_ALL: Rate = Rate { per_second: 100_000, burst: 1_000_000 };
-/// New connections; one costs the event loop some 20 us, also where it is refused.
+/// New connections per second. Each takes the event loop about 20 us, even if it is refused.
 const ACCEPTS: Rate = Rate { per_second: 2_000, burst: 1_024 };
-/// How long a connection is not read from whose owner has used up its time, milliseconds.
+/// How long a connection whose owner has used up its CPU time is not read, milliseconds.
 const WINDOW_MS: u64 = 100;
-/// How often those who wait are looked after: others give back without a word, milliseconds.
+/// How often deferred requests are retried, milliseconds: memory can be returned without a request.
 const WAITING_MS: u64 = 5;
 /// How often the balances of idle clients are collected, milliseconds.
 const COLLECT_MS: u64 = 5_000;
-/// How long after its connection was closed a process is looked at: it has most likely exited, and
-/// is gone by then, milliseconds.
+/// How long after a closed connection its process is checked, milliseconds: most such processes are
+/// exiting, and are gone by then.
 const ORPHAN_MS: u64 = 50;
 
-/// Name of the journal in the folder of the control socket.
+/// File name of the journal in the directory of the control socket.
 const JOURNAL_NAME: &str = "leases";
 
-/// epoll's words: the kind in the lowest bits, the number above.
+/// Values of `epoll_event.data`: the kind in the lowest bits, the number above.
 const LISTENER: u64 = 0;
 const CONNECTION: u64 = 1;
 const PROCESS: u64 = 2;
@@ -84,24 +84,24 @@ pub struct Leases {
     time: TokenBuckets<Owner>,
     time_of_all: TokenBucket,
     accepts: TokenBucket,
-    /// New connections came too fast; the listener is not watched until the window is over.
+    /// New connections exceeded their rate; the listener is not polled until the next window.
     deaf: bool,
     clients: BTreeMap<ClientId, Client>,
     next_client: ClientId,
-    /// Only of accounts with a limit.
+    /// Accounts with a limit only.
     books: BTreeMap<AccountId, Book>,
-    /// The version of the ledger that clients' accounts and leases follow.
+    /// Version of the ledger for which the clients' accounts and leases are current.
     ledger_version: Option<u64>,
     waiting: VecDeque<Waiting>,
     next_look_ns: u64,
     next_window_ns: u64,
     next_collection_ns: u64,
-    /// Requests that were refused since start.
+    /// Requests refused since the start.
     refused: u64,
 }
 
 impl Leases {
-    /// Listens beside the control socket, and takes over the leases that the last daemon has left.
+    /// Listens beside the control socket and takes over the leases of the last daemon.
     pub fn start(control_socket: &Path, oom: &mut OomManager) -> anyhow::Result<Self> {
         let folder = control_socket.parent().unwrap_or(Path::new("."));
         let (journal, records) = Journal::open(&folder.join(JOURNAL_NAME))?;
@@ -135,8 +135,8 @@ impl Leases {
         Ok(leases)
     }
 
-    /// Does all that is due. To be called when the fd is readable, the deadline has passed, or
-    /// limits may have changed.
+    /// Handles everything that is due. Must be called when the fd is readable, when the deadline
+    /// has passed, and when limits may have changed.
     pub fn dispatch(&mut self, oom: &mut OomManager) {
         let mut events = [MaybeUninit::uninit(); EVENTS_PER_TURN];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -148,7 +148,7 @@ impl Leases {
         for account in oom.take_pressed() {
             self.press(account, oom);
         }
-        // Who is gone makes room for who asks.
+        // Exited clients are removed first: their slots and memory can serve the requests.
         let of_kind = |kind: u64| {
             let numbers = words.iter().filter(move |word| **word & ((1 << KIND_BITS) - 1) == kind);
             numbers.map(|word| word >> KIND_BITS).collect::<Vec<u64>>()
@@ -181,7 +181,7 @@ impl Leases {
         }
     }
 
-    /// When [`dispatch`](Leases::dispatch) is due though the fd is not readable.
+    /// When [`dispatch`](Leases::dispatch) is due even if the fd is not readable.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let waiting = (!self.waiting.is_empty()).then_some(self.next_look_ns);
         let muted = self.deaf || self.connections.values().any(|c| c.muted);
@@ -217,14 +217,14 @@ impl Leases {
         }
     }
 
-    /// Ends a connection, whatever becomes of its client.
+    /// Closes a connection without removing its client.
     fn close(&mut self, number: u64) -> Option<Connection> {
         let connection = self.connections.remove(&number)?;
         self.connection_slots.give_back(connection.peer.owner, connection.peer.uid);
         Some(connection)
     }
 
-    /// One connection's turn, which its owner pays for.
+    /// Serves one request of a connection, and charges the CPU time to the connection's owner.
     fn turn(&mut self, number: u64, oom: &mut OomManager) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         if connection.muted {
@@ -268,7 +268,8 @@ impl Leases {
     fn mute(&mut self, number: u64) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         connection.muted = true;
-        // Taken out of the set: a connection that was closed would wake the loop all the time.
+        // Removed from the epoll set: a closed connection would stay readable and wake the loop
+        // forever.
         let _ = epoll::delete(&self.epoll, &connection.fd);
     }
 
@@ -316,7 +317,7 @@ impl Leases {
         }
     }
 
-    /// Adds what is leased to an answer about limits, or about the daemon.
+    /// Adds the figures of leases to a reply about limits or the daemon's status.
     pub fn complete(&mut self, reply: &mut oomd::Reply, oom: &mut OomManager) {
         if let oomd::Reply::Status(status) = reply {
             (status.leaseholders, status.refused) = (self.clients.len() as u32, self.refused);
@@ -332,7 +333,7 @@ impl Leases {
         }
     }
 
-    /// Answers a client; one that does not read its answers loses its connection.
+    /// Sends a reply to a client. If it cannot be sent, the connection is closed.
     fn reply(&mut self, client: ClientId, reply: &Reply) {
         let Some(number) = self.clients.get(&client).and_then(|client| client.connection) else {
             return;

@@ -1,5 +1,5 @@
-//! The page that the daemon shares with one client. The client can write anything into it at any
-//! time: what it says is believed only as far as it harms nobody else.
+//! The page that the daemon shares with one client. The client can write anything to it at any
+//! time: the daemon trusts its contents only as far as they cannot affect other clients.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -11,17 +11,18 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// How often a change is tried against a client that changes the same word all the time.
+/// Attempts of a compare-and-swap, in case the client changes the same word all the time.
 const TRIES: u32 = 64;
 
-/// One client's page, mapped here.
+/// The daemon's mapping of one client's page.
 pub struct SharedPage(NonNull<u8>);
 
 // SAFETY: the mapping belongs to this value alone here, and is only used through atomics.
 unsafe impl Send for SharedPage {}
 
 impl SharedPage {
-    /// A page of zeros, and the file to send to the client; it can be neither cut nor lengthened.
+    /// Creates a page of zeros, and the fd to send to the client. The file is sealed against
+    /// resizing.
     pub fn create() -> Result<(Self, OwnedFd), Errno> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = memfd_create("headroom-lease", flags)?;
@@ -46,17 +47,18 @@ impl SharedPage {
         unsafe { &*self.0.as_ptr().add(offset).cast() }
     }
 
-    /// What the client has not taken, bytes; at most what it was granted.
+    /// The balance that the client has not taken, bytes; at most `granted`.
     pub fn unspent(&self, granted: u64) -> u64 {
         self.balance().load(Acquire).min(granted)
     }
 
-    /// Gives the client so much more.
+    /// Increases the client's balance.
     pub fn add(&self, bytes: u64) {
         self.balance().fetch_add(bytes, AcqRel);
     }
 
-    /// Takes back what is above `keep`; returns how much came.
+    /// Lowers the balance to `keep`. Returns the bytes taken back, at most `granted`; 0 if no
+    /// attempt succeeds.
     pub fn take_back(&self, keep: u64, granted: u64) -> u64 {
         let mut there = self.balance().load(Acquire);
         for _ in 0..TRIES {
@@ -69,17 +71,17 @@ impl SharedPage {
         0
     }
 
-    /// Tells the client that its user has a limit.
+    /// Marks the client's account as limited.
     pub fn set_limited(&self) {
         self.word(page::LIMITED).store(1, Release);
     }
 
-    /// Tells the client that its user has no limit.
+    /// Marks the client's account as unlimited.
     pub fn set_unlimited(&self) {
         self.word(page::LIMITED).store(0, Release);
     }
 
-    /// Asks for what the client's allocator keeps unused.
+    /// Requests the client's allocator to return unused memory.
     pub fn ask_back(&self) {
         self.word(page::RECALL).store(1, Relaxed);
     }
@@ -103,7 +105,7 @@ mod tests {
         page.add(100);
         assert_eq!((page.unspent(1000), page.take_back(30, 1000)), (100, 70));
         assert_eq!(page.unspent(1000), 30);
-        // A client that claims to have more than it was given.
+        // A client that writes a larger balance than it was granted.
         page.balance().store(u64::MAX, Relaxed);
         assert_eq!((page.unspent(50), page.take_back(0, 50)), (50, 50));
     }

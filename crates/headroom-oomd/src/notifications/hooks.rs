@@ -4,15 +4,15 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A program that runs longer is killed.
+/// Maximum run time of a program; then it is killed.
 pub const MOST_RUN: Duration = Duration::from_secs(10);
-/// Programs at a time: more would need memory when it is short.
+/// Maximum number of programs at a time: more would need memory when it is short.
 const AT_A_TIME: usize = 4;
 
 /// Name and value of an environment variable.
 pub type Fact = (&'static str, String);
 
-/// Starts a program with the facts in its environment. The kernel's OOM killer may choose it.
+/// Starts a program with the facts in its environment. The kernel's OOM killer may select it.
 pub fn start(program: &[String], hook: &str, facts: &[Fact]) -> Result<Child, String> {
     let (path, arguments) = program.split_first().ok_or("there is no program")?;
     let mut command = Command::new(path);
@@ -44,7 +44,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts another, unless there are too many.
+    /// Starts another program, unless `AT_A_TIME` run already.
     pub fn start(&mut self, program: &[String], hook: &str, facts: &[Fact]) {
         self.reap();
         if self.children.len() >= AT_A_TIME {
@@ -57,7 +57,7 @@ impl Running {
         }
     }
 
-    /// Drops those that have exited, and kills those that exceed [`MOST_RUN`].
+    /// Drops programs that have exited, and kills those that exceed [`MOST_RUN`].
     pub fn reap(&mut self) {
         self.children.retain_mut(|(child, started)| match child.try_wait() {
             Ok(Some(_)) | Err(_) => false,
@@ -71,7 +71,7 @@ impl Running {
         });
     }
 
-    /// No program runs.
+    /// Whether no program runs.
     pub fn is_empty(&self) -> bool {
         self.children.is_empty()
     }

@@ -21,8 +21,9 @@ pub const MESSAGE_IDS: [(&str, &str); 3] = [
     (WARNED, "5c2e8f41a9d7463eb0f4a7c61d93e285"),
 ];
 
-// In the journal each field has the prefix HEADROOM_, in capitals: they are those of `facts`, and a
-// few more. On standard error values that users choose are quoted, with control characters escaped.
+// In the journal each field has the prefix HEADROOM_, in capitals: the fields are those of `facts`
+// and a few more. On standard error, values that users choose are quoted, with control characters
+// escaped.
 
 /// Logs a decision.
 pub fn log_decision(why: &Why) {
@@ -73,7 +74,7 @@ pub fn log_decision(why: &Why) {
     );
 }
 
-/// Logs how the kill of a decision ended.
+/// Logs the outcome of a kill.
 pub fn log_outcome(why: &Why) {
     let pid = why.victim.as_ref().map(|victim| victim.pid);
     let (decision, uid, outcome) = (why.id, uid(why), outcome(&why.outcome));
@@ -94,7 +95,7 @@ pub fn log_outcome(why: &Why) {
     }
 }
 
-/// Logs that an account nears its limit.
+/// Logs that an account has crossed its soft limit.
 pub fn log_warning(message: &str, facts: &[Fact]) {
     let fact = |name| facts.iter().find(|fact| fact.0 == name).map(|fact| fact.1.as_str());
     tracing::warn!(
@@ -109,7 +110,7 @@ pub fn log_warning(message: &str, facts: &[Fact]) {
     );
 }
 
-/// The victim's user, or the account's.
+/// Uid of the victim's user, or of the account.
 fn uid(why: &Why) -> Option<u32> {
     let owner = why.victim.as_ref().and_then(|victim| victim.uid).map(|uid| uid.0);
     owner.or((why.account.kind == AccountKind::User).then_some(why.account.uid))
@@ -126,7 +127,7 @@ fn outcome(outcome: &Outcome) -> &'static str {
     }
 }
 
-/// A decision in single facts, for programs of hooks.
+/// The fields of a decision, as environment variables of the hooks.
 pub fn facts(why: &Why) -> Vec<Fact> {
     let mut facts = vec![
         ("HEADROOM_DECISION", why.id.to_string()),

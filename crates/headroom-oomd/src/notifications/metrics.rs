@@ -15,15 +15,15 @@ use control::metrics::{ask, text};
 use super::use_ordinary_priority;
 use crate::config::notifications::Metrics;
 
-/// Passes the configuration to the thread; the first one that names a file starts it.
+/// Passes the configuration to the thread, which is started when a file is configured first.
 pub struct Exporter {
     sockets: [PathBuf; 2],
     thread: Option<Sender<Metrics>>,
 }
 
 impl Exporter {
-    /// Nothing is exported yet. The control sockets are those of `headroom-oomd` and of a
-    /// `headroom-binderd`.
+    /// The control sockets are those of `headroom-oomd` and of a `headroom-binderd`. Nothing is
+    /// exported before [`configure`](Self::configure).
     pub fn new(oomd: &Path, binderd: &Path) -> Self {
         Self { sockets: [oomd.to_owned(), binderd.to_owned()], thread: None }
     }
@@ -38,7 +38,7 @@ impl Exporter {
             self.thread = Some(configs);
         }
         if let Some(configs) = &self.thread {
-            // The thread ends after us only.
+            // The thread ends only after this sender is dropped, so the send succeeds.
             let _ = configs.send(metrics.clone());
         }
         Ok(())
@@ -58,7 +58,7 @@ impl Work {
         let mut failed = false;
         loop {
             let done = self.export(&metrics);
-            // The first failure is worth a line, and so is the first success after it.
+            // Only the first failure is logged, and the first success after it.
             match &done {
                 Err(error) if !failed => {
                     tracing::error!("metrics are not exported: {error}; trying again");
@@ -82,13 +82,13 @@ impl Work {
     }
 }
 
-/// Replaces the file atomically. Its mode is 644: the collector's user is not known.
+/// Replaces the file atomically, with mode 644: the collector's user is not known.
 fn write(file: &Path, text: &str) -> io::Result<()> {
     let mut draft = file.as_os_str().to_owned();
-    // The collector takes names that end in .prom only.
+    // The collector reads only files whose names end in .prom.
     draft.push(".new");
     let draft = PathBuf::from(draft);
-    // A link that somebody has put there is not followed.
+    // Removes the name first, so that a symbolic link placed there is not followed.
     let _ = fs::remove_file(&draft);
     let mut options = fs::OpenOptions::new();
     let mut opened = options.write(true).create_new(true).open(&draft)?;

@@ -1,8 +1,8 @@
 //! The program that runs before a kill, within a time budget.
 //!
 //! A waiting thread starts it. The executor stores the facts in atomics, wakes the thread, and
-//! waits until the program has exited or the budget is spent: three system calls, no allocation,
-//! no lock. A kill in the page fault runs no program before it.
+//! waits until the program has exited or the budget is spent: three system calls, no allocation, no
+//! lock. A kill by the kernel program, in a page fault, has no pre-kill hook.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,7 +19,7 @@ use super::hooks::{self, MOST_RUN};
 use super::use_ordinary_priority;
 use crate::config::notifications::Hooks;
 
-/// How often the thread looks whether a program has ended.
+/// Interval of checking whether a program has exited.
 const TICK: Duration = Duration::from_millis(1);
 
 /// Facts about the victim, for the program's environment.
@@ -29,9 +29,9 @@ pub struct PreKillInfo {
     pub pid: u32,
     /// Owner of the victim.
     pub uid: Uid,
-    /// Memory and swap of the victim.
+    /// Memory and swap of the victim, bytes.
     pub bytes: u64,
-    /// The account's hard limit; 0 if the system is short of memory.
+    /// The account's hard limit, bytes; 0 if the system is short of memory.
     pub hard_bytes: u64,
     /// Cause of the kill.
     pub trigger: Trigger,
@@ -44,16 +44,16 @@ struct Shared {
     bytes: AtomicU64,
     hard_bytes: AtomicU64,
     trigger: AtomicU32,
-    /// A program runs or is about to: further kills do not wait for one.
+    /// A program runs or is about to be started: further kills do not wait for one.
     busy: AtomicBool,
     budget_ms: AtomicU64,
-    /// Empty: none. Locked by the thread and by a reload, never on the kill path.
+    /// Empty: no program. Locked by the thread and by a reload, never on the kill path.
     program: Mutex<Vec<String>>,
     requested: OwnedFd,
     done: OwnedFd,
 }
 
-/// The executor's end.
+/// The executor's side.
 pub struct PreKillHook {
     shared: Arc<Shared>,
     enabled: bool,
@@ -91,7 +91,7 @@ impl PreKillHook {
         Ok(Self { shared, enabled: false })
     }
 
-    /// Sets the program and the time that it may delay a kill.
+    /// Sets the program and its time budget.
     pub fn configure(&mut self, hooks: &Hooks) {
         self.enabled = !hooks.before.is_empty();
         self.shared.budget_ms.store(hooks.budget_ms, Ordering::Relaxed);
@@ -112,7 +112,7 @@ impl PreKillHook {
         let trigger = TRIGGERS.iter().position(|trigger| *trigger == info.trigger);
         shared.trigger.store(trigger.unwrap_or(0) as u32, Ordering::Relaxed);
         let mut count = [0; 8];
-        // The completion of an earlier program that exceeded its budget.
+        // Discards the completion of an earlier program that exceeded its budget.
         let _ = rustix::io::read(&shared.done, &mut count);
         if rustix::io::write(&shared.requested, &1u64.to_ne_bytes()).is_err() {
             return;
@@ -146,7 +146,7 @@ fn serve(shared: &Shared) {
     }
 }
 
-/// Returns when the program has exited; kills it after [`MOST_RUN`].
+/// Returns when the program has exited. Kills it after [`MOST_RUN`].
 fn wait(mut child: Child, budget_ms: u64) {
     let started = Instant::now();
     let mut logged = false;

@@ -18,13 +18,13 @@ use super::pre_kill_hook::{PreKillHook, PreKillInfo};
 use super::use_ordinary_priority;
 use crate::config::notifications::NotificationConfig;
 
-/// Notifications that may wait; more are counted and dropped.
+/// Capacity of the queue; notifications beyond it are counted and dropped.
 const QUEUE: usize = 256;
-/// Interval of reaping, while hooks' programs run.
+/// Interval of reaping hook programs while any of them runs.
 const TICK: Duration = Duration::from_millis(100);
-/// Time for the last entries at exit.
+/// Timeout for the last entries at exit.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Accounts whose last warning is remembered.
+/// Maximum number of accounts whose last warning is remembered.
 const MAX_WARNED: usize = 4096;
 
 /// The usage of a user, a group or a cgroup has crossed the soft limit.
@@ -38,9 +38,9 @@ pub struct SoftLimitWarning {
     pub cgroup: Option<String>,
     /// The users of the group, or the owner of the cgroup.
     pub members: Vec<Uid>,
-    /// Charge of the account when it crossed.
+    /// Charge of the account when it crossed the soft limit, bytes.
     pub used_bytes: u64,
-    /// Hard limit of the account.
+    /// Hard limit of the account, bytes.
     pub hard_bytes: u64,
 }
 
@@ -52,7 +52,7 @@ enum Notification {
     End,
 }
 
-/// The event loop's end. Nothing here blocks except the pre-kill hook.
+/// The event loop's side. Nothing here blocks except the pre-kill hook.
 pub struct NotificationQueue {
     sender: SyncSender<Notification>,
     dropped: Arc<AtomicU64>,
@@ -111,7 +111,7 @@ impl NotificationQueue {
     }
 }
 
-/// Waits until the last entries are written, with a timeout: journald may not read.
+/// Waits until the last entries are written, with a timeout, since journald may not read.
 impl Drop for NotificationQueue {
     fn drop(&mut self) {
         let end = Instant::now() + EXIT_TIMEOUT;

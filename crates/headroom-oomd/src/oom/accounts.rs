@@ -1,4 +1,5 @@
-//! Limits and readings of users and groups, in the ledger and in the watch that enforces them.
+//! Limits and readings of users and groups, in the ledger and in the watch that enforces the
+//! limits.
 
 use memory_ledger::{
     Account, AccountId, Change, Count, Latch, Ledger, Limit, Margin, Phase, ProcessId, Reading,
@@ -15,15 +16,15 @@ use crate::clock::monotonic_ns;
 use crate::config::enforcement::Enforcement;
 use crate::notifications::queue::SoftLimitWarning;
 
-/// The soft limit counts as left below 15/16 of it, as for the notifier, which reports the next
-/// crossing only after that.
+/// A soft limit counts as cleared below 15/16 of it. The notifier uses the same fraction, and
+/// reports the next crossing only after the account was below it.
 const CLEAR_SHARE: u64 = 16;
 
 /// A limit that no account reaches, pages.
 const UNREACHABLE: SlotLimit =
     SlotLimit { soft_pages: i64::MAX as u64, hard_pages: i64::MAX as u64 };
 
-/// The ledger of users and groups, and the watch that it is read from.
+/// The ledger of users and groups, and the watch that provides its readings.
 pub struct Accounts {
     watch: Box<dyn Watch>,
     ledger: Ledger,
@@ -66,13 +67,14 @@ impl Accounts {
         self.enforcement
     }
 
-    /// The kernel program's part changes with the next [`arm`](Self::arm) and
+    /// Takes effect in the kernel program with the next [`arm`](Self::arm) and
     /// [`restrict_unarmed_kills`](Self::restrict_unarmed_kills) of each account.
     pub(super) fn set_enforcement(&mut self, enforcement: Enforcement) {
         self.enforcement = enforcement;
     }
 
-    /// The kernel program kills this process at the limit; `None`, and under observation: none.
+    /// Arms a victim: the kernel program kills this process at the hard limit. `None`, or while
+    /// kills are only observed: it kills none.
     pub(super) fn arm(
         &mut self,
         account: AccountId,
@@ -87,17 +89,17 @@ impl Accounts {
         self.ledger.accounts().iter().map(|account| account.id).collect()
     }
 
-    /// The soft limit for a hard one for which none is set, where a margin was measured.
+    /// The soft limit derived from a hard limit for which none is set, if a margin was measured.
     pub fn soft_bytes(&self, hard_bytes: u64) -> Option<u64> {
         self.margin.map(|margin| margin.soft_bytes(hard_bytes))
     }
 
-    /// The name of a group; `None` for a user.
+    /// The name of a group; `None` for other accounts.
     pub(super) fn group_name(&self, account: AccountId) -> Option<String> {
         self.ledger.groups().get(account).map(|group| group.name.clone())
     }
 
-    /// The users who share an account.
+    /// The users that are charged to an account.
     pub(super) fn members(&self, account: AccountId) -> Vec<Uid> {
         match self.ledger.groups().get(account) {
             Some(group) => group.uids.clone(),
@@ -105,7 +107,7 @@ impl Accounts {
         }
     }
 
-    /// Takes over the watch's present reading of an account. `None`: it has no limit.
+    /// Updates the ledger with the watch's current reading of an account. `None`: it has no limit.
     pub(super) fn read(&mut self, account: AccountId) -> Option<Phase> {
         let usage = self.watch.usage(account)?;
         let reading = Reading {
@@ -116,7 +118,7 @@ impl Accounts {
         self.ledger.read(account, reading)
     }
 
-    /// What an account holds by its processes' resident sets. `None`: it has no limit.
+    /// The sum of the resident sets of an account's processes. `None`: the account has no limit.
     pub(super) fn sum(&self, account: AccountId) -> Option<(Sum, Limit)> {
         let limit = self.ledger.account(account)?.limit();
         let usage = self.watch.usage(account)?;
@@ -129,7 +131,7 @@ impl Accounts {
         Some((sum, limit))
     }
 
-    /// The account is above its soft limit, or has not left it clearly behind.
+    /// Whether the account is above its soft limit, or has not cleared it.
     pub(super) fn is_near(&self, account: AccountId) -> bool {
         self.ledger.account(account).is_some_and(|account| {
             let soft = account.limit().soft_bytes();
@@ -137,28 +139,28 @@ impl Accounts {
         })
     }
 
-    /// The kernel program's latch.
+    /// The state of the account's latch in the kernel program.
     pub(super) fn latch(&self, account: AccountId) -> Latch {
         let taken = self.watch.usage(account).is_some_and(|usage| usage.latched);
         if taken { Latch::Taken } else { Latch::Free }
     }
 
-    /// Corrects all accounts by a scan.
+    /// Corrects all accounts by a scan of all processes.
     pub(super) fn reconcile(&mut self) {
         if let Err(error) = self.watch.reconcile() {
             tracing::warn!("cannot correct the accounts: {error}; trying again with the next scan");
         }
     }
 
-    /// Without the notifier accounts are as old as the last scan: one is due before a decision
-    /// that depends on them.
+    /// Without the notifier the readings are as old as the last scan. Must be called before a
+    /// decision that depends on them.
     pub fn refresh_if_polling(&mut self) {
         if self.watch.backend() == Backend::ProcPolling {
             self.reconcile();
         }
     }
 
-    /// Puts a change of limits into force.
+    /// Applies a change of limits.
     pub(super) fn apply(
         &mut self,
         change: Change,
@@ -167,17 +169,18 @@ impl Accounts {
         let account = change.account;
         let (uid, group) = (account.user().map(|uid| uid.0), self.group_name(account));
         let Some(limit) = change.limit() else {
-            // The ledger first: even if the watch fails then, no process is killed for this limit.
+            // The ledger first: if the watch fails then, no process is killed for a limit that is
+            // not in the ledger.
             self.ledger.apply(change);
             tracing::info!(uid, group, "limit cleared");
             return self.watch.clear_limit(account);
         };
         let hard_pages = limit.hard_bytes() / self.page_bytes;
-        // A soft limit of less than a page is one of a page.
+        // A soft limit of less than one page is rounded up to one page.
         let soft_pages = (limit.soft_bytes() / self.page_bytes).max(1);
         self.watch.charge(account, self.charge_of(account, limit.count()))?;
         if self.enforcement == Enforcement::Observe {
-            // Otherwise the kernel program could kill before it is forbidden to.
+            // Otherwise the kernel program could kill before `restrict_unarmed_kills` prevents it.
             self.watch.set_limit(account, UNREACHABLE)?;
             self.restrict_unarmed_kills(account, rules)?;
         }
@@ -194,7 +197,7 @@ impl Accounts {
         Charge { uids: self.members(account), count }
     }
 
-    /// The members of a group have changed.
+    /// Applies a change of a group's members.
     pub(super) fn regroup(
         &mut self,
         account: AccountId,
@@ -207,8 +210,9 @@ impl Accounts {
         self.restrict_unarmed_kills(account, rules)
     }
 
-    /// With no victim armed the kernel program kills the largest process. The daemon may be one of
-    /// this user's processes, and a rule may protect another: then only the daemon chooses.
+    /// Sets whether the kernel program may kill the largest process while no victim is armed. If
+    /// one of the user's processes is the daemon, or is protected by a rule, only the daemon may
+    /// choose.
     pub(super) fn restrict_unarmed_kills(
         &mut self,
         account: AccountId,
@@ -225,30 +229,30 @@ impl Accounts {
         self.watch.set_unarmed_kills(account, kills)
     }
 
-    /// The limit and usage of an account now. `None`: it has no limit.
+    /// The current limit and usage of an account. `None`: it has no limit.
     pub fn standing(&mut self, account: AccountId) -> Option<Standing> {
         self.read(account)?;
-        // Pages that are shared now can become private later, and then they count: no memory is
-        // reserved in place of them.
+        // Pages that are shared now can become private later and are charged then, so the memory
+        // that sharing saves is not available to leases.
         let correction = self.watch.usage(account)?.correction_pages;
         let shared_bytes = correction.min(0).unsigned_abs() * self.page_bytes;
         let account = self.ledger.account(account)?;
         Some(Standing {
             hard_bytes: account.limit().hard_bytes(),
             soft_bytes: account.limit().soft_bytes(),
-            // A victim's memory can be promised again when it is back, not before.
+            // A victim's memory is available to leases when it is back, not before.
             used_bytes: account.reading().used_bytes + shared_bytes,
         })
     }
 
-    /// The number of changes of an account so far: the same number before and after a look means
-    /// that nothing has moved meanwhile.
+    /// The number of changes of an account so far. If it is the same before and after a reading,
+    /// nothing changed meanwhile.
     pub fn changes(&self, account: AccountId) -> u64 {
         self.watch.usage(account).map_or(0, |usage| usage.events)
     }
 
-    /// An account is exact for a lease that may be the last one to fit. Its limit may be gone by
-    /// now: then there is nothing to be exact about.
+    /// Sets whether an account is counted exactly, as a lease that may be the last one to fit
+    /// requires. No effect if the account has no limit any more.
     pub fn set_precision(&mut self, account: AccountId, precision: Precision) {
         if self.ledger.account(account).is_none() {
             return;
@@ -258,12 +262,12 @@ impl Accounts {
         }
     }
 
-    /// The account that a process is charged to, whether that has a limit or not.
+    /// The account that a process is charged to, which may have no limit.
     pub fn account_of(&self, process: &ProcessSample) -> AccountId {
         charge::account_of(&self.ledger, process)
     }
 
-    /// The memory of one process of a limited account, bytes, and that account.
+    /// The account of a process and the memory charged for it, bytes, if the account has a limit.
     pub fn resident(&self, process: &ProcessSample) -> Option<(AccountId, u64)> {
         match self.watch.charged(process) {
             Ok(charged) => charged.map(|it| (it.account, it.pages * self.page_bytes)),
@@ -274,12 +278,12 @@ impl Accounts {
         }
     }
 
-    /// The most that an account held since its limit was set, bytes.
+    /// The highest usage of an account since its limit was set, bytes.
     pub(super) fn peak_bytes(&self, account: &Account) -> u64 {
         self.watch.usage(account.id).map_or(0, |usage| usage.peak_pages * self.page_bytes)
     }
 
-    /// The report that an account has crossed its soft limit.
+    /// The warning that an account has crossed its soft limit.
     pub(super) fn near_limit(&self, account: AccountId) -> Option<SoftLimitWarning> {
         let it = self.ledger.account(account)?;
         Some(SoftLimitWarning {

@@ -1,8 +1,8 @@
-//! Detects broken limits of cgroups and login sessions, by a timer: no notifier reports on them.
+//! Detects exceeded limits of cgroups and login sessions with a timer: no notifier covers them.
 //!
-//! Where the memory controller is on for a cgroup, its figures count; elsewhere the memory of its
-//! processes is added up, and pages that several share count with each. Users' limits are another
-//! matter: a process counts for its user and for its cgroup.
+//! The figures of a cgroup's memory controller are used if it is enabled. Otherwise the memory of
+//! its processes is added up, so pages that several processes share count once for each. Limits of
+//! users are independent: a process is charged to its user and to its cgroup.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -23,23 +23,23 @@ use super::shared_state::SharedState;
 use crate::clock::monotonic_ns;
 use crate::notifications::queue::SoftLimitWarning;
 
-/// Whether all processes were listed for the present look.
+/// Whether all processes were listed in the current check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listing {
     Needed,
     Done,
 }
 
-/// The detector of broken limits of cgroups.
+/// The detector of exceeded cgroup limits.
 pub(super) struct CgroupLimits {
     accounts: CgroupAccounts,
-    /// Cgroups whose processes are added up.
+    /// Cgroups without a memory controller, whose processes are added up.
     summed: BTreeSet<CgroupId>,
-    /// Cgroups that cannot be read: logged once.
+    /// Cgroups that cannot be read; logged once.
     unreadable: BTreeSet<CgroupId>,
-    /// Cgroups over their limit without a possible victim: recorded once.
+    /// Cgroups over their limit without a possible victim; recorded once.
     no_victim: BTreeSet<CgroupId>,
-    /// More match than can have a limit.
+    /// More cgroups match than can have a limit.
     too_many: bool,
 }
 
@@ -54,7 +54,7 @@ impl CgroupLimits {
         }
     }
 
-    /// Limits of cgroups from now on; a look is due. Returns why none of them can be enforced.
+    /// Sets the limits and makes a check due. Returns the reason if none of them can be enforced.
     pub(super) fn set_limits(
         &mut self,
         limits: Vec<CgroupLimit>,
@@ -65,7 +65,7 @@ impl CgroupLimits {
         if wanted { state.snapshot.cgroups.find().err() } else { None }
     }
 
-    /// What is lost at present, a sentence each.
+    /// The current degradations, one sentence each.
     pub(super) fn degraded(&self) -> Vec<String> {
         let summed = self.summed.len();
         let mut lost = Vec::new();
@@ -88,32 +88,32 @@ impl CgroupLimits {
         self.accounts.limits()
     }
 
-    /// All cgroups with a limit, as of the last look.
+    /// All cgroups with a limit, as of the last search.
     pub(super) fn all(&self) -> &[CgroupAccount] {
         self.accounts.all()
     }
 
-    /// One of them.
+    /// The cgroup with this id.
     pub(super) fn get(&self, id: CgroupId) -> Option<&CgroupAccount> {
         self.accounts.get(id)
     }
 
-    /// A look is due at once.
+    /// Makes a check due at once.
     pub(super) fn look_soon(&mut self) {
         self.accounts.look_soon();
     }
 
-    /// When a look is due, nanoseconds.
+    /// When a check is due, nanoseconds, CLOCK_MONOTONIC.
     pub(super) fn next_deadline_ns(&self) -> Option<u64> {
         self.accounts.next_look_ns()
     }
 
-    /// Their ids.
+    /// The ids of all cgroups with a limit.
     pub(super) fn ids(&self) -> Vec<CgroupId> {
         self.accounts.all().iter().map(CgroupAccount::id).collect()
     }
 
-    /// A look is due: looks for cgroups first, if that is due as well.
+    /// Whether a check is due. If a search for cgroups is due as well, it runs first.
     pub(super) fn begin_look(&mut self, now_ns: u64, state: &SharedState) -> bool {
         if self.accounts.next_look_ns().is_none_or(|due_ns| now_ns < due_ns) {
             return false;
@@ -124,13 +124,13 @@ impl CgroupLimits {
         true
     }
 
-    /// All cgroups have been read.
+    /// Ends a check, after all cgroups were read.
     pub(super) fn end_look(&mut self, begun_ns: u64) {
         let now_ns = monotonic_ns();
         self.accounts.looked(now_ns, now_ns - begun_ns);
     }
 
-    /// Looks for cgroups that match.
+    /// Searches for cgroups that match the limits.
     pub(super) fn search(&mut self, now_ns: u64, state: &SharedState) {
         let paths = state.snapshot.cgroups.search(self.accounts.limits());
         self.too_many = paths.len() > MAX_CGROUPS;
@@ -152,7 +152,7 @@ impl CgroupLimits {
         }
     }
 
-    /// A fresh reading of a cgroup; `None`: there is none.
+    /// Takes a fresh reading of a cgroup. `None`: it cannot be read or does not exist.
     pub(super) fn read(
         &mut self,
         id: CgroupId,
@@ -175,7 +175,7 @@ impl CgroupLimits {
                 sum_of(&path, count, listing, state)
             }
             Err(error) => {
-                // One that is gone leaves with the next search.
+                // A cgroup that was removed is dropped by the next search.
                 if !error.is_gone() && self.unreadable.insert(id) {
                     tracing::warn!("{error}; the limit of this cgroup is not enforced meanwhile");
                 }
@@ -191,8 +191,8 @@ impl CgroupLimits {
         self.accounts.read(id, Reading { used_bytes, dying_bytes, at_ns: monotonic_ns() })
     }
 
-    /// A reading for the state machine, of a cgroup that awaits a victim's memory. One that cannot
-    /// be read counts as unchanged: then time alone ends the wait.
+    /// Takes a reading of a cgroup that awaits a victim's memory, for the state machine. A cgroup
+    /// that cannot be read counts as unchanged, so that only the timeout ends the wait.
     pub(super) fn read_awaited(&mut self, id: CgroupId, state: &mut SharedState) {
         let before = self.accounts.get(id).map(|it| it.account().reading().used_bytes);
         if self.read(id, &mut Listing::Needed, state).is_none() {
@@ -207,7 +207,7 @@ impl CgroupLimits {
         }
     }
 
-    /// Decides about a cgroup. The reading has to be fresh.
+    /// Decides whether to kill for a cgroup. The reading must be fresh.
     pub(super) fn plan(
         &mut self,
         id: CgroupId,
@@ -227,7 +227,7 @@ impl CgroupLimits {
             Some(Ok(choice)) => choice,
         };
         let Ok(pinned) = PinnedVictim::open(&choice.victim) else { return Decision::Retry };
-        // It can have left the cgroup before it was pinned.
+        // The process can have left the cgroup before it was pinned.
         let Some(members) = state.snapshot.members(&path) else { return Decision::Nothing };
         if members.binary_search(&choice.victim.id.pid).is_err() {
             return Decision::Retry;
@@ -247,8 +247,8 @@ impl CgroupLimits {
         })
     }
 
-    /// The victim of a cgroup; `None`: none yet, as one of its processes is a victim in flight for
-    /// another account, or the cgroup is gone.
+    /// The victim of a cgroup. `None`: one of its processes is a victim in flight for another
+    /// account, or the cgroup is gone.
     pub(super) fn choose(
         &self,
         id: CgroupId,
@@ -270,7 +270,7 @@ impl CgroupLimits {
         Some(state.snapshot.choose(&scope))
     }
 
-    /// The report that a cgroup has crossed its soft limit.
+    /// The warning that a cgroup has crossed its soft limit.
     pub(super) fn near_limit(&self, id: CgroupId) -> Option<SoftLimitWarning> {
         let it = self.get(id)?;
         Some(SoftLimitWarning {
@@ -283,21 +283,21 @@ impl CgroupLimits {
         })
     }
 
-    /// The cgroup is within its limit, or its limit is to be enforced on request: a lack of victims
-    /// is news again.
+    /// Makes the next lack of victims be recorded again: the cgroup is within its limit, or its
+    /// limit is to be enforced on request.
     pub(super) fn forget_no_victim(&mut self, id: CgroupId) {
         self.no_victim.remove(&id);
     }
 
-    /// No process can be killed for this cgroup. `true`: that is news.
+    /// Notes that no process can be killed for this cgroup. `true`: not noted before.
     pub(super) fn is_news(&mut self, id: CgroupId) -> bool {
         self.no_victim.insert(id)
     }
 }
 
-/// What the processes of a cgroup have together, bytes.
+/// The sum of the memory of a cgroup's processes, bytes.
 fn sum_of(path: &str, count: Count, listing: &mut Listing, state: &mut SharedState) -> Option<u64> {
-    // An empty one is not worth a look at all processes.
+    // If the cgroup is empty, there is no need to list all processes.
     if state.snapshot.cgroups.is_empty(path) {
         return Some(0);
     }
@@ -323,8 +323,9 @@ fn sum_of(path: &str, count: Count, listing: &mut Listing, state: &mut SharedSta
     Some(sum)
 }
 
-/// What counts of the controller's figures. Shared memory counts as far as it is mapped, for files
-/// that merely lie in a tmpfs do not come back with any process; so do other files.
+/// The part of the controller's figures that the limit counts. Shared memory counts as far as it is
+/// mapped, since a kill does not release unmapped files in a tmpfs. Other files count in the same
+/// way.
 fn counted(memory: &CgroupMemory, count: Count) -> u64 {
     let shared = memory.shmem.min(memory.file_mapped);
     let kinds = [

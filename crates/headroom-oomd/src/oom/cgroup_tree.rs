@@ -1,4 +1,4 @@
-//! The cgroup hierarchy: which cgroups match a pattern, and the processes of one.
+//! The cgroup hierarchy: the cgroups that match a pattern, and the processes of a cgroup.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,10 +10,10 @@ use memory_watch::ProcessSample;
 use memory_watch::cgroups::{CgroupMemory, Cgroups, Members};
 use memory_watch::process::Proc;
 
-/// So many cgroups can have a limit; others that match have none, which is reported.
+/// Maximum number of cgroups with a limit; further matches have none, which is reported.
 pub(super) const MAX_CGROUPS: usize = 1024;
 
-/// The hierarchy of version 2, where there is one.
+/// The cgroup v2 hierarchy, if there is one.
 #[derive(Default)]
 pub(super) struct CgroupTree {
     tree: Option<Cgroups>,
@@ -21,12 +21,12 @@ pub(super) struct CgroupTree {
 }
 
 impl CgroupTree {
-    /// The hierarchy is in this folder.
+    /// Sets the root directory of the hierarchy.
     pub(super) fn set_root(&mut self, root: &Path) {
         self.tree = Some(Cgroups::at(root));
     }
 
-    /// Looks for the hierarchy unless it is known. The error is why none can be used.
+    /// Finds the hierarchy unless it is known. The error is the reason that none can be used.
     pub(super) fn find(&mut self) -> Result<(), String> {
         if self.tree.is_some() {
             return Ok(());
@@ -45,25 +45,25 @@ impl CgroupTree {
         }
     }
 
-    /// The paths that match, each once; may be more than [`MAX_CGROUPS`].
+    /// The paths that match, without duplicates; may be more than [`MAX_CGROUPS`].
     pub(super) fn search(&self, limits: &[CgroupLimit]) -> BTreeSet<String> {
         let Some(tree) = &self.tree else { return BTreeSet::new() };
         limits.iter().flat_map(|limit| walk(tree, limit.pattern.folders())).collect()
     }
 
-    /// The memory of a cgroup by its controller. `None`: there is no hierarchy.
+    /// The figures of a cgroup's memory controller. `None`: there is no hierarchy.
     pub(super) fn memory(&self, path: &str) -> Option<Result<Option<CgroupMemory>, ReadError>> {
         self.tree.as_ref().map(|tree| tree.memory(path))
     }
 
-    /// A cgroup and all below it have no process.
+    /// Whether a cgroup and all its descendants have no process.
     pub(super) fn is_empty(&self, path: &str) -> bool {
         let members = self.tree.as_ref().map(|tree| tree.members(path));
         members.is_some_and(|it| it.is_ok_and(|it| it == Members::Pids(Vec::new())))
     }
 
-    /// The pids of a cgroup and of all below it, ascending; `None`: it is gone. `samples` are all
-    /// processes.
+    /// The pids of a cgroup and all its descendants, ascending. `None`: the cgroup is gone.
+    /// `samples` are all processes.
     pub(super) fn members(&mut self, path: &str, samples: &[ProcessSample]) -> Option<Vec<u32>> {
         match self.tree.as_ref()?.members(path) {
             Ok(Members::Pids(pids)) => Some(pids),
@@ -81,7 +81,7 @@ impl CgroupTree {
     }
 }
 
-/// The existing cgroups that match a pattern's folders. Folders of a plain name are not listed.
+/// The existing cgroups that match a pattern. Directories of literal components are not listed.
 fn walk(tree: &Cgroups, folders: &[Folder]) -> Vec<String> {
     let mut heads = vec![String::new()];
     for folder in folders {
@@ -90,7 +90,7 @@ fn walk(tree: &Cgroups, folders: &[Folder]) -> Vec<String> {
             match folder {
                 Folder::Named(name) => next.push(format!("{head}/{name}")),
                 Folder::Like(_) => {
-                    // It may be gone by now.
+                    // The cgroup may have been removed.
                     let names = tree.children(head).unwrap_or_default();
                     let meant = names.iter().filter(|name| folder.matches(name));
                     next.extend(meant.map(|name| format!("{head}/{name}")));
@@ -106,7 +106,7 @@ fn walk(tree: &Cgroups, folders: &[Folder]) -> Vec<String> {
     heads
 }
 
-/// By its own `/proc/<pid>/cgroup` a process is in this cgroup or below it.
+/// Whether a process is in this cgroup or a descendant, according to `/proc/<pid>/cgroup`.
 fn is_inside(proc: &mut Proc, pid: u32, path: &str) -> bool {
     let own = proc.cgroup(pid).ok().and_then(|paths| paths.unified).unwrap_or_default();
     own.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

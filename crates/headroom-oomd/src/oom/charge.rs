@@ -1,16 +1,16 @@
-//! The account that a process is charged to, and the size of a process by what that account counts.
+//! The account that a process is charged to, and the size of a process as that account counts it.
 
 use memory_ledger::{AccountId, Count, Ledger, Uid};
 use memory_watch::ProcessSample;
 
-/// What a process has by its account's count, bytes.
+/// The memory of a process of the kinds that its account counts, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) rss_bytes: u64,
     pub(super) swap_bytes: u64,
 }
 
-/// What a process has of these kinds.
+/// The memory of a process of these kinds.
 pub(super) fn size_by(count: Count, sample: &ProcessSample, page_bytes: u64) -> Size {
     let swapped = Count { swap: true, ..Count::of([]) };
     let swap_pages = if count.swap { sample.counted_pages(swapped) } else { 0 };
@@ -18,8 +18,8 @@ pub(super) fn size_by(count: Count, sample: &ProcessSample, page_bytes: u64) -> 
     Size { rss_bytes: rss_pages * page_bytes, swap_bytes: swap_pages * page_bytes }
 }
 
-/// The account that a process is charged to, whether that has a limit or not: the account of the
-/// owner of its namespace, if that is limited, before that of its own uid.
+/// The account that a process is charged to, which may have no limit: the account of the owner of
+/// its user namespace, if that is limited, otherwise that of its own uid.
 pub(super) fn account_of(ledger: &Ledger, sample: &ProcessSample) -> AccountId {
     let account_of = |uid: Uid| ledger.groups().account_of(uid);
     let owners = account_of(sample.namespace_owner);

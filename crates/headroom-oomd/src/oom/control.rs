@@ -1,4 +1,4 @@
-//! Control requests that change no limit.
+//! Control requests that do not change limits.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::account_ref::to_ref;
 use crate::clock::monotonic_ns;
 use crate::config::enforcement::Enforcement;
 
-/// In the status, while kills are not carried out.
+/// Shown in the status while kills are only observed.
 const OBSERVES: &str = "observing: no process is killed, and limits are not enforced; `headroom \
                         why` lists what would have been killed";
 
@@ -60,7 +60,7 @@ fn usage_sources(manager: &OomManager) -> BTreeMap<String, u32> {
     accounts
 }
 
-/// The same as a line of text.
+/// The status as one line of text.
 pub fn status_line(manager: &OomManager) -> String {
     let users = manager.accounts().ledger().accounts().len();
     let kills = manager.records().kills();
@@ -71,7 +71,7 @@ pub fn status_line(manager: &OomManager) -> String {
     format!("{how}, users with a limit: {users}, kills since start: {kills}")
 }
 
-/// The account has a limit.
+/// Whether the account has a limit.
 pub fn is_limited(manager: &OomManager, account: AccountId) -> bool {
     match account {
         AccountId::Cgroup(id) => manager.cgroup_limits.get(id).is_some(),
@@ -81,7 +81,7 @@ pub fn is_limited(manager: &OomManager, account: AccountId) -> bool {
     }
 }
 
-/// Limits of users and groups with fresh readings, of one account or of all.
+/// Limits of users and groups, with fresh readings: of one account, or of all.
 pub fn limits(manager: &mut OomManager, only: Option<AccountId>) -> Vec<UserLimit> {
     let SharedState { accounts, usage, .. } = &mut manager.state;
     for account in accounts.ids() {
@@ -111,7 +111,7 @@ pub fn limits(manager: &mut OomManager, only: Option<AccountId>) -> Vec<UserLimi
     accounts.ledger().accounts().iter().filter(wanted).map(describe).collect()
 }
 
-/// Limits of cgroups with fresh readings: of all, or of this user's sessions.
+/// Limits of cgroups, with fresh readings: of all, or of this user's sessions.
 pub fn cgroup_limits(manager: &mut OomManager, owner: Option<Uid>) -> Vec<UserLimit> {
     let OomManager { cgroup_limits, state, .. } = manager;
     let mut listing = Listing::Needed;
@@ -138,13 +138,14 @@ pub fn cgroup_limits(manager: &mut OomManager, owner: Option<Uid>) -> Vec<UserLi
     cgroup_limits.all().iter().filter(wanted).map(describe).collect()
 }
 
-/// The victim if the system ran short now.
+/// The process that would be killed if the system were short of memory now.
 pub fn explain_system(manager: &mut OomManager) -> Explanation {
     let (state, choice) = manager.system_monitor.explain(&mut manager.state);
     explanation(state, choice)
 }
 
-/// The victim if this account's limit were broken now. `None`: it has no limit.
+/// The process that would be killed if this account exceeded its limit now. `None`: the account has
+/// no limit.
 pub fn explain(manager: &mut OomManager, account: AccountId) -> Option<Explanation> {
     match account {
         AccountId::Cgroup(id) => explain_cgroup(&mut manager.cgroup_limits, id, &mut manager.state),
@@ -178,7 +179,8 @@ fn explain_cgroup(
     }
 }
 
-/// Sets a user's preference about one of its processes. Root may set the owner's of any process.
+/// Sets a user's preference for one of its processes. Root may set it for any process, on behalf of
+/// its owner.
 pub fn set_importance(
     manager: &mut OomManager,
     requester: Requester,
@@ -192,15 +194,15 @@ pub fn set_importance(
         Requester::Root => true,
         Requester::User(uid) => process.uid == uid,
     };
-    // Whether another user's process exists is not disclosed.
+    // Does not disclose whether another user's process with this pid exists.
     let process = found.filter(own).ok_or_else(|| format!("you have no process {pid}"))?;
     snapshot.user_preferences.set(&process, importance)?;
     manager.rearm(process.account);
     Ok(())
 }
 
-/// Looks now, at one account or at all, and kills where a limit is broken. Returns the decisions:
-/// new ones, and those whose victims are on their way out already.
+/// Checks one account or all at once, and kills where a limit is exceeded. Returns the new
+/// decisions, and those whose victims are exiting already.
 pub fn run(manager: &mut OomManager, only: Option<AccountId>) -> Vec<u64> {
     manager.state.accounts.reconcile();
     manager.take_events();
@@ -211,7 +213,7 @@ pub fn run(manager: &mut OomManager, only: Option<AccountId>) -> Vec<u64> {
     let wanted = |account: &AccountId| only.is_none_or(|only| only == *account);
     for account in manager.state.accounts.ids().into_iter().filter(wanted) {
         if manager.state.accounts.read(account) == Some(Phase::Broken) {
-            // Requested explicitly: a lack of victims is worth repeating.
+            // Requested explicitly, so a lack of victims is recorded again.
             manager.user_limits.forget_no_victim(account);
             let new = manager.enforce_limit(account, Alert::by(Trigger::Request));
             decisions.extend(new.or_else(|| manager.state.kills.record_for(account)));

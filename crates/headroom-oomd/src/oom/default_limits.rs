@@ -1,5 +1,5 @@
-//! Detects ordinary users without a limit of their own: they get the default limit when their
-//! first process is seen, and lose it when the last one has been gone for a while.
+//! Detects ordinary users without a limit of their own: each gets the default limit when its first
+//! process is seen, and loses it some time after its last process has exited.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -11,20 +11,21 @@ use super::scan_timer::CALM_SCAN_SHARE;
 use super::shared_state::SharedState;
 use crate::clock::{NS_PER_MS, monotonic_ns};
 
-/// How often new users are looked for, milliseconds. A look at a thousand processes takes 0.2 ms;
-/// with very many less often, as for calm scans.
+/// Interval of checking for new users, milliseconds. A check of a thousand processes takes 0.2 ms;
+/// with very many processes the interval is longer, as for calm scans.
 const LOOK_MS: u64 = 100;
-/// A user without a process keeps its account for so long, milliseconds: jobs come and go.
+/// How long a user without a process keeps its account, milliseconds, so that it outlives the
+/// pauses between short jobs.
 const FORGET_MS: u64 = 60_000;
 
 /// The detector of ordinary users.
 pub(super) struct DefaultLimits {
     ordinary: RangeInclusive<Uid>,
-    /// `None`: ordinary users have no limit by default.
+    /// The default limit; `None`: ordinary users have no limit by default.
     limit: Option<Limit>,
-    /// When a process of a user was last seen, nanoseconds.
+    /// When a process of each user was last seen, nanoseconds, CLOCK_MONOTONIC.
     seen_ns: BTreeMap<Uid, u64>,
-    /// Users whose limit could not be set: logged once.
+    /// Users whose limit could not be set; logged once.
     refused: BTreeSet<Uid>,
     next_look_ns: u64,
 }
@@ -35,24 +36,24 @@ impl DefaultLimits {
         Self { ordinary, limit: None, seen_ns, refused, next_look_ns: 0 }
     }
 
-    /// The limit of every ordinary user without one of its own.
+    /// The default limit of ordinary users.
     pub(super) fn limit(&self) -> Option<Limit> {
         self.limit
     }
 
-    /// Another limit from now on; a look is due at once.
+    /// Sets the default limit and makes a check due at once.
     pub(super) fn set_limit(&mut self, limit: Option<Limit>) {
         self.limit = limit;
         self.refused.clear();
         self.next_look_ns = 0;
     }
 
-    /// When a look is due, nanoseconds.
+    /// When a check is due, nanoseconds, CLOCK_MONOTONIC.
     pub(super) fn next_deadline_ns(&self) -> Option<u64> {
         self.limit.map(|_| self.next_look_ns)
     }
 
-    /// What does not work, a sentence; `None`: everything does.
+    /// The current degradation as a sentence; `None`: there is none.
     pub(super) fn degraded(&self) -> Option<String> {
         let uids: Vec<String> = self.refused.iter().map(Uid::to_string).collect();
         let message =
@@ -60,7 +61,7 @@ impl DefaultLimits {
         (!uids.is_empty()).then(message)
     }
 
-    /// The changes of limits that are due, if a look is.
+    /// The changes of limits that a check yields; none if no check is due.
     pub(super) fn due_changes(&mut self, state: &mut SharedState) -> Vec<Change> {
         let now_ns = monotonic_ns();
         let Some(limit) = self.limit.filter(|_| now_ns >= self.next_look_ns) else {
@@ -74,7 +75,8 @@ impl DefaultLimits {
                 return Vec::new();
             }
         };
-        // A namespace can outlive its owner's last process, and its memory is the owner's.
+        // A user namespace can outlive its owner's last process, and its memory is charged to the
+        // owner.
         let users = samples.iter().flat_map(|sample| [sample.uid, sample.namespace_owner]);
         for uid in users.filter(|uid| self.ordinary.contains(uid)) {
             self.seen_ns.insert(uid, now_ns);
@@ -98,7 +100,7 @@ impl DefaultLimits {
         changes
     }
 
-    /// Whether a change could be put into force.
+    /// Handles the result of applying a change.
     pub(super) fn on_applied(&mut self, uid: Uid, applied: Result<(), NotifierError>) {
         match applied {
             Ok(()) => {

@@ -1,8 +1,8 @@
 //! Limits and accounts left by a daemon that was killed.
 //!
-//! Beside each account the kernel keeps a memo that says where the limit came from. With it, the
-//! next daemon puts the configuration's limits into force as its own configuration has them, and
-//! those that were set while running as they were.
+//! Beside each account the kernel keeps a memo with the origin of the limit. From it, the next
+//! daemon restores the limits that were set at runtime; limits of the configuration come from its
+//! own configuration.
 
 use memory_ledger::{Groups, Limit, LimitError, Requester, Source};
 use memory_watch::Inherited;
@@ -10,8 +10,9 @@ use memory_watch::Inherited;
 use super::manager::OomManager;
 use super::origin::Origin;
 
-/// Takes over the limits that root had set while running. To be called before the configuration's
-/// limits are put into force, which count less; but it is they that say which groups there are.
+/// Takes over the limits that root set at runtime. Must be called before the limits of the
+/// configuration are applied, over which they take precedence. `groups` are those of the
+/// configuration.
 pub(super) fn inherit_runtime_limits(manager: &mut OomManager, groups: &Groups) {
     manager.state.accounts.ledger_mut().set_groups(groups.clone());
     for inherited in manager.accounts().watch().inherited() {
@@ -29,8 +30,8 @@ pub(super) fn inherit_runtime_limits(manager: &mut OomManager, groups: &Groups) 
     }
 }
 
-/// Takes over the limits that users had set for themselves, and drops those that the configuration
-/// has no more. To be called when the configuration's limits are in force.
+/// Takes over the limits that users set for themselves, and drops limits that are no longer in the
+/// configuration. Must be called after the limits of the configuration are applied.
 pub(super) fn inherit_own_limits(manager: &mut OomManager) {
     for inherited in manager.accounts().watch().inherited() {
         let account = inherited.account;

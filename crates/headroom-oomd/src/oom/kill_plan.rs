@@ -1,16 +1,16 @@
-//! A kill that a detector has decided on, and that the executor carries out.
+//! A kill that a detector decided on and the executor carries out.
 
 use control::oomd::Trigger;
 use memory_ledger::{AccountId, CgroupId, ChargedAccount, Choice, NoVictim, Process};
 use memory_watch::ProcessSample;
 use reclaim::{Holdings, Identity, OpenError, Victim};
 
-/// What has to be done about an account.
+/// The action that an account requires.
 #[expect(clippy::large_enum_variant, reason = "boxing would allocate on the way to a kill")]
 pub(super) enum Decision {
-    /// Nothing: it is within its limit, or a kill is in flight for it.
+    /// None: the account is within its limit, or a kill is in flight for it.
     Nothing,
-    /// The chosen process is gone, or is charged to another account by now: decide anew.
+    /// The chosen process has exited, or is charged to another account by now: decide again.
     Retry,
     Kill(KillPlan),
     NoVictim(Unarmed),
@@ -25,7 +25,7 @@ pub(super) enum Unarmed {
     Open(#[from] OpenError),
 }
 
-/// The limit or shortage that a kill is for.
+/// The limit or shortage for which a process is killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// The limit of a user or group.
@@ -45,7 +45,7 @@ impl Purpose {
     }
 }
 
-/// A cgroup with a limit: only its processes are killed for that.
+/// A cgroup with a limit: for that limit, only its processes are killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CgroupScope {
     pub(super) id: CgroupId,
@@ -58,21 +58,21 @@ impl CgroupScope {
     }
 }
 
-/// How the victim is ended.
+/// How the victim is signalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
     /// SIGKILL: one system call.
     Kill,
-    /// SIGTERM, and SIGKILL after so many milliseconds.
+    /// SIGTERM, and SIGKILL after this time, milliseconds.
     Ask { grace_ms: u64 },
     /// The kernel program sent SIGKILL at this time, nanoseconds.
     SentByKernel { at_ns: u64 },
 }
 
-/// A process with its pidfd open: whatever happens to its pid, the signal reaches this process.
+/// A victim with its pidfd: the signal reaches this process even if its pid is reused.
 pub(super) struct PinnedVictim {
     pub(super) victim: Victim,
-    /// What its death does not give back, as text.
+    /// Memory that the exit of the victim does not free, as text.
     pub(super) kept: String,
 }
 
@@ -83,38 +83,39 @@ impl PinnedVictim {
     }
 }
 
-/// Opens a pidfd of this very process.
+/// Opens a pidfd of exactly this process.
 pub(super) fn open(process: &Process) -> Result<Victim, OpenError> {
     let Process { id, uid, .. } = *process;
     let sample = ProcessSample { start_time_ns: id.start_time, ..ProcessSample::default() };
     Victim::open_as(Identity { pid: id.pid, uid, start_ticks: sample.start_ticks() })
 }
 
-/// What a process's death would not give back. To be read before it is killed.
+/// Memory that the exit of a process would not free, as text. Must be read before the kill.
 pub(super) fn kept_by(pid: u32) -> String {
     Holdings::of(pid).map(|holdings| holdings.kept()).unwrap_or_default()
 }
 
-/// The only representation of a kill, whichever detector decided on it.
+/// The representation of a kill, the same for all detectors.
 pub(super) struct KillPlan {
     pub(super) purpose: Purpose,
     pub(super) trigger: Trigger,
     pub(super) method: Method,
     /// The victim, the others of a group kill or fork bomb, and the reason.
     pub(super) choice: Choice,
-    /// The account that pays for the victim, whatever the kill is for. If it has a limit, it awaits
-    /// the victim's memory: no other process is killed for that limit meanwhile.
+    /// The account that the victim is charged to, whatever the kill is for. If that account has a
+    /// limit, it awaits the victim's memory: no other process is killed for that limit meanwhile.
     pub(super) payer: ChargedAccount,
     /// The name of the group whose limit the kill is for.
     pub(super) group: Option<String>,
-    /// `None`: the kernel program's victim was gone before it could be pinned.
+    /// `None`: the kernel program's victim had exited before it could be pinned.
     pub(super) pinned: Option<PinnedVictim>,
-    /// What the account that the kill is for held, or the system, bytes.
+    /// Usage of the account that the kill is for, or of the system, bytes.
     pub(super) used_bytes: u64,
-    /// The limit that is broken, bytes; 0: none.
+    /// The exceeded limit, bytes; 0: none.
     pub(super) hard_bytes: u64,
     /// The state of the system as text; empty for a limit.
     pub(super) state: String,
-    /// When the limit was broken or the shortage measured, nanoseconds; `None`: unknown.
+    /// When the limit was exceeded or the shortage measured, nanoseconds, CLOCK_MONOTONIC; `None`:
+    /// unknown.
     pub(super) noticed_ns: Option<u64>,
 }

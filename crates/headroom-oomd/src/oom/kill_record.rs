@@ -7,7 +7,7 @@ use super::kill_plan::{KillPlan, Method, Purpose};
 use crate::account_ref::to_ref;
 use crate::clock::{epoch_micros, monotonic_ns};
 
-/// The record of a kill. `remark`: on too many kills of late; may be empty.
+/// The record of a kill. `remark`: a note on too many recent kills; may be empty.
 pub(super) fn kill_record(plan: KillPlan, signalled_ns: u64, remark: &str) -> Why {
     let choice = &plan.choice;
     let account: AccountId = match &plan.purpose {
@@ -48,7 +48,7 @@ pub(super) fn observed_record(plan: KillPlan) -> Why {
     Why { killer: None, outcome: Outcome::Observed, ..why }
 }
 
-/// The record of a limit that is broken while no process can be killed.
+/// The record of an exceeded limit for which no process can be killed.
 pub(super) fn no_victim_record(account: &Account, trigger: Trigger, reason: String) -> Why {
     Why {
         hard_bytes: account.limit().hard_bytes(),
@@ -57,7 +57,7 @@ pub(super) fn no_victim_record(account: &Account, trigger: Trigger, reason: Stri
     }
 }
 
-/// The record of a limit or a shortage for which no process can be killed.
+/// The record of a limit or a shortage for which no process can be killed, for any account.
 pub(super) fn no_kill_record(account: AccountId, trigger: Trigger, reason: String) -> Why {
     Why {
         id: 0,
@@ -81,7 +81,7 @@ pub(super) fn no_kill_record(account: AccountId, trigger: Trigger, reason: Strin
     }
 }
 
-/// A choice that is not carried out.
+/// The explanation of a choice that is not carried out.
 pub(super) fn explanation(state: String, choice: Result<Choice, NoVictim>) -> Explanation {
     match choice {
         Ok(choice) => Explanation {

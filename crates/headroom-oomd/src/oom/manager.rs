@@ -1,8 +1,8 @@
-//! Coordinates detectors, the executor and kills in flight.
+//! Coordinates the detectors, the executor and kills in flight.
 //!
-//! A detector decides, the executor acts, and [`KillsInFlight`](memory_ledger::KillsInFlight) says
-//! when the next kill may follow. Four things make the manager look: the notifier, a timer that
-//! trusts nothing and scans, the state of the system, a request.
+//! A detector decides, the executor kills, and [`KillsInFlight`](memory_ledger::KillsInFlight)
+//! determines when the next kill may follow. Checks are triggered by the notifier, by a timer that
+//! scans without relying on events, by system memory pressure, and by requests.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -40,26 +40,26 @@ use crate::records::Records;
 use crate::shrink::Shrinker;
 use crate::usage::UsageWorker;
 
-/// How often another victim is tried when the chosen one turns out to be gone.
+/// Attempts with another victim if the chosen one has exited.
 const TRIES: u32 = 3;
-/// Room made beforehand, events of one wake-up.
+/// Preallocated capacity for the events of one wake-up.
 const EVENTS: usize = 1024;
 
-/// Why a limit was not set or cleared.
+/// The error of setting or clearing a limit.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// The requester may not.
+    /// The requester lacks the permission.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The watch could not.
+    /// The watch failed.
     #[error(transparent)]
     Watch(#[from] NotifierError),
 }
 
-/// What becomes of limits when the daemon ends.
+/// What happens to limits when the daemon exits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AfterExit {
-    /// They end with it.
+    /// They end with the daemon.
     #[default]
     EndLimits,
     /// They stay in force, as far as the kernel can enforce them.
@@ -80,22 +80,22 @@ pub struct OomManagerBuilder {
 }
 
 impl OomManagerBuilder {
-    /// Goes on with these decisions; otherwise with none.
+    /// Continues with these decisions; the default is none.
     pub fn records(self, records: Records) -> Self {
         Self { records, ..self }
     }
 
-    /// Asks other daemons for idle memory before any process is killed.
+    /// Requests idle memory from other daemons before any process is killed.
     pub fn shrinker(self, shrinker: Shrinker) -> Self {
         Self { shrinker: Some(shrinker), ..self }
     }
 
-    /// Measures actual usage; otherwise accounts are taken for the sums of their processes.
+    /// Measures actual usage. By default the sum of its processes is used for each account.
     pub fn usage_worker(self, worker: UsageWorker) -> Self {
         Self { usage: Some(worker), ..self }
     }
 
-    /// Soft limits that nobody sets leave this margin; without one, a tenth.
+    /// The margin of soft limits that are not set; the default is a tenth.
     pub fn margin(self, margin: Option<Margin>) -> Self {
         Self { margin, ..self }
     }
@@ -105,17 +105,17 @@ impl OomManagerBuilder {
         Self { ordinary, ..self }
     }
 
-    /// The cgroup hierarchy is in this folder; otherwise it is looked for.
+    /// The root directory of the cgroup hierarchy; by default it is detected.
     pub fn cgroup_root(self, root: &Path) -> Self {
         Self { cgroup_root: Some(root.to_owned()), ..self }
     }
 
-    /// What becomes of limits when the daemon ends.
+    /// What happens to limits when the daemon exits.
     pub fn after_exit(self, after_exit: AfterExit) -> Self {
         Self { after_exit, ..self }
     }
 
-    /// No limit is in force yet.
+    /// Builds the manager. No limit is in force yet.
     pub fn build(mut self) -> io::Result<OomManager> {
         let executor = Executor::new(self.reaper, self.watch.events_fd())?;
         if self.after_exit == AfterExit::KeepLimits {
@@ -146,7 +146,7 @@ impl OomManagerBuilder {
     }
 }
 
-/// The coordinator.
+/// Coordinates the detectors, the executor and kills in flight.
 pub struct OomManager {
     pub(super) state: SharedState,
     pub(super) user_limits: UserLimits,
@@ -157,12 +157,12 @@ pub struct OomManager {
     pub(super) records: Records,
     pub(super) relief: Relief,
     timer: ScanTimer,
-    /// Kept for its room.
+    /// Buffer of events, kept to avoid allocations.
     events: Vec<Event>,
 }
 
 impl OomManager {
-    /// A manager needs at least a source of readings and events, and threads that take memory back.
+    /// A builder with the required parts: a source of readings and events, and reaper threads.
     pub fn builder(watch: Box<dyn Watch>, reaper: Reaper) -> OomManagerBuilder {
         OomManagerBuilder {
             watch,
@@ -182,22 +182,22 @@ impl OomManager {
         &self.state.accounts
     }
 
-    /// The same, for readings.
+    /// Mutable access to the accounts, as readings need it.
     pub fn accounts_mut(&mut self) -> &mut Accounts {
         &mut self.state.accounts
     }
 
-    /// The decisions so far.
+    /// The latest decisions and the counters.
     pub fn records(&self) -> &Records {
         &self.records
     }
 
-    /// The same, to be added to.
+    /// Mutable access to the records.
     pub fn records_mut(&mut self) -> &mut Records {
         &mut self.records
     }
 
-    /// All processes as the watch knows them; none if they cannot be listed.
+    /// All processes that the watch lists; empty if they cannot be listed.
     pub fn list_processes(&mut self) -> &[ProcessSample] {
         let SharedState { accounts, snapshot, .. } = &mut self.state;
         if let Err(error) = snapshot.list(accounts.watch()) {
@@ -206,26 +206,26 @@ impl OomManager {
         snapshot.samples()
     }
 
-    /// So much memory is leased to a process altogether; `None`: nothing any more. While it stays
-    /// within that, other processes of its account are killed before it.
+    /// Sets the total memory leased to a process, bytes; `None`: it has no lease. While the process
+    /// stays within its lease, other processes of its account are killed first.
     pub fn set_leased(&mut self, id: ProcessId, bytes: Option<u64>) {
         self.state.snapshot.set_leased(id, bytes);
     }
 
-    /// What can still be leased before the system reaches its soft level, bytes. `None`: that level
-    /// is far, or not monitored.
+    /// What can be leased before the system reaches its soft level, bytes. `None`: that level is
+    /// far, or the system is not monitored.
     pub fn system_room(&self) -> Option<u64> {
         self.system_monitor.room()
     }
 
-    /// Accounts that have crossed their soft limit since the last call, all when the system nears
-    /// its soft level: unused leases of theirs are to be taken back.
+    /// Accounts that have crossed their soft limit since the last call, or all accounts if the
+    /// system is near its soft level: their unused leases are to be taken back.
     pub fn take_pressed(&mut self) -> BTreeSet<AccountId> {
         self.relief.take_pressed()
     }
 
-    /// Monitors the system that is described in these folders. Returns what is lost where the
-    /// kernel does not report how long programs wait.
+    /// Starts monitoring the system by the files in these directories. Returns the degradation if
+    /// the kernel has no pressure stall information.
     pub fn monitor_system(
         &mut self,
         proc: &Path,
@@ -237,7 +237,7 @@ impl OomManager {
         Ok(lost)
     }
 
-    /// Sets the limit of a user or group. One that is broken already is enforced at once.
+    /// Sets the limit of a user or group. If it is exceeded already, it is enforced at once.
     pub fn set_limit(
         &mut self,
         account: AccountId,
@@ -249,7 +249,7 @@ impl OomManager {
         Ok(self.apply_limit(change)?)
     }
 
-    /// Clears the limit of a user or group, or a user's own layer of it.
+    /// Clears the limit of a user or group, or only the layer that the user itself set.
     pub fn clear_limit(
         &mut self,
         account: AccountId,
@@ -259,7 +259,7 @@ impl OomManager {
         Ok(self.apply_limit(change)?)
     }
 
-    /// Puts a change of limits into force.
+    /// Applies a change of limits.
     pub(super) fn apply_limit(&mut self, change: Change) -> Result<(), NotifierError> {
         let account = change.account;
         let SharedState { accounts, usage, snapshot, kills } = &mut self.state;
@@ -271,7 +271,7 @@ impl OomManager {
         }
         let first = accounts.ledger().accounts().is_empty();
         accounts.apply(change, snapshot.rules())?;
-        // What it holds already may be shared, or not be in its sum.
+        // The memory that the account holds already may be shared, or may be missing in its sum.
         usage.search(account);
         if first {
             self.timer.scan_now();
@@ -286,7 +286,8 @@ impl OomManager {
         Ok(())
     }
 
-    /// Does all that is due. To be called when the fd is readable or the deadline has passed.
+    /// Handles everything that is due. Must be called when the fd is readable, or when the deadline
+    /// has passed.
     pub fn dispatch(&mut self) {
         self.take_events();
         self.follow_kills();
@@ -303,7 +304,7 @@ impl OomManager {
         let mut events = std::mem::take(&mut self.events);
         events.clear();
         self.state.accounts.watch_mut().drain(&mut |event| events.push(event));
-        // Kills that can be carried out at once come before anything else.
+        // Kills that can be carried out at once take precedence over all other work.
         for event in &events {
             if let Event::HardCrossed { account, pages, time_ns, killed: None, .. } = *event
                 && self.user_limits.is_armed(account)
@@ -319,7 +320,8 @@ impl OomManager {
         self.events = events;
     }
 
-    /// Corrects accounts by what was measured, enforces their limits, and has others measured.
+    /// Corrects accounts by finished measurements, enforces their limits, and starts the
+    /// measurements that are due.
     fn measure(&mut self) {
         for account in self.state.usage.apply_measurements(&mut self.state.accounts) {
             let trigger = self.user_limits.take_unconfirmed(account).unwrap_or(Trigger::Timer);
@@ -385,7 +387,7 @@ impl OomManager {
         }
     }
 
-    /// Keeps a victim ready for an account near its limit, and none for others.
+    /// Arms a victim for an account near its limit, and disarms any other account.
     pub(super) fn rearm(&mut self, account: AccountId) {
         if !self.state.accounts.is_near(account) {
             self.user_limits.disarm(account, &mut self.state);
@@ -398,9 +400,9 @@ impl OomManager {
         }
     }
 
-    /// Kills a process of the account if its limit is broken and no kill is in flight for it.
-    /// Returns the decision, which can be that no process can be killed. The reading of a cgroup
-    /// has to be fresh.
+    /// Kills a process of the account if its limit is exceeded and no kill is in flight for it.
+    /// Returns the id of the decision, which may be that no process can be killed. The reading of a
+    /// cgroup must be fresh.
     pub(super) fn enforce_limit(&mut self, account: AccountId, alert: Alert) -> Option<u64> {
         for _ in 0..TRIES {
             let decision = match account {
@@ -435,7 +437,7 @@ impl OomManager {
         None
     }
 
-    /// Records that no process can be killed, once until something changes.
+    /// Records that no process can be killed; once, until something changes.
     fn record_no_victim(
         &mut self,
         account: AccountId,
@@ -456,12 +458,12 @@ impl OomManager {
         }))
     }
 
-    /// No kill is carried out.
+    /// Whether kills are only observed.
     fn observes(&self) -> bool {
         self.state.accounts.enforcement() == Enforcement::Observe
     }
 
-    /// Records a kill that is not carried out: once, until the shortage is over.
+    /// Records a kill that is not carried out; once, until the shortage is over.
     fn observe(&mut self, plan: KillPlan) -> Option<u64> {
         let is_news = match &plan.purpose {
             Purpose::Limit(account) => self.user_limits.is_news(*account),
@@ -471,7 +473,7 @@ impl OomManager {
         is_news.then(|| self.records.add(observed_record(plan)))
     }
 
-    /// `None`: the victim did not get the signal.
+    /// Carries out a kill. `None`: the victim could not be signalled.
     fn execute(&mut self, plan: KillPlan) -> Option<u64> {
         let payer = plan.payer.account;
         let victims = std::iter::once(&plan.choice.victim).chain(&plan.choice.others);
@@ -482,7 +484,7 @@ impl OomManager {
         Some(record)
     }
 
-    /// Takes all victims as far as they have come.
+    /// Advances the state of all victims and acts on the results.
     fn follow_kills(&mut self) {
         self.executor.step(&mut self.state.kills);
         if self.awaits_account() {
@@ -490,7 +492,7 @@ impl OomManager {
         }
         self.read_awaited();
         self.act_on_kills();
-        // An account that does not show yet that the memory is back may be wrong.
+        // If an account does not show yet that the memory is back, its reading may be wrong.
         if self.state.kills.is_in_doubt() {
             self.state.accounts.reconcile();
         }
@@ -503,7 +505,7 @@ impl OomManager {
         to_read.iter().any(|account| !matches!(account, AccountId::Cgroup(_)))
     }
 
-    /// Reads the accounts that decide whether a victim's memory is back.
+    /// Reads the accounts whose usage shows whether a victim's memory is back.
     fn read_awaited(&mut self) {
         for account in self.state.kills.accounts_to_read(monotonic_ns()) {
             if let AccountId::Cgroup(id) = account {
@@ -547,7 +549,7 @@ impl OomManager {
         }
     }
 
-    /// A tracer does not let a victim exit.
+    /// Kills the tracer that prevents a victim from exiting.
     fn kill_tracer(&mut self, token: KillToken, account: AccountId) {
         let Some(victim) = self.state.kills.get(token).map(|kill| kill.victim) else { return };
         self.state.accounts.refresh_if_polling();
@@ -556,13 +558,14 @@ impl OomManager {
         }
     }
 
-    /// The account's victims are gone, or stuck, or do not help. That may not have been enough.
+    /// Handles an account whose victims have exited, are stuck, or did not help. Another kill may
+    /// be needed.
     fn free_account(&mut self, account: AccountId, latch: Latch, record: Option<u64>) {
-        // What the others of a group had is back as well: an old reading would cost another process
-        // its life.
+        // The memory of the other members of a group is back as well: an old reading could cause an
+        // unnecessary kill.
         self.state.accounts.refresh_if_polling();
         self.state.accounts.read(account);
-        // Armed before the latch opens: then the kernel program has the right victim at hand.
+        // Armed before the latch is released, so that the kernel program has the right victim.
         self.rearm(account);
         if latch == Latch::Taken {
             self.state.accounts.watch_mut().release_latch(account);
@@ -672,10 +675,10 @@ impl OomManager {
             || !self.cgroup_limits.ids().is_empty()
     }
 
-    /// The timer's look: trusts nothing that was reported.
+    /// Scans all processes and accounts without relying on reported events.
     fn scan(&mut self) {
         let begun_ns = monotonic_ns();
-        // Growth is only known if all processes were looked at before.
+        // Growth is the difference between two scans of all processes.
         self.state.refresh_processes();
         let SharedState { accounts, snapshot, kills, .. } = &mut self.state;
         if !snapshot.processes().is_empty() {
@@ -706,7 +709,8 @@ impl OomManager {
         self.timer.scanned(begun_ns, if near { Urgency::Alert } else { Urgency::Calm });
     }
 
-    /// The event of a kill by the kernel program can be lost; its latch must not stay taken.
+    /// Releases a latch whose kill by the kernel program was not reported, since an event can be
+    /// lost.
     fn free_orphaned_latch(&mut self, account: AccountId) {
         let SharedState { accounts, kills, .. } = &mut self.state;
         if kills.is_orphaned(account, accounts.latch(account)) {
@@ -715,7 +719,7 @@ impl OomManager {
         }
     }
 
-    /// When [`dispatch`](Self::dispatch) is due though the fd is not readable.
+    /// When [`dispatch`](Self::dispatch) is due even if the fd is not readable.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let kills = &self.state.kills;
         let deadlines = [

@@ -1,4 +1,4 @@
-//! The OOM manager: from a broken limit, or a system that runs short, to memory that is back.
+//! The OOM manager: from an exceeded limit, or system memory pressure, to reclaimed memory.
 //!
 //! Detectors decide:
 //! * [`user_limits`](self::user_limits): limits of users and groups;
@@ -7,11 +7,11 @@
 //! * [`default_limits`](self::default_limits): ordinary users without a limit of their own.
 //!
 //! Each returns a [`KillPlan`](self::kill_plan) (the last one: changes of limits), which the
-//! [`executor`](self::executor) carries out: only it sends signals and takes memory back. The state
-//! machine of kills in flight is [`memory_ledger::kills_in_flight`]. [`manager`] brings them
-//! together.
+//! [`executor`](self::executor) carries out: only the executor sends signals and reclaims memory.
+//! The state machine of kills in flight is [`memory_ledger::kills_in_flight`]. [`manager`]
+//! coordinates them.
 //!
-//! What they read and change:
+//! State that the detectors read and the executor changes:
 //! * [`shared_state`](self::shared_state): [`accounts`] of users and groups, kills in flight, and
 //!   the [`process_snapshot`](self::process_snapshot) with
 //!   [`rule_preferences`](self::rule_preferences), [`user_preferences`](self::user_preferences) and
@@ -19,15 +19,14 @@
 //! * [`charge`](self::charge): the account that a process is charged to, and its size;
 //! * [`kill_record`](self::kill_record), [`rate_monitor`](self::rate_monitor): decisions as they
 //!   are recorded and counted;
-//! * [`usage_monitor`](self::usage_monitor): actual usage, and how it corrects the accounts;
-//! * [`relief`](self::relief): memory that can be given back before any process is killed;
+//! * [`usage_monitor`](self::usage_monitor): actual usage, and the correction of accounts by it;
+//! * [`relief`](self::relief): memory that can be released before any process is killed;
 //! * [`scan_timer`](self::scan_timer): when everything is scanned.
 //!
 //! Around the manager:
-//! * [`reconfigure`]: a configuration is put into force;
-//!   [`inherited_limits`](self::inherited_limits), [`origin`](self::origin): limits that a daemon
-//!   before this one has left;
-//! * [`control`]: answers to control requests.
+//! * [`reconfigure`]: applies a configuration; [`inherited_limits`](self::inherited_limits),
+//!   [`origin`](self::origin): limits left by an earlier daemon;
+//! * [`control`]: replies to control requests.
 
 pub mod accounts;
 mod cgroup_limits;

@@ -1,19 +1,20 @@
-//! Where a limit came from, as a memo beside the account that the kernel keeps.
+//! The origin of a limit, stored as a memo beside the account in the kernel.
 
 use memory_ledger::{LimitLayers, Source};
 
 /// The limit in force is the user's own, lower than that of the base.
 const OWN: u64 = 1;
-/// The base was set while running.
+/// The base was set at runtime.
 const RUNTIME: u64 = 2;
-/// The hard limit of the base, bytes, above the flags; all limits are whole multiples of it.
+/// Unit of the base's hard limit, bytes. All limits are multiples of it. The base is stored above
+/// the flags.
 const UNIT_BYTES: u64 = 4096;
 const BASE_SHIFT: u32 = 8;
 
-/// Where a limit came from, in so far as its value does not tell.
+/// The origin of a limit, as far as it does not follow from the limit's value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Origin {
-    /// Hard limit that root has set while running, bytes; 0: none.
+    /// Hard limit that root set at runtime, bytes; 0: none.
     pub(super) base_bytes: u64,
     pub(super) runtime: bool,
     pub(super) own: bool,

@@ -1,4 +1,4 @@
-//! All processes at one moment, with everything that a choice of a victim depends on.
+//! A snapshot of all processes, with everything that the choice of a victim depends on.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use super::rule_preferences::RulePreferences;
 use super::user_preferences::{Sharing, UserPreferences};
 use crate::clock::monotonic_ns;
 
-/// Room made beforehand, processes: a scan when memory is short should not have to allocate.
+/// Preallocated capacity, processes: a scan should not have to allocate when memory is short.
 const PROCESSES: usize = 8192;
 
-/// The latest look at all processes, and what is remembered between two looks.
+/// The latest scan of all processes, and the state kept between scans.
 pub(super) struct ProcessSnapshot {
     samples: Vec<ProcessSample>,
     processes: Vec<Process>,
@@ -27,7 +27,7 @@ pub(super) struct ProcessSnapshot {
     pub(super) user_preferences: UserPreferences,
     pub(super) cgroups: CgroupTree,
     protected: Vec<u32>,
-    /// By process, the memory that is leased to it, bytes.
+    /// Memory leased to each process, bytes.
     leased: BTreeMap<ProcessId, u64>,
 }
 
@@ -53,17 +53,17 @@ impl ProcessSnapshot {
         self.rules = RulePreferences::new(rules);
     }
 
-    /// As of the last [`refresh`](Self::refresh); empty if that failed.
+    /// The processes as of the last [`refresh`](Self::refresh); empty if that failed.
     pub(super) fn processes(&self) -> &[Process] {
         &self.processes
     }
 
-    /// As of the last [`list`](Self::list) or [`refresh`](Self::refresh).
+    /// The samples as of the last [`list`](Self::list) or [`refresh`](Self::refresh).
     pub(super) fn samples(&self) -> &[ProcessSample] {
         &self.samples
     }
 
-    /// Lists all processes, without more than the watch knows of them.
+    /// Lists all processes, with the data of the watch only.
     pub(super) fn list(&mut self, watch: &dyn Watch) -> Result<&[ProcessSample], NotifierError> {
         let listed = watch.processes(&mut self.samples);
         if listed.is_err() {
@@ -72,7 +72,7 @@ impl ProcessSnapshot {
         listed.map(|()| &self.samples[..])
     }
 
-    /// Looks at all processes anew. Each is as large as its account counts.
+    /// Scans all processes. The size of each is what its account counts.
     pub(super) fn refresh(&mut self, accounts: &Accounts, kills: &KillsInFlight) {
         self.processes.clear();
         if let Err(error) = self.list(accounts.watch()) {
@@ -99,7 +99,7 @@ impl ProcessSnapshot {
         }
     }
 
-    /// So much memory is leased to a process altogether; `None`: nothing any more.
+    /// Sets the total memory leased to a process, bytes; `None`: it has no lease.
     pub(super) fn set_leased(&mut self, id: ProcessId, bytes: Option<u64>) {
         match bytes {
             Some(bytes) => drop(self.leased.insert(id, bytes)),
@@ -107,8 +107,8 @@ impl ProcessSnapshot {
         }
     }
 
-    /// Users' preferences about their own processes count for their account. A user who shares it
-    /// can offer its own processes, but not have others' killed in their place.
+    /// Applies users' preferences for their own processes to a kill for their account. A user of a
+    /// shared account can offer its own processes, but cannot have other users' killed instead.
     pub(super) fn apply_user_preferences(&mut self, account: AccountId, groups: &Groups) {
         let processes = &mut self.processes;
         if let Some(uid) = account.user() {
@@ -121,10 +121,10 @@ impl ProcessSnapshot {
         }
     }
 
-    /// The processes are as large as this counts, whatever their accounts count: for the system, or
-    /// for a cgroup. To be called after a [`refresh`](Self::refresh).
+    /// Sets the sizes to what this counts, regardless of the accounts: for the system, or for a
+    /// cgroup. Must be called after a [`refresh`](Self::refresh).
     pub(super) fn size_by(&mut self, count: Count, page_bytes: u64) {
-        // One sample a process, in their order.
+        // Both lists have one entry per process, in the same order.
         for (process, sample) in self.processes.iter_mut().zip(&self.samples) {
             let Size { rss_bytes, swap_bytes } = size_by(count, sample, page_bytes);
             (process.rss_bytes, process.swap_bytes) = (rss_bytes, swap_bytes);
@@ -132,7 +132,7 @@ impl ProcessSnapshot {
         }
     }
 
-    /// Leaves only these processes.
+    /// Keeps only the processes that match.
     pub(super) fn retain(&mut self, keep: impl FnMut(&Process) -> bool) {
         self.processes.retain(keep);
     }
@@ -142,22 +142,22 @@ impl ProcessSnapshot {
         choose(scope, &self.processes, &self.protected)
     }
 
-    /// The process has to live: it is one of ours.
+    /// Whether the process must not be killed, as it is one of the daemon's own.
     pub(super) fn is_protected(&self, process: &Process) -> bool {
         self.protected.contains(&process.id.pid)
     }
 
-    /// The pids of a cgroup and of all below it, ascending; `None`: it is gone.
+    /// The pids of a cgroup and all its descendants, ascending. `None`: the cgroup is gone.
     pub(super) fn members(&mut self, cgroup: &str) -> Option<Vec<u32>> {
         self.cgroups.members(cgroup, &self.samples)
     }
 
-    /// A process was killed: if it was new, it counts among the births of its family still.
+    /// Notes a kill: a new process still counts as a fork of its family after it was killed.
     pub(super) fn on_killed(&mut self, process: &Process, now_ns: u64) {
         self.growth.record_kill(process, now_ns);
     }
 
-    /// Forgets preferences about processes that are gone.
+    /// Drops preferences for processes that have exited.
     pub(super) fn forget_gone(&mut self) {
         self.user_preferences.forget_gone(&self.processes);
     }

@@ -1,4 +1,4 @@
-//! Counts decisions to kill, and logs when they are too many.
+//! Counts decisions to kill, and logs when the rate is too high.
 
 use std::collections::BTreeSet;
 
@@ -7,21 +7,21 @@ use memory_ledger::{AccountId, KillRate, PressureTrigger, RateLimit, Sake};
 
 use crate::clock::monotonic_ns;
 
-/// Decisions of late, by what they were for.
+/// Recent decisions, by the account or system for which they were made.
 #[derive(Default)]
 pub(super) struct RateMonitor {
     rate: KillRate,
-    /// Those that exceed the limit: logged once until it is over.
+    /// Accounts that exceed the rate limit; logged once until the rate has dropped.
     too_many: BTreeSet<Sake>,
 }
 
 impl RateMonitor {
-    /// Another limit from now on.
+    /// Sets the rate limit.
     pub(super) fn set_limit(&mut self, limit: RateLimit) {
         self.rate.set_limit(limit);
     }
 
-    /// Counts a decision. Text for the record if that was one too many.
+    /// Counts a decision. Returns a note for its record if the rate limit is exceeded.
     pub(super) fn count(&mut self, trigger: Trigger, account: AccountId) -> String {
         let system = trigger.is_of_the_machine();
         let sake = if system { Sake::Machine } else { Sake::Account(account) };
@@ -40,7 +40,8 @@ impl RateMonitor {
         format!("; more than {most} victims within {within_ms} ms")
     }
 
-    /// So many were killed for the system that one more is no help, and it can still do without.
+    /// Whether a kill for the system should wait: the rate limit is used up without relief, and the
+    /// pressure does not require a kill yet.
     pub(super) fn should_wait(&mut self, trigger: &PressureTrigger) -> bool {
         let spent = self.rate.is_spent(Sake::Machine, monotonic_ns());
         if !spent {

@@ -1,7 +1,7 @@
-//! Puts a configuration into force, at the start and while everything runs.
+//! Applies a configuration, at the start and at runtime.
 //!
-//! Limits, the system's levels and the rules are exchanged. Kills in flight, leases, and what was
-//! set while running stay.
+//! Limits, levels of the system and rules are replaced. Kills in flight, leases and limits set at
+//! runtime are kept.
 
 use std::path::Path;
 
@@ -13,17 +13,16 @@ use super::manager::OomManager;
 use crate::config::Config;
 use crate::config::enforcement::Enforcement;
 
-/// What a configuration has changed.
+/// The changes made by a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reconfigured {
     /// A sentence for each change.
     pub changes: Vec<String>,
-    /// A sentence for each thing that could not be put into force.
+    /// One sentence for each part that could not be applied.
     pub problems: Vec<String>,
 }
 
-/// Puts the first configuration into force, and takes over limits and accounts that a daemon before
-/// this one has left.
+/// Applies the first configuration, and takes over limits and accounts left by an earlier daemon.
 pub fn start(manager: &mut OomManager, config: &Config) -> Reconfigured {
     inherit_runtime_limits(manager, &config.groups);
     let done = reconfigure(manager, config);
@@ -31,11 +30,11 @@ pub fn start(manager: &mut OomManager, config: &Config) -> Reconfigured {
     done
 }
 
-/// Puts another configuration into force.
+/// Applies another configuration.
 pub fn reconfigure(manager: &mut OomManager, config: &Config) -> Reconfigured {
     let mut done = Reconfigured::default();
     exchange_enforcement(manager, config, &mut done);
-    // The rules first: a limit that is broken already is enforced at once.
+    // Rules come first, since a limit that is exceeded already is enforced at once.
     exchange_rules(manager, config, &mut done);
     exchange_limits(manager, config, &mut done);
     exchange_default_limit(manager, config, &mut done);
@@ -58,7 +57,7 @@ fn exchange_enforcement(manager: &mut OomManager, config: &Config, done: &mut Re
         if let Err(error) = state.accounts.restrict_unarmed_kills(account, state.snapshot.rules()) {
             done.problems.push(format!("kills for {account}: {error}"));
         }
-        // No victim stays armed from before.
+        // Disarms the victims chosen before.
         manager.user_limits.disarm(account, &mut manager.state);
         manager.user_limits.forget_no_victim(account);
         manager.rearm(account);
@@ -91,8 +90,8 @@ fn exchange_limits(manager: &mut OomManager, config: &Config, done: &mut Reconfi
     let ledger = manager.state.accounts.ledger_mut();
     ledger.set_groups(config.groups.clone());
     let plan = ledger.plan_reload(&config.limits, config.default_limit);
-    // First the accounts that end, then the members of groups, then what is new: no user is in two
-    // accounts meanwhile.
+    // First the accounts that end, then the members of groups, then new limits, so that no user is
+    // charged to two accounts meanwhile.
     let (end, go_on): (Vec<_>, Vec<_>) =
         plan.into_iter().partition(|change| change.limit().is_none());
     for change in end {
@@ -130,7 +129,7 @@ fn exchange_limits(manager: &mut OomManager, config: &Config, done: &mut Reconfi
     }
 }
 
-/// Groups that have other members now.
+/// Updates groups whose members have changed.
 fn exchange_members(manager: &mut OomManager, before: &Groups, done: &mut Reconfigured) {
     for account in manager.state.accounts.ids() {
         let groups = manager.accounts().ledger().groups();
@@ -166,7 +165,7 @@ fn exchange_cgroups(manager: &mut OomManager, config: &Config, done: &mut Reconf
     for new in config.cgroups.iter().filter(|it| !before.contains(it)) {
         done.changes.push(format!("{}: limit {}", new.pattern, Bytes(new.limit.hard_bytes())));
     }
-    // Those that stay as well: what could not be enforced is tried again.
+    // Includes unchanged limits, so that enforcement is retried where it had failed.
     let limits = config.cgroups.clone();
     match manager.cgroup_limits.set_limits(limits, &mut manager.state) {
         Some(problem) => done.problems.push(problem),

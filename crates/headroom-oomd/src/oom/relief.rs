@@ -1,4 +1,4 @@
-//! Memory that can be given back before any process is killed.
+//! Requests for memory that can be released before any process is killed.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,10 @@ use memory_ledger::AccountId;
 
 use crate::shrink::Shrinker;
 
-/// Requests to those who hold such memory.
+/// Requests to daemons and clients that hold such memory.
 #[derive(Default)]
 pub(super) struct Relief {
-    /// Asks other daemons for idle memory.
+    /// Requests idle memory from other daemons.
     shrinker: Option<Shrinker>,
     /// Accounts whose unused leases are to be taken back.
     pressed: BTreeSet<AccountId>,
@@ -20,14 +20,14 @@ impl Relief {
         Self { shrinker, pressed: BTreeSet::new() }
     }
 
-    /// Asks other daemons for idle memory. Returns at once, and allocates nothing.
+    /// Requests idle memory from other daemons. Returns at once, and allocates nothing.
     pub(super) fn shrink(&self) {
         if let Some(shrinker) = &self.shrinker {
             shrinker.shrink();
         }
     }
 
-    /// Unused leases of these accounts are to be taken back.
+    /// Marks accounts whose unused leases are to be taken back.
     pub(super) fn press(&mut self, accounts: impl IntoIterator<Item = AccountId>) {
         self.pressed.extend(accounts);
     }
@@ -36,7 +36,7 @@ impl Relief {
         std::mem::take(&mut self.pressed)
     }
 
-    /// What other daemons have given back since the start, bytes.
+    /// Memory released by other daemons since the start, bytes.
     pub(super) fn given_bytes(&self) -> u64 {
         self.shrinker.as_ref().map_or(0, Shrinker::given_bytes)
     }

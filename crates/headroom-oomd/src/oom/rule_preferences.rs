@@ -1,4 +1,4 @@
-//! The administrator's rules about each process, cached while it is the same process.
+//! The kill preference of each process by the administrator's rules, cached per process.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -9,16 +9,16 @@ use memory_ledger::rules::{Facts, Rules};
 use memory_ledger::{Comm, KillPreference, Process, ProcessId, Uid};
 use memory_watch::process::Proc;
 
-/// How long a result is cached, nanoseconds: a process can move to another cgroup, or run another
-/// program under the same name.
+/// Lifetime of the cache, nanoseconds: a process can move to another cgroup, or execute another
+/// program with the same name.
 const CACHE_NS: u64 = 5_000_000_000;
 
-/// The rules, and their results for the processes of late.
+/// The rules, and their cached results for recent processes.
 pub struct RulePreferences {
     rules: Rules,
     proc: Proc,
     cache: HashMap<ProcessId, Cached>,
-    /// When the cache is emptied, nanoseconds.
+    /// When the cache is emptied, nanoseconds, CLOCK_MONOTONIC.
     expires_ns: u64,
 }
 
@@ -28,7 +28,7 @@ struct Cached {
 }
 
 impl RulePreferences {
-    /// Nothing is cached yet.
+    /// Starts with an empty cache.
     pub fn new(rules: Rules) -> Self {
         Self { rules, proc: Proc::default(), cache: HashMap::new(), expires_ns: 0 }
     }
@@ -38,12 +38,12 @@ impl RulePreferences {
         &self.rules
     }
 
-    /// A rule may be about this user's processes.
+    /// Whether a rule may match this user's processes.
     pub fn concern(&self, uid: Uid) -> bool {
         self.rules.0.iter().any(|rule| rule.uid.is_none_or(|user| user == uid))
     }
 
-    /// Fills in what the rules say of each process.
+    /// Sets the preference of each process by the rules.
     pub fn apply(&mut self, processes: &mut [Process], now_ns: u64) {
         if self.rules.0.is_empty() {
             return;
@@ -67,7 +67,7 @@ impl RulePreferences {
     }
 }
 
-/// A process's files, each read once at most.
+/// A process's files in `/proc`, each read at most once.
 struct Files<'a> {
     proc: &'a mut Proc,
     process: &'a Process,
@@ -109,15 +109,16 @@ impl Facts for Files<'_> {
         let pid = self.process.id.pid;
         let read = || {
             let paths = self.proc.cgroup(pid).ok()?;
-            // On a hybrid system the unified hierarchy is systemd's, and knows the units.
+            // On a hybrid system systemd manages the unified hierarchy, which contains the units.
             paths.unified.or(paths.v1_memory)
         };
         self.cgroup.get_or_insert_with(read).as_deref()
     }
 }
 
-/// A user can mount a program of its own over any path of a mount namespace of its own, so the path
-/// has to name the same file in init's namespace, or in ours: the service's hides some folders.
+/// Whether both paths are the same file. A user can mount its own program over any path in its own
+/// mount namespace, so the path must name the same file in the mount namespace of init or of the
+/// daemon (the service's namespace hides some directories).
 fn is_same_file(exe: &Path, target: &Path) -> bool {
     let file = |path: &Path| std::fs::metadata(path).map(|it| (it.dev(), it.ino())).ok();
     let of_init = Path::new("/proc/1/root").join(target.strip_prefix("/").unwrap_or(target));

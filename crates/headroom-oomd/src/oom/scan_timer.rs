@@ -1,21 +1,21 @@
-//! When all accounts and processes are scanned though nothing was reported.
+//! Timer of the scans of all accounts and processes, which do not rely on events.
 
 use crate::clock::{NS_PER_MS, monotonic_ns};
 
-/// How often is scanned while an account is above its soft limit, milliseconds: the interval of the
+/// Interval of scans while an account is above its soft limit, milliseconds: the interval of the
 /// published timer.
 const ALERT_SCAN_MS: u64 = 200;
-/// How often otherwise, milliseconds: half the time over which growth counts.
+/// Interval of scans otherwise, milliseconds: half the window over which growth is counted.
 const CALM_SCAN_MS: u64 = 2_000;
-/// With very many processes less often: calm scans take a thousandth of one CPU at the most.
+/// Calm scans use at most 1/1000 of one CPU, so with very many processes the interval is longer.
 pub(super) const CALM_SCAN_SHARE: u64 = 1_000;
 
-/// How soon the next scan has to come.
+/// Urgency of the next scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Urgency {
     /// No account is near its limit.
     Calm,
-    /// One is.
+    /// At least one account is near its limit.
     Alert,
 }
 
@@ -34,18 +34,18 @@ impl ScanTimer {
         monotonic_ns() >= self.next_scan_ns
     }
 
-    /// A scan is due at once.
+    /// Makes a scan due at once.
     pub(super) fn scan_now(&mut self) {
         self.next_scan_ns = 0;
     }
 
-    /// An account is near its limit.
+    /// Makes a scan due within the alert interval, since an account is near its limit.
     pub(super) fn scan_soon(&mut self) {
         let soon = monotonic_ns() + ALERT_SCAN_MS * NS_PER_MS;
         self.next_scan_ns = self.next_scan_ns.min(soon);
     }
 
-    /// A scan has ended.
+    /// Schedules the next scan after one that has ended.
     pub(super) fn scanned(&mut self, begun_ns: u64, urgency: Urgency) {
         let now_ns = monotonic_ns();
         let pause_ns = match urgency {

@@ -1,4 +1,4 @@
-//! What the detectors read and the executor changes.
+//! State that the detectors read and the executor changes.
 
 use memory_ledger::{AccountId, ChargedAccount, Count, KillsInFlight};
 
@@ -15,17 +15,17 @@ pub(super) struct SharedState {
 }
 
 impl SharedState {
-    /// Looks at all processes anew.
+    /// Scans all processes.
     pub(super) fn refresh_processes(&mut self) {
         self.snapshot.refresh(&self.accounts, &self.kills);
     }
 
-    /// Has all processes as large as this counts, whatever their accounts count.
+    /// Sets the sizes of processes to what this counts, regardless of their accounts.
     pub(super) fn size_by(&mut self, count: Count) {
         self.snapshot.size_by(count, self.accounts.page_bytes());
     }
 
-    /// A fresh reading of the account that pays for a victim.
+    /// A fresh reading of the account that a victim is charged to.
     pub(super) fn charged(&mut self, account: AccountId) -> ChargedAccount {
         self.accounts.read(account);
         let limited = self.accounts.ledger().account(account);

@@ -1,4 +1,4 @@
-//! Detects that the system as a whole runs short of memory. Then any process can be the victim,
+//! Detects that the system as a whole is short of memory. Then any process can be the victim,
 //! whether its account has a limit or not.
 
 use std::path::Path;
@@ -17,32 +17,32 @@ use super::kill_record::no_kill_record;
 use super::shared_state::SharedState;
 use crate::clock::{NS_PER_MS, monotonic_ns};
 
-/// How often zram's compression ratio is read, and the time that all programs have waited while
-/// memory is plenty, milliseconds.
+/// Interval of reading zram's compression ratio, and the stall time while memory is plenty,
+/// milliseconds.
 const SLOW_LOOK_MS: u64 = 1_000;
-/// How long a process that was asked to end has for it at the most, milliseconds: saving takes
-/// time, and while memory is short all others wait.
+/// Longest time between SIGTERM and SIGKILL, milliseconds: saving data takes time, and all other
+/// processes wait while memory is short.
 const ASK_GRACE_MS: u64 = 1_000;
-/// With less time than this until the hard level no process is asked, milliseconds.
+/// If less time is left until the hard level, milliseconds, no SIGTERM is sent but SIGKILL.
 const MIN_ASK_GRACE_MS: u64 = 200;
-/// Idle memory and unused leases are requested when this share more than the soft level is
-/// available still: then there is time.
+/// Idle memory and unused leases are requested while available memory is below the soft level plus
+/// this fraction (1/2) of it, early enough for a response.
 const SHRINK_SHARE: u64 = 2;
-/// How often it is recorded that no process can be killed, milliseconds.
+/// Interval of recording that no process can be killed, milliseconds.
 const REPORT_MS: u64 = 60_000;
 
-/// The detector of a system that runs short of memory.
+/// The detector of system memory pressure.
 #[derive(Default)]
 pub(super) struct SystemMonitor {
     /// `None`: the system is not monitored.
     source: Option<Source>,
     /// Why no process is killed though the system is short of memory.
     no_victim: Option<NoVictim>,
-    /// When that may be recorded again, nanoseconds.
+    /// When the lack of a victim may be recorded again, nanoseconds, CLOCK_MONOTONIC.
     next_report_ns: u64,
-    /// A kill for the present shortage was planned and not carried out.
+    /// A kill for the present shortage was planned and only observed.
     planned: bool,
-    /// When a process was killed for the system the last time, nanoseconds.
+    /// When a process was last killed for the system, nanoseconds, CLOCK_MONOTONIC.
     killed_ns: Option<u64>,
 }
 
@@ -53,14 +53,14 @@ struct Source {
     next_slow_look_ns: u64,
     stalled_ns: Option<u64>,
     reclaims: Option<u64>,
-    /// Bytes above the soft level, while that is near.
+    /// Bytes above the soft level; `None`: that level is far.
     room: Option<u64>,
 }
 
-/// A look at the system.
+/// The result of a check of the system.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SystemLook {
-    /// The soft level is near, or passed.
+    /// Whether the soft level is near or passed.
     pub(super) near: bool,
     /// `None`: the system is not short of memory.
     pub(super) trigger: Option<PressureTrigger>,
@@ -73,7 +73,8 @@ impl Source {
         let available = info.available.unwrap_or(0);
         let total = available + info.anon.unwrap_or(0);
         let swap_total = info.swap_total.unwrap_or(0);
-        // A program that waits for memory while there is plenty waits for a limit of its own.
+        // If memory is plenty, a process that waits for memory waits because of its own cgroup's
+        // limit.
         let short = available < total / 4;
         if short || at_ns >= self.next_slow_look_ns {
             self.stalled_ns = self.reader.stalled().map(|time| time.as_nanos() as u64);
@@ -102,8 +103,8 @@ impl Source {
 }
 
 impl SystemMonitor {
-    /// Monitors the system that is described in these folders. Returns what is lost where the
-    /// kernel does not report how long programs wait.
+    /// Starts monitoring the system by the files in these directories. Returns the degradation if
+    /// the kernel has no pressure stall information.
     pub(super) fn start(
         &mut self,
         proc: &Path,
@@ -127,7 +128,7 @@ impl SystemMonitor {
         Ok(blind.then(|| lost.to_owned()))
     }
 
-    /// The system is not monitored any more.
+    /// Stops monitoring the system.
     pub(super) fn stop(&mut self) {
         *self = Self::default();
     }
@@ -137,25 +138,25 @@ impl SystemMonitor {
         self.source.as_ref().map(|source| source.machine.thresholds())
     }
 
-    /// Other levels from now on; what was read stays known.
+    /// Sets other levels and keeps the readings.
     pub(super) fn set_thresholds(&mut self, thresholds: Thresholds) {
         if let Some(source) = &mut self.source {
             source.machine.set_thresholds(thresholds);
         }
     }
 
-    /// When a look is due, nanoseconds.
+    /// When a check is due, nanoseconds, CLOCK_MONOTONIC.
     pub(super) fn next_deadline_ns(&self) -> Option<u64> {
         self.source.as_ref().map(|source| source.machine.next_look_ns())
     }
 
-    /// What can still be leased before the system reaches its soft level, bytes, as of the last
-    /// look. `None`: that level is far, or the system not monitored.
+    /// What can be leased before the system reaches its soft level, bytes, as of the last check.
+    /// `None`: that level is far, or the system is not monitored.
     pub(super) fn room(&self) -> Option<u64> {
         self.source.as_ref().and_then(|source| source.room)
     }
 
-    /// Looks at the system if a look is due.
+    /// Checks the system if a check is due.
     pub(super) fn look(&mut self) -> Option<SystemLook> {
         let source = self.source.as_mut()?;
         if monotonic_ns() < source.machine.next_look_ns() {
@@ -180,7 +181,7 @@ impl SystemMonitor {
         Some(SystemLook { near: near || trigger.is_some(), trigger })
     }
 
-    /// The kill that relieves the system.
+    /// Plans the kill that relieves the system.
     pub(super) fn plan(&mut self, trigger: &PressureTrigger, state: &mut SharedState) -> Decision {
         let recent = |at_ns: u64| monotonic_ns().saturating_sub(at_ns) < WINDOW_NS;
         let herds =
@@ -222,12 +223,12 @@ impl SystemMonitor {
         })
     }
 
-    /// Whether a kill that is not carried out is the first one since the system had recovered.
+    /// Whether a kill that is only observed is the first one since the system recovered.
     pub(super) fn is_first_plan(&mut self) -> bool {
         !std::mem::replace(&mut self.planned, true)
     }
 
-    /// The record of a shortage in which no process can be killed, once in a while.
+    /// The record of a shortage in which no process can be killed, at most once per `REPORT_MS`.
     pub(super) fn no_victim_record(
         &mut self,
         trigger: &PressureTrigger,
@@ -242,32 +243,32 @@ impl SystemMonitor {
         Some(Why {
             used_bytes: reading.total.saturating_sub(reading.available),
             state: trigger.to_string(),
-            // Of the machine, so for root.
+            // Decisions about the system are recorded for root.
             ..no_kill_record(Uid::ROOT.into(), trigger_of(*pressure), why.to_string())
         })
     }
 
-    /// What the daemon cannot do at present.
+    /// The current degradation as a sentence.
     pub(super) fn degraded(&self) -> Option<String> {
         let why = self.no_victim.as_ref()?;
         Some(format!("the machine is short of memory, and no process is killed: {why}"))
     }
 
-    /// Victims with so much memory were killed, for the system or a limit.
+    /// Credits the memory of victims, bytes, whether killed for the system or for a limit.
     pub(super) fn credit(&mut self, bytes: u64) {
         if let Some(source) = &mut self.source {
             source.machine.credit(bytes, monotonic_ns());
         }
     }
 
-    /// Victims are on their way out.
+    /// Extends the credit while victims are exiting.
     pub(super) fn extend_credit(&mut self) {
         if let Some(source) = &mut self.source {
             source.machine.extend_credit(monotonic_ns());
         }
     }
 
-    /// A process was killed for the system: a stall has had its victim.
+    /// Notes a kill for the system: stall times before the kill no longer count.
     pub(super) fn on_killed(&mut self) {
         self.killed_ns = Some(monotonic_ns());
         if let Some(source) = &mut self.source {
@@ -275,7 +276,8 @@ impl SystemMonitor {
         }
     }
 
-    /// The state of the system as text, and the victim if it ran short now.
+    /// The state of the system as text, and the process that would be killed if it were short of
+    /// memory now.
     pub(super) fn explain(
         &mut self,
         state: &mut SharedState,
@@ -304,7 +306,7 @@ impl SystemMonitor {
 
 fn choose(scope: Scope<'_>, state: &mut SharedState) -> Result<Choice, NoVictim> {
     state.refresh_processes();
-    // What comes back with a kill counts, whatever a limit counts.
+    // The size of a process is what a kill frees, regardless of what a limit counts.
     state.size_by(Count::default());
     state.snapshot.choose(&Scope { passed_over: state.kills.stuck(), ..scope })
 }
@@ -317,7 +319,7 @@ fn trigger_of(pressure: Pressure) -> Trigger {
     }
 }
 
-/// How long a victim may be asked instead of killed, milliseconds: half of the time that is left.
+/// Grace period between SIGTERM and SIGKILL, milliseconds: half of the time that is left.
 fn ask_grace_ms(pressure: Pressure) -> Option<u64> {
     let Pressure::Soft { left_ms } = pressure else { return None };
     let half = left_ms.map_or(ASK_GRACE_MS, |left| left / 2);

@@ -1,4 +1,4 @@
-//! Actual usage of accounts: has it measured, and corrects the accounts.
+//! Actual usage of accounts: starts measurements, and corrects the accounts by them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,15 +14,17 @@ use super::charge::{Size, size_by};
 use crate::clock::monotonic_ns;
 use crate::usage::{Files, Member, Request, UsageWorker};
 
-/// Measurements that begin in one turn of the event loop; others follow in the next one.
+/// Maximum number of measurements started per iteration of the event loop; others follow in the
+/// next one.
 const MOST_BEGUN: usize = 32;
 
-/// When accounts are measured. Without a worker each account is taken for its sum.
+/// Schedules measurements of accounts. Without a worker the sum of its processes is used for each
+/// account.
 #[derive(Default)]
 pub(super) struct UsageMonitor {
     measurements: Measurements,
     worker: Option<UsageWorker>,
-    /// Accounts that may hold what their sums do not show.
+    /// Accounts that may hold memory that their sums do not show.
     unseen: BTreeSet<AccountId>,
 }
 
@@ -36,14 +38,14 @@ impl UsageMonitor {
         self.worker.as_ref().map(AsFd::as_fd)
     }
 
-    /// The account may need measurements from now on.
+    /// Measures the account when needed from now on.
     pub(super) fn follow(&mut self, account: AccountId) {
         if self.worker.is_some() {
             self.measurements.follow(account);
         }
     }
 
-    /// The account may hold what its sum does not show.
+    /// Searches for memory that the account holds and its sum does not show.
     pub(super) fn search(&mut self, account: AccountId) {
         if self.worker.is_some() {
             self.unseen.insert(account);
@@ -51,18 +53,18 @@ impl UsageMonitor {
         }
     }
 
-    /// The account's limit is gone.
+    /// Drops the state of an account whose limit is gone.
     pub(super) fn forget(&mut self, account: AccountId) {
         self.measurements.forget(account);
         self.unseen.remove(&account);
     }
 
-    /// How the account's usage was found.
+    /// The source of the account's usage.
     pub(super) fn source(&self, account: AccountId) -> UsageSource {
         self.measurements.source(account)
     }
 
-    /// The same of all accounts that are measured at present.
+    /// The sources of all accounts that are measured at present.
     pub(super) fn sources(&self) -> impl Iterator<Item = UsageSource> {
         let sources = self.measurements.accounts().map(|account| self.source(account));
         sources.filter(|source| *source != UsageSource::Sum)
@@ -72,8 +74,8 @@ impl UsageMonitor {
         self.measurements.next_deadline_ns()
     }
 
-    /// A process may be killed because this account is over its limit by what cannot be shared, or
-    /// was measured.
+    /// Whether a process may be killed: the account is over its limit by memory that cannot be
+    /// shared, or by its measured usage.
     pub(super) fn may_kill(&mut self, account: AccountId, accounts: &Accounts) -> bool {
         let Some((sum, limit)) = accounts.sum(account) else { return false };
         match self.worker {
@@ -82,7 +84,7 @@ impl UsageMonitor {
         }
     }
 
-    /// Measurements whose time has come.
+    /// The measurements that are due.
     pub(super) fn due_measurements(
         &mut self,
         accounts: &Accounts,
@@ -116,7 +118,7 @@ impl UsageMonitor {
         due
     }
 
-    /// Processes could not be listed: these are ordered again later.
+    /// Cancels these measurements, since processes could not be listed; they are due again later.
     pub(super) fn cancel_orders(&mut self, due: &[DueOrder]) {
         let now_ns = monotonic_ns();
         for due in due {
@@ -124,7 +126,7 @@ impl UsageMonitor {
         }
     }
 
-    /// Sends these measurements to the worker.
+    /// Sends these requests to the worker.
     pub(super) fn send_orders(
         &mut self,
         due: Vec<DueOrder>,
@@ -140,7 +142,8 @@ impl UsageMonitor {
             let account = accounts.account_of(sample);
             let Some(members) = members.get_mut(&account) else { continue };
             pids.entry(account).or_default().push(sample.tgid);
-            // Processes that share an address space are charged once, where that is known.
+            // Processes that share an address space are charged once, if the address space is
+            // known.
             let first = sample.mm_id == 0 || seen.insert(sample.mm_id);
             if first && !kills.contains(sample.id()) && is_charged(accounts, account, sample) {
                 members.extend(member(accounts, account, sample));
@@ -156,7 +159,7 @@ impl UsageMonitor {
             let request = Request { order, count: limit.count(), members, files, pids };
             let Some(worker) = &self.worker else { return };
             if worker.request(request).is_err() {
-                // Its queue is full: it is ordered again later.
+                // The worker's queue is full: the measurement is due again later.
                 self.measurements.cancel(order.account, monotonic_ns());
             }
         }
@@ -193,7 +196,7 @@ impl UsageMonitor {
     }
 }
 
-/// A measurement that begins.
+/// A measurement to be started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DueOrder {
     order: Order,
@@ -211,7 +214,8 @@ fn sum_state(accounts: &Accounts, account: AccountId, kills: &KillsInFlight) -> 
     SumState { updates, victims: if dying { Victims::Dying } else { Victims::None } }
 }
 
-/// Of a process that shares its address space with another user's, the other user may pay.
+/// Whether the process is charged to this account: a process that shares its address space with
+/// another user's may be charged to that user.
 fn is_charged(accounts: &Accounts, account: AccountId, sample: &ProcessSample) -> bool {
     sample.mm_id == 0
         || matches!(accounts.watch().charged(sample), Ok(Some(it)) if it.account == account)

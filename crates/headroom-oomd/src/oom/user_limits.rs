@@ -1,4 +1,4 @@
-//! Detects broken limits of users and groups. Above the soft limit a victim is kept ready.
+//! Detects exceeded limits of users and groups. Above the soft limit a victim is armed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use reclaim::holder_of;
 use super::kill_plan::{Decision, KillPlan, Method, PinnedVictim, Purpose, Unarmed, kept_by, open};
 use super::shared_state::SharedState;
 
-/// How often another victim is chosen when the chosen one is gone before it is pinned.
+/// Attempts with another victim if the chosen one has exited before it is pinned.
 const TRIES: u32 = 3;
 
-/// What made the manager look at an account.
+/// The reason for checking an account.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Alert {
     pub(super) trigger: Trigger,
@@ -29,7 +29,7 @@ impl Alert {
     }
 }
 
-/// The moment a limit was broken, as the notifier saw it.
+/// The moment a limit was crossed, as reported by the notifier.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Crossing {
     pub(super) bytes: u64,
@@ -40,7 +40,7 @@ struct Armed {
     account: AccountId,
     pinned: PinnedVictim,
     choice: Choice,
-    /// The name of the account's group. Kept here, for nothing is allocated on the way to a kill.
+    /// The name of the account's group, kept here so that the kill path does not allocate.
     group: Option<String>,
 }
 
@@ -50,19 +50,19 @@ impl Armed {
     }
 }
 
-/// The detector of broken limits of users and groups.
+/// The detector of exceeded limits of users and groups.
 #[derive(Default)]
 pub(super) struct UserLimits {
-    /// By account, ascending. A vector, for an entry of it is taken out without an allocation.
+    /// Sorted by account. A vector, since an entry is removed without an allocation.
     armed: Vec<Armed>,
-    /// Accounts over their limit without a possible victim: recorded once.
+    /// Accounts over their limit without a possible victim; recorded once.
     no_victim: BTreeSet<AccountId>,
-    /// Accounts over their limit by what has to be measured first, with what was noticed.
+    /// Accounts over their limit by usage that has to be measured first, with the trigger.
     unconfirmed: BTreeMap<AccountId, Trigger>,
 }
 
 impl UserLimits {
-    /// A victim is ready for this account.
+    /// Whether a victim is armed for this account.
     pub(super) fn is_armed(&self, account: AccountId) -> bool {
         self.position(account).is_ok()
     }
@@ -75,7 +75,8 @@ impl UserLimits {
         self.position(account).ok().map(|at| self.armed.remove(at))
     }
 
-    /// Decides about an account. With a victim armed this does not allocate, lock or log.
+    /// Decides whether to kill for an account. With a victim armed this does not allocate, lock or
+    /// log.
     pub(super) fn plan(
         &mut self,
         account: AccountId,
@@ -93,8 +94,8 @@ impl UserLimits {
             return Decision::Nothing;
         }
         self.unconfirmed.remove(&account);
-        // The kernel program has the same victim in its slot: should it kill at this very moment,
-        // it kills the same one. The latch, which needs a scan, can wait for the signal.
+        // The kernel program has the same victim in its slot: if it kills at this very moment, it
+        // kills the same process. The latch, which needs a scan, can be taken after the signal.
         let ready = self.take(account).filter(|armed| !armed.pinned.victim.has_exited());
         let armed = match ready {
             Some(armed) => armed,
@@ -122,7 +123,7 @@ impl UserLimits {
         })
     }
 
-    /// A kill by the kernel program. `None`: it is known already.
+    /// The plan of a kill that the kernel program carried out. `None`: it is known already.
     pub(super) fn plan_of_kernel(
         &mut self,
         account: AccountId,
@@ -143,7 +144,7 @@ impl UserLimits {
                 (pinned, choice)
             }
         };
-        // What the kernel program counted at the kill is later and better than the sample.
+        // The count of the kernel program at the kill is later and more accurate than the sample.
         let bytes = killed.pages * state.accounts.page_bytes();
         choice.victim.rss_bytes = bytes.saturating_sub(choice.victim.swap_bytes);
         let limited = state.accounts.ledger().account(account);
@@ -162,8 +163,8 @@ impl UserLimits {
         })
     }
 
-    /// The process that does not let a victim exit, if it is of the same account, which is over its
-    /// limit, and may be killed.
+    /// Plans the kill of the process that prevents a victim from exiting, if it is charged to the
+    /// same account, which is over its limit, and may be killed.
     pub(super) fn plan_for_tracer(
         &self,
         victim: ProcessId,
@@ -195,7 +196,7 @@ impl UserLimits {
         })
     }
 
-    /// Chooses the account's victim anew, pins it and tells the watch. On failure none is armed.
+    /// Chooses the account's victim, pins it and arms the watch. On failure no victim is armed.
     pub(super) fn arm(
         &mut self,
         account: AccountId,
@@ -244,7 +245,7 @@ impl UserLimits {
         Err(failed.map_or(NoVictim::NoProcess.into(), Unarmed::Open))
     }
 
-    /// No victim is armed, here or in the notifier.
+    /// Disarms the account, here and in the notifier.
     pub(super) fn disarm(&mut self, account: AccountId, state: &mut SharedState) {
         self.take(account);
         if state.accounts.ledger().account(account).is_some()
@@ -254,33 +255,33 @@ impl UserLimits {
         }
     }
 
-    /// Has no victim of an account whose limit is gone.
+    /// Drops the state of an account whose limit is gone.
     pub(super) fn forget(&mut self, account: AccountId) {
         self.take(account);
         self.no_victim.remove(&account);
         self.unconfirmed.remove(&account);
     }
 
-    /// The account was measured. Returns what has made its limit seem broken.
+    /// Returns the trigger of an exceeded limit that was waiting for the account's measurement.
     pub(super) fn take_unconfirmed(&mut self, account: AccountId) -> Option<Trigger> {
         self.unconfirmed.remove(&account)
     }
 
-    /// Something has changed, so that a lack of victims is news again.
+    /// Makes the next lack of victims be recorded again.
     pub(super) fn forget_no_victim(&mut self, account: AccountId) {
         self.no_victim.remove(&account);
     }
 
-    /// No process can be killed for this account. `true`: that is news.
+    /// Notes that no process can be killed for this account. `true`: not noted before.
     pub(super) fn is_news(&mut self, account: AccountId) -> bool {
         self.no_victim.insert(account)
     }
 }
 
-/// The victim that an account's limit would cost now.
+/// The victim if the account's limit were enforced now.
 pub(super) fn choose(account: AccountId, state: &mut SharedState) -> Result<Choice, NoVictim> {
     state.refresh_processes();
-    // Its own preferences must not choose one victim after the other that does not help.
+    // A user's preferences must not select one victim after the other without effect.
     if !state.kills.has_unhelpful(account) {
         let groups = state.accounts.ledger().groups();
         state.snapshot.apply_user_preferences(account, groups);
@@ -291,13 +292,13 @@ pub(super) fn choose(account: AccountId, state: &mut SharedState) -> Result<Choi
     state.snapshot.choose(&scope(account, state))
 }
 
-/// One at a time: see [`Scope::need_bytes`].
+/// A scope for one victim at a time, see [`Scope::need_bytes`].
 fn scope(account: AccountId, state: &SharedState) -> Scope<'_> {
     let passed_over = state.kills.stuck();
     Scope { account: Some(account), passed_over, ..Scope::default() }
 }
 
-/// The choice that the kernel program made on its own, as far as it can still be seen.
+/// Reconstructs the choice of the kernel program, as far as the victim is still visible.
 fn reconstruct(account: AccountId, killed: Killed, state: &mut SharedState) -> Choice {
     let id = killed.id;
     state.refresh_processes();

@@ -1,22 +1,22 @@
 //! Users' preferences about their own processes.
 //!
-//! They count for a user's own limit, among that user's processes: no user can put another user's
-//! process in front of its own. Rules of the administrator take precedence.
+//! They apply to kills for the user's own limit, among that user's processes: no user can have
+//! another user's process killed before its own. Rules of the administrator take precedence.
 
 use std::collections::BTreeMap;
 
 use control::oomd::Importance;
 use memory_ledger::{KillPreference, Process, ProcessId, Uid};
 
-/// Preferences that one user can have at a time.
+/// Maximum number of preferences per user.
 const MAX_OF_A_USER: usize = 256;
 
-/// Whose memory an account holds.
+/// The users that an account holds memory of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sharing {
-    /// One user's.
+    /// One user.
     Alone,
-    /// That of several users.
+    /// Several users.
     Shared,
 }
 
@@ -26,7 +26,7 @@ struct Preference {
     preference: KillPreference,
 }
 
-/// By process.
+/// Preferences by process.
 #[derive(Debug, Default)]
 pub(super) struct UserPreferences {
     of: BTreeMap<ProcessId, Preference>,
@@ -54,9 +54,9 @@ impl UserPreferences {
         Ok(())
     }
 
-    /// Fills in a user's preferences about its processes, where no rule is about them. Of a shared
-    /// account other users' processes would be killed in place of those that it wants spared, so
-    /// they are not spared.
+    /// Applies a user's preferences to its processes, unless a rule matches them. In a shared
+    /// account its processes cannot be spared, since other users' processes would be killed
+    /// instead.
     pub(super) fn apply(&self, uid: Uid, processes: &mut [Process], sharing: Sharing) {
         for process in processes.iter_mut().filter(|process| process.uid == uid) {
             if let Some(preference) = self.of.get(&process.id)
@@ -69,7 +69,7 @@ impl UserPreferences {
         }
     }
 
-    /// Forgets preferences about processes that are not among these.
+    /// Drops preferences for processes that are not in this list.
     pub(super) fn forget_gone(&mut self, processes: &[Process]) {
         if self.of.is_empty() || processes.is_empty() {
             return;

@@ -77,7 +77,7 @@ pub(super) fn oom_manager_with_fake_watch(
     Ok((oom, control))
 }
 
-/// The victim's sample of the real watch, with a large size.
+/// The victim's sample from the real watch, with a large size.
 pub(super) fn sample_of(
     samples: &[ProcessSample],
     victim: &Victim,

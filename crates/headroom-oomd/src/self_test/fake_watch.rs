@@ -17,9 +17,9 @@ use crate::clock::monotonic_ns;
 struct State {
     usage: Usage,
     event: Option<Event>,
-    /// Listed until replaced.
+    /// Listed until replaced by the next list.
     listed: Vec<ProcessSample>,
-    /// Listed once.
+    /// Listed a single time, in addition to `listed`.
     listed_once: Vec<ProcessSample>,
 }
 
@@ -73,7 +73,7 @@ impl FakeWatchControl {
 }
 
 impl FakeWatch {
-    /// A watch whose user has `pages` pages.
+    /// A watch whose user has this many pages.
     pub(super) fn new(pages: u64) -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC)?;
         Ok(Self { pages, state: Arc::default(), fd })

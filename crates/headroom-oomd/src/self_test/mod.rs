@@ -1,13 +1,13 @@
 //! Self-test of the kill path at start, before the daemon reports readiness.
 //!
 //! It faults in the code and data that a kill needs, so that they can be locked: a page of code
-//! that is first used when memory is short would have to be read from disk then. It also reports
-//! at start what would fail in a real kill.
+//! that is first used when memory is short would have to be read from disk then. It also detects at
+//! start what would fail in a real kill.
 //!
-//! The victims are child processes made for it. A separate [`OomManager`] on a [`fake_watch`],
-//! which lists no other process, kills one at a user's limit; then, for lack of system memory, it
-//! sends SIGTERM to one and kills a herd and a fork bomb. The last victim is killed without a
-//! manager, to test `process_mrelease`.
+//! The victims are child processes created for the test. A separate [`OomManager`] on a
+//! [`fake_watch`], which lists no other process, kills one at a user's limit; then, for lack of
+//! system memory, it sends SIGTERM to one and kills a herd and a fork bomb. The last victim is
+//! killed without a manager, to test `process_mrelease`.
 
 mod common;
 mod fake_watch;

@@ -6,11 +6,11 @@ use std::os::fd::AsRawFd;
 use memory_ledger::Uid;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-/// Killed and reaped on drop.
+/// A child process; killed and reaped on drop.
 pub(super) struct Victim(Pid);
 
 impl Victim {
-    /// Forks it, with this uid where that is permitted. Returns when its uid is set.
+    /// Forks the child, with this uid if permitted. Returns when its uid is set.
     pub(super) fn start(uid: Uid) -> io::Result<Self> {
         let (ready, child_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let parent = rustix::process::getpid();
@@ -36,7 +36,7 @@ impl Victim {
         self.0.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// It has exited; it stays a zombie until drop, so the pid is not reused.
+    /// Whether the child has exited. It stays a zombie until drop, so the pid is not reused.
     pub(super) fn has_ended(&self) -> bool {
         let options = rustix::process::WaitIdOptions::EXITED
             | rustix::process::WaitIdOptions::NOHANG
@@ -48,7 +48,7 @@ impl Victim {
 
 impl Drop for Victim {
     fn drop(&mut self) {
-        // Not reaped yet, so the pid is still its own.
+        // The child is not reaped yet, so the pid is not reused.
         let _ = kill_process(self.0, Signal::KILL);
         let _ = waitpid(Some(self.0), WaitOptions::empty());
     }
@@ -70,12 +70,12 @@ fn wait_for_signal(uid: Uid, parent: i32, ready: i32) -> ! {
         libc::sigemptyset(&mut term);
         libc::sigaddset(&mut term, libc::SIGTERM);
         libc::signal(libc::SIGTERM, handler as libc::sighandler_t);
-        // The parent has blocked it.
+        // The parent blocked SIGTERM before the fork.
         libc::sigprocmask(libc::SIG_UNBLOCK, &term, std::ptr::null_mut());
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         // The raw call affects this thread, the only one. If refused, the uid stays the parent's.
         libc::syscall(libc::SYS_setresuid, uid.0, uid.0, uid.0);
-        // The change of uid cleared it; it has no effect if the parent has died meanwhile.
+        // The change of uid cleared it. It has no effect if the parent has exited meanwhile.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         if libc::getppid() != parent {
             libc::_exit(1);

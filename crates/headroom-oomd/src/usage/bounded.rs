@@ -1,8 +1,8 @@
-//! Reading a process or a slice within a bounded time.
+//! Reads a process or a slice within a bounded time.
 //!
-//! `smaps_rollup` waits for the process's map lock, `memory.stat` for the statistics of all cgroups
-//! below. The read itself cannot be interrupted, so it happens in a thread that is left behind when
-//! it takes too long, until it has ended.
+//! Reading `smaps_rollup` waits for the process's mmap lock, reading `memory.stat` for the
+//! statistics of all cgroups below. A read cannot be interrupted, so a reader thread does it, which
+//! is abandoned after a timeout and exits when the read has ended.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,26 +18,26 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::controller::{SliceQuery, slice_bytes};
 
-/// How long a reader may wait for a lock.
+/// Interval after which a reader that sleeps, as on a lock, is abandoned.
 const LOCK_PATIENCE: Duration = Duration::from_millis(50);
-/// How long a process may take altogether: on a busy machine its reader waits for a CPU as well.
+/// Timeout for a process: on a busy machine its reader waits for a CPU as well.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a slice may take altogether: its size is the user's choice, and others wait.
+/// Timeout for a slice: users choose the size of their slices, and other accounts wait.
 const SLICE_PATIENCE: Duration = Duration::from_millis(200);
-/// So many readers may be left behind at a time; then nothing is read until one has ended.
+/// Maximum number of abandoned readers; above it nothing is read until one has exited.
 const MOST_LEFT: usize = 8;
 
-/// What is read.
+/// A read request.
 pub(super) enum Question {
     /// The proportional set size of a process.
     Rollup(u32),
-    /// What a process has mapped of these files, ascending.
+    /// The mapped size of these files in a process; ascending.
     Mapped(u32, Arc<[FileId]>),
-    /// What is charged to a user's slice.
+    /// The charge of a user's slice.
     Slice(Arc<Cgroups>, SliceQuery),
 }
 
-/// What a question is about. While one reader is late with it, no other reads the same.
+/// The object that is read. While an abandoned reader is busy with it, no other reader reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
     Process(u32),
@@ -65,7 +65,7 @@ impl Question {
 }
 
 impl Subject {
-    /// How long a reader may take that has a CPU.
+    /// The timeout for a reader that is not blocked on a lock.
     fn patience(self) -> Duration {
         match self {
             Self::Process(_) => PATIENCE,
@@ -109,7 +109,7 @@ impl Reader {
         }
     }
 
-    /// It has a CPU, or waits for one, and not for a lock.
+    /// Whether the reader is running or runnable, and not sleeping on a lock.
     fn is_running(&self) -> bool {
         let path = format!("/proc/self/task/{}/stat", self.tid.load(Ordering::Relaxed));
         let stat = std::fs::read_to_string(path).unwrap_or_default();
@@ -117,28 +117,28 @@ impl Reader {
     }
 }
 
-/// Reads processes and slices, each within its time.
+/// Reads processes and slices, each with a timeout.
 #[derive(Default)]
 pub(super) struct BoundedReader {
     reader: Option<Reader>,
-    /// Readers that did not answer in time.
+    /// Abandoned readers.
     left: Vec<(Subject, Arc<AtomicBool>)>,
-    /// CPU time of all answers, nanoseconds.
+    /// CPU time of all reads since the last [`take_cpu_ns`](Self::take_cpu_ns), nanoseconds.
     cpu_ns: u64,
 }
 
 impl BoundedReader {
-    /// CPU time of the answers since the last call, nanoseconds.
+    /// CPU time of the reads since the last call, nanoseconds.
     pub(super) fn take_cpu_ns(&mut self) -> u64 {
         std::mem::take(&mut self.cpu_ns)
     }
 
-    /// CPU time of the answers since then, nanoseconds.
+    /// CPU time of the reads since the last [`take_cpu_ns`](Self::take_cpu_ns), nanoseconds.
     pub(super) fn cpu_ns(&self) -> u64 {
         self.cpu_ns
     }
 
-    /// `None`: the process is gone, or there was no answer in time.
+    /// Reads an object. `None`: the process is gone, or the read has timed out.
     pub(super) fn read(&mut self, question: Question) -> Option<Answer> {
         let subject = question.subject();
         self.left.retain(|(_, ended)| !ended.load(Ordering::Acquire));
@@ -158,7 +158,7 @@ impl BoundedReader {
             }
             None => {
                 tracing::debug!(?subject, "does not answer in time");
-                // Its thread ends with the answer, which nothing takes any more.
+                // The reader thread exits after its read, whose result is dropped.
                 self.left.push((subject, reader.ended));
                 None
             }

@@ -1,8 +1,8 @@
 //! The memory controller's charge of a user's slice, `user.slice/user-UID.slice`.
 //!
-//! It is the user's actual usage if the slice contains all processes of the user and no others. It
-//! is read by a [bounded reader](super::bounded): the kernel first adds up what all cgroups below
-//! and all CPUs have, and a user may have many cgroups.
+//! It is the user's actual usage if the slice contains all processes of the user and no others. A
+//! [bounded reader](super::bounded) reads it: the kernel first adds up the statistics of all
+//! cgroups below and of all CPUs, and a user may have many cgroups.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,26 +16,27 @@ use memory_watch::process::Proc;
 use super::bounded::{Answer, BoundedReader, Question};
 use crate::clock::{NS_PER_MS, monotonic_ns};
 
-/// A slice with more cgroups below it is not read.
+/// A slice with more cgroups than this is not read.
 const MAX_CGROUPS: usize = 256;
-/// Processes that are looked at one by one, because they are in the slice or in the account only.
+/// Maximum number of processes that are in the slice or in the account only; each is checked
+/// separately.
 const MAX_STRAY: usize = 64;
-/// After a read that was late its slice is left alone for so long, milliseconds: the reader of a
-/// slow slice may take its time once in a while.
+/// How long a slice is not read after a read that timed out, milliseconds: a slow slice may occupy
+/// a reader once in a while.
 const PAUSE_MS: u64 = 5_000;
 
-/// What is to be known of a slice.
+/// A query of a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SliceQuery {
     pub(super) uid: Uid,
     /// All processes that are charged to the user.
     pub(super) pids: Vec<u32>,
     pub(super) count: Count,
-    /// Other processes in the slice may have so much together, bytes.
+    /// Tolerated memory of other processes in the slice, bytes.
     pub(super) tolerated_bytes: u64,
 }
 
-/// Reads slices, and remembers what was read last.
+/// Reads slices and caches the results.
 pub(super) struct Controller {
     cgroups: Option<Arc<Cgroups>>,
     accounts: BTreeMap<AccountId, Known>,
@@ -43,14 +44,14 @@ pub(super) struct Controller {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// The last charge less the account's sum, and when it was read, nanoseconds.
+    /// The last charge less the account's sum, bytes, and when it was read, nanoseconds.
     latest: Option<(i64, u64)>,
     /// When the slice may be read again, nanoseconds.
     retry_ns: u64,
 }
 
 impl Controller {
-    /// `cgroups`: the hierarchy, where there is one with the memory controller.
+    /// `cgroups`: the hierarchy, if there is one. It is used if it has the memory controller.
     pub(super) fn new(cgroups: Option<Cgroups>) -> Self {
         Self {
             cgroups: cgroups.filter(Cgroups::has_memory).map(Arc::new),
@@ -58,7 +59,7 @@ impl Controller {
         }
     }
 
-    /// The slice's charge less the account's sum, bytes; the last one if the kernel is late.
+    /// The slice's charge less the account's sum, bytes; the cached one if the read times out.
     /// `None`: the charge is not the user's usage, or not known.
     pub(super) fn difference(
         &mut self,
@@ -82,7 +83,7 @@ impl Controller {
         (now_ns - at_ns < OLDEST_MS * NS_PER_MS).then_some(difference)
     }
 
-    /// The account is measured otherwise.
+    /// Drops the cached charge of an account that is measured in another way.
     pub(super) fn forget(&mut self, account: AccountId) {
         if let Some(known) = self.accounts.get_mut(&account) {
             known.latest = None;
@@ -92,7 +93,7 @@ impl Controller {
     }
 }
 
-/// The hierarchy that the machine's slices are in.
+/// The cgroup hierarchy of the system.
 pub(super) fn hierarchy() -> Option<Cgroups> {
     Cgroups::find(Path::new("/proc")).unwrap_or_else(|error| {
         tracing::warn!("{error}; the memory controller is not used");
@@ -100,8 +101,8 @@ pub(super) fn hierarchy() -> Option<Cgroups> {
     })
 }
 
-/// What is charged for the user, bytes. `None`: the slice has no controller, or does not contain
-/// the user's processes and no others.
+/// The charge of the user's slice, bytes. `None`: the slice has no controller, or its processes are
+/// not exactly those of the user.
 pub(super) fn slice_bytes(cgroups: &Cgroups, proc: &mut Proc, query: &SliceQuery) -> Option<u64> {
     let path = format!("/user.slice/user-{}.slice", query.uid);
     let Ok(Members::Pids(members)) = cgroups.members_within(&path, MAX_CGROUPS) else {
@@ -114,7 +115,7 @@ pub(super) fn slice_bytes(cgroups: &Cgroups, proc: &mut Proc, query: &SliceQuery
     if outside.len() + others.len() > MAX_STRAY {
         return None;
     }
-    // One that has ended meanwhile is in no cgroup.
+    // A process that has exited meanwhile is in no cgroup.
     if outside.into_iter().any(|pid| proc.cgroup(pid).is_ok()) {
         return None;
     }
@@ -126,20 +127,20 @@ pub(super) fn slice_bytes(cgroups: &Cgroups, proc: &mut Proc, query: &SliceQuery
     Some(charged_bytes(&memory, query.count)?.saturating_sub(others_bytes))
 }
 
-/// What a process in the slice has that is not charged to the user, bytes. Of the user's own: it
-/// was started meanwhile.
+/// The memory of a process in the slice that is not charged to the user, bytes. A process of the
+/// user counts as 0: it was started meanwhile.
 fn others_bytes(proc: &mut Proc, pid: u32, user: Uid) -> u64 {
     let status = proc.status(pid).unwrap_or_default();
     if status.uid == Some(user) { 0 } else { status.charged_bytes().unwrap_or(0) }
 }
 
-/// The kinds that count, and memory of the kernel that it cannot reclaim. The page cache is left
-/// out, so this is not `memory.current`. `None`: the kernel is older than 5.18.
+/// The charge of the kinds that count, and of kernel memory that cannot be reclaimed. The page
+/// cache is excluded, so this is not `memory.current`. `None`: the kernel is older than 5.18.
 fn charged_bytes(memory: &CgroupMemory, count: Count) -> Option<u64> {
     let kinds = [
         (count.anon, memory.anon),
         (count.shmem, memory.shmem),
-        // What is in memory as well is anonymous or shared memory already.
+        // Swap that is also in memory is charged as anonymous or shared memory already.
         (count.swap, memory.swap.saturating_sub(memory.swap_cached)),
     ];
     let counted: u64 = kinds.iter().filter(|(counts, _)| *counts).map(|(_, bytes)| *bytes).sum();
@@ -233,7 +234,7 @@ mod tests {
         let machine = Machine::new();
         machine.process(12, USER, 100);
         assert_eq!(machine.bytes(&[10, 11, 12]), None);
-        // One that has ended meanwhile, and one that was started.
+        // One process has exited meanwhile, and one was started.
         assert_eq!(machine.bytes(&[10, 11, 13]), Some(CHARGED + 4096));
         machine.process(11, USER, 50_000);
         assert_eq!(machine.bytes(&[10]), Some(CHARGED + 4096));

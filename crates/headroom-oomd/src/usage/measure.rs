@@ -1,4 +1,4 @@
-//! One measurement.
+//! A measurement of one account.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,29 +13,29 @@ use super::bounded::{Answer, BoundedReader, Question, thread_cpu_ns};
 use super::controller::{self, Controller, SliceQuery};
 use crate::clock::{NS_PER_MS, monotonic_ns};
 
-/// Descriptors that one measurement looks at, of all processes of the account together: about 4 µs
-/// each.
+/// Maximum number of file descriptors examined per measurement, of all processes of the account
+/// together: about 4 µs each.
 const MOST_DESCRIPTORS: usize = 16_384;
 
 /// One address space of the account.
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
-    /// A process that has it.
+    /// A process with this address space.
     pub id: ProcessId,
-    /// The user of that.
+    /// The user of that process.
     pub uid: Uid,
-    /// What is charged for it, bytes.
+    /// Memory charged for the address space, bytes.
     pub charged_bytes: u64,
-    /// Of these, shared memory.
+    /// The part of `charged_bytes` that is shared memory.
     pub shmem_bytes: u64,
     /// Its page tables, bytes.
     pub page_table_bytes: u64,
 }
 
-/// Whether files of memory that are held open are looked for.
+/// Whether to search for tmpfs files and memfds that are held open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
-    /// Only if the last measurement has found some.
+    /// Only if the last measurement found some.
     AsBefore,
     /// In any case.
     Search,
@@ -44,34 +44,34 @@ pub enum Files {
 /// A measurement to be made.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What is to be known.
+    /// The account and the effort.
     pub order: Order,
-    /// What the account counts.
+    /// The kinds of memory that the account counts.
     pub count: Count,
     /// All address spaces of the account.
     pub members: Vec<Member>,
-    /// About files that are held open.
+    /// Whether to search for files that are held open.
     pub files: Files,
-    /// All processes that are charged to the account, where the memory controller may be read.
+    /// All processes that are charged to the account, if the memory controller may be read.
     pub pids: Vec<u32>,
 }
 
-/// Measures, and remembers which accounts hold files.
+/// Measures accounts, and caches which of them hold files.
 pub(super) struct Measurer {
     reader: BoundedReader,
     controller: Controller,
     proc: Proc,
     devices: TmpfsDevices,
-    /// Accounts that hold files of memory.
+    /// Accounts that hold tmpfs files or memfds open.
     holders: BTreeSet<AccountId>,
-    /// What was read of the processes of accounts near their limits.
+    /// Cached readings of the processes of accounts near their limits.
     shares: BTreeMap<AccountId, BTreeMap<ProcessId, Share>>,
 }
 
-/// What was read of a process.
+/// The reading of a process.
 #[derive(Clone, Copy, Debug)]
 struct Share {
-    /// Of what is charged for it, the part that is others'.
+    /// The part of its charge that belongs to other sharers.
     shared_bytes: u64,
     read_at_ns: u64,
 }
@@ -111,7 +111,7 @@ impl Measurer {
         Measurement { cost_ns, ..found }
     }
 
-    /// What the memory controller charges, less the account's sum, bytes.
+    /// The memory controller's charge less the account's sum, bytes.
     fn charge_difference(&mut self, request: &Request) -> Option<i64> {
         let Request { order, count, pids, .. } = request;
         let (ControllerUse::Allowed, AccountId::User(uid)) = (order.controller, order.account)
@@ -127,7 +127,7 @@ impl Measurer {
         self.controller.difference(order, query, &mut self.reader)
     }
 
-    /// What the account's processes have, each page divided by its sharers, less the account's
+    /// The memory of the account's processes, each page divided by its sharers, less the account's
     /// sum, bytes.
     fn share_difference(&mut self, request: Request, begun_ns: u64) -> i64 {
         let Request { order, count, mut members, files, .. } = request;
@@ -152,8 +152,8 @@ impl Measurer {
         used_bytes as i64 - order.summed_bytes as i64
     }
 
-    /// What the account's processes have in common, bytes. A process counts in full until it was
-    /// read.
+    /// The shared part of the charges of the account's processes, bytes. A process that was not
+    /// read yet counts in full.
     fn read_members(
         &mut self,
         order: &Order,
@@ -184,7 +184,8 @@ impl Measurer {
             };
             left -= member.charged_bytes;
             if let Some(share) = share {
-                // It may have grown since it was read, or be smaller now.
+                // The charge may have changed since the process was read, so the shared part is
+                // capped by it.
                 shared += share.shared_bytes.min(member.charged_bytes);
                 now.insert(member.id, share);
             }
@@ -193,7 +194,7 @@ impl Measurer {
         shared
     }
 
-    /// `None`: it is gone, or does not answer.
+    /// Reads a process. `None`: it has exited, or the read has timed out.
     fn read_member(&mut self, member: &Member, count: Count) -> Option<Share> {
         let answer = self.reader.read(Question::Rollup(member.id.pid));
         let Some(Answer::Rollup(rollup)) = answer else { return None };
@@ -202,8 +203,8 @@ impl Measurer {
         Some(Share { shared_bytes, read_at_ns: monotonic_ns() })
     }
 
-    /// Files of memory that the account's users own and hold open, as far as its processes do not
-    /// have them mapped.
+    /// The size of tmpfs files and memfds that the account's users own and hold open, bytes, less
+    /// the part that its processes have mapped.
     fn held_bytes(&mut self, members: &[Member]) -> u64 {
         self.devices.forget_mounts();
         let owners: BTreeSet<Uid> = members.iter().map(|member| member.uid).collect();
@@ -237,8 +238,8 @@ impl Measurer {
     }
 }
 
-/// What a process has of the kinds that count, shared pages divided by their sharers. `None`: the
-/// kernel does not tell the kinds apart (before 5.4).
+/// The memory of a process of the kinds that count, shared pages divided by their sharers, bytes.
+/// `None`: the kernel does not distinguish the kinds (before 5.4).
 fn share(rollup: &SmapsRollup, count: Count) -> Option<u64> {
     let kinds = [
         (count.anon, rollup.pss_anon_bytes),

@@ -1,11 +1,11 @@
-//! Actual usage of accounts, measured off the event loop: shared pages once, page tables and files
-//! of memory that are held open included.
+//! Actual usage of accounts, measured outside the event loop: shared pages are counted once, page
+//! tables and tmpfs files that are held open are included.
 //!
-//! When it is measured and what follows is decided by [`memory_ledger::measurement`]. A thread of
-//! ordinary priority measures ([`worker`]). It takes the memory [`controller`]'s charge of the
-//! user's slice where that is the user's usage, and otherwise reads processes; both through
-//! [`bounded`] readers, for the map lock of a process can be held for as long as its owner likes,
-//! and a slice can have many cgroups. It also looks for growth that no account shows.
+//! [`memory_ledger::measurement`] decides when an account is measured and what follows. A thread of
+//! ordinary priority measures ([`worker`]). It reads the memory [`controller`]'s charge of the
+//! user's slice if that is the user's usage, and otherwise the processes, both with [`bounded`]
+//! readers: a process's owner can keep its mmap lock held for any time, and a slice can have many
+//! cgroups. The thread also detects growth that no account shows.
 
 mod bounded;
 mod controller;

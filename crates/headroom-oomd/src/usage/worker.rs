@@ -1,4 +1,4 @@
-//! The thread that measures.
+//! The thread that measures accounts.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,34 +14,34 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::measure::{Measurer, Request};
 
-/// Before programs that keep all CPUs busy.
+/// Takes precedence over programs that keep all CPUs busy.
 const NICE: i32 = -10;
-/// Requests that may wait; one more is made again later.
+/// Capacity of the queue of requests; a request beyond it is due again later.
 const QUEUE: usize = 64;
-/// How often the machine's page tables and shared memory are read, while an account is limited.
+/// Interval of reading the system's page tables and shared memory while an account is limited.
 const LOOK: Duration = Duration::from_millis(250);
-/// Such growth makes the daemon look for who holds it, bytes: half of what an account may exceed
+/// Growth after which the daemon searches for its owner, bytes: half of what an account may exceed
 /// its limit by for more than a second.
 const GROWTH_BYTES: u64 = 16 << 20;
 
-/// What the thread shares with the event loop.
+/// Shared by the thread and the event loop.
 struct Shared {
     measured: Mutex<Vec<Measurement>>,
-    /// Somebody has a limit.
+    /// Whether any account has a limit.
     limited: AtomicBool,
-    /// Page tables or shared memory of the machine have grown.
+    /// Page tables or shared memory of the system have grown.
     grown: AtomicBool,
     wake: OwnedFd,
 }
 
 impl Shared {
     fn wake(&self) {
-        // Cannot fail but for a full counter, which is readable as well.
+        // Fails only if the counter is full, and then the fd is readable as well.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
-/// The event loop's end. Dropping it ends the thread.
+/// The event loop's side. Dropping it ends the thread.
 pub struct UsageWorker {
     requests: SyncSender<Request>,
     shared: Arc<Shared>,
@@ -62,35 +62,35 @@ impl UsageWorker {
         Ok(Self { requests, shared })
     }
 
-    /// Has it measured. The error: too many wait already.
+    /// Queues a measurement. The error is that the queue is full.
     pub(crate) fn request(&self, request: Request) -> Result<(), TrySendError<Request>> {
         self.requests.try_send(request)
     }
 
-    /// How many accounts have a limit; without any, growth is not looked for.
+    /// Sets the number of accounts with a limit. Without any, growth is not monitored.
     pub(crate) fn set_limit_count(&self, count: usize) {
         let limited = count > 0;
         if self.shared.limited.swap(limited, Ordering::Relaxed) != limited && limited {
-            // What was held before counts as well.
+            // Memory held before the first limit was set counts as well.
             self.shared.grown.store(true, Ordering::Relaxed);
         }
     }
 
     /// Measurements that have ended since the last call.
     pub(crate) fn take_measured(&self) -> Vec<Measurement> {
-        // Readable again with the next one.
+        // Resets the fd; the next measurement makes it readable again.
         let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
         let mut measured = self.shared.measured.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *measured)
     }
 
-    /// Page tables or shared memory have grown since the last call.
+    /// Whether page tables or shared memory have grown since the last call.
     pub(crate) fn take_growth(&self) -> bool {
         self.shared.grown.swap(false, Ordering::Relaxed)
     }
 }
 
-/// Readable when there is something to take.
+/// Readable when there is a measurement or growth to take.
 impl AsFd for UsageWorker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.wake.as_fd()
@@ -100,14 +100,15 @@ impl AsFd for UsageWorker {
 struct Work {
     asked: Receiver<Request>,
     shared: Arc<Shared>,
-    /// Page tables and shared memory when accounts were looked at, or less since.
+    /// Page tables and shared memory at the last search, or the minimum since, bytes.
     before: Option<u64>,
 }
 
 impl Work {
     fn run(mut self) {
-        // A kill may depend on it, but it is not part of one. Readers inherit it. Giving up a
-        // real-time priority is always allowed; the rest needs CAP_SYS_NICE.
+        // A kill may depend on a measurement, but the measurement is not part of the kill. Readers
+        // inherit the priority. Giving up a real-time priority is always allowed; a negative nice
+        // value needs CAP_SYS_NICE.
         let nice = |nice| headroom_linux::sched::SchedAttr::other(nice).apply(None);
         let _ = nice(NICE).or_else(|_| nice(0));
         let mut measurer = Measurer::new();
@@ -126,7 +127,7 @@ impl Work {
         }
     }
 
-    /// Looks for growth that no account shows.
+    /// Detects growth that no account shows.
     fn look(&mut self) {
         if !self.shared.limited.load(Ordering::Relaxed) {
             self.before = None;

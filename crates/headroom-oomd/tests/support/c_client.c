@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The C interface of tmalloc, as an ordinary user with a limit; says what it found, a line each. */
+/* The C interface of tmalloc, as an ordinary user with a limit. Prints one line per result. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,7 +66,7 @@ static void limits(unsigned long lower)
 	say("another's limit", set_mm_limit(getuid() + 1, lower) == -1 && errno == EPERM);
 }
 
-/* Takes all there is, in pieces that are written to. */
+/* Allocates until a refusal, in pieces that are written to. */
 static void fill(void)
 {
 	void *last = NULL;

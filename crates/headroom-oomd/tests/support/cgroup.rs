@@ -1,4 +1,4 @@
-//! Control groups of version 2, in the machine's own hierarchy.
+//! Control groups (v2) in the system's own hierarchy.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,15 +10,15 @@ use memory_watch::cgroups::Cgroups;
 use super::PATIENCE;
 use super::hog::Hog;
 
-/// One of our own; removed on drop, when its processes are gone.
+/// A cgroup for a test; removed on drop, when its processes have exited.
 pub struct Cgroup {
     folder: PathBuf,
-    /// From the root of the hierarchy.
+    /// Path from the root of the hierarchy.
     pub path: String,
 }
 
 impl Cgroup {
-    /// `None`: there is no hierarchy of version 2 in which we may make one.
+    /// Creates a cgroup. `None`: there is no cgroup v2 hierarchy that can be written to.
     pub fn make(test: &str) -> Option<Self> {
         let root = Cgroups::find(Path::new("/proc")).unwrap().map(|tree| tree.root().to_owned());
         let path = format!("/headroom-test-{}-{test}", std::process::id());
@@ -30,7 +30,8 @@ impl Cgroup {
         Some(Self { folder, path })
     }
 
-    /// The slice of a user, as systemd makes it. `None`: the memory controller is not available.
+    /// Creates the slice of a user, as systemd does. `None`: the memory controller is not
+    /// available.
     pub fn user_slice(uid: Uid) -> Option<Self> {
         let root = Cgroups::find(Path::new("/proc")).unwrap().filter(Cgroups::has_memory);
         let Some(root) = root.map(|tree| tree.root().to_owned()) else {
@@ -46,7 +47,7 @@ impl Cgroup {
         Some(Self { folder, path })
     }
 
-    /// Writes so much to a file, by a process of root that has ended by then.
+    /// Writes this amount to a file, by a root process in this cgroup that has exited on return.
     pub fn write_file(&self, path: &Path, mib: u64) {
         let script = "echo $$ > \"$1\" && exec head -c \"$2\" /dev/zero > \"$3\"";
         let mut command = Command::new("sh");
@@ -55,14 +56,14 @@ impl Cgroup {
         assert!(command.status().unwrap().success());
     }
 
-    /// One below it.
+    /// Creates a child cgroup.
     pub fn below(&self, name: &str) -> Self {
         let folder = self.folder.join(name);
         std::fs::create_dir(&folder).unwrap();
         Self { folder, path: format!("{}/{name}", self.path) }
     }
 
-    /// Moves a hog here; what it has already stays charged where it was.
+    /// Moves a hog to this cgroup. Memory that it has already stays charged to its old cgroup.
     pub fn take(&self, hog: &Hog) {
         std::fs::write(self.folder.join("cgroup.procs"), hog.pid().to_string()).unwrap();
     }

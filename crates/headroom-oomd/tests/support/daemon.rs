@@ -12,21 +12,22 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::eventually;
 use super::journal::Journal;
 
-/// A running daemon, ended on drop.
+/// A running daemon, killed on drop.
 pub struct Daemon {
     child: Child,
     arguments: Vec<String>,
     prepare: Box<dyn Fn(&mut Command)>,
     dir: tempfile::TempDir,
     log: Arc<Mutex<Vec<String>>>,
-    /// Reads the log until the daemon has closed it.
+    /// Reads the log until the daemon has closed standard error.
     reader: std::thread::JoinHandle<()>,
 }
 
 /// The binary with a configuration file and a socket in `dir`.
 pub fn command(dir: &Path, config: &str) -> Command {
     let path = dir.join("oomd.toml");
-    // Whatever the machine is going through, the tests' daemons are to mind their limits only.
+    // The daemons of tests must enforce their limits only, whatever the memory pressure of the
+    // system.
     let machine = if config.contains("[machine]") { "" } else { "[machine]\nenabled = false\n" };
     std::fs::write(&path, format!("{config}\n{machine}")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_headroom-oomd"));
@@ -36,12 +37,12 @@ pub fn command(dir: &Path, config: &str) -> Command {
 }
 
 impl Daemon {
-    /// Starts it with this configuration and further arguments, and waits until it answers.
+    /// Starts a daemon with this configuration and further arguments, and waits until it replies.
     pub fn start(config: &str, arguments: &[&str]) -> Self {
         Self::start_prepared(config, arguments, |_| ())
     }
 
-    /// The same, with its command, and those of its successors, prepared for it.
+    /// Starts a daemon whose command, and those of its successors, are modified by `prepare`.
     pub fn start_prepared(
         config: &str,
         arguments: &[&str],
@@ -50,7 +51,7 @@ impl Daemon {
         Self::launch(config, arguments, None, Box::new(prepare))
     }
 
-    /// The same, with its standard error connected to this journal.
+    /// Starts a daemon whose standard error is connected to this journal.
     pub fn start_with_journal(
         config: &str,
         arguments: &[&str],
@@ -73,17 +74,17 @@ impl Daemon {
         let mut command = command(dir.path(), config);
         let mut arguments = Vec::from_iter(arguments.iter().map(|word| word.to_string()));
         if !arguments.iter().any(|word| word == "--margin") {
-            // Not the machine's own.
+            // Does not use the margin measured for the system.
             arguments.push(format!("--margin={}", dir.path().join("margin.toml").display()));
         }
         let (stderr, writer) = std::io::pipe().unwrap();
         if let Some(journal) = journal {
-            // Before it is confined.
+            // The mount for the journal precedes the restrictions of `prepare`.
             journal.attach(&mut command, &writer);
         }
         prepare(&mut command);
         let child = command.args(&arguments).stderr(writer).spawn().unwrap();
-        // It holds the end that is written to.
+        // The command holds the write end of the pipe.
         drop(command);
         let log = Arc::new(Mutex::new(Vec::new()));
         let lines = log.clone();
@@ -102,20 +103,20 @@ impl Daemon {
         daemon
     }
 
-    /// Kills it and starts another in its place, after a pause.
+    /// Kills the daemon and starts another one in its place, after a pause.
     pub fn replace(&mut self, config: &str, pause: std::time::Duration) {
         self.die();
         std::thread::sleep(pause);
         self.start_again(config);
     }
 
-    /// Kills it, as the kernel's own OOM killer would.
+    /// Kills the daemon with SIGKILL, as the kernel's OOM killer would.
     pub fn die(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Starts another in the place of one that has died or ended, with the same arguments.
+    /// Starts another daemon after this one was killed or has exited, with the same arguments.
     pub fn start_again(&mut self, config: &str) {
         let mut command = command(self.dir.path(), config);
         (self.prepare)(&mut command);
@@ -126,14 +127,14 @@ impl Daemon {
         });
     }
 
-    /// Writes a file of its configuration: `oomd.toml`, or a drop-in `oomd.d/NAME`.
+    /// Writes a configuration file: `oomd.toml`, or a drop-in `oomd.d/NAME`.
     pub fn write_config(&self, name: &str, text: &str) {
         let path = self.dir.path().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
 
-    /// Where it gives leases.
+    /// Path of the lease socket.
     pub fn lease_socket(&self) -> PathBuf {
         self.dir.path().join(control::lease::LEASE_SOCKET_NAME)
     }
@@ -142,7 +143,7 @@ impl Daemon {
         self.dir.path().join("oomd.sock")
     }
 
-    /// Where the daemon looks for somebody with idle memory.
+    /// Path where the daemon expects the control socket of a `headroom-binderd`.
     pub fn reclaimer(&self) -> PathBuf {
         self.dir.path().join("binderd.sock")
     }
@@ -151,17 +152,17 @@ impl Daemon {
         self.child.id()
     }
 
-    /// What it has logged so far.
+    /// The lines that the daemon has logged so far.
     pub fn log(&self) -> Vec<String> {
         self.log.lock().unwrap().clone()
     }
 
-    /// One request, as root.
+    /// Sends one request, as root.
     pub fn ask(&self, request: &Request) -> Reply {
         Client::connect(&self.socket()).unwrap().call(request).unwrap()
     }
 
-    /// One request with another user's credentials.
+    /// Sends one request with another user's credentials.
     pub fn ask_as(&self, uid: Uid, request: &Request) -> Reply {
         let (socket, request) = (self.socket(), request.clone());
         let ask = move || Client::connect(&socket).unwrap().call(&request).unwrap();
@@ -193,7 +194,7 @@ impl Daemon {
         self.why_account(AccountRef::user(uid))
     }
 
-    /// The same about any account.
+    /// Decisions about any account, oldest first.
     pub fn why_account(&self, account: AccountRef) -> Vec<Why> {
         match self.ask(&Request::Why { last: 1000 }) {
             Reply::Why { records } => {
@@ -208,7 +209,7 @@ impl Daemon {
         self.ended_account(AccountRef::user(uid))
     }
 
-    /// The same about any account.
+    /// The first decision about any account, once its victim's memory is back or given up.
     pub fn ended_account(&self, account: AccountRef) -> Why {
         eventually("a kill has come to its end", || {
             let first = self.why_account(account).into_iter().next()?;
@@ -216,13 +217,13 @@ impl Daemon {
         })
     }
 
-    /// Tells it to end, and waits.
+    /// Sends SIGTERM and waits for the exit.
     pub fn stop(&mut self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         eventually("the daemon ends", || self.child.try_wait().unwrap());
     }
 
-    /// Tells it to end, and how it did.
+    /// Sends a signal and waits. Returns the exit status, the directory and the log.
     pub fn end(mut self, signal: Signal) -> (ExitStatus, tempfile::TempDir, Vec<String>) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         let status = eventually("the daemon ends", || self.child.try_wait().unwrap());

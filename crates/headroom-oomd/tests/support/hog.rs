@@ -1,4 +1,4 @@
-//! Memory hogs of other users.
+//! Processes of other users that allocate memory.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -8,14 +8,14 @@ use test_support::helper::Helper;
 use super::eventually;
 use super::helper::Program;
 
-/// A memory hog; its name is `hog`.
+/// A process named `hog` that allocates memory on request.
 pub struct Hog {
     helper: Helper,
     _program: Arc<Program>,
 }
 
 impl Hog {
-    /// Starts one that has no memory to speak of yet.
+    /// Starts a hog, which has hardly any memory yet.
     pub fn start(uid: Uid) -> Self {
         static PROGRAM: Mutex<Weak<Program>> = Mutex::new(Weak::new());
         let program = Program::shared(&PROGRAM, test_support::programs::memory_hog(), "hog");
@@ -26,24 +26,24 @@ impl Hog {
         self.helper.pid()
     }
 
-    /// Has it take so much more, without waiting.
+    /// Requests it to allocate this amount, without waiting.
     pub fn grow(&mut self, kib: u64) {
         self.helper.begin(&format!("grow {kib}"));
     }
 
-    /// Has it call itself `hog-NUMBER`.
+    /// Requests it to change its name to `hog-NUMBER`.
     pub fn name(&mut self, number: u32) {
         self.helper.tell(&format!("name hog-{number}"));
     }
 
-    /// Has it fork so many children, which share its memory until they write.
+    /// Requests it to fork this number of children, which share its memory until they write.
     pub fn fork(&mut self, children: u32) {
         for _ in 0..children {
             self.helper.ask("fork").expect("the child's pid");
         }
     }
 
-    /// Has it take so much shared memory, and fork so many children that touch all of it.
+    /// Makes it allocate shared memory, and fork this number of children that touch all of it.
     pub fn share(&mut self, kib: u64, children: u32) {
         self.begin_share(kib);
         assert!(self.survived());
@@ -52,35 +52,36 @@ impl Hog {
         }
     }
 
-    /// Has it take so much shared memory, without waiting.
+    /// Requests it to allocate shared memory, without waiting.
     pub fn begin_share(&mut self, kib: u64) {
         self.helper.begin(&format!("shmem {}", kib >> 2));
     }
 
-    /// Has it fork a child that writes to all pages that it shares, without waiting.
+    /// Requests it to fork a child that writes to all pages that it shares, without waiting.
     pub fn break_sharing(&mut self) {
         self.helper.begin("forkagain");
     }
 
-    /// Has it write so much to a file that it holds open and does not map, without waiting.
+    /// Requests it to write to a file that it holds open and does not map, without waiting.
     pub fn write_memfd(&mut self, kib: u64) {
         self.helper.begin(&format!("memfd {kib}"));
     }
 
-    /// Has it fork two children, each of which forks two, so many generations of them; returns when
-    /// it is about to begin. Each has 2 MiB of its own, and exits by itself after a while.
+    /// Requests it to fork two children, each of which forks two, for this number of generations;
+    /// returns when it is about to begin. Each has 2 MiB of its own, and exits by itself after a
+    /// while.
     pub fn breed(&mut self, generations: u32) {
         self.helper.tell(&format!("breed {generations}"));
     }
 
-    /// Has it keep so many children, with another one for each that dies; returns when it is about
-    /// to begin. Each takes 16 MiB within a tenth of a second. All exit by themselves after a
-    /// while.
+    /// Requests it to keep this number of children, replacing each one that is killed; returns when
+    /// it is about to begin. Each child allocates 16 MiB within a tenth of a second. All exit by
+    /// themselves after a while.
     pub fn replace(&mut self, children: u32) {
         self.helper.tell(&format!("replace {children}"));
     }
 
-    /// Waits until it has done what it was told; `false`: it was killed over it.
+    /// Waits until the last request is complete. `false`: the hog was killed meanwhile.
     pub fn survived(&mut self) -> bool {
         let answer = self.helper.answer();
         if answer.is_none() {

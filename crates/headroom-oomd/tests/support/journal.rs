@@ -1,4 +1,4 @@
-//! A journal for a daemon of ours.
+//! A journal socket for the daemon of a test.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,13 +10,13 @@ use std::process::Command;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
 use rustix::thread::UnshareFlags;
 
-/// Where systemd-journald listens.
+/// Directory of systemd-journald's sockets.
 const FOLDER: &str = "/run/systemd/journal";
 
 /// Fields by name.
 pub type Entry = BTreeMap<String, String>;
 
-/// A socket, mounted where the journal's is in a mount namespace of the daemon.
+/// A socket, mounted in place of the journal's in a mount namespace of the daemon.
 pub struct Journal {
     dir: tempfile::TempDir,
     socket: UnixDatagram,
@@ -30,7 +30,7 @@ impl Journal {
         Self { dir, socket }
     }
 
-    /// Has the command start with its standard error connected to this journal.
+    /// Connects the standard error of the command's process to this journal.
     pub fn attach(&self, command: &mut Command, stderr: impl AsFd) {
         let stat = rustix::fs::fstat(stderr).unwrap();
         command.env("JOURNAL_STREAM", format!("{}:{}", stat.st_dev, stat.st_ino));
@@ -47,19 +47,19 @@ impl Journal {
         unsafe { command.pre_exec(mount_journal) };
     }
 
-    /// The next entry; blocks until there is one.
+    /// Receives the next entry; blocks until there is one.
     pub fn receive(&self) -> Entry {
         loop {
             let mut datagram = vec![0; 65536];
             let len = self.socket.recv(&mut datagram).expect("the journal gets an entry");
-            // The first one of each sender is empty, to see whether there is a journal.
+            // The first datagram of each sender is empty, to test whether there is a journal.
             if len > 0 {
                 return parse(&datagram[..len]);
             }
         }
     }
 
-    /// All entries that have arrived.
+    /// Receives all entries that have arrived.
     pub fn rest(&self) -> Vec<Entry> {
         self.socket.set_nonblocking(true).unwrap();
         let mut datagram = vec![0; 65536];
@@ -70,7 +70,7 @@ impl Journal {
     }
 }
 
-/// `NAME=value`, or the name, the length in 8 bytes and the value.
+/// Parses `NAME=value`, or the name, the length in 8 bytes and the value.
 fn parse(mut datagram: &[u8]) -> Entry {
     let mut entry = Entry::new();
     while let Some(end) = datagram.iter().position(|byte| *byte == b'\n') {

@@ -1,4 +1,4 @@
-//! Processes of other users that take memory by tmalloc.
+//! Processes of other users that allocate memory with tmalloc.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
@@ -17,7 +17,7 @@ pub struct Leaser {
 }
 
 impl Leaser {
-    /// Starts one that leases from the daemon at `socket`, and has its first page already.
+    /// Starts a process that leases from the daemon at `socket` and has its first page already.
     pub fn start(uid: Uid, socket: &Path) -> Self {
         static PROGRAM: Mutex<Weak<Program>> = Mutex::new(Weak::new());
         let program = Program::shared(&PROGRAM, &built("e2e", "lease_client"), "leaser");
@@ -29,17 +29,17 @@ impl Leaser {
         self.helper.pid()
     }
 
-    /// Gives an order without waiting.
+    /// Sends an order without waiting for the answer.
     pub fn order(&mut self, order: &str) {
         self.helper.begin(order);
     }
 
-    /// What it answered; `None`: it is dead.
+    /// The answer to an order; `None`: the process has exited.
     pub fn answer(&mut self) -> Option<String> {
         self.helper.answer()
     }
 
-    /// Gives an order and waits for its answer: a number.
+    /// Sends an order and waits for its answer, a number.
     pub fn ask(&mut self, order: &str) -> u64 {
         self.order(order);
         let answer = self.answer();
@@ -52,7 +52,7 @@ impl Leaser {
         self.helper.is_alive()
     }
 
-    /// Kills it and waits for its end.
+    /// Kills the process and waits for its exit.
     pub fn kill(&mut self) {
         self.helper.child.kill().unwrap();
         eventually("it dies", || (!self.helper.is_alive()).then_some(()));

@@ -1,4 +1,4 @@
-//! A daemon of our own, and processes that take memory.
+//! A daemon for a test, and processes that allocate memory.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub mod cgroup;
@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 pub use test_support::privileged;
 
-/// How long anything may take.
+/// Timeout of each wait.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// One MiB.
 pub const MIB: u64 = 1 << 20;
 
-/// Asks again until there is an answer; panics with `what` when there is none in time.
+/// Retries until there is a result; panics with `what` after the timeout.
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! Something with idle memory, in the place of a `headroom-binderd`.
+//! A server with idle memory, in the place of a `headroom-binderd`.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -9,7 +9,7 @@ use control::Server;
 use control::binderd::{Reply, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// It listens and gives until it is dropped.
+/// Listens and releases memory until it is dropped.
 pub struct Reclaimer {
     idle_pages: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -19,7 +19,7 @@ pub struct Reclaimer {
 const BATCH: u64 = 32;
 
 impl Reclaimer {
-    /// Gives back a batch at each request, until nothing is left.
+    /// Starts the server. It releases one batch per request, until nothing is left.
     pub fn start(socket: &Path, idle_pages: u64) -> Self {
         let mut server = Server::bind(socket, 0o600).unwrap();
         let idle_pages = Arc::new(AtomicU64::new(idle_pages));
@@ -41,7 +41,7 @@ impl Reclaimer {
         Self { idle_pages, stop, thread: Some(thread) }
     }
 
-    /// What it has left.
+    /// Idle memory that is left, pages.
     pub fn idle_pages(&self) -> u64 {
         self.idle_pages.load(SeqCst)
     }

@@ -1,10 +1,10 @@
 //! Stops the processes of a fork bomb before killing them.
 //!
-//! Under a limit of processes one that dies makes room for the next, and its parent is notified;
-//! one that is stopped does neither. So all are stopped first, in several looks: a look finds only
-//! children of processes that had not got their signal before. Then all are killed; those that
-//! cannot be killed go on. A fork that was under way ends with a child all the same, though its
-//! parent is stopped, but not when that is killed: so there is another look after the kill.
+//! Under a limit of processes, a process that is killed makes room for the next one, and its parent
+//! is notified. A stopped process does neither. So all are stopped first, in several passes: a pass
+//! finds only children of processes that had not received SIGSTOP before. Then all are killed;
+//! those that cannot be killed are continued. A fork in progress still yields a child if its parent
+//! is stopped, but not if the parent is killed, so another pass follows the kill.
 
 use memory_ledger::herd::takes_part;
 use memory_ledger::{KillPreference, Process};
@@ -13,14 +13,14 @@ use super::super::kill_plan::CgroupScope;
 use super::super::shared_state::SharedState;
 use super::killed_member::KilledMember;
 
-/// So many looks for processes that were born meanwhile, before all are killed ...
+/// Maximum number of passes over processes forked meanwhile, before all are killed ...
 const LOOKS: u32 = 8;
-/// ... and so many rounds of looks and kills. The second one finds next to nothing.
+/// ... and maximum number of rounds of passes and kills. The second round finds next to nothing.
 pub(super) const ROUNDS: u32 = 8;
 
-/// The members that are known.
+/// The known members of a fork bomb.
 pub(super) struct ForkBomb<'a> {
-    /// The first has its signal from the beginning.
+    /// The first member was signalled by the caller.
     family: Vec<Process>,
     cgroup: Option<&'a CgroupScope>,
 }
@@ -30,13 +30,13 @@ impl<'a> ForkBomb<'a> {
         Self { family: vec![*first], cgroup }
     }
 
-    /// All but the first.
+    /// All members but the first.
     pub(super) fn into_others(mut self) -> Vec<Process> {
         self.family.remove(0);
         self.family
     }
 
-    /// Stops these and all that are born meanwhile, and kills them.
+    /// Stops these processes and all that are forked meanwhile, and kills them.
     pub(super) fn stop_and_kill(
         &mut self,
         found: Vec<Process>,

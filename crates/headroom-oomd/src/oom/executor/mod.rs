@@ -1,9 +1,10 @@
-//! Carries out kills: the only code that sends signals and takes memory back.
+//! Carries out kills: the only code that sends signals and reclaims memory.
 //!
 //! * [`fork_bomb`](self::fork_bomb): a family that is stopped before it is killed;
-//! * [`killed_member`](self::killed_member): one of those that these stop and kill;
+//! * [`killed_member`](self::killed_member): a further process that is stopped and killed;
 //! * [`shared_memory`](self::shared_memory): all processes that use a victim's memory;
-//! * [`reaping`](self::reaping): victims on their way out, and the threads that help them.
+//! * [`reaping`](self::reaping): victims that are exiting, and the reaper threads that release
+//!   their memory.
 
 mod fork_bomb;
 mod killed_member;
@@ -33,26 +34,26 @@ use crate::clock::{NS_PER_MS, monotonic_ns};
 use crate::notifications::pre_kill_hook::PreKillInfo;
 use crate::records::Records;
 
-/// Carries out kills, and follows the victims until their memory is back.
+/// Carries out kills, and tracks the victims until their memory is back.
 pub(super) struct Executor {
     reaping: Reaping,
     pub(super) rate: RateMonitor,
 }
 
-/// A signal that was sent to a process.
+/// The signal that was sent, and when.
 struct Sent {
     signal: Signal,
     at_ns: u64,
 }
 
 impl Executor {
-    /// `events`: another fd that is to wake the event loop.
+    /// `events`: another fd that makes this one readable.
     pub(super) fn new(reaper: Reaper, events: BorrowedFd<'_>) -> io::Result<Self> {
         Ok(Self { reaping: Reaping::new(reaper, events)?, rate: RateMonitor::default() })
     }
 
-    /// Carries out a kill. Returns the number of its record; the error is that the victim did not
-    /// get the signal.
+    /// Carries out a kill. Returns the number of its record, or an error if the victim could not be
+    /// signalled.
     ///
     /// Up to the signal of a plan with an armed victim nothing allocates, locks or logs, unless
     /// other processes use the victim's memory.
@@ -96,7 +97,7 @@ impl Executor {
             Some(pinned) => {
                 self.reaping.add(token, pinned.victim.clone(), &mut state.kills);
             }
-            // It was gone before it could be pinned.
+            // The victim had exited before it could be pinned.
             None => state.kills.gone(token, monotonic_ns()),
         }
         self.kill_others(&mut plan, &sent, state);
@@ -120,7 +121,8 @@ impl Executor {
         records.add(kill_record(plan, sent.at_ns, &remark))
     }
 
-    /// The others of a group kill. Those that could not be signalled are taken off the list.
+    /// Kills the further victims of a group kill. Those that cannot be signalled are removed from
+    /// the list.
     fn kill_others(&mut self, plan: &mut KillPlan, sent: &Sent, state: &mut SharedState) {
         let mut others = std::mem::take(&mut plan.choice.others);
         let cgroup = plan.purpose.cgroup();
@@ -154,8 +156,8 @@ impl Executor {
         true
     }
 
-    /// Kills a fork bomb of which `first` has its signal already, as far as it is in the cgroup.
-    /// Returns the others that have theirs.
+    /// Kills the members of a fork bomb, except `first`, which was signalled already; only within
+    /// the cgroup, if one is given. Returns those that were signalled.
     fn kill_fork_bomb(
         &mut self,
         first: &Process,
@@ -179,7 +181,7 @@ impl Executor {
         bomb.into_others()
     }
 
-    /// A victim beside the first one: no account awaits it by itself.
+    /// Tracks a further victim. No account awaits its memory separately.
     fn track_other(
         &mut self,
         member: KilledMember,
@@ -201,7 +203,7 @@ impl Executor {
         self.reaping.add(token, victim, &mut state.kills);
     }
 
-    /// A victim that was asked to end has not done so in time.
+    /// Sends SIGKILL to a victim that has not exited in time after SIGTERM.
     pub(super) fn kill_asked(
         &mut self,
         token: KillToken,
@@ -209,13 +211,13 @@ impl Executor {
         state: &mut SharedState,
     ) {
         let Some(kill) = state.kills.get(token).copied() else { return };
-        // Gone is as good.
+        // It does not matter if this fails because the process has exited.
         let _ = self.reaping.kill(token);
         take_latch(latch, kill.payer(), kill.victim, &mut state.accounts);
         self.reaping.step(token, &mut state.kills);
     }
 
-    /// Takes every victim as far as it has come.
+    /// Advances the state of every victim.
     pub(super) fn step(&mut self, kills: &mut KillsInFlight) {
         self.reaping.step_all(kills);
         let now_ns = monotonic_ns();
@@ -226,22 +228,22 @@ impl Executor {
         }
     }
 
-    /// A kill has settled: how it ended, for the record.
+    /// Ends the tracking of a settled kill. Returns its outcome, for the record.
     pub(super) fn finish(&mut self, kill: &InFlightKill, settled: Settled) -> Outcome {
         self.reaping.finish(kill, settled)
     }
 }
 
-/// Wakes the event loop.
+/// Readable when a victim or a reaper has made progress, or `events` is readable.
 impl AsFd for Executor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.reaping.as_fd()
     }
 }
 
-/// Returns when the administrator's program has ended, or its time is over.
+/// Runs the pre-kill hook. Returns when the program has exited, or its budget is spent.
 fn run_pre_kill_hook(plan: &KillPlan, records: &Records) {
-    // What the kernel program kills, in a page fault, has no program before it.
+    // The kernel program kills in a page fault, so no hook can run before.
     if let Method::SentByKernel { .. } = plan.method {
         return;
     }
@@ -279,7 +281,7 @@ fn send(plan: &KillPlan) -> Result<Sent, KillError> {
 }
 
 fn take_latch(latch: LatchAction, account: AccountId, victim: ProcessId, accounts: &mut Accounts) {
-    // `Ok(false)`: the kernel program has killed in this very moment, and its event is on the way.
+    // `Ok(false)`: the kernel program has killed at this very moment, and its event is pending.
     if latch == LatchAction::Take
         && let Err(error) = accounts.watch_mut().take_latch(account, victim)
     {

@@ -1,4 +1,4 @@
-//! Victims on their way out, and the threads that help them.
+//! Victims that are exiting, and the reaper threads that release their memory.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,7 @@ use rustix::event::epoll;
 
 use crate::clock::{NS_PER_MS, monotonic_ns};
 
-/// epoll's data: victims have their tokens, from 1 on.
+/// Values of `epoll_event.data`. Victims have their tokens, from 1 on.
 const EVENTS: u64 = 0;
 const REAPER: u64 = u64::MAX;
 
@@ -20,7 +20,7 @@ struct Entry {
     progress: Progress,
 }
 
-/// All victims with their pidfds.
+/// All victims in flight with their pidfds.
 pub(super) struct Reaping {
     reaper: Reaper,
     epoll: OwnedFd,
@@ -28,7 +28,7 @@ pub(super) struct Reaping {
 }
 
 impl Reaping {
-    /// `events`: another fd that is to wake the event loop.
+    /// `events`: another fd that makes this one readable.
     pub(super) fn new(reaper: Reaper, events: BorrowedFd<'_>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         add(&epoll, events, EVENTS)?;
@@ -36,8 +36,8 @@ impl Reaping {
         Ok(Self { reaper, epoll, victims: Vec::new() })
     }
 
-    /// Follows a victim that has its signal, and helps it if that is SIGKILL: the sooner, the less
-    /// its own speed counts.
+    /// Tracks a victim that was signalled. After SIGKILL the reapers release its memory: the sooner
+    /// they start, the less depends on how fast the victim exits.
     pub(super) fn add(&mut self, token: KillToken, victim: Victim, kills: &mut KillsInFlight) {
         if let Err(errno) = add(&self.epoll, victim.as_fd(), token.0) {
             tracing::warn!("cannot watch the victim: {errno}; the timer looks after it");
@@ -47,7 +47,7 @@ impl Reaping {
         self.step(token, kills);
     }
 
-    /// Sends SIGKILL to a victim that was asked to end before.
+    /// Sends SIGKILL to a victim that was sent SIGTERM before.
     pub(super) fn kill(&mut self, token: KillToken) -> Result<(), KillError> {
         let Some(entry) = self.victims.iter_mut().find(|entry| entry.token == token) else {
             return Ok(());
@@ -58,7 +58,7 @@ impl Reaping {
         done
     }
 
-    /// Takes every victim as far as it has come.
+    /// Advances the state of every victim.
     pub(super) fn step_all(&mut self, kills: &mut KillsInFlight) {
         let Self { reaper, victims, epoll } = self;
         reaper.drain(|token, done| {
@@ -71,7 +71,7 @@ impl Reaping {
         }
     }
 
-    /// Takes one victim as far as it has come.
+    /// Advances the state of one victim.
     pub(super) fn step(&mut self, token: KillToken, kills: &mut KillsInFlight) {
         let Self { reaper, victims, epoll } = self;
         if let Some(entry) = victims.iter_mut().find(|entry| entry.token == token) {
@@ -79,7 +79,7 @@ impl Reaping {
         }
     }
 
-    /// A kill has settled: its victim is not followed any more. Returns how it ended.
+    /// Ends the tracking of a settled kill. Returns its outcome.
     pub(super) fn finish(&mut self, kill: &InFlightKill, settled: Settled) -> Outcome {
         let at = self.victims.iter().position(|entry| entry.token == kill.token);
         let entry = at.map(|at| self.victims.swap_remove(at));
@@ -111,7 +111,7 @@ impl Entry {
     fn step(&mut self, reaper: &Reaper, epoll: &OwnedFd, kills: &mut KillsInFlight) {
         let now_ns = monotonic_ns();
         let asked = kills.get(self.token).is_some_and(InFlightKill::is_asked);
-        // A victim that was only asked is not helped to end.
+        // The memory of a victim that was only sent SIGTERM is not released before it has exited.
         if asked && !self.reclaim.victim().has_exited() {
             return;
         }
@@ -124,7 +124,7 @@ impl Entry {
             Progress::Pending => {}
             Progress::Released => kills.released(self.token, now_ns),
             Progress::Gone => {
-                // A pidfd stays readable: out of the way of the event loop.
+                // A pidfd stays readable, so it is removed from the epoll set.
                 let _ = epoll::delete(epoll, self.reclaim.as_fd());
                 kills.gone(self.token, now_ns);
             }
@@ -150,7 +150,7 @@ fn why_stuck(pid: u32, mrelease: Option<Mrelease>, took_ns: u64) -> String {
     format!("{} ms after SIGKILL it is still {state}; {help}", took_ns / NS_PER_MS)
 }
 
-/// A process's state as text.
+/// The state of a process as text.
 fn state_of(pid: u32) -> Option<&'static str> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     let after_name = stat.iter().rposition(|b| *b == b')')? + 2;

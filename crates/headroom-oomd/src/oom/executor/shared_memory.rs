@@ -1,9 +1,9 @@
-//! Ends all processes that use a victim's memory: it comes back with the last of them.
+//! Kills all processes that use a victim's memory: it is freed when the last of them exits.
 //!
-//! All are stopped first, in several looks: one that is stopped makes no other, and holds the
-//! memory, so that its name cannot become that of another address space before a look has ended.
-//! Then all are killed. A `clone` that was under way can escape the last look: its memory does not
-//! come back, and the next kill for the account begins with it.
+//! All are stopped first, in several passes. A stopped process cannot clone another one, and holds
+//! the memory, so that the identifier of the address space cannot be reused before a pass has
+//! ended. Then all are killed. The child of a `clone` in progress can escape the last pass: then
+//! the memory is not freed, and the next kill for the account starts with that child.
 
 use memory_ledger::address_space::sharers_of;
 use memory_ledger::{KillPreference, Process};
@@ -12,17 +12,17 @@ use super::super::kill_plan::KillPlan;
 use super::super::shared_state::SharedState;
 use super::killed_member::KilledMember;
 
-/// So many looks for processes that were born meanwhile.
+/// Maximum number of passes over processes started meanwhile.
 const LOOKS: u32 = 8;
 
-/// The processes that use some victims' memory, all stopped.
+/// The processes that use the victims' memory, all stopped.
 pub(super) struct SharedMemory {
     victims: Vec<KilledMember>,
     sharers: Vec<KilledMember>,
 }
 
 impl SharedMemory {
-    /// Stops the victims of a plan and all that share their memory.
+    /// Stops the victims of a plan and all processes that share their memory.
     pub(super) fn stop(plan: &KillPlan, state: &mut SharedState) -> Self {
         let victims = std::iter::once(&plan.choice.victim).chain(&plan.choice.others);
         let mut shared =
@@ -37,10 +37,11 @@ impl SharedMemory {
         shared
     }
 
-    /// Those that are not known yet.
+    /// Sharers that are not known yet.
     fn look(&self, plan: &KillPlan, state: &mut SharedState) -> Vec<Process> {
         state.refresh_processes();
-        // Of one that has exited meanwhile, the memory may be gone as well.
+        // If a member has exited meanwhile, its memory may be gone as well, so its identifier may
+        // be reused.
         let all = self.victims.iter().chain(&self.sharers);
         let members: Vec<Process> =
             all.filter(|it| !it.victim.has_exited()).map(|it| it.process).collect();
@@ -54,7 +55,8 @@ impl SharedMemory {
         found
     }
 
-    /// Kills the sharers. Returns those that have their signal, without memory of their own.
+    /// Kills the sharers. Returns those that were signalled, with a size of 0: the memory is the
+    /// victim's.
     pub(super) fn kill(self) -> Vec<KilledMember> {
         let mut sharers = self.sharers;
         KilledMember::kill_all(&mut sharers);
@@ -64,7 +66,7 @@ impl SharedMemory {
         sharers
     }
 
-    /// Lets all go on: the victim could not be killed.
+    /// Continues all processes: the victim could not be killed.
     pub(super) fn release(self) {
         for member in self.victims.into_iter().chain(self.sharers) {
             member.victim.go_on();
