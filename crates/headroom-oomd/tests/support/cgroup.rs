@@ -34,10 +34,7 @@ impl Cgroup {
     /// available.
     pub fn user_slice(uid: Uid) -> Option<Self> {
         let root = Cgroups::find(Path::new("/proc")).unwrap().filter(Cgroups::has_memory);
-        let Some(root) = root.map(|tree| tree.root().to_owned()) else {
-            test_support::skip("no cgroup hierarchy of version 2 with the memory controller");
-            return None;
-        };
+        let root = root?.root().to_owned();
         let path = format!("/user.slice/user-{uid}.slice");
         let folder = root.join(&path[1..]);
         std::fs::create_dir_all(&folder).unwrap();

@@ -59,7 +59,7 @@ fn a_session_in_a_session_with_a_filter_falls_back_to_ptrace_and_says_so() {
     command.args(["run", "--fd-passing", "seccomp", "--"]).args(inner);
     let ended = outcome(command.args([&peer, "/dev/binder", "files-cost", "100"]));
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.err.contains("by ptrace instead"), "{ended:?}");
+    assert!(ended.err.contains("using ptrace"), "{ended:?}");
 }
 
 /// What callers hear whose daemon is killed: while they wait for it, while they are trapped, and
