@@ -7,15 +7,15 @@ use crate::precedence::{LimitLayers, Source};
 /// A user's account as read at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Anonymous, shared and swapped memory of all the user's processes, bytes.
+    /// Anonymous, shared and swapped memory of all processes of the account, bytes.
     pub used_bytes: u64,
-    /// Of these, bytes of processes that have been killed already.
+    /// Part of `used_bytes` that belongs to processes that have been killed already.
     pub dying_bytes: u64,
-    /// When it was read, nanoseconds.
+    /// Time of the reading, nanoseconds.
     pub at_ns: u64,
 }
 
-/// Where an account stands against its limit.
+/// Usage of an account relative to its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// At or below the soft limit.
@@ -26,10 +26,10 @@ pub enum Phase {
     Broken,
 }
 
-/// One limited user, or group of users.
+/// One limited user, group of users or cgroup.
 #[derive(Clone, Debug)]
 pub struct Account {
-    /// Whose it is.
+    /// The owner of the account.
     pub id: AccountId,
     pub(crate) layers: LimitLayers,
     pub(crate) limit: Limit,
@@ -38,23 +38,23 @@ pub struct Account {
 }
 
 impl Account {
-    /// Of a cgroup, of which only the configuration speaks.
+    /// The account of a cgroup, which only the configuration can limit.
     pub(crate) fn of_cgroup(id: CgroupId, limit: Limit) -> Self {
         let (layers, source) = (LimitLayers::default(), Source::Config);
         Self { id: AccountId::Cgroup(id), layers, limit, source, reading: Reading::default() }
     }
 
-    /// The limit that counts.
+    /// The limit in force.
     pub fn limit(&self) -> Limit {
         self.limit
     }
 
-    /// All that was said of it.
+    /// All limits of the account, by source.
     pub fn layers(&self) -> LimitLayers {
         self.layers
     }
 
-    /// Where the limit comes from.
+    /// Source of the limit in force.
     pub fn source(&self) -> Source {
         self.source
     }
@@ -64,7 +64,7 @@ impl Account {
         self.reading
     }
 
-    /// Where the latest reading stands against the limit.
+    /// Position of the latest reading relative to the limit.
     pub fn phase(&self) -> Phase {
         match self.reading.used_bytes {
             used if used > self.limit.hard_bytes() => Phase::Broken,

@@ -1,7 +1,7 @@
-//! Typed ids of accounts: a user's, a group's, a cgroup's.
+//! Typed ids of accounts: of a user, a group or a cgroup.
 //!
-//! The kind of an account is part of its type. Where one number has to stand for all three (a key
-//! of a BPF map), the adapter that talks to the kernel encodes it.
+//! The kind of an account is part of its type. Where one number has to represent all three (a key
+//! of a BPF map), the adapter for the kernel encodes it.
 
 use std::fmt;
 
@@ -13,16 +13,16 @@ pub use owners::Uid;
 pub struct GroupId(u16);
 
 impl GroupId {
-    /// As many ids as there are. One less than a `u16` has values: with the last one, the key of a
-    /// group in the BPF maps would be [`Uid::NONE`].
+    /// Number of group ids. One less than a `u16` has values: with the last one, the key of a group
+    /// in the BPF maps would be [`Uid::NONE`].
     pub const COUNT: u16 = u16::MAX;
 
-    /// `None`: not below [`GroupId::COUNT`].
+    /// Returns `None` unless `id` is below [`GroupId::COUNT`].
     pub fn new(id: u16) -> Option<Self> {
         (id < Self::COUNT).then_some(Self(id))
     }
 
-    /// Below [`GroupId::COUNT`].
+    /// The id as a number below [`GroupId::COUNT`].
     pub fn get(self) -> u16 {
         self.0
     }
@@ -44,19 +44,19 @@ impl fmt::Display for CgroupId {
     }
 }
 
-/// Whose memory an account holds.
+/// Identifies an account by its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AccountId {
-    /// One user's.
+    /// Memory of one user.
     User(Uid),
-    /// That of several users together.
+    /// Memory of several users together.
     Group(GroupId),
-    /// That of a cgroup and all below it.
+    /// Memory of a cgroup and all its descendants.
     Cgroup(CgroupId),
 }
 
 impl AccountId {
-    /// The user, where it is one user's account.
+    /// The user, if it is the account of one user.
     pub fn user(self) -> Option<Uid> {
         match self {
             Self::User(uid) => Some(uid),

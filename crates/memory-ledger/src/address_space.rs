@@ -1,19 +1,19 @@
 //! Processes that share their memory (`CLONE_VM` without `CLONE_THREAD`, `vfork`) are one
-//! candidate: each has all of the memory, and only the end of all of them gives it back.
+//! candidate: each has all of the memory, and it is freed only when all of them have exited.
 
 use std::collections::BTreeMap;
 
 use crate::process::{AddressSpaceId, Process};
 
-/// Processes by address space, as far as several use it.
+/// Address spaces that several processes use.
 #[derive(Clone, Debug, Default)]
 pub struct Sharers {
-    /// With the number of users, ascending.
+    /// Address spaces with their numbers of users, ascending.
     shared: Vec<(AddressSpaceId, u32)>,
 }
 
 impl Sharers {
-    /// Of these processes, which have to be all there are.
+    /// Collects the shared address spaces of `processes`, which has to list all processes.
     pub fn of(processes: &[Process]) -> Self {
         let known = |it: &&Process| it.address_space != AddressSpaceId::default();
         let mut ids: Vec<AddressSpaceId> =
@@ -23,14 +23,14 @@ impl Sharers {
         Self { shared: users.filter(|(_, count)| *count > 1).collect() }
     }
 
-    /// How many other processes use its memory.
+    /// Number of other processes that use the process's memory.
     pub fn others(&self, process: &Process) -> u32 {
         let at = self.shared.binary_search_by_key(&process.address_space, |(id, _)| *id);
         at.map_or(0, |at| self.shared[at].1 - 1)
     }
 
-    /// Leaves one process of each address space: the oldest, which the others come from. Its growth
-    /// is that of the memory; a younger one seems to have taken all of it.
+    /// Keeps one process of each address space: the oldest, which the others were forked from. Its
+    /// growth is that of the memory; a younger one would appear to have allocated all of it.
     pub fn merge(&self, candidates: &mut Vec<Process>) {
         if self.shared.is_empty() {
             return;
@@ -49,8 +49,8 @@ impl Sharers {
     }
 }
 
-/// Others that use the memory of one of `members`. A member has to be among `processes`: an address
-/// space whose users have all ended names nothing, and its name can be that of the next one.
+/// Other processes that use the memory of one of `members`. A member has to be among `processes`:
+/// the id of an address space with no users left is invalid, and can be reused for the next one.
 pub fn sharers_of(members: &[Process], processes: &[Process]) -> Vec<Process> {
     let is_member = |process: &Process| members.iter().any(|member| member.id == process.id);
     let unknown = AddressSpaceId::default();
@@ -95,7 +95,7 @@ mod tests {
         let ended = process(9, 8);
         assert!(sharers_of(&[ended], &all).is_empty(), "8 can be another address space by now");
         assert!(sharers_of(&[process(13, 0)], &all).is_empty());
-        // The same pid, started later.
+        // The same pid with a later start time.
         let reused = Process { id: ProcessId { pid: 10, start_time: 99 }, ..process(10, 7) };
         assert!(sharers_of(&[reused], &all).is_empty());
     }

@@ -15,7 +15,8 @@ impl fmt::Display for Bytes {
             return f.pad(&format!("{bytes} B"));
         }
         let mut exponent = 1;
-        // Compare what will be printed, so that 1023.96 KiB reads 1.0 MiB and not 1024.0 KiB.
+        // Compare the printed value, so that 1023.96 KiB is printed as 1.0 MiB and not as 1024.0
+        // KiB.
         let tenths = |exponent: usize| (bytes * 10 + (1 << (10 * exponent - 1))) >> (10 * exponent);
         while tenths(exponent) >= 10240 && exponent + 1 < UNITS.len() {
             exponent += 1;

@@ -1,8 +1,8 @@
-//! Of which control groups a limit speaks.
+//! Patterns of control groups that a limit applies to.
 //!
-//! A pattern is a path from the root of the hierarchy in which `*` and `?` stand within one
-//! folder's name. Each cgroup that matches has the limit by itself, with all that is below it. A
-//! login session is a cgroup as well, by the names that systemd gives:
+//! A pattern is a path from the root of the hierarchy in which `*` and `?` match within one
+//! folder's name. Each cgroup that matches has the limit by itself, including all its descendants.
+//! A login session is a cgroup as well, with the names that systemd gives:
 //! `/user.slice/user-UID.slice/session-N.scope`.
 
 use std::fmt;
@@ -12,15 +12,15 @@ use crate::account_id::Uid;
 use crate::limit::Limit;
 use crate::rules::Pattern;
 
-/// A pattern may be so long, bytes.
+/// Maximum length of a pattern, bytes.
 const LONGEST: usize = 1024;
 
 /// One folder of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Folder {
-    /// The one of this name.
+    /// Exactly this name.
     Named(String),
-    /// All whose names match.
+    /// All names that match the pattern.
     Like(Pattern),
 }
 
@@ -35,7 +35,7 @@ impl Folder {
         }
     }
 
-    /// A folder of this name is meant.
+    /// The name matches.
     pub fn matches(&self, name: &str) -> bool {
         match self {
             Self::Named(own) => own == name,
@@ -44,15 +44,15 @@ impl Folder {
     }
 }
 
-/// Why a text is no pattern.
+/// Reason for rejecting a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    /// Not from the root.
+    /// The path does not begin at the root.
     #[error(
         "a cgroup is a path from the root of the hierarchy, like \"/system.slice/ci-*.service\""
     )]
     NotFromRoot,
-    /// All there is.
+    /// The path is the root itself.
     #[error("\"/\" is the whole machine, which [machine] is about")]
     Root,
     /// `//`, `.` or `..`, or a `/` at the end.
@@ -60,22 +60,22 @@ pub enum PatternError {
         "no cgroup is called \"{0}\": there is one \"/\" between two names, and none at the end"
     )]
     Folder(String),
-    /// It would take too much memory.
+    /// The compiled pattern would take too much memory.
     #[error("this pattern is too long: at most {LONGEST} bytes")]
     TooLong,
 }
 
-/// Which cgroups.
+/// A pattern of cgroup paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupPattern {
     text: String,
     folders: Vec<Folder>,
-    /// Only if it is an ordinary user's.
+    /// Matches only cgroups of ordinary users.
     of_ordinary: bool,
 }
 
 impl CgroupPattern {
-    /// Of a path with wild cards.
+    /// Parses a path with wild cards.
     pub fn new(text: &str) -> Result<Self, PatternError> {
         let names = text.strip_prefix('/').ok_or(PatternError::NotFromRoot)?;
         if names.is_empty() {
@@ -88,19 +88,19 @@ impl CgroupPattern {
         Ok(Self { text: text.to_owned(), folders, of_ordinary: false })
     }
 
-    /// Each login session of a user; `None`: of every ordinary user.
+    /// Matches each login session of a user; `None`: of every ordinary user.
     pub fn sessions_of(uid: Option<Uid>) -> Result<Self, PatternError> {
         let user = uid.map_or("*".to_owned(), |uid| uid.to_string());
         let pattern = Self::new(&format!("/user.slice/user-{user}.slice/session-*.scope"))?;
         Ok(Self { of_ordinary: uid.is_none(), ..pattern })
     }
 
-    /// From the root.
+    /// The components of the path, from the root.
     pub fn folders(&self) -> &[Folder] {
         &self.folders
     }
 
-    /// This cgroup is meant. `ordinary` are the uids of ordinary users.
+    /// The path matches. `ordinary` are the uids of ordinary users.
     pub fn matches(&self, path: &str, ordinary: &RangeInclusive<Uid>) -> bool {
         let mut names = path.strip_prefix('/').unwrap_or_default().split('/');
         self.folders.iter().all(|folder| names.next().is_some_and(|name| folder.matches(name)))
@@ -108,13 +108,13 @@ impl CgroupPattern {
             && (!self.of_ordinary || owner_of(path).is_some_and(|uid| ordinary.contains(&uid)))
     }
 
-    /// How much it says: letters that are not wild.
+    /// How specific the pattern is: number of letters that are no wild cards.
     fn letters(&self) -> usize {
         self.text.chars().filter(|c| !matches!(c, '*' | '?')).count()
     }
 }
 
-/// As it was written, and for sessions of all ordinary users with these words.
+/// The pattern as it was written, with a suffix for sessions of all ordinary users.
 impl fmt::Display for CgroupPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)?;
@@ -122,23 +122,23 @@ impl fmt::Display for CgroupPattern {
     }
 }
 
-/// The user whose slice a cgroup is in, by systemd's names.
+/// The user that owns the slice of a cgroup, by systemd's names.
 pub fn owner_of(path: &str) -> Option<Uid> {
     let slice = path.strip_prefix("/user.slice/user-")?.split('/').next()?;
     slice.strip_suffix(".slice")?.parse().ok().map(Uid)
 }
 
-/// What the cgroups of a pattern may have, each by itself.
+/// The limit for the cgroups of a pattern, for each by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupLimit {
-    /// Which.
+    /// The cgroups that are limited.
     pub pattern: CgroupPattern,
-    /// How much.
+    /// The limit of each of them.
     pub limit: Limit,
 }
 
-/// The limit of a cgroup: of the patterns that match, the one that says most counts; of two that
-/// say as much, the later.
+/// The limit of a cgroup: of the patterns that match, the most specific one applies; of two that
+/// are equally specific, the later one.
 pub fn limit_of(
     limits: &[CgroupLimit],
     path: &str,

@@ -1,7 +1,7 @@
-//! What limited cgroups have, and when to look at them again.
+//! Usage of limited cgroups, and when to read it again.
 //!
-//! Nobody tells when a cgroup grows: it is looked at by a timer, the more often the sooner its
-//! limit can be broken. The id of a cgroup's account follows from its path.
+//! No event reports the growth of a cgroup: it is read by a timer, more often the sooner its limit
+//! can be exceeded. The id of a cgroup's account is derived from its path.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -14,23 +14,22 @@ use crate::machine::FASTEST_FILL;
 const NS_PER_MS: u64 = 1_000_000;
 const NS_PER_SECOND: u128 = 1_000_000_000;
 
-/// The pause between two looks, nanoseconds: the longest is how late a cgroup that has just come is
-/// found.
+/// The pause between two readings, nanoseconds: the longest bounds how late a new cgroup is found.
 const PAUSE_NS: RangeInclusive<u64> = 25 * NS_PER_MS..=1_000 * NS_PER_MS;
-/// How often cgroups are looked for, nanoseconds.
+/// Interval between two searches for cgroups, nanoseconds.
 const SEARCH_NS: u64 = 1_000 * NS_PER_MS;
-/// Searches take a hundredth of a CPU at the most: who can make cgroups can make many.
+/// Searches take at most 1/100 of a CPU: a user that can create cgroups can create many.
 const SEARCH_SHARE: u64 = 100;
-/// Looks at cgroups below their soft limit take this share of a CPU at the most: a thousandth ...
+/// Readings of cgroups below their soft limit take at most 1/1000 of a CPU ...
 const CALM_SHARE: u64 = 1_000;
-/// ... above it, a fiftieth ...
+/// ... above it, 1/50 ...
 const NEAR_SHARE: u64 = 50;
-/// ... and on the way to the hard one, whatever the rate, a fifth.
+/// ... and on the way to the hard limit, at any rate of growth, 1/5.
 const URGENT_SHARE: u64 = 4;
-/// The soft limit counts as left below 15/16 of it, as for users.
+/// Usage counts as below the soft limit again at 15/16 of it, as for users.
 const CLEAR_SHARE: u64 = 16;
 
-/// A cgroup with a limit.
+/// A cgroup with a limit, and its readings.
 #[derive(Clone, Debug)]
 pub struct CgroupAccount {
     id: CgroupId,
@@ -39,12 +38,12 @@ pub struct CgroupAccount {
     peak_bytes: u64,
     /// Above the soft limit, or not clearly below it since.
     near: bool,
-    /// Growth between the last two looks, bytes a second.
+    /// Growth between the last two readings, bytes per second.
     rate: u64,
 }
 
 impl CgroupAccount {
-    /// Follows from its path.
+    /// Derived from the path.
     pub fn id(&self) -> CgroupId {
         self.id
     }
@@ -54,18 +53,19 @@ impl CgroupAccount {
         &self.path
     }
 
-    /// Its limit and reading.
+    /// The limit and reading.
     pub fn account(&self) -> &Account {
         &self.account
     }
 
-    /// The most that was ever read, bytes.
+    /// The highest reading, bytes.
     pub fn peak_bytes(&self) -> u64 {
         self.peak_bytes
     }
 
-    /// How long the hard limit will not be broken, nanoseconds: at the fastest that programs can
-    /// fill, but no more often than a look is worth; at the present rate, half of it.
+    /// Time for which the hard limit cannot be exceeded, nanoseconds: at the fastest fill rate, but
+    /// no more often than the CPU share of a reading allows; at the present rate, half of that
+    /// time.
     fn pause_ns(&self, took_ns: u64) -> u64 {
         let left =
             self.account.limit().hard_bytes().saturating_sub(self.account.reading().used_bytes);
@@ -82,25 +82,25 @@ fn ns_until(bytes: u64, rate: u64) -> u64 {
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
-/// A cgroup that has come under a limit, or from under it.
+/// A cgroup that has got a limit, or has lost it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It has one now.
+    /// The cgroup of this path has a limit now.
     Came(String),
-    /// It has none any more: it is gone, or nothing is said of it.
+    /// The cgroup of this path has no limit any more: it was removed, or no pattern matches it.
     Left(String),
 }
 
-/// What a look has found.
+/// Result of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Where the cgroup stands.
+    /// Usage relative to the limit.
     pub phase: Phase,
-    /// It has just crossed its soft limit.
+    /// The cgroup has just crossed its soft limit.
     pub crossed: bool,
 }
 
-/// All of them.
+/// The accounts of all cgroups with a limit.
 #[derive(Clone, Debug)]
 pub struct CgroupAccounts {
     limits: Vec<CgroupLimit>,
@@ -112,46 +112,46 @@ pub struct CgroupAccounts {
 }
 
 impl CgroupAccounts {
-    /// Nothing is limited yet.
+    /// Starts without limits.
     pub fn new(ordinary: RangeInclusive<Uid>) -> Self {
         let (limits, accounts) = (Vec::new(), Vec::new());
         Self { limits, ordinary, accounts, next_look_ns: 0, next_search_ns: 0 }
     }
 
-    /// Which limits there are.
+    /// The limits in force.
     pub fn limits(&self) -> &[CgroupLimit] {
         &self.limits
     }
 
-    /// Other limits from now on. Accounts go by them with the next search, which is due.
+    /// Changes the limits. They apply to the accounts with the next search, which is due at once.
     pub fn set_limits(&mut self, limits: Vec<CgroupLimit>) {
         self.limits = limits;
         (self.next_look_ns, self.next_search_ns) = (0, 0);
     }
 
-    /// These uids are ordinary users.
+    /// Sets the uids of ordinary users.
     pub fn set_ordinary(&mut self, uids: RangeInclusive<Uid>) {
         self.ordinary = uids;
         (self.next_look_ns, self.next_search_ns) = (0, 0);
     }
 
-    /// Those that were found.
+    /// The cgroups with a limit that were found.
     pub fn all(&self) -> &[CgroupAccount] {
         &self.accounts
     }
 
-    /// One by its id.
+    /// The cgroup account of this id.
     pub fn get(&self, id: CgroupId) -> Option<&CgroupAccount> {
         self.accounts.iter().find(|it| it.id == id)
     }
 
-    /// Cgroups are to be looked for.
+    /// A search for cgroups is due.
     pub fn is_search_due(&self, now_ns: u64) -> bool {
         now_ns >= self.next_search_ns
     }
 
-    /// These are there, among others perhaps of which nothing is said. Says who has come and who
-    /// has left.
+    /// Updates the accounts from `paths`, all existing cgroups, with or without a limit. Returns
+    /// those that got or lost a limit.
     pub fn found(&mut self, paths: &[String]) -> Vec<Found> {
         let mut news = Vec::new();
         let (limits, ordinary) = (&self.limits, &self.ordinary);
@@ -183,20 +183,20 @@ impl CgroupAccounts {
         news
     }
 
-    /// A search has ended, which took so long: when is the next one due?
+    /// Sets the time of the next search, after one that took `took_ns`.
     pub fn searched(&mut self, now_ns: u64, took_ns: u64) {
         let pause_ns = SEARCH_NS.max(took_ns.saturating_mul(SEARCH_SHARE));
         self.next_search_ns = now_ns.saturating_add(pause_ns);
     }
 
-    /// The id that follows from the path, or the next one that no other has.
+    /// The id that is derived from the path, or the next free one.
     fn free_id(&self, path: &str) -> Option<CgroupId> {
         let first = crate::group::hash(path) as u16;
         let ids = (0..=u16::MAX).map(|at| CgroupId(first.wrapping_add(at)));
         ids.into_iter().find(|id| self.get(*id).is_none())
     }
 
-    /// Takes a reading of a cgroup.
+    /// Records a reading of a cgroup.
     pub fn read(&mut self, id: CgroupId, reading: Reading) -> Option<Look> {
         let Reading { used_bytes, at_ns, .. } = reading;
         let it = self.accounts.iter_mut().find(|it| it.id == id)?;
@@ -216,19 +216,19 @@ impl CgroupAccounts {
         Some(Look { phase: it.account.phase(), crossed: it.near && !was_near })
     }
 
-    /// All have been read, which took so long: when is the next look due?
+    /// Sets the time of the next reading, after all cgroups were read in `took_ns`.
     pub fn looked(&mut self, now_ns: u64, took_ns: u64) {
         let pauses = self.accounts.iter().map(|it| it.pause_ns(took_ns));
         let pause_ns = pauses.min().unwrap_or(*PAUSE_NS.end());
         self.next_look_ns = now_ns.saturating_add(pause_ns).min(self.next_search_ns.max(now_ns));
     }
 
-    /// A look is due at once.
+    /// Makes the next reading due at once.
     pub fn look_soon(&mut self) {
         self.next_look_ns = 0;
     }
 
-    /// When the next look is due, nanoseconds; `None`: nothing is limited.
+    /// Time when the next reading is due, nanoseconds; `None`: there is no limit.
     pub fn next_look_ns(&self) -> Option<u64> {
         (!self.limits.is_empty() || !self.accounts.is_empty()).then_some(self.next_look_ns)
     }
@@ -253,7 +253,7 @@ mod tests {
         paths.iter().map(|&path| path.to_owned()).collect()
     }
 
-    /// One of 1000 MiB, and its id.
+    /// A cgroup with a limit of 1000 MiB, and its id.
     fn one() -> (CgroupAccounts, CgroupId) {
         let mut accounts = CgroupAccounts::new(Uid(1000)..=Uid(2000));
         accounts.set_limits(vec![limit("/a", 1000)]);
@@ -267,7 +267,7 @@ mod tests {
         Reading { used_bytes: used_mib * MIB, dying_bytes: 0, at_ns }
     }
 
-    /// The pause after two readings, 100 ms apart, that took so long.
+    /// The pause after two readings, 100 ms apart, that took `took_ns`.
     fn pause(before_mib: u64, now_mib: u64, took_ns: u64) -> u64 {
         let (mut accounts, id) = one();
         accounts.read(id, reading(before_mib, 1));
@@ -323,11 +323,11 @@ mod tests {
 
     #[test]
     fn looks_are_as_frequent_as_the_limit_is_near() {
-        // 6000 MiB/s could break it after 167 ms; a cheap look is worth that.
+        // 6000 MiB/s could exceed the limit after 167 ms; a cheap reading is worth that.
         assert_eq!(pause(0, 0, 1000), 1000 * MIB * 1000 / FASTEST_FILL * MS + 666_666);
         assert_eq!(pause(0, 0, 500_000), 500 * MS, "a thousandth of a CPU");
         assert_eq!(pause(0, 0, 50_000_000), 1000 * MS);
-        // 100 MiB in 100 ms: 400 MiB will be gone in 400 ms, whatever a look costs.
+        // 100 MiB in 100 ms: 400 MiB will be used in 400 ms, whatever a reading costs.
         assert_eq!(pause(500, 600, 500_000), 200 * MS);
         assert_eq!(pause(500, 600, 60 * MS), 240 * MS, "a fifth of a CPU");
         assert_eq!(pause(990, 990, 2 * MS), 100 * MS, "a fiftieth of a CPU");

@@ -1,4 +1,4 @@
-//! What of a process's memory counts.
+//! The kinds of a process's memory that count against a limit.
 
 use std::fmt;
 
@@ -7,19 +7,19 @@ use std::fmt;
 pub struct Count {
     /// Anonymous memory: heaps, stacks.
     pub anon: bool,
-    /// Shared memory and files of tmpfs that are mapped, in full with each process that maps them.
+    /// Mapped shared memory and tmpfs files, counted in full for each process that maps them.
     pub shmem: bool,
-    /// What was swapped out.
+    /// Swapped-out memory.
     pub swap: bool,
-    /// Mapped pages of files, in full with each process that maps them.
+    /// Mapped file pages, counted in full for each process that maps them.
     pub file: bool,
 }
 
 impl Count {
-    /// Their names in a configuration, in the order of the fields.
+    /// Names of the kinds in the configuration, in the order of the fields.
     pub const NAMES: [&str; 4] = ["anon", "shmem", "swap", "file"];
 
-    /// Of these names; unknown ones are left out.
+    /// The kinds with these names; unknown names are ignored.
     pub fn of<'n>(names: impl IntoIterator<Item = &'n str>) -> Self {
         let mut count = Self { anon: false, shmem: false, swap: false, file: false };
         for name in names {
@@ -34,13 +34,13 @@ impl Count {
         count
     }
 
-    /// The names of those that count.
+    /// The names of the kinds that count.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let counts = [self.anon, self.shmem, self.swap, self.file];
         Self::NAMES.into_iter().zip(counts).filter(|(_, counts)| *counts).map(|(name, _)| name)
     }
 
-    /// The same, where they are not the usual ones; empty where they are.
+    /// The names, if they differ from the default; empty otherwise.
     pub fn unusual_names(self) -> Vec<String> {
         let unusual = self != Self::default();
         self.names().filter(|_| unusual).map(str::to_owned).collect()
@@ -48,7 +48,7 @@ impl Count {
 }
 
 impl Default for Count {
-    /// All that comes back with a kill and with nothing else: without pages of files.
+    /// All memory that only a kill frees: without file pages.
     fn default() -> Self {
         Self { anon: true, shmem: true, swap: true, file: false }
     }

@@ -1,22 +1,22 @@
 //! Processes that belong together: a parent with its children, a job of a shell.
 //!
-//! Two processes that one account pays for are of one family when one is the other's parent, or
-//! when they are in one process group (orphans stay in theirs). A process that leads a session ties
-//! its children together through their group only: what was started from one shell is not one
+//! Two processes that are charged to one account are of one family when one is the other's parent,
+//! or when they are in one process group (orphans stay in theirs). The children of a session leader
+//! are related only through their group: programs that were started from one shell are not one
 //! program.
 
 use crate::process::Process;
 
-/// Which processes of a list are of one family.
+/// The families of a list of processes.
 #[derive(Clone, Debug)]
 pub struct Families {
-    /// For each process the place of another one of its family, or its own; in the end the same one
-    /// for all of a family.
+    /// For each process the index of another process of its family, or its own index; following the
+    /// links ends at the same index for the whole family.
     link: Vec<usize>,
 }
 
 impl Families {
-    /// Sorts out a list of processes, in any order.
+    /// Groups a list of processes, in any order, by family.
     pub fn of(processes: &[Process]) -> Self {
         let mut families = Self { link: (0..processes.len()).collect() };
         let mut by_pid: Vec<usize> = (0..processes.len()).collect();
@@ -41,7 +41,7 @@ impl Families {
         families
     }
 
-    /// What the processes of a family have in common: a place in the list.
+    /// Index of the process that represents the family of the process at `at`.
     pub fn family(&self, mut at: usize) -> usize {
         while self.link[at] != at {
             at = self.link[at];
@@ -49,7 +49,7 @@ impl Families {
         at
     }
 
-    /// The lower place stands for both; the way to it is shortened as it is walked.
+    /// Joins two families: the lower index represents both, and the paths to it are shortened.
     fn join(&mut self, a: usize, b: usize) {
         let (a, b) = (self.shorten(a), self.shorten(b));
         let (low, high) = (a.min(b), a.max(b));

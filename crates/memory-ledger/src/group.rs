@@ -1,13 +1,13 @@
-//! Users who share one account.
+//! Groups of users that share one account.
 //!
-//! The id of a group's account follows from the group's name, so that it is the same for the next
-//! daemon.
+//! The id of a group's account is derived from the group's name, so that it is the same after a
+//! restart of the daemon.
 
 use std::collections::BTreeMap;
 
 use crate::account_id::{AccountId, GroupId, Uid};
 
-/// A name as a number: FNV-1a, folded.
+/// Hash of a name: FNV-1a, folded.
 pub(crate) fn hash(name: &str) -> u32 {
     let hash = name
         .bytes()
@@ -15,18 +15,18 @@ pub(crate) fn hash(name: &str) -> u32 {
     hash ^ hash >> 16
 }
 
-/// Some users, and their account.
+/// A group of users, and its account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its account.
+    /// Id of the group's account.
     pub id: GroupId,
-    /// What people call it.
+    /// Name in the configuration.
     pub name: String,
-    /// Who is in it, ascending. There may be nobody at present.
+    /// Uids of the members, ascending. May be empty.
     pub uids: Vec<Uid>,
 }
 
-/// All groups; a user is in one at the most.
+/// All groups; a user is in at most one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Groups {
     by_id: BTreeMap<GroupId, Group>,
@@ -34,14 +34,14 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Groups of these names and uids. Who is in two is in the one that comes first.
+    /// Creates groups of these names and uids. A user that is in two belongs to the first one.
     pub fn new(groups: impl IntoIterator<Item = (String, Vec<Uid>)>) -> Self {
         let mut all = Self::default();
         for (name, mut uids) in groups {
             uids.sort_unstable();
             uids.dedup();
             uids.retain(|uid| !all.group_of.contains_key(uid));
-            // As many groups as there are ids; a configuration is far from it.
+            // No id is left; a configuration never comes near that number of groups.
             let Some(id) = all.free_id(&name) else { break };
             all.group_of.extend(uids.iter().map(|uid| (*uid, id)));
             all.by_id.insert(id, Group { id, name, uids });
@@ -49,7 +49,7 @@ impl Groups {
         all
     }
 
-    /// The id that follows from the name, or the next one that no other group has.
+    /// The id that is derived from the name, or the next free one.
     fn free_id(&self, name: &str) -> Option<GroupId> {
         let count = u32::from(GroupId::COUNT);
         let first = hash(name) % count;
@@ -57,22 +57,22 @@ impl Groups {
         ids.into_iter().find(|id| !self.by_id.contains_key(id))
     }
 
-    /// How many there are.
+    /// Number of groups.
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// There is none.
+    /// There are no groups.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
 
-    /// All, by id.
+    /// All groups, by id.
     pub fn iter(&self) -> impl Iterator<Item = &Group> {
         self.by_id.values()
     }
 
-    /// The group whose account this is.
+    /// The group that the account belongs to.
     pub fn get(&self, account: AccountId) -> Option<&Group> {
         match account {
             AccountId::Group(id) => self.by_id.get(&id),
@@ -85,7 +85,7 @@ impl Groups {
         self.group_of.get(&uid).and_then(|id| self.by_id.get(id))
     }
 
-    /// The account that a user's processes are charged to: its group's, or its own.
+    /// The account that a user's processes are charged to: that of its group, or its own.
     pub fn account_of(&self, uid: Uid) -> AccountId {
         self.group_of.get(&uid).map_or(AccountId::User(uid), |id| AccountId::Group(*id))
     }
@@ -120,7 +120,7 @@ mod tests {
         let alone = id(&groups(&[("students", &[1])]));
         let among = id(&groups(&[("a", &[2]), ("b", &[3]), ("students", &[1])]));
         assert_eq!(alone, among);
-        // Pinned maps of a daemon of another version have it.
+        // Pinned maps of another version of the daemon contain this id.
         assert_eq!(alone.get(), 42_569);
     }
 

@@ -1,13 +1,13 @@
-//! Who grew of late: it is growth that breaks a limit, not size.
+//! Recent growth of processes: growth exceeds a limit, not size.
 
 use crate::process::{Process, ProcessId, WINDOW_NS};
 use crate::recent_kills::RecentKills;
 
-/// So many places further the next process of a list is looked for before it is searched
-/// everywhere.
+/// Number of positions that the next process of a list is searched for in sequence, before a binary
+/// search.
 const STEPS: usize = 8;
 
-/// What everybody had at one moment, by id.
+/// Memory of every process at one moment, by id.
 #[derive(Clone, Debug, Default)]
 struct Mark {
     at_ns: u64,
@@ -22,8 +22,8 @@ impl Mark {
         self.bytes.sort_unstable();
     }
 
-    /// What this one had. `place` is where the last one was or would be, 0 at first: in a list that
-    /// is in order, as a watch's is, the next one is beside it.
+    /// Memory of the process at that moment, bytes. `place` is the index that the last lookup
+    /// returned, 0 at first: in a sorted list, like that of a watch, the next process is adjacent.
     fn bytes(&self, id: ProcessId, place: &mut usize) -> Option<u64> {
         let before = |at: usize| self.bytes.get(at).is_none_or(|(other, _)| *other < id);
         let beside = (*place..*place + STEPS).find(|at| !before(*at));
@@ -36,8 +36,8 @@ impl Mark {
     }
 }
 
-/// Remembers two moments. Growth is counted from the older one, which is half a window to a whole
-/// one ago as long as somebody looks often enough.
+/// Remembers two moments. Growth is counted from the older one, which is between half a window and
+/// a whole window ago if [`look`](Self::look) is called often enough.
 #[derive(Clone, Debug, Default)]
 pub struct Growth {
     older: Mark,
@@ -47,19 +47,20 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// With room for so many processes, so that a look in need does not have to allocate.
+    /// Reserves room for this number of processes, so that a scan under memory pressure does not
+    /// have to allocate.
     pub fn with_room(processes: usize) -> Self {
         let mark = || Mark { at_ns: 0, bytes: Vec::with_capacity(processes) };
         Self { older: mark(), newer: mark(), begun: false, recent_kills: RecentKills::with_room() }
     }
 
-    /// A process was killed. If it was new, it counts among the births of its family still.
+    /// Records a kill. A newborn process still counts among the births of its family.
     pub fn record_kill(&mut self, process: &Process, now_ns: u64) {
         self.recent_kills.record(process, now_ns);
     }
 
-    /// Fills in `grown_bytes`, `newborn` and `killed_newborns` of all processes, which have to be
-    /// all there are. At the first look nobody has grown.
+    /// Fills in `grown_bytes`, `newborn` and `killed_newborns` of `processes`, which has to list
+    /// all processes. At the first call no process has grown.
     pub fn look(&mut self, processes: &mut [Process], now_ns: u64) {
         if !self.begun {
             self.begun = true;
@@ -82,7 +83,7 @@ impl Growth {
     }
 }
 
-/// Growth over a longer time, as that of one window; over a shorter one it is taken as it is.
+/// Growth over more than a window, scaled to one window; over a shorter time it is not scaled.
 fn per_window(grown: u64, elapsed_ns: u64) -> u64 {
     if elapsed_ns <= WINDOW_NS {
         return grown;

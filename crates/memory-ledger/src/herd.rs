@@ -4,46 +4,48 @@ use crate::family::Families;
 use crate::process::{KillPreference, Process};
 use crate::score::{grows, rank, score};
 
-/// So many growing processes of one family are a herd. Two are a program and its helper.
+/// Number of growing processes of one family that make a herd. Two are a program and its helper.
 pub const HERD_MEMBERS: usize = 3;
-/// So many new processes of one family within a window, those counted that were killed meanwhile,
-/// if they are more than half of it, are a fork bomb once [`BOMB_KILLS`] of them were killed.
+/// Number of new processes of one family within a window, including those that were killed
+/// meanwhile, that make a fork bomb if they are more than half of the family and [`BOMB_KILLS`] of
+/// them were killed.
 pub const BOMB_BIRTHS: usize = 16;
-/// So many kills did not help, and there are that many new processes still: creation outpaces
-/// kills. A parallel build or a CI agent has as many new jobs; the end of one that grows helps.
+/// Number of kills that did not help, while there are still that many new processes: creation
+/// outpaces kills. A parallel build or a CI agent has as many new jobs, but killing one that grows
+/// helps.
 pub const BOMB_KILLS: usize = 4;
 
-/// When a family is taken for a fork bomb.
+/// When a family counts as a fork bomb.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bombs {
-    /// Once [`BOMB_KILLS`] of it were killed.
+    /// Once [`BOMB_KILLS`] of its processes were killed.
     #[default]
     AfterKills,
-    /// At sight.
+    /// Without waiting for kills.
     AtOnce,
 }
 
-/// A family that grows.
+/// A family of processes that grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Herd {
-    /// The oldest of them.
+    /// Pid of the oldest member.
     pub eldest_pid: u32,
-    /// How many grow (of a fork bomb: how many there are).
+    /// Number of members that grow (of a fork bomb: of all members).
     pub members: u32,
-    /// What these have, bytes.
+    /// Memory of the members, bytes.
     pub bytes: u64,
-    /// By how much they grew in the last window, bytes.
+    /// Growth of the members in the last window, bytes.
     pub grown_bytes: u64,
-    /// How many of them are new.
+    /// Number of members that are new.
     pub born: u32,
-    /// How many more were, and have been killed.
+    /// Number of further new processes that were killed within the window.
     pub killed_newborns: u32,
-    /// It is a fork bomb.
+    /// The herd is a fork bomb.
     pub bomb: bool,
 }
 
-/// The herd that is to blame most among `candidates`, and its members, the worst first. `None` when
-/// there is none.
+/// The herd with the highest score among `candidates`, with its score and its members, the worst
+/// first. `None` if there is no herd.
 pub fn worst_herd(candidates: &[Process], bombs: Bombs) -> Option<(Herd, u64, Vec<Process>)> {
     let births: usize = candidates.iter().map(births_of).sum();
     let growing = candidates.iter().filter(|process| grows(process)).count();
@@ -58,12 +60,12 @@ pub fn worst_herd(candidates: &[Process], bombs: Bombs) -> Option<(Herd, u64, Ve
     herds.max_by_key(|(herd, blame, _)| (*blame, herd.eldest_pid))
 }
 
-/// It is new, or grows: what its family does, it does as well.
+/// The process is new or grows: it behaves as its family does.
 pub fn takes_part(process: &Process) -> bool {
     process.newborn || grows(process)
 }
 
-/// Births that count for it.
+/// Number of births that count for the process: its own, and those of killed newborns.
 fn births_of(process: &Process) -> usize {
     usize::from(process.newborn) + process.killed_newborns as usize
 }
@@ -80,8 +82,8 @@ fn herd(family: &[(usize, &Process)], bombs: Bombs) -> Option<(Herd, u64, Vec<Pr
         && (killed >= BOMB_KILLS || bombs == Bombs::AtOnce);
     let mut members = willing;
     if bomb {
-        // All of it, or it goes on; but neither an ancestor that did not itself grow, nor an
-        // interactive shell, alone in its group.
+        // A fork bomb is killed as a whole, or it goes on; but neither an ancestor that did not
+        // itself grow, nor an interactive shell, alone in its group.
         let group = |p: &Process| family.iter().filter(|(_, other)| other.group == p.group).count();
         members.retain(takes_part);
         members.retain(|process| !process.session_leader || group(process) > 1);
@@ -107,15 +109,16 @@ fn herd(family: &[(usize, &Process)], bombs: Bombs) -> Option<(Herd, u64, Vec<Pr
     Some((herd, blame, members))
 }
 
-/// What grew was counted from half a window ago, or from a whole one ago. So many times that is
-/// what a window takes at least, if it goes on like this.
+/// Growth was counted from half a window to one window ago. Within a whole window a herd takes up
+/// to this multiple of it at the same rate.
 const WINDOWS_AHEAD: u128 = 2;
 
-/// How many of a herd's members, the worst first, have to die: until what comes back covers
-/// `need_bytes` and what the rest will take in another window at least. More than half: all of
-/// them. The others would only follow one by one, each after the machine had run short once more.
+/// Number of a herd's members, the worst first, that have to be killed: until the memory that is
+/// freed covers `need_bytes` and the least that the others will take in another window. If that is
+/// more than half of the members, all are killed: the others would only follow one by one, each
+/// after the machine had run short once more.
 ///
-/// Without a need one is enough, except of a fork bomb.
+/// Without a need one kill is enough, except for a fork bomb.
 pub fn cull(herd: &Herd, members: &[Process], need_bytes: Option<u64>) -> usize {
     if herd.bomb {
         return members.len();
@@ -139,7 +142,7 @@ mod tests {
     use crate::account_id::Uid;
     use crate::process::ProcessId;
 
-    /// How many of eight die that have 60 MiB each.
+    /// Number of members that are killed, out of eight with 60 MiB each.
     fn culled(grown_mib: u64, need_mib: u64) -> usize {
         let member = |pid| Process {
             id: ProcessId { pid, start_time: 1 },
@@ -155,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_herd_that_doubled_since_the_mark_dies_whole_however_old_that_is() {
-        // In half a window: the other half of it would be as large in the other half window.
+        // Growth within half a window: it would be as large in the other half.
         assert_eq!(culled(30, 1), 8);
         assert_eq!(culled(30, 70), 8);
         assert_eq!(culled(60, 70), 8, "in a whole one");

@@ -1,6 +1,6 @@
-//! How often somebody was killed of late. Who is killed over and over is started over and over: a
-//! service that is restarted, a build that goes on. To kill it once more is no help, so what can
-//! wait waits; a limit is enforced and the machine saved all the same.
+//! Rate of recent kills. A process that is killed repeatedly is started repeatedly: a service that
+//! is restarted, a build that goes on. Another kill does not help, so kills that can wait are
+//! delayed; limits are still enforced, and so are the hard level and the forecast of the machine.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,52 +8,52 @@ use crate::account_id::AccountId;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// How many victims are too many.
+/// Maximum rate of kills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
-    /// So many decisions to kill (a herd is one) ...
+    /// Number of decisions to kill (a herd is one) ...
     pub most: u32,
-    /// ... within so many milliseconds; 0: any number.
+    /// ... within this window, milliseconds; 0: no maximum.
     pub within_ms: u64,
 }
 
 impl Default for RateLimit {
-    /// One in two seconds for a minute. A user whose program was wrong once is far from it, and so
-    /// is a machine that is short: a victim's memory is awaited before the next one dies.
+    /// One kill in two seconds for a minute. A user with one faulty program is far below that, and
+    /// so is a machine under memory pressure: a victim's memory is awaited before the next kill.
     fn default() -> Self {
         Self { most: 30, within_ms: 60_000 }
     }
 }
 
-/// What the victims died for.
+/// Purpose of a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sake {
-    /// The machine.
+    /// The machine's free memory.
     Machine,
     /// An account's limit.
     Account(AccountId),
 }
 
-/// When decisions fell, as far as they count.
+/// Times of the decisions that are within the window.
 #[derive(Clone, Debug, Default)]
 pub struct KillRate {
     limit: RateLimit,
-    /// Of each, nanoseconds, the oldest first; at most [`RateLimit::most`] and one more.
+    /// Nanoseconds, the oldest first; at most [`RateLimit::most`] and one more for each purpose.
     times: BTreeMap<Sake, VecDeque<u64>>,
 }
 
 impl KillRate {
-    /// Counts on, by another limit.
+    /// Changes the maximum; past decisions are kept.
     pub fn set_limit(&mut self, limit: RateLimit) {
         self.limit = limit;
     }
 
-    /// What is too many.
+    /// The maximum in force.
     pub fn limit(&self) -> RateLimit {
         self.limit
     }
 
-    /// Somebody was killed. The answer: that was more often than allowed.
+    /// Records a kill. Returns whether the maximum is exceeded.
     pub fn note(&mut self, sake: Sake, now_ns: u64) -> bool {
         self.forget_old(now_ns);
         if self.limit.within_ms == 0 {
@@ -63,14 +63,14 @@ impl KillRate {
         let times = self.times.entry(sake).or_default();
         times.push_back(now_ns);
         let exceeded = times.len() > most;
-        // What counts is whether there were so many; more of them need not be remembered.
+        // Only whether the maximum is exceeded matters: older decisions need not be kept.
         while times.len() > most + 1 {
             times.pop_front();
         }
         exceeded
     }
 
-    /// As many were killed as may be: who can wait should.
+    /// The maximum is reached: kills that can wait should be delayed.
     pub fn is_spent(&self, sake: Sake, now_ns: u64) -> bool {
         let counts = |at: &&u64| now_ns.saturating_sub(**at) < self.window_ns();
         let of_late = self.times.get(&sake).map_or(0, |times| times.iter().filter(counts).count());

@@ -1,187 +1,188 @@
 //! All kills in flight: from the signal until the victim's memory is back and the next process may
 //! be killed.
 //!
-//! One state machine for all accounts. Its inputs are signals that were sent (by the daemon, or by
-//! the kernel program, which kills first and is heard of later), the victims' progress, account
-//! readings and time. What has to be done comes out of [`KillsInFlight::poll`].
+//! One state machine for all accounts. Its inputs are the signals sent (by the daemon, or by the
+//! kernel program, which kills first and reports later), the victims' progress, account readings
+//! and time. [`KillsInFlight::poll`] returns the actions that are due.
 //!
 //! A kill blocks the next one for its account until its memory is back, or until the account's
-//! usage without its dying processes is over the limit and does not fall: no victim's exit delays a
-//! kill that is needed whatever becomes of the victim.
+//! usage without its exiting victims is over the limit and does not fall: no victim's exit delays a
+//! kill that is needed even if all victims' memory comes back.
 //!
 //! Invariants:
 //! * at most one kill is awaited per account. Further kills can be in flight for it (the rest of a
-//!   group kill, a kill by the kernel program in the same moment, kills that block it no more), and
-//!   none more is started while one of them blocks;
+//!   group kill, a concurrent kill by the kernel program, kills that no longer block the account),
+//!   and no further kill is started while one of them blocks;
 //! * the kernel program's latch of an account is held from the first SIGKILL that the account
 //!   awaits until no kill blocks the account;
-//! * every kill settles, at the latest when its grace is over.
+//! * every kill settles, at the latest when its grace period is over.
 
 use crate::account::Reading;
 use crate::account_id::AccountId;
 use crate::process::{Process, ProcessId};
 
-/// How long a victim may take before it counts as stuck, besides the time for its size,
-/// milliseconds. Measured on a loaded machine: a starved victim was gone after 1.8 s at the worst
-/// once `process_mrelease` had helped; one in an uninterruptible sleep never goes.
+/// Milliseconds that a victim may take before it counts as stuck, in addition to the time for its
+/// size. Measured on a loaded machine: a starved victim took at most 1.8 s to exit once
+/// `process_mrelease` had helped; a victim in an uninterruptible sleep never exits.
 pub const KILL_GRACE_MS: u64 = 2_000;
-/// The slowest exit that was measured (nice 19 beside a busy loop), bytes a second.
+/// Slowest exit that was measured (nice 19 beside a busy loop), bytes per second.
 pub const SLOWEST_EXIT_BYTES_PER_SECOND: u64 = 490_000_000;
-/// How long an account may take to show that an emptied victim's memory is back, milliseconds.
-/// It is there within one reading unless another process shares the victim's memory.
+/// Milliseconds until an account has to show that an emptied victim's memory is back. One reading
+/// shows it unless another process shares the victim's memory.
 pub const ACCOUNT_SETTLE_MS: u64 = 100;
-/// How long an account's usage has to stay over its limit, victims left out, before the next kill
-/// may follow, milliseconds. Of a victim that grew since it was sampled the difference counts as
-/// the others' until it falls; a starved exit shows progress within a few scheduler ticks.
+/// Milliseconds that an account's usage, excluding victims, has to stay over its limit before the
+/// next kill may follow. If a victim grew since it was sampled, the difference counts as usage of
+/// other processes until it falls; a starved exit shows progress within a few scheduler ticks.
 pub const NO_FALL_MS: u64 = 20;
-/// Usage falls if it falls by this part of what is over the limit within [`NO_FALL_MS`]. Otherwise
-/// a page from time to time would delay the next kill for good.
+/// Usage counts as falling if it falls by this fraction of the excess over the limit within
+/// [`NO_FALL_MS`]. Otherwise a page freed now and then would delay the next kill indefinitely.
 const FALL_SHARE: u64 = 16;
-/// How long a tracer may hold a victim at its exit before it is killed itself, milliseconds. A
-/// debugger that only looks lets it go in less than one.
+/// Milliseconds that a tracer may hold a victim at its exit before the tracer is killed itself. A
+/// debugger that only inspects the exit lets the victim go within one millisecond.
 pub const HELD_MS: u64 = 200;
-/// How soon an account is read again when its victim is gone and it does not show it, milliseconds.
+/// Milliseconds until an account is read again after its victim has exited and the account does not
+/// show it.
 const REREAD_MS: u64 = 5;
 
 const NS_PER_MS: u64 = 1_000_000;
 const NS_PER_SECOND: u128 = 1_000_000_000;
-/// Kills that are tracked without an allocation.
+/// Number of kills that are tracked without an allocation.
 const ROOM: usize = 64;
 
-/// Names a kill in flight. Tokens are given out from 1 on and never again.
+/// Identifies a kill in flight. Tokens start at 1 and are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KillToken(pub u64);
 
 /// The process that sent the signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
-    /// The daemon.
+    /// The user-space daemon.
     Daemon,
-    /// The kernel program, in a page fault. It took the account's latch with the kill.
+    /// The BPF program, in a page fault. It took the account's latch with the kill.
     KernelProgram,
 }
 
-/// The signal that the victim has.
+/// The signal that was sent to the victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// SIGKILL.
     Kill,
     /// SIGTERM; SIGKILL follows at `until_ns`.
     Terminate {
-        /// Nanoseconds.
+        /// Time of the SIGKILL, nanoseconds.
         until_ns: u64,
     },
 }
 
-/// An account that a victim counts for.
+/// An account that the victim's memory is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChargedAccount {
-    /// The account.
+    /// The account that is charged.
     pub account: AccountId,
-    /// What it held at the signal, bytes. `None`: it does not await this kill, because it has no
-    /// limit or because the victim is one of a group of which another one is awaited.
+    /// Usage at the time of the signal, bytes. `None`: the account does not await this kill,
+    /// because it has no limit or because another victim of the same group kill is awaited.
     pub used_bytes: Option<u64>,
 }
 
 /// A signal that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewKill {
-    /// Its receiver.
+    /// The process that the signal was sent to.
     pub victim: ProcessId,
-    /// Memory of the victim, bytes. Its grace follows from that.
+    /// Memory of the victim, bytes. Determines its grace period.
     pub bytes: u64,
-    /// Its sender.
+    /// The process or program that sent the signal.
     pub sender: Sender,
-    /// Which signal.
+    /// The signal that was sent.
     pub signal: Signal,
-    /// When it was sent, nanoseconds.
+    /// Time of the signal, nanoseconds.
     pub at_ns: u64,
-    /// The user or group that pays for the victim.
+    /// The user or group that the victim is charged to.
     pub payer: ChargedAccount,
-    /// The cgroup whose limit the kill is for.
+    /// The cgroup with the limit that the kill enforces.
     pub cgroup: Option<ChargedAccount>,
 }
 
-/// What the daemon has to do about an account's latch.
+/// Action of the daemon on an account's latch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LatchAction {
-    /// Nothing.
+    /// Leave the latch unchanged.
     Keep,
-    /// Take it, so that the kernel program kills nobody meanwhile.
+    /// Take the latch, so that the kernel program does not kill meanwhile.
     Take,
 }
 
-/// Whether an account's latch is taken.
+/// State of an account's latch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Latch {
     /// The kernel program may kill.
     Free,
-    /// It may not.
+    /// The kernel program may not kill.
     Taken,
 }
 
 /// How the wait for a victim ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// Its memory is back; the next process may be killed where that was not enough.
+    /// The victim's memory is back; the next process may be killed if that was not enough.
     Back {
         /// Bytes by which the account fell; its other processes may have grown meanwhile.
         bytes_back: u64,
         /// From the signal until the memory was back, nanoseconds.
         took_ns: u64,
     },
-    /// Its grace is over.
+    /// The grace period is over.
     Stuck {
-        /// From the signal until the grace was over, nanoseconds.
+        /// From the signal until the grace period was over, nanoseconds.
         took_ns: u64,
     },
 }
 
-/// What has to be done now.
+/// An action that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "one at a time; boxing would allocate at each kill")]
 pub enum Action {
-    /// The time to end by itself is over: send SIGKILL. The kill counts as signalled already.
+    /// The SIGTERM timeout has expired: send SIGKILL. The kill counts as signalled already.
     KillNow {
-        /// The kill.
+        /// The kill that is escalated.
         token: KillToken,
-        /// The account whose latch is concerned.
+        /// The account that the latch belongs to.
         account: AccountId,
-        /// What to do about it after the signal.
+        /// Action on the latch after the signal.
         latch: LatchAction,
     },
     /// A kill has ended and is not in flight any more.
     Settled {
-        /// The kill.
+        /// The kill, as it was in flight.
         kill: InFlightKill,
-        /// How it ended.
+        /// How the wait ended.
         settled: Settled,
     },
     /// A tracer has held the victim at its exit for [`HELD_MS`].
     TracerHolds {
-        /// The kill.
+        /// The kill with the victim that is held.
         token: KillToken,
-        /// The user or group that pays for the victim.
+        /// The user or group that the victim is charged to.
         account: AccountId,
     },
-    /// No kill blocks an account any more: its limit is to be enforced anew, with the
-    /// next victim armed before the latch is released.
+    /// No kill blocks an account any more: its limit is to be enforced again, with the next victim
+    /// armed before the latch is released.
     AccountFree {
-        /// The account.
+        /// The account that is no longer blocked.
         account: AccountId,
-        /// Taken: it is to be released.
+        /// [`Latch::Taken`]: the latch is to be released.
         latch: Latch,
-        /// The decision that the last kill belonged to.
+        /// Id of the decision that the last kill belonged to.
         record: Option<u64>,
     },
 }
 
-/// What an account waits for.
+/// State of an account's wait for a victim's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
-    /// Nothing: see [`ChargedAccount::used_bytes`].
+    /// Does not wait: see [`ChargedAccount::used_bytes`].
     Nothing,
-    /// The victim's memory.
+    /// Waits for the victim's memory.
     Memory {
         used_bytes: u64,
         reading: Reading,
@@ -200,7 +201,7 @@ struct ChargedKill {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Blocking {
     Blocks,
-    /// It did not help in time.
+    /// The kill did not help in time.
     Passed,
 }
 
@@ -209,20 +210,20 @@ impl ChargedKill {
         self.blocking == Blocking::Blocks && matches!(self.wait, Wait::Memory { .. })
     }
 
-    /// Without the notifier each reading is a look at all processes.
+    /// Without the notifier each reading is a scan of all processes.
     fn is_reading_due(&self, now_ns: u64) -> bool {
         let Wait::Memory { reading, .. } = self.wait else { return false };
         now_ns.saturating_sub(reading.at_ns) >= NO_FALL_MS * NS_PER_MS
     }
 }
 
-/// What an account uses besides its victims, while that is over its limit.
+/// Usage of an account without its victims, while that is over its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Excess {
     account: AccountId,
     /// Bytes above the limit at `since_ns`.
     bytes: u64,
-    /// Since when it has not fallen, nanoseconds.
+    /// Time since which the excess has not fallen, nanoseconds.
     since_ns: u64,
 }
 
@@ -235,22 +236,22 @@ enum Held {
     Reported,
 }
 
-/// A victim that has been signalled and whose memory is not back yet.
+/// A victim that has been signalled, and its memory is not back yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlightKill {
-    /// Its name.
+    /// Unique id of the kill.
     pub token: KillToken,
-    /// The victim.
+    /// The process that was signalled.
     pub victim: ProcessId,
     /// Memory of the victim, bytes.
     pub bytes: u64,
-    /// The decision that it belongs to. Of a group kill only the first victim has it.
+    /// Id of the decision that the kill belongs to. Of a group kill only the first victim has it.
     pub record: Option<u64>,
     signal: Signal,
     signalled_ns: u64,
-    /// Since when its memory counts as released from outside (`process_mrelease`), nanoseconds.
+    /// Time when the victim's memory was released from outside (`process_mrelease`), nanoseconds.
     released_ns: Option<u64>,
-    /// Since when it is gone, nanoseconds.
+    /// Time when the victim had exited, nanoseconds.
     gone_ns: Option<u64>,
     held: Held,
     payer: ChargedKill,
@@ -258,22 +259,22 @@ pub struct InFlightKill {
 }
 
 impl InFlightKill {
-    /// The user or group that pays for the victim.
+    /// The user or group that the victim is charged to.
     pub fn payer(&self) -> AccountId {
         self.payer.account
     }
 
-    /// The cgroup whose limit the victim was killed for.
+    /// The cgroup with the limit that the victim was killed for.
     pub fn cgroup(&self) -> Option<AccountId> {
         self.cgroup.map(|charge| charge.account)
     }
 
-    /// The victim was asked to end, and may still do so by itself.
+    /// SIGTERM was sent, and the victim may still exit by itself.
     pub fn is_asked(&self) -> bool {
         matches!(self.signal, Signal::Terminate { .. })
     }
 
-    /// When its grace is over, nanoseconds.
+    /// End of the grace period, nanoseconds.
     pub fn deadline_ns(&self) -> u64 {
         let for_size =
             u128::from(self.bytes) * NS_PER_SECOND / u128::from(SLOWEST_EXIT_BYTES_PER_SECOND);
@@ -285,7 +286,8 @@ impl InFlightKill {
         self.charges().any(|charge| charge.account == account)
     }
 
-    /// The next kill for the account does not wait for this victim any more: it did not help.
+    /// The next kill for the account does not wait for this victim any more: killing it did not
+    /// help.
     pub fn has_passed(&self, account: AccountId) -> bool {
         self.is_for(account) && !self.blocks(account)
     }
@@ -295,8 +297,8 @@ impl InFlightKill {
         self.charges().any(blocks)
     }
 
-    /// What its exit may still give back, bytes: nothing once it is gone, or held at its exit with
-    /// its private memory released.
+    /// Bytes that the victim's exit may still free: 0 once it has exited, or if it is held at its
+    /// exit with its private memory released.
     fn left_bytes(&self) -> u64 {
         let emptied = self.held != Held::No && self.released_ns.is_some();
         if self.gone_ns.is_some() || emptied { 0 } else { self.bytes }
@@ -311,7 +313,7 @@ impl InFlightKill {
         self.charges().any(|charge| charge.account == account && charge.is_awaited())
     }
 
-    /// When its tracer is to be looked at, nanoseconds.
+    /// Time when the victim's tracer is to be checked, nanoseconds.
     fn tracer_due_ns(&self) -> Option<u64> {
         match self.held {
             Held::Since(since_ns) if self.gone_ns.is_none() => {
@@ -334,7 +336,7 @@ impl InFlightKill {
         self.released_ns.is_some() || self.gone_ns.is_some()
     }
 
-    /// The grace is over and the victim is still there.
+    /// The grace period is over and the victim has not exited.
     fn is_overdue(&self, now_ns: u64) -> bool {
         self.gone_ns.is_none() && !self.is_asked() && now_ns >= self.deadline_ns()
     }
@@ -352,7 +354,8 @@ impl InFlightKill {
             Wait::Over(settled) => Some(settled),
             Wait::Nothing | Wait::Memory { .. } => None,
         };
-        // The cgroup that the victim was killed for knows better what came back.
+        // The account of the cgroup that the victim was killed for measures the freed bytes more
+        // exactly.
         let settled = self.cgroup.as_ref().and_then(over).or_else(|| over(&self.payer));
         settled.or_else(|| self.settle_without_account(now_ns))
     }
@@ -362,7 +365,7 @@ impl InFlightKill {
         let took_ns = now_ns.saturating_sub(self.signalled_ns);
         let back = match charge.blocking {
             Blocking::Blocks => self.is_back(used_bytes, &reading, now_ns),
-            // Its account is not read for it any more.
+            // The account is not read for this kill any more.
             Blocking::Passed => self.gone_ns.is_some(),
         };
         if back {
@@ -373,8 +376,8 @@ impl InFlightKill {
         }
     }
 
-    /// The account was read after the victim lost its memory, and shows it. What others allocate
-    /// meanwhile can hide the fall, so once the victim is gone the wait has a bound.
+    /// The account was read after the victim lost its memory, and shows the decrease. Allocations
+    /// by other processes can hide it, so the wait is bounded once the victim has exited.
     fn is_back(&self, used_bytes: u64, reading: &Reading, now_ns: u64) -> bool {
         let fell = reading.used_bytes <= used_bytes.saturating_sub(self.bytes / 2);
         let shown = reading.dying_bytes == 0 || fell;
@@ -385,10 +388,10 @@ impl InFlightKill {
         (fresh(self.gone_ns) && (shown || settled_long)) || (fresh(self.released_ns) && shown)
     }
 
-    /// Where no account shows it, an empty victim is as good as none.
+    /// If no account shows the decrease, the kill settles once the victim has lost its memory.
     fn settle_without_account(&self, now_ns: u64) -> Option<Settled> {
         let took_ns = now_ns.saturating_sub(self.signalled_ns);
-        // Of one that is held, what others see of it says that it lives.
+        // A victim that is held at its exit is still visible as alive to other processes.
         if self.gone_ns.is_some() || (self.released_ns.is_some() && self.held == Held::No) {
             return Some(Settled::Back { bytes_back: self.bytes, took_ns });
         }
@@ -401,15 +404,15 @@ impl InFlightKill {
 pub struct KillsInFlight {
     kills: Vec<InFlightKill>,
     last_token: u64,
-    /// Accounts whose latch is taken for a kill in flight.
+    /// Accounts with a latch that is taken for a kill in flight.
     latched: Vec<AccountId>,
-    /// Accounts whose latch was seen taken once though no kill is in flight for them.
+    /// Accounts with a latch that one scan saw taken though no kill is in flight for them.
     orphaned_latches: Vec<AccountId>,
-    /// Victims that did not go; never chosen again.
+    /// Victims that did not exit; never selected again.
     stuck: Vec<ProcessId>,
-    /// Accounts that are over their limit whatever becomes of their victims.
+    /// Accounts that are over their limit even if all victims' memory comes back.
     excesses: Vec<Excess>,
-    /// Accounts that became free and were not reported yet, with the decision of the last kill.
+    /// Accounts that became free and were not reported yet, with the decision id of the last kill.
     free: Vec<(AccountId, Option<u64>)>,
     /// The time of the latest [`KillsInFlight::poll`].
     polled_ns: u64,
@@ -431,7 +434,7 @@ impl Default for KillsInFlight {
 }
 
 impl KillsInFlight {
-    /// All, in any order.
+    /// All kills in flight, in no particular order.
     pub fn all(&self) -> &[InFlightKill] {
         &self.kills
     }
@@ -441,25 +444,26 @@ impl KillsInFlight {
         self.kills.is_empty()
     }
 
-    /// One by its name.
+    /// The kill with this token.
     pub fn get(&self, token: KillToken) -> Option<&InFlightKill> {
         self.kills.iter().find(|kill| kill.token == token)
     }
 
-    /// No kill blocks this account: a process may be killed for it. That the kernel program's latch
-    /// is free as well is for the caller to look at.
+    /// No kill blocks this account: a process may be killed for it. The caller has to check that
+    /// the kernel program's latch is free as well.
     pub fn may_kill(&self, account: AccountId) -> bool {
         !self.kills.iter().any(|kill| kill.blocks(account))
     }
 
-    /// A victim in flight for this account did not help in time. What a user says of its own
-    /// processes does not count meanwhile, or it would choose victims that never help.
+    /// A victim in flight for this account did not help in time. Kill preferences that a user sets
+    /// for its own processes are ignored meanwhile: otherwise the user could choose victims that
+    /// never help.
     pub fn has_unhelpful(&self, account: AccountId) -> bool {
         self.kills.iter().any(|kill| kill.has_passed(account))
     }
 
-    /// A process may be killed because the system runs short: what each victim gives back has to
-    /// be seen first.
+    /// A process may be killed because the system runs short: the memory that each earlier victim
+    /// frees has to be seen first.
     pub fn may_kill_for_system(&self) -> bool {
         !self.kills.iter().any(|kill| kill.left_bytes() > 0)
     }
@@ -469,29 +473,30 @@ impl KillsInFlight {
         self.kills.iter().any(|kill| kill.victim == victim)
     }
 
-    /// The latest decision of which a kill is in flight for this account.
+    /// Id of the latest decision with a kill in flight for this account.
     pub fn record_for(&self, account: AccountId) -> Option<u64> {
         let of_it = self.kills.iter().filter(|kill| kill.is_for(account));
         of_it.filter_map(|kill| kill.record).max()
     }
 
-    /// Memory of the victim that an account awaits, bytes.
+    /// Memory of the victim that the account awaits, bytes.
     pub fn awaited_bytes(&self, account: AccountId) -> u64 {
         let awaited = self.kills.iter().find(|kill| kill.awaits(account));
         awaited.map_or(0, |kill| kill.bytes)
     }
 
-    /// Victims that did not go; never to be chosen again.
+    /// Victims that did not exit; never to be selected again.
     pub fn stuck(&self) -> &[ProcessId] {
         &self.stuck
     }
 
-    /// Forgets stuck victims that are not among the living any more.
+    /// Removes stuck victims that are not in `processes` any more.
     pub fn forget_gone(&mut self, processes: &[Process]) {
         self.stuck.retain(|id| processes.iter().any(|process| process.id == *id));
     }
 
-    /// A signal was sent. An account that awaits another kill already does not await this one.
+    /// Records a signal that was sent. An account that awaits another kill already does not await
+    /// this one.
     pub fn signalled(&mut self, new: NewKill) -> (KillToken, LatchAction) {
         self.last_token += 1;
         let concerned = [Some(new.payer.account), new.cgroup.map(|charge| charge.account)];
@@ -530,7 +535,7 @@ impl KillsInFlight {
         (token, latch)
     }
 
-    /// The latch is to be held from now on. [`LatchAction::Take`]: it was not before.
+    /// Holds the latch from now on. Returns [`LatchAction::Take`] if it was not held before.
     fn hold_latch(&mut self, account: AccountId) -> LatchAction {
         if self.latched.contains(&account) {
             return LatchAction::Keep;
@@ -539,7 +544,7 @@ impl KillsInFlight {
         LatchAction::Take
     }
 
-    /// The decision that a kill belongs to.
+    /// Sets the id of the decision that a kill belongs to.
     pub fn set_record(&mut self, token: KillToken, record: u64) {
         if let Some(kill) = self.find(token) {
             kill.record = Some(record);
@@ -550,22 +555,22 @@ impl KillsInFlight {
         self.kills.iter_mut().find(|kill| kill.token == token)
     }
 
-    /// A victim's memory was released from outside though it is not gone. Not all kinds can be, so
-    /// that counts only as far as the account shows it.
+    /// Records that a victim's memory was released from outside though it has not exited. Some
+    /// kinds of memory cannot be, so the release counts only as far as the account shows it.
     pub fn released(&mut self, token: KillToken, now_ns: u64) {
         if let Some(kill) = self.find(token) {
             kill.released_ns.get_or_insert(now_ns);
         }
     }
 
-    /// A victim is gone.
+    /// Records that a victim has exited.
     pub fn gone(&mut self, token: KillToken, now_ns: u64) {
         if let Some(kill) = self.find(token) {
             kill.gone_ns.get_or_insert(now_ns);
         }
     }
 
-    /// A tracer holds a victim at its exit.
+    /// Records that a tracer holds a victim at its exit.
     pub fn held(&mut self, token: KillToken, now_ns: u64) {
         if let Some(kill) = self.find(token)
             && kill.held == Held::No
@@ -574,7 +579,7 @@ impl KillsInFlight {
         }
     }
 
-    /// There is no time left for those that were asked to end.
+    /// Ends the SIGTERM timeout of all victims at once.
     pub fn end_grace(&mut self) {
         for kill in &mut self.kills {
             if let Signal::Terminate { until_ns } = &mut kill.signal {
@@ -583,9 +588,10 @@ impl KillsInFlight {
         }
     }
 
-    /// Accounts whose reading decides whether the next kill may follow: the victim has let go of
-    /// its memory, or takes its time. Of a quick one a cgroup comes after the payer, for its
-    /// reading can cost a look at all processes.
+    /// Accounts with a reading that decides whether the next kill may follow: the victim has
+    /// released its memory, or exits slowly. For a victim that exits quickly the cgroup is returned
+    /// only after the payer's wait is over, because its reading can require a scan of all
+    /// processes.
     pub fn accounts_to_read(&self, now_ns: u64) -> Vec<AccountId> {
         let mut accounts = Vec::new();
         for kill in &self.kills {
@@ -601,12 +607,12 @@ impl KillsInFlight {
         accounts
     }
 
-    /// A user or group awaits memory that its victim has let go of: its account may be wrong.
+    /// A user or group awaits memory that its victim has released: its account may be wrong.
     pub fn is_in_doubt(&self) -> bool {
         self.kills.iter().any(|kill| kill.has_let_go() && kill.payer.is_awaited())
     }
 
-    /// An account was read.
+    /// Records a reading of an account.
     pub fn read(&mut self, account: AccountId, latest: Reading, limit_bytes: u64) {
         for kill in &mut self.kills {
             for charge in std::iter::once(&mut kill.payer).chain(&mut kill.cgroup) {
@@ -621,7 +627,8 @@ impl KillsInFlight {
         self.follow_excess(account, latest, limit_bytes);
     }
 
-    /// Lets the next kill pass once the account is over its limit whatever becomes of its victims.
+    /// Lets the next kill pass once the account is over its limit even if all victims' memory comes
+    /// back.
     fn follow_excess(&mut self, account: AccountId, latest: Reading, limit_bytes: u64) {
         let others_bytes = latest.used_bytes.saturating_sub(self.left_bytes(account, &latest));
         let bytes = others_bytes.saturating_sub(limit_bytes);
@@ -643,12 +650,11 @@ impl KillsInFlight {
         }
     }
 
-    /// What the exit of the account's victims may still give back, bytes.
+    /// Bytes that the exits of the account's victims may still free.
     fn left_bytes(&self, account: AccountId, latest: &Reading) -> u64 {
         let blocking = self.kills.iter().filter(|kill| kill.blocks(account));
         let sampled = blocking.map(InFlightKill::left_bytes).fold(0, u64::saturating_add);
-        // The one that is awaited is counted as exactly as the account; it may have grown since it
-        // was sampled.
+        // The account counts the awaited victim exactly; it may have grown since it was sampled.
         let awaited = self.kills.iter().find(|kill| kill.awaits(account));
         let counted =
             awaited.filter(|kill| kill.left_bytes() > 0).map_or(0, |_| latest.dying_bytes);
@@ -667,8 +673,8 @@ impl KillsInFlight {
         self.free.push((account, record));
     }
 
-    /// An account's limit is gone, and with it its readings and its latch. Its kills stay in
-    /// flight, but nothing awaits them.
+    /// Removes an account that has no limit any more, with its readings and its latch. Its kills
+    /// stay in flight, but no account awaits them.
     pub fn forget_account(&mut self, account: AccountId) {
         for kill in &mut self.kills {
             for charge in std::iter::once(&mut kill.payer).chain(&mut kill.cgroup) {
@@ -682,9 +688,9 @@ impl KillsInFlight {
         self.orphaned_latches.retain(|orphaned| *orphaned != account);
     }
 
-    /// An account's latch, as seen by a scan. `true`: it is to be released, for it was seen taken
-    /// twice while no kill is in flight: the event of a kill by the kernel program was lost. One
-    /// that is merely on its way has arrived by the second scan.
+    /// Checks an account's latch as seen by a scan. Returns `true` if the latch has to be released:
+    /// two scans saw it taken while no kill is in flight, so the event of a kill by the kernel
+    /// program was lost. An event that is merely delayed has arrived by the second scan.
     pub fn is_orphaned(&mut self, account: AccountId, seen: Latch) -> bool {
         let before = self.orphaned_latches.iter().position(|orphaned| *orphaned == account);
         let orphaned = seen == Latch::Taken && self.may_kill(account);
@@ -702,13 +708,13 @@ impl KillsInFlight {
         }
     }
 
-    /// Victims that take their time and that no tracer is known to hold, with their pids.
+    /// Victims that exit slowly and that no tracer is known to hold, with their pids.
     pub fn to_look_at(&self, now_ns: u64) -> Vec<(KillToken, u32)> {
         let slow = self.kills.iter().filter(|kill| kill.may_be_held() && kill.is_slow(now_ns));
         slow.map(|kill| (kill.token, kill.victim.pid)).collect()
     }
 
-    /// What has to be done now; to be called until there is nothing more.
+    /// Returns the next action that is due; to be called until it returns `None`.
     pub fn poll(&mut self, now_ns: u64) -> Option<Action> {
         self.polled_ns = now_ns;
         if let Some((account, record)) = self.free.pop() {
@@ -760,7 +766,7 @@ impl KillsInFlight {
         if matches!(settled, Settled::Stuck { .. }) {
             self.stuck.push(kill.victim);
         }
-        // The last one of a group opens the way, unless it is open already.
+        // The last kill of a group unblocks the account, unless it is unblocked already.
         let account = kill.payer.account;
         let blocks = |other: &InFlightKill| {
             other.payer.account == account && other.payer.blocking == Blocking::Blocks
@@ -771,7 +777,7 @@ impl KillsInFlight {
         Some(Action::Settled { kill, settled })
     }
 
-    /// When [`poll`](Self::poll) or a reading is due though nothing happens, nanoseconds.
+    /// Time when [`poll`](Self::poll) or a reading is due even without an event, nanoseconds.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let after = |ms: u64| self.polled_ns.saturating_add(ms * NS_PER_MS);
         let due = |kill: &InFlightKill| {

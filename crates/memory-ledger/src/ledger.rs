@@ -6,7 +6,7 @@ use crate::group::Groups;
 use crate::limit::Limit;
 use crate::precedence::{Change, LimitLayers, Refusal, Requester, Source};
 
-/// The limited users and groups.
+/// Limited users and groups.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     /// By id, ascending.
@@ -25,29 +25,30 @@ impl Ledger {
         self.accounts.binary_search_by_key(&id, |account| account.id)
     }
 
-    /// The account of one that is limited.
+    /// The account with this id, if it is limited.
     pub fn account(&self, id: AccountId) -> Option<&Account> {
         self.position(id).ok().map(|at| &self.accounts[at])
     }
 
-    /// Who shares an account.
+    /// The groups of users that share an account.
     pub fn groups(&self) -> &Groups {
         &self.groups
     }
 
-    /// Changes with each change of a limit or of the groups.
+    /// Incremented at each change of a limit or of the groups.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Exchanges the groups. To be called before [`plan_reload`](Ledger::plan_reload), which lets
-    /// go of accounts that their users have no more.
+    /// Replaces the groups. To be called before [`plan_reload`](Ledger::plan_reload), which removes
+    /// accounts of users that have joined a group.
     pub fn set_groups(&mut self, groups: Groups) {
         self.groups = groups;
         self.version += 1;
     }
 
-    /// A group's account must have a group, and who is in one has no account of its own.
+    /// Refuses an account of a group that does not exist, and an account of its own for a user in a
+    /// group.
     fn check_group(&self, account: AccountId, requester: Requester) -> Result<(), Refusal> {
         match account {
             AccountId::User(uid) => match self.groups.of(uid) {
@@ -69,7 +70,7 @@ impl Ledger {
         self.account(account).map(|account| account.layers).unwrap_or_default()
     }
 
-    /// What setting a limit would change, if `requester` may.
+    /// The change of setting a limit, if `requester` is allowed to.
     pub fn plan_set(
         &self,
         account: AccountId,
@@ -84,16 +85,16 @@ impl Ledger {
         })
     }
 
-    /// What clearing a limit would change, if `requester` may.
+    /// The change of clearing a limit, if `requester` is allowed to.
     pub fn plan_clear(&self, account: AccountId, requester: Requester) -> Result<Change, Refusal> {
         self.check_group(account, requester)?;
         Ok(Change { account, layers: self.layers(account).without(account, requester)? })
     }
 
-    /// What a new configuration would change: `config` says what it says of single users and groups
-    /// (once each), `default` what it says of all others. Only those accounts that something is or
-    /// was said of; a user that nobody knew of before has to be brought in with
-    /// [`plan_default`](Ledger::plan_default). First those that end or shrink, as they make room.
+    /// The changes of a new configuration: `config` has the limits of single users and groups (one
+    /// each), `default` that of all others. Considers only accounts that have or get a limit; a
+    /// user without an account has to be added with [`plan_default`](Ledger::plan_default). Limits
+    /// that are removed or lowered come first, because they make room.
     pub fn plan_reload(
         &self,
         config: &[(AccountId, Limit)],
@@ -107,8 +108,8 @@ impl Ledger {
             let before = self.layers(account);
             let said = config.iter().find(|(of, _)| *of == account).map(|(_, limit)| *limit);
             let had_default = before.layer(Source::Default).is_some();
-            // Who has joined a group leaves all that was said of it alone behind, and so does a
-            // group that is no more.
+            // A user that has joined a group loses all limits of its own, and a group that was
+            // removed loses its limits as well.
             let ended = match account {
                 AccountId::User(uid) => self.groups.of(uid).is_some(),
                 AccountId::Group(_) => self.groups.get(account).is_none(),
@@ -126,8 +127,8 @@ impl Ledger {
         changes
     }
 
-    /// What bringing an ordinary user under everybody's limit would change. `None`: it is already,
-    /// or shares a group's.
+    /// The change of applying the default limit to an ordinary user. `None`: the user has it
+    /// already, or shares the account of a group.
     pub fn plan_default(&self, uid: Uid, default: Limit) -> Option<Change> {
         if !uid.is_limitable() || self.groups.of(uid).is_some() {
             return None;
@@ -138,8 +139,8 @@ impl Ledger {
         (layers != before).then_some(Change { account, layers })
     }
 
-    /// What letting an ordinary user go would change that is gone: nothing is said of it but what
-    /// is said of every user. `None`: there is more.
+    /// The change of removing an ordinary user without processes that has only the default limit.
+    /// `None`: the user has another limit.
     pub fn plan_forget(&self, uid: Uid) -> Option<Change> {
         let account = AccountId::User(uid);
         let layers = self.layers(account);
@@ -150,7 +151,7 @@ impl Ledger {
         only_default.then_some(Change { account, layers: gone })
     }
 
-    /// Puts a change into force. When the limit is gone, so is the account.
+    /// Applies a change. An account without a limit is removed.
     pub fn apply(&mut self, change: Change) {
         let Change { account: id, layers } = change;
         self.version += 1;
@@ -169,7 +170,7 @@ impl Ledger {
         }
     }
 
-    /// Takes a fresh reading of an account; says where it stands now.
+    /// Records a reading of an account; returns its phase.
     pub fn read(&mut self, id: AccountId, reading: Reading) -> Option<Phase> {
         let at = self.position(id).ok()?;
         let account = &mut self.accounts[at];

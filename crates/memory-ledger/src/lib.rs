@@ -1,32 +1,32 @@
-//! Who may use how much memory, and who dies when a limit is broken: the rules, without any I/O.
+//! Memory limits and victim selection: the rules, without any I/O.
 //!
-//! * [`limit`]: a hard and a soft limit that make sense together;
-//! * [`count`](mod@count): what of a process's memory counts;
-//! * [`account_id`]: whose an account is;
-//! * [`precedence`]: the layers of a limit, and which one counts;
-//! * [`group`]: users who share one account;
-//! * [`cgroup`]: of which control groups a limit speaks;
-//! * [`cgroup_accounts`]: what those have, and when to look again;
+//! * [`limit`]: a consistent pair of a hard and a soft limit;
+//! * [`count`](mod@count): the kinds of a process's memory that count;
+//! * [`account_id`]: ids of accounts of users, groups and cgroups;
+//! * [`precedence`]: the sources of a limit, and which one is in force;
+//! * [`group`]: users that share one account;
+//! * [`cgroup`]: patterns of control groups that a limit applies to;
+//! * [`cgroup_accounts`]: usage of those, and when to read it again;
 //! * [`account`]: the limit and reading of one account;
-//! * [`process`]: what is known of a process;
+//! * [`process`]: a process in a snapshot;
 //! * [`address_space`]: processes that share their memory;
-//! * [`rules`]: what an administrator says of processes;
-//! * [`growth`]: who grew of late;
+//! * [`rules`]: kill preferences that an administrator configures;
+//! * [`growth`]: recent growth of processes;
 //! * [`recent_kills`]: newborns that were killed;
-//! * [`score`]: how much a process is to blame, as one number;
-//! * [`family`], [`herd`]: processes that belong, and grow, together;
-//! * [`verdict`]: from a snapshot of all that to who dies and why;
-//! * [`machine`]: when the machine itself runs short;
-//! * [`margin`]: how much must be left free for a kill to come in time;
+//! * [`score`]: the badness of a process, as one number;
+//! * [`family`], [`herd`]: related processes, and those that grow together;
+//! * [`verdict`]: from a snapshot of all that to a victim and the cause;
+//! * [`machine`]: memory pressure of the whole machine;
+//! * [`margin`]: how much memory must be left free for a kill to come in time;
 //! * [`measurement`]: actual usage, and how it corrects the sum of processes;
 //! * [`kills_in_flight`]: from a signal until the memory is back and the next process may be
 //!   killed;
-//! * [`kill_rate`]: how often somebody was killed of late;
-//! * [`lease`]: memory that is promised before it is used;
+//! * [`kill_rate`]: rate of recent kills;
+//! * [`lease`]: memory that is reserved before it is used;
 //! * [`ledger`]: all accounts together.
 //!
-//! Time comes in as nanoseconds of a clock that never goes back, memory in bytes, processes as a
-//! list that somebody else has read. Nothing here calls the system.
+//! Time is passed in as nanoseconds of a monotonic clock, memory in bytes, processes as a list that
+//! the caller has read. This crate makes no system calls.
 #![forbid(unsafe_code)]
 
 pub mod account;

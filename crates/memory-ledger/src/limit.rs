@@ -1,15 +1,15 @@
-//! A hard and a soft limit that make sense together.
+//! A consistent pair of a hard and a soft limit.
 
 use crate::bytes::Bytes;
 use crate::count::Count;
 
-/// Smallest hard limit, bytes. A login shell alone has more than this; whoever asks for less has
-/// most likely forgotten a unit (`512` for `512M`).
+/// Smallest hard limit, bytes. A login shell alone has more than this; a request for less most
+/// likely lacks a unit (`512` for `512M`).
 pub const MIN_HARD_BYTES: u64 = 1 << 20;
 /// The soft limit unless one is given, in percent of the hard limit.
 pub const SOFT_LIMIT_PERCENT: u64 = 90;
 
-/// What a user may have.
+/// A memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     hard_bytes: u64,
@@ -17,10 +17,10 @@ pub struct Limit {
     count: Count,
 }
 
-/// Why two numbers are no limit.
+/// Reason why two numbers are not a valid limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
-    /// A hard limit of nothing.
+    /// The hard limit is 0.
     #[error("a limit of 0 would kill every process; to remove the limit, clear it")]
     Zero,
     /// Below [`MIN_HARD_BYTES`].
@@ -29,12 +29,12 @@ pub enum LimitError {
         Bytes(*.0), Bytes(MIN_HARD_BYTES)
     )]
     TooSmall(u64),
-    /// A soft limit of nothing.
+    /// The soft limit is 0.
     #[error(
         "a soft limit of 0 is always exceeded; omit it for {SOFT_LIMIT_PERCENT} % of the hard limit"
     )]
     SoftZero,
-    /// The wrong way round.
+    /// The soft limit is above the hard limit.
     #[error("the soft limit ({}) is above the hard limit ({})", Bytes(*.soft), Bytes(*.hard))]
     SoftAboveHard {
         /// Soft limit, bytes.
@@ -45,7 +45,8 @@ pub enum LimitError {
 }
 
 impl Limit {
-    /// A limit of `hard_bytes`; the soft limit is [`SOFT_LIMIT_PERCENT`] of it unless given.
+    /// Creates a limit of `hard_bytes`; the soft limit is [`SOFT_LIMIT_PERCENT`] of it unless
+    /// given.
     pub fn new(hard_bytes: u64, soft_bytes: Option<u64>) -> Result<Self, LimitError> {
         match (hard_bytes, soft_bytes) {
             (0, _) => return Err(LimitError::Zero),
@@ -56,27 +57,27 @@ impl Limit {
             }
             _ => {}
         }
-        // Divided first: the product could overflow.
+        // Divides first: the product could overflow.
         let soft_bytes = soft_bytes.unwrap_or(hard_bytes / 100 * SOFT_LIMIT_PERCENT);
         Ok(Self { hard_bytes, soft_bytes, count: Count::default() })
     }
 
-    /// The same numbers, of other kinds of memory.
+    /// The same limits for other kinds of memory.
     pub fn counting(self, count: Count) -> Self {
         Self { count, ..self }
     }
 
-    /// What counts against it.
+    /// The kinds of memory that count against the limit.
     pub fn count(&self) -> Count {
         self.count
     }
 
-    /// Bytes that may not be exceeded.
+    /// Maximum usage, bytes: above it a process is killed.
     pub fn hard_bytes(&self) -> u64 {
         self.hard_bytes
     }
 
-    /// Bytes at which the killer gets ready.
+    /// Usage above which a victim is selected, bytes.
     pub fn soft_bytes(&self) -> u64 {
         self.soft_bytes
     }

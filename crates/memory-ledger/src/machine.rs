@@ -1,7 +1,8 @@
-//! When the machine itself runs short: too little available, soon nothing, or everybody waiting.
+//! Memory pressure of the whole machine: too little available, soon exhausted, or all tasks
+//! stalled.
 //!
-//! Works without any limit. A reading comes in, a [`Pressure`] or nothing comes out, and when the
-//! next reading should be taken.
+//! Works without any limit. Each reading returns a [`Pressure`] or none, and sets the time of the
+//! next reading.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,40 +12,40 @@ use crate::kill_rate::RateLimit;
 const NS_PER_MS: u64 = 1_000_000;
 const MIB: u64 = 1 << 20;
 
-/// Memory that programs can fill, bytes a second: what earlyoom found with several filling at once.
-/// Decides how long nobody needs to look.
+/// Rate at which programs can fill memory, bytes per second: earlyoom's measurement with several
+/// programs filling at once. Determines how long no reading is needed.
 pub(crate) const FASTEST_FILL: u64 = 6_000 * MIB;
-/// The pause between two looks, milliseconds. A look costs some 10 µs.
+/// The pause between two readings, milliseconds. A reading costs some 10 µs.
 const PAUSE_MS: std::ops::RangeInclusive<u64> = 10..=1_000;
-/// Growth is measured over this time at the most, and a tenth of it at the least, milliseconds.
+/// Growth is measured over at most this time, and at least a tenth of it, milliseconds.
 const RATE_WINDOW_MS: u64 = 500;
-/// Readings that are kept: a window of the shortest pauses.
+/// Number of readings that are kept: a window of the shortest pauses.
 const KEPT: usize = (RATE_WINDOW_MS / 10) as usize + 2;
-/// How long after a victim is gone its memory may take to appear in `MemAvailable`, milliseconds:
-/// pages wait in lists of each CPU. 0.4 s was measured.
+/// Milliseconds after a victim's exit within which its memory appears in `MemAvailable`: pages wait
+/// in per-CPU lists. 0.4 s was measured.
 const ARRIVAL_MS: u64 = 500;
-/// A kill has to bring this part of the need at least.
+/// A kill has to free at least this fraction of the need.
 const FLOOR_SHARE: u64 = 64;
-/// Where "exhausted soon" is believed: below so many times the soft level. Above it a program that
-/// takes what it needs in one go would be mistaken for a leak.
+/// The forecast of exhaustion applies below this multiple of the soft level. Above it a program
+/// that allocates all it needs at once would be mistaken for a leak.
 const FORECAST_LEVELS: u64 = 2;
 
 /// An amount of memory that should stay free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// So many hundredths of a percent of the whole.
+    /// Hundredths of a percent of the total.
     Share(u32),
-    /// So many bytes.
+    /// Bytes.
     Bytes(u64),
 }
 
 impl Level {
-    /// So many percent.
+    /// Percent of the total.
     pub const fn percent(percent: u32) -> Self {
         Self::Share(percent * 100)
     }
 
-    /// In bytes.
+    /// The level in bytes.
     pub fn of(self, whole: u64) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -66,41 +67,44 @@ impl fmt::Display for Level {
     }
 }
 
-/// When to act. Memory *and* swap have to be short: while there is swap, the kernel can make room.
+/// Thresholds at which processes are killed. Memory *and* swap have to be short: while swap is
+/// free, the kernel can reclaim memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Available memory at which somebody is asked to end, or killed if there is no time to ask.
+    /// Available memory at which a victim gets SIGTERM, or SIGKILL if there is no time for SIGTERM.
     pub soft: Level,
-    /// Available memory at which somebody is killed.
+    /// Available memory at which a victim gets SIGKILL.
     pub hard: Level,
     /// Free swap at which the soft level counts.
     pub swap_soft: Level,
     /// Free swap at which the hard level counts.
     pub swap_hard: Level,
-    /// If memory and swap will be exhausted in so many milliseconds, somebody is killed; 0: never.
+    /// A process is killed if memory and swap will be exhausted within this time, milliseconds; 0:
+    /// never.
     pub forecast_ms: u64,
-    /// If all programs waited for memory for this share of the time, percent, ...
+    /// A process is killed if all tasks were stalled on memory for this share of `stall_ms`,
+    /// percent.
     pub stall_percent: u32,
-    /// ... over so many milliseconds, somebody is killed; 0: never.
+    /// Window of `stall_percent`, milliseconds; 0: never.
     pub stall_ms: u64,
-    /// Whether a kill has to bring something.
+    /// Whether a kill has to free a minimum.
     pub floors: Floors,
-    /// How many victims are too many: then only the hard level and the forecast kill. Of users with
-    /// a limit, too many are told of.
+    /// Maximum rate of kills: above it only the hard level and the forecast kill. For users with a
+    /// limit, exceeding it is only reported.
     pub kills: RateLimit,
 }
 
 impl Default for Thresholds {
-    /// earlyoom's levels, which years of desktops have tested.
+    /// earlyoom's levels, which have been tested on desktops for years.
     fn default() -> Self {
         Self {
             soft: Level::percent(10),
             hard: Level::percent(5),
             swap_soft: Level::percent(10),
             swap_hard: Level::percent(5),
-            // Two looks and a kill: a victim of 1 GiB is gone after some 60 ms.
+            // Two readings and a kill: a victim of 1 GiB has exited after some 60 ms.
             forecast_ms: 100,
-            // Half of the time over 5 s is no hiccup: nobody can work like that.
+            // A stall for half of 5 s is no transient: no user can work under it.
             stall_percent: 50,
             stall_ms: 5_000,
             floors: Floors::Apply,
@@ -109,88 +113,89 @@ impl Default for Thresholds {
     }
 }
 
-/// Whether a kill has to bring something.
+/// Whether a kill has to free a minimum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Floors {
-    /// A sixty-fourth of the need at least, and all candidates together all of it.
+    /// At least a sixty-fourth of the need, and all candidates together all of it.
     Apply,
-    /// Any process is killed.
+    /// Any process may be killed.
     Ignore,
 }
 
-/// The machine at one moment, bytes.
+/// The machine's memory at one moment, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MachineReading {
-    /// When, nanoseconds.
+    /// Time of the reading, nanoseconds.
     pub at_ns: u64,
-    /// What new programs can have without swapping (`MemAvailable`).
+    /// Memory that new programs can have without swapping (`MemAvailable`).
     pub available: u64,
-    /// What all programs have and could have: `MemAvailable` + `AnonPages`. The kernel's own memory
-    /// is left out: on a machine where that is a lot, a share of all memory comes too late.
+    /// Memory that all programs have and could have: `MemAvailable` + `AnonPages`. The kernel's own
+    /// memory is left out: on a machine where that is a lot, a share of all memory comes too late.
     pub total: u64,
-    /// Swap that is free and can be used.
+    /// Free swap that can be used.
     pub swap_free: u64,
-    /// All swap.
+    /// Total swap.
     pub swap_total: u64,
-    /// How long all programs have waited for memory since boot, nanoseconds; `None` where the
-    /// kernel does not say.
+    /// Time that all tasks have been stalled on memory since boot, nanoseconds (PSI full); `None`
+    /// where the kernel does not report it.
     pub stalled_ns: Option<u64>,
-    /// How often the kernel reclaimed memory of the machine as a whole since boot, not because of a
-    /// control group's limit; `None` where it does not say.
+    /// Number of global memory reclaims since boot, without those for a control group's limit;
+    /// `None` where the kernel does not report it.
     pub reclaims: Option<u64>,
 }
 
-/// Swap that can really be used, bytes, when some of it is compressed memory (zram): to fill that,
-/// memory is needed as well. `stored` bytes lie in it at present and take `taken` bytes of memory.
+/// Swap that can really be used, bytes, when some of it is compressed memory (zram): filling that
+/// needs memory as well. `stored` bytes lie in it at present and take `taken` bytes of memory.
 pub fn usable_swap(free: u64, zram_free: u64, stored: u64, taken: u64, available: u64) -> u64 {
-    // Without experience a third, the usual ratio of zstd and lzo on programs' memory.
+    // Before enough data is stored, assume a ratio of a third, the usual one of zstd and lzo on
+    // programs' memory.
     let (stored, taken) = if stored < MIB { (3, 1) } else { (stored, taken.max(1)) };
     let room = u128::from(available) * u128::from(stored) / u128::from(taken);
     let zram_usable = zram_free.min(u64::try_from(room).unwrap_or(u64::MAX));
     free.saturating_sub(zram_free).saturating_add(zram_usable)
 }
 
-/// Why somebody has to die.
+/// Reason for a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pressure {
-    /// Below the soft level. `left_ms`: until the hard one is reached, if it goes on like this.
+    /// Below the soft level. `left_ms`: time until the hard level at the present rate.
     Soft {
-        /// `None`: it does not get less.
+        /// `None`: available memory does not shrink.
         left_ms: Option<u64>,
     },
     /// Below the hard level.
     Hard,
-    /// Above the levels, but not for long.
+    /// Above the levels, but exhausted soon at the present rate.
     Exhausting {
-        /// Until nothing is left.
+        /// Milliseconds until nothing is left.
         in_ms: u64,
     },
-    /// Everybody waits for memory.
+    /// All tasks are stalled on memory.
     Stalled {
-        /// So much of the time.
+        /// Share of the time, percent.
         percent: u32,
     },
 }
 
 impl Pressure {
-    /// The machine lives on for a while though nobody dies.
+    /// The machine can run on for a while without a kill.
     pub fn can_wait(self) -> bool {
         matches!(self, Self::Soft { .. } | Self::Stalled { .. })
     }
 }
 
-/// A pressure and the reading that shows it, as a sentence for people.
+/// A pressure and the reading that shows it, displayed as a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PressureTrigger {
-    /// Why.
+    /// The reason for the kill.
     pub pressure: Pressure,
-    /// The reading.
+    /// The reading that shows the pressure.
     pub reading: MachineReading,
-    /// What would end the pressure, bytes.
+    /// Bytes that would end the pressure.
     pub need_bytes: u64,
-    /// What a kill has to bring at least, bytes.
+    /// Bytes that one kill has to free at least.
     pub floor_bytes: u64,
-    /// What all kills together have to bring at least, bytes: up to the soft level.
+    /// Bytes that all kills together have to free at least: up to the soft level.
     pub cover_bytes: u64,
 }
 
@@ -219,15 +224,15 @@ impl fmt::Display for PressureTrigger {
     }
 }
 
-/// Watches the readings.
+/// Monitors the readings.
 #[derive(Clone, Debug)]
 pub struct Machine {
     thresholds: Thresholds,
     /// Oldest first.
     kept: VecDeque<MachineReading>,
-    /// Oldest first: when, and how long all had waited by then.
+    /// Oldest first: time of the reading, and total stall time by then.
     stalls: VecDeque<(u64, u64)>,
-    /// How long all have waited while the kernel reclaimed memory of the machine, nanoseconds.
+    /// Stall time of all tasks while the kernel reclaimed memory of the machine, nanoseconds.
     reclaim_stalled_ns: u64,
     coming: Option<Coming>,
     next_look_ns: u64,
@@ -237,13 +242,13 @@ pub struct Machine {
 #[derive(Clone, Copy, Debug)]
 struct Coming {
     bytes: u64,
-    /// What was available at the kill, bytes.
+    /// Available memory at the kill, bytes.
     available: u64,
     until_ns: u64,
 }
 
 impl Coming {
-    /// What has not arrived, bytes.
+    /// Bytes that `MemAvailable` does not show yet.
     fn missing(&self, reading: &MachineReading) -> u64 {
         if reading.at_ns >= self.until_ns {
             return 0;
@@ -253,19 +258,19 @@ impl Coming {
 }
 
 impl Machine {
-    /// Nothing read yet; the first look is due at once.
+    /// No reading yet; the first one is due at once.
     pub fn new(thresholds: Thresholds) -> Self {
         let (kept, stalls) = (VecDeque::with_capacity(KEPT + 1), VecDeque::with_capacity(64));
         let (reclaim_stalled_ns, coming) = (0, None);
         Self { thresholds, kept, stalls, reclaim_stalled_ns, coming, next_look_ns: 0 }
     }
 
-    /// When to act.
+    /// The thresholds in force.
     pub fn thresholds(&self) -> &Thresholds {
         &self.thresholds
     }
 
-    /// Acts at these levels from now on; what was read stays known.
+    /// Changes the thresholds; earlier readings are kept.
     pub fn set_thresholds(&mut self, thresholds: Thresholds) {
         self.thresholds = thresholds;
         self.next_look_ns = 0;
@@ -281,18 +286,18 @@ impl Machine {
         self.next_look_ns
     }
 
-    /// The next look is due then: a reading failed.
+    /// Postpones the next reading to `until_ns`, after one that failed.
     pub fn postpone(&mut self, until_ns: u64) {
         self.next_look_ns = until_ns;
     }
 
-    /// A stall has had its victim: it takes a new one to raise the pressure again.
+    /// Discards the stalls after a kill for them: only a new stall raises the pressure again.
     pub fn forget_stalls(&mut self) {
         self.stalls.clear();
     }
 
-    /// Victims with so much memory were killed: it counts as available until it is, or its time is
-    /// over.
+    /// Victims with this much memory were killed, bytes: it counts as available until
+    /// `MemAvailable` shows it, or until the credit expires.
     pub fn credit(&mut self, bytes: u64, now_ns: u64) {
         let Some(reading) = self.kept.back() else { return };
         let before = self.coming.map_or(0, |coming| coming.missing(reading));
@@ -300,14 +305,14 @@ impl Machine {
         self.coming = Some(Coming { bytes, available, until_ns: now_ns + ARRIVAL_MS * NS_PER_MS });
     }
 
-    /// Victims are on their way out: the time for their memory begins when they are gone.
+    /// Victims are still exiting: the time for their memory begins when they have exited.
     pub fn extend_credit(&mut self, now_ns: u64) {
         if let Some(coming) = &mut self.coming {
             coming.until_ns = now_ns + ARRIVAL_MS * NS_PER_MS;
         }
     }
 
-    /// Takes a reading.
+    /// Evaluates a reading.
     pub fn read(&mut self, reading: MachineReading) -> Option<PressureTrigger> {
         self.follow_stalls(&reading);
         if self.kept.len() == KEPT {
@@ -341,7 +346,8 @@ impl Machine {
         } else {
             return None;
         };
-        // Half of the soft level on top: at the level itself the next page would raise it again.
+        // Half of the soft level is added: at the level itself the next page would raise the
+        // pressure again.
         let need_bytes = (soft + soft / 2).saturating_sub(available);
         let (floor_bytes, cover_bytes) = match self.thresholds.floors {
             Floors::Apply => (need_bytes / FLOOR_SHARE, soft.saturating_sub(available)),
@@ -350,8 +356,9 @@ impl Machine {
         Some(PressureTrigger { pressure, reading, need_bytes, floor_bytes, cover_bytes })
     }
 
-    /// Programs that wait for the limit of their own control group wait as well, while the machine
-    /// has memory: only time during which the kernel reclaimed the machine's counts.
+    /// Tasks that wait for the limit of their own control group count as stalled as well, while the
+    /// machine has memory: only stalls during which the kernel reclaimed memory of the machine
+    /// count.
     fn follow_stalls(&mut self, reading: &MachineReading) {
         let Some(last) = self.kept.back() else { return };
         let grew = match (last.reclaims, reading.reclaims) {
@@ -363,7 +370,7 @@ impl Machine {
         }
     }
 
-    /// What is lost a second, of memory and swap together; `None` when it does not get less.
+    /// Loss of memory and swap together, bytes per second; `None` if there is none.
     fn bytes_lost_a_second(&self) -> Option<u64> {
         let now = self.kept.back()?;
         let age = |then: &MachineReading| now.at_ns.saturating_sub(then.at_ns);
@@ -379,7 +386,8 @@ impl Machine {
         Some(u64::try_from(rate).unwrap_or(u64::MAX))
     }
 
-    /// How much of the last `stall_ms` all programs waited; `None` before so much has been seen.
+    /// Share of the last `stall_ms` in which all tasks were stalled, percent; `None` before the
+    /// readings cover `stall_ms`.
     fn stalled_percent(&mut self, reading: &MachineReading) -> Option<u32> {
         let window = self.thresholds.stall_ms * NS_PER_MS;
         reading.stalled_ns.filter(|_| window > 0)?;
@@ -388,7 +396,7 @@ impl Machine {
         if self.stalls.back().is_none_or(|(at, _)| reading.at_ns.saturating_sub(*at) >= spacing) {
             self.stalls.push_back((reading.at_ns, stalled_ns));
         }
-        // The oldest that is still needed is the last one outside of the window.
+        // The oldest entry that is still needed is the last one outside of the window.
         while self.stalls.get(1).is_some_and(|(at, _)| reading.at_ns.saturating_sub(*at) >= window)
         {
             self.stalls.pop_front();
@@ -405,8 +413,8 @@ fn ms_until(bytes: u64, rate: Option<u64>) -> Option<u64> {
     Some(u64::try_from(ms).unwrap_or(u64::MAX))
 }
 
-/// How long nothing can happen: until the soft level at the fastest that programs can fill, or at a
-/// quarter of the time that the present rate leaves. Free swap gives no rest: it fills as quickly.
+/// Pause until the soft level can be reached: at the fastest fill rate, or a quarter of the time
+/// that is left at the present rate. Free swap does not prolong the pause: it fills as quickly.
 fn pause_ns(reading: &MachineReading, soft: u64, rate: Option<u64>) -> u64 {
     let above = reading.available.saturating_sub(soft);
     let fastest = ms_until(above, Some(FASTEST_FILL)).unwrap_or(0);

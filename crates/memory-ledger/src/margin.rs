@@ -2,25 +2,26 @@
 
 use crate::limit::SOFT_LIMIT_PERCENT;
 
-/// No soft limit that follows from a margin is below this share of the hard one: a daemon that is
-/// on alert all the time protects nobody better.
+/// Minimum of a soft limit that is derived from a margin, percent of the hard limit: to be on alert
+/// all the time does not protect better.
 const LEAST_SOFT_PERCENT: u64 = 50;
 
-/// What a machine can do, as measured.
+/// Measured speeds of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Margin {
-    /// The fastest that all its CPUs together take memory, bytes a second.
+    /// Fastest allocation by all its CPUs together, bytes per second.
     pub allocation_bytes_per_s: u64,
-    /// The slowest that a killed process's memory comes back, bytes a second.
+    /// Slowest return of a killed process's memory, bytes per second.
     pub reclaim_bytes_per_s: u64,
-    /// The longest from the signal until the first memory is back, nanoseconds.
+    /// Longest time from the signal until the first memory is back, nanoseconds.
     pub reaction_ns: u64,
 }
 
 impl Margin {
-    /// The memory that must be free when a victim of so many bytes is killed, so that it does not
-    /// run out before the victim's is back: what is taken before anything comes back, and, where
-    /// memory is taken faster than it comes back, the difference over the time that takes.
+    /// Memory that must be free when a victim of `victim_bytes` is killed, so that it is not
+    /// exhausted before the victim's is back: the memory that is allocated before any is freed,
+    /// and, where memory is allocated faster than it is freed, the difference over the time of the
+    /// exit.
     pub fn bytes(&self, victim_bytes: u64) -> u64 {
         let Self { allocation_bytes_per_s, reclaim_bytes_per_s, reaction_ns } = *self;
         let [taken, back] = [allocation_bytes_per_s, reclaim_bytes_per_s.max(1)].map(u128::from);
@@ -29,8 +30,8 @@ impl Margin {
         u64::try_from(before + during).unwrap_or(u64::MAX)
     }
 
-    /// The soft limit for a hard one: what leaves the margin for the largest victim that there can
-    /// be, within half of the hard limit and the share that holds where nothing was measured.
+    /// The soft limit for a hard limit: leaves the margin for the largest possible victim, between
+    /// half of the hard limit and the default share without a measurement.
     pub fn soft_bytes(&self, hard_bytes: u64) -> u64 {
         let percent = |percent| hard_bytes / 100 * percent;
         let soft = hard_bytes.saturating_sub(self.bytes(hard_bytes));

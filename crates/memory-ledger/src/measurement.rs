@@ -1,9 +1,9 @@
-//! Actual usage of accounts: when it is measured, what corrects the sum, and whether a kill may
+//! Actual usage of accounts: when it is measured, how it corrects the sum, and whether a kill may
 //! follow from it.
 //!
-//! An account's sum counts a page once for each process that has it, and does not count page tables
-//! and files that are held open. So the sum is only the trigger. While it is above the soft limit,
-//! actual usage is measured outside, and the difference corrects the sum until the next
+//! An account's sum counts a page once for each process that maps it, and does not count page
+//! tables and files that are held open. So the sum is only the trigger. While it is above the soft
+//! limit, actual usage is measured separately, and the difference corrects the sum until the next
 //! measurement. Invariants:
 //! * an account within its limit by a fresh measurement loses no process;
 //! * pages that may be shared count in full when no measurement comes within [`PATIENCE_MS`];
@@ -16,36 +16,36 @@ use crate::account_id::AccountId;
 use crate::count::Count;
 use crate::limit::Limit;
 
-/// How old a correction may become while the sum is above the soft limit, milliseconds.
+/// Maximum age of a correction while the sum is above the soft limit, milliseconds.
 pub const RENEW_MS: u64 = 200;
-/// How soon a measurement may follow another one where a kill depends on it, milliseconds.
+/// Minimum interval between two measurements when a kill depends on the second, milliseconds.
 const CONFIRM_MS: u64 = 20;
-/// How old a correction may become where a measurement takes so long that the CPU budget demands
+/// Maximum age of a correction where a measurement takes so long that the CPU budget demands
 /// pauses, milliseconds.
 pub const OLDEST_MS: u64 = 1_000;
 /// CPU time of measurements, percent of one CPU.
 pub const CPU_PERCENT: u64 = 5;
-/// CPU time for one measurement on which no kill depends, milliseconds: that share of
+/// CPU time for one measurement on which no kill depends, milliseconds: [`CPU_PERCENT`] of
 /// [`RENEW_MS`].
 pub const READ_MS: u64 = RENEW_MS * CPU_PERCENT / 100;
-/// How long a kill waits for a measurement, milliseconds.
+/// Maximum time that a kill waits for a measurement, milliseconds.
 pub const PATIENCE_MS: u64 = 1_000;
-/// The sum is raised only by more than this share of the soft limit. Page tables of ordinary
-/// programs are a fraction of it (a 512th of their memory), and the kill in the page fault stays
-/// exact for these.
+/// The sum is raised only by more than this fraction of the soft limit. Page tables of ordinary
+/// programs are far smaller (a 512th of their memory), and for these the kill in the page fault
+/// stays exact.
 const RAISE_SHARE: u64 = 64;
-/// No process is read for an account whose sum is below the soft limit by this share of it.
+/// No process is read for an account with a sum below the soft limit by this fraction of it.
 const CLEAR_SHARE: u64 = 16;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// What an account holds by its processes' resident sets, bytes. Victims that are dying do not
+/// Usage of an account by its processes' resident sets, bytes. Victims that are exiting do not
 /// count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// Each page as often as processes have it.
+    /// Each page is counted once per process that maps it.
     pub summed_bytes: u64,
-    /// Of these, bytes that came since the last measurement and may be shared.
+    /// Part of `summed_bytes` that was added since the last measurement and may be shared.
     pub unconfirmed_bytes: u64,
     /// The correction in force.
     pub correction_bytes: i64,
@@ -57,21 +57,22 @@ impl Sum {
         self.summed_bytes.saturating_add_signed(self.correction_bytes)
     }
 
-    /// Of it, bytes that were measured or cannot be shared.
+    /// Part of [`used_bytes`](Self::used_bytes) that was measured or cannot be shared.
     fn confirmed_bytes(&self) -> u64 {
         self.used_bytes().saturating_sub(self.unconfirmed_bytes)
     }
 
-    /// Of these, bytes that cannot have been given back since without a change of the sum.
+    /// Part of [`confirmed_bytes`](Self::confirmed_bytes) that cannot have been freed since the
+    /// measurement without a change of the sum.
     fn certain_bytes(&self) -> u64 {
         self.confirmed_bytes().saturating_sub(self.correction_bytes.max(0).unsigned_abs())
     }
 }
 
-/// How actual usage was found.
+/// How actual usage was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UsageSource {
-    /// It is not measured: the sum is far below the limit.
+    /// Not measured: the sum is far below the limit.
     #[default]
     Sum,
     /// Proportional set sizes, page tables and files held open.
@@ -81,7 +82,7 @@ pub enum UsageSource {
 }
 
 impl UsageSource {
-    /// In words.
+    /// The name for messages.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Sum => "resident sets",
@@ -101,64 +102,65 @@ pub enum ControllerUse {
     Excluded,
 }
 
-/// How an account's sum comes about.
+/// Properties of an account's sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SumState {
-    /// When the sum changes.
+    /// When the sum is updated.
     pub updates: SumUpdates,
-    /// Whether it leaves out memory that the controller still charges.
+    /// Whether the sum leaves out memory that the controller still charges.
     pub victims: Victims,
 }
 
-/// Whether processes of an account have got their signal and are not gone.
+/// Whether processes of an account were signalled and have not exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victims {
-    /// None have.
+    /// No victim is in flight.
     None,
-    /// Their memory is not in the sum any more.
+    /// The victims' memory is not in the sum any more.
     Dying,
 }
 
-/// When a sum changes.
+/// When a sum is updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SumUpdates {
-    /// With each page fault.
+    /// At each page fault.
     Immediate,
-    /// With a scan: the controller's charge can be newer.
+    /// At each scan: the controller's charge can be newer.
     Periodic,
 }
 
 /// Whether the memory controller's charge is comparable with an account's sum.
 pub fn controller_use(account: AccountId, count: Count, sum: SumState) -> ControllerUse {
     let comparable = matches!(account, AccountId::User(_))
-        // The page cache is not divided into mapped files and others.
+        // The controller does not divide the page cache into mapped and other files.
         && !count.file
         && sum.updates == SumUpdates::Immediate
         && sum.victims == Victims::None;
     if comparable { ControllerUse::Allowed } else { ControllerUse::Excluded }
 }
 
-/// Why an account is measured.
+/// Reason for measuring an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
-    /// Its sum is near its limit, or is corrected.
+    /// Its sum is near its limit, or has a correction.
     Usage,
-    /// The machine's page tables or shared memory have grown: somebody holds what no sum shows.
+    /// The machine's page tables or shared memory have grown: some process holds memory that no sum
+    /// shows.
     Unseen,
 }
 
 /// A measurement that is to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Of this account.
+    /// The account to measure.
     pub account: AccountId,
     /// Its sum now, bytes.
     pub summed_bytes: u64,
-    /// No process need be read when usage is at most so much without, bytes.
+    /// Bytes: no process need be read if usage without reading any is at most this.
     pub enough_bytes: u64,
-    /// Processes may be left out of which together so much is charged, bytes.
+    /// Bytes: processes may be skipped if at most this is charged to them together.
     pub tolerated_bytes: u64,
-    /// How many processes are read.
+    /// How many processes to read.
     pub effort: Effort,
     /// Whether the memory controller may be read instead.
     pub controller: ControllerUse,
@@ -167,48 +169,49 @@ pub struct Order {
 /// How many processes a measurement reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// As many as [`READ_MS`] suffice for, those first that were not read for longest.
+    /// As many as can be read within [`READ_MS`], starting with those that were not read for
+    /// longest.
     Some,
-    /// All: a kill depends on it.
+    /// All processes: a kill depends on the measurement.
     All,
 }
 
 /// A measurement that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measurement {
-    /// Of this account.
+    /// The account that was measured.
     pub account: AccountId,
-    /// Actual usage less the order's `summed_bytes`. What could not be read is counted as in the
-    /// sum.
+    /// Actual usage minus the order's `summed_bytes`. Memory that could not be read is counted as
+    /// in the sum.
     pub difference_bytes: i64,
-    /// Of the order's `summed_bytes`, what no process has that could be listed: a fork in progress
-    /// has its pages already, and no process yet.
+    /// Part of the order's `summed_bytes` that belongs to no listed process: a fork in progress
+    /// already has its pages charged, but is not visible as a process yet.
     pub unlisted_bytes: u64,
-    /// How it was found.
+    /// How usage was measured.
     pub source: UsageSource,
-    /// CPU time that it took, nanoseconds.
+    /// CPU time of the measurement, nanoseconds.
     pub cost_ns: u64,
 }
 
-/// What follows for the account's sum.
+/// Correction of the account's sum after a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SumCorrection {
-    /// To be added to the sum from now on.
+    /// Bytes to be added to the sum from now on.
     pub bytes: i64,
-    /// The sum that was measured.
+    /// The sum that was measured, bytes.
     pub summed_bytes: u64,
-    /// So much of [`Sum::unconfirmed_bytes`] was measured.
+    /// Part of [`Sum::unconfirmed_bytes`] that was measured.
     pub confirmed_bytes: u64,
 }
 
-/// What a measurement of an account is for.
+/// Input of the decision to measure an account.
 #[derive(Clone, Copy, Debug)]
 pub struct Need {
     /// The sum in force.
     pub sum: Sum,
     /// The account's limit.
     pub limit: Limit,
-    /// What is to be measured.
+    /// Reason for the measurement.
     pub demand: Demand,
     /// See [`controller_use`].
     pub controller: ControllerUse,
@@ -218,20 +221,20 @@ pub struct Need {
 struct State {
     /// The sum when the running measurement began.
     running: Option<Sum>,
-    /// When the last one ended, nanoseconds.
+    /// End of the last measurement, nanoseconds.
     ended_ns: Option<u64>,
     cost_ns: u64,
     source: UsageSource,
-    /// Of the next measurement.
+    /// Whether the next measurement may use the controller.
     controller: ControllerUse,
-    /// Since when a kill waits, nanoseconds.
+    /// Time since which a kill waits, nanoseconds.
     waiting_ns: Option<u64>,
-    /// When the next one is due, nanoseconds.
+    /// Time when the next measurement is due, nanoseconds.
     due_ns: u64,
 }
 
 impl State {
-    /// When the next measurement may begin. The first one may at once.
+    /// Earliest begin of the next measurement, nanoseconds. The first one may begin at once.
     fn next_ns(&self, awaited: Awaited, now_ns: u64) -> u64 {
         self.ended_ns.map_or(now_ns, |ended_ns| ended_ns + pause_ns(self.cost_ns, awaited))
     }
@@ -249,23 +252,23 @@ impl Measurements {
         self.accounts.keys().copied()
     }
 
-    /// The account may need measurements from now on.
+    /// Adds an account that may need measurements from now on.
     pub fn follow(&mut self, account: AccountId) {
         self.accounts.entry(account).or_default();
     }
 
-    /// Its limit is gone.
+    /// Removes an account that has no limit any more.
     pub fn forget(&mut self, account: AccountId) {
         self.accounts.remove(&account);
     }
 
-    /// How the account's actual usage was found last.
+    /// How the account's actual usage was measured last.
     pub fn source(&self, account: AccountId) -> UsageSource {
         self.accounts.get(&account).map(|state| state.source).unwrap_or_default()
     }
 
-    /// The measurement that is to begin now for an account that is followed. One that needs none
-    /// any more is followed no longer.
+    /// The measurement that is to begin now for a followed account. An account that needs no more
+    /// measurements is removed.
     pub fn begin(&mut self, account: AccountId, need: Need, now_ns: u64) -> Option<Order> {
         let Need { sum, limit, demand, controller } = need;
         let state = self.accounts.get_mut(&account)?;
@@ -301,8 +304,8 @@ impl Measurements {
         })
     }
 
-    /// A measurement has ended, and the account's sum is this now. `None`: nothing follows, for the
-    /// account's limit is gone, or the controller was read while the sum moved.
+    /// Ends a measurement, with the account's present sum. Returns `None` if no correction follows:
+    /// the account's limit was removed, or the controller was read while the sum changed.
     pub fn end(
         &mut self,
         measurement: Measurement,
@@ -315,7 +318,8 @@ impl Measurements {
         let small = limit.soft_bytes() / RAISE_SHARE;
         let by_controller = measurement.source == UsageSource::Controller;
         if by_controller && summed_bytes.abs_diff(sum.summed_bytes) > small {
-            // It belongs to neither sum. An account that keeps moving is measured otherwise.
+            // The charge belongs to neither sum. An account that keeps changing is measured by PSS
+            // instead.
             state.controller = ControllerUse::Excluded;
             state.cost_ns = measurement.cost_ns;
             state.due_ns = now_ns;
@@ -325,17 +329,17 @@ impl Measurements {
         state.ended_ns = Some(now_ns);
         state.cost_ns = measurement.cost_ns;
         state.source = measurement.source;
-        // A fork ends soon. Memory whose process has exited can stay for as long as another one
+        // A fork ends soon. Memory of a process that has exited can stay as long as another process
         // reads it, and counts in full after a while.
         if measurement.unlisted_bytes <= small {
             state.waiting_ns = None;
         }
         state.due_ns = state.next_ns(Awaited::No, now_ns);
-        // Less than nothing cannot be in use.
+        // Usage cannot be negative.
         let least = -i64::try_from(sum.summed_bytes).unwrap_or(i64::MAX);
         let mut bytes = measurement.difference_bytes;
         if by_controller {
-            // Pages that came meanwhile are in the sum as well as in the charge.
+            // Pages that were added meanwhile are in the sum as well as in the charge.
             bytes -= summed_bytes.saturating_sub(sum.summed_bytes) as i64;
         }
         let bytes = bytes.max(least);
@@ -347,7 +351,7 @@ impl Measurements {
         })
     }
 
-    /// A measurement could not begin after all.
+    /// Cancels a measurement that could not begin.
     pub fn cancel(&mut self, account: AccountId, now_ns: u64) {
         if let Some(state) = self.accounts.get_mut(&account) {
             state.running = None;
@@ -355,8 +359,8 @@ impl Measurements {
         }
     }
 
-    /// A process may be killed for the account's limit. `false`: within its limit, or a measurement
-    /// has to confirm that it is not, which [`begin`](Self::begin) is due for.
+    /// Whether a process may be killed for the account's limit. `false`: usage is within the limit,
+    /// or a measurement has to confirm that it is not; [`begin`](Self::begin) is due for it.
     pub fn may_kill(&mut self, account: AccountId, sum: Sum, limit: Limit, now_ns: u64) -> bool {
         if sum.used_bytes() <= limit.hard_bytes() {
             return false;
@@ -375,10 +379,10 @@ impl Measurements {
         now_ns.saturating_sub(since_ns) >= PATIENCE_MS * NS_PER_MS
     }
 
-    /// When [`begin`](Self::begin) is to be called though nothing happens, nanoseconds.
+    /// Time when [`begin`](Self::begin) is to be called even without an event, nanoseconds.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let due = |state: &State| match (state.running, state.waiting_ns) {
-            // The answer wakes; it is not waited for longer than that.
+            // The end of the measurement wakes the caller; this is the maximum wait for it.
             (Some(_), Some(since_ns)) => Some(since_ns + PATIENCE_MS * NS_PER_MS),
             (Some(_), None) => None,
             (None, _) => Some(state.due_ns),
@@ -387,7 +391,7 @@ impl Measurements {
     }
 }
 
-/// A kill depends on the next measurement.
+/// Whether a kill depends on the next measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaited {
     No,
@@ -403,7 +407,7 @@ fn is_unconfirmed(sum: Sum, limit: Limit, state: &State, now_ns: u64) -> Awaited
     if fresh && sum.confirmed_bytes() > hard { Awaited::No } else { Awaited::Yes }
 }
 
-/// From the end of one measurement to the begin of the next.
+/// Nanoseconds from the end of one measurement to the begin of the next.
 fn pause_ns(cost_ns: u64, awaited: Awaited) -> u64 {
     let affordable = cost_ns.saturating_mul(100 / CPU_PERCENT);
     let (least, most) = match awaited {

@@ -1,31 +1,31 @@
 //! Limit precedence.
 //!
-//! A limit has layers. The *base* is root's: what was set while running, else what the
-//! configuration says of this user, else what it says of every user. The *own* layer is the user's
-//! and can only be lower than the base, so a user can tie its own hands and untie them again, but
-//! never get at what root has set.
+//! The *base* limit is set by root: a runtime limit, else the configured limit of the user, else
+//! the configured default of every user. The *own* limit is set by the user itself and can only be
+//! lower than the base, so a user can lower and restore its own limit, but never exceed the one
+//! that root has set.
 
 use crate::account_id::{AccountId, Uid};
 use crate::bytes::Bytes;
 use crate::limit::Limit;
 
-/// Who asks for a change.
+/// The user that requests a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requester {
-    /// May do anything that makes sense.
+    /// May make any valid change.
     Root,
-    /// A user, for itself.
+    /// A user, which may change its own limit.
     User(Uid),
 }
 
-/// Where a limit comes from.
+/// Origin of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The configuration, of this user.
+    /// The configuration, for this user.
     Config,
-    /// The configuration, of every ordinary user.
+    /// The configuration, for every ordinary user.
     Default,
-    /// A request.
+    /// A request at run time.
     Runtime,
 }
 
@@ -40,76 +40,76 @@ impl Source {
     }
 }
 
-/// Why a change was refused.
+/// Reason for refusing a change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The system runs as root.
+    /// uid 0: system services run as root.
     #[error("uid 0 cannot be limited: its victims would be the system's own services")]
     Root,
     /// `(uid_t) -1` means "no user".
     #[error("uid 4294967295 is no user")]
     NoUser,
-    /// Only root rules others.
+    /// Only root may change limits of others.
     #[error("uid {requester} may not change the limit of {account}; only root may")]
     NotYours {
-        /// Who asked.
+        /// The user that requested the change.
         requester: Uid,
-        /// Whose limit it is.
+        /// The account that the request was for.
         account: AccountId,
     },
-    /// Whose memory is counted together with others'.
+    /// The user's memory is counted together with that of other users.
     #[error(
         "uid {uid} shares the limit of the group \"{group}\" and has none of its own; the \
          configuration says who is in it"
     )]
     InGroup {
-        /// Whose limit was to change.
+        /// The user that the request was for.
         uid: Uid,
         /// The group's name.
         group: String,
     },
-    /// Others are concerned as well.
+    /// A group's limit concerns other users as well.
     #[error("the limit of group \"{group}\" can be changed by root only, not by uid {requester}")]
     Groups {
-        /// Who asked.
+        /// The user that requested the change.
         requester: Uid,
         /// The group's name.
         group: String,
     },
-    /// Only the configuration speaks of cgroups.
+    /// Limits of cgroups are set in the configuration only.
     #[error("limits of cgroups and sessions cannot be set at run time: set them in oomd.toml")]
     Cgroup,
     /// Above [`Uid::LAST_LIMITABLE`].
     #[error("uid {0} cannot be limited: those from 4294836224 on stand for cgroups and groups")]
     Reserved(Uid),
-    /// The configuration has no such group (any more).
+    /// The configuration does not define this group (any more).
     #[error("there is no group with this name in oomd.toml")]
     NoGroup,
-    /// A user may only lower.
+    /// A user may only lower its limit.
     #[error(
         "{by} set the limit of {account} to {}; the user can only lower it",
         Bytes(*.base_bytes)
     )]
     Raise {
-        /// Whose limit it is.
+        /// The account that the request was for.
         account: AccountId,
         /// Hard limit of the base, bytes.
         base_bytes: u64,
-        /// Who set the base.
+        /// Origin of the base limit.
         by: &'static str,
     },
-    /// A user may not clear what is not its own.
+    /// A user may clear only its own limit.
     #[error("{by} set the limit of {account}; only root can clear it")]
     NotYoursToClear {
-        /// Whose limit it is.
+        /// The account that the request was for.
         account: AccountId,
-        /// Who set the base.
+        /// Origin of the base limit.
         by: &'static str,
     },
-    /// Nothing to clear.
+    /// There is no limit to clear.
     #[error("{0} has no limit")]
     NoLimit(AccountId),
-    /// One user is no exception until it has a limit of its own.
+    /// The default cannot be cleared for one user unless it has a limit of its own.
     #[error(
         "the limit of {0} is that of every ordinary user; give it one of its own, or change the \
          configuration"
@@ -117,7 +117,7 @@ pub enum Refusal {
     DefaultLimit(AccountId),
 }
 
-/// The layers of a user's limit.
+/// All limits that are set for a user, by source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitLayers {
     default: Option<Limit>,
@@ -127,9 +127,9 @@ pub struct LimitLayers {
 }
 
 impl LimitLayers {
-    /// The limit that counts, and where it comes from. What of the memory counts is the
-    /// configuration's word where it says anything of the user: a number that was set while running
-    /// is of the same kinds.
+    /// The limit in force, and its source. The kinds of memory that count are those of the
+    /// configured limit or default, if there is one: a limit that was set at run time counts the
+    /// same kinds.
     pub fn effective(&self) -> Option<(Limit, Source)> {
         let (limit, source) = self.own.map(|own| (own, Source::Runtime)).or(self.base())?;
         let configured = self.config.or(self.default);
@@ -143,7 +143,7 @@ impl LimitLayers {
             .or(of(self.default, Source::Default))
     }
 
-    /// What one source says.
+    /// The limit of one source.
     pub fn layer(&self, source: Source) -> Option<Limit> {
         match source {
             Source::Config => self.config,
@@ -152,7 +152,7 @@ impl LimitLayers {
         }
     }
 
-    /// What the user itself says.
+    /// The limit that the user has set for itself.
     pub fn own(&self) -> Option<Limit> {
         self.own
     }
@@ -164,9 +164,9 @@ impl LimitLayers {
         }
     }
 
-    /// These layers after the configuration has changed its mind about this user: it says `config`
-    /// of it, and `default` of every user. What was set while running stays, but a user's own layer
-    /// must not be above the base.
+    /// Returns the limits after a change of the configuration: `config` is the limit of this user,
+    /// and `default` that of every user. A runtime limit stays, but the user's own limit is dropped
+    /// if it is above the new base.
     pub fn configured(self, config: Option<Limit>, default: Option<Limit>) -> Self {
         let new = Self { config, default, ..self };
         let base = new.base().map(|(limit, _)| limit.hard_bytes());
@@ -186,7 +186,7 @@ impl LimitLayers {
         }
     }
 
-    /// These layers after `requester` has set a limit.
+    /// Returns the limits after `requester` has set a limit.
     pub fn with(
         self,
         account: AccountId,
@@ -197,7 +197,7 @@ impl LimitLayers {
         Self::may_change(account, requester)?;
         match (requester, self.base()) {
             (Requester::Root, _) => Ok(match source {
-                // Root's word replaces the user's own layer, too.
+                // A runtime limit by root replaces the user's own limit, too.
                 Source::Runtime => Self { runtime: Some(limit), own: None, ..self },
                 Source::Config => self.configured(Some(limit), self.default),
                 Source::Default => self.configured(self.config, Some(limit)),
@@ -210,8 +210,8 @@ impl LimitLayers {
         }
     }
 
-    /// These layers after `requester` has cleared the limit: root all that is about this user
-    /// alone, a user its own layer.
+    /// Returns the limits after `requester` has cleared the limit: root clears all limits of this
+    /// user except the default, a user its own limit.
     pub fn without(self, account: AccountId, requester: Requester) -> Result<Self, Refusal> {
         Self::may_change(account, requester)?;
         match (requester, self.effective()) {
@@ -226,23 +226,23 @@ impl LimitLayers {
     }
 }
 
-/// A change that was allowed and is not in force yet, so that the watcher can be told first and
-/// nothing has to be taken back when that fails.
+/// A change that was allowed and is not in force yet, so that the watcher can be updated first and
+/// nothing has to be rolled back when that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "nothing changes until it is applied"]
 pub struct Change {
-    /// Whose limit.
+    /// The account that changes.
     pub account: AccountId,
     pub(crate) layers: LimitLayers,
 }
 
 impl Change {
-    /// All that is said of the user afterwards.
+    /// All limits of the account after the change.
     pub fn layers(&self) -> &LimitLayers {
         &self.layers
     }
 
-    /// The limit that counts afterwards.
+    /// The limit in force after the change.
     pub fn limit(&self) -> Option<Limit> {
         self.layers.effective().map(|(limit, _)| limit)
     }

@@ -1,23 +1,24 @@
-//! What is known of a process.
+//! A process in a snapshot.
 
 use std::fmt;
 
 use crate::account_id::{AccountId, Uid};
 
-/// The time over which growth and births count, nanoseconds. Long enough to see a process that
-/// takes memory in gulps, short enough that one which has stopped growing is soon left alone.
+/// The window over which growth and births count, nanoseconds. Long enough to see a process that
+/// allocates in bursts, short enough that a process which has stopped growing is soon spared.
 pub const WINDOW_NS: u64 = 4_000_000_000;
 
-/// A process for good: pids come back, a pid with its start time does not.
+/// Identifies a process uniquely: pids are reused, a pid with its start time is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId {
     /// Process (thread group) id.
     pub pid: u32,
-    /// When it started, in a unit of the reader's choice; only ever compared.
+    /// Start time, in a unit that the reader chooses; only compared.
     pub start_time: u64,
 }
 
-/// Names an address space within one snapshot. The default: no other process is known to use it.
+/// Identifies an address space within one snapshot. The default: no other process is known to use
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AddressSpaceId(pub u64);
 
@@ -26,7 +27,7 @@ pub struct AddressSpaceId(pub u64);
 pub struct Comm([u8; 16]);
 
 impl Comm {
-    /// From bytes; ends at the first NUL or after 15 bytes.
+    /// Creates a name from bytes; ends at the first NUL or after 15 bytes.
     pub fn new(bytes: &[u8]) -> Self {
         let mut comm = [0; 16];
         for (to, from) in comm[..15].iter_mut().zip(bytes.iter().take_while(|b| **b != 0)) {
@@ -35,7 +36,7 @@ impl Comm {
         Self(comm)
     }
 
-    /// Without the padding.
+    /// The name without the padding.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.split(|b| *b == 0).next().unwrap_or_default()
     }
@@ -53,28 +54,28 @@ impl fmt::Debug for Comm {
     }
 }
 
-/// What the rules say of a process.
+/// Kill preference of a process according to the rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KillPreference {
     /// Never to be killed.
     Never,
-    /// Only when nobody else can be.
+    /// Killed only when no other process can be.
     Avoid,
-    /// No rule is about it.
+    /// No rule matches.
     #[default]
     Ordinary,
-    /// Before anybody else.
+    /// Killed before all others.
     Prefer,
 }
 
 /// A process at the moment of the snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// Which.
+    /// Pid and start time.
     pub id: ProcessId,
-    /// Its memory, which other processes can use as well (`CLONE_VM`, `vfork`).
+    /// Its address space, which other processes can use as well (`CLONE_VM`, `vfork`).
     pub address_space: AddressSpaceId,
-    /// Real uid, of its owner.
+    /// Real uid.
     pub uid: Uid,
     /// The account that it is charged to: its owner's, its owner's group's, or that of the owner of
     /// its namespace.
@@ -83,41 +84,41 @@ pub struct Process {
     pub rss_bytes: u64,
     /// Swapped memory, bytes.
     pub swap_bytes: u64,
-    /// Name.
+    /// Name (`comm`).
     pub comm: Comm,
-    /// A thread of the kernel; has no memory of its own.
+    /// A kernel thread, which has no memory of its own.
     pub kernel_thread: bool,
-    /// A zombie, or on its way to be one: killing it again brings nothing.
+    /// A zombie, or exiting: another kill frees nothing.
     pub exiting: bool,
-    /// Pid of its parent; 0 where unknown.
+    /// Pid of its parent; 0 if unknown.
     pub parent_pid: u32,
-    /// Its process group; 0 where unknown.
+    /// Its process group; 0 if unknown.
     pub group: u32,
     /// It leads a session: a login shell, a service's first process, a desktop.
     pub session_leader: bool,
-    /// What its owner says of it, -1000 (never) to 1000.
+    /// OOM score adjustment that its owner has set, -1000 (never) to 1000.
     pub oom_score_adj: i16,
     /// Bytes by which it grew in the last [`WINDOW_NS`]; see
     /// [`Growth`](crate::growth::Growth).
     pub grown_bytes: u64,
-    /// It started within that time.
+    /// It started within [`WINDOW_NS`].
     pub newborn: bool,
-    /// So many newborns of its family were killed within that time and count for it; see
+    /// Number of newborns of its family that were killed within that time and count for it; see
     /// [`RecentKills`](crate::recent_kills::RecentKills).
     pub killed_newborns: u32,
     /// It stays within the memory that was leased to it: other processes of its account come first.
     pub within_lease: bool,
-    /// What the rules say of it.
+    /// Its kill preference according to the rules.
     pub preference: KillPreference,
 }
 
 impl Process {
-    /// A process of this user, charged to its own account, of which nothing else is known.
+    /// A process of this user, charged to its own account, with defaults otherwise.
     pub fn of(uid: Uid) -> Self {
         Self { uid, account: AccountId::User(uid), ..Self::default() }
     }
 
-    /// What its death would give back, bytes.
+    /// Memory that a kill would free, bytes.
     pub fn charged_bytes(&self) -> u64 {
         self.rss_bytes.saturating_add(self.swap_bytes)
     }

@@ -1,19 +1,19 @@
-//! Newborns that were killed: they were born all the same.
+//! Newborn processes that were killed: they still count as births.
 //!
-//! A fork bomb under a limit of processes, or one whose members are killed as fast as they come, is
-//! small whenever somebody looks. What makes it one is who was born, not who is left. Only those
-//! that died by our hand count: a script that runs a short command after the other has many
-//! children too, and does no harm.
+//! A fork bomb under a limit of processes, or one with members that are killed as fast as they are
+//! created, is small in each snapshot. Its births identify it, not the processes that are left.
+//! Only processes that the daemon killed count: a script that runs one short command after the
+//! other has many children too, and does no harm.
 
 use std::collections::VecDeque;
 
 use crate::account_id::AccountId;
 use crate::process::{Process, WINDOW_NS};
 
-/// So many are remembered, of all families: a few times what makes a bomb.
+/// Number of kills that are remembered, of all families: a few times `BOMB_BIRTHS`.
 const ROOM: usize = 128;
 
-/// What is left of one.
+/// A killed newborn process.
 #[derive(Clone, Copy, Debug)]
 struct KilledProcess {
     at_ns: u64,
@@ -25,7 +25,7 @@ struct KilledProcess {
 }
 
 impl KilledProcess {
-    /// This one is of its family: its parent, a child it had, or of its group, as for
+    /// `process` is of its family: its parent, a child of it, or a process of its group, as for
     /// [`Families`](crate::family::Families).
     fn is_related_to(&self, process: &Process) -> bool {
         let parent = process.id.pid == self.parent_pid
@@ -44,12 +44,12 @@ impl KilledProcess {
 pub struct RecentKills(VecDeque<KilledProcess>);
 
 impl RecentKills {
-    /// With room for all that are remembered.
+    /// Reserves room for all kills that are remembered.
     pub fn with_room() -> Self {
         Self(VecDeque::with_capacity(ROOM))
     }
 
-    /// A process was killed. Who is no newborn is not remembered.
+    /// Records a kill, unless the process is not a newborn.
     pub fn record(&mut self, process: &Process, now_ns: u64) {
         if !process.newborn {
             return;
@@ -67,7 +67,8 @@ impl RecentKills {
         });
     }
 
-    /// Fills in `killed_newborns`: each one counts for one process that is left of its family.
+    /// Fills in `killed_newborns`: each killed newborn counts for one remaining process of its
+    /// family.
     pub fn count(&mut self, processes: &mut [Process], now_ns: u64) {
         self.0.retain(|killed| now_ns.saturating_sub(killed.at_ns) < WINDOW_NS);
         for killed in &self.0 {
@@ -94,7 +95,7 @@ mod tests {
         Process { newborn: true, ..process(pid, parent_pid, group) }
     }
 
-    /// How many count for each of these, when all of the others were killed a moment ago.
+    /// The counts of `left`, when all of `dead` were killed a moment ago.
     fn counted(dead: &[Process], left: &[Process]) -> Vec<u32> {
         let mut recent = RecentKills::with_room();
         dead.iter().for_each(|process| recent.record(process, 0));

@@ -1,8 +1,8 @@
-//! What an administrator says of processes: who is never killed, rather spared, or preferred.
+//! Kill preferences that an administrator configures for processes: never, avoid or prefer.
 //!
-//! Rules are asked in their order, and the first one that is about a process decides. What a
-//! process is called and its command line are its own words, so a rule that protects for good has
-//! to name something that it cannot choose.
+//! Rules are matched in order, and the first match decides. A process chooses its own name and
+//! command line, so a rule that is to protect reliably has to match a property that the process
+//! cannot choose.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,15 +12,15 @@ use regex::{Regex, RegexBuilder};
 use crate::account_id::Uid;
 use crate::process::KillPreference;
 
-/// Compiled patterns may be so large, bytes: one line of a file is not to eat the daemon's memory.
+/// Size limit of a compiled pattern, bytes: one line of a file must not use up the daemon's memory.
 const PATTERN_BYTES: usize = 1 << 18;
 
-/// A text that is searched for.
+/// A pattern that a text is matched against.
 #[derive(Clone, Debug)]
 pub struct Pattern(Regex);
 
 impl Pattern {
-    /// `*` stands for anything, `?` for one character; the whole text must match.
+    /// Parses a glob: `*` matches any text, `?` one character; the whole text must match.
     pub fn glob(text: &str) -> Result<Self, regex::Error> {
         let mut expression = String::from("^");
         for c in text.chars() {
@@ -34,7 +34,7 @@ impl Pattern {
         Self::compile(&expression)
     }
 
-    /// A regular expression, which may match anywhere.
+    /// Parses a regular expression, which may match anywhere in the text.
     pub fn regex(text: &str) -> Result<Self, regex::Error> {
         Self::compile(text)
     }
@@ -45,12 +45,12 @@ impl Pattern {
         builder.build().map(Self)
     }
 
-    /// As a regular expression.
+    /// The pattern as a regular expression.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
 
-    /// It is in the text.
+    /// The pattern matches the text.
     pub fn matches(&self, text: &str) -> bool {
         self.0.is_match(text)
     }
@@ -64,12 +64,12 @@ impl PartialEq for Pattern {
 
 impl Eq for Pattern {}
 
-/// What can be asked about a process. What costs a file is read only when a rule comes to it;
-/// `None`: it cannot be read, and no pattern matches.
+/// Properties of a process that rules match. Those that require reading a file are read only when a
+/// rule needs them; `None`: the file cannot be read, and no pattern matches.
 pub trait Facts {
     /// Real uid.
     fn uid(&self) -> Uid;
-    /// Name, 15 bytes at most.
+    /// The kernel's `comm`, 15 bytes at most.
     fn name(&self) -> Cow<'_, str>;
     /// Arguments, joined by blanks.
     fn cmdline(&mut self) -> Option<&str>;
@@ -79,22 +79,22 @@ pub trait Facts {
     fn cgroup(&mut self) -> Option<&str>;
 }
 
-/// All that is given must hold.
+/// A rule. It matches if all given conditions hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What is decided.
+    /// Preference of the processes that match.
     pub preference: KillPreference,
-    /// Whose.
+    /// Real uid.
     pub uid: Option<Uid>,
-    /// Name.
+    /// Matches the process name.
     pub name: Option<Pattern>,
-    /// Arguments.
+    /// Matches the arguments, joined by blanks.
     pub cmdline: Option<Pattern>,
-    /// Program.
+    /// Matches the path of the program.
     pub exe: Option<Pattern>,
-    /// Cgroup.
+    /// Matches the path of the cgroup.
     pub cgroup: Option<Pattern>,
-    /// One of the folders of the cgroup's path, as `sshd.service`.
+    /// Matches one component of the cgroup's path, as `sshd.service`.
     pub unit: Option<Pattern>,
 }
 
@@ -105,7 +105,7 @@ impl Rule {
         Self { preference, uid: None, name, cmdline, exe, cgroup, unit }
     }
 
-    /// A process cannot make the rule its own by what it says of itself.
+    /// The rule has a condition that a process cannot forge.
     pub fn is_about_facts(&self) -> bool {
         self.uid.is_some() || self.exe.is_some() || self.cgroup.is_some() || self.unit.is_some()
     }
@@ -117,7 +117,7 @@ impl Rule {
                 (pattern, _) => pattern.is_none(),
             }
         }
-        // What is at hand comes first, what has to be read after that.
+        // Properties that are at hand are matched first, those that have to be read after them.
         let named = |facts: &mut _| found(&self.name, Some(&Facts::name(facts)));
         self.uid.is_none_or(|uid| uid == facts.uid())
             && named(facts)
@@ -131,7 +131,7 @@ impl Rule {
     }
 }
 
-/// In one line: `never: uid 0, exe ~ ^/usr/sbin/.*$`.
+/// Displayed in one line: `never: uid 0, exe ~ ^/usr/sbin/.*$`.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { preference, uid, name, cmdline, exe, cgroup, unit } = self;
@@ -161,12 +161,12 @@ impl fmt::Display for Rule {
     }
 }
 
-/// All rules, in their order.
+/// All rules, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules(pub Vec<Rule>);
 
 impl Rules {
-    /// What they say of a process.
+    /// The preference of the first rule that matches.
     pub fn preference(&self, facts: &mut impl Facts) -> KillPreference {
         let first = self.0.iter().find(|rule| rule.is_about(facts));
         first.map_or(KillPreference::Ordinary, |rule| rule.preference)
@@ -184,7 +184,7 @@ mod tests {
         cmdline: Option<&'static str>,
         exe: Option<&'static str>,
         cgroup: Option<&'static str>,
-        /// Files that were read.
+        /// Number of files that were read.
         reads: u32,
     }
 

@@ -1,4 +1,4 @@
-//! Who dies, and why: a pure function of a snapshot.
+//! Victim selection and its cause: a pure function of a snapshot.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,74 +10,75 @@ use crate::herd::{Bombs, Herd, cull, worst_herd};
 use crate::process::{AddressSpaceId, KillPreference, Process, ProcessId};
 use crate::score::{OOM_SCORE_ADJ_NEVER, grows, rank};
 
-/// Among whom a victim is looked for, and what for.
+/// The scope in which a victim is selected, and the purpose of the kill.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scope<'a> {
-    /// Only the processes that are charged to this account; everybody's otherwise.
+    /// Only processes that are charged to this account; `None`: all processes.
     pub account: Option<AccountId>,
-    /// Victims that did not go, or are on their way; never chosen again.
+    /// Victims that are stuck or in flight; never selected again.
     pub passed_over: &'a [ProcessId],
-    /// What should come back, bytes: of a herd as many die as it takes. `None`: one at a time.
-    /// Where a limit is watched page by page, each of a herd has broken it by a page when it dies,
-    /// and one that stops in time lives. A fork bomb dies as a whole.
+    /// Bytes that should be freed: of a herd as many members are killed as that takes. `None`: one
+    /// at a time. Where a limit is enforced page by page, each member of a herd has exceeded it by
+    /// a page when it is killed, and one that stops in time survives. A fork bomb is killed as a
+    /// whole.
     pub need_bytes: Option<u64>,
-    /// Whether several of a herd may die at once.
+    /// Whether several processes of a herd may be killed at once.
     pub herds: Herds,
-    /// When a family is taken for a fork bomb.
+    /// When a family counts as a fork bomb.
     pub bombs: Bombs,
-    /// What a kill has to bring, bytes, by the sum of a family, or of a user who has only small
-    /// processes.
+    /// Bytes that a kill has to free: the sum of a family, or of a user with only small processes.
     pub floor_bytes: u64,
-    /// What all candidates together have to bring, bytes: otherwise none is killed.
+    /// Bytes that all candidates together have to free: otherwise none is killed.
     pub cover_bytes: u64,
 }
 
-/// Whether several of a herd may die at once.
+/// Whether several processes of a herd may be killed at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Herds {
-    /// As many as it takes.
+    /// As many as the need takes.
     #[default]
     Together,
-    /// One: whether that helps is not known yet.
+    /// One process: it is not known yet whether a kill helps.
     OneFirst,
 }
 
-/// A victim.
+/// A victim and the reasons for selecting it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Who.
+    /// The process to kill.
     pub victim: Process,
-    /// Who dies with it: others of its herd, the worst first.
+    /// Processes to kill with it: others of its herd, the worst first.
     pub others: Vec<Process>,
-    /// So many other processes use the victim's memory, or that of `others`: they have to die too.
+    /// Number of other processes that use the memory of the victim or of `others`: they have to be
+    /// killed too.
     pub sharers: u32,
-    /// Who would have been next.
+    /// The next victim in rank.
     pub runner_up: Option<Process>,
-    /// Processes in scope that were looked at, whether they could be chosen or not.
+    /// Processes in scope that were considered, eligible or not.
     pub considered: u32,
-    /// What spoke for it.
+    /// The main reason for the selection.
     pub cause: Cause,
 }
 
-/// What spoke for a victim.
+/// The main reason for selecting a victim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cause {
-    /// It has the most memory; nobody grows notably.
+    /// It has the most memory; no process grows notably.
     #[default]
     Largest,
-    /// It grows, and memory and growth together are the most.
+    /// It grows, and has the highest score of memory and growth.
     Growing,
-    /// A rule prefers it.
+    /// A rule prefers it as a victim.
     Preferred,
-    /// All others are protected: rules, or their owners, would rather spare it.
+    /// A rule or its owner prefers to spare it, and all other processes are protected.
     LastResort,
-    /// Its family grows together, and has the most together.
+    /// Its family grows together, and has the highest total score.
     Herd(Herd),
-    /// It is the tracer of a victim, and holds that at its exit.
+    /// It is the tracer of a victim, and holds that victim (this pid) at its exit.
     HoldsVictim(u32),
 }
 
-/// The rule in words, for the record.
+/// The cause as text, for the record.
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -111,13 +112,13 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Why nobody can be killed.
+/// Reason why no process can be killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoVictim {
-    /// The charge has no process.
+    /// No process is charged to the account.
     #[error("the user has no process")]
     NoProcess,
-    /// All together have too little: the memory is held by something else.
+    /// All processes together have too little memory: it is held by something else.
     #[error(
         "all {candidates} processes that can be chosen have {} MiB together, and a kill of them \
          would not end the shortage; the memory is held by something else (files in a tmpfs, the \
@@ -125,20 +126,20 @@ pub enum NoVictim {
         bytes >> 20
     )]
     CannotCover {
-        /// Processes that could be chosen.
+        /// Number of eligible processes.
         candidates: u32,
-        /// Their memory, bytes.
+        /// Memory of the candidates, bytes.
         bytes: u64,
     },
-    /// There are some, but none is eligible.
+    /// There are processes, but none is eligible.
     #[error(
         "none of {considered} processes can be chosen: {protected} protected, {dying} dying \
          already, {empty} without memory"
     )]
     NoneEligible {
-        /// Processes in scope.
+        /// Number of processes in scope.
         considered: u32,
-        /// Of these, protected, pid 1 or a kernel thread.
+        /// Of these, protected by the caller, pid 1 or a kernel thread.
         protected: u32,
         /// Of these, exiting, a victim in flight or stuck.
         dying: u32,
@@ -147,7 +148,7 @@ pub enum NoVictim {
     },
 }
 
-/// The victim, and those that have to die with it.
+/// Selects the victim, and the processes that have to be killed with it.
 pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result<Choice, NoVictim> {
     let (mut considered, mut kept, mut dying, mut empty) = (0, 0, 0, 0);
     let sharers = Sharers::of(processes);
@@ -160,7 +161,7 @@ pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result
             || process.kernel_thread
             || protected.contains(&process.id.pid)
     };
-    // Memory that one of these uses as well cannot come back.
+    // Memory that a protected process shares cannot be freed.
     let shares = |process: &Process| sharers.others(process) > 0;
     let kept_spaces: Vec<AddressSpaceId> = processes
         .iter()
@@ -217,7 +218,7 @@ pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result
     Ok(choice)
 }
 
-/// Leaves out processes whose end would not help.
+/// Removes processes that would free too little.
 fn drop_small(candidates: &mut Vec<Process>, scope: &Scope) -> Result<(), NoVictim> {
     let sum = |of: &[Process]| of.iter().map(Process::charged_bytes).fold(0, u64::saturating_add);
     let bytes = sum(candidates);
@@ -230,7 +231,7 @@ fn drop_small(candidates: &mut Vec<Process>, scope: &Scope) -> Result<(), NoVict
     }
     let families = Families::of(candidates);
     let mut of_family: BTreeMap<usize, u64> = BTreeMap::new();
-    // By account, the sum and the largest.
+    // By account, the sum and the largest process.
     let mut of_account: BTreeMap<AccountId, (u64, u64)> = BTreeMap::new();
     for (at, process) in candidates.iter().enumerate() {
         let bytes = process.charged_bytes();
@@ -250,8 +251,8 @@ fn drop_small(candidates: &mut Vec<Process>, scope: &Scope) -> Result<(), NoVict
     if candidates.is_empty() { Err(cannot) } else { Ok(()) }
 }
 
-/// A lease protects only against what others of the same account do, so it does not change the
-/// account that loses a process.
+/// A lease protects only against growth of other processes of the same account, so it does not
+/// change which account loses a process.
 fn spare_leaseholder(choice: &mut Choice, candidates: &[Process]) {
     let victim = choice.victim;
     if !victim.within_lease || !choice.others.is_empty() {
@@ -264,7 +265,7 @@ fn spare_leaseholder(choice: &mut Choice, candidates: &[Process]) {
     }
 }
 
-/// If a herd is to blame more than the worst single process, its members die instead.
+/// If a herd has a higher score than the worst single process, its members are killed instead.
 fn blame_a_herd(choice: &mut Choice, candidates: &[Process], scope: &Scope) {
     let Some((herd, blame, mut members)) = worst_herd(candidates, scope.bombs) else { return };
     let single =

@@ -1,4 +1,4 @@
-//! The state machine of kills in flight: as sentences, and against a simple model.
+//! The state machine of kills in flight: single scenarios, and a comparison with a simple model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ fn id(pid: u32) -> ProcessId {
     ProcessId { pid, start_time: u64::from(pid) }
 }
 
-/// A SIGKILL at time 0 by the daemon to a process of 60 MiB, of an account that holds 110 MiB.
+/// A SIGKILL at time 0 by the daemon to a process of 60 MiB, for an account that uses 110 MiB.
 fn kill(pid: u32, account: AccountId) -> NewKill {
     NewKill {
         victim: id(pid),
@@ -45,7 +45,7 @@ fn read(kills: &mut KillsInFlight, account: AccountId, reading: Reading) {
     kills.read(account, reading, 100 * MIB);
 }
 
-/// All that has to be done at this time.
+/// All actions that are due at this time.
 fn poll(kills: &mut KillsInFlight, now_ns: u64) -> Vec<Action> {
     std::iter::from_fn(|| kills.poll(now_ns)).collect()
 }
@@ -137,7 +137,7 @@ fn a_slow_victim_delays_no_kill_that_is_needed_without_it_as_well() {
     let (_, latch) = kills.signalled(kill(11, ALICE));
     assert_eq!(latch, LatchAction::Take);
     assert!(!kills.may_kill(ALICE));
-    // The first one goes in the end, and opens nothing.
+    // The first victim exits in the end, and its exit unblocks nothing.
     kills.gone(token, 90 * MS);
     let actions = poll(&mut kills, 90 * MS);
     assert_eq!((settled(&actions).len(), actions.len()), (1, 1));
@@ -148,7 +148,7 @@ fn a_slow_victim_delays_no_kill_that_is_needed_without_it_as_well() {
 fn while_usage_falls_the_next_kill_waits() {
     let mut kills = KillsInFlight::default();
     kills.signalled(kill(10, ALICE));
-    // It has grown since it was sampled, and is on its way out.
+    // The victim has grown since it was sampled, and is exiting.
     for (step, used_mib) in (200..400).rev().step_by(20).enumerate() {
         let at_ns = (20 + step as u64 * NO_FALL_MS) * MS;
         read(&mut kills, ALICE, reading(used_mib, 60, at_ns));
@@ -323,23 +323,23 @@ fn a_limit_that_is_gone_awaits_nothing_and_its_victim_is_in_flight_still() {
     assert_eq!(actions.last(), Some(&free), "the latch went with the limit");
 }
 
-/// Two limited users, one without a limit, and a cgroup of the first.
+/// Two limited users, a user without a limit, and a cgroup of the first.
 const ACCOUNTS: [AccountId; 3] = [ALICE, BOB, AccountId::User(Uid(1002))];
 const UNLIMITED: usize = 2;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// The daemon kills for a user, with so many others of a group.
+    /// The daemon kills for the user `.0`, with `.1` other processes of a group.
     Kill(usize, u32),
-    /// It kills for the cgroup.
+    /// The daemon kills for the cgroup.
     KillInCgroup(usize),
     Ask(usize, u64),
-    /// The kernel program kills, if its latch lets it. The event is lost if `.1`.
+    /// The kernel program kills, if its latch is free. The event is lost if `.1`.
     Program(usize, bool),
     Release(usize),
     Vanish(usize),
     Hold(usize),
-    /// The processes of a user that are not victims use so many MiB.
+    /// The processes of the user `.0` that are not victims use `.1` MiB.
     Use(usize, u64),
     EndGrace,
     LimitGone(usize),
@@ -367,12 +367,12 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Clone, Copy)]
 struct Excess {
     mib: u64,
-    /// It has been that since then, nanoseconds.
+    /// Time since which the excess has not fallen, nanoseconds.
     since_ns: u64,
     read_ns: u64,
 }
 
-/// Of 60 MiB, until it is gone.
+/// A victim of 60 MiB, until it has exited.
 #[derive(Clone, Copy)]
 struct Victim {
     token: KillToken,
@@ -387,15 +387,16 @@ struct World {
     kills: KillsInFlight,
     now_ns: u64,
     next_pid: u32,
-    /// The kernel program's latches, as they really are.
+    /// The kernel program's latches, in their actual state.
     latched: BTreeMap<AccountId, bool>,
-    /// Accounts whose latch is taken by a kill whose event was lost.
+    /// Accounts with a latch that is taken by a kill with a lost event.
     lost: BTreeSet<AccountId>,
-    /// All that were signalled and have not settled.
+    /// All victims that were signalled and have not settled.
     alive: Vec<Victim>,
-    /// What others than victims use, MiB.
+    /// Memory of processes that are not victims, MiB.
     others_mib: BTreeMap<AccountId, u64>,
-    /// What was over the limit at the last reading whatever became of the victims that block.
+    /// Excess over the limit at the last reading, even if the memory of all blocking victims is
+    /// freed.
     excess: BTreeMap<AccountId, Excess>,
     settled: u32,
 }
@@ -418,7 +419,7 @@ impl World {
 
     fn take(&mut self, account: AccountId, latch: LatchAction) {
         if latch == LatchAction::Take {
-            // An orphaned one, or that of a kill whose event is on the way, is taken already.
+            // The latch is taken already if it is orphaned, or if the kill's event is delayed.
             self.latched.insert(account, true);
         }
     }
@@ -503,9 +504,10 @@ impl World {
         self.lost.remove(&account);
     }
 
-    /// Reads the accounts, which show at once what is gone, and does what has to be done.
+    /// Reads the accounts, which show at once the memory of exited victims, and handles all
+    /// actions.
     fn drain(&mut self) {
-        // First the payers, then the cgroup.
+        // The payers first, then the cgroup.
         for _ in 0..2 {
             for account in self.kills.accounts_to_read(self.now_ns) {
                 self.follow_excess(account);
@@ -616,7 +618,7 @@ proptest! {
         for step in steps {
             world.apply(step);
         }
-        // Asked at the latest a second from now, killed then, stuck after the grace.
+        // SIGTERM at the latest a second from now, SIGKILL then, stuck after the grace period.
         for _ in 0..2 {
             world.apply(Step::Wait(5_000));
         }

@@ -1,4 +1,4 @@
-//! Leases in a random world: promises are kept, whatever happens in between.
+//! Leases in a random simulation: promises are kept, whatever happens in between.
 
 use memory_ledger::lease::{GRAIN_BYTES, RESERVE_BYTES};
 use memory_ledger::{Book, Decision, Lease, Standing};
@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 const LIMIT: u64 = 4096 * GRAIN_BYTES;
 
-/// A client as it really is: what it was granted and has not taken, what it has taken, and what of
-/// that, and beside it, is resident.
+/// A client's actual state: memory that it was granted and has not taken, memory that it has taken,
+/// and the resident part of that and of its other memory.
 #[derive(Clone, Copy, Debug, Default)]
 struct Truth {
     unspent: u64,
@@ -46,7 +46,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct World {
     book: Book,
     truth: std::collections::BTreeMap<u64, Truth>,
-    /// What the user has outside of all leases.
+    /// Memory of the user outside of all leases.
     other: u64,
 }
 
@@ -72,7 +72,7 @@ impl World {
         match *step {
             Step::Ask(id, need, wish) => {
                 if self.book.lease(id).is_none() {
-                    // It starts with a few pages, if there is room for them.
+                    // The client starts with a few pages, if there is room for them.
                     self.look();
                     let free = self.book.headroom(&self.standing());
                     if free < RESERVE_BYTES + 4 * page {
@@ -92,8 +92,8 @@ impl World {
                 }
             }
             Step::Other(pages) => {
-                // Only as far as nothing is promised: nobody can keep a promise to one and let
-                // another take without asking.
+                // Only as far as nothing is promised: a promise to one process cannot be kept while
+                // another allocates without a request.
                 self.look();
                 let free = self.book.headroom(&self.standing());
                 self.other += (pages * page).min(free);
@@ -107,7 +107,7 @@ impl World {
             Step::Touch(id, pages) => self.of(id, |truth, _| {
                 truth.touched += (pages * page).min(truth.spent - truth.touched);
             }),
-            // Once between two looks, and within the reserve.
+            // Once between two readings, and within the reserve.
             Step::TouchBeside(id) => {
                 self.look();
                 let free = self.book.headroom(&self.standing());
@@ -197,12 +197,12 @@ fn a_forked_child_is_promised_nothing_of_what_its_parent_had() {
     let mut child = Lease { base: (3 << 20) - (10 << 20), granted: 10 << 20, ..Lease::default() };
     child.observe(3 << 20, 0);
     assert_eq!(child.promised(), RESERVE_BYTES);
-    // As it touches more, that counts beside its lease.
+    // Memory that the child touches after that counts outside of its lease.
     child.observe(5 << 20, 0);
     assert_eq!(child.promised(), RESERVE_BYTES);
 }
 
-/// The published case: 16 MiB, and 4 or 8 processes that ask for 1 GB each.
+/// The published case: 16 MiB, and 4 or 8 processes that request 1 GB each.
 #[test]
 fn processes_that_each_ask_for_more_than_the_limit_are_all_refused() {
     let hard_bytes = 16 << 20;

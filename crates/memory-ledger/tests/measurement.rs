@@ -1,5 +1,4 @@
-//! Measurements of an account against a model: what it really uses, and what its processes' sum
-//! shows of that.
+//! Measurements of an account against a model of its actual usage and of the sum of its processes.
 
 use memory_ledger::measurement::{OLDEST_MS, PATIENCE_MS};
 use memory_ledger::{
@@ -18,17 +17,17 @@ fn limit() -> Limit {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Memory of its own, MiB, signed.
+    /// Private memory changes, MiB, signed.
     Grow(i64),
-    /// A fork or a mapping: so much more of the sum is shared, MiB.
+    /// A fork or a mapping: shared memory adds to the sum, MiB.
     Share(u64),
-    /// Shared pages are written to: the sum stays.
+    /// Shared pages are written to (MiB): the sum does not change.
     Copy(u64),
-    /// Files and page tables, MiB, signed.
+    /// Files and page tables change, MiB, signed.
     Hold(i64),
     /// Time passes, milliseconds; a running measurement ends.
     Pass(u64),
-    /// Time passes and it does not.
+    /// Time passes, milliseconds; a running measurement does not end.
     Stall(u64),
 }
 
@@ -43,7 +42,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// An account, and a daemon that has it measured.
+/// An account, and a daemon that measures it.
 #[derive(Default)]
 struct World {
     measurements: Measurements,
@@ -51,11 +50,11 @@ struct World {
     own: u64,
     shared: u64,
     held: u64,
-    /// As the notifier has them.
+    /// Unconfirmed bytes and correction, as in the notifier.
     unconfirmed: u64,
     correction: i64,
     running: Option<(Order, i64)>,
-    /// Since when the sum, or what is known of it, asks for measurements.
+    /// Time since which the sum, or its unconfirmed part, requires measurements.
     stalled_ms: u64,
     measured_ns: u64,
 }
@@ -239,7 +238,7 @@ fn an_account_far_below_its_limit_is_not_measured_any_more() {
     assert_eq!((world.measurements.accounts().count(), world.correction), (0, 0));
 }
 
-/// A measurement by the controller, from one sum to the next, that finds this difference, MiB.
+/// A measurement by the controller, from one sum to the next, that returns this difference, MiB.
 fn measure_by_controller(
     measurements: &mut Measurements,
     sums: [u64; 2],
@@ -292,7 +291,7 @@ fn a_charge_that_was_read_while_the_sum_moved_is_replaced_by_proportional_set_si
             cost_ns: MS,
         };
         assert!(measurements.end(measurement, 390 * MIB, limit(), 0).is_some());
-        // The next one may use it again.
+        // The next measurement may use the controller again.
         measure_by_controller(&mut measurements, [380, 380], 0, 1_000 * MS);
     }
 }

@@ -1,4 +1,4 @@
-//! The ledger against a naive model: random lives of random processes.
+//! The ledger against a naive model, with random processes.
 
 mod support;
 
@@ -20,14 +20,14 @@ const PROTECTED: [u32; 2] = [3, 7];
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Pid `.0` has `.1` MiB (some of it swapped), belongs to user `.2`, is exiting if `.3`.
+    /// Process `.0` has `.1` MiB (some of it swapped), belongs to user `.2`, is exiting if `.3`.
     Live(u32, u64, usize, bool),
     Vanish(u32),
     SetLimit(usize, u64),
     Clear(usize),
     /// The in-flight victim of a user loses its memory.
     Empty(usize),
-    /// Time passes, milliseconds; then the killer looks at everybody.
+    /// Time passes, milliseconds; then all processes are scanned.
     Look(u64),
 }
 
@@ -50,7 +50,7 @@ struct Flight {
     signalled_ns: u64,
     bytes: u64,
     emptied: bool,
-    /// The next kill does not wait for it.
+    /// The next kill does not wait for this victim.
     passed: bool,
 }
 
@@ -60,9 +60,10 @@ struct World {
     processes: Vec<Process>,
     starts: [u64; 24],
     now_ns: u64,
-    /// The model's own memory: the victims in flight, and those that were stuck.
+    /// The model's own state: the victims in flight, and those that were stuck.
     in_flight: [Vec<Flight>; 3],
-    /// By user, bytes over the limit whatever becomes of the victims, and since when.
+    /// By user: excess in bytes even if all victims' memory is freed, and the time since which it
+    /// has not fallen.
     excess: [Option<(u64, u64)>; 3],
     stuck: BTreeSet<ProcessId>,
 }
@@ -77,7 +78,8 @@ impl World {
         match step {
             Step::Live(pid, mib, user, exiting) => {
                 self.processes.retain(|p| p.id.pid != pid);
-                // Starts may be equal between pids, never between two lives of one pid.
+                // Start times may be equal for different pids, never for two processes with one
+                // pid.
                 self.starts[pid as usize] += 1;
                 let start_time = self.starts[pid as usize];
                 let process = Process {
@@ -142,7 +144,7 @@ impl World {
             self.pass(user, used_bytes, hard_bytes);
         }
         self.settle();
-        // A victim without memory, an account read just now: only live ones keep waiting.
+        // The account was just read: only victims that still have memory keep waiting.
         assert!(self.in_flight[user].iter().all(|flight| !flight.emptied));
         assert!(blocked || !self.is_blocked(user));
         if limited {
@@ -154,7 +156,7 @@ impl World {
         self.in_flight[user].iter().any(|flight| !flight.passed)
     }
 
-    /// The rule for the next kill once more.
+    /// A second implementation of the rule for the next kill.
     fn pass(&mut self, user: usize, used_bytes: u64, hard_bytes: u64) {
         let coming = self.in_flight[user].iter().filter(|it| !it.passed && !it.emptied);
         let coming: u64 = coming.map(|flight| flight.bytes).sum();
@@ -227,7 +229,7 @@ impl World {
         }
     }
 
-    /// The rule once more, as plainly as it can be said.
+    /// A second implementation of the selection, as simple as possible.
     fn naive_victim(&self, user: usize) -> Option<Process> {
         let account = USERS[user];
         let mut eligible: Vec<Process> = self.processes.clone();

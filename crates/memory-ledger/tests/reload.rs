@@ -1,4 +1,4 @@
-//! A new configuration against a naive model: what anybody has sources, layer by layer.
+//! Reload of a configuration against a naive model: the limit of each user, source by source.
 
 use memory_ledger::{AccountId, GroupId, Groups, Ledger, Limit, Refusal, Requester, Source, Uid};
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ enum Step {
     UserSets(usize, u64),
     RootClears(usize),
     UserClears(usize),
-    /// A process of the user is seen while everyone has a limit.
+    /// A process of the user is seen while the default limit applies to everyone.
     Seen(usize),
 }
 
@@ -116,7 +116,7 @@ impl World {
                 self.sources[user].clamp();
             }
             Step::Seen(user) => {
-                // Nobody of it is left: whoever nothing else was sources of is forgotten.
+                // The user has no process left: without any other limit its account is removed.
                 let forgotten = self.ledger.plan_forget(USERS[user]);
                 assert!(forgotten.is_none(), "nothing is sources of everyone");
             }

@@ -1,4 +1,4 @@
-//! Who dies in the situations that people complain about, and what must hold in any.
+//! Victim selection in the situations that users report, and invariants of any selection.
 
 use memory_ledger::{
     AccountId, AddressSpaceId, Bombs, Cause, Choice, Growth, Herds, KillPreference, NoVictim,
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 const MIB: u64 = 1 << 20;
 const USER: u32 = 1000;
 
-/// Has `mib`, of which it took `grown` in the last window.
+/// A process with `mib`, of which it allocated `grown` in the last window.
 fn process(pid: u32, parent_pid: u32, mib: u64, grown: u64) -> Process {
     Process {
         id: ProcessId { pid, start_time: u64::from(pid) },
@@ -36,7 +36,7 @@ fn everybody(processes: &[Process], need: u64) -> Choice {
     choose(&scope, processes, &[]).unwrap()
 }
 
-/// Pids of all that die, ascending.
+/// Pids of all processes that are killed, ascending.
 fn dead(choice: &Choice) -> Vec<u32> {
     let all = std::iter::once(&choice.victim).chain(&choice.others);
     let mut pids: Vec<u32> = all.map(|process| process.id.pid).collect();
@@ -151,9 +151,9 @@ enum RecordKills {
     No,
 }
 
-/// A parent that has `alive` growing children at a time, of which the worst dies five times a
-/// second and is replaced. Returns after how many victims all of them die, if they do so within
-/// ten seconds.
+/// A parent that has `alive` growing children at a time, of which the worst is killed five times
+/// per second and is replaced. Returns the number of victims after which all of them are killed, if
+/// that is within ten seconds.
 fn victims_until_a_bomb(alive: u32, record_kills: RecordKills) -> Option<u32> {
     let mut growth = Growth::default();
     let parent = of_group(100, process(100, 50, 2, 0));
@@ -199,7 +199,7 @@ fn a_bomb_that_stays_small_is_known_by_those_it_has_lost() {
 /// An agent that leads its session, is idle, and has 17 stable jobs and one that grows.
 fn agent() -> Vec<Process> {
     let agent = Process { session_leader: true, ..process(100, 1, 60, 0) };
-    // All started within the window.
+    // All processes started within the window.
     let job = |n: u32| of_group(100, process(100 + n, 100, 50, 50));
     let stable = (1..=17).map(|n| Process { grown_bytes: 0, ..job(n) });
     [agent].into_iter().map(|it| of_group(100, it)).chain(stable).chain([job(18)]).collect()
@@ -213,7 +213,7 @@ fn of_an_agents_jobs_only_the_one_that_grows_dies() {
         let choice = choose(&scope, &agent(), &[]).unwrap();
         assert_eq!(dead(&choice), [118], "{}", choice.cause);
     }
-    // Even when some were killed just before, the agent lives.
+    // The agent survives even if some jobs were killed just before.
     let mut all = agent();
     all[1].killed_newborns = 5;
     let choice = choose(&of_user, &all, &[]).unwrap();
@@ -246,7 +246,7 @@ fn a_process_whose_end_would_not_help_is_left_alone() {
     let cannot = |candidates, bytes| Err(NoVictim::CannotCover { candidates, bytes: bytes * MIB });
     assert_eq!(choose(&scope(2, 50), &[large, small], &[]), cannot(2, 41));
     assert_eq!(choose(&scope(2, 1), &[small], &[]), cannot(1, 1));
-    // Many small ones are not exempt: of one family, or of a user who has no others.
+    // Many small processes are not exempt: of one family, or of a user that has no others.
     let family: Vec<Process> = (0..40).map(|n| of_group(80, process(80 + n, 1, 1, 0))).collect();
     assert!(choose(&scope(30, 30), &family, &[]).is_ok());
     let apart: Vec<Process> = (0..40).map(|n| other(process(80 + n, 1, 1, 0))).collect();
@@ -263,13 +263,13 @@ fn a_lease_protects_against_processes_of_the_same_user_only() {
     let shortage = Scope { need_bytes: Some(MIB), floor_bytes: 10 * MIB, ..Scope::default() };
     let choice = choose(&shortage, &[holder, other_user(70), other_user(71)], &[]).unwrap();
     assert_eq!(choice.victim.id.pid, 60);
-    // One of its own user comes before it, if its end helps.
+    // A process of the leaseholder's own user comes before it, if killing that helps.
     let (helps, tiny) = (process(61, 1, 50, 0), process(62, 1, 1, 0));
     let choice = choose(&shortage, &[holder, tiny, helps, other_user(70)], &[]).unwrap();
     assert_eq!(choice.victim.id.pid, 61);
     let choice = choose(&shortage, &[holder, tiny, other_user(70)], &[]).unwrap();
     assert_eq!(choice.victim.id.pid, 60);
-    // For the limit of its user it is the last.
+    // For the limit of its user the leaseholder is selected last.
     let limit = Scope { account: Some(AccountId::User(Uid(USER))), ..Scope::default() };
     let choice = choose(&limit, &[holder, tiny, other_user(70)], &[]).unwrap();
     assert_eq!(choice.victim.id.pid, 62);
@@ -331,7 +331,7 @@ fn whom_a_rule_spares_does_not_die_with_its_herd() {
 #[test]
 fn what_owners_say_of_their_processes_counts_as_a_share_of_their_size() {
     let adjusted = |adj, process: Process| Process { oom_score_adj: adj, ..process };
-    // The kernel would kill the small one: it adds 30 % of the machine's memory to it.
+    // The kernel would kill the small process: it adds 30 % of the machine's memory to its score.
     let all = [adjusted(300, process(60, 1, 79, 0)), process(61, 1, 900, 0)];
     assert_eq!(everybody(&all, 10).victim.id.pid, 61);
     let all = [adjusted(300, process(60, 1, 79, 0)), process(61, 1, 90, 0)];
@@ -412,7 +412,7 @@ proptest! {
         } else {
             prop_assert_eq!(processes.iter().filter(|p| may(p)).count(), all.len());
         }
-        // Spared ones die alone, and only when nobody else is left.
+        // Spared processes are killed alone, and only when no others are left.
         if choice.victim.preference == KillPreference::Avoid {
             let avoided = |p: &Process| p.preference == KillPreference::Avoid;
             prop_assert!(processes.iter().filter(|p| may(p)).all(avoided));

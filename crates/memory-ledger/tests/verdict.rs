@@ -1,4 +1,4 @@
-//! The choice of a victim, as sentences.
+//! Victim selection, in single scenarios.
 
 mod support;
 
@@ -23,7 +23,7 @@ fn process(pid: u32, account: AccountId, mib: u64) -> Process {
     }
 }
 
-/// Both users limited to 100 MiB, having `alice` and `bob` MiB.
+/// Both users limited to 100 MiB, using `alice` and `bob` MiB.
 fn engine(alice: u64, bob: u64) -> Engine {
     let mut engine = Engine::default();
     for (account, used) in [(BOB, bob), (ALICE, alice)] {
@@ -42,7 +42,7 @@ fn read(engine: &mut Engine, account: AccountId, used: u64, dying: u64, at_ns: u
     engine.kills.read(account, reading, 100 * MIB);
 }
 
-/// Does what has to be done at this time. Returns how many kills have settled.
+/// Performs the actions that are due at this time. Returns how many kills have settled.
 fn poll(engine: &mut Engine, now_ns: u64) -> usize {
     let actions = std::iter::from_fn(|| engine.kills.poll(now_ns));
     actions.filter(|action| matches!(action, Action::Settled { .. })).count()

@@ -1,4 +1,4 @@
-//! The rules of a decision about one account put together, as the OOM manager does.
+//! The rules of a decision about one account combined as in the OOM manager.
 
 use memory_ledger::{
     AccountId, ChargedAccount, Choice, KillToken, KillsInFlight, Ledger, NewKill, NoVictim, Phase,
@@ -7,9 +7,9 @@ use memory_ledger::{
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// No limit, or not broken.
+    /// No limit, or within it.
     Within,
-    /// Broken, but a victim's memory is still on its way back.
+    /// Above the limit, but a victim's memory is not back yet.
     Wait,
     Kill(Box<Choice>),
     NoVictim(NoVictim),
