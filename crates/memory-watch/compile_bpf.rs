@@ -1,12 +1,12 @@
-//! Compiles BPF programs with clang, for the build scripts of those that bring some. Needs clang 11
-//! or later and the kernel's user headers; uses llvm-strip, where there is one, to leave the debug
-//! sections out (BTF stays).
+//! Compiles BPF programs with clang, for the build scripts of crates with BPF programs. Needs clang
+//! 11 or later and the kernel's user headers; uses llvm-strip, if present, to remove the debug
+//! sections (BTF stays).
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Makes `bpf/NAME.bpf.c` into `$OUT_DIR/NAME.bpf.o`; panics with what to do where that fails.
+/// Compiles `bpf/NAME.bpf.c` to `$OUT_DIR/NAME.bpf.o`; panics with the remedy if that fails.
 pub fn compile(name: &str) {
     println!("cargo:rerun-if-changed=bpf");
     println!("cargo:rerun-if-env-changed=CLANG");
@@ -22,12 +22,13 @@ pub fn compile(name: &str) {
     let output = out.join(format!("{name}.bpf.o"));
     compile_with(&clang, &PathBuf::from(format!("bpf/{name}.bpf.c")), &output);
     if let Some(strip) = find_tool("LLVM_STRIP", "llvm-strip") {
-        // Only smaller with it, so a failure is not an error.
+        // Stripping only reduces the size, so a failure is not an error.
         let _ = Command::new(strip).arg("-g").arg(output).status();
     }
 }
 
-/// The program that the variable names, or the first of `name`, `name-21` ... `name-11` that runs.
+/// The program in the environment variable, or the first of `name`, `name-21` ... `name-11` that
+/// runs.
 fn find_tool(variable: &str, name: &str) -> Option<String> {
     if let Ok(tool) = env::var(variable) {
         return Some(tool);
@@ -43,7 +44,8 @@ fn compile_with(clang: &str, source: &Path, output: &Path) {
     let result = Command::new(clang)
         .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-std=gnu11", "-Wall", "-Werror"])
         .args(["-Wno-compare-distinct-pointer-types", "-I", &include])
-        // Debian keeps <asm/types.h> in the multiarch directory, which the bpf target doesn't know.
+        // Debian keeps <asm/types.h> in the multiarch directory, which is not searched for the bpf
+        // target.
         .args(["-idirafter", &format!("/usr/include/{arch}-linux-gnu")])
         .arg("-c")
         .arg(source)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR BSD-2-Clause OR GPL-2.0-only */
-/* The life of an account: first sight, changes, a new owner, the end. */
+/* Life cycle of an account: creation, changes, a new owner, removal. */
 #pragma once
 
 #include "crossing.h"
@@ -7,7 +7,7 @@
 
 #define OWNER(uid, slot) ((u64)(uid) << 32 | (slot))
 
-/* Nothing is left that these members count, whatever an account that was followed in batches says. */
+/* These members are all 0 in the mm, even if an account that is updated in batches shows a remainder. */
 static __always_inline bool is_empty(struct mm_struct *mm, u32 counted)
 {
 	for (u32 m = 0; m < MM_MEMBERS; m++)
@@ -16,7 +16,7 @@ static __always_inline bool is_empty(struct mm_struct *mm, u32 counted)
 	return true;
 }
 
-/* Takes an account off its user. Whoever exchanges a member for 0 subtracts it: never twice. */
+/* Removes an account from its user. The task that exchanges a member for 0 subtracts it: never twice. */
 static __always_inline void forget(struct account *account, u64 mm)
 {
 	struct slot *slot = slot_at((u32)LOAD(account->owner));
@@ -59,7 +59,7 @@ static __noinline s64 set_exact(struct account *account, struct mm_struct *mm, u
 	return now - __sync_lock_test_and_set(&account->pages[member], now);
 }
 
-/* Charges an mm not seen before, all members at once. False: its user has no limit, or no room. */
+/* Charges a new mm, all members at once. False: its user has no limit, or the table is full. */
 static __always_inline bool first_sight(struct mm_struct *mm, struct payer *payer, u32 tgid,
 					struct cause *cause)
 {
@@ -69,7 +69,7 @@ static __always_inline bool first_sight(struct mm_struct *mm, struct payer *paye
 	u64 key = (u64)mm;
 	long failed;
 
-	/* Of most processes, where few users have a limit. */
+	/* The common case, where few users have a limit. */
 	if (!slot)
 		return false;
 	__builtin_memset(&fresh, 0, sizeof(fresh));
@@ -89,8 +89,8 @@ static __always_inline bool first_sight(struct mm_struct *mm, struct payer *paye
 }
 
 /*
- * The mm's task has changed its uid, or its user is in another group now: the charge follows. False: nothing
- * left to account.
+ * The mm's task has changed its uid, or its user is in another group now: moves the charge. False: the new
+ * user has no limit.
  */
 static __always_inline bool change_owner(struct account *account, struct mm_struct *mm,
 					 struct payer *payer, struct cause *cause)
@@ -113,7 +113,7 @@ static __always_inline bool change_owner(struct account *account, struct mm_stru
 		return true;
 	from = slot_at((u32)old);
 	counted = from ? from->counted : 0;
-	/* It may have been followed in batches; whom it comes to may want to know exactly. */
+	/* It may have been updated in batches; the new slot may require exact counts. */
 	for (u32 m = 0; m < MM_MEMBERS; m++) {
 		s64 error = set_exact(account, mm, m);
 
@@ -131,7 +131,7 @@ static __always_inline bool change_owner(struct account *account, struct mm_stru
 	return true;
 }
 
-/* Follows the batched part only; cheap, and right again at the next exact look. */
+/* Updates the batched part only; cheap, and corrected at the next exact read. */
 static __always_inline s64 follow_batches(struct account *account, s64 batched, u32 member)
 {
 	s64 moved = batched - __sync_lock_test_and_set(&account->seen[member], batched);

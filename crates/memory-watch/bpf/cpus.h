@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR BSD-2-Clause OR GPL-2.0-only */
 /*
- * Where each CPU keeps its per-CPU variables, found without kallsyms: the kernel resolves an element of a per-CPU
- * array of ours for every CPU, and the array's own per-CPU pointer tells what it added to. The verifier forbids the
+ * Offsets of each CPU's per-CPU variables, found without kallsyms: the kernel resolves an element of a per-CPU
+ * array of the program for every CPU, and the array's own per-CPU pointer is the base. The verifier forbids the
  * subtraction, so the daemon does it, after it has run find_cpus and before it attaches anything.
  */
 #pragma once

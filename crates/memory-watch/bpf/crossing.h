@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR BSD-2-Clause OR GPL-2.0-only */
-/* What happens when a user's account meets its limits. */
+/* Handling of an account that crosses its limits. */
 #pragma once
 
 #include "payer.h"
 
 #define OOM_SCORE_ADJ_MIN (-1000)
 
-/* The daemon looks at its accounts every two seconds, with very many processes every ten. */
+/* The daemon checks its accounts every two seconds, with very many processes every ten. */
 #define SILENCE_NS (30ULL * 1000 * 1000 * 1000)
 
-/* Nobody is there to say that the next victim may die: the daemon was killed, or is stopped. */
+/* No daemon releases the latch for the next victim: it was killed, or is stopped. */
 static __always_inline bool is_left_alone(void)
 {
 	u32 zero = 0;
@@ -18,13 +18,13 @@ static __always_inline bool is_left_alone(void)
 	return scan && bpf_ktime_get_ns() - LOAD(scan->beat_ns) > SILENCE_NS;
 }
 
-/* Who made an account change. */
+/* The cause of a change of an account. */
 struct cause {
-	u64 mm;           /* whose memory changed */
-	s64 mm_pages;     /* what that mm is charged now */
-	bool own;         /* the current task did it to its own mm */
+	u64 mm;           /* the address space that changed */
+	s64 mm_pages;     /* present charge of that mm */
+	bool own;         /* the current task changed its own mm */
 	bool may_kill;    /* false while a scan corrects accounts */
-	bool certain;     /* no other address space has the pages that came */
+	bool certain;     /* no other address space has the added pages */
 };
 
 struct kill {
@@ -82,9 +82,9 @@ static long look_for_worse(void *map, u64 *mm, struct account *account, struct s
 }
 
 /*
- * Finds the slot's largest process, growth counted more than size, by a look at all accounts. Done
- * once a crossing; if the one that was found could not be killed, again only when it, or one that has
- * outgrown it, comes along.
+ * Finds the slot's largest process, with a weight on growth, by a search of all accounts. Done once
+ * per crossing; if the process that was found could not be killed, again only at an event of it, or of one
+ * that has outgrown it.
  */
 static __always_inline void find_largest(struct slot *slot, struct cause *cause, u32 current_tgid)
 {
@@ -116,12 +116,12 @@ static __always_inline bool is_armed_task(struct task_struct *task, struct slot 
 }
 
 /*
- * Another process may use the same memory (CLONE_VM, vfork): ending one of them brings nothing back, so the daemon, which
- * can find all, has to do it. Each thread that has not begun to exit holds the mm, so of memory that is shared mm_users is
- * larger. It is also while somebody reads the memory from outside, as the daemon does to measure what is shared: one user more
- * is therefore no reason to wait. If that one is a sharer, nothing comes back, and the daemon ends it with its next kill.
+ * Another process may use the same memory (CLONE_VM, vfork): killing one of them frees nothing, so the daemon, which can
+ * find all, has to do it. Each thread that has not begun to exit holds the mm, so mm_users of shared memory is larger.
+ * A reader of the memory in another process raises it too, like the daemon when it measures sharing: one user more
+ * is therefore no reason to wait. If that one is a sharer, nothing is freed, and the daemon kills it with its next kill.
  * Not by MMF_MULTIPROCESS: its bit has no name in BTF and is another one in older kernels, and vfork does not set it.
- * With no daemon alive one of them dies after the other.
+ * With no daemon running they are killed one after the other.
  */
 static __always_inline bool is_shared(struct task_struct *task)
 {
@@ -198,7 +198,7 @@ static __always_inline int kill_other_largest(struct slot *slot, struct kill *ki
 	return result;
 }
 
-/* Nobody is armed: the user's largest process dies, unless the daemon forbids it or it is protected. */
+/* No process is armed: kills the user's largest one, unless the daemon forbids it or it is protected. */
 static __always_inline bool kill_unarmed(struct slot *slot, struct cause *cause,
 					 struct task_struct *current, struct kill *kill)
 {
@@ -211,7 +211,7 @@ static __always_inline bool kill_unarmed(struct slot *slot, struct cause *cause,
 	       !kill_current(current, KILLED_UNARMED_SELF, kill);
 }
 
-/* Of these pages, those that are surely in use now. */
+/* The part of these pages that is certainly in use now. */
 static __always_inline s64 certain(struct slot *slot, s64 live)
 {
 	s64 correction = LOAD(slot->correction), unconfirmed = LOAD(slot->unconfirmed);
@@ -220,16 +220,16 @@ static __always_inline s64 certain(struct slot *slot, s64 live)
 }
 
 /*
- * The account is above the hard limit. One victim a user at a time: whoever takes the latch may kill;
- * only the daemon gives it back. A failed signal gives it back too, and the next event tries again.
+ * The account is above the hard limit. One victim per user at a time: the task that takes the latch may kill;
+ * only the daemon releases the latch. A failed signal releases it too, and the next event tries again.
  *
- * Armed: only the armed process, recognised by tgid, start time and uid, whatever task is running.
- * Nobody armed (or what was armed is gone): the user's largest process, itself in its own fault or,
+ * Armed: kills only the armed process, identified by tgid, start time and uid, whatever task is running.
+ * Not armed (or the armed process has exited): kills the user's largest process, in its own fault or,
  * where the kernel can, in another's. A change made from outside (fork, exec, reclaim) never kills
- * unarmed.
+ * a process that is not armed.
  *
- * A crossing by pages that may be counted already (a fork, a mapping of shared memory), or by what is
- * added to the sum (files held open can be closed), never kills: the daemon measures first.
+ * A crossing by pages that may be counted already (a fork, a mapping of shared memory), or by a correction
+ * of the sum (files held open can be closed), never kills: the daemon measures first.
  */
 static __always_inline void hard_crossing(struct slot *slot, struct cause *cause, s64 live)
 {
@@ -281,7 +281,7 @@ static __always_inline void hard_crossing(struct slot *slot, struct cause *cause
 	tell(slot, EVENT_HARD_CROSSED, live, &kill, stale);
 }
 
-/* Applies a change to the user's sum and looks at the limits. Not static: the verifier looks at it once. */
+/* Applies a change to the user's sum and checks the limits. Not static: the verifier checks it once. */
 __noinline int settle(struct slot *slot, struct cause *cause, s64 delta)
 {
 	s64 pages, live, correction;
@@ -296,7 +296,7 @@ __noinline int settle(struct slot *slot, struct cause *cause, s64 delta)
 		__sync_fetch_and_add(&slot->unconfirmed, delta);
 	live = pages - LOAD(slot->dying_pages);
 	correction = LOAD(slot->correction);
-	/* What nobody measures again gives no credit. */
+	/* Without a daemon that measures again, a negative correction does not count above the hard limit. */
 	if (correction >= 0 || live <= (s64)LOAD(slot->hard_pages) || !is_left_alone())
 		live += correction;
 	if (live > slot->peak_pages)

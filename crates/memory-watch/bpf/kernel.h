@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR BSD-2-Clause OR GPL-2.0-only */
 /*
- * The few kernel types we touch, cut down to the fields we read. libbpf moves each access to the
- * running kernel's own offset when it loads the object (CO-RE), so order and padding here mean nothing.
+ * The kernel types that the programs access, reduced to the fields they read. libbpf moves each access to
+ * the running kernel's own offset when it loads the object (CO-RE), so order and padding here mean nothing.
  */
 #pragma once
 
@@ -118,7 +118,7 @@ struct bpf_array {
 
 #pragma clang attribute pop
 
-/* What a task iterator is handed: the same since there are any. */
+/* Context of a task iterator: unchanged since its introduction. */
 struct seq_file;
 
 struct bpf_iter_meta {
@@ -130,15 +130,15 @@ struct bpf_iter__task {
 	struct task_struct *task;
 };
 
-/* Kernel functions newer than our oldest kernel; absent ones are address 0. */
+/* Kernel functions newer than the oldest supported kernel; absent ones have address 0. */
 extern struct task_struct *bpf_task_from_pid(s32 pid) __ksym __weak;
 extern void bpf_task_release(struct task_struct *p) __ksym __weak;
 extern int bpf_send_signal_task(struct task_struct *task, int sig, enum pid_type type,
 				u64 value) __ksym __weak;
 
 /*
- * The same task, to read from and for nothing else. Of a load through a pointer that may be used for more, the verifier
- * searches all of the kernel's types several times (a millisecond), again on each path that leads to it.
+ * The same task as a read-only pointer. For a load through a pointer that is not read-only, the verifier searches all
+ * of the kernel's types several times (a millisecond), again on each path that leads to it.
  */
 static __always_inline struct task_struct *only_to_read(struct task_struct *task)
 {

@@ -12,7 +12,7 @@ struct {
 	__type(value, struct account);
 } accounts SEC(".maps");
 
-/* Limited users: uid to index of its slot, which those of a group have in common. */
+/* Limited users: uid to index of its slot, which the users of a group share. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_UIDS);
@@ -37,7 +37,7 @@ struct {
 	__type(value, struct scan);
 } scans SEC(".maps");
 
-/* Crossings are rare (hysteresis, told-once, latch): 8 pages hold 400. The daemon has them in memory twice. */
+/* Crossings are rare (hysteresis, `told`, latch): 8 pages hold 400. The daemon maps them twice. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 32 * 1024);
@@ -55,15 +55,15 @@ static __always_inline struct account *account_of(u64 mm)
 	return bpf_map_lookup_elem(&accounts, &mm);
 }
 
-/* A process's user: its threads can have others, alone, but it is the leader's that /proc shows. */
+/* A process's user: single threads can have other uids, but /proc shows that of the leader. */
 static __always_inline u32 uid_of(struct task_struct *task)
 {
 	return task->group_leader->real_cred->uid.val;
 }
 
 /*
- * The same by probe reads, for what runs once a kill. A plain load through a kernel pointer is cheaper, but makes the
- * verifier search all of the kernel's types several times, on each path that leads to it.
+ * uid_of by probe reads, for code that runs once per kill. A plain load through a kernel pointer is cheaper, but makes
+ * the verifier search all of the kernel's types several times, on each path that leads to it.
  */
 static __always_inline u32 probed_uid_of(struct task_struct *task)
 {
@@ -75,13 +75,13 @@ static __always_inline bool is_counted(u32 counted, u32 member)
 	return counted >> member & 1;
 }
 
-/* All or nothing; a branch for each member would have the verifier follow each combination. */
+/* `pages` or 0; with a branch for each member the verifier would follow each combination. */
 static __always_inline s64 if_counted(u32 counted, u32 member, s64 pages)
 {
 	return pages & -(s64)(counted >> member & 1);
 }
 
-/* What of an account is charged to a slot that counts these members. */
+/* The charge of an account to a slot that counts these members. */
 static __always_inline s64 charged(struct account *account, u32 counted)
 {
 	s64 pages = 0;
@@ -92,8 +92,8 @@ static __always_inline s64 charged(struct account *account, u32 counted)
 }
 
 /*
- * Whoever goes on taking memory as since the mark will have so much in half a minute: an idle process
- * is not taken for the one that grows, unless it is far larger. The same weight as the daemon's.
+ * A process that continues to grow as since the mark has this much in half a minute: an idle process
+ * is not selected instead of the one that grows, unless it is far larger. The same weight as the daemon's.
  */
 #define GROWTH_WEIGHT 8
 

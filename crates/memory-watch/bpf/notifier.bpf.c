@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-2-Clause OR GPL-2.0-only
 /*
- * Keeps one account per address space of each limited user, and one sum per user, by listening to the
- * kernel's own resident-set counters. A change looks at one account and one user, never at a list.
- * Levels are absolute, so a missed event heals with the next; fork, exec and exit need no hooks:
+ * Updates one account per address space of each limited user, and one sum per user, from the tracepoint
+ * of the kernel's own resident-set counters. A change accesses one account and one user, never a list.
+ * Levels are absolute, so the next event corrects a missed one; fork, exec and exit need no hooks:
  * they arrive as changes made to an mm from outside.
  */
 #include "account.h"
 
 /*
- * Who pays for an mm: the uid of the process that owns it, if it (still) has an owner. Not that of the
- * task which changes it: a thread can change its uid alone, and so can a child that shares the mm
- * until it executes a program of its own (vfork); either would have somebody else pay.
+ * The user that an mm is charged to: the uid of the process that owns it, if it (still) has an owner. Not
+ * that of the task which changes it: a thread can change its uid alone, and so can a child that shares the
+ * mm until it executes a program of its own (vfork); either would charge the memory to another user.
  */
 static __always_inline bool find_payer(struct mm_struct *mm, struct payer *payer)
 {
@@ -39,7 +39,7 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 
 	if (member >= MM_MEMBERS)
 		return 0;
-	/* Known already; said again in a way that clang keeps and the verifier understands. */
+	/* Redundant bound, in a form that clang keeps and the verifier understands. */
 	barrier_var(member);
 	member &= MM_MEMBERS - 1;
 	cause.own = (u64)current->mm == cause.mm && !(current->flags & PF_KTHREAD);
@@ -87,8 +87,8 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 }
 
 /*
- * Of a process whose leader has exited while other threads live on, one of those speaks for it (the
- * reader drops doubles).
+ * If the leader of a process has exited while other threads are running, each of those reports the mm (the
+ * reader drops duplicates).
  */
 static __always_inline struct mm_struct *mm_to_report(struct task_struct *task)
 {
@@ -109,8 +109,8 @@ static __always_inline void copy_comm(u64 *to, struct task_struct *task)
 }
 
 /*
- * With thousands of processes nearly all that is read of one is in nobody's cache. So what does not depend on other
- * reads comes first, and calls last: the CPU waits for many lines at a time then, not for each.
+ * With thousands of processes nearly all fields of a process miss the caches. So reads that do not depend on other
+ * reads come first, and calls last: the CPU then waits for many cache lines at a time, not for each.
  */
 SEC("iter/task")
 int snapshot(struct bpf_iter__task *ctx)
@@ -127,7 +127,7 @@ int snapshot(struct bpf_iter__task *ctx)
 	mm = mm_to_report(task);
 	if (!mm)
 		return 0;
-	/* A branch is foreseen, a pointer is waited for. */
+	/* The CPU predicts a branch, but waits for a pointer. */
 	leader = task->pid == task->tgid ? task : task->group_leader;
 	signal = task->signal;
 	group = signal->pids[PIDTYPE_PGID];
@@ -152,8 +152,8 @@ int snapshot(struct bpf_iter__task *ctx)
 }
 
 /*
- * Charges what is not charged yet and corrects the rest. It runs beside on_rss_stat: both store
- * absolute values and add the difference to what was there, so neither can count a page twice.
+ * Charges mms that are not charged yet and corrects the others. It runs concurrently with on_rss_stat: both
+ * store absolute values and add the difference to the previous value, so neither can count a page twice.
  */
 SEC("iter/task")
 int reconcile(struct bpf_iter__task *ctx)
@@ -188,12 +188,12 @@ int reconcile(struct bpf_iter__task *ctx)
 		if (!account)
 			return 0;
 		slot = slot_at((u32)account->owner);
-		/* When it came is not known, so it has not grown. */
+		/* The time of its allocations is unknown, so it counts as not grown. */
 		if (slot)
 			account->marked[0] = account->marked[1] = charged(account, slot->counted);
 	}
 	account->round = scan->round;
-	/* It may have exited before we charged it; later exits are seen by on_rss_stat. */
+	/* It may have exited before it was charged; on_rss_stat sees later exits. */
 	if (mm->mm_users.counter == 0) {
 		forget(account, cause.mm);
 		return 0;
@@ -216,7 +216,7 @@ int reconcile(struct bpf_iter__task *ctx)
 		delta += error;
 	}
 	cause.mm_pages = charged(account, slot->counted);
-	/* Batches of its own faults; what came from others was read exactly. */
+	/* The error is from batches of its own faults; changes from outside were read exactly. */
 	cause.certain = true;
 	settle(slot, &cause, delta);
 	return 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR BSD-2-Clause OR GPL-2.0-only */
 /*
- * Who pays for a process: its user; but whoever may map subordinate uids (newuidmap) can have processes with these in a
- * user namespace, which are its own all the same. So for those it is whoever has made their outermost namespace, if it has
- * a limit. Nobody can be put into a namespace against its owner's will, and nobody gets out of one.
+ * The user that a process is charged to: its own; but a user that may map subordinate uids (newuidmap) can have processes
+ * with these in a user namespace, which belong to that user. So those are charged to the creator of their outermost
+ * namespace, if it has a limit. No process can be moved into a namespace of another user, and none can leave one.
  *
  * By probe reads: it is rare, and plain loads through these pointers cost the verifier 30 ms more.
  */
@@ -10,15 +10,15 @@
 
 #include "maps.h"
 
-/* Namespaces within each other: the kernel makes no more. */
+/* Maximum nesting of user namespaces in the kernel. */
 #define MAX_LEVELS 33
-/* Subordinate uids are given out from 100000 on, never among those that fit into 16 bits. */
+/* Subordinate uids are allocated from 100000 on, never among those that fit into 16 bits. */
 #define FIRST_SUBORDINATE 65536
 
-/* No slot has this place. */
+/* No slot has this index. */
 #define NO_SLOT MAX_SLOTS
 
-/* Who has made the outermost user namespace; the uid itself in the initial one. */
+/* The creator of the outermost user namespace; the uid itself in the initial one. */
 static __always_inline u32 namespace_owner(u64 credentials, u32 uid)
 {
 	struct user_namespace *ns = BPF_CORE_READ((const struct cred *)credentials, user_ns);
@@ -34,7 +34,7 @@ static __always_inline u32 namespace_owner(u64 credentials, u32 uid)
 }
 
 /*
- * The place of the slot that a process of this uid and with these credentials (0: not known any more) is charged to.
+ * Index of the slot that a process of this uid and with these credentials (0: not known any more) is charged to.
  * Global: verified once, not with each of its callers.
  */
 __noinline u32 find_slot(u64 credentials, u32 uid)
@@ -47,7 +47,7 @@ __noinline u32 find_slot(u64 credentials, u32 uid)
 	return index ? *index : NO_SLOT;
 }
 
-/* As a number: a global function is given no pointers to the kernel's memory. 0: its uid says it all. */
+/* As a number: a global function takes no pointers to kernel memory. 0: the uid alone is sufficient. */
 static __always_inline u64 credentials_of(struct task_struct *task, u32 uid)
 {
 	if (!task || uid < FIRST_SUBORDINATE)
@@ -58,7 +58,7 @@ static __always_inline u64 credentials_of(struct task_struct *task, u32 uid)
 /* The user that a process is charged to. */
 struct payer {
 	u32 uid;
-	struct task_struct *task; /* NULL where it is not known any more */
+	struct task_struct *task; /* NULL if it is not known any more */
 };
 
 static __always_inline u32 slot_index(struct payer *payer)

@@ -4,7 +4,7 @@
 
 #include "cpus.h"
 
-/* What the CPUs have counted and not yet folded into the counter. */
+/* Counts of the CPUs that are not folded into the counter yet. */
 static __noinline s64 unfolded(const void *counters)
 {
 	s64 sum = 0;
@@ -99,7 +99,7 @@ static __noinline s64 exact_count(struct mm_struct *mm, u32 member)
 	return exact_from(mm, member, batched_count(mm, member));
 }
 
-/* The parts of all members that one CPU has, where they are beside each other. */
+/* Adds the per-CPU parts of all members, where they are adjacent in memory. */
 static __noinline int unfolded_together(const void *counters, s64 *pages)
 {
 	s32 parts[MM_MEMBERS];
@@ -138,7 +138,7 @@ static __always_inline void exact_counts(struct mm_struct *mm, s64 *pages)
 				pages[m] += unfolded(parts[m]);
 		}
 	}
-	/* Of a negative one its sign bit makes nothing; a branch for each would double the verifier's work four times. */
+	/* Sets negative counts to 0 by their sign bit; a branch for each would double the verifier's work four times. */
 	for (u32 m = 0; m < MM_MEMBERS; m++)
 		pages[m] &= ~(pages[m] >> 63);
 }

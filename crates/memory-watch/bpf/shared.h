@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR BSD-2-Clause OR GPL-2.0-only */
 /*
- * What the programs and the daemon exchange. Mirrored field by field in src/notifier/wire.rs, whose
- * test compares the sizes with the loaded object's maps.
+ * Structs that the programs and the daemon exchange. Mirrored field by field in src/notifier/wire.rs;
+ * Notifier::load compares the sizes with the loaded object's maps.
  */
 #pragma once
 
@@ -14,11 +14,11 @@
 /* One address space of a limited user. `owner` is uid << 32 | slot, changed only as a whole. */
 struct account {
 	u64 owner;
-	s64 pages[4]; /* what it has, by member; what of it is charged is the slot's affair */
-	s64 seen[4];  /* the batched part of the counter at the last look */
-	s64 marked[2]; /* what was charged at the last two marks, the older one first */
+	s64 pages[4]; /* by member; the slot's `counted` selects those that are charged */
+	s64 seen[4];  /* the batched part of the counter at the last update */
+	s64 marked[2]; /* the charge at the last two marks, the older one first */
 	u32 tgid;
-	u32 round; /* the last scan that met it */
+	u32 round; /* the last scan that found it */
 };
 
 enum { ZONE_FAR = 0, ZONE_NEAR = 1 };
@@ -35,14 +35,14 @@ struct slot {
 	u64 soft_pages;
 	u64 hard_pages;
 	u64 clear_pages; /* below this the soft crossing is over */
-	u32 key; /* of the account: a user's uid, or a number above all uids for a group's */
+	u32 key; /* of the account: a user's uid, or a number above all uids for a group */
 	u32 spare_unarmed;
-	u32 armed_index; /* 0: nobody; 1, 2: armed[index - 1] */
-	u32 exact; /* read exactly below the soft limit, too */
+	u32 armed_index; /* 0: no process; 1, 2: armed[index - 1] */
+	u32 exact; /* counters are read exactly below the soft limit, too */
 	struct armed armed[2];
-	u64 memo; /* the daemon's own, for the one that takes over from it */
-	u32 index; /* its own place among the slots */
-	u32 counted; /* members that are charged, a bit each */
+	u64 memo; /* a value of the daemon, for the next one that takes over */
+	u32 index; /* its own index in the slots */
+	u32 counted; /* bit mask of the members that are charged */
 	s64 correction; /* actual usage - sum, as last measured: shared pages, page tables, files held open */
 	u64 unused_line[4];
 	/* Written by both; a cache line apart. */
@@ -61,8 +61,8 @@ struct slot {
 	u64 hard_crossings;
 	u64 kills;
 	u64 lost;
-	s64 unconfirmed; /* of pages: may be those of another address space; not measured yet */
-	u64 unused_tail[2]; /* slots begin with a cache line, and sixteen fill a page */
+	s64 unconfirmed; /* part of pages that other address spaces may share; not measured yet */
+	u64 unused_tail[2]; /* slots are aligned to cache lines, and sixteen fill a page */
 };
 
 enum { EVENT_SOFT_CROSSED = 1, EVENT_SOFT_CLEARED = 2, EVENT_HARD_CROSSED = 3 };
@@ -100,24 +100,24 @@ struct sample {
 	u8 session_leader;
 	char comm[16];
 	u32 group;
-	u32 namespace_owner; /* uid where it is in the initial namespace */
+	u32 namespace_owner; /* uid if it is in the initial namespace */
 	u64 page_table_bytes;
 };
 
 /* The running scan: set by the daemon, counted by the reconcile iterator. */
 struct scan {
 	u32 round;
-	u32 mark; /* this one marks what everybody has */
+	u32 mark; /* nonzero: this scan marks the charges of all accounts */
 	u64 processes;
 	u64 added;
 	u64 drift_pages;
-	u64 beat_ns; /* when the daemon was last seen at work, CLOCK_MONOTONIC */
+	u64 beat_ns; /* the daemon's last heartbeat, CLOCK_MONOTONIC */
 };
 
-/* More than there is of a BPF array before its per-CPU pointers. */
+/* Larger than the part of a BPF array before its per-CPU pointers. */
 #define CPU_SCRATCH 4096
 
-/* As find_cpus leaves it: where it looked from, and addresses in place of offsets; base 0: nothing to be found. */
+/* Written by find_cpus: its base, and addresses in place of offsets; base 0: plain counters, nothing to find. */
 struct cpu_layout {
 	u64 base;
 	u64 offset[MAX_CPUS];

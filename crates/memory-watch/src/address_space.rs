@@ -1,4 +1,4 @@
-//! Which processes share their memory, where no BPF program reports it.
+//! Finds processes that share their memory, where no BPF program reports it.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -8,19 +8,19 @@ use crate::watch::ProcessSample;
 /// `KCMP_VM` of the kernel: compares two processes' address spaces.
 const KCMP_VM: i32 = 1;
 
-/// Names the address spaces that several of the processes use, by the pid of the first of them.
+/// Sets `mm_id` of processes that share an address space, to the pid of the first of them.
 ///
-/// `stacks` has where the stack of each sample begins. Processes that share their memory share that
-/// as well, and each program that is executed has another one, so few have to be compared. Each is
-/// looked for among the known ones by bisection: the kernel orders address spaces. Where that order
-/// changes meanwhile, one is missed until the next scan.
+/// `stacks` has the start of the stack of each sample. Processes that share their memory share that
+/// as well, and each executed program has another one, so few processes have to be compared. Each
+/// is searched among the known ones by bisection: the kernel orders address spaces. If that order
+/// changes meanwhile, a process is missed until the next scan.
 pub fn name_shared(samples: &mut [ProcessSample], stacks: &[u64]) {
     let mut by_stack: HashMap<u64, Vec<usize>> = HashMap::new();
     for at in (0..samples.len()).filter(|at| stacks[*at] != 0) {
         by_stack.entry(stacks[at]).or_default().push(at);
     }
     for places in by_stack.into_values().filter(|places| places.len() > 1) {
-        // In the kernel's order.
+        // Sorted in the kernel's order.
         let mut known: Vec<usize> = Vec::with_capacity(places.len());
         for at in places {
             let pid = samples[at].tgid;
@@ -43,7 +43,7 @@ pub fn name_shared(samples: &mut [ProcessSample], stacks: &[u64]) {
     }
 }
 
-/// How the kernel orders the address spaces of two processes; `None`: it does not say.
+/// The kernel's order of the address spaces of two processes; `None`: it does not report it.
 fn compare(a: u32, b: u32) -> Option<Ordering> {
     // SAFETY: kcmp takes numbers, and no memory of ours.
     match unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) } {
@@ -85,7 +85,7 @@ mod tests {
         let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pids = [sharers[0] as u32, sharers[1] as u32, other.id(), std::process::id()];
         let mut samples = pids.map(sample);
-        // As if all of them were of one program.
+        // As if all of them had executed the same program.
         name_shared(&mut samples, &[7, 7, 7, 7]);
         let first = u64::from(pids[0]);
         assert_eq!(samples.each_ref().map(|sample| sample.mm_id), [first, first, 0, first]);

@@ -1,5 +1,5 @@
-//! What this machine offers, one probe a capability: for `headroom doctor` and for choosing how to
-//! watch. Probes try the real thing where that has no effect, and clean up after themselves.
+//! Capabilities of this machine, with one probe each: for `headroom doctor` and for choosing a
+//! watch. Probes try the real operation where that has no effect, and clean up after themselves.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use rustix::thread::CapabilitySet;
 
 use crate::notifier::Notifier;
 
-/// Something we use if it is there.
+/// A capability that is used if present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Capability {
     /// The kernel describes its types: `/sys/kernel/btf/vmlinux`.
     KernelTypes,
-    /// The notifier's programs load: tracing programs are allowed and the kernel is one we know.
+    /// The notifier's programs load: tracing programs are allowed and the kernel is supported.
     Notifier,
     /// BPF ring buffers (Linux 5.8).
     RingBuffer,
@@ -37,11 +37,11 @@ pub enum Capability {
     CapSysResource,
     /// `/proc/pressure`.
     Pressure,
-    /// Waiting for pressure instead of asking for it.
+    /// PSI triggers: notification of pressure without polling.
     PressureTrigger,
     /// A mounted BPF filesystem.
     BpfFilesystem,
-    /// `mm_struct` knows its owner (CONFIG_MEMCG).
+    /// `mm_struct` has its owner (CONFIG_MEMCG).
     MemoryOwner,
     /// The memory controller of cgroup v1.
     MemoryCgroupV1,
@@ -50,7 +50,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// All of them, in the order in which a person would want to read them.
+    /// All capabilities, in the order of display.
     pub const ALL: [Self; 15] = [
         Self::KernelTypes,
         Self::Notifier,
@@ -90,7 +90,7 @@ impl Capability {
         }
     }
 
-    /// What does not work without it.
+    /// The feature that is lost without it.
     pub fn lost_without(self) -> &'static str {
         match self {
             Self::KernelTypes | Self::Notifier | Self::RingBuffer => {
@@ -116,17 +116,17 @@ impl Capability {
     }
 }
 
-/// What a probe found.
+/// The result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// What was probed.
+    /// The capability that was probed.
     pub capability: Capability,
     /// `Ok`: present, with a detail that may be empty. `Err`: missing, with the reason.
     pub found: Result<String, String>,
 }
 
 impl Probe {
-    /// Whether it is there.
+    /// The capability is present.
     pub fn is_present(&self) -> bool {
         self.found.is_ok()
     }
@@ -145,7 +145,7 @@ impl fmt::Display for Probe {
     }
 }
 
-/// Probes everything.
+/// Probes all capabilities.
 pub fn probe_all() -> Vec<Probe> {
     Capability::ALL.into_iter().map(probe).collect()
 }
@@ -203,7 +203,7 @@ fn memory_owner() -> Result<String, String> {
     }
 }
 
-/// Looks into nameless structs and unions too: most of `mm_struct` is in one.
+/// Searches nameless structs and unions too: most of `mm_struct` is in one.
 fn has_member(types: &Btf<'_>, composite: &Composite<'_>, name: &str) -> bool {
     composite.iter().any(|member| match member.name {
         Some(found) if !found.is_empty() => found == name,
@@ -231,7 +231,7 @@ fn effective_capability(any_of: CapabilitySet) -> Result<String, String> {
     }
 }
 
-/// Where a filesystem of this type, with this option if one is given, is mounted.
+/// The mount point of a filesystem of this type, with this option if one is given.
 fn mounted(fs_type: &str, option: Option<&str>) -> Result<String, String> {
     let path = "/proc/self/mountinfo";
     let text = std::fs::read(path).map_err(|error| format!("{path}: {error}"))?;

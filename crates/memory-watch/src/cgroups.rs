@@ -1,7 +1,7 @@
-//! The control groups of version 2: which there are, what they hold, who is in them.
+//! Control groups of version 2: list, memory usage and member processes.
 //!
-//! The hierarchy's root is a parameter, so that a test can have one of plain files. Paths are from
-//! that root, and begin with `/`; that of the root itself is empty.
+//! The hierarchy's root is a parameter, so that a test can use plain files. Paths are from that
+//! root, and begin with `/`; that of the root itself is empty.
 
 use std::fs;
 use std::io;
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use headroom_linux::mountinfo;
 use machine_memory::ReadError;
 
-/// So many cgroups below one are looked into for their processes.
+/// Maximum number of cgroups below one that are searched for processes.
 const MOST_FOLDERS: usize = 4096;
-/// So many cgroups right below one are listed: who may make some may make many.
+/// Maximum number of direct children that are listed: a user that may create some may create many.
 const MOST_LISTED: usize = 16_384;
 
-/// What a cgroup and all below it hold, by its memory controller, bytes.
+/// Usage of a cgroup and all its descendants, by its memory controller, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CgroupMemory {
     /// Anonymous memory.
@@ -24,22 +24,22 @@ pub struct CgroupMemory {
     pub shmem: u64,
     /// Mapped pages of files and of shared memory.
     pub file_mapped: u64,
-    /// What was swapped out.
+    /// Swapped-out memory.
     pub swap: u64,
-    /// Of it, pages that are in memory as well.
+    /// Part of `swap`: pages that are in memory as well.
     pub swap_cached: u64,
-    /// Memory of the kernel: page tables, stacks, slab. `None` before Linux 5.18.
+    /// Kernel memory: page tables, stacks, slab. `None` before Linux 5.18.
     pub kernel: Option<u64>,
-    /// Of it, slab that can be reclaimed.
+    /// Part of `kernel`: slab that can be reclaimed.
     pub slab_reclaimable: u64,
 }
 
-/// Who is in a cgroup.
+/// The member processes of a cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Members {
-    /// These, ascending.
+    /// Pids, ascending.
     Pids(Vec<u32>),
-    /// It has too many cgroups below it to look into all; `/proc/<pid>/cgroup` says it of each
+    /// Too many cgroups below it to search all; `/proc/<pid>/cgroup` has the cgroup of each
     /// process.
     TooManyFolders,
 }
@@ -51,27 +51,27 @@ pub struct Cgroups {
 }
 
 impl Cgroups {
-    /// The one that is mounted where the process of `proc` can see it; `None`: there is none.
+    /// The hierarchy that is mounted where the process of `proc` can see it; `None`: there is none.
     pub fn find(proc: &Path) -> Result<Option<Self>, ReadError> {
         let path = proc.join("self/mountinfo");
         let text = fs::read(&path).map_err(|e| ReadError::io(&path, e))?;
         let mounts = mountinfo::entries(&text).filter(|mount| mount.fs_type == "cgroup2");
-        // All of it before a part of it that is mounted elsewhere.
+        // Prefer a mount of the whole hierarchy to one of a part of it.
         let best = mounts.min_by_key(|mount| mount.root != Path::new("/"));
         Ok(best.map(|mount| Self::at(mount.mount_point)))
     }
 
-    /// The one whose root is this folder.
+    /// The hierarchy with this folder as its root.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// Its root.
+    /// The root folder.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The hierarchy has the memory controller, though perhaps not every cgroup.
+    /// The hierarchy has the memory controller, though perhaps not in every cgroup.
     pub fn has_memory(&self) -> bool {
         let controllers = fs::read_to_string(self.root.join("cgroup.controllers"));
         controllers.is_ok_and(|text| text.split_whitespace().any(|name| name == "memory"))
@@ -81,20 +81,20 @@ impl Cgroups {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// There is a cgroup of this path.
+    /// A cgroup with this path exists.
     pub fn exists(&self, path: &str) -> bool {
         self.folder(path).is_dir()
     }
 
-    /// The names of the cgroups right below this one, in any order, 16,384 at the most; those that
-    /// are no UTF-8 are left out. It may be gone.
+    /// Names of the direct children, in any order, 16,384 at most; names that are not UTF-8 are
+    /// left out. The cgroup may have been removed.
     pub fn children(&self, path: &str) -> Result<Vec<String>, ReadError> {
         let folder = self.folder(path);
         let names = subfolders(&folder).map_err(|e| ReadError::io(&folder, e))?;
         Ok(names.into_iter().filter_map(|name| name.into_os_string().into_string().ok()).collect())
     }
 
-    /// What a cgroup holds; `None`: the memory controller is off for it.
+    /// Memory usage of a cgroup; `None`: the memory controller is off for it.
     pub fn memory(&self, path: &str) -> Result<Option<CgroupMemory>, ReadError> {
         let folder = self.folder(path);
         let stat = folder.join("memory.stat");
@@ -125,18 +125,19 @@ impl Cgroups {
         if !anon_is_there {
             return Err(ReadError::parse(&stat, "anon"));
         }
-        // Without swap accounting there is no such file.
+        // Without swap accounting this file does not exist.
         let swap = fs::read_to_string(folder.join("memory.swap.current")).unwrap_or_default();
         memory.swap = swap.trim().parse().unwrap_or(0);
         Ok(Some(memory))
     }
 
-    /// The processes of a cgroup and of all below it. What goes meanwhile is left out.
+    /// The processes of a cgroup and of all its descendants. Processes that exit meanwhile are left
+    /// out.
     pub fn members(&self, path: &str) -> Result<Members, ReadError> {
         self.members_within(path, MOST_FOLDERS)
     }
 
-    /// The same, if there are at most so many cgroups below it.
+    /// Like [`members`](Self::members), with a maximum number of cgroups below it.
     pub fn members_within(&self, path: &str, folders_most: usize) -> Result<Members, ReadError> {
         let top = self.folder(path);
         let mut pids = Vec::new();
@@ -152,7 +153,7 @@ impl Cgroups {
             for name in names {
                 let below = folder.join(name);
                 match read_pids(&below, &mut pids) {
-                    // Somebody hides behind a path that is too long.
+                    // Processes can hide behind a path that is too long.
                     Err(e) if e.kind() == io::ErrorKind::InvalidFilename => {
                         return Ok(Members::TooManyFolders);
                     }
@@ -175,7 +176,7 @@ fn subfolders(folder: &Path) -> io::Result<Vec<PathBuf>> {
 fn read_pids(folder: &Path, pids: &mut Vec<u32>) -> io::Result<()> {
     let text = match fs::read_to_string(folder.join("cgroup.procs")) {
         Ok(text) => text,
-        // A threaded cgroup: its processes are those of one above it.
+        // A threaded cgroup: its processes are members of one of its ancestors.
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(()),
         Err(error) => return Err(error),
     };

@@ -1,4 +1,4 @@
-//! Chooses how to watch: in the kernel where that works, by polling otherwise.
+//! Chooses a watch: the BPF notifier where it works, the poller otherwise.
 
 use std::path::Path;
 
@@ -7,16 +7,16 @@ use crate::notifier::Notifier;
 use crate::poller::ProcPoller;
 use crate::watch::Watch;
 
-/// A watch, and why it is not the best one if it isn't.
+/// A watch, and the reason if it is not the preferred one.
 pub struct Chosen {
-    /// The watch.
+    /// The watch that was chosen.
     pub watch: Box<dyn Watch>,
-    /// Why the BPF notifier could not be used, or its accounts end with us, in words for an
-    /// operator; `None` if all is well. To be said once, at start.
+    /// Why the BPF notifier could not be used, or why its accounts end with the daemon, as text for
+    /// an operator; `None` without a problem. To be logged once, at start.
     pub degraded: Option<String>,
 }
 
-/// The BPF notifier, its accounts pinned under `pins` where that is wanted and possible.
+/// The BPF notifier, with accounts pinned under `pins` if requested and possible.
 pub fn notifier(pins: Option<&Path>) -> Result<Chosen, NotifierError> {
     let Some(root) = pins else {
         return Ok(Chosen { watch: Box::new(Notifier::load()?), degraded: None });

@@ -1,30 +1,30 @@
-//! What can go wrong while reading, each error naming the thing it is about.
+//! Errors of reading, each with the object that it is about.
 
 use std::io;
 
 use machine_memory::ReadError;
 use memory_ledger::AccountId;
 
-/// The notifier could not do what was asked.
+/// An operation of the watch failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NotifierError {
-    /// The kernel lacks something the notifier cannot do without.
+    /// The kernel lacks a feature that the notifier requires.
     #[error("this kernel or container does not allow the BPF notifier: {0}")]
     Unsupported(String),
     /// A BPF operation failed.
     #[error("BPF: cannot {doing}: {source}")]
     Bpf {
-        /// The operation, naming its map or program.
+        /// The operation, with the name of its map or program.
         doing: String,
-        /// What libbpf or the kernel said.
+        /// The error of libbpf or the kernel.
         source: libbpf_rs::Error,
     },
     /// A system call failed.
     #[error("cannot {doing}: {source}")]
     Os {
-        /// The operation.
+        /// The operation that failed.
         doing: String,
-        /// Why.
+        /// The error of the system call.
         source: io::Error,
     },
     /// The soft limit is above the hard one, or the hard one is zero.
@@ -33,33 +33,33 @@ pub enum NotifierError {
          {hard_pages} pages, and the hard limit at least 1"
     )]
     BadLimit {
-        /// Whose.
+        /// The account that the limit is for.
         account: AccountId,
-        /// The soft limit asked for.
+        /// The requested soft limit.
         soft_pages: u64,
-        /// The hard limit asked for.
+        /// The requested hard limit.
         hard_pages: u64,
     },
-    /// More users than there are slots for.
+    /// There are more users than slots.
     #[error(
         "{account}: {slots} users have limits already, and there is room for no more; clear one \
          first"
     )]
     TooManyLimits {
-        /// The account that found no room.
+        /// The account that got no slot.
         account: AccountId,
-        /// How many users can be limited at a time.
+        /// Maximum number of users with a limit.
         slots: usize,
     },
-    /// The user has no limit, so there is nothing to arm or release.
+    /// The user has no limit, so there is no slot to arm or release.
     #[error("{0} has no limit set")]
     NoSuchLimit(AccountId),
-    /// The folder in which accounts are to outlive the daemon cannot be used.
+    /// The folder for the pins that outlive the daemon cannot be used.
     #[error("{}: {why}", .path.display())]
     Pins {
-        /// The folder.
+        /// The folder of the pins.
         path: std::path::PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// A file of `/proc` could not be read.

@@ -1,10 +1,10 @@
-//! Everything Headroom reads.
+//! All inputs that Headroom reads.
 //!
 //! Each module reads one interface of the operating system. Those which are file trees (`/proc`,
 //! `/sys`) take their root as a parameter, return structs of `Option<T>` where the kernel may leave
-//! something out, and errors that carry the path. Nothing here decides or acts, with one exception
-//! that has to be here: the BPF notifier kills the *armed* victim in the very page fault that
-//! breaks a hard limit, because nothing else is as early.
+//! a value out, and errors that contain the path. This crate makes no decisions and takes no
+//! actions, with one necessary exception: the BPF notifier kills the *armed* victim in the very
+//! page fault that exceeds a hard limit, because no other place is as early.
 
 mod address_space;
 pub mod capability;

@@ -1,5 +1,5 @@
 //! The fallback implementation of [`Watch`]: reads `/proc` on a timer. Later and coarser than the
-//! notifier, and it never kills by itself, but it needs nothing but `/proc`.
+//! notifier, and it never kills by itself, but it requires only `/proc`.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,13 +22,13 @@ use machine_memory::ReadError;
 /// Reading one process costs about 7 µs (stat and status), so 1,000 processes take 3.5 % of a CPU
 /// at this interval.
 const FAR_INTERVAL: Duration = Duration::from_millis(200);
-/// While a user is above its soft limit. A program that takes 1 GiB/s gets 25 MiB further
-/// meanwhile.
+/// Interval while a user is above its soft limit. A program that allocates 1 GiB/s gets 25 MiB
+/// further meanwhile.
 const NEAR_INTERVAL: Duration = Duration::from_millis(25);
-/// As for the notifier: the soft crossing is over below soft − soft/16.
+/// As in the notifier: the soft crossing is over below soft − soft/16.
 const CLEAR_SHARE: u64 = 16;
 
-/// Watches by reading `/proc`.
+/// Monitors accounts by reading `/proc`.
 pub struct ProcPoller {
     proc: RefCell<Proc>,
     page_bytes: u64,
@@ -36,7 +36,7 @@ pub struct ProcPoller {
     interval: Option<Duration>,
     /// By account.
     users: BTreeMap<AccountId, User>,
-    /// What accounts hold, where something was said of it.
+    /// Charges that were set explicitly.
     charges: BTreeMap<AccountId, Charge>,
     /// Crossings found by a scan that was not a drain, for the next drain.
     pending: Vec<Event>,
@@ -48,12 +48,12 @@ struct User {
     above_soft: bool,
     told: bool,
     victim: Option<ProcessId>,
-    /// The sum that was measured last: what came since may be shared.
+    /// The sum at the last measurement: pages that were added since may be shared.
     measured_pages: u64,
 }
 
 impl ProcPoller {
-    /// Reads the `/proc` at the usual place.
+    /// Reads `/proc` at the usual path.
     pub fn new() -> Result<Self, NotifierError> {
         Self::with_root("/proc")
     }
@@ -76,8 +76,8 @@ impl ProcPoller {
         })
     }
 
-    /// The account that a process is charged to: that of whose namespace it is in before that of
-    /// its own uid.
+    /// The account that a process is charged to: that of the owner of its user namespace takes
+    /// precedence over that of its own uid.
     fn account_of(&self, sample: &ProcessSample) -> Option<AccountId> {
         let of_user = |uid: Uid| {
             let theirs =
@@ -88,11 +88,11 @@ impl ProcPoller {
         of_user(sample.namespace_owner).or_else(|| of_user(sample.uid))
     }
 
-    /// One process, and where its stack begins; `Ok(None)` for one without an address space.
+    /// One process, and the start of its stack; `Ok(None)` without an address space.
     fn sample(&self, proc: &mut Proc, pid: u32) -> Result<Option<(ProcessSample, u64)>, ReadError> {
         let status = proc.status(pid)?;
         let (Some(uid), Some(anon)) = (status.uid, status.anon_bytes) else { return Ok(None) };
-        // Nobody's namespace makes a process root's.
+        // A process of root is never charged to the owner of a namespace.
         let owner =
             if uid == Uid::ROOT { None } else { proc.namespace_owner(pid).unwrap_or_default() };
         let stat = proc.stat(pid)?;
@@ -118,13 +118,13 @@ impl ProcPoller {
         Ok(Some((sample, stat.start_stack)))
     }
 
-    /// Adds up the limited users' processes and looks at their limits.
+    /// Adds up the limited users' processes and checks their limits.
     fn scan(&mut self) -> Result<Reconciled, NotifierError> {
         let mut samples = Vec::new();
         self.processes(&mut samples)?;
         let mut result = Reconciled { processes: samples.len() as u64, ..Reconciled::default() };
         let time_ns = monotonic_ns();
-        // Memory that several processes share is charged once, with the first of them.
+        // Memory that several processes share is charged once, to the first of them.
         let mut seen = BTreeSet::new();
         samples.retain(|sample| sample.mm_id == 0 || seen.insert(sample.mm_id));
         let accounts: Vec<Option<AccountId>> =
@@ -150,7 +150,7 @@ impl ProcPoller {
         Ok(result)
     }
 
-    /// No limits: no timer.
+    /// Sets the interval of the timer; without limits it is off.
     fn set_timer(&mut self) -> Result<(), NotifierError> {
         let interval = if self.users.is_empty() {
             None
@@ -235,7 +235,7 @@ impl Watch for ProcPoller {
 
     fn charge(&mut self, account: AccountId, mut charge: Charge) -> Result<(), NotifierError> {
         charge.uids.sort_unstable();
-        // A user is charged to one account: to the one that was spoken of last.
+        // A user is charged to one account: to the latest one.
         for (_, other) in self.charges.iter_mut().filter(|(other, _)| **other != account) {
             other.uids.retain(|uid| charge.uids.binary_search(uid).is_err());
         }
@@ -250,14 +250,14 @@ impl Watch for ProcPoller {
     fn arm(&mut self, account: AccountId, victim: Option<ProcessId>) -> Result<(), NotifierError> {
         let user = self.user(account)?;
         user.told = false;
-        // A latched victim stays the one whose pages are dying.
+        // With the latch taken, the victim stays the process whose pages are counted as dying.
         if !user.usage.latched {
             user.victim = victim;
         }
         Ok(())
     }
 
-    /// Nothing to forbid: polling never kills.
+    /// No effect: the poller never kills.
     fn set_unarmed_kills(
         &mut self,
         account: AccountId,
@@ -266,7 +266,7 @@ impl Watch for ProcPoller {
         self.user(account).map(|_| ())
     }
 
-    /// What is read from `/proc` is exact whenever it is read.
+    /// No effect: values from `/proc` are always exact.
     fn set_precision(
         &mut self,
         account: AccountId,
@@ -322,7 +322,7 @@ impl Watch for ProcPoller {
     }
 
     fn drain(&mut self, f: &mut dyn FnMut(Event)) {
-        // Nothing to read means that the timer has not run out: no scan is due.
+        // The read fails if the timer has not expired: no scan is due.
         if rustix::io::read(&self.timer, &mut [0u8; 8]).is_ok()
             && let Err(error) = self.scan()
         {
@@ -345,7 +345,7 @@ impl Watch for ProcPoller {
                     stacks.push(stack);
                 }
                 Ok(None) => (),
-                // Gone since it was listed.
+                // The process has exited since it was listed.
                 Err(error) if error.is_gone() => (),
                 Err(error) => tracing::debug!("leaving out process {pid}: {error}"),
             }

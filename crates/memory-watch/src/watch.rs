@@ -1,12 +1,12 @@
-//! The one face of everything that watches users' memory: the BPF notifier, the `/proc` poller, a
+//! The interface of everything that monitors users' memory: the BPF notifier, the `/proc` poller, a
 //! fake in a test.
 //!
-//! Units: pages are of the machine's page size (4 KiB on x86-64); times are nanoseconds. What is
+//! Units: pages are of the machine's page size (4 KiB on x86-64); times are nanoseconds. Memory
 //! *charged* to a user is anonymous + shared + swapped-out memory of its processes, not file pages
-//! (those are shared and can be dropped), unless its [`Charge`] says otherwise. The user is the
-//! *real* uid, as the initial user namespace sees it.
+//! (those are shared and can be dropped), unless its [`Charge`] differs. The user is the *real*
+//! uid, as seen in the initial user namespace.
 //!
-//! Several users can share an account: [`Watch::charge`] says whose memory it holds.
+//! Several users can share an account: see [`Watch::charge`].
 
 use std::os::fd::BorrowedFd;
 
@@ -20,96 +20,96 @@ pub struct SlotLimit {
     /// From here on the account is exact and the daemon is woken (once; see
     /// [`Event::SoftCrossed`]).
     pub soft_pages: u64,
-    /// Above this a process must die.
+    /// Above this a process must be killed.
     pub hard_pages: u64,
 }
 
-/// What an account holds.
+/// The memory that is charged to an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charge {
-    /// Whose memory, ascending; nobody's at present if empty.
+    /// Uids of its users, ascending; may be empty.
     pub uids: Vec<Uid>,
-    /// What of it.
+    /// The kinds of memory that count.
     pub count: Count,
 }
 
 impl Charge {
-    /// What an account holds of which nothing was said: one user's memory, what is usual of it; of
-    /// several users, nobody's.
+    /// The charge of an account without an explicit one: the default kinds of memory of one user; a
+    /// group has no users.
     pub fn of(account: AccountId) -> Self {
         Self { uids: account.user().into_iter().collect(), count: Count::default() }
     }
 }
 
-/// What a measurement of an account has found.
+/// Result of measuring an account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Correction {
-    /// Actual usage less [`Usage::summed_pages`] when the measurement began.
+    /// Actual usage minus [`Usage::summed_pages`] when the measurement began.
     pub pages: i64,
-    /// [`Usage::summed_pages`] then.
+    /// [`Usage::summed_pages`] at that time.
     pub summed_pages: u64,
-    /// [`Usage::unconfirmed_pages`] then: these are confirmed, or corrected, from now on.
+    /// [`Usage::unconfirmed_pages`] at that time: these are confirmed, or corrected, from now on.
     pub confirmed_pages: u64,
 }
 
 /// A user's account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// The sum over all processes now, those of a dying victim included. Below the soft limit each
-    /// process may be off by a few dozen pages a CPU, until the next [`Watch::reconcile`].
+    /// The sum over all processes now, including those of a dying victim. Below the soft limit each
+    /// process may be off by a few dozen pages per CPU, until the next [`Watch::reconcile`].
     pub pages: u64,
-    /// Actual usage less the sum, as it was [last measured](Watch::correct).
+    /// Actual usage minus the sum, as it was [last measured](Watch::correct).
     pub correction_pages: i64,
-    /// Of `pages`: came since then, and may be shared with another process. A crossing by these
-    /// alone kills nobody before they are measured.
+    /// Part of `pages` that was added since then, and may be shared with another process. A
+    /// crossing by these alone kills no process before they are measured.
     pub unconfirmed_pages: u64,
-    /// The most that was ever charged since the limit was set, corrections included.
+    /// Maximum of the charge since the limit was set, corrections included.
     pub peak_pages: u64,
-    /// Of `pages`: those of the victim, until its account is gone.
+    /// Part of `pages` that belongs to the victim, until its account is removed.
     pub dying_pages: u64,
-    /// How often the account changed.
+    /// Number of changes of the account.
     pub events: u64,
-    /// How often the soft limit was crossed upwards (after having fallen clearly below it).
+    /// Number of upward crossings of the soft limit (after falling clearly below it).
     pub soft_crossings: u64,
-    /// How often a process was killed, or should have been, at the hard limit.
+    /// Number of crossings of the hard limit that killed a process or should have.
     pub hard_crossings: u64,
-    /// Processes killed by the notifier itself.
+    /// Number of processes killed by the notifier itself.
     pub kills: u64,
-    /// Events that found the ring buffer full, and accounts that found the account table full. When
-    /// this grows, [`Watch::reconcile`] at once.
+    /// Events dropped because the ring buffer was full, plus accounts that found the account table
+    /// full. When this grows, call [`Watch::reconcile`] at once.
     pub lost: u64,
-    /// A victim was killed and [`Watch::release_latch`] has not been called since: nobody else
-    /// dies.
+    /// A victim was killed and [`Watch::release_latch`] has not been called since: no other process
+    /// is killed.
     pub latched: bool,
 }
 
 impl Usage {
-    /// Pages that count against the limit: all but those that are on their way back.
+    /// Pages that count against the limit: all but those of a dying victim.
     pub fn live_pages(&self) -> u64 {
         self.summed_pages().saturating_add_signed(self.correction_pages)
     }
 
-    /// The same before correction: each page as often as processes have it.
+    /// `live_pages` before correction: each page is counted once per process that maps it.
     pub fn summed_pages(&self) -> u64 {
         self.pages.saturating_sub(self.dying_pages)
     }
 
-    /// Actual usage, those of a dying victim included.
+    /// Actual usage, including that of a dying victim.
     pub fn used_pages(&self) -> u64 {
         self.live_pages() + self.dying_pages
     }
 }
 
-/// Who delivered the signal at a hard crossing.
+/// The way in which the notifier delivered the signal at a hard crossing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KilledBy {
-    /// The armed victim was the task that crossed the limit; it died in its own page fault.
+    /// The armed victim was the task that crossed the limit; it was killed in its own page fault.
     ArmedSelf,
     /// The armed victim was killed from another task's page fault (kernel 6.13 or later).
     ArmedOther,
-    /// Nobody was armed; the task that crossed the limit was its user's largest process.
+    /// No process was armed; the task that crossed the limit was its user's largest process.
     UnarmedSelf,
-    /// Nobody was armed; the user's largest process was killed from another task's page fault
+    /// No process was armed; the user's largest process was killed from another task's page fault
     /// (kernel 6.13 or later).
     UnarmedOther,
 }
@@ -117,42 +117,42 @@ pub enum KilledBy {
 /// A process killed by the notifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Killed {
-    /// Which: [`ProcessSample::id`].
+    /// As in [`ProcessSample::id`].
     pub id: ProcessId,
     /// Its real uid.
     pub uid: Uid,
-    /// Pages charged for it at the kill.
+    /// Pages charged to it at the kill.
     pub pages: u64,
-    /// How.
+    /// How the signal was delivered.
     pub by: KilledBy,
 }
 
-/// What a watch tells its owner. `time_ns` is `CLOCK_MONOTONIC`.
+/// An event that a watch reports to its owner. `time_ns` is `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The account reached its soft limit. Not repeated until [`Event::SoftCleared`].
     SoftCrossed {
-        /// Whose.
+        /// The account that crossed the limit.
         account: AccountId,
         /// Live pages at the crossing.
         pages: u64,
-        /// When.
+        /// CLOCK_MONOTONIC, nanoseconds.
         time_ns: u64,
     },
     /// The account fell below its soft limit by more than a sixteenth of it.
     SoftCleared {
-        /// Whose.
+        /// The account that fell below the limit.
         account: AccountId,
         /// Live pages.
         pages: u64,
-        /// When.
+        /// CLOCK_MONOTONIC, nanoseconds.
         time_ns: u64,
     },
     /// The account is above its hard limit and no victim is dying. With `killed: None` the notifier
-    /// could not or must not kill and the owner has to; it is told once until the account falls
-    /// below the limit, the victim is armed anew or the latch is released.
+    /// could not or must not kill and the owner has to; this is reported once until the account
+    /// falls below the limit, the victim is armed anew or the latch is released.
     HardCrossed {
-        /// Whose.
+        /// The account that crossed the limit.
         account: AccountId,
         /// Live pages at the crossing, before the victim's became dying ones.
         pages: u64,
@@ -160,7 +160,7 @@ pub enum Event {
         time_ns: u64,
         /// The process that the BPF program killed.
         killed: Option<Killed>,
-        /// The armed victim was gone, was another process by now, or belonged to another user.
+        /// The armed victim had exited, was another process by now, or belonged to another user.
         armed_was_stale: bool,
     },
 }
@@ -179,18 +179,18 @@ impl Event {
 /// One process in a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessSample {
-    /// Thread-group id: what users call the pid.
+    /// Thread-group id: the pid as users see it.
     pub tgid: u32,
     /// The leader's parent.
     pub parent_tgid: u32,
     /// Real uid.
     pub uid: Uid,
-    /// Who has made the outermost user namespace that it is in: whoever has a limit pays for all
-    /// that lives in its namespaces. Its own uid where it is in the initial one, or in that of the
-    /// reader.
+    /// Creator of the outermost user namespace that it is in: a user with a limit is charged for
+    /// all processes in its namespaces. Its own uid where it is in the initial namespace, or in
+    /// that of the reader.
     pub namespace_owner: Uid,
-    /// Start of the leader on `CLOCK_BOOTTIME`. The poller knows it to a clock tick only
-    /// ([`ProcessSample::start_ticks`]).
+    /// Start of the leader on `CLOCK_BOOTTIME`. The poller reads it with the resolution of a clock
+    /// tick only ([`ProcessSample::start_ticks`]).
     pub start_time_ns: u64,
     /// Anonymous pages.
     pub anon_pages: u64,
@@ -208,21 +208,21 @@ pub struct ProcessSample {
     pub comm: [u8; 16],
     /// `oom_score_adj`, -1000 to 1000.
     pub oom_score_adj: i16,
-    /// It has begun to exit, or a signal that ends it is under way.
+    /// It has begun to exit, or a fatal signal is pending.
     pub exiting: bool,
-    /// Its page tables.
+    /// Size of its page tables.
     pub page_table_bytes: u64,
-    /// Names the address space; the same in two samples: they share their memory. 0: unknown.
+    /// Identifies the address space: samples with the same id share their memory. 0: unknown.
     pub mm_id: u64,
 }
 
 impl ProcessSample {
-    /// What is charged for it where nothing else is said: anonymous + shared + swapped-out pages.
+    /// Pages charged for it by default: anonymous + shared + swapped-out pages.
     pub fn charged_pages(&self) -> u64 {
         self.counted_pages(Count::default())
     }
 
-    /// What is charged for it where these are counted.
+    /// Pages charged for it where these kinds are counted.
     pub fn counted_pages(&self, count: Count) -> u64 {
         let kinds = [
             (count.file, self.file_pages),
@@ -233,7 +233,7 @@ impl ProcessSample {
         kinds.iter().filter(|(counts, _)| *counts).map(|(_, pages)| pages).sum()
     }
 
-    /// `comm` as text, as far as it is UTF-8.
+    /// `comm` as text, up to the first byte that is not UTF-8.
     pub fn comm(&self) -> &str {
         let end = self.comm.iter().position(|&b| b == 0).unwrap_or(self.comm.len());
         match std::str::from_utf8(&self.comm[..end]) {
@@ -242,75 +242,75 @@ impl ProcessSample {
         }
     }
 
-    /// The start time in clock ticks, as field 22 of `/proc/<pid>/stat` has it (100 a second on
-    /// every Linux of today).
+    /// The start time in clock ticks, as in field 22 of `/proc/<pid>/stat` (100 per second on every
+    /// Linux of today).
     pub fn start_ticks(&self) -> u64 {
         self.start_time_ns / crate::process::NS_PER_TICK
     }
 
-    /// This process for good: one with the same tgid and another start time is another process.
+    /// Identifies this process uniquely: another start time with the same tgid is another process.
     pub fn id(&self) -> ProcessId {
         ProcessId { pid: self.tgid, start_time: self.start_time_ns }
     }
 }
 
-/// One process' account.
+/// The charge of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charged {
-    /// Which account is charged.
+    /// The account that is charged.
     pub account: AccountId,
-    /// What of its pages that account counts.
+    /// Pages of the kinds that the account counts.
     pub pages: u64,
 }
 
-/// What a reconciliation found.
+/// Result of a reconciliation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reconciled {
     /// Processes visited.
     pub processes: u64,
     /// Accounts that exist afterwards (address spaces of limited users).
     pub accounts: u64,
-    /// Sum of the absolute corrections, in pages. Below the soft limit a few dozen pages a process
-    /// are normal: those accounts are kept in batches.
+    /// Sum of the absolute corrections, in pages. Below the soft limit a few dozen pages per
+    /// process are normal: those accounts are updated in batches.
     pub drift_pages: u64,
     /// Address spaces that were charged for the first time.
     pub added: u64,
-    /// Accounts dropped because nothing uses their address space any more.
+    /// Accounts dropped because no process uses their address space any more.
     pub dropped: u64,
 }
 
-/// A limit and its account as they were taken over from a watch that is no more.
+/// A limit and its account that were taken over from an earlier watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inherited {
-    /// Whose.
+    /// The account that was taken over.
     pub account: AccountId,
-    /// Its limits, which are in force.
+    /// The limits in force.
     pub limit: SlotLimit,
-    /// What they count.
+    /// The kinds of memory that the account counts.
     pub count: Count,
-    /// What the last owner [remembered](Watch::remember) of it.
+    /// The value that the previous owner [stored](Watch::remember).
     pub memo: u64,
 }
 
-/// How exact an account is below its soft limit.
+/// Precision of an account below its soft limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
-    /// Each process may be off by a few dozen pages a CPU, until the next [`Watch::reconcile`].
+    /// Each process may be off by a few dozen pages per CPU, until the next [`Watch::reconcile`].
     Batched,
-    /// To the page, at the price of what that costs above the soft limit.
+    /// Exact to the page, at the same cost as above the soft limit.
     Exact,
 }
 
-/// What the watch itself does when the hard limit is broken and no victim is armed.
+/// Action of the watch when the hard limit is exceeded and no victim is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnarmedKills {
-    /// It kills the account's largest process.
+    /// The watch kills the account's largest process.
     Allowed,
-    /// It kills nobody.
+    /// The watch kills no process.
     Forbidden,
 }
 
-/// How a watch gets its knowledge.
+/// The method of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// In the kernel, at every change.
@@ -319,17 +319,17 @@ pub enum Backend {
     ProcPolling,
 }
 
-/// Watches the memory of limited users. Users without a limit cost nothing and are not watched.
+/// Monitors the memory of limited users. Users without a limit are not monitored and cost nothing.
 pub trait Watch: Send {
-    /// How this watch works.
+    /// The method of this watch.
     fn backend(&self) -> Backend;
 
-    /// Says what an account holds, from now on or before it has a limit; what nothing was said of
-    /// is a user's own. Users that another account has held come over. Where other members are
-    /// counted than before, the account begins anew: who was armed is armed no more.
+    /// Sets the charge of an account, from now on or before it has a limit; the default is a user's
+    /// own memory. Users of another account are moved to this one. If the kinds of memory change,
+    /// the account starts anew, without an armed victim.
     fn charge(&mut self, account: AccountId, charge: Charge) -> Result<(), NotifierError>;
 
-    /// Sets or changes a user's limits. The first one switches the watch on; the user's living
+    /// Sets or changes a user's limits. The first one switches the watch on; the user's running
     /// processes are charged at once.
     fn set_limit(&mut self, account: AccountId, limit: SlotLimit) -> Result<(), NotifierError>;
 
@@ -339,16 +339,16 @@ pub trait Watch: Send {
     /// The user's account, without a system call; `None` for a user without a limit.
     fn usage(&self, account: AccountId) -> Option<Usage>;
 
-    /// How exact the account is below its soft limit, initially [`Precision::Batched`].
-    /// [`Precision::Exact`] is for accounts to whose processes memory is promised.
+    /// Sets the precision of the account below its soft limit, initially [`Precision::Batched`].
+    /// [`Precision::Exact`] is for accounts with processes that have a lease.
     fn set_precision(
         &mut self,
         account: AccountId,
         precision: Precision,
     ) -> Result<(), NotifierError>;
 
-    /// Corrects an account by what was measured. The next crossing of its hard limit is told again.
-    /// A test's watch may have nothing to correct.
+    /// Corrects an account by the result of a measurement. The next crossing of its hard limit is
+    /// reported again. The watch of a test may ignore it.
     fn correct(
         &mut self,
         _account: AccountId,
@@ -357,57 +357,58 @@ pub trait Watch: Send {
         Ok(())
     }
 
-    /// What one process of a limited user is charged now, and to whom, without a look at the
-    /// others. `None`: it is gone, or no limited user's.
+    /// The present charge of one process of a limited user, without reading the others. `None`: it
+    /// has exited, or its user has no limit.
     fn charged(&self, process: &ProcessSample) -> Result<Option<Charged>, NotifierError>;
 
-    /// Keeps a word of the owner's beside a user's account, for whoever takes over. Initially 0.
-    /// Where nothing outlives the watch this does nothing.
+    /// Stores a value of the owner with a user's account, for the next daemon that takes it over.
+    /// Initially 0. Without effect if the accounts do not outlive the watch.
     fn remember(&mut self, _account: AccountId, _memo: u64) -> Result<(), NotifierError> {
         Ok(())
     }
 
-    /// The users whose limits and accounts were taken over from a watch that is no more.
+    /// The accounts and limits that were taken over from an earlier watch.
     fn inherited(&self) -> Vec<Inherited> {
         Vec::new()
     }
 
-    /// Limits stay in force when the watch is dropped, where that can be.
+    /// Keeps limits in force when the watch is dropped, where that is possible.
     fn leave_behind(&mut self) {}
 
-    /// Names the process to be killed at the hard limit, or nobody. Nobody armed: the notifier
-    /// kills the user's largest process, where each page taken in the last seconds counts as
-    /// several, unless [`Watch::set_unarmed_kills`] forbids it, or that process has an
-    /// `oom_score_adj` of -1000, or the limit was crossed by a fork. Kernels before 6.13 kill
-    /// whoever it is in its own next page fault only.
+    /// Sets the process to be killed at the hard limit. `None`: the notifier kills the user's
+    /// largest process, where each page allocated in the last seconds counts as several, unless
+    /// [`Watch::set_unarmed_kills`] forbids it, or that process has an `oom_score_adj` of -1000, or
+    /// the limit was crossed by a fork. Kernels before 6.13 can kill a process in its own next page
+    /// fault only.
     fn arm(&mut self, account: AccountId, victim: Option<ProcessId>) -> Result<(), NotifierError>;
 
     /// Whether the watch may kill a process that is not armed, initially [`UnarmedKills::Allowed`].
-    /// Forbidden for accounts some of whose processes are protected.
+    /// Forbidden for accounts with protected processes.
     fn set_unarmed_kills(
         &mut self,
         account: AccountId,
         kills: UnarmedKills,
     ) -> Result<(), NotifierError>;
 
-    /// The owner is about to kill this process itself: takes the user's latch, so that the watch
-    /// kills nobody meanwhile, and counts the process' pages as dying. `false`: a victim is dying
-    /// already, leave it at that.
+    /// Takes the user's latch before the owner kills this process itself, so that the watch does
+    /// not kill meanwhile, and counts the process's pages as dying. Returns `false` if a victim is
+    /// dying already: the owner must not kill another one.
     fn take_latch(&mut self, account: AccountId, victim: ProcessId) -> Result<bool, NotifierError>;
 
-    /// The victim is gone and its memory back (or its grace is over): the next may die.
+    /// Releases the latch after the victim's memory is back (or its grace period is over): the next
+    /// process may be killed.
     fn release_latch(&mut self, account: AccountId);
 
     /// Becomes readable when [`Watch::drain`] has something to do.
     fn events_fd(&self) -> BorrowedFd<'_>;
 
-    /// Hands over what happened since the last call; never blocks.
+    /// Passes the events since the last call to `f`; never blocks.
     fn drain(&mut self, f: &mut dyn FnMut(Event));
 
     /// All processes with an address space, ordered by tgid; clears `out` first. Kernel threads are
     /// left out, and (by some kernels' task iterator) pid 1, which must not be killed anyway.
     fn processes(&self, out: &mut Vec<ProcessSample>) -> Result<(), NotifierError>;
 
-    /// Corrects all accounts by a scan that trusts nothing.
+    /// Corrects all accounts by a scan of all processes, independent of earlier events.
     fn reconcile(&mut self) -> Result<Reconciled, NotifierError>;
 }

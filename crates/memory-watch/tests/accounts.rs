@@ -1,4 +1,4 @@
-//! The account of a user against what `/proc` says, whatever its processes do.
+//! Compares the account of a user with `/proc`, whatever its processes do.
 
 mod support;
 
@@ -6,7 +6,7 @@ use memory_ledger::Uid;
 use memory_watch::{Notifier, SlotLimit, Watch};
 use support::{FAR_AWAY, Hog, eventually, fault_batch, notifier, pages_by_proc};
 
-/// An exact account (the soft limit is passed from the start) that never kills.
+/// An exact account (the soft limit is exceeded from the start) that never kills.
 const EXACT: SlotLimit = SlotLimit { soft_pages: 1, hard_pages: FAR_AWAY };
 const BATCHED: SlotLimit = SlotLimit { soft_pages: FAR_AWAY, hard_pages: FAR_AWAY };
 
@@ -21,7 +21,7 @@ fn exact_notifier(uid: Uid) -> Option<Notifier> {
     Some(notifier)
 }
 
-/// A hog may take a page or two after its answer, on its way to sleep: hence `eventually`.
+/// A hog may touch a page or two after its reply, before it sleeps: hence `eventually`.
 fn assert_agrees(notifier: &Notifier, uid: Uid) {
     let (mut account, mut truth) = (0, 0);
     let behind = fault_batch() * notifier.account_count().unwrap() as u64 * 3;
@@ -34,7 +34,7 @@ fn assert_agrees(notifier: &Notifier, uid: Uid) {
     });
 }
 
-/// After the last process nothing may be left: no page, no account.
+/// After the last process has exited no page and no account may be left.
 fn assert_empty(notifier: &mut Notifier, uid: Uid) {
     eventually("the accounts are gone", || notifier.account_count().unwrap() == 0);
     assert_eq!(pages(notifier, uid), 0);
@@ -63,8 +63,8 @@ fn what_a_process_gave_back_long_before_its_end_leaves_no_charge() {
     let uid = Uid(61_030);
     let Some(mut notifier) = notifier() else { return };
     notifier.set_limit(uid.into(), BATCHED).unwrap();
-    // The kernel ends with something in a CPU's part and its opposite in the batched one. No event
-    // at the end is about shared memory any more.
+    // The kernel ends with a remainder in one CPU's counter and its negative in the batched one. No
+    // event at the end is about shared memory any more.
     for pages in [200, 230, 300, 330] {
         let mut hog = Hog::start(uid);
         hog.tell(&format!("shmem {pages}"));
@@ -97,7 +97,7 @@ fn huge_pages_count_with_all_their_pages() {
     hog.tell("huge 4");
     assert_agrees(&notifier, uid);
     let grown = pages(&notifier, uid) - before;
-    // A touch takes a huge page where there is one free, and else a small one.
+    // A touch allocates a huge page if one is free, and otherwise a small one.
     let plausible = (0..=4).map(|huge| 512 * huge + (4 - huge));
     assert!(plausible.into_iter().any(|p| (p..p + 16).contains(&grown)), "grew by {grown}");
     drop(hog);
@@ -186,8 +186,8 @@ fn a_change_of_uid_between_two_limited_users_moves_the_charge() {
     assert_empty(&mut notifier, to);
 }
 
-/// Who can change the uid of one thread could otherwise have others pay for its memory, and die for
-/// it.
+/// Otherwise a process that can change the uid of one thread could have its memory charged to
+/// another user, whose processes would be killed for it.
 #[test]
 fn a_thread_that_changes_its_uid_alone_moves_no_charge() {
     let (own, other) = (Uid(61_018), Uid(61_019));
@@ -209,7 +209,7 @@ fn a_thread_that_changes_its_uid_alone_moves_no_charge() {
     assert_empty(&mut notifier, own);
 }
 
-/// Between `vfork` and `exec` a child of another user uses its parent's memory: a service that
+/// Between `vfork` and `exec` a child of another user uses its parent's memory, like a service that
 /// starts a user's program.
 #[test]
 fn a_child_that_shares_its_parents_memory_does_not_take_it_over() {
@@ -278,7 +278,7 @@ fn the_account_of_a_churning_user_is_exact() {
     }
 }
 
-/// Processes that have churned and sleep now.
+/// Processes that have churned and are asleep now.
 fn churn(uid: Uid, count: usize, steps: usize) -> Vec<Hog> {
     let mut hogs: Vec<Hog> = (0..count).map(|_| Hog::start(uid)).collect();
     for (seed, hog) in hogs.iter_mut().enumerate() {
@@ -297,7 +297,7 @@ fn a_user_far_from_its_limits_is_charged_in_batches_and_corrected_by_a_scan() {
     notifier.set_limit(uid.into(), BATCHED).unwrap();
     let hogs = churn(uid, 20, 60);
     let (account, truth) = (pages(&notifier, uid), pages_by_proc(uid));
-    // Each process may hide less than a batch (32 here, more with many CPUs) a CPU and member.
+    // Each process may hide less than a batch (32 here, more with many CPUs) per CPU and member.
     let batch = 32.max(2 * cpus());
     let bound = 20 * 3 * batch * cpus();
     assert!(account.abs_diff(truth) <= bound, "{account} against {truth}");
@@ -353,14 +353,14 @@ fn without_a_limit_nothing_is_attached() {
     assert!(!notifier.is_attached());
     eventually("the kernel has no link to the program", || links(&notifier) == 0);
     notifier.clear_limit(second.into()).unwrap();
-    // The same user again, seeded anew.
+    // The same user again, with a new limit.
     notifier.set_limit(uid.into(), EXACT).unwrap();
     assert_agrees(&notifier, uid);
     drop(hog);
     assert_empty(&mut notifier, uid);
 }
 
-/// How many links attach the notifier's program to the tracepoint, says the kernel.
+/// Number of links that attach the notifier's program to the tracepoint, according to the kernel.
 fn links(notifier: &Notifier) -> usize {
     let program = notifier.run_stats().unwrap().program_id;
     libbpf_rs::query::LinkInfoIter::default().filter(|link| link.prog_id == program).count()

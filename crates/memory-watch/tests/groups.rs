@@ -1,4 +1,4 @@
-//! Users who share an account, and what of their memory it counts.
+//! Users that share an account, and the kinds of their memory that it counts.
 
 mod support;
 
@@ -25,7 +25,7 @@ fn limited(uids: &[Uid], limit: SlotLimit) -> Option<Notifier> {
     Some(notifier)
 }
 
-/// A hog may take a page or two after its answer, on its way to sleep: hence `eventually`.
+/// A hog may touch a page or two after its reply, before it sleeps: hence `eventually`.
 fn assert_holds(notifier: &Notifier, account: AccountId, uids: &[Uid]) {
     let behind = fault_batch() * 9;
     eventually("account and /proc agree", || {
@@ -82,7 +82,7 @@ fn users_of_a_group_share_one_account_and_nobody_else_is_in_it() {
 fn a_process_that_becomes_another_of_the_group_is_charged_once() {
     let (alice, bob) = (Uid(61_604), Uid(61_605));
     let Some(mut notifier) = limited(&[alice, bob], EXACT) else { return };
-    // Its effective uid is root's: it can come back.
+    // Its effective uid is root's: it can change back.
     let mut hog = Hog::start(Uid::ROOT);
     hog.tell("touch 2000");
     for uid in [alice, bob, alice, bob] {
@@ -146,7 +146,7 @@ fn who_joins_is_charged_at_once_and_who_leaves_is_no_more() {
         hog.tell("touch 3000");
     }
     assert_holds(&notifier, group(), &[alice, bob]);
-    // Carol's own account is empty now, though it is there.
+    // Carol's own account is empty now, but still exists.
     notifier.charge(group(), of(&[alice, carol])).unwrap();
     assert_holds(&notifier, group(), &[alice, carol]);
     assert_eq!(notifier.usage(carol.into()).unwrap().pages, 0);
@@ -172,7 +172,7 @@ fn what_is_counted_is_charged_and_nothing_else() {
     let kinds: [&[&str]; 4] = [&["anon"], &["shmem"], &["file"], &["file", "anon"]];
     for (at, names) in kinds.into_iter().enumerate() {
         let count = Count::of(names.iter().copied());
-        // Before the limit, and while there is one.
+        // Before the limit is set, and after.
         notifier.charge(uid.into(), Charge { uids: vec![uid], count }).unwrap();
         if at == 0 {
             notifier.set_limit(uid.into(), EXACT).unwrap();

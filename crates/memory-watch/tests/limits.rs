@@ -11,12 +11,12 @@ use memory_watch::{
 };
 use support::{FAR_AWAY, Hog, MIB, confirm, eventually, fault_batch, notifier};
 
-/// What a hog allocates when it is to break a limit of 64 MiB: enough to, and no danger if it
-/// can't.
+/// Command of a hog that is to exceed a limit of 64 MiB: allocates enough to, and no dangerous
+/// amount if it is not killed.
 const TOO_MUCH: &str = "touch 40000";
 const LIMIT: SlotLimit = SlotLimit { soft_pages: 48 * MIB, hard_pages: 64 * MIB };
 
-/// Waits for an event that `choose` wants; other events are dropped.
+/// Waits for an event that `choose` accepts; other events are dropped.
 fn wait_for<T>(notifier: &mut Notifier, what: &str, choose: impl Fn(&Event) -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -68,7 +68,7 @@ fn victim(notifier: &Notifier, hog: &Hog) -> ProcessId {
     sample_of(notifier, hog).id()
 }
 
-/// Can the kernel kill the armed victim while another process runs?
+/// Whether the kernel can kill the armed victim while another process runs.
 fn can_kill_others() -> bool {
     memory_watch::capability::probe(memory_watch::Capability::SendSignalTask).is_present()
 }
@@ -115,7 +115,7 @@ fn a_limit_below_what_is_used_is_told_at_once() {
     notifier.set_limit(uid.into(), limit).unwrap();
     let events = all_events(&mut notifier);
     assert!(matches!(events[0], Event::SoftCrossed { .. }), "{events:?}");
-    // A scan never kills: the owner is told and decides.
+    // A scan never kills: the crossing is reported to the owner, which decides.
     assert!(matches!(events[1], Event::HardCrossed { killed: None, .. }), "{events:?}");
     assert!(hog.is_alive());
 }
@@ -133,7 +133,7 @@ fn the_largest_process_dies_in_its_own_fault_when_nobody_is_armed() {
     let (killed, pages, stale) = wait_for(&mut notifier, "the kill", hard_crossing);
     let killed = killed.expect("the crossing killed somebody");
     assert_eq!((killed.id.pid, killed.by, stale), (large.pid(), KilledBy::UnarmedSelf, false));
-    // The first page too many; a fault that maps several at once would be this many.
+    // The first page above the limit; a fault that maps several pages at once would map this many.
     assert!((64 * MIB + 1..64 * MIB + 17 + fault_batch()).contains(&pages), "at {pages} pages");
     assert!(killed.pages > 50 * MIB, "{killed:?}");
     assert!(large.was_killed() && small.is_alive());
@@ -165,7 +165,7 @@ fn the_armed_victim_dies_in_its_own_fault() {
     let uid = Uid(61_104);
     let Some(mut notifier) = notifier() else { return };
     notifier.set_limit(uid.into(), LIMIT).unwrap();
-    // The idle one is larger: without arms the kill would not be this one's.
+    // The idle process is larger: it would be killed if the hog were not armed.
     let mut idle = Hog::start(uid);
     idle.tell("touch 9000");
     let mut hog = Hog::start(uid);
@@ -224,7 +224,7 @@ fn a_process_with_the_victims_tgid_but_another_start_time_lives() {
     let (killed, _, stale) = wait_for(&mut notifier, "the crossing", hard_crossing);
     assert_eq!(killed, None);
     assert!(stale || !can_kill_others());
-    // Nor when it is the one that grows.
+    // Nor is the innocent process killed when it is the one that grows.
     innocent.tell("touch 100");
     assert!(innocent.is_alive() && grower.is_alive());
     assert_eq!(notifier.usage(uid.into()).unwrap().kills, 0);
@@ -258,7 +258,7 @@ fn a_spared_user_is_told_and_nobody_dies() {
     assert_eq!(killed, None);
     assert!(hog.is_alive());
     assert_eq!(notifier.usage(uid.into()).unwrap().hard_crossings, 1, "told once");
-    // Once there is a victim, the next fault kills it.
+    // Once a victim is armed, the next fault kills it.
     let armed = victim(&notifier, &hog);
     notifier.arm(uid.into(), Some(armed)).unwrap();
     hog.begin("touch 200");
@@ -274,8 +274,8 @@ fn a_fork_never_kills_the_parent_unarmed() {
     notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut hog = Hog::start(uid);
     hog.tell("touch 9000");
-    // The child's pages are charged while the parent runs. It crosses the limit, and nobody dies of
-    // it: not the parent, whose memory did not grow.
+    // The child's pages are charged while the parent runs. They cross the limit, and no process is
+    // killed for it: not the parent, whose memory did not grow.
     let child: i32 = hog.ask("fork").parse().expect("the child's pid");
     let (killed, ..) = wait_for(&mut notifier, "the crossing", hard_crossing);
     assert!(killed.is_none_or(|killed| killed.id.pid as i32 == child), "{killed:?}");
@@ -297,7 +297,7 @@ fn a_fork_kills_not_even_the_armed_victim_before_it_is_measured() {
     let (killed, pages, _) = wait_for(&mut notifier, "the crossing", hard_crossing);
     assert_eq!(killed, None);
     assert!(pages > LIMIT.hard_pages);
-    // Growth that is certain does not reach the limit.
+    // Confirmed growth does not reach the limit.
     hog.tell("touch 100");
     let usage = notifier.usage(uid.into()).unwrap();
     assert!(usage.unconfirmed_pages >= 9000 && usage.kills == 0, "{usage:?}");
@@ -313,7 +313,7 @@ fn a_fork_kills_not_even_the_armed_victim_before_it_is_measured() {
     assert_eq!((usage.unconfirmed_pages, usage.kills), (0, 0));
     assert!((9000..10_500).contains(&usage.live_pages()), "{usage:?}");
 
-    // The child has written to its pages: now they are its own.
+    // The child has written to its pages: they are not shared any more.
     notifier.correct(uid.into(), Correction::default()).unwrap();
     hog.begin("touch 100");
     let (killed, ..) = wait_for(&mut notifier, "the kill", hard_crossing);
@@ -335,7 +335,7 @@ fn what_is_added_to_the_sum_is_told_and_kills_nobody() {
     let (killed, pages, _) = wait_for(&mut notifier, "the crossing", hard_crossing);
     assert_eq!(killed, None);
     assert!(pages > 19_000);
-    // The sum alone still is enforced in the page fault.
+    // The sum alone is still enforced in the page fault.
     hog.begin(TOO_MUCH);
     let (killed, ..) = wait_for(&mut notifier, "the kill", hard_crossing);
     assert!(killed.is_some() && hog.was_killed());
@@ -348,8 +348,8 @@ fn of_eight_allocators_one_dies_and_the_next_only_when_the_latch_is_released() {
     notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut hogs: Vec<Hog> = (0..8).map(|_| Hog::start(uid)).collect();
     for (number, hog) in hogs.iter_mut().enumerate() {
-        // Together 180 MiB, so that one death does not suffice. Each takes more than those before
-        // it, so that the largest is one that still grows, however they are scheduled.
+        // Together 180 MiB, so that one kill does not suffice. Each allocates more than those
+        // before it, so that the largest is one that still grows, however they are scheduled.
         hog.begin(&format!("touch {}", 4000 + 500 * number));
     }
     let (killed, ..) = wait_for(&mut notifier, "the kill", |event| {
@@ -392,7 +392,7 @@ fn the_owners_own_kill_holds_the_latch_and_counts_as_dying() {
     let usage = notifier.usage(uid.into()).unwrap();
     assert!(usage.latched && usage.dying_pages >= 9000, "{usage:?}");
     assert!(usage.live_pages() < 1000);
-    // Another one breaks the limit (with the victim's pages), and nobody is killed for it.
+    // Another process exceeds the limit (with the victim's pages), and none is killed for it.
     let mut grower = Hog::start(uid);
     grower.tell("touch 9000");
     assert!(grower.is_alive() && idle.is_alive());
@@ -441,7 +441,7 @@ fn with_nobody_armed_the_one_that_grew_dies_and_not_a_larger_one_that_is_idle() 
     let Some(mut notifier) = notifier() else { return };
     let mut idle = Hog::start(uid);
     idle.tell("touch 9000");
-    // It was there before the limit, so it has not grown.
+    // The process was running before the limit, so it has not grown.
     notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut grower = Hog::start(uid);
     confirm(&mut notifier, uid.into());

@@ -1,5 +1,5 @@
-//! Who moves to a subordinate uid, in a user namespace, stays charged to whom the namespace
-//! belongs.
+//! A process that changes to a subordinate uid in a user namespace stays charged to the owner of
+//! the namespace.
 
 mod support;
 
@@ -9,7 +9,7 @@ use support::{FAR_AWAY, Hog, MIB, eventually, notifier};
 
 const EXACT: SlotLimit = SlotLimit { soft_pages: 1, hard_pages: FAR_AWAY };
 
-/// `None`: users may make no namespaces here.
+/// `None`: users may not create namespaces on this machine.
 fn may_unshare() -> Option<()> {
     let most = std::fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
     let allowed = std::fs::read_to_string("/proc/sys/kernel/unprivileged_userns_clone");
@@ -20,8 +20,8 @@ fn may_unshare() -> Option<()> {
     Some(())
 }
 
-/// Has the hog make a namespace in which uid 5 is `base` + 5, as `newuidmap` would, and become
-/// that.
+/// Makes the hog create a namespace in which uid 5 is `base` + 5, as `newuidmap` would, and change
+/// to that uid.
 fn move_to_subordinate(hog: &mut Hog, outside: Uid, base: u32) {
     hog.tell("unshare");
     let map = format!("0 {outside} 1\n1 {} 100\n", base + 1);
@@ -58,7 +58,7 @@ fn a_process_with_a_subordinate_uid_is_charged_to_the_owner_of_its_namespace() {
     let found = sample(&notifier, &hog);
     assert_eq!((found.uid, found.namespace_owner), (Uid(300_005), uid));
     assert_eq!(notifier.charged(&found).unwrap().unwrap().account, uid.into());
-    // Nor does a second namespace inside of the first one, nor a limit of its own for its uid.
+    // A nested namespace does not change that, nor does a limit for the subordinate uid.
     hog.tell("unshare");
     notifier.set_limit(Uid(300_005).into(), EXACT).unwrap();
     hog.tell("touch 1000");
@@ -76,7 +76,7 @@ fn what_was_there_before_the_limit_is_charged_to_the_owner_as_well() {
     let mut hog = Hog::start(uid);
     move_to_subordinate(&mut hog, uid, 301_000);
     hog.tell("touch 3000");
-    // A limit that was set for the subordinate uid alone holds until its owner has one.
+    // A limit for the subordinate uid alone holds until its owner has one.
     notifier.set_limit(Uid(301_005).into(), EXACT).unwrap();
     assert!(pages(&notifier, Uid(301_005)) > 3000);
     notifier.set_limit(uid.into(), EXACT).unwrap();

@@ -15,7 +15,7 @@ fn user(number: u32) -> AccountId {
     AccountId::User(Uid(UID + number))
 }
 
-/// A BPF filesystem of the test's own, unmounted on drop.
+/// A BPF filesystem for one test, unmounted on drop.
 struct BpfFilesystem(tempfile::TempDir);
 
 impl BpfFilesystem {
@@ -51,7 +51,7 @@ fn limit(pages: u64) -> SlotLimit {
     SlotLimit { soft_pages: pages / 2, hard_pages: pages }
 }
 
-/// A notifier that is gone and has left its accounts, as one that was killed.
+/// Drops a notifier that leaves its accounts behind, like one that was killed.
 fn leave(filesystem: &BpfFilesystem, users: &[(u32, u64)]) {
     let mut notifier = Notifier::load_pinned(&filesystem.root()).unwrap();
     for (number, memo) in users {
@@ -100,7 +100,8 @@ fn users_who_share_an_account_still_do_when_it_is_taken_over() {
     assert_eq!(found, [group]);
     let pages = |notifier: &Notifier| notifier.usage(group).unwrap().pages;
     assert!((2000..3900).contains(&pages(&notifier)), "{} pages", pages(&notifier));
-    // The next daemon says what it knows; one has left meanwhile, and has a limit of its own.
+    // The next daemon sets its configuration; a user has left meanwhile, and has a limit of its
+    // own.
     notifier.set_limit(leaves.into(), limit(support::FAR_AWAY)).unwrap();
     notifier.charge(group, of(&[stays])).unwrap();
     assert!((1000..1950).contains(&pages(&notifier)), "{} pages", pages(&notifier));

@@ -59,7 +59,7 @@ fn polling_and_the_notifier_see_the_same_processes() {
     };
     let (mut kernel, proc) = (find(&in_kernel), find(&in_proc));
     assert_eq!(kernel.start_ticks(), proc.start_ticks());
-    // What the poller cannot know.
+    // Values that the poller cannot read.
     kernel.start_time_ns = proc.start_time_ns;
     kernel.mm_id = 0;
     assert_eq!(kernel, proc);

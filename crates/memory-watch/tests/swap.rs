@@ -1,4 +1,4 @@
-//! The account of a user whose memory is swapped out.
+//! The account of a user with swapped-out memory.
 
 mod support;
 
@@ -10,7 +10,7 @@ use support::{FAR_AWAY, Hog, PAGE, eventually, fault_batch, notifier, pages_by_p
 
 const EXACT: SlotLimit = SlotLimit { soft_pages: 1, hard_pages: FAR_AWAY };
 const BATCHED: SlotLimit = SlotLimit { soft_pages: FAR_AWAY, hard_pages: FAR_AWAY };
-/// What a hog swaps out, and at least how much of it leaves: the kernel keeps what it is busy with.
+/// Pages that a hog swaps out; at least `MOST` leave memory: the kernel keeps pages in use.
 const PAGES: u64 = 2000;
 const MOST: u64 = 1500;
 
@@ -34,7 +34,7 @@ impl Scene {
         self.notifier.usage(self.uid.into()).expect("the user has a limit").pages
     }
 
-    /// Of the hog.
+    /// Swapped-out pages of the hog.
     fn swapped_pages(&self) -> u64 {
         let status = Proc::default().status(self.hog.pid()).expect("the hog lives");
         status.swap_bytes.unwrap_or(0) / PAGE
@@ -51,7 +51,7 @@ impl Scene {
         });
     }
 
-    /// After the last process nothing may be left: no page, no account.
+    /// After the last process has exited no page and no account may be left.
     fn end(self) {
         let Self { uid, hog, notifier, swap } = self;
         drop(hog);
@@ -108,7 +108,7 @@ fn a_fork_is_charged_what_its_parent_has_swapped_out() {
     scene.hog.ask("fork");
     eventually("both have it", || scene.pages() >= before + MOST);
     scene.assert_agrees();
-    // Reading it brings it back for one, and the other still has an entry.
+    // A read brings the page back for one process; the other one still has a swap entry.
     scene.hog.tell("again");
     scene.assert_agrees();
     scene.end();

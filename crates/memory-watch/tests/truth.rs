@@ -1,10 +1,10 @@
-//! The accounts against `/proc`, all the time, while a hundred processes of four users take, share,
-//! swap out (where the machine has swap or lets us have some) and give back memory, fork, execute,
+//! Compares the accounts with `/proc` while a hundred processes of four users allocate, share, swap
+//! out (where the machine has swap or allows the test to add some) and free memory, fork, execute,
 //! exit and change their users.
 //!
-//! A look is made while all of them stand still (SIGSTOP, and no process is left that runs), so
-//! that both sides see the same moment. `HEADROOM_TRUTH_SECONDS` says for how long; otherwise a few
-//! seconds.
+//! Each comparison is made while all of them are stopped (SIGSTOP, and no process is left that
+//! runs), so that both sides see the same moment. `HEADROOM_TRUTH_SECONDS` sets the duration;
+//! otherwise a few seconds.
 
 mod support;
 
@@ -20,18 +20,19 @@ use support::swap::Swap;
 use support::{FAR_AWAY, PAGE, eventually, fault_batch, notifier};
 
 const USERS: [Uid; 4] = [Uid(61_401), Uid(61_402), Uid(61_403), Uid(61_404)];
-/// These are above their soft limit, where every page counts at once; the others far from it.
+/// These users are above their soft limit, where every page counts at once; the others are far
+/// below.
 const EXACT: [Uid; 2] = [USERS[0], USERS[1]];
 const PROCESSES: usize = 100;
 const SHORT: Duration = Duration::from_secs(4);
-/// As often as the daemon scans while nobody is near its limit.
+/// Scan interval of the daemon while no user is near its limit.
 const RECONCILE: Duration = Duration::from_secs(2);
-/// To stand still, on a machine on which a hundred others want to run.
+/// Maximum wait until all are stopped, on a machine with a hundred other runnable processes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What a user's account may be off by, in parts of what it has.
+/// Tolerated error of a user's account, as a fraction of its usage.
 const TOLERATED: f64 = 0.01;
 
-/// A process group that churns, killed at the latest on drop.
+/// A process group that churns memory, killed at the latest on drop.
 struct Churner(Child);
 
 impl Churner {
@@ -60,13 +61,13 @@ impl Drop for Churner {
     }
 }
 
-/// What `/proc` says of a user: at least, and at most. They differ by processes on their way from
-/// one user to another.
+/// Lower and upper bound of a user's usage according to `/proc`. They differ by processes that are
+/// changing from one user to another.
 #[derive(Clone, Copy, Default)]
 struct Truth {
     least: u64,
     most: u64,
-    /// Of these, swapped out.
+    /// Part of `most` that is swapped out.
     swapped: u64,
 }
 
@@ -80,14 +81,14 @@ fn is_ours(uid: Uid) -> bool {
     USERS.contains(&uid)
 }
 
-/// A look at all processes of our users; `None` while one of them still moves.
+/// Reads all processes of the test's users; `None` if one of them is not stopped.
 fn look(proc: &mut Proc) -> Option<BTreeMap<Uid, Truth>> {
     let mut truths: BTreeMap<Uid, Truth> = BTreeMap::new();
     let (mut pids, mut pids_after) = (Vec::new(), Vec::new());
     proc.pids(&mut pids).expect("list /proc");
     for &pid in &pids {
-        // The state first: what is read after it stood still is what it has. Who is gone is
-        // nobody's.
+        // The state is read first: values read after a process has stopped do not change. A process
+        // that has exited is not counted.
         let Ok(stat) = proc.stat(pid) else { continue };
         let Ok(status) = proc.status(pid) else { continue };
         let Some(uid) = status.uid else { continue };
@@ -107,14 +108,14 @@ fn look(proc: &mut Proc) -> Option<BTreeMap<Uid, Truth>> {
             truth.swapped += swapped;
         }
     }
-    // A fork that had begun when the signal came still ends with a child, which is stopped, too.
+    // A fork that had begun when the signal arrived still creates a child, which is stopped, too.
     proc.pids(&mut pids_after).expect("list /proc");
     let mut new = pids_after.iter().filter(|pid| !pids.contains(pid));
     let ours = |pid: &u32| proc.status(*pid).is_ok_and(|it| it.uid.is_some_and(is_ours));
     (!new.any(ours)).then_some(truths)
 }
 
-/// Looks until nobody moves any more.
+/// Reads until all processes are stopped.
 fn look_at_the_still(proc: &mut Proc) -> BTreeMap<Uid, Truth> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -126,12 +127,12 @@ fn look_at_the_still(proc: &mut Proc) -> BTreeMap<Uid, Truth> {
     }
 }
 
-/// The largest error of each user so far, in parts of what it had, and how many looks there were.
+/// Largest relative error of each user so far, and the number of comparisons.
 #[derive(Default)]
 struct Worst {
     error: BTreeMap<Uid, f64>,
     looks: u64,
-    /// The most that a user had swapped out, pages.
+    /// Maximum of a user's swapped-out pages.
     swapped: u64,
 }
 
@@ -159,7 +160,7 @@ fn accounts_follow_a_hundred_churning_processes_within_a_percent() {
         let soft_pages = if EXACT.contains(&uid) { 1 } else { FAR_AWAY };
         notifier.set_limit(uid.into(), SlotLimit { soft_pages, hard_pages: FAR_AWAY }).unwrap();
     }
-    // Every fifth moves between all users.
+    // Every fifth process changes between all users.
     let users = |seed: usize| if seed % 5 == 4 { &USERS[..] } else { &USERS[seed % 5..=seed % 5] };
     let churners: Vec<Churner> =
         (0..PROCESSES).map(|seed| Churner::start(seed + 1, users(seed))).collect();
@@ -181,12 +182,12 @@ fn accounts_follow_a_hundred_churning_processes_within_a_percent() {
     let Worst { looks, swapped, .. } = worst;
     assert!(looks > 0);
     assert!(swap.is_none() || swapped > 0, "there is swap, and nothing was swapped out");
-    // Before Linux 6.2 the kernel itself tells of faults in batches of a thread.
+    // Before Linux 6.2 the kernel itself reports faults in batches per thread.
     let batches = if fault_batch() == 0 { 1.0 } else { 10.0 };
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
     for (uid, error) in &worst.error {
-        // Far from the limit each CPU keeps a few dozen pages of each process for itself: anonymous
-        // ones, shared ones, and with swap a third kind.
+        // Far from the limit each CPU keeps a few dozen pages of each process in its own counters:
+        // anonymous ones, shared ones, and with swap a third kind.
         let kinds = if swap.is_some() { 1.5 } else { 1.0 };
         let far = if EXACT.contains(uid) { 1.0 } else { cpus.max(2) as f64 * kinds };
         let tolerated = TOLERATED * batches * far;

@@ -1,5 +1,5 @@
-//! The account table from outside: reading it, and finding what the kernel side cannot: accounts
-//! whose address space is gone, and sums that no account explains.
+//! Access to the account table from user space: reads it, and finds errors that the programs cannot
+//! find: accounts without an address space, and sums that differ from the total of their accounts.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,15 +12,15 @@ use super::wire::{Account, Slot};
 use crate::error::NotifierError;
 use crate::watch::Reconciled;
 
-/// An account that no process uses is dropped after this long without a change. Address spaces on
-/// their way out (a large `exit`) have no process either, but they do change.
+/// An account that no process uses is dropped after this long without a change. Address spaces that
+/// are being freed (a large `exit`) have no process either, but they do change.
 const STRAY_GRACE: Duration = Duration::from_secs(2);
-/// A difference between a slot's sum and its accounts that is the same in so many scans is an error
-/// and not a snapshot taken in mid-change.
+/// A difference between a slot's sum and its accounts that is the same in this number of scans is
+/// an error and not a snapshot taken during a change.
 const RESIDUE_ROUNDS: u32 = 3;
 const BATCH: u32 = 4096;
 
-/// All accounts, by mm.
+/// All accounts, by address of the mm.
 pub fn read_all(accounts: &Map<'_>) -> Result<HashMap<u64, Account>, NotifierError> {
     let mut all = HashMap::new();
     let batches = accounts
@@ -44,11 +44,11 @@ pub fn read(accounts: &Map<'_>, mm: u64) -> Result<Option<Account>, NotifierErro
     Ok(value.and_then(|value| Account::read_from_bytes(&value).ok()))
 }
 
-/// Deletes all that is charged to a slot; nothing writes it any more.
+/// Deletes all accounts of a slot, which is not written any more.
 pub fn remove_slot(accounts: &Map<'_>, slot: u32) -> Result<(), NotifierError> {
     for (mm, account) in read_all(accounts)? {
         if account.slot() == slot {
-            // Gone already if its process has just exited.
+            // Deleted already if its process has just exited.
             let _ = accounts.delete(&mm.to_ne_bytes());
         }
     }
@@ -60,7 +60,7 @@ struct Stray {
     charged: i64,
 }
 
-/// What looked wrong in earlier scans.
+/// Inconsistencies that earlier scans found.
 #[derive(Default)]
 pub struct Strays {
     unused: HashMap<u64, Stray>,
@@ -68,8 +68,8 @@ pub struct Strays {
 }
 
 impl Strays {
-    /// Looks at all accounts after scan number `round` and drops what has been wrong for long
-    /// enough.
+    /// Checks all accounts after scan number `round` and corrects inconsistencies that have lasted
+    /// long enough.
     pub fn sweep<'s>(
         &mut self,
         accounts: &Map<'_>,

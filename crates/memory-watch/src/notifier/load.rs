@@ -1,4 +1,4 @@
-//! Opens and loads the BPF objects; attaches nothing.
+//! Opens and loads the BPF objects, without attaching them.
 
 use std::path::Path;
 use std::sync::{Mutex, Once};
@@ -12,19 +12,19 @@ use super::pins::Pins;
 use super::wire::{CpuLayout, MAX_CPUS};
 use crate::error::NotifierError;
 
-/// libelf wants an object it reads in place to be aligned.
+/// libelf requires an object that it reads in place to be aligned.
 #[repr(C, align(16))]
 struct Aligned<T: ?Sized>(T);
 
 static NOTIFIER: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/notifier.bpf.o")));
 
-/// What tells this version of the programs from others.
+/// Distinguishes this version of the programs from others.
 pub fn fingerprint() -> u64 {
     pins::fingerprint(&NOTIFIER.0)
 }
 
-/// Loads the notifier's programs and maps. With `pins`, the maps are those that are pinned, or get
+/// Loads the notifier's programs and maps. With `pins`, pinned maps are reused, and new ones are
 /// pinned.
 pub fn notifier(pins: Option<&Pins>) -> Result<Object, NotifierError> {
     listen_to_libbpf();
@@ -66,7 +66,7 @@ pub fn notifier(pins: Option<&Pins>) -> Result<Object, NotifierError> {
     Ok(object)
 }
 
-/// One more than the highest number of a CPU that this machine may ever have.
+/// One more than the highest possible CPU number of this machine.
 fn cpu_count() -> Result<u32, NotifierError> {
     let path = Path::new("/sys/devices/system/cpu/possible");
     let text = std::fs::read_to_string(path).map_err(|e| ReadError::io(path, e))?;
@@ -82,7 +82,7 @@ fn highest(list: &str) -> Option<u32> {
     list.trim_end().rsplit(['-', ',']).next()?.parse().ok()
 }
 
-/// Runs `find_cpus` once and does the subtraction the verifier does not allow it.
+/// Runs `find_cpus` once and does the subtraction that the verifier does not allow.
 fn find_cpus(object: &Object, count: usize) -> Result<(), NotifierError> {
     let program = object
         .progs_mut()
@@ -113,7 +113,7 @@ fn find_cpus(object: &Object, count: usize) -> Result<(), NotifierError> {
     map.update(&key, &found, MapFlags::ANY).map_err(|e| explain("set the CPUs' layout", e))
 }
 
-/// The last warnings of libbpf: its return values alone ("Invalid argument") explain nothing.
+/// The last warnings of libbpf: its return values alone ("Invalid argument") lack the reason.
 static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn listen_to_libbpf() {
@@ -128,7 +128,7 @@ fn listen_to_libbpf() {
                 if warnings.len() >= 8 {
                     warnings.remove(0);
                 }
-                // The verifier's log can be huge; its verdict is at its end.
+                // The verifier's log can be huge; its verdict is at the end.
                 warnings.push(last_chars(text, 600).to_owned());
             }
         })));

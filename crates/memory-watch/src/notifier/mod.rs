@@ -1,6 +1,7 @@
-//! The BPF implementation of [`Watch`]: accounts kept in the kernel, at every change.
+//! The BPF implementation of [`Watch`]: accounts in the kernel, updated at every change.
 //!
-//! Loaded once; attached while at least one user has a limit, so that no limit costs nothing.
+//! Loaded once; attached while at least one user has a limit, so that there is no cost without
+//! limits.
 
 mod accounts;
 mod load;
@@ -37,19 +38,20 @@ use crate::watch::{
     SlotLimit, UnarmedKills, Usage, Watch,
 };
 
-/// Room for the samples of 800 processes a read.
+/// Room for the samples of 800 processes per read.
 const ITERATOR_BUFFER_BYTES: usize = 64 * 1024;
 /// A soft crossing is over when the account falls below soft − soft/16: wide enough that a program
-/// which frees and takes a few MiB at its limit does not wake the daemon each time.
+/// which frees and allocates a few MiB at its limit does not wake the daemon each time.
 const CLEAR_SHARE: u64 = 16;
-/// Growth counts from the mark before the last one, so from one or two of these ago.
+/// Growth is counted from the mark before the last one, so from one to two intervals ago.
 const MARK_INTERVAL: Duration = Duration::from_secs(2);
-/// More events than the ring buffer holds.
+/// Maximum number of queued events; more than the ring buffer holds.
 const EVENT_QUEUE: usize = 1024;
 
 /// The BPF notifier.
 pub struct Notifier {
-    // Fields drop in this order: first nothing runs any more, then what it used goes.
+    // Fields drop in this order: first the programs are detached, then the maps they used are
+    // freed.
     pins: Option<Pins>,
     link: Option<Link>,
     ring: RingBuffer<'static>,
@@ -57,30 +59,30 @@ pub struct Notifier {
     scan: SharedMap<Scan>,
     object: Object,
     queue: Arc<Mutex<VecDeque<Event>>>,
-    /// The place of each account's slot.
+    /// Index of each account's slot.
     index_of: HashMap<AccountId, u32>,
-    /// What accounts hold, where something was said of it.
+    /// Charges that were set explicitly.
     charges: HashMap<AccountId, Charge>,
     strays: Strays,
     buffer: RefCell<Vec<u8>>,
-    /// When a scan last marked what everybody has.
+    /// Time of the last scan that marked the usage of all processes.
     marked: Option<Instant>,
-    /// What another one had left, when it was taken over.
+    /// Accounts that another watch had left, when they were taken over.
     inherited: Vec<Inherited>,
 }
 
 impl Notifier {
-    /// Opens and loads the programs; nothing is attached yet. Fails where the kernel has no type
-    /// information, refuses tracing programs, or we are not in the initial pid namespace (the
-    /// kernel side knows global pids only).
+    /// Opens and loads the programs; nothing is attached yet. Fails if the kernel has no type
+    /// information, refuses tracing programs, or this process is not in the initial pid namespace
+    /// (the programs see global pids only).
     pub fn load() -> Result<Self, NotifierError> {
         Self::load_with(None)
     }
 
-    /// The same, with accounts that outlive this process if it is killed: they are pinned under
-    /// `root`, on a BPF filesystem, and so is the program that keeps and enforces them. Those that
-    /// are there already are taken over if they are of this version and make sense. Dropped, it
-    /// removes them.
+    /// Like [`load`](Self::load), with accounts that outlive this process if it is killed: they are
+    /// pinned under `root`, on a BPF filesystem, and so is the program that updates and enforces
+    /// them. Existing pins are taken over if they are of this version and consistent. On drop they
+    /// are removed.
     pub fn load_pinned(root: &Path) -> Result<Self, NotifierError> {
         let pins = Pins::open(root, load::fingerprint())?;
         if !pins.are_there() {
@@ -146,23 +148,23 @@ impl Notifier {
         Ok(notifier)
     }
 
-    /// Whether the programs run at present.
+    /// The programs are attached.
     pub fn is_attached(&self) -> bool {
         self.link.is_some()
     }
 
-    /// How many address spaces have an account.
+    /// Number of address spaces with an account.
     pub fn account_count(&self) -> Result<usize, NotifierError> {
         Ok(accounts::read_all(&map(&self.object, "accounts")?)?.len())
     }
 
-    /// What the program costs.
+    /// Run-time costs of the program.
     pub fn run_stats(&self) -> Result<RunStats, NotifierError> {
         run_stats::read(&self.object)
     }
 
-    /// A wrong idea of the kernel's layout would make us kill the wrong processes, so what the
-    /// programs read about ourselves must agree with `/proc`.
+    /// With a wrong layout of the kernel's structs the programs would kill the wrong processes, so
+    /// their sample of this process must agree with `/proc`.
     fn check_own_sample(&self) -> Result<(), NotifierError> {
         let mut samples = Vec::new();
         self.processes(&mut samples)?;
@@ -174,7 +176,8 @@ impl Notifier {
             ));
         };
         let read = own.anon_pages + own.file_pages + own.shmem_pages;
-        // statm may leave out what CPUs have not folded yet, and we allocate meanwhile: 4 MiB.
+        // statm may leave out pages that CPUs have not folded yet, and this process allocates
+        // meanwhile: 4 MiB.
         const TOLERANCE_PAGES: u64 = 1024;
         if read.abs_diff(statm.resident_pages) > TOLERANCE_PAGES {
             return Err(NotifierError::Unsupported(format!(
@@ -218,7 +221,7 @@ impl Notifier {
         self.link = None;
     }
 
-    /// The kernel side knows that somebody is there.
+    /// Records a heartbeat, so that the programs know that the daemon is running.
     fn beat(&self) {
         if let Some(scan) = self.scan.get(0) {
             scan.beat_ns.store(monotonic_ns(), Relaxed);
@@ -250,7 +253,7 @@ impl Watch for Notifier {
         slot.hard_pages.store(hard_pages, Relaxed);
         slot.soft_pages.store(soft_pages, Relaxed);
         slot.told.store(0, Release);
-        // Charges what lives already, and looks at the new limits at once.
+        // Charges running processes, and checks the new limits at once.
         self.reconcile().map(|_| ())
     }
 
@@ -287,8 +290,8 @@ impl Watch for Notifier {
         let index = match victim {
             None => 0,
             Some(victim) => {
-                // The one not in use is filled, then chosen in one store: the programs never see
-                // one process' tgid with another's start time.
+                // The unused element is filled, then selected in one store: the programs never see
+                // one process's tgid with another's start time.
                 let free = if slot.armed_index.load(Relaxed) == 1 { 1 } else { 0 };
                 slot.armed[free].tgid.store(victim.pid, Relaxed);
                 slot.armed[free].start_ns.store(victim.start_time, Relaxed);
@@ -332,15 +335,15 @@ impl Watch for Notifier {
     ) -> Result<(), NotifierError> {
         let exact = precision == Precision::Exact;
         let was = self.slot_or_error(account)?.exact.swap(exact.into(), Release);
-        // What has not moved since was read in batches, and would stay so.
+        // Counters that have not changed since were read in batches, and would stay inexact.
         if exact && was == 0 { self.reconcile().map(|_| ()) } else { Ok(()) }
     }
 
     fn correct(&mut self, account: AccountId, correction: Correction) -> Result<(), NotifierError> {
         let slot = self.slot_or_error(account)?;
         let confirmed = i64::try_from(correction.confirmed_pages).unwrap_or(i64::MAX);
-        // Pages that a fork has brought are taken off before they may kill: an event in between
-        // takes the account for too small rather than for too large.
+        // Pages that a fork has added are subtracted before they may cause a kill: an event in
+        // between sees the account too small rather than too large.
         slot.correction.store(correction.pages, Release);
         slot.unconfirmed.fetch_sub(confirmed, Release);
         slot.told.store(0, Release);
@@ -379,7 +382,7 @@ impl Watch for Notifier {
         if slot.latch.load(Relaxed) == 0 {
             return;
         }
-        // A victim that is still there (its grace is over) counts as alive again.
+        // A victim that has not exited (its grace period is over) counts as running again.
         slot.victim_mm.store(0, Relaxed);
         slot.dying_pages.store(0, Relaxed);
         slot.told.store(0, Relaxed);
@@ -388,7 +391,7 @@ impl Watch for Notifier {
 
     fn events_fd(&self) -> BorrowedFd<'_> {
         let fd = self.ring.epoll_fd();
-        // SAFETY: the ring's epoll instance, open as long as `self.ring` lives.
+        // SAFETY: the ring's epoll instance, open as long as `self.ring` exists.
         unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) }
     }
 
@@ -404,7 +407,8 @@ impl Watch for Notifier {
             crossed |= matches!(event, Event::SoftCrossed { .. });
             f(event);
         }
-        // From here on the user's changes are read exactly; what its idle processes hold has to be.
+        // From here on the user's changes are read exactly; its idle processes have to be read
+        // once.
         if crossed && let Err(error) = self.reconcile() {
             tracing::warn!("cannot reconcile after a soft crossing: {error}");
         }
@@ -451,7 +455,7 @@ fn map<'o>(object: &'o Object, name: &str) -> Result<Map<'o>, NotifierError> {
         .ok_or_else(|| NotifierError::Unsupported(format!("BPF map {name} is missing")))
 }
 
-/// The programs see global pids only, and we name processes by ours.
+/// The programs see global pids only, and the daemon uses those of its own pid namespace.
 fn require_initial_pid_namespace() -> Result<(), NotifierError> {
     /// `PROC_PID_INIT_INO`: the initial pid namespace's inode number, the same on every boot.
     const INITIAL: &str = "pid:[4026531836]";
@@ -465,13 +469,13 @@ fn require_initial_pid_namespace() -> Result<(), NotifierError> {
     Ok(())
 }
 
-/// The clock of the programs.
+/// CLOCK_MONOTONIC, which the programs use, nanoseconds.
 fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Waits until no program that was running when it was called is running any more.
+/// Waits until no program that was running at the time of the call is running any more.
 fn wait_for_running_programs() {
     const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
     // SAFETY: takes integers only. It is an RCU grace period, which tracing programs hold off.

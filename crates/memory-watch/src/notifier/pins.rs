@@ -1,9 +1,9 @@
-//! What outlives the daemon: maps and link, pinned in a BPF filesystem.
+//! State that outlives the daemon: maps and link, pinned in a BPF filesystem.
 //!
-//! `ROOT/FINGERPRINT/` holds them, where the fingerprint is that of the programs: those of another
-//! version are not understood, and removed. While a daemon lives it holds a lock on `ROOT`. It
-//! removes everything when it ends; one that is killed leaves its accounts behind, and the program
-//! that goes on keeping and enforcing them.
+//! The pins are in `ROOT/FINGERPRINT/`. The fingerprint is that of the programs: pins of another
+//! version cannot be read, and are removed. A running daemon holds a lock on `ROOT`. It removes all
+//! pins when it exits; a daemon that is killed leaves its accounts behind, and the program that
+//! continues to update and enforce them.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -21,16 +21,15 @@ use crate::error::NotifierError;
 pub const MAPS: [&str; 5] = ["accounts", "slot_of_uid", "slots", "scans", "events"];
 /// The link of the tracing program.
 const LINK: &str = "rss_stat";
-/// The same, before it takes the place of the one that is there. The filesystem refuses dots in
-/// names.
+/// The name of the link before it replaces the present one. The filesystem refuses dots in names.
 const NEW_LINK: &str = "rss_stat_new";
 /// `BPF_FS_MAGIC` of linux/magic.h.
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
-/// How long somebody else may have the lock: a child of a daemon that is gone holds it until it
-/// runs a program of its own.
+/// Maximum wait for another holder of the lock: a child of a daemon that has exited holds it until
+/// it executes a program of its own.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
-/// Between two attempts.
+/// Pause between two attempts.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// The folder of one version's pins, locked.
@@ -38,7 +37,7 @@ pub struct Pins {
     root: PathBuf,
     folder: PathBuf,
     _lock: File,
-    /// Nothing is removed at the end.
+    /// Keep the pins on drop.
     keep: bool,
 }
 
@@ -47,7 +46,7 @@ fn wrong(path: &Path, why: impl Into<String>) -> NotifierError {
 }
 
 impl Pins {
-    /// Makes the folder where it is missing, and removes what other versions have left in it.
+    /// Creates the folder if it is missing, and removes pins of other versions.
     pub fn open(root: &Path, fingerprint: u64) -> Result<Self, NotifierError> {
         let lock = lock(root)?;
         let folder = root.join(format!("{fingerprint:016x}"));
@@ -56,17 +55,17 @@ impl Pins {
         Ok(Self { root: root.to_owned(), folder, _lock: lock, keep: false })
     }
 
-    /// Accounts are there to be taken over.
+    /// Pins exist that can be taken over.
     pub fn are_there(&self) -> bool {
         MAPS.iter().all(|map| self.map(map).exists())
     }
 
-    /// Where a map is pinned.
+    /// The path where a map is pinned.
     pub fn map(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// Pins a link in place of the one that may be there, which is then nobody's any more and goes.
+    /// Pins a link in place of the present one, which is unlinked and released.
     pub fn replace_link(&self, link: &mut libbpf_rs::Link) -> Result<(), NotifierError> {
         let new = self.folder.join(NEW_LINK);
         let _ = std::fs::remove_file(&new);
@@ -75,17 +74,17 @@ impl Pins {
             .map_err(|e| wrong(&self.folder, format!("cannot put the new link in place: {e}")))
     }
 
-    /// The program goes with the daemon's own link.
+    /// Removes the pin: the program is detached when the daemon's own link is closed.
     pub fn remove_link(&self) {
         let _ = std::fs::remove_file(self.folder.join(LINK));
     }
 
-    /// Forgets the accounts that are there.
+    /// Removes the pinned accounts.
     pub fn clear(&self) {
         remove_pins(&self.folder);
     }
 
-    /// Everything stays when the daemon ends.
+    /// Keeps all pins when the daemon exits.
     pub fn keep(&mut self) {
         self.keep = true;
     }
@@ -95,14 +94,14 @@ impl Drop for Pins {
     fn drop(&mut self) {
         if !self.keep {
             remove_versions(&self.root, None);
-            // The filesystem's own root stays, and so does what holds anything else.
+            // The root of the filesystem cannot be removed, nor can a folder with other files.
             let _ = std::fs::remove_dir(&self.root);
         }
     }
 }
 
-/// Removes what daemons have left under `root` that are no more. The programs stop with it.
-/// Returns whether there was anything.
+/// Removes the pins under `root` that earlier daemons have left. Their programs stop. Returns
+/// whether there were any.
 pub fn remove_left(root: &Path) -> Result<bool, NotifierError> {
     if !root.exists() {
         return Ok(false);
@@ -113,7 +112,7 @@ pub fn remove_left(root: &Path) -> Result<bool, NotifierError> {
     Ok(left)
 }
 
-/// A folder that only we can use; there already is as good.
+/// Creates a folder with access for its owner only; an existing one is kept.
 fn make(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -121,12 +120,12 @@ fn make(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The root, made where it is missing, as ours alone.
+/// Opens and locks the root folder, which is created if missing and must belong to this user.
 fn lock(root: &Path) -> Result<File, NotifierError> {
     let failed = |doing: &str, e: io::Error| wrong(root, format!("cannot {doing}: {e}"));
     let existing = root.ancestors().find(|path| path.exists()).unwrap_or(root);
     let filesystem = statfs(existing).map_err(|e| failed("look at it", e.into()))?;
-    // Of another type on other architectures.
+    // The field has another type on other architectures.
     #[allow(clippy::unnecessary_cast)]
     if filesystem.f_type as i64 != BPF_FS_MAGIC {
         let existing = existing.display();
@@ -137,7 +136,8 @@ fn lock(root: &Path) -> Result<File, NotifierError> {
     make(root).map_err(|e| failed("make it", e))?;
     let lock = File::open(root).map_err(|e| failed("open it", e))?;
     let found = lock.metadata().map_err(|e| failed("look at it", e))?;
-    // The filesystem's own root may be open to all, sticky; below it nobody but us.
+    // The root of the filesystem may be writable for all users if it is sticky; a folder below it
+    // must not.
     let foreign = found.uid() != rustix::process::geteuid().as_raw();
     if foreign || found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0 {
         return Err(wrong(root, "others may write to it; remove it"));
@@ -153,7 +153,7 @@ fn lock(root: &Path) -> Result<File, NotifierError> {
     }
 }
 
-/// Links first: nothing runs any more when the maps go.
+/// Links first: no program runs any more when the maps are removed.
 fn remove_pins(folder: &Path) {
     let names = [NEW_LINK, LINK].into_iter().chain(MAPS);
     for name in names {
@@ -161,7 +161,7 @@ fn remove_pins(folder: &Path) {
     }
 }
 
-/// Removes the folders of versions, but one. What is not ours by its name stays.
+/// Removes the folders of all versions but one. Files with other names are kept.
 fn remove_versions(root: &Path, but: Option<&Path>) -> bool {
     let is_version = |path: &Path| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -178,7 +178,7 @@ fn remove_versions(root: &Path, but: Option<&Path>) -> bool {
     any
 }
 
-/// FNV-1a, 64 bits: not to withstand anybody, only to tell versions apart.
+/// FNV-1a, 64 bits: only distinguishes versions, not collision-resistant.
 pub fn fingerprint(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,4 +1,4 @@
-//! What the notifier's program itself costs, as the kernel counts it.
+//! Costs of the notifier's program, as counted by the kernel.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
@@ -9,18 +9,19 @@ use crate::error::NotifierError;
 /// Counters of the program on `rss_stat` since it was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunStats {
-    /// The program's id, as `bpftool prog` shows it.
+    /// Id of the program, as shown by `bpftool prog`.
     pub program_id: u32,
-    /// Events handled; counted while [`CountRuns`] lives.
+    /// Events handled; counted while a [`CountRuns`] exists.
     pub runs: u64,
-    /// Time spent on them, measuring included (some 40 ns a run); counted likewise.
+    /// Time spent on them, nanoseconds, including its measurement (some 40 ns per run); counted
+    /// while a [`CountRuns`] exists.
     pub run_time_ns: u64,
-    /// Events that came while the program was already running on the same CPU and were lost; always
-    /// counted. They heal with the next event or scan.
+    /// Events that arrived while the program was already running on the same CPU and were lost;
+    /// always counted. The next event or scan corrects the accounts.
     pub recursion_misses: u64,
 }
 
-/// While one lives, the kernel counts and times the runs of all BPF programs on this machine.
+/// While a value exists, the kernel counts and times the runs of all BPF programs on this machine.
 pub struct CountRuns {
     _fd: OwnedFd,
 }
@@ -34,7 +35,7 @@ impl CountRuns {
             let error = std::io::Error::last_os_error();
             return Err(NotifierError::os("count the runs of BPF programs", error));
         }
-        // SAFETY: a fresh descriptor that nobody else knows.
+        // SAFETY: a fresh descriptor with no other owner.
         Ok(Self { _fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 }

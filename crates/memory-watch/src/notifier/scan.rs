@@ -9,7 +9,7 @@ use super::wire::WireSample;
 use crate::error::NotifierError;
 use crate::watch::ProcessSample;
 
-/// Runs the iterator `program` over all tasks and gives what it writes to `f`, in whole records of
+/// Runs the iterator `program` over all tasks and passes its output to `f`, in whole records of
 /// `record` bytes.
 fn run(
     object: &Object,
@@ -31,7 +31,7 @@ fn run(
         let read = match iterator.read(&mut buffer[filled..]) {
             Ok(0) => return Ok(()),
             Ok(read) => read,
-            // The kernel ends a read early after a million tasks that wrote nothing.
+            // The kernel ends a read early after a million tasks without output.
             Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => continue,
             Err(e) => return Err(NotifierError::os(format!("read iterator {program}"), e)),
         };
@@ -55,14 +55,14 @@ pub fn snapshot(
             out.push(sample.decode());
         }
     })?;
-    // Several threads speak for a process whose leader has exited; the iterator's order is by tid,
-    // so they need not be neighbours.
+    // Several threads are reported for a process with a leader that has exited; the iterator's
+    // order is by tid, so they need not be neighbours.
     out.sort_unstable_by_key(|sample| sample.tgid);
     out.dedup_by_key(|sample| sample.tgid);
     Ok(())
 }
 
-/// Lets the kernel side charge and correct the accounts.
+/// Runs the iterator that charges and corrects the accounts.
 pub fn reconcile(object: &Object, buffer: &mut [u8]) -> Result<(), NotifierError> {
     run(object, "reconcile", buffer, 1, &mut |_| ())
 }

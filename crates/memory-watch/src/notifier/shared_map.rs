@@ -10,25 +10,25 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::wire::{Scan, Slot};
 use crate::error::NotifierError;
 
-/// A type that may live in memory which a BPF program changes at any time.
+/// A type for memory that a BPF program may change at any time.
 ///
 /// # Safety
 /// All fields that the program writes are atomics, any bit pattern is valid, and size and alignment
 /// are multiples of 8 (as the kernel spaces array elements).
 pub unsafe trait SharedElement {}
 
-// SAFETY: atomics, plus padding that nobody writes; integers only.
+// SAFETY: atomics, plus padding that is never written; integers only.
 unsafe impl SharedElement for Slot {}
 // SAFETY: as above.
 unsafe impl SharedElement for Scan {}
 
-/// What is mapped at a time: the pages of a mapped array are in memory, used or not.
+/// Size of one mapping: the pages of a mapped array are in memory, used or not.
 const CHUNK_BYTES: usize = 16 * 1024;
 
 /// The elements of a `BPF_F_MMAPABLE` array, as far as they were [reached](SharedMap::reach).
 pub struct SharedMap<T: SharedElement> {
     chunks: Vec<NonNull<c_void>>,
-    /// In each chunk; the last one may have fewer.
+    /// Number of elements in each chunk; the last one may have fewer.
     elements: usize,
     len: usize,
     element: PhantomData<T>,
@@ -38,7 +38,7 @@ pub struct SharedMap<T: SharedElement> {
 unsafe impl<T: SharedElement> Send for SharedMap<T> {}
 
 impl<T: SharedElement> SharedMap<T> {
-    /// Maps the beginning of `map`, whose elements must be `T`s.
+    /// Maps the beginning of `map`, which must have elements of type `T`.
     pub fn new(map: &impl MapCore) -> Result<Self, NotifierError> {
         let name = map.name().to_string_lossy().into_owned();
         let fits = size_of::<T>().is_multiple_of(8) && CHUNK_BYTES.is_multiple_of(size_of::<T>())
@@ -56,7 +56,7 @@ impl<T: SharedElement> SharedMap<T> {
         Ok(shared)
     }
 
-    /// Maps `map`, which is the one that this was made of, up to the element at `index`.
+    /// Maps `map`, which must be the one that was passed to `new`, up to the element at `index`.
     pub fn reach(&mut self, map: &impl MapCore, index: usize) -> Result<(), NotifierError> {
         while self.chunks.len() <= index.min(self.len - 1) / self.elements {
             let at = self.chunks.len();
@@ -79,12 +79,12 @@ impl<T: SharedElement> SharedMap<T> {
         Ok(())
     }
 
-    /// Of a chunk.
+    /// Size of a chunk, bytes.
     fn bytes(&self, chunk: usize) -> usize {
         (self.len - chunk * self.elements).min(self.elements) * size_of::<T>()
     }
 
-    /// The element at `index`; `None` beyond the end, and beyond what was reached.
+    /// The element at `index`; `None` beyond the end, and beyond the reached part.
     pub fn get(&self, index: usize) -> Option<&T> {
         if index >= self.len {
             return None;
@@ -110,7 +110,7 @@ impl<T: SharedElement> Drop for SharedMap<T> {
     fn drop(&mut self) {
         for (at, chunk) in self.chunks.iter().enumerate() {
             // SAFETY: our own mapping, and no reference outlives `self`.
-            // A failure would leave an unused mapping behind; there is nothing to do about it.
+            // A failure would leave an unused mapping behind, which has no other effect.
             let _ = unsafe { rustix::mm::munmap(chunk.as_ptr(), self.bytes(at)) };
         }
     }

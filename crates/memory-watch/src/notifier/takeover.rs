@@ -1,4 +1,4 @@
-//! Taking over the accounts of a daemon that was killed.
+//! Takes over the accounts of a daemon that was killed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,8 +14,8 @@ use crate::error::NotifierError;
 use crate::watch::{Inherited, SlotLimit, Watch};
 
 impl Notifier {
-    /// Adopts the users in the maps, and puts our own program in place of the one that has kept
-    /// their accounts. The error: what makes no sense in them.
+    /// Adopts the accounts in the maps, and replaces the program that has updated them by that of
+    /// this daemon. The error describes inconsistent map contents.
     pub(super) fn take_over(&mut self) -> Result<(), String> {
         let text = |e: NotifierError| e.to_string();
         let mut uids_of: BTreeMap<u32, Vec<Uid>> = BTreeMap::new();
@@ -38,7 +38,7 @@ impl Notifier {
             if slot.index.load(Relaxed) != index {
                 return Err(format!("slot {index} takes itself for another"));
             }
-            // One user's account holds its own memory alone; a cgroup has none in the maps.
+            // A user's account has exactly this user; a cgroup has no account in the maps.
             let wrong = match account {
                 AccountId::User(uid) => uids != [uid],
                 AccountId::Group(_) => false,
@@ -53,7 +53,7 @@ impl Notifier {
             if self.index_of.insert(account, index).is_some() {
                 return Err(format!("{account} has two slots"));
             }
-            // Those who were promised memory say so again.
+            // Clients with promised memory register again and set this.
             slot.exact.store(0, Relaxed);
             let (memo, count) = (slot.memo.load(Relaxed), slot.counts());
             self.adopt_charge(account, uids, count);
@@ -63,7 +63,7 @@ impl Notifier {
                 unfinished.push(account);
             }
         }
-        // The daemon died while it set these.
+        // The previous daemon was killed before it had set the limits of these.
         for account in unfinished {
             self.remove_user(account).map_err(text)?;
         }

@@ -1,4 +1,4 @@
-//! Accounts come, change whose memory they hold, go.
+//! Adds and removes accounts, and changes their users.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,7 +20,7 @@ impl Notifier {
         self.charges.get(&account).cloned().unwrap_or_else(|| Charge::of(account))
     }
 
-    /// Gives the account a slot and makes the programs see it.
+    /// Allocates a slot for the account and publishes it to the programs.
     pub(super) fn add_user(&mut self, account: AccountId) -> Result<(), NotifierError> {
         let taken: HashSet<u32> = self.index_of.values().copied().collect();
         let index = (0..wire::MAX_SLOTS as u32)
@@ -33,7 +33,7 @@ impl Notifier {
             slot.key.store(wire::key_of_account(account), Relaxed);
             slot.index.store(index, Relaxed);
             slot.counted.store(wire::bits_of_count(count), Relaxed);
-            // Until the real ones follow, no limit is broken.
+            // Until the actual limits follow, no limit can be exceeded.
             slot.soft_pages.store(i64::MAX as u64, Relaxed);
             slot.hard_pages.store(i64::MAX as u64, Relaxed);
         }
@@ -45,7 +45,7 @@ impl Notifier {
         published
     }
 
-    /// These users' processes are charged to the slot from now on.
+    /// Charges these users' processes to the slot from now on.
     fn publish(&self, index: u32, uids: &[Uid]) -> Result<(), NotifierError> {
         let slot_of_uid = map(&self.object, "slot_of_uid")?;
         for uid in uids {
@@ -64,7 +64,7 @@ impl Notifier {
         Ok(())
     }
 
-    /// These users' processes are not charged to the slot any more; to another one they may be.
+    /// Stops charging these users' processes to the slot; they may be charged to another one.
     fn withdraw(&self, index: u32, uids: impl Iterator<Item = Uid>) -> Result<(), NotifierError> {
         let slot_of_uid = map(&self.object, "slot_of_uid")?;
         for uid in uids {
@@ -77,7 +77,7 @@ impl Notifier {
         Ok(())
     }
 
-    /// Takes an account's slot away. What it held stays said.
+    /// Frees the slot of an account. Its charge is kept.
     pub(super) fn remove_user(&mut self, account: AccountId) -> Result<(), NotifierError> {
         let Some(index) = self.index_of.remove(&account) else { return Ok(()) };
         if self.index_of.is_empty() {
@@ -92,7 +92,7 @@ impl Notifier {
         Ok(())
     }
 
-    /// An account holds something else from now on.
+    /// Changes the users or the kinds of memory of an account.
     pub(super) fn change_charge(
         &mut self,
         account: AccountId,
@@ -101,7 +101,7 @@ impl Notifier {
         charge.uids.sort_unstable();
         charge.uids.dedup();
         let before = self.charge_of(account);
-        // A user is charged to one account: to the one that was spoken of last.
+        // A user is charged to one account: to the latest one.
         for (_, other) in self.charges.iter_mut().filter(|(other, _)| **other != account) {
             other.uids.retain(|uid| charge.uids.binary_search(uid).is_err());
         }
@@ -120,11 +120,11 @@ impl Notifier {
         self.withdraw(index, gone)?;
         self.charges.insert(account, charge);
         wait_for_running_programs();
-        // Moves what is charged to whom it belongs now.
+        // Moves charges to their new accounts.
         self.reconcile().map(|_| ())
     }
 
-    /// The same limits, for an account that starts with nothing charged.
+    /// Recreates an account with the same limits and nothing charged.
     fn begin_anew(&mut self, account: AccountId, charge: Charge) -> Result<(), NotifierError> {
         let kept = |slot: &Slot| {
             let fields = [&slot.soft_pages, &slot.hard_pages, &slot.clear_pages, &slot.memo];
@@ -149,14 +149,14 @@ impl Notifier {
         self.reconcile().map(|_| ())
     }
 
-    /// What a slot that was taken over holds.
+    /// Sets the charge of a slot that was taken over.
     pub(super) fn adopt_charge(&mut self, account: AccountId, mut uids: Vec<Uid>, count: Count) {
         uids.sort_unstable();
         self.charges.insert(account, Charge { uids, count });
     }
 }
 
-/// The place of a user's slot.
+/// The index of a user's slot.
 pub(super) fn slot_of(slot_of_uid: &Map<'_>, uid: Uid) -> Result<Option<u32>, NotifierError> {
     let index = slot_of_uid
         .lookup(&uid.0.to_ne_bytes(), MapFlags::ANY)

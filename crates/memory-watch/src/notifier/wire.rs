@@ -1,8 +1,8 @@
-//! What the BPF programs and the daemon exchange: the same structs as `bpf/shared.h`, field by
+//! Structs that the BPF programs and the daemon exchange: the same as in `bpf/shared.h`, field by
 //! field. [`super::Notifier::load`] compares their sizes with the loaded maps.
 //!
-//! In the maps, which outlive a daemon when they are pinned, an account is one number: here it is
-//! encoded.
+//! In the maps, which outlive a daemon when they are pinned, an account is one number, which is
+//! encoded here.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
@@ -12,11 +12,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::watch::{Event, Killed, KilledBy, ProcessSample};
 
-/// As many CPUs as the programs can read counters of.
+/// Maximum number of CPUs whose counters the programs can read.
 pub const MAX_CPUS: usize = 1024;
-/// As many limits as there can be at a time.
+/// Maximum number of limits at a time.
 pub const MAX_SLOTS: usize = 1024;
-/// As many users as they can be of.
+/// Maximum number of users that these limits apply to.
 pub const MAX_UIDS: usize = 8192;
 
 /// The key of the first cgroup's account.
@@ -37,7 +37,7 @@ pub fn key_of_account(account: AccountId) -> u32 {
     }
 }
 
-/// The account of a key.
+/// The account of a map key.
 pub fn account_of_key(key: u32) -> AccountId {
     let low = key as u16;
     match key {
@@ -47,7 +47,7 @@ pub fn account_of_key(key: u32) -> AccountId {
     }
 }
 
-/// Kinds of memory as bits, each at the member's number in `rss_stat`.
+/// Kinds of memory as a bit mask, with the bit numbers of the members of `rss_stat`.
 pub fn bits_of_count(count: Count) -> u32 {
     let members = [count.file, count.anon, count.swap, count.shmem];
     (0..).zip(members).map(|(member, counts)| u32::from(counts) << member).sum()
@@ -71,12 +71,12 @@ pub struct Account {
 }
 
 impl Account {
-    /// The place of the slot that it is charged to.
+    /// Index of the slot that it is charged to.
     pub fn slot(&self) -> u32 {
         self.owner as u32
     }
 
-    /// What is charged to a slot that counts these.
+    /// Pages charged to a slot that counts these kinds.
     pub fn charged(&self, count: Count) -> i64 {
         let bits = bits_of_count(count);
         let counts = |member: usize| bits >> member & 1 == 1;
@@ -95,7 +95,7 @@ pub struct Armed {
     pub start_ns: AtomicU64,
 }
 
-/// `struct slot`: memory shared with the programs, hence atomics throughout.
+/// `struct slot`: memory shared with the programs, hence only atomics.
 #[repr(C)]
 pub struct Slot {
     pub soft_pages: AtomicU64,
@@ -131,12 +131,12 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// What is charged to it.
+    /// The kinds of memory that are charged to it.
     pub fn counts(&self) -> Count {
         count_of_bits(self.counted.load(Relaxed))
     }
 
-    /// Whose it is.
+    /// The account of the slot.
     pub fn account(&self) -> AccountId {
         account_of_key(self.key.load(Relaxed))
     }
@@ -170,7 +170,8 @@ pub struct WireEvent {
 }
 
 impl WireEvent {
-    /// `None` for a kind that this version does not know (never sent by our own programs).
+    /// Returns `None` for a kind that this version does not define (never sent by its own
+    /// programs).
     pub fn decode(&self) -> Option<Event> {
         let Self { key, pages, time_ns, .. } = *self;
         let account = account_of_key(key);
@@ -245,7 +246,7 @@ impl WireSample {
     }
 }
 
-/// `struct cpu_layout`, its scratch space left out.
+/// `struct cpu_layout` without its scratch space.
 #[repr(C)]
 #[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct CpuLayout {

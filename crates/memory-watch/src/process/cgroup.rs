@@ -3,7 +3,7 @@
 use super::Proc;
 use machine_memory::ReadError;
 
-/// The cgroups a process is in, as paths from their hierarchy's root.
+/// The cgroups of a process, as paths from the root of their hierarchy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupPaths {
     /// In the v2 hierarchy.

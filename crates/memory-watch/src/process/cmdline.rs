@@ -5,7 +5,7 @@ use machine_memory::ReadError;
 
 impl Proc {
     /// The command line, its arguments joined by blanks and control characters shown as `?`; empty
-    /// for a kernel thread. A process can write anything there: for people, not for decisions
+    /// for a kernel thread. A process can write any text there: for display, not for decisions
     /// alone.
     pub fn cmdline(&mut self, pid: u32) -> Result<String, ReadError> {
         let content = self.read(pid, "cmdline")?;

@@ -1,7 +1,7 @@
-//! `/proc/<pid>/fd`: the files of memory (memfds, files of a tmpfs) that a process holds open.
+//! `/proc/<pid>/fd`: files in memory (memfds, tmpfs files) that a process holds open.
 //!
-//! Nothing here waits for a file server: a user can open files of a FUSE filesystem that never
-//! answers.
+//! This module never waits for a file server: a user can open files of a FUSE filesystem that never
+//! replies.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,44 +13,44 @@ use rustix::fs::{AtFlags, CWD, FileType, MemfdFlags, StatxFlags};
 use super::Proc;
 use machine_memory::ReadError;
 
-/// A file, whatever its names.
+/// Identifies a file independently of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileId {
-    /// The filesystem's device number.
+    /// Device number of the filesystem.
     pub device: u64,
-    /// The inode's number.
+    /// Inode number.
     pub inode: u64,
 }
 
-/// A file of memory.
+/// A file in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldFile {
-    /// Which.
+    /// Device and inode.
     pub id: FileId,
-    /// Who owns it: whoever created it.
+    /// The user that owns the file: its creator.
     pub owner: Uid,
-    /// Memory and swap that it has, bytes.
+    /// Memory and swap of the file, bytes.
     pub bytes: u64,
 }
 
-/// Which filesystems are kept in memory.
+/// Identifies filesystems that are kept in memory.
 #[derive(Debug, Default)]
 pub struct TmpfsDevices {
-    /// By device number.
+    /// By device number; `true`: kept in memory.
     known: BTreeMap<u64, bool>,
 }
 
 impl TmpfsDevices {
-    /// Knows the mount of memfds, which no list of mounts shows.
+    /// Starts with the mount of memfds, which no list of mounts shows.
     pub fn new() -> Self {
         let memfd = rustix::fs::memfd_create("probe", MemfdFlags::CLOEXEC);
         let device = memfd.and_then(rustix::fs::fstat).map(|stat| stat.st_dev);
         Self { known: device.into_iter().map(|device| (device, true)).collect() }
     }
 
-    /// A mount that is unknown is looked for where this process sees it.
+    /// Looks an unknown device up in the mounts of this process.
     fn is_tmpfs(&mut self, device: u64, process: &Path) -> bool {
-        // All others are disks.
+        // All other major numbers are disks.
         if rustix::fs::major(device) != 0 {
             return false;
         }
@@ -61,15 +61,15 @@ impl TmpfsDevices {
         })
     }
 
-    /// Numbers are given again to other filesystems.
+    /// Forgets all mounts: device numbers are reused for other filesystems.
     pub fn forget_mounts(&mut self) {
         *self = Self::new();
     }
 }
 
 impl Proc {
-    /// The files of memory that a process holds open, each as often as it has it open, into `out`.
-    /// At most `most` of its descriptors are looked at; returns how many were.
+    /// Appends the memory files that a process holds open to `out`, once per open descriptor.
+    /// Checks at most `most` descriptors; returns how many were checked.
     pub fn held_files(
         &self,
         pid: u32,
@@ -84,9 +84,9 @@ impl Proc {
         for entry in entries.flatten().take(most) {
             looked_at += 1;
             let wanted = StatxFlags::TYPE | StatxFlags::UID | StatxFlags::INO | StatxFlags::BLOCKS;
-            // What a file server has said before is enough.
+            // Attributes that the file server has reported before are sufficient.
             let flags = AtFlags::STATX_DONT_SYNC;
-            // Closed since it was listed.
+            // The descriptor was closed since it was listed.
             let Ok(stat) = rustix::fs::statx(CWD, entry.path(), flags, wanted) else { continue };
             let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
             let is_file = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile;

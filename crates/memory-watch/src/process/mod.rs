@@ -1,5 +1,5 @@
-//! Readers of `/proc/<pid>/*`, one file each, through one [`Proc`] whose buffers are used again: at
-//! steady state a read allocates nothing.
+//! Readers of `/proc/<pid>/*`, one file each, through one [`Proc`] with reusable buffers: at steady
+//! state a read allocates nothing.
 
 mod cgroup;
 mod cmdline;
@@ -30,7 +30,7 @@ use machine_memory::ReadError;
 /// that Linux still supports.
 pub const NS_PER_TICK: u64 = 10_000_000;
 
-/// No file read here is larger, except `cmdline`, of which this much is enough.
+/// No file read here is larger, except `cmdline`, which is truncated.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// A `/proc` (or a fake tree) and the buffers to read it with.
@@ -52,7 +52,7 @@ impl Proc {
         Self { root: root.into(), path: String::with_capacity(64), buffer: vec![0; BUFFER_BYTES] }
     }
 
-    /// Where the tree is.
+    /// The root of the tree.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -71,7 +71,7 @@ impl Proc {
         Ok(())
     }
 
-    /// The content of `/proc/<pid>/<file>`, cut at the buffer's end.
+    /// The content of `/proc/<pid>/<file>`, truncated to the buffer's size.
     fn read(&mut self, pid: u32, file: &str) -> Result<Content<'_>, ReadError> {
         self.path.clear();
         // Writing to a String cannot fail.
@@ -99,7 +99,7 @@ fn read_up_to(path: &Path, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(len)
 }
 
-/// What a file held, and its path for errors.
+/// The content of a file, and its path for errors.
 struct Content<'p> {
     path: &'p Path,
     bytes: &'p [u8],

@@ -4,7 +4,7 @@ use super::Proc;
 use machine_memory::ReadError;
 
 impl Proc {
-    /// How much the kernel's own OOM killer likes the process: -1000 (never) to 1000 (first).
+    /// Adjustment of the kernel's OOM score: -1000 (never killed) to 1000 (killed first).
     pub fn oom_score_adj(&mut self, pid: u32) -> Result<i16, ReadError> {
         let content = self.read(pid, "oom_score_adj")?;
         content.text()?.trim().parse().map_err(|_| content.malformed("a number"))

@@ -1,5 +1,5 @@
-//! `/proc/<pid>/smaps`: which files of memory a process has mapped, and how much of them. It costs
-//! as much as `smaps_rollup`, and some text.
+//! `/proc/<pid>/smaps`: the memory files that a process maps, and how much of them. It costs as
+//! much as `smaps_rollup`, and some text.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,8 +11,8 @@ use machine_memory::ReadError;
 use machine_memory::text::kib_to_bytes;
 
 impl Proc {
-    /// What a process has mapped of each of these files, each page divided by the number of its
-    /// sharers, bytes. Files that are not mapped are left out.
+    /// Mapped bytes of each of these files, each page divided by the number of processes that map
+    /// it. Files that are not mapped are left out.
     pub fn mapped_of(
         &self,
         pid: u32,
@@ -24,7 +24,7 @@ impl Proc {
         let mut current = None;
         for line in BufReader::new(file).split(b'\n') {
             let line = line.map_err(|e| ReadError::io(&path, e))?;
-            // File names need not be UTF-8; they come last.
+            // File names need not be UTF-8; they are at the end of the line.
             let line = String::from_utf8_lossy(&line);
             if let Some(value) = line.strip_prefix("Pss:") {
                 if let (Some(file), Some(bytes)) = (current, kib_to_bytes(value.trim())) {

@@ -1,5 +1,5 @@
-//! `/proc/<pid>/smaps_rollup`: exact, but it walks the page tables (9.6 ms a GiB was measured), so
-//! for a second look only.
+//! `/proc/<pid>/smaps_rollup`: exact, but the kernel walks the page tables (9.6 ms per GiB was
+//! measured), so for a second measurement only.
 
 use super::Proc;
 use machine_memory::ReadError;
@@ -10,22 +10,22 @@ use machine_memory::text::{keys_and_values, kib_to_bytes};
 pub struct SmapsRollup {
     /// Resident.
     pub rss_bytes: Option<u64>,
-    /// Resident, each shared page divided by the number of its sharers.
+    /// Resident, each shared page divided by the number of processes that map it.
     pub pss_bytes: Option<u64>,
-    /// Of `pss_bytes`: anonymous.
+    /// Part of `pss_bytes`: anonymous memory.
     pub pss_anon_bytes: Option<u64>,
-    /// Of `pss_bytes`: shared memory.
+    /// Part of `pss_bytes`: shared memory.
     pub pss_shmem_bytes: Option<u64>,
-    /// Of `pss_bytes`: of files.
+    /// Part of `pss_bytes`: files.
     pub pss_file_bytes: Option<u64>,
-    /// Swapped out, divided by sharers.
+    /// Swapped out, each page divided by the number of processes that share it.
     pub swap_pss_bytes: Option<u64>,
     /// Locked in memory.
     pub locked_bytes: Option<u64>,
 }
 
 impl Proc {
-    /// Reads `/proc/<pid>/smaps_rollup`. A process without an address space gives `ESRCH`.
+    /// Reads `/proc/<pid>/smaps_rollup`. Returns `ESRCH` for a process without an address space.
     pub fn smaps_rollup(&mut self, pid: u32) -> Result<SmapsRollup, ReadError> {
         let content = self.read(pid, "smaps_rollup")?;
         let mut sizes = SmapsRollup::default();

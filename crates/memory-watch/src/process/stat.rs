@@ -4,7 +4,7 @@ use super::NS_PER_TICK;
 use super::Proc;
 use machine_memory::ReadError;
 
-/// The fields we use, numbered as in proc(5).
+/// The fields that are used, numbered as in proc(5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Field 2, zero-padded; the kernel cuts it to 15 bytes.
@@ -15,7 +15,7 @@ pub struct Stat {
     pub ppid: u32,
     /// Field 5: the process group.
     pub group: u32,
-    /// Field 6: the session's leader.
+    /// Field 6: the session id, which is the pid of its leader.
     pub session: u32,
     /// Field 9: `PF_*` flags.
     pub flags: u64,
@@ -23,10 +23,10 @@ pub struct Stat {
     pub threads: u64,
     /// Field 22: clock ticks from boot to the start.
     pub start_ticks: u64,
-    /// Field 24, in pages; may leave out what CPUs have not folded yet.
+    /// Field 24, in pages; may leave out pages that CPUs have not folded yet.
     pub rss_pages: u64,
-    /// Field 28: where the stack of its address space begins; 0 where it has none, or may not be
-    /// read.
+    /// Field 28: start of the stack of its address space; 0 without an address space, or without
+    /// permission to read it.
     pub start_stack: u64,
 }
 
@@ -34,12 +34,12 @@ impl Stat {
     const PF_EXITING: u64 = 0x4;
     const PF_KTHREAD: u64 = 0x0020_0000;
 
-    /// The start as [`crate::ProcessSample::start_time_ns`] has it, rounded down to a tick.
+    /// Start time as in [`crate::ProcessSample::start_time_ns`], rounded down to a tick.
     pub fn start_time_ns(&self) -> u64 {
         self.start_ticks * NS_PER_TICK
     }
 
-    /// A thread of the kernel's own.
+    /// A kernel thread.
     pub fn is_kernel_thread(&self) -> bool {
         self.flags & Self::PF_KTHREAD != 0
     }
@@ -54,8 +54,8 @@ impl Proc {
     /// Reads `/proc/<pid>/stat`.
     pub fn stat(&mut self, pid: u32) -> Result<Stat, ReadError> {
         let content = self.read(pid, "stat")?;
-        // The name may hold anything, brackets, blanks and broken UTF-8 included; the last bracket
-        // ends it.
+        // The name may contain any bytes, including brackets, blanks and broken UTF-8; the last
+        // bracket ends it.
         let bytes = content.bytes;
         let open = bytes.iter().position(|&b| b == b'(');
         let close = bytes.iter().rposition(|&b| b == b')');
@@ -104,7 +104,7 @@ struct Fields<'s> {
 }
 
 impl<'s> Fields<'s> {
-    /// Field `number`, counted from 1; must be asked for in ascending order.
+    /// Field `number`, counted from 1; to be called in ascending order.
     fn get(&mut self, number: usize) -> Option<&'s str> {
         let skip = number - self.next;
         self.next = number + 1;

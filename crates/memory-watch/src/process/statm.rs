@@ -6,12 +6,12 @@ use machine_memory::ReadError;
 /// Sizes in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statm {
-    /// Address space.
+    /// Size of the address space.
     pub size_pages: u64,
-    /// Resident: anonymous + file + shared memory. Newer kernels may leave out a few dozen pages a
-    /// CPU that are not folded into the counter yet.
+    /// Resident: anonymous + file + shared memory. Newer kernels may leave out a few dozen pages
+    /// per CPU that are not folded into the counter yet.
     pub resident_pages: u64,
-    /// Of those, file and shared memory pages.
+    /// Part of `resident_pages`: file and shared memory pages.
     pub shared_pages: u64,
 }
 

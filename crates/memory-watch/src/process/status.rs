@@ -6,7 +6,7 @@ use machine_memory::text::{keys_and_values, kib_to_bytes};
 use memory_ledger::Uid;
 
 /// Identity and exact resident sizes. The sizes are `None` for kernel threads and zombies, and
-/// where the kernel is older than the line.
+/// where the kernel is too old to have the line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// `Tgid`.
@@ -25,14 +25,15 @@ pub struct Status {
     pub swap_bytes: Option<u64>,
     /// `VmPTE`, in bytes.
     pub page_table_bytes: Option<u64>,
-    /// The main thread has exited, and another one goes on: the sizes are as that one shows them.
+    /// The main thread has exited and another thread is running: the sizes are read from that
+    /// thread.
     pub main_thread_exited: bool,
     /// `Threads`.
     pub threads: Option<u64>,
 }
 
 impl Status {
-    /// What is charged to a user: anonymous + shared + swapped-out bytes. `None` without an address
+    /// Memory charged to a user: anonymous + shared + swapped-out bytes. `None` without an address
     /// space.
     pub fn charged_bytes(&self) -> Option<u64> {
         Some(self.anon_bytes? + self.shmem_bytes.unwrap_or(0) + self.swap_bytes.unwrap_or(0))
@@ -40,8 +41,8 @@ impl Status {
 }
 
 impl Proc {
-    /// Reads `/proc/<pid>/status`. Where the main thread has exited before others, the sizes are
-    /// those that another thread shows.
+    /// Reads `/proc/<pid>/status`. If the main thread has exited before others, the sizes are read
+    /// from another thread.
     pub fn status(&mut self, pid: u32) -> Result<Status, ReadError> {
         let status = self.status_in(pid, "status")?;
         if status.anon_bytes.is_some() || status.threads.is_none_or(|threads| threads < 2) {
@@ -51,7 +52,7 @@ impl Proc {
         let threads = std::fs::read_dir(&folder).map_err(|e| ReadError::io(&folder, e))?;
         for thread in threads.flatten() {
             let file = format!("task/{}/status", thread.file_name().display());
-            // It may be gone by now.
+            // The thread may have exited by now.
             if let Ok(of_thread) = self.status_in(pid, &file)
                 && of_thread.anon_bytes.is_some()
             {
@@ -66,7 +67,7 @@ impl Proc {
     fn status_in(&mut self, pid: u32, file: &str) -> Result<Status, ReadError> {
         let content = self.read(pid, file)?;
         let mut status = Status::default();
-        // Only the name can hold bytes that are no UTF-8, and lossy conversion would allocate.
+        // Only the name can contain bytes that are not UTF-8, and lossy conversion would allocate.
         let from = content.bytes.iter().position(|&b| b == b'\n').unwrap_or(0);
         let text = std::str::from_utf8(&content.bytes[from..])
             .map_err(|_| content.malformed("the file as UTF-8"))?;

@@ -7,8 +7,8 @@ use machine_memory::ReadError;
 use memory_ledger::Uid;
 
 impl Proc {
-    /// The creator of the outermost user namespace that the process is in, as far as that is inside
-    /// of the reader's own; `None`: it is in the reader's own.
+    /// The creator of the outermost user namespace of the process below the reader's own; `None`:
+    /// the process is in the reader's own.
     pub fn namespace_owner(&self, pid: u32) -> Result<Option<Uid>, ReadError> {
         let levels = reader::namespaces(&self.root, pid).map_err(|error| {
             ReadError::io(&self.root.join(pid.to_string()).join("ns/user"), error)

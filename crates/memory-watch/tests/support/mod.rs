@@ -1,4 +1,4 @@
-//! What the tests share: watched processes and patience.
+//! Shared by the tests: processes under test, and waiting for conditions.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -15,10 +15,10 @@ use test_support::helper::Helper;
 
 pub const PAGE: u64 = 4096;
 pub const MIB: u64 = (1 << 20) / PAGE;
-/// A limit no test reaches, for those that want an account only.
+/// A limit that no test reaches, for tests that need an account only.
 pub const FAR_AWAY: u64 = 1 << 40;
 
-/// The notifier, or `None` after having said why the test is skipped.
+/// The notifier, or `None` after printing why the test is skipped.
 pub fn notifier() -> Option<Notifier> {
     if !test_support::privileged() {
         return None;
@@ -33,8 +33,8 @@ pub fn notifier() -> Option<Notifier> {
     }
 }
 
-/// The kernel lacks it or the container forbids it. A program that the verifier rejects is our
-/// fault.
+/// The kernel lacks it or the container forbids it. A program that the verifier rejects is a bug
+/// and not skipped.
 fn is_refused(error: &NotifierError) -> bool {
     match error {
         NotifierError::Unsupported(_) => true,
@@ -46,8 +46,8 @@ fn is_refused(error: &NotifierError) -> bool {
     }
 }
 
-/// Does what a measurement does that finds no page shared: what processes were started with may be
-/// their parent's, and kills nobody before that.
+/// Corrects an account like a measurement that finds no shared page: pages that processes had at
+/// their start may be shared with their parent, and cause no kill before that.
 #[allow(dead_code)] // Not by every test program.
 pub fn confirm(notifier: &mut Notifier, account: AccountId) {
     let usage = notifier.usage(account).unwrap();
@@ -59,19 +59,19 @@ pub fn confirm(notifier: &mut Notifier, account: AccountId) {
     notifier.correct(account, correction).unwrap();
 }
 
-/// Before Linux 6.2 a thread tells of its faults in batches of 64 only, so the account may be that
-/// many pages a thread behind.
+/// Before Linux 6.2 a thread reports its faults in batches of 64 only, so the account may be that
+/// many pages per thread behind.
 pub fn fault_batch() -> u64 {
     let types = libbpf_rs::btf::Btf::from_vmlinux().expect("the kernel's types");
     let batched = types.type_by_name::<libbpf_rs::btf::BtfType<'_>>("mm_rss_stat").is_some();
     if batched { 64 } else { 0 }
 }
 
-/// A memory hog.
+/// A helper process that allocates memory on command.
 pub struct Hog(Helper);
 
 impl Hog {
-    /// Starts one as `uid` and waits until it is that user.
+    /// Starts a hog as `uid` and waits until it has changed to that user.
     pub fn start(uid: Uid) -> Self {
         let mut command = Command::new(test_support::programs::memory_hog());
         let mut hog = Self(Helper::run(command.arg(uid.to_string())));
@@ -80,18 +80,18 @@ impl Hog {
         hog
     }
 
-    /// Its next answer; nothing when it is dead.
+    /// The next reply of the hog; empty if it was killed.
     pub fn answer(&mut self) -> String {
         self.0.answer().unwrap_or_default()
     }
 
-    /// Gives a command and waits for its answer.
+    /// Sends a command and waits for the reply.
     pub fn ask(&mut self, command: &str) -> String {
         self.begin(command);
         self.answer()
     }
 
-    /// Waits until it is dead; whether SIGKILL did it.
+    /// Waits until the hog has exited; returns whether SIGKILL ended it.
     pub fn was_killed(&mut self) -> bool {
         eventually("the hog dies", || !self.is_alive());
         self.signal() == Some(libc::SIGKILL)
@@ -121,7 +121,7 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// What `/proc` says a user's processes are charged, in pages.
+/// The charge of a user's processes according to `/proc`, in pages.
 pub fn pages_by_proc(uid: Uid) -> u64 {
     let mut proc = Proc::default();
     let mut pids = Vec::new();

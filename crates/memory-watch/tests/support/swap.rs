@@ -1,4 +1,4 @@
-//! Swap for a test: the machine's own, or a file of ours that is gone when the test is over.
+//! Swap for a test: the machine's own, or a file that is removed when the test is over.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -13,20 +13,20 @@ use tempfile::TempDir;
 
 use super::PAGE;
 
-/// More than the tests swap out.
+/// More than the tests swap out, bytes.
 const BYTES: u64 = 256 << 20;
 
-/// One test at a time.
+/// Serializes the tests that use swap.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// Swap is there; it is switched off and removed on drop if it is ours.
+/// Swap is on; it is switched off and removed on drop if this test has added it.
 pub struct Swap {
     own: Option<(TempDir, CString)>,
     _one: MutexGuard<'static, ()>,
 }
 
 impl Swap {
-    /// Swap, or `None` after having said why there is none.
+    /// Enables swap, or returns `None` after printing why there is none.
     pub fn on() -> Option<Self> {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         if free_bytes() >= BYTES {
@@ -41,7 +41,7 @@ impl Swap {
         }
     }
 
-    /// Brings everything back into memory, if it is ours.
+    /// Brings all pages back into memory, if the swap file is the test's own.
     pub fn off(&mut self) -> bool {
         let Some((_, path)) = &self.own else { return false };
         // SAFETY: a string that ends with NUL.
@@ -56,7 +56,7 @@ impl Drop for Swap {
     fn drop(&mut self) {
         if let Some((_, path)) = &self.own {
             // SAFETY: a string that ends with NUL.
-            // Refused: the file stays in use until the next boot, without a name.
+            // If this fails, the file stays in use until the next boot, without a name.
             let _ = unsafe { libc::swapoff(path.as_ptr()) };
         }
     }
@@ -67,7 +67,7 @@ fn free_bytes() -> u64 {
     info.freeswap * u64::from(info.mem_unit)
 }
 
-/// A swap file beside the test programs, in use.
+/// Creates and enables a swap file in the folder of the test programs.
 fn make() -> std::io::Result<(TempDir, CString)> {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let path = folder.path().join("swap");
@@ -80,7 +80,7 @@ fn make() -> std::io::Result<(TempDir, CString)> {
     }
 }
 
-/// What mkswap writes: the first page says what this is and how many pages there are.
+/// Writes a swap header like mkswap: the first page has the signature and the number of pages.
 fn format(path: &Path) -> std::io::Result<()> {
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
     // A swap file must not have holes.
