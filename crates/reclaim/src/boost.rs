@@ -1,5 +1,5 @@
-//! Speeds up the exit of a killed process: nice -20 for its threads, and out of a frozen control
-//! group.
+//! Speeds up the exit of a killed process: nice -20 for its threads, and removal from a frozen
+//! control group.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,19 +16,19 @@ const HIGHEST: i32 = -20;
 /// Room for the names of some twenty threads.
 const LISTED_BYTES: usize = 512;
 
-/// What was done for a victim that had not exited after `process_mrelease`.
+/// Result of boosting a victim that had not exited after `process_mrelease`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Boost {
-    /// Threads whose priority was raised.
+    /// Number of threads with a raised priority.
     pub threads: usize,
-    /// It was moved out of a frozen control group.
+    /// The victim was moved out of a frozen control group.
     pub thawed: bool,
-    /// The system's last refusal, if any.
+    /// The last error, if any.
     pub refused: Option<Errno>,
 }
 
 impl Boost {
-    /// Raises and thaws a process that has been sent SIGKILL, so there is nothing to undo.
+    /// Raises and thaws a process that was sent SIGKILL, so there is nothing to undo.
     pub fn new(victim: &Victim) -> Self {
         let mut boost = Self::default();
         if let Some(tasks) = open_tasks(victim) {
@@ -51,7 +51,7 @@ impl Boost {
     }
 }
 
-/// The folder of the victim's threads; `None` once it has exited.
+/// The `task` folder of the victim; `None` once it has exited.
 fn open_tasks(victim: &Victim) -> Option<OwnedFd> {
     let path = format!("/proc/{}/task", victim.pid());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -66,8 +66,9 @@ enum Raise {
     NotNeeded,
 }
 
-/// The system calls know threads by numbers only, and a thread may end between two of them: if it
-/// is gone afterwards, its number's new owner gets back what it had.
+/// The system calls identify threads by tid only, and a thread may exit between two of them: if it
+/// has exited afterwards, its previous attributes are applied to the thread that may have got its
+/// tid.
 fn raise(tasks: &OwnedFd, tid: Pid) -> Result<Raise, Errno> {
     let Ok(before) = SchedAttr::of(Some(tid)) else { return Ok(Raise::NotNeeded) };
     let ordinary = [libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE];
@@ -76,7 +77,7 @@ fn raise(tasks: &OwnedFd, tid: Pid) -> Result<Raise, Errno> {
     }
     let done = SchedAttr::other(HIGHEST).apply(Some(tid));
     if !has(tasks, tid) {
-        // It may be gone as well.
+        // That thread may have exited as well.
         let _ = before.apply(Some(tid));
         return Ok(Raise::NotNeeded);
     }

@@ -1,4 +1,4 @@
-//! The version 1 freezer, which keeps a victim from exiting.
+//! The version 1 freezer, which prevents a victim from exiting.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::victim::Victim;
 
-/// What became of a process that a freezer may hold.
+/// Whether a process was moved out of a frozen control group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Thawed {
     /// It was moved out.
@@ -18,9 +18,9 @@ pub(crate) enum Thawed {
     No,
 }
 
-/// Moves a process that a version 1 freezer holds, where no signal reaches it, to the nearest group
-/// above that is not frozen: others in its group stay as they are. In version 2 SIGKILL ends a
-/// frozen process.
+/// Moves a process that a version 1 freezer holds, where no signal reaches it, to the nearest
+/// ancestor that is not frozen: other processes in its group stay frozen. In version 2 SIGKILL ends
+/// a frozen process.
 pub(crate) fn leave_frozen(victim: &Victim) -> Result<Thawed, Errno> {
     let pid = victim.pid();
     let own = freezer_path(pid).filter(|own| own != "/");
@@ -29,7 +29,7 @@ pub(crate) fn leave_frozen(victim: &Victim) -> Result<Thawed, Errno> {
         return Ok(Thawed::No);
     };
     let group = mount.join(own.trim_start_matches('/'));
-    // A frozen process cannot end, so its pid stays its own until it is moved.
+    // A frozen process cannot exit, so its pid is not reused until it is moved.
     if !is_frozen(&group) || !victim.has_its_pid() {
         return Ok(Thawed::No);
     }
@@ -42,7 +42,7 @@ fn join(group: &Path, pid: u32) -> io::Result<()> {
     fs::write(group.join("cgroup.procs"), pid.to_string())
 }
 
-/// The nearest group above that is not frozen. The root has no state and never is.
+/// The nearest ancestor that is not frozen. The root has no state and is never frozen.
 fn awake_ancestor<'a>(group: &'a Path, mount: &Path) -> Option<&'a Path> {
     let above = group.ancestors().skip(1).take_while(|above| above.starts_with(mount));
     above.into_iter().find(|above| !is_frozen(above))
@@ -58,7 +58,7 @@ fn freezer_path(pid: u32) -> Option<String> {
     parse_own(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
 }
 
-/// From lines like `6:freezer:/group`.
+/// Parses lines like `6:freezer:/group`.
 fn parse_own(text: &str) -> Option<String> {
     text.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -72,7 +72,7 @@ fn freezer_mount(mountinfo: &Path) -> Option<PathBuf> {
     parse_mount(&fs::read(mountinfo).ok()?)
 }
 
-/// Where the whole hierarchy of the freezer is mounted.
+/// The mount point of the whole freezer hierarchy.
 fn parse_mount(mountinfo: &[u8]) -> Option<PathBuf> {
     let is_freezer = |mount: &MountEntry| {
         mount.fs_type == "cgroup"

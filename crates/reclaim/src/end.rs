@@ -1,4 +1,4 @@
-//! What has become of a victim.
+//! Result of a kill for one victim.
 
 use std::{fmt, fs};
 
@@ -10,40 +10,40 @@ use crate::identity::{Identity, stat};
 use crate::mrelease::Mrelease;
 use crate::victim::{KillError, Victim};
 
-/// A victim is still there though it was sent SIGKILL.
+/// A victim that was sent SIGKILL has not exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReapError {
-    /// It waits inside the kernel for something that does not come, most often a device or a server
-    /// of a file system, and dies when it does.
+    /// It waits in the kernel for an event that does not occur, usually from a device or a file
+    /// server, and exits once it does.
     #[error("pid {pid} is stuck in an uninterruptible sleep; {memory}")]
     Stuck {
-        /// The pid.
+        /// Pid of the victim.
         pid: u32,
-        /// Its private memory.
+        /// State of its private memory.
         memory: Memory,
     },
     /// It shares its memory with another process that is not dying.
     #[error("pid {pid} shares its memory with pid {sharer}, which is not dying")]
     Shared {
-        /// The pid.
+        /// Pid of the victim.
         pid: u32,
-        /// The other one's.
+        /// Pid of the other process.
         sharer: u32,
     },
-    /// It runs, or waits for others.
+    /// It runs, or waits for other processes.
     #[error("pid {pid} is still {}; {memory}", state_name(*.state))]
     StillAlive {
-        /// The pid.
+        /// Pid of the victim.
         pid: u32,
-        /// Its state, as `/proc/<pid>/stat` has it.
+        /// Its state, as in `/proc/<pid>/stat`.
         state: u8,
-        /// Its private memory.
+        /// State of its private memory.
         memory: Memory,
     },
 }
 
 impl ReapError {
-    /// About a victim that is still there.
+    /// The reason why a victim has not exited.
     pub(crate) fn of(victim: &Victim, mrelease: Option<Mrelease>) -> Self {
         let pid = victim.pid();
         let memory =
@@ -56,7 +56,7 @@ impl ReapError {
         }
     }
 
-    /// Its private memory is back all the same.
+    /// Its private memory was released nevertheless.
     pub fn released(&self) -> bool {
         match self {
             Self::Stuck { memory, .. } | Self::StillAlive { memory, .. } => {
@@ -67,12 +67,12 @@ impl ReapError {
     }
 }
 
-/// The private memory of a victim that is still there.
+/// The private memory of a victim that has not exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// It was released all the same.
+    /// Released by `process_mrelease`.
     Released,
-    /// The victim has it.
+    /// Still in use by the victim.
     Held,
 }
 
@@ -85,11 +85,11 @@ impl fmt::Display for Memory {
     }
 }
 
-/// The state of a process: of those of its threads, the one that keeps it from ending first. The
-/// thread that gave the process its pid may be long gone, and say nothing about the others. `None`:
-/// it is gone.
+/// The state of a process: of its threads' states, the one that prevents its exit most. The main
+/// thread may have exited long before, and then its state does not show that of the others. `None`:
+/// the process has exited.
 pub fn state_of(pid: u32) -> Option<u8> {
-    /// From what keeps a process to what does not.
+    /// Ordered from states that prevent an exit to those that do not.
     const KEEPERS: &[u8] = b"DtTRSIZX";
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
     let tids = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
@@ -97,7 +97,7 @@ pub fn state_of(pid: u32) -> Option<u8> {
     states.min_by_key(|state| KEEPERS.iter().position(|keeper| keeper == state))
 }
 
-/// A process's state in words: the letter of `/proc/<pid>/stat`.
+/// A process's state as text, from the letter of `/proc/<pid>/stat`.
 pub fn state_name(state: u8) -> &'static str {
     match state {
         b'D' => "in an uninterruptible sleep",
@@ -110,34 +110,34 @@ pub fn state_name(state: u8) -> &'static str {
     }
 }
 
-/// How it ended.
+/// Result of the signal for a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It is gone.
+    /// It has exited.
     Gone,
-    /// It got no signal.
+    /// It could not be signalled.
     Refused(KillError),
-    /// It is still there.
+    /// It has not exited.
     Remains(ReapError),
 }
 
-/// What is known of one victim.
+/// Report on one victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VictimReport {
-    /// Who.
+    /// Pid, uid and start time.
     pub identity: Identity,
-    /// What it had before; nothing for one that was a zombie.
+    /// Its memory before the kill; all 0 for a zombie.
     pub holdings: Holdings,
-    /// What came back, bytes.
+    /// Memory that was freed, bytes.
     pub bytes_back: u64,
-    /// What `process_mrelease` said, if it was called.
+    /// The result of `process_mrelease`, if it was called.
     pub mrelease: Option<Mrelease>,
-    /// So many threads were raised.
+    /// Number of threads with a raised priority.
     pub threads_raised: usize,
-    /// It was taken out of a frozen control group.
+    /// It was moved out of a frozen control group.
     pub thawed: bool,
-    /// Why its priority could not be raised or it could not be thawed, if so.
+    /// The error if its priority could not be raised or it could not be thawed.
     pub boost_refused: Option<Errno>,
-    /// What has become of it.
+    /// Whether it has exited.
     pub end: End,
 }

@@ -1,4 +1,5 @@
-//! Who dies with a victim: its group, its descendants. And who shares its memory.
+//! Processes that are killed with a victim: its group or its descendants. And processes that share
+//! its memory.
 
 use std::fs;
 
@@ -7,25 +8,25 @@ use rustix::process::Signal;
 use crate::identity::{Stat, stat};
 use crate::victim::{Victim, last_errno};
 
-/// `KCMP_VM` of the kernel: do two processes share their address space?
+/// `KCMP_VM` of the kernel: compares two processes' address spaces.
 const KCMP_VM: i32 = 1;
-/// So many looks for those that were born since the last one. All that were found are stopped by
-/// then, so that only a fork that was under way can have escaped a look.
+/// Maximum number of scans for processes that were created since the last one. All that were found
+/// are stopped by then, so only a fork that was in progress can be missed by a scan.
 const LOOKS: u32 = 16;
 
-/// Who is killed.
+/// The processes that are killed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// The process.
+    /// Only the process.
     #[default]
     Process,
-    /// Its process group.
+    /// All processes of its process group.
     Group,
-    /// It and all its descendants.
+    /// The process and all its descendants.
     Family,
 }
 
-/// A victim, and whether we stopped it.
+/// A victim, and whether it was stopped here.
 pub(crate) struct Relative {
     pub(crate) victim: Victim,
     stopped: bool,
@@ -38,7 +39,7 @@ impl Relative {
         Self { victim, stopped }
     }
 
-    /// Lets a process go on that is not killed after all.
+    /// Continues a process that is not killed after all.
     pub(crate) fn release(&self) {
         if self.stopped {
             let _ = self.victim.signal(Signal::CONT);
@@ -46,8 +47,8 @@ impl Relative {
     }
 }
 
-/// The victim and those who are to die with it, all stopped. Init, kernel threads, and this process
-/// are never among them.
+/// The victim and the processes that are killed with it, all stopped. Init, kernel threads, and
+/// this process are never included.
 pub(crate) fn gather(root: Victim, scope: Scope) -> Vec<Relative> {
     let own = stat(root.pid()).filter(|own| own.start_ticks == root.identity().start_ticks);
     let (Some(own), true) = (own, scope != Scope::Process) else {
@@ -66,7 +67,7 @@ pub(crate) fn gather(root: Victim, scope: Scope) -> Vec<Relative> {
                 continue;
             }
             let opened = Victim::open(pid).ok();
-            // The pid may have changed hands since it was looked at.
+            // The pid may have been reused since the scan.
             if let Some(victim) = opened.filter(|v| v.identity().start_ticks == stat.start_ticks) {
                 found.push(Relative::hold(victim, stat.state));
             }
@@ -78,8 +79,8 @@ pub(crate) fn gather(root: Victim, scope: Scope) -> Vec<Relative> {
     found
 }
 
-/// A process that uses the same memory as this one and is not dying: as long as it lives, the
-/// memory stays. Looks at every process.
+/// A process that uses the same memory and is not dying: the memory is not freed before it exits.
+/// Scans all processes.
 pub fn sharer_of(victim: &Victim) -> Option<u32> {
     let pid = victim.pid();
     let same = |other: u32| {

@@ -1,4 +1,4 @@
-//! What memory a process has, and what of it its death does not give back.
+//! Memory of a process by kind, and the part that killing it does not free.
 
 use std::fmt;
 use std::fs;
@@ -7,32 +7,32 @@ use machine_memory::text::bytes_of;
 
 use crate::identity::read_proc;
 
-/// Room for `/proc/<pid>/status`: 1.5 KiB, and longer only with hundreds of groups, whose line
-/// comes before those that are read here.
+/// Size of the buffer for `/proc/<pid>/status`: 1.5 KiB, and longer only with hundreds of groups;
+/// their line comes before those that are read here.
 const STATUS: usize = 8192;
 const PAGE_BYTES: u64 = 4096;
 
-/// Bytes by kind.
+/// Memory of a process by kind, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
-    /// Anonymous memory: what comes back.
+    /// Anonymous memory, which is freed.
     pub anon_bytes: u64,
-    /// Of that, what other processes use as well, at least; 0 unless measured.
+    /// Minimum of `anon_bytes` that other processes use as well; 0 unless measured.
     pub shared_anon_bytes: u64,
-    /// Mapped files: they stay in the page cache.
+    /// Mapped files, which stay in the page cache.
     pub file_bytes: u64,
     /// Shared memory and tmpfs files.
     pub shmem_bytes: u64,
-    /// Swapped out: swap comes back, not memory.
+    /// Swapped-out memory: frees swap, not memory.
     pub swap_bytes: u64,
-    /// Of the pool of huge pages.
+    /// From the pool of huge pages.
     pub hugetlb_bytes: u64,
-    /// Pinned, most often by a device's driver.
+    /// Pinned, usually by a device driver.
     pub pinned_bytes: u64,
 }
 
 impl Holdings {
-    /// As the kernel counts them, at once and without allocating. `None`: it has no memory (any
+    /// Reads the kernel's counters without allocating. `None`: the process has no memory (any
     /// more).
     pub fn of(pid: u32) -> Option<Self> {
         let mut buffer = [0; STATUS];
@@ -40,8 +40,8 @@ impl Holdings {
         Self::parse(std::str::from_utf8(status).ok()?)
     }
 
-    /// The same, and what is shared, from `smaps_rollup`: the kernel walks all of it, 10 ms a GiB
-    /// and more.
+    /// Like [`of`](Self::of), with the shared memory from `smaps_rollup`: the kernel walks all page
+    /// tables, 10 ms per GiB and more.
     pub fn measured(pid: u32) -> Option<Self> {
         let holdings = Self::of(pid)?;
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
@@ -50,7 +50,7 @@ impl Holdings {
         Some(Self { shared_anon_bytes, ..holdings })
     }
 
-    /// Anonymous memory that it has now. `None`: it has let go of all its memory.
+    /// Present anonymous memory, bytes. `None`: the process has released all its memory.
     pub fn anon_now(pid: u32) -> Option<u64> {
         let mut buffer = [0; 128];
         let statm = std::str::from_utf8(read_proc(pid, "statm", &mut buffer).ok()?).ok()?;
@@ -73,12 +73,12 @@ impl Holdings {
         })
     }
 
-    /// What is expected to come back, bytes.
+    /// Memory that is expected to be freed, bytes.
     pub fn freeable_bytes(&self) -> u64 {
         self.anon_bytes.saturating_sub(self.shared_anon_bytes.max(self.pinned_bytes))
     }
 
-    /// What does not come back, in words; empty if it is less than 1 MiB of each kind.
+    /// Memory that is not freed, as text; empty if it is less than 1 MiB of each kind.
     pub fn kept(&self) -> String {
         Kept(self).to_string()
     }

@@ -1,4 +1,4 @@
-//! Who a process is, whatever happens to its pid.
+//! Identity of a process, independent of reuse of its pid.
 
 use std::ffi::CStr;
 use std::io::Write;
@@ -7,12 +7,13 @@ use owners::Uid;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// `PF_KTHREAD` of the kernel: the flag of its own threads in `/proc/<pid>/stat`.
+/// `PF_KTHREAD` of the kernel: the flag of kernel threads in `/proc/<pid>/stat`.
 const PF_KTHREAD: u64 = 0x0020_0000;
-/// Room for `/proc/<pid>/stat` and for `status` up to its `Uid:` line; both are far shorter.
+/// Size of the buffer for `/proc/<pid>/stat` and for `status` up to its `Uid:` line; both are far
+/// shorter.
 const PROC_FILE: usize = 2048;
 
-/// Who the victim is.
+/// Identity of a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Process id.
@@ -23,7 +24,7 @@ pub struct Identity {
     pub start_ticks: u64,
 }
 
-/// What is found under a pid.
+/// The process that has a pid now.
 pub(crate) struct Found {
     pub(crate) uid: Uid,
     pub(crate) start_ticks: u64,
@@ -31,10 +32,10 @@ pub(crate) struct Found {
     pub(crate) handles_term: bool,
 }
 
-/// A line of `/proc/<pid>/stat`, as far as it is of interest.
+/// The fields of `/proc/<pid>/stat` that are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
-    /// One letter, as in `ps`.
+    /// State, one letter as in `ps`.
     pub(crate) state: u8,
     pub(crate) parent: u32,
     pub(crate) group: u32,
@@ -42,7 +43,7 @@ pub(crate) struct Stat {
     pub(crate) start_ticks: u64,
 }
 
-/// Reads who has this pid now. `None`: the files are not as expected.
+/// Reads the process that has this pid now. `None`: the files do not have the expected form.
 pub(crate) fn find(pid: u32) -> Result<Option<Found>, Errno> {
     let mut buffer = [0; PROC_FILE];
     let Some(stat) = parse_stat(read_proc(pid, "stat", &mut buffer)?) else { return Ok(None) };
@@ -53,7 +54,7 @@ pub(crate) fn find(pid: u32) -> Result<Option<Found>, Errno> {
     Ok(Some(Found { uid, start_ticks, kernel_thread, handles_term }))
 }
 
-/// Reads a process's line of state. `None`: it is gone, or the line is not as expected.
+/// Reads a process's `stat`. `None`: it has exited, or the line does not have the expected form.
 pub(crate) fn stat(pid: u32) -> Option<Stat> {
     let mut buffer = [0; PROC_FILE];
     parse_stat(read_proc(pid, "stat", &mut buffer).ok()?)
@@ -77,7 +78,7 @@ pub(crate) fn read_proc<'a>(pid: u32, name: &str, buffer: &'a mut [u8]) -> Resul
     Ok(&buffer[..len])
 }
 
-/// Reads `/proc/<pid>/stat`. The name in parentheses may itself hold parentheses and spaces.
+/// Parses `/proc/<pid>/stat`. The name in parentheses may itself contain parentheses and spaces.
 fn parse_stat(stat: &[u8]) -> Option<Stat> {
     let after_name = stat.iter().rposition(|b| *b == b')')? + 1;
     let mut fields = std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace();
@@ -98,8 +99,8 @@ fn parse_uid(status: &[u8]) -> Option<Uid> {
     std::str::from_utf8(real).ok()?.parse().ok().map(Uid)
 }
 
-/// There is a handler for the signal, as far as `/proc/<pid>/status` was read (a process of
-/// hundreds of groups has a longer one).
+/// The process has a handler for the signal, if that line of `/proc/<pid>/status` was read (with
+/// hundreds of groups the file is longer than the buffer).
 fn catches(status: &[u8], signal: i32) -> bool {
     let line = status.split(|b| *b == b'\n').find_map(|line| line.strip_prefix(b"SigCgt:\t"));
     let mask = line.and_then(|mask| std::str::from_utf8(mask).ok());

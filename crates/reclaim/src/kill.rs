@@ -1,4 +1,4 @@
-//! Kills processes and reclaims their memory in one call, to wait for or to poll.
+//! Kills processes and reclaims their memory in one call, blocking or polled.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,22 +17,22 @@ use crate::mrelease::Mrelease;
 use crate::reclaim::{Progress, Reclaim};
 use crate::victim::{KillError, Victim};
 
-/// The word of the timer among those of the victims.
+/// The epoll data of the timer; victims have their index.
 const TIMER: u64 = u64::MAX;
 
-/// What a deadline beyond all clocks amounts to.
+/// Replacement for a deadline that the clock cannot represent.
 const FOREVER: Duration = Duration::from_secs(1 << 32);
 
-/// How to kill.
+/// Options of a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How long a process that handles SIGTERM may take to end by itself; zero: no time.
+    /// Time that a process which handles SIGTERM may take to exit by itself; zero: SIGKILL at once.
     pub grace: Duration,
-    /// Who dies with the victim.
+    /// The processes that are killed with the victim.
     pub scope: Scope,
-    /// How long is waited after SIGKILL for all to be gone.
+    /// Maximum wait after SIGKILL for all victims to exit.
     pub deadline: Duration,
-    /// What is shared with others is measured before the kill, which takes 10 ms a GiB.
+    /// Measure memory shared with other processes before the kill, which takes 10 ms per GiB.
     pub measure: bool,
 }
 
@@ -47,28 +47,28 @@ impl Default for Options {
     }
 }
 
-/// How far a kill has come.
+/// Progress of a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// How many are killed.
+    /// Number of victims.
     pub victims: usize,
-    /// How many of them are gone.
+    /// Number of victims that have exited.
     pub gone: usize,
-    /// What they had that can come back, bytes.
+    /// Memory of the victims that can be freed, bytes.
     pub bytes: u64,
-    /// What of it is back, bytes; of a victim that frees its memory itself only known when it is
-    /// gone.
+    /// Part of `bytes` that is back; for a victim that frees its memory itself only known once it
+    /// has exited.
     pub bytes_back: u64,
-    /// When the last memory was back, from the beginning on. `None`: some is not.
+    /// Time from the start until the last memory was back. `None`: some is not.
     pub memory_back: Option<Duration>,
-    /// There is nothing more to wait for: all are gone, or the deadline has passed.
+    /// No more progress is expected: all victims have exited, or the deadline has passed.
     pub done: bool,
 }
 
 impl Victim {
-    /// Kills it, and whoever [`Options::scope`] adds; the memory comes back while the result is
-    /// [waited for](Reap::wait) or [advanced](Reap::advance). The error is about this process;
-    /// others that cannot be killed are in the [reports](Reap::reports).
+    /// Kills the process, and those that [`Options::scope`] adds; the memory is freed while the
+    /// caller [waits for](Reap::wait) the result or [advances](Reap::advance) it. The error is
+    /// about this process; others that cannot be killed are in the [reports](Reap::reports).
     pub fn kill(self, options: &Options) -> Result<Reap, KillError> {
         let pid = self.pid();
         let reap = Reap::begin(vec![self], options);
@@ -83,24 +83,24 @@ impl Victim {
     }
 }
 
-/// One who dies.
+/// One of the processes to be killed.
 struct Member {
     victim: Victim,
     holdings: Option<Holdings>,
-    /// It was asked to end, and is killed then.
+    /// SIGTERM was sent; SIGKILL follows at this time.
     asked_until: Option<Instant>,
     refused: Option<KillError>,
     reclaim: Option<Reclaim>,
-    /// Seen last; memory that it has let go of may be on its way only.
+    /// Memory at the last reading, bytes; memory that was released may not be free yet.
     left_bytes: u64,
     back_at: Option<Instant>,
     gone: bool,
 }
 
-/// A kill on its way.
+/// A kill in progress.
 ///
-/// Either call [`wait`](Reap::wait), or watch the fd and call [`advance`](Reap::advance) whenever
-/// it is readable. Dropped early, it leaves the victims to their death.
+/// Either call [`wait`](Reap::wait), or poll the fd and call [`advance`](Reap::advance) whenever it
+/// is readable. If it is dropped early, the victims still exit, without further help.
 pub struct Reap {
     members: Vec<Member>,
     epoll: OwnedFd,
@@ -111,9 +111,9 @@ pub struct Reap {
 }
 
 impl Reap {
-    /// Signals all of them, then releases the memory of each from this thread, which blocks for 0.1
-    /// µs a page. An error means that no process was signalled; processes that cannot be killed are
-    /// in the [reports](Reap::reports).
+    /// Signals all victims, then releases the memory of each from this thread, which blocks for 0.1
+    /// µs per page. An error means that no process was signalled; processes that cannot be killed
+    /// are in the [reports](Reap::reports).
     pub fn begin(victims: Vec<Victim>, options: &Options) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
@@ -141,7 +141,7 @@ impl Reap {
         let deadline = begun.checked_add(patience).unwrap_or(begun + FOREVER);
         for (member, relative) in members.iter_mut().zip(&relatives) {
             member.signal(options);
-            // Who is asked must be able to run, who is refused has a right to.
+            // A process with SIGTERM must be able to run, one that cannot be killed must continue.
             if member.reclaim.is_none() {
                 relative.release();
             }
@@ -152,14 +152,14 @@ impl Reap {
         Ok(reap)
     }
 
-    /// Does what is due. To be called whenever the fd is readable.
+    /// Performs the steps that are due. To be called whenever the fd is readable.
     pub fn advance(&mut self) -> Status {
         let _ = rustix::io::read(&self.timer, &mut [0u8; 8]);
         for member in &mut self.members {
             member.advance();
             if member.gone || member.refused.is_some() {
-                // A pidfd stays readable, also of one who was refused and ends: out of the way of
-                // the event loop.
+                // A pidfd stays readable after the exit, also that of a process that could not be
+                // killed: remove it from the event loop.
                 let _ = epoll::delete(&self.epoll, member.victim.as_fd());
             }
         }
@@ -169,7 +169,7 @@ impl Reap {
         status
     }
 
-    /// How far it has come, as of the last [`advance`](Reap::advance).
+    /// Progress as of the last [`advance`](Reap::advance).
     pub fn status(&self) -> Status {
         let struck = || self.members.iter().filter(|member| member.refused.is_none());
         let bytes = struck().map(Member::bytes).sum();
@@ -189,18 +189,18 @@ impl Reap {
         }
     }
 
-    /// What has become of each, as of the last [`advance`](Reap::advance).
+    /// The result for each victim, as of the last [`advance`](Reap::advance).
     pub fn reports(&self) -> Vec<VictimReport> {
         self.members.iter().map(Member::report).collect()
     }
 
-    /// Waits until all are gone or the deadline has passed; the error is the first one that
-    /// remains.
+    /// Waits until all victims have exited or the deadline has passed; the error is the first
+    /// victim that has not exited.
     pub fn wait(&mut self) -> Result<Status, ReapError> {
         self.wait_and_tell(Duration::MAX, |_| {})
     }
 
-    /// The same, and tells how far it has come at least every so often.
+    /// Like [`wait`](Self::wait), and calls `tell` with the progress at least once per `every`.
     pub fn wait_and_tell(
         &mut self,
         every: Duration,
@@ -220,7 +220,7 @@ impl Reap {
             let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
             match poll(&mut fds, timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // Without poll there is no waiting; what is due is done at leisure.
+                // If poll fails, the loop checks every millisecond instead.
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
         }
@@ -230,7 +230,7 @@ impl Reap {
         let due = self.members.iter().filter(|member| !member.gone);
         let due = due.filter_map(|member| member.asked_until);
         let due = due.chain((!status.done).then_some(self.deadline)).min();
-        // A time of zero would stop the timer instead of being over at once.
+        // A time of zero would stop the timer instead of expiring at once.
         let left = due
             .map(|due| due.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1)));
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -240,7 +240,7 @@ impl Reap {
     }
 }
 
-/// Becomes readable when there is something to [`advance`](Reap::advance).
+/// Becomes readable when there is progress to [`advance`](Reap::advance).
 impl AsFd for Reap {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
@@ -269,7 +269,7 @@ impl Member {
         match done {
             Ok(()) if ask => self.asked_until = Some(Instant::now() + options.grace),
             Ok(()) => self.reclaim = Some(Reclaim::new(self.victim.clone())),
-            // It has ended before.
+            // The process had exited before the signal.
             Err(KillError::Gone(_)) if self.victim.has_exited() => {}
             Err(refused) => self.refused = Some(refused),
         }
@@ -289,7 +289,7 @@ impl Member {
         }
         if self.asked_until.is_some_and(|until| Instant::now() >= until) {
             self.asked_until = None;
-            // Gone is as good.
+            // The signal also fails if the process has exited already.
             let _ = self.victim.send_kill();
             self.reclaim = Some(Reclaim::new(self.victim.clone()));
             self.reap();
@@ -305,7 +305,7 @@ impl Member {
         }
         let shared = || self.mrelease() == Some(Mrelease::NotDying);
         if self.gone {
-            // Whoever shares the memory still has it.
+            // Processes that share the memory still have it.
             self.left_bytes = if shared() { self.bytes() } else { 0 };
         } else if let Some(left) = Holdings::anon_now(self.victim.pid()) {
             self.left_bytes = left;

@@ -2,12 +2,12 @@
 //!
 //! * [`victim`]: a process pinned by its [`identity`], and the signal;
 //! * [`mrelease`]: one `process_mrelease` call and what its errors mean;
-//! * [`boost`]: a higher priority for a victim that has not exited after that, and out of a
+//! * [`boost`]: a higher priority for a victim that has not exited after that, and removal from a
 //!   freezer;
 //! * [`reaper`]: threads for both;
-//! * [`reclaim`]: from the signal until the memory is back, a step at a time, for an event loop;
+//! * [`reclaim`]: from the signal until the memory is back, in steps, for an event loop;
 //! * [`kill`]: all of that in one call, for a process, its group or its [`family`]; [`end`]: the
-//!   outcome; [`holdings`]: what a process had, and what does not come back;
+//!   result; [`holdings`]: a process's memory, and the part that is not freed;
 //! * [`tracer`]: a victim that is held at its exit.
 //!
 //! ```no_run
@@ -20,10 +20,10 @@
 //! ```
 //!
 //! A victim frees its memory as it exits, at its own priority and on its own CPU.
-//! `process_mrelease` frees it from our thread, even when the victim cannot run at all, if it is
-//! called before the victim's last thread has detached from the memory; after that only its exit
-//! frees it, and the boost speeds that up. `docs/design/reclaim.md` has the figures, also of steps
-//! that are not worth taking.
+//! `process_mrelease` frees it from the calling thread, even when the victim cannot run at all, if
+//! it is called before the victim's last thread has detached from the memory; after that only its
+//! exit frees it, and the boost speeds that up. `docs/design/reclaim.md` has the measurements,
+//! including those of steps that are not worth taking.
 
 pub mod boost;
 mod cgroup;

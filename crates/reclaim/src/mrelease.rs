@@ -7,30 +7,30 @@ use rustix::io::Errno;
 
 use crate::victim::last_errno;
 
-/// `PROCESS_MRELEASE_REAP_KILL`, proposed in 2026: the call also kills, and takes hold of the
-/// memory first. It is used on processes only that have their SIGKILL already: to them it is
-/// nothing new.
+/// `PROCESS_MRELEASE_REAP_KILL`, proposed in 2026: the call also kills, and takes a reference to
+/// the memory first. It is used only on processes that were sent SIGKILL already, so the signal has
+/// no further effect.
 const REAP_KILL: u32 = 1;
 
-/// What came of it.
+/// Result of `process_mrelease`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mrelease {
-    /// The private memory that could be released has been.
+    /// The private memory that could be released was released.
     Freed,
-    /// `EAGAIN`: part of it was busy; worth another try.
+    /// `EAGAIN`: part of it was busy; to be retried.
     Busy,
-    /// `ESRCH`: every thread has let go of the memory; its exit is freeing it, or has.
+    /// `ESRCH`: every thread has detached from the memory; its exit frees it, or has freed it.
     LettingGo,
     /// `EINVAL`: the process is not dying, or shares its memory with one that is not.
     NotDying,
     /// `ENOSYS`: kernel before 5.15.
     Unsupported,
-    /// Anything else.
+    /// Any other error.
     Failed(Errno),
 }
 
-/// Releases the memory of a process that has been sent SIGKILL. Blocks while it works: about 0.1 µs
-/// a page. Needs no privilege.
+/// Releases the memory of a process that was sent SIGKILL. Blocks while it works: about 0.1 µs per
+/// page. Needs no privilege.
 pub fn mrelease(pidfd: BorrowedFd<'_>) -> Mrelease {
     let flags = if kills_too() { REAP_KILL } else { 0 };
     loop {
@@ -46,7 +46,8 @@ pub fn mrelease(pidfd: BorrowedFd<'_>) -> Mrelease {
     }
 }
 
-/// The kernel has the flag. It looks at the flags before the descriptor, so a bad one tells.
+/// Whether the kernel has the flag. It checks the flags before the descriptor, so `EBADF` shows
+/// that it is known.
 fn kills_too() -> bool {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     *KNOWN.get_or_init(|| call(-1, REAP_KILL) == Err(Errno::BADF))

@@ -14,18 +14,18 @@ use crate::boost::Boost;
 use crate::mrelease::{Mrelease, mrelease};
 use crate::victim::Victim;
 
-/// Tries of one victim while the kernel returns `EAGAIN`, and the pause between them: 40 ms in all.
+/// Attempts per victim while the kernel returns `EAGAIN`, and the pause between them: 40 ms in all.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(2);
-/// Victims that may wait; one beyond that frees its memory itself. Each takes 400 bytes, which are
-/// locked.
+/// Maximum number of queued victims; further ones free their memory themselves. Each takes 400
+/// bytes, which are locked.
 const QUEUE: usize = 256;
-/// A reaper calls a few system calls; it needs no 2 MiB of locked stack.
+/// A reaper makes a few system calls only; it does not need 2 MiB of locked stack.
 const STACK_BYTES: usize = 64 * 1024;
-/// The part that is locked; half of this is in use at the most.
+/// The part of the stack that is locked; at most half of this is in use.
 const LOCKED_BYTES: usize = 16 * 1024;
 
-/// What a reaper has done for a victim, in this order.
+/// Results of a reaper for a victim, in this order.
 #[derive(Clone, Copy, Debug)]
 pub enum Done {
     /// The result of `process_mrelease`.
@@ -39,9 +39,8 @@ struct Job {
     victim: Victim,
 }
 
-/// A fixed pool of threads, made at start so that nothing has to be allocated when memory is short.
-/// They inherit the scheduling of the thread that starts them, and lock their stacks where they
-/// may.
+/// A fixed pool of threads, created at start so that no allocation is needed when memory is short.
+/// They inherit the scheduling of the thread that starts them, and lock their stacks if permitted.
 pub struct Reaper {
     jobs: Option<SyncSender<Job>>,
     results: Receiver<(u64, Done)>,
@@ -50,14 +49,14 @@ pub struct Reaper {
 }
 
 impl Reaper {
-    /// The useful number of real-time reapers up to `most`: one CPU is left to all other work where
-    /// there are several.
+    /// The useful number of real-time reapers up to `most`: with several CPUs, one is left to all
+    /// other work.
     pub fn enough(most: usize) -> usize {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         cpus.saturating_sub(1).clamp(1, most.max(1))
     }
 
-    /// Starts the pool: `threads` victims at a time have their memory released.
+    /// Starts the pool: the memory of up to `threads` victims is released concurrently.
     pub fn start(threads: usize) -> io::Result<Self> {
         let done = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (jobs, queue) = sync_channel::<Job>(QUEUE);
@@ -75,17 +74,17 @@ impl Reaper {
         Ok(Self { jobs: Some(jobs), results, done, threads })
     }
 
-    /// Queues a process that has been sent SIGKILL; `token` comes back with the results. Dropped
-    /// when the queue is full.
+    /// Queues a process that was sent SIGKILL; `token` is returned with the results. The victim is
+    /// dropped if the queue is full.
     pub(crate) fn submit(&self, token: u64, victim: &Victim) {
         if let Some(jobs) = &self.jobs {
             let _ = jobs.try_send(Job { token, victim: victim.clone() });
         }
     }
 
-    /// Takes the results that are there, without blocking.
+    /// Passes the available results to `result`, without blocking.
     pub fn drain(&self, mut result: impl FnMut(u64, Done)) {
-        // The count is of no use, only that the fd is not readable any more.
+        // The count is unused; the read makes the fd unreadable again.
         let _ = rustix::io::read(&*self.done, &mut [0u8; 8]);
         for (token, done) in self.results.try_iter() {
             result(token, done);
@@ -103,7 +102,7 @@ impl AsFd for Reaper {
 impl Drop for Reaper {
     fn drop(&mut self) {
         self.jobs = None;
-        // A thread may wait for room for its result.
+        // A thread may be blocked until there is room for its result.
         while self.threads.iter().any(|thread| !thread.is_finished()) {
             self.drain(|_, _| {});
             std::thread::sleep(Duration::from_millis(1));
@@ -124,7 +123,8 @@ impl Worker {
     fn run(&self) {
         lock_stack();
         loop {
-            // The lock is held while waiting: the others wait for it instead of for a job.
+            // The lock is held during the wait: the other threads wait for the lock instead of for
+            // a job.
             let job = self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(Job { token, victim }) = job else { return };
             reap(&victim, |done| self.report(token, done));
@@ -139,7 +139,7 @@ impl Worker {
     }
 }
 
-/// The work for one victim that has been sent SIGKILL.
+/// Releases the memory of one victim that was sent SIGKILL, and boosts it if it has not exited.
 pub(crate) fn reap(victim: &Victim, mut report: impl FnMut(Done)) {
     report(Done::Released(release(victim)));
     if !victim.has_exited() {
@@ -157,7 +157,7 @@ fn release(victim: &Victim) -> Mrelease {
     mrelease(victim.as_fd())
 }
 
-/// Keeps what a job needs of the stack in memory. Where locking is not allowed the stack has at
+/// Locks the part of the stack that a job uses. Where locking is not permitted the pages have at
 /// least been touched.
 fn lock_stack() {
     let stack = [0u8; LOCKED_BYTES];

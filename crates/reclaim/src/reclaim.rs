@@ -1,4 +1,4 @@
-//! From the signal until the memory is back, a step at a time.
+//! Steps from the signal until the memory is back.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -7,30 +7,31 @@ use crate::mrelease::Mrelease;
 use crate::reaper::{self, Done, Reaper};
 use crate::victim::Victim;
 
-/// How far a victim has come.
+/// Progress of a victim's exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It still has memory.
+    /// The victim still has its memory.
     Pending,
-    /// Its private memory was released from outside; it may still be there.
+    /// The private memory was released by `process_mrelease`; the victim may not have exited.
     Released,
-    /// It is gone.
+    /// The victim has exited.
     Gone,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// No reaper has been asked yet.
+    /// Not submitted to a reaper yet.
     Signalled,
-    /// A reaper has been asked; its exit is awaited.
+    /// Submitted to a reaper; waiting for the exit.
     Waiting,
     Gone,
 }
 
-/// A victim that has been sent SIGKILL, by any process or BPF program.
+/// A victim that was sent SIGKILL, by any process or BPF program.
 ///
-/// Call [`step`](Reclaim::step) at once: once the victim's last thread has detached from the
-/// memory, `process_mrelease` comes too late. After that, whenever its fd is readable.
+/// Call [`step`](Reclaim::step) at once: `process_mrelease` has no effect any more once the
+/// victim's last thread has detached from the memory. After that, call it whenever the victim's fd
+/// is readable.
 #[derive(Debug)]
 pub struct Reclaim {
     victim: Victim,
@@ -40,7 +41,7 @@ pub struct Reclaim {
 }
 
 impl Reclaim {
-    /// Begins with a victim that has just been signalled.
+    /// Starts with a victim that has just been signalled.
     pub fn new(victim: Victim) -> Self {
         Self { victim, state: State::Signalled, mrelease: None, boost: None }
     }
@@ -55,24 +56,24 @@ impl Reclaim {
         self.mrelease
     }
 
-    /// What was done because it had not exited after that.
+    /// Result of the boost, if the victim had not exited after `process_mrelease`.
     pub fn boost(&self) -> Option<Boost> {
         self.boost
     }
 
-    /// Hands the victim to a reaper at the first call, with `token`; later calls look whether it
+    /// Submits the victim to a reaper at the first call, with `token`; later calls check whether it
     /// has exited.
     pub fn step(&mut self, reaper: &Reaper, token: u64) -> Progress {
         let progress = self.look();
         if progress == Progress::Pending && self.state == State::Signalled {
-            // Refused when too many wait: its own exit then frees the memory.
+            // Dropped if the queue is full: the victim's own exit then frees the memory.
             reaper.submit(token, &self.victim);
             self.state = State::Waiting;
         }
         progress
     }
 
-    /// Looks whether it has exited.
+    /// Checks whether the victim has exited.
     pub fn look(&mut self) -> Progress {
         if self.state != State::Gone && self.victim.has_exited() {
             self.state = State::Gone;
@@ -80,9 +81,9 @@ impl Reclaim {
         self.progress()
     }
 
-    /// Calls `process_mrelease` from this thread instead of a reaper's, which then never comes too
-    /// late when this thread has just sent the signal. Blocks for 0.1 µs a page, and as long as
-    /// another thread of the kernel holds the lock of the victim's address space.
+    /// Calls `process_mrelease` from this thread instead of a reaper's. If this thread has just
+    /// sent the signal, the call is never too late. Blocks for 0.1 µs per page, and as long as
+    /// another kernel thread holds the lock of the victim's address space.
     pub fn reap(&mut self) -> Progress {
         let victim = self.victim.clone();
         self.state = State::Waiting;
@@ -92,7 +93,7 @@ impl Reclaim {
         self.look()
     }
 
-    /// Takes a reaper's result.
+    /// Records a reaper's result.
     pub fn helped(&mut self, done: Done) -> Progress {
         match done {
             Done::Released(result) => self.mrelease = Some(result),
@@ -101,7 +102,7 @@ impl Reclaim {
         self.progress()
     }
 
-    /// How far it has come, as of the last step.
+    /// Progress as of the last step.
     pub fn progress(&self) -> Progress {
         match self.state {
             State::Gone => Progress::Gone,
@@ -111,7 +112,7 @@ impl Reclaim {
     }
 }
 
-/// Becomes readable when the victim is gone.
+/// Becomes readable when the victim has exited.
 impl AsFd for Reclaim {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.victim.as_fd()

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use machine_memory::text::value_of;
 
-/// So many threads of a victim are looked at: with very many, the ones that are held may be missed,
-/// and the victim counts as slow.
+/// Maximum number of a victim's threads that are checked: with very many threads, those that are
+/// held may be missed, and the victim counts as slow.
 const THREADS: usize = 64;
 
-/// The process that holds a victim, which has had its SIGKILL for some milliseconds.
+/// The process that holds a victim, to be called some milliseconds after its SIGKILL.
 pub fn holder_of(pid: u32) -> Option<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     tasks.flatten().take(THREADS).find_map(|task| {

@@ -1,4 +1,4 @@
-//! A process pinned by its identity, and the signal.
+//! A process pinned by its identity, and its signals.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::identity::{self, Found, Identity};
 
-/// Why a process cannot be a victim.
+/// Reason why a process cannot be a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// No such process any more.
+    /// No process has this pid any more.
     #[error("pid {0} is gone")]
     Gone(u32),
     /// The pid belongs to a later process.
     #[error("pid {pid} is another process now (started at tick {found}, not {expected})")]
     AnotherProcess {
-        /// The pid.
+        /// The pid that was opened.
         pid: u32,
         /// Start time found, clock ticks.
         found: u64,
@@ -29,7 +29,7 @@ pub enum OpenError {
     /// The process has changed its user.
     #[error("pid {pid} belongs to uid {found} now, not {expected}")]
     AnotherUser {
-        /// The pid.
+        /// The pid that was opened.
         pid: u32,
         /// Real uid found.
         found: Uid,
@@ -42,36 +42,36 @@ pub enum OpenError {
     /// `/proc` or `pidfd_open` failed.
     #[error("pid {pid}: {doing}: {errno}")]
     Io {
-        /// The pid.
+        /// The pid that was opened.
         pid: u32,
-        /// What was tried.
+        /// The operation that failed.
         doing: &'static str,
-        /// How it failed.
+        /// Its error.
         errno: Errno,
     },
 }
 
-/// Why the signal was not delivered.
+/// Reason why the signal was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KillError {
-    /// It was gone before.
+    /// The process had exited before.
     #[error("pid {0} is gone already")]
     Gone(u32),
-    /// It belongs to somebody else, and we are not root.
+    /// It belongs to another user, and the caller is not root.
     #[error("pid {0} cannot be killed: not permitted; its owner and root may")]
     NotPermitted(u32),
-    /// The system refused.
+    /// The system call failed.
     #[error("pid {pid} cannot be signalled: {errno}")]
     Io {
-        /// The pid.
+        /// Pid of the process.
         pid: u32,
-        /// How it failed.
+        /// Error of the system call.
         errno: Errno,
     },
 }
 
-/// A process that will be killed, or has been. The pidfd pins it: whatever happens to the pid, the
-/// signal reaches this process or nobody.
+/// A process that will be killed, or has been. The pidfd pins it: even if the pid is reused, the
+/// signal reaches this process or none.
 #[derive(Clone, Debug)]
 pub struct Victim {
     identity: Identity,
@@ -87,7 +87,7 @@ impl Victim {
         Ok(Self::of(identity, &found, pidfd))
     }
 
-    /// Opens the process with this identity, and no other that has come by its pid since.
+    /// Opens the process with this identity, and no other process that has got its pid since.
     pub fn open_as(identity: Identity) -> Result<Self, OpenError> {
         let Identity { pid, uid, start_ticks } = identity;
         let (pidfd, found) = pin(pid)?;
@@ -105,7 +105,7 @@ impl Victim {
         Self { identity, handles_term: found.handles_term, pidfd: Arc::new(pidfd) }
     }
 
-    /// Who it is.
+    /// Pid, uid and start time.
     pub fn identity(&self) -> Identity {
         self.identity
     }
@@ -115,8 +115,8 @@ impl Victim {
         self.identity.pid
     }
 
-    /// Sends SIGKILL, and nothing else: the memory comes back as the victim exits. One system call:
-    /// no allocation, no lock, no log.
+    /// Only sends SIGKILL; the memory is freed as the victim exits. One system call: no allocation,
+    /// no lock, no log.
     pub fn send_kill(&self) -> Result<(), KillError> {
         self.signal(Signal::KILL)
     }
@@ -131,49 +131,50 @@ impl Victim {
         }
     }
 
-    /// Has it stand still: it takes no memory and forks no more, and can be killed as ever.
+    /// Sends SIGSTOP: the process does not allocate or fork any more, and can still be killed.
     pub fn stop(&self) -> Result<(), KillError> {
         self.signal(Signal::STOP)
     }
 
-    /// Lets it go on that was [stopped](Victim::stop).
+    /// Continues a process that was [stopped](Victim::stop).
     pub fn go_on(&self) {
-        // Gone is as good.
+        // The signal also fails if the process has exited.
         let _ = self.signal(Signal::CONT);
     }
 
-    /// It has a handler for SIGTERM. To all others SIGTERM is as good as SIGKILL, or as nothing.
+    /// The process has a handler for SIGTERM. For all others SIGTERM either kills like SIGKILL, or
+    /// is ignored.
     pub fn can_be_asked(&self) -> bool {
         self.handles_term
     }
 
-    /// Asks it to end: SIGTERM, which it may handle, or ignore.
+    /// Sends SIGTERM, which the process may handle, or ignore.
     pub fn ask_to_end(&self) -> Result<(), KillError> {
         self.signal(Signal::TERM)
     }
 
-    /// All its threads are gone, and with them its memory (unless others share it).
+    /// All its threads have exited, and their memory is freed (unless other processes share it).
     pub fn has_exited(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut fds = [PollFd::new(&*self.pidfd, PollFlags::IN)];
         matches!(poll(&mut fds, Some(&now)), Ok(1..))
     }
 
-    /// Its pid is still its own: it lives, or is a zombie that nobody has waited for.
+    /// The pid still belongs to this process: it is running, or a zombie that was not waited for.
     pub(crate) fn has_its_pid(&self) -> bool {
-        // Not being permitted is an answer about somebody who is there.
+        // A permission error shows that the process exists.
         !matches!(pidfd_send_nothing(self.as_fd()), Err(Errno::SRCH))
     }
 }
 
-/// Becomes readable when the victim is gone.
+/// Becomes readable when the victim has exited.
 impl AsFd for Victim {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 }
 
-/// Opens whoever has the pid, if it may be a victim at all.
+/// Opens the process that has the pid, if it may be a victim.
 fn pin(pid: u32) -> Result<(OwnedFd, Found), OpenError> {
     let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(OpenError::Gone(pid))?;
     if pid == 1 || raw == rustix::process::getpid() {
@@ -186,7 +187,7 @@ fn pin(pid: u32) -> Result<(OwnedFd, Found), OpenError> {
         }
     };
     let pidfd = match pidfd_open(raw, PidfdFlags::empty()) {
-        // The kernel's words for the id of a thread that does not lead its process.
+        // The kernel's errors for the tid of a thread that does not lead its process.
         Err(Errno::INVAL | Errno::NOENT) => {
             let doing = "it is a thread of a process, not a process";
             return Err(OpenError::Io { pid, doing, errno: Errno::INVAL });
@@ -199,7 +200,7 @@ fn pin(pid: u32) -> Result<(OwnedFd, Found), OpenError> {
         doing: "/proc/<pid>/stat or status is not as expected",
         errno: Errno::INVAL,
     })?;
-    // Alive (or a zombie) after its files were read: the files were this process's own.
+    // The process exists (maybe as a zombie) after its files were read: they were its own.
     match pidfd_send_nothing(pidfd.as_fd()) {
         Err(Errno::PERM) | Ok(()) => {}
         Err(errno) => return Err(fail("pidfd_send_signal")(errno)),

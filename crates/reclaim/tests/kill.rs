@@ -1,4 +1,4 @@
-//! The whole of it in one call.
+//! Tests of the kill in one call.
 
 mod support;
 
@@ -40,7 +40,7 @@ fn an_event_loop_needs_nothing_but_the_descriptor() {
     }
     assert_eq!((last.gone, last.victims), (4, 4));
     assert!(last.bytes_back >= 64 * MIB, "{last:?}");
-    // Nothing is left to tell, whatever help is still on its way.
+    // No event is left, whatever help is still in progress.
     std::thread::sleep(Duration::from_millis(20));
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     assert_eq!(poll(&mut [PollFd::new(&reap.as_fd(), PollFlags::IN)], Some(&now)), Ok(0));
@@ -94,7 +94,7 @@ fn a_process_that_is_gone_is_an_error_of_its_own() {
     holder.child.kill().unwrap();
     holder.child.wait().unwrap();
     assert_eq!(victim.pid(), holder.pid());
-    // Known to be gone without asking: nothing to kill, and nothing to wait for.
+    // Known to have exited without a system call: nothing to kill, and nothing to wait for.
     let mut reap = victim.kill(&Options::default()).unwrap();
     assert_eq!(reap.wait().map(|status| (status.gone, status.bytes_back)), Ok((1, 0)));
     assert_eq!(reap.reports()[0].end, End::Gone);

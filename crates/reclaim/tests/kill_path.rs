@@ -1,4 +1,5 @@
-//! The kill path allocates nothing. Alone in its program: it replaces the allocator.
+//! The kill path does not allocate. In a test program of its own, because it replaces the
+//! allocator.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! Victims whose pid is taken over, at every step: ten thousand tries. Never is the stranger
-//! signalled, raised or emptied.
+//! Victims with a pid that is reused, at every step: ten thousand attempts. The new process is
+//! never signalled, boosted or reaped.
 
 mod support;
 
@@ -12,14 +12,14 @@ use support::{identity, state};
 const TRIES: u32 = 10_000;
 const IN_NAMESPACE: &str = "RECLAIM_TEST_OWN_PIDS";
 
-/// Takes the number that the next process of this pid namespace gets.
+/// Sets the pid that the next process of this pid namespace gets.
 fn next_pid(pid: u32) {
     std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
 }
 
 #[test]
 fn whoever_takes_over_a_victims_pid_is_not_touched() {
-    // In a pid namespace of its own nobody else takes numbers.
+    // In a pid namespace of its own no other process takes pids.
     if std::env::var_os(IN_NAMESPACE).is_none() {
         let words = ["--pid", "--fork", "--kill-child", "--mount-proc"];
         let unshare = || std::process::Command::new("unshare");
@@ -50,7 +50,7 @@ fn whoever_takes_over_a_victims_pid_is_not_touched() {
         }
         let mut reclaim = Reclaim::new(victim.clone());
         if step > 1 {
-            // The reapers are at it while the pid changes hands.
+            // The reapers are working while the pid is reused.
             reclaim.step(&reaper, at.into());
         }
         drop(child);
@@ -64,13 +64,13 @@ fn whoever_takes_over_a_victims_pid_is_not_touched() {
         assert_eq!(mrelease(victim.as_fd()), Mrelease::LettingGo);
         assert_eq!(Boost::new(&victim), Boost::default());
         assert_eq!(reclaim.step(&reaper, at.into()), Progress::Gone);
-        // Numbers that come back at once, as here, can meet a boost between two of its system
-        // calls; it notices and takes it back. SAFETY: takes numbers.
+        // Pids that are reused at once, as here, can meet a boost between two of its system calls;
+        // the boost detects and undoes it. SAFETY: takes numbers.
         let nice = |pid: i32| unsafe { libc::getpriority(libc::PRIO_PROCESS, pid as libc::id_t) };
         support::until("a stranger as it was", || nice(stranger.0) == nice(0));
         reaper.drain(|_, _| {});
         assert_ne!(state(pid), Some('Z'), "a stranger was killed");
-        // Ticks are 10 ms: only who was born in another one can be told apart by them.
+        // Ticks are 10 ms: only a process that started in another tick can be distinguished.
         if identity(pid).start_ticks != who.start_ticks {
             let error = Victim::open_as(who).unwrap_err();
             assert!(matches!(error, OpenError::AnotherProcess { .. }), "{error}");

@@ -1,5 +1,6 @@
-//! Victims that exit or exec meanwhile: ten thousand tries, nobody else is harmed, and no
-//! descriptor is lost. Alone in its program: another test beside it would open descriptors, too.
+//! Victims that exit or exec concurrently: ten thousand attempts, no other process is harmed, and
+//! no descriptor is leaked. In a test program of its own: a concurrent test would open descriptors,
+//! too.
 
 mod support;
 
@@ -11,7 +12,7 @@ use support::{PATIENCE, state};
 
 const TRIES: u32 = 10_000;
 
-/// Numbers without a pattern, the same in every run.
+/// Pseudo-random numbers, the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -26,7 +27,7 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// By signal, release and boost, until it is gone.
+/// Signal, release and boost, until the victim has exited.
 fn reclaim(victim: Victim, reaper: &Reaper, token: u64) {
     let mut reclaim = Reclaim::new(victim);
     let start = Instant::now();
@@ -46,7 +47,7 @@ fn whatever_a_victim_does_meanwhile_nobody_else_is_harmed_and_no_descriptor_is_l
     let bystander = Child::born(Deed::Wait, 0);
     let reaper = Reaper::start(2).unwrap();
     let mut random = Random(7);
-    // The first try opens what stays open.
+    // The first attempt opens descriptors that stay open.
     let mut open = 0;
     let (mut killed, mut missed) = (0, 0);
     for at in 0..TRIES {
@@ -57,7 +58,7 @@ fn whatever_a_victim_does_meanwhile_nobody_else_is_harmed_and_no_descriptor_is_l
             std::hint::black_box(());
         }
         match Victim::open(child.pid()) {
-            // In one call, which has a reaper of its own, or step by step with a common one.
+            // In one call, which has a reaper of its own, or in steps with a common reaper.
             Ok(victim) if at % 16 == 0 => {
                 assert_eq!(victim.kill(&Options::default()).unwrap().wait().map(|s| s.gone), Ok(1));
             }
@@ -79,6 +80,6 @@ fn whatever_a_victim_does_meanwhile_nobody_else_is_harmed_and_no_descriptor_is_l
     assert!(killed > TRIES / 4 && missed > 0, "{killed} killed, {missed} were faster");
     assert_eq!(state(bystander.pid()), Some('S'));
     drop(reaper);
-    // The reaper's own went with it.
+    // The reaper's own descriptors are closed.
     assert!(descriptors() < open, "{} descriptors, {open} at first", descriptors());
 }

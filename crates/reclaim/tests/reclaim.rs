@@ -1,4 +1,4 @@
-//! Real processes, killed and reclaimed.
+//! Kills and reclaims real processes.
 
 mod support;
 
@@ -15,7 +15,7 @@ use support::Holder;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Steps until the victim is gone; what `process_mrelease` said on the way.
+/// Steps until the victim has exited; returns the result of `process_mrelease`.
 fn run_to_the_end(mut reclaim: Reclaim, reaper: &Reaper) -> Option<Mrelease> {
     let start = Instant::now();
     loop {
@@ -111,7 +111,7 @@ fn init_kernel_threads_and_the_killer_itself_are_untouchable() {
     let open = |pid| Victim::open_as(Identity { pid, uid: Uid::ROOT, start_ticks: 0 }).unwrap_err();
     assert_eq!(open(1), OpenError::Untouchable(1));
     assert_eq!(open(std::process::id()), OpenError::Untouchable(std::process::id()));
-    // Pid 2 is the kernel's thread daemon, where the pid namespace shows it.
+    // Pid 2 is kthreadd, if the pid namespace shows it.
     if std::fs::read_to_string("/proc/2/comm").is_ok_and(|comm| comm == "kthreadd\n") {
         assert_eq!(open(2), OpenError::Untouchable(2));
     }

@@ -1,4 +1,4 @@
-//! Victims in every state: each has its defined end.
+//! Victims in every state: each has a defined result.
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::freezer::{Freezer, Version};
 use support::hung::Hung;
 use support::{Holder, PATIENCE, behind, state, until};
 
-/// Kills and waits no longer than this; what has become of it.
+/// Kills and waits at most this long; returns the report.
 fn kill(pid: u32, deadline: Duration) -> VictimReport {
     let options = Options { deadline, ..Options::default() };
     let mut reap = Victim::open(pid).unwrap().kill(&options).unwrap();
@@ -19,7 +19,7 @@ fn kill(pid: u32, deadline: Duration) -> VictimReport {
     reap.reports()[0]
 }
 
-/// Long enough to be reaped, for those that never go.
+/// Long enough for the reaper, for victims that never exit.
 const SHORT: Duration = Duration::from_millis(1500);
 const MIB: u64 = 1 << 20;
 
@@ -57,7 +57,7 @@ fn a_victim_in_a_frozen_group_of_version_1_is_released_thawed_alone_and_gone() {
     assert!(report.bytes_back >= 16 * MIB, "{report:?}");
     assert!(freezer.is_frozen() && state(other.pid()) == Some('D'), "the other stays frozen");
     drop(holder);
-    // Its end is awaited by the test, not by its freezer.
+    // The test waits for its exit, so that its freezer does not have to.
     assert_eq!(kill(other.pid(), PATIENCE).end, End::Gone);
 }
 
@@ -83,7 +83,8 @@ fn a_victim_in_uninterruptible_sleep_gives_its_memory_back_and_is_reported_stuck
     };
     let mut holder = Holder::start(32);
     holder.begin(&format!("hang {}/anything", hung.path().display()));
-    // Whatever fails below: the file system goes first, or the holder would be waited for in vain.
+    // If an assertion fails below, the file system is unmounted first: otherwise the wait for the
+    // holder would never end.
     let mut stage = (Some(hung), holder);
     let holder = &stage.1;
     until("in the file system", || {
@@ -99,7 +100,7 @@ fn a_victim_in_uninterruptible_sleep_gives_its_memory_back_and_is_reported_stuck
     assert_eq!(report.mrelease, Some(Mrelease::Freed));
     assert!(report.bytes_back >= 31 * MIB, "{report:?}");
     assert!(reap.status().memory_back.is_some());
-    // The server dies, and with it what held the victim.
+    // The server exits, which releases the victim.
     drop(stage.0.take());
     until("gone", || reap.advance().gone == 1);
     assert_eq!(reap.wait().map(|status| status.gone), Ok(1));
@@ -116,7 +117,7 @@ fn a_victim_held_by_a_debugger_gives_its_memory_back_and_is_reported_alive() {
     };
     trace(libc::PTRACE_SEIZE as _, libc::PTRACE_O_TRACEEXIT.into());
     let report = kill(holder.pid(), SHORT);
-    // It waits on its way out for the debugger, with all it has.
+    // It waits in its exit for the debugger, with its private memory released.
     let expected = ReapError::StillAlive { pid: pid as u32, state: b't', memory: Memory::Released };
     assert_eq!(report.end, End::Remains(expected), "{report:?}");
     assert!(report.bytes_back >= 31 * MIB, "{report:?}");
@@ -156,7 +157,7 @@ fn the_init_of_a_pid_namespace_is_gone_and_its_namespace_with_it() {
 fn a_kernel_thread_is_untouchable() {
     let threads = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = threads.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    // Kernel threads have no program.
+    // Kernel threads have no executable.
     let mut kernel = pids.filter(|pid| {
         *pid > 1
             && state(*pid).is_some_and(|state| state != 'Z')

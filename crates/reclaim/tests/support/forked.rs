@@ -1,6 +1,6 @@
-//! Children that are forks of the test program, and do one thing only.
+//! Forked children of the test program, each with a single action.
 
-/// What a child does on its own, so many turns of an idle loop after its birth.
+/// Action of a child, after a number of turns of an idle loop.
 #[derive(Clone, Copy)]
 pub enum Deed {
     Exit,
@@ -8,7 +8,7 @@ pub enum Deed {
     Wait,
 }
 
-/// A child of ours; killed and waited for on drop.
+/// A forked child; killed and waited for on drop.
 pub struct Child(pub libc::pid_t);
 
 impl Child {
@@ -41,7 +41,7 @@ impl Child {
         self.0 as u32
     }
 
-    /// Waits for its end: `Ok(code)` or `Err(signal)`.
+    /// Waits for its exit: `Ok(code)` or `Err(signal)`.
     pub fn end(mut self) -> Result<i32, i32> {
         let mut status = 0;
         // SAFETY: our own child, waited for once; the status is ours.

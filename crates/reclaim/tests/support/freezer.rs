@@ -1,15 +1,15 @@
-//! A control group that freezes, version 1 or 2.
+//! A control group with a freezer, version 1 or 2.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Removed on drop, thawed.
+/// A frozen control group; thawed and removed on drop.
 pub struct Freezer {
     folder: PathBuf,
     version: Version,
 }
 
-/// Of the cgroup hierarchy.
+/// Version of the cgroup hierarchy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     V1,
@@ -17,7 +17,7 @@ pub enum Version {
 }
 
 impl Freezer {
-    /// Makes an empty one under a mount; `None` where there is none, or none of ours.
+    /// Creates an empty group under a mount; `None` if there is no mount, or no permission.
     pub fn create(version: Version) -> Option<Self> {
         let unified = version == Version::V2;
         let kind = if unified { "cgroup2" } else { "cgroup" };
@@ -51,8 +51,8 @@ impl Freezer {
         fs::read_to_string(self.folder.join("freezer.state")).unwrap() == "FROZEN\n"
     }
 
-    /// Thaws when it is dropped. To be made after the processes, so that they are not waited for in
-    /// vain when something fails.
+    /// Thaws the group on drop. To be created after the processes, so that a failing test does not
+    /// wait for frozen processes.
     pub fn thaw_on_drop(&self) -> impl Drop {
         struct Thaws(PathBuf, &'static str);
         impl Drop for Thaws {

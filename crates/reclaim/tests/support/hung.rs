@@ -1,5 +1,5 @@
-//! A file system whose server reads requests and never answers: who asks it for anything sleeps
-//! uninterruptibly.
+//! A file system with a server that reads requests and never replies: a process that accesses it
+//! sleeps uninterruptibly.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -10,17 +10,17 @@ use std::thread::JoinHandle;
 
 use tempfile::TempDir;
 
-/// `FUSE_INIT`, the only request that is answered.
+/// `FUSE_INIT`, the only request that gets a reply.
 const INIT: u32 = 26;
 
-/// Unmounted on drop, which wakes all who wait.
+/// A mounted file system. Unmounted on drop, which wakes all waiting processes.
 pub struct Hung {
     folder: TempDir,
     server: Option<JoinHandle<()>>,
 }
 
 impl Hung {
-    /// Mounts one; `None` where that is not possible.
+    /// Mounts a file system; `None` where that is not possible.
     pub fn mount() -> Option<Self> {
         let mut device = File::options().read(true).write(true).open("/dev/fuse").ok()?;
         let folder = tempfile::tempdir().unwrap();
@@ -45,7 +45,7 @@ impl Hung {
     }
 }
 
-/// Until the file system is unmounted, which a read tells by an error.
+/// Serves until the file system is unmounted, when the read returns an error.
 fn serve(device: &mut File) {
     let mut request = vec![0; 64 << 10];
     while let Ok(len) = device.read(&mut request) {

@@ -1,4 +1,4 @@
-//! Children to be killed, holding memory.
+//! Child processes with memory, to be killed.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -16,22 +16,22 @@ use rustix::process::{Pid, Signal, kill_process};
 use test_support::helper::Helper;
 use test_support::programs::memory_hog;
 
-/// How long anything may take that does happen.
+/// Maximum wait for any event that is expected.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A child, killed and waited for on drop at the latest, with its children.
 pub struct Holder {
     helper: Helper,
-    /// As it sees itself: another one in a pid namespace of its own.
+    /// Its pid as it sees it: differs if it is in a pid namespace of its own.
     pub own_pid: u32,
 }
 
-/// The command that starts one.
+/// The command that starts a child.
 pub fn helper() -> Command {
     Command::new(memory_hog())
 }
 
-/// The same behind another program that starts it, like `unshare`.
+/// The command that starts a child through another program, like `unshare`.
 pub fn behind(program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).arg(memory_hog());
@@ -39,19 +39,19 @@ pub fn behind(program: &str, arguments: &[&str]) -> Command {
 }
 
 impl Holder {
-    /// Starts a child that holds so much memory.
+    /// Starts a child with this much memory, MiB.
     pub fn start(mib: usize) -> Self {
         Self::run(&mut helper(), mib)
     }
 
-    /// The same, which has then executed a command.
+    /// Starts a child with this much memory, MiB, that has then executed a command.
     pub fn with(mib: usize, command: &str) -> Self {
         let mut holder = Self::start(mib);
         holder.helper.tell(command);
         holder
     }
 
-    /// Starts one by its command.
+    /// Starts a child by the given command.
     pub fn run(command: &mut Command, mib: usize) -> Self {
         let mut helper = Helper::run(command);
         helper.tell(&format!("grow {}", mib << 10));
@@ -84,7 +84,8 @@ impl DerefMut for Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // Not waited for yet, so its pid is its own, and its children's are, being held by it.
+        // The child was not waited for, so its pid is not reused, nor are those of its children,
+        // which it keeps.
         if self.helper.is_alive() {
             let young = children(self.pid());
             let old: Vec<u32> = young.iter().flat_map(|child| children(*child)).collect();
@@ -96,7 +97,7 @@ impl Drop for Holder {
     }
 }
 
-/// Who has this pid.
+/// Identity of the process that has this pid.
 pub fn identity(pid: u32) -> Identity {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
@@ -104,13 +105,13 @@ pub fn identity(pid: u32) -> Identity {
     Identity { pid, uid, start_ticks: fields[19].parse().unwrap() }
 }
 
-/// The letter of its state; `None` when it is gone.
+/// The letter of its state; `None` if it has exited.
 pub fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// The children of all its threads.
+/// Children of all threads of a process.
 pub fn children(pid: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = tasks.filter_map(|t| std::fs::read_to_string(t.path().join("children")).ok());
@@ -118,7 +119,7 @@ pub fn children(pid: u32) -> Vec<u32> {
     lists.flat_map::<Vec<u32>, _>(pids).collect()
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !so() {
