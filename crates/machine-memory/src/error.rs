@@ -1,23 +1,23 @@
-//! A file that cannot be used, by its name.
+//! Errors of reading a file, with its path.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A file of `/proc` (or a fake tree in its place) could not be used.
+/// A file of `/proc` (or of a test's tree in its place) could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file could not be opened or read.
     #[error("cannot read {}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The file was read but does not have the form it should have.
+    /// The file was read but does not have the expected form.
     #[error("{}: cannot parse {what}", path.display())]
     Parse {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The field or line that is missing or malformed.
         what: String,
@@ -25,17 +25,17 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// It cannot be opened or read.
+    /// Creates the error for a file that cannot be opened or read.
     pub fn io(path: &Path, source: io::Error) -> Self {
         Self::Io { path: path.to_owned(), source }
     }
 
-    /// It lacks something, or has it in another form.
+    /// Creates the error for a missing or malformed field.
     pub fn parse(path: &Path, what: impl Into<String>) -> Self {
         Self::Parse { path: path.to_owned(), what: what.into() }
     }
 
-    /// Whether the process the file belonged to is gone (`ENOENT` or `ESRCH`).
+    /// The process that the file belongs to has exited (`ENOENT` or `ESRCH`).
     pub fn is_gone(&self) -> bool {
         match self {
             Self::Io { source, .. } => {

@@ -1,7 +1,7 @@
-//! What the kernel says of the machine's memory: `/proc/meminfo`, pressure stall information, zram.
+//! The kernel's reports on the machine's memory: `/proc/meminfo`, pressure stall information, zram.
 //!
 //! Readers take the root of their file tree as a parameter, return structs of `Option<T>` where the
-//! kernel may leave something out, and errors that carry the path. Both daemons use them.
+//! kernel may leave a value out, and errors that contain the path. Both daemons use them.
 
 pub mod error;
 pub mod machine;

@@ -1,6 +1,6 @@
-//! The machine's memory at a glance: `/proc/meminfo`, `/proc/pressure/memory`, and what of the swap
-//! is compressed memory. The files stay open and the buffer is used again, so that a look allocates
-//! nothing and works when no file can be opened any more.
+//! The machine's memory: `/proc/meminfo`, `/proc/pressure/memory`, and the part of the swap that is
+//! compressed memory. The files stay open and the buffer is reused, so that a reading does not
+//! allocate and works when no file can be opened any more.
 
 use std::fs::File;
 use std::io;
@@ -14,18 +14,18 @@ use crate::meminfo::Meminfo;
 /// No file read here is larger.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// Swap on zram, of all devices, bytes.
+/// Swap on zram, of all devices together, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Zram {
-    /// Not used yet.
+    /// Free swap space.
     pub free: u64,
-    /// What programs have swapped out to it.
+    /// Swapped-out data of programs, uncompressed.
     pub stored: u64,
-    /// The memory that takes.
+    /// Memory that the compressed data takes.
     pub taken: u64,
 }
 
-/// Reads them.
+/// Reader of the machine's memory.
 #[derive(Debug)]
 pub struct MachineReader {
     proc: PathBuf,
@@ -37,25 +37,24 @@ pub struct MachineReader {
 }
 
 impl MachineReader {
-    /// Opens the files in `proc`; devices are looked for in `sys`.
+    /// Opens the files in `proc`; zram devices are searched in `sys`.
     pub fn open(proc: &Path, sys: &Path) -> Result<Self, ReadError> {
         let path = proc.join("meminfo");
         let meminfo = File::open(&path).map_err(|e| ReadError::io(&path, e))?;
         let pressure = File::open(proc.join("pressure/memory")).ok();
-        // A kernel with pressure stall information switched off has the file, and refuses to read
-        // it.
+        // A kernel with pressure stall information switched off has the file, but a read fails.
         let pressure = pressure.filter(|file| file.read_at(&mut [0], 0).is_ok());
         let vmstat = File::open(proc.join("vmstat")).ok();
         let (proc, sys) = (proc.to_owned(), sys.to_owned());
         Ok(Self { proc, sys, meminfo, pressure, vmstat, buffer: vec![0; BUFFER_BYTES] })
     }
 
-    /// The kernel says how long programs wait for memory.
+    /// The kernel reports stall times.
     pub fn knows_stalls(&self) -> bool {
         self.pressure.is_some()
     }
 
-    /// `/proc/meminfo`.
+    /// Reads `/proc/meminfo`.
     pub fn meminfo(&mut self) -> Result<Meminfo, ReadError> {
         let path = || self.proc.join("meminfo");
         let text = read(&self.meminfo, &mut self.buffer).map_err(|e| ReadError::io(&path(), e))?;
@@ -66,7 +65,7 @@ impl MachineReader {
         Ok(info)
     }
 
-    /// How long all programs that were not idle have waited for memory since boot.
+    /// Time that all non-idle tasks have been stalled on memory since boot (PSI full).
     pub fn stalled(&mut self) -> Option<Duration> {
         let text = read(self.pressure.as_ref()?, &mut self.buffer).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix("full "))?;
@@ -74,8 +73,8 @@ impl MachineReader {
         Some(Duration::from_micros(total.parse().ok()?))
     }
 
-    /// Reclaim of the machine's memory since boot, by programs that had to wait for it and by
-    /// kswapd; reclaim because of a control group's limit is not counted.
+    /// Counter of global reclaim since boot: direct reclaims plus pages scanned by kswapd. Reclaim
+    /// because of a control group's limit is not counted.
     pub fn reclaims(&mut self) -> Option<u64> {
         let text = read(self.vmstat.as_ref()?, &mut self.buffer).ok()?;
         let counts = |name: &str| name.starts_with("allocstall") || name == "pgscan_kswapd";
@@ -85,7 +84,7 @@ impl MachineReader {
         (!values.is_empty()).then(|| values.iter().sum())
     }
 
-    /// Swap on zram; all 0 where there is none. Opens files: not for every look.
+    /// Swap on zram; all 0 without any. Opens files, so not for every reading.
     pub fn zram(&self) -> Zram {
         let mut sum = Zram::default();
         let Ok(swaps) = std::fs::read_to_string(self.proc.join("swaps")) else { return sum };

@@ -33,7 +33,7 @@ pub struct Meminfo {
 }
 
 impl Meminfo {
-    /// Reads `meminfo` in `proc`.
+    /// Reads `meminfo` in the folder `proc`.
     pub fn read(proc: &Path) -> Result<Self, ReadError> {
         let path = proc.join("meminfo");
         let text = std::fs::read_to_string(&path).map_err(|e| ReadError::io(&path, e))?;

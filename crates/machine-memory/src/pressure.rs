@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::error::ReadError;
 
-/// What tasks wait for.
+/// Resource that tasks are stalled on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     /// Memory.
@@ -31,39 +31,39 @@ impl Resource {
     }
 }
 
-/// How many tasks wait.
+/// Share of the tasks that are stalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stall {
-    /// At least one.
+    /// At least one task.
     Some,
-    /// All that are not idle.
+    /// All non-idle tasks.
     Full,
 }
 
-/// One line of the file.
+/// One line of a pressure file.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Averages {
-    /// Share of the last 10 s that was stalled, in percent.
+    /// Share of the last 10 s with stalls, percent.
     pub avg10: f32,
-    /// Of the last 60 s.
+    /// Share of the last 60 s, percent.
     pub avg60: f32,
-    /// Of the last 300 s.
+    /// Share of the last 300 s, percent.
     pub avg300: f32,
-    /// Stalled time since boot.
+    /// Total stall time since boot.
     pub total: Duration,
 }
 
-/// One file.
+/// One pressure file.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pressure {
-    /// Time in which some tasks were stalled.
+    /// Stalls of some tasks.
     pub some: Option<Averages>,
-    /// Time in which all were; older kernels do not say for CPUs.
+    /// Stalls of all non-idle tasks; older kernels do not report it for CPUs.
     pub full: Option<Averages>,
 }
 
 impl Pressure {
-    /// Reads `pressure/<resource>` in `proc`.
+    /// Reads `pressure/<resource>` in the folder `proc`.
     pub fn read(proc: &Path, resource: Resource) -> Result<Self, ReadError> {
         let path = resource.path(proc);
         let text = std::fs::read_to_string(&path).map_err(|e| ReadError::io(&path, e))?;
@@ -98,8 +98,8 @@ fn parse_averages(text: &str) -> Option<Averages> {
     Some(averages)
 }
 
-/// Becomes ready (`POLLPRI`) when tasks were stalled for longer than the threshold within the
-/// window, at most once a window.
+/// PSI trigger: becomes ready (`POLLPRI`) when tasks were stalled for longer than the threshold
+/// within the window, at most once per window.
 #[derive(Debug)]
 pub struct PressureTrigger {
     file: File,
@@ -108,11 +108,12 @@ pub struct PressureTrigger {
 }
 
 impl PressureTrigger {
-    /// Without CAP_SYS_RESOURCE the kernel takes windows of multiples of this only.
+    /// Without CAP_SYS_RESOURCE the kernel accepts only multiples of this window.
     pub const UNPRIVILEGED_WINDOW: Duration = Duration::from_secs(2);
 
-    /// Sets a trigger. Where the window is not allowed for us, it is rounded up to a multiple of
-    /// [`Self::UNPRIVILEGED_WINDOW`] and the threshold grows in proportion; see [`Self::window`].
+    /// Sets a trigger. If the caller lacks the privilege for the window, it is rounded up to a
+    /// multiple of [`Self::UNPRIVILEGED_WINDOW`] and the threshold grows in proportion; see
+    /// [`Self::window`].
     pub fn open(
         proc: &Path,
         resource: Resource,

@@ -1,6 +1,6 @@
 //! Amounts of memory as text: bytes, a number with a unit, or a percentage.
 
-/// Why a text is no amount of memory.
+/// Reason why a text is not an amount of memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// Neither a number nor a number with a unit.
@@ -9,10 +9,10 @@ pub enum SizeError {
          (\"512M\", \"1.5G\"), or a percentage (\"25%\")"
     )]
     Malformed(String),
-    /// More than can be counted.
+    /// More than 64 bits can represent.
     #[error("\"{0}\" is more memory than can be counted")]
     TooMuch(String),
-    /// A percentage, where there is nothing that it could be of.
+    /// A percentage where no total is defined.
     #[error("\"{0}\" is a percentage: use bytes or a number with a unit (\"512M\")")]
     NoWhole(String),
     /// A percentage above 100.
@@ -47,7 +47,7 @@ pub fn parse(text: &str, whole: Option<u64>) -> Result<u64, SizeError> {
     {
         return Err(malformed());
     }
-    // Fixed point instead of floating point: what is written is what is meant, to the byte.
+    // Fixed point instead of floating point, so that the result is exact to the byte.
     let digits: u128 = format!("{integer}{fraction}").parse().map_err(|_| malformed())?;
     let denominator = 10u128.pow(fraction.len() as u32) * if unit == "%" { 100 } else { 1 };
     let product = digits.checked_mul(scale).ok_or_else(|| SizeError::TooMuch(text.to_owned()))?;

@@ -5,7 +5,7 @@ pub fn keys_and_values(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.lines().filter_map(|line| line.split_once(':')).map(|(key, value)| (key, value.trim()))
 }
 
-/// `1234 kB` in bytes; `None` if it is not that.
+/// `1234 kB` in bytes; `None` for any other form.
 pub fn kib_to_bytes(value: &str) -> Option<u64> {
     value.strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -15,7 +15,7 @@ pub fn value_of<'t>(text: &'t str, key: &str) -> Option<&'t str> {
     keys_and_values(text).find_map(|(name, value)| (name == key).then_some(value))
 }
 
-/// The value of a key that counts memory, in bytes.
+/// The value of a key with an amount of memory, in bytes.
 pub fn bytes_of(text: &str, key: &str) -> Option<u64> {
     kib_to_bytes(value_of(text, key)?)
 }
