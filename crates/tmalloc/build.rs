@@ -1,5 +1,5 @@
-//! Gives the shared library the name that programs are linked to: its number changes when an
-//! interface of `tmalloc.h` does.
+//! Sets the soname of the shared library: its number changes when an interface in `tmalloc.h`
+//! changes.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libtmalloc.so.0");

@@ -1,4 +1,4 @@
-//! Takes memory in pieces of 4 KiB, writes to them, until it is refused; says how much it got.
+//! Allocates pieces of 4 KiB and writes to them until an allocation is refused; prints the total.
 
 fn main() {
     let mut pieces = 0usize;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * malloc that promises: memory is granted before it is used, or refused in time.
+ * malloc with promises: memory is granted before it is used, or refused in time.
  *
- * What tmalloc() returns can be touched, now or later, whatever other processes of the user do. Without
+ * Memory of tmalloc() can be touched, now or later, whatever other processes of the user do. Without
  * a daemon, and for users without a limit, it is plain malloc. All functions are safe to call from any
  * thread; a forked child starts without a lease. Blocks of tmalloc() are freed by tfree() only.
  */
@@ -17,38 +17,38 @@
 extern "C" {
 #endif
 
-/* NULL with ENOMEM when it is not granted. */
+/* NULL with ENOMEM if the memory is not granted. */
 void *tmalloc(size_t size);
 void *tcalloc(size_t count, size_t size);
 void *trealloc(void *block, size_t size);
 void tfree(void *block);
 
-/* A lease: memory reserved for allocations to come. 0: none. */
+/* A lease: memory reserved for later allocations. 0: none. */
 typedef uint64_t tm_lease;
 
 /*
- * Reserves `bytes`, rounded up to pages, waiting up to `wait_ms` for others to give theirs back.
- * 0 with errno when refused: ENOMEM it does not fit, ETIMEDOUT not in time, EMFILE 1024 leases are
+ * Reserves `bytes`, rounded up to pages; waits up to `wait_ms` for other processes to return some.
+ * 0 with errno if refused: ENOMEM it does not fit, ETIMEDOUT not free in time, EMFILE 1024 leases are
  * held.
  */
 tm_lease tm_reserve(size_t bytes, unsigned int wait_ms);
-/* Hands it to the allocator, for this process' next allocations. -1 with EINVAL: no such lease. */
+/* Assigns a lease to the allocator, for this process's allocations. -1 with EINVAL: no such lease. */
 int tm_commit(tm_lease lease);
-/* Gives it back. -1 with EINVAL: no such lease. */
+/* Returns the memory of a lease. -1 with EINVAL: no such lease. */
 int tm_release(tm_lease lease);
 
-/* How much could be granted now, bytes. 0 with errno set when nobody can say. */
+/* Memory that could be granted now, bytes. 0 with errno if the daemon is unreachable. */
 size_t tm_headroom(void);
-/* Why this thread's last tm_... or transaction_... call was refused. */
+/* Reason why this thread's last tm_... or transaction_... call was refused. */
 const char *tm_why(void);
 
 /*
- * Five calls of the same names and meaning as in the course project from which the idea comes. -1 with
- * errno on failure: ENOTCONN without a daemon, EPERM when it refuses.
+ * Five calls with the names and meaning of the course project that had this idea first. -1 with
+ * errno on failure: ENOTCONN without a daemon, EPERM if it refuses.
  */
 int set_mm_limit(uid_t uid, unsigned long bytes); /* 0 bytes: no limit */
-int get_mm_limit(uid_t *uids, unsigned long *limits, int count); /* returns how many there are */
-int run_oom_killer(void); /* returns how many were killed */
+int get_mm_limit(uid_t *uids, unsigned long *limits, int count); /* returns the number of limits */
+int run_oom_killer(void); /* returns the number of kills */
 int transaction_reserve(size_t bytes);
 int transaction_commit(size_t bytes);
 

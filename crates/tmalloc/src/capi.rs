@@ -8,11 +8,11 @@ use std::time::Duration;
 use crate::gate::Refused;
 use crate::{Lease, heap};
 
-/// Leases that a process may hold through the C interface at a time.
+/// Maximum number of leases that a process may hold through the C interface at a time.
 const MOST_LEASES: usize = 1024;
-/// A lease's number is its place, and above these bits how often the place was used.
+/// A lease's number is its index, with the use count of that index above these bits.
 const PLACE_BITS: u32 = 10;
-/// A place's word: in the upper bits how often it was used, below the pages it holds, plus 1.
+/// An entry has its use count in the bits above, and the number of its pages plus 1 below.
 const PAGES_BITS: u32 = 40;
 
 static LEASES: [AtomicU64; MOST_LEASES] = [const { AtomicU64::new(0) }; MOST_LEASES];
@@ -26,7 +26,7 @@ pub(crate) fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Sets `errno` and remembers why.
+/// Sets `errno` and stores the reason for `tm_why`.
 pub(crate) fn fail(refused: Refused) {
     use control::lease::Status;
     let (why, errno) = match refused {
@@ -47,7 +47,7 @@ fn or_enomem(block: *mut c_void) -> *mut c_void {
     block
 }
 
-/// `malloc`; `NULL` with `ENOMEM` when it is not granted.
+/// `malloc`; returns `NULL` with `ENOMEM` if the memory is not granted.
 ///
 /// # Safety
 /// As `malloc`.
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn tmalloc(size: usize) -> *mut c_void {
     or_enomem(unsafe { heap::malloc(size) })
 }
 
-/// `calloc`; `NULL` with `ENOMEM` when it is not granted.
+/// `calloc`; returns `NULL` with `ENOMEM` if the memory is not granted.
 ///
 /// # Safety
 /// As `calloc`.
@@ -67,10 +67,10 @@ pub unsafe extern "C" fn tcalloc(count: usize, size: usize) -> *mut c_void {
     or_enomem(unsafe { heap::calloc(count, size) })
 }
 
-/// `realloc`; `NULL` with `ENOMEM` when it is not granted, and the block stays as it is.
+/// `realloc`; returns `NULL` with `ENOMEM` if the memory is not granted, and keeps the block.
 ///
 /// # Safety
-/// As `realloc`; the block must be of these functions.
+/// As `realloc`; the block must have been allocated by these functions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trealloc(block: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: the caller's.
@@ -81,15 +81,15 @@ pub unsafe extern "C" fn trealloc(block: *mut c_void, size: usize) -> *mut c_voi
 /// `free`.
 ///
 /// # Safety
-/// As `free`; the block must be of these functions.
+/// As `free`; the block must have been allocated by these functions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tfree(block: *mut c_void) {
     // SAFETY: the caller's.
     unsafe { heap::free(block) }
 }
 
-/// Reserves memory, waiting so long for others. A number to name the lease; 0 with `errno` when
-/// refused.
+/// Reserves memory; waits up to `wait_ms` for other processes to return some. Returns the number of
+/// the lease; 0 with `errno` if refused.
 #[unsafe(no_mangle)]
 pub extern "C" fn tm_reserve(bytes: usize, wait_ms: c_uint) -> u64 {
     match crate::reserve_within(bytes, Duration::from_millis(wait_ms.into())) {
@@ -120,7 +120,7 @@ fn keep(lease: Lease) -> u64 {
     0
 }
 
-/// The lease with this number, which is no more kept here.
+/// Removes the lease with this number from the table.
 fn take(number: u64) -> Option<Lease> {
     let place = (number & ((1 << PLACE_BITS) - 1)) as usize;
     let word = LEASES.get(place)?;
@@ -138,7 +138,8 @@ fn take(number: u64) -> Option<Lease> {
     Some(Lease::of((held - 1) * 4096))
 }
 
-/// Hands a lease to the allocator. -1 with `EINVAL`: there is no such lease (any more).
+/// Assigns a lease to the allocator. Returns -1 with `EINVAL` if the lease does not exist (any
+/// more).
 #[unsafe(no_mangle)]
 pub extern "C" fn tm_commit(lease: u64) -> c_int {
     take(lease).map_or(-1, |lease| {
@@ -147,7 +148,7 @@ pub extern "C" fn tm_commit(lease: u64) -> c_int {
     })
 }
 
-/// Gives a lease back. -1 with `EINVAL`: there is no such lease (any more).
+/// Returns a lease to the daemon. Returns -1 with `EINVAL` if the lease does not exist (any more).
 #[unsafe(no_mangle)]
 pub extern "C" fn tm_release(lease: u64) -> c_int {
     take(lease).map_or(-1, |lease| {
@@ -156,7 +157,8 @@ pub extern "C" fn tm_release(lease: u64) -> c_int {
     })
 }
 
-/// How much this process could be granted now, bytes; 0 with `errno` when nobody can say.
+/// Memory that could be granted to this process now, bytes; 0 with `errno` if the daemon is
+/// unreachable.
 #[unsafe(no_mangle)]
 pub extern "C" fn tm_headroom() -> usize {
     match crate::headroom() {
@@ -168,7 +170,7 @@ pub extern "C" fn tm_headroom() -> usize {
     }
 }
 
-/// Why this thread's last `tm_` or `transaction_` call was refused; "" when none was.
+/// Reason why this thread's last `tm_` or `transaction_` call was refused; "" if none was.
 #[unsafe(no_mangle)]
 pub extern "C" fn tm_why() -> *const c_char {
     WHY.try_with(Cell::get).unwrap_or(c"").as_ptr()

@@ -1,8 +1,8 @@
-//! The five calls of the course project from which the idea comes, on top of ours.
+//! The five calls of the course project that had this idea first, implemented on tmalloc.
 //!
 //! There `transaction_reserve` promised memory and `transaction_commit` ended the promise as soon
 //! as `malloc` had returned, before a page of it was touched. Here a promise holds until the memory
-//! is used, so a commit only gives back what the transaction's allocations did not need.
+//! is used, so a commit only returns the memory that the transaction's allocations did not need.
 
 use std::ffi::{c_int, c_ulong};
 use std::path::PathBuf;
@@ -13,15 +13,15 @@ use control::{Client, ControlError, OOMD_SOCKET, Uid};
 use crate::gate::{self, Refused};
 use crate::{capi, heap, link, sys};
 
-/// Overrides where the control socket is.
+/// Overrides the path of the control socket.
 const SOCKET_VARIABLE: &std::ffi::CStr = c"HEADROOM_OOMD_SOCKET";
 
-/// Why a call failed.
+/// Reason why a call failed.
 #[derive(Debug)]
 pub enum CompatError {
-    /// The daemon cannot be asked.
+    /// The daemon cannot be reached.
     Control(ControlError),
-    /// The daemon said no; in its words.
+    /// The daemon refused; its message.
     Refused(String),
 }
 
@@ -61,7 +61,7 @@ pub fn set_mm_limit(uid: Uid, bytes: u64) -> Result<(), CompatError> {
     ask(&request).map(drop)
 }
 
-/// The limits that the caller may see: uids and bytes.
+/// The limits that the caller may see: pairs of uid and bytes.
 pub fn get_mm_limit() -> Result<Vec<(u32, u64)>, CompatError> {
     match ask(&Request::ListLimits)? {
         Reply::Limits { limits } => {
@@ -71,7 +71,7 @@ pub fn get_mm_limit() -> Result<Vec<(u32, u64)>, CompatError> {
     }
 }
 
-/// Looks now, and kills where a limit is broken. How many were killed.
+/// Checks all limits now, and kills where one is exceeded. Returns the number of kills.
 pub fn run_oom_killer() -> Result<usize, CompatError> {
     match ask(&Request::RunOomKiller { account: None })? {
         Reply::OomKillerRan { kills } => {
@@ -81,16 +81,16 @@ pub fn run_oom_killer() -> Result<usize, CompatError> {
     }
 }
 
-/// Promises this thread's next allocations so many bytes, or says why not.
+/// Reserves `bytes` for this thread's next allocations, or returns the reason for refusing.
 pub fn transaction_reserve(bytes: usize) -> Result<(), Refused> {
     let lease = crate::reserve(bytes)?;
     gate::begin_transaction(lease.into_bytes());
     Ok(())
 }
 
-/// Ends this thread's transactions: what their allocations did not need goes back. What they took
-/// stays promised until it is used. `bytes` is what was reserved, of which at the most so much goes
-/// back.
+/// Ends this thread's transactions: memory that their allocations did not need is returned. Memory
+/// that they took stays promised until it is used. `bytes` is the size of the reservation, and the
+/// maximum that is returned.
 pub fn transaction_commit(bytes: usize) {
     let rest = gate::end_transaction(bytes as u64);
     if rest > 0 {
@@ -99,7 +99,7 @@ pub fn transaction_commit(bytes: usize) {
     }
 }
 
-/// The same for C: functions of the names that the original had.
+/// The same calls for C, with the names of the original.
 mod c {
     use super::*;
 
@@ -114,13 +114,13 @@ mod c {
             .ok()
     }
 
-    /// 0, or -1 with `errno`: `ENOTCONN` without a daemon, `EPERM` when it refuses.
+    /// Returns 0, or -1 with `errno`: `ENOTCONN` without a daemon, `EPERM` if it refuses.
     #[unsafe(export_name = "set_mm_limit")]
     extern "C" fn set_mm_limit_c(uid: libc::uid_t, bytes: c_ulong) -> c_int {
         done(set_mm_limit(Uid(uid), bytes)).map_or(-1, |()| 0)
     }
 
-    /// How many limits there are, of which at most `count` were written; -1 with `errno`.
+    /// Returns the number of limits, of which at most `count` were written; -1 with `errno`.
     ///
     /// # Safety
     /// Both arrays must have room for `count` elements.
@@ -142,13 +142,13 @@ mod c {
         c_int::try_from(found.len()).unwrap_or(c_int::MAX)
     }
 
-    /// How many were killed; -1 with `errno`.
+    /// Returns the number of kills; -1 with `errno`.
     #[unsafe(export_name = "run_oom_killer")]
     extern "C" fn run_oom_killer_c() -> c_int {
         done(run_oom_killer()).map_or(-1, |kills| c_int::try_from(kills).unwrap_or(c_int::MAX))
     }
 
-    /// 0, or -1 with `errno`.
+    /// Returns 0, or -1 with `errno`.
     #[unsafe(export_name = "transaction_reserve")]
     extern "C" fn transaction_reserve_c(bytes: usize) -> c_int {
         heap::ready();
@@ -161,7 +161,7 @@ mod c {
         }
     }
 
-    /// Always 0.
+    /// Always returns 0.
     #[unsafe(export_name = "transaction_commit")]
     extern "C" fn transaction_commit_c(bytes: usize) -> c_int {
         transaction_commit(bytes);

@@ -1,7 +1,7 @@
-//! The gate between the allocator and the system: nothing is taken that was not granted.
+//! The gate between the allocator and the system: only granted memory is taken.
 //!
-//! The fast path is one compare-and-swap in the page shared with the daemon; where the balance does
-//! not suffice, the daemon is asked ([`Link`](crate::link)). Nothing here allocates.
+//! The fast path is one compare-and-swap in the page shared with the daemon; if the balance is too
+//! small, a request is sent to the daemon ([`Link`](crate::link)). The gate does not allocate.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +11,10 @@ use control::lease::Status;
 use crate::link;
 use crate::page::{Page, draw};
 
-/// What this process has taken and not given back, bytes. At any time at least the truth: it goes
-/// up before a balance goes down, and down after a balance went up.
+/// Memory that this process has taken and not returned, bytes. Never below the actual value: it is
+/// incremented before a balance is decremented, and decremented after a balance is incremented.
 static SPENT: AtomicU64 = AtomicU64::new(0);
-/// Reserved for this process' next allocations, out of everybody else's reach, bytes.
+/// Reserved for this process's next allocations, and unavailable to other processes, bytes.
 static POOL: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -22,12 +22,12 @@ thread_local! {
     static TRANSACTION: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Why memory was refused.
+/// Reason why memory was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// By the daemon.
+    /// Refused by the daemon.
     By(Status),
-    /// The user is limited, and the daemon cannot be asked.
+    /// The user is limited, and the daemon cannot be reached.
     Unreachable,
 }
 
@@ -42,14 +42,14 @@ impl std::fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// What was taken and not given back, bytes.
+/// Memory that was taken and not returned, bytes.
 pub(crate) fn spent() -> u64 {
     SPENT.load(Ordering::Acquire)
 }
 
-/// Takes memory for the allocator, reserved memory first. May ask the daemon.
+/// Takes memory for the allocator, reserved memory first. May send a request to the daemon.
 pub(crate) fn take(bytes: u64) -> Result<(), Refused> {
-    // Reserved memory is spent already.
+    // Reserved memory is included in `SPENT` already.
     if draw_from_transaction(bytes) {
         return Ok(());
     }
@@ -59,7 +59,7 @@ pub(crate) fn take(bytes: u64) -> Result<(), Refused> {
     take_waiting(bytes, 0)
 }
 
-/// Takes memory, waiting so long for others to give theirs back.
+/// Takes memory; waits up to `wait_ms` for other processes to return some.
 pub(crate) fn take_waiting(bytes: u64, wait_ms: u32) -> Result<(), Refused> {
     SPENT.fetch_add(bytes, Ordering::AcqRel);
     let mut deadline = None;
@@ -72,28 +72,28 @@ pub(crate) fn take_waiting(bytes: u64, wait_ms: u32) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Gives memory back that the system has already.
+/// Returns memory that was already released to the system.
 pub(crate) fn give(bytes: u64) {
     let page = Page::current();
-    // Before the first contact nothing was granted, so nothing can come back (a forked child frees
-    // what its parent had).
+    // Before the first connection nothing was granted, so no balance grows (a forked child frees
+    // memory that its parent had taken).
     if page != Page::none() {
         page.balance().fetch_add(bytes, Ordering::AcqRel);
     }
     SPENT.fetch_sub(bytes, Ordering::AcqRel);
 }
 
-/// Puts reserved memory where the next allocations find it.
+/// Adds reserved memory to the pool for the next allocations of any thread.
 pub(crate) fn fill_pool(bytes: u64) {
     POOL.fetch_add(bytes, Ordering::AcqRel);
 }
 
-/// Puts reserved memory where only this thread's next allocations find it.
+/// Adds reserved memory for the next allocations of this thread only.
 pub(crate) fn begin_transaction(bytes: u64) {
     TRANSACTION.with(|left| left.set(left.get() + bytes));
 }
 
-/// Takes at most so much of what this thread's transactions have left.
+/// Removes at most `bytes` of the memory that is left of this thread's transactions.
 pub(crate) fn end_transaction(bytes: u64) -> u64 {
     TRANSACTION.with(|left| {
         let rest = left.get().min(bytes);
@@ -103,7 +103,7 @@ pub(crate) fn end_transaction(bytes: u64) -> u64 {
 }
 
 fn draw_from_transaction(bytes: u64) -> bool {
-    // A thread on its way out may have no such variable any more.
+    // In a thread that is exiting the variable may be destroyed already.
     let drawn = TRANSACTION.try_with(|left| {
         let rest = left.get().checked_sub(bytes).filter(|_| bytes > 0);
         rest.map(|rest| left.set(rest)).is_some()
@@ -111,7 +111,7 @@ fn draw_from_transaction(bytes: u64) -> bool {
     drawn.unwrap_or(false)
 }
 
-/// A forked child has no lease.
+/// Resets the reservations: a forked child has no lease.
 pub(crate) fn forget_after_fork() {
     POOL.store(0, Ordering::Relaxed);
     TRANSACTION.with(|left| left.set(0));

@@ -1,4 +1,4 @@
-//! tmalloc as a Rust program's allocator.
+//! tmalloc as the global allocator of a Rust program.
 
 use std::alloc::{GlobalAlloc, Layout};
 
@@ -6,7 +6,7 @@ use tikv_jemalloc_sys as jemalloc;
 
 use crate::heap::{align_flags, free_sized, malloc, or_after_purge, ready};
 
-/// The allocator.
+/// The global allocator.
 ///
 /// ```
 /// #[global_allocator]

@@ -1,9 +1,9 @@
-//! The allocator: jemalloc, with our gate where it takes memory from the system.
+//! The allocator: jemalloc, with the gate where it takes memory from the system.
 //!
-//! jemalloc gets address space for nothing and has to *commit* pages before it uses them: it does
-//! so for a run of pages at a time, so a grant is needed once for many allocations, and never for
-//! memory that is used again. Pages that it gives back are decommitted: they leave the account
-//! first, then the balance grows.
+//! jemalloc gets address space without a grant and has to *commit* pages before it uses them: it
+//! does so for a run of pages at a time, so a grant is needed once for many allocations, and never
+//! for memory that is reused. Pages that it returns are decommitted: they leave the account first,
+//! then the balance grows.
 
 use std::ffi::{c_char, c_uint, c_void};
 use std::ptr::null_mut;
@@ -14,13 +14,13 @@ use tikv_jemalloc_sys as jemalloc;
 use crate::page::Page;
 use crate::{gate, link};
 
-/// `arenas.narenas` arenas at the most get our hooks.
+/// Maximum number of arenas (`arenas.narenas`) that get the hooks.
 const MOST_ARENAS: usize = 1024;
-/// jemalloc's name for all arenas together.
+/// jemalloc's index for all arenas together.
 const ALL_ARENAS: usize = 4096;
 
-/// What jemalloc is built to be told at its start. One large arena of its own for large allocations
-/// (`oversize_threshold`) would be made behind our back, without our hooks.
+/// Settings that jemalloc reads at its start. For large allocations (`oversize_threshold`) it would
+/// otherwise create an arena later, without the hooks.
 const SETTINGS: &std::ffi::CStr = c"oversize_threshold:0";
 
 /// Read by jemalloc when it starts.
@@ -30,8 +30,8 @@ static _rjem_malloc_conf: AtomicPtr<c_char> = AtomicPtr::new(SETTINGS.as_ptr().c
 const NEW: u8 = 0;
 const STARTING: u8 = 1;
 const READY: u8 = 2;
-/// Ready, and asked for what is kept unused: done by the next allocation, outside of jemalloc's
-/// locks.
+/// Ready, and the daemon has requested unused memory: the next allocation returns it, outside of
+/// jemalloc's locks.
 const ASKED_BACK: u8 = 3;
 static STATE: AtomicU8 = AtomicU8::new(NEW);
 static STARTER: AtomicU32 = AtomicU32::new(0);
@@ -42,7 +42,7 @@ unsafe impl Sync for Hooks {}
 
 static HOOKS: Hooks = Hooks(jemalloc::extent_hooks_t {
     alloc: Some(reserve_addresses),
-    // Address space is kept, and decommitted.
+    // Address space is kept, and its pages are decommitted.
     dalloc: None,
     destroy: None,
     commit: Some(commit),
@@ -53,8 +53,8 @@ static HOOKS: Hooks = Hooks(jemalloc::extent_hooks_t {
     merge: Some(may_merge),
 });
 
-/// Address space, uncommitted. jemalloc insists on committed memory only where that was refused
-/// before.
+/// Reserves address space, uncommitted. jemalloc requires committed memory only after that was
+/// refused.
 unsafe extern "C" fn reserve_addresses(
     _: *mut jemalloc::extent_hooks_t,
     at: *mut c_void,
@@ -82,8 +82,8 @@ fn map_aligned(size: usize, alignment: usize) -> *mut c_void {
     let page = 4096;
     let spare = alignment.saturating_sub(page);
     let Some(whole) = size.checked_add(spare) else { return null_mut() };
-    // SAFETY: a fresh mapping, of which we unmap what is too much. By system call: the C functions
-    // may be our own, gated ones.
+    // SAFETY: a fresh mapping, of which the excess is unmapped. By system call: the C functions may
+    // be our own, gated ones.
     unsafe {
         let at = libc::syscall(
             libc::SYS_mmap,
@@ -106,14 +106,15 @@ fn map_aligned(size: usize, alignment: usize) -> *mut c_void {
         if after > 0 {
             libc::syscall(libc::SYS_munmap, first + size, after);
         }
-        // A huge page would bring in what was not granted. Where there are none, that is fine, too.
+        // A huge page would populate memory that was not granted. A kernel without huge pages may
+        // refuse this.
         libc::syscall(libc::SYS_madvise, first, size, libc::MADV_NOHUGEPAGE as usize);
         first as *mut c_void
     }
 }
 
-/// Whether the daemon wants back what is kept unused; looked at whenever the system is asked for
-/// memory.
+/// Checks whether the daemon has requested unused memory; called whenever memory is taken from the
+/// system or returned to it.
 fn note_recall() {
     if Page::current().is_asked_back() {
         let _ = STATE.compare_exchange(READY, ASKED_BACK, Ordering::AcqRel, Ordering::Relaxed);
@@ -176,7 +177,7 @@ unsafe extern "C" fn may_merge(
     false
 }
 
-/// Sees to it that jemalloc has our hooks before its first allocation.
+/// Installs the hooks before jemalloc's first allocation.
 #[inline]
 pub(crate) fn ready() {
     if STATE.load(Ordering::Acquire) != READY {
@@ -184,7 +185,7 @@ pub(crate) fn ready() {
     }
 }
 
-/// Whether the hooks are in place.
+/// The hooks are installed.
 pub(crate) fn is_ready() -> bool {
     STATE.load(Ordering::Acquire) >= READY
 }
@@ -200,7 +201,7 @@ fn start() {
     }
     match STATE.compare_exchange(NEW, STARTING, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {}
-        // What jemalloc or libc allocate while we start.
+        // Allocations of jemalloc or libc during the start.
         Err(STARTING) if STARTER.load(Ordering::Acquire) == own => return,
         Err(READY | ASKED_BACK) => return,
         Err(_) => {
@@ -213,7 +214,7 @@ fn start() {
         }
     }
     STARTER.store(own, Ordering::Release);
-    // Read through, so that the linker keeps what jemalloc looks for.
+    // Read here, so that the linker keeps the symbol that jemalloc looks up.
     std::hint::black_box(_rjem_malloc_conf.load(Ordering::Relaxed));
     if link::is_switched_off() {
         link::be_plain();
@@ -232,8 +233,8 @@ extern "C" fn after_fork_in_child() {
     link::forget_after_fork();
 }
 
-/// First each arena is made with jemalloc's own hooks, which then serve its book-keeping; ours
-/// serve the memory that it hands out.
+/// First creates each arena with jemalloc's own hooks, which then serve its book-keeping; the gated
+/// hooks serve the memory of allocations.
 fn install_hooks() {
     // SAFETY: each value is of the type that jemalloc's manual gives for its name.
     unsafe {
@@ -260,9 +261,9 @@ fn install_hooks() {
     }
 }
 
-/// What jemalloc has taken for itself before it had our hooks, and not used, is committed: the next
-/// allocations would get it without asking. While we start, our hooks give nothing, so all that can
-/// be allocated is of that kind; freed and purged, it is decommitted.
+/// Returns memory that jemalloc took before it had the hooks, and did not use. It is committed: the
+/// next allocations would get it without a grant. During the start the hooks refuse all memory, so
+/// all blocks that can be allocated are of that kind; freed and purged, they are decommitted.
 fn give_up_head_start() {
     const LARGEST: usize = 8 << 20;
     const SMALLEST: usize = 16 << 10;
@@ -275,7 +276,7 @@ fn give_up_head_start() {
         while size >= SMALLEST && count < blocks.len() {
             let block = jemalloc::mallocx(size, flags);
             if block.is_null() {
-                // Between two neighbouring size classes there is a quarter at the most.
+                // Neighbouring size classes differ by at most a quarter.
                 size = (size - size / 8) & !4095;
             } else {
                 blocks[count] = block;
@@ -289,7 +290,7 @@ fn give_up_head_start() {
     purge();
 }
 
-/// Gives back all pages that the allocator keeps unused.
+/// Returns all unused pages of the allocator to the system.
 pub(crate) fn purge() {
     // SAFETY: takes no value.
     unsafe {
@@ -302,10 +303,10 @@ pub(crate) fn purge() {
     }
 }
 
-/// `malloc`; `NULL` when it is not granted.
+/// `malloc`; returns `NULL` if the memory is not granted.
 ///
 /// # Safety
-/// As `malloc`: what is returned is uninitialised, and given back by [`free`] only.
+/// As `malloc`: the block is uninitialised, and to be freed with [`free`] only.
 #[inline]
 pub unsafe fn malloc(size: usize) -> *mut c_void {
     ready();
@@ -327,13 +328,13 @@ pub unsafe fn calloc(count: usize, size: usize) -> *mut c_void {
 /// `realloc`.
 ///
 /// # Safety
-/// As `realloc`; the block must be of these functions.
+/// As `realloc`; the block must have been allocated by these functions.
 #[inline]
 pub unsafe fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     ready();
     // SAFETY: the caller's.
     unsafe {
-        // Of size 0 it frees, and NULL is no refusal.
+        // With size 0 it frees the block, and NULL is not a refusal.
         match size {
             0 => jemalloc::realloc(block, 0),
             _ => or_after_purge(|| jemalloc::realloc(block, size)),
@@ -355,7 +356,7 @@ pub unsafe fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
 /// `free`.
 ///
 /// # Safety
-/// As `free`; the block must be of these functions.
+/// As `free`; the block must have been allocated by these functions.
 #[inline]
 pub unsafe fn free(block: *mut c_void) {
     // SAFETY: the caller's.
@@ -372,22 +373,22 @@ pub unsafe fn free_sized(block: *mut c_void, size: usize, alignment: usize) {
     unsafe { jemalloc::sdallocx(block, size, align_flags(size, alignment)) }
 }
 
-/// How many bytes a block has.
+/// The usable size of a block, bytes.
 ///
 /// # Safety
-/// The block must be of these functions, and not be freed.
+/// The block must have been allocated by these functions, and not be freed.
 pub unsafe fn usable_size(block: *mut c_void) -> usize {
     // SAFETY: the caller's.
     unsafe { jemalloc::malloc_usable_size(block) }
 }
 
-/// jemalloc's flags for an alignment; none where its size classes have it anyway.
+/// jemalloc's flags for an alignment; 0 if its size class is aligned anyway.
 #[inline]
 pub(crate) fn align_flags(size: usize, alignment: usize) -> i32 {
     if alignment <= 16 && alignment <= size { 0 } else { jemalloc::MALLOCX_ALIGN(alignment) }
 }
 
-/// What is allocated at the first try, or at a second one once unused pages were given back.
+/// The result of the first attempt, or of a second one after unused pages were returned.
 #[inline]
 pub(crate) fn or_after_purge(allocate: impl Fn() -> *mut c_void) -> *mut c_void {
     let found = allocate();

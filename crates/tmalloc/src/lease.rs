@@ -1,4 +1,4 @@
-//! Memory reserved ahead of the allocations that will use it.
+//! Memory that is reserved ahead of the allocations that will use it.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use control::lease::{Request, Status};
 use crate::gate::{self, Refused};
 use crate::{heap, link};
 
-/// What is reserved comes in pages.
+/// Reservations are multiples of this, bytes.
 const PAGE: u64 = 4096;
 
-/// Memory that this process is sure to get. Nobody else can have it; what was not handed to the
-/// allocator by [`commit`](Lease::commit) goes back on drop.
+/// Memory that is reserved for this process. No other process can have it; memory that was not
+/// assigned to the allocator by [`commit`](Lease::commit) is returned on drop.
 #[derive(Debug)]
 #[must_use = "what is reserved goes back at once when the lease is dropped"]
 pub struct Lease {
     bytes: u64,
 }
 
-/// Reserves memory, in whole pages, or says at once why not.
+/// Reserves memory, in whole pages, or returns the reason for refusing at once.
 pub fn reserve(bytes: usize) -> Result<Lease, Refused> {
     reserve_within(bytes, Duration::ZERO)
 }
 
-/// Reserves memory; waits so long for others to give theirs back.
+/// Reserves memory; waits up to `patience` for other processes to return some.
 pub fn reserve_within(bytes: usize, patience: Duration) -> Result<Lease, Refused> {
     heap::ready();
     let Some(bytes) = (bytes as u64).checked_next_multiple_of(PAGE) else {
@@ -32,7 +32,7 @@ pub fn reserve_within(bytes: usize, patience: Duration) -> Result<Lease, Refused
     let wait_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
     match gate::take_waiting(bytes, 0) {
         Err(Refused::By(Status::Full | Status::Short)) => {
-            // What our own allocator keeps unused comes first.
+            // Returns the unused pages of this process's own allocator first.
             heap::purge();
             gate::take_waiting(bytes, wait_ms)?;
         }
@@ -42,28 +42,28 @@ pub fn reserve_within(bytes: usize, patience: Duration) -> Result<Lease, Refused
 }
 
 impl Lease {
-    /// What is left of it, bytes.
+    /// Remaining size, bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// A lease of memory that was taken already.
+    /// Creates a lease of memory that was taken already.
     pub(crate) fn of(bytes: u64) -> Self {
         Self { bytes }
     }
 
-    /// Its bytes, which are the caller's from here on.
+    /// The size of the lease, bytes; the caller owns that memory from here on.
     pub(crate) fn into_bytes(mut self) -> u64 {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Hands it to the allocator: the next pages that this process' allocations need, of any
-    /// thread, come from it and cannot be refused.
+    /// Assigns the lease to the allocator: the next pages that allocations of any thread of this
+    /// process need are taken from it and cannot be refused.
     pub fn commit(self) {
         gate::fill_pool(self.into_bytes());
     }
 
-    /// Gives it back.
+    /// Returns the memory of the lease.
     pub fn release(self) {}
 }
 
@@ -76,14 +76,15 @@ impl Drop for Lease {
     }
 }
 
-/// How much this process could be granted now, bytes, beside what it holds. Others may be faster.
+/// Memory that could be granted to this process now, bytes, in addition to its present grants.
+/// Requests of other processes may be faster.
 pub fn headroom() -> Result<u64, Refused> {
     heap::ready();
     let reply = link::ask(&Request::Headroom)?;
     if reply.status == Status::Done { Ok(reply.headroom) } else { Err(Refused::By(reply.status)) }
 }
 
-/// Gives back what the allocator keeps unused, and says so to those who wait.
+/// Returns the allocator's unused memory, and notifies the daemon for waiting processes.
 pub fn give_back() {
     heap::purge();
     link::tell_given_back();

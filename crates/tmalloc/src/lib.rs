@@ -1,19 +1,19 @@
-//! malloc that promises: memory is granted before it is used, or refused in time.
+//! malloc with promises: memory is granted before it is used, or refused in time.
 //!
 //! A user with a memory limit gets no `NULL` from an ordinary `malloc`: it gets the memory, and a
-//! kill when it touches too much of it. Here memory is taken from the system only after
-//! headroom-oomd has granted it, so what [`try_alloc`] (or `tmalloc` in C) returns can be touched,
-//! now or later, whatever others do; what cannot be granted is `NULL` at once, and nobody is
-//! killed.
+//! process is killed when it touches too much of it. Here memory is taken from the system only
+//! after headroom-oomd has granted it, so memory that [`try_alloc`] (or `tmalloc` in C) returns can
+//! be touched, now or later, whatever other processes do; memory that cannot be granted is `NULL`
+//! at once, and no process is killed.
 //!
-//! * [`TAlloc`]: as a program's allocator; [`try_alloc`]: one block;
-//! * [`reserve`]: memory for allocations to come;
-//! * [`compat`]: the five calls of the course project from which the idea comes;
-//! * [`heap`]: `malloc` and its family, gated; [`raw`]: the gate alone, for other allocators.
+//! * [`TAlloc`]: a global allocator; [`try_alloc`]: one block;
+//! * [`reserve`]: memory for later allocations;
+//! * [`compat`]: the five calls of the course project that had this idea first;
+//! * [`heap`]: `malloc` and its family, gated; [`raw`]: only the gate, for other allocators.
 //!
 //! Without a daemon, and for users without a limit, all this is a plain allocator (jemalloc); the
-//! former is said once on standard error. `HEADROOM_LEASE_SOCKET` names another socket than
-//! `/run/headroom/lease.sock`; `HEADROOM_TMALLOC=off` switches the gate off.
+//! lack of a daemon is logged once on standard error. `HEADROOM_LEASE_SOCKET` sets another socket
+//! than `/run/headroom/lease.sock`; `HEADROOM_TMALLOC=off` switches the gate off.
 
 mod capi;
 pub mod compat;
@@ -34,7 +34,7 @@ pub use gate::Refused;
 pub use global::TAlloc;
 pub use lease::{Lease, give_back, headroom, reserve, reserve_within};
 
-/// One block, or `None` when it is not granted. It is given back by [`free`].
+/// Allocates one block, or returns `None` if it is not granted. To be freed with [`free`].
 pub fn try_alloc(layout: Layout) -> Option<NonNull<u8>> {
     if layout.size() == 0 {
         return NonNull::new(std::ptr::without_provenance_mut(layout.align()));
@@ -43,7 +43,7 @@ pub fn try_alloc(layout: Layout) -> Option<NonNull<u8>> {
     NonNull::new(unsafe { std::alloc::GlobalAlloc::alloc(&TAlloc, layout) })
 }
 
-/// Gives back what [`try_alloc`] returned.
+/// Frees a block of [`try_alloc`].
 ///
 /// # Safety
 /// The block must come from [`try_alloc`] with this layout, and not be used any more.

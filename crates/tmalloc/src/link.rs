@@ -1,5 +1,5 @@
-//! The connection to the daemon: one for the process, made when it is first needed, made again when
-//! the daemon was restarted. Runs inside the allocator, so it uses plain system calls only.
+//! The connection to the daemon: one per process, established when it is first needed, and again
+//! after a restart of the daemon. Runs inside the allocator, so it uses plain system calls only.
 
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
@@ -12,36 +12,37 @@ use crate::gate::{self, Refused};
 use crate::page::Page;
 use crate::sys::{self, Socket};
 
-/// Overrides where the daemon listens.
+/// Overrides the path of the daemon's socket.
 const SOCKET_VARIABLE: &CStr = c"HEADROOM_LEASE_SOCKET";
-/// `off`: plain malloc, and the daemon is not even looked for.
+/// `off`: plain malloc, without a connection to the daemon.
 const SWITCH_VARIABLE: &CStr = c"HEADROOM_TMALLOC";
-/// First and smallest wish, bytes.
+/// First and smallest requested batch, bytes.
 const LEAST_WISH: u64 = 1 << 20;
-/// Largest wish, bytes: at 45 µs a round trip, 4 % of what it takes to touch so much.
+/// Largest requested batch, bytes: at 45 µs per round trip, 4 % of the time to touch that much.
 const MOST_WISH: u64 = 16 << 20;
-/// Who asks again within this time asks for more at a time, milliseconds.
+/// A request within this time after the last one doubles the batch, milliseconds.
 const OFTEN_MS: u64 = 10;
-/// How long an allocation waits for a daemon that is being restarted, milliseconds.
+/// Maximum time that an allocation waits for a daemon that is being restarted, milliseconds.
 const RESTART_MS: u64 = 5_000;
-/// How often it looks for it meanwhile, milliseconds.
+/// Interval of connection attempts meanwhile, milliseconds.
 const LOOK_MS: u64 = 5;
-/// One request waits at most so long with the daemon, milliseconds; then other threads have a turn.
+/// Maximum time that one request waits in the daemon, milliseconds; then other threads can take the
+/// lock.
 const WAIT_SLICE_MS: u32 = 50;
 
-/// What is behind the lock.
+/// State that the lock protects.
 struct Link {
     socket: Option<Socket>,
-    /// There was a connection once, so the user may be limited.
+    /// A connection has been established before, so the user may be limited.
     known: bool,
-    /// Presented again to a daemon without a memory.
+    /// Sent again to a daemon that does not know this process, bytes.
     base: u64,
     wish: u64,
     asked_ms: u64,
-    /// Since then the daemon is known to be gone, and allocations do not wait for it any more.
+    /// The daemon is known to have exited, and allocations do not wait for it any more.
     gone: bool,
     warned: bool,
-    /// The request under way, bytes.
+    /// Size of the request in progress, bytes.
     asking: u64,
 }
 
@@ -56,7 +57,7 @@ const UNLINKED: Link = Link {
     asking: 0,
 };
 
-/// A lock that a forked child can make new.
+/// A lock that a forked child can replace.
 struct Shared(UnsafeCell<Mutex<Link>>);
 
 // SAFETY: the cell is written to by a forked child only, while it has one thread.
@@ -67,23 +68,23 @@ static LINK: Shared = Shared(UnsafeCell::new(Mutex::new(UNLINKED)));
 fn with_link<R>(f: impl FnOnce(&mut Link) -> R) -> R {
     // SAFETY: written to only while there is one thread, in `forget_after_fork`.
     let link = unsafe { &*LINK.0.get() };
-    // A panic cannot have left it half-changed: nothing panics while it is held.
+    // A panic cannot have left it inconsistent: no code panics while it is held.
     let mut link = link.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     f(&mut link)
 }
 
-/// Plain malloc was asked for.
+/// Plain malloc is configured.
 pub(crate) fn is_switched_off() -> bool {
     sys::environment(SWITCH_VARIABLE).is_some_and(|value| value == c"off")
 }
 
-/// Everything may be taken, nobody is asked.
+/// Any amount may be taken without a request.
 pub(crate) fn be_plain() {
     Page::plain().make_current();
 }
 
-/// Has the balance filled so that `need` bytes are there, or says why not. `deadline` is kept from
-/// one call to the next of the same request, milliseconds.
+/// Requests a larger balance until it is at least `need` bytes, or returns the reason for refusing.
+/// `deadline`, milliseconds, is kept between the calls of the same request.
 #[cold]
 pub(crate) fn refill(need: u64, wait_ms: u32, deadline: &mut Option<u64>) -> Result<(), Refused> {
     let now_ms = sys::monotonic_ms();
@@ -97,7 +98,7 @@ pub(crate) fn refill(need: u64, wait_ms: u32, deadline: &mut Option<u64>) -> Res
     }
 }
 
-/// One request that has an answer.
+/// Sends a request and waits for the reply.
 pub(crate) fn ask(request: &Request) -> Result<Reply, Refused> {
     with_link(|link| {
         link.asking = 0;
@@ -110,7 +111,7 @@ pub(crate) fn ask(request: &Request) -> Result<Reply, Refused> {
     })
 }
 
-/// Tells the daemon that the balance has grown; needs no answer.
+/// Notifies the daemon that the balance has grown; without a reply.
 pub(crate) fn tell_given_back() {
     with_link(|link| {
         if let Some(socket) = &link.socket {
@@ -119,7 +120,8 @@ pub(crate) fn tell_given_back() {
     });
 }
 
-/// A forked child has neither lease nor connection: those are its parent's.
+/// Resets the state in a forked child, which has neither lease nor connection: those are its
+/// parent's.
 pub(crate) fn forget_after_fork() {
     // SAFETY: the child has one thread, this one, which is not inside the lock: it was in fork.
     let old = unsafe { std::ptr::replace(LINK.0.get(), Mutex::new(UNLINKED)) };
@@ -136,7 +138,7 @@ pub(crate) fn forget_after_fork() {
 
 impl Link {
     fn refill(&mut self, need: u64, wait_ms: u32) -> Result<(), Refused> {
-        // Another thread may have been here meanwhile.
+        // Another thread may have filled the balance meanwhile.
         if Page::current().balance().load(Ordering::Acquire) >= need {
             return Ok(());
         }
@@ -154,7 +156,7 @@ impl Link {
         }
     }
 
-    /// Larger batches for who asks often.
+    /// Larger batches for frequent requests.
     fn adapt_wish(&mut self) {
         let now_ms = sys::monotonic_ms();
         if now_ms.saturating_sub(self.asked_ms) < OFTEN_MS {
@@ -165,7 +167,7 @@ impl Link {
         self.asked_ms = now_ms;
     }
 
-    /// One request and its answer; once more over a new connection if the old one turns out broken.
+    /// Sends a request and waits for the reply; reconnects once if the connection is broken.
     fn call(&mut self, request: &Request) -> Result<Reply, Refused> {
         for _ in 0..2 {
             self.connect()?;
@@ -182,7 +184,7 @@ impl Link {
         Err(Refused::Unreachable)
     }
 
-    /// Sees to it that there is a connection, or that none is needed.
+    /// Establishes a connection, unless none is needed.
     fn connect(&mut self) -> Result<(), Refused> {
         if self.socket.as_ref().is_some_and(Socket::is_ours) || Page::current() == Page::plain() {
             return Ok(());
@@ -198,7 +200,7 @@ impl Link {
                 }
             };
         }
-        // What is held stays ours; for more somebody has to be asked.
+        // Granted memory stays available; only growth needs the daemon.
         let start_ms = sys::monotonic_ms();
         loop {
             match self.hello() {
@@ -219,13 +221,14 @@ impl Link {
         Err(Refused::Unreachable)
     }
 
-    /// Connects, presents what this process has, and maps the page it is given.
+    /// Connects, sends the state of this process, and maps the page that the daemon returns.
     fn hello(&mut self) -> Result<(), &'static CStr> {
         let path =
             sys::environment(SOCKET_VARIABLE).map_or(LEASE_SOCKET.as_bytes(), CStr::to_bytes);
         let socket = Socket::connect(path)?;
         let old = Page::current();
-        // From here on nothing can be taken until the new page is there; it holds as much.
+        // From here on no memory can be taken until the new page is mapped, which has the same
+        // balance.
         let unspent = match old.address() {
             Some(_) => old.balance().swap(0, Ordering::AcqRel),
             None => 0,
@@ -245,7 +248,7 @@ impl Link {
     }
 
     fn present(&mut self, socket: &Socket, unspent: u64, old: Page) -> Result<(), &'static CStr> {
-        // What is asked for counts as spent already, and is not.
+        // The requested bytes are included in the spent ones already, but were not granted.
         let spent = gate::spent().saturating_sub(self.asking);
         let hello = Request::Hello { version: VERSION, spent, unspent, base: self.base };
         if !socket.send(&hello.encode()) {

@@ -1,10 +1,10 @@
-//! The page that the daemon shares with this process, and what stands in for it without one.
+//! The page that the daemon shares with this process, and its replacements without a daemon.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use control::lease::{UNLIMITED_BYTES, page};
 
-/// A page of our own, of which only the words that are used exist.
+/// A private page; it has only the words that are used.
 #[repr(C, align(64))]
 struct OwnPage {
     balance: AtomicU64,
@@ -26,33 +26,33 @@ const fn own_page(balance: u64) -> OwnPage {
     }
 }
 
-/// Before the first contact: nothing may be taken.
+/// Before the first connection: no memory may be taken.
 static NONE: OwnPage = own_page(0);
-/// Without a daemon: everything may.
+/// Without a daemon: any amount may be taken.
 static PLAIN: OwnPage = own_page(UNLIMITED_BYTES);
 static CURRENT: AtomicPtr<u8> = AtomicPtr::new((&raw const NONE).cast::<u8>().cast_mut());
 
-/// A page; lives for ever (another may take its place at the same address).
+/// A page; never unmapped while in use (another one may replace it at the same address).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Page(*mut u8);
 
 impl Page {
-    /// The one that counts now.
+    /// The page in use.
     pub fn current() -> Self {
         Self(CURRENT.load(Ordering::Acquire))
     }
 
-    /// Before the first contact.
+    /// The page before the first connection.
     pub fn none() -> Self {
         Self((&raw const NONE).cast::<u8>().cast_mut())
     }
 
-    /// Without a daemon.
+    /// The page without a daemon.
     pub fn plain() -> Self {
         Self((&raw const PLAIN).cast::<u8>().cast_mut())
     }
 
-    /// A page of the daemon's, mapped at `at` for good.
+    /// A shared page of the daemon, mapped at `at` permanently.
     pub fn mapped(at: *mut u8) -> Self {
         Self(at)
     }
@@ -61,18 +61,18 @@ impl Page {
         CURRENT.store(self.0, Ordering::Release);
     }
 
-    /// Where it is mapped; `None`: it is one of our own.
+    /// The address of the mapping; `None`: it is a private page.
     pub fn address(self) -> Option<*mut u8> {
         (self != Self::none() && self != Self::plain()).then_some(self.0)
     }
 
-    /// What may be taken without asking, bytes.
+    /// Memory that may be taken without a request, bytes.
     pub fn balance(self) -> &'static AtomicU64 {
         // SAFETY: all pages have this word, aligned, and live for ever.
         unsafe { &*self.0.add(page::BALANCE).cast() }
     }
 
-    /// The daemon asks for what is kept unused; said once.
+    /// The daemon requests the return of unused memory; `true` once per request.
     pub fn is_asked_back(self) -> bool {
         let recall = self.word(page::RECALL);
         recall.load(Ordering::Relaxed) != 0 && recall.swap(0, Ordering::Relaxed) != 0
@@ -84,7 +84,7 @@ impl Page {
     }
 }
 
-/// Takes `bytes` from a balance if they are there.
+/// Takes `bytes` from a balance if it is sufficient.
 #[inline]
 pub(crate) fn draw(balance: &AtomicU64, bytes: u64) -> bool {
     let take = |there: u64| there.checked_sub(bytes);

@@ -1,21 +1,22 @@
-//! The gate alone, for allocators that map memory themselves: take before it is made usable, give
-//! once the system has it back.
+//! Only the gate, for allocators that map memory themselves: take before the memory is made usable,
+//! give after it was released to the system.
 
 use crate::gate::{self, Refused};
 use crate::heap;
 
-/// Whether the gate is there already: while the allocator starts, it is not, and what is mapped
-/// then counts as it is touched.
+/// Whether the gate is ready: it is not during the start of the allocator, and memory that is
+/// mapped then counts as it is touched.
 pub fn is_ready() -> bool {
     heap::is_ready()
 }
 
-/// Takes so many bytes, or says why not. What was taken may be touched at any time.
+/// Takes `bytes`, or returns the reason for refusing. Memory that was taken may be touched at any
+/// time.
 pub fn take(bytes: u64) -> Result<(), Refused> {
     gate::take(bytes)
 }
 
-/// Gives back bytes that were taken and that are not resident any more.
+/// Returns bytes that were taken and are not resident any more.
 pub fn give(bytes: u64) {
     gate::give(bytes);
 }

@@ -1,11 +1,11 @@
-//! System calls, as they are: nothing here allocates or locks.
+//! Thin wrappers of system calls: none of them allocates or locks.
 
 use std::ffi::CStr;
 
 use control::lease::page;
 
 unsafe extern "C" {
-    /// Of the C library; the libc crate lacks it.
+    /// From the C library; missing in the libc crate.
     fn secure_getenv(name: *const libc::c_char) -> *mut libc::c_char;
 }
 
@@ -19,15 +19,16 @@ impl Drop for File {
     }
 }
 
-/// Descriptors from here on are rarely used by programs; those below often are, by number.
+/// First descriptor number for the socket: programs rarely use those from here on, and often use
+/// lower ones by number.
 const OUT_OF_THE_WAY: libc::c_int = 700;
-/// How long an answer may take beyond what was asked for, seconds.
+/// Maximum wait for a reply in addition to the requested time, seconds.
 const PATIENCE_S: libc::time_t = 2;
 
 /// A connection to the daemon.
 pub(crate) struct Socket {
     fd: libc::c_int,
-    /// What it is: programs close, and reuse, descriptors that are not theirs.
+    /// Device and inode of the socket: programs close, and reuse, descriptors that they do not own.
     device: libc::dev_t,
     inode: libc::ino_t,
 }
@@ -90,7 +91,7 @@ impl Socket {
         }
     }
 
-    /// The descriptor is still the socket that we opened.
+    /// The descriptor still refers to the socket that was opened here.
     pub fn is_ours(&self) -> bool {
         identity(self.fd) == Some((self.device, self.inode))
     }
@@ -107,7 +108,7 @@ impl Socket {
         }
     }
 
-    /// One packet; its length.
+    /// Receives one packet; returns its length.
     pub fn receive(&self, packet: &mut [u8]) -> Option<usize> {
         loop {
             // SAFETY: the buffer is valid for its length.
@@ -118,15 +119,15 @@ impl Socket {
         }
     }
 
-    /// One packet and the file that came with it.
+    /// Receives one packet and the file that was passed with it.
     pub fn receive_with_file(&self, packet: &mut [u8]) -> Option<(usize, Option<File>)> {
         #[repr(align(8))]
         struct Space([u8; 64]);
         let mut space = Space([0; 64]);
         let mut slice = libc::iovec { iov_base: packet.as_mut_ptr().cast(), iov_len: packet.len() };
         loop {
-            // SAFETY: the header points to buffers of the lengths that it says; control messages
-            // are read with the macros made for it, within what the kernel says it wrote.
+            // SAFETY: the header points to buffers of the lengths in it; control messages
+            // are read with the macros made for it, within the length that the kernel wrote.
             unsafe {
                 let mut header: libc::msghdr = std::mem::zeroed();
                 header.msg_iov = &mut slice;
@@ -155,7 +156,7 @@ fn interrupted() -> bool {
     std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
 }
 
-/// Maps the daemon's page, in place of the one `at` that address.
+/// Maps the daemon's page, in place of the one at address `at`.
 pub(crate) fn map_page(file: &File, at: Option<*mut u8>) -> Option<*mut u8> {
     let fixed = if at.is_some() { libc::MAP_FIXED } else { 0 };
     let at = at.unwrap_or(std::ptr::null_mut());
@@ -174,16 +175,16 @@ pub(crate) fn map_page(file: &File, at: Option<*mut u8>) -> Option<*mut u8> {
     (mapped != -1).then_some(mapped as *mut u8)
 }
 
-/// Unmaps a page that nobody uses any more.
+/// Unmaps a page that is not used any more.
 pub(crate) fn unmap_page(at: *mut u8) {
     // SAFETY: ours, and used no more.
     unsafe { libc::syscall(libc::SYS_munmap, at, page::BYTES) };
 }
 
-/// A variable of the environment; none in programs that run with more rights than their caller.
+/// An environment variable; `None` in programs with more privileges than their caller.
 pub(crate) fn environment(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: the name ends with NUL; what is returned lives as long as nobody changes the
-    // variable, which threads must not do beside others that read it.
+    // SAFETY: the name ends with NUL; the value is valid as long as the variable is
+    // not changed, which threads must not do while others read it.
     unsafe {
         let value = secure_getenv(name.as_ptr());
         (!value.is_null()).then(|| CStr::from_ptr(value))
@@ -206,7 +207,7 @@ pub(crate) fn sleep_ms(ms: u64) {
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
 }
 
-/// One line on standard error, in one piece.
+/// Writes one line to standard error, in one call.
 pub(crate) fn warn(parts: &[&CStr]) {
     let mut line = [0u8; 256];
     let mut len = 0;
@@ -218,6 +219,6 @@ pub(crate) fn warn(parts: &[&CStr]) {
             }
         }
     }
-    // SAFETY: the buffer is valid for that length. Nobody is left to be told of a failure.
+    // SAFETY: the buffer is valid for that length. A failure cannot be reported anywhere else.
     unsafe { libc::write(2, line.as_ptr().cast(), len) };
 }
