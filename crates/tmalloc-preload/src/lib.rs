@@ -1,12 +1,12 @@
-//! tmalloc for unmodified programs: preloaded, it stands in for the C library's `malloc` family and
-//! for its `mmap` family where that maps anonymous memory. What is not granted is `NULL` or
-//! `MAP_FAILED` with `ENOMEM`, in time.
+//! tmalloc for unmodified programs: preloaded, it replaces the C library's `malloc` family, and its
+//! `mmap` family for anonymous memory. Memory that is not granted is `NULL` or `MAP_FAILED` with
+//! `ENOMEM`, in time.
 //!
-//! * [`malloc`](self::malloc): blocks;
-//! * [`map`](self::map): mappings; [`ranges`]: which of them were granted.
+//! * [`malloc`](self::malloc): allocation functions;
+//! * [`map`](self::map): mappings; [`ranges`]: state of the mapped ranges.
 //!
-//! Not gated: stacks of threads (the C library maps them by itself), what is mapped with
-//! `MAP_NORESERVE`, shared files. Such memory counts as it is touched.
+//! Not gated: stacks of threads (the C library maps them by itself), mappings with `MAP_NORESERVE`,
+//! shared files. Such memory counts as it is touched.
 
 mod malloc;
 mod map;

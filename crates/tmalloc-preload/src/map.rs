@@ -11,13 +11,13 @@ use crate::set_errno;
 
 const PAGE: usize = 4096;
 
-/// The ranges and their lock: one that a fork can hold over.
+/// The ranges and their lock, which can be held across a fork.
 struct Known {
     locked: AtomicBool,
     ranges: UnsafeCell<Ranges>,
 }
 
-// SAFETY: the ranges are used only by who holds the lock.
+// SAFETY: the ranges are used only by the thread that holds the lock.
 unsafe impl Sync for Known {}
 
 static KNOWN: Known =
@@ -52,7 +52,7 @@ fn with_ranges<R>(f: impl FnOnce(&mut Ranges) -> R) -> R {
     result
 }
 
-/// Gives back what was granted for these addresses, which are unmapped or mapped anew.
+/// Returns the grants for these addresses, which are unmapped or mapped anew.
 fn forget(start: usize, bytes: usize) {
     let granted = with_ranges(|ranges| ranges.set(start, start + bytes, None));
     if granted > 0 {
@@ -69,7 +69,7 @@ fn fail(errno: c_int) -> *mut c_void {
     MAP_FAILED
 }
 
-/// By system call: the C library's functions are these.
+/// The result of a raw system call, because the functions here replace the C library's.
 fn system(result: libc::c_long) -> *mut c_void {
     // syscall() has set errno.
     if result == -1 { MAP_FAILED } else { result as *mut c_void }
@@ -171,7 +171,7 @@ unsafe extern "C" fn mprotect(at: *mut c_void, len: size_t, prot: c_int) -> c_in
     let bytes = whole_pages(len).filter(|_| prot & PROT_WRITE != 0);
     let Some(bytes) = bytes else { return really() };
     let (start, end) = (at as usize, (at as usize).saturating_add(bytes));
-    // Under the lock only as long as nobody has to be asked.
+    // The lock is not held during a request to the daemon.
     let new = with_ranges(|ranges| ranges.bytes(start, end, Kind::Reserved));
     if new == 0 {
         return really();
@@ -206,7 +206,7 @@ fn grant_reserved(ranges: &mut Ranges, start: usize, end: usize) {
     }
 }
 
-/// As the C library declares it: `new_at` counts only with `MREMAP_FIXED`.
+/// As declared in the C library: `new_at` is used only with `MREMAP_FIXED`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mremap(
     at: *mut c_void,

@@ -1,12 +1,12 @@
-//! Which address ranges a program has mapped, and for which of them memory was granted: a sorted
-//! list in fixed room, because it is used where nothing can be allocated.
+//! Address ranges that a program has mapped, and whether their memory was granted: a sorted list of
+//! fixed size, because it is used where allocation is impossible.
 
-/// What is known of a range.
+/// State of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Anonymous, and not writable (yet): memory is granted when it becomes so.
+    /// Anonymous, and not writable (yet): memory is granted when it becomes writable.
     Reserved,
-    /// Granted.
+    /// Its memory was granted.
     Granted,
 }
 
@@ -15,16 +15,16 @@ pub enum Kind {
 pub struct Range {
     /// First address.
     pub start: usize,
-    /// First address behind it.
+    /// First address after the range.
     pub end: usize,
-    /// What is known of it.
+    /// State of the range.
     pub kind: Kind,
 }
 
-/// Ranges that can be remembered; further ones are not, and count as they are touched.
+/// Maximum number of ranges; further ones are not recorded, and count as they are touched.
 pub const MOST: usize = 8192;
 
-/// The list.
+/// The sorted list of ranges.
 pub struct Ranges {
     ranges: [Range; MOST],
     len: usize,
@@ -36,24 +36,24 @@ impl Ranges {
         Self { ranges: [Range { start: 0, end: 0, kind: Kind::Reserved }; MOST], len: 0 }
     }
 
-    /// What is there, by address.
+    /// The ranges, by address.
     pub fn as_slice(&self) -> &[Range] {
         &self.ranges[..self.len]
     }
 
-    /// There is room for what one change can add.
+    /// There is room for the entries that one change can add.
     pub fn has_room(&self) -> bool {
         self.len + 2 <= MOST
     }
 
-    /// Bytes of a kind in an address range.
+    /// Total size of the ranges of a kind within an address range, bytes.
     pub fn bytes(&self, start: usize, end: usize, kind: Kind) -> usize {
         let of_kind = self.as_slice().iter().filter(|range| range.kind == kind);
         of_kind.map(|range| range.end.min(end).saturating_sub(range.start.max(start))).sum()
     }
 
-    /// Remembers what an address range is from now on; `None`: nothing is known of it. Returns how
-    /// many bytes of it were granted before. Without room, what is new is not remembered.
+    /// Sets the state of an address range; `None`: unknown. Returns the number of bytes in it that
+    /// were granted before. Without room, a new range is not recorded.
     pub fn set(&mut self, start: usize, end: usize, kind: Option<Kind>) -> usize {
         if start >= end {
             return 0;
@@ -77,13 +77,13 @@ impl Ranges {
         granted
     }
 
-    /// Puts these ranges in the place of those from `first` to before `behind`, joining what
-    /// belongs together.
+    /// Replaces the ranges from `first` to before `behind` by these, and joins adjacent ranges of
+    /// the same kind.
     fn replace(&mut self, first: usize, behind: usize, new: [Option<Range>; 3]) {
         let count = new.iter().flatten().count();
         let len = self.len - (behind - first) + count;
         if len > MOST {
-            // The new one, or else the right rest of a range that was cut, is forgotten.
+            // Drops the new range, or else the right remainder of a range that was split.
             let [left, _, right] = new;
             let fewer = if new[1].is_some() { [left, None, right] } else { [left, None, None] };
             if fewer != new {

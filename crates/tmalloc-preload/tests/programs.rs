@@ -1,9 +1,9 @@
-//! Programs that nobody changed run with the library preloaded.
+//! Unmodified programs run with the library preloaded.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The library, as it was built with this test.
+/// Path of the library, as it was built with this test.
 fn library() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libtmalloc_preload.so")
 }
@@ -19,7 +19,7 @@ fn run(program: &str, arguments: &[&str], socket: &str) -> Option<Output> {
     Some(command.output().unwrap())
 }
 
-/// It runs as ever, and says once that nothing is promised.
+/// The program runs as usual, and prints once that no memory is promised.
 fn runs(program: &str, arguments: &[&str], expected: &str) {
     let Some(output) = run(program, arguments, "/nonexistent/lease.sock") else { return };
     let said = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-//! The list of ranges against a map of single pages.
+//! The list of ranges against a model with single pages.
 
 use std::collections::BTreeMap;
 
