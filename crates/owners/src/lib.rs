@@ -1,10 +1,10 @@
 //! The *owner* of a process, and fair sharing of a daemon's resources between owners.
 //!
 //! A uid is a poor unit for quotas: a user with subordinate uids has 65,536 of them. The owner of a
-//! process is the user that answers for it ([`owner`]). The reason for each rule is in
+//! process is the user that is responsible for it ([`owner`]). The reason for each rule is in
 //! `docs/design/owners.md`.
 //!
-//! Pure, without system calls or a clock:
+//! These modules make no system calls and read no clock:
 //!
 //! * [`owner`]: which owner a uid in a user namespace belongs to;
 //! * [`quota`]: a bounded number of slots, of which one owner cannot take all;

@@ -15,7 +15,7 @@ impl Uid {
     pub const ROOT: Self = Self(0);
     /// `(uid_t) -1`: no user.
     pub const NONE: Self = Self(u32::MAX);
-    /// The last one that can have an account. The uids above are kept free for the keys of groups
+    /// Highest uid that can have an account. The uids above it are reserved for the keys of groups
     /// and cgroups in the BPF maps; no system assigns them.
     pub const LAST_LIMITABLE: Self = Self(0xfffd_ffff);
 
@@ -65,7 +65,7 @@ impl Owner {
         }
     }
 
-    /// It is root in the initial namespace: entitled to the part of each resource that is reserved.
+    /// True for root in the initial namespace, which may use the reserved part of each resource.
     pub fn is_root(self) -> bool {
         self == Self::User(Uid::ROOT)
     }

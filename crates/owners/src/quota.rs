@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 
 use crate::{Owner, Uid};
 
-/// How many slots there are, and for whom.
+/// Number of slots, and the bounds on how they are shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaSize {
-    /// All slots.
+    /// Number of slots, including the reserved ones.
     pub slots: usize,
-    /// Of these, only for root.
+    /// Slots that only root may use.
     pub reserved: usize,
-    /// Slots of one owner at the most.
+    /// Maximum number of slots of one owner.
     pub of_an_owner: usize,
 }
 
 /// Why there is no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exhausted {
-    /// The owner, or this uid of it, has as many as it may have.
+    /// The owner, or this uid of the owner, has reached its bound.
     Owner,
     /// All slots are taken, or too few are left for an owner that has some.
     All,
@@ -26,20 +26,20 @@ pub enum Exhausted {
 
 /// Slots in use, by owner and uid.
 ///
-/// An owner gets a slot if it holds less than its bound, and less than what is left for everybody.
-/// So `n` owners that take what they can get leave one part in `n + 1` to the next one. A uid gets
-/// a slot if it holds less than an equal part of its owner's bound.
+/// An owner gets a slot if it holds fewer than its bound, and fewer than are left for all owners
+/// except root. So `n` owners that take all slots that they can get leave one part in `n + 1` to
+/// the next owner. A uid gets a slot if it holds less than an equal part of its owner's bound.
 #[derive(Clone, Debug)]
 pub struct Quota {
     size: QuotaSize,
     taken: usize,
-    /// Of `taken`, root's.
+    /// Slots out of `taken` that root holds.
     roots: usize,
     held: BTreeMap<Owner, BTreeMap<Uid, usize>>,
 }
 
 impl Quota {
-    /// Nothing is taken.
+    /// Creates a quota of which no slot is in use.
     pub fn new(size: QuotaSize) -> Self {
         Self { size, taken: 0, roots: 0, held: BTreeMap::new() }
     }
@@ -57,7 +57,7 @@ impl Quota {
     }
 
     fn allows(&self, owner: Owner, uid: Uid) -> Result<(), Exhausted> {
-        // What root holds counts against the reserved part first.
+        // Slots that root holds are counted as part of the reserved slots first.
         let open = self.size.slots - self.size.reserved.max(self.roots).min(self.size.slots);
         let left = open.saturating_sub(self.taken - self.roots);
         let uids = self.held.get(&owner);
@@ -78,8 +78,8 @@ impl Quota {
         }
     }
 
-    /// Counts a slot that is in use whatever the quota says: one that an earlier daemon has
-    /// granted.
+    /// Counts a slot even if it exceeds the quota: it was granted by an earlier daemon and is in
+    /// use.
     pub fn insert(&mut self, owner: Owner, uid: Uid) {
         self.taken += 1;
         self.roots += usize::from(owner.is_root());
@@ -122,7 +122,7 @@ mod tests {
         Owner::User(Uid(number))
     }
 
-    /// As many as it gets.
+    /// Takes a slot for each of `uids`; returns how many were granted.
     fn take_all(quota: &mut Quota, owner: Owner, uids: impl Iterator<Item = u32>) -> usize {
         uids.filter(|uid| quota.take(owner, Uid(*uid)).is_ok()).count()
     }
@@ -143,7 +143,7 @@ mod tests {
             take_all(&mut quota, user(uid), std::iter::repeat_n(uid, 100));
         }
         assert_eq!(take_all(&mut quota, user(0), std::iter::repeat_n(0, 100)), 64 - quota_others());
-        // With all of them taken there is none for anybody.
+        // When all slots are taken, even root gets none.
         assert_eq!(quota.take(user(0), Uid(0)), Err(Exhausted::All));
 
         fn quota_others() -> usize {
@@ -186,7 +186,7 @@ mod tests {
                 quota.give_back(user(1), Uid(1));
             }
         }
-        // More than was taken, or from somebody that has none, changes nothing.
+        // Returning a slot that the owner or uid does not hold changes nothing.
         quota.give_back(user(1), Uid(1));
         quota.give_back(user(9), Uid(9));
         assert_eq!((quota.taken(), quota.held.len()), (0, 0));

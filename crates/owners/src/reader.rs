@@ -1,6 +1,6 @@
-//! User namespaces as the kernel knows them.
+//! Reads user namespaces from the kernel.
 //!
-//! "Initial" is the reader's own user namespace: above it nothing can be seen.
+//! "Initial" is the reader's own user namespace: namespaces above it are not visible.
 
 use std::fs::File;
 use std::io;
@@ -15,10 +15,10 @@ const NS_GET_PARENT: libc::c_ulong = 0xb702;
 const NS_GET_OWNER_UID: libc::c_ulong = 0xb704;
 /// `asm-generic/socket.h`, since Linux 6.5.
 const SO_PEERPIDFD: libc::c_int = 77;
-/// Namespaces within each other: the kernel makes no more.
+/// Maximum nesting depth of user namespaces; the kernel refuses to create deeper ones.
 const MAX_LEVELS: usize = 33;
 
-/// The user namespaces that one process is in ([`NamespaceReader::namespaces`]).
+/// The user namespaces of one process ([`NamespaceReader::namespaces`]).
 pub fn namespaces(proc: &Path, pid: u32) -> io::Result<Vec<NamespaceLevel>> {
     NamespaceReader::new(proc)?.namespaces(pid)
 }
@@ -37,13 +37,13 @@ impl NamespaceReader {
         Ok(Self { proc: proc.to_owned(), own })
     }
 
-    /// The user namespaces that a process is in, innermost first, below the reader's own. Empty: it
-    /// is in the reader's own, or in one that the reader may not look into (above its own, or
-    /// beside it).
+    /// The user namespaces that a process is in, innermost first, below the reader's own. Empty if
+    /// the process is in the reader's own namespace, or in one that the reader may not inspect
+    /// (above its own, or beside it).
     pub fn namespaces(&self, pid: u32) -> io::Result<Vec<NamespaceLevel>> {
         let path = self.proc.join(pid.to_string()).join("ns/user");
         let mut levels = Vec::new();
-        // Nearly all processes: without opening anything.
+        // Nearly all processes are in the reader's own namespace: return without opening a file.
         if std::fs::read_link(&path)? == self.own {
             return Ok(levels);
         }
@@ -66,14 +66,13 @@ impl NamespaceReader {
 }
 
 /// The owner of the process at the other end of a socket, which had this pid and uid when it
-/// connected (`SO_PEERCRED`). An error: it has ended, so its namespace cannot be known.
+/// connected (`SO_PEERCRED`). An error if the process has exited, as its namespace is unknown then.
 pub fn peer_owner(socket: BorrowedFd<'_>, pid: u32, uid: Uid) -> io::Result<Owner> {
-    // Pins the process, so that the namespace that is read cannot be that of a later one with its
-    // pid.
+    // Pins the process: otherwise the namespace could be that of a later process with its pid.
     let pidfd = peer_pidfd(socket, pid)?;
     let levels = match namespaces(Path::new("/proc"), pid) {
-        // A reader without privileges: all it serves is in its own namespace or below its own
-        // user's.
+        // A reader without privileges serves only processes in its own namespace, or in namespaces
+        // below that of its own user.
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
         levels => levels?,
     };
@@ -85,7 +84,7 @@ pub fn peer_owner(socket: BorrowedFd<'_>, pid: u32, uid: Uid) -> io::Result<Owne
 }
 
 /// The process at the other end of a socket, which had this pid when it connected. Before Linux 6.5
-/// it is looked up by that pid, which could be another process' by now.
+/// the process is looked up by that pid, which another process may have by now.
 pub fn peer_pidfd(socket: BorrowedFd<'_>, pid: u32) -> io::Result<OwnedFd> {
     let mut fd: libc::c_int = -1;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
@@ -100,18 +99,18 @@ pub fn peer_pidfd(socket: BorrowedFd<'_>, pid: u32) -> io::Result<OwnedFd> {
         )
     };
     if done != 0 || fd < 0 {
-        // SAFETY: the call takes integers; its result is a new descriptor that nobody else owns, or
+        // SAFETY: the call takes integers; its result is a new descriptor without another owner, or
         // -1.
         fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) } as libc::c_int;
     }
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor that nobody else owns.
+    // SAFETY: a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The process of a pidfd has ended.
+/// Returns whether the process of a pidfd has exited.
 pub fn has_exited(pidfd: BorrowedFd<'_>) -> bool {
     let mut poll = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry, which lives through the call.
@@ -119,8 +118,7 @@ pub fn has_exited(pidfd: BorrowedFd<'_>) -> bool {
 }
 
 fn parent(namespace: &File) -> io::Result<File> {
-    // SAFETY: the request takes no argument, and what it returns is a new descriptor that nobody
-    // else owns.
+    // SAFETY: the request takes no argument, and it returns a new descriptor without another owner.
     unsafe {
         match libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) {
             -1 => Err(io::Error::last_os_error()),

@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::Uid;
 
-/// Anything with a next item that has a price.
+/// A queue whose next item has a known cost.
 trait Costed {
     type Item;
 
-    /// What the next item costs; `None`: there is none. [`take`](Costed::take) returns this very
-    /// one.
+    /// Cost of the next item, which [`take`](Costed::take) then returns; `None` if the queue is
+    /// empty.
     fn next_cost(&mut self) -> Option<u64>;
 
     fn take(&mut self) -> Option<Self::Item>;
 }
 
-/// First in, first out; each item with its cost.
+/// First in, first out; each item has a cost.
 #[derive(Debug)]
 struct Fifo<T>(VecDeque<(u64, T)>);
 
@@ -34,18 +34,18 @@ impl<T> Costed for Fifo<T> {
 /// A queue of one key.
 #[derive(Debug)]
 struct Flow<Q> {
-    /// What may still be served in this turn. Lost when the queue is empty: nobody saves up for a
-    /// burst.
+    /// Cost that may still be served in this round. Reset when the queue becomes empty, so that an
+    /// idle flow cannot save up for a burst.
     deficit: u64,
     queue: Q,
 }
 
-/// Queues that are served in turn, each for one quantum a turn.
+/// Flows that are served round robin, each up to one quantum a round.
 #[derive(Debug)]
 struct RoundRobin<K, Q> {
     quantum: u64,
     flows: BTreeMap<K, Flow<Q>>,
-    /// Whose turn it is first; exactly the keys of `flows`.
+    /// Keys in the order in which they are served; exactly the keys of `flows`.
     turns: VecDeque<K>,
 }
 
@@ -54,7 +54,7 @@ impl<K: Copy + Ord, Q: Costed> RoundRobin<K, Q> {
         Self { quantum, flows: BTreeMap::new(), turns: VecDeque::new() }
     }
 
-    /// The queue of a key; a new one has its turn last.
+    /// The queue of a key; the flow of a new key is appended to the round.
     fn queue(&mut self, key: K, new: impl FnOnce() -> Q) -> &mut Q {
         let (turns, deficit) = (&mut self.turns, self.quantum);
         let flow = self.flows.entry(key).or_insert_with(|| {
@@ -103,9 +103,9 @@ impl<K: Copy + Ord, Q: Costed> Costed for RoundRobin<K, Q> {
 
 /// Items of owners (`K`) and their uids, taken out fairly.
 ///
-/// Of the cost that is served while several owners have items waiting, each gets an equal part, up
-/// to one quantum and one item; so does each uid of what its owner gets. The number of an owner's
-/// uids, and of its items, changes nothing for the others.
+/// While several owners have items queued, each gets an equal part of the cost that is served, up
+/// to one quantum and one item; so does each uid within its owner's part. The number of an owner's
+/// uids and items does not affect other owners.
 #[derive(Debug)]
 pub struct FairQueue<K, T> {
     owners: RoundRobin<K, RoundRobin<Uid, Fifo<T>>>,
@@ -128,19 +128,19 @@ impl<K: Copy + Ord, T> FairQueue<K, T> {
         self.len += 1;
     }
 
-    /// The item whose turn it is.
+    /// Removes and returns the next item.
     pub fn pop(&mut self) -> Option<T> {
         let item = self.owners.take();
         self.len -= usize::from(item.is_some());
         item
     }
 
-    /// Items in it.
+    /// Number of queued items.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// There are none.
+    /// Returns whether no item is queued.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -214,7 +214,7 @@ mod tests {
         queue.push(user(1), Uid(1), u64::MAX, 1);
         queue.push(user(1), Uid(1), 0, 2);
         assert_eq!(drain(&mut queue), [1, 2]);
-        // A quantum of 0 would serve nobody.
+        // With a quantum of 0 no flow would ever be served.
         let mut queue = FairQueue::new(0);
         queue.push(user(1), Uid(1), 5, 1);
         assert_eq!(drain(&mut queue), [1]);

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 const NS_PER_SECOND: u128 = 1_000_000_000;
 
-/// How fast tokens come, and how many can be saved.
+/// Rate at which tokens are added, and the bound on saved tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Tokens that come in a second; at least 1.
+    /// Tokens that are added per second; at least 1.
     pub per_second: u64,
-    /// Tokens that a bucket holds at the most; at least 1.
+    /// Maximum number of tokens in a bucket; at least 1.
     pub burst: u64,
 }
 
@@ -23,8 +23,8 @@ pub struct TokenBucket {
     rate: Rate,
     /// Negative: a debt.
     tokens: i64,
-    /// When `tokens` was right, nanoseconds. The time of a part of a token is not lost: it is
-    /// before now.
+    /// Time for which `tokens` is valid, nanoseconds. Not later than the last refill: the time that
+    /// has earned part of a token still counts.
     at_ns: u64,
 }
 
@@ -49,26 +49,26 @@ impl TokenBucket {
         }
     }
 
-    /// There is at least one token.
+    /// Returns whether there is at least one token.
     pub fn is_ready(&mut self, now_ns: u64) -> bool {
         self.refill(now_ns);
         self.tokens > 0
     }
 
-    /// It holds as much as it can: the same as a bucket that was never used.
+    /// Returns whether the bucket holds `burst` tokens, like a bucket that was never used.
     pub fn is_full(&mut self, now_ns: u64) -> bool {
         self.refill(now_ns);
         self.tokens == signed(self.rate.burst)
     }
 
-    /// Takes the price of work that was done, into debt if need be.
+    /// Takes the tokens for work that was done; the balance may become negative.
     pub fn charge(&mut self, now_ns: u64, tokens: u64) {
         self.refill(now_ns);
         self.tokens = self.tokens.saturating_sub(signed(tokens));
     }
 
-    /// Takes the price of work that is to be done. `Err`: it cannot be paid yet, and nothing was
-    /// taken; with the time at which it can, if ever.
+    /// Takes the tokens for work that is to be done. `Err`: there are too few and none was taken;
+    /// the value is the time at which there are enough, provided that `tokens` is within the burst.
     pub fn take(&mut self, now_ns: u64, tokens: u64) -> Result<(), u64> {
         self.refill(now_ns);
         if self.tokens >= signed(tokens) {
@@ -78,7 +78,7 @@ impl TokenBucket {
         Err(self.holds_at_ns(tokens))
     }
 
-    /// When there is a token again, nanoseconds; in the past if there is one.
+    /// Time at which there is a token again, nanoseconds; in the past if there is one.
     pub fn ready_at_ns(&self) -> u64 {
         self.holds_at_ns(1)
     }
@@ -96,17 +96,17 @@ fn signed(tokens: u64) -> i64 {
     i64::try_from(tokens).unwrap_or(i64::MAX)
 }
 
-/// Buckets up to which full ones are kept.
+/// Number of buckets up to which full ones are kept.
 const PRUNED_ABOVE: usize = 256;
 
-/// A bucket a key, of the same rate. Full buckets are dropped, so memory is bounded by the keys
-/// that were charged within the time in which a bucket fills.
+/// One bucket per key, all with the same rate. Full buckets are dropped, so memory is bounded by
+/// the keys that were charged within the time in which a bucket fills.
 #[derive(Clone, Debug)]
 pub struct TokenBuckets<K> {
     rate: Rate,
     used: BTreeMap<K, TokenBucket>,
-    /// Number of buckets at which full ones are dropped: twice those that were left the last time,
-    /// so that the cost of a charge is constant on average.
+    /// Number of buckets at which full ones are dropped: twice the number that remained the last
+    /// time, so that the cost of a charge is constant on average.
     prune_at: usize,
 }
 
@@ -116,12 +116,12 @@ impl<K: Copy + Ord> TokenBuckets<K> {
         Self { rate, used: BTreeMap::new(), prune_at: PRUNED_ABOVE }
     }
 
-    /// The key has a token.
+    /// Returns whether the key has a token.
     pub fn is_ready(&mut self, key: K, now_ns: u64) -> bool {
         self.used.get_mut(&key).is_none_or(|bucket| bucket.is_ready(now_ns))
     }
 
-    /// Takes the price of work that was done for the key, into debt if need be.
+    /// Takes the tokens for work that was done for the key; the balance may become negative.
     pub fn charge(&mut self, key: K, now_ns: u64, tokens: u64) {
         let rate = self.rate;
         let bucket = self.used.entry(key).or_insert_with(|| TokenBucket::new(rate, now_ns));
@@ -132,7 +132,8 @@ impl<K: Copy + Ord> TokenBuckets<K> {
         }
     }
 
-    /// When the key has a token again, nanoseconds; `None`: it has one, as far as is known.
+    /// Time at which the key has a token again, nanoseconds; `None` if no bucket is kept for the
+    /// key, which then has a token.
     pub fn ready_at_ns(&self, key: K) -> Option<u64> {
         self.used.get(&key).map(TokenBucket::ready_at_ns)
     }
@@ -151,7 +152,7 @@ mod tests {
         assert_eq!([(); 4].map(|()| bucket.take(0, 1)), [Ok(()), Ok(()), Ok(()), Err(SECOND / 10)]);
         assert_eq!(bucket.take(SECOND / 10 - 1, 1), Err(SECOND / 10));
         assert_eq!(bucket.take(SECOND / 10, 1), Ok(()));
-        // Saved up to the burst, no further.
+        // Tokens are saved up to the burst, and no further.
         assert_eq!(bucket.take(100 * SECOND, 3), Ok(()));
         assert!(bucket.take(100 * SECOND, 1).is_err());
     }

@@ -9,7 +9,7 @@ fn user(number: u32) -> Owner {
     Owner::User(Uid(number))
 }
 
-/// What was served, by owner.
+/// Cost that was served, by owner.
 #[derive(Default)]
 struct Served(BTreeMap<u32, u64>);
 
@@ -23,12 +23,12 @@ impl Served {
 proptest! {
     #[test]
     fn owners_with_waiting_items_are_served_equally_up_to_a_quantum_and_an_item(
-        // Of each owner: the number of its uids, and what its items cost.
+        // For each owner: the number of its uids, and the costs of its items.
         owners in prop::collection::vec((1u32..40, prop::collection::vec(1u64..=100, 1..20)), 2..6),
         quantum in 100u64..300,
     ) {
         let mut queue = FairQueue::new(quantum);
-        // So many that none is empty during the test.
+        // Enough items that no queue becomes empty during the test.
         for (owner, (uids, costs)) in (0u32..).zip(&owners) {
             for item in 0..300usize {
                 let cost = costs[item % costs.len()];
@@ -111,7 +111,8 @@ proptest! {
             match bucket.take(now_ns, tokens) {
                 Ok(()) => taken += tokens,
                 Err(at_ns) if tokens <= burst => {
-                    // It was told the truth: not before that time, and then indeed.
+                    // The reported time is exact: the call fails one nanosecond earlier and
+                    // succeeds then.
                     prop_assert!(at_ns > now_ns);
                     let mut early = bucket;
                     prop_assert!(early.take(at_ns - 1, tokens).is_err());

@@ -13,7 +13,7 @@ use owners::{Owner, Uid, reader};
 struct Contained(Child);
 
 impl Contained {
-    /// `None`: this user may not create one here.
+    /// `None`: the user may not create a user namespace on this machine.
     fn start(uid: Uid) -> Option<Self> {
         if !test_support::privileged() {
             return None;
