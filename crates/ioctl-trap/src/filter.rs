@@ -1,4 +1,4 @@
-//! The filter.
+//! The seccomp filter.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -6,7 +6,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use binder_uapi::ioctl::BINDER_WRITE_READ;
 use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, c_ulong, sock_filter};
 
-/// `AUDIT_ARCH_*` of this program's own calls; those of another architecture are not binder's.
+/// `AUDIT_ARCH_*` of this program's own calls; the filter ignores calls of other architectures.
 const ARCHITECTURE: Option<u32> = if cfg!(all(target_arch = "x86_64", target_pointer_width = "64"))
 {
     Some(0xc000_003e)
@@ -17,7 +17,7 @@ const ARCHITECTURE: Option<u32> = if cfg!(all(target_arch = "x86_64", target_poi
 };
 
 /// Offsets in `struct seccomp_data`. The request of an ioctl is its second argument, of which the
-/// kernel looks at the lower half.
+/// kernel uses the lower half.
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 const REQUEST_AT: u32 = 24;
@@ -26,7 +26,7 @@ const fn load(offset: u32) -> sock_filter {
     sock_filter { code: (BPF_LD | BPF_W | BPF_ABS) as u16, jt: 0, jf: 0, k: offset }
 }
 
-/// Goes on where it is equal, else `skips` as many instructions.
+/// Continues with the next instruction if the value is equal, else skips `skips` instructions.
 const fn only(value: u32, skips: u8) -> sock_filter {
     sock_filter { code: (BPF_JMP | BPF_JEQ | BPF_K) as u16, jt: 0, jf: skips, k: value }
 }
@@ -35,12 +35,12 @@ const fn answer(action: u32) -> sock_filter {
     sock_filter { code: (BPF_RET | BPF_K) as u16, jt: 0, jf: 0, k: action }
 }
 
-/// Installs the filter in the calling thread and in all that it starts, for good; the listener,
-/// close-on-exec.
+/// Installs the filter in the calling thread and in everything that it starts; it cannot be
+/// removed. Returns the listener, close-on-exec.
 ///
-/// Takes `CAP_SYS_ADMIN` in the user namespace (or no-new-privileges, which is the caller's
-/// affair). `EBUSY`: there is a listener already; `EINVAL`: the kernel has none (before Linux 5.5).
-/// Makes system calls only: good between `fork` and `exec`.
+/// Requires `CAP_SYS_ADMIN` in the user namespace (or no-new-privileges, which the caller may set).
+/// `EBUSY`: the thread already has a listener; `EINVAL`: the kernel supports none (before Linux
+/// 5.5). Makes system calls only: may be called between `fork` and `exec`.
 pub fn install() -> io::Result<OwnedFd> {
     let architecture = ARCHITECTURE.ok_or(io::ErrorKind::Unsupported)?;
     let mut program = [
@@ -54,8 +54,8 @@ pub fn install() -> io::Result<OwnedFd> {
         answer(libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // Calls are held for a moment: a signal can wait for that, and then never tears one off. (Linux
-    // 5.19.)
+    // A call is held for a short time. With this flag (Linux 5.19) only a fatal signal interrupts a
+    // call that the listener has received; all other signals wait until the call proceeds.
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     let best = set_filter(&program, flags | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV);
     match best {
@@ -66,7 +66,7 @@ pub fn install() -> io::Result<OwnedFd> {
 
 fn set_filter(program: &libc::sock_fprog, flags: c_ulong) -> io::Result<OwnedFd> {
     // SAFETY: the program and its instructions live across the call, which copies them; the
-    // descriptor that comes back is new and nobody else's.
+    // returned descriptor is new and has no other owner.
     unsafe {
         let operation = libc::SECCOMP_SET_MODE_FILTER;
         let fd = libc::syscall(libc::SYS_seccomp, operation, flags, std::ptr::from_ref(program));

@@ -1,4 +1,4 @@
-//! Which calls the listener's threads have in hand, in memory that outlives them.
+//! Records which calls the listener's threads hold, in memory that outlives the process.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,30 +8,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Threads that may listen at a time.
+/// Maximum number of listener threads.
 pub const PLACES: usize = 32;
 
-/// The kernel hands out the newest call first, so one of a moment ago can have a number far below
-/// the latest: by as many as all others made while it waited. Some seconds of them are looked
-/// through in a fraction of one.
+/// How far the id of a held call can be below the latest one. The kernel delivers the newest call
+/// first, so a call that has waited has an id that is lower by the number of all calls made
+/// meanwhile. This covers the calls of some seconds; iterating over them takes a fraction of one.
 const MOST_BEHIND: u64 = 1 << 17;
 
 const BYTES: usize = PLACES * size_of::<AtomicU64>();
 
-/// One number a thread: the call that it took last.
+/// One id per listener thread: the call that it received last.
 #[derive(Debug)]
 pub struct InHand {
     memory: OwnedFd,
     places: NonNull<[AtomicU64; PLACES]>,
 }
 
-// SAFETY: the memory holds atomic numbers alone, and stays mapped as long as this lives.
+// SAFETY: the memory holds only atomic integers, and stays mapped for the life of this value.
 unsafe impl Send for InHand {}
 // SAFETY: as above.
 unsafe impl Sync for InHand {}
 
 impl InHand {
-    /// With nothing in it.
+    /// Creates a record without any call.
     pub fn new() -> io::Result<Self> {
         let memory =
             memfd_create("trapped-calls", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -40,7 +40,7 @@ impl InHand {
         Self::map(memory)
     }
 
-    /// One that another process made and passed.
+    /// Maps a record that another process has created and passed.
     pub fn map(memory: OwnedFd) -> io::Result<Self> {
         if rustix::fs::fstat(&memory)?.st_size < BYTES as i64 {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -61,19 +61,19 @@ impl InHand {
     }
 
     fn places(&self) -> &[AtomicU64; PLACES] {
-        // SAFETY: mapped and aligned to a page as long as this lives; any bytes are such numbers.
+        // SAFETY: mapped and page-aligned for the life of this value; any bytes are valid integers.
         unsafe { self.places.as_ref() }
     }
 
-    /// The thread with this place took a call.
+    /// Records that the thread with this place has received a call.
     pub fn note(&self, place: usize, id: u64) {
         if let Some(number) = self.places().get(place) {
             number.store(id, Ordering::Relaxed);
         }
     }
 
-    /// Calls that dead threads may have had in hand, whether they noted them or not, and very many
-    /// others. None where nothing was ever noted.
+    /// Ids of all calls that exited threads may have held, whether they recorded them or not; most
+    /// of the ids were never held. Empty if no call was ever recorded.
     pub(crate) fn suspects(&self) -> impl Iterator<Item = u64> {
         let latest = self.places().iter().map(|number| number.load(Ordering::Relaxed)).max();
         let latest = latest.filter(|&id| id != 0);
@@ -90,7 +90,7 @@ impl AsFd for InHand {
 
 impl Drop for InHand {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody uses any more.
+        // SAFETY: our own mapping, to which no reference is left.
         let _ = unsafe { munmap(self.places.as_ptr().cast(), BYTES) };
     }
 }

@@ -1,4 +1,4 @@
-//! For who starts both the server of a bus and its clients.
+//! Launcher: used by a program that starts both the server of a bus and its clients.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -11,17 +11,18 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::{InHand, Listener, offer, receive, send, stand_in};
 
-/// How long the server may take to say that it serves a listener; it has little to do.
+/// How long the server may take to confirm that it serves a listener, which is little work.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Has clients live under filters that the server serves, and stands in for it should it die: calls
-/// then fail as on any dead bus.
+/// Runs clients under filters that the server serves, and replaces the server if it is killed:
+/// calls then fail as on any bus without a server.
 #[derive(Debug)]
 pub struct Launcher {
-    /// To the server, and its end until it is started.
+    /// Our end of the socket pair with the server; `server_end` is kept until the server is
+    /// started.
     server: OwnedFd,
     server_end: Option<OwnedFd>,
-    /// From those whom we start, and their end.
+    /// Receives the listeners of the clients that we start, which send them through `offer_end`.
     offers: OwnedFd,
     offer_end: OwnedFd,
     posts: Vec<(Listener, InHand)>,
@@ -33,7 +34,7 @@ fn sockets() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 impl Launcher {
-    /// With nobody under a filter.
+    /// Creates a launcher without clients.
     pub fn new() -> io::Result<Self> {
         let (server, server_end) = sockets()?;
         let (offers, offer_end) = sockets()?;
@@ -41,7 +42,7 @@ impl Launcher {
         Ok(Self { server, server_end: Some(server_end), offers, offer_end, posts, deserted })
     }
 
-    /// Has the server take listeners (`--listeners FD`).
+    /// Passes the server a socket from which it receives listeners (`--listeners FD`).
     pub fn connect(&mut self, server: &mut Command) {
         let Some(end) = self.server_end.take() else { return };
         server.args(["--listeners", &end.as_raw_fd().to_string()]);
@@ -52,20 +53,20 @@ impl Launcher {
         }
     }
 
-    /// Has the command live under a filter. Nothing that its start does may come after this.
+    /// Runs the command under a filter. Must be the last `pre_exec` closure of the command.
     pub fn bait(&self, command: &mut Command) {
         let socket = self.offer_end.as_raw_fd();
         // SAFETY: system calls alone; the socket is open until the parent has spawned.
         unsafe { command.pre_exec(move || offer(BorrowedFd::borrow_raw(socket))) };
     }
 
-    /// The command of [`bait`](Self::bait) has started: its calls are served from now on. Why not,
-    /// where it lives under no filter.
+    /// Serves the calls of a command prepared by [`bait`](Self::bait) that has started. Returns the
+    /// reason if the command does not run under a filter or the server does not serve it.
     pub fn serve(&mut self) -> io::Result<()> {
         let (errno, fds) = receive(self.offers.as_fd())?;
         let listener = fds.into_iter().next().ok_or_else(|| io::Error::from_raw_os_error(errno))?;
         self.posts.retain(|(listener, _)| !listener.is_deserted());
-        // From here on it cannot do without us.
+        // From here on the command's calls fail unless a process holds the listener.
         let in_hand = InHand::new()?;
         let served = self.pass_on(listener.as_fd(), &in_hand);
         self.posts.push((Listener::new(listener), in_hand));
@@ -88,9 +89,8 @@ impl Launcher {
         }
     }
 
-    /// The server is dead (or does not serve): lets all calls go on to what it has left, by a
-    /// thread for each filter. An error: there is no thread to be had, and the calls fail with
-    /// `ENOSYS`.
+    /// Lets all calls proceed, by one thread for each filter, because the server is dead or does
+    /// not serve them. Fails if a thread cannot be created; the calls then fail with `ENOSYS`.
     pub fn stand_in(&mut self) -> io::Result<()> {
         self.deserted = true;
         for (listener, in_hand) in self.posts.drain(..) {

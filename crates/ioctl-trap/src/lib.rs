@@ -1,16 +1,16 @@
-//! A seccomp filter that holds `ioctl(.., BINDER_WRITE_READ)` for a listener, and what the listener
-//! does there.
+//! A seccomp filter that traps `ioctl(.., BINDER_WRITE_READ)`, and the operations of its listener
+//! on a trapped call.
 //!
-//! No system call gives a descriptor to another process, but for one: whoever listens to a seccomp
-//! filter may add one to a thread that is held by it (`SECCOMP_IOCTL_NOTIF_ADDFD`). A launcher
-//! [`install`]s the filter in a command before that is executed, and hands the [`Listener`] to the
-//! server of the bus. Nothing is decided from a call's arguments: each goes on to the kernel
-//! ([`Listener::proceed`]), whatever it is.
+//! Only one system call installs a descriptor in another process: the listener of a seccomp filter
+//! may add one to a thread that is trapped by the filter (`SECCOMP_IOCTL_NOTIF_ADDFD`). A launcher
+//! [`install`]s the filter in a child before it executes a command, and passes the [`Listener`] to
+//! the server of the bus. The arguments of a call are never inspected: each call proceeds to the
+//! kernel ([`Listener::proceed`]).
 //!
-//! A filter cannot be taken off. Should its listener vanish, the kernel fails the trapped calls
-//! with `ENOSYS`; so the [`Launcher`] keeps a duplicate, and lets all calls go on once the server
-//! is gone ([`stand_in`]). The server notes what it has in hand in memory that both see
-//! ([`InHand`]), so that no call is held for ever.
+//! A filter cannot be removed. If its listener is closed, the kernel fails the trapped calls with
+//! `ENOSYS`; so the [`Launcher`] keeps a duplicate, and lets all calls proceed once the server has
+//! exited ([`stand_in`]). The server records the calls that it holds in memory that it shares with
+//! the launcher ([`InHand`]), so that no call is blocked for ever.
 
 mod filter;
 mod in_hand;

@@ -1,4 +1,4 @@
-//! The listener's side: calls that are held.
+//! The listener's side: trapped calls.
 
 use std::io;
 use std::mem::zeroed;
@@ -6,33 +6,33 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`: who is woken goes on where the other one stops.
+/// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`: the woken thread runs on the CPU of the one that waits.
 const SYNC_WAKE_UP: u64 = 1;
 
-/// A call that is held.
+/// A trapped call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trapped {
-    /// Its name; that of the call which was made next is larger by one.
+    /// Id of the notification; the call that is trapped next has an id that is larger by one.
     pub id: u64,
-    /// The thread, in the listener's pid namespace; 0 where that does not see it.
+    /// Thread id in the listener's pid namespace; 0 if the thread is not visible there.
     pub tid: u32,
 }
 
-/// Hears of every trapped call of a filter. Several threads may use one at the same time.
+/// Receives every trapped call of a filter. Several threads may use one listener at the same time.
 #[derive(Debug)]
 pub struct Listener(OwnedFd);
 
 impl Listener {
-    /// From the descriptor of [`install`](crate::install).
+    /// Takes the descriptor that [`install`](crate::install) returned.
     pub fn new(fd: OwnedFd) -> Self {
         let listener = Self(fd);
-        // Linux 6.6; without it the same, slower.
+        // Since Linux 6.6. Without the flag the listener works as well, with slower wake-ups.
         let _ = listener.ioctl(libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP as usize);
         listener
     }
 
-    /// The next call, waited for. `None`: nobody lives under the filter any more. (Before Linux
-    /// 6.11 that is not told, and this never returns.)
+    /// Waits for the next call. `None`: no process runs under the filter any more. (Before Linux
+    /// 6.11 the kernel does not report that, and this never returns.)
     pub fn next(&self) -> io::Result<Option<Trapped>> {
         loop {
             // SAFETY: all-zero is a valid `seccomp_notif`, and what the kernel wants to see.
@@ -41,7 +41,7 @@ impl Listener {
                 Ok(_) => return Ok(Some(Trapped { id: found.id, tid: found.pid })),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
-                    // It was killed or interrupted meanwhile, or it was the last one.
+                    // The thread was killed or interrupted meanwhile, or the last one has exited.
                     Some(libc::ENOENT) if !self.is_deserted() => {}
                     Some(libc::ENOENT) => return Ok(None),
                     _ => return Err(error),
@@ -50,24 +50,24 @@ impl Listener {
         }
     }
 
-    /// Nobody lives under the filter any more.
+    /// Returns whether no process runs under the filter any more.
     pub(crate) fn is_deserted(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
         poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::HUP)
     }
 
-    /// Lets a call go on to the kernel. `NotFound`: it is not held (any more): its thread was
-    /// killed, or a signal came.
+    /// Lets a call proceed to the kernel. `NotFound`: the call is no longer held, because its
+    /// thread was killed or received a signal.
     pub fn proceed(&self, id: u64) -> io::Result<()> {
         let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
         let answer = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
         self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const answer as usize).map(drop)
     }
 
-    /// Adds a file to the table of the thread that is held in a call, close-on-exec; its number.
-    /// Waits until the thread has done so. `EMFILE`: its table is full; `NotFound`: as for
-    /// [`proceed`](Self::proceed), and it has no file then.
+    /// Adds a file to the descriptor table of the trapped thread, close-on-exec, and returns its
+    /// number. Waits until the thread has installed the file. `EMFILE`: its table is full;
+    /// `NotFound`: as for [`proceed`](Self::proceed), and the file was not installed.
     pub fn add_file(&self, id: u64, file: BorrowedFd<'_>) -> io::Result<u32> {
         let newfd_flags = libc::O_CLOEXEC as u32;
         let srcfd = file.as_raw_fd() as u32;

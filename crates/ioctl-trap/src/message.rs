@@ -1,4 +1,4 @@
-//! How a listener gets from the process that lives under its filter to the one that serves it.
+//! Passes a listener from the process that runs under its filter to the process that serves it.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -11,11 +11,11 @@ use rustix::net::{
 
 use crate::install;
 
-/// Most descriptors in one message: a listener, and the memory beside it.
+/// Maximum number of descriptors in one message: a listener, and the memory of its `InHand`.
 const MOST: usize = 2;
 
-/// Installs the filter, and sends the listener, or else the errno of why there is none. Makes
-/// system calls only: good between `fork` and `exec`. An error: nobody can be told.
+/// Installs the filter, and sends the listener, or the errno of the failure. Makes system calls
+/// only: may be called between `fork` and `exec`. Fails if the message cannot be sent.
 pub fn offer(socket: BorrowedFd<'_>) -> io::Result<()> {
     match install() {
         Ok(listener) => send(socket, 0, &[listener.as_fd()]),
@@ -23,7 +23,7 @@ pub fn offer(socket: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Sends an errno (0: none) and up to two descriptors over a Unix socket that keeps messages apart.
+/// Sends an errno (0: none) and up to two descriptors over a `SOCK_SEQPACKET` socket.
 pub fn send(socket: BorrowedFd<'_>, errno: i32, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -34,7 +34,7 @@ pub fn send(socket: BorrowedFd<'_>, errno: i32, fds: &[BorrowedFd<'_>]) -> io::R
     Ok(())
 }
 
-/// What was sent; waits for it. `UnexpectedEof`: nobody will send any more.
+/// Waits for a message and returns it. `UnexpectedEof`: the other end is closed.
 pub fn receive(socket: BorrowedFd<'_>) -> io::Result<(i32, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
