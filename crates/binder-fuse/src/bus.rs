@@ -1,4 +1,4 @@
-//! A bus for a test: made in one line, gone with its guard.
+//! A bus for a test: mounted in one line of code, unmounted when its guard is dropped.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -16,31 +16,30 @@ use crate::error::Error;
 use crate::mapping::MappingChoice;
 use crate::server::{Config, Server};
 
-/// First argument of a program that is started to serve; the mount point and the options follow.
+/// First argument of a program that is started as server; the mount point and the options follow.
 const SERVE: &str = "--serve-bus";
-/// The program that serves where the one that makes the bus cannot.
+/// The program that is started as server if the caller of `start` cannot serve itself.
 const DAEMON: &str = "headroom-binderd";
-/// What the server says when it serves; whatever else it says is why it does not.
+/// First line of the server's output once it serves; any other output is the reason of a failure.
 const READY: &str = "ready ";
 /// How long the server may take to unmount.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A bus of its own, served by a child process. Dropping it unmounts: calls that are still pending
-/// fail then.
+/// A bus that a child process serves. Dropping it unmounts: calls that are still pending fail then.
 ///
-/// The process that serves must never use the mount itself, so the server cannot live in the
-/// process of the test. The program that serves is, in this order,
+/// The process that serves must never use the mount itself, so the server cannot run in the process
+/// of the test. The program that serves is, in this order,
 ///
 /// 1. the one that [`Builder::program`] names;
 /// 2. this very program, started again, if its `main` has called [`Bus::serve_if_started`];
-/// 3. `headroom-binderd`, searched in `PATH`: tests with the harness of libtest, whose `main` is
-///    not theirs, need it.
+/// 3. `headroom-binderd`, searched in `PATH`: needed by tests with the harness of libtest, which
+///    brings its own `main`.
 ///
-/// The bus also ends when the process that made it does, however that happens.
+/// The bus also ends when the process that started it exits for any reason.
 ///
-/// Root gets a mount that everybody sees. Anybody else gets one in a user namespace of the
-/// server's, which processes of this user reach by the path that [`Bus::path`] gives, and no one
-/// else; where the kernel forbids that, [`Builder::start`] says so.
+/// For root the mount is visible to all users. For any other user it is made in a user namespace of
+/// the server, and only processes of this user reach it, by the path that [`Bus::path`] returns;
+/// where the kernel forbids that, [`Builder::start`] fails with the reason.
 ///
 /// ```no_run
 /// use binder_fuse::Bus;
@@ -57,16 +56,16 @@ pub struct Bus {
     child: Child,
     path: PathBuf,
     degraded: Vec<String>,
-    /// Where it was asked to be, and whether the folder is ours to remove.
+    /// The requested mount point, and whether we created the folder and have to remove it.
     folder: PathBuf,
     made: bool,
 }
 
-/// What a [`Bus`] is to be like.
+/// Configuration of a [`Bus`].
 #[derive(Clone, Debug)]
 pub struct Builder {
     config: Config,
-    /// The caller chose the folder; otherwise it is a new temporary one.
+    /// The caller chose the folder; otherwise a new temporary one is created.
     chosen: bool,
     program: Option<PathBuf>,
 }
@@ -75,7 +74,7 @@ pub struct Builder {
 static CAN_SERVE: AtomicBool = AtomicBool::new(false);
 
 impl Bus {
-    /// A bus in a new folder among the temporary files, with the three devices of Android.
+    /// Configures a bus in a new temporary folder, with the three devices of Android.
     pub fn builder() -> Builder {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -85,8 +84,8 @@ impl Bus {
     }
 
     /// Serves a bus, and does not return, if this process was started by [`Builder::start`] for
-    /// that; otherwise returns at once. To be called at the very start of `main`, while the process
-    /// has one thread.
+    /// that; otherwise returns at once. Call it at the very start of `main`, while the process has
+    /// one thread.
     ///
     /// ```no_run
     /// binder_fuse::Bus::serve_if_started();
@@ -119,52 +118,52 @@ impl Bus {
         self.path.join(name)
     }
 
-    /// What does not work here and what is lost by it, a sentence each.
+    /// What does not work on this machine and which function is lost by it, a sentence each.
     pub fn degraded(&self) -> &[String] {
         &self.degraded
     }
 }
 
 impl Builder {
-    /// Mounts on this folder, which is made where it is missing.
+    /// Mounts on this folder, which is created if it is missing.
     pub fn mount(mut self, folder: impl Into<PathBuf>) -> Self {
         self.config.mount = folder.into();
         self.chosen = true;
         self
     }
 
-    /// Starts with these devices.
+    /// Creates these devices at the start.
     pub fn devices(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.config.devices = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Has receive buffers reach clients in this way.
+    /// Selects how receive buffers reach clients.
     pub fn mapping(mut self, mapping: MappingChoice) -> Self {
         self.config.mapping = mapping;
         self
     }
 
-    /// Most devices at a time.
+    /// Maximum number of devices at a time.
     pub fn max_devices(mut self, max: u32) -> Self {
         self.config.max_devices = Some(max);
         self
     }
 
-    /// With the folder `binder_logs`.
+    /// Adds the folder `binder_logs`.
     pub fn logs(mut self) -> Self {
         self.config.logs = true;
         self
     }
 
-    /// Has this program serve; its `main` calls [`Bus::serve_if_started`], as that of
+    /// Starts this program as server; its `main` calls [`Bus::serve_if_started`], as that of
     /// `headroom-binderd` does.
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.program = Some(program.into());
         self
     }
 
-    /// Starts it and waits until it serves.
+    /// Starts the server and waits until it serves.
     pub fn start(self) -> Result<Bus, Error> {
         let folder =
             std::path::absolute(&self.config.mount).map_err(Error::io("not a usable path"))?;
@@ -183,11 +182,11 @@ impl Builder {
             }
             Error::BusProgram { program, error }
         })?;
-        // SAFETY: plain numbers. Where Yama lets nobody trace but parents, it may from now on;
-        // elsewhere it fails.
+        // SAFETY: plain numbers. Where Yama restricts ptrace to ancestors, this lets the server
+        // trace us; without Yama the call fails.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(child.id()), 0, 0, 0) };
         let mut bus = Bus { child, path: folder.clone(), degraded: Vec::new(), folder, made };
-        // From here on the guard cleans up.
+        // From here on dropping `bus` cleans up.
         let output = bus.child.stdout.take().ok_or(Error::Server("it has no output".into()))?;
         let mut said = BufReader::new(output);
         let mut first = String::new();
@@ -207,7 +206,7 @@ impl Builder {
 
 impl Drop for Bus {
     fn drop(&mut self) {
-        // The server sees its input end.
+        // Closes the pipe: the server exits at the end of its standard input.
         drop(self.child.stdin.take());
         let end = Instant::now() + PATIENCE;
         while self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
@@ -218,7 +217,7 @@ impl Drop for Bus {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Only a mount whose server died without a word answers so.
+        // ENOTCONN is the error of a mount whose server was killed before it could unmount.
         if rustix::fs::statfs(&self.folder).err() == Some(Errno::NOTCONN) {
             let _ = unmount(&self.folder, UnmountFlags::DETACH);
         }
@@ -242,7 +241,7 @@ fn parse_options(mount: OsString, options: &str) -> Config {
     let mut config = Config { session: true, ..Config::new(mount) };
     for option in options.split_ascii_whitespace() {
         match option.split_once('=') {
-            // No device has a slash in its name.
+            // Device names contain no slash.
             Some(("devices", names)) => {
                 let names = names.split('/').filter(|name| !name.is_empty());
                 config.devices = names.map(str::to_owned).collect();
@@ -255,9 +254,9 @@ fn parse_options(mount: OsString, options: &str) -> Config {
     config
 }
 
-/// Until the standard input ends.
+/// Serves until the end of the standard input.
 fn serve(config: &Config) -> Result<(), Error> {
-    // Out of the terminal's reach: its signals are for the test, whose end we notice.
+    // A new session: the terminal's signals are meant for the test, and we exit when the test does.
     let _ = rustix::process::setsid();
     let mut server = Server::new_anywhere(config)?;
     let stdin = std::io::stdin();
@@ -270,10 +269,10 @@ fn serve(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Tells the process that started us, and hangs up.
+/// Writes to the process that started us, and closes the pipe.
 fn say(text: &str) {
     let _ = rustix::io::write(std::io::stdout(), text.as_bytes());
-    // SAFETY: nobody here writes to the standard output any more; a null device takes its place.
+    // SAFETY: this process no longer writes to the standard output; /dev/null takes its place.
     unsafe {
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
         libc::dup2(null, 1);

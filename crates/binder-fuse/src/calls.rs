@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-/// By tid. The first thread, for most opens the only one, needs no memory of its own: ten thousand
-/// idle opens are ten thousand of these.
+/// Threads by tid. The first thread, for most opens the only one, needs no allocation: ten thousand
+/// idle opens have ten thousand of these.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     first: Option<(u32, Option<u64>)>,
-    /// None of them is the first.
+    /// All threads but the first.
     #[expect(clippy::box_collection, reason = "an open without others pays for a pointer only")]
     others: Option<Box<HashMap<u32, Option<u64>>>>,
 }
@@ -26,7 +26,7 @@ impl Calls {
             || self.others.as_ref().is_some_and(|others| others.contains_key(&tid))
     }
 
-    /// The request that a thread waits in.
+    /// The request in which a thread waits.
     pub(crate) fn request(&self, tid: u32) -> Option<u64> {
         match self.first {
             Some((first, request)) if first == tid => request,
@@ -34,7 +34,7 @@ impl Calls {
         }
     }
 
-    /// A thread waits in this request, or in none; it is known from now on.
+    /// Records that a thread waits in this request, or in none; adds the thread if it is new.
     pub(crate) fn set(&mut self, tid: u32, request: Option<u64>) {
         if let Some(place) = self.place(tid) {
             *place = request;
@@ -45,12 +45,12 @@ impl Calls {
         }
     }
 
-    /// It does not wait any more; the request it was in.
+    /// Records that the thread no longer waits; returns the request it was in.
     pub(crate) fn take(&mut self, tid: u32) -> Option<u64> {
         self.place(tid)?.take()
     }
 
-    /// The thread is gone.
+    /// Removes a thread that has exited.
     pub(crate) fn forget(&mut self, tid: u32) {
         if self.first.is_some_and(|(first, _)| first == tid) {
             self.first = None;

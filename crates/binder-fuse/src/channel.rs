@@ -15,8 +15,8 @@ const DEV_IOC_BACKING_OPEN: libc::Ioctl = 0x4010_e501;
 /// `_IOW(229, 2, uint32_t)`.
 const DEV_IOC_BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
 
-/// Room for one request, aligned for its structures. Far more than our largest request (an ioctl of
-/// at most 16 KiB); the kernel wants [`MIN_READ_BUFFER`] at least.
+/// Buffer for one request, aligned for its structures. Far larger than our largest request (an
+/// ioctl of at most 16 KiB); the kernel requires [`MIN_READ_BUFFER`] at least.
 pub(crate) struct RequestBuffer(Box<[u64]>);
 
 impl RequestBuffer {
@@ -49,17 +49,17 @@ impl StoredRequest {
     }
 }
 
-/// What came of looking for a request.
+/// Result of a read from the connection.
 pub(crate) enum Incoming {
     /// A request of that many bytes is in the buffer.
     Request(usize),
-    /// Nothing is there now.
+    /// No request is pending.
     Nothing,
     /// The connection is gone: unmounted, or aborted by an administrator.
     Closed,
 }
 
-/// The connection. Its last descriptor's close aborts it: pending calls of clients then fail with
+/// The connection. Closing its last descriptor aborts it: pending calls of clients then fail with
 /// `ECONNABORTED`, later ones with `ENOTCONN`.
 pub(crate) struct Channel {
     device: OwnedFd,
@@ -81,12 +81,12 @@ impl Channel {
         Ok(Self { device })
     }
 
-    /// A connection that somebody else has opened, non-blocking.
+    /// Wraps a connection that another process has opened, non-blocking.
     pub(crate) fn from_device(device: OwnedFd) -> Self {
         Self { device }
     }
 
-    /// Reads one request if there is one.
+    /// Reads one request if one is pending.
     pub(crate) fn read(&self, buffer: &mut RequestBuffer) -> io::Result<Incoming> {
         loop {
             match rustix::io::read(&self.device, buffer.0.as_mut_bytes()) {
@@ -101,7 +101,7 @@ impl Channel {
     }
 
     /// Writes one reply or notification. A reply whose request is gone, or a notification about a
-    /// node that is gone, is no error: the other side left first.
+    /// node that is gone, is no error: the client has exited or the kernel has forgotten the node.
     pub(crate) fn send(&self, reply: &[u8]) -> io::Result<()> {
         match rustix::io::retry_on_intr(|| rustix::io::write(&self.device, reply)) {
             Ok(_) | Err(Errno::NOENT) => Ok(()),
@@ -109,7 +109,7 @@ impl Channel {
         }
     }
 
-    /// Registers `file` as a backing file; the id is good for OPEN replies until it is closed.
+    /// Registers `file` as a backing file; the id is valid in OPEN replies until it is closed.
     pub(crate) fn backing_open(&self, file: &File) -> io::Result<i32> {
         let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
         // SAFETY: the ioctl reads one `BackingMap`, which lives across the call.

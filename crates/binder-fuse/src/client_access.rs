@@ -14,14 +14,14 @@ use crate::client_memory;
 use crate::loop_threads::{self, LoopYielder};
 use crate::maps::{self, Lookup};
 
-/// A larger buffer of an access is freed after it.
+/// A buffer of an access that is larger than this is freed after it. Bytes.
 const KEPT_BYTES: usize = 256 << 10;
 
 /// A system call on a client, with buffers of its own: a blocked thread keeps them.
 #[derive(Default)]
 pub(crate) struct AccessRequest {
     access: Access,
-    /// Ranges in the client, and their places in `bytes`.
+    /// Ranges in the client, and their positions in `bytes`.
     pieces: Vec<Piece>,
     /// Bytes that were read or are to be written.
     bytes: Vec<u8>,
@@ -85,17 +85,17 @@ pub(crate) struct ClientAccess {
     request: Option<Box<AccessRequest>>,
 }
 
-/// The access lasts too long; its client's memory may never answer.
+/// The access takes too long; the client's memory may never become available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Late;
 
 impl ClientAccess {
-    /// That of this thread's event loop; may be used on the loop's stack only.
+    /// The access object of this thread's event loop; may be used on the loop's stack only.
     pub(crate) fn of_this_loop() -> Self {
         Self { yielder: loop_threads::current_yielder(), request: None }
     }
 
-    /// Executes the access that `prepare` describes; the request with its result.
+    /// Executes the access that `prepare` describes; returns the request with its result.
     fn execute(
         &mut self,
         prepare: impl FnOnce(&mut AccessRequest),
@@ -140,8 +140,8 @@ impl ClientAccess {
         Ok(result)
     }
 
-    /// Reads all pieces to their places in a parcel, or fails as a whole. Nothing is copied twice:
-    /// the request owns the parcel during the access, and a blocked thread keeps it.
+    /// Reads all pieces to their positions in a parcel, or fails as a whole. No bytes are copied
+    /// twice: the request owns the parcel during the access, and a blocked thread keeps it.
     pub(crate) fn read_parcel(
         &mut self,
         tid: u32,
@@ -175,7 +175,7 @@ impl ClientAccess {
         Ok(request.memory_result())
     }
 
-    /// As [`maps::find`].
+    /// Like [`maps::find`].
     pub(crate) fn find_mapping(
         &mut self,
         pid: u32,

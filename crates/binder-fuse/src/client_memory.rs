@@ -5,7 +5,7 @@
 
 use binder_driver::{Fault, Piece};
 
-/// Ranges a call takes at most (`IOV_MAX`).
+/// Maximum number of ranges of one call (`IOV_MAX`).
 const PIECES_PER_CALL: usize = 1024;
 
 /// Fills `into`, or fails.
@@ -51,7 +51,7 @@ fn read_chunk(
     }
     let count = pieces.len() as libc::c_ulong;
     // SAFETY: each local vector is within a slice that is exclusively borrowed until after the
-    // call; the remote addresses are the client's affair, the kernel checks them.
+    // call; the remote addresses may be invalid, the kernel checks them.
     let copied = unsafe {
         libc::process_vm_readv(tid as libc::pid_t, local.as_ptr(), count, remote.as_ptr(), count, 0)
     };
@@ -65,8 +65,8 @@ pub(crate) fn write(tid: u32, address: u64, bytes: &[u8]) -> Result<(), Fault> {
     }
     let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
-    // SAFETY: the local vector is a borrowed slice that the call only reads; the remote address is
-    // the client's affair, the kernel checks it.
+    // SAFETY: the local vector is a borrowed slice that the call only reads; the remote address may
+    // be invalid, the kernel checks it.
     let copied = unsafe { libc::process_vm_writev(tid as libc::pid_t, &local, 1, &remote, 1, 0) };
     if copied == bytes.len() as isize { Ok(()) } else { Err(Fault) }
 }

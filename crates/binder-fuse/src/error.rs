@@ -1,4 +1,4 @@
-//! What can keep the device from being served.
+//! Errors that prevent the server from serving a device.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ pub enum Error {
     /// `/dev/fuse` cannot be opened.
     #[error("/dev/fuse: {errno}; load the fuse module, or give the container access to the device")]
     FuseDevice {
-        /// Why.
+        /// Errno of the failed open.
         errno: Errno,
     },
     /// The mount point cannot be used.
@@ -19,20 +19,20 @@ pub enum Error {
     MountPoint {
         /// The mount point.
         path: PathBuf,
-        /// What was being done.
+        /// Description of the failed operation.
         doing: &'static str,
-        /// Why it failed.
+        /// Errno of the failed operation.
         errno: Errno,
     },
-    /// A folder that must not be hidden by a mount.
+    /// The mount point is a folder that must not be hidden by a mount.
     #[error("{path}: {reason}; choose an empty folder, or one that does not exist")]
     MountFolder {
         /// The folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Reason why it must not be hidden.
         reason: &'static str,
     },
-    /// Somebody serves this mount point already.
+    /// Another server already serves this mount point.
     #[error(
         "{path}: a {fstype} filesystem is mounted there already; stop its owner or choose another \
          mount point"
@@ -46,26 +46,26 @@ pub enum Error {
     /// The kernel's FUSE is too old.
     #[error("the kernel speaks FUSE {major}.{minor}; 7.31 (Linux 5.4) or later is needed")]
     TooOld {
-        /// Its major version.
+        /// Major version of the kernel's protocol.
         major: u32,
-        /// Its minor version.
+        /// Minor version of the kernel's protocol.
         minor: u32,
     },
-    /// The kernel's first request was not INIT.
+    /// The first request of the kernel was not INIT.
     #[error("the kernel did not start the FUSE session: {0}")]
     Handshake(String),
-    /// A device name that no file could have, or one that is taken.
+    /// A device name that is not a valid file name, or is in use.
     #[error("device name {name:?}: {reason}")]
     DeviceName {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// Reason why it is refused.
         reason: &'static str,
     },
-    /// Passthrough was asked for and cannot be had.
+    /// Passthrough was requested and is not available.
     #[error("mapping by passthrough is not possible here: {0}; use auto or notify-store")]
     NoPassthrough(String),
-    /// There is no root here, and no way without.
+    /// Root privileges are missing, and an unprivileged mount is not possible either.
     #[error(
         "only root can mount here, because user namespaces are not to be had: {0}; `headroom \
          doctor` tells more"
@@ -79,7 +79,7 @@ pub enum Error {
     BusProgram {
         /// The program.
         program: PathBuf,
-        /// Why it cannot be started.
+        /// Reason why it cannot be started.
         error: io::Error,
     },
     /// The process of a [`Bus`](crate::Bus) could not serve.
@@ -88,15 +88,15 @@ pub enum Error {
     /// A system call that should not fail did.
     #[error("{doing}: {error}")]
     Io {
-        /// What was being done.
+        /// Description of the failed operation.
         doing: &'static str,
-        /// Why it failed.
+        /// Error of the failed operation.
         error: io::Error,
     },
 }
 
 impl Error {
-    /// For `map_err`: names what was being done.
+    /// For `map_err`: adds a description of the failed operation.
     pub(crate) fn io<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> Self {
         move |error| Self::Io { doing, error: error.into() }
     }

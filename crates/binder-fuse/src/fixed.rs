@@ -1,4 +1,4 @@
-//! What the tree has whatever devices come and go: folders, `binder-control`, features, logs.
+//! Entries that exist independently of the devices: folders, `binder-control`, features, logs.
 
 use crate::tree::Place;
 use crate::wire::types::ROOT_ID;
@@ -12,7 +12,7 @@ const LOGS_ID: u64 = 7;
 const PROCESSES_ID: u64 = 8;
 /// Node ids from here on are not fixed.
 pub(crate) const FIRST_FREE_ID: u64 = 64;
-/// Files of `binder_logs/proc`: this and the pid.
+/// Node ids of files of `binder_logs/proc`: this and the pid.
 const PROCESS_IDS: u64 = 1 << 62;
 const FEATURE_CONTENT: &[u8] = b"1\n";
 
@@ -40,9 +40,9 @@ const fn entry(id: u64, parent: u64, name: &'static str, place: Place) -> Fixed 
     Fixed { id, parent, name, place }
 }
 
-/// All of them. Features are told by the presence of their files: one that is not implemented has
-/// none, as with an older kernel; a file that reads "0" would be taken for a yes by clients that
-/// only look whether it exists.
+/// All fixed entries. Clients detect features by the presence of their files: one that is not
+/// implemented has no file, as with an older kernel; a file that contains "0" would be taken for a
+/// feature by clients that only check whether it exists.
 const FIXED: [Fixed; 12] = [
     entry(2, ROOT_ID, CONTROL_NAME, Place::Control),
     entry(FEATURES_ID, ROOT_ID, "features", Place::Features),
@@ -70,7 +70,7 @@ pub(crate) fn all(logs: Logs) -> impl Iterator<Item = (u64, &'static Fixed)> {
     (0..).zip(FIXED.iter()).filter(move |(_, entry)| logs == Logs::Present || entry.id < LOGS_ID)
 }
 
-/// What a fixed node stands for; `None` for one that is not fixed.
+/// The place of a fixed node; `None` for one that is not fixed.
 pub(crate) fn place(node: u64, logs: Logs) -> Option<Place> {
     if node == ROOT_ID {
         return Some(Place::Root);
@@ -97,17 +97,17 @@ pub(crate) fn process_node(pid: u32) -> u64 {
     PROCESS_IDS + u64::from(pid)
 }
 
-/// Whether a node is a feature file, which is fixed for the life of the tree.
+/// Whether a node is a feature file. Those are fixed for the lifetime of the tree.
 pub(crate) fn is_feature(node: u64) -> bool {
     (FIRST_FEATURE_ID..=LAST_FEATURE_ID).contains(&node)
 }
 
-/// A part of a feature file.
+/// The requested part of a feature file.
 pub(crate) fn read_feature(offset: u64, size: u32) -> &'static [u8] {
     part(FEATURE_CONTENT, offset, size)
 }
 
-/// The part of a file that `read(2)` asks for.
+/// The part of a file that `read(2)` requests.
 pub(crate) fn part(content: &[u8], offset: u64, size: u32) -> &[u8] {
     let start = usize::try_from(offset).unwrap_or(usize::MAX).min(content.len());
     let end = content.len().min(start.saturating_add(size as usize));

@@ -1,4 +1,4 @@
-//! What the fuzz targets reach of this crate's insides.
+//! The internals of this crate that the fuzz targets call.
 
 use binder_driver::Driver;
 use binder_uapi::BinderfsDevice;
@@ -8,8 +8,8 @@ use zerocopy::FromBytes;
 use crate::fixed::Logs;
 use crate::tree::{Options, Tree};
 
-/// Adds, looks up, renames and unlinks devices as the input says: a byte for what, then names up to
-/// their NULs.
+/// Adds, looks up, renames and unlinks devices as the input directs: a byte for the operation, then
+/// names up to their NULs.
 #[doc(hidden)]
 pub fn names(input: &[u8]) {
     let mut driver = Driver::new();
@@ -31,7 +31,7 @@ pub fn names(input: &[u8]) {
         let parent = u64::from(what >> 4) + 1;
         match what % 6 {
             0 => {
-                // As an ioctl of binder-control has it.
+                // In the layout of an ioctl of binder-control.
                 let mut bytes = [0; size_of::<BinderfsDevice>()];
                 let len = name.len().min(bytes.len());
                 bytes[..len].copy_from_slice(&name[..len]);

@@ -1,14 +1,14 @@
 //! A small process that ends the bus when the one that serves it is killed.
 //!
-//! A server that is killed while it closes an open of its own bus waits for an answer that only it
-//! could give: it never ends, its connection never closes, and clients in a call cannot even be
-//! killed. So somebody else holds the connection's `abort` file and watches.
+//! A server that is killed while it closes an open of its own bus waits for a reply that only it
+//! could send: it never exits, its connection never closes, and clients in a call cannot even be
+//! killed. So a separate process holds the connection's `abort` file and watches the server.
 //!
-//! Of a process that cannot end neither pidfd nor pipe tells anything, and any of its threads may
-//! be the one that hangs: the last one closes the descriptors. So the server has a witness, a
-//! thread that does nothing, shares no descriptors, and is gone at once when the process is killed:
-//! the guardian watches that. It is forked, never executes anything, and uses system calls only:
-//! whatever locks the other threads held at the fork do not matter to it.
+//! Neither a pidfd nor a pipe reports a process that cannot exit, and any of its threads may be the
+//! one that hangs: the last thread closes the descriptors. So the server has a witness, a thread
+//! that does nothing, shares no descriptors, and exits at once when the process is killed: the
+//! guardian watches that thread. The guardian is forked, never executes another program, and makes
+//! system calls only, so locks that other threads held at the fork cannot block it.
 
 use std::ffi::CString;
 use std::io;
@@ -23,49 +23,49 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use crate::mount::Mount;
 use crate::task_watch::{TaskKind, pidfd_of};
 
-/// Where the kernel shows FUSE connections, if somebody has mounted that.
+/// Mount point of the kernel's control filesystem for FUSE connections, if it is mounted.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
-/// How often the witness is looked at where there are no thread pidfds, milliseconds: a wake-up a
+/// How often the witness is checked where thread pidfds are missing, milliseconds: one wake-up a
 /// second.
 const LOOK_EVERY_MS: libc::c_int = 1000;
-/// Bytes of the witness's stack, which is all resident once the server locks its memory.
+/// Bytes of the witness's stack. All of it is resident once the server locks its memory.
 const WITNESS_STACK: usize = 16 << 10;
 const NAME: &std::ffi::CStr = c"binder-guardian";
 const SAYS: &[u8] =
     b"binder-guardian: the bus has lost its server: all calls fail, and it is unmounted\n";
-/// Descriptors that the guardian keeps: standard error, the abort file, a pidfd.
+/// Descriptors that the guardian keeps open: standard error, the abort file, a pidfd.
 const MAX_KEPT: usize = 3;
 
-/// A running guardian. Dropping it ends it, and leaves the bus alone.
+/// A running guardian. Dropping it kills it without ending the bus.
 pub(crate) struct Guardian {
     pid: Pid,
-    /// The witness ends when it hangs up.
+    /// The witness exits when this channel is closed.
     _witness: Sender<()>,
 }
 
-/// What the guardian knows, made before the fork.
+/// The guardian's state, created before the fork.
 struct Duty {
-    /// The file that ends the connection when it is written.
+    /// Writing to this file aborts the connection.
     abort: Option<OwnedFd>,
-    /// Where it is mounted; `None`: in namespaces that end with the server.
+    /// The mount point; `None`: the mount is in namespaces that end with the server.
     path: Option<CString>,
-    /// The folder is to be removed.
+    /// The folder was created for the mount and has to be removed.
     made: bool,
-    /// Readable when the witness has ended; `None`: there are no thread pidfds.
+    /// Becomes readable when the witness has exited; `None`: thread pidfds are missing.
     witness: Option<OwnedFd>,
-    /// There as long as the witness is.
+    /// Path that exists as long as the witness does.
     folder: CString,
 }
 
 impl Guardian {
-    /// Watches over the mount. Without one, nobody but an administrator can end the connection of a
-    /// killed server.
+    /// Starts a guardian for the mount. Without one, only an administrator can end the connection
+    /// of a killed server.
     pub(crate) fn start(mount: &Mount) -> io::Result<Self> {
         let abort = abort_file(mount.device().minor);
         let path = mount.path_here().map(|path| CString::new(path.as_os_str().as_bytes()));
         let path = path.transpose().map_err(io::Error::other)?;
         if path.is_none() {
-            // There is nothing else to end it by.
+            // Without a path, the abort file is the only way to end the connection.
             abort.as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))?;
         }
         let (tid, hang_up) = start_witness()?;
@@ -86,14 +86,14 @@ impl Guardian {
 
 impl Drop for Guardian {
     fn drop(&mut self) {
-        // Our child, and nobody else reaps it: the number is its own.
+        // Our child, which is not reaped elsewhere: the pid cannot have been reused.
         let _ = kill_process(self.pid, Signal::KILL);
         let _ = rustix::io::retry_on_intr(|| waitpid(Some(self.pid), WaitOptions::empty()));
     }
 }
 
-/// Opens what ends the connection of that number when it is written; by a mount of our own that has
-/// no name, where there is none to be seen.
+/// Opens the abort file of the connection with this number; by a mount of our own that has no name,
+/// where the control filesystem is not mounted.
 fn abort_file(connection: u32) -> io::Result<OwnedFd> {
     let (flags, name) = (OFlags::WRONLY | OFlags::CLOEXEC, format!("{connection}/abort"));
     let seen = format!("{CONNECTIONS}/{name}");
@@ -106,13 +106,13 @@ fn abort_file(connection: u32) -> io::Result<OwnedFd> {
     })
 }
 
-/// Its tid, and what keeps it.
+/// Starts the witness; returns its tid, and the channel that keeps it running.
 fn start_witness() -> io::Result<(u32, Sender<()>)> {
     let (say, hear) = channel();
     let (hang_up, hung_up) = channel::<()>();
     let life = move || {
-        // SAFETY: plain numbers. This thread's table is its own from here on, and empty: what
-        // others open it never has.
+        // SAFETY: plain numbers. From here on this thread has its own, empty descriptor table: it
+        // never holds descriptors that other threads open.
         unsafe {
             libc::unshare(libc::CLONE_FILES);
             libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0);
@@ -125,13 +125,13 @@ fn start_witness() -> io::Result<(u32, Sender<()>)> {
 }
 
 impl Duty {
-    /// The guardian's life. It has a copy of a process with threads: nothing here allocates, locks
-    /// or panics.
+    /// Main function of the guardian. It is a forked copy of a process with threads: nothing here
+    /// allocates, locks or panics.
     fn fulfil(&self) -> ! {
         self.settle();
         while !self.server_is_gone() {}
-        // SAFETY: system calls on descriptors and strings of ours; nobody is left to see the
-        // process end.
+        // SAFETY: system calls on descriptors and strings of ours; the process exits without
+        // running other code.
         unsafe {
             libc::write(libc::STDERR_FILENO, SAYS.as_ptr().cast(), SAYS.len());
             if let Some(abort) = &self.abort {
@@ -144,7 +144,7 @@ impl Duty {
         }
     }
 
-    /// Leaves the server's session, signals, descriptors and folders alone.
+    /// Detaches from the server's session, signals, descriptors and working directory.
     fn settle(&self) {
         let mut kept = [libc::STDERR_FILENO; MAX_KEPT];
         let ours = self.abort.iter().chain(&self.witness).map(AsRawFd::as_raw_fd);
@@ -152,8 +152,8 @@ impl Duty {
             *place = fd;
         }
         kept.sort_unstable();
-        // SAFETY: system calls; the set is initialised before it is read. What is closed belongs to
-        // the copy that nobody uses.
+        // SAFETY: system calls; the set is initialised before it is read. The closed descriptors
+        // belong to this copy of the process, which does not use them.
         unsafe {
             let mut all = std::mem::zeroed();
             libc::sigfillset(&mut all);
@@ -172,7 +172,7 @@ impl Duty {
         }
     }
 
-    /// Waits for the server's end; false: not yet.
+    /// Waits for the exit of the server; false: it still runs.
     fn server_is_gone(&self) -> bool {
         let (fd, timeout) =
             self.witness.as_ref().map_or((-1, LOOK_EVERY_MS), |fd| (fd.as_raw_fd(), -1));
@@ -184,7 +184,8 @@ impl Duty {
         }
     }
 
-    /// Detaches the mount, unless it is a successor's: that one answers, while ours is dead.
+    /// Detaches the mount, unless it belongs to a new server: statfs of a dead mount fails with
+    /// ENOTCONN.
     unsafe fn unmount(&self, path: &CString) {
         // SAFETY: the string and the structure are live.
         unsafe {
@@ -197,7 +198,8 @@ impl Duty {
                 }
                 libc::MNT_DETACH
             } else {
-                // Asking what is not dead yet could take for ever; this ends the connection, too.
+                // statfs of a connection that is not aborted could block for ever; MNT_FORCE aborts
+                // it, too.
                 libc::MNT_FORCE | libc::MNT_DETACH
             };
             if libc::umount2(path.as_ptr(), flags) == 0 && self.made {

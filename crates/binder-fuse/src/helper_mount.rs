@@ -1,4 +1,4 @@
-//! A mount without root: made in the namespaces of a helper process, served by us.
+//! An unprivileged mount: made in the namespaces of a helper process, served by us.
 //!
 //! An ordinary process may mount only in a user namespace of its own, and a process in one may not
 //! access the memory of processes outside. So a helper process enters such a namespace, opens
@@ -32,24 +32,24 @@ pub(crate) fn lacking() -> Option<String> {
     })
 }
 
-/// The helper process. Dropping it ends the process, and with it the mount.
+/// The helper process. Dropping it ends the process, and thereby the mount.
 #[derive(Debug)]
 pub(crate) struct Helper {
     pid: Pid,
-    /// The helper lives as long as this is open.
+    /// The helper runs as long as this is open.
     socket: Option<OwnedFd>,
 }
 
 impl Helper {
-    /// Mounts on `dir`, which exists, with a filesystem type and name; the helper, and the
+    /// Mounts on `dir`, which exists, with a filesystem type and name; returns the helper and the
     /// connection.
     pub(crate) fn mount(dir: &Path, fstype: &str, source: &str) -> Result<(Self, OwnedFd), Error> {
         let failed = Error::io("cannot make a helper process");
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .map_err(|errno| failed(io::Error::from(errno)))?;
-        // SAFETY: the caller promises that this process has one thread (see
-        // `Server::new_anywhere`), so the child may do whatever we may; it ends without cleaning
+        // SAFETY: the caller guarantees that this process has one thread (see
+        // `Server::new_anywhere`), so the child may call any function; it exits without cleaning
         // up.
         let pid = match unsafe { libc::fork() } {
             -1 => {
@@ -80,7 +80,7 @@ impl Helper {
         format!("/proc/{}/mountinfo", self.pid.as_raw_nonzero()).into()
     }
 
-    /// The connection, or why there is none.
+    /// Receives the connection, or the reason why it is missing.
     fn receive(&self) -> io::Result<OwnedFd> {
         let Some(socket) = &self.socket else { return Err(io::ErrorKind::NotConnected.into()) };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -145,11 +145,12 @@ fn mount_here(
     unshare(libc::CLONE_NEWNS).map_err(|e| ("no mount namespace", e))?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(|e| ("no private mounts", e.into()))?;
-    // It must be opened in the user namespace that mounts.
+    // The device must be opened in the user namespace that mounts.
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
         .map_err(|e| ("cannot open /dev/fuse", e.into()))?;
-    // Only without allow_other may this user's processes outside of the namespace use the mount.
+    // Without allow_other, this user's processes outside of the namespace may use the mount; with
+    // it they may not.
     let options = format!(
         "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions",
         device.as_fd().as_raw_fd()

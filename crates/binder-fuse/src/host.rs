@@ -25,7 +25,7 @@ use crate::user_view::UserView;
 use crate::warning_limits::WarningLimits;
 
 new_key_type! {
-    /// An open file of a device; its number is the `fh` that the kernel keeps for us.
+    /// An open file of a device; its number is the `fh` in the kernel's requests.
     pub(crate) struct OpenKey;
 }
 
@@ -49,17 +49,17 @@ pub(crate) enum OpenerState {
 /// One open of a device.
 pub(crate) struct Open {
     pub(crate) process: ProcessId,
-    /// Its node, whose number is its inode number too.
+    /// Node id, which is the inode number too.
     pub(crate) node: u64,
-    /// Process that opened it, in our pid namespace. Another one may have the number once it has
-    /// exited.
+    /// Process that opened it, in our pid namespace. Another process may have the number once it
+    /// has exited.
     pub(crate) pid: u32,
     pub(crate) opener: OpenerState,
-    /// Its effective uid at that time.
+    /// The opener's effective uid at the time of the open.
     pub(crate) euid: Uid,
     /// The opener's effective uid that receivers see.
     pub(crate) sender_euid: Uid,
-    /// The party that its files are charged to.
+    /// The owner that its files are charged to.
     pub(crate) owner: Owner,
     pub(crate) pid_view: PidView,
     pub(crate) user_view: UserView,
@@ -67,11 +67,11 @@ pub(crate) struct Open {
     pub(crate) backing: Box<dyn Backing>,
     /// Threads that have called, and the request that each is parked in.
     pub(crate) calls: Calls,
-    /// Name of the pollers, once one waits.
+    /// The kernel's poll handle, once a thread polls.
     pub(crate) poll_handle: Option<u64>,
-    /// One of its calls was not trapped though it has deferred files.
+    /// A call on it was not trapped although the thread had a deferred delivery.
     pub(crate) untrapped: bool,
-    /// Warnings about this open that were logged.
+    /// Warnings about this open that were already logged.
     pub(crate) warned_writable: bool,
     pub(crate) warned_broken: bool,
 }
@@ -85,13 +85,13 @@ pub(crate) struct ClientHost {
     lateness: Lateness,
     lookups: LookupBudgets,
     warnings: WarningLimits,
-    /// Numbers of our filesystem in the clients' maps.
+    /// Device number of our filesystem in the clients' maps.
     device: Device,
     pub(crate) files: Store,
     pub(crate) closers: Closers,
-    /// Descriptors to close by threads on their way out of their ioctls.
+    /// Descriptors that threads have to close at the return from their ioctls, by tid.
     pub(crate) closes: HashMap<u32, Vec<u32>>,
-    /// Priorities are inherited.
+    /// Whether priorities are inherited.
     pub(crate) priorities: bool,
     /// The warning about a refused real-time priority was logged.
     warned_real_time: bool,
@@ -139,7 +139,7 @@ impl ClientHost {
         self.opens.get_mut(key)
     }
 
-    /// The party that a file of a caller counts against.
+    /// Owner and uid that a file of a caller is charged to.
     pub(crate) fn charge(&self, caller: Caller) -> Charge {
         let uid = caller.euid;
         let open = self.key_of(caller.process).and_then(|key| self.opens.get(key));
@@ -161,7 +161,7 @@ impl ClientHost {
         Err(StoreError)
     }
 
-    /// The client was late, and is refused for a while.
+    /// Whether accesses to the client are refused for a while because one was late.
     fn refuses(&mut self, caller: Caller) -> bool {
         !self.lateness.is_empty()
             && self
@@ -170,7 +170,7 @@ impl ClientHost {
                 .is_some_and(|open| self.lateness.refuses(open.pid, caller.euid))
     }
 
-    /// A client's memory did not answer in time.
+    /// Records that an access to a client's memory did not complete in time.
     fn note_late(&mut self, process: ProcessId, uid: Uid) {
         let open = self.key_of(process).and_then(|key| self.opens.get(key));
         if let Some(pid) = open.map(|open| open.pid) {
@@ -178,12 +178,12 @@ impl ClientHost {
         }
     }
 
-    /// Writes where a client's thread expects it.
+    /// Writes to the memory of a client's thread.
     pub(crate) fn write_to(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
         self.access(to, |access| access.write(to.tid, address, bytes)).unwrap_or(Err(Fault))
     }
 
-    /// Touches a client's memory; `None`: it did not answer in time, now or shortly before.
+    /// Accesses a client's memory; `None`: an access did not complete in time, now or recently.
     fn access<T>(
         &mut self,
         client: Caller,
@@ -240,7 +240,8 @@ impl Mappings for ClientHost {
         let found = lookup.mapping?;
         let open = self.opens.get_mut(key)?;
         if found.writable {
-            // The protocol refuses such a mapping; FUSE does not let us, so we do not use it.
+            // The protocol refuses such a mapping. FUSE cannot refuse it, so it is treated as
+            // missing.
             let is_first = !std::mem::replace(&mut open.warned_writable, true);
             if is_first && self.warnings.admit(owner) {
                 tracing::warn!(
@@ -285,13 +286,13 @@ impl Identity for ClientHost {
     }
 
     fn security_context(&mut self, caller: Caller) -> Option<Vec<u8>> {
-        // AppArmor, where it is on, has labels, and none for binder: the kernel's driver finds no
+        // AppArmor, if active, has labels, but none for binder: the kernel's driver finds no
         // context there either.
         if std::fs::read("/proc/self/attr/apparmor/current").is_ok() {
             return None;
         }
         let context = std::fs::read(format!("/proc/{}/attr/current", caller.tid)).ok()?;
-        // Modules end theirs with a newline, a NUL, or nothing.
+        // Security modules terminate theirs with a newline, a NUL, or nothing.
         let end = context.iter().position(|byte| matches!(byte, 0 | b'\n'));
         let context = &context[..end.unwrap_or(context.len())];
         (!context.is_empty()).then(|| context.to_vec())

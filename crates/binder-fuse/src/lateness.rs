@@ -1,8 +1,9 @@
-//! Clients whose memory did not answer in time, and for how long they are refused.
+//! Clients with late memory accesses, and for how long accesses to them are refused.
 //!
-//! Every client has waited for a late one: its process is refused (`EFAULT`) for a time that
-//! doubles each time, and so are all processes of a user after several late accesses. Root and the
-//! server's own user could stop the server anyway: of these, only processes are refused.
+//! A late access has delayed every client: accesses to its process are refused (`EFAULT`) for a
+//! time that doubles each time, and so are those to all processes of a user after several late
+//! accesses. Root and the server's own user could stop the server anyway: of these, only single
+//! processes are refused.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,11 +13,11 @@ use owners::Uid;
 
 /// How long a process is refused after its first late access.
 const FIRST_REFUSAL: Duration = Duration::from_secs(5);
-/// Doublings of that.
+/// How many times that time is doubled at most.
 const MAX_DOUBLINGS: u32 = 6;
-/// Older records are dropped.
+/// Records older than this are dropped.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
-/// Late accesses of a user before all its processes are refused.
+/// Number of late accesses of a user before all its processes are refused.
 const FREE_FOR_A_USER: u32 = 3;
 
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +41,7 @@ impl Lateness {
         Self { own_uid, ..Self::default() }
     }
 
-    /// No process was late for a long time.
+    /// Whether no late access is recorded.
     pub(crate) fn is_empty(&self) -> bool {
         self.processes.is_empty()
     }
@@ -70,7 +71,7 @@ impl Lateness {
         }
     }
 
-    /// Accesses to this process are refused now.
+    /// Whether accesses to this process are refused now.
     pub(crate) fn refuses(&mut self, pid: u32, uid: Uid) -> bool {
         !self.is_empty() && self.refuses_at(pid, uid, Instant::now())
     }

@@ -4,14 +4,15 @@
 //! decodes the requests, passes them to a [`binder_driver::Driver`], and executes its decisions.
 //!
 //! * [`wire`]: the FUSE protocol as plain data, no I/O;
-//! * `channel`, `mount`, `helper_mount`: `/dev/fuse` and the mount over it, by root or by anybody;
+//! * `channel`, `mount`, `helper_mount`: `/dev/fuse` and the mount over it, privileged or not;
 //! * `tree`: names, owners and modes, node ids;
 //! * `mapping`: how receive buffers reach a client's mapping (passthrough, notify-store);
-//! * `host`: what the driver core needs from the world, for real clients;
+//! * `host`: the driver core's host for real clients;
 //! * `files`: how file descriptors get from client to client;
-//! * `page_server`: why a client cannot make us wait for ourselves; * `client_access`,
-//!   `loop_threads`, `lateness`: why a client cannot make us wait for its memory ([`serve`]);
-//! * `guardian`: why a killed server leaves no client hanging;
+//! * `page_server`: prevents a client from making the event loop wait for itself;
+//! * `client_access`, `loop_threads`, `lateness`: prevent a client from blocking the event loop
+//!   with its memory ([`serve`]);
+//! * `guardian`: ends the connection of a killed server, so that no client hangs;
 //! * [`server`](Server): the event loop;
 //! * [`Bus`]: all of that in a child process, for tests.
 //!
@@ -19,7 +20,7 @@
 //! use binder_fuse::{Config, Event, Server};
 //!
 //! let mut server = Server::new(&Config::new("/dev/binderfs"))?;
-//! // Serves until it is unmounted; add a signalfd or a socket with `add_external` to have a say.
+//! // Serves until it is unmounted; `add_external` watches a signalfd or a socket, too.
 //! while server.next_event()? != Event::Unmounted {}
 //! # Ok::<(), binder_fuse::Error>(())
 //! ```

@@ -1,8 +1,8 @@
-//! The time that the event loop spends in the lists of areas of one owner's processes.
+//! Limits the time that the event loop spends in the memory maps of one owner's processes.
 //!
-//! A mapping that was found is kept by the driver, but a process that has none is looked at for
-//! each call to it, and a list may have 65,530 areas. An owner whose budget is used up is treated
-//! as if its processes had no mapping. Root and the server's own user could stop the server anyway.
+//! The driver keeps a mapping once it was found, but the maps of a process without one are read for
+//! each call to it, and may have 65,530 areas. An owner whose budget is used up is treated as if
+//! its processes had no mapping. Root and the server's own user could stop the server anyway.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use owners::{Owner, Rate, TokenBuckets, Uid};
 
 use crate::maps::Lookup;
 
-/// A longer list is given up. 40,000 areas were read in 20 ms.
+/// Reading a longer list is aborted. 40,000 areas were read in 20 ms.
 pub(crate) const LONGEST_LOOKUP: Duration = Duration::from_millis(40);
-/// What a lookup that finds the mapping may cost for nothing: it is made once for an open.
+/// Time of a successful lookup that is not charged: it happens once per open.
 const FREE: Duration = Duration::from_micros(200);
-/// Nanoseconds of the event loop for an owner.
+/// Time of the event loop that an owner may use. One token is one nanosecond.
 const BUDGET: Rate = Rate { per_second: 2_000_000, burst: 40_000_000 };
 
 /// See the module's documentation.
@@ -34,7 +34,7 @@ impl LookupBudgets {
         self.begun.elapsed().as_nanos() as u64
     }
 
-    /// The owner has time left.
+    /// Whether the owner has time left.
     pub(crate) fn may_look(&mut self, owner: Owner) -> bool {
         let now_ns = self.now_ns();
         self.is_exempt(owner) || self.buckets.is_ready(owner, now_ns)

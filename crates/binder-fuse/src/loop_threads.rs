@@ -2,11 +2,12 @@
 //! client's memory.
 //!
 //! No system call reads or writes another process's memory without waiting for it, and a client can
-//! make its memory never answer: a mapping of its own filesystem, a range of `userfaultfd`. So the
-//! event loop runs on a stack of its own ([`serve`]). For each access to a client it suspends; its
-//! thread makes the system call, with the buffers of an [`AccessRequest`], and resumes the loop.
-//! When the call lasts too long ([`LoopThreads::take_over`]), another thread resumes the loop in
-//! its place, the access fails as late, and the blocked thread ends once its call returns.
+//! make an access to its memory block for ever: by a mapping of its own filesystem, or a range of
+//! `userfaultfd`. So the event loop runs on a stack of its own ([`serve`]). For each access to a
+//! client it suspends; its thread makes the system call, with the buffers of an [`AccessRequest`],
+//! and resumes the loop. When the call lasts too long ([`LoopThreads::take_over`]), another thread
+//! resumes the loop in its place, the access fails as late, and the blocked thread exits once its
+//! call returns.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,9 +23,9 @@ use rustix::process::Pid;
 use crate::client_access::AccessRequest;
 use crate::sync::lock;
 
-/// Bytes of the loop's stack. It is all resident once the daemon locks its memory.
+/// Bytes of the loop's stack. All of it is resident once the daemon locks its memory.
 const STACK_BYTES: usize = 512 << 10;
-/// Blocked threads at a time; with more, the event loop waits.
+/// Maximum number of blocked threads; with more, the event loop waits.
 const MAX_BLOCKED: usize = 64;
 
 /// Exit code of a program that panics.
@@ -38,8 +39,8 @@ pub(crate) type LoopYielder = Yielder<Option<Box<AccessRequest>>, Box<AccessRequ
 struct EventLoop(Coroutine<Option<Box<AccessRequest>>, Box<AccessRequest>, ()>);
 
 // SAFETY: everything on the stack was made there, by one closure that is `Send`; at each moment one
-// thread runs it, and its transfer is a release and an acquire of a slot. It keeps nothing of a
-// thread while suspended: no guard of a lock, no reference into thread-local storage.
+// thread runs it, and its transfer is a release and an acquire of a slot. It keeps nothing that
+// belongs to a thread while suspended: no guard of a lock, no reference into thread-local storage.
 unsafe impl Send for EventLoop {}
 
 #[derive(Clone, Copy)]
@@ -58,7 +59,7 @@ pub(crate) fn current_yielder() -> Option<NonNull<LoopYielder>> {
     CURRENT.get().map(|current| current.yielder)
 }
 
-/// Holds the suspended loop during an access. The thread that takes it out resumes it.
+/// Holds the suspended loop during an access. The thread that takes the loop out resumes it.
 #[derive(Default)]
 struct Slot(AtomicPtr<EventLoop>);
 
@@ -89,9 +90,9 @@ struct LoopThread {
 }
 
 impl LoopThreads {
-    /// Those of this thread's event loop; `None`: the program does not run by [`serve`].
+    /// The loop threads of this thread's event loop; `None`: the program does not run by [`serve`].
     pub(crate) fn of_this_loop() -> Option<Arc<Self>> {
-        // SAFETY: `serve`'s closure owns it, and never ends.
+        // SAFETY: `serve`'s closure owns the value, and never ends.
         CURRENT.get().map(|current| unsafe { Arc::clone(current.threads.as_ref()) })
     }
 
@@ -134,22 +135,22 @@ impl LoopThreads {
     }
 }
 
-/// A new thread of the event loop needs the priority of the one before.
+/// Gives a new thread of the event loop the priority of the previous one.
 fn copy_scheduling_of(tid: u32) {
     let attr = SchedAttr::of(Pid::from_raw(tid as i32));
-    // If it is refused, the thread has the default priority.
+    // If that is refused, the thread keeps the default priority.
     let _ = attr.and_then(|attr| attr.apply(None));
 }
 
-/// Runs a program that serves a bus, from here to its end: a [`Server`](crate::Server) that is made
-/// inside is not blocked by a client whose memory does not answer. The program ends with the
-/// returned exit code; a panic is 101.
+/// Runs a program that serves a bus, from here to its exit: a [`Server`](crate::Server) that is
+/// made inside is not blocked by a client whose memory cannot be accessed. The program exits with
+/// the returned exit code; a panic is 101.
 ///
-/// Values made outside and used inside must not belong to this thread: another one may resume the
+/// Values made outside and used inside must not be bound to this thread: another one may resume the
 /// program.
 pub fn serve(program: impl FnOnce() -> i32 + Send + 'static) -> ! {
     let Ok(stack) = DefaultStack::new(STACK_BYTES) else {
-        // Without a coroutine, a client whose memory does not answer blocks the program.
+        // Without a coroutine, a client whose memory cannot be accessed blocks the program.
         std::process::exit(program());
     };
     let threads = Arc::new(LoopThreads::default());

@@ -1,4 +1,4 @@
-//! Where a client mapped its open, out of `/proc/<pid>/maps`.
+//! Finds the address at which a client mapped its open, in `/proc/<pid>/maps`.
 //!
 //! FUSE does not report `mmap`. Every open has its own inode, so the line with the right device
 //! and inode number is the mapping of that open and of no other.
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use headroom_linux::mountinfo::Device;
 
-/// The mapping, as its process sees it.
+/// The mapping, with addresses of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientMapping {
     pub(crate) address: u64,
     pub(crate) len: u64,
-    /// The process gave itself the right to write, which the protocol forbids.
+    /// The process has made it writable, which the protocol forbids.
     pub(crate) writable: bool,
 }
 
-/// What came of looking for a mapping.
+/// Result of the search for a mapping.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lookup {
     /// `None`: there is none, the process is gone, or its list is too long.
@@ -25,10 +25,10 @@ pub(crate) struct Lookup {
     pub(crate) took: Duration,
 }
 
-/// Lines between two looks at the clock.
+/// Number of lines between two checks of the time.
 const LINES_A_LOOK: usize = 64;
 
-/// Finds the mapping of `inode` on `device` in the maps of `pid`, within so much time.
+/// Finds the mapping of `inode` on `device` in the maps of `pid`, within the time `longest`.
 pub(crate) fn find(pid: u32, device: Device, inode: u64, longest: Duration) -> Lookup {
     let begun = Instant::now();
     let mapping = std::fs::File::open(format!("/proc/{pid}/maps")).ok().and_then(|file| {

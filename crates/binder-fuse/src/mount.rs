@@ -1,4 +1,4 @@
-//! The mount: made on construction, undone on drop, a dead predecessor cleaned up first.
+//! The mount: made on construction, removed on drop; a mount of a dead server is removed first.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -12,30 +12,30 @@ use crate::channel::Channel;
 use crate::error::Error;
 use crate::helper_mount::Helper;
 
-/// What `/proc/mounts` shows; the part behind the dot is FUSE's subtype.
+/// Filesystem type in `/proc/mounts`; the part behind the dot is FUSE's subtype.
 const FSTYPE: &str = "fuse.binder";
 const SOURCE: &str = "headroom";
 
 /// A mounted device filesystem. Dropping it unmounts (lazily where clients still hold files open)
 /// and removes the directory if it was made for the mount.
 ///
-/// Nothing in here may look at the mounted filesystem: the thread that does is the one that would
-/// have to answer.
+/// This code must not access the mounted filesystem: the thread that does is the one that would
+/// have to reply.
 pub(crate) struct Mount {
     path: PathBuf,
     device: Device,
     /// Removed after the unmount.
     created: CreatedFolders,
-    /// It is in the namespaces of this process, and goes with it.
+    /// The mount is in the namespaces of this process, and ends with it.
     helper: Option<Helper>,
 }
 
 impl Mount {
-    /// Mounts on `dir`, which is made where it is missing (its parents, too).
+    /// Mounts on `dir`, which is created if it is missing (its parents, too).
     ///
-    /// * `allow_other`: clients are other users; without it only the mounter could come in.
-    /// * `default_permissions`: the kernel checks the mode, owner and group that we report, as it
-    ///   does for real device nodes, so that `chmod` and `chown` mean what they say.
+    /// * `allow_other`: clients are other users; without it only the mounting user has access.
+    /// * `default_permissions`: the kernel checks the mode, owner and group that we report, as for
+    ///   real device nodes, so that `chmod` and `chown` are effective.
     pub(crate) fn new(dir: &Path, channel: &Channel) -> Result<Self, Error> {
         let Place { path, created } = prepare(dir)?;
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
@@ -86,22 +86,22 @@ impl Mount {
         self.device
     }
 
-    /// Where it is mounted, absolute.
+    /// The mount point, absolute.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The same, unless it is in namespaces that end with this process.
+    /// The mount point, unless it is in namespaces that end with this process.
     pub(crate) fn path_here(&self) -> Option<&Path> {
         self.helper.is_none().then_some(&*self.path)
     }
 
-    /// The folder was made for the mount.
+    /// Whether the folder was created for the mount.
     pub(crate) fn was_made(&self) -> bool {
         !self.created.0.is_empty()
     }
 
-    /// Somebody else unmounted it: nothing is left to undo but the directory.
+    /// Whether the filesystem is still mounted; if not, only the directory is left to remove.
     pub(crate) fn is_mounted(&self) -> bool {
         matches!(look_up(&self.path), Ok(Some(entry)) if entry.device == self.device)
     }
@@ -112,8 +112,8 @@ impl Drop for Mount {
         if self.helper.take().is_some() {
             return;
         }
-        // Lazy: it never waits for clients. The connection itself dies with the last descriptor of
-        // /dev/fuse, which aborts whatever clients still have pending.
+        // Lazy: it never waits for clients. The connection itself ends with the last descriptor of
+        // /dev/fuse, which aborts pending requests of clients.
         if self.is_mounted()
             && let Err(errno) = unmount(&self.path, UnmountFlags::DETACH)
         {
@@ -137,10 +137,10 @@ fn look_up(path: &Path) -> Result<Option<MountEntry>, Error> {
     Ok(mountinfo::topmost(&text, path))
 }
 
-/// Folders whose contents programs rely on.
+/// Folders whose contents programs rely on, so that a mount must not hide them.
 const SYSTEM_FOLDERS: [&str; 5] = ["/", "/proc", "/sys", "/dev", "/run"];
 
-/// Folders made for a mount, outermost first. Dropping removes those that are empty.
+/// Folders created for a mount, outermost first. Dropping removes those that are empty.
 #[derive(Default)]
 struct CreatedFolders(Vec<PathBuf>);
 
@@ -168,14 +168,14 @@ impl Drop for CreatedFolders {
     }
 }
 
-/// Where to mount.
+/// A mount point.
 struct Place {
-    /// Absolute, its parent without links.
+    /// Absolute path; its parent contains no symbolic links.
     path: PathBuf,
     created: CreatedFolders,
 }
 
-/// Makes the directory usable.
+/// Prepares the directory for the mount.
 fn prepare(dir: &Path) -> Result<Place, Error> {
     let dir = std::path::absolute(dir).map_err(from_io).map_err(fail(dir, "not a usable path"))?;
     let refuse = |path: &Path, reason| Error::MountFolder { path: path.to_owned(), reason };
@@ -184,8 +184,8 @@ fn prepare(dir: &Path) -> Result<Place, Error> {
     };
     let mut created = CreatedFolders::default();
     created.create(parent)?;
-    // Only the parent is resolved: the directory itself may be a dead mount, which cannot be looked
-    // at.
+    // Only the parent is resolved: the directory itself may be a dead mount, which stat(2) cannot
+    // access.
     let parent =
         parent.canonicalize().map_err(from_io).map_err(fail(parent, "cannot resolve it"))?;
     let path = parent.join(name);
@@ -201,7 +201,7 @@ fn prepare(dir: &Path) -> Result<Place, Error> {
     Ok(Place { path, created })
 }
 
-/// Unmounts what crashed predecessors left on `path`; refuses a mount that is alive.
+/// Unmounts what crashed servers left on `path`; refuses a mount that is alive.
 fn clear_stale(path: &Path) -> Result<(), Error> {
     while let Some(entry) = look_up(path)? {
         if !entry.fs_type.starts_with("fuse") && entry.fs_type != "binder" {

@@ -2,15 +2,15 @@
 //!
 //! The event loop copies from and to client memory and stores into the page cache of our own files.
 //! Both may have to wait until a page of one of **our own** files has been read: a client may map
-//! `features/…` and name an address in that mapping as its write buffer, or drop a page of its
-//! receive buffer and touch it again while we store there. The kernel asks us for the page, and we
-//! would be waiting for ourselves. So the loop announces such calls ([`PageServer::enter`]), and
-//! when one lasts longer than [`RESCUE_AFTER`], a helper thread reads requests in its place: it
-//! answers READs and WRITEs (an invalidation waits for the write-back of a page that its client has
-//! modified), and keeps the others for the loop in their order.
+//! `features/…` and pass an address in that mapping as its write buffer, or drop a page of its
+//! receive buffer and access it again while we store there. The kernel requests the page from us,
+//! and the event loop would wait for itself. So the loop announces such calls
+//! ([`PageServer::enter`]), and when one lasts longer than [`RESCUE_AFTER`], a helper thread reads
+//! requests in its place: it replies to READs and WRITEs (an invalidation waits for the write-back
+//! of a page that its client has modified), and keeps the others for the loop in their order.
 //!
-//! Where such a call still lasts after [`TAKE_OVER_AFTER`], the client's memory does not answer,
-//! and another thread takes the event loop over ([`crate::loop_threads`]).
+//! If such a call still lasts after [`TAKE_OVER_AFTER`], the client's memory is unavailable, and
+//! another thread takes the event loop over ([`crate::loop_threads`]).
 //!
 //! The cost of an announcement is three atomic stores, and one `timerfd_settime` each
 //! [`RESCUE_AFTER`] at most.
@@ -36,19 +36,19 @@ use crate::sync::lock;
 use crate::wire::reply::ReplyBuffer;
 use crate::wire::{Operation, Request};
 
-/// How long an announced call may last before the helper steps in. A call takes microseconds; ten
-/// milliseconds keep the helper asleep unless something is wrong.
+/// How long an announced call may last before the helper takes over. A call takes microseconds; ten
+/// milliseconds keep the helper asleep unless a call is blocked.
 const RESCUE_AFTER: Duration = Duration::from_millis(10);
-/// Texts that are open at a time, and their bytes: logs that a client opens and does not close cost
-/// no more.
+/// Maximum number of texts that are open, and of their bytes: bounds the memory of logs that a
+/// client opens and does not close.
 const MAX_TEXTS: usize = 64;
 const MAX_TEXT_BYTES: usize = 64 << 20;
-/// A call that lasts this long is given up: the client's memory does not answer. Nobody else is
-/// served meanwhile, so it must not be long; and a client whose memory comes back from a busy disk
-/// must not be taken for one that does not answer, so it must not be short either: this is some
-/// tens of disk accesses.
+/// A call that lasts this long fails: the client's memory is unavailable. No client is served
+/// meanwhile, so the time must be short; but a client whose memory is read from a busy disk must
+/// not be taken for an unavailable one, so it must not be too short either: this is some tens of
+/// disk accesses.
 const TAKE_OVER_AFTER: Duration = Duration::from_millis(250);
-/// A call that lasts this long, because it cannot be given up, is reported.
+/// A call that lasts this long, because it cannot be aborted, is reported.
 const COMPLAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// See the module's documentation.
@@ -59,13 +59,13 @@ pub(crate) struct PageServer {
 
 struct Shared {
     channel: Arc<Channel>,
-    /// The event loop is inside an announced call, on behalf of this thread (0 = not inside).
+    /// Tid on whose behalf the event loop is inside an announced call; 0: not inside.
     inside: AtomicU32,
-    /// Counts the announced calls.
+    /// Counter of announced calls; wraps around.
     calls: AtomicU32,
     /// Threads that can take the event loop over; `None`: it is no coroutine.
     loop_threads: Option<Arc<LoopThreads>>,
-    /// The timer will fire.
+    /// The timer is armed.
     armed: AtomicBool,
     stop: AtomicBool,
     timer: OwnedFd,
@@ -81,9 +81,9 @@ struct Shared {
 #[derive(Default)]
 struct Backlog {
     requests: VecDeque<Kept>,
-    /// Those among them, by unique id.
+    /// Unique ids of `requests`.
     ids: HashSet<u64>,
-    /// Those of `ids` whose caller has a signal.
+    /// Unique ids of requests whose caller has a signal.
     interrupted: HashSet<u64>,
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct Kept {
     pub(crate) interrupted: bool,
 }
 
-/// Held during a call that may wait for a page of our own.
+/// Guard of a call that may wait for a page of our own files.
 pub(crate) struct Inside<'a>(&'a AtomicU32);
 
 impl Drop for Inside<'_> {
@@ -135,14 +135,15 @@ impl PageServer {
         Ok(Self { shared, helper: Some(helper) })
     }
 
-    /// Announces a call that touches memory of `tid`'s process (never 0).
+    /// Announces a call that accesses memory of `tid`'s process (never 0).
     pub(crate) fn enter(&self, tid: u32) -> Inside<'_> {
         let shared = &*self.shared;
-        // Only the event loop counts, so nothing is lost between the two.
+        // Only the event loop writes the counter, so no count is lost between the load and the
+        // store.
         shared.calls.store(shared.calls.load(Relaxed).wrapping_add(1), Relaxed);
         shared.inside.store(tid.max(1), SeqCst);
-        // Either the helper has not looked at `armed` yet and will see us inside, or it has cleared
-        // it and we arm anew.
+        // Either the helper has not read `armed` yet and will find us inside, or it has cleared
+        // `armed` and we arm the timer again.
         if !shared.armed.swap(true, SeqCst) {
             shared.arm(RESCUE_AFTER);
         }
@@ -159,8 +160,8 @@ impl PageServer {
         lock(&self.shared.truths).remove(&node);
     }
 
-    /// Serves READs of the open `fh` from `text`. False: it is one of too many, or too much
-    /// together.
+    /// Serves READs of the open `fh` from `text`. False: too many texts are open, or their total
+    /// size is too large.
     pub(crate) fn add_text(&self, fh: u64, text: String) -> bool {
         let mut texts = lock(&self.shared.texts);
         let together: usize = texts.values().map(|text| text.len()).sum();
@@ -181,7 +182,7 @@ impl PageServer {
         self.shared.signal.as_fd()
     }
 
-    /// A request that the helper kept, oldest first. `None` also clears the signal.
+    /// Takes the oldest request that the helper kept. `None` also clears the signal.
     pub(crate) fn take(&self) -> Option<Kept> {
         let mut backlog = lock(&self.shared.backlog);
         let Some(mut kept) = backlog.requests.pop_front() else {
@@ -201,8 +202,8 @@ impl PageServer {
         }
     }
 
-    /// Refuses a WRITE: `write(2)`, or the write-back of a page that a client has modified, which
-    /// is not kept.
+    /// Refuses a WRITE: `write(2)`, or the write-back of a page that a client has modified, whose
+    /// data is discarded.
     pub(crate) fn refuse_write(
         &self,
         reply: &mut ReplyBuffer,
@@ -211,7 +212,7 @@ impl PageServer {
         self.shared.refuse_write(reply, request)
     }
 
-    /// Answers a READ.
+    /// Replies to a READ.
     pub(crate) fn answer_read(
         &self,
         reply: &mut ReplyBuffer,
@@ -255,7 +256,7 @@ impl Shared {
         }
     }
 
-    /// Reads requests until the event loop is out of its call.
+    /// Reads requests until the event loop has left its call.
     fn rescue(&self, buffer: &mut RequestBuffer, reply: &mut ReplyBuffer) {
         let mut start = Instant::now();
         let (mut complained, mut call) = (false, self.calls.load(Relaxed));
@@ -280,8 +281,8 @@ impl Shared {
                      waits until it does or its process is killed"
                 );
             }
-            // Locked from before the read: an INTERRUPT that the event loop reads next finds its
-            // request.
+            // Locked before the read: if the event loop then reads an INTERRUPT for this request,
+            // it finds the request in the backlog.
             let backlog = lock(&self.backlog);
             match self.channel.read(buffer) {
                 Ok(Incoming::Request(len)) => self.rescue_request(backlog, buffer, len, reply),
@@ -356,7 +357,7 @@ impl Shared {
         let truth = lock(&self.truths).get(&node).cloned();
         match truth {
             Some(truth) => {
-                // A page fault asks for whole pages, up to the readahead that INIT allows (none).
+                // A page fault requests whole pages, up to the readahead that INIT allows (none).
                 let mut page = vec![0; (read.size as usize).min(1 << 20)];
                 lock(&truth).read(read.offset, &mut page);
                 self.channel.send(reply.bytes(unique, &page))

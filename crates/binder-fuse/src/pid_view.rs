@@ -8,10 +8,10 @@ use std::os::unix::fs::MetadataExt;
 /// `_IO(0xb7, 2)`: the parent of a pid namespace.
 const NS_GET_PARENT: libc::Ioctl = 0xb702;
 
-/// More than a status file is long: it is read in one go.
+/// Longer than a status file: the file is read by one system call.
 const STATUS_BYTES: usize = 4096;
 
-/// Namespace that this process lives in, by inode.
+/// Inode of the pid namespace of this process.
 pub(crate) fn own_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino())
 }
@@ -19,9 +19,9 @@ pub(crate) fn own_namespace() -> u64 {
 /// The process of a client's thread.
 #[derive(Debug)]
 pub(crate) struct Client {
-    /// In our pid namespace.
+    /// Its pid in our pid namespace.
     pub(crate) pid: u32,
-    /// In the others.
+    /// Its pids in all its namespaces.
     pub(crate) view: PidView,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn process_of(tid: u32, own: u64) -> io::Result<Client> {
         let chain = namespaces(tid, own)?;
         PidView::zip(&chain, pids)
     });
-    // One that cannot be looked at is seen by our own namespace alone.
+    // A process that cannot be inspected is treated as visible in our own namespace only.
     let seen_by_own = || PidView { own: (own, pid as i32), inner: Box::default() };
     Ok(Client { pid, view: seen.unwrap_or_else(seen_by_own) })
 }
@@ -65,7 +65,7 @@ fn namespaces(tid: u32, own: u64) -> Option<Vec<u64>> {
         if parent < 0 {
             return None;
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         namespace = unsafe { OwnedFd::from_raw_fd(parent) }.into();
     }
 }
@@ -75,7 +75,7 @@ fn namespaces(tid: u32, own: u64) -> Option<Vec<u64>> {
 pub(crate) struct PidView {
     /// Inode of our namespace, and the pid in it.
     own: (u64, i32),
-    /// The same, inwards, for a process that lives further in.
+    /// Inodes and pids of the namespaces below ours, outermost first; empty for a process in ours.
     inner: Box<[(u64, i32)]>,
 }
 
@@ -91,7 +91,7 @@ impl PidView {
         Some(Self { own: levels.next()?, inner: levels.collect() })
     }
 
-    /// This process's pid in the namespace that `receiver` lives in; 0 if it is not visible there.
+    /// This process's pid in the namespace of `receiver`; 0 if it is not visible there.
     pub(crate) fn seen_by(&self, receiver: &PidView) -> i32 {
         let (namespace, _) = *receiver.inner.last().unwrap_or(&receiver.own);
         let mut levels = std::iter::once(&self.own).chain(&self.inner);

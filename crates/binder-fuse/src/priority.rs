@@ -7,8 +7,8 @@ use headroom_linux::sched::SchedAttr;
 use rustix::process::Pid;
 use rustix::thread::CapabilitySet;
 
-/// Whether they can be changed *and put back*: the latter is a raise, which takes `CAP_SYS_NICE`,
-/// and not that of a user namespace.
+/// Whether priorities can be changed *and restored*: the latter raises a priority, which requires
+/// `CAP_SYS_NICE` in the initial user namespace.
 pub(crate) fn can_change() -> bool {
     let capable = rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_NICE));
@@ -16,7 +16,7 @@ pub(crate) fn can_change() -> bool {
     capable && maps_everybody(&users)
 }
 
-/// The first user namespace maps each user to himself.
+/// Whether this is the initial user namespace, which maps each user to itself.
 fn maps_everybody(uid_map: &str) -> bool {
     uid_map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
 }
@@ -26,7 +26,7 @@ const RESET_ON_FORK: u64 = 1;
 const FIFO: u32 = libc::SCHED_FIFO as u32;
 const ROUND_ROBIN: u32 = libc::SCHED_RR as u32;
 
-/// A thread's priority; `None` for one with deadlines.
+/// A thread's priority; `None` for `SCHED_DEADLINE`.
 pub(crate) fn of(tid: u32) -> Option<Priority> {
     let found = SchedAttr::of(thread(tid)).ok()?;
     let level = found.priority.min(99) as u8;
@@ -49,7 +49,7 @@ pub(crate) fn set(tid: u32, priority: Priority) -> io::Result<()> {
     };
     let flags = if priority.reset_on_fork { RESET_ON_FORK } else { 0 };
     let now = SchedAttr::of(thread(tid))?;
-    // Most often only the nice value changes; the rest of what it has stays as it is.
+    // Usually only the nice value changes; the other attributes stay as they are.
     if (now.policy, now.priority, now.flags & RESET_ON_FORK) == (policy, level, flags) {
         return Ok(());
     }
@@ -64,8 +64,8 @@ fn thread(tid: u32) -> Option<Pid> {
 
 /// A thread's nice value.
 fn nice(tid: u32) -> Option<i32> {
-    // SAFETY: a raw call with plain numbers. Unlike the C library's it returns 20 - nice, so that
-    // no value looks like an error.
+    // SAFETY: a raw call with plain numbers. Unlike the C library's function it returns 20 - nice,
+    // so that no value looks like an error.
     let result = unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, tid) };
     (result > 0).then(|| 20 - result as i32)
 }
@@ -76,9 +76,9 @@ fn set_nice(tid: u32, nice: i32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// What of this priority a thread might give itself: a weaker nice value always, all else with its
-/// own `CAP_SYS_NICE` or as its `RLIMIT_NICE` and `RLIMIT_RTPRIO` say. A real-time priority is
-/// lowered to what it may have.
+/// The part of this priority that a thread may set itself: a weaker nice value always, anything
+/// else with its own `CAP_SYS_NICE` or within its `RLIMIT_NICE` and `RLIMIT_RTPRIO`. A real-time
+/// priority is reduced to the allowed one.
 pub(crate) fn allowed(tid: u32, priority: Priority) -> Option<Priority> {
     let nice = priority.nice.clamp(-20, 19);
     let own = of(tid)?;
@@ -105,7 +105,7 @@ pub(crate) fn allowed(tid: u32, priority: Priority) -> Option<Priority> {
 
 fn limit(tid: u32, resource: libc::__rlimit_resource_t) -> u64 {
     let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is live, and nothing is set.
+    // SAFETY: the structure is live, and no limit is set.
     let result =
         unsafe { libc::prlimit64(tid as libc::pid_t, resource, std::ptr::null(), &mut limit) };
     if result == 0 { limit.rlim_cur } else { 0 }
@@ -122,7 +122,7 @@ fn is_privileged(tid: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// In a thread of its own, whose value nobody else needs.
+    /// Runs the test in a thread of its own, because it changes the nice value.
     fn in_a_thread<T: Send>(test: impl FnOnce(u32) -> T + Send) -> T {
         std::thread::scope(|scope| {
             let run = || test(rustix::thread::gettid().as_raw_nonzero().get() as u32);

@@ -1,13 +1,13 @@
-//! Learns of the exit of client threads, and of processes that have opened a device.
+//! Detects the exit of client threads, and of processes that have opened a device.
 //!
-//! libbinder says goodbye with `BINDER_THREAD_EXIT` and a null argument, which FUSE answers with
-//! `EFAULT` without asking us, and a thread that is killed says nothing at all. So each thread that
-//! calls is watched by a thread pidfd (Linux 6.9); where there is none, its existence is checked
-//! once a second.
+//! libbinder announces the exit of a thread by `BINDER_THREAD_EXIT` with a null argument, which
+//! FUSE fails with `EFAULT` without a request to us, and a thread that is killed announces nothing.
+//! So each calling thread is watched by a thread pidfd (Linux 6.9); without one, its existence is
+//! checked once a second.
 //!
-//! A process that inherited an open must not be taken for a later process with the pid of the dead
-//! opener. So each opener is watched by a pidfd, and its pid counts only until that says that it
-//! has exited.
+//! A process that inherited an open must not be taken for a later process with the pid of an opener
+//! that has exited. So each opener is watched by a pidfd, and its pid is valid only until that
+//! reports the exit.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,28 +24,28 @@ const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
 /// How often threads without a pidfd are checked.
 const CHECK_SECONDS: i64 = 1;
 
-/// What is watched.
+/// Kind of the watched tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TaskKind {
     Thread,
-    /// All threads of a process.
+    /// A process: all of its threads.
     Process,
 }
 
-/// A task that has exited, and the opens that it had called on or made.
+/// A task that has exited, and the opens that it had made or called on.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Exit {
-    /// The number of the thread or process.
+    /// Tid or pid of the task.
     pub(crate) id: u32,
     pub(crate) processes: Vec<ProcessId>,
 }
 
-/// How exits are noticed.
+/// How exits are detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExitDetection {
     /// At once.
     Pidfd,
-    /// By looking again and again.
+    /// By periodic checks.
     Timer,
 }
 
@@ -79,7 +79,7 @@ impl Watched {
 /// Opens the pidfd of a task.
 pub(crate) fn pidfd_of(id: u32, kind: TaskKind) -> io::Result<OwnedFd> {
     let flags = if kind == TaskKind::Thread { PIDFD_THREAD } else { 0 };
-    // SAFETY: plain numbers in; the descriptor out is new and nobody else's.
+    // SAFETY: plain numbers in; the returned descriptor is new and has no other owner.
     unsafe {
         let fd = libc::syscall(libc::SYS_pidfd_open, id as libc::pid_t, flags);
         if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd as i32)) }
@@ -93,10 +93,11 @@ fn exists(tid: u32) -> bool {
 }
 
 impl TaskWatch {
-    /// Finds out which way works here.
+    /// Determines which detection this kernel supports.
     pub(crate) fn new(kind: TaskKind) -> io::Result<Self> {
         let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        // Old kernels say EINVAL of a thread pidfd whosesoever it is.
+        // Kernels before 6.9 fail with EINVAL for a thread pidfd of any thread, so our own can be
+        // used.
         let pidfds = kind == TaskKind::Process || pidfd_of(own, kind).is_ok();
         let detection = if pidfds { ExitDetection::Pidfd } else { ExitDetection::Timer };
         Self::with_detection(kind, detection)
@@ -108,24 +109,25 @@ impl TaskWatch {
         Ok(Self { kind, tasks: HashMap::new(), detection, timer })
     }
 
-    /// Exits are seen at once.
+    /// Whether exits are detected at once.
     pub(crate) fn is_immediate(&self) -> bool {
         self.detection == ExitDetection::Pidfd
     }
 
-    /// To be watched for reading beside the pidfds; then call [`check`](Self::check).
+    /// Must be polled for reading along with the pidfds; when it is readable, call
+    /// [`check`](Self::check).
     pub(crate) fn timer(&self) -> BorrowedFd<'_> {
         self.timer.as_fd()
     }
 
-    /// If the number belonged to a task that has died unnoticed, that one's exit. To be called
-    /// before [`watch`](Self::watch).
+    /// If the id belonged to a task that has exited without being noticed, returns that task's
+    /// exit. Must be called before [`watch`](Self::watch).
     pub(crate) fn stale(&mut self, id: u32) -> Option<Exit> {
         self.tasks.get(&id)?.is_dead(id).then(|| self.remove(id))?
     }
 
-    /// Watches a task on behalf of `process`; its pidfd joins `epoll` with `token`. A thread is
-    /// watched by the timer where it can have no pidfd; for a process that is an error.
+    /// Watches a task on behalf of `process`; its pidfd is added to `epoll` with `token`. A thread
+    /// without a pidfd is watched by the timer; for a process a missing pidfd is an error.
     pub(crate) fn watch(
         &mut self,
         id: u32,
@@ -157,7 +159,7 @@ impl TaskWatch {
         Ok(())
     }
 
-    /// `process` has no more interest in a task.
+    /// Stops watching a task on behalf of `process`.
     pub(crate) fn unwatch(&mut self, id: u32, process: ProcessId) {
         if let Some(watched) = self.tasks.get_mut(&id) {
             watched.processes.retain(|&other| other != process);
@@ -167,12 +169,12 @@ impl TaskWatch {
         }
     }
 
-    /// The pidfd of a task became readable; `None` if that was an earlier one of this number.
+    /// The pidfd of a task became readable; `None` if it was that of an earlier task with this id.
     pub(crate) fn exited(&mut self, id: u32) -> Option<Exit> {
         if self.tasks.get(&id)?.is_dead(id) { self.remove(id) } else { None }
     }
 
-    /// The timer fired: tasks without a pidfd that are gone.
+    /// The timer fired: returns tasks without a pidfd that have exited.
     pub(crate) fn check(&mut self) -> Vec<Exit> {
         let _ = rustix::io::read(&self.timer, &mut [0; 8]);
         let unseen = self.tasks.iter().filter(|(_, watched)| watched.pidfd.is_none());
@@ -191,7 +193,7 @@ impl TaskWatch {
     }
 
     fn remove(&mut self, id: u32) -> Option<Exit> {
-        // Dropping the pidfd takes it out of the epoll set.
+        // Dropping the pidfd removes it from the epoll set.
         self.tasks.remove(&id).map(|watched| Exit { id, processes: watched.processes })
     }
 
@@ -204,8 +206,8 @@ impl TaskWatch {
     }
 }
 
-/// Raises the limit of open files as far as it goes: each open of a device costs one, each thread
-/// another.
+/// Raises the soft limit of open files to the hard limit: each open of a device needs one
+/// descriptor, each thread another.
 pub(crate) fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -246,7 +248,8 @@ mod tests {
         drop(go_out);
         thread.join().unwrap();
         let expected = Exit { id: tid, processes: vec![process] };
-        // join() returns when the thread's memory is released, a moment before it is gone.
+        // join() returns when the thread's memory is released, shortly before the thread has
+        // exited.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         loop {
             let seen = if detection == ExitDetection::Pidfd {

@@ -1,7 +1,7 @@
 //! The directory tree: names, their owners and modes, and node ids.
 //!
 //! No I/O. Fixed entries have fixed node ids. A device gets a **fresh node id for every LOOKUP**,
-//! so that every open has an inode, and with it a mapping, of its own.
+//! so that every open has its own inode, and thereby its own mapping.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,20 +12,20 @@ use owners::Uid;
 use crate::fixed::{self, FIRST_FREE_ID, Log, Logs};
 use crate::wire::types::{Attr, FATTR_GID, FATTR_MODE, FATTR_SIZE, FATTR_UID, ROOT_ID, SetattrIn};
 
-/// Bytes of every device file, enough for the largest mapping that the protocol knows; a mapping of
-/// more would fault behind the end.
+/// Size of every device file, bytes: the largest mapping that the protocol uses; a larger mapping
+/// would fault behind the end.
 pub(crate) const DEVICE_SIZE: u64 = 4 << 20;
 
 /// READDIR offsets of devices and of processes start here; below are the fixed entries.
 const FIRST_DEVICE_OFFSET: u64 = 16;
-/// Devices at a time; only root can add one.
+/// Maximum number of devices; only root can add one.
 const MAX_DEVICES: usize = 4096;
 
-/// Names a device; never used again.
+/// Identifies a device; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct DeviceId(u64);
 
-/// What a node stands for.
+/// The entry that a node id refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Root,
@@ -40,26 +40,26 @@ pub(crate) enum Place {
     Device(DeviceId),
 }
 
-/// What distinguishes a tree.
+/// Configuration of a tree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
-    /// Owner of everything but the devices, at first.
+    /// Initial owner of all entries but the devices.
     pub(crate) uid: Uid,
     pub(crate) gid: u32,
-    /// Owner of each device, at first.
+    /// Initial owner of each device.
     pub(crate) device_uid: Uid,
     pub(crate) device_gid: u32,
-    /// Most devices at a time.
+    /// Maximum number of devices.
     pub(crate) max_devices: Option<u32>,
-    /// There is `binder_logs`.
+    /// Whether there is a folder `binder_logs`.
     pub(crate) logs: Logs,
-    /// Seconds since the epoch, what `stat(2)` shows.
+    /// Seconds since the epoch, reported by `stat(2)`.
     pub(crate) created: u64,
 }
 
-/// `renameat2(2)`: not where the new name is taken.
+/// `renameat2(2)`: fail if the new name exists.
 const RENAME_NOREPLACE: u32 = 1;
-/// `renameat2(2)`: each gets the other's name.
+/// `renameat2(2)`: exchange the two names.
 const RENAME_EXCHANGE: u32 = 2;
 
 #[derive(Debug)]
@@ -67,9 +67,9 @@ struct Device {
     name: String,
     context: ContextId,
     owner: Owner,
-    /// It has a name; without one it lives on for those who have it open.
+    /// The device has a name. An unlinked device exists while it has node ids.
     linked: bool,
-    /// Live nodes that stand for it.
+    /// Number of live node ids of the device.
     nodes: u64,
 }
 
@@ -91,7 +91,7 @@ struct DeviceNode {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) ino: u64,
-    /// READDIR goes on behind this entry from here.
+    /// Offset at which READDIR continues after this entry.
     pub(crate) next: u64,
     pub(crate) directory: bool,
     pub(crate) name: String,
@@ -122,8 +122,8 @@ impl Tree {
         }
     }
 
-    /// May a device have this name? Errno (positive) if not: `EEXIST`, `EINVAL`, `ENAMETOOLONG`,
-    /// `ENOSPC`.
+    /// Checks the name of a new device. Errno (positive) if it is refused: `EEXIST`, `EINVAL`,
+    /// `ENAMETOOLONG`, `ENOSPC`.
     pub(crate) fn check_name(&self, name: &str) -> Result<(), i32> {
         if name.len() > BINDERFS_MAX_NAME {
             return Err(libc::ENAMETOOLONG);
@@ -135,7 +135,7 @@ impl Tree {
             return Err(libc::EEXIST);
         }
         let most = self.options.max_devices.map_or(MAX_DEVICES, |max| max as usize);
-        // An unlinked one that is still open takes memory, but no place.
+        // An unlinked device that is still open uses memory, but does not count as a device.
         if self.device_count() >= most || self.devices.len() >= MAX_DEVICES {
             return Err(libc::ENOSPC);
         }
@@ -162,7 +162,7 @@ impl Tree {
         linked.find(|(_, device)| device.name == name).map(|(&id, _)| id)
     }
 
-    /// What a node stands for.
+    /// The entry that a node id refers to.
     pub(crate) fn place(&self, node: u64) -> Option<Place> {
         let device = || self.nodes.get(&node).map(|node| Place::Device(node.device));
         fixed::place(node, self.options.logs).or_else(device)
@@ -178,7 +178,7 @@ impl Tree {
         self.devices.get(&device).map_or("", |device| &device.name)
     }
 
-    /// Devices that have a name.
+    /// Number of devices that have a name.
     pub(crate) fn device_count(&self) -> usize {
         self.devices.values().filter(|device| device.linked).count()
     }
@@ -223,15 +223,16 @@ impl Tree {
         }
     }
 
-    /// Takes a device's name away. Errno on failure: `EPERM` for all that is not a device.
+    /// Removes a device's name. Errno on failure: `EPERM` for every entry that is not a device.
     pub(crate) fn unlink(&mut self, parent: u64, name: &[u8]) -> Result<ContextId, i32> {
         let name = self.name_of_device(parent, name)?;
         let id = self.by_name(name).ok_or(libc::ENOENT)?;
         self.take_name(id).ok_or(libc::ENOENT)
     }
 
-    /// Gives a device another name; the context of one that had that name and has none now. Clients
-    /// that have it open notice nothing. Errno on failure: `EPERM` for all that is not a device.
+    /// Renames a device; returns the context of another device that had the new name and has none
+    /// now. Clients that have it open are not affected. Errno on failure: `EPERM` for every entry
+    /// that is not a device.
     pub(crate) fn rename(
         &mut self,
         (old_parent, old): (u64, &[u8]),
@@ -261,7 +262,7 @@ impl Tree {
         Ok(replaced)
     }
 
-    /// A name that a device could have here.
+    /// Checks that a name in this folder is a possible device name.
     fn name_of_device<'a>(&self, parent: u64, name: &'a [u8]) -> Result<&'a str, i32> {
         let name = std::str::from_utf8(name).map_err(|_| libc::EINVAL)?;
         let possible = self.place(parent) == Some(Place::Root) && !self.is_fixed(name);
@@ -276,8 +277,8 @@ impl Tree {
         Some(context)
     }
 
-    /// Claims a device's node for one open. `EBUSY`: it is open already, through a bind mount of
-    /// the file itself or `/proc/<pid>/fd`; two opens of one inode would share one mapping.
+    /// Claims a device's node for one open. `EBUSY`: the node is open already, through a bind mount
+    /// of the file itself or `/proc/<pid>/fd`; two opens of one inode would share one mapping.
     pub(crate) fn claim(&mut self, node: u64) -> Result<(), i32> {
         let entry = self.nodes.get_mut(&node).ok_or(libc::ENOENT)?;
         if std::mem::replace(&mut entry.open, true) { Err(libc::EBUSY) } else { Ok(()) }
@@ -290,7 +291,7 @@ impl Tree {
         }
     }
 
-    /// What `stat(2)` shows.
+    /// Attributes for `stat(2)`.
     pub(crate) fn attr(&self, node: u64) -> Option<Attr> {
         let Options { uid, gid, created, .. } = self.options;
         let (folder, file) = (Owner { mode: 0o755, uid, gid }, Owner { mode: 0o444, uid, gid });
@@ -323,9 +324,9 @@ impl Tree {
         })
     }
 
-    /// `chmod` and `chown` of devices and of `binder-control`; times are accepted and not kept. The
-    /// kernel has checked the caller's rights. Errno: `EINVAL` for a new size, `EPERM` for what is
-    /// fixed.
+    /// `chmod` and `chown` of devices and of `binder-control`; times are accepted and ignored. The
+    /// kernel has checked the caller's rights. Errno: `EINVAL` for a new size, `EPERM` for fixed
+    /// entries.
     pub(crate) fn setattr(&mut self, node: u64, change: &SetattrIn) -> Result<(), i32> {
         if change.valid & FATTR_SIZE != 0 {
             return Err(libc::EINVAL);
@@ -347,8 +348,9 @@ impl Tree {
         Ok(())
     }
 
-    /// Entries of a directory from `offset` on; empty for what is none. `pids` are those that have
-    /// a device open. Offsets stay valid while devices and processes come and go.
+    /// Entries of a directory from `offset` on; empty if the node is no directory. `pids` are the
+    /// processes that have a device open. Offsets stay valid while devices and processes come and
+    /// go.
     pub(crate) fn entries(&self, node: u64, offset: u64, pids: &[u32]) -> Vec<Entry> {
         let place = self.place(node);
         let folder =
@@ -372,7 +374,7 @@ impl Tree {
         match place {
             Some(Place::Root) => {
                 let linked = self.devices.iter().filter(|(_, device)| device.linked);
-                // No node yet: every LOOKUP makes its own.
+                // No node id yet: every LOOKUP creates its own.
                 all.extend(
                     linked.map(|(id, device)| new(u64::MAX - id.0, id.0 + 1, false, &device.name)),
                 );

@@ -1,23 +1,23 @@
-//! Users as another user namespace sees them.
+//! Translates uids into other user namespaces.
 
 use std::os::unix::fs::MetadataExt;
 
 use owners::Uid;
 
-/// What a user is in a namespace that does not know it, as the kernel says it.
+/// The uid of a user that has none in a namespace, as the kernel reports it.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Our own user namespace, by inode.
+/// Inode of our own user namespace.
 pub(crate) fn own_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/user").map_or(0, |meta| meta.ino())
 }
 
-/// How a process sees users.
+/// The user namespace of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum UserView {
-    /// As we do.
+    /// Our own user namespace.
     Ours,
-    /// In a namespace of its own, whose map is not written yet: asked for again.
+    /// Another user namespace, whose map is not written yet and has to be read again.
     Unwritten,
     Mapped(Vec<UidRange>),
 }
@@ -27,22 +27,22 @@ pub(crate) enum UserView {
 pub(crate) struct UidRange {
     /// First uid in the namespace.
     inside: u32,
-    /// First uid in ours.
+    /// First uid in our namespace.
     ours: u32,
     count: u32,
 }
 
 impl UserView {
-    /// The view of a process; `own` is our own namespace.
+    /// The user namespace of a process; `own` is the inode of our own.
     pub(crate) fn of(pid: u32, own: u64) -> Self {
         match std::fs::metadata(format!("/proc/{pid}/ns/user")) {
             Ok(meta) if meta.ino() != own => Self::Unwritten,
-            // One that cannot be looked at sees what we see.
+            // A process that cannot be inspected is treated as if it were in our namespace.
             _ => Self::Ours,
         }
     }
 
-    /// The map, in terms of our own uids.
+    /// Reads the map, in terms of our own uids.
     fn read(pid: u32) -> Self {
         let text = std::fs::read_to_string(format!("/proc/{pid}/uid_map")).unwrap_or_default();
         Self::parse(&text)
@@ -58,7 +58,7 @@ impl UserView {
         if ranges.is_empty() { Self::Unwritten } else { Self::Mapped(ranges) }
     }
 
-    /// A user of ours as the process, whose view this is, sees it. `pid`: its number, while it
+    /// The uid in the process's namespace for a uid of ours. `pid`: the process, as long as it
     /// exists.
     pub(crate) fn sees(&mut self, pid: Option<u32>, Uid(uid): Uid) -> u32 {
         if let (Self::Unwritten, Some(pid)) = (&self, pid) {

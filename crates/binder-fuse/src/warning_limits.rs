@@ -1,10 +1,11 @@
-//! Warnings that a client can cause by opening a device again: a few, then one a minute per owner.
+//! Rate limit of warnings that a client can cause by opening a device again: a burst, then one a
+//! minute per owner.
 
 use std::time::Instant;
 
 use owners::{Owner, Rate, TokenBuckets};
 
-/// Price of a warning; a token comes each second.
+/// Tokens that a warning costs; one token is added each second.
 const A_MINUTE: u64 = 60;
 const RATE: Rate = Rate { per_second: 1, burst: 5 * A_MINUTE };
 
@@ -19,7 +20,7 @@ impl WarningLimits {
         Self { begun: Instant::now(), buckets: TokenBuckets::new(RATE) }
     }
 
-    /// A warning about a client of this owner may be logged, and counts.
+    /// Whether a warning about a client of this owner may be logged; charges it if so.
     pub(crate) fn admit(&mut self, owner: Owner) -> bool {
         let now_ns = self.begun.elapsed().as_nanos() as u64;
         if !self.buckets.is_ready(owner, now_ns) {

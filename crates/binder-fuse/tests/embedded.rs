@@ -1,5 +1,5 @@
 //! A [`Server`](binder_fuse::Server) inside another program: mounted for real, in a process of its
-//! own, because a process must not use what it serves.
+//! own, because a process must not access a mount that it serves.
 #![allow(missing_docs)]
 
 use std::path::Path;
@@ -25,7 +25,7 @@ fn a_server_can_be_embedded_and_unmounts_when_it_is_dropped() {
         names.sort();
         assert_eq!(names, ["binder-control", "features", "one", "two"]);
         drop(std::fs::File::open(mount.join("one")).unwrap());
-        // The release of a file is not waited for by close(2); looking at the tree behind it is.
+        // close(2) does not wait for the release of a file; accessing the tree afterwards does.
         std::fs::metadata(mount.join("two")).unwrap();
         assert_eq!(server.ask("enough").as_deref(), Some("unmounted"));
         assert!(!mount.exists(), "made for the mount, removed with it");

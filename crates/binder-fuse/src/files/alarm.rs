@@ -1,20 +1,20 @@
-//! Wakes a thread that waits for another process, again and again.
+//! Periodically interrupts a thread that waits for another process.
 //!
-//! `waitpid` knows no timeout, and looking for a stop without sleeping keeps the thread that is to
-//! stop from the CPU, for a whole time slice where they have one in common.
+//! `waitpid` has no timeout, and polling for a stop without sleeping keeps the thread that is to
+//! stop from the CPU, for a whole time slice if the two threads share one.
 
 use std::io;
 use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::time::Duration;
 
-/// How often it rings.
+/// Interval of the timer.
 pub(super) const PERIOD: Duration = Duration::from_millis(5);
 
-/// The alarm of the thread that made it, and that alone may use it.
+/// A timer that interrupts the thread that created it; only that thread may use it.
 pub(super) struct Alarm(libc::timer_t);
 
-/// The signal that it rings with: one that nobody has a use for.
+/// The timer's signal: one that no other code of this process uses.
 fn signal() -> libc::c_int {
     libc::SIGRTMAX() - 1
 }
@@ -22,7 +22,7 @@ fn signal() -> libc::c_int {
 extern "C" fn ring(_: libc::c_int) {}
 
 impl Alarm {
-    /// One that is silent. The first one gives its signal a handler that does nothing.
+    /// Creates a disarmed timer, and installs a handler for its signal that does nothing.
     pub(super) fn new() -> io::Result<Self> {
         // SAFETY: all-zero is valid for these structures; those that are read are filled in before,
         // and live across the calls. The handler touches nothing.
@@ -44,7 +44,7 @@ impl Alarm {
         }
     }
 
-    /// Has it ring every [`PERIOD`] until this is dropped.
+    /// Arms the timer with an interval of [`PERIOD`] until the guard is dropped.
     pub(super) fn ringing(&self) -> Ringing<'_> {
         self.set_interval(PERIOD);
         Ringing(self)
@@ -59,7 +59,7 @@ impl Alarm {
     }
 }
 
-/// A ringing alarm.
+/// An armed timer.
 pub(super) struct Ringing<'a>(&'a Alarm);
 
 impl Drop for Ringing<'_> {
@@ -70,7 +70,7 @@ impl Drop for Ringing<'_> {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        // SAFETY: our own timer, which nobody uses any more.
+        // SAFETY: our own timer, which is not used after this.
         unsafe { libc::timer_delete(self.0) };
     }
 }

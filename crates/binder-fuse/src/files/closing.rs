@@ -1,6 +1,6 @@
 //! Files of clients, charged to an owner until they are closed.
 //!
-//! A client can make a close block for as long as it likes: a socket with `SO_LINGER`, a file of a
+//! A client can make a close block for an arbitrary time: a socket with `SO_LINGER`, a file of a
 //! FUSE server, an open of our own filesystem, which waits for our event loop. So threads close the
 //! files, a bounded number of them for one owner, and the quota is returned after the close.
 
@@ -15,19 +15,19 @@ use owners::{Exhausted, Owner, Quota, QuotaSize, Uid};
 
 use crate::sync::lock;
 
-/// Files of one owner at a time.
+/// Maximum number of files of one owner.
 const MAX_FILES_OF_AN_OWNER: usize = 4096;
-/// One part in so many is root's.
+/// One part in `RESERVED_PART` is reserved for root.
 const RESERVED_PART: usize = 16;
-/// Closes of one owner at a time.
+/// Maximum number of concurrent closes for one owner.
 const MAX_THREADS_OF_AN_OWNER: usize = 2;
 const MAX_THREADS: usize = 64;
-/// Bytes of a thread's stack, which is all resident once the daemon locks its memory.
+/// Bytes of a thread's stack. All of it is resident once the daemon locks its memory.
 const STACK: usize = 64 << 10;
-/// A thread without work ends after this time.
+/// A thread without work exits after this time.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// The party that a file counts against.
+/// The owner and uid that a file is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Charge {
     pub(crate) owner: Owner,
@@ -49,7 +49,7 @@ impl AsFd for ClientFile {
 
 impl Drop for ClientFile {
     fn drop(&mut self) {
-        // SAFETY: it is not used after this.
+        // SAFETY: the field is not used after this.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
         self.closers.close(file, self.charge);
     }
@@ -68,7 +68,7 @@ struct State {
     quota: Quota,
     /// Owners with files to close.
     owners: HashMap<Owner, Closing>,
-    /// Those of them that may have one more thread, in the order of their turns.
+    /// Owners with files to close that may have one more thread, in round-robin order.
     ready: VecDeque<Owner>,
     threads: usize,
     idle: usize,
@@ -85,7 +85,7 @@ impl Closers {
     pub(crate) fn new() -> Self {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let descriptors = usize::try_from(limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-        // The other half is for the opens.
+        // The other half is for opens of devices.
         let slots = descriptors / 2;
         Self::with_size(QuotaSize {
             slots,
@@ -105,27 +105,28 @@ impl Closers {
         Self(Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }))
     }
 
-    /// Room for a file that [`hold`](Self::hold) takes or [`give_back`](Self::give_back) returns.
+    /// Reserves a slot for a file, which [`hold`](Self::hold) uses or
+    /// [`give_back`](Self::give_back) releases.
     pub(crate) fn reserve(&self, charge: Charge) -> Result<(), Exhausted> {
         let quota = &mut lock(&self.0.state).quota;
-        // Root, which the quota gives all slots, has a share here like everybody.
+        // The quota itself bounds every owner but root; this bounds root as well.
         if quota.held(charge.owner) >= MAX_FILES_OF_AN_OWNER {
             return Err(Exhausted::Owner);
         }
         quota.take(charge.owner, charge.uid)
     }
 
-    /// Returns room for a file that did not come.
+    /// Releases a slot for a file that was not fetched.
     pub(crate) fn give_back(&self, charge: Charge) {
         lock(&self.0.state).quota.give_back(charge.owner, charge.uid);
     }
 
-    /// A file for which there is room.
+    /// Wraps a file for which a slot was reserved.
     pub(crate) fn hold(&self, file: OwnedFd, charge: Charge) -> ClientFile {
         ClientFile { file: ManuallyDrop::new(file), charge, closers: self.clone() }
     }
 
-    /// A file that counts even if there is no room.
+    /// Wraps a file and charges it even if the quota is exceeded.
     pub(crate) fn adopt(&self, file: OwnedFd, charge: Charge) -> ClientFile {
         lock(&self.0.state).quota.insert(charge.owner, charge.uid);
         self.hold(file, charge)
@@ -140,7 +141,7 @@ impl Closers {
         self.0.changed.notify_one();
     }
 
-    /// Without a thread the files stay until the next one is closed.
+    /// If no thread can be started, the files stay open until the next file is closed.
     fn start_thread_if_needed(&self, state: &mut State) {
         if state.ready.len() <= state.idle || state.threads >= MAX_THREADS {
             return;
@@ -161,7 +162,7 @@ impl Closers {
                 state = woken;
                 continue;
             };
-            // The next owner does not wait for this close.
+            // A further thread serves the next owner, which thus does not wait for this close.
             self.start_thread_if_needed(&mut state);
             drop(state);
             drop(file);
@@ -170,7 +171,7 @@ impl Closers {
         }
     }
 
-    /// `None`: there was nothing to close for a while, and this thread no longer counts.
+    /// `None`: there was nothing to close for [`IDLE`], and this thread is no longer counted.
     fn wait<'a>(&self, mut state: MutexGuard<'a, State>) -> Option<MutexGuard<'a, State>>
     where
         Self: 'a,
@@ -220,7 +221,7 @@ impl State {
     }
 }
 
-/// The errno for a sender whose file is refused.
+/// The errno for a sender if its file is refused.
 pub(crate) fn exhausted(charge: Charge, why: Exhausted) -> io::Error {
     let all = if why == Exhausted::All { " (all owners together)" } else { "" };
     tracing::debug!("{}: too many files are passed at a time{all}", charge.owner);

@@ -6,9 +6,9 @@
 //! lets the worker resume the reader.
 //!
 //! A client that does not react blocks a worker for the timeout of [`tracee`](super::tracee), and
-//! one whose memory does not answer blocks it until the client dies. So each delivery that finds no
-//! idle worker starts another one, up to a limit. An owner has at most as many workers busy as are
-//! left for others; its further deliveries wait.
+//! one whose memory cannot be accessed blocks it until the client is killed. So each delivery that
+//! finds no idle worker starts another one, up to a limit. An owner may occupy at most as many
+//! workers as are left for other owners; its further deliveries wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -28,11 +28,11 @@ use super::tracee::{End, Lost, Tracee};
 use crate::channel::Channel;
 use crate::sync::lock;
 
-/// Workers at a time, blocked ones included.
+/// Maximum number of workers, blocked ones included.
 const MAX_WORKERS: usize = 32;
-/// Bytes of a worker's stack, which is all resident once the daemon locks its memory.
+/// Bytes of a worker's stack. All of it is resident once the daemon locks its memory.
 const STACK: usize = 64 << 10;
-/// A worker without work ends after this time.
+/// A worker without work exits after this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a shutdown waits for busy workers.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -43,31 +43,31 @@ const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Files to install in a thread, or descriptors to close in it, at the return from its ioctl.
 pub(crate) struct Job {
-    /// Id of its outcome and completion; `None`: it has neither, descriptors are only closed.
+    /// Id of its outcome and completion; `None`: it has neither, as descriptors are only closed.
     pub(crate) delivery: Option<u64>,
     pub(crate) tid: u32,
-    /// The receiver's.
+    /// Owner and uid of the receiver.
     pub(crate) charge: Charge,
     /// The reply to its ioctl.
     pub(crate) reply: Vec<u8>,
     /// The unused part of its read buffer.
     pub(crate) room: ReadRoom,
-    /// To install.
+    /// Files to install.
     pub(crate) files: Vec<Arc<ClientFile>>,
-    /// To close.
+    /// Descriptors to close.
     pub(crate) closes: Vec<u32>,
 }
 
 /// Result of an installation.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// The thread has the files, and is stopped until the completion.
+    /// The files are installed; the thread is stopped until the completion.
     Installed(Vec<u32>),
     /// The files could not be installed; the thread is stopped until the completion.
     Stopped(io::Error),
-    /// The thread cannot be traced; its ioctl is not answered yet.
+    /// The thread cannot be traced; its ioctl has no reply yet.
     Unanswered(io::Error),
-    /// The thread is gone, or runs already: its ioctl is answered.
+    /// The thread has exited, or runs already: its ioctl has its reply.
     Lost,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Completion {
     pub(crate) delivery: u64,
     /// Result of its ioctl; `None`: it restarts the ioctl.
     pub(crate) result: Option<i32>,
-    /// To close before that.
+    /// Descriptors to close before the thread is resumed.
     pub(crate) closes: Vec<u32>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct FdInstaller {
 /// State shared by the workers.
 struct Shared {
     queue: Mutex<Queue>,
-    /// A job was queued, the queue was closed, or a worker has ended.
+    /// Notified when a job was queued, the queue was closed, or a worker has exited.
     changed: Condvar,
     channel: Arc<Channel>,
     outcomes: Sender<(u64, Outcome)>,
@@ -111,7 +111,8 @@ struct Queue {
 }
 
 impl Queue {
-    /// One more delivery to this owner may begin: it has fewer workers busy than are left.
+    /// Whether one more delivery to this owner may begin: the owner occupies fewer workers than are
+    /// left.
     fn may_begin(&self, owner: Owner) -> bool {
         let all: usize = self.under_way.values().sum();
         let own = self.under_way.get(&owner).copied().unwrap_or(0);
@@ -138,7 +139,7 @@ impl Queue {
         }
     }
 
-    /// There is a job that may begin, and no idle worker.
+    /// Whether a job may begin and no worker is idle for it.
     fn wants_worker(&self) -> bool {
         self.idle == 0 && self.workers < MAX_WORKERS && self.first().is_some()
     }
@@ -177,8 +178,8 @@ impl FdInstaller {
         true
     }
 
-    /// Removes a delivery that waits for others to its owner. False: a worker has it, or is about
-    /// to take it.
+    /// Removes a delivery that waits for other deliveries to its owner. False: a worker executes
+    /// it, or is about to take it.
     pub(crate) fn withdraw(&mut self, delivery: u64) -> bool {
         let mut queue = lock(&self.shared.queue);
         let at = queue.jobs.iter().position(|(job, _)| job.delivery == Some(delivery));
@@ -187,7 +188,7 @@ impl FdInstaller {
         drop(queue);
         let Some((job, _)) = withdrawn else { return false };
         self.completions.remove(&delivery);
-        // The driver has the files still: nothing is closed here.
+        // The driver still holds the files: nothing is closed here.
         drop(job);
         true
     }
@@ -198,12 +199,12 @@ impl FdInstaller {
         }
     }
 
-    /// Readable when there is an outcome.
+    /// Becomes readable when there is an outcome.
     pub(crate) fn signal(&self) -> BorrowedFd<'_> {
         self.shared.signal.as_fd()
     }
 
-    /// The next outcome, and of which delivery.
+    /// The next outcome, with the id of its delivery.
     pub(crate) fn outcome(&mut self) -> Option<(u64, Outcome)> {
         let (delivery, outcome) = self.outcomes.try_recv().ok()?;
         if matches!(outcome, Outcome::Unanswered(_) | Outcome::Lost) {
@@ -212,7 +213,7 @@ impl FdInstaller {
         Some((delivery, outcome))
     }
 
-    /// To be called before the outcomes are taken: later ones signal again.
+    /// Must be called before the outcomes are taken: later ones set the signal again.
     pub(crate) fn clear_signal(&self) {
         let _ = rustix::io::read(&self.shared.signal, &mut [0; 8]);
     }
@@ -224,7 +225,7 @@ impl Drop for FdInstaller {
         let mut queue = lock(&self.shared.queue);
         queue.closed = true;
         self.shared.changed.notify_all();
-        // A worker that a client blocks may never end.
+        // A worker that is blocked by a client may never exit.
         let busy = |queue: &mut Queue| queue.workers > 0;
         drop(self.shared.changed.wait_timeout_while(queue, SHUTDOWN_TIMEOUT, busy));
     }

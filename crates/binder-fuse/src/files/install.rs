@@ -1,5 +1,5 @@
-//! Puts files into a stopped thread's descriptor table: the thread makes a pair of sockets, we
-//! fetch one end and send the files into it, the thread receives them at the other. No name,
+//! Puts files into a stopped thread's descriptor table: the thread creates a pair of sockets, we
+//! fetch one end and send the files into it, the thread receives them at the other end. No name,
 //! network or permission is involved.
 
 use std::io;
@@ -11,12 +11,12 @@ use super::store::fetch;
 use super::tracee::{Lost, Tracee};
 use crate::client_memory;
 
-/// Files in one message (`SCM_MAX_FD`).
+/// Maximum number of files in one message (`SCM_MAX_FD`).
 const FILES_A_MESSAGE: usize = 253;
-/// Below the stack pointer, this much may be in use (the ABI's red zone).
+/// Bytes below the stack pointer that may be in use (the ABI's red zone).
 const RED_ZONE: u64 = 128;
 
-/// What the thread needs in its memory, as it lies there.
+/// The data that the thread needs in its memory, in its layout there.
 #[repr(C)]
 struct Frame {
     sockets: [i32; 2],
@@ -32,12 +32,12 @@ fn control_len(files: usize) -> usize {
     unsafe { libc::CMSG_SPACE((files * size_of::<i32>()) as u32) as usize }
 }
 
-/// Why no file was installed.
+/// Why the files were not installed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The thread could not be used.
+    /// The thread cannot be used.
     Lost(Lost),
-    /// It is there, and a call of it or of ours failed.
+    /// The thread can be used, but a system call of the thread or of ours failed.
     Refused(io::Error),
 }
 
@@ -53,7 +53,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// What the socket that is fetched from the receiver is charged to.
+/// Owner and uid that the socket fetched from the receiver is charged to.
 pub(super) struct SocketKeeper {
     pub(super) closers: Closers,
     pub(super) charge: Charge,
@@ -66,16 +66,17 @@ pub(crate) struct ReadRoom {
     pub(crate) len: u64,
 }
 
-/// Memory of the thread that is ours for the moment.
+/// Memory of the thread that we use temporarily.
 pub(super) struct Scratch {
     tid: u32,
     address: u64,
-    /// What was there, where that matters.
+    /// The previous contents, to be restored; empty if they do not matter.
     saved: Vec<u8>,
 }
 
 impl Scratch {
-    /// In the thread's read buffer; else below its stack, and put back afterwards.
+    /// Uses the thread's read buffer, or if that is too small, memory below its stack, which is
+    /// restored afterwards.
     pub(super) fn new(tracee: &Tracee, room: ReadRoom, files: usize) -> io::Result<Self> {
         let need = (CONTROL_AT + control_len(files.min(FILES_A_MESSAGE))) as u64;
         let tid = tracee.tid();
@@ -106,7 +107,8 @@ impl Scratch {
     }
 }
 
-/// Installs the files, close-on-exec; their numbers, in order. On a failure none of them stays.
+/// Installs the files, close-on-exec; returns their numbers, in order. On a failure no file
+/// remains.
 pub(super) fn install(
     tracee: &mut Tracee,
     files: &[Arc<ClientFile>],
@@ -131,10 +133,11 @@ fn install_with(
     let mut sockets = [0; 8];
     scratch.read(0, &mut sockets)?;
     let [near, far] = [0, 4].map(|at| i32::from_ne_bytes([0, 1, 2, 3].map(|i| sockets[at + i])));
-    // Not closed here: a hostile client may have put another file in its place meanwhile.
+    // Charged to the receiver, and closed by the threads of `closers` because the close may block:
+    // a hostile client may have put another file in the socket's place meanwhile.
     let fetched =
         fetch(tracee.tid(), near).map(|socket| keeper.closers.adopt(socket, keeper.charge));
-    // The first file then gets the number that it would have got without us.
+    // Closed first, so that the first file gets the number that a normal `recvmsg` would give it.
     close(tracee, near)?;
     let mut fds = Vec::with_capacity(files.len());
     let passed = match fetched {
@@ -155,7 +158,7 @@ fn install_with(
     Ok(fds)
 }
 
-/// The socket's number is lower than those of the files behind the first: the last one moves there.
+/// The socket's number is lower than those of the files after the first: the last file moves there.
 fn take_place_of_socket(tracee: &mut Tracee, far: i32, fds: &mut [u32]) -> Result<(), Lost> {
     if let [_, .., last] = fds {
         let moved = *last;
@@ -176,8 +179,8 @@ struct SocketPair<'a> {
     far: i32,
 }
 
-/// Sends some files into the thread and has it receive them; also on a failure, `fds` has what
-/// arrived.
+/// Sends some files into the socket and has the thread receive them; `fds` contains the installed
+/// numbers, also on a failure.
 fn pass(
     tracee: &mut Tracee,
     files: &[Arc<ClientFile>],
@@ -192,7 +195,8 @@ fn pass(
     let flags = (libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) as u64;
     let received = tracee.call(libc::SYS_recvmsg, [far as u64, message, flags, 0, 0, 0])?;
     checked(received)?;
-    // A full table truncates the message: what did arrive is closed again with the others.
+    // A full descriptor table truncates the message: the files that did arrive are closed again
+    // with the others.
     let mut control = vec![0; control_len(files.len())];
     scratch.read(CONTROL_AT, &mut control)?;
     let header = size_of::<libc::cmsghdr>();
@@ -219,7 +223,7 @@ fn frame(address: u64, files: usize) -> Vec<u8> {
     // SAFETY: a zeroed structure of plain data has no uninitialised bytes, padding included.
     let bytes =
         unsafe { std::slice::from_raw_parts((&raw const frame).cast::<u8>(), size_of::<Frame>()) };
-    // An empty control message: what is not overwritten counts no file.
+    // An empty control message: a header that the kernel does not overwrite counts no file.
     [bytes, &[0; 16][..]].concat()
 }
 
@@ -242,7 +246,7 @@ pub(super) fn close_all(tracee: &mut Tracee, fds: &[u32]) -> Result<(), Lost> {
 }
 
 fn close(tracee: &mut Tracee, fd: i32) -> Result<(), Lost> {
-    // One that the client has closed itself meanwhile is no error.
+    // A descriptor that the client has closed itself meanwhile is no error.
     tracee.call(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]).map(drop)
 }
 

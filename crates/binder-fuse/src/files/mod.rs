@@ -1,10 +1,10 @@
-//! Files on their way from client to client.
+//! Passes files from client to client.
 //!
 //! A file is taken from its sender with `pidfd_getfd` when it sends ([`store`]). No system call
-//! installs one in another process, so an unmodified receiver has to do that itself: when its ioctl
-//! returns, its thread is stopped ([`tracee`]), made to receive the files over a socket of its own
-//! ([`install`]), and resumed. Worker threads do that ([`fd_installer`]) and report to the event
-//! loop. A receiver that was started under our seccomp filter is not stopped ([`trap`]).
+//! installs a file in another process, so an unmodified receiver has to receive it itself: when its
+//! ioctl returns, its thread is stopped ([`tracee`]), made to receive the files over a socket of
+//! its own ([`install`]), and resumed. Worker threads do that ([`fd_installer`]) and report to the
+//! event loop. A receiver that was started under our seccomp filter is not stopped ([`trap`]).
 
 mod alarm;
 mod closing;

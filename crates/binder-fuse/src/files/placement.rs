@@ -43,6 +43,6 @@ pub(super) fn move_here(tid: u32) -> Option<CpuSet> {
 
 /// Undoes [`move_here`].
 pub(super) fn restore(tid: u32, usual: &CpuSet) {
-    // A thread that has died needs none.
+    // A thread that has exited needs no affinity.
     let _ = sched_setaffinity(Pid::from_raw(tid as i32), usual);
 }

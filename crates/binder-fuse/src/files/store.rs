@@ -1,4 +1,4 @@
-//! Files that were taken from their senders and are not installed yet.
+//! Files that were fetched from their senders and are not installed yet.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -26,7 +26,7 @@ impl Store {
         Self { files: SlotMap::with_key(), closers }
     }
 
-    /// Takes the file behind `fd` of a thread that is in a call of ours.
+    /// Fetches the file behind `fd` of a thread that is in an ioctl on our device.
     pub(crate) fn take(&mut self, charge: Charge, tid: u32, fd: u32) -> Result<FileToken, Errno> {
         if !SUPPORTED {
             return Err(Errno::EPERM);
@@ -60,19 +60,19 @@ fn refusal(what: &str, error: &io::Error) -> Errno {
     }
 }
 
-/// A duplicate of a thread's descriptor. The thread is stopped or in a call of ours, so its number
-/// is its own.
+/// Duplicates a thread's descriptor. The thread is stopped or in an ioctl on our device, so its tid
+/// cannot have been reused.
 pub(crate) fn fetch(tid: u32, fd: i32) -> io::Result<OwnedFd> {
     let pidfd = match pidfd_of(tid, TaskKind::Thread) {
-        // Before Linux 6.9 there are pidfds of processes only; threads share their descriptors as a
-        // rule.
+        // Before Linux 6.9 there are pidfds of processes only; threads usually share one descriptor
+        // table.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             let process = crate::pid_view::process_of(tid, 0)?.pid;
             pidfd_of(process, TaskKind::Process)?
         }
         pidfd => pidfd?,
     };
-    // SAFETY: plain numbers in; the descriptor out is new and nobody else's.
+    // SAFETY: plain numbers in; the returned descriptor is new and has no other owner.
     unsafe {
         let got = libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0);
         if got < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(got as i32)) }
@@ -105,7 +105,7 @@ mod tests {
         drop(taken);
         store.drop(token);
         assert!(store.get(token).is_none());
-        // The pipe ends when a thread has closed the last writer.
+        // The pipe ends when a closing thread has closed the last writer.
         assert_eq!(std::io::read_to_string(&mut read).unwrap(), "onetwo");
     }
 

@@ -1,9 +1,9 @@
-//! A client's thread that is stopped on its way out of our ioctl, and made to call the kernel for
-//! us.
+//! A client's thread that is stopped at the return from an ioctl on our device, and made to execute
+//! system calls for us.
 //!
-//! ptrace belongs to a thread: all of this happens on one thread of ours. The client's own signals
-//! are held back while we act (its mask is full then) and reach it when it goes on; its registers
-//! are put back as they were.
+//! A ptrace relation belongs to the tracing thread, so all of this happens on one thread of ours.
+//! The client's signals are blocked while we act (its mask is full then) and delivered when it is
+//! resumed; its registers are restored.
 
 use std::io;
 use std::time::Duration;
@@ -13,30 +13,30 @@ use super::placement;
 use super::registers::Registers;
 use rustix::thread::CpuSet;
 
-/// How many times the alarm rings while a thread stops or makes one call, before it counts as stuck
-/// (ten seconds). Both take microseconds, unless the machine has no time for it: on a crowded one
-/// half a second was not enough. A thread that its control group froze counts from the second ring
-/// on.
+/// Number of timer periods in which a thread must stop or make one call before it counts as stuck
+/// (ten seconds). Both take microseconds, unless the thread gets no CPU time: on an overloaded
+/// machine half a second was not enough. A thread that is frozen by its control group counts as
+/// stuck from the second period on.
 const RINGS_OF_PATIENCE: u32 = (Duration::from_secs(10).as_millis() / PERIOD.as_millis()) as u32;
 
-/// Why a thread does not do what we want.
+/// Why a thread cannot be used.
 #[derive(Debug)]
 pub(super) enum Lost {
-    /// It has ended.
+    /// The thread has exited.
     Gone,
-    /// It does not react, or is dying: we have to go on looking, for a dead one stays a zombie
-    /// until its tracer has seen that.
+    /// The thread does not react, or is being killed. It has to be waited for later, because a
+    /// thread that has exited stays a zombie until its tracer has waited for it.
     Stuck(Box<Tracee>),
-    /// It cannot be traced: another tracer, no permission, not what we think it is.
+    /// The thread cannot be traced: another tracer, no permission, or not the expected thread.
     Refused(io::Error),
 }
 
-/// How a thread goes on.
+/// How a thread is resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// Its ioctl returns what it was answered.
+    /// Its ioctl returns the result of the reply.
     Unchanged,
-    /// Its ioctl returns this.
+    /// Its ioctl returns this value.
     Return(i64),
     /// It makes its ioctl again.
     Again,
@@ -50,17 +50,17 @@ pub(super) struct Tracee {
     registers: Option<Registers>,
     /// Its signal mask when it stopped.
     mask: u64,
-    /// A SIGSTOP was held back.
+    /// A SIGSTOP for the thread was suppressed, to be sent again.
     stop_pending: bool,
-    /// Where it may run, if we have brought it to us.
+    /// The affinity to restore, if the thread was moved to our CPU.
     usual_cpus: Option<CpuSet>,
 }
 
-/// Why there is no stop.
+/// Why no stop was reported.
 enum Absence {
-    /// It has ended.
+    /// The thread has exited.
     Gone,
-    /// A signal came for us.
+    /// The waiting thread received a signal.
     Interrupted,
 }
 
@@ -69,7 +69,7 @@ enum Stop {
     Call,
     /// A signal is about to be delivered.
     Signal(i32),
-    /// We asked for it, or its process is being stopped.
+    /// We requested the stop, or the process is being stopped.
     Trap,
 }
 
@@ -79,24 +79,26 @@ pub(super) fn ptrace(
     address: usize,
     data: usize,
 ) -> io::Result<i64> {
-    // SAFETY: the caller answers for `data` where it is a pointer: it points to a live value of the
-    // type that the request reads or writes.
+    // SAFETY: the caller guarantees that `data`, where it is a pointer, points to a live value of
+    // the type that the request reads or writes.
     let result = unsafe { libc::ptrace(request, tid as libc::pid_t, address, data) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The thread sleeps where the freezers of control groups put it (the first kind, the second kind).
+/// Whether the thread sleeps in the freezer of a control group (`__refrigerator` of version 1,
+/// `do_freezer_trap` of version 2).
 fn is_frozen(tid: u32) -> bool {
     let place = std::fs::read_to_string(format!("/proc/{tid}/wchan")).unwrap_or_default();
     place.contains("refrigerator") || place.contains("freezer_trap")
 }
 
 impl Tracee {
-    /// Traces a thread that is blocked in our ioctl, and asks it to stop when that returns.
+    /// Traces a thread that is blocked in an ioctl on our device, and requests a stop for its
+    /// return.
     pub(super) fn seize(tid: u32) -> io::Result<Self> {
         ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize)?;
         let usual_cpus = placement::move_here(tid);
-        // It can only have died, and then nobody misses the stop.
+        // Fails only if the thread has exited, which the wait for the stop detects.
         let _ = ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0);
         Ok(Self { tid, registers: None, mask: 0, stop_pending: false, usual_cpus })
     }
@@ -105,7 +107,7 @@ impl Tracee {
         self.tid
     }
 
-    /// Waits until it has stopped on its way out of the ioctl, which has been answered.
+    /// Waits until the thread, whose ioctl has its reply, has stopped at the return from the ioctl.
     pub(super) fn stopped(mut self) -> Result<Self, Lost> {
         match self.wait() {
             Ok(Some(_)) => {}
@@ -122,7 +124,7 @@ impl Tracee {
         }
     }
 
-    /// Saves what will be put back, and holds its signals back.
+    /// Saves the state that will be restored, and blocks the thread's signals.
     fn prepare(&mut self) -> io::Result<()> {
         let registers = Registers::get(self.tid)?;
         if !registers.is_behind_call(self.tid)? {
@@ -145,11 +147,11 @@ impl Tracee {
         self.registers.map_or(0, |registers| registers.stack())
     }
 
-    /// Makes it call the kernel; the result, or a negative errno.
+    /// Makes the thread execute a system call; returns its result, or a negative errno.
     pub(super) fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<i64, Lost> {
         let Some(registers) = self.registers else { return Err(Lost::Gone) };
         registers.calling(number, arguments).set(self.tid).map_err(|_| self.stuck())?;
-        // It enters the call, and leaves it.
+        // The first stop is at the entry of the call, the second at its exit.
         for _ in 0..2 {
             self.run_to_call()?;
         }
@@ -177,9 +179,10 @@ impl Tracee {
         }
     }
 
-    /// Its next stop; `Ok(None)` when it is stuck, an error when it is gone.
+    /// Waits for the thread's next stop; `Ok(None)` if it is stuck, an error if it has exited.
     fn wait(&mut self) -> Result<Option<Stop>, ()> {
-        // The alarm of this thread interrupts us. It does not ring while we are stopped ourselves.
+        // The timer of this thread interrupts `waitpid`. It does not fire while this process is
+        // stopped.
         for ring in 0..RINGS_OF_PATIENCE {
             match self.look(0) {
                 Err(Absence::Gone) => return Err(()),
@@ -208,7 +211,7 @@ impl Tracee {
         }
     }
 
-    /// Puts everything back and lets it go.
+    /// Restores the thread's state and resumes it.
     pub(super) fn finish(self, end: End) -> Result<(), Lost> {
         if let Some(registers) = self.registers {
             let registers = match end {
@@ -216,7 +219,7 @@ impl Tracee {
                 End::Return(result) => registers.returning(result),
                 End::Again => registers.again(),
             };
-            // Whatever fails here fails because it has died.
+            // A failure means that the thread has been killed.
             let _ = registers.set(self.tid);
             let _ = self.set_mask(self.mask);
         }
@@ -227,7 +230,7 @@ impl Tracee {
         if let Some(usual) = &self.usual_cpus {
             placement::restore(self.tid, usual);
         }
-        // Refused where it is not stopped any more: it was killed.
+        // Fails if the thread is not stopped any more because it was killed.
         ptrace(libc::PTRACE_DETACH, self.tid, 0, 0).map_err(|_| self.stuck())?;
         if self.stop_pending {
             // SAFETY: plain numbers.
@@ -236,7 +239,7 @@ impl Tracee {
         Ok(())
     }
 
-    /// A stuck one: lets it go if it has stopped meanwhile; `Some` while it has to be looked at.
+    /// Resumes a stuck thread if it has stopped meanwhile; `Some` while it has to be waited for.
     pub(super) fn let_go(mut self) -> Option<Self> {
         match self.look(libc::WNOHANG) {
             Ok(None) | Err(Absence::Interrupted) => Some(self),

@@ -1,9 +1,10 @@
 //! Installs files in threads whose BINDER_WRITE_READ is trapped by a seccomp filter.
 //!
-//! A thread that sleeps in our ioctl has passed the filter. So its delivery is *deferred*: its
-//! ioctl returns without the transaction, and the filter traps the thread's next call; a listener
-//! thread adds the files to its table and lets the call proceed. When that ioctl arrives, the event
-//! loop collects the [`Outcome`], so it knows the descriptors before it serves the call.
+//! A thread that sleeps in an ioctl on our device has passed the filter. So its delivery is
+//! *deferred*: its ioctl returns without the transaction, and the filter traps the thread's next
+//! call; a listener thread adds the files to its table and lets the call proceed. When that ioctl
+//! arrives, the event loop collects the [`Outcome`], so it has the descriptors before it serves the
+//! call.
 //!
 //! Every other call proceeds at once. Adding a file waits for the receiver's thread to run, so a
 //! listener starts another one before it adds files.
@@ -22,15 +23,15 @@ use crate::sync::lock;
 
 /// Bytes of a thread's stack.
 const STACK: usize = 64 << 10;
-/// Idle listener threads of one filter; further ones end after their delivery.
+/// Maximum number of idle listener threads of one filter; further ones exit after their delivery.
 const MAX_IDLE: usize = 2;
 
 /// Result of a deferred delivery.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// The thread has the files.
+    /// All files are installed under these numbers.
     Installed(Vec<u32>),
-    /// Not all files could be added; the thread has these.
+    /// Not all files could be added; those with these numbers were.
     Failed(io::Error, Vec<u32>),
     /// The thread was not trapped: it does not run under the filter.
     Untouched,
@@ -55,7 +56,7 @@ pub(crate) struct Trap(Arc<DeferredFds>);
 #[derive(Default)]
 struct DeferredFds {
     /// All deliveries, for the event loop, and those in [`State::Waiting`], for the listeners:
-    /// neither takes the lock while there are none.
+    /// neither takes the lock while its counter is 0.
     count: AtomicUsize,
     waiting: AtomicUsize,
     by_thread: Mutex<HashMap<u32, Deferred>>,
@@ -83,8 +84,8 @@ impl Trap {
         self.0.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Has files added at the next call of a thread, which is in our ioctl. False: it has a
-    /// deferred delivery already.
+    /// Defers a delivery: the files are added at the next call of a thread that is in an ioctl on
+    /// our device. False: the thread already has a deferred delivery.
     pub(crate) fn defer(&self, tid: u32, process: ProcessId, files: Vec<Arc<ClientFile>>) -> bool {
         let mut by_thread = lock(&self.0.by_thread);
         if by_thread.contains_key(&tid) {
@@ -97,7 +98,7 @@ impl Trap {
         true
     }
 
-    /// The result of the delivery to a thread whose call has arrived, with its open.
+    /// Result of the delivery to a thread whose call has arrived, with the process of its open.
     pub(crate) fn collect(&self, tid: u32) -> Option<(ProcessId, Outcome)> {
         let mut by_thread = lock(&self.0.by_thread);
         let Deferred { process, state } = by_thread.remove(&tid)?;
@@ -106,8 +107,8 @@ impl Trap {
         Some((process, self.0.end(state)))
     }
 
-    /// Cancels a delivery: its thread or its open is gone. One that is in progress stays to be
-    /// collected.
+    /// Cancels a delivery because its thread or its open is gone. The result of a delivery in
+    /// progress remains to be collected.
     pub(crate) fn withdraw(&self, tid: u32, process: ProcessId) {
         let mut by_thread = lock(&self.0.by_thread);
         let cancellable = |deferred: &Deferred| {
@@ -138,7 +139,7 @@ impl DeferredFds {
         }
     }
 
-    /// The files that wait for a thread.
+    /// Takes the files that wait for a thread.
     fn take(&self, tid: u32) -> Option<Vec<Arc<ClientFile>>> {
         let mut by_thread = lock(&self.by_thread);
         let state = &mut by_thread.get_mut(&tid)?.state;
@@ -164,12 +165,12 @@ impl DeferredFds {
     }
 }
 
-/// One filter, and its listener threads.
+/// One filter with its listener threads.
 struct FilterServer {
     listener: Listener,
     in_hand: InHand,
     deferred: Arc<DeferredFds>,
-    /// Threads that wait for a call.
+    /// Number of threads that wait for a call.
     idle: AtomicUsize,
     /// Slots in use, a bit for each listener thread.
     places: AtomicU64,
@@ -208,7 +209,7 @@ impl FilterServer {
             };
             self.in_hand.note(place, call.id);
             let delivered = self.deferred.waiting.load(Ordering::Acquire) > 0 && self.deliver(call);
-            // A thread that was killed meanwhile is no error.
+            // The thread may have been killed meanwhile, which is no error.
             let _ = self.listener.proceed(call.id);
             if delivered && self.idle.fetch_add(1, Ordering::Relaxed) >= MAX_IDLE {
                 self.idle.fetch_sub(1, Ordering::Relaxed);
@@ -235,7 +236,8 @@ impl FilterServer {
         for file in &files {
             match self.listener.add_file(call.id, file.as_fd()) {
                 Ok(number) => numbers.push(number),
-                // A signal or a kill: a thread that lives makes the call again.
+                // The call was ended by a signal or a kill: a thread that is alive makes the call
+                // again.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && numbers.is_empty() => {
                     return State::Waiting(files);
                 }

@@ -1,7 +1,7 @@
 //! How receive buffers reach their client's mapping: two ways behind one trait.
 //!
-//! Both are write-only for the driver: a client can make its mapping writable, so nothing is ever
-//! believed that is read back from it.
+//! Both are write-only for the driver: a client can make its mapping writable, so bytes that are
+//! read back from it are never trusted.
 
 mod notify_store;
 mod passthrough;
@@ -14,14 +14,14 @@ pub(crate) use passthrough::Passthrough;
 /// Bytes of a page, the unit of [`Backing::punch`].
 pub(crate) const PAGE: u64 = 4096;
 
-/// Where the bytes of one open's mapping come from. Offsets and lengths lie within
-/// [`DEVICE_SIZE`](crate::tree::DEVICE_SIZE); whatever does not is an error.
+/// Backing store of one open's mapping. Offsets and lengths outside of
+/// [`DEVICE_SIZE`](crate::tree::DEVICE_SIZE) are errors.
 pub(crate) trait Backing {
     /// Writes `bytes` at `offset`.
     fn store(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Makes a range read as zeros.
     fn zero(&mut self, offset: u64, len: u64) -> io::Result<()>;
-    /// Gives whole pages back.
+    /// Releases whole pages.
     fn punch(&mut self, offset: u64, len: u64) -> io::Result<()>;
     /// `FOPEN_*` flags and backing id of the OPEN reply.
     fn open_reply(&self) -> (u32, i32);
@@ -38,7 +38,7 @@ pub enum MappingKind {
 }
 
 impl MappingKind {
-    /// As on the command line.
+    /// Name of the option on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Passthrough => "passthrough",
@@ -50,10 +50,10 @@ impl MappingKind {
 /// Which mapping to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MappingChoice {
-    /// Passthrough where it works, else notify-store with one warning.
+    /// Passthrough if it works, else notify-store with one warning.
     #[default]
     Auto,
-    /// This one or nothing.
+    /// Only this kind; fails if it is not available.
     Only(MappingKind),
 }
 

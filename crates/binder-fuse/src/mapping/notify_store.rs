@@ -1,8 +1,8 @@
 //! NOTIFY_STORE: we push bytes into the page cache of the device file.
 //!
-//! The page cache may drop pages; the kernel then asks for them by READ, which [`Truth`] answers.
+//! The page cache may drop pages; the kernel then requests them by READ, which [`Truth`] serves.
 //! Stores are widened to whole pages: a page that was stored whole counts as read, so that a
-//! client's first touch of a fresh buffer needs no READ.
+//! client's first access to a fresh buffer needs no READ.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,7 +21,7 @@ const CHUNK: u64 = 64 * 1024;
 /// Whether `read(2)` and `write(2)` of a device bypass the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CacheBypass {
-    /// They reach the server, which refuses them.
+    /// Both reach the server, which refuses them.
     ReadAndWrite,
     /// The kernel refuses shared mappings of a file that bypasses the cache (before Linux 6.6).
     Never,
@@ -102,7 +102,7 @@ pub(crate) struct NotifyStore {
 }
 
 impl NotifyStore {
-    /// For the open of `node`.
+    /// Creates the mapping for the open of `node`.
     pub(crate) fn new(
         channel: &Arc<Channel>,
         pages: &Arc<PageServer>,
@@ -115,7 +115,7 @@ impl NotifyStore {
         Self { channel, pages, node, truth, cache_bypass, reply: ReplyBuffer::default() }
     }
 
-    /// Pushes the pages around a range, as the truth has them.
+    /// Stores the pages around a range in the page cache, with the contents of [`Truth`].
     fn push(&mut self, range: std::ops::Range<usize>) -> io::Result<()> {
         let mut at = range.start as u64 / PAGE * PAGE;
         let end = (range.end as u64).next_multiple_of(PAGE);
@@ -124,8 +124,8 @@ impl NotifyStore {
             chunk.resize(CHUNK.min(end - at) as usize, 0);
             lock(&self.truth).read(at, &mut chunk);
             let notification = self.reply.notify_store(self.node, at, &chunk);
-            // The kernel takes the page's lock, which a reader of the page may hold until it is
-            // answered.
+            // The kernel takes the page's lock, which a reader of the page may hold until its
+            // request has a reply.
             let _inside = self.pages.enter(0);
             self.channel.send(notification)?;
             at += chunk.len() as u64;
@@ -156,7 +156,7 @@ impl Backing for NotifyStore {
         };
         if is_written_by_client {
             // The kernel would write each modified page back before it drops it, and the event loop
-            // would wait until the page server steps in. The pages go with the open.
+            // would wait until the page server takes over. The pages are freed with the open.
             return Ok(());
         }
         let _inside = self.pages.enter(0);

@@ -14,12 +14,12 @@ use crate::channel::Channel;
 use crate::tree::DEVICE_SIZE;
 use crate::wire::types::{FOPEN_DIRECT_IO, FOPEN_PASSTHROUGH};
 
-/// One open's memfd. It is sparse: pages exist where something was stored.
+/// One open's memfd. It is sparse: only pages with stored data exist.
 pub(crate) struct Passthrough {
     channel: Arc<Channel>,
     memfd: File,
     backing_id: i32,
-    /// Made at the first store: an open that never receives costs no address space.
+    /// Created at the first store: an open that never receives uses no address space.
     view: Option<View>,
 }
 
@@ -45,7 +45,7 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, of this length, and nothing refers to it any more.
+        // SAFETY: the mapping is ours, of this length, and no reference to it is left.
         let _ = unsafe { munmap(self.0.as_ptr().cast(), DEVICE_SIZE as usize) };
     }
 }
@@ -57,8 +57,8 @@ impl Passthrough {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memfd = File::from(memfd_create("binder-buffers", flags)?);
         memfd.set_len(DEVICE_SIZE)?;
-        // Writing cannot be sealed (we write, and punch holes); the length can, so that no client
-        // that gets at the file can make our stores fault.
+        // Writing cannot be sealed (we write, and punch holes); the length can, so that a client
+        // that obtains the file cannot make our stores fault.
         rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let backing_id = channel.backing_open(&memfd)?;
         Ok(Self { channel: Arc::clone(channel), memfd, backing_id, view: None })

@@ -1,4 +1,4 @@
-//! Opens of devices: open, close, death, poll, and the requests that wait.
+//! Opens of devices: open, close, exit, poll, and pending requests.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -21,12 +21,12 @@ use crate::wire::types::{
     FOPEN_DIRECT_IO, InHeader, OpenIn, OpenOut, POLL_SCHEDULE_NOTIFY, PollIn, PollOut,
 };
 
-/// The daemon, not the client, has no descriptor left.
+/// Whether the daemon, not the client, has run out of descriptors.
 fn out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-/// What open(2) says of a failure of ours.
+/// The errno that open(2) returns for an error of the server.
 fn open_errno(error: &io::Error) -> i32 {
     if out_of_descriptors(error) {
         return libc::ENFILE;
@@ -60,8 +60,8 @@ impl Server {
         open: &OpenIn,
         device: DeviceId,
     ) -> Result<OpenOut, i32> {
-        // Pid 0: a process of a pid namespace that is not visible here. Its memory cannot be
-        // reached.
+        // Pid 0: a process of a pid namespace that is not visible here. Its memory is not
+        // accessible.
         let client = pid_view::process_of(header.pid, self.own_namespace);
         let client = client
             .map_err(|error| if out_of_descriptors(&error) { libc::ENFILE } else { libc::EPERM })?;
@@ -155,7 +155,7 @@ impl Server {
             for (tid, request) in open.calls.iter() {
                 self.threads.unwatch(tid, open.process);
                 self.cancel_deferred(tid, open.process);
-                // A read that waits for files has been answered.
+                // Skips a read that waits for files: it has its reply already.
                 if let Some(unique) = request.filter(|unique| self.parked.contains_key(unique)) {
                     // The kernel releases a file after its last call; a call that is left was lost.
                     tracing::warn!("thread {tid} was still in a call when its file was released");
@@ -169,7 +169,8 @@ impl Server {
         self.send_ok(header)
     }
 
-    /// A process that had opened devices has exited; those opens that others have inherited go on.
+    /// A process that had opened devices has exited. Its opens that other processes have inherited
+    /// remain.
     pub(super) fn opener_gone(&mut self, exit: Exit) {
         for process in exit.processes {
             let key = self.host.key_of(process);
@@ -190,7 +191,8 @@ impl Server {
         }
         let (pid, process) = (open.pid, open.process);
         let Some(euid) = euid_of(pid) else { return };
-        // Another process may have the number: what was read counts if the opener still exists.
+        // Another process may have this pid by now: the euid is valid only if the opener still
+        // exists.
         if let Some(exit) = self.openers.stale(pid) {
             self.opener_gone(exit);
         }
@@ -202,7 +204,7 @@ impl Server {
         }
     }
 
-    /// Takes note of a thread that calls on an open.
+    /// Records a thread that makes a call on an open.
     pub(super) fn note_thread(&mut self, key: OpenKey, tid: u32) {
         let Some(open) = self.host.opens.get_mut(key) else { return };
         if open.calls.knows(tid) {
@@ -221,7 +223,7 @@ impl Server {
         }
     }
 
-    /// A client's thread is gone.
+    /// A client's thread has exited.
     pub(super) fn thread_gone(&mut self, exit: Exit) {
         for process in exit.processes {
             self.driver.thread_died(&mut self.host, process, exit.id);
@@ -250,20 +252,20 @@ impl Server {
                 if readable { libc::POLLIN | libc::POLLRDNORM } else { 0 }
             }
             Some(_) => libc::POLLERR,
-            // ENOSYS would switch polling off for the devices too.
+            // An ENOSYS would disable polling for the devices too.
             None => libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM,
         };
         let out = PollOut { revents: revents as u32, padding: 0 };
         self.channel.send(self.reply.body(header.unique, &out))
     }
 
-    /// A signal for a caller. Its request is answered at once: until then the caller cannot even be
-    /// killed. The answer is EINTR whatever SA_RESTART says, as with the kernel's driver: a looper
-    /// can be sent home by a signal.
+    /// Handles a signal for the caller of a pending request. The request gets its reply at once:
+    /// until then the caller cannot even be killed. The error is EINTR whatever SA_RESTART says, as
+    /// with the kernel's driver: a signal can make a looper leave its read.
     ///
-    /// INTERRUPT itself has no reply. Each request that is held records it; one for any other
-    /// request came too late. EAGAIN would have the kernel send it again at once, for as long as
-    /// the request is held.
+    /// INTERRUPT itself has no reply. Each pending request records it; for any other request it
+    /// came too late. EAGAIN would make the kernel send it again at once, as long as the request is
+    /// pending.
     pub(super) fn interrupt(&mut self, unique: u64) -> io::Result<()> {
         if let Some(sent) = self.interrupt_freeze(unique) {
             return sent;
@@ -302,13 +304,13 @@ impl Server {
         }
     }
 
-    /// The request in which a thread is parked, which is no longer so.
+    /// Removes and returns the request in which a thread is parked.
     fn unpark(&mut self, key: OpenKey, tid: u32) -> Option<PendingIoctl> {
         let unique = self.host.opens.get_mut(key)?.calls.take(tid)?;
         self.parked.remove(&unique)
     }
 
-    /// Does with a BINDER_WRITE_READ what the driver says.
+    /// Acts on the driver's result for a BINDER_WRITE_READ.
     pub(super) fn answer_read(
         &mut self,
         request: PendingIoctl,
@@ -328,7 +330,7 @@ impl Server {
         }
     }
 
-    /// The rest of a long BINDER_WRITE_READ waits for its turn.
+    /// Queues the rest of a long BINDER_WRITE_READ.
     fn queue_slice(&mut self, slice: Slice) {
         let PendingIoctl { key, caller, unique, .. } = slice.request;
         let Some(open) = self.host.opens.get_mut(key) else { return };
@@ -337,7 +339,7 @@ impl Server {
         self.queue.push_call(requester, unique, Due::Slice(slice));
     }
 
-    /// Ends a BINDER_WRITE_READ that waits for its turn.
+    /// Ends a BINDER_WRITE_READ that was in the queue.
     fn interrupt_queued(&mut self, unique: u64, withdrawn: Withdrawn) -> io::Result<()> {
         match withdrawn {
             Withdrawn::NotBegun => self.channel.send(self.reply.error(unique, libc::EINTR)),
@@ -350,7 +352,7 @@ impl Server {
         }
     }
 
-    /// The read goes on as if its caller had come again.
+    /// Runs a read as if its caller had made the ioctl again.
     pub(super) fn run_write_read(
         &mut self,
         request: PendingIoctl,
@@ -362,7 +364,7 @@ impl Server {
         self.answer_read(request, answer)
     }
 
-    /// Answers a BINDER_WRITE_READ: the argument goes back whatever the result is.
+    /// Replies to a BINDER_WRITE_READ: the argument is returned whatever the result is.
     fn finish(
         &mut self,
         request: PendingIoctl,
@@ -376,7 +378,7 @@ impl Server {
         self.channel.send(self.reply.ioctl(request.unique, result, bwr.as_bytes()))
     }
 
-    /// Completes what the driver has woken.
+    /// Handles the wake-ups of the driver.
     pub(super) fn serve_wakes(&mut self) {
         while let Some(wake) = self.driver.next_wake() {
             let sent = match wake {
@@ -410,18 +412,18 @@ impl Server {
     }
 }
 
-/// The effective uid of a process, of its main thread.
+/// The effective uid of a process's main thread.
 fn euid_of(pid: u32) -> Option<Uid> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     uids.split_ascii_whitespace().nth(1)?.parse().ok().map(Uid)
 }
 
-/// The owner of a process that is in a call of ours.
+/// The owner of a process that is in a call to our filesystem.
 fn owner_of(pid: u32, euid: Uid) -> io::Result<Owner> {
     let levels = match owners::reader::namespaces(Path::new("/proc"), pid) {
-        // A server without privileges: all its clients are in its own namespace or below its own
-        // user's.
+        // A server without privileges serves only processes in its own namespace, or in namespaces
+        // below that of its own user.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
         levels => levels?,
     };

@@ -23,10 +23,10 @@ use crate::host::OpenKey;
 pub(super) struct FdDeliveries {
     /// Started with the first delivery.
     installer: Option<FdInstaller>,
-    /// Made with the first filter.
+    /// Created with the first filter.
     trap: Option<Trap>,
     waiting: HashMap<u64, FdDelivery>,
-    /// Id of a delivery, by the reader's request.
+    /// Id of a delivery, by the unique id of the reader's request.
     by_request: HashMap<u64, u64>,
     last: u64,
 }
@@ -34,7 +34,7 @@ pub(super) struct FdDeliveries {
 struct FdDelivery {
     request: PendingIoctl,
     bwr: BinderWriteRead,
-    /// The reader has a signal: its read is not parked again.
+    /// The reader has a signal: its read must not be parked again.
     interrupted: bool,
 }
 
@@ -54,9 +54,9 @@ impl Server {
         self.fd_deliveries.installer.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Serves a seccomp filter that clients run under: files are added to them where it traps them,
-    /// instead of stopping them. `in_hand` is shared with the process that replaces this server
-    /// once it is dead ([`ioctl_trap::stand_in`]).
+    /// Serves a seccomp filter that clients run under: files are added to their threads while they
+    /// are trapped by the filter, and the threads are not stopped. `in_hand` is shared with the
+    /// process that replaces this server once it has exited ([`ioctl_trap::stand_in`]).
     pub fn add_listener(&mut self, listener: Listener, in_hand: InHand) -> Result<(), Error> {
         let trap = self.fd_deliveries.trap.get_or_insert_with(Trap::new);
         trap.listen(listener, in_hand).map_err(Error::io("cannot start a thread that listens"))
@@ -100,11 +100,12 @@ impl Server {
         }
     }
 
-    /// A signal for a reader that waits for files. `None`: it does not wait for any.
+    /// Handles a signal for a reader that waits for files. `None`: the request does not wait for
+    /// any.
     ///
-    /// A worker that has begun answers the reader's request first. A delivery that waits until
-    /// others to the same owner have ended is deferred: the thread's next read returns its
-    /// transaction.
+    /// If a worker executes the delivery, it sends the reply to the reader's request first. A
+    /// delivery that waits for other deliveries to the same owner is deferred: the thread's next
+    /// read returns its transaction.
     pub(super) fn interrupt_fd_delivery(&mut self, unique: u64) -> Option<io::Result<()>> {
         let id = *self.fd_deliveries.by_request.get(&unique)?;
         let delivery = self.fd_deliveries.waiting.get_mut(&id)?;
@@ -138,7 +139,7 @@ impl Server {
         tokens.iter().filter_map(|&token| self.host.files.get(token)).collect()
     }
 
-    /// Defers the delivery to a reader that may be trapped. `None`: it has to be stopped.
+    /// Defers the delivery to a reader that may be trapped. `None`: the reader has to be stopped.
     fn defer_fd_delivery(&mut self, request: PendingIoctl) -> Option<WriteRead> {
         let Caller { process, tid, .. } = request.caller;
         let trap = self.fd_deliveries.trap.as_ref()?;
@@ -162,7 +163,7 @@ impl Server {
         }
     }
 
-    /// Collects files that a trap has added to a calling thread.
+    /// Collects files that a listener thread has added to a calling thread.
     pub(super) fn collect_deferred(&mut self, key: OpenKey, tid: u32) {
         let trap = self.fd_deliveries.trap.as_ref().filter(|trap| !trap.is_empty());
         let Some((process, outcome)) = trap.and_then(|trap| trap.collect(tid)) else { return };
@@ -177,7 +178,8 @@ impl Server {
                 fds
             }
             TrapOutcome::Untouched => {
-                // The call was not trapped: the thread will be stopped for its files.
+                // The call was not trapped: this open's threads are stopped for their files from
+                // now on.
                 if let Some(open) = self.host.opens.get_mut(key) {
                     open.untrapped = true;
                 }
@@ -212,7 +214,8 @@ impl Server {
             Outcome::Installed(fds) => {
                 let answer = self.driver.files_installed(&mut self.host, process, tid, &fds);
                 if answer.is_none() && !self.host.closes.contains_key(&tid) {
-                    // The driver has forgotten the read: nothing else would close them.
+                    // The driver no longer knows the read, so these descriptors would never be
+                    // closed.
                     self.host.closes.insert(tid, fds);
                 }
                 self.complete_fd_delivery(id, &request, answer);
@@ -250,7 +253,7 @@ impl Server {
         tracing::debug!("thread {tid} cannot receive files: {error}");
     }
 
-    /// Resumes a stopped reader. `None`: it reads again.
+    /// Resumes a stopped reader. `answer` is `None` if the reader has to read again.
     fn complete_fd_delivery(
         &mut self,
         delivery: u64,
@@ -272,8 +275,8 @@ impl Server {
         }
     }
 
-    /// Answers a BINDER_WRITE_READ whose caller has to close descriptors at its return. False: it
-    /// has none.
+    /// Replies to a BINDER_WRITE_READ whose caller has to close descriptors at its return. False:
+    /// there are none to close.
     pub(super) fn answer_and_close(
         &mut self,
         PendingIoctl { unique, caller, .. }: PendingIoctl,

@@ -1,4 +1,4 @@
-//! Names, attributes, directories: everything about files that is not binder.
+//! Names, attributes, directories: all file operations that are not specific to binder.
 
 use std::io;
 
@@ -8,9 +8,9 @@ use crate::tree::Place;
 use crate::wire::reply::{Dirent, push_dirent};
 use crate::wire::types::{AttrOut, EntryOut, InHeader, OpenOut, ReadIn, SetattrIn, StatfsOut};
 
-/// How long the kernel may keep attributes, seconds.
+/// How long the kernel may cache attributes, seconds.
 const ATTR_SECONDS: u64 = 1;
-/// How long the kernel may keep the name of what never changes, seconds.
+/// How long the kernel may cache the name of a fixed entry, seconds.
 const FIXED_NAME_SECONDS: u64 = 3600;
 
 impl Server {
@@ -37,8 +37,8 @@ impl Server {
             Ok(node) => node,
             Err(errno) => return self.send_error(header, errno),
         };
-        // A device's name is never cached: the next open must ask again, and gets another node.
-        // Processes come and go.
+        // A device's name is never cached: the next open must look it up again, and gets another
+        // node. Processes come and go.
         let place = self.tree.place(node);
         let fleeting = matches!(place, Some(Place::Device(_) | Place::Log(Log::Process(_))));
         if matches!(place, Some(Place::Log(Log::Process(pid))) if !self.driver.has_pid(pid)) {
@@ -68,7 +68,7 @@ impl Server {
         }
     }
 
-    /// A device that loses its name to another one goes as if it were unlinked.
+    /// A device whose name is given to another one is treated as unlinked.
     pub(super) fn rename(
         &mut self,
         header: &InHeader,

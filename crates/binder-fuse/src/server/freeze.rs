@@ -1,4 +1,4 @@
-//! Freezes that wait: their requests, their timeouts, and the signals that end them.
+//! Pending freezes: their requests, their timeouts, and the signals that end them.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,8 +14,8 @@ use rustix::time::{
 
 use super::Server;
 
-/// The kernel's own: the call is made again after a signal, or fails with EINTR, as SA_RESTART
-/// says.
+/// An errno internal to the kernel: the call is restarted after a signal, or fails with EINTR,
+/// depending on SA_RESTART.
 const ERESTARTSYS: i32 = 512;
 
 /// Requests that wait for a freeze.
@@ -37,7 +37,7 @@ impl Freezes {
         Ok(Self { timer, waiting: HashMap::new(), by_request: HashMap::new() })
     }
 
-    /// Readable when a timeout is over.
+    /// Becomes readable when a timeout has expired.
     pub(crate) fn timer(&self) -> BorrowedFd<'_> {
         self.timer.as_fd()
     }
@@ -49,7 +49,7 @@ impl Freezes {
         self.arm();
     }
 
-    /// The request of a freeze that is over.
+    /// Removes and returns the request of a freeze that has ended.
     fn remove(&mut self, id: FreezeId) -> Option<u64> {
         let unique = self.waiting.remove(&id)?.unique;
         self.by_request.remove(&unique);
@@ -60,7 +60,7 @@ impl Freezes {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let next = self.waiting.values().map(|waiting| waiting.deadline).min();
         let it_value = next.map_or(zero, |deadline| {
-            // A timer of 0 would be none.
+            // A timeout of 0 would disarm the timer.
             let left = deadline.saturating_duration_since(Instant::now());
             let left = left.max(Duration::from_nanos(1));
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
@@ -70,7 +70,7 @@ impl Freezes {
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec);
     }
 
-    /// Those whose time is over.
+    /// Freezes whose timeout has expired.
     fn expired(&mut self) -> Vec<FreezeId> {
         let _ = rustix::io::read(&self.timer, &mut [0; 8]);
         let now = Instant::now();
@@ -103,7 +103,7 @@ impl Server {
         }
     }
 
-    /// The driver ended a freeze that waited.
+    /// The driver has ended a pending freeze.
     pub(super) fn freeze_ended(
         &mut self,
         id: FreezeId,
@@ -127,7 +127,7 @@ impl Server {
         self.serve_wakes();
     }
 
-    /// A signal for a request that may be a freeze that waits; `None` if it is not.
+    /// Handles a signal for a request that may be a pending freeze; `None` if it is not.
     pub(super) fn interrupt_freeze(&mut self, unique: u64) -> Option<io::Result<()>> {
         let id = *self.freezes.by_request.get(&unique)?;
         self.freezes.remove(id);

@@ -14,8 +14,8 @@ use crate::wire::types::{
 };
 use crate::wire::{Operation, Request};
 
-/// The kernel sends INIT by itself right after mount(2); without an answer by then something is
-/// very wrong.
+/// The kernel sends INIT by itself right after mount(2); if it is missing after this time, the
+/// mount has failed.
 const INIT_SECONDS: i64 = 10;
 
 /// Result of the negotiation.
@@ -25,7 +25,7 @@ pub(super) struct Agreement {
     pub(super) cache_bypass: CacheBypass,
 }
 
-/// Answers INIT and decides how mappings are backed.
+/// Replies to INIT and decides how mappings are backed.
 pub(super) fn start(
     channel: &Arc<Channel>,
     choice: MappingChoice,
@@ -79,7 +79,7 @@ fn wait_for_init(channel: &Channel, buffer: &mut RequestBuffer) -> Result<usize,
     }
 }
 
-/// The reply to INIT, and what the kernel offers: the `wanted` mapping or the lesser one.
+/// The reply to INIT, and what the kernel supports: the `wanted` mapping or the lesser one.
 fn negotiate(
     init: &InitIn,
     flags2: u32,
@@ -113,10 +113,10 @@ fn negotiate(
         flags2: (agreed >> 32) as u32,
         max_background: 64,
         congestion_threshold: 48,
-        // Writes are refused; the kernel's minimum.
+        // Writes are refused, so this is the minimum that the kernel allows.
         max_write: 4096,
         time_gran: 1,
-        // tmpfs below us, nothing below tmpfs.
+        // The backing files are on tmpfs, which is not stacked on another filesystem.
         max_stack_depth: u32::from(mapping == MappingKind::Passthrough),
         ..InitOut::default()
     };

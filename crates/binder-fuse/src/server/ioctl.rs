@@ -19,7 +19,8 @@ use crate::wire::types::{IOCTL_DIR, InHeader, IoctlIn};
 /// BINDER_WRITE_READ of protocol 7, whose `binder_write_read` has 24 bytes.
 const BINDER_WRITE_READ_32: u32 = 0xc018_6201;
 
-/// The ioctl's argument, which the kernel has copied in; it is as long as its number says.
+/// The ioctl's argument, which the kernel has copied in; its length is encoded in the ioctl's
+/// number.
 fn argument<T: FromBytes>(data: &[u8]) -> Result<T, Errno> {
     T::read_from_bytes(data).map_err(|_| Errno::EINVAL)
 }
@@ -28,14 +29,14 @@ fn bytes(value: impl IntoBytes + zerocopy::Immutable) -> Vec<u8> {
     value.as_bytes().to_vec()
 }
 
-/// The name in the argument of BINDER_CTL_ADD; an errno (positive) where it has no end, or is not
-/// UTF-8.
+/// The name in the argument of BINDER_CTL_ADD; an errno (positive) if it is not terminated, or is
+/// not UTF-8.
 pub(crate) fn name_of(device: &BinderfsDevice) -> Result<&str, i32> {
     let end = device.name.iter().position(|&byte| byte == 0).ok_or(libc::ENAMETOOLONG)?;
     std::str::from_utf8(&device.name[..end]).map_err(|_| libc::EINVAL)
 }
 
-/// An open, and its thread that calls.
+/// An open, and the thread that makes a call on it.
 #[derive(Clone, Copy)]
 struct Target {
     key: OpenKey,
@@ -112,7 +113,8 @@ impl Server {
             return self.send_error(header, libc::EBADF);
         };
         if open.calls.request(caller.tid).is_some() {
-            // A thread is in one call at a time; two at once would make us lose one of them.
+            // A thread can be in one call only; a second request at the same time would replace the
+            // first.
             return self.send_error(header, libc::EBUSY);
         }
         self.collect_deferred(key, caller.tid);
@@ -120,7 +122,7 @@ impl Server {
         self.run_write_read(request, bwr)
     }
 
-    /// All but BINDER_WRITE_READ: they answer at once, with data or an errno.
+    /// All ioctls but BINDER_WRITE_READ: they return at once, with data or an errno.
     fn small_ioctl(&mut self, caller: Caller, cmd: u32, data: &[u8]) -> Result<Vec<u8>, Errno> {
         let process = caller.process;
         let done = |()| Vec::new();
@@ -163,7 +165,7 @@ impl Server {
         }
     }
 
-    /// `binder-control`; errno (positive) on failure.
+    /// Ioctls of `binder-control`; errno (positive) on failure.
     fn control_ioctl(&mut self, ioctl: &IoctlIn, data: &[u8]) -> Result<Vec<u8>, i32> {
         if ioctl.cmd != BINDER_CTL_ADD {
             return Err(libc::EINVAL);
@@ -174,7 +176,7 @@ impl Server {
         let context = self.driver.add_context(name);
         self.tree.add(name, context, self.added_mode);
         tracing::info!("device {name} added");
-        // There is no device node, hence no numbers; clients open the file by its name.
+        // There is no device node, hence no device numbers; clients open the file by its name.
         (device.major, device.minor) = (0, 0);
         Ok(bytes(device))
     }

@@ -1,5 +1,5 @@
-//! The files of `binder_logs`: a text that is made when one is opened, and the same until it is
-//! closed.
+//! The files of `binder_logs`. The text is created when a file is opened, and does not change until
+//! it is closed.
 
 use binder_driver::Driver;
 
@@ -7,7 +7,7 @@ use super::Server;
 use crate::fixed::Log;
 use crate::wire::types::{FOPEN_DIRECT_IO, OpenOut};
 
-/// Tells file handles of texts from those of devices, which are not that large.
+/// Distinguishes file handles of texts from those of devices, which are smaller.
 const TEXT: u64 = 1 << 63;
 
 fn text(driver: &Driver, log: Log) -> String {
@@ -22,7 +22,7 @@ fn text(driver: &Driver, log: Log) -> String {
 }
 
 impl Server {
-    /// Errno (positive) on failure: `ENFILE`, too many are open.
+    /// Errno (positive) on failure: `ENFILE` if too many texts are open.
     pub(super) fn open_log(&mut self, log: Log) -> Result<OpenOut, i32> {
         let fh = TEXT | self.next_text;
         self.next_text = (self.next_text + 1) & !TEXT;

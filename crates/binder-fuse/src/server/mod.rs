@@ -1,4 +1,4 @@
-//! The event loop: one thread that owns the driver and everything around it.
+//! The event loop: one thread that owns the driver and all state around it.
 
 mod device;
 mod fd_delivery;
@@ -41,16 +41,16 @@ use crate::wire::reply::ReplyBuffer;
 use crate::wire::types::InHeader;
 use crate::wire::{Operation, ParseError, Request, opcode};
 
-/// Requests read before others are served.
+/// Number of requests that are read before queued ones are served.
 const READS_PER_TURN: usize = 64;
-/// How long requests are served before events and new requests are looked for: an innocent client's
-/// request waits for so long until it is in the queue.
+/// How long queued requests are served before events and new requests are polled: the upper bound
+/// of the time until another client's new request is in the queue.
 const TURN: Duration = Duration::from_micros(100);
-/// Requests that wait in this process. Above it they wait in the kernel, where all owners share one
-/// queue. Each costs some 300 bytes.
+/// Maximum number of requests in the queue. Further ones wait in the kernel, where all owners share
+/// one queue. Each costs some 300 bytes.
 const MAX_WAITING: usize = 16 << 10;
-/// Mode of the devices that the server starts with, as Android's ueventd sets it: every user has
-/// clients, and the service manager decides about names. No other init changes the mode.
+/// Mode of the devices that the server starts with, as Android's ueventd sets it: clients run as
+/// any user, and the service manager controls access to names. No other program sets the mode.
 const DEVICE_MODE: u32 = 0o666;
 /// Mode of a device that is added later, as in binderfs: its creator changes it.
 const ADDED_DEVICE_MODE: u32 = 0o600;
@@ -65,35 +65,35 @@ const THREAD: u64 = 2 << 32;
 const OPENER: u64 = 3 << 32;
 const KIND: u64 = !0 << 32;
 
-/// What to serve.
+/// Configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to mount; made if it is missing.
+    /// The mount point; created if it is missing.
     pub mount: PathBuf,
     /// Devices to start with.
     pub devices: Vec<String>,
     /// How receive buffers reach clients.
     pub mapping: MappingChoice,
-    /// Most devices at a time, those to start with included (`max=` of binderfs); as many as we can
-    /// by default.
+    /// Maximum number of devices, those of `devices` included (`max=` of binderfs); by default the
+    /// server's own maximum.
     pub max_devices: Option<u32>,
-    /// There is a folder `binder_logs` (`stats=global` of binderfs). Everybody who sees the mount
-    /// can read there which processes call each other.
+    /// Adds a folder `binder_logs` (`stats=global` of binderfs). Every user that sees the mount can
+    /// read there which processes call each other.
     pub logs: bool,
-    /// Mode of all devices; 0666 for the first ones and 0600 for added ones by default.
+    /// Mode of all devices; by default 0666 for those of `devices` and 0600 for added ones.
     pub device_mode: Option<u32>,
     /// Owner of all devices; the server's own user by default.
     pub device_owner: Option<DeviceOwner>,
-    /// Bytes of messages that one owner other than root may have: what it has sent and no thread
-    /// has taken, and the memory of its receive buffers. Not bounded by default.
+    /// Maximum bytes of messages of one owner other than root: messages that it has sent and no
+    /// thread has received, and the memory of its receive buffers. Unlimited by default.
     pub owner_quota_bytes: Option<u64>,
-    /// It is for one user, without privileges by design: what only root can have is not called
-    /// missing.
+    /// The bus is for one user and has no privileges by design: functions that need root are not
+    /// reported as missing.
     pub session: bool,
 }
 
 impl Config {
-    /// The three devices of Android, with the best mapping that there is.
+    /// The three devices of Android, with the best mapping that is available.
     pub fn new(mount: impl Into<PathBuf>) -> Self {
         let devices = ["binder", "hwbinder", "vndbinder"].map(str::to_owned).to_vec();
         Self {
@@ -129,19 +129,19 @@ pub enum Event {
     Unmounted,
 }
 
-/// A mounted device filesystem with its driver. Dropping it unmounts; calls of clients that are
-/// still pending fail with `ECONNABORTED`, later ones with `ENOTCONN`.
+/// A mounted device filesystem with its driver. Dropping it unmounts; pending calls of clients fail
+/// with `ECONNABORTED`, later ones with `ENOTCONN`.
 ///
-/// The process that serves must never use the mount itself, not even to look at it.
+/// The process that serves must never access the mount itself, not even by stat(2).
 pub struct Server {
-    // Fields are dropped in this order: the name disappears, then what clients hold, then (with its
-    // last user) the connection.
+    // Fields are dropped in this order: the mount disappears, then the clients' opens, then (with
+    // its last user) the connection.
     mount: Mount,
     driver: Driver,
     host: ClientHost,
     tree: Tree,
     threads: TaskWatch,
-    /// Processes that have opened a device, as long as they live.
+    /// Running processes that have opened a device.
     openers: TaskWatch,
     pages: Arc<PageServer>,
     mapping: MappingKind,
@@ -157,14 +157,14 @@ pub struct Server {
     reply: ReplyBuffer,
     buffer: Option<RequestBuffer>,
     externals: Vec<u32>,
-    /// Idle pages that are left to reclaim.
+    /// Idle pages that remain to be reclaimed.
     pages_to_reclaim: u64,
     owner_quota_bytes: u64,
     /// Mode of devices that are added by `binder-control`.
     added_mode: u32,
-    /// Present while a reader polls it.
+    /// Present while a reader polls the trace.
     tracer: Option<Box<trace::Tracer>>,
-    /// Records of all traces so far.
+    /// Number of records of all traces so far.
     traced: u64,
     /// Topics of warnings that were logged.
     warned: HashSet<&'static str>,
@@ -172,11 +172,11 @@ pub struct Server {
     closed: bool,
     epoll: OwnedFd,
     channel: Arc<Channel>,
-    /// Goes when nothing is left that could hang.
+    /// Dropped last, when no call is left that could hang.
     _guardian: Option<Guardian>,
 }
 
-/// A BINDER_WRITE_READ that is not answered yet.
+/// A BINDER_WRITE_READ that has no reply yet.
 #[derive(Clone, Copy, Debug)]
 struct PendingIoctl {
     key: OpenKey,
@@ -187,15 +187,15 @@ struct PendingIoctl {
 }
 
 impl Server {
-    /// Mounts and gets ready; nothing is served before [`next_event`](Self::next_event).
+    /// Mounts and starts the session; no request is served before [`next_event`](Self::next_event).
     pub fn new(config: &Config) -> Result<Self, Error> {
         let channel = Arc::new(Channel::open()?);
         let mount = Mount::new(&config.mount, &channel)?;
         Self::with_mount(config, channel, mount)
     }
 
-    /// The same, in namespaces of a helper process where we may not mount. This process must have
-    /// one thread.
+    /// Like [`new`](Self::new), but mounts in namespaces of a helper process if this process may
+    /// not mount. This process must have one thread.
     pub(crate) fn new_anywhere(config: &Config) -> Result<Self, Error> {
         if rustix::thread::capabilities(None)
             .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN))
@@ -332,9 +332,9 @@ impl Server {
         self.watch(fd, EXTERNAL | u64::from(token))
     }
 
-    /// Watches a descriptor no more.
+    /// Stops watching a descriptor.
     pub fn remove_external(&mut self, fd: BorrowedFd<'_>) {
-        // One that was never added is no error.
+        // A descriptor that was never added is no error.
         let _ = epoll::delete(&self.epoll, fd);
     }
 
@@ -346,7 +346,7 @@ impl Server {
             .map_err(Error::io("cannot watch a descriptor"))
     }
 
-    /// Serves clients until something happens that is the caller's affair.
+    /// Serves clients until an event occurs that the caller has to handle.
     pub fn next_event(&mut self) -> Result<Event, Error> {
         loop {
             if let Some(token) = self.externals.pop() {
@@ -359,8 +359,8 @@ impl Server {
         }
     }
 
-    /// Waits for events and serves them. Exits of threads and openers come before requests, because
-    /// a request may come from a new thread with the number of one that has left.
+    /// Waits for events and serves them. Exits of threads and openers are handled before requests,
+    /// because a request may come from a new thread with the id of one that has exited.
     fn turn(&mut self) -> Result<(), Error> {
         let mut events = [MaybeUninit::uninit(); 64];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -405,7 +405,7 @@ impl Server {
         Ok(())
     }
 
-    /// Requests that the page server took in our place.
+    /// Accepts requests that the page server has read in place of the event loop.
     fn serve_backlog(&mut self) {
         while let Some(kept) = self.pages.take() {
             let bytes = kept.request.bytes();
@@ -415,8 +415,8 @@ impl Server {
         }
     }
 
-    /// Reads requests. While none waits, the first one is served at once, as no other can be
-    /// delayed by it: that is every call of a machine that is not busy.
+    /// Reads requests. While the queue is empty, the first request is served at once, as no other
+    /// request can be delayed by it: on an idle machine that applies to every call.
     fn read_requests(&mut self) -> Result<(), Error> {
         let Some(mut buffer) = self.buffer.take() else { return Ok(()) };
         let mut at_once = self.queue.is_empty();
@@ -442,8 +442,8 @@ impl Server {
         result
     }
 
-    /// Queues a request. What a client that has its turn may wait for, and what has no answer, is
-    /// served at once.
+    /// Queues a request. Requests without a reply are served at once, and so are those that a
+    /// client whose request is being served may wait for.
     fn accept(&mut self, bytes: &[u8]) {
         let Ok(request) = Request::parse(bytes) else { return self.serve(bytes) };
         let (header, stored) = (request.header, || StoredRequest::new(bytes));
@@ -476,7 +476,7 @@ impl Server {
         }
     }
 
-    /// Serves requests that wait, in the order of their turns.
+    /// Serves queued requests in round-robin order.
     fn serve_queue(&mut self) {
         if self.queue.is_empty() {
             return;
@@ -507,8 +507,8 @@ impl Server {
         self.finish_serving();
     }
 
-    /// Serves one request. A reply that the kernel does not take costs its caller an EIO, and
-    /// nobody else anything.
+    /// Serves one request. If the kernel refuses the reply, the caller gets an EIO; other callers
+    /// are not affected.
     fn serve(&mut self, bytes: &[u8]) {
         let failed = match Request::parse(bytes) {
             Ok(request) => {
@@ -525,14 +525,13 @@ impl Server {
         };
         if let Some((unique, errno, why)) = failed {
             tracing::warn!("request {unique}: {why}; it fails");
-            // FORGET has no reply, and one that was answered takes no other: both are no error
-            // here.
+            // FORGET has no reply, and a request has one reply only: both errors are expected here.
             let _ = self.channel.send(self.reply.error(unique, errno));
         }
         self.finish_serving();
     }
 
-    /// What follows from a request that was served.
+    /// Follow-up work after each request that was served.
     fn finish_serving(&mut self) {
         self.serve_wakes();
         if self.tracer.is_some() {
@@ -540,8 +539,8 @@ impl Server {
         }
     }
 
-    /// Answers a BINDER_WRITE_READ whose caller has a signal before anything of it was run. False:
-    /// it is another request, which does not block, and is served.
+    /// Fails a BINDER_WRITE_READ with EINTR if its caller has a signal and no command of it was
+    /// run. False: it is another request, which does not block, and has to be served.
     fn refuse_interrupted(&mut self, bytes: &[u8]) -> bool {
         let Ok(Request { header, operation: Operation::Ioctl(ioctl, _) }) = Request::parse(bytes)
         else {
@@ -557,8 +556,7 @@ impl Server {
         waits
     }
 
-    /// Warns of something that a client does to itself, once: a client could fill the log
-    /// otherwise.
+    /// Logs a warning about an error of a client once: otherwise a client could flood the log.
     fn warn_once(&mut self, topic: &'static str, text: impl FnOnce() -> String) {
         if self.warned.insert(topic) {
             tracing::warn!("{} (said once)", text());
@@ -607,44 +605,45 @@ impl Server {
         }
     }
 
-    /// Where it is mounted, absolute.
+    /// The mount point, absolute.
     pub fn mount_point(&self) -> &Path {
         self.mount.path()
     }
 
-    /// How receive buffers reach clients here.
+    /// How receive buffers reach clients on this machine.
     pub fn mapping(&self) -> MappingKind {
         self.mapping
     }
 
-    /// What does not work here and what is lost by it, a sentence each; each was logged at the
-    /// start.
+    /// What does not work on this machine and which function is lost by it, a sentence each; each
+    /// was logged at the start.
     pub fn degraded(&self) -> &[String] {
         &self.degraded
     }
 
-    /// Adds what its owner lacks to [`degraded`](Self::degraded), and warns of it.
+    /// Adds what the program around the server lacks to [`degraded`](Self::degraded), and logs a
+    /// warning.
     pub fn note_degraded(&mut self, sentence: String) {
         tracing::warn!("{sentence}");
         self.degraded.push(sentence);
     }
 
-    /// Devices that have a name.
+    /// Number of devices that have a name.
     pub fn device_count(&self) -> usize {
         self.tree.device_count()
     }
 
-    /// Opens of all devices.
+    /// Number of opens of all devices.
     pub fn open_count(&self) -> usize {
         self.host.opens.len()
     }
 
-    /// Calls and one-ways that were delivered since the start.
+    /// Number of calls and one-way calls that were delivered since the start.
     pub fn transactions(&self) -> u64 {
         self.driver.transactions_delivered()
     }
 
-    /// Everything that the driver holds.
+    /// All state of the driver.
     pub fn snapshot(&self) -> Snapshot {
         self.driver.snapshot()
     }

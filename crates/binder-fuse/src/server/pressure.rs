@@ -5,17 +5,17 @@ use binder_driver::{OwnerMemory, PageCounts};
 use super::Server;
 
 /// Pages reclaimed before requests are served again: a page costs some microseconds at most, so no
-/// caller waits for longer than a fraction of a millisecond.
+/// caller waits longer than a fraction of a millisecond.
 const PAGES_PER_TURN: u32 = 32;
 
 impl Server {
-    /// Begins to reclaim the pages of all buffers that are idle now, in batches while
+    /// Starts to reclaim the pages of all buffers that are idle now, in batches while
     /// [`next_event`](Self::next_event) serves clients.
     pub fn reclaim_idle(&mut self) {
         self.pages_to_reclaim = self.page_counts().idle;
     }
 
-    /// Reclaims one batch, of `most` pages at most, at once; returns the number of pages.
+    /// Reclaims one batch of at most `most` pages at once; returns the number of pages.
     pub fn reclaim_batch(&mut self, most: u64) -> u32 {
         let most = u32::try_from(most).unwrap_or(u32::MAX).min(PAGES_PER_TURN);
         self.driver.reclaim(&mut self.host, most)
@@ -26,7 +26,7 @@ impl Server {
         self.driver.page_counts()
     }
 
-    /// Bytes of messages that one owner other than root may have.
+    /// Maximum bytes of messages of one owner other than root.
     pub fn owner_quota_bytes(&self) -> u64 {
         self.owner_quota_bytes
     }
@@ -36,12 +36,12 @@ impl Server {
         self.driver.owner_memory().map(OwnerMemory::total_bytes).max().unwrap_or(0)
     }
 
-    /// Pages are left to reclaim.
+    /// Whether pages remain to be reclaimed.
     pub(super) fn is_reclaiming(&self) -> bool {
         self.pages_to_reclaim > 0
     }
 
-    /// The next batch of [`reclaim_idle`](Self::reclaim_idle).
+    /// Reclaims the next batch of [`reclaim_idle`](Self::reclaim_idle).
     pub(super) fn continue_reclaim(&mut self) {
         let reclaimed = u64::from(self.reclaim_batch(self.pages_to_reclaim));
         // Less than a batch: the remaining pages are in use.

@@ -1,8 +1,8 @@
-//! Requests that were read and wait for their turn.
+//! Requests that were read and are not served yet.
 //!
-//! Owners take turns, and the uids of an owner take turns in what it gets, so that an owner with a
-//! thousand calling threads delays the call of another one by one step of work and not by a
-//! thousand. Every item is one step of bounded work: a request, or a slice of a long
+//! Owners are served round robin, and so are the uids of an owner within its share, so that an
+//! owner with a thousand calling threads delays the call of another one by one step of work and not
+//! by a thousand. Every item is one step of bounded work: a request, or a slice of a long
 //! `BINDER_WRITE_READ` ([`WriteRead::Unfinished`](binder_driver::WriteRead::Unfinished)).
 
 use std::collections::HashMap;
@@ -14,17 +14,17 @@ use super::PendingIoctl;
 use crate::channel::StoredRequest;
 use crate::host::Open;
 
-/// What a request is charged to.
+/// The account that a request is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Account {
     /// The owner of an open.
     Owner(Owner),
-    /// Requests that concern no open, of all owners: lookups, opens, folders, logs. Whose process
-    /// it is would take longer to find out than most of them take.
+    /// Requests that concern no open, of all owners: lookups, opens, folders, logs. Determining the
+    /// owner of the process would take longer than most of these requests.
     Filesystem,
 }
 
-/// Who waits.
+/// Account and uid of a request's caller.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Requester {
     pub(super) account: Account,
@@ -37,22 +37,22 @@ impl Requester {
     }
 }
 
-/// What is due.
+/// An item of the queue.
 pub(super) enum Due {
-    /// A request that was not begun.
+    /// A request that was not started.
     Request(StoredRequest),
     /// The next slice of a `BINDER_WRITE_READ`.
     Slice(Slice),
 }
 
-/// The rest of a `BINDER_WRITE_READ`.
+/// The rest of a `BINDER_WRITE_READ`, with what was consumed so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slice {
     pub(super) request: PendingIoctl,
     pub(super) bwr: BinderWriteRead,
 }
 
-/// A `BINDER_WRITE_READ` that was withdrawn: its caller has a signal.
+/// A `BINDER_WRITE_READ` that was removed from the queue because its caller has a signal.
 pub(super) enum Withdrawn {
     NotBegun,
     Begun(Slice),
@@ -68,7 +68,7 @@ enum Item {
 /// The queue.
 pub(super) struct RequestQueue {
     items: FairQueue<Account, Item>,
-    /// The `BINDER_WRITE_READ`s in the queue, by unique id. One that was withdrawn is not here, and
+    /// The `BINDER_WRITE_READ`s in the queue, by unique id. A withdrawn one is missing here, and
     /// its item is skipped.
     calls: HashMap<u64, Due>,
 }
@@ -89,7 +89,7 @@ impl RequestQueue {
         self.calls.insert(unique, due);
     }
 
-    /// Takes a `BINDER_WRITE_READ` out. `None`: it is not in the queue.
+    /// Removes a `BINDER_WRITE_READ`. `None`: it is not in the queue.
     pub(super) fn withdraw(&mut self, unique: u64) -> Option<Withdrawn> {
         Some(match self.calls.remove(&unique)? {
             Due::Request(_) => Withdrawn::NotBegun,
@@ -97,7 +97,7 @@ impl RequestQueue {
         })
     }
 
-    /// What has its turn.
+    /// Removes and returns the next item.
     pub(super) fn pop(&mut self) -> Option<Due> {
         loop {
             match self.items.pop()? {

@@ -1,7 +1,7 @@
-//! The trace: calls with their times and outcomes, kept for readers that come for them.
+//! The trace: calls with their times and outcomes, kept for readers that poll it.
 //!
 //! Records exist while a reader polls. Each poll continues where the last one ended; a slow reader
-//! loses the oldest records and receives their number.
+//! loses the oldest records and gets the number of lost ones.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant, SystemTime};
@@ -11,19 +11,19 @@ use binder_uapi::returns::{BR_DEAD_REPLY, BR_FROZEN_REPLY};
 
 use super::Server;
 
-/// Records kept for readers.
+/// Maximum number of records kept for readers.
 const KEPT: usize = 16_384;
-/// Calls under way that are followed.
+/// Maximum number of calls in progress that are traced.
 const FOLLOWED: usize = 65_536;
-/// Names of processes that are remembered.
+/// Maximum number of process names in the cache.
 const NAMES: usize = 4096;
-/// Without a reader for so long, there is no trace any more.
+/// The trace ends when no reader has polled for this time.
 const READER_GONE_AFTER: Duration = Duration::from_secs(10);
 
 /// How a call ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceOutcome {
-    /// It was answered; a one-way call was taken.
+    /// A reply was delivered; for a one-way call, a thread has received it.
     Done,
     /// `BR_DEAD_REPLY`.
     Dead,
@@ -31,26 +31,26 @@ pub enum TraceOutcome {
     Frozen,
     /// `BR_FAILED_REPLY`.
     Failed,
-    /// No thread took it: a one-way call to a process that ended or was replaced, a call whose
-    /// caller is gone.
+    /// No thread has received the call: a one-way call to a process that has exited or one that was
+    /// replaced by a newer call, or a call whose caller has exited.
     Dropped,
 }
 
 /// Sender or receiver of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceEnd {
-    /// Process.
+    /// Process id.
     pub pid: u32,
-    /// Thread; 0 where it never had one.
+    /// Thread id; 0 if no thread is known.
     pub tid: u32,
-    /// Name of the process, where it could be read.
+    /// Name of the process; empty if it could not be read.
     pub comm: String,
 }
 
-/// A call that is over.
+/// A call that has ended.
 #[derive(Clone, Debug)]
 pub struct TraceRecord {
-    /// When it was sent.
+    /// Time at which the call was sent.
     pub sent: SystemTime,
     /// File name of the device.
     pub device: String,
@@ -58,13 +58,13 @@ pub struct TraceRecord {
     pub call: Sent,
     /// Sender.
     pub from: TraceEnd,
-    /// Receiver; `None`: the call failed before one was found.
+    /// Receiver; `None`: the call failed before its target was found.
     pub to: Option<TraceEnd>,
-    /// From sending until a thread took it.
+    /// Time from sending until a thread received the call.
     pub waited: Option<Duration>,
-    /// From sending until its end.
+    /// Time from sending until the call ended.
     pub took: Duration,
-    /// Bytes of the answer.
+    /// Bytes of the reply.
     pub reply_bytes: Option<u64>,
     /// How it ended.
     pub outcome: TraceOutcome,
@@ -72,18 +72,18 @@ pub struct TraceRecord {
     pub errno: i32,
 }
 
-/// What a reader gets.
+/// Result of one poll.
 #[derive(Clone, Debug, Default)]
 pub struct TracePart {
     /// Oldest first.
     pub records: Vec<TraceRecord>,
-    /// From where to read on.
+    /// Number of the record from which the next poll continues.
     pub next: u64,
-    /// Records that the reader came too late for.
+    /// Number of records that were dropped before the reader polled.
     pub lost: u64,
 }
 
-/// A call that is under way.
+/// A call in progress.
 struct Followed {
     record: TraceRecord,
     begun: Instant,
@@ -199,8 +199,8 @@ fn outcome(word: u32) -> TraceOutcome {
 }
 
 impl Server {
-    /// Records from number `from` on (`None`: from now on) that `wanted` lets through, `most` at
-    /// most; begins to trace if no reader has polled lately.
+    /// Returns records from number `from` on (`None`: from now on) that `wanted` accepts, `most` at
+    /// most; starts the trace if no reader has polled lately.
     pub fn trace(
         &mut self,
         from: Option<u64>,
@@ -228,7 +228,7 @@ impl Server {
         part
     }
 
-    /// After each request, while there is a trace.
+    /// Collects the driver's trace events. Called after each request, while there is a trace.
     pub(super) fn continue_trace(&mut self) {
         let Some(mut tracer) = self.tracer.take() else { return };
         for event in self.driver.take_trace() {
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!((record.reply_bytes, &record.outcome), (Some(12), &TraceOutcome::Done));
         assert_eq!(record.to.as_ref().map(|to| to.tid), Some(33));
         assert!(record.waited.is_some_and(|waited| waited <= record.took));
-        // What was sent before the trace began is no record.
+        // A call that was sent before the trace began has no record.
         tracer.event(TraceEvent::Over { id: 8 });
         assert_eq!(tracer.next(), 1);
     }

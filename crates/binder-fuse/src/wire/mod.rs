@@ -3,10 +3,10 @@
 //! Only what a binder device needs is here; names and numbers are those of `linux/fuse.h`
 //! (protocol 7.31 and later, little endian hosts).
 //!
-//! * [`opcode`]: request numbers, and what becomes of those that we do not serve;
+//! * [`opcode`]: request numbers, and the errnos of those that we do not serve;
 //! * [`types`]: the structures;
-//! * [`request`]: bytes off `/dev/fuse` to an [`Operation`];
-//! * [`reply`]: replies and notifications to bytes.
+//! * [`request`]: parses bytes from `/dev/fuse` into an [`Operation`];
+//! * [`reply`]: encodes replies and notifications.
 
 pub mod opcode;
 pub mod reply;

@@ -1,4 +1,4 @@
-//! Request numbers, and one table of what becomes of those that we do not serve.
+//! Request numbers, and the errnos of requests that we do not serve.
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $value:literal),* $(,)?) => {
@@ -15,7 +15,7 @@ macro_rules! opcodes {
 }
 
 opcodes! {
-    /// Name to node.
+    /// Resolves a name to a node.
     LOOKUP = 1,
     /// The kernel dropped lookups of a node; no reply.
     FORGET = 2,
@@ -73,7 +73,7 @@ opcodes! {
     FSYNCDIR = 30,
     /// `access(2)`.
     ACCESS = 34,
-    /// `open(2)` with O_CREAT of a name that is not there.
+    /// `open(2)` with O_CREAT of a name that does not exist.
     CREATE = 35,
     /// A request's caller has a signal.
     INTERRUPT = 36,
@@ -103,11 +103,12 @@ opcodes! {
     STATX = 52,
 }
 
-/// Errno (positive) for a request that we do not serve. `ENOSYS` makes the kernel stop asking and
-/// do what it does by itself; what a user tried and may not do gets the errno that explains it.
+/// Errno (positive) for a request that we do not serve. `ENOSYS` makes the kernel use its own
+/// default from then on; an operation that a user attempted gets the errno that explains the
+/// refusal.
 pub fn refusal(opcode: u32) -> i32 {
     match opcode {
-        // The tree is fixed but for BINDER_CTL_ADD, rename and unlink.
+        // The tree is fixed except for BINDER_CTL_ADD, rename and unlink.
         SYMLINK | MKNOD | MKDIR | RMDIR | LINK | CREATE => libc::EPERM,
         FALLOCATE | TMPFILE | SETXATTR | REMOVEXATTR | GETXATTR | LISTXATTR => libc::EOPNOTSUPP,
         READLINK => libc::EINVAL,

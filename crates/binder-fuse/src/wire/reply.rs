@@ -1,10 +1,10 @@
-//! Replies and notifications to bytes.
+//! Encodes replies and notifications.
 
 use zerocopy::{Immutable, IntoBytes};
 
 use super::types::*;
 
-/// Assembles one reply or notification; reused, so that the steady state allocates nothing.
+/// Assembles one reply or notification; reused, so that no memory is allocated once it has grown.
 #[derive(Debug, Default)]
 pub struct ReplyBuffer {
     bytes: Vec<u8>,
@@ -33,7 +33,7 @@ impl ReplyBuffer {
         self.assemble(unique, 0, &[out.as_bytes(), data])
     }
 
-    /// Wakes the pollers of the file that the kernel calls `kh`.
+    /// Wakes the pollers of the file with the kernel's poll handle `kh`.
     pub fn notify_poll(&mut self, kh: u64) -> &[u8] {
         self.assemble(0, NOTIFY_POLL, &[NotifyPollOut { kh }.as_bytes()])
     }
@@ -74,8 +74,8 @@ pub struct Dirent<'a> {
     pub name: &'a str,
 }
 
-/// Appends one directory entry to `out` unless that would exceed `room` bytes; `false` = it did not
-/// fit.
+/// Appends one directory entry to `out` unless that would exceed `room` bytes; returns whether it
+/// was appended.
 pub fn push_dirent(out: &mut Vec<u8>, room: usize, entry: Dirent<'_>) -> bool {
     let Dirent { ino, next, directory, name } = entry;
     let padded = (size_of::<DirentHeader>() + name.len()).next_multiple_of(8);

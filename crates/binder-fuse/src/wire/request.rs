@@ -1,4 +1,4 @@
-//! Bytes read from `/dev/fuse` to a typed request.
+//! Parses bytes read from `/dev/fuse` into a typed request.
 
 use zerocopy::FromBytes;
 
@@ -8,25 +8,25 @@ use super::types::*;
 /// One request, borrowing from the buffer that it was read into.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// Caller and node.
+    /// Header, with caller and node.
     pub header: InHeader,
-    /// What is asked.
+    /// The requested operation.
     pub operation: Operation<'a>,
 }
 
-/// What is asked. Names come without their NUL.
+/// The requested operation. Names are without their NUL.
 #[derive(Debug, PartialEq)]
 pub enum Operation<'a> {
     /// First request of a mount; the second value holds flags 32-63 (0 on kernels before 5.17).
     Init(InitIn, u32),
-    /// Name to node.
+    /// Resolves a name to a node.
     Lookup {
         /// The name.
         name: &'a [u8],
     },
     /// Lookups were dropped; no reply.
     Forget {
-        /// How many.
+        /// Number of dropped lookups.
         nlookup: u64,
     },
     /// Lookups of many nodes were dropped; no reply.
@@ -39,7 +39,7 @@ pub enum Operation<'a> {
     Open(OpenIn),
     /// `read(2)` or a page fault.
     Read(ReadIn),
-    /// `write(2)`; the data is of no interest.
+    /// `write(2)`; the data is not used.
     Write,
     /// `statfs(2)`.
     Statfs,
@@ -60,18 +60,18 @@ pub enum Operation<'a> {
     },
     /// `rename(2)`, `renameat2(2)`.
     Rename {
-        /// The name.
+        /// The old name.
         old: &'a [u8],
-        /// The folder that it goes to.
+        /// The folder of the new name.
         new_parent: u64,
-        /// What it is called there.
+        /// The new name.
         new: &'a [u8],
         /// `RENAME_*`.
         flags: u32,
     },
     /// A request's caller has a signal.
     Interrupt {
-        /// The request.
+        /// Unique id of the interrupted request.
         unique: u64,
     },
     /// `ioctl(2)`, with the bytes that the kernel copied in.
@@ -80,14 +80,14 @@ pub enum Operation<'a> {
     Poll(PollIn),
     /// End of the mount.
     Destroy,
-    /// Anything else.
+    /// Any other request.
     Other,
 }
 
 /// Why a request could not be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// Shorter than a header, or than its header says.
+    /// Shorter than a header, or than the length in its header.
     #[error("request of {have} bytes, {need} needed")]
     Short {
         /// Bytes needed.
@@ -100,7 +100,7 @@ pub enum ParseError {
     Body {
         /// The opcode.
         opcode: u32,
-        /// To answer it with an error.
+        /// Unique id of the request, for an error reply.
         unique: u64,
     },
 }
@@ -177,7 +177,7 @@ fn name(body: &[u8]) -> Option<&[u8]> {
     (end > 0).then(|| &body[..end])
 }
 
-/// Two names, one behind the other.
+/// Two names, each NUL-terminated.
 fn rename(new_parent: u64, flags: u32, names: &[u8]) -> Option<Operation<'_>> {
     let old = name(names)?;
     let new = name(&names[old.len() + 1..])?;
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
     use zerocopy::IntoBytes;
 
-    /// A request as the kernel writes it: header by hand, little endian.
+    /// A request in the layout of the kernel: header by hand, little endian.
     fn request(opcode: u32, body: &[u8]) -> Aligned {
         let mut bytes = Vec::new();
         bytes.extend_from_slice(&(40 + body.len() as u32).to_le_bytes());
@@ -209,7 +209,7 @@ mod tests {
         Aligned::new(&bytes)
     }
 
-    /// The session reads into memory aligned to 8; so do the fixtures.
+    /// The session reads into memory aligned to 8; the fixtures need the same alignment.
     struct Aligned(Vec<u64>, usize);
     impl Aligned {
         fn new(bytes: &[u8]) -> Self {

@@ -4,11 +4,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Major version of the protocol.
 pub const KERNEL_VERSION: u32 = 7;
-/// The minor version that we speak; the kernel uses the lower of its own and ours.
+/// The minor version that we support; the kernel uses the lower of its own and ours.
 pub const KERNEL_MINOR_VERSION: u32 = 40;
 /// The oldest minor version that we accept (Linux 5.4).
 pub const OLDEST_MINOR_VERSION: u32 = 31;
-/// The kernel refuses a smaller buffer for reading requests.
+/// Minimum size of the buffer for reading requests, bytes; the kernel refuses a smaller one.
 pub const MIN_READ_BUFFER: usize = 8192;
 /// Node id of the root directory.
 pub const ROOT_ID: u64 = 1;
@@ -22,7 +22,7 @@ pub const INIT_PASSTHROUGH: u64 = 1 << 37;
 /// Files opened with [`FOPEN_DIRECT_IO`] can be mapped shared (Linux 6.6).
 pub const INIT_DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 
-/// OPEN: `read(2)` and `write(2)` bypass the page cache and come to us.
+/// OPEN: `read(2)` and `write(2)` bypass the page cache and are sent to us.
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 /// OPEN: mappings go to the backing file.
 pub const FOPEN_PASSTHROUGH: u32 = 1 << 7;
@@ -39,7 +39,7 @@ pub const FATTR_SIZE: u32 = 1 << 3;
 /// IOCTL: on a directory.
 pub const IOCTL_DIR: u32 = 1 << 4;
 
-/// POLL: the caller waits; a notification is wanted.
+/// POLL: the caller waits and requests a notification.
 pub const POLL_SCHEDULE_NOTIFY: u32 = 1 << 0;
 
 /// Set in the unique id of an INTERRUPT (and of a reply to one).
@@ -69,7 +69,7 @@ wire!(
         len: u32,
         /// [`opcode`](super::opcode).
         opcode: u32,
-        /// Names the request in its reply.
+        /// Unique id of the request, repeated in its reply.
         unique: u64,
         /// Node that the request is about.
         nodeid: u64,
@@ -116,7 +116,7 @@ wire!(
         major: u32,
         /// Minor version.
         minor: u32,
-        /// Readahead that we want, bytes.
+        /// Readahead that we accept, bytes.
         max_readahead: u32,
         /// `INIT_*`, bits 0-31.
         flags: u32,
@@ -141,7 +141,7 @@ wire!(
     }
 );
 wire!(
-    /// What `stat(2)` shows.
+    /// Attributes for `stat(2)`.
     Attr {
         /// Inode number.
         ino: u64,
@@ -283,11 +283,11 @@ wire!(
 wire!(
     /// Reply to OPEN and OPENDIR.
     OpenOut {
-        /// Our name for the open file.
+        /// Our identifier of the open file.
         fh: u64,
         /// `FOPEN_*`.
         open_flags: u32,
-        /// With [`FOPEN_PASSTHROUGH`]: what the BACKING_OPEN ioctl returned.
+        /// With [`FOPEN_PASSTHROUGH`]: the id that the BACKING_OPEN ioctl returned.
         backing_id: i32,
     }
 );
@@ -322,7 +322,7 @@ wire!(
     ReadIn {
         /// Open file.
         fh: u64,
-        /// From where.
+        /// Offset, bytes.
         offset: u64,
         /// Bytes.
         size: u32,
@@ -374,15 +374,15 @@ wire!(
         arg: u64,
         /// Bytes that follow.
         in_size: u32,
-        /// Most bytes that may be answered.
+        /// Maximum number of bytes in the reply.
         out_size: u32,
     }
 );
 wire!(
     /// Reply to IOCTL; data follows.
     IoctlOut {
-        /// What `ioctl(2)` returns: a value, or a negative errno (the data is copied out all the
-        /// same).
+        /// Return value of `ioctl(2)`: a value, or a negative errno (the data is copied out in both
+        /// cases).
         result: i32,
         /// Unused here.
         flags: u32,
@@ -397,7 +397,7 @@ wire!(
     PollIn {
         /// Open file.
         fh: u64,
-        /// The kernel's name for the waiters of this file.
+        /// The kernel's poll handle for the waiters of this file.
         kh: u64,
         /// [`POLL_SCHEDULE_NOTIFY`].
         flags: u32,
@@ -426,7 +426,7 @@ wire!(
     NotifyStoreOut {
         /// The node.
         nodeid: u64,
-        /// Where.
+        /// Offset, bytes.
         offset: u64,
         /// Bytes that follow.
         size: u32,
@@ -439,7 +439,7 @@ wire!(
     NotifyInvalInodeOut {
         /// The node.
         ino: u64,
-        /// From where.
+        /// Offset, bytes.
         off: i64,
         /// Bytes; 0 or less: to the end.
         len: i64,

@@ -2,10 +2,10 @@
 
 use std::io;
 
-/// A thread's files can be reached here.
+/// Whether files can be installed in a thread on this architecture.
 pub(super) const SUPPORTED: bool = false;
 
-/// There are none: [`get`](Self::get) fails, and nothing else makes any.
+/// An uninhabited set of registers: [`get`](Self::get), which creates one, always fails.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Registers {}
 

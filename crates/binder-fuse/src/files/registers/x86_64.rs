@@ -4,7 +4,7 @@ use std::io;
 
 use super::tracee::ptrace;
 
-/// A thread's files can be reached here.
+/// Whether files can be installed in a thread on this architecture.
 pub(super) const SUPPORTED: bool = true;
 
 /// `syscall`, two bytes.
@@ -29,9 +29,9 @@ impl Registers {
         ptrace(libc::PTRACE_SETREGS, tid, 0, &raw const self.0 as usize).map(drop)
     }
 
-    /// The thread stands right behind a 64-bit system call of its own.
+    /// Whether the thread is stopped right behind a 64-bit system call of its own.
     pub(super) fn is_behind_call(&self, tid: u32) -> io::Result<bool> {
-        // In 32-bit code the same instruction makes calls by other numbers.
+        // The same instruction in 32-bit code makes system calls with other numbers.
         if self.0.cs != CODE_SEGMENT_64 {
             return Ok(false);
         }
@@ -40,12 +40,12 @@ impl Registers {
         Ok(code & 0xffff == SYSCALL_INSTRUCTION)
     }
 
-    /// The same thread about to make another call from there.
+    /// The registers with which the thread makes another system call from there.
     pub(super) fn calling(mut self, number: i64, arguments: [u64; 6]) -> Self {
         let registers = &mut self.0;
         registers.rip -= SYSCALL_LEN;
         registers.rax = number as u64;
-        // No call is being returned from: there is nothing that a signal could restart.
+        // Not in a system call: a signal must not restart one.
         registers.orig_rax = u64::MAX;
         let [a, b, c, d, e, f] = arguments;
         (registers.rdi, registers.rsi, registers.rdx) = (a, b, c);
@@ -53,7 +53,7 @@ impl Registers {
         self
     }
 
-    /// The same thread about to make its last call again.
+    /// The registers with which the thread repeats its last system call.
     pub(super) fn again(mut self) -> Self {
         self.0.rip -= SYSCALL_LEN;
         self.0.rax = self.0.orig_rax;
@@ -61,14 +61,14 @@ impl Registers {
         self
     }
 
-    /// The same thread whose last call returns this.
+    /// The registers with which the thread's last system call returns `result`.
     pub(super) fn returning(mut self, result: i64) -> Self {
         self.0.rax = result as u64;
         self.0.orig_rax = u64::MAX;
         self
     }
 
-    /// What its last call returned.
+    /// Result of the last system call.
     pub(super) fn result(&self) -> i64 {
         self.0.rax as i64
     }
