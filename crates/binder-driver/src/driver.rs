@@ -1,6 +1,6 @@
 //! The driver: one value that owns every device, open, thread, node, reference and transaction.
 //!
-//! Its behaviour is in the files of the concepts; this one holds the slabs.
+//! Its behaviour is implemented in the modules of the concepts; this module holds the slabs.
 
 use std::collections::HashMap;
 
@@ -22,12 +22,12 @@ use crate::transaction::types::Transaction;
 use crate::write_read::queue::Queues;
 use crate::write_read::types::Wakes;
 
-/// Buffers that are reused from call to call, so that a steady state allocates nothing.
+/// Buffers that are reused from call to call, so that no memory is allocated in a steady state.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// Commands as fetched.
     pub commands: Vec<u8>,
-    /// What is being sent.
+    /// The parcel that is being sent.
     pub parcel: Vec<u8>,
     /// Returns for a reader.
     pub returns: Vec<u8>,
@@ -54,11 +54,11 @@ pub struct Driver {
     pub(crate) spare_held: Vec<Vec<HeldObject>>,
     pub(crate) idle_pages: IdlePages,
     pub(crate) reclaimed_pages: u64,
-    /// Bytes of messages that an owner may have.
+    /// Maximum bytes of messages of an owner.
     pub(crate) memory_quota: Option<u64>,
     pub(crate) statistics: Statistics,
     pub(crate) log: TransactionLog,
-    /// Filled while somebody traces.
+    /// Events of the trace, while there is one.
     pub(crate) trace: Option<Vec<TraceEvent>>,
     last_debug_id: u32,
 }
@@ -69,7 +69,7 @@ impl Driver {
         Self::default()
     }
 
-    /// A number for people: nodes and transactions share one sequence.
+    /// A debug id: nodes and transactions share one sequence.
     pub(crate) fn new_debug_id(&mut self) -> u32 {
         self.last_debug_id = self.last_debug_id.wrapping_add(1);
         self.last_debug_id

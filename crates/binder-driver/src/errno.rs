@@ -1,4 +1,4 @@
-//! The error numbers that the driver hands to its clients.
+//! Errors that the driver returns to its clients.
 
 /// An errno of the driver; the numbers are those of the generic Linux ABI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -15,13 +15,13 @@ pub enum Errno {
     /// A signal ended the wait.
     #[error("interrupted (EINTR)")]
     EINTR,
-    /// The open is not (or no longer) known to the driver.
+    /// The open is not known to the driver (any more).
     #[error("unknown open of the device (EBADF)")]
     EBADF,
-    /// Nothing to read, and the caller does not wait.
+    /// No work to read, and the caller does not wait.
     #[error("nothing to read (EAGAIN)")]
     EAGAIN,
-    /// A quota or the memory is used up.
+    /// A quota or the memory is exhausted.
     #[error("out of memory or over a quota (ENOMEM)")]
     ENOMEM,
     /// Client memory could not be read or written.
@@ -36,7 +36,7 @@ pub enum Errno {
     /// A user has too many opens.
     #[error("too many opens of devices by one user (EMFILE)")]
     EMFILE,
-    /// The receiver's buffer space is used up.
+    /// The receiver's buffer space is exhausted.
     #[error("no buffer space left in the receiver (ENOSPC)")]
     ENOSPC,
     /// The call breaks the order of calls and replies.

@@ -1,11 +1,11 @@
-//! Generational keys of the driver's slabs. A stale key finds nothing.
+//! Generational keys of the driver's slabs. Looking up a stale key returns no entry.
 
 use slotmap::new_key_type;
 
 new_key_type! {
-    /// A device. A stale one is an error value, never a panic.
+    /// A device. A stale key is reported as an error, never by a panic.
     pub struct ContextId;
-    /// One open of a device. A stale one is an error value, never a panic.
+    /// One open of a device. A stale key is reported as an error, never by a panic.
     pub struct ProcessId;
     /// An owner that has opens or queued messages.
     pub struct AccountId;
@@ -15,13 +15,13 @@ new_key_type! {
     pub struct NodeId;
     /// A process's reference to another's node.
     pub struct RefId;
-    /// A call, one-way or reply that is on its way or waits for its reply.
+    /// A call, one-way call or reply that is not delivered or waits for its reply.
     pub struct TransactionId;
     /// A slice of a receiver's mapping.
     pub struct BufferId;
     /// A death notification.
     pub struct DeathId;
-    /// A `BINDER_FREEZE` that waits. A stale one is an error value, never a panic.
+    /// A pending `BINDER_FREEZE`. A stale key is reported as an error, never by a panic.
     pub struct FreezeId;
     /// A freeze notification.
     pub struct FreezeNotificationId;

@@ -2,16 +2,16 @@
 //!
 //! One [`Driver`] value holds every device: contexts, processes (one open each), threads, nodes,
 //! references, transactions, buffers. A front end decodes requests, calls the driver, and acts on
-//! what it returns; whatever the driver needs from the world goes through the traits of [`host`].
-//! Nothing in here blocks, locks, makes a system call or reads a clock, so a run is a
+//! its results; everything that the driver needs from its environment goes through the traits of
+//! [`host`]. The driver never blocks, locks, makes a system call or reads a clock, so a run is a
 //! deterministic sequence that a test can replay.
 //!
-//! The rules of the protocol are in the folder of their noun: `process` (contexts, opens, threads,
-//! quotas), `objects` (nodes, references, handles), `transaction` (sending, translation of objects
-//! and descriptors, call stacks, priorities), `buffer` (receive areas, their pages),
-//! `notifications` (deaths, freezes), `write_read` (commands, work items, readers) and `debug`
-//! (logs, counters, snapshots). In each of them `types` holds the data, and the other files
-//! implement [`Driver`] on top of it. `testing` recomputes the driver's invariants.
+//! The rules of the protocol are grouped by concept: `process` (contexts, opens, threads, quotas),
+//! `objects` (nodes, references, handles), `transaction` (sending, translation of objects and
+//! descriptors, call stacks, priorities), `buffer` (receive areas, their pages), `notifications`
+//! (deaths, freezes), `write_read` (commands, work items, readers) and `debug` (logs, counters,
+//! snapshots). In each of them `types` holds the data, and the other files implement [`Driver`] on
+//! top of it. `testing` checks the driver's invariants.
 #![forbid(unsafe_code)]
 
 mod buffer;

@@ -1,7 +1,7 @@
 //! The ranges of one receiver's mapping: best fit by size, merged with their neighbours on release.
 //!
-//! Everything kept is proportional to the live ranges (and the holes between them), never to the
-//! size of the mapping.
+//! Memory is proportional to the live ranges (and the free ranges between them), not to the size of
+//! the mapping.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,23 +12,23 @@ struct Range<T> {
     owner: Option<T>,
 }
 
-/// A range that was live.
+/// A range that was released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Released<T> {
-    /// Its bytes.
+    /// Length, bytes.
     pub len: u32,
-    /// Whose it was.
+    /// The value that the range carried.
     pub owner: T,
-    /// The free range that it is part of now.
+    /// The free range that it has been merged into.
     pub hole: std::ops::Range<u32>,
 }
 
 /// An allocator of ranges of `0..size`; a live range carries a `T`.
 #[derive(Debug)]
 pub struct Allocator<T> {
-    /// All ranges in address order, gapless; two free ones never touch.
+    /// All ranges in address order, without gaps; two free ranges are never adjacent.
     ranges: BTreeMap<u32, Range<T>>,
-    /// The free ones as (len, offset).
+    /// The free ranges as (length, offset).
     free: BTreeSet<(u32, u32)>,
     size: u32,
     used: u32,
@@ -36,7 +36,7 @@ pub struct Allocator<T> {
 }
 
 impl<T: Copy> Allocator<T> {
-    /// One free range of `size` bytes.
+    /// An allocator with one free range of `size` bytes.
     pub fn new(size: u32) -> Self {
         let mut new =
             Self { ranges: BTreeMap::new(), free: BTreeSet::new(), size, used: 0, live: 0 };
@@ -51,8 +51,8 @@ impl<T: Copy> Allocator<T> {
         self.free.insert((len, offset));
     }
 
-    /// Takes `len` bytes (not 0) from the smallest free range that has them, the lowest among
-    /// equals. `None`: no free range is that large.
+    /// Allocates `len` bytes (not 0) from the smallest free range that is large enough, the lowest
+    /// among equals. `None`: no free range is that large.
     pub fn allocate(&mut self, len: u32, owner: T) -> Option<u32> {
         debug_assert!(len > 0);
         let &(found, offset) = self.free.range((len, 0)..).next()?;
@@ -101,7 +101,7 @@ impl<T: Copy> Allocator<T> {
         self.ranges.iter().filter_map(|(&at, range)| Some((at, range.len, range.owner?)))
     }
 
-    /// How many ranges are live.
+    /// Number of live ranges.
     pub fn live_count(&self) -> usize {
         self.live
     }
@@ -111,12 +111,12 @@ impl<T: Copy> Allocator<T> {
         self.used
     }
 
-    /// Bytes in all.
+    /// Size of the whole area, bytes.
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// Recomputes everything that is kept twice; the error names what disagrees.
+    /// Checks redundant data against each other; the error names the first mismatch.
     pub fn check(&self) -> Result<(), String> {
         let (mut at, mut used, mut live, mut holes, mut last_free) = (0, 0, 0, 0, false);
         for (&offset, range) in &self.ranges {
@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// One flag a byte: the first byte of a range remembers its length.
+    /// One entry per byte: the first byte of a range has its length.
     struct Naive {
         bytes: Vec<bool>,
         live: BTreeMap<u32, u32>,

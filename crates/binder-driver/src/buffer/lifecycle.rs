@@ -1,4 +1,4 @@
-//! Buffers: the slices of a receiver's mapping that hold what was sent to it.
+//! Buffers: the slices of a receiver's mapping that hold received transactions.
 
 use std::collections::btree_map::Entry;
 
@@ -12,8 +12,8 @@ use crate::transaction::types::Sender;
 
 impl Driver {
     /// Reserves a buffer. `ESRCH`: the receiver has no mapping; `ENOSPC`: no room, or no async
-    /// space; both also as [`admit_message`](Self::admit_message). The target's local reference
-    /// stays the caller's on an error.
+    /// space; also the errors of [`admit_message`](Self::admit_message). On an error the caller
+    /// keeps the local reference to the target.
     pub(crate) fn allocate_buffer<H: Host>(
         &mut self,
         host: &mut H,
@@ -24,7 +24,7 @@ impl Driver {
             let mapping = host.mapping(request.process).ok_or(Errno::ESRCH)?;
             process.area = Some(Box::new(ReceiveArea::new(mapping)));
         }
-        // An empty buffer takes room too, so that its address is its own.
+        // An empty buffer uses room too, so that its address is unique.
         let len = request.layout.total.max(8);
         let len = u32::try_from(len).map_err(|_| Errno::ENOSPC)?;
         self.admit_message(host, request.sender, request.process, len)?;
@@ -66,8 +66,8 @@ impl Driver {
     }
 
     /// Whether the sender of this new one-way buffer floods the receiver: less than a tenth of the
-    /// mapping is left for one-way calls, and more than 50 buffers or a quarter of the mapping are
-    /// this sender's. Told once until the space recovers.
+    /// mapping is left for one-way calls, and more than 50 buffers or a quarter of the mapping
+    /// belong to this sender. Reported once until the space recovers.
     pub(crate) fn is_oneway_spam(&mut self, buffer: BufferId) -> bool {
         let Buffer { process, sender_pid, .. } = self.buffers[buffer];
         let Some(area) = &mut self.processes[process].area else { return false };
@@ -108,8 +108,8 @@ impl Driver {
         self.release_buffer(host, id);
     }
 
-    /// Gives up a buffer with all that it holds, and starts the node's next one-way call if this
-    /// was one.
+    /// Releases a buffer with everything that it holds, and starts the node's next one-way call if
+    /// this was one.
     pub(crate) fn release_buffer<H: Host>(&mut self, host: &mut H, id: BufferId) {
         let Some(buffer) = self.buffers.remove(id) else { return };
         self.discharge_message(&buffer);
@@ -127,7 +127,7 @@ impl Driver {
             host.drop_file(slot.file);
         }
         if buffer.clear && !self.processes[buffer.process].dead {
-            // A mapping that cannot be cleared belongs to a client that is going away.
+            // Clearing a mapping fails only if its client is exiting.
             let _ = host.zero(buffer.process, buffer.offset.into(), buffer.layout.total);
             self.touch(buffer.process, buffer.offset, buffer.layout.total);
         }
@@ -151,17 +151,19 @@ impl Driver {
         for object in held.drain(..) {
             match object {
                 HeldObject::Node { node, strength } => self.dec_local(node, strength),
-                // A client that dropped more than it took may have lost the reference before.
+                // A client that dropped more counts than it took may have lost the reference
+                // before.
                 HeldObject::Ref { reference, strength } => self.dec_ref(reference, strength),
             }
         }
-        // Kept for the next buffer: a handful, and none that a single large message made huge.
+        // Reuses the vector for the next buffer: at most 64 vectors of at most 64 entries are kept,
+        // none that a single large message has grown.
         if held.capacity() > 0 && held.capacity() <= 64 && self.spare_held.len() < 64 {
             self.spare_held.push(held);
         }
     }
 
-    /// The process dies and its mapping with it; nodes and references of its own are gone already.
+    /// The process exits and its mapping with it; its nodes and references are released already.
     pub(crate) fn forget_buffers(&mut self, process: ProcessId) {
         let Some(area) = self.processes[process].area.take() else { return };
         self.idle_pages.forget(&area.pages);

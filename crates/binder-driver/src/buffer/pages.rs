@@ -1,26 +1,25 @@
-//! Pages of receivers' mappings that hold memory, and which of them could be given back.
+//! Pages of receivers' mappings that hold memory, and which of them can be reclaimed.
 //!
-//! A page is *untouched* until something is stored in it, *in use* while a buffer lies on it, and
-//! *idle* after that: it keeps its memory, so that the next buffer finds it warm, until
-//! [`IdlePages`] gives it up under pressure. All idle pages of all receivers are on one list, the
-//! coldest first. What is kept here is proportional to the pages that were touched, not to the
-//! mappings.
+//! A page is *untouched* until data is stored in it, *in use* while it is part of a buffer, and
+//! *idle* after that: it keeps its memory, so that the next buffer finds it in the cache, until
+//! [`IdlePages`] reclaims it under pressure. All idle pages of all receivers are on one list, the
+//! least recently used first. Memory is proportional to the touched pages, not to the mappings.
 
 use std::ops::Range;
 
 use crate::keys::ProcessId;
 
-/// Bytes of a page, the unit in which a mapping's memory is given back.
+/// Bytes of a page, the unit in which a mapping's memory is reclaimed.
 pub const PAGE: u32 = 4096;
 
-/// Of a page: nothing was stored in it, or it was given back.
+/// State of a page: no data was stored in it, or it was reclaimed.
 const UNTOUCHED: u32 = u32::MAX;
-/// Of a page: it holds memory and a buffer lies on it.
+/// State of a page: it holds memory and is part of a buffer.
 const IN_USE: u32 = u32::MAX - 1;
-/// Of the list: nothing comes before or after.
+/// Link of the list: no previous or next entry.
 const NONE: u32 = u32::MAX;
 
-/// The pages on which a range lies, even with one byte.
+/// The pages of a range, including those of which it covers one byte only.
 fn pages_under(range: Range<u32>) -> Range<u32> {
     range.start / PAGE..range.end.div_ceil(PAGE)
 }
@@ -28,19 +27,19 @@ fn pages_under(range: Range<u32>) -> Range<u32> {
 /// The pages of one receiver's mapping.
 #[derive(Debug, Default)]
 pub struct AreaPages {
-    /// By page number, to the last touched one: `UNTOUCHED`, `IN_USE`, or the place in the list.
+    /// By page number, up to the last touched one: `UNTOUCHED`, `IN_USE`, or the index in the list.
     states: Vec<u32>,
     touched: u32,
     idle: u32,
 }
 
 impl AreaPages {
-    /// Pages that hold memory.
+    /// Number of pages that hold memory.
     pub fn touched(&self) -> u32 {
         self.touched
     }
 
-    /// Of these, pages on which no buffer lies.
+    /// Number of these pages that are not part of a buffer.
     pub fn idle(&self) -> u32 {
         self.idle
     }
@@ -50,8 +49,7 @@ impl AreaPages {
         (pages.start as usize).min(end)..end
     }
 
-    /// Something is about to be stored in a live buffer. Returns the number of pages that get
-    /// memory.
+    /// Data is about to be stored in a live buffer. Returns the number of pages that get memory.
     pub fn touch(&mut self, buffer: Range<u32>) -> u32 {
         let before = self.touched;
         let pages = pages_under(buffer);
@@ -79,10 +77,10 @@ impl AreaPages {
     }
 }
 
-/// A run of idle pages of one receiver that has left the list.
+/// A run of idle pages of one receiver that was removed from the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ColdRun {
-    /// Whose they are.
+    /// The receiver.
     pub process: ProcessId,
     /// Page numbers.
     pub pages: Range<u32>,
@@ -96,11 +94,11 @@ struct Entry {
     warmer: u32,
 }
 
-/// The idle pages of all receivers, a list from cold to warm.
+/// The idle pages of all receivers, least recently used first.
 #[derive(Debug)]
 pub struct IdlePages {
     entries: Vec<Entry>,
-    /// Entries that are not on the list.
+    /// Indexes of entries that are not on the list.
     spare: Vec<u32>,
     coldest: u32,
     warmest: u32,
@@ -113,12 +111,12 @@ impl Default for IdlePages {
 }
 
 impl IdlePages {
-    /// How many there are.
+    /// Number of idle pages.
     pub fn len(&self) -> usize {
         self.entries.len() - self.spare.len()
     }
 
-    /// A buffer has been placed: the pages under it are idle no more.
+    /// A buffer was allocated: its pages are no longer idle.
     pub fn take(&mut self, area: &mut AreaPages, buffer: Range<u32>) {
         for page in area.known(pages_under(buffer)) {
             let place = area.states[page];
@@ -130,8 +128,8 @@ impl IdlePages {
         }
     }
 
-    /// A buffer is gone. `hole` is the free range that it has become part of: pages that lie in it
-    /// whole have no other buffer on them.
+    /// A buffer was freed. `hole` is the free range that it was merged into: pages that lie wholly
+    /// inside are not part of another buffer.
     pub fn put(
         &mut self,
         process: ProcessId,
@@ -150,8 +148,9 @@ impl IdlePages {
         }
     }
 
-    /// The coldest page and those behind it that follow it in its mapping, at most `most` in all.
-    /// They count as untouched from now on; `area` finds their mapping.
+    /// Removes the least recently used page and the following list entries that follow it in its
+    /// mapping, at most `most` pages. They count as untouched from now on; `area` returns their
+    /// mapping.
     pub fn take_coldest(&mut self, most: u32) -> Option<ColdRun> {
         if most == 0 || self.coldest == NONE {
             return None;
@@ -169,16 +168,17 @@ impl IdlePages {
         Some(ColdRun { process, pages })
     }
 
-    /// Their memory is gone.
+    /// The pages were reclaimed.
     pub fn given_back(area: &mut AreaPages, pages: Range<u32>) {
         area.idle -= pages.len() as u32;
-        // From the end: the last known page is always a touched one.
+        // Backwards, because the last page with a state must be a touched one.
         for page in pages.rev() {
             area.forget(page);
         }
     }
 
-    /// They keep their memory until a buffer has been on them again: giving it back failed.
+    /// Reclaiming the pages failed: they keep their memory until they have been part of a buffer
+    /// again.
     pub fn kept(area: &mut AreaPages, pages: Range<u32>) {
         area.idle -= pages.len() as u32;
         for page in pages {
@@ -186,7 +186,7 @@ impl IdlePages {
         }
     }
 
-    /// The mapping is gone.
+    /// The mapping was removed.
     pub fn forget(&mut self, area: &AreaPages) {
         for &place in area.states.iter().filter(|&&state| state < IN_USE) {
             self.unlink(place);
@@ -225,13 +225,13 @@ impl IdlePages {
         }
         self.spare.push(place);
         if self.spare.len() == self.entries.len() {
-            // Nothing idle is left: what a burst needed goes back too.
+            // No page is idle: releases the memory of the list.
             *self = Self::default();
         }
     }
 
-    /// Recomputes what is kept twice. `covered` tells whether a live buffer lies on a page of a
-    /// receiver.
+    /// Checks redundant data. `covered` returns whether a page of a receiver is part of a live
+    /// buffer.
     pub fn check<'a>(
         &self,
         areas: impl Iterator<Item = (ProcessId, &'a AreaPages)>,
@@ -319,11 +319,11 @@ mod tests {
         assert_eq!(idle.take_coldest(9), None);
     }
 
-    /// What a page should be, kept in the most obvious way.
+    /// The expected state of pages, computed in the most obvious way.
     #[derive(Default)]
     struct Naive {
         touched: BTreeSet<(usize, u32)>,
-        /// Cold to warm.
+        /// Least recently used first.
         idle: VecDeque<(usize, u32)>,
         buffers: BTreeMap<(usize, u32), u32>,
     }
@@ -335,7 +335,7 @@ mod tests {
             })
         }
 
-        /// The free range around a place where no buffer is.
+        /// The free range around an offset that is not part of a buffer.
         fn hole(&self, owner: usize, at: u32, size: u32) -> Range<u32> {
             let mine = self.buffers.iter().filter(|((process, _), _)| *process == owner);
             let start = mine.clone().map(|(&(_, from), &len)| from + len).filter(|&end| end <= at);
@@ -359,7 +359,7 @@ mod tests {
                 let (at, len) = (at * 8, words * 8);
                 let range = at..at + len;
                 match what {
-                    // A new buffer where there is room for it, stored to or (7) not.
+                    // A new buffer if there is room for it, with data stored in it or (7) not.
                     0..4 | 7 => {
                         let hole = naive.hole(owner, at, SIZE);
                         let taken = naive.buffers.iter().any(|(&(process, from), &l)| {

@@ -1,4 +1,4 @@
-//! Giving back the memory of idle pages, a bounded batch at a time.
+//! Reclaims the memory of idle pages, a bounded batch at a time.
 
 use crate::buffer::pages::{IdlePages, PAGE};
 use crate::driver::Driver;
@@ -9,19 +9,19 @@ use crate::host::Host;
 pub struct PageCounts {
     /// Pages that hold memory.
     pub touched: u64,
-    /// Of these, pages on which no buffer lies: what [`Driver::reclaim`] can give back.
+    /// Number of these pages that are not part of a buffer, which [`Driver::reclaim`] can reclaim.
     pub idle: u64,
-    /// Pages given back since the start.
+    /// Pages reclaimed since the start.
     pub reclaimed: u64,
 }
 
 impl Driver {
-    /// Gives back the memory of at most `pages` idle pages, the coldest first; answers how many it
-    /// were. A page in use is never among them. An emptied page reads as zeros, and gets memory
-    /// again with the next delivery.
+    /// Reclaims the memory of at most `pages` idle pages, the least recently used first; returns
+    /// their number. Pages in use are never reclaimed. A reclaimed page reads as zeros, and gets
+    /// memory again with the next delivery.
     ///
-    /// The work is proportional to `pages`: whoever has much to give back calls it often, and
-    /// serves others between.
+    /// The work is proportional to `pages`: a caller that has many pages to reclaim calls this
+    /// often, and serves other clients in between.
     pub fn reclaim<H: Host>(&mut self, host: &mut H, pages: u32) -> u32 {
         let (mut left, mut given) = (pages, 0);
         while let Some(run) = self.idle_pages.take_coldest(left) {
@@ -43,7 +43,7 @@ impl Driver {
         given
     }
 
-    /// How much memory the mappings hold.
+    /// Number of pages that hold memory.
     pub fn page_counts(&self) -> PageCounts {
         let areas = self.processes.values().filter_map(|process| process.area.as_ref());
         PageCounts {

@@ -1,4 +1,4 @@
-//! Buffers and the receive areas that they lie in, as data.
+//! Data structures of buffers and receive areas.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,23 @@ use crate::keys::{AccountId, BufferId, NodeId, ProcessId, RefId, TransactionId};
 use crate::limits::MAX_MAPPING;
 use crate::objects::types::Strength;
 
-/// How the parts of a buffer lie: data, offsets, extra (scatter-gather), the sender's security
-/// context; each padded to 8 bytes.
+/// Layout of a buffer: data, offsets, extra (scatter-gather), the sender's security context; each
+/// padded to 8 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     pub data_size: u64,
     pub offsets_size: u64,
-    /// Where the offsets start.
+    /// Offset of the offsets array.
     pub offsets_at: u64,
-    /// Where the extra buffers start.
+    /// Offset of the extra buffers.
     pub extra_at: u64,
-    /// Where they end, and the sender's security context starts.
+    /// End of the extra buffers, and offset of the sender's security context.
     pub extra_end: u64,
     pub total: u64,
 }
 
 impl Layout {
-    /// `EINVAL` when the sizes do not fit in 64 bits together.
+    /// `EINVAL` if the sum of the sizes does not fit in 64 bits.
     pub fn new(
         data_size: u64,
         offsets_size: u64,
@@ -45,9 +45,9 @@ impl Layout {
 /// A count that a buffer holds for an object in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldObject {
-    /// The receiver's own node.
+    /// A node of the receiver.
     Node { node: NodeId, strength: Strength },
-    /// The receiver's reference.
+    /// A reference of the receiver.
     Ref { reference: RefId, strength: Strength },
 }
 
@@ -58,30 +58,30 @@ pub struct Buffer {
     pub process: ProcessId,
     pub offset: u32,
     pub layout: Layout,
-    /// The node that was called; holds a local strong reference. `None` for a reply.
+    /// The called node, to which it holds a local strong reference. `None` for a reply.
     pub target: Option<NodeId>,
-    /// What it belongs to, until that is over.
+    /// Transaction of the buffer, until that has ended.
     pub transaction: Option<TransactionId>,
     pub oneway: bool,
-    /// It is its node's one-way call under way: the next one waits until it is freed.
+    /// The buffer is that of its node's current one-way call: the next one waits until it is freed.
     pub holds_oneway_slot: bool,
     /// `TF_CLEAR_BUF`.
     pub clear: bool,
-    /// The receiver knows it and may free it.
+    /// The receiver knows its address and may free it.
     pub delivered: bool,
-    /// The account of its sender, until a thread has taken it.
+    /// The account of its sender, until a thread has received it.
     pub queued_for: Option<AccountId>,
     pub sender_pid: u32,
     pub held: Vec<HeldObject>,
-    /// Files that have not been given yet.
+    /// Files that are not installed in the receiver yet.
     pub files: Vec<FileSlot>,
     /// The receiver's descriptors that are closed when it frees the buffer.
     pub close_on_free: Vec<u32>,
-    /// Where the sender's security context is in the buffer.
+    /// Offset of the sender's security context in the buffer.
     pub context_at: Option<u64>,
 }
 
-/// What kind of object carries a file.
+/// Kind of object that carries a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileHolder {
     /// A single descriptor.
@@ -90,24 +90,24 @@ pub enum FileHolder {
     Array,
 }
 
-/// A file in a buffer that has not been given yet.
+/// A file in a buffer that is not installed in the receiver yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSlot {
     pub file: FileToken,
-    /// Where in the buffer the receiver's number goes.
+    /// Offset in the buffer for the receiver's descriptor.
     pub at: u32,
     pub holder: FileHolder,
 }
 
-/// A process's mapping and what is in it.
+/// A process's mapping and the buffers in it.
 #[derive(Debug)]
 pub struct ReceiveArea {
     pub mapping: Mapping,
     pub ranges: Allocator<BufferId>,
     pub pages: AreaPages,
-    /// Bytes that one-way calls may still take; half of the mapping in all.
+    /// Bytes that are left for one-way calls; initially half of the mapping.
     pub free_oneway: u32,
-    /// What each sender, by pid, has of it.
+    /// One-way buffers of each sender, by pid.
     pub oneway_shares: BTreeMap<u32, OnewayShare>,
     /// A flood was reported; not again until a tenth of the mapping is free for one-way calls.
     pub spam_reported: bool,
@@ -115,7 +115,7 @@ pub struct ReceiveArea {
 
 impl ReceiveArea {
     pub fn new(mapping: Mapping) -> Self {
-        // Whole pages, as much as the driver ever uses.
+        // Whole pages, up to the maximum that the driver uses.
         let size = (mapping.len.min(MAX_MAPPING) & !4095) as u32;
         Self {
             mapping,
@@ -128,16 +128,16 @@ impl ReceiveArea {
     }
 }
 
-/// One-way buffers of one sender in a mapping. Counted as they come and go: the question who floods
-/// is asked with each one-way call while there is little room, and a mapping holds a quarter of a
-/// million buffers.
+/// One-way buffers of one sender in a mapping. The count is maintained because it is needed for
+/// each one-way call while there is little room, and a mapping holds a quarter of a million
+/// buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OnewayShare {
     pub buffers: u32,
     pub bytes: u32,
 }
 
-/// What a new buffer is for.
+/// Parameters of a new buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct BufferRequest {
     pub process: ProcessId,

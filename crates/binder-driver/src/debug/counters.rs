@@ -60,7 +60,7 @@ pub struct Counters {
     pub returns: [u32; RETURNS.len()],
 }
 
-/// Objects that were ever made, by kind. (What is there now, the slabs know.)
+/// Number of objects that were ever created, by kind. (The slabs have the current number.)
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Made {
     pub processes: u32,
@@ -72,12 +72,12 @@ pub struct Made {
     pub transactions: u32,
 }
 
-/// All of it.
+/// All counters.
 #[derive(Clone, Debug, Default)]
 pub struct Statistics {
     pub all: Counters,
     pub made: Made,
-    /// Calls and one-ways that their receivers have.
+    /// Calls and one-way calls that were delivered to their receivers.
     pub delivered: u64,
 }
 
@@ -92,13 +92,13 @@ pub fn count(counters: &mut [u32], word: u32) {
     }
 }
 
-/// One more was made.
+/// Increments a counter; wraps around.
 pub fn one_more(counter: &mut u32) {
     *counter = counter.wrapping_add(1);
 }
 
 /// Commands that were run and returns that were delivered since the start, by name. Each count
-/// starts again after 2^32 - 1.
+/// wraps around after 2^32 - 1.
 #[derive(Clone, Debug)]
 pub struct CommandCounts {
     /// `BC_` commands.

@@ -1,4 +1,4 @@
-//! What operators see of the driver: logs, counters, traces, snapshots.
+//! Diagnostics of the driver for operators: logs, counters, traces, snapshots.
 
 pub mod counters;
 mod logs;

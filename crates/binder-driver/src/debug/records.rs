@@ -1,42 +1,42 @@
-//! Trace events and transaction log entries as data.
+//! Data structures of trace events and transaction log entries.
 
 use crate::keys::ContextId;
 use crate::transaction::types::Kind;
 
-/// Something happened to a call.
+/// An event of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceEvent {
-    /// It was sent, or refused.
+    /// The call was sent, or refused.
     Sent(Sent),
-    /// A thread of the receiver has it.
+    /// A thread of the receiver has received it.
     Taken {
-        /// Which call.
+        /// Debug id of the call.
         id: u32,
-        /// The thread.
+        /// Tid of the receiving thread.
         tid: u32,
     },
-    /// It was answered.
+    /// The reply was delivered.
     Answered {
-        /// Which call.
+        /// Debug id of the call.
         id: u32,
-        /// Bytes of the answer.
+        /// Bytes of the reply.
         bytes: u64,
     },
-    /// It failed for its caller, with this `BR_` word.
+    /// The call failed for its caller, with this `BR_` word.
     Failed {
-        /// Which call.
+        /// Debug id of the call.
         id: u32,
         /// `BR_DEAD_REPLY`, `BR_FAILED_REPLY` or `BR_FROZEN_REPLY`.
         word: u32,
     },
-    /// Nothing more will happen to it.
+    /// The call has ended; no further event follows.
     Over {
-        /// Which call.
+        /// Debug id of the call.
         id: u32,
     },
 }
 
-/// How a transaction was refused.
+/// The error of a transaction that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The sender's `BR_` word.
@@ -48,9 +48,9 @@ pub struct Refusal {
 /// A call or one-way call as it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Its number.
+    /// Debug id.
     pub id: u32,
-    /// Nobody waits for an answer.
+    /// One-way: there is no reply.
     pub oneway: bool,
     /// The device.
     pub context: Option<ContextId>,
@@ -58,13 +58,13 @@ pub struct Sent {
     pub from_pid: u32,
     /// The caller's thread.
     pub from_tid: u32,
-    /// Process called; 0: it did not come so far.
+    /// The called process; 0 if the call failed before its target was found.
     pub to_pid: u32,
-    /// Number of the node; 0: none.
+    /// Debug id of the node; 0: none.
     pub node: u32,
-    /// The caller's name for it.
+    /// The caller's handle of the node.
     pub handle: u32,
-    /// What is asked for.
+    /// Transaction code, defined by the clients.
     pub code: u32,
     /// `TF_` flags.
     pub flags: u32,
@@ -76,7 +76,7 @@ pub struct Sent {
     pub refused: Option<Refusal>,
 }
 
-/// Entries a log keeps.
+/// Number of entries that a log keeps.
 const KEPT: usize = 32;
 
 /// One transaction, as it was sent.
@@ -87,7 +87,7 @@ pub struct Entry {
     pub kind: Kind,
     pub from_pid: u32,
     pub from_tid: u32,
-    /// 0: it did not come so far.
+    /// 0 if the transaction failed before its target was found.
     pub to_pid: u32,
     /// 0: any thread.
     pub to_tid: u32,
@@ -117,12 +117,12 @@ impl Ring {
         self.next = (self.next + 1) % KEPT;
     }
 
-    /// Where the last entry is, if there is one.
+    /// Index of the last entry, if there is one.
     fn last_at(&self) -> usize {
         (self.next + KEPT - 1) % KEPT
     }
 
-    /// The last entry, which may still change.
+    /// The last entry, for changes.
     pub fn last(&mut self) -> Option<&mut Entry> {
         let at = self.last_at();
         self.entries.get_mut(at)

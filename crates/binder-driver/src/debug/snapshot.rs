@@ -1,4 +1,4 @@
-//! What the driver holds, as plain data for status displays.
+//! The driver's state as plain data, for status displays.
 
 use owners::{Owner, Uid};
 
@@ -8,14 +8,14 @@ use crate::objects::types::{Node, Reference};
 use crate::process::types::{Context, Process};
 use crate::transaction::types::Transaction;
 
-/// Everything, at one moment.
+/// The whole state at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// One entry a device, also a removed one that still has opens.
+    /// One entry per device, including a removed one that still has opens.
     pub contexts: Vec<ContextSnapshot>,
-    /// Transactions on their way or waiting for their reply.
+    /// Transactions that are not delivered or wait for their reply.
     pub transactions: Vec<TransactionSnapshot>,
-    /// Nodes whose owner is gone but that somebody still refers to.
+    /// Nodes of dead owners to which references still exist.
     pub dead_nodes: usize,
 }
 
@@ -32,7 +32,7 @@ pub struct TransactionSnapshot {
     pub to_pid: Option<u32>,
     /// Tid that serves the call.
     pub to_tid: Option<u32>,
-    /// The clients' own code.
+    /// Transaction code, defined by the clients.
     pub code: u32,
     /// `TF_*`.
     pub flags: u32,
@@ -45,40 +45,40 @@ pub struct TransactionSnapshot {
 pub struct ContextSnapshot {
     /// The device's name.
     pub name: String,
-    /// The device was unlinked; its opens go on.
+    /// The device was unlinked; its opens keep working.
     pub removed: bool,
     /// Pid of the context manager.
     pub manager_pid: Option<u32>,
     /// The only uid that may become the manager, once one has been.
     pub manager_uid: Option<Uid>,
-    /// Its opens.
+    /// Opens of the device.
     pub processes: Vec<ProcessSnapshot>,
 }
 
 /// One open of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessSnapshot {
-    /// Who opened it (thread group id).
+    /// Process that opened it (thread group id).
     pub pid: u32,
     /// Effective uid of the opener.
     pub euid: Uid,
-    /// The party that it is charged to.
+    /// The owner that it is charged to.
     pub owner: Owner,
     /// Memory of all messages of this owner, which counts against its quota.
     pub owner_memory_bytes: u64,
-    /// It takes no sync calls (`BINDER_FREEZE`).
+    /// The open refuses sync calls (`BINDER_FREEZE`).
     pub frozen: bool,
-    /// Loopers that the driver may ask for.
+    /// Maximum number of loopers that the driver may request.
     pub max_threads: u32,
-    /// Its threads by tid.
+    /// Threads by tid.
     pub threads: Vec<ThreadSnapshot>,
     /// Nodes that it owns.
     pub nodes: Vec<NodeSnapshot>,
-    /// Its references by handle.
+    /// References by handle.
     pub handles: Vec<HandleSnapshot>,
-    /// Its receive buffer; `None` until the first transaction to it.
+    /// Receive area; `None` until the first transaction to the open.
     pub buffers: Option<BufferSnapshot>,
-    /// Work items that no thread has taken yet.
+    /// Work items in the queue of the process.
     pub queued_work: usize,
 }
 
@@ -87,13 +87,13 @@ pub struct ProcessSnapshot {
 pub struct ThreadSnapshot {
     /// Thread id.
     pub tid: u32,
-    /// Its place in the pool, as `entered`, `registered`, `entered|invalid`, ...; empty = none.
+    /// Looper state, as `entered`, `registered`, `entered|invalid`, ...; empty = none.
     pub looper: String,
-    /// It waits in a read.
+    /// The thread waits in a read.
     pub waiting: bool,
-    /// Calls that it is in, made or served.
+    /// Number of calls on its stack, made or served.
     pub stack_depth: usize,
-    /// Work items queued for this very thread.
+    /// Work items in the queue of this thread.
     pub queued_work: usize,
 }
 
@@ -106,13 +106,13 @@ pub struct NodeSnapshot {
     pub ptr: u64,
     /// Cookie in the owner.
     pub cookie: u64,
-    /// Takes file descriptors.
+    /// Accepts file descriptors.
     pub accepts_fds: bool,
-    /// Asks for the sender's security context.
+    /// Requests the sender's security context.
     pub wants_security_context: bool,
-    /// Processes that hold a reference.
+    /// Number of processes that hold a reference.
     pub refs: u32,
-    /// References with a strong count.
+    /// Number of references with a strong count.
     pub internal_strong: u32,
     /// Strong counts of the owner's side: buffers, pending acknowledgements.
     pub local_strong: u32,
@@ -148,16 +148,16 @@ pub struct BufferSnapshot {
     pub live: usize,
     /// Bytes in use.
     pub used: u64,
-    /// Bytes that one-way calls may still take.
+    /// Bytes that are left for one-way calls.
     pub free_async: u64,
     /// Pages (4096 bytes) that hold memory.
     pub touched_pages: u32,
-    /// Of these, pages on which no buffer lies.
+    /// Number of these pages that are not part of a buffer.
     pub idle_pages: u32,
 }
 
 impl Driver {
-    /// Everything that the driver holds.
+    /// The whole state of the driver.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             contexts: self

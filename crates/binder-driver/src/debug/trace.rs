@@ -1,4 +1,4 @@
-//! What becomes of each call. There is no clock here: the front end adds the time.
+//! Events of each call. The driver has no clock: the front end adds the time.
 
 use binder_uapi::BinderTransactionData;
 
@@ -8,18 +8,18 @@ use crate::keys::{ContextId, ThreadId, TransactionId};
 use crate::transaction::types::Kind;
 
 impl Driver {
-    /// Traces from now on. [`take_trace`](Self::take_trace) must be called often: events that are
-    /// not taken are kept.
+    /// Starts the trace. [`take_trace`](Self::take_trace) must be called often: the events are kept
+    /// until they are taken.
     pub fn start_tracing(&mut self) {
         self.trace = Some(Vec::new());
     }
 
-    /// Traces no longer and drops the events that were not taken.
+    /// Ends the trace and drops the events that were not taken.
     pub fn stop_tracing(&mut self) {
         self.trace = None;
     }
 
-    /// What has happened since it was called last, oldest first.
+    /// Events since the last call, oldest first.
     pub fn take_trace(&mut self) -> Vec<TraceEvent> {
         self.trace.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -35,7 +35,7 @@ impl Driver {
         }
     }
 
-    /// The transaction that was logged last is a call that was sent or refused.
+    /// Records the last logged transaction as a call that was sent or refused.
     pub(crate) fn note_sent(&mut self, data: &BinderTransactionData) {
         let (Some(trace), Some(entry)) = (&mut self.trace, self.log.all.latest()) else { return };
         trace.push(TraceEvent::Sent(Sent {

@@ -1,4 +1,4 @@
-//! The latest transactions, and the latest that failed.
+//! The last transactions, and the last that failed.
 
 use crate::debug::records::{Entry, Refusal};
 use crate::driver::Driver;
@@ -6,7 +6,7 @@ use crate::keys::{NodeId, ProcessId, ThreadId};
 use crate::transaction::types::{Kind, Message, Sender};
 
 impl Driver {
-    /// A transaction is being sent; what is not known yet is 0.
+    /// A transaction is being sent; values that are not known yet are 0.
     pub(crate) fn log_transaction(&mut self, sender: Sender, message: Message<'_>) {
         let Message { id, kind, data, .. } = message;
         let process = self.processes.get(sender.caller.process);
@@ -26,7 +26,7 @@ impl Driver {
         });
     }
 
-    /// It has a receiver.
+    /// The target of the transaction was found.
     pub(crate) fn log_target(
         &mut self,
         process: ProcessId,
@@ -39,7 +39,7 @@ impl Driver {
         entry.to_tid = thread.and_then(|thread| self.threads.get(thread)).map_or(0, |t| t.tid);
     }
 
-    /// It failed.
+    /// The transaction failed.
     pub(crate) fn log_failure(&mut self, refusal: Refusal) {
         let Some(entry) = self.log.all.last() else { return };
         entry.refused = Some(refusal);

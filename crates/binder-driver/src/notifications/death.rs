@@ -1,4 +1,4 @@
-//! Death notifications: asked for on a handle, sent when the node's owner dies, withdrawn at will.
+//! Death notifications: requested for a handle, sent when the node's owner dies, can be withdrawn.
 
 use binder_uapi::{BinderHandleCookie, Return};
 use slotmap::KeyData;
@@ -48,7 +48,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The node of this reference is dead: queues its notification, if there is one.
+    /// The node of this reference is dead: queues its death notification, if one is registered.
     pub(crate) fn send_death(&mut self, reference: RefId) {
         let Some(death) = self.refs[reference].death else { return };
         self.deaths[death].state = DeathState::Dead;
@@ -114,7 +114,7 @@ impl Driver {
         }
     }
 
-    /// Forgets a notification, wherever it is.
+    /// Removes a notification in any state.
     pub(crate) fn remove_death(&mut self, death: DeathId) {
         let Some(entry) = self.deaths.remove(death) else { return };
         if let Some(work) = entry.work {
@@ -140,7 +140,7 @@ impl DeliverToRead for DeathId {
         death.delivered = true;
         driver.processes[reader.process].delivered_deaths.insert((cookie, self));
         reader.put(Return::DeadBinder(cookie));
-        // The reader may want to make calls because of it: it gets nothing else with it.
+        // Nothing else is delivered with it, because the reader may react to it by making calls.
         Flow::Return
     }
 

@@ -1,8 +1,8 @@
-//! Freezing: no calls for a process whose threads are about to be stopped.
+//! Freezing: prevents calls to a process whose threads are about to be stopped.
 //!
-//! A frozen process refuses sync calls and keeps one-way ones. A freeze succeeds only when nothing
-//! is under way to the process and none of its threads is in a call; with a timeout it waits for
-//! that. The driver has no clock: the front end measures the time and calls
+//! A frozen process refuses sync calls and queues one-way calls. A freeze succeeds only if no
+//! transaction to the process is pending and none of its threads is in a call; with a timeout it
+//! waits for that. The driver has no clock: the front end measures the time and calls
 //! [`Driver::freeze_timed_out`].
 
 use std::collections::BTreeSet;
@@ -22,8 +22,8 @@ impl Driver {
 
     /// `BINDER_FREEZE`, for every open of a pid (as the host numbers processes).
     ///
-    /// `EINVAL`: the pid has no open; `EAGAIN`: something is under way to it (it is not frozen
-    /// then), or it was thawed while this waited.
+    /// `EINVAL`: the pid has no open; `EAGAIN`: a transaction to it is pending (the process is not
+    /// frozen then), or it was thawed while this freeze waited.
     pub fn freeze(&mut self, caller: ProcessId, info: BinderFreezeInfo) -> Freeze {
         let targets = self.opens_of_pid(info.pid);
         if targets.is_empty() {
@@ -55,14 +55,14 @@ impl Driver {
         targets.iter().all(|&target| self.processes[target].freezer.outstanding == 0)
     }
 
-    /// Something is on its way to the process, or one of its threads is in a call.
+    /// A transaction to the process is pending, or one of its threads is in a call.
     fn is_busy(&self, process: ProcessId) -> bool {
         let entry = &self.processes[process];
         let mut threads = entry.threads.values();
         entry.freezer.outstanding > 0 || threads.any(|&thread| self.threads[thread].stack.is_some())
     }
 
-    /// All of them are frozen and their watchers told, or none is.
+    /// Freezes all targets and notifies their watchers, or none if one of them is busy.
     fn conclude_freeze(&mut self, targets: &BTreeSet<ProcessId>) -> Result<(), Errno> {
         if targets.iter().any(|&target| self.is_busy(target)) {
             self.give_up_freeze(targets);
@@ -79,7 +79,8 @@ impl Driver {
         for &target in targets {
             let freezer = &mut self.processes[target].freezer;
             freezer.frozen = false;
-            // It was frozen before this attempt, and watchers think that it still is.
+            // The target was frozen before this attempt: its watchers have to be notified that it
+            // is not.
             if freezer.announced {
                 self.announce_freeze(target, FreezeState::Thawed);
             }
@@ -98,7 +99,7 @@ impl Driver {
         self.announce_freeze(target, FreezeState::Thawed);
     }
 
-    /// The waiting freeze leaves the books of its targets.
+    /// Removes a pending freeze from its targets.
     fn end_wait(&mut self, id: FreezeId) -> Option<FreezeWait> {
         let wait = self.freezes.remove(id)?;
         for target in &wait.targets {
@@ -107,7 +108,7 @@ impl Driver {
         Some(wait)
     }
 
-    /// A waiting freeze was woken: its result, unless it has to wait on.
+    /// Result of a pending freeze that was woken; `None` if it has to wait longer.
     pub(crate) fn resume_freeze(&mut self, id: FreezeId) -> Option<Result<(), Errno>> {
         let wait = self.freezes.get(id)?;
         if wait.thawed {
@@ -121,20 +122,20 @@ impl Driver {
         Some(self.conclude_freeze(&wait.targets))
     }
 
-    /// The time of a waiting freeze is over: what to answer. A stale id is `EAGAIN`.
+    /// The timeout of a pending freeze has expired: returns its result. A stale id is `EAGAIN`.
     pub fn freeze_timed_out(&mut self, id: FreezeId) -> Result<(), Errno> {
         let wait = self.end_wait(id).ok_or(Errno::EAGAIN)?;
         self.conclude_freeze(&wait.targets)
     }
 
-    /// A signal for the thread that waits for a freeze, which is given up.
+    /// The thread that waits for a freeze has a signal: the freeze is aborted.
     pub fn freeze_interrupted(&mut self, id: FreezeId) {
         if let Some(wait) = self.end_wait(id) {
             self.give_up_freeze(&wait.targets);
         }
     }
 
-    /// A transaction to the process is over.
+    /// A transaction to the process has ended.
     pub(crate) fn transaction_left(&mut self, process: ProcessId) {
         let Some(entry) = self.processes.get_mut(process) else { return };
         entry.freezer.outstanding -= 1;
@@ -145,7 +146,8 @@ impl Driver {
         }
     }
 
-    /// The process is going away: nobody waits for it, and it waits for nobody.
+    /// The process is released: removes it from pending freezes of other processes, and aborts its
+    /// own.
     pub(crate) fn release_freezer(&mut self, process: ProcessId) {
         for wait in std::mem::take(&mut self.processes[process].freezer.waits) {
             self.freezes[wait].targets.remove(&process);
@@ -161,7 +163,7 @@ impl Driver {
         }
     }
 
-    /// `BINDER_GET_FROZEN_INFO`, over every open of the pid. `EINVAL`: it has none.
+    /// `BINDER_GET_FROZEN_INFO`, over every open of the pid. `EINVAL`: the pid has no open.
     pub fn frozen_info(&self, pid: u32) -> Result<BinderFrozenStatusInfo, Errno> {
         let opens = self.opens_of_pid(pid);
         if opens.is_empty() {

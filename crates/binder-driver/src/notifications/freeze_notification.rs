@@ -1,6 +1,7 @@
-//! Freeze notifications: asked for on a handle, sent whenever the node's owner is frozen or thawed.
+//! Freeze notifications: requested for a handle, sent whenever the node's owner is frozen or
+//! thawed.
 //!
-//! One is outstanding at a time: what changes before it is acknowledged follows as one more.
+//! At most one is unacknowledged: changes before the acknowledgement are sent as one more.
 
 use binder_uapi::{BinderFrozenStateInfo, BinderHandleCookie, Return};
 use slotmap::KeyData;
@@ -17,8 +18,8 @@ use crate::write_read::deliver::{DeliverToRead, Flow, Reader};
 use crate::write_read::types::Work;
 
 impl Driver {
-    /// `BC_REQUEST_FREEZE_NOTIFICATION`; the present state is told at once. `EINVAL`: unknown
-    /// handle, or asked for before; `ENOMEM`: too many.
+    /// `BC_REQUEST_FREEZE_NOTIFICATION`; the current state is sent at once. `EINVAL`: unknown
+    /// handle, or already requested; `ENOMEM`: too many.
     pub(crate) fn request_freeze_notification(
         &mut self,
         process: ProcessId,
@@ -41,7 +42,7 @@ impl Driver {
             process,
             owner,
             cookie: request.cookie,
-            // A freeze that still waits is announced when it succeeds.
+            // A pending freeze is announced when it succeeds.
             is_frozen: owner.is_some_and(|owner| self.processes[owner].freezer.announced),
             work: None,
             sent: false,
@@ -64,7 +65,7 @@ impl Driver {
         self.wake_process(process);
     }
 
-    /// Tells who watches nodes of the process.
+    /// Notifies the watchers of the process's nodes.
     pub(crate) fn announce_freeze(&mut self, process: ProcessId, state: FreezeState) {
         let is_frozen = state == FreezeState::Frozen;
         let freezer = &mut self.processes[process].freezer;
@@ -81,8 +82,8 @@ impl Driver {
         }
     }
 
-    /// `BC_CLEAR_FREEZE_NOTIFICATION`. `EINVAL`: unknown handle, nothing asked for, or another
-    /// cookie.
+    /// `BC_CLEAR_FREEZE_NOTIFICATION`. `EINVAL`: unknown handle, no notification requested, or
+    /// another cookie.
     pub(crate) fn clear_freeze_notification(
         &mut self,
         process: ProcessId,
@@ -132,7 +133,7 @@ impl Driver {
         }
     }
 
-    /// Forgets a notification, wherever it is.
+    /// Removes a notification in any state.
     pub(crate) fn remove_freeze_notification(&mut self, id: FreezeNotificationId) {
         self.stop_watching(id);
         let Some(entry) = self.freeze_notifications.remove(id) else { return };
@@ -160,12 +161,12 @@ impl DeliverToRead for FreezeNotificationId {
         driver.processes[reader.process].sent_freeze_notifications.insert((cookie, self));
         let info = BinderFrozenStateInfo { cookie, is_frozen: is_frozen.into(), reserved: 0 };
         reader.put(Return::FrozenBinder(info));
-        // The reader may want to make calls because of it: it gets nothing else with it.
+        // Nothing else is delivered with it, because the reader may react to it by making calls.
         Flow::Return
     }
 
     fn cancel<H: Host>(self, driver: &mut Driver, _: &mut H, _: Option<ThreadId>) {
-        // It is queued for processes only, and this one dies.
+        // Freeze notifications are in queues of processes only, and this process exits.
         driver.freeze_notifications[self].work = None;
         driver.remove_freeze_notification(self);
     }

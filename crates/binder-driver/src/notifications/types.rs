@@ -1,4 +1,4 @@
-//! Death notifications, freezes and freeze notifications as data.
+//! Data structures of death notifications, freezes and freeze notifications.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,14 +7,14 @@ use crate::errno::Errno;
 use crate::keys::{FreezeId, FreezeNotificationId, ProcessId};
 use crate::write_read::queue::WorkId;
 
-/// Where a notification is in its life.
+/// State of a death notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeathState {
-    /// Registered; nothing queued.
+    /// Registered; no work is queued.
     Armed,
     /// `BR_DEAD_BINDER` is queued, or sent and not acknowledged.
     Dead,
-    /// As `Dead`, and withdrawn since: the answer follows the acknowledgement.
+    /// Like `Dead`, and withdrawn since: the confirmation follows the acknowledgement.
     DeadAndClear,
     /// `BR_CLEAR_DEATH_NOTIFICATION_DONE` is queued.
     Clear,
@@ -31,81 +31,81 @@ impl fmt::Display for DeathState {
     }
 }
 
-/// One notification.
+/// A death notification.
 #[derive(Debug)]
 pub struct Death {
     pub process: ProcessId,
     pub cookie: u64,
     pub state: DeathState,
-    /// Queued.
+    /// The notification's work item, when queued.
     pub work: Option<WorkId>,
-    /// Sent, and `BC_DEAD_BINDER_DONE` is due.
+    /// `BR_DEAD_BINDER` was sent, and `BC_DEAD_BINDER_DONE` is due.
     pub delivered: bool,
 }
 
-/// What watchers are told of a node's owner.
+/// State of a node's owner that is reported to watchers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FreezeState {
     Frozen,
     Thawed,
 }
 
-/// What a process knows of its being frozen.
+/// Freeze state of a process.
 #[derive(Debug, Default)]
 pub struct Freezer {
     pub frozen: bool,
     /// A sync call was refused since the freeze.
     pub sync_received: bool,
-    /// A one-way call came since the freeze.
+    /// A one-way call was received since the freeze.
     pub async_received: bool,
-    /// Transactions to the process that are not over: queued, or calls not yet replied to.
+    /// Transactions to the process that have not ended: queued, or calls without a reply.
     pub outstanding: usize,
-    /// Watchers were last told that it is frozen.
+    /// The last state reported to watchers was frozen.
     pub announced: bool,
-    /// Freezes that wait for the last of the outstanding transactions.
+    /// Pending freezes that wait for the last of the outstanding transactions.
     pub waits: BTreeSet<FreezeId>,
     /// Notifications registered on nodes of the process.
     pub watchers: BTreeSet<FreezeNotificationId>,
 }
 
-/// A `BINDER_FREEZE` that waits.
+/// A pending `BINDER_FREEZE`.
 #[derive(Debug)]
 pub struct FreezeWait {
-    /// The open that asked.
+    /// The open that requested it.
     pub caller: ProcessId,
-    /// The opens that are to be frozen and are still there.
+    /// The opens to freeze, without those released since.
     pub targets: BTreeSet<ProcessId>,
-    /// They were thawed meanwhile.
+    /// The opens were thawed meanwhile.
     pub thawed: bool,
 }
 
-/// What becomes of a `BINDER_FREEZE`.
+/// Result of a `BINDER_FREEZE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Freeze {
-    /// Answer now.
+    /// The result is known.
     Done(Result<(), Errno>),
     /// Keep the request until [`Wake::Freeze`](crate::Wake::Freeze), an interrupt
     /// ([`Driver::freeze_interrupted`]) or its timeout ([`Driver::freeze_timed_out`]).
     Waiting(FreezeId),
 }
 
-/// One notification.
+/// A freeze notification.
 #[derive(Debug)]
 pub struct FreezeNotification {
-    /// Who hears of it.
+    /// The process that receives it.
     pub process: ProcessId,
-    /// Whose state it is; `None` = dead, or the notification was withdrawn.
+    /// The watched process; `None` = dead, or the notification was withdrawn.
     pub owner: Option<ProcessId>,
     pub cookie: u64,
-    /// What is to be told, or was told last.
+    /// State to report, or reported last.
     pub is_frozen: bool,
-    /// Queued.
+    /// The notification's work item, when queued.
     pub work: Option<WorkId>,
-    /// Sent, and `BC_FREEZE_NOTIFICATION_DONE` is due.
+    /// `BR_FROZEN_BINDER` was sent, and `BC_FREEZE_NOTIFICATION_DONE` is due.
     pub sent: bool,
-    /// The acknowledgement is followed by another one.
+    /// The state has to be sent again after the acknowledgement.
     pub resend: bool,
-    /// Withdrawn: the next thing that is sent is the answer to that.
+    /// The notification was withdrawn: the confirmation of that is sent next.
     pub clear: bool,
 }

@@ -4,7 +4,8 @@
 //! level k below it is full, so a search reads one word a level: O(log64 n). The levels grow and
 //! shrink one word at a time at their ends, and memory follows the highest handle in use.
 
-/// The handles 1, 2, ... of one process; 0 belongs to the context manager and is kept elsewhere.
+/// The handles 1, 2, ... of one process; 0 belongs to the context manager and is not allocated
+/// here.
 #[derive(Debug, Default)]
 pub struct Handles {
     /// `levels[0]` are the handles; the last level has exactly one word.
@@ -15,7 +16,7 @@ impl Handles {
     /// Takes the lowest free handle, 1 or above.
     pub fn take_lowest(&mut self) -> u32 {
         if self.levels.is_empty() {
-            // Bit 0 stands for handle 0, which is never given out here.
+            // Bit 0 stands for handle 0, which is never allocated here.
             self.levels.push(vec![1]);
         }
         if self.levels.last().is_some_and(|top| top[0] == u64::MAX) {
@@ -44,7 +45,7 @@ impl Handles {
         }
     }
 
-    /// Gives a handle back; one that is free already (or 0) is left alone and answers false.
+    /// Releases a handle; returns false and changes nothing if it is free already (or 0).
     pub fn give_back(&mut self, handle: u32) -> bool {
         if handle == 0 || !self.is_taken(handle) {
             return false;
@@ -89,7 +90,7 @@ impl Handles {
         handle != 0 && word.is_some_and(|word| word >> (handle % 64) & 1 == 1)
     }
 
-    /// Bytes that the bitmap holds on to.
+    /// Bytes of memory of the bitmap.
     #[cfg(test)]
     fn capacity_bytes(&self) -> usize {
         self.levels.iter().map(|level| level.capacity() * 8).sum()

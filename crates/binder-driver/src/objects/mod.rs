@@ -1,4 +1,4 @@
-//! Nodes, the references that other processes hold to them, and handle numbers.
+//! Nodes, references of other processes to them, and handle numbers.
 
 pub mod handles;
 mod node_counts;

@@ -1,8 +1,9 @@
-//! Nodes: objects that a process owns, and what their owner must hear of their reference counts.
+//! Nodes: objects that a process owns, and the changes of their reference counts that are reported
+//! to the owner.
 //!
-//! *Internal* strong references are those of other processes' references; *local* ones are the
-//! owner's side: transactions on their way to the node, buffers that name it, acknowledgements
-//! that are due, and the context for its manager.
+//! *Internal* strong references are those of other processes' references; *local* ones are on the
+//! owner's side: undelivered transactions to the node, buffers that refer to it, pending
+//! acknowledgements, and the context's reference to its manager.
 
 use binder_uapi::{
     BinderNodeDebugInfo, BinderNodeInfoForRef, BinderPtrCookie, FLAT_BINDER_FLAG_ACCEPTS_FDS,
@@ -20,8 +21,8 @@ use crate::write_read::deliver::{DeliverToRead, Flow, Reader};
 use crate::write_read::types::Work;
 
 impl Driver {
-    /// The caller's node for a local object, created if it is new. Who does not take a reference
-    /// then must call [`Self::drop_node_if_unused`].
+    /// The caller's node for a local object, created if it is new. A caller that then takes no
+    /// reference must call [`Self::drop_node_if_unused`].
     pub(crate) fn node_for_object(
         &mut self,
         process: ProcessId,
@@ -51,8 +52,9 @@ impl Driver {
         Ok(node)
     }
 
-    /// A reference of another process became strong; `notify` is the owner's thread that hears of
-    /// it with its next return. Without one, the owner must know of strong references already.
+    /// A reference of another process became strong; `notify` is the owner's thread to which that
+    /// is reported with its next return. Without it, strong references must be known to the owner
+    /// already.
     pub(crate) fn inc_internal_strong(
         &mut self,
         node: NodeId,
@@ -104,7 +106,7 @@ impl Driver {
         self.node_lost_strong(node);
     }
 
-    /// A local reference is gone. Nodes of dead owners have none left to give back.
+    /// Drops a local reference. Nodes of dead owners have no local references.
     pub(crate) fn dec_local(&mut self, node: NodeId, strength: Strength) {
         let Some(entry) = self.nodes.get_mut(node) else { return };
         if entry.owner.is_none() {
@@ -128,7 +130,7 @@ impl Driver {
         }
     }
 
-    /// A weak reference of either kind is gone.
+    /// A weak reference of either kind was dropped.
     pub(crate) fn node_lost_weak(&mut self, node: NodeId) {
         let entry = &self.nodes[node];
         if entry.local_weak == 0 && entry.ref_count == 0 {
@@ -150,7 +152,7 @@ impl Driver {
         }
     }
 
-    /// Forgets a node that nobody refers to and whose owner has nothing to hear of.
+    /// Removes a node that has no references and none that its owner knows of.
     pub(crate) fn drop_node_if_unused(&mut self, node: NodeId) {
         let Some(entry) = self.nodes.get(node) else { return };
         let told = entry.owner.is_some() && (entry.has_strong || entry.has_weak);
@@ -163,14 +165,14 @@ impl Driver {
         self.forget_node_of(owner, ptr);
     }
 
-    /// The owner has the node no more.
+    /// Removes the node from its owner's nodes.
     fn forget_node_of(&mut self, owner: Option<ProcessId>, ptr: u64) {
         let Some(owner) = owner.filter(|&owner| self.processes.contains_key(owner)) else { return };
         self.processes[owner].nodes.remove(&ptr);
         self.discharge_object(owner);
     }
 
-    /// Takes the node off the queues that it is on and has.
+    /// Removes the node's work item from its queue, and destroys the node's own queue.
     fn unlink_node(&mut self, node: NodeId) {
         let entry = &mut self.nodes[node];
         let queued = entry.work.take();
@@ -182,7 +184,7 @@ impl Driver {
         }
     }
 
-    /// `BC_INCREFS_DONE` / `BC_ACQUIRE_DONE`. What the driver has not asked for is ignored.
+    /// `BC_INCREFS_DONE` / `BC_ACQUIRE_DONE`. An acknowledgement that is not pending is ignored.
     pub(crate) fn acknowledge_node(
         &mut self,
         process: ProcessId,
@@ -203,7 +205,8 @@ impl Driver {
         }
     }
 
-    /// The owner dies: watchers are told, and the node lives on for its references only.
+    /// The owner dies: watchers are notified, and the node remains only while references to it
+    /// exist.
     pub(crate) fn release_node<H: Host>(&mut self, host: &mut H, node: NodeId) {
         self.nodes[node].updates.clear();
         if let Some(queue) = self.nodes[node].oneway_todo {
@@ -308,7 +311,7 @@ impl DeliverToRead for NodeId {
     fn cancel<H: Host>(self, driver: &mut Driver, _: &mut H, _: Option<ThreadId>) {
         let node = &mut driver.nodes[self];
         node.work = None;
-        // The thread is gone but its process may live: another thread tells the owner.
+        // The thread has exited but its process may be alive: another thread reports to the owner.
         let Some(owner) = node.owner.filter(|&owner| !driver.processes[owner].dead) else { return };
         let todo = driver.processes[owner].todo;
         driver.nodes[self].work = Some(driver.queues.push(todo, Work::Node(self)));

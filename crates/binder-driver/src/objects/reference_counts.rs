@@ -1,4 +1,4 @@
-//! References: one process's handle to another's node, with strong and weak counts.
+//! References: a process's handles for nodes of other processes, with strong and weak counts.
 
 use crate::debug::counters::one_more;
 use crate::driver::Driver;
@@ -8,7 +8,7 @@ use crate::limits::MAX_OBJECTS_A_PROCESS;
 use crate::objects::types::{Reference, Strength};
 
 impl Driver {
-    /// The reference of a handle; one without strong counts is found only as a weak one.
+    /// The reference of a handle; one without strong counts is found only with `Strength::Weak`.
     pub(crate) fn ref_by_handle(
         &self,
         process: ProcessId,
@@ -94,8 +94,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Gives one count back; a count that is 0 already stays so. The reference goes with its last
-    /// count.
+    /// Drops one count; a count of 0 stays 0. The reference is removed with its last count.
     pub(crate) fn dec_ref(&mut self, id: RefId, strength: Strength) {
         let Some(entry) = self.refs.get_mut(id) else { return };
         let Some(less) = entry.count_mut(strength).checked_sub(1) else { return };
@@ -109,7 +108,7 @@ impl Driver {
         }
     }
 
-    /// Drops a reference with whatever it still holds, its death notification too.
+    /// Removes a reference with all its counts, and its notifications.
     pub(crate) fn remove_ref(&mut self, id: RefId) {
         let Some(entry) = self.refs.remove(id) else { return };
         self.processes[entry.process].refs.remove(entry.handle, entry.node);
@@ -137,8 +136,8 @@ impl Driver {
         }
     }
 
-    /// `BC_INCREFS` / `BC_ACQUIRE`. `EINVAL` if the manager asks for handle 0; any other mistake
-    /// is ignored as the kernel driver does.
+    /// `BC_INCREFS` / `BC_ACQUIRE`. `EINVAL` if the manager acquires handle 0; any other error is
+    /// ignored, as by the kernel's driver.
     pub(crate) fn acquire_handle(
         &mut self,
         process: ProcessId,

@@ -1,4 +1,4 @@
-//! Nodes and references as data; the rules are in the other files of this folder.
+//! Data structures of nodes and references; the rules are in the other files of this folder.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -14,11 +14,11 @@ use crate::write_read::queue::{QueueId, WorkId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strength {
     Weak,
-    /// Keeps the object itself alive, not only its name.
+    /// Keeps the object itself alive, not only its identity.
     Strong,
 }
 
-/// What one-way calls to a node have in common if the newer one supersedes the older one.
+/// Key of one-way calls to a node: a newer call supersedes an older one with the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UpdateKey {
     pub code: u32,
@@ -40,33 +40,33 @@ pub struct Node {
     pub id: u32,
     pub ptr: u64,
     pub cookie: u64,
-    /// `None` = the owner died.
+    /// `None` = the owner is dead.
     pub owner: Option<ProcessId>,
     pub accepts_fds: bool,
     pub wants_security_context: bool,
-    /// As its owner sent it first: with which priority it is served.
+    /// Flags from the first time that the owner sent the object; they determine its priority.
     pub flags: u32,
-    /// References with a strong count.
+    /// Number of references with a strong count.
     pub internal_strong: u32,
     pub local_strong: u32,
     pub local_weak: u32,
-    /// The owner was told of strong (`BR_ACQUIRE`) / weak (`BR_INCREFS`) references.
+    /// Strong (`BR_ACQUIRE`) / weak (`BR_INCREFS`) references were reported to the owner.
     pub has_strong: bool,
     pub has_weak: bool,
-    /// ... and has not acknowledged it yet.
+    /// ... and the owner has not acknowledged that yet.
     pub pending_strong: bool,
     pub pending_weak: bool,
-    /// Head of the list of references to it.
+    /// Head of the list of references to this node.
     pub first_ref: Option<RefId>,
     pub ref_count: u32,
-    /// Its work item, when queued.
+    /// The node's work item, when queued.
     pub work: Option<WorkId>,
-    /// A one-way call is on its way, or its buffer is not yet freed.
+    /// A one-way call is undelivered, or its buffer is not freed yet.
     pub has_oneway: bool,
-    /// One-way calls behind that one; created with the first.
+    /// One-way calls queued behind that one; created with the first.
     pub oneway_todo: Option<QueueId>,
-    /// Of these, the calls with `TF_UPDATE_TXN`: oldest first for each key, so that a newer one
-    /// finds what it supersedes without a search through the queue.
+    /// Those of these calls that have `TF_UPDATE_TXN`: oldest first for each key, so that a newer
+    /// one finds the call that it supersedes without a search through the queue.
     pub updates: BTreeMap<UpdateKey, VecDeque<QueuedUpdate>>,
 }
 
@@ -84,7 +84,7 @@ impl Node {
     }
 }
 
-/// One reference.
+/// A reference to a node of another process.
 #[derive(Debug)]
 pub struct Reference {
     pub process: ProcessId,
@@ -94,7 +94,7 @@ pub struct Reference {
     pub weak: u32,
     pub death: Option<DeathId>,
     pub freeze: Option<FreezeNotificationId>,
-    /// The node's list of references.
+    /// Links of the node's list of references.
     pub previous_of_node: Option<RefId>,
     pub next_of_node: Option<RefId>,
 }
@@ -112,39 +112,39 @@ impl Reference {
 #[derive(Debug, Default)]
 pub struct References {
     ids: Handles,
-    /// By handle; null = free. Ends with the highest handle in use.
+    /// By handle; null = free. The last entry is the highest handle in use.
     by_handle: Vec<RefId>,
-    /// Without a hash key of its own for each process: clients do not choose the keys.
+    /// Without a random hash key for each process: clients do not choose the keys.
     by_node: HashMap<NodeId, RefId, BuildHasherDefault<DefaultHasher>>,
 }
 
 impl References {
-    /// By handle.
+    /// The reference with this handle.
     pub fn get(&self, handle: u32) -> Option<RefId> {
         self.by_handle.get(handle as usize).copied().filter(|id| !id.is_null())
     }
 
-    /// By node.
+    /// The reference to this node.
     pub fn of_node(&self, node: NodeId) -> Option<RefId> {
         self.by_node.get(&node).copied()
     }
 
-    /// The one with the highest handle.
+    /// The reference with the highest handle.
     pub fn last(&self) -> Option<RefId> {
         self.by_handle.last().copied()
     }
 
-    /// How many there are.
+    /// Number of references.
     pub fn len(&self) -> usize {
         self.by_node.len()
     }
 
-    /// In the order of their handles.
+    /// All references, ordered by handle.
     pub fn iter(&self) -> impl Iterator<Item = RefId> {
         self.by_handle.iter().copied().filter(|id| !id.is_null())
     }
 
-    /// The lowest free handle from 1 on.
+    /// Allocates the lowest free handle from 1 on.
     pub fn take_handle(&mut self) -> u32 {
         self.ids.take_lowest()
     }
@@ -171,7 +171,7 @@ impl References {
         }
     }
 
-    /// Recomputes what is kept twice.
+    /// Checks redundant data against each other.
     pub fn check(&self) -> Result<(), String> {
         let listed = self.iter().count();
         if listed != self.by_node.len() {

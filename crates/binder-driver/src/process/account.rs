@@ -1,8 +1,8 @@
-//! Quotas of an owner: what all its opens may use together, so that no owner can use up the driver
+//! Quotas of an owner: limits for all its opens together, so that no owner can exhaust the driver
 //! or the memory by starting more processes.
 //!
-//! A message that no thread has taken yet counts for the sender's owner. All other memory of a
-//! receive buffer, its idle pages included, counts for the receiver's owner.
+//! A message that no thread has received yet is charged to the sender's owner. All other memory of
+//! a receive area, its idle pages included, is charged to the receiver's owner.
 
 use owners::Owner;
 
@@ -21,21 +21,21 @@ use crate::transaction::types::Transaction;
 pub struct OwnerMemory {
     /// The owner.
     pub owner: Owner,
-    /// Bytes of messages that its processes have sent and no thread has taken yet.
+    /// Bytes of messages that its processes have sent and no thread has received yet.
     pub queued_bytes: u64,
-    /// Bytes of the pages of its receive buffers that hold memory, without messages that no thread
-    /// has taken yet.
+    /// Bytes of the pages of its receive areas that hold memory, without messages that no thread
+    /// has received yet.
     pub buffer_bytes: u64,
 }
 
 impl OwnerMemory {
-    /// What counts against the quota.
+    /// Bytes that count against the quota.
     pub fn total_bytes(self) -> u64 {
         self.queued_bytes + self.buffer_bytes
     }
 }
 
-/// Bytes of the driver's records of a message. They count too: a mapping holds half a million
+/// Bytes of the driver's records of a message. They are charged too: a mapping holds half a million
 /// messages of 8 bytes.
 pub(crate) const RECORD_BYTES: u64 = (size_of::<Buffer>() + size_of::<Transaction>()) as u64;
 
@@ -47,14 +47,14 @@ impl Account {
         OwnerMemory { owner, queued_bytes, buffer_bytes }
     }
 
-    /// Nothing refers to it.
+    /// No object refers to the account.
     fn is_unused(&self) -> bool {
         self.opens == 0 && self.queued_bytes == 0
     }
 }
 
 impl Driver {
-    /// Sets the bytes of messages that each owner except root may have; no bound by default.
+    /// Sets the maximum bytes of messages of each owner except root; unlimited by default.
     pub fn set_memory_quota(&mut self, bytes: u64) {
         self.memory_quota = Some(bytes);
     }
@@ -64,7 +64,7 @@ impl Driver {
         self.accounts.values().map(Account::memory)
     }
 
-    /// One more open of this owner. `EMFILE`: it has too many.
+    /// Charges an open to this owner. `EMFILE`: it has too many.
     pub(crate) fn admit_open(&mut self, owner: Owner) -> Result<AccountId, Errno> {
         let accounts = &mut self.accounts;
         let new = || accounts.insert(Account::new(owner));
@@ -77,7 +77,7 @@ impl Driver {
         Ok(id)
     }
 
-    /// An open of the owner is gone, with all its objects and its receive buffer.
+    /// An open of the owner was released, with all its objects and its receive area.
     pub(crate) fn leave_account(&mut self, id: AccountId) {
         self.accounts[id].opens -= 1;
         self.drop_unused_account(id);
@@ -91,7 +91,7 @@ impl Driver {
         }
     }
 
-    /// One more object of the process's owner. `ENOMEM`: it has too many.
+    /// Charges an object to the process's owner. `ENOMEM`: it has too many.
     pub(crate) fn charge_object(&mut self, process: ProcessId) -> Result<(), Errno> {
         let account = &mut self.accounts[self.processes[process].account];
         if account.objects >= MAX_OBJECTS_OF_AN_OWNER {
@@ -101,14 +101,14 @@ impl Driver {
         Ok(())
     }
 
-    /// An object of the process is gone.
+    /// An object of the process was removed.
     pub(crate) fn discharge_object(&mut self, process: ProcessId) {
         self.accounts[self.processes[process].account].objects -= 1;
     }
 
-    /// Checks the quotas of both sides for a message of `len` bytes, if need be after a batch of
-    /// idle pages was reclaimed. `ENOMEM`: it exceeds that of the sender's owner; `ENOSPC`: it
-    /// exceeds that of the receiver's owner.
+    /// Checks the quotas of both sides for a message of `len` bytes, if necessary after reclaiming
+    /// a batch of idle pages. `ENOMEM`: it exceeds that of the sender's owner; `ENOSPC`: it exceeds
+    /// that of the receiver's owner.
     pub(crate) fn admit_message<H: Host>(
         &mut self,
         host: &mut H,
@@ -132,7 +132,7 @@ impl Driver {
         !account.owner.is_root() && account.memory().total_bytes() + more_bytes > quota
     }
 
-    /// A message has a buffer, and counts for its sender's owner until a thread has taken it.
+    /// Charges a message with a buffer to its sender's owner until a thread has received it.
     pub(crate) fn charge_message(&mut self, buffer: BufferId, sender: ProcessId) {
         let account = self.processes[sender].account;
         let entry = &mut self.buffers[buffer];
@@ -142,7 +142,7 @@ impl Driver {
         self.accounts[self.processes[receiver].account].untaken_bytes += bytes;
     }
 
-    /// A thread has taken the message: it counts for the receiver's owner.
+    /// A thread has received the message: it is charged to the receiver's owner from now on.
     pub(crate) fn transfer_message(&mut self, buffer: BufferId) {
         let entry = &mut self.buffers[buffer];
         let (receiver, bytes) = (entry.process, entry.layout.total);
@@ -151,7 +151,7 @@ impl Driver {
         self.accounts[self.processes[receiver].account].taken_buffers += 1;
     }
 
-    /// The buffer of a message is gone.
+    /// The buffer of a message was released.
     pub(crate) fn discharge_message(&mut self, buffer: &Buffer) {
         match buffer.queued_for {
             Some(account) => {
@@ -167,16 +167,16 @@ impl Driver {
         self.drop_unused_account(account);
     }
 
-    /// Part of a live buffer is about to get contents.
+    /// Data is about to be stored in part of a live buffer.
     pub(crate) fn touch(&mut self, process: ProcessId, offset: u32, len: u64) {
         let entry = &mut self.processes[process];
         let Some(area) = &mut entry.area else { return };
-        // It lies in the area.
+        // The buffer lies within the area.
         let touched = area.pages.touch(offset..offset + len as u32);
         self.accounts[entry.account].touched_pages += u64::from(touched);
     }
 
-    /// Pages of the process's receive buffer hold no memory any more.
+    /// Pages of the process's receive area were reclaimed.
     pub(crate) fn discharge_pages(&mut self, process: ProcessId, pages: u32) {
         self.accounts[self.processes[process].account].touched_pages -= u64::from(pages);
     }

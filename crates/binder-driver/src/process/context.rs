@@ -1,4 +1,4 @@
-//! Contexts: one device, one name space, at most one context manager (handle 0).
+//! Contexts: one per device, with at most one context manager (handle 0).
 
 use binder_uapi::FlatBinderObject;
 
@@ -21,7 +21,7 @@ impl Driver {
         })
     }
 
-    /// Removes a device from sight: no more opens; existing ones go on working.
+    /// Removes a device: no more opens; existing ones keep working.
     pub fn remove_context(&mut self, context: ContextId) {
         let Some(entry) = self.contexts.get_mut(context) else { return };
         entry.removed = true;
@@ -50,7 +50,7 @@ impl Driver {
         }
         let node = self.node_for_object(caller.process, object.unwrap_or_default())?;
         let entry = &mut self.nodes[node];
-        // The context itself refers to the node, and its owner needs no telling.
+        // The context itself refers to the node, so this reference is not reported to the owner.
         entry.local_strong += 1;
         entry.local_weak += 1;
         entry.has_strong = true;

@@ -15,7 +15,7 @@ use crate::process::types::{Opener, Process, SpamDetection};
 use crate::write_read::deliver::DeliverToRead;
 
 impl Driver {
-    /// The process that opened a device has another effective uid now.
+    /// The process that opened a device has changed its effective uid.
     pub fn set_opener_euid(&mut self, process: ProcessId, euid: Uid) {
         if let Some(open) = self.processes.get_mut(process) {
             open.opener.euid = euid;
@@ -62,8 +62,8 @@ impl Driver {
         self.processes.get_mut(id).ok_or(Errno::EBADF)
     }
 
-    /// `close(2)` of one descriptor of the open: its readers return to user space, those that come
-    /// to read next too.
+    /// `close(2)` of one descriptor of the open: its readers return to user space, and so does the
+    /// next read of each of its threads.
     pub fn flush(&mut self, process: ProcessId) {
         let Ok(entry) = self.process(process) else { return };
         let threads: Vec<_> = entry.threads.values().copied().collect();
@@ -74,7 +74,7 @@ impl Driver {
     }
 
     /// Last close: the process dies. Its callers get `BR_DEAD_REPLY`, watchers of its nodes
-    /// `BR_DEAD_BINDER`; parked reads are forgotten.
+    /// `BR_DEAD_BINDER`; parked reads are dropped.
     pub fn release<H: Host>(&mut self, host: &mut H, process: ProcessId) {
         let Ok(entry) = self.process_mut(process) else { return };
         entry.dead = true;

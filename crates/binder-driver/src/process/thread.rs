@@ -1,4 +1,4 @@
-//! Threads: a caller's tid on one open, its place in the looper pool, and its end.
+//! Threads: a caller's tid on one open, its looper state, and its exit.
 
 use binder_uapi::BinderExtendedError;
 
@@ -14,7 +14,7 @@ use crate::write_read::queue::WorkId;
 use crate::write_read::types::Work;
 
 impl Driver {
-    /// The thread of this tid, known from now on.
+    /// The thread with this tid, created if it is new.
     pub(crate) fn thread_of(&mut self, process: ProcessId, tid: u32) -> Result<ThreadId, Errno> {
         let entry = self.processes.get_mut(process).ok_or(Errno::EBADF)?;
         if let Some(&thread) = entry.threads.get(&tid) {
@@ -44,15 +44,15 @@ impl Driver {
         Ok(thread)
     }
 
-    /// Any ioctl but `BINDER_WRITE_READ`: the thread is known from now on, and its first read is
-    /// one like any other. `EBADF`: no such open; `ENOMEM`: too many threads.
+    /// Any ioctl but `BINDER_WRITE_READ`: creates the thread if it is new; its first read then does
+    /// not return at once. `EBADF`: no such open; `ENOMEM`: too many threads.
     pub fn note_ioctl(&mut self, caller: Caller) -> Result<(), Errno> {
         let thread = self.thread_of(caller.process, caller.tid)?;
         self.threads[thread].need_return = false;
         Ok(())
     }
 
-    /// The thread, if it has used the open.
+    /// The thread with this tid, if it has used the open.
     pub(crate) fn known_thread(&self, process: ProcessId, tid: u32) -> Option<ThreadId> {
         self.processes.get(process)?.threads.get(&tid).copied()
     }
@@ -79,14 +79,14 @@ impl Driver {
         self.threads[thread].looper.exited = true;
     }
 
-    /// `BINDER_THREAD_EXIT`: as if the thread had died, but that it has its own priority back.
+    /// `BINDER_THREAD_EXIT`: as if the thread had died, but its own priority is restored.
     pub fn thread_exit<H: Host>(&mut self, host: &mut H, process: ProcessId, tid: u32) {
         self.restore_first_priority(host, process, tid);
         self.thread_died(host, process, tid);
     }
 
-    /// The thread died: whoever waits for its reply gets `BR_DEAD_REPLY`; its parked read is
-    /// forgotten.
+    /// The thread died: callers that wait for its reply get `BR_DEAD_REPLY`; its parked read is
+    /// dropped.
     pub fn thread_died<H: Host>(&mut self, host: &mut H, process: ProcessId, tid: u32) {
         if let Some(thread) = self.known_thread(process, tid) {
             self.release_thread(host, thread);
@@ -108,24 +108,24 @@ impl Driver {
         self.wake_for_process_work(entry.process);
     }
 
-    /// Queues an item that the thread returns for.
+    /// Queues an item for which the thread's read returns.
     pub(crate) fn push_thread_work(&mut self, thread: ThreadId, work: Work) {
         self.push_deferred_work(thread, work);
         self.threads[thread].has_urgent = true;
         self.wake_thread(thread);
     }
 
-    /// Queues an item that waits until the thread returns for another one.
+    /// Queues an item that is delivered only together with another one.
     pub(crate) fn push_deferred_work(&mut self, thread: ThreadId, work: Work) -> WorkId {
         self.queues.push(self.threads[thread].todo, work)
     }
 
-    /// Records why the thread's last transaction failed.
+    /// Stores the error of the thread's last failed transaction.
     pub(crate) fn set_extended_error(&mut self, thread: ThreadId, id: u32, word: u32, param: i32) {
         self.threads[thread].extended_error = BinderExtendedError { id, command: word, param };
     }
 
-    /// `BINDER_GET_EXTENDED_ERROR`: the calling thread's last error, which is then forgotten.
+    /// `BINDER_GET_EXTENDED_ERROR`: returns and clears the calling thread's last error.
     pub fn extended_error(&mut self, caller: Caller) -> Result<BinderExtendedError, Errno> {
         let thread = self.thread_of(caller.process, caller.tid)?;
         let none = BinderExtendedError { id: 0, command: NO_ERROR, param: 0 };

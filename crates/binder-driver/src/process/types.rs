@@ -1,4 +1,4 @@
-//! Contexts, accounts, opens and threads as data.
+//! Data structures of contexts, accounts, opens and threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,34 +19,35 @@ use crate::transaction::types::FdDelivery;
 use crate::write_read::queue::QueueId;
 use crate::write_read::types::WorkScope;
 
-/// One device.
+/// A device.
 #[derive(Debug)]
 pub struct Context {
     pub name: String,
-    /// Unlinked: no more opens, gone with its last process.
+    /// Unlinked: no more opens; removed with its last open.
     pub removed: bool,
     /// The node behind handle 0.
     pub manager: Option<NodeId>,
-    /// The euid of the first manager; nobody else may become one later.
+    /// The euid of the first manager; later managers must have the same.
     pub manager_uid: Option<Uid>,
-    /// Opens of it.
+    /// Number of opens.
     pub opens: usize,
 }
 
-/// What one owner uses.
+/// Resources that one owner uses.
 #[derive(Debug)]
 pub struct Account {
     pub owner: Owner,
     pub opens: usize,
     /// Nodes, references, death and freeze notifications of all its opens.
     pub objects: usize,
-    /// Bytes of messages that its opens have sent and no thread has taken yet, with their records.
+    /// Bytes of messages that its opens have sent and no thread has received yet, with their
+    /// records.
     pub queued_bytes: u64,
-    /// Pages of its receive buffers that hold memory.
+    /// Pages of its receive areas that hold memory.
     pub touched_pages: u64,
-    /// Bytes of the messages in its receive buffers that no thread has taken yet.
+    /// Bytes of the messages in its receive areas that no thread has received yet.
     pub untaken_bytes: u64,
-    /// Messages in its receive buffers that a thread has taken.
+    /// Messages in its receive areas that a thread has received.
     pub taken_buffers: u64,
 }
 
@@ -64,56 +65,56 @@ impl Account {
     }
 }
 
-/// Who opens a device.
+/// The process that opens a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opener {
     /// Thread group id, as the host numbers processes.
     pub pid: u32,
     /// Effective uid, which receivers see. The right to become the context manager depends on the
-    /// caller's instead.
+    /// euid of the calling thread instead.
     pub euid: Uid,
-    /// The party that its opens, objects and memory are charged to.
+    /// The owner that its opens, objects and memory are charged to.
     pub owner: Owner,
 }
 
-/// One open.
+/// An open of a device.
 #[derive(Debug)]
 pub struct Process {
     pub context: ContextId,
     pub opener: Opener,
     pub account: AccountId,
-    /// By tid.
+    /// Threads by tid.
     pub threads: BTreeMap<u32, ThreadId>,
-    /// Threads parked with nothing of their own to wait for; the last one is woken first, its
-    /// caches being the warmest.
+    /// Threads parked without pending calls of their own; the last one is woken first, because its
+    /// caches are the warmest.
     pub idle: Vec<ThreadId>,
     /// Work that any thread may take.
     pub todo: QueueId,
-    /// Nodes it owns, by pointer.
+    /// Nodes that it owns, by pointer.
     pub nodes: BTreeMap<u64, NodeId>,
     pub refs: References,
     /// Death notifications sent but not acknowledged, by cookie.
     pub delivered_deaths: BTreeSet<(u64, DeathId)>,
-    /// Death notifications of any state.
+    /// Number of death notifications in any state.
     pub deaths: usize,
     pub freezer: Freezer,
     /// Freeze notifications sent but not acknowledged, by cookie.
     pub sent_freeze_notifications: BTreeSet<(u64, FreezeNotificationId)>,
-    /// Freeze notifications of any state that it asked for.
+    /// Number of freeze notifications that it requested, in any state.
     pub freeze_notifications: usize,
-    /// Where its transactions arrive; known once the first one came.
+    /// Receive area; created with the first transaction to the process.
     pub area: Option<Box<ReceiveArea>>,
     pub max_threads: u32,
-    /// `BR_SPAWN_LOOPER` sent, `BC_REGISTER_LOOPER` not yet seen.
+    /// `BR_SPAWN_LOOPER` was sent, `BC_REGISTER_LOOPER` was not received yet.
     pub requested_threads: u32,
     /// Requested threads that have registered.
     pub started_threads: u32,
     pub spam_detection: SpamDetection,
     /// A thread has polled the open.
     pub polled: bool,
-    /// What it said and heard so far.
+    /// Counters of its commands and returns.
     pub counters: Counters,
-    /// It is being released.
+    /// The open is being released.
     pub dead: bool,
 }
 
@@ -121,27 +122,27 @@ pub struct Process {
 /// instead of `BR_TRANSACTION_COMPLETE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpamDetection {
-    /// As at the start.
+    /// The initial state.
     Off,
-    /// `BINDER_ENABLE_ONEWAY_SPAM_DETECTION` switched it on.
+    /// Enabled by `BINDER_ENABLE_ONEWAY_SPAM_DETECTION`.
     On,
 }
 
-/// A thread's place in the pool.
+/// Looper state of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Looper {
     /// `BC_ENTER_LOOPER`: the application's own thread.
     pub entered: bool,
-    /// `BC_REGISTER_LOOPER`: a thread that the driver asked for.
+    /// `BC_REGISTER_LOOPER`: a thread that the driver requested.
     pub registered: bool,
     /// `BC_EXIT_LOOPER`.
     pub exited: bool,
-    /// It mixed the above in a wrong way; recorded, without further effect.
+    /// The commands above were combined in a wrong way; recorded, without further effect.
     pub invalid: bool,
 }
 
 impl Looper {
-    /// In the pool by either way.
+    /// Whether the thread is in the pool in one of the two ways.
     pub fn in_pool(self) -> bool {
         self.entered || self.registered
     }
@@ -166,9 +167,9 @@ pub struct Parked {
     pub caller: Caller,
     pub bwr: BinderWriteRead,
     pub scope: WorkScope,
-    /// Tells this park from earlier ones of the thread.
+    /// Distinguishes this wait from earlier ones of the thread.
     pub token: u64,
-    /// A wake-up is on its way.
+    /// A wake-up is queued.
     pub woken: bool,
 }
 
@@ -178,26 +179,29 @@ pub struct Thread {
     pub process: ProcessId,
     pub tid: u32,
     pub looper: Looper,
-    /// Work for this very thread.
+    /// Work for this thread only.
     pub todo: QueueId,
-    /// `todo` holds something worth returning for, not only items that go along with others.
+    /// `todo` has an item for which a read returns, not only deferred items.
     pub has_urgent: bool,
-    /// The call that it is in: an incoming one (`to_thread` is this thread) or an outgoing one.
+    /// The innermost call that it is in: an incoming one (`to_thread` is this thread) or an
+    /// outgoing one.
     pub stack: Option<TransactionId>,
-    /// A [`Work::ReturnError`] or [`Work::Error`] is queued: commands wait until it was read.
+    /// A [`Work::ReturnError`] or [`Work::Error`] is queued: commands are not run until it was
+    /// read.
     pub return_error: bool,
     /// A [`Work::ReplyError`] is queued.
     pub reply_error: bool,
     pub extended_error: BinderExtendedError,
-    /// Its next ioctl, if it is a read, returns at once: it is new, or a descriptor was closed.
+    /// Its next ioctl, if it is a read, returns at once: the thread is new, or a descriptor was
+    /// closed.
     pub need_return: bool,
-    /// The read buffer that took returns last, so that a read can tell beforehand whether it will.
+    /// The read buffer to which returns were written last, so that the next read need not check it.
     pub good_read_buffer: Option<u64>,
     pub parked: Option<Parked>,
     pub fd_delivery: Option<Box<FdDelivery>>,
-    /// It has polled the open.
+    /// The thread has polled the open.
     pub polls: bool,
 }
 
-/// `command` of an extended error that tells of no error.
+/// `command` of an extended error when there is no error.
 pub const NO_ERROR: u32 = BR_OK;

@@ -1,5 +1,5 @@
-//! An independent account of the driver's state: everything that is kept twice, or that must have
-//! a reason to exist, is recomputed from scratch. For tests and simulators.
+//! Independent checks of the driver's state: everything that is stored redundantly, or that must
+//! have a reason to exist, is recomputed from scratch. For tests and simulators.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,7 +18,7 @@ use crate::transaction::types::Kind;
 use crate::write_read::queue::{QueueId, WorkId};
 use crate::write_read::types::{Work, WorkScope};
 
-/// What each node must count, and whose one-way slot is taken.
+/// Expected counts of each node, and whether its one-way slot is in use.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct NodeAccount {
     internal_strong: u32,
@@ -37,7 +37,7 @@ macro_rules! ensure {
 }
 
 impl Driver {
-    /// Checks every invariant; the error names the first that is broken.
+    /// Checks every invariant; the error names the first that is violated.
     #[doc(hidden)]
     pub fn check_invariants(&self) -> Result<(), String> {
         let queued = self.check_queues()?;
@@ -52,7 +52,7 @@ impl Driver {
         self.check_accounts()
     }
 
-    /// Each account is charged what its opens and its messages have.
+    /// Each account is charged exactly for its opens and its messages.
     fn check_accounts(&self) -> Result<(), String> {
         for (id, account) in &self.accounts {
             let owner = account.owner;
@@ -91,7 +91,7 @@ impl Driver {
         Ok(())
     }
 
-    /// For when all wake-ups were acted on: nobody is parked with work to take.
+    /// Once all wake-ups were handled, no parked thread may have work to take.
     #[doc(hidden)]
     pub fn check_all_woken(&self) -> Result<(), String> {
         for (id, thread) in &self.threads {
@@ -102,13 +102,13 @@ impl Driver {
         Ok(())
     }
 
-    /// All files that are on their way.
+    /// All files in transit.
     #[doc(hidden)]
     pub fn files_on_their_way(&self) -> Vec<FileToken> {
         self.buffers.values().flat_map(|buffer| buffer.files.iter().map(|slot| slot.file)).collect()
     }
 
-    /// Nothing is left but devices.
+    /// Only devices are left.
     #[doc(hidden)]
     pub fn is_empty(&self) -> bool {
         self.processes.is_empty()
@@ -126,7 +126,8 @@ impl Driver {
             && self.contexts.values().all(|context| context.opens == 0)
     }
 
-    /// Each queue has one owner, each item is what its owner thinks; answers all items.
+    /// Each queue has one owner, and each item is in the state that its owner has recorded; returns
+    /// all items.
     fn check_queues(&self) -> Result<BTreeMap<Item, Vec<WorkId>>, String> {
         let threads = self.threads.values().map(|thread| thread.todo);
         let processes = self.processes.values().map(|process| process.todo);
@@ -174,8 +175,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Every parked reader that has work is woken, and work of a process wakes one of those that
-    /// would take it.
+    /// Every parked reader that has work is woken, and work of a process wakes one of the readers
+    /// that would take it.
     fn check_wakes(&self) -> Result<(), String> {
         for (id, thread) in &self.threads {
             let Some(parked) = thread.parked else { continue };
@@ -407,7 +408,8 @@ impl Driver {
             ensure!(counted == process.deaths, "{id:?} counts {} deaths", process.deaths);
         }
         for entry in self.refs.values() {
-            // A dead node's watchers were told; an unacknowledged or acknowledged one stays so.
+            // Watchers of a dead node were notified, and the notification stays registered whether
+            // it was acknowledged or not.
             let Some(death) = entry.death.and_then(|id| self.deaths.get(id)) else { continue };
             let dead = self.nodes[entry.node].owner.is_none();
             ensure!(dead || death.state == Armed, "a death was announced of a living node");

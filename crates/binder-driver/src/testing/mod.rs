@@ -1,3 +1,3 @@
-//! For tests, simulators and fuzzers only: no program calls it, so none contains it.
+//! For tests, simulators and fuzzers only; not called by any program.
 
 mod invariants;

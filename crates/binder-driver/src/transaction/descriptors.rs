@@ -2,8 +2,8 @@
 //! receiver's thread before it reads the transaction.
 //!
 //! Installing takes time (the front end may have to stop the thread), so a read that took such a
-//! transaction is neither answered nor parked until the front end reports the result. A front end
-//! that installs only between two calls has the read answered without the transaction, whose
+//! transaction neither returns nor parks until the front end reports the result. A front end that
+//! installs files only between two ioctls lets the read return without the transaction, whose
 //! delivery is then *deferred*: a later read of the thread returns it.
 
 use binder_uapi::{BinderBufferObject, BinderFdArrayObject};
@@ -24,7 +24,8 @@ use crate::write_read::types::{Work, WriteRead};
 /// Offset of the descriptor in a `binder_fd_object`.
 const FD_OFFSET: u64 = 8;
 
-/// A single descriptor. `EPERM`: the target accepts none; else as [`take_file`](crate::Files).
+/// Translates a single descriptor. `EPERM`: the target accepts none; also the errors of
+/// [`take_file`](crate::Files).
 pub(crate) fn translate_fd<H: Host>(
     host: &mut H,
     sender: Sender,
@@ -32,11 +33,12 @@ pub(crate) fn translate_fd<H: Host>(
     at: u64,
 ) -> Result<(), Errno> {
     take_file(host, sender, parcel, at + FD_OFFSET, FileHolder::Object)?;
-    // Until the receiver's number is there, it is none of the sender's either.
+    // The sender's number is cleared until the receiver's number is stored.
     parcel.put(at + FD_OFFSET, &0_u64)
 }
 
-/// An array of descriptors in the buffer of an earlier object. `EINVAL`: it is not all there.
+/// Translates an array of descriptors in the buffer of an earlier object. `EINVAL`: it is not
+/// wholly inside.
 pub(crate) fn translate_fd_array<H: Host>(
     host: &mut H,
     sender: Sender,
@@ -65,13 +67,13 @@ pub(crate) fn translate_fd_array<H: Host>(
 }
 
 impl Driver {
-    /// Whether files have to be installed before the reader gets the transaction.
+    /// Whether files have to be installed before the reader receives the transaction.
     pub(crate) fn carries_files(&self, transaction: TransactionId) -> bool {
         let buffer = self.transactions[transaction].buffer;
         buffer.is_some_and(|buffer| !self.buffers[buffer].files.is_empty())
     }
 
-    /// Keeps a read until its files are installed.
+    /// Suspends a read until its files are installed.
     pub(crate) fn begin_fd_delivery(
         &mut self,
         request: ReadRequest,
@@ -90,7 +92,8 @@ impl Driver {
         WriteRead::InstallFds { bwr: request.bwr }
     }
 
-    /// The files of a read in [`WriteRead::InstallFds`], in the order of their numbers.
+    /// The files of a read in [`WriteRead::InstallFds`], in the order in which their numbers are
+    /// expected.
     pub fn files_to_install(&self, process: ProcessId, tid: u32) -> Vec<FileToken> {
         let thread = self.known_thread(process, tid).map(|thread| &self.threads[thread]);
         let delivery = thread.and_then(|thread| thread.fd_delivery.as_ref());
@@ -99,8 +102,8 @@ impl Driver {
         files.map(|files| files.map(|slot| slot.file).collect()).unwrap_or_default()
     }
 
-    /// The reader has its files under these numbers: answers the read. `None`: the thread has no
-    /// such delivery (any more).
+    /// The files are installed in the reader under these numbers: completes the read. `None`: the
+    /// thread has no such delivery (any more).
     pub fn files_installed<H: Host>(
         &mut self,
         host: &mut H,
@@ -151,8 +154,8 @@ impl Driver {
     }
 
     /// The files could not be installed: the transaction fails for its sender. Returns the rest of
-    /// the read. `None`: it is empty, or the thread has no delivery; then the reader has to read
-    /// again, with the argument of [`WriteRead::InstallFds`].
+    /// the read. `None`: the rest is empty, or the thread has no delivery; then the reader has to
+    /// read again, with the argument of [`WriteRead::InstallFds`].
     pub fn files_refused<H: Host>(
         &mut self,
         host: &mut H,
@@ -168,7 +171,8 @@ impl Driver {
         self.refuse(host, *delivery)
     }
 
-    /// The thread is not in a read: if it waits for this reply, its next read returns the error.
+    /// Fails a transaction while the thread is not in a read: if the thread waits for this reply,
+    /// its next read returns the error.
     fn fail_deferred<H: Host>(&mut self, host: &mut H, thread: ThreadId, delivery: &FdDelivery) {
         let is_reply = self.transactions[delivery.transaction].kind == Kind::Reply;
         self.transaction_lost(host, delivery.transaction);
@@ -177,11 +181,11 @@ impl Driver {
         }
     }
 
-    /// The front end will install the files between this read and a later one: answers the read
-    /// without the transaction, often with [`BR_NOOP`](binder_uapi::returns) alone, and clients
-    /// read again. `None`: the thread has no delivery. The front end reports the result by
+    /// The front end will install the files between this read and a later one: completes the read
+    /// without the transaction, often with [`BR_NOOP`](binder_uapi::returns) alone, after which
+    /// clients read again. `None`: the thread has no delivery. The front end reports the result by
     /// [`files_arrived`](Self::files_arrived) or [`files_refused`](Self::files_refused); a read
-    /// that comes before either is [`WriteRead::InstallFds`] again.
+    /// before that is [`WriteRead::InstallFds`] again.
     pub fn defer_files<H: Host>(
         &mut self,
         host: &mut H,
@@ -203,9 +207,9 @@ impl Driver {
         Some(WriteRead::Done { bwr: request.bwr, result })
     }
 
-    /// The thread has the files of its deferred transaction under these numbers. False: it has no
-    /// deferred transaction (any more), or the numbers do not fit; then the thread has to close
-    /// them.
+    /// The files of the thread's deferred transaction are installed under these numbers. False: the
+    /// thread has no deferred transaction (any more), or the numbers do not match; then the thread
+    /// has to close them.
     pub fn files_arrived<H: Host>(
         &mut self,
         host: &mut H,
@@ -217,8 +221,8 @@ impl Driver {
         let delivery =
             self.threads[thread].fd_delivery.as_ref().filter(|delivery| delivery.is_deferred);
         let Some(transaction) = delivery.map(|delivery| delivery.transaction) else { return false };
-        // From now on it is a transaction like any other: should the thread die, another one of the
-        // process may take it, for they have their descriptors in common.
+        // From now on it is a normal transaction: if the thread dies, another one of the process
+        // may receive it, because they share their descriptor table.
         let stored = self.store_numbers(host, transaction, fds);
         if stored.is_err() {
             let _ = self.files_refused(host, process, tid);
@@ -227,7 +231,7 @@ impl Driver {
     }
 
     /// The thread is about to wait for a reply: a deferred transaction that any thread of its
-    /// process may take goes back to the process's queue.
+    /// process may receive goes back to the process's queue.
     pub(crate) fn requeue_deferred(&mut self, thread: ThreadId) {
         let transactions = &self.transactions;
         let for_any_thread = |delivery: &mut Box<FdDelivery>| {
@@ -241,7 +245,7 @@ impl Driver {
         self.wake_process(process);
     }
 
-    /// A read of a thread that has a deferred transaction; `room` for so many bytes.
+    /// A read of a thread that has a deferred transaction. `room`: bytes left in the read buffer.
     pub(crate) fn read_deferred<H: Host>(
         &mut self,
         host: &mut H,
@@ -273,7 +277,7 @@ impl Driver {
         let FdDelivery { mut request, transaction, mut returns, transaction_at, .. } = delivery;
         returns.truncate(transaction_at);
         if self.transactions[transaction].kind == Kind::Reply {
-            // The reader is the one who waits for it.
+            // The reader waits for this reply.
             returns.extend_from_slice(binder_uapi::returns::BR_FAILED_REPLY.as_bytes());
         }
         self.transaction_lost(host, transaction);
@@ -285,7 +289,7 @@ impl Driver {
     }
 }
 
-/// Takes the file whose number is at this place of the parcel.
+/// Takes the file whose descriptor is at this offset of the parcel.
 fn take_file<H: Host>(
     host: &mut H,
     sender: Sender,

@@ -11,12 +11,12 @@ use crate::keys::BufferId;
 use crate::objects::types::Strength;
 use crate::transaction::types::{Failure, Kind, Message, Parcel, Sender, Target};
 
-/// What a parcel is made of.
+/// The sizes and contents of a parcel.
 #[derive(Clone, Copy, Debug)]
 struct ParcelSource<'a> {
     sender: Sender,
     data: &'a BinderTransactionData,
-    /// The sender's security context with its final NUL; empty: the node wants none.
+    /// The sender's security context with its final NUL; empty if the node does not request it.
     context: &'a [u8],
     accepts_fds: bool,
     /// Bytes of scatter-gather buffers.
@@ -37,7 +37,7 @@ impl Driver {
         self.log_target(target.process, target.node, target.thread);
         let wanted = target.node.is_some_and(|node| self.nodes[node].wants_security_context);
         let context = if wanted {
-            // As a string: its reader knows no length.
+            // NUL-terminated, because the reader has no length of it.
             let context = host.security_context(sender.caller).ok_or(Errno::EINVAL)?;
             [context, vec![0]].concat()
         } else {
@@ -73,7 +73,7 @@ impl Driver {
         self.scratch.parcel = bytes;
         if let Err(errno) = filled {
             self.release_buffer(host, buffer);
-            // Whatever happened, this receiver has a mapping.
+            // This receiver has a mapping, so it is not reported as dead whatever the errno is.
             return Err(Failure { word: BR_FAILED_REPLY, errno: Some(errno), in_reply_to: None });
         }
         Ok(buffer)
@@ -88,7 +88,7 @@ impl Driver {
     ) -> Result<(), Errno> {
         let ParcelSource { sender, data, context, accepts_fds, extra_size } = source;
         let layout = self.buffers[buffer].layout;
-        // The area held it, so it is 4 MiB at most.
+        // The buffer was allocated in the receive area, so it is 4 MiB at most.
         bytes.resize(layout.total as usize, 0);
         let end = |at: u64, size: u64| (at + size) as usize;
         bytes[end(0, layout.data_size)..layout.offsets_at as usize].fill(0);

@@ -1,4 +1,4 @@
-//! One-way calls: one at a time to a node, in the order in which they were sent.
+//! One-way calls: delivered one at a time to a node, in the order in which they were sent.
 
 use std::collections::btree_map::Entry;
 
@@ -12,7 +12,7 @@ use crate::transaction::types::{Target, Transaction};
 use crate::write_read::types::Work;
 
 impl Driver {
-    /// One-way calls to one node go one at a time, in the order they were sent.
+    /// Queues a one-way call: one at a time is delivered to a node, in the order of sending.
     pub(crate) fn queue_oneway(&mut self, target: Target, node: NodeId, id: TransactionId) {
         let entry = &mut self.nodes[node];
         if !std::mem::replace(&mut entry.has_oneway, true) {
@@ -34,8 +34,8 @@ impl Driver {
         (flags & TF_UPDATE_TXN != 0).then_some(UpdateKey { code, flags, sender_pid })
     }
 
-    /// `TF_UPDATE_TXN`: the first queued one-way call that this one replaces is dropped. It is of
-    /// the same sender and code, and came with the same flags.
+    /// `TF_UPDATE_TXN`: drops the first queued one-way call that this one replaces: one of the same
+    /// sender and code, with the same flags.
     pub(crate) fn drop_outdated<H: Host>(
         &mut self,
         host: &mut H,
@@ -60,7 +60,7 @@ impl Driver {
         oldest
     }
 
-    /// The node's one-way call is over: the next one may be delivered.
+    /// The node's one-way call has ended: the next one may be delivered.
     pub(crate) fn next_oneway(&mut self, node: NodeId) {
         let Some(entry) = self.nodes.get_mut(node) else { return };
         let next = entry.oneway_todo.and_then(|queue| self.queues.pop(queue));
@@ -69,7 +69,7 @@ impl Driver {
             return;
         };
         if let Some(key) = self.update_key(next) {
-            // The queue's first is the first of its key.
+            // The first in the queue is the first of its key.
             self.take_oldest_update(node, key);
         }
         self.hold_oneway_slot(next);

@@ -1,8 +1,8 @@
-//! Priorities: a call is served with its caller's nice value, or that of the node's minimum where
-//! the caller's is weaker, and the server has its own back when it replies.
+//! Priorities: a call is served with its caller's nice value, or with the minimum of the node if
+//! the caller's is weaker, and the server's own priority is restored when it replies.
 //!
-//! A node may ask for more: to inherit the real-time policy of its callers, or to be served with
-//! one at least. A server that has a real-time policy of its own keeps it otherwise.
+//! A node may require more: to inherit the real-time policy of its callers, or to be served with a
+//! minimum real-time policy. Otherwise a server with a real-time policy of its own keeps it.
 
 use binder_uapi::{
     FLAT_BINDER_FLAG_INHERIT_RT, FLAT_BINDER_FLAG_PRIORITY_MASK,
@@ -21,7 +21,7 @@ fn min_nice(flags: u32) -> i32 {
     }
 }
 
-/// The weakest real-time policy that a node with these flags is served with; `None`: it needs none.
+/// The weakest real-time policy that a node with these flags is served with; `None`: no minimum.
 fn min_real_time(flags: u32) -> Option<Policy> {
     let level = (flags & FLAT_BINDER_FLAG_PRIORITY_MASK).min(99) as u8;
     let policy =
@@ -33,12 +33,12 @@ fn min_real_time(flags: u32) -> Option<Policy> {
     }
 }
 
-/// The real-time policy that a node with these flags is served with for this caller.
+/// The real-time policy with which a node with these flags serves this caller.
 fn real_time(flags: u32, callers: Policy) -> Option<Policy> {
     let inherits = flags & FLAT_BINDER_FLAG_INHERIT_RT != 0 && callers.level() > 0;
     let inherited = inherits.then_some(callers);
     let minimum = min_real_time(flags);
-    // Of two that are equally strong the caller's counts.
+    // If both are equally strong, the caller's is used.
     if minimum.map_or(0, Policy::level) > inherited.map_or(0, Policy::level) {
         minimum
     } else {
@@ -47,7 +47,7 @@ fn real_time(flags: u32, callers: Policy) -> Option<Policy> {
 }
 
 impl Driver {
-    /// The thread begins to serve a call.
+    /// The thread starts to serve a call.
     pub(crate) fn inherit_priority<H: Host>(
         &mut self,
         host: &mut H,
@@ -66,7 +66,7 @@ impl Driver {
             reset_on_fork: true,
             ..nice_only
         });
-        // Who may not run at real-time priority has the nice value at least.
+        // A thread that may not run at real-time priority gets at least the nice value.
         let next_best = (wanted.policy != own.policy).then_some(nice_only);
         let mut ways = [Some(wanted), next_best].into_iter().flatten().filter(|way| *way != own);
         if ways.any(|way| host.inherit_priority(tid, way)) {
@@ -86,8 +86,8 @@ impl Driver {
         }
     }
 
-    /// The thread will reply to none of its calls: it has back what it had before the first of
-    /// them.
+    /// The thread will not reply to any of its calls: restores the priority that it had before the
+    /// first of them.
     pub(crate) fn restore_first_priority<H: Host>(
         &mut self,
         host: &mut H,

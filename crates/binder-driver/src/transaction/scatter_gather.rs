@@ -7,7 +7,7 @@ use crate::errno::Errno;
 use crate::host::Host;
 use crate::transaction::types::{ObjectPlace, Parcel, Sender};
 
-/// Where the last fix-up happened: later ones may only go into that object or its ancestors, and
+/// Position of the last fix-up: later ones are allowed only in that object or its ancestors, and
 /// only behind it.
 #[derive(Clone, Copy, Debug)]
 struct LastFixup {
@@ -17,10 +17,10 @@ struct LastFixup {
     lowest: u64,
 }
 
-/// The state of one parcel's scatter-gather buffers.
+/// State of one parcel's scatter-gather buffers.
 #[derive(Debug)]
 pub struct Gather {
-    /// Where the next buffer goes in the parcel.
+    /// Offset in the parcel for the next buffer.
     next: u64,
     end: u64,
     last: Option<LastFixup>,
@@ -31,8 +31,8 @@ impl Gather {
         Self { next: parcel.layout.extra_at, end: parcel.layout.extra_end, last: None }
     }
 
-    /// Copies the buffer of the object at `place` and points the object and its
-    /// parent at the receiver's copy.
+    /// Copies the buffer of the object at `place`, and sets the pointers in the object and its
+    /// parent to the receiver's copy.
     pub fn buffer<H: Host>(
         &mut self,
         host: &mut H,
@@ -62,12 +62,12 @@ impl Gather {
         Ok(())
     }
 
-    /// Something was written into the buffer of `object`: later fix-ups go behind it.
+    /// Data was written into the buffer of `object`: later fix-ups must be behind it.
     pub fn fixed_up(&mut self, object: u64, lowest: u64) {
         self.last = Some(LastFixup { object, lowest });
     }
 
-    /// Where in the parcel `len` bytes for a child sit: the pointer to it, or its descriptors.
+    /// Offset in the parcel of `len` bytes for a child: the pointer to it, or its descriptors.
     pub fn parent_slot(
         &self,
         parcel: &Parcel<'_>,
@@ -85,12 +85,12 @@ impl Gather {
         if child.parent_offset < lowest || child.parent_offset > room {
             return Err(Errno::EINVAL);
         }
-        // Earlier objects point at the receiver's copy already.
+        // The pointers of earlier objects refer to the receiver's copy already.
         Ok(parent.buffer.wrapping_sub(parcel.address) + child.parent_offset)
     }
 
     /// Walks from the last fixed-up object to its ancestors; `EINVAL` if `parent_at` is not among
-    /// them. Answers the lowest offset that may be written there.
+    /// them. Returns the lowest offset that may be written there.
     fn lowest_slot(&self, parcel: &Parcel<'_>, parent_at: u64) -> Result<u64, Errno> {
         let LastFixup { mut object, mut lowest } = self.last.ok_or(Errno::EINVAL)?;
         while object != parent_at {

@@ -16,8 +16,8 @@ use crate::transaction::types::{Failure, Kind, Message, Sender, Target, Transact
 use crate::write_read::types::Work;
 
 impl Driver {
-    /// `BC_TRANSACTION`, `BC_REPLY` and their scatter-gather forms. A failure is told to the
-    /// sender with its next read, and to the waiting caller if it was a reply.
+    /// `BC_TRANSACTION`, `BC_REPLY` and their scatter-gather forms. A failure is returned to the
+    /// sender by its next read, and to the waiting caller if it was a reply.
     pub(crate) fn transact<H: Host>(&mut self, host: &mut H, sender: Sender, message: Message<'_>) {
         let Message { id, kind, data, .. } = message;
         self.set_extended_error(sender.thread, id, NO_ERROR, 0);
@@ -40,7 +40,7 @@ impl Driver {
             self.set_extended_error(sender.thread, id, word, param);
             return self.push_thread_work(sender.thread, Work::ReturnError(word));
         };
-        // To the replier all went well; the error is the caller's.
+        // For the replying thread the reply is complete; the caller gets the error.
         self.push_thread_work(sender.thread, Work::ReturnError(BR_TRANSACTION_COMPLETE));
         if let Some(caller) = self.transactions[call].from
             && self.threads[caller].extended_error.command == NO_ERROR
@@ -100,7 +100,7 @@ impl Driver {
             entry.priority = host.priority(sender.caller.tid);
             entry.to_thread = thread;
             entry.from_parent = caller.stack.replace(call);
-            // Read together with the reply: one wake-up less.
+            // Delivered together with the reply, which saves one wake-up.
             let complete = Work::TransactionComplete(BR_TRANSACTION_COMPLETE);
             self.push_deferred_work(sender.thread, complete);
             self.queue_for(target, call);
@@ -108,7 +108,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The node behind a handle that may be called.
+    /// The node behind a handle, if the process may call it.
     fn target_node(&mut self, process: ProcessId, handle: u32) -> Result<NodeId, Failure> {
         if handle != 0 {
             let reference =
@@ -124,8 +124,8 @@ impl Driver {
         Ok(node)
     }
 
-    /// The thread that must take a call to `owner`, because it waits further down in the sender's
-    /// stack. `EPROTO`: the sender may not call now.
+    /// The thread that must receive a call to `owner`, because it waits further down in the
+    /// sender's stack. `EPROTO`: the sender may not make a call now.
     fn nested_target(
         &self,
         sender: ThreadId,
@@ -212,7 +212,7 @@ impl Driver {
         transaction
     }
 
-    /// Hands a call to the thread that must take it, an idle one, or the process.
+    /// Queues a call for the thread that must receive it, an idle one, or the process.
     pub(crate) fn queue_for(&mut self, target: Target, id: TransactionId) {
         let work = Work::Transaction(id);
         match target.thread.or_else(|| self.select_idle(target.process)) {

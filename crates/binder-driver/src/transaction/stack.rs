@@ -1,7 +1,8 @@
 //! Transactions: calls, one-ways and replies, the call stacks of threads, and their unwinding.
 //!
-//! A thread's stack is a chain of calls, newest first. A call is in two chains at once: its
-//! caller's (`from_parent` leads on) and, from delivery on, its server's (`to_parent` leads on).
+//! A thread's stack is a chain of calls, newest first. A call is in two chains at once: that of its
+//! caller (linked by `from_parent`) and, after delivery, that of its server (linked by
+//! `to_parent`).
 
 use binder_uapi::returns::*;
 use binder_uapi::{BinderTransactionData, BinderTransactionDataSecctx, Return};
@@ -15,7 +16,7 @@ use crate::write_read::deliver::{DeliverToRead, Flow, Reader};
 use crate::write_read::types::Work;
 
 impl Driver {
-    /// The call that `below` stands on in the chain of `thread`.
+    /// The next older call after `call` on the stack of `thread`.
     fn parent_for(&self, thread: ThreadId, call: TransactionId) -> Option<TransactionId> {
         let entry = &self.transactions[call];
         if entry.from == Some(thread) { entry.from_parent } else { entry.to_parent }
@@ -26,14 +27,14 @@ impl Driver {
         std::iter::successors(self.threads[thread].stack, move |&at| self.parent_for(thread, at))
     }
 
-    /// Takes the caller's thread off a call that is over.
+    /// Pops a call that has ended from its caller's stack.
     pub(crate) fn pop_call(&mut self, caller: ThreadId, call: TransactionId) {
         debug_assert_eq!(self.threads[caller].stack, Some(call));
         self.threads[caller].stack = self.transactions[call].from_parent;
         self.transactions[call].from = None;
     }
 
-    /// Ends a transaction; a buffer that nobody will ever see goes with it.
+    /// Ends a transaction; its buffer is released if it was not delivered.
     pub(crate) fn finish_transaction<H: Host>(&mut self, host: &mut H, id: TransactionId) {
         let Some(entry) = self.transactions.remove(id) else { return };
         self.note(|| TraceEvent::Over { id: entry.id });
@@ -47,8 +48,8 @@ impl Driver {
         }
     }
 
-    /// Fails a call. Where its caller is gone, the call that the caller was serving fails, and so
-    /// on until somebody hears of it.
+    /// Fails a call. If the caller has exited, the call that the caller was serving fails, and so
+    /// on up to a caller that still exists.
     pub(crate) fn send_failed_reply<H: Host>(
         &mut self,
         host: &mut H,
@@ -74,8 +75,8 @@ impl Driver {
         }
     }
 
-    /// A thread is gone (`stack` was its own): whoever waits for its answer is told; calls that it
-    /// made go on without a caller.
+    /// A thread has exited (`stack` was its own): the thread that waits for its reply gets an
+    /// error; calls that it made continue without a caller.
     pub(crate) fn leave_stack<H: Host>(
         &mut self,
         host: &mut H,
@@ -106,8 +107,8 @@ impl Driver {
         }
     }
 
-    /// The bytes of a delivered transaction have arrived: the buffer is the receiver's, and a call
-    /// is on its stack.
+    /// A delivered transaction was written to the reader: the receiver owns the buffer, and a call
+    /// is on the reader's stack.
     pub(crate) fn transaction_arrived<H: Host>(
         &mut self,
         host: &mut H,
@@ -131,7 +132,7 @@ impl Driver {
         }
     }
 
-    /// The bytes of a delivered transaction could not be written: it fails for its sender.
+    /// A delivered transaction could not be written to the reader: it fails for its sender.
     pub(crate) fn transaction_lost<H: Host>(&mut self, host: &mut H, id: TransactionId) {
         if self.transactions[id].kind == Kind::Call {
             self.send_failed_reply(host, id, BR_FAILED_REPLY);
@@ -145,7 +146,7 @@ impl DeliverToRead for TransactionId {
     fn deliver<H: Host>(self, driver: &mut Driver, host: &mut H, reader: &mut Reader<'_>) -> Flow {
         let entry = &driver.transactions[self];
         let Some(buffer_id) = entry.buffer else {
-            // Only delivered buffers can be freed; one without its buffer has nothing to say.
+            // Only delivered buffers can be freed; without its buffer there is nothing to deliver.
             driver.finish_transaction(host, self);
             return Flow::Continue;
         };
@@ -182,7 +183,8 @@ impl DeliverToRead for TransactionId {
         let alive = receiver.filter(|&process| !driver.processes[process].dead);
         let for_any_thread = entry.kind != Kind::Reply && entry.to_thread.is_none();
         match (entry.kind, alive) {
-            // It was handed to an idle thread that never saw it; another one may take it.
+            // The call was queued for an idle thread that did not read it; another thread may
+            // receive it.
             (_, Some(process)) if for_any_thread && thread.is_some() => {
                 driver.queues.push(driver.processes[process].todo, Work::Transaction(self));
                 driver.wake_process(process);

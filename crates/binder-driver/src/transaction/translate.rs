@@ -1,4 +1,4 @@
-//! Objects in a parcel: translated from the sender's names to the receiver's, in a private copy.
+//! Objects in a parcel: translated from the sender's handles to the receiver's, in a private copy.
 
 use binder_uapi::*;
 
@@ -13,8 +13,8 @@ use crate::transaction::scatter_gather::Gather;
 use crate::transaction::types::{ObjectPlace, Parcel, Sender};
 
 impl Driver {
-    /// Translates all objects; they must lie in the order of the offsets without overlap
-    /// (`EFAULT`). On an error, what was taken so far is in `parcel.held`.
+    /// Translates all objects; they must be in the order of the offsets without overlap (`EFAULT`).
+    /// On an error, the counts taken so far are in `parcel.held`.
     pub(crate) fn translate_objects<H: Host>(
         &mut self,
         host: &mut H,
@@ -26,7 +26,8 @@ impl Driver {
         let mut lowest = 0;
         for index in 0..parcel.layout.offsets_size / 8 {
             let at = parcel.object_at(index)?;
-            // The kernel's errno: the copy of what lies between two objects would fail.
+            // The errno of the kernel's driver, whose copy of the data between two objects would
+            // fail.
             if at < lowest || at > parcel.layout.data_size {
                 return Err(Errno::EFAULT);
             }
@@ -48,7 +49,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The sender's own object becomes a handle of the receiver.
+    /// Translates an object of the sender to a handle of the receiver.
     fn translate_binder(
         &mut self,
         sender: Sender,
@@ -74,7 +75,7 @@ impl Driver {
         parcel.put(at, &FlatBinderObject { ty, binder: handle, cookie: 0, ..object })
     }
 
-    /// The sender's handle becomes the receiver's, or its own object again.
+    /// Translates a handle of the sender to one of the receiver, or to the receiver's own object.
     fn translate_handle(
         &mut self,
         sender: Sender,

@@ -1,4 +1,4 @@
-//! Transactions, their parties and their parcels as data.
+//! Data structures of transactions, their parties and their parcels.
 
 use std::fmt;
 
@@ -12,19 +12,19 @@ use crate::errno::Errno;
 use crate::host::{Caller, Priority};
 use crate::keys::{BufferId, NodeId, ProcessId, ThreadId, TransactionId};
 
-/// What a transaction is.
+/// Kind of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The sender waits for the reply.
     Call,
-    /// Nobody waits.
+    /// There is no reply.
     Oneway,
-    /// The answer to a call.
+    /// The reply to a call.
     Reply,
 }
 
 impl Kind {
-    /// What a `BC_TRANSACTION` with these flags sends.
+    /// The kind of a `BC_TRANSACTION` with these flags.
     pub fn of_transaction(flags: u32) -> Self {
         if flags & TF_ONE_WAY != 0 { Self::Oneway } else { Self::Call }
     }
@@ -40,28 +40,28 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One transaction. A one-way and a reply are over when delivered, a call when replied to.
+/// One transaction. A one-way call and a reply end when delivered, a call when replied to.
 #[derive(Debug)]
 pub struct Transaction {
     /// Debug id.
     pub id: u32,
     pub kind: Kind,
-    /// The thread that waits for the reply to a call; `None` once it is gone.
+    /// The thread that waits for the reply to a call; `None` once it has exited.
     pub from: Option<ThreadId>,
     pub from_parent: Option<TransactionId>,
-    /// The thread that must take a nested call, then the one that serves it.
+    /// The thread that must receive a nested call, then the one that serves it.
     pub to_thread: Option<ThreadId>,
     pub to_parent: Option<TransactionId>,
-    /// The receiver, while it counts this one as outstanding.
+    /// The receiver, while this transaction is among its outstanding ones.
     pub to: Option<ProcessId>,
     /// `None` once the receiver has freed it.
     pub buffer: Option<BufferId>,
     pub code: u32,
     pub flags: u32,
     pub sender_euid: Uid,
-    /// The caller's; `None` where it is not inherited.
+    /// The caller's priority; `None` if it is not inherited.
     pub priority: Option<Priority>,
-    /// That of the thread which serves the call with another one.
+    /// The priority to restore of the thread that serves the call.
     pub own_priority: Option<Priority>,
 }
 
@@ -75,16 +75,16 @@ pub struct Sender {
 /// A read whose transaction has file descriptors, until they are installed in the reader.
 #[derive(Debug)]
 pub struct FdDelivery {
-    /// The read was answered without the transaction.
+    /// The read returned without the transaction.
     pub is_deferred: bool,
     pub request: ReadRequest,
     pub transaction: TransactionId,
-    /// What the read returns, and where in it the transaction starts.
+    /// The returns of the read, and the offset of the transaction in them.
     pub returns: Vec<u8>,
     pub transaction_at: usize,
 }
 
-/// What a `BC_TRANSACTION` or `BC_REPLY` sends.
+/// Contents of a `BC_TRANSACTION` or `BC_REPLY`.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
     /// Debug id of the transaction.
@@ -99,9 +99,9 @@ pub struct Message<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Failure {
     pub word: u32,
-    /// `None`: nothing is wrong with what was sent.
+    /// `None`: the sender made no error.
     pub errno: Option<Errno>,
-    /// The call that was being replied to, which fails as well.
+    /// The call to which this is the reply, which fails as well.
     pub in_reply_to: Option<TransactionId>,
 }
 
@@ -117,22 +117,22 @@ impl Failure {
 }
 
 impl From<Errno> for Failure {
-    /// A missing mapping counts as a dead target.
+    /// A missing mapping is treated as a dead target.
     fn from(errno: Errno) -> Self {
         let word = if errno == Errno::ESRCH { BR_DEAD_REPLY } else { BR_FAILED_REPLY };
         Self { word, errno: Some(errno), in_reply_to: None }
     }
 }
 
-/// Where a transaction goes.
+/// The target of a transaction.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     pub process: ProcessId,
-    /// The node; a local strong reference was taken for the buffer. `None` for a reply.
+    /// The node, with a local strong reference for the buffer. `None` for a reply.
     pub node: Option<NodeId>,
-    /// The thread that must take it.
+    /// The thread that must receive it.
     pub thread: Option<ThreadId>,
-    /// It takes descriptors.
+    /// The target accepts descriptors.
     pub accepts_fds: bool,
 }
 
@@ -148,29 +148,29 @@ pub struct ReadRequest {
 #[derive(Clone, Copy, Debug)]
 pub struct Arriving {
     pub transaction: TransactionId,
-    /// Where it starts in the returns of the read.
+    /// Offset of the transaction in the returns of the read.
     pub at: usize,
 }
 
-/// The place of an object in a parcel.
+/// Position of an object in a parcel.
 #[derive(Clone, Copy, Debug)]
 pub struct ObjectPlace {
-    /// Its number in the table of offsets.
+    /// Index in the table of offsets.
     pub index: u64,
-    /// Its offset in the data.
+    /// Offset in the data.
     pub at: u64,
 }
 
-/// The private copy of what is being sent, and what its buffer will hold.
+/// Private copy of a parcel that is being sent, and the references that its buffer will hold.
 pub struct Parcel<'a> {
-    /// Data, offsets and extra buffers as laid out.
+    /// Data, offsets and extra buffers in their layout.
     pub bytes: &'a mut [u8],
     pub layout: Layout,
-    /// Where the receiver will see `bytes`.
+    /// The receiver's address of `bytes`.
     pub address: u64,
     pub held: &'a mut Vec<HeldObject>,
     pub files: &'a mut Vec<FileSlot>,
-    /// The target takes descriptors.
+    /// The target accepts descriptors.
     pub accepts_fds: bool,
 }
 
@@ -183,7 +183,7 @@ impl Parcel<'_> {
         self.get(self.layout.offsets_at + index * 8)
     }
 
-    /// Reads a value in the copy; `EINVAL` outside of it.
+    /// Reads a value from the copy; `EINVAL` if it is outside.
     pub fn get<T: FromBytes>(&self, at: u64) -> Result<T, Errno> {
         let from = usize::try_from(at).ok().and_then(|at| self.bytes.get(at..));
         from.and_then(|bytes| T::read_from_prefix(bytes).ok())

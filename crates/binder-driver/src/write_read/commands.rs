@@ -12,12 +12,12 @@ use crate::write_read::types::Work;
 
 /// Commands as they came from the client.
 struct Fetched<'a> {
-    /// They start at its `write_consumed`.
+    /// Argument of the ioctl; the commands start at its `write_consumed`.
     bwr: &'a mut BinderWriteRead,
     bytes: &'a [u8],
 }
 
-/// What commands have cost since the last turn of other clients.
+/// Cost of the commands since other clients were served.
 #[derive(Debug, Default)]
 struct Slice {
     cost: u64,
@@ -71,7 +71,7 @@ impl Driver {
         result
     }
 
-    /// Runs the whole commands in a chunk, as far as the slice goes.
+    /// Runs the whole commands in a chunk, until the slice ends.
     fn run_chunk<H: Host>(
         &mut self,
         host: &mut H,
@@ -87,7 +87,8 @@ impl Driver {
             let command = match reader.next() {
                 None => return Ok(()),
                 Some(Ok(command)) => command,
-                // Cut by the chunk, not by the client: the next chunk starts with it.
+                // Truncated by the chunk, not by the client: the next chunk starts with this
+                // command.
                 Some(Err(StreamError::Truncated { .. })) if !ends_here && reader.consumed() > 0 => {
                     return Ok(());
                 }
@@ -165,8 +166,8 @@ impl Driver {
     }
 }
 
-/// Fetches what comes at `write_consumed`: a chunk, or just one command where a chunk faults, so
-/// that commands in front of a hole are run.
+/// Fetches commands at `write_consumed`: a chunk, or just one command if a chunk faults, so that
+/// commands in front of unmapped memory are run.
 fn fetch<H: Host>(
     host: &mut H,
     caller: Caller,
@@ -183,7 +184,7 @@ fn fetch<H: Host>(
         return Err(Errno::EFAULT);
     }
     host.read(caller, address, &mut chunk[..4]).map_err(|_| Errno::EFAULT)?;
-    // The word carries the size of its payload in 14 bits.
+    // The size of the payload is in 14 bits of the word.
     let word = u32::from_ne_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);
     let len = (4 + (word >> 16 & 0x3fff) as usize).min(whole);
     host.read(caller, address, &mut chunk[..len]).map_err(|_| Errno::EFAULT)?;

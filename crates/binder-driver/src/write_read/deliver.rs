@@ -1,7 +1,7 @@
-//! Work items: whatever can be delivered to a reader.
+//! Work items: everything that can be delivered to a reader.
 //!
-//! Each kind of item lives with its concept and implements [`DeliverToRead`] there; this file only
-//! names the kinds and hands an item to its own code.
+//! Each kind of item implements [`DeliverToRead`] in the module of its concept; this module only
+//! lists the kinds and dispatches to them.
 
 use binder_uapi::Return;
 use binder_uapi::returns::*;
@@ -18,19 +18,20 @@ use crate::write_read::types::Work;
 pub enum Flow {
     /// Takes the next item.
     Continue,
-    /// Returns to user space with what it has.
+    /// Returns to user space with the returns so far.
     Return,
-    /// Returns to user space, and the transaction is the reader's once the bytes have arrived.
+    /// Returns to user space; the transaction is delivered once the returns are written to the
+    /// reader.
     ReturnWith(TransactionId),
 }
 
-/// The reading thread, and the bytes for it.
+/// The reading thread, and its returns.
 pub struct Reader<'a> {
     /// The open that reads.
     pub process: ProcessId,
     /// The thread that reads.
     pub thread: ThreadId,
-    /// Where the returns go.
+    /// Buffer for the returns.
     pub out: &'a mut Vec<u8>,
 }
 
@@ -46,14 +47,14 @@ impl Reader<'_> {
     }
 }
 
-/// What an item knows to do.
+/// Operations of a work item.
 pub trait DeliverToRead {
-    /// Writes the item for the reader and carries out what delivery means.
+    /// Writes the item for the reader and applies the effects of its delivery.
     fn deliver<H: Host>(self, driver: &mut Driver, host: &mut H, reader: &mut Reader<'_>) -> Flow;
 
-    /// The queue dies with its owner: gives up what the item holds. `thread` is the thread that
-    /// the item was queued for; an item that any thread of a living process may take goes back to
-    /// the process.
+    /// The queue's owner has exited: releases the references that the item holds. `thread` is the
+    /// thread that the item was queued for; an item that any thread of a living process may take
+    /// goes back to the process.
     fn cancel<H: Host>(self, driver: &mut Driver, host: &mut H, thread: Option<ThreadId>);
 }
 
@@ -97,7 +98,7 @@ impl DeliverToRead for Work {
             Work::Node(id) => id.cancel(driver, host, thread),
             Work::Death(id) => id.cancel(driver, host, thread),
             Work::FreezeNotification(id) => id.cancel(driver, host, thread),
-            // Words for a thread that will not read them.
+            // Errors for a thread that will not read them.
             Work::ReturnError(_)
             | Work::Error(_)
             | Work::ReplyError(_)

@@ -1,5 +1,5 @@
-//! Work queues: doubly linked lists in one slab, so that queueing allocates nothing at steady state
-//! and any item leaves its queue in constant time.
+//! Work queues: doubly linked lists in one slab, so that queueing allocates no memory in a steady
+//! state and any item leaves its queue in constant time.
 
 use slotmap::{Key, SlotMap, new_key_type};
 
@@ -60,7 +60,7 @@ impl Queues {
         id
     }
 
-    /// Takes an item out of whatever queue it is in; `None` if it has left already.
+    /// Removes an item from its queue; `None` if it was removed before.
     pub fn unlink(&mut self, id: WorkId) -> Option<Work> {
         let Entry { work, queue, previous, next } = self.entries.remove(id)?;
         match self.entries.get_mut(previous) {
@@ -75,7 +75,7 @@ impl Queues {
         Some(work)
     }
 
-    /// Takes the first item.
+    /// Removes and returns the first item.
     pub fn pop(&mut self, queue: QueueId) -> Option<Work> {
         self.unlink(self.heads.get(queue)?.first)
     }
@@ -101,7 +101,7 @@ impl Queues {
         })
     }
 
-    /// Queues, and items in all of them.
+    /// Number of queues, and of items in all of them.
     pub fn totals(&self) -> (usize, usize) {
         (self.heads.len(), self.entries.len())
     }

@@ -14,8 +14,9 @@ use crate::write_read::deliver::{DeliverToRead, Flow, Reader};
 use crate::write_read::types::{Waiting, WorkScope, WriteRead};
 
 impl Driver {
-    /// `BINDER_WRITE_READ`: runs the commands, then reads or parks. Of many commands a slice is
-    /// run, so that the front end can serve others in between ([`WriteRead::Unfinished`]).
+    /// `BINDER_WRITE_READ`: runs the commands, then reads or parks. A long list of commands is run
+    /// in slices, so that the front end can serve other clients in between
+    /// ([`WriteRead::Unfinished`]).
     pub fn write_read<H: Host>(
         &mut self,
         host: &mut H,
@@ -27,7 +28,8 @@ impl Driver {
             Ok(thread) => thread,
             Err(errno) => return WriteRead::Done { bwr, result: Err(errno) },
         };
-        // One request a thread: a front end that lost track of a parked one gets its work here.
+        // A thread has one request only: if the front end has lost a parked one, this request
+        // replaces it.
         if self.threads[thread].fd_delivery.as_ref().is_some_and(|delivery| !delivery.is_deferred) {
             let _ = self.files_refused(host, caller.process, caller.tid);
         }
@@ -53,9 +55,9 @@ impl Driver {
         self.read(host, request, waiting)
     }
 
-    /// Finishes a parked read after [`Wake::Reader`](crate::Wake::Reader). It may park again when
-    /// its work was taken away meanwhile; a thread that is not parked stays so
-    /// ([`WriteRead::Parked`]: there is nothing to answer).
+    /// Finishes a parked read after [`Wake::Reader`](crate::Wake::Reader). The read may park again
+    /// if its work was removed meanwhile; for a thread that is not parked nothing happens
+    /// ([`WriteRead::Parked`]: no reply is due).
     pub fn resume<H: Host>(&mut self, host: &mut H, process: ProcessId, tid: u32) -> WriteRead {
         let Some(thread) = self.known_thread(process, tid) else { return WriteRead::Parked };
         let Some(parked) = self.unpark(thread) else { return WriteRead::Parked };
@@ -63,8 +65,8 @@ impl Driver {
         self.read(host, request, Waiting::Allowed)
     }
 
-    /// `EFAULT` for a buffer that takes no returns, before any work is taken for it. One that took
-    /// them last time is not asked again: at steady state this costs nothing.
+    /// `EFAULT` if the read buffer is not writable, before any work is taken for it. A buffer that
+    /// was writable the last time is not checked again: in a steady state this costs nothing.
     fn check_read_buffer<H: Host>(
         &mut self,
         host: &mut H,
@@ -121,7 +123,7 @@ impl Driver {
             let taken = self.take_work(host, &mut reader, scope, room);
             let only_noop = bwr.read_consumed + out.len() as u64 == 4;
             if only_noop && !taken.no_room && !self.threads[thread].need_return {
-                // All work turned out to be void.
+                // No item produced a return.
                 continue;
             }
             if let Some(arriving) = taken.arriving
@@ -138,7 +140,7 @@ impl Driver {
         answer
     }
 
-    /// Appends what there is `room` for.
+    /// Appends the returns for which there is `room`.
     fn take_work<H: Host>(
         &mut self,
         host: &mut H,
@@ -178,8 +180,8 @@ impl Driver {
         }
     }
 
-    /// Writes the returns to the client; only then a transaction is delivered. On a fault it fails
-    /// for its sender, and the reader sees `EFAULT` with nothing consumed.
+    /// Writes the returns to the client; only then a transaction is delivered. On a fault the
+    /// transaction fails for its sender, and the read fails with `EFAULT` and nothing consumed.
     pub(crate) fn hand_over<H: Host>(
         &mut self,
         host: &mut H,
@@ -216,8 +218,8 @@ impl Driver {
         Ok(())
     }
 
-    /// The process should start another looper: none was asked for that has not come, none is
-    /// idle, and the maximum is not reached.
+    /// Whether the process should start another looper: no requested looper is missing, no thread
+    /// is idle, and the maximum is not reached.
     fn wants_looper(&self, process: ProcessId, thread: ThreadId) -> bool {
         let entry = &self.processes[process];
         entry.requested_threads == 0
@@ -227,10 +229,10 @@ impl Driver {
     }
 }
 
-/// What a read has taken.
+/// Work that a read has taken.
 #[derive(Debug, Default)]
 struct Taken {
     arriving: Option<Arriving>,
-    /// It stopped for want of room, not of work.
+    /// The read ended because of missing room, not of missing work.
     no_room: bool,
 }

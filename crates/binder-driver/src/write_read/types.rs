@@ -1,4 +1,4 @@
-//! Work items, wake-ups and the outcomes of `BINDER_WRITE_READ` as data.
+//! Data structures of work items, wake-ups and results of `BINDER_WRITE_READ`.
 
 use std::collections::VecDeque;
 
@@ -12,54 +12,54 @@ use crate::keys::{
 /// An item in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// A call, one-way or reply on its way.
+    /// A call, one-way call or reply.
     Transaction(TransactionId),
     /// The thread's last command failed: a `BR_` word without payload.
     ReturnError(u32),
     /// A `BR_ERROR` with a negative errno.
     Error(i32),
-    /// The call that the thread waits for failed: a `BR_` word without payload.
+    /// The call for whose reply the thread waits has failed: a `BR_` word without payload.
     ReplyError(u32),
-    /// The thread's transaction was taken: `BR_TRANSACTION_COMPLETE` or what replaces it.
+    /// The thread's transaction was accepted: `BR_TRANSACTION_COMPLETE` or its replacement.
     TransactionComplete(u32),
-    /// The owner has to hear of a change of the node's reference counts.
+    /// A change of the node's reference counts to report to the owner.
     Node(NodeId),
-    /// A death notification, or the answer to its withdrawal.
+    /// A death notification, or the confirmation of its withdrawal.
     Death(DeathId),
-    /// A freeze notification, or the answer to its withdrawal.
+    /// A freeze notification, or the confirmation of its withdrawal.
     FreezeNotification(FreezeNotificationId),
 }
 
-/// What becomes of a `BINDER_WRITE_READ`.
+/// Result of a `BINDER_WRITE_READ`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum WriteRead {
-    /// Answer the ioctl now: `bwr` goes back to the client whatever `result` is.
+    /// The ioctl is complete: `bwr` is returned to the client whatever `result` is.
     Done {
         /// The argument with its consumed counts.
         bwr: BinderWriteRead,
         /// The ioctl's result.
         result: Result<(), Errno>,
     },
-    /// The commands cost more than a slice: serve other clients, then call [`Driver::write_read`]
-    /// with this argument. A signal ends the ioctl with `EINTR` and this argument instead.
+    /// The commands exceed a slice: serve other clients, then call [`Driver::write_read`] with this
+    /// argument. A signal ends the ioctl with `EINTR` and this argument instead.
     Unfinished {
-        /// The argument with what is consumed so far.
+        /// The argument with the counts consumed so far.
         bwr: BinderWriteRead,
     },
-    /// Nothing to read: keep the request and answer it after a [`Wake::Reader`]
+    /// No work to read: keep the request and reply to it after a [`Wake::Reader`]
     /// ([`Driver::resume`]) or an interrupt, never otherwise.
     Parked,
     /// The read took a transaction with files: install [`Driver::files_to_install`] in the reader,
-    /// then call [`Driver::files_installed`] or [`Driver::files_refused`]. Signals have to wait for
-    /// that.
+    /// then call [`Driver::files_installed`] or [`Driver::files_refused`]. Signals have to wait
+    /// until then.
     InstallFds {
-        /// The argument so far: commands are consumed, nothing is read.
+        /// The argument so far: commands are consumed, no returns are written.
         bwr: BinderWriteRead,
     },
 }
 
-/// What the front end has to do.
+/// An action that the front end has to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wake {
     /// Call [`Driver::resume`] for this parked reader.
@@ -74,34 +74,34 @@ pub enum Wake {
         /// The open.
         process: ProcessId,
     },
-    /// A [`Freeze::Waiting`](crate::Freeze::Waiting) is over: answer its request.
+    /// A [`Freeze::Waiting`](crate::Freeze::Waiting) has ended: reply to its request.
     Freeze {
-        /// Which one.
+        /// Id of the freeze.
         id: FreezeId,
         /// The ioctl's result.
         result: Result<(), Errno>,
     },
 }
 
-/// Whether a read may be parked.
+/// Whether a read without work may be parked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// Until work arrives.
+    /// The read waits until work arrives.
     Allowed,
-    /// `O_NONBLOCK`: answer `EAGAIN` instead.
+    /// `O_NONBLOCK`: the read fails with `EAGAIN` instead.
     Refused,
 }
 
-/// Which queues a thread takes work from.
+/// The queues from which a thread takes work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkScope {
-    /// Its own.
+    /// The thread's own queue.
     Thread,
-    /// Its own and that of its process.
+    /// The thread's own queue and that of its process.
     Process,
 }
 
-/// Wake-ups for the front end; a reader's counts only while that very park lasts.
+/// Wake-ups for the front end; that of a reader is valid only while the same wait lasts.
 #[derive(Debug, Default)]
 pub struct Wakes {
     pub queue: VecDeque<Pending>,
@@ -116,7 +116,7 @@ pub enum Pending {
 }
 
 impl Wakes {
-    /// A waiting freeze has to be looked at.
+    /// A pending freeze has to be checked.
     pub fn freeze(&mut self, id: FreezeId) {
         self.queue.push_back(Pending::Freeze(id));
     }

@@ -1,4 +1,4 @@
-//! Parking and waking: which reader hears of which work.
+//! Parking and waking: which reader is woken for which work.
 
 use binder_uapi::BinderWriteRead;
 
@@ -19,7 +19,7 @@ impl Driver {
         }
     }
 
-    /// There is something that the thread returns for.
+    /// Whether there is work for which the thread's read returns.
     pub(crate) fn has_work(&self, thread: ThreadId, scope: WorkScope) -> bool {
         let entry = &self.threads[thread];
         entry.need_return
@@ -29,7 +29,7 @@ impl Driver {
                 && !self.queues.is_empty(self.processes[entry.process].todo))
     }
 
-    /// Keeps a read until work arrives.
+    /// Parks a read until work arrives.
     pub(crate) fn park(&mut self, thread: ThreadId, caller: Caller, bwr: BinderWriteRead) {
         let scope = self.work_scope(thread);
         let token = self.wakes.next_token;
@@ -40,7 +40,7 @@ impl Driver {
         }
     }
 
-    /// Ends a park, whoever asked for it.
+    /// Ends the thread's wait, if there is one.
     pub(crate) fn unpark(&mut self, thread: ThreadId) -> Option<Parked> {
         let parked = self.threads.get_mut(thread)?.parked.take()?;
         self.leave_idle(parked.caller.process, thread);
@@ -54,7 +54,7 @@ impl Driver {
         }
     }
 
-    /// Lets the front end resume the thread if it is parked, or tells its poller.
+    /// Queues a wake-up for the thread if it is parked, or for the pollers if it has polled.
     pub(crate) fn wake_thread(&mut self, thread: ThreadId) {
         let entry = &mut self.threads[thread];
         let process = entry.process;
@@ -71,19 +71,19 @@ impl Driver {
     }
 
     fn wake_poll(&mut self, process: ProcessId) {
-        // Several items of one step are told once: no poller runs between them.
+        // Consecutive items cause one wake-up of the pollers: none of them runs in between.
         let told = matches!(self.wakes.queue.back(), Some(Pending::Poll(last)) if *last == process);
         if self.processes[process].polled && !told {
             self.wakes.queue.push_back(Pending::Poll(process));
         }
     }
 
-    /// Takes an idle thread for work that is handed to it directly.
+    /// Selects an idle thread for work that is queued for it directly.
     pub(crate) fn select_idle(&mut self, process: ProcessId) -> Option<ThreadId> {
         self.processes[process].idle.last().copied()
     }
 
-    /// Work was queued for the whole process: one idle thread hears of it, or the pollers.
+    /// Work was queued for the whole process: wakes one idle thread, or the pollers.
     pub(crate) fn wake_process(&mut self, process: ProcessId) {
         match self.select_idle(process) {
             Some(thread) => self.wake_thread(thread),
@@ -91,7 +91,7 @@ impl Driver {
         }
     }
 
-    /// A thread left without emptying the process's queue: another one has to look after it.
+    /// A thread has stopped reading while the process's queue has work: another one has to take it.
     pub(crate) fn wake_for_process_work(&mut self, process: ProcessId) {
         let Some(entry) = self.processes.get(process) else { return };
         if !entry.dead && !self.queues.is_empty(entry.todo) {
@@ -99,8 +99,8 @@ impl Driver {
         }
     }
 
-    /// A signal for a parked reader: un-parks it; the argument to hand back with `EINTR`. `None`
-    /// if it is not parked (it was answered already).
+    /// A parked reader has a signal: ends its wait; returns the argument to return with `EINTR`.
+    /// `None` if it is not parked (its read has returned already).
     pub fn interrupt(&mut self, process: ProcessId, tid: u32) -> Option<BinderWriteRead> {
         let thread = self.known_thread(process, tid)?;
         let parked = self.unpark(thread)?;
@@ -108,9 +108,10 @@ impl Driver {
         Some(parked.bwr)
     }
 
-    /// True = readable now for this thread. From now on each item that no waiting reader takes is a
-    /// [`Wake::Poll`], also while the open is readable: an edge-triggered poller counts on it. A
-    /// stale open and one with too many threads are always readable: the read tells the error.
+    /// Whether the open is readable for this thread. From now on each item that no waiting reader
+    /// takes causes a [`Wake::Poll`], also while the open is readable: an edge-triggered poller
+    /// depends on it. A stale open and one with too many threads are always readable: the read
+    /// returns the error.
     pub fn poll(&mut self, caller: Caller) -> bool {
         let Ok(thread) = self.thread_of(caller.process, caller.tid) else { return true };
         self.threads[thread].polls = true;
@@ -118,8 +119,8 @@ impl Driver {
         self.has_work(thread, self.work_scope(thread))
     }
 
-    /// Work for the front end after any call; drain until `None`. A parked reader appears once
-    /// until it is resumed.
+    /// Next action for the front end; call it after any other method, until it returns `None`. A
+    /// parked reader is returned once until it is resumed.
     pub fn next_wake(&mut self) -> Option<Wake> {
         loop {
             match self.wakes.queue.pop_front()? {

@@ -1,4 +1,5 @@
-//! A world for the driver: clients whose memory is byte vectors, and short ways to act for them.
+//! A test environment for the driver: clients whose memory is byte vectors, and helpers for their
+//! ioctls.
 #![allow(dead_code)]
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -7,9 +8,9 @@ use binder_driver::*;
 use binder_uapi::*;
 use zerocopy::IntoBytes;
 
-/// Bytes of an ordinary client's mapping.
+/// Bytes of a normal client's mapping.
 pub const MAPPING: u64 = 64 << 10;
-/// Bytes of room in an ordinary read, as libbinder has.
+/// Bytes of a normal read buffer, as in libbinder.
 pub const READ_SIZE: u64 = 256;
 const MAPPING_ADDRESS: u64 = 0x7000_0000_0000;
 const READ_ADDRESS: u64 = 0x5000_0000_0000;
@@ -21,30 +22,30 @@ pub struct FakeHost {
     memory: BTreeMap<(ProcessId, u64), Vec<u8>>,
     pub mappings: BTreeMap<ProcessId, Vec<u8>>,
     next_address: u64,
-    /// Opens whose memory is gone.
+    /// Opens whose memory cannot be accessed.
     pub faulting: BTreeSet<ProcessId>,
-    /// Mappings that cannot be written.
+    /// Opens whose mappings cannot be written.
     pub unwritable: BTreeSet<ProcessId>,
-    /// Processes that see no pids but their own.
+    /// Processes to which the pids and uids of other processes are not visible.
     pub blind: BTreeSet<ProcessId>,
     /// Descriptor tables: the file behind each number.
     pub tables: BTreeMap<ProcessId, BTreeMap<u32, u64>>,
-    /// Files that are on their way, by token.
+    /// Files in transit, by token.
     pub taken: BTreeMap<FileToken, u64>,
     next_token: u64,
-    /// Nice values that threads have, where it is not 0.
+    /// Nice values of threads, if not 0.
     pub nice: BTreeMap<u32, i32>,
-    /// Real-time policies of threads that have one.
+    /// Real-time policies of threads.
     pub real_time: BTreeMap<u32, Policy>,
-    /// Threads whose children have an ordinary policy.
+    /// Threads with `reset_on_fork`.
     pub reset_on_fork: BTreeSet<u32>,
     /// Threads that may not run at real-time priority.
     pub ordinary: BTreeSet<u32>,
-    /// Threads that may not have another one.
+    /// Threads whose priority cannot be changed.
     pub stubborn: BTreeSet<u32>,
-    /// The security context of everybody, where there is one.
+    /// The security context of all processes, if any.
     pub security_context: Option<Vec<u8>>,
-    /// Requests to the host, by name.
+    /// Number of calls of the host, by method.
     pub counts: BTreeMap<&'static str, usize>,
 }
 
@@ -194,7 +195,7 @@ impl Files for FakeHost {
 }
 
 impl FakeHost {
-    /// A new descriptor of a process for a file; the lowest number that is free.
+    /// Installs a file in a process under the lowest free number; returns the number.
     pub fn install(&mut self, process: ProcessId, file: u64) -> u32 {
         let table = self.tables.entry(process).or_default();
         let fd = (3..).find(|fd| !table.contains_key(fd)).unwrap();
@@ -203,7 +204,7 @@ impl FakeHost {
     }
 }
 
-/// What a client saw of an ioctl.
+/// Result of an ioctl for its client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub returns: Vec<Return>,
@@ -213,7 +214,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The returns without the `BR_NOOP` (or what replaced it) in front.
+    /// The returns without the initial `BR_NOOP` (or its replacement).
     pub fn news(&self) -> &[Return] {
         assert_eq!(self.result, Ok(()), "{self:?}");
         assert!(!self.parked, "still parked");
@@ -221,7 +222,7 @@ impl Seen {
         &self.returns[1..]
     }
 
-    /// The only transaction or reply in it.
+    /// The only transaction or reply among the returns.
     pub fn parcel(&self) -> BinderTransactionData {
         let found: Vec<_> = self.returns.iter().filter_map(parcel_of).collect();
         assert_eq!(found.len(), 1, "{self:?}");
@@ -237,7 +238,7 @@ pub fn parcel_of(value: &Return) -> Option<BinderTransactionData> {
     }
 }
 
-/// What is to be sent.
+/// A parcel to send.
 #[derive(Clone, Debug, Default)]
 pub struct Parcel {
     pub data: Vec<u8>,
@@ -279,7 +280,7 @@ impl Parcel {
     }
 }
 
-/// The cookie that well-behaved clients give their object `ptr`.
+/// The cookie that honest clients use for their object `ptr`.
 pub fn cookie_of(ptr: u64) -> u64 {
     ptr ^ 0xc00c_1e00
 }
@@ -294,13 +295,13 @@ pub struct World {
     pub driver: Driver,
     pub host: FakeHost,
     pub polled: Vec<ProcessId>,
-    /// Freezes that waited and are over.
+    /// Results of freezes that waited.
     pub frozen: Vec<(FreezeId, Result<(), Errno>)>,
-    /// The caller checks the invariants itself.
+    /// The test checks the invariants itself.
     pub unchecked: bool,
-    /// Readers that wait for files, where [`World::give`] is left to the test.
+    /// Reads that wait for files, if the test calls [`World::give`] itself.
     pub fd_deliveries: Option<Vec<(Caller, BinderWriteRead)>>,
-    /// Threads that have asked for the version first, as clients do.
+    /// Threads that have made another ioctl first, as clients request the version.
     pub greeted: HashSet<Caller>,
 }
 
@@ -326,14 +327,14 @@ impl World {
         }
     }
 
-    /// What was taken is on its way, nothing else.
+    /// Checks that exactly the files in transit are held by the host.
     pub fn check_files(&self) {
         let mut tokens = self.driver.files_on_their_way();
         tokens.sort();
         assert_eq!(tokens, self.host.taken.keys().copied().collect::<Vec<_>>(), "files leak");
     }
 
-    /// Gives a reader its files; what it sees then.
+    /// Installs a reader's files; returns the result of its read.
     pub fn give(&mut self, caller: Caller, bwr: BinderWriteRead) -> Seen {
         let files = self.driver.files_to_install(caller.process, caller.tid);
         assert!(!files.is_empty(), "nothing to give");
@@ -345,7 +346,7 @@ impl World {
         self.seen_or_read(caller, bwr, answer)
     }
 
-    /// Fails to give a reader its files; what it sees then.
+    /// Fails to install a reader's files; returns the result of its read.
     pub fn refuse_files(&mut self, caller: Caller, bwr: BinderWriteRead) -> Seen {
         let files = self.driver.files_to_install(caller.process, caller.tid);
         assert!(!files.is_empty(), "nothing to give");
@@ -365,13 +366,14 @@ impl World {
         }
     }
 
-    /// Has a reader come again for its files; what it sees of its read.
+    /// Defers a reader's delivery; returns the result of its read.
     pub fn defer_files(&mut self, caller: Caller) -> Seen {
         let answer = self.driver.defer_files(&mut self.host, caller.process, caller.tid);
         self.seen(caller, answer.expect("it waits for files"))
     }
 
-    /// A thread gets the files of its deferred transaction. False: they are not wanted any more.
+    /// Installs the files of a thread's deferred transaction. False: the driver no longer needs
+    /// them.
     pub fn arrive(&mut self, caller: Caller) -> bool {
         let files = self.driver.files_to_install(caller.process, caller.tid);
         let files: Vec<u64> = files.iter().map(|token| self.host.taken[token]).collect();
@@ -385,14 +387,14 @@ impl World {
         arrived
     }
 
-    /// A process with an ordinary mapping; its main thread.
+    /// Opens the device for a new process with a normal mapping; returns its main thread.
     pub fn process(&mut self, context: ContextId, pid: u32) -> Caller {
         let caller = self.unmapped(context, pid);
         self.map(caller, MAPPING);
         caller
     }
 
-    /// A process that does not map its open.
+    /// Opens the device for a new process without a mapping.
     pub fn unmapped(&mut self, context: ContextId, pid: u32) -> Caller {
         let opener = Opener { pid, euid: Uid(1000), owner: Owner::User(Uid(pid)) };
         let process = self.driver.open(context, opener).unwrap();
@@ -401,10 +403,10 @@ impl World {
         caller
     }
 
-    /// Another ioctl comes first: the reads that follow are ordinary ones.
+    /// Makes another ioctl first, so that the first read does not return at once.
     pub fn greet(&mut self, caller: Caller) {
         if self.greeted.insert(caller) {
-            // A stale open tells its error with what follows.
+            // If the open is stale, the next ioctl returns the error.
             let _ = self.driver.note_ioctl(caller);
         }
     }
@@ -413,7 +415,7 @@ impl World {
         self.host.mappings.insert(caller.process, vec![0xee; len as usize]);
     }
 
-    /// A world with a context manager (pid 1) and `clients` processes (pid 10, 20, ...).
+    /// A world with a context manager (pid 1) and `N` client processes (pid 10, 20, ...).
     pub fn with_manager<const N: usize>() -> (Self, Caller, [Caller; N]) {
         let (mut world, context) = Self::new();
         let manager = world.process(context, 1);
@@ -422,7 +424,7 @@ impl World {
         (world, manager, clients)
     }
 
-    /// Puts bytes into the client's memory until the end of its ioctl.
+    /// Stores bytes in the client's memory until the end of its ioctl; returns their address.
     pub fn place(&mut self, caller: Caller, bytes: &[u8]) -> u64 {
         let address = WRITE_ADDRESS + self.host.next_address;
         self.host.next_address += (bytes.len() as u64).next_multiple_of(64) + 64;
@@ -450,7 +452,7 @@ impl World {
         (data, parcel.buffers_size)
     }
 
-    /// `BC_TRANSACTION` of the caller, its data in place.
+    /// A `BC_TRANSACTION` of the caller, whose data is stored in its memory.
     pub fn call(&mut self, caller: Caller, handle: u32, parcel: &Parcel) -> Command {
         let (data, buffers_size) =
             self.transaction(caller, CallHead { handle, code: 1, flags: 0 }, parcel);
@@ -488,7 +490,7 @@ impl World {
         self.ioctl(caller, bwr, waiting)
     }
 
-    /// A `BINDER_WRITE_READ` with an argument of the client's own making.
+    /// A `BINDER_WRITE_READ` with an arbitrary argument.
     pub fn ioctl(&mut self, caller: Caller, bwr: BinderWriteRead, waiting: Waiting) -> Seen {
         self.greet(caller);
         let mut answer = self.driver.write_read(&mut self.host, caller, bwr, waiting);
@@ -528,12 +530,12 @@ impl World {
         self.write_read(caller, &encode(commands), 0, Waiting::Refused)
     }
 
-    /// Runs commands, then reads what there is.
+    /// Runs commands, then reads without waiting.
     pub fn run(&mut self, caller: Caller, commands: &[Command]) -> Seen {
         self.write_read(caller, &encode(commands), READ_SIZE, Waiting::Refused)
     }
 
-    /// Reads what there is.
+    /// Reads without waiting.
     pub fn read(&mut self, caller: Caller) -> Seen {
         self.run(caller, &[])
     }
@@ -543,13 +545,13 @@ impl World {
         self.write_read(caller, &encode(commands), READ_SIZE, Waiting::Allowed)
     }
 
-    /// Runs commands, then waits; nothing may be there yet.
+    /// Runs commands, then waits; no work may be available yet.
     pub fn park(&mut self, caller: Caller, commands: &[Command]) {
         let seen = self.wait(caller, commands);
         assert!(seen.parked, "{seen:?}");
     }
 
-    /// Resumes whom the driver wakes; those that were answered.
+    /// Resumes the readers that the driver wakes; returns those whose reads are complete.
     pub fn wake(&mut self) -> Vec<(Caller, Seen)> {
         let mut answered = Vec::new();
         while let Some(wake) = self.driver.next_wake() {
@@ -569,7 +571,7 @@ impl World {
         answered
     }
 
-    /// The only reader that is woken must be this one; what it sees.
+    /// Exactly this reader must be woken; returns the result of its read.
     pub fn woken(&mut self, caller: Caller) -> Seen {
         let mut answered = self.wake();
         assert_eq!(answered.len(), 1, "{answered:?}");
@@ -608,18 +610,18 @@ impl World {
         self.check();
     }
 
-    /// What the receiver finds at an address of its mapping.
+    /// Bytes at an address of the receiver's mapping.
     pub fn mapped(&self, caller: Caller, address: u64, len: u64) -> &[u8] {
         let at = (address - MAPPING_ADDRESS) as usize;
         &self.host.mappings[&caller.process][at..at + len as usize]
     }
 
-    /// The receiver's view of a parcel's data.
+    /// A parcel's data as the receiver reads it.
     pub fn data(&self, caller: Caller, data: &BinderTransactionData) -> Vec<u8> {
         self.mapped(caller, data.buffer, data.data_size).to_vec()
     }
 
-    /// The objects of a parcel, as the receiver sees them.
+    /// A parcel's objects as the receiver reads them.
     pub fn objects(&self, caller: Caller, data: &BinderTransactionData) -> Vec<FlatBinderObject> {
         use zerocopy::FromBytes;
         let bytes = self.data(caller, data);
@@ -630,8 +632,9 @@ impl World {
             .collect()
     }
 
-    /// Passes a new object of `owner` to `holder` through the manager, as a service registers and
-    /// is looked up; the holder's handle, which it has acquired. Needs everybody idle.
+    /// Passes a new object of `owner` to `holder` through the manager, as when a service registers
+    /// and is looked up; returns the holder's handle, which it has acquired. The three
+    /// threads must have no pending work.
     pub fn share(&mut self, owner: Caller, ptr: u64, manager: Caller, holder: Caller) -> u32 {
         let register = self.call(owner, 0, &Parcel::default().binder(ptr));
         assert_eq!(self.write(owner, &[register]).result, Ok(()));
@@ -656,7 +659,7 @@ impl World {
         handle
     }
 
-    /// Acknowledges the node returns; the parcel among them.
+    /// Acknowledges the node returns; returns the transaction among them.
     pub fn run_bookkeeping(&mut self, owner: Caller, seen: &Seen) -> Option<BinderTransactionData> {
         let mut done = Vec::new();
         let mut parcel = None;

@@ -72,7 +72,7 @@ fn parcels_without_data_have_addresses_of_their_own() {
         world.write(client, &[call]);
     }
     let first = world.read(manager).parcel();
-    // A second thread takes the second call.
+    // A second thread receives the second call.
     let second = world.read(binder_driver::Caller { tid: 2, ..manager }).parcel();
     assert_ne!(first.buffer, second.buffer);
 }
@@ -161,7 +161,7 @@ fn a_thread_that_has_a_call_to_take_must_not_make_one() {
     world.park(manager, &[Command::EnterLooper]);
     let call = world.call(client, 0, &Parcel::default());
     world.write(client, &[call]);
-    // The call is in the idle thread's own queue; a signal takes it out of its read.
+    // The call is in the idle thread's own queue; a signal ends the thread's read.
     assert!(world.driver.interrupt(manager.process, manager.tid).is_some());
     let unknown = world.call(manager, 5, &Parcel::default());
     world.write(manager, &[unknown]);
@@ -220,7 +220,7 @@ fn a_thread_that_exits_fails_the_call_it_serves_and_the_process_lives_on() {
     let request = world.read(worker).parcel();
     world.thread_exit(worker);
     assert_eq!(world.woken(client).news(), [Return::TransactionComplete, Return::DeadReply]);
-    // The buffer is still the process's own.
+    // The buffer still belongs to the process.
     assert_eq!(world.driver.snapshot().contexts[0].processes[0].buffers.as_ref().unwrap().live, 1);
     world.write(manager, &[Command::FreeBuffer(request.buffer)]);
     assert_eq!(world.driver.snapshot().contexts[0].processes[0].buffers.as_ref().unwrap().live, 0);
@@ -249,7 +249,7 @@ fn a_call_to_a_process_without_a_mapping_is_a_dead_reply() {
     assert_eq!(world.run(client, &[call]).news(), [Return::DeadReply]);
     let error = world.driver.extended_error(client).unwrap();
     assert_eq!((error.command, error.param), (BR_DEAD_REPLY, -Errno::ESRCH.code()));
-    // The mapping is looked for again, and found.
+    // The driver looks up the mapping again, and finds it.
     world.map(manager, MAPPING);
     let call = world.call(client, 0, &Parcel::default());
     world.write(client, &[call]);
@@ -310,7 +310,7 @@ fn a_null_call_needs_one_request_to_the_host_for_each_step() {
         world.park(client, &[call]);
         let request = world.woken(manager).parcel();
         if warm {
-            // `seen` reads the returns back once, which the real host does not do.
+            // `seen` reads the returns once more, which a real host does not do.
             let expected = [("read", 2), ("read_parcel", 1), ("store", 1), ("write", 1)];
             assert_eq!(world.host.counts, expected.into());
         }

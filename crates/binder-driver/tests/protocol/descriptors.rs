@@ -36,7 +36,7 @@ fn array(world: &mut World, client: Caller, fds: &[u32]) -> Parcel {
     Parcel { buffers_size: Some(length.next_multiple_of(8)), ..parcel }
 }
 
-/// The client waits for a reply, and there is one with a file in it that nobody gives at once.
+/// The client waits for a reply that has a file, whose installation is left to the test.
 fn reply_with_a_file(world: &mut World, manager: Caller, client: Caller) {
     let (data, _) = world.transaction(
         client,
@@ -75,7 +75,7 @@ fn an_array_is_closed_with_its_buffer() {
     world.run(client, &[call]).news();
     let parcel = world.read(manager).parcel();
     assert_eq!(world.host.tables[&manager.process].len(), 2);
-    // The read behind it returns at once, so that they are closed now.
+    // The read that follows returns at once, so that the descriptors are closed now.
     let seen = world.wait(manager, &[Command::FreeBuffer(parcel.buffer)]);
     assert_eq!(seen.news(), []);
     assert!(world.host.tables[&manager.process].is_empty());
@@ -123,7 +123,7 @@ fn a_reader_that_dies_while_it_is_given_files_leaves_the_call_to_another() {
     assert_eq!(world.host.tables[&manager.process].len(), 1);
 }
 
-/// A reader with a deferred call, whose read returned nothing but a no-op.
+/// Defers a call to a waiting reader, whose read returns `BR_NOOP` only.
 fn deferred(world: &mut World, manager: Caller, client: Caller) {
     world.fd_deliveries = Some(Vec::new());
     world.park(manager, &[]);

@@ -110,7 +110,7 @@ fn the_last_state_is_told_when_several_changes_went_unacknowledged() {
     assert_eq!(world.freeze(manager, 10, 0), Freeze::Done(Ok(())));
     let seen = world.run(watcher, &[Command::FreezeNotificationDone(5)]);
     assert_eq!(seen.news(), [state(1)], "once, and the last of them");
-    // A freeze of the frozen that fails leaves it thawed, and watchers hear of that.
+    // A failed freeze of a frozen process leaves it thawed, and its watchers are notified.
     let oneway = world.oneway(watcher, handle, 1, &Parcel::default());
     world.run(watcher, &[Command::FreezeNotificationDone(5), oneway]).news();
     assert_eq!(world.freeze(manager, 10, 0), Freeze::Done(Err(Errno::EAGAIN)));

@@ -1,4 +1,4 @@
-//! Clients that lie. Each gets its error, and others go on.
+//! Malicious clients: each gets its error, and other clients are not affected.
 
 use binder_driver::{Caller, Errno, Waiting, WriteRead};
 use binder_uapi::command::*;
@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 
 use crate::common::*;
 
-/// A call from another client still works.
+/// Checks that a call from another client still works.
 fn others_go_on(world: &mut World, manager: Caller, client: Caller) {
     let call = world.call(client, 0, &Parcel::bytes(b"alive"));
     world.write(client, &[call]);
@@ -73,7 +73,7 @@ fn a_command_buffer_that_is_not_there_is_a_fault_behind_the_last_good_command() 
     assert_eq!(world.ioctl(client, bwr, Waiting::Refused).result, Err(Errno::EFAULT));
 }
 
-/// Runs one slice of commands that are placed in the client; what was consumed then.
+/// Runs one slice of commands that are stored in the client's memory; returns its result.
 fn run_slice(world: &mut World, client: Caller, bwr: BinderWriteRead) -> WriteRead {
     let answer = world.driver.write_read(&mut world.host, client, bwr, Waiting::Refused);
     world.check();
@@ -98,7 +98,7 @@ fn many_commands_are_run_in_slices_of_bounded_cost() {
     assert_eq!(consumed, [256, 512, 768]);
     let seen = world.ioctl(client, bwr, Waiting::Refused);
     assert_eq!((seen.result, seen.bwr.write_consumed), (Ok(()), 4000));
-    // A claim of 2^64 bytes is read no further than it is there.
+    // Of a claimed size of 2^64 bytes, only the mapped ones are read.
     let write_buffer = world.place(client, &bytes);
     let bwr = BinderWriteRead { write_buffer, write_size: u64::MAX, ..Default::default() };
     let seen = world.ioctl(client, bwr, Waiting::Refused);
@@ -174,7 +174,7 @@ fn consumed_counts_beyond_the_sizes_do_nothing() {
     assert_eq!(world.read(client).news(), [Return::TransactionComplete]);
 }
 
-/// Sends a parcel with these raw offsets; the extended error.
+/// Sends a parcel with these raw offsets; returns the extended error.
 fn send_offsets(data: &[u8], offsets: &[u64]) -> BinderExtendedError {
     let (mut world, manager, [client, other]) = World::with_manager();
     let parcel = Parcel { data: data.to_vec(), offsets: offsets.to_vec(), buffers_size: None };
@@ -303,7 +303,7 @@ fn freeing_what_is_not_ones_own_or_freed_already_is_ignored() {
         world.driver.snapshot().contexts[0].processes[0].buffers.as_ref().unwrap().live
     };
     assert_eq!(live(&world), 2);
-    // Foreign, null, inside, not yet delivered, absurd.
+    // Addresses that are foreign, null, inside a buffer, not delivered yet, out of range.
     world.write(client, &[Command::FreeBuffer(request.buffer)]);
     for address in [0, request.buffer + 8, request.buffer + 32, u64::MAX] {
         world.write(manager, &[Command::FreeBuffer(address)]);
@@ -371,7 +371,7 @@ fn translated_objects_do_not_come_from_the_receivers_mapping() {
     let call = world.oneway(owner, 0, 0, &Parcel::default().binder(0x10));
     world.write(owner, &[call]);
     let request = world.read(manager).parcel();
-    // The receiver writes over the object and its offsets, then frees the buffer.
+    // The receiver overwrites the object and its offsets, then frees the buffer.
     let offset = request.buffer - 0x7000_0000_0000;
     binder_driver::Mappings::store(&mut world.host, manager.process, offset, &[0xff; 32]).unwrap();
     world.write(manager, &[Command::FreeBuffer(request.buffer)]);

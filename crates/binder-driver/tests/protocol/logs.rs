@@ -4,7 +4,7 @@ use binder_uapi::*;
 
 use crate::common::*;
 
-/// The line of `text` that starts so.
+/// The line of `text` with this prefix.
 fn line<'a>(text: &'a str, start: &str) -> &'a str {
     let found = text.lines().find(|line| line.starts_with(start));
     found.unwrap_or_else(|| panic!("no line starts with {start:?} in\n{text}"))

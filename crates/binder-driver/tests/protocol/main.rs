@@ -1,5 +1,4 @@
-//! The rules of the protocol, one sentence a test. Every ioctl is followed by a full check of the
-//! driver's invariants.
+//! The rules of the protocol, one per test. The driver's invariants are checked after every ioctl.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,11 +1,11 @@
-//! Memory of the mappings under pressure.
+//! Reclaim of the mappings' memory under pressure.
 
 use binder_driver::Caller;
 use binder_uapi::*;
 
 use crate::common::*;
 
-/// A one-way call with so many bytes of 7, delivered.
+/// Sends a one-way call with `len` bytes of 7 and receives it; returns the buffer's address.
 fn deliver(world: &mut World, from: Caller, to: Caller, handle: u32, len: usize) -> u64 {
     let call = world.oneway(from, handle, 0, &Parcel::bytes(&vec![7; len]));
     world.write(from, &[call]);
@@ -22,7 +22,7 @@ fn only_pages_without_a_buffer_go_back() {
     let first = deliver(&mut world, client, manager, 0, 9000);
     world.write(manager, &[Command::FreeBuffer(first)]);
     assert_eq!(idle(&world), 3);
-    // On the first page again; the other two stay idle.
+    // Placed on the first page again; the other two stay idle.
     let call = world.call(client, 0, &Parcel::bytes(b"sync"));
     world.write(client, &[call]);
     let request = world.read(manager).parcel();
@@ -69,7 +69,7 @@ fn whoever_was_quiet_longest_gives_first() {
         let buffer = deliver(&mut world, client, to, handle, 100);
         world.write(to, &[Command::FreeBuffer(buffer)]);
     }
-    // What sharing the objects needed is colder still.
+    // The pages used for sharing the objects were idle even earlier.
     while idle(&world) > 2 {
         assert_eq!(world.driver.reclaim(&mut world.host, 1), 1);
     }

@@ -5,7 +5,8 @@ use binder_uapi::*;
 
 use crate::common::*;
 
-/// The owner sends its object to the manager; the manager's handle and the buffer that holds it.
+/// The owner sends its object to the manager; returns the manager's handle and the buffer that
+/// holds it.
 fn send_object(world: &mut World, owner: Caller, manager: Caller, ty: u32) -> (u32, u64) {
     let parcel = Parcel::default().flat(ty, 0x10, cookie_of(0x10));
     let call = world.oneway(owner, 0, 0, &parcel);
@@ -129,7 +130,7 @@ fn a_handle_sent_to_its_owner_is_the_owners_object() {
 #[test]
 fn a_handle_sent_on_becomes_the_receivers_own() {
     let (mut world, manager, [owner, client]) = World::with_manager();
-    // The client's first handle is another object's, so the numbers differ.
+    // The client's first handle is that of another object, so that the numbers differ.
     assert_eq!(world.share(owner, 0x10, manager, client), 1);
     assert_eq!(world.share(owner, 0x20, manager, client), 2);
     assert_eq!(world.driver.snapshot().contexts[0].processes[0].handles, []);

@@ -13,7 +13,7 @@ fn pointer(address: u64, length: u64, flags: u32, parent: u64, offset: u64) -> B
     BinderBufferObject { ty, flags, buffer: address, length, parent, parent_offset: offset }
 }
 
-/// Address (0 = one that is there), length, flags, parent, offset in the parent.
+/// Address (0 = a mapped one), length, flags, parent, offset in the parent.
 type Pointer = (u64, u64, u32, u64, u64);
 
 /// A parcel of pointer objects, with extra space for all of them.

@@ -37,7 +37,7 @@ fn another_looper_is_asked_for_when_the_last_idle_one_gets_work() {
     assert_eq!(seen.returns[0], Return::SpawnLooper);
     let request = seen.parcel();
 
-    // None is asked for while that one has not registered.
+    // No further thread is requested while the first one has not registered.
     let call = world.call(client, 0, &Parcel::default());
     world.write(client, &[call]);
     let seen = world.run(manager, &[Command::FreeBuffer(request.buffer)]);
@@ -246,7 +246,7 @@ fn a_parked_reader_dies_with_its_thread_or_process() {
 fn a_new_thread_returns_at_once_from_its_first_ioctl_if_that_is_a_read() {
     let (mut world, _, [client]) = World::with_manager();
     let caller = |tid| Caller { tid, ..client };
-    // Such a thread is readable for poll, and its read answers, with nothing but BR_NOOP.
+    // Such a thread is readable for poll, and its read returns at once with `BR_NOOP` only.
     world.greeted.insert(caller(11));
     assert!(world.driver.poll(caller(11)));
     let seen = world.wait(caller(11), &[]);

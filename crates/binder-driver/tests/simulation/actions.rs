@@ -1,4 +1,4 @@
-//! What happens in the random world.
+//! Random actions of the simulation.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,22 +13,23 @@ const PROCESSES: usize = 6;
 const THREADS: u64 = 4;
 const OBJECTS: u64 = 8;
 const RECENT_STEPS: usize = 40;
-/// Everybody's object as a context manager.
+/// The object of each context manager.
 const MANAGER: Option<FlatBinderObject> = Some(FlatBinderObject {
     ty: BINDER_TYPE_BINDER,
     flags: FLAT_BINDER_FLAG_ACCEPTS_FDS,
     binder: 0,
     cookie: 0,
 });
-/// The code of one-way calls that replace each other; all others differ, and grow.
+/// The code of one-way calls that replace each other; the codes of all others are unique and
+/// ascending.
 pub const UPDATE_CODE: u32 = u32::MAX;
 
 pub struct Simulation {
     pub step: u64,
     pub digest: u64,
-    /// The last steps, for people.
+    /// The last steps, for failure reports.
     pub log: VecDeque<String>,
-    /// How often each return was seen.
+    /// Number of each return that was received.
     pub returns: BTreeMap<u32, u64>,
     random: Random,
     pub world: World,
@@ -37,14 +38,14 @@ pub struct Simulation {
     next_pid: u32,
     next_code: u32,
     next_cookie: u64,
-    /// Freezes that wait.
+    /// Pending freezes.
     freezes: Vec<FreezeId>,
 }
 
 impl Simulation {
     pub fn new(seed: u64) -> Self {
         let (mut world, first) = World::new();
-        // Once a step is enough.
+        // The invariants are checked once a step.
         world.unchecked = true;
         world.fd_deliveries = Some(Vec::new());
         let contexts = [first, world.driver.add_context("hwbinder")];
@@ -96,13 +97,14 @@ impl Simulation {
         let sound = self.world.driver.check_invariants();
         sound.unwrap_or_else(|broken| panic!("{broken}"));
         self.world.check_files();
-        // A front end may be late: much can happen between a wake-up and its reader's return.
+        // A front end may be slow: many events can occur between a wake-up and the reader's return.
         if !self.random.one_in(3) {
             self.drain();
         }
     }
 
-    /// Memory is short: some idle pages go back, and the mappings' contents with them.
+    /// Under memory pressure some idle pages are reclaimed, and the contents of the mappings with
+    /// them.
     fn reclaim(&mut self) {
         let most = 1 + self.random.below(6) as u32;
         let before = self.world.driver.page_counts();
@@ -115,7 +117,7 @@ impl Simulation {
         self.note(format_args!("{given} of {} idle pages go back", before.idle));
     }
 
-    /// Acts on all wake-ups; then nobody may be asleep with work.
+    /// Handles all wake-ups; then no thread with work may be asleep.
     fn drain(&mut self) {
         for (caller, seen) in self.world.wake() {
             self.see(caller, &seen);
@@ -131,7 +133,8 @@ impl Simulation {
         }
     }
 
-    /// Who waits for a reply is in a call, or has the answer in its queue or hand.
+    /// A thread that waits for a reply is in a call, or the reply is queued for it or being
+    /// delivered.
     fn check_waiting_threads(&self) {
         let snapshot = self.world.driver.snapshot();
         let processes = snapshot.contexts.iter().flat_map(|context| &context.processes);
@@ -158,7 +161,7 @@ impl Simulation {
         }
     }
 
-    /// Everybody closes; the driver must be empty.
+    /// Closes all opens; the driver must be empty.
     pub fn end(&mut self) {
         while let Some((&process, _)) = self.clients.first_key_value() {
             self.release(process);
@@ -177,12 +180,12 @@ impl Simulation {
     fn any_thread(&mut self) -> Option<Caller> {
         let process = self.any_process()?;
         let main = self.clients[&process].main;
-        // Tids are unique in the world, as they are on a host.
+        // Tids are unique in the simulation, as they are on a host.
         let tid = main.tid * 16 + self.random.below(THREADS) as u32;
         Some(Caller { tid, ..main })
     }
 
-    /// A thread that is not in a read, unless luck is bad.
+    /// A thread that is not in a read; after eight attempts any thread.
     fn any_running_thread(&mut self) -> Option<Caller> {
         for _ in 0..8 {
             let caller = self.any_thread()?;
@@ -265,7 +268,7 @@ impl Simulation {
     }
 
     fn interrupt(&mut self) {
-        // Rather one that was just woken: the signal races with its work.
+        // Prefers a thread that was just woken, so that the signal races with its work.
         let woken = match self.world.driver.next_wake() {
             Some(Wake::Reader { process, tid }) => Some(Caller { process, tid, euid: Uid(1000) }),
             Some(Wake::Freeze { id, result }) => {
@@ -301,13 +304,13 @@ impl Simulation {
         let readable = self.world.driver.poll(caller);
         self.note(format_args!("poll {}: {readable}", caller.tid));
         let seen = self.world.read(caller);
-        // Readable may turn out to be void news, but unreadable is never work.
+        // A readable open may have only void work, but an unreadable one never has work.
         let no_work = matches!(seen.result, Err(Errno::EAGAIN | Errno::EFAULT));
         assert!(readable || no_work, "{seen:?}");
         self.see(caller, &seen);
     }
 
-    /// A reader gets the files that it waits for, or cannot be given them.
+    /// Installs the files that a reader waits for, or fails to.
     fn give(&mut self) {
         let fd_deliveries = self.world.fd_deliveries.as_mut().expect("kept");
         if fd_deliveries.is_empty() {
@@ -370,7 +373,7 @@ impl Simulation {
         *self.returns.entry(2 + u32::from(result.is_ok())).or_default() += 1;
     }
 
-    /// A freeze that waits is interrupted, or its time is over.
+    /// Interrupts a pending freeze, or lets its timeout expire.
     fn end_freeze(&mut self) {
         let Some(id) = self.random.pick(&self.freezes) else { return };
         self.freezes.retain(|&other| other != id);
@@ -383,7 +386,7 @@ impl Simulation {
         }
     }
 
-    /// Memory of a process goes away, for some ten steps.
+    /// Makes a process's memory inaccessible for some ten steps.
     fn fault(&mut self) {
         let Some(process) = self.any_process() else { return };
         let host = &mut self.world.host;
@@ -391,13 +394,13 @@ impl Simulation {
         let set = if reads { &mut host.faulting } else { &mut host.unwritable };
         set.insert(process);
         if let Some(client) = self.clients.get_mut(&process) {
-            // What it did not see it cannot account for; what others send it fails.
+            // The client cannot account for returns that were lost; transactions to it fail.
             client.hostile |= reads;
         }
         self.note(format_args!("{process:?} faults"));
     }
 
-    /// A client sends what no client should.
+    /// A client sends invalid commands.
     fn lie(&mut self) {
         let Some(caller) = self.any_thread() else { return };
         let Some(client) = self.clients.get_mut(&caller.process) else { return };
@@ -414,8 +417,8 @@ impl Simulation {
             let at = self.random.below(commands.len() as u64) as usize;
             let mut flipped = commands.clone();
             flipped[at] ^= 1 << self.random.below(8);
-            // Honest receivers judge the order of one-way calls by their codes, which so stay as
-            // they were given out.
+            // Honest receivers check the order of one-way calls by their codes, so the codes must
+            // remain as they were assigned.
             if codes(&flipped).iter().all(|code| codes(&commands).contains(code)) {
                 commands = flipped;
             }
@@ -473,7 +476,7 @@ impl Simulation {
         self.next_code
     }
 
-    /// Random contents: the client's own objects and its handles.
+    /// A parcel with random contents: the client's own objects and its handles.
     fn parcel(&mut self, caller: Caller, most: u64) -> Parcel {
         let sizes = [0, 0, 3, 40, 600, 5_000];
         let size = self.random.pick(&sizes).unwrap_or(0);
@@ -493,7 +496,7 @@ impl Simulation {
                 3 => {
                     let file = self.random.below(100);
                     let fd = self.world.host.install(caller.process, file);
-                    // One in ten is closed before it is sent.
+                    // One in ten is closed before the parcel is sent.
                     if self.random.one_in(10) {
                         self.world.host.tables.entry(caller.process).or_default().remove(&fd);
                     }
@@ -510,13 +513,14 @@ impl Simulation {
         parcel
     }
 
-    /// An ordinary thread does something ordinary.
+    /// A random thread sends valid commands.
     fn act(&mut self) {
         let Some(caller) = self.any_running_thread() else { return };
         let mut commands = Vec::new();
         for _ in 0..1 + self.random.below(5) {
             let Some(command) = self.command(caller) else { continue };
-            // One change of the call stack an ioctl: the answer is needed for the next.
+            // At most one change of the call stack per ioctl, because the next command depends on
+            // its result.
             if !(changes_stack(&command) && commands.iter().any(changes_stack)) {
                 commands.push(command);
             }
@@ -528,7 +532,7 @@ impl Simulation {
         let bytes = encode(commands);
         let mode = self.random.below(4);
         self.note(format_args!("thread {} mode {mode}: {commands:?}", caller.tid));
-        // Who serves a call does not go to sleep over it.
+        // A thread that serves a call must not wait in a read.
         let thread = self.clients.get_mut(&caller.process).map(|c| c.thread(caller.tid));
         let serving = thread.is_some_and(|thread| thread.frames.last() == Some(&Frame::In));
         let calls = commands.iter().any(|c| matches!(c, Command::Transaction { .. }));
@@ -539,11 +543,12 @@ impl Simulation {
             2 => (4096, Waiting::Allowed),
             _ => (READ_SIZE, Waiting::Allowed),
         };
-        // The client's books first: the answer builds on them.
+        // The model is updated first, because evaluating the result depends on it.
         let consumed = self.books_before(caller, commands);
         let seen = self.world.write_read(caller, &bytes, read_size, waiting);
         if !seen.parked && seen.bwr.write_consumed < consumed {
-            // An error waited to be read, so the rest was not run: this client is confused now.
+            // A queued error stopped the commands, so the rest was not run: the client's model is
+            // wrong from now on.
             if let Some(client) = self.clients.get_mut(&caller.process) {
                 client.hostile = true;
             }
@@ -551,7 +556,7 @@ impl Simulation {
         self.see(caller, &seen);
     }
 
-    /// Enters what the commands do into the client's books.
+    /// Applies the commands to the client's model.
     fn books_before(&mut self, caller: Caller, commands: &[Command]) -> u64 {
         let Some(client) = self.clients.get_mut(&caller.process) else { return 0 };
         for command in commands {
@@ -583,7 +588,7 @@ impl Simulation {
                 let mut clear = if self.random.one_in(4) { TF_CLEAR_BUF } else { 0 };
                 let (mut code, handle) = (self.code(), handle.unwrap_or(0));
                 if oneway && self.random.one_in(6) {
-                    // One of those replaces an earlier one while the receiver is frozen.
+                    // Such a call replaces an earlier one while the receiver is frozen.
                     (code, clear) = (UPDATE_CODE, TF_UPDATE_TXN);
                 }
                 let sent = self.world.transaction(
@@ -600,7 +605,7 @@ impl Simulation {
                     CallHead { handle: 0, code: 0, flags: 0 },
                     &parcel,
                 );
-                // One reply a frame: the books are written when it is sent.
+                // At most one reply per call: the model is updated when it is sent.
                 Some(Command::Reply { data, buffers_size })
             }
             8..12 => self.free_or_count(caller),
@@ -659,7 +664,7 @@ impl Simulation {
             client.freezes.remove(&handle);
             return Some(Command::ClearFreezeNotification(BinderHandleCookie { handle, cookie }));
         }
-        // Its own counts keep the reference alive, and the notification with it.
+        // The client's own counts keep the reference alive, and thereby the notification.
         let held: Vec<u32> = client.held.keys().copied().collect();
         let handle = self.random.pick(&held).filter(|h| !client.freezes.contains_key(h))?;
         self.next_cookie += 1;
@@ -688,7 +693,7 @@ impl Simulation {
         Some(Command::RequestDeathNotification(BinderHandleCookie { handle, cookie }))
     }
 
-    /// A client takes note of what an ioctl gave it.
+    /// Updates a client's model with the result of an ioctl.
     fn see(&mut self, caller: Caller, seen: &Seen) {
         let code = seen.result.err().map_or(0, Errno::code) as u64;
         self.fold(code << 32 | seen.bwr.read_consumed << 1 | u64::from(seen.parked));
@@ -730,12 +735,12 @@ fn codes(commands: &[u8]) -> Vec<u32> {
     commands.filter_map(code).collect()
 }
 
-/// The nice value that a thread has of its own.
+/// A thread's own nice value.
 fn own_nice(tid: u32) -> i32 {
     tid as i32 % 7 - 3
 }
 
-/// A reply, or any call: a one-way is not sent while a reply is waited for either.
+/// A reply, or any call: while a reply is pending, a one-way call is not sent either.
 fn changes_stack(command: &Command) -> bool {
     matches!(command, Command::Reply { .. } | Command::Transaction { .. })
 }

@@ -1,4 +1,4 @@
-//! What a client knows of itself: its counts, buffers and call stacks, from what it did and saw.
+//! Model of a client: its counts, buffers and call stacks, computed from its commands and returns.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,9 +11,9 @@ use crate::common::{cookie_of, parcel_of};
 /// A call that a thread is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// It was called.
+    /// The thread serves the call.
     In,
-    /// It waits for a reply.
+    /// The thread waits for the reply.
     Out,
 }
 
@@ -21,7 +21,7 @@ pub enum Frame {
 pub struct ThreadModel {
     pub parked: bool,
     pub frames: Vec<Frame>,
-    /// One-way calls and replies that have not been confirmed.
+    /// One-way calls and replies without a `BR_TRANSACTION_COMPLETE` yet.
     pub unconfirmed: usize,
 }
 
@@ -30,7 +30,7 @@ pub struct Buffer {
     pub address: u64,
     /// The node of a one-way call.
     pub oneway: Option<u64>,
-    /// Handles that came in it: (handle, strong).
+    /// Handles that were received in it: (handle, strong).
     pub handles: Vec<(u32, bool)>,
 }
 
@@ -38,21 +38,21 @@ pub struct Buffer {
 #[derive(Debug)]
 pub struct Client {
     pub main: Caller,
-    /// It lies, or lost returns to a fault: nothing it sees proves anything.
+    /// It has sent invalid commands, or lost returns to a fault: its model is not checked any more.
     pub hostile: bool,
     pub threads: BTreeMap<u32, ThreadModel>,
-    /// Counts that it took by commands: (strong, weak) by handle.
+    /// Counts that it acquired by commands: (strong, weak) by handle.
     pub held: BTreeMap<u32, (u32, u32)>,
     pub buffers: Vec<Buffer>,
-    /// `*_DONE` commands due.
+    /// `*_DONE` commands that are due.
     pub due: Vec<Command>,
     /// Death notifications by handle.
     pub deaths: BTreeMap<u32, u64>,
-    /// Cookies that may still be told of.
+    /// Cookies of death notifications that may still be received.
     pub cookies: BTreeSet<u64>,
     /// Freeze notifications by handle.
     pub freezes: BTreeMap<u32, u64>,
-    /// Cookies of freeze notifications that may still be told of, and what was told last.
+    /// Cookies of freeze notifications that may still be received, and the last state received.
     pub freeze_cookies: BTreeMap<u64, Option<bool>>,
     /// The highest one-way code seen at each node.
     pub last_oneway: BTreeMap<u64, u32>,
@@ -92,13 +92,13 @@ impl Client {
         self.held.keys().copied().chain(came.map(|(handle, _)| *handle)).collect()
     }
 
-    /// A strong count was given back.
+    /// Drops a strong count.
     pub fn drop_strong(&mut self, handle: u32) {
         self.held.get_mut(&handle).expect("only held counts are dropped").0 -= 1;
         self.count_dropped(handle);
     }
 
-    /// A weak count was given back.
+    /// Drops a weak count.
     pub fn drop_weak(&mut self, handle: u32) {
         self.held.get_mut(&handle).expect("only held counts are dropped").1 -= 1;
         self.count_dropped(handle);
@@ -107,19 +107,19 @@ impl Client {
     fn count_dropped(&mut self, handle: u32) {
         if self.held[&handle] == (0, 0) {
             self.held.remove(&handle);
-            // The notification may be gone with the reference, and its acknowledgement is an error
-            // then.
+            // The notification may have been removed with the reference, and then its
+            // acknowledgement is an error.
             if let Some(cookie) = self.freezes.remove(&handle) {
                 self.due.retain(|due| *due != Command::FreezeNotificationDone(cookie));
             }
         }
-        // The reference, and its notification with it, may be gone.
+        // The reference, and thereby its notification, may have been removed.
         if !self.handles().contains(&handle) {
             self.deaths.remove(&handle);
         }
     }
 
-    /// Takes note of a return; `objects` are those of its parcel.
+    /// Updates the model with a return; `objects` are those of its parcel.
     pub fn see(&mut self, tid: u32, value: &Return, objects: &[FlatBinderObject]) {
         if let Some(data) = parcel_of(value) {
             self.see_parcel(tid, value, &data, objects);
@@ -152,8 +152,8 @@ impl Client {
                 } else if thread.unconfirmed > 0 {
                     thread.unconfirmed -= 1;
                 } else if let Some(call) = thread.frames.iter().rposition(|f| *f == Frame::Out) {
-                    // A call was waiting in the thread's own queue when it called (EPROTO): it
-                    // reads that call first.
+                    // A call was queued for the thread when it made its own call (EPROTO): it reads
+                    // the queued call first.
                     thread.frames.remove(call);
                 } else {
                     assert!(hostile, "an error for nothing");

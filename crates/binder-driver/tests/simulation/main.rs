@@ -1,10 +1,11 @@
-//! A random world against the driver: processes come and go, call, reply, nest, free, count
-//! references, watch for deaths, are interrupted, exit, fault and lie. After each step the
-//! driver's own books are recounted, nobody may sleep over work, and what well-behaved clients see
-//! must agree with what they did. One seed, one history: a failure replays exactly.
+//! A random simulation of clients of the driver: processes start and exit, call, reply, nest calls,
+//! free, count references, watch for deaths, are interrupted, fault and send invalid commands.
+//! After each step the driver's invariants are checked, no thread with work may be asleep, and the
+//! returns of honest clients must agree with their commands. A run depends on its seed only: a
+//! failure replays exactly.
 //!
-//! `HEADROOM_SEED` (default 3), `HEADROOM_SEEDS` (how many from there, default 1) and
-//! `HEADROOM_STEPS` of each (default 10,000) choose the run.
+//! `HEADROOM_SEED` (default 3), `HEADROOM_SEEDS` (number of seeds from there, default 1) and
+//! `HEADROOM_STEPS` of each (default 10,000) select the run.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -25,7 +26,7 @@ fn setting(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Names the seed and the last steps when a run fails.
+/// Prints the seed and the last steps when a run fails.
 struct Report<'a>(&'a mut Simulation, u64);
 
 impl Drop for Report<'_> {
@@ -37,7 +38,7 @@ impl Drop for Report<'_> {
     }
 }
 
-/// Runs a seed; a digest of all that its clients saw.
+/// Runs a seed; returns a digest of everything that its clients received.
 fn run(seed: u64, steps: u64) -> u64 {
     let mut simulation = Simulation::new(seed);
     let report = Report(&mut simulation, seed);
@@ -55,7 +56,7 @@ fn run(seed: u64, steps: u64) -> u64 {
     report.0.digest
 }
 
-/// In whatever state the driver is, it can be printed.
+/// The logs can be printed in any state of the driver.
 fn print_all(driver: &binder_driver::Driver) {
     let text =
         driver.state() + &driver.transactions() + &driver.stats() + &driver.transaction_log();
@@ -63,7 +64,7 @@ fn print_all(driver: &binder_driver::Driver) {
     assert!(processes <= text.len());
 }
 
-/// A long run in which some kind of return never came up would prove little.
+/// Checks that every kind of return occurred in a long run, which would test little otherwise.
 fn assert_lively(returns: &BTreeMap<u32, u64>, steps: u64) {
     let words = [
         BR_TRANSACTION,
@@ -82,18 +83,18 @@ fn assert_lively(returns: &BTreeMap<u32, u64>, steps: u64) {
         BR_TRANSACTION_PENDING_FROZEN,
         BR_FROZEN_BINDER,
         BR_CLEAR_FREEZE_NOTIFICATION_DONE,
-        // Not words, but counts of the world. Freezes: failed and succeeded at once, and after a
-        // wait.
+        // Counters of the simulation instead of returns. Freezes: failed and succeeded at once, and
+        // after a wait.
         0,
         1,
         2,
         3,
-        // Files: given, and not.
+        // Files: installed, and refused.
         4,
         5,
-        // Idle pages given back.
+        // Reclaimed idle pages.
         6,
-        // Files deferred.
+        // Deferred files.
         7,
     ];
     let counts = words.map(|word| returns.get(&word).copied().unwrap_or(0));

@@ -1,8 +1,8 @@
 //! The texts of `binder_logs`, in the format of the kernel's driver, which tools parse.
 //!
-//! What does not exist here is what it usually is there: 0 for addresses of the kernel's own
-//! structures and lines of its source, 1 for the temporary reference that printing a node takes, 0
-//! for the time that a transaction has been under way (this driver has no clock).
+//! Values that this driver does not have are shown as the kernel's driver usually shows them: 0 for
+//! addresses of the kernel's structures and lines of its source, 1 for the temporary reference that
+//! printing a node takes, 0 for the age of a transaction (this driver has no clock).
 
 mod state;
 mod stats;

@@ -1,4 +1,4 @@
-//! `state`, `transactions` and `proc/PID`: everything that is open and under way.
+//! `state`, `transactions` and `proc/PID`: all opens, objects and pending transactions.
 
 use std::fmt::Write;
 
@@ -9,15 +9,15 @@ use crate::transaction::types::Kind;
 use crate::write_read::queue::QueueId;
 use crate::write_read::types::Work;
 
-/// How much is told.
+/// Level of detail.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Detail {
     Everything,
-    /// Only what is under way.
+    /// Only pending transactions.
     Transactions,
 }
 
-/// Starts of the lines of a queue's items.
+/// Line prefixes for the items of a queue.
 struct LinePrefix {
     transaction: &'static str,
     other: &'static str,
@@ -30,7 +30,7 @@ impl LinePrefix {
 }
 
 impl Driver {
-    /// Everything.
+    /// The whole state.
     pub fn state(&self) -> String {
         let mut text = String::from("binder state:\n");
         let mut dead = self.nodes.iter().filter(|(_, node)| node.owner.is_none()).peekable();
@@ -44,14 +44,14 @@ impl Driver {
         text
     }
 
-    /// What is under way.
+    /// Pending transactions only.
     pub fn transactions(&self) -> String {
         let mut text = String::from("binder transactions:\n");
         self.print_processes(&mut text, Detail::Transactions, |_| true);
         text
     }
 
-    /// Everything of one process, all its opens.
+    /// The whole state of one process, with all its opens.
     pub fn process_state(&self, pid: u32) -> String {
         let mut text = String::from("binder proc state:\n");
         self.print_processes(&mut text, Detail::Everything, |of| of == pid);
@@ -159,7 +159,7 @@ impl Driver {
             entry.priority.map_or(0, |priority| priority.nice),
             u32::from(entry.kind == Kind::Call),
         );
-        // The rest is the receiver's affair.
+        // The buffer is shown in the receiver's view only.
         if to == Some(seen_by) {
             match buffer {
                 Some(buffer) => {
@@ -255,7 +255,7 @@ impl Driver {
         let reference = &self.refs[id];
         let node = &self.nodes[reference.node];
         let dead = if node.owner.is_none() { "dead " } else { "" };
-        // A reference has no debug id of its own here: its handle names it.
+        // References have no debug id in this driver: the handle is shown instead.
         let _ = writeln!(
             text,
             "  ref {handle}: desc {handle} {dead}node {} s {} w {} d {:016x}",

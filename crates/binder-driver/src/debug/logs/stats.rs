@@ -1,4 +1,4 @@
-//! `stats`: how often what happened, and how much there is of everything.
+//! `stats`: counters of commands and returns, and numbers of objects.
 
 use std::fmt::Write;
 
@@ -22,7 +22,7 @@ impl Driver {
 
     fn objects(&self, text: &mut String) {
         let made = self.statistics.made;
-        // A transaction and the word that says it was taken are made together.
+        // A transaction is created together with the return that confirms it to its sender.
         for (kind, active, total) in [
             ("proc", self.processes.len(), made.processes),
             ("thread", self.threads.len(), made.threads),
@@ -39,7 +39,7 @@ impl Driver {
         }
     }
 
-    /// Words that say so and were not read yet.
+    /// Number of these confirmations that were not read yet.
     fn completes(&self) -> usize {
         let is_one = |work: &Work| matches!(work, Work::TransactionComplete(_));
         let queues = self.threads.values().map(|thread| thread.todo);
