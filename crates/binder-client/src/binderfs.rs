@@ -12,8 +12,8 @@ use crate::ClientError;
 
 /// `BINDER_CTL_ADD` on `control` (`.../binder-control`): adds the device `name`.
 ///
-/// A name too long for the structure is cut, not refused, so that a driver's own bound can be
-/// tested: all 256 bytes may be used, without a NUL.
+/// A name that is too long for the structure is truncated, not refused, so that a driver's own
+/// limit can be tested: all 256 bytes may be used, without a NUL.
 pub fn add_device(control: &Path, name: &[u8]) -> Result<BinderfsDevice, ClientError> {
     let fd = open(control, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| ClientError::Open { path: control.to_owned(), errno })?;

@@ -19,7 +19,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::ClientError;
 
-/// What libbinder maps: 1 MiB less two pages.
+/// Bytes that libbinder maps: 1 MiB less two pages.
 pub const LIBBINDER_MAP_LEN: usize = 1024 * 1024 - 2 * 4096;
 
 /// Type of the mapping.
@@ -32,23 +32,23 @@ pub enum Sharing {
     Shared,
 }
 
-/// How to open a device.
+/// Options of [`Client::open`].
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes to map; 0 maps nothing, and then nothing can be received.
+    /// Bytes to map; with 0 nothing is mapped, and nothing can be received.
     pub map_len: usize,
-    /// Ask for a writable mapping, which a driver refuses where it can.
+    /// Request a writable mapping, which a driver refuses if it can.
     pub map_writable: bool,
     /// Type of the mapping.
     pub sharing: Sharing,
-    /// How many loopers the driver may ask for.
+    /// Maximum number of loopers that the driver may request.
     pub max_threads: u32,
-    /// Open with `O_NONBLOCK`: a read with nothing there fails with `EAGAIN`.
+    /// Open with `O_NONBLOCK`: a read without work fails with `EAGAIN`.
     pub nonblock: bool,
 }
 
 impl Default for Options {
-    /// What libbinder does, without looper threads.
+    /// The options of libbinder, without looper threads.
     fn default() -> Self {
         let map_len = LIBBINDER_MAP_LEN;
         Self {
@@ -78,7 +78,8 @@ impl Map {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
         let at = unsafe { mmap(ptr::null_mut(), options.map_len, protection, flags, fd, 0) }?;
         let map = Self { address: at as usize, len: options.map_len };
-        // A forked child must not read what arrives later: the kernel's driver sets VM_DONTCOPY.
+        // A forked child must not read transactions that arrive later: the kernel's driver sets
+        // VM_DONTCOPY.
         // SAFETY: the range was mapped above; the advice concerns children only.
         unsafe { madvise(at, map.len, Advice::LinuxDontFork) }?;
         Ok(map)
@@ -95,7 +96,7 @@ impl Drop for Map {
 /// One open of a device. Threads share it; each has its own [`Session`](crate::Session).
 pub struct Client {
     path: PathBuf,
-    // Unmapped before the descriptor is closed, as libraries do.
+    // Dropped before the descriptor is closed, as libraries do.
     map: Option<Map>,
     fd: OwnedFd,
 }
@@ -107,7 +108,7 @@ impl AsFd for Client {
 }
 
 impl Client {
-    /// Opens a device as libraries do: open, version, number of threads, mapping.
+    /// Opens a device like a library: open, version, number of threads, mapping.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self, ClientError> {
         let path = path.as_ref().to_owned();
         let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
@@ -142,9 +143,9 @@ impl Client {
     /// Any ioctl with any argument.
     ///
     /// # Safety
-    /// `argument` must be what `request` asks for: the driver reads and writes behind it.
+    /// `argument` must be valid for `request`: the driver reads and writes behind it.
     pub unsafe fn ioctl_raw(&self, request: u32, argument: usize) -> Result<i32, Errno> {
-        // SAFETY: the caller's promise.
+        // SAFETY: as the caller guarantees.
         let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), request as _, argument) };
         if result < 0 {
             let code = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
@@ -153,16 +154,16 @@ impl Client {
         Ok(result)
     }
 
-    /// `BINDER_WRITE_READ`, once. `bwr` tells what was consumed even when it fails.
+    /// `BINDER_WRITE_READ`, once. `bwr` has the consumed sizes even when the call fails.
     ///
     /// # Safety
-    /// `read_size` bytes at `read_buffer` must be the caller's to be written over, or not mapped.
+    /// `read_size` bytes at `read_buffer` must be writable by the caller, or not mapped.
     pub unsafe fn write_read(&self, bwr: &mut BinderWriteRead) -> Result<(), Errno> {
-        // SAFETY: a live `BinderWriteRead`, and the caller's promise about what it points at.
+        // SAFETY: a live `BinderWriteRead`; the caller guarantees what it points at.
         unsafe { self.ioctl_raw(BINDER_WRITE_READ, bwr as *mut _ as usize) }.map(drop)
     }
 
-    /// An ioctl whose argument is one plain structure that points at nothing.
+    /// An ioctl whose argument is one plain structure without pointers.
     fn plain<T>(&self, doing: &'static str, request: u32, arg: &mut T) -> Result<(), ClientError> {
         debug_assert_eq!(payload_len(request), size_of::<T>(), "{doing}");
         // SAFETY: every request below encodes the size of `T`, which holds no pointer.
@@ -183,12 +184,13 @@ impl Client {
         self.plain("BINDER_SET_MAX_THREADS", BINDER_SET_MAX_THREADS, &mut threads)
     }
 
-    /// `BINDER_SET_CONTEXT_MGR`: this open becomes handle 0 of its device.
+    /// `BINDER_SET_CONTEXT_MGR`: makes this open handle 0 of its device.
     pub fn become_context_manager(&self) -> Result<(), ClientError> {
         self.plain("BINDER_SET_CONTEXT_MGR", BINDER_SET_CONTEXT_MGR, &mut 0i32)
     }
 
-    /// `BINDER_SET_CONTEXT_MGR_EXT`: the same, with the node's pointer, cookie and flags.
+    /// `BINDER_SET_CONTEXT_MGR_EXT`: like `BINDER_SET_CONTEXT_MGR`, with the node's pointer, cookie
+    /// and flags.
     pub fn become_context_manager_ext(&self, object: FlatBinderObject) -> Result<(), ClientError> {
         let mut object = object;
         self.plain("BINDER_SET_CONTEXT_MGR_EXT", BINDER_SET_CONTEXT_MGR_EXT, &mut object)
@@ -199,7 +201,8 @@ impl Client {
         self.plain("BINDER_THREAD_EXIT", BINDER_THREAD_EXIT, &mut 0i32)
     }
 
-    /// `BINDER_GET_NODE_DEBUG_INFO`: this process's first node above `ptr`; all zeros at the end.
+    /// `BINDER_GET_NODE_DEBUG_INFO`: this process's first node above `ptr`; all zeros if there is
+    /// none.
     pub fn node_debug_info(&self, ptr: u64) -> Result<BinderNodeDebugInfo, ClientError> {
         let mut info = BinderNodeDebugInfo { ptr, ..Default::default() };
         self.plain("BINDER_GET_NODE_DEBUG_INFO", BINDER_GET_NODE_DEBUG_INFO, &mut info)?;
@@ -213,7 +216,8 @@ impl Client {
         Ok(info)
     }
 
-    /// `BINDER_GET_EXTENDED_ERROR`: why the calling thread's last transaction failed; clears it.
+    /// `BINDER_GET_EXTENDED_ERROR`: the error of the calling thread's last failed transaction;
+    /// clears it.
     pub fn extended_error(&self) -> Result<BinderExtendedError, ClientError> {
         let mut error = BinderExtendedError::default();
         self.plain("BINDER_GET_EXTENDED_ERROR", BINDER_GET_EXTENDED_ERROR, &mut error)?;
@@ -226,7 +230,7 @@ impl Client {
         self.plain("BINDER_ENABLE_ONEWAY_SPAM_DETECTION", request, &mut 1_u32)
     }
 
-    /// `BINDER_FREEZE`: waits up to `timeout_ms` for calls under way.
+    /// `BINDER_FREEZE`: waits up to `timeout_ms` for pending calls.
     pub fn freeze(&self, pid: u32, timeout_ms: u32) -> Result<(), ClientError> {
         let mut info = BinderFreezeInfo { pid, enable: 1, timeout_ms };
         self.plain("BINDER_FREEZE", BINDER_FREEZE, &mut info)
@@ -245,7 +249,7 @@ impl Client {
         Ok(info)
     }
 
-    /// Waits until one of `events` (or an error) holds; empty flags when time is up.
+    /// Waits until one of `events` (or an error) holds; empty flags after the timeout.
     pub fn poll(&self, events: PollFlags, patience: Duration) -> Result<PollFlags, ClientError> {
         let failed = |errno| ClientError::Ioctl { doing: "poll", errno };
         let timeout = Timespec::try_from(patience).map_err(|_| failed(Errno::INVAL))?;
@@ -266,8 +270,8 @@ impl Client {
             return Err(outside);
         }
         // SAFETY: inside the mapping, which lives as long as `self`. The driver writes a buffer
-        // before it hands it out and not again until it is freed; a view is had from a `Received`,
-        // which freeing consumes.
+        // before it delivers it and not again until it is freed; a view borrows a `Received`, which
+        // freeing consumes.
         Ok(unsafe { std::slice::from_raw_parts(address as *const u8, len as usize) })
     }
 }

@@ -1,11 +1,11 @@
-//! What can go wrong, as values.
+//! Errors of a client.
 
 use std::path::PathBuf;
 
 use binder_uapi::StreamError;
 use rustix::io::Errno;
 
-/// Why a client could not do what it was asked to.
+/// Error of a client's operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
     /// The device could not be opened.
@@ -13,7 +13,7 @@ pub enum ClientError {
     Open {
         /// The device.
         path: PathBuf,
-        /// Why.
+        /// Errno of the failed open.
         errno: Errno,
     },
     /// The device could not be mapped.
@@ -21,17 +21,17 @@ pub enum ClientError {
     Map {
         /// The device.
         path: PathBuf,
-        /// Bytes asked for.
+        /// Requested size, bytes.
         len: usize,
-        /// Why.
+        /// Errno of the failed mmap.
         errno: Errno,
     },
-    /// The device speaks another protocol.
+    /// The device implements another protocol version.
     #[error("{path}: speaks binder protocol {found}; only 8 (64-bit structures) is known here")]
     Version {
         /// The device.
         path: PathBuf,
-        /// What it said.
+        /// The version that it returned.
         found: i32,
     },
     /// A system call on the device failed.
@@ -39,35 +39,35 @@ pub enum ClientError {
     Ioctl {
         /// Name of the call.
         doing: &'static str,
-        /// How it failed.
+        /// Errno of the failed call.
         errno: Errno,
     },
     /// The driver returned a stream that does not parse.
     #[error("the driver's returns do not parse: {0}")]
     Stream(#[from] StreamError),
-    /// The driver counted more bytes than it was given.
+    /// The driver reported more bytes than the buffer has.
     #[error("the driver says that it moved {counted} bytes of a {given}-byte buffer")]
     Count {
-        /// What it said.
+        /// Bytes reported by the driver.
         counted: u64,
-        /// How many there were.
+        /// Bytes in the buffer.
         given: usize,
     },
-    /// The driver named an address outside of the mapping.
+    /// The driver returned an address outside of the mapping.
     #[error("the driver put {len} bytes at {address:#x}, which is not in the mapping")]
     OutsideMapping {
-        /// Where.
+        /// Address of the range.
         address: u64,
-        /// How much.
+        /// Length of the range, bytes.
         len: u64,
     },
-    /// What was received is not what the sender and we agreed upon.
+    /// The contents received are not those that the protocol of sender and receiver requires.
     #[error("unexpected contents: {0}")]
     Contents(&'static str),
     /// `BR_DEAD_REPLY`: the target is gone.
     #[error("the target of the call is dead (BR_DEAD_REPLY)")]
     DeadReply,
-    /// `BR_FAILED_REPLY`: the call failed; the extended error tells why.
+    /// `BR_FAILED_REPLY`: the call failed; the extended error has the reason.
     #[error("the call failed (BR_FAILED_REPLY)")]
     FailedReply,
     /// `BR_FROZEN_REPLY`: the target is frozen.
@@ -76,7 +76,7 @@ pub enum ClientError {
     /// `BR_ERROR`.
     #[error("the driver reports error {0} (BR_ERROR)")]
     Driver(i32),
-    /// The other side answered with a status code instead of data.
+    /// The target replied with a status code instead of data.
     #[error("the target answered with status {0}")]
     Status(i32),
 }

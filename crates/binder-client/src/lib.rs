@@ -1,13 +1,13 @@
 //! A raw client of the binder UAPI, for tests and benchmarks.
 //!
-//! It speaks the wire and nothing above it: no AIDL, no parcels of any language, no object model.
-//! It knows nothing about who serves the device, so the same test runs on any driver: give it a
-//! path.
+//! The crate implements the wire protocol only: no AIDL, no parcels of any language, no object
+//! model. It does not depend on the implementation of the driver, so the same test runs on any
+//! device: it needs only a path.
 //!
 //! * [`Client`]: one open of a device with its mapping, and the ioctls; shared by threads;
-//! * [`Session`]: one thread's side of it: commands out, returns in, calls, replies, serving;
-//! * [`Parcel`] and [`Payload`]: what is sent; [`Received`]: what came, seen in place;
-//! * [`registry`]: a context manager that hands out objects by name, and its users' side;
+//! * [`Session`]: one thread's state: commands out, returns in, calls, replies, serving;
+//! * [`Parcel`] and [`Payload`]: data to send; [`Received`]: received data, read in place;
+//! * [`registry`]: a context manager that registers and looks up objects by name, and its client;
 //! * [`binderfs`]: adding devices.
 //!
 //! ```no_run

@@ -1,4 +1,4 @@
-//! What is sent: bytes, and where the objects are in them.
+//! Data to send: bytes, and the offsets of the objects in them.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -8,17 +8,17 @@ use binder_uapi::{
 };
 use zerocopy::IntoBytes;
 
-/// A message under construction. Objects start at multiples of 4, as the driver demands.
+/// A message under construction. Objects start at multiples of 4, as the driver requires.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parcel {
     /// The data.
     pub data: Vec<u8>,
-    /// Where in `data` an object starts, ascending.
+    /// Offsets of the objects in `data`, ascending.
     pub offsets: Vec<u64>,
 }
 
 impl Parcel {
-    /// An empty one.
+    /// An empty parcel.
     pub fn new() -> Self {
         Self::default()
     }
@@ -37,46 +37,46 @@ impl Parcel {
         self
     }
 
-    /// Appends a strong reference to an object of ours.
+    /// Appends a strong reference to an object of this process.
     pub fn binder(self, ptr: u64, cookie: u64) -> Self {
         self.object(FlatBinderObject { ty: BINDER_TYPE_BINDER, flags: 0, binder: ptr, cookie })
     }
 
-    /// Appends a weak reference to an object of ours.
+    /// Appends a weak reference to an object of this process.
     pub fn weak_binder(self, ptr: u64, cookie: u64) -> Self {
         self.object(FlatBinderObject { ty: BINDER_TYPE_WEAK_BINDER, flags: 0, binder: ptr, cookie })
     }
 
-    /// Appends a strong reference to somebody else's object.
+    /// Appends a strong reference to an object of another process.
     pub fn handle(self, handle: u32) -> Self {
         let binder = u64::from(handle);
         self.object(FlatBinderObject { ty: BINDER_TYPE_HANDLE, flags: 0, binder, cookie: 0 })
     }
 
-    /// Appends a weak reference to somebody else's object.
+    /// Appends a weak reference to an object of another process.
     pub fn weak_handle(self, handle: u32) -> Self {
         let binder = u64::from(handle);
         self.object(FlatBinderObject { ty: BINDER_TYPE_WEAK_HANDLE, flags: 0, binder, cookie: 0 })
     }
 
-    /// Appends a file descriptor of ours; the receiver gets one of its own.
+    /// Appends a file descriptor of this process; the receiver gets a duplicate.
     pub fn fd(self, fd: BorrowedFd<'_>) -> Self {
         let binder = fd.as_raw_fd() as u64;
         self.object(FlatBinderObject { ty: BINDER_TYPE_FD, flags: 0, binder, cookie: 0 })
     }
 
-    /// A look at it, for sending.
+    /// Borrows the parcel for sending.
     pub fn payload(&self) -> Payload<'_> {
         Payload { data: &self.data, offsets: &self.offsets }
     }
 }
 
-/// What a call carries, borrowed.
+/// The contents of a call, borrowed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Payload<'a> {
     /// The data.
     pub data: &'a [u8],
-    /// Where in `data` an object starts.
+    /// Offsets of the objects in `data`.
     pub offsets: &'a [u64],
 }
 

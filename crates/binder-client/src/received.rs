@@ -1,4 +1,4 @@
-//! What came, seen in place.
+//! Received data, read in place.
 
 use binder_uapi::{BinderTransactionData, FlatBinderObject, TF_ONE_WAY, TF_STATUS_CODE};
 use zerocopy::FromBytes;
@@ -7,8 +7,8 @@ use crate::{Client, ClientError};
 
 /// A transaction or a reply whose buffer is still in the mapping.
 ///
-/// Give it back with [`Session::free`](crate::Session::free): dropping it keeps the buffer taken
-/// until the device is closed.
+/// Return it with [`Session::free`](crate::Session::free): if it is dropped, the buffer stays in
+/// use until the device is closed.
 #[must_use = "the buffer stays taken until Session::free"]
 #[derive(Clone)]
 pub struct Received<'c> {
@@ -32,7 +32,7 @@ impl<'c> Received<'c> {
         Self { client, transaction, secctx }
     }
 
-    /// The driver's own words about it.
+    /// The driver's description of the transaction.
     pub fn transaction(&self) -> &BinderTransactionData {
         &self.transaction
     }
@@ -42,7 +42,7 @@ impl<'c> Received<'c> {
         self.transaction.code
     }
 
-    /// Nobody waits for an answer.
+    /// The sender does not wait for a reply.
     pub fn is_one_way(&self) -> bool {
         self.transaction.flags & TF_ONE_WAY != 0
     }
@@ -52,7 +52,7 @@ impl<'c> Received<'c> {
         self.transaction.buffer
     }
 
-    /// Address of the sender's security context, when the node asked for it.
+    /// Address of the sender's security context, if the node requested it.
     pub fn security_context(&self) -> Option<u64> {
         self.secctx
     }
@@ -62,7 +62,7 @@ impl<'c> Received<'c> {
         self.client.view(self.transaction.buffer, self.transaction.data_size)
     }
 
-    /// Where in the data the objects start.
+    /// Offsets of the objects in the data.
     pub fn offsets(&self) -> Result<Vec<u64>, ClientError> {
         let bytes = self.client.view(self.transaction.offsets, self.transaction.offsets_size)?;
         let (words, rest) = bytes.as_chunks::<8>();
@@ -85,7 +85,7 @@ impl<'c> Received<'c> {
         self.offsets()?.into_iter().map(object).collect()
     }
 
-    /// The status, when that is all that the other side sent (`TF_STATUS_CODE`).
+    /// The status code, if the sender replied with one instead of data (`TF_STATUS_CODE`).
     pub fn status(&self) -> Result<Option<i32>, ClientError> {
         if self.transaction.flags & TF_STATUS_CODE == 0 {
             return Ok(None);

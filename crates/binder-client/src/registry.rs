@@ -1,8 +1,9 @@
-//! A context manager that hands out objects by name, as small as can be.
+//! A minimal context manager that registers and looks up objects by name.
 //!
-//! [`Registry`] serves handle 0: [`ADD`] keeps an object under a name, [`GET`] hands it out, every
-//! other code is echoed. A name whose owner dies is forgotten. Not a service manager of anybody's:
-//! names are bytes, everybody may add, the last one wins.
+//! [`Registry`] serves handle 0: [`ADD`] registers an object under a name, [`GET`] returns it,
+//! every other code is echoed. A name is removed when its owner dies. It is not compatible with any
+//! service manager: names are bytes, every client may add one, and a later object replaces an
+//! earlier one.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +13,21 @@ use crate::{
     Answer, Call, ClientError, Parcel, Payload, Received, RefuseAll, Served, Service, Session,
 };
 
-/// Keeps an object: the name's length (4 bytes), the name, one object.
+/// Registers an object. Data: the name's length (4 bytes), the name, one object.
 pub const ADD: u32 = 0x0041_4444;
-/// Hands an object out: the name.
+/// Looks up an object. Data: the name.
 pub const GET: u32 = 0x0047_4554;
 /// Stops serving.
 pub const STOP: u32 = 0x5354_4f50;
 
-/// The names.
+/// Objects by name.
 #[derive(Default)]
 pub struct Registry {
     names: BTreeMap<Vec<u8>, u32>,
 }
 
 impl Registry {
-    /// An empty one.
+    /// An empty registry.
     pub fn new() -> Self {
         Self::default()
     }
@@ -44,7 +45,7 @@ impl Registry {
         if object.ty != BINDER_TYPE_HANDLE {
             return Err(MALFORMED);
         }
-        // The buffer holds its own reference only until it is freed.
+        // The buffer holds a reference only until it is freed.
         let handle = object.handle();
         session.acquire(handle);
         if !self.names.values().any(|known| *known == handle) {
@@ -86,7 +87,7 @@ impl Service for Registry {
     }
 }
 
-/// Publishes our object `ptr` under `name`.
+/// Registers our object `ptr` under `name`.
 pub fn publish(
     session: &mut Session<'_>,
     name: &str,
@@ -102,8 +103,8 @@ pub fn publish(
     status?.map_or(Ok(()), |status| Err(ClientError::Status(status)))
 }
 
-/// Finds what is published under `name`: a handle with a strong reference, which is the caller's to
-/// release. `None` when there is no such name.
+/// Looks up `name`: returns a handle with a strong reference, which the caller has to release.
+/// `None` if the name is not registered.
 pub fn find(session: &mut Session<'_>, name: &str) -> Result<Option<u32>, ClientError> {
     let payload = Payload::bytes(name.as_bytes());
     let call = Call { handle: 0, code: GET, flags: TF_ACCEPT_FDS, payload };
@@ -120,7 +121,7 @@ pub fn find(session: &mut Session<'_>, name: &str) -> Result<Option<u32>, Client
         },
     };
     if let Ok(Some(handle)) = found {
-        // Before the buffer, and with it the reply's own reference, goes.
+        // Must precede the release of the buffer, and thereby of the reply's own reference.
         session.acquire(handle);
     }
     session.free(reply);
@@ -128,7 +129,7 @@ pub fn find(session: &mut Session<'_>, name: &str) -> Result<Option<u32>, Client
     found
 }
 
-/// Serves a registry on `session`'s thread until it is told to stop.
+/// Serves a registry on `session`'s thread until a client sends [`STOP`].
 pub fn serve(session: &mut Session<'_>) -> Result<(), ClientError> {
     let mut registry = Registry::new();
     session.enter_looper()?;

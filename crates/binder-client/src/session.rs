@@ -1,4 +1,4 @@
-//! One thread's side of an open: commands out, returns in.
+//! One thread's state on an open: commands out, returns in.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -11,45 +11,46 @@ use rustix::io::Errno;
 
 use crate::{Client, ClientError, Parcel, Payload, Received};
 
-/// Room for returns, bytes: what libbinder offers.
+/// Size of the read buffer, bytes, as in libbinder.
 const READ_LEN: usize = 256;
-/// Notices that are kept for [`Session::take_notice`]; the oldest goes first.
+/// Notices that are kept for [`Session::take_notice`]; further ones replace the oldest.
 const MAX_NOTICES: usize = 4096;
-/// What a service answers to a code that it does not know (libbinder's `UNKNOWN_TRANSACTION`).
+/// Status for a code that a service does not know (libbinder's `UNKNOWN_TRANSACTION`).
 const UNKNOWN_TRANSACTION: i32 = -libc::EBADMSG;
 
-/// A call to make.
+/// Parameters of a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Call<'a> {
-    /// Whose.
+    /// Handle of the target.
     pub handle: u32,
-    /// The parties' own number.
+    /// Transaction code, defined by caller and target.
     pub code: u32,
     /// `TF_*`.
     pub flags: u32,
-    /// What it carries.
+    /// Data and objects.
     pub payload: Payload<'a>,
 }
 
-/// What a service answers.
+/// Reply of a service.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// With data of its own.
+    /// Sends data.
     Reply(Parcel),
-    /// With what it was sent, from where it lies: no copy on this side.
+    /// Sends the received data, from the receive buffer: no copy in this process.
     Echo,
-    /// With a status code.
+    /// Sends a status code.
     Status(i32),
-    /// With data, and then stops serving.
+    /// Sends data, then stops serving.
     Stop(Parcel),
 }
 
-/// Something that answers transactions.
+/// A service: an object that replies to transactions.
 pub trait Service {
-    /// Answers one. A one-way transaction's answer goes nowhere, except that `Stop` stops.
+    /// Handles a transaction. For a one-way transaction the result is ignored, except `Stop`.
     fn handle(&mut self, session: &mut Session<'_>, incoming: &Received<'_>) -> Answer;
 
-    /// Hears what is neither a transaction nor a part of a call: references, deaths, loopers.
+    /// Handles a return that is neither a transaction nor a part of a call: references, deaths,
+    /// loopers.
     fn notice(&mut self, session: &mut Session<'_>, notice: Return) {
         session.keep_notice(notice);
     }
@@ -61,7 +62,7 @@ impl<F: FnMut(&mut Session<'_>, &Received<'_>) -> Answer> Service for F {
     }
 }
 
-/// Sends everything back.
+/// A service that replies with the received data.
 pub struct Echo;
 
 impl Service for Echo {
@@ -70,7 +71,7 @@ impl Service for Echo {
     }
 }
 
-/// Knows no code.
+/// A service that knows no code.
 pub struct RefuseAll;
 
 impl Service for RefuseAll {
@@ -79,51 +80,51 @@ impl Service for RefuseAll {
     }
 }
 
-/// What [`Session::serve_one`] did.
+/// Result of [`Session::serve_one`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
     /// A transaction.
     Transaction,
-    /// Something else.
+    /// A return that is no transaction.
     Notice,
-    /// A transaction, and the service wants to stop.
+    /// A transaction, after which the service stops.
     Stop,
 }
 
-/// What a signal does to a wait.
+/// Effect of a signal on a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnSignal {
-    /// Nothing: the wait goes on.
+    /// The wait continues.
     WaitOn,
-    /// Ends it with `EINTR`.
+    /// The wait ends with `EINTR`.
     Return,
 }
 
 /// The commands, returns and bookkeeping of one thread. It must stay on the thread that uses it:
-/// the driver knows threads by themselves.
+/// the driver identifies threads by their tids.
 ///
-/// Commands are queued and go out with the next read, or with [`flush`](Self::flush).
+/// Commands are queued and sent with the next read, or with [`flush`](Self::flush).
 pub struct Session<'c> {
     client: &'c Client,
     out: Vec<u8>,
     incoming: Vec<u8>,
     pending: VecDeque<Return>,
     notices: VecDeque<Return>,
-    /// Replies that wait in `out` for the driver to read them.
+    /// Replies that stay in memory until the driver has read `out`.
     kept: Vec<Parcel>,
-    /// Replies sent whose `BR_TRANSACTION_COMPLETE` has not come yet.
+    /// Replies that were sent without a `BR_TRANSACTION_COMPLETE` yet.
     unacknowledged: u32,
     on_signal: OnSignal,
     stays_on_its_thread: PhantomData<*const ()>,
 }
 
 impl<'c> Session<'c> {
-    /// A thread's side of `client`.
+    /// A session of the calling thread on `client`.
     pub fn new(client: &'c Client) -> Self {
         Self::with_read_len(client, READ_LEN)
     }
 
-    /// The same with another room for returns, bytes.
+    /// Like [`new`](Self::new), with a read buffer of `len` bytes.
     pub fn with_read_len(client: &'c Client, len: usize) -> Self {
         Self {
             client,
@@ -138,41 +139,41 @@ impl<'c> Session<'c> {
         }
     }
 
-    /// The open that this is a thread of.
+    /// The open that the session uses.
     pub fn client(&self) -> &'c Client {
         self.client
     }
 
-    /// What a signal does to a wait; [`OnSignal::WaitOn`] at first.
+    /// Sets the effect of a signal on a wait; initially [`OnSignal::WaitOn`].
     pub fn on_signal(&mut self, on_signal: OnSignal) {
         self.on_signal = on_signal;
     }
 
-    /// Queues a command. What the addresses of a transaction or reply point at must stay until it
-    /// is flushed: the driver only reads there, so a dangling address sends garbage.
+    /// Queues a command. Memory to which a transaction or reply points must stay valid until the
+    /// command is flushed: the driver only reads it, so a dangling address sends garbage.
     pub fn push(&mut self, command: Command) {
         command.write_to(&mut self.out);
     }
 
-    /// Queues raw bytes, sense or nonsense.
+    /// Queues raw bytes, which need not be valid commands.
     pub fn push_bytes(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
     }
 
-    /// One `BINDER_WRITE_READ` with all that is queued, and a read.
+    /// One `BINDER_WRITE_READ` with all queued commands, and a read.
     ///
-    /// After a failure other than an interruption or a lack of work, what the driver did not take
-    /// is dropped: it would fail again.
+    /// After a failure other than an interruption or a lack of work, commands that the driver did
+    /// not consume are dropped: they would fail again.
     pub fn write_read(&mut self) -> Result<(), ClientError> {
         self.transfer(self.incoming.len())
     }
 
-    /// One `BINDER_WRITE_READ` with all that is queued, even nothing, and without a read.
+    /// One `BINDER_WRITE_READ` with all queued commands, if any, and without a read.
     pub fn write(&mut self) -> Result<(), ClientError> {
         self.transfer(0)
     }
 
-    /// `read_len` bytes may be read; 0: none.
+    /// `read_len`: size of the read buffer, bytes; 0: no read.
     fn transfer(&mut self, read_len: usize) -> Result<(), ClientError> {
         let mut bwr = BinderWriteRead {
             write_size: self.out.len() as u64,
@@ -181,7 +182,8 @@ impl<'c> Session<'c> {
             read_buffer: self.incoming.as_mut_ptr() as u64,
             ..Default::default()
         };
-        // SAFETY: the read buffer is ours, as long as said, and nothing else looks at it now.
+        // SAFETY: the read buffer is ours, has this length, and is not accessed otherwise during
+        // the call.
         let result = unsafe { self.client.write_read(&mut bwr) };
         let counted = |counted: u64, given: usize| match usize::try_from(counted) {
             Ok(n) if n <= given => Ok(n),
@@ -204,8 +206,8 @@ impl<'c> Session<'c> {
         result.map_err(|errno| ClientError::Ioctl { doing: "BINDER_WRITE_READ", errno })
     }
 
-    /// Sends what is queued. Reads only where the driver demands it: it takes no command from a
-    /// thread that has not been told yet of an error with the one before.
+    /// Sends the queued commands. Reads only if the driver requires it: it runs no command of a
+    /// thread that has not read the error of an earlier one.
     pub fn flush(&mut self) -> Result<(), ClientError> {
         let mut read_len = 0;
         while !self.out.is_empty() {
@@ -223,8 +225,8 @@ impl<'c> Session<'c> {
         error.errno() == Some(Errno::INTR) && self.on_signal == OnSignal::WaitOn
     }
 
-    /// The next return, waited for where none is there; `BR_NOOP` is passed over, and so is the
-    /// acknowledgement of a reply.
+    /// Waits for the next return if none is buffered; `BR_NOOP` and the acknowledgement of a reply
+    /// are skipped.
     pub fn receive(&mut self) -> Result<Return, ClientError> {
         loop {
             match self.pending.pop_front() {
@@ -250,7 +252,7 @@ impl<'c> Session<'c> {
         }
     }
 
-    /// Makes a call and waits for its reply; transactions that come meanwhile are refused.
+    /// Makes a call and waits for its reply; transactions received meanwhile are refused.
     pub fn call(
         &mut self,
         handle: u32,
@@ -261,7 +263,7 @@ impl<'c> Session<'c> {
         self.call_with(Call { handle, code, flags, payload }, &mut RefuseAll)
     }
 
-    /// Makes a call and waits for its reply; `service` answers what is called back meanwhile.
+    /// Makes a call and waits for its reply; `service` handles transactions received meanwhile.
     pub fn call_with(
         &mut self,
         call: Call<'_>,
@@ -283,7 +285,7 @@ impl<'c> Session<'c> {
         }
     }
 
-    /// Sends a one-way call and waits until the driver took it. What the driver said to that:
+    /// Sends a one-way call and waits until the driver has accepted it. Returns the driver's
     /// `BR_TRANSACTION_COMPLETE`, `BR_ONEWAY_SPAM_SUSPECT` or `BR_TRANSACTION_PENDING_FROZEN`.
     pub fn oneway(
         &mut self,
@@ -296,7 +298,8 @@ impl<'c> Session<'c> {
         self.completion()
     }
 
-    /// Answers the transaction on top of this thread's stack and waits until the driver took it.
+    /// Replies to the transaction on top of this thread's stack and waits until the driver has
+    /// accepted the reply.
     pub fn reply(&mut self, payload: Payload<'_>) -> Result<(), ClientError> {
         let data = transaction(0, 0, 0, payload);
         self.push(Command::Reply { data, buffers_size: None });
@@ -318,37 +321,37 @@ impl<'c> Session<'c> {
         }
     }
 
-    /// Queues the return of a buffer.
+    /// Queues the release of a buffer.
     pub fn free(&mut self, received: Received<'_>) {
         self.push(Command::FreeBuffer(received.address()));
     }
 
-    /// Queues taking a strong reference.
+    /// Queues the acquisition of a strong reference.
     pub fn acquire(&mut self, handle: u32) {
         self.push(Command::Acquire(handle));
     }
 
-    /// Queues dropping a strong reference.
+    /// Queues the release of a strong reference.
     pub fn release(&mut self, handle: u32) {
         self.push(Command::Release(handle));
     }
 
-    /// Queues taking a weak reference.
+    /// Queues the acquisition of a weak reference.
     pub fn increfs(&mut self, handle: u32) {
         self.push(Command::IncRefs(handle));
     }
 
-    /// Queues dropping a weak reference.
+    /// Queues the release of a weak reference.
     pub fn decrefs(&mut self, handle: u32) {
         self.push(Command::DecRefs(handle));
     }
 
-    /// Queues asking for a death notification.
+    /// Queues a request for a death notification.
     pub fn request_death(&mut self, handle: u32, cookie: u64) {
         self.push(Command::RequestDeathNotification(BinderHandleCookie { handle, cookie }));
     }
 
-    /// Queues its withdrawal.
+    /// Queues the withdrawal of a death notification.
     pub fn clear_death(&mut self, handle: u32, cookie: u64) {
         self.push(Command::ClearDeathNotification(BinderHandleCookie { handle, cookie }));
     }
@@ -359,7 +362,7 @@ impl<'c> Session<'c> {
         self.flush()
     }
 
-    /// Becomes a looper that the driver asked for.
+    /// Becomes a looper that the driver requested.
     pub fn register_looper(&mut self) -> Result<(), ClientError> {
         self.push(Command::RegisterLooper);
         self.flush()
@@ -371,25 +374,25 @@ impl<'c> Session<'c> {
         self.flush()
     }
 
-    /// Serves until the service stops or something fails. The thread becomes a looper first.
+    /// Serves until the service stops or an operation fails. The thread becomes a looper first.
     pub fn serve(&mut self, service: &mut dyn Service) -> Result<(), ClientError> {
         self.push(Command::EnterLooper);
         while self.serve_one(service)? != Served::Stop {}
         self.flush()
     }
 
-    /// Waits for one return and attends to it.
+    /// Waits for one return and handles it.
     pub fn serve_one(&mut self, service: &mut dyn Service) -> Result<Served, ClientError> {
         let item = self.receive()?;
         self.attend(item, service)
     }
 
-    /// The oldest notice that no service heard.
+    /// Removes and returns the oldest notice that no service has handled.
     pub fn take_notice(&mut self) -> Option<Return> {
         self.notices.pop_front()
     }
 
-    /// The oldest notice, waited for; transactions that come meanwhile are refused.
+    /// Waits for a notice; transactions received meanwhile are refused.
     pub fn wait_notice(&mut self) -> Result<Return, ClientError> {
         loop {
             if let Some(notice) = self.take_notice() {
@@ -429,7 +432,7 @@ impl<'c> Session<'c> {
         Ok(Served::Notice)
     }
 
-    /// Lets `service` handle a transaction, queues its answer and the return of the buffer.
+    /// Lets `service` handle a transaction; queues its reply and the release of the buffer.
     fn answer(&mut self, incoming: Received<'c>, service: &mut dyn Service) -> Served {
         let answer = service.handle(self, &incoming);
         let served = match answer {
@@ -457,12 +460,13 @@ impl<'c> Session<'c> {
             self.push(Command::Reply { data, buffers_size: None });
             self.unacknowledged += 1;
         }
-        // Behind the reply, which may be read from this very buffer.
+        // After the reply, which may be read from this buffer.
         self.free(incoming);
         served
     }
 
-    /// Keeps a reply's memory until the driver has read it; moving the parcel moves no bytes of it.
+    /// Keeps a reply in memory until the driver has read it; moving the parcel does not move its
+    /// data.
     fn keep(&mut self, parcel: Parcel, flags: u32) -> BinderTransactionData {
         let data = transaction(0, 0, flags, parcel.payload());
         self.kept.push(parcel);
