@@ -1,4 +1,4 @@
-//! `BC_` commands: what a client writes and the driver parses.
+//! `BC_` commands: written by a client, parsed by the driver.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -11,7 +11,7 @@ pub const BC_TRANSACTION: u32 = iow::<BinderTransactionData>(b'c', 0);
 pub const BC_REPLY: u32 = iow::<BinderTransactionData>(b'c', 1);
 /// Never implemented: `EINVAL`.
 pub const BC_ACQUIRE_RESULT: u32 = iow::<i32>(b'c', 2);
-/// Gives a received buffer back.
+/// Releases a received buffer.
 pub const BC_FREE_BUFFER: u32 = iow::<u64>(b'c', 3);
 /// Takes a weak reference.
 pub const BC_INCREFS: u32 = iow::<u32>(b'c', 4);
@@ -27,15 +27,15 @@ pub const BC_INCREFS_DONE: u32 = iow::<BinderPtrCookie>(b'c', 8);
 pub const BC_ACQUIRE_DONE: u32 = iow::<BinderPtrCookie>(b'c', 9);
 /// Never implemented: `EINVAL`.
 pub const BC_ATTEMPT_ACQUIRE: u32 = iow::<BinderPriDesc>(b'c', 10);
-/// A thread that the driver asked for enters the pool.
+/// A thread that the driver requested enters the pool.
 pub const BC_REGISTER_LOOPER: u32 = io(b'c', 11);
 /// A thread that the application started enters the pool.
 pub const BC_ENTER_LOOPER: u32 = io(b'c', 12);
 /// The thread leaves the pool.
 pub const BC_EXIT_LOOPER: u32 = io(b'c', 13);
-/// Asks for a death notification.
+/// Requests a death notification.
 pub const BC_REQUEST_DEATH_NOTIFICATION: u32 = iow::<BinderHandleCookie>(b'c', 14);
-/// Withdraws it.
+/// Withdraws a death notification.
 pub const BC_CLEAR_DEATH_NOTIFICATION: u32 = iow::<BinderHandleCookie>(b'c', 15);
 /// Acknowledges `BR_DEAD_BINDER`.
 pub const BC_DEAD_BINDER_DONE: u32 = iow::<u64>(b'c', 16);
@@ -43,9 +43,9 @@ pub const BC_DEAD_BINDER_DONE: u32 = iow::<u64>(b'c', 16);
 pub const BC_TRANSACTION_SG: u32 = iow::<BinderTransactionDataSg>(b'c', 17);
 /// [`BC_REPLY`] with scatter-gather buffers.
 pub const BC_REPLY_SG: u32 = iow::<BinderTransactionDataSg>(b'c', 18);
-/// Asks for freeze notifications.
+/// Requests freeze notifications.
 pub const BC_REQUEST_FREEZE_NOTIFICATION: u32 = iow::<BinderHandleCookie>(b'c', 19);
-/// Withdraws them.
+/// Withdraws freeze notifications.
 pub const BC_CLEAR_FREEZE_NOTIFICATION: u32 = iow::<BinderHandleCookie>(b'c', 20);
 /// Acknowledges `BR_FROZEN_BINDER`.
 pub const BC_FREEZE_NOTIFICATION_DONE: u32 = iow::<u64>(b'c', 21);
@@ -105,7 +105,7 @@ pub enum Command {
     FreezeNotificationDone(u64),
 }
 
-/// Why a stream could not be read on.
+/// Why parsing a stream stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     /// Fewer bytes are left than the command word or its payload needs.
@@ -113,9 +113,9 @@ pub enum StreamError {
         "stream ends inside command {command:#010x} at byte {at}: {need} bytes needed, {have} left"
     )]
     Truncated {
-        /// Where the command starts.
+        /// Offset of the command.
         at: usize,
-        /// The command, or 0 when not even its word was there.
+        /// The command, or 0 if its word is incomplete.
         command: u32,
         /// Bytes needed from `at` on.
         need: usize,
@@ -125,7 +125,7 @@ pub enum StreamError {
     /// No such command.
     #[error("unknown command {command:#010x} at byte {at}")]
     Unknown {
-        /// Where the command starts.
+        /// Offset of the command.
         at: usize,
         /// The unknown word.
         command: u32,
@@ -163,7 +163,7 @@ impl Cursor<'_> {
     }
 }
 
-/// Parses a stream of commands, one at a time; after an error it yields nothing more.
+/// Parses a stream of commands, one at a time; after an error it returns no more commands.
 pub struct CommandReader<'a> {
     cursor: Cursor<'a>,
     failed: bool,
@@ -175,7 +175,7 @@ impl<'a> CommandReader<'a> {
         Self { cursor: Cursor { bytes, at: 0 }, failed: false }
     }
 
-    /// Bytes taken so far: the end of the last command that was returned whole.
+    /// Bytes parsed so far: the end of the last complete command.
     pub fn consumed(&self) -> usize {
         self.cursor.at
     }

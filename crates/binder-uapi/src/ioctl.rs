@@ -11,7 +11,7 @@ const READ: u32 = 2;
 pub(crate) const fn encode(dir: u32, ty: u8, nr: u8, size: usize) -> u32 {
     dir << 30 | (size as u32) << 16 | (ty as u32) << 8 | nr as u32
 }
-/// Bytes of the payload behind a command, return or ioctl word, as its encoding says.
+/// Size of the payload behind a command, return or ioctl word, bytes, as encoded in the word.
 pub const fn payload_len(word: u32) -> usize {
     (word >> 16 & 0x3fff) as usize
 }
@@ -32,7 +32,7 @@ pub(crate) const fn iowr<T>(ty: u8, nr: u8) -> u32 {
 pub const BINDER_WRITE_READ: u32 = iowr::<BinderWriteRead>(b'b', 1);
 /// Never implemented by any driver: `EINVAL`.
 pub const BINDER_SET_IDLE_TIMEOUT: u32 = iow::<i64>(b'b', 3);
-/// How many loopers the driver may ask the process to spawn.
+/// Maximum number of loopers that the driver may request from the process.
 pub const BINDER_SET_MAX_THREADS: u32 = iow::<u32>(b'b', 5);
 /// Never implemented by any driver: `EINVAL`.
 pub const BINDER_SET_IDLE_PRIORITY: u32 = iow::<i32>(b'b', 6);
@@ -50,7 +50,7 @@ pub const BINDER_GET_NODE_INFO_FOR_REF: u32 = iowr::<BinderNodeInfoForRef>(b'b',
 pub const BINDER_SET_CONTEXT_MGR_EXT: u32 = iow::<FlatBinderObject>(b'b', 13);
 /// Freeze or thaw every open of a pid: [`BinderFreezeInfo`].
 pub const BINDER_FREEZE: u32 = iow::<BinderFreezeInfo>(b'b', 14);
-/// What a frozen process received meanwhile: [`BinderFrozenStatusInfo`].
+/// Calls that a frozen process has received: [`BinderFrozenStatusInfo`].
 pub const BINDER_GET_FROZEN_INFO: u32 = iowr::<BinderFrozenStatusInfo>(b'b', 15);
 /// Turn one-way spam detection on or off (`u32`).
 pub const BINDER_ENABLE_ONEWAY_SPAM_DETECTION: u32 = iow::<u32>(b'b', 16);

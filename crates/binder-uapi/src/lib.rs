@@ -1,6 +1,6 @@
-//! The binder wire: ioctl numbers, structures, and `BC_`/`BR_` command streams.
+//! The binder wire protocol: ioctl numbers, structures, and `BC_`/`BR_` command streams.
 //!
-//! Everything here is plain data in the 64-bit protocol (version 8), little endian hosts, with the
+//! This crate is plain data in the 64-bit protocol (version 8), for little endian hosts, with the
 //! names of the UAPI. Nothing does I/O. The numbers are checked against the distribution's own
 //! `linux/android/binder.h` by `tests/header.rs`.
 //!
@@ -19,5 +19,5 @@ pub use command::{Command, CommandReader, StreamError};
 pub use returns::{Return, ReturnReader};
 pub use types::*;
 
-/// The protocol version that `BINDER_VERSION` answers: 64-bit structures.
+/// The protocol version that `BINDER_VERSION` returns: 64-bit structures.
 pub const CURRENT_PROTOCOL_VERSION: i32 = 8;

@@ -1,4 +1,4 @@
-//! `BR_` returns: what the driver writes and a client parses.
+//! `BR_` returns: written by the driver, parsed by a client.
 
 use crate::command::{Cursor, StreamError, put};
 use crate::ioctl::{io, ior, payload_len};
@@ -6,7 +6,7 @@ use crate::types::*;
 
 /// An error code for the thread.
 pub const BR_ERROR: u32 = ior::<i32>(b'r', 0);
-/// Success; nothing of ours sends it outside of internal bookkeeping.
+/// Success; our driver uses it only in an extended error, for "no error".
 pub const BR_OK: u32 = io(b'r', 1);
 /// A transaction with the sender's security context.
 pub const BR_TRANSACTION_SEC_CTX: u32 = ior::<BinderTransactionDataSecctx>(b'r', 2);
@@ -16,9 +16,9 @@ pub const BR_TRANSACTION: u32 = ior::<BinderTransactionData>(b'r', 2);
 pub const BR_REPLY: u32 = ior::<BinderTransactionData>(b'r', 3);
 /// Never sent.
 pub const BR_ACQUIRE_RESULT: u32 = ior::<i32>(b'r', 4);
-/// The target is gone.
+/// The target is dead.
 pub const BR_DEAD_REPLY: u32 = io(b'r', 5);
-/// The last transaction or reply was taken.
+/// The last transaction or reply was accepted.
 pub const BR_TRANSACTION_COMPLETE: u32 = io(b'r', 6);
 /// First weak reference from outside.
 pub const BR_INCREFS: u32 = ior::<BinderPtrCookie>(b'r', 7);
@@ -32,15 +32,15 @@ pub const BR_DECREFS: u32 = ior::<BinderPtrCookie>(b'r', 10);
 pub const BR_ATTEMPT_ACQUIRE: u32 = ior::<BinderPriPtrCookie>(b'r', 11);
 /// First word of every read.
 pub const BR_NOOP: u32 = io(b'r', 12);
-/// Please start another looper.
+/// Requests that the process starts another looper.
 pub const BR_SPAWN_LOOPER: u32 = io(b'r', 13);
 /// Never sent.
 pub const BR_FINISHED: u32 = io(b'r', 14);
-/// A node that the reader watches died.
+/// The owner of a watched node died.
 pub const BR_DEAD_BINDER: u32 = ior::<u64>(b'r', 15);
 /// A death notification was withdrawn.
 pub const BR_CLEAR_DEATH_NOTIFICATION_DONE: u32 = ior::<u64>(b'r', 16);
-/// The last transaction failed; `BINDER_GET_EXTENDED_ERROR` tells why.
+/// The last transaction failed; `BINDER_GET_EXTENDED_ERROR` returns the reason.
 pub const BR_FAILED_REPLY: u32 = io(b'r', 17);
 /// The target is frozen.
 pub const BR_FROZEN_REPLY: u32 = io(b'r', 18);
@@ -54,7 +54,7 @@ pub const BR_FROZEN_BINDER: u32 = ior::<BinderFrozenStateInfo>(b'r', 21);
 pub const BR_CLEAR_FREEZE_NOTIFICATION_DONE: u32 = ior::<u64>(b'r', 22);
 
 /// One `BR_` return. The three that no driver ever sent ([`BR_ACQUIRE_RESULT`],
-/// [`BR_ATTEMPT_ACQUIRE`], [`BR_FINISHED`]) have no form here: a reader calls them unknown.
+/// [`BR_ATTEMPT_ACQUIRE`], [`BR_FINISHED`]) have no variant: the parser treats them as unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Return {
     /// [`BR_ERROR`]: negative errno.
@@ -133,7 +133,7 @@ impl Return {
         }
     }
 
-    /// The `BR_` word that announces this return.
+    /// The `BR_` word of this return.
     pub const fn word(&self) -> u32 {
         match self {
             Return::Error(_) => BR_ERROR,
@@ -166,7 +166,7 @@ impl Return {
     }
 }
 
-/// Parses a stream of returns, one at a time; after an error it yields nothing more.
+/// Parses a stream of returns, one at a time; after an error it returns no more of them.
 pub struct ReturnReader<'a> {
     cursor: Cursor<'a>,
     failed: bool,
@@ -178,7 +178,7 @@ impl<'a> ReturnReader<'a> {
         Self { cursor: Cursor { bytes, at: 0 }, failed: false }
     }
 
-    /// Bytes taken so far.
+    /// Bytes parsed so far.
     pub fn consumed(&self) -> usize {
         self.cursor.at
     }

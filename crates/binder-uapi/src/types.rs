@@ -30,13 +30,14 @@ pub const FLAT_BINDER_FLAG_PRIORITY_MASK: u32 = 0xff;
 /// is of (1: `SCHED_FIFO`, 2: `SCHED_RR`). Android's common kernel knows them, the mainline header
 /// does not.
 pub const FLAT_BINDER_FLAG_SCHED_POLICY_MASK: u32 = 0x600;
-/// Where those bits begin.
+/// Shift of those bits.
 pub const FLAT_BINDER_FLAG_SCHED_POLICY_SHIFT: u32 = 9;
-/// The node is served with the real-time priority of its callers. Of Android's common kernel, too.
+/// The node is served with the real-time priority of its callers. Android's common kernel only,
+/// too.
 pub const FLAT_BINDER_FLAG_INHERIT_RT: u32 = 0x800;
 /// The node accepts file descriptors.
 pub const FLAT_BINDER_FLAG_ACCEPTS_FDS: u32 = 0x100;
-/// The node wants the sender's security context with each transaction.
+/// The node requests the sender's security context with each transaction.
 pub const FLAT_BINDER_FLAG_TXN_SECURITY_CTX: u32 = 0x1000;
 
 /// The transaction is one-way: asynchronous, no reply.
@@ -119,7 +120,7 @@ wire!(
         length: u64,
         /// Index of the parent in the offsets array.
         parent: u64,
-        /// Where in the parent the pointer to this buffer sits.
+        /// Offset in the parent of the pointer to this buffer.
         parent_offset: u64,
     }
 );
@@ -130,11 +131,11 @@ wire!(
         ty: u32,
         /// Unused.
         pad: u32,
-        /// How many descriptors.
+        /// Number of descriptors.
         num_fds: u64,
         /// Index of the parent in the offsets array.
         parent: u64,
-        /// Where in the parent the array starts.
+        /// Offset of the array in the parent.
         parent_offset: u64,
     }
 );
@@ -143,15 +144,15 @@ wire!(
     BinderWriteRead {
         /// Bytes of commands at `write_buffer`.
         write_size: u64,
-        /// Bytes of commands that the driver has taken.
+        /// Bytes of commands that the driver has consumed.
         write_consumed: u64,
         /// Address of the commands.
         write_buffer: u64,
-        /// Bytes of room at `read_buffer`.
+        /// Size of the read buffer, bytes.
         read_size: u64,
         /// Bytes of returns that the driver has written.
         read_consumed: u64,
-        /// Address of the room for returns.
+        /// Address of the read buffer.
         read_buffer: u64,
     }
 );
@@ -169,16 +170,16 @@ wire!(
         ptr: u64,
         /// The node's cookie.
         cookie: u64,
-        /// 1 when somebody holds a strong reference.
+        /// 1 if strong references exist.
         has_strong_ref: u32,
-        /// 1 when somebody holds a weak reference.
+        /// 1 if weak references exist.
         has_weak_ref: u32,
     }
 );
 wire!(
     /// Argument of `BINDER_GET_NODE_INFO_FOR_REF`.
     BinderNodeInfoForRef {
-        /// The manager's handle.
+        /// A handle of the context manager.
         handle: u32,
         /// Strong references to the node.
         strong_count: u32,
@@ -195,22 +196,22 @@ wire!(
 wire!(
     /// Argument of `BINDER_FREEZE`.
     BinderFreezeInfo {
-        /// Whose opens.
+        /// Process whose opens are frozen or thawed.
         pid: u32,
         /// 1 freezes, 0 thaws.
         enable: u32,
-        /// How long to wait for transactions in flight, milliseconds.
+        /// Maximum time to wait for pending transactions, milliseconds.
         timeout_ms: u32,
     }
 );
 wire!(
     /// Argument of `BINDER_GET_FROZEN_INFO`.
     BinderFrozenStatusInfo {
-        /// Whose opens.
+        /// Process whose opens are inspected.
         pid: u32,
-        /// Bit 0: a sync call came while frozen; bit 1: one was pending while freezing.
+        /// Bit 0: a sync call was received while frozen; bit 1: one was pending while freezing.
         sync_recv: u32,
-        /// 1 when a one-way call came while frozen.
+        /// 1 if a one-way call was received while frozen.
         async_recv: u32,
     }
 );
@@ -219,7 +220,7 @@ wire!(
     BinderExtendedError {
         /// Debug id of the failed transaction.
         id: u32,
-        /// The `BR_` that the thread was given.
+        /// The `BR_` word that the thread received.
         command: u32,
         /// Negative errno.
         param: i32,
@@ -232,11 +233,11 @@ wire!(
         target: u64,
         /// The node's cookie (returns).
         cookie: u64,
-        /// Transaction code, the clients' own.
+        /// Transaction code, defined by the clients.
         code: u32,
         /// `TF_*`.
         flags: u32,
-        /// Who sent it (returns); 0 for one-way.
+        /// Pid of the sender (returns); 0 for one-way.
         sender_pid: i32,
         /// Effective uid of the sender (returns).
         sender_euid: u32,
@@ -275,7 +276,7 @@ wire!(
     }
 );
 wire!(
-    /// A node as its owner knows it.
+    /// A node's identity in its owner.
     BinderPtrCookie {
         /// Pointer.
         ptr: u64,
@@ -319,7 +320,7 @@ wire!(
 wire!(
     /// `BR_FROZEN_BINDER`.
     BinderFrozenStateInfo {
-        /// The listener's cookie.
+        /// The watcher's cookie.
         cookie: u64,
         /// 1 frozen, 0 not.
         is_frozen: u32,

@@ -1,8 +1,8 @@
 //! Our numbers against the C headers of the distribution (`linux-libc-dev`).
 //!
 //! A generated C program prints the size of every structure, the offset of every field and the
-//! value of every constant; all of them must equal ours. What the installed header is too old to
-//! know is named on stderr and held against numbers written down here.
+//! value of every constant; all of them must equal ours. Expressions that the installed header is
+//! too old for are listed on stderr and compared with numbers in this file.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,7 +17,7 @@ const HEADERS: [&str; 2] =
 const PREAMBLE: &str = "#include <stddef.h>\n#include <stdio.h>\n\
      #include <linux/android/binder.h>\n#include <linux/android/binderfs.h>\n";
 
-/// One C expression and what it must be.
+/// One C expression and its expected value.
 struct Fact {
     expression: String,
     ours: u64,
@@ -144,8 +144,8 @@ fn layouts() -> Vec<Fact> {
     f
 }
 
-/// What an older header may lack, as numbers: direction, size, type and number put
-/// together by hand from the encoding that the other constants prove.
+/// Values that an older header may lack, as numbers: direction, size, type and number combined by
+/// hand with the encoding that the other constants verify.
 const NEWER: [(&str, u64); 13] = [
     ("BR_TRANSACTION_PENDING_FROZEN", 0x0000_7214),
     ("BR_FROZEN_BINDER", 0x8010_7215),
@@ -172,7 +172,7 @@ fn skip_reason() -> Option<String> {
     }
 }
 
-/// True when the installed header knows the expression.
+/// Whether the installed header defines the expression.
 fn compiles(folder: &Path, expression: &str) -> bool {
     let source = folder.join("probe.c");
     let text = format!(
@@ -183,11 +183,11 @@ fn compiles(folder: &Path, expression: &str) -> bool {
     Command::new("cc").arg("-fsyntax-only").arg(&source).output().unwrap().status.success()
 }
 
-/// What the C compiler makes of each expression, in order.
+/// The C compiler's value of each expression, in order.
 fn values(folder: &Path, facts: &[&Fact]) -> Vec<u64> {
     let mut source = format!("{PREAMBLE}int main(void) {{\n");
     for fact in facts {
-        // Enumerators with bit 31 set come out negative in C; the wire has 32 bits.
+        // Enumerators with bit 31 set are negative in C; the wire has 32 bits.
         let e = &fact.expression;
         writeln!(source, "printf(\"%llu\\n\", (unsigned long long)(unsigned int)({e}));").unwrap();
     }
@@ -245,7 +245,7 @@ fn newer_numbers_equal_the_table() {
     }
 }
 
-/// Names that the header defines for its own use or that say nothing about the wire.
+/// Names that the header defines for its own use or that do not concern the wire protocol.
 const NOT_OURS: [&str; 1] = ["BINDER_IPC_32BIT"];
 
 #[test]
