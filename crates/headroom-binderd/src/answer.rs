@@ -1,4 +1,4 @@
-//! What the control socket answers.
+//! Replies of the control socket.
 
 use binder_driver::snapshot::{
     BufferSnapshot, ContextSnapshot, HandleSnapshot, NodeSnapshot, ProcessSnapshot, ThreadSnapshot,
@@ -13,8 +13,8 @@ fn may_see(peer: Peer) -> bool {
     peer.is_root() || peer.uid.0 == rustix::process::geteuid().as_raw()
 }
 
-/// Answers one request. Anybody may see the status; what clients have open is root's to know, and
-/// the user's whose daemon this is.
+/// Replies to one request. Every user may read the status; what clients have open is visible to
+/// root and to the user who runs this daemon.
 pub fn answer(server: &mut Server, peer: Peer, request: Result<Request, String>) -> Reply {
     match request {
         Ok(Request::Status) => Reply::Status(status(server)),

@@ -1,35 +1,35 @@
-//! Signs of life for a service manager that wants them.
+//! Watchdog notifications to a service manager that requires them.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use headroom_daemon::ServiceManager;
 
-/// Gives one in half the time that the manager waits: one may be late.
+/// Notifies in half the watchdog's interval, so that one notification may be late.
 pub struct LifeSigns {
     manager: ServiceManager,
     last: Cell<Instant>,
 }
 
 impl LifeSigns {
-    /// For whoever the environment names. Also what is wrong with that name.
+    /// Reads the service manager's address from the environment; also returns an error in that.
     pub fn for_manager() -> (Self, Option<String>) {
         let (manager, complaint) = ServiceManager::from_environment();
         (Self { manager, last: Cell::new(Instant::now()) }, complaint)
     }
 
-    /// A sign is wanted that often.
+    /// Maximum time between two calls of [`came_round`](Self::came_round).
     pub fn interval(&self) -> Option<Duration> {
         self.manager.watchdog().map(|wait| wait / 2)
     }
 
-    /// The bus can be used.
+    /// Reports that the bus is ready.
     pub fn ready(&self, status: &str) {
         self.manager.ready(status);
     }
 
-    /// The event loop came round. `status` is asked for a line on how things are where it is time
-    /// for a sign.
+    /// Called once per turn of the event loop; `status` is called for a status line if a
+    /// notification is due.
     pub fn came_round(&self, status: impl FnOnce() -> String) {
         let due = self.interval().is_some_and(|interval| self.last.get().elapsed() >= interval / 2);
         if due {
@@ -38,7 +38,7 @@ impl LifeSigns {
         }
     }
 
-    /// The end, on request.
+    /// Reports that the daemon is stopping on request.
     pub fn stopping(&self) {
         self.manager.stopping();
     }

@@ -1,14 +1,14 @@
-//! Links in /dev, where clients look that do not know of a folder.
+//! Links in /dev, for clients that do not know the mount point.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// The links that were made; dropping it removes them.
+/// The links that were created; dropping it removes them.
 pub struct Links(Vec<(PathBuf, PathBuf)>);
 
 impl Links {
-    /// Makes `/dev/NAME` a link to each device. What is there already stays, with a warning.
+    /// Makes `/dev/NAME` a link to each device. Existing files are kept, with a warning.
     pub fn make(mount: &Path, devices: &[String]) -> Self {
         Self::make_in(Path::new("/dev"), mount, devices)
     }
@@ -20,7 +20,7 @@ impl Links {
             let is_ours = || std::fs::read_link(&link).is_ok_and(|old| old == target);
             match symlink(&target, &link) {
                 Ok(()) => made.push((link, target)),
-                // Of a daemon that could not clean up.
+                // A link of a daemon that could not clean up.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists && is_ours() => {
                     made.push((link, target));
                 }

@@ -1,4 +1,4 @@
-//! Listeners of seccomp filters, passed by whoever starts the clients.
+//! Listeners of seccomp filters, passed by the process that starts the clients.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -7,22 +7,22 @@ use anyhow::Context;
 use binder_fuse::Server;
 use ioctl_trap::{InHand, Listener};
 
-/// The socket that they come from. Each is answered: 0 when it is served from now on, else an
-/// errno.
+/// The socket from which listeners are received. Each one gets a reply: 0 if it is served from now
+/// on, else an errno.
 pub struct Listeners(OwnedFd);
 
 impl Listeners {
-    /// From the number on the command line.
+    /// Takes the descriptor with the number on the command line.
     pub fn new(fd: i32) -> anyhow::Result<Self> {
         anyhow::ensure!(fd > 2, "--listeners {fd}: that one has another use");
-        // SAFETY: it was passed to us for this, and nobody else here knows it; what is no socket is
-        // refused when used.
+        // SAFETY: the descriptor was passed to us for this purpose and is not used elsewhere in
+        // this process; if it is no socket, operations on it fail.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         rustix::io::ioctl_fionbio(&socket, true).with_context(|| format!("--listeners {fd}"))?;
         Ok(Self(socket))
     }
 
-    /// Serves the next one, if there is one. False: nobody passes any, ever.
+    /// Serves the next listener, if there is one. False: the other end is closed.
     pub fn take(&self, server: &mut Server) -> bool {
         let received = match ioctl_trap::receive(self.0.as_fd()) {
             Ok((_, fds)) => parse(fds),
@@ -38,7 +38,7 @@ impl Listeners {
                 error.raw_os_error().unwrap_or(libc::EIO)
             }
         };
-        // Who does not want to know has ended.
+        // Fails only if the process that passed the listener has exited.
         let _ = ioctl_trap::send(self.0.as_fd(), errno, &[]);
         true
     }

@@ -1,4 +1,4 @@
-//! The binder daemon: mounts the devices, serves them, and answers on its control socket.
+//! The binder daemon: mounts the devices, serves them, and replies on its control socket.
 
 mod answer;
 mod life_signs;
@@ -110,7 +110,7 @@ enum Stats {
 }
 
 fn main() -> ExitCode {
-    // Tests that make a `Bus` have an installed daemon serve it.
+    // Tests that create a `Bus` start an installed daemon as its server.
     binder_fuse::Bus::serve_if_started();
     if let Some(code) = mount_helper::run_if_asked() {
         return code;
@@ -133,10 +133,10 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> anyhow::Result<()> {
-    // Before anything starts a thread, so that no thread takes a signal for itself.
+    // Blocked before any thread is started, so that no thread receives these signals.
     let signals = Signals::block(&[Signal::SIGINT, Signal::SIGTERM])
         .context("cannot block SIGINT and SIGTERM")?;
-    // The socket first: it also tells whether another daemon is running.
+    // Bound first: this fails if another daemon is running.
     let mut control = control::Server::bind(&args.socket, SOCKET_MODE)?;
     let config = Config {
         devices: args.devices,
@@ -153,7 +153,7 @@ fn run(args: Args) -> anyhow::Result<()> {
     let (life_signs, unheard) = life_signs::LifeSigns::for_manager();
     let (memory, lacking) = pressure::Pressure::watch(args.low_memory, life_signs.interval())
         .context("cannot watch the machine's memory")?;
-    // A session does without what only root can have.
+    // Privileges that only root can have are not expected in a session.
     let lacking = if args.session {
         Vec::new()
     } else {
@@ -220,10 +220,10 @@ fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// Acquires the privileges that make the daemon prompt; a line of the status for each that is
-/// refused.
+/// Acquires the privileges that the daemon needs to respond promptly; returns a line of the status
+/// for each that is refused.
 fn refused_privileges() -> Vec<String> {
-    /// `SCHED_FIFO` priority of the event loop: before ordinary tasks, after other real-time ones.
+    /// `SCHED_FIFO` priority of the event loop: above ordinary tasks, below other real-time ones.
     const PRIORITY: u32 = 1;
     let attempts = [
         (privileges::set_realtime(PRIORITY), "on a busy machine calls wait for a time slice"),
@@ -239,16 +239,16 @@ fn refused_privileges() -> Vec<String> {
     refused.collect()
 }
 
-/// How things are, for people.
+/// A status line for users.
 fn in_a_line(server: &Server) -> String {
     format!("{} opens on {}", server.open_count(), server.mount_point().display())
 }
 
-/// Tells whoever started us.
+/// Reports readiness to the process that started us.
 fn say_ready(fd: i32) -> anyhow::Result<()> {
     anyhow::ensure!(fd > 2, "that one has another use");
-    // SAFETY: it was passed to us for this, and nobody else here knows it; what is not open is
-    // refused below.
+    // SAFETY: the descriptor was passed to us for this purpose and is not used elsewhere in this
+    // process; if it is not open, the write below fails.
     let mut ready = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(fd) };
     Ok(std::io::Write::write_all(&mut ready, b"ready\n")?)
 }

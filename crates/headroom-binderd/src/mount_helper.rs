@@ -1,8 +1,8 @@
 //! `mount.binder`: what mount(8) calls for `mount -t binder SOURCE DIR [-o OPTIONS]`, with the
 //! options `max=N`, `stats=global`, `mode=OCTAL`, `uid=USER` and `gid=GROUP`.
 //!
-//! The daemon does that when it is called by this name (a link in /sbin). Each mount has a daemon
-//! of its own in the background, which ends when the bus is unmounted.
+//! The daemon acts as mount helper when it is called by this name (a link in /sbin). Each mount has
+//! a daemon of its own in the background, which exits when the bus is unmounted.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -17,21 +17,22 @@ use owners::Uid;
 
 use crate::permissions;
 
-/// The name that mount(8) looks for.
+/// The name that mount(8) executes.
 const NAME: &str = "mount.binder";
-/// Exit code of a mount helper that could not mount, and of one that was called in a wrong way.
+/// Exit code of a mount helper whose mount failed, and of one that was called with invalid
+/// arguments.
 const MOUNT_FAILED: u8 = 32;
 const BAD_USAGE: u8 = 1;
-/// Where sockets and logs of the daemons go.
+/// Directory of the daemons' sockets and logs.
 const RUN: &str = "/run/headroom";
-/// What mount(8) passes on that needs nothing of us: FUSE mounts are so anyhow, or it is about
-/// something else.
+/// Options from mount(8) that need no action: they apply to FUSE mounts anyway, or do not concern
+/// the mount helper.
 const IGNORED: [&str; 14] = [
     "rw", "defaults", "auto", "noauto", "nouser", "nosuid", "nodev", "noexec", "relatime", "async",
     "nofail", "_netdev", "noatime", "silent",
 ];
 
-/// Mounts, if we were called as `mount.binder`.
+/// Mounts, if the program was called as `mount.binder`.
 pub fn run_if_asked() -> Option<ExitCode> {
     let mut arguments = std::env::args_os();
     let name = arguments.next()?;
@@ -78,14 +79,14 @@ impl Permissions {
     }
 }
 
-/// What is asked for.
+/// The parsed arguments.
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
     dir: PathBuf,
     max: Option<u32>,
     logs: bool,
     permissions: Permissions,
-    /// `-f`: everything but mounting.
+    /// `-f`: check everything, but do not mount.
     fake: bool,
 }
 
@@ -134,7 +135,7 @@ impl Request {
         Ok(request)
     }
 
-    /// False for an option that nobody knows.
+    /// False for an unknown option.
     fn option(&mut self, option: &str) -> anyhow::Result<bool> {
         match option.split_once('=') {
             Some(("max", number)) => {
@@ -172,7 +173,7 @@ impl Request {
         }
         std::fs::create_dir_all(RUN).with_context(|| format!("cannot make {RUN}"))?;
         let socket = self.beside("sock");
-        // It replaces the log of an earlier daemon only when this one serves.
+        // Replaces the log of an earlier daemon only once this one serves.
         let log = self.beside(&format!("log.{}", std::process::id()));
         let log_file =
             File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
@@ -214,12 +215,12 @@ impl Request {
     }
 }
 
-/// What an operator should see at once.
+/// Warnings to show to the operator at once.
 fn warnings(log: &str) -> String {
     log.lines().filter(|line| line.contains(" WARN ")).map(|line| format!("{line}\n")).collect()
 }
 
-/// A session of its own, and the pipe open in it.
+/// Starts the command in a session of its own, with the pipe left open.
 fn in_background(command: &mut Command, inherited: &OwnedFd) {
     let inherited = inherited.as_raw_fd();
     // SAFETY: two system calls, on a descriptor that is open until the parent has spawned.

@@ -1,4 +1,4 @@
-//! Mode and owner of the devices, as the command line and mount(8) give them.
+//! Mode and owner of the devices, as specified on the command line and in mount(8) options.
 
 use anyhow::{Context, ensure};
 use binder_fuse::DeviceOwner;

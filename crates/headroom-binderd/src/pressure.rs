@@ -1,4 +1,4 @@
-//! When memory is short: the kernel says that programs wait for it, or that little is left.
+//! Detects a shortage of memory: tasks stall on memory, or little is available.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -12,32 +12,32 @@ use rustix::time::{
 };
 
 const PROC: &str = "/proc";
-/// Programs that waited for memory during a tenth of a second's time are what users begin to
-/// notice; Android's low-memory killer acts at 70 ms.
+/// Tasks that stall on memory for a tenth of the time are noticeable to users; Android's low-memory
+/// killer acts at 70 ms.
 const STALL: Duration = Duration::from_millis(100);
 const STALL_WINDOW: Duration = Duration::from_secs(1);
-/// How often is looked at what is left, at least and at the most; also while it is short: what was
-/// given back just now is left to be used again.
+/// Longest and shortest interval between two checks of the available memory. The longest one
+/// applies while memory is short, so that memory reclaimed just now can be used first.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_SOON: Duration = Duration::from_millis(50);
-/// No program fills memory faster, bytes a millisecond: as in `memory_ledger::machine`. What
-/// several fill together makes them stall.
+/// Maximum rate at which one program fills memory, bytes a millisecond: as in
+/// `memory_ledger::machine`. If several programs fill it faster together, they stall.
 const FASTEST_FILL: u64 = 6 << 20;
 
 /// Watches the machine's memory.
 pub struct Pressure {
-    /// `None`: this kernel does not say.
+    /// `None`: the kernel has no pressure stall information.
     trigger: Option<PressureTrigger>,
     timer: OwnedFd,
-    /// Of all memory, percent: with less available, memory is short.
+    /// Percent of all memory: with less available, memory is short.
     low_percent: u8,
-    /// How often is looked, at least.
+    /// Longest interval between two checks.
     often: Duration,
 }
 
 impl Pressure {
-    /// Watches from now on; the timer is readable `often`, or oftener. Also what does not work
-    /// here.
+    /// Starts watching; the timer becomes readable after `often` at the latest. Also returns a
+    /// description of what does not work on this machine.
     pub fn watch(
         low_percent: u8,
         often: Option<Duration>,
@@ -65,17 +65,17 @@ impl Pressure {
         Ok((watch, lacking))
     }
 
-    /// Becomes urgent when programs wait for memory.
+    /// Readable with `POLLPRI` when tasks stall on memory.
     pub fn stalls(&self) -> Option<BorrowedFd<'_>> {
         self.trigger.as_ref().map(AsFd::as_fd)
     }
 
-    /// Becomes readable when it is time to [look](Self::is_low).
+    /// Becomes readable when the next [check](Self::is_low) is due.
     pub fn timer(&self) -> BorrowedFd<'_> {
         self.timer.as_fd()
     }
 
-    /// Little memory is available. With no idle pages to give back, `/proc/meminfo` is not read.
+    /// Whether memory is short. Without idle pages to reclaim, `/proc/meminfo` is not read.
     pub fn is_low(&self, idle_pages: u64) -> std::io::Result<bool> {
         let meminfo = || Meminfo::read(Path::new(PROC)).ok();
         let read = if idle_pages > 0 { meminfo() } else { None };
@@ -87,7 +87,7 @@ impl Pressure {
         Ok(left == Some(None))
     }
 
-    /// Below this memory is short, bytes.
+    /// Memory is short below this many available bytes.
     fn mark(&self, total: u64) -> u64 {
         total / 100 * u64::from(self.low_percent)
     }
@@ -97,13 +97,13 @@ impl Pressure {
         let it_value =
             Timespec { tv_sec: after.as_secs() as i64, tv_nsec: after.subsec_nanos().into() };
         let spec = Itimerspec { it_interval: zero, it_value };
-        // Also makes it unreadable.
+        // Also clears the readable state.
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec)?;
         Ok(())
     }
 }
 
-/// Bytes of that share of the machine's memory.
+/// Bytes of this percentage of the machine's memory.
 pub fn share_of_memory(percent: u8) -> u64 {
     let info = rustix::system::sysinfo();
     let total = (info.totalram as u64).saturating_mul(info.mem_unit.into());

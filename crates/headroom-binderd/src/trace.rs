@@ -1,14 +1,15 @@
-//! The trace, as the control socket gives it away.
+//! Trace requests of the control socket.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use binder_fuse::{Server, TraceEnd, TraceOutcome, TraceRecord};
 use control::binderd::{Call, CallEnd, Outcome, Reply, TraceFilter};
 
-/// Calls in one reply: written in a fraction of a millisecond, so that clients do not wait.
+/// Records in one reply, which takes a fraction of a millisecond to write, so that clients do not
+/// wait.
 const CALLS_A_REPLY: usize = 256;
 
-/// The next part of the trace.
+/// Returns the next part of the trace.
 pub fn answer(server: &mut Server, from: Option<u64>, filter: &TraceFilter) -> Reply {
     let part = server.trace(from, CALLS_A_REPLY, |record| is_wanted(filter, record));
     let calls = part.records.into_iter().map(call).collect();

@@ -1,4 +1,4 @@
-//! Reads that wait, and everything that ends a wait.
+//! Reads that wait, and all events that end a wait.
 #![allow(missing_docs)]
 
 mod common;
@@ -13,8 +13,8 @@ use binder_uapi::{BinderWriteRead, Command, Return};
 use common::{Daemon, cannot_mount, gettid, kill, open, wait_for, wait_for_end};
 use rustix::event::{Timespec, epoll};
 
-/// One test at a time: starting a client closes the copies of our descriptors that it has
-/// inherited, and a close returns the waiting readers of that open, here as with the kernel's
+/// Serialises the tests: starting a client closes the copies of our descriptors that it has
+/// inherited, and a close makes the waiting readers of that open return, here as with the kernel's
 /// driver.
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -24,7 +24,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// State letter of a process, by the kernel.
+/// State letter of a process in /proc.
 fn state_of(pid: u32) -> char {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
@@ -96,8 +96,8 @@ fn signal_thread(tid: u32, signal: i32) {
     assert_eq!(sent, 0);
 }
 
-/// One BINDER_WRITE_READ that enters the looper and waits. A new thread's first ioctl, if it is a
-/// read, returns at once: so another one comes before it.
+/// One BINDER_WRITE_READ that enters the looper and waits. If the first ioctl of a new thread is a
+/// read, it returns at once: so another ioctl is made before it.
 fn enter_and_read(client: &Client) -> (Result<(), Errno>, BinderWriteRead) {
     Session::new(client).write().unwrap();
     let mut commands = Vec::new();
@@ -110,7 +110,7 @@ fn enter_and_read(client: &Client) -> (Result<(), Errno>, BinderWriteRead) {
         read_buffer: returns.as_mut_ptr() as u64,
         ..Default::default()
     };
-    // SAFETY: the read buffer is ours and as long as said.
+    // SAFETY: the read buffer is ours and has this length.
     let result = unsafe { client.write_read(&mut bwr) };
     (result, bwr)
 }
@@ -177,7 +177,7 @@ fn without_blocking_a_read_of_nothing_is_eagain() {
     let mut session = Session::new(&client);
     session.enter_looper().unwrap();
     let nothing = loop {
-        // What a first read may say without work (BR_NOOP) is no failure.
+        // The first read may return BR_NOOP only, without work, which is no failure.
         match session.write_read() {
             Ok(()) => continue,
             Err(error) => break error,

@@ -1,4 +1,4 @@
-//! [`Bus`]: a bus in one line, for root and for anybody.
+//! [`Bus`]: a bus in one line of code, for root and for unprivileged users.
 #![allow(missing_docs)]
 
 use std::fs::File;
@@ -11,7 +11,7 @@ use binder_fuse::{Builder, Bus, Error, MappingChoice, MappingKind};
 use binder_uapi::ioctl::BINDER_VERSION;
 
 const DAEMON: &str = env!("CARGO_BIN_EXE_headroom-binderd");
-/// A user that nobody else is.
+/// A uid that no other process uses.
 const SOMEBODY: u32 = 61_236;
 
 fn builder() -> Builder {
@@ -26,7 +26,7 @@ fn skipped() -> bool {
     fuse.is_err()
 }
 
-/// Opens a device and asks for the version of its protocol.
+/// Opens a device and returns its protocol version.
 fn version(device: &Path) -> i32 {
     let device = File::options().read(true).write(true).open(device).unwrap();
     let mut version = 0_i32;
@@ -41,7 +41,7 @@ fn bus_client() -> PathBuf {
     test_support::programs::built("e2e", "bus_client")
 }
 
-/// Calls a manager: data, mappings and waiting work in both directions.
+/// Calls a manager: data, mappings and pending work in both directions.
 fn call_over(bus: &Bus) {
     let mut call = Command::new(bus_client());
     call.arg("call-echo").arg(bus.device("binder")).stdout(Stdio::null());
@@ -153,7 +153,7 @@ fn a_program_that_cannot_be_started_is_an_error_and_leaves_nothing() {
     assert!(!mount.exists());
 }
 
-/// As root, runs copies that everybody can run.
+/// As root, runs copies that every user can execute.
 #[test]
 fn somebody_without_any_privilege_has_a_bus_too() {
     let namespaces = Command::new("unshare").args(["--user", "--mount", "true"]).output();
@@ -170,8 +170,8 @@ fn somebody_without_any_privilege_has_a_bus_too() {
         .unwrap();
     let (client, daemon) = (folder.path().join("client"), folder.path().join("daemon"));
     for (original, copy) in [(bus_client().as_path(), &client), (Path::new(DAEMON), &daemon)] {
-        // By another process: a child that another test forks just now would have the copy open for
-        // writing.
+        // Copied by another process: a child that another test forks concurrently would have the
+        // copy open for writing.
         assert!(Command::new("cp").arg(original).arg(copy).status().unwrap().success());
     }
     let mut command = Command::new(client);

@@ -91,8 +91,8 @@ fn pages_that_the_cache_dropped_come_back() {
         if round % 2 == 0 {
             assert!(reply.data().unwrap() == data, "round {round}");
         }
-        // Sent on from where it lies, before anybody has touched it in the odd rounds: the daemon's
-        // own copy takes the fault, and the page must come from the daemon.
+        // Sent directly from the receive buffer; in the odd rounds its pages were not accessed
+        // before: the daemon's own copy faults, and the page must come from the daemon.
         let again = Payload::bytes(reply.data().unwrap());
         let second = session.call(0, 1, again).unwrap();
         assert!(second.data().unwrap() == data, "round {round}");
@@ -223,8 +223,9 @@ fn receivers_see_the_effective_uid_of_the_process_that_opened_the_device() {
     assert!(wait_for_end(&mut caller).success());
 }
 
-/// What the manager sees of the role `call-under-several-uids`: the process's own, the same while a
-/// thread has another one, what the process has changed to, and what it has changed back to.
+/// Sender euids that the manager receives from the role `call-under-several-uids`: the process's
+/// own, the same while a thread has another one, the process's new one, and the process's own
+/// restored.
 const UIDS_SEEN: [u32; 4] = [0, 0, 65534, 0];
 
 #[test]

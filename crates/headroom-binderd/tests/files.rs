@@ -1,4 +1,4 @@
-//! The tree of files, as programs see it that know nothing of binder.
+//! The directory tree, as programs without knowledge of binder see it.
 #![allow(missing_docs)]
 
 mod common;

@@ -1,4 +1,4 @@
-//! From start to end of the daemon: nothing is left behind, whatever happens.
+//! Start and stop of the daemon: it leaves no files, mounts or processes, however it ends.
 #![allow(missing_docs)]
 
 mod common;
@@ -16,7 +16,7 @@ use control::binderd::{Reply, Request};
 use tempfile::TempDir;
 use zerocopy::FromZeros;
 
-/// A user that nobody else is.
+/// A uid that no other process uses.
 const SOMEBODY: Uid = Uid(61_237);
 
 #[test]
@@ -68,7 +68,7 @@ fn the_mount_of_a_dead_daemon_is_replaced() {
         return;
     }
     let mut first = Daemon::start();
-    // Its guardian would clean up.
+    // The guardian would clean up.
     let children = format!("/proc/{0}/task/{0}/children", first.pid());
     let guardian = std::fs::read_to_string(children).unwrap();
     common::kill(guardian.trim().parse().unwrap(), libc::SIGKILL);
@@ -208,7 +208,7 @@ fn the_control_socket_tells_what_is_open() {
     assert!(matches!(reply, Reply::Status(_)), "the connection goes on");
 }
 
-/// Errno of an open of this file by a user that nobody else is; 0 if it succeeds.
+/// Errno of an open of this file by an unprivileged user; 0 if it succeeds.
 fn open_as_somebody(path: &Path) -> i32 {
     let path = path.to_owned();
     let open = move || {

@@ -1,4 +1,4 @@
-//! The manual says all that `--help` says.
+//! The manual has every option of `--help`.
 
 use std::process::Command;
 

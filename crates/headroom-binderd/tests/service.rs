@@ -1,5 +1,5 @@
-//! The daemon as its systemd unit has it run: with no more system calls and capabilities than the
-//! unit allows.
+//! The daemon in the environment of its systemd unit: with no more system calls and capabilities
+//! than the unit allows.
 #![cfg(target_arch = "x86_64")]
 #![allow(missing_docs)]
 
@@ -17,7 +17,7 @@ use control::binderd::{Reply, Request};
 
 const UNIT: &str = include_str!("../../../dist/systemd/headroom-binderd.service");
 
-/// A daemon as the unit has it, and what it tells its service manager.
+/// Starts a daemon confined like the unit; also returns the socket of its service manager.
 fn confined(dir: tempfile::TempDir, args: &[&str]) -> (Daemon, UnixDatagram) {
     let path = dir.path().join("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
@@ -43,7 +43,7 @@ fn as_the_service_has_it_calls_carry_descriptors_and_priorities_and_idle_memory_
     let dir = tempfile::tempdir().unwrap();
     let (mut daemon, manager) = confined(dir, &["--stats", "global"]);
     let degraded = daemon.status().degraded;
-    // The machine's doing, not the unit's.
+    // Depends on the machine, not on the unit.
     let expected = |what: &String| what.contains("oom_score_adj");
     assert!(degraded.iter().all(expected), "{degraded:?}");
     assert_eq!(daemon.status().mapping, "passthrough");

@@ -10,10 +10,10 @@ use control::binderd::{Device, Process, Reply, Request, Status};
 use tempfile::TempDir;
 use test_support::helper::Helper;
 
-/// Nothing here takes a second; what takes this long hangs.
+/// No operation takes a second; one that takes this long hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Why nothing can be mounted here, said once a test.
+/// Whether this environment cannot mount; reports the reason once per test.
 pub fn cannot_mount() -> bool {
     let reason = if !rustix::process::geteuid().is_root() {
         "not root"
@@ -26,7 +26,7 @@ pub fn cannot_mount() -> bool {
     true
 }
 
-/// Tries until `ready` has something.
+/// Polls until `ready` returns a value.
 pub fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -38,14 +38,14 @@ pub fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A running daemon; ends, and has cleaned up, when it is dropped.
+/// A running daemon; stopped, after cleaning up, when it is dropped.
 pub struct Daemon {
     pub dir: TempDir,
     child: Child,
 }
 
 impl Daemon {
-    /// Three devices, the best mapping.
+    /// Starts a daemon with three devices and the best mapping.
     pub fn start() -> Self {
         Self::start_with(&[])
     }
@@ -58,10 +58,10 @@ impl Daemon {
         Self::start_prepared(dir, args, |_| {})
     }
 
-    /// `prepare` may change how it is started.
+    /// `prepare` may change the command.
     pub fn start_prepared(dir: TempDir, args: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
         use std::os::unix::fs::PermissionsExt;
-        // Clients of other users must get through.
+        // Clients of other users need access.
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let mut command = Self::command(dir.path(), args);
         prepare(&mut command);
@@ -133,7 +133,7 @@ impl Daemon {
         });
     }
 
-    /// Waits until `pid` has nothing open any more.
+    /// Waits until `pid` has no open any more.
     pub fn wait_until_gone(&self, pid: u32) {
         wait_for("the opens of a dead process to go", || {
             self.opens_of(pid).is_empty().then_some(())
@@ -148,13 +148,13 @@ impl Daemon {
         wait_for("the daemon to end", || self.child.try_wait().unwrap())
     }
 
-    /// Ends the daemon as an operator does; what it left must be nothing.
+    /// Stops the daemon as an operator does; it must leave no files or mounts.
     pub fn stop(&mut self) -> ExitStatus {
         self.signal(libc::SIGTERM);
         self.wait()
     }
 
-    /// A client in a process of its own, a `bus_client` of this role.
+    /// Starts a client in a process of its own, a `bus_client` of this role.
     pub fn client(&self, role: &str) -> Helper {
         Helper::run(Command::new(bus_client()).arg(role).arg(self.binder()))
     }
@@ -193,12 +193,12 @@ pub fn is_mounted(path: &Path) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(4) == path.to_str())
 }
 
-/// The program that plays the clients; `tests/e2e/src/bin/bus_client.rs` has its roles.
+/// The program of the clients; `tests/e2e/src/bin/bus_client.rs` has its roles.
 pub fn bus_client() -> PathBuf {
     test_support::programs::built("e2e", "bus_client")
 }
 
-/// Waits for a client's end.
+/// Waits until a client has exited.
 pub fn wait_for_end(client: &mut Helper) -> ExitStatus {
     wait_for("a client to end", || client.child.try_wait().unwrap())
 }
