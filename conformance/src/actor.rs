@@ -1,25 +1,25 @@
-//! The other side of the fork: threads that make one system call at a time, as they are told.
+//! The child process: threads that make one system call at a time, as ordered.
 //!
-//! An actor knows nothing about binder. It reads an [`Order`] from its socket, carries it out, and
-//! writes the result back; while a call blocks, nothing comes back, and that is how the stage sees
-//! it.
+//! An actor has no knowledge of binder. It reads an [`Order`] from its socket, executes it, and
+//! writes the result back; while a call blocks, no result is written, which is how the stage
+//! detects that.
 
 use std::os::fd::RawFd;
 use std::ptr;
 
-/// Threads an actor can have.
+/// Maximum number of threads of an actor.
 pub const MAX_THREADS: usize = 6;
-/// Sockets of the threads sit here, out of the way of what the script opens.
+/// First descriptor of the threads' sockets, above the descriptors that the script opens.
 pub const FIRST_SOCKET: RawFd = 200;
-/// The file through which the stage looks at the actor's memory.
+/// Descriptor of the file through which the stage reads the actor's memory.
 pub const WINDOW: RawFd = 199;
 
-/// What a thread is told to do.
+/// An order to a thread.
 #[derive(Clone, Copy)]
 pub enum Order {
     /// Make a system call.
     Call(i64, [u64; 6]),
-    /// Start the thread that listens to this socket.
+    /// Start the thread that receives from this socket.
     Start(usize),
     /// End this thread.
     Leave,
@@ -28,7 +28,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// The order as it crosses the socket.
+    /// The order as it is sent over the socket.
     pub fn encode(self) -> [u64; 8] {
         let mut words = [0; 8];
         match self {
@@ -53,7 +53,8 @@ impl Order {
     }
 }
 
-/// Becomes an actor. `sockets` and `window` are moved to their places, everything else is closed.
+/// Becomes an actor. `sockets` and `window` are moved to their numbers, all other descriptors are
+/// closed.
 pub fn become_actor(sockets: &[RawFd; MAX_THREADS], window: RawFd) -> ! {
     // SAFETY: plain calls on descriptors of this freshly forked, single-threaded process.
     unsafe {
@@ -73,7 +74,7 @@ pub fn become_actor(sockets: &[RawFd; MAX_THREADS], window: RawFd) -> ! {
 fn listen(socket: RawFd) {
     loop {
         let mut words = [0u64; 8];
-        // SAFETY: the buffer is as long as said.
+        // SAFETY: the buffer has this length.
         let got = unsafe {
             libc::recv(socket, words.as_mut_ptr().cast(), size_of_val(&words), libc::MSG_WAITALL)
         };
@@ -102,8 +103,8 @@ fn answer(socket: RawFd, result: i64) {
 
 /// The result, or the negative errno.
 fn call(number: i64, [a, b, c, d, e, f]: [u64; 6]) -> i64 {
-    // SAFETY: the stage answers for what it orders; the pointers are into the arena, into nothing
-    // (on purpose), or into mappings that the stage ordered.
+    // SAFETY: the stage is responsible for its orders; the pointers are into the arena, invalid (on
+    // purpose), or into mappings that the stage ordered.
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     if result == -1 { -i64::from(last_errno()) } else { result }
 }

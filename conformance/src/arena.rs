@@ -1,18 +1,18 @@
 //! Memory that the stage shares with one thread of an actor: mapped before the fork, so that an
-//! address means the same bytes on both sides. What a script puts here, the driver reads in the
-//! actor.
+//! address refers to the same bytes in both processes. Data that a script stores here is read by
+//! the driver in the actor.
 
 use std::cell::Cell;
 use std::io;
 use std::ptr;
 
-/// Bytes of one arena. Only what is touched takes memory.
+/// Bytes of one arena. Only accessed pages use memory.
 const LEN: usize = 8 << 20;
-/// Room for returns, at the arena's start.
+/// Size of the read buffer at the arena's start, bytes.
 const RETURNS: usize = 64 << 10;
 const PAGE: usize = 4096;
 
-/// One thread's shared memory: room for returns, then room for commands and data, then a page that
+/// One thread's shared memory: a read buffer, then space for commands and data, then a page that
 /// faults.
 pub struct Arena {
     base: *mut u8,
@@ -38,12 +38,12 @@ impl Arena {
         Ok(Self { base, next: Cell::new(RETURNS) })
     }
 
-    /// Where returns are read to, with room for [`Self::returns_len`] bytes.
+    /// Address of the read buffer, of [`Self::returns_len`] bytes.
     pub fn returns(&self) -> u64 {
         self.base as u64
     }
 
-    /// The longest read.
+    /// Maximum size of a read, bytes.
     pub const fn returns_len() -> usize {
         RETURNS
     }
@@ -53,7 +53,7 @@ impl Arena {
         self.base as u64 + LEN as u64
     }
 
-    /// Copies `bytes` to a fresh place, 8-aligned, and tells its address.
+    /// Copies `bytes` to unused memory, 8-aligned, and returns its address.
     pub fn place(&self, bytes: &[u8]) -> u64 {
         let at = self.next.get();
         let end = at + bytes.len().next_multiple_of(8);
@@ -66,7 +66,7 @@ impl Arena {
 
     /// Copies `bytes` so that they end where the faulting page starts.
     pub fn place_before_guard(&self, bytes: &[u8]) -> u64 {
-        // SAFETY: the last bytes of the arena, far behind what `place` hands out.
+        // SAFETY: the last bytes of the arena, far behind the memory that `place` uses.
         unsafe {
             ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(LEN - bytes.len()), bytes.len())
         };

@@ -1,4 +1,4 @@
-//! Two transcripts side by side, and the list of differences that have a reason.
+//! Comparison of two transcripts, and the list of known differences with their reasons.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +10,14 @@ use crate::transcript::Played;
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Known {
-    /// Its entries.
+    /// Listed differences.
     #[serde(default)]
     pub difference: Vec<KnownDifference>,
 }
 
 impl Known {
-    /// Adds another list: what it says of a case counts. An empty difference says that there is
-    /// none.
+    /// Adds another list, whose entries replace those of the same case. An entry with an empty
+    /// difference removes the case.
     pub fn overrule(&mut self, more: Known) {
         self.difference.retain(|old| more.difference.iter().all(|new| new.case != old.case));
         self.difference
@@ -25,7 +25,7 @@ impl Known {
     }
 }
 
-/// One difference that is meant to be there.
+/// An expected difference.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownDifference {
@@ -33,45 +33,45 @@ pub struct KnownDifference {
     pub case: String,
     /// Why the subject differs.
     pub reason: String,
-    /// The differing lines, `-` reference and `+` subject: another difference is not excused by
-    /// this one.
+    /// The differing lines, `-` reference and `+` subject. Any other difference of the case is a
+    /// failure.
     pub diff: String,
 }
 
-/// What became of one case.
+/// Result of the comparison of one case.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// It differs and nobody says why.
+    /// The case differs and is not listed.
     Unlisted {
         /// The case.
         case: String,
         /// The differing lines.
         diff: String,
     },
-    /// It differs in another way than listed.
+    /// The case differs from the listed difference.
     ListedOtherwise {
         /// The case.
         case: String,
         /// The differing lines.
         diff: String,
     },
-    /// It differs as listed.
+    /// The case differs as listed.
     Listed {
         /// The case.
         case: String,
         /// The listed reason.
         reason: String,
     },
-    /// It is listed and does not differ (any more).
+    /// The case is listed and does not differ (any more).
     NoLonger {
         /// The case.
         case: String,
     },
-    /// Only one of the two transcripts has it.
+    /// Only one of the two transcripts has the case.
     OneSided {
         /// The case.
         case: String,
-        /// Which one.
+        /// Name of that transcript.
         only_in: &'static str,
     },
 }
@@ -82,7 +82,7 @@ impl Finding {
         !matches!(self, Finding::Listed { .. })
     }
 
-    /// In words.
+    /// Text of the finding.
     pub fn text(&self) -> String {
         match self {
             Finding::Unlisted { case, diff } => {

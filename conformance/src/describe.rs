@@ -1,4 +1,4 @@
-//! Commands, returns and errnos in words, with names for what differs from run to run.
+//! Text of commands, returns and errnos, with names for values that differ from run to run.
 
 use binder_uapi::*;
 use zerocopy::FromBytes;
@@ -6,19 +6,19 @@ use zerocopy::FromBytes;
 use crate::names::Names;
 use crate::process::Process;
 
-/// Longest data shown as such, bytes; longer ones are shown by their hash.
+/// Maximum bytes of data that are shown in full; longer data is shown by its hash.
 const SHOWN: usize = 48;
-/// Above this nobody looks into the data.
+/// Longer data is not read, bytes.
 const READ_AT_MOST: u64 = 4 << 20;
 
-/// Reads memory of the process that is spoken of.
+/// Reads memory of the described process.
 pub type Reader<'a> = &'a dyn Fn(u64, usize) -> Result<Vec<u8>, i32>;
 
-/// Describes for one process.
+/// Describes commands and returns of one process.
 pub struct Describe<'a> {
     /// Names so far.
     pub names: &'a Names,
-    /// Whose commands and returns.
+    /// The process of the commands and returns.
     pub process: &'a Process,
     /// Reads its memory.
     pub read: Reader<'a>,
@@ -90,7 +90,7 @@ fn bytes(data: &[u8]) -> String {
     format!("#{hash:016x}")
 }
 
-/// Whole number of a `BR_` in an extended error.
+/// Name of the `BR_` word in an extended error.
 fn return_name(word: u32) -> String {
     use binder_uapi::returns::*;
     match word {
@@ -105,7 +105,7 @@ fn return_name(word: u32) -> String {
 }
 
 impl Describe<'_> {
-    /// A stream of commands, one line each; what does not parse in hexadecimal.
+    /// A stream of commands, one line each; bytes that do not parse in hexadecimal.
     pub fn commands(&self, stream: &[u8]) -> Vec<String> {
         let mut lines = Vec::new();
         let mut reader = CommandReader::new(stream);
@@ -251,7 +251,7 @@ impl Describe<'_> {
         line
     }
 
-    /// Sizes, data and objects of a transaction, as the process would see them.
+    /// Sizes, data and objects of a transaction, as the process reads them.
     fn payload(&self, data: &BinderTransactionData) -> String {
         let mut line = format!(" data={}", data.data_size);
         if data.offsets_size > 0 {
@@ -301,7 +301,7 @@ impl Describe<'_> {
         plain + &objects
     }
 
-    /// An object in words, and its length when it is one.
+    /// Text of an object, and its length if it is one.
     fn object(&self, rest: &[u8], base: u64) -> (String, usize) {
         fn at<T: FromBytes>(rest: &[u8]) -> Option<T> {
             T::read_from_prefix(rest).ok().map(|(value, _)| value)
@@ -356,7 +356,7 @@ impl Describe<'_> {
         described.unwrap_or_else(|| (format!("no object ({ty:#x})"), 0))
     }
 
-    /// Bytes in hexadecimal, with what points into the mapping relative to the buffer.
+    /// Bytes in hexadecimal; pointers into the mapping are shown relative to the buffer.
     fn bytes_with_pointers(&self, data: &[u8], base: u64) -> String {
         let mut text = String::new();
         let mut at = 0;

@@ -1,13 +1,13 @@
-//! The conformance suite: what a binder driver does, as a transcript.
+//! The conformance suite: records the behaviour of a binder driver as a transcript.
 //!
-//! `conformance --device PATH` plays every case on a device and prints what was sent, what came
-//! back, and how each call ended. The transcript of a kernel's own driver is the truth;
-//! `conformance compare` holds another one against it.
+//! `conformance --device PATH` plays every case on a device and prints the data sent, the data
+//! returned, and the result of each call. The transcript of a kernel's own driver is the reference;
+//! `conformance compare` compares another one with it.
 //!
 //! * `cases`: the scripts, by subject, and their table;
-//! * `stage`, `peer`, `transaction`: what scripts are written in;
-//! * `process`, `actor`, `arena`: processes that make one system call at a time, as told;
-//! * `describe`, `names`, `transcript`: the words, the same in every run;
+//! * `stage`, `peer`, `transaction`: the vocabulary of scripts;
+//! * `process`, `actor`, `arena`: processes that make one system call at a time, as ordered;
+//! * `describe`, `names`, `transcript`: text that is the same in every run;
 //! * `suite`: a fresh context for every case; `compare`: two transcripts and the known differences.
 
 use std::io::Write;

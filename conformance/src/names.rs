@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use crate::process::Process;
 
-/// The names given so far in one case.
+/// The names assigned so far in one case.
 #[derive(Default)]
 pub struct Names {
     pids: RefCell<Vec<(i32, usize)>>,
@@ -25,24 +25,24 @@ fn number<T: PartialEq>(items: &mut Vec<T>, item: T) -> usize {
 }
 
 impl Names {
-    /// Remembers a process.
+    /// Adds a process.
     pub fn add_process(&self, process: &Process) {
         self.pids.borrow_mut().push((process.pid(), process.number));
     }
 
-    /// Remembers where a process has the device mapped.
+    /// Adds a process's mapping of the device.
     pub fn add_mapping(&self, process: &Process, address: u64, len: u64) {
         self.mappings.borrow_mut().push((process.number, address, len));
     }
 
-    /// Names a buffer that the driver handed out.
+    /// Name of a buffer that the driver allocated.
     pub fn buffer(&self, process: &Process, address: u64) -> String {
         let known = number(&mut self.buffers.borrow_mut(), (process.number, address));
         let mapped = self.is_mapped(process, address);
         format!("A{known}{}", if mapped { "" } else { "(outside of the mapping)" })
     }
 
-    /// A pid as the driver tells it.
+    /// Name of a pid that the driver reported.
     pub fn pid(&self, pid: i32) -> String {
         match self.pids.borrow().iter().rev().find(|(known, _)| *known == pid) {
             Some((_, number)) => format!("P{number}"),
@@ -51,7 +51,7 @@ impl Names {
         }
     }
 
-    /// A debug id.
+    /// Name of a debug id.
     pub fn debug_id(&self, id: u32) -> String {
         match id {
             0 => "0".to_owned(),
@@ -98,7 +98,7 @@ impl Names {
         })
     }
 
-    /// An address inside of the buffer at `base`: `A1+16`; any other as such.
+    /// Name of an address inside of the buffer at `base`: `A1+16`; any other address is unchanged.
     pub fn inside(&self, process: &Process, base: u64, address: u64) -> String {
         match address.checked_sub(base) {
             Some(offset) if base != 0 && self.is_mapped(process, base) && offset < 8 << 20 => {

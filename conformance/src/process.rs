@@ -1,4 +1,4 @@
-//! The stage's hold on one actor: fork, orders, answers with a bound, and its end.
+//! The stage's control of one actor: fork, orders, results with a timeout, and exit.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use crate::actor::{MAX_THREADS, Order, WINDOW, become_actor};
 use crate::arena::Arena;
 
-/// How long a killed process may take to go. Only a driver that will not let go of it needs that
+/// How long a killed process may take to exit. Only a driver that does not release it takes that
 /// long.
 const DEATH_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A process that does what it is told.
+/// A process that executes orders.
 pub struct Process {
-    /// Its number in the case, from 1.
+    /// Number of the process in the case, from 1.
     pub number: usize,
     pid: libc::pid_t,
     sockets: Vec<OwnedFd>,
@@ -58,7 +58,7 @@ impl Process {
         }
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn pid(&self) -> i32 {
         self.pid
     }
@@ -68,7 +68,7 @@ impl Process {
         &self.arenas[index]
     }
 
-    /// The arena that holds `address`, if one does.
+    /// The arena that contains `address`, if any.
     pub fn arena_of(&self, address: u64) -> Option<&Arena> {
         self.arenas.iter().find(|arena| arena.get(address, 0).is_some())
     }
@@ -91,18 +91,18 @@ impl Process {
         Ok(index)
     }
 
-    /// Tells a thread what to do. It must not be busy.
+    /// Sends an order to a thread, which must be idle.
     pub fn order(&self, thread: usize, order: Order) -> io::Result<()> {
         let words = order.encode();
         let socket = self.sockets[thread].as_raw_fd();
-        // SAFETY: the words are alive and as long as said.
+        // SAFETY: the words are alive and have this length.
         let sent = unsafe {
             libc::send(socket, words.as_ptr().cast(), size_of_val(&words), libc::MSG_NOSIGNAL)
         };
         if sent == 64 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// The answer to the last order, waited for; `None` when it has not come in time.
+    /// Waits for the result of the last order; `None` after the timeout.
     pub fn answer(&self, thread: usize, patience: Duration) -> io::Result<Option<i64>> {
         let socket = self.sockets[thread].as_raw_fd();
         if !readable(socket, patience)? {
@@ -114,7 +114,7 @@ impl Process {
         if got == 8 { Ok(Some(result)) } else { Err(io::Error::other("the actor is gone")) }
     }
 
-    /// Copies memory of the actor out, by its own hand; the thread must be idle.
+    /// Copies memory of the actor, which writes it to the window; the thread must be idle.
     pub fn peek(&self, thread: usize, address: u64, len: usize) -> Result<Vec<u8>, i32> {
         let arguments = [WINDOW as u64, address, len as u64, 0, 0, 0];
         let lost = |_| libc::ESRCH;
@@ -127,7 +127,7 @@ impl Process {
             return Err(libc::EFAULT);
         }
         let mut bytes = vec![0; len];
-        // SAFETY: the buffer is as long as said.
+        // SAFETY: the buffer has this length.
         let got =
             unsafe { libc::pread(self.window.as_raw_fd(), bytes.as_mut_ptr().cast(), len, 0) };
         if got as usize == len { Ok(bytes) } else { Err(libc::EIO) }
@@ -140,21 +140,21 @@ impl Process {
         if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Ends it with `SIGKILL` and waits; false when it does not go.
+    /// Kills the process with `SIGKILL` and waits; false if it does not exit in time.
     pub fn kill(&self) -> bool {
         if !self.alive.get() {
             return true;
         }
-        // SAFETY: a child of ours that has not been waited for, so the id is still its own.
+        // SAFETY: a child of ours that has not been waited for, so its pid cannot have been reused.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
         self.has_ended()
     }
 
-    /// Waits for its end; false when it does not come.
+    /// Waits for the exit of the process; false if it does not exit in time.
     pub fn has_ended(&self) -> bool {
         let until = Instant::now() + DEATH_PATIENCE;
         loop {
-            // SAFETY: as above; no status is asked for.
+            // SAFETY: as above; no status is requested.
             match unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::WNOHANG) } {
                 0 if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
                 0 => return false,
@@ -177,7 +177,7 @@ fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a descriptor that was just made and that nobody else has.
+    // SAFETY: a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

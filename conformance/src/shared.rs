@@ -1,4 +1,4 @@
-//! What the peers of a case share: its transcript, the names in it, and the bounds of waiting.
+//! State that the peers of a case share: its transcript, the names in it, and timeouts.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::CString;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::names::Names;
 
-/// Why a case cannot go on: part of its transcript.
+/// Why a case is aborted: part of its transcript.
 #[derive(Debug)]
 pub struct Stop(pub String);
 
@@ -16,29 +16,29 @@ impl From<std::io::Error> for Stop {
     }
 }
 
-/// How a case ends.
+/// Result of a case or of one of its operations.
 pub type Outcome = Result<(), Stop>;
 
-/// How long to wait for what.
+/// Timeouts.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// A call that should block and has not returned for so long is said to block.
+    /// A call that should block and has not returned after this time counts as blocking.
     pub blocks: Duration,
-    /// A call that should return and has not for so long is said to hang, and ends its case.
+    /// A call that should return and has not after this time counts as hanging, and ends its case.
     pub hangs: Duration,
 }
 
-/// What the peers of a case share.
+/// State that the peers of a case share.
 pub struct Shared {
     /// The transcript so far.
     pub lines: RefCell<Vec<String>>,
-    /// Lines are dropped.
+    /// New lines are dropped.
     pub muted: Cell<bool>,
     /// Names given so far.
     pub names: Names,
     /// The device.
     pub device: CString,
-    /// Bounds of waiting.
+    /// Timeouts.
     pub patience: Patience,
 }
 

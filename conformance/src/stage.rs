@@ -1,4 +1,4 @@
-//! Where a case is played: its processes and its transcript.
+//! The environment of a case: its processes and its transcript.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::CString;
@@ -9,14 +9,14 @@ use crate::peer::Peer;
 use crate::process::Process;
 use crate::shared::{Outcome, Patience, Shared, Stop};
 
-/// One case at play.
+/// One running case.
 pub struct Stage {
     shared: Rc<Shared>,
     processes: RefCell<Vec<Rc<Process>>>,
 }
 
 impl Stage {
-    /// An empty stage on a device.
+    /// A stage without processes on a device.
     pub fn new(device: CString, patience: Patience) -> Self {
         let shared = Shared {
             lines: RefCell::default(),
@@ -33,7 +33,8 @@ impl Stage {
         self.shared.log(format!("-- {text}"));
     }
 
-    /// Plays what belongs to the setting and is the subject of another case: leaves no lines.
+    /// Runs preparations that are the subject of another case: no lines are added to the
+    /// transcript.
     pub fn quietly<T>(&self, play: impl FnOnce() -> Result<T, Stop>) -> Result<T, Stop> {
         let before = self.shared.muted.replace(true);
         let result = play();

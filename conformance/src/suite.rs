@@ -13,14 +13,14 @@ use crate::shared::Patience;
 use crate::stage::Stage;
 use crate::transcript::Played;
 
-/// How long the driver may take to let go of a case's processes.
+/// How long the driver may take to release a case's processes.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where cases find a context.
+/// Provides the contexts of cases.
 pub enum Contexts {
     /// A binderfs: a new device for every case.
     Binderfs {
-        /// Its directory.
+        /// Directory of the binderfs.
         directory: PathBuf,
     },
     /// One device that all cases use, one after the other.
@@ -28,7 +28,7 @@ pub enum Contexts {
 }
 
 impl Contexts {
-    /// A sibling `binder-control` makes it a binderfs.
+    /// A `binder-control` in the same directory makes it a binderfs.
     pub fn of(device: &Path) -> Result<Self> {
         if !device.exists() {
             bail!("{}: no such device", device.display());
@@ -65,9 +65,9 @@ impl Contexts {
     }
 }
 
-/// A driver may release a dead process some time after its end: a call to handle 0 tells. A dead
-/// reply alone does not: a manager whose memory is gone gives one too (ESRCH) while nobody else can
-/// take its place.
+/// Waits until a call to handle 0 shows that there is no manager: a driver may release a dead
+/// process some time after its exit. A dead reply alone is not sufficient: a manager whose memory
+/// is gone also causes one (ESRCH) while no other process can become the manager.
 fn wait_until_unmanaged(device: &Path) -> Result<()> {
     let until = Instant::now() + RELEASE_PATIENCE;
     let options = Options { map_len: 0, ..Options::default() };
@@ -88,7 +88,7 @@ fn wait_until_unmanaged(device: &Path) -> Result<()> {
 }
 
 /// Whether the last call failed because its target has no memory any more. Kernels before 6.0 do
-/// not say.
+/// not report that.
 fn blames_memory(client: &Client) -> bool {
     client.extended_error().is_ok_and(|error| error.param == -libc::ESRCH)
 }
@@ -104,7 +104,7 @@ pub fn play(case: &Case, contexts: &Contexts, number: usize, patience: Patience)
     Ok(Played { case: case.name.to_owned(), about: case.about.to_owned(), lines })
 }
 
-/// Whether a driver serves the device at all: an error that an operator understands, else.
+/// Checks that a driver serves the device; otherwise fails with an error for the operator.
 pub fn check(contexts: &Contexts) -> Result<()> {
     let device = contexts.take(0)?;
     let client = Client::open(&device, &Options::default());

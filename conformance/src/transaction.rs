@@ -1,4 +1,4 @@
-//! What a script sends: data, objects and offsets, and lies about them.
+//! Transactions of a script: data, objects and offsets, with correct or wrong addresses and sizes.
 
 use binder_uapi::*;
 use zerocopy::IntoBytes;
@@ -22,12 +22,12 @@ pub struct Tx {
 }
 
 impl Tx {
-    /// To a handle (or no matter whom, for a reply), with a code.
+    /// To a handle (ignored for a reply), with a code.
     pub fn to(handle: u32, code: u32) -> Self {
         Self { handle: handle.into(), code, ..Default::default() }
     }
 
-    /// A reply, or anything else without a target.
+    /// A reply, or a transaction without a target.
     pub fn new() -> Self {
         Self::default()
     }
@@ -38,19 +38,19 @@ impl Tx {
         self
     }
 
-    /// The cookie, which no driver looks at on the way in.
+    /// Sets the cookie, which drivers ignore in a command.
     pub fn cookie(mut self, cookie: u64) -> Self {
         self.cookie = cookie;
         self
     }
 
-    /// More flags.
+    /// Adds flags.
     pub fn flags(mut self, flags: u32) -> Self {
         self.flags |= flags;
         self
     }
 
-    /// One-way.
+    /// Makes it one-way.
     pub fn one_way(self) -> Self {
         self.flags(TF_ONE_WAY)
     }
@@ -69,37 +69,37 @@ impl Tx {
         self.offset(offset)
     }
 
-    /// Appends a bare offset.
+    /// Appends an offset without an object.
     pub fn offset(mut self, offset: u64) -> Self {
         self.offsets.extend_from_slice(offset.as_bytes());
         self
     }
 
-    /// Makes it scatter-gather with that much extra space.
+    /// Makes it scatter-gather with this much extra space, bytes.
     pub fn buffers_size(mut self, size: u64) -> Self {
         self.buffers_size = Some(size);
         self
     }
 
-    /// Lies about where the data is.
+    /// Sets a wrong address of the data.
     pub fn data_address(mut self, address: u64) -> Self {
         self.data_address = Some(address);
         self
     }
 
-    /// Lies about how much data there is.
+    /// Sets a wrong size of the data.
     pub fn data_size(mut self, size: u64) -> Self {
         self.data_size = Some(size);
         self
     }
 
-    /// Lies about where the offsets are.
+    /// Sets a wrong address of the offsets.
     pub fn offsets_address(mut self, address: u64) -> Self {
         self.offsets_address = Some(address);
         self
     }
 
-    /// Lies about how many bytes of offsets there are.
+    /// Sets a wrong size of the offsets.
     pub fn offsets_size(mut self, size: u64) -> Self {
         self.offsets_size = Some(size);
         self
@@ -141,7 +141,7 @@ pub fn weak_local(ptr: u64, cookie: u64) -> FlatBinderObject {
     FlatBinderObject { ty: BINDER_TYPE_WEAK_BINDER, ..local(ptr, cookie) }
 }
 
-/// An object that the sender has a handle of.
+/// A reference to an object by the sender's handle.
 pub fn remote(handle: u32) -> FlatBinderObject {
     FlatBinderObject { ty: BINDER_TYPE_HANDLE, flags: 0, binder: handle.into(), cookie: 0 }
 }
@@ -156,12 +156,12 @@ pub fn descriptor(fd: u32) -> BinderFdObject {
     BinderFdObject { ty: BINDER_TYPE_FD, pad_flags: 0, fd: fd.into(), cookie: 0 }
 }
 
-/// A buffer that stands alone.
+/// A buffer without a parent.
 pub fn pointer(buffer: u64, length: u64) -> BinderBufferObject {
     BinderBufferObject { ty: BINDER_TYPE_PTR, buffer, length, ..Default::default() }
 }
 
-/// A buffer that another buffer points to.
+/// A buffer to which a parent buffer points.
 pub fn pointer_in(parent: u64, offset: u64, buffer: u64, length: u64) -> BinderBufferObject {
     let flags = BINDER_BUFFER_FLAG_HAS_PARENT;
     BinderBufferObject { flags, parent, parent_offset: offset, ..pointer(buffer, length) }

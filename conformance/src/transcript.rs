@@ -1,17 +1,17 @@
-//! The transcript of a run: its text, and reading it back.
+//! The transcript of a run: writing and parsing its text.
 
 use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
-/// What one case gave.
+/// Result of one case.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Played {
-    /// Its name, `group.case`.
+    /// Name of the case, `group.case`.
     pub case: String,
-    /// What it is about.
+    /// Description of the case.
     pub about: String,
-    /// What happened, a line an act.
+    /// One line per operation.
     pub lines: Vec<String>,
 }
 
@@ -27,8 +27,8 @@ impl Played {
     }
 }
 
-/// Reads a transcript: text as [`Played::text`] writes it, or one JSON object a line. Lines before
-/// the first case are remarks.
+/// Parses a transcript: text as [`Played::text`] writes it, or one JSON object per line. Lines
+/// before the first case are comments.
 pub fn parse(text: &str) -> Result<Vec<Played>, String> {
     if text.trim_start().starts_with('{') {
         return text

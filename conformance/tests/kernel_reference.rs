@@ -1,4 +1,4 @@
-//! Our driver against the transcript of the kernel's own.
+//! Compares our driver with the transcript of the kernel's own.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ const SUITE: &str = env!("CARGO_BIN_EXE_conformance");
 const START_PATIENCE: Duration = Duration::from_secs(20);
 const END_PATIENCE: Duration = Duration::from_secs(20);
 
-/// A running daemon; ended and waited for on drop, and its mount taken away if it would not.
+/// A running daemon; stopped and waited for on drop, and its mount is removed if it does not do
+/// that.
 struct Daemon {
     child: Child,
     mount: PathBuf,
@@ -64,12 +65,12 @@ impl Drop for Daemon {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        // Already gone where the daemon ended well.
+        // Fails if the daemon has removed its mount.
         let _ = rustix::mount::unmount(&self.mount, rustix::mount::UnmountFlags::DETACH);
     }
 }
 
-/// A program of this workspace: from `HEADROOM_BIN_DIR`, or beside what cargo builds.
+/// A program of this workspace: from `HEADROOM_BIN_DIR`, or from cargo's target directory.
 fn binary(name: &str) -> PathBuf {
     let beside = Path::new(SUITE).parent().expect("a directory").to_owned();
     let directory = std::env::var_os("HEADROOM_BIN_DIR").map_or(beside, PathBuf::from);
@@ -82,7 +83,7 @@ fn binary(name: &str) -> PathBuf {
     path
 }
 
-/// Why this machine cannot play the suite; `None` when it can.
+/// Why the suite cannot run on this machine; `None` if it can.
 fn missing() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root to mount and to become another user");

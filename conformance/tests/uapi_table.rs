@@ -1,4 +1,4 @@
-//! `docs/binder-uapi.md` says what ours has of the kernel's interface; this keeps it true.
+//! Checks that `docs/binder-uapi.md` describes the parts of the kernel's interface that ours has.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,12 +20,12 @@ fn page() -> String {
     read(&root().join("docs/binder-uapi.md"))
 }
 
-/// What stands in backticks.
+/// All strings in backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// The rows of all tables: what, ours, shown by.
+/// The rows of all tables: kernel's interface, ours, tests.
 fn rows(page: &str) -> Vec<[String; 3]> {
     let cells = |line: &str| {
         let cells: Vec<String> =

@@ -1,4 +1,4 @@
-//! Buffers: where they are, and giving them back.
+//! Buffers: their addresses, and freeing them.
 
 use binder_uapi::*;
 
@@ -89,14 +89,14 @@ fn reuse(s: &Stage) -> Outcome {
     Ok(())
 }
 
-/// Several sync calls at once, each from a thread of its own: buffers that are freed in any order.
+/// Several sync calls at once, each from its own thread: their buffers can be freed in any order.
 fn held_calls(m: &Peer, p: &Peer, sizes: &[usize]) -> Result<Vec<BinderTransactionData>, Stop> {
     let mut held = Vec::new();
     for size in sizes {
         let t = p.new_thread()?;
         t.post(&Tx::to(0, *size as u32).data(&vec![1; *size]))?;
         held.push(m.receive()?);
-        // Answered, but not freed.
+        // Replied to, but not freed.
         m.reply(&Tx::new())?;
     }
     Ok(held)

@@ -1,4 +1,4 @@
-//! Who is handle 0.
+//! The context manager (handle 0).
 
 use binder_uapi::ioctl::*;
 use binder_uapi::*;
@@ -77,7 +77,7 @@ fn second_open(s: &Stage) -> Outcome {
     m.drain()
 }
 
-/// Waits, blocking, until handle 0 is dead for `p`.
+/// Kills the manager and waits for the death notification of handle 0 in `p`.
 fn wait_for_end(p: &Peer, m: &Peer) -> Outcome {
     let notification = BinderHandleCookie { handle: 0, cookie: 0xdead };
     p.write(&[Command::Acquire(0), Command::RequestDeathNotification(notification)])?;

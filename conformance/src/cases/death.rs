@@ -45,14 +45,14 @@ fn withdraw(handle: u32, cookie: u64) -> Command {
     Command::ClearDeathNotification(BinderHandleCookie { handle, cookie })
 }
 
-/// A manager that holds a node of a client.
+/// A manager that holds a reference to a node of a client.
 fn watched(s: &Stage) -> Result<(Peer, Peer, u32), Stop> {
     let (m, p) = pair(s)?;
     let handle = introduce(s, &p, &m, NODE)?;
     Ok((m, p, handle))
 }
 
-/// Ends `p` and waits until `m` can know.
+/// Kills `p` and waits until `m` can be notified.
 fn die(p: &Peer, m: &Peer) -> Outcome {
     p.die()?;
     m.let_time_pass();

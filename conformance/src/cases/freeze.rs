@@ -24,7 +24,7 @@ cases! {
     "freeze.dies", dies, "a frozen process dies";
 }
 
-/// A manager whom `p` freezes.
+/// A manager that `p` has frozen.
 fn frozen(s: &Stage) -> Result<(Peer, Peer), Stop> {
     let (m, p) = pair(s)?;
     p.freeze(&m, 1, 0)?;

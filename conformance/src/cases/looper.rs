@@ -1,4 +1,4 @@
-//! Threads, and asking for more of them.
+//! Threads, and requests for more of them.
 
 use binder_uapi::*;
 

@@ -1,4 +1,4 @@
-//! Mapping the device, and what it means to receive.
+//! Mapping the device, and its effect on received transactions.
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! The cases, by subject.
 //!
-//! Opens are nonblocking where a script only looks at what is there (a read of nothing is `EAGAIN`,
+//! Opens are nonblocking where a script only reads pending work (a read without work is `EAGAIN`,
 //! without any waiting), and blocking where waiting is the subject or a death must be waited for.
 
 use binder_uapi::{BinderPtrCookie, BinderTransactionData, Command};
@@ -33,7 +33,7 @@ mod streams;
 pub struct Case {
     /// `subject.what_happens`.
     pub name: &'static str,
-    /// A sentence about it.
+    /// Description, one sentence.
     pub about: &'static str,
     /// The script.
     pub play: fn(&Stage) -> Outcome,
@@ -80,7 +80,7 @@ const NONBLOCK: i32 = libc::O_NONBLOCK;
 const NODE: BinderPtrCookie = BinderPtrCookie { ptr: 0x1000, cookie: 0x1001 };
 /// Another one.
 const OTHER_NODE: BinderPtrCookie = BinderPtrCookie { ptr: 0x2000, cookie: 0x2001 };
-/// A handle that nobody has.
+/// A handle that no client has.
 const UNKNOWN: u32 = 77;
 
 /// A process with a nonblocking open, mapped.
@@ -116,8 +116,8 @@ fn pair(s: &Stage) -> Result<(Peer, Peer), Stop> {
     Ok((manager(s)?, client(s)?))
 }
 
-/// Gives the manager a strong reference to a node of `owner`; returns the manager's handle. Quiet:
-/// objects and references have cases of their own.
+/// Gives the manager a strong reference to a node of `owner`; returns the manager's handle. Not in
+/// the transcript: objects and references have cases of their own.
 fn introduce(s: &Stage, owner: &Peer, manager: &Peer, node: BinderPtrCookie) -> Result<u32, Stop> {
     let BinderPtrCookie { ptr, cookie } = node;
     s.note(&format!("the manager gets a reference to {ptr:#x}"));
@@ -132,13 +132,12 @@ fn introduce(s: &Stage, owner: &Peer, manager: &Peer, node: BinderPtrCookie) -> 
     })
 }
 
-/// Takes in what is there (a nonblocking open), or what the reference protocol owes (a blocking
-/// one).
+/// Reads pending work of a nonblocking open, so that references are acknowledged.
 fn settle(owner: &Peer) -> Outcome {
     if owner.is_blocking()? { Ok(()) } else { owner.drain() }
 }
 
-/// Passes a reference that the manager holds on to `to`, which keeps it strongly.
+/// Passes a reference of the manager to `to`, which keeps a strong reference.
 fn pass_on(s: &Stage, manager: &Peer, handle: u32, to: &Peer) -> Result<u32, Stop> {
     s.note("the manager passes it on");
     s.quietly(|| {
@@ -153,7 +152,7 @@ fn pass_on(s: &Stage, manager: &Peer, handle: u32, to: &Peer) -> Result<u32, Sto
     })
 }
 
-/// The client makes a sync call that the manager has read and not answered.
+/// The client makes a sync call that the manager has read, without a reply.
 fn call_in_progress(manager: &Peer, client: &Peer) -> Result<BinderTransactionData, Stop> {
     client.post(&Tx::to(0, 1).data(b"call"))?;
     manager.receive()

@@ -1,4 +1,4 @@
-//! Objects in transactions: translation, and what is refused.
+//! Objects in transactions: translation and errors.
 
 use binder_uapi::*;
 

@@ -1,4 +1,4 @@
-//! One-way calls: order, the space they may take, and floods.
+//! One-way calls: order, buffer space, and floods.
 
 use binder_uapi::ioctl::*;
 use binder_uapi::*;

@@ -1,4 +1,4 @@
-//! Signals, closing, and dying in every state.
+//! Signals, closing, and exits in every state.
 
 use binder_uapi::*;
 

@@ -1,4 +1,4 @@
-//! References: who is told, in which order, and what happens to handles.
+//! References: which process is notified, in which order, and how handles are assigned.
 
 use binder_uapi::*;
 

@@ -1,4 +1,4 @@
-//! Calls within calls, and who dies meanwhile.
+//! Nested calls, and exits during them.
 
 use binder_uapi::*;
 
@@ -34,7 +34,7 @@ cases! {
         "commands of a thread that waits for a reply";
 }
 
-/// A client whose node the manager holds: the manager can call back.
+/// A client with a node that the manager holds: the manager can call back.
 fn known_client(s: &Stage, m: &Peer) -> Result<(Peer, u32), Stop> {
     let p = client(s)?;
     let handle = introduce(s, &p, m, NODE)?;
@@ -174,8 +174,8 @@ fn caller_dies(s: &Stage) -> Outcome {
     m.extended_error()
 }
 
-/// Ends `p` and waits until the driver noticed: `m` has a node of its and hears of the death
-/// through a thread of its own.
+/// Kills `p` and waits until the driver has noticed: `m` has a reference to a node of `p` and
+/// receives the death notification on a thread of its own.
 fn await_death_of(s: &Stage, p: &Peer, m: &Peer) -> Outcome {
     let t = m.new_thread()?;
     let q = p.new_thread()?;

@@ -1,4 +1,4 @@
-//! The command stream: what is taken of it, and what stops it.
+//! The command stream: which commands are consumed, and which errors stop it.
 
 use binder_uapi::command::*;
 use binder_uapi::*;
@@ -292,7 +292,7 @@ fn returns_as_commands(s: &Stage) -> Outcome {
     Ok(())
 }
 
-/// Noise that is the same in every run (xorshift).
+/// Random bytes that are the same in every run (xorshift).
 fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::new();

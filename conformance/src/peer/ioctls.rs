@@ -1,4 +1,4 @@
-//! The ioctls of a peer besides `BINDER_WRITE_READ`, each a line of the transcript.
+//! The ioctls of a peer besides `BINDER_WRITE_READ`, each logged as a line of the transcript.
 
 use binder_uapi::ioctl::*;
 use binder_uapi::*;
@@ -9,13 +9,13 @@ use crate::actor::Order;
 use crate::shared::{Outcome, Stop};
 
 impl Peer {
-    /// An ioctl on an address; nothing is said about it.
+    /// Makes an ioctl with an address as argument; logs nothing.
     pub fn raw_ioctl(&self, request: u32, argument: u64) -> Result<i64, Stop> {
         let fd = self.fd() as u64;
         self.call(libc::SYS_ioctl, [fd, request.into(), argument, 0, 0, 0])
     }
 
-    /// An ioctl on an address, such as NULL or one that faults.
+    /// Makes an ioctl with an invalid address as argument, such as NULL or one that faults.
     pub fn ioctl_at(&self, name: &str, request: u32, argument: u64) -> Outcome {
         let at = self.shared.names.address(&self.process, argument);
         let result = self.raw_ioctl(request, argument)?;
@@ -23,7 +23,7 @@ impl Peer {
         Ok(())
     }
 
-    /// An ioctl with a structure, as it was and as it is afterwards.
+    /// Makes an ioctl with a structure; logs it before and after the call.
     pub fn ioctl<T>(&self, name: &str, request: u32, argument: T) -> Result<(i32, T), Stop>
     where
         T: FromBytes + IntoBytes + Immutable + Clone,
@@ -95,15 +95,15 @@ impl Peer {
         Ok(())
     }
 
-    /// `BINDER_FREEZE` on another's process.
+    /// `BINDER_FREEZE` of another peer's process.
     pub fn freeze(&self, whom: &Peer, enable: u32, timeout_ms: u32) -> Result<i32, Stop> {
         let info = BinderFreezeInfo { pid: whom.pid(), enable, timeout_ms };
         let name = format!("BINDER_FREEZE {} enable={enable} timeout={timeout_ms}", whom.label);
         Ok(self.ioctl(&name, BINDER_FREEZE, info)?.0)
     }
 
-    /// Starts a `BINDER_FREEZE` that waits for calls in flight; end it with
-    /// [`Self::finish_freeze`].
+    /// Starts a `BINDER_FREEZE` that waits for pending calls; [`Self::finish_freeze`] waits for its
+    /// result.
     pub fn start_freeze(&self, whom: &Peer, timeout_ms: u32) -> Outcome {
         let info = BinderFreezeInfo { pid: whom.pid(), enable: 1, timeout_ms };
         let at = self.arena().place(info.as_bytes());
@@ -120,7 +120,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Ends [`Self::start_freeze`].
+    /// Waits for the freeze of [`Self::start_freeze`].
     pub fn finish_freeze(&self) -> Outcome {
         let result = self.wait(self.shared.patience.hangs)?;
         let result = result.ok_or_else(|| Stop("BINDER_FREEZE hangs".to_owned()))?;
@@ -128,7 +128,7 @@ impl Peer {
         Ok(())
     }
 
-    /// `BINDER_GET_FROZEN_INFO` on another's process.
+    /// `BINDER_GET_FROZEN_INFO` of another peer's process.
     pub fn frozen_info(&self, whom: &Peer) -> Outcome {
         let argument = BinderFrozenStatusInfo { pid: whom.pid(), ..Default::default() };
         let name = format!("BINDER_GET_FROZEN_INFO {}", whom.label);

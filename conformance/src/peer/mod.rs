@@ -1,5 +1,5 @@
-//! One thread of a process with one open of the device: what scripts act through. Every act is a
-//! line of the transcript.
+//! One thread of a process with one open of the device: the operations of scripts. Every operation
+//! is a line of the transcript.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,9 +18,9 @@ use crate::transaction::Tx;
 
 mod ioctls;
 
-/// What a client of libbinder maps, bytes.
+/// Bytes that a client of libbinder maps.
 pub const MAP_LEN: u64 = (1 << 20) - 2 * 4096;
-/// Room for returns of a usual read, bytes.
+/// Size of a normal read buffer, bytes.
 pub const READ_LEN: usize = 512;
 
 /// One open of the device; shared by the threads that use it.
@@ -30,13 +30,13 @@ struct Open {
     map: Cell<Option<(u64, u64)>>,
 }
 
-/// A `BINDER_WRITE_READ` under way.
+/// A pending `BINDER_WRITE_READ`.
 struct Pending {
     bwr: u64,
     early: Option<i64>,
 }
 
-/// What one `BINDER_WRITE_READ` gave.
+/// Result of one `BINDER_WRITE_READ`.
 #[derive(Debug)]
 pub struct Got {
     /// 0, or the errno.
@@ -46,7 +46,7 @@ pub struct Got {
 }
 
 impl Got {
-    /// The transaction or reply in it.
+    /// The transaction or reply among the returns.
     pub fn incoming(&self) -> Result<BinderTransactionData, Stop> {
         let found = self.returns.iter().find_map(|item| match item {
             Return::Transaction(data) | Return::Reply(data) => Some(*data),
@@ -89,12 +89,12 @@ impl Peer {
         Self { open, label: format!("{}'s other open", self.label), ..self.clone() }
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.process.pid() as u32
     }
 
-    /// Memory that the driver sees at the same address.
+    /// Memory at the same address in the stage and the actor.
     pub fn arena(&self) -> &Arena {
         self.process.arena(self.thread)
     }
@@ -104,19 +104,19 @@ impl Peer {
         self.open.fd.get()
     }
 
-    /// Sets the descriptor of the open, which came some other way.
+    /// Sets the descriptor of the open, which was obtained in another way.
     pub fn adopt_fd(&self, fd: i32) {
         self.open.fd.set(fd);
     }
 
-    /// Adds a line about this peer.
+    /// Adds a line about this peer to the transcript.
     pub fn log(&self, line: impl AsRef<str>) {
         self.shared.log(format!("{} {}", self.label, line.as_ref()));
     }
 
     // --- system calls ---
 
-    /// A system call that should return: its result or negative errno.
+    /// Makes a system call that should return; returns its result or a negative errno.
     pub fn call(&self, number: i64, arguments: [u64; 6]) -> Result<i64, Stop> {
         self.process.order(self.thread, Order::Call(number, arguments))?;
         self.wait(self.shared.patience.hangs)?.ok_or_else(|| Stop(format!("{} hangs", self.label)))
@@ -161,7 +161,7 @@ impl Peer {
         Ok(self.logged(&format!("mmap {len}{writable}{shared}"), result))
     }
 
-    /// Maps the device as libraries do.
+    /// Maps the device like a library.
     pub fn map(&self, len: u64) -> Result<i64, Stop> {
         self.map_as(len, libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_NORESERVE)
     }
@@ -171,7 +171,7 @@ impl Peer {
         self.open.map.get().ok_or_else(|| Stop(format!("{} has no mapping", self.label)))
     }
 
-    /// Unmaps it.
+    /// Removes the mapping.
     pub fn unmap(&self) -> Outcome {
         let (address, len) = self.mapping()?;
         let result = self.call(libc::SYS_munmap, [address, len, 0, 0, 0, 0])?;
@@ -186,7 +186,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Opens, asks for the version as libraries do, and maps; one line.
+    /// Opens, requests the version like a library, and maps; one line in the transcript.
     pub fn set_up(&self, flags: i32, map_len: u64) -> Outcome {
         let path = self.arena().place(self.shared.device.as_bytes_with_nul());
         let all = (flags | libc::O_RDWR | libc::O_CLOEXEC) as u64;
@@ -222,7 +222,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Whether a read of nothing waits.
+    /// Whether a read without work blocks.
     pub fn is_blocking(&self) -> Result<bool, Stop> {
         let arguments = [self.fd() as u64, libc::F_GETFL as u64, 0, 0, 0, 0];
         let flags = self.call(libc::SYS_fcntl, arguments)?;
@@ -234,7 +234,8 @@ impl Peer {
     fn describing<T>(&self, describe: impl FnOnce(&Describe<'_>) -> T) -> T {
         let read = |address, len| match self.process.arena_of(address) {
             Some(arena) => arena.get(address, len).ok_or(libc::EFAULT),
-            // While a call is under way nobody can look: the address is not one of a buffer then.
+            // The thread is in a call and cannot read its memory; the address is not one of a
+            // buffer then.
             None if self.pending.borrow().is_some() => Err(libc::EFAULT),
             None => self.process.peek(self.thread, address, len),
         };
@@ -242,7 +243,7 @@ impl Peer {
         describe(&Describe { names, process: &self.process, read: &read })
     }
 
-    /// Starts a `BINDER_WRITE_READ` with these commands and this room for returns.
+    /// Starts a `BINDER_WRITE_READ` with these commands and a read buffer of `room` bytes.
     pub fn start_bytes(&self, stream: &[u8], room: usize) -> Outcome {
         let write_buffer = if stream.is_empty() { 0 } else { self.arena().place(stream) };
         let bwr = BinderWriteRead {
@@ -269,12 +270,12 @@ impl Peer {
         Ok(())
     }
 
-    /// Starts with commands.
+    /// Starts a `BINDER_WRITE_READ` with commands.
     pub fn start(&self, commands: &[Command], room: usize) -> Outcome {
         self.start_bytes(&encode(commands), room)
     }
 
-    /// Says whether the call under way blocks.
+    /// Logs whether the pending call blocks.
     pub fn blocks(&self) -> Outcome {
         let answer = self.wait(self.shared.patience.blocks)?;
         let mut pending = self.pending.borrow_mut();
@@ -291,7 +292,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Waits for the call under way and tells what it gave.
+    /// Waits for the pending call and logs its result.
     pub fn finish(&self) -> Result<Got, Stop> {
         let early = self.pending.borrow().as_ref().map(|pending| (pending.bwr, pending.early));
         let Some((bwr_at, early)) = early else {
@@ -342,29 +343,29 @@ impl Peer {
         items
     }
 
-    /// Commands, with room for returns.
+    /// Runs commands and reads, with a read buffer of `room` bytes.
     pub fn exchange(&self, commands: &[Command], room: usize) -> Result<Got, Stop> {
         self.start(commands, room)?;
         self.finish()
     }
 
-    /// Commands alone.
+    /// Runs commands without reading.
     pub fn write(&self, commands: &[Command]) -> Result<Got, Stop> {
         self.exchange(commands, 0)
     }
 
-    /// Bytes that may be no commands.
+    /// Writes bytes that may be no valid commands.
     pub fn write_bytes(&self, stream: &[u8]) -> Result<Got, Stop> {
         self.start_bytes(stream, 0)?;
         self.finish()
     }
 
-    /// A read.
+    /// Reads.
     pub fn read(&self) -> Result<Got, Stop> {
         self.exchange(&[], READ_LEN)
     }
 
-    /// Reads until a transaction or reply comes; acknowledges references on the way.
+    /// Reads until a transaction or reply is received; acknowledges references meanwhile.
     pub fn receive(&self) -> Result<BinderTransactionData, Stop> {
         for _ in 0..16 {
             let got = self.read()?;
@@ -379,7 +380,7 @@ impl Peer {
         Err(Stop(format!("no transaction or reply came to {}", self.label)))
     }
 
-    /// Reads until nothing is there (at most 16 times); for nonblocking opens.
+    /// Reads until there is no work (at most 16 times); for nonblocking opens.
     pub fn drain(&self) -> Outcome {
         for _ in 0..16 {
             let got = self.read()?;
@@ -391,7 +392,7 @@ impl Peer {
         Err(Stop(format!("{} never runs out of returns", self.label)))
     }
 
-    /// Acknowledges the references in it.
+    /// Acknowledges the references among the returns.
     pub fn acknowledge(&self, got: &Got) -> Outcome {
         let acknowledgements: Vec<Command> = got
             .returns
@@ -428,7 +429,7 @@ impl Peer {
         self.write(&[Command::FreeBuffer(data.buffer)]).map(drop)
     }
 
-    /// Bytes of its memory, as it sees them.
+    /// Bytes of the actor's memory.
     pub fn peek(&self, address: u64, len: usize) -> Result<Vec<u8>, i32> {
         self.process.peek(self.thread, address, len)
     }
@@ -448,13 +449,13 @@ impl Peer {
 
     // --- poll, signals, ends ---
 
-    /// Lets time go by for what a driver does on its own after a death: as long as a call must take
-    /// to be said to block.
+    /// Waits for actions that a driver takes by itself after a death: as long as the time after
+    /// which a call counts as blocking.
     pub fn let_time_pass(&self) {
         std::thread::sleep(self.shared.patience.blocks);
     }
 
-    /// `poll` for input, at once or up to `patience_ms`.
+    /// `poll` for input, without waiting or up to `patience_ms`.
     pub fn poll(&self, patience_ms: u64) -> Outcome {
         #[derive(IntoBytes, Immutable)]
         #[repr(C)]
@@ -472,7 +473,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Starts a `poll` for input that waits; end it with [`Self::finish_poll`].
+    /// Starts a `poll` for input that waits; [`Self::finish_poll`] waits for its result.
     pub fn start_poll(&self) -> Result<u64, Stop> {
         let mut entry = [0u8; 8];
         entry[..4].copy_from_slice(&self.fd().to_ne_bytes());
@@ -488,7 +489,7 @@ impl Peer {
         Ok(at)
     }
 
-    /// Ends [`Self::start_poll`].
+    /// Waits for the poll of [`Self::start_poll`].
     pub fn finish_poll(&self, at: u64) -> Outcome {
         let hangs = self.shared.patience.hangs * 2;
         let result = self.wait(hangs)?.ok_or_else(|| Stop("poll hangs".to_owned()))?;
@@ -523,7 +524,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Ends the process by its own hand.
+    /// Ends the process by `exit_group`.
     pub fn exit_group(&self) -> Outcome {
         self.log("exits");
         self.process.order(self.thread, Order::Call(libc::SYS_exit_group, [0; 6]))?;
