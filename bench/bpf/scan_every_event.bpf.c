@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-2-Clause OR GPL-2.0-only
 /*
- * The baseline: at every change of a limited user's memory all processes are looked at, and what the user's have is
+ * The baseline: at every change of a limited user's memory all processes are scanned, and the memory of the user's is
  * added up. It reads only what is cheap to read, and decides nothing.
  */
 #include "../../crates/memory-watch/bpf/kernel.h"
@@ -18,7 +18,7 @@ extern void bpf_iter_task_destroy(struct bpf_iter_task *it) __ksym;
 
 const volatile u32 limited_uid = 0;
 
-/* What the last look found; and how many looks there were, and processes in them. */
+/* Result of the last scan; number of scans, and of processes in all of them. */
 struct {
 	u64 pages;
 	u64 looks;

@@ -1,4 +1,4 @@
-//! Where and how eagerly the processes run.
+//! CPU affinity and scheduling class of the processes.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, setpriority_process};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// Binds the calling thread, and what it starts from now on, to one core.
+/// Binds the calling thread, and the threads and processes that it starts later, to one core.
 pub fn pin(cpu: usize) -> Result<()> {
     pin_thread(None, cpu)
 }
@@ -28,18 +28,18 @@ pub fn pin_process(pid: u32, cpu: usize) -> Result<()> {
     Ok(())
 }
 
-/// Takes the highest ordinary priority, for what is started from now on too. False where we may
-/// not.
+/// Sets the highest ordinary priority (nice -20), which later children inherit. False if the kernel
+/// does not permit it.
 pub fn be_eager() -> bool {
     setpriority_process(None, -20).is_ok()
 }
 
-/// Binds the calling thread, and what it starts from now on, to all cores but one. False where
-/// there is no other.
+/// Binds the calling thread, and the threads and processes that it starts later, to all cores but
+/// one. False if there is no other core.
 pub fn avoid(cpu: usize) -> Result<bool> {
     let cores = std::thread::available_parallelism().context("how many cores?")?.get();
     let mut cpus = CpuSet::new();
-    // The caller may be pinned already, so the count above may be 1: ask the machine.
+    // The caller may be pinned already, so the count above may be 1: read the machine's list.
     let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     for core in cores_of(&online, cores).into_iter().filter(|core| *core != cpu) {
         if core < CpuSet::MAX_CPU {
@@ -53,7 +53,7 @@ pub fn avoid(cpu: usize) -> Result<bool> {
     Ok(true)
 }
 
-/// Reads a list of cores as the kernel writes it (`0-3,8`); 0 to `fallback` where it says nothing.
+/// Parses a list of cores as the kernel writes it (`0-3,8`); 0 to `fallback` if it is empty.
 fn cores_of(list: &str, fallback: usize) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -73,7 +73,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// Its name: `fifo-99`, `nice -20`.
+    /// Name of the class: `fifo-99`, `nice -20`.
     pub fn name(self) -> String {
         match self {
             Self::Fifo(priority) => format!("fifo-{priority}"),
@@ -81,7 +81,7 @@ impl Class {
         }
     }
 
-    /// Reads a name.
+    /// Parses such a name.
     pub fn parse(name: &str) -> Result<Self> {
         let (kind, number) = match name.strip_prefix("fifo-") {
             Some(number) => (Self::Fifo as fn(i32) -> Self, number),
@@ -96,7 +96,7 @@ impl Class {
         }
     }
 
-    /// Puts the calling thread, and the threads that it starts, into this class.
+    /// Sets this class for the calling thread and the threads that it starts later.
     pub fn take(self) -> Result<()> {
         let parameter = |priority| libc::sched_param { sched_priority: priority };
         let (policy, parameter) = match self {

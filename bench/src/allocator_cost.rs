@@ -1,4 +1,4 @@
-//! What a call costs: the same allocator with and without the gate, in processes that take turns.
+//! Cost of a call: the same allocator with and without the gate, in alternating processes.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -15,21 +15,21 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 pub struct Case {
     /// Size of each block, bytes.
     pub size: usize,
-    /// Threads that do it at the same time.
+    /// Threads that run the series concurrently.
     pub threads: usize,
 }
 
-/// How long a process measures.
+/// Duration of a measurement.
 const LENGTH: Duration = Duration::from_millis(120);
-/// Pairs between two looks at the clock.
+/// Pairs between two readings of the clock.
 const PAIRS: usize = 256;
 
-/// Whether tmalloc asks for leases.
+/// Whether tmalloc requests leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// It is plain malloc.
+    /// No: plain malloc.
     Off,
-    /// It asks the daemon.
+    /// Yes, from the daemon.
     On,
 }
 
@@ -44,7 +44,7 @@ impl Gate {
 }
 
 impl Case {
-    /// Its name in tables.
+    /// Name of the case in tables.
     pub fn name(self) -> String {
         let size = match self.size {
             bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
@@ -54,13 +54,13 @@ impl Case {
         format!("{size}, {} thread{}", self.threads, if self.threads == 1 { "" } else { "s" })
     }
 
-    /// Live blocks of one thread: many small ones, few large ones.
+    /// Live blocks per thread: many small ones, few large ones.
     fn live(self) -> usize {
         ((64 << 20) / self.size / self.threads).clamp(16, 20_000)
     }
 
-    /// Frees and allocates blocks in an order that looks random, nanoseconds a pair. One byte of
-    /// each is written to.
+    /// Frees and allocates blocks in pseudo-random order and writes to one byte of each. Returns
+    /// nanoseconds per pair.
     fn work(self) -> f64 {
         let mut blocks: Vec<*mut u8> = (0..self.live()).map(|_| self.block()).collect();
         let (mut random, mut pairs) = (0x9e37_79b9_7f4a_7c15_u64, 0);
@@ -96,7 +96,7 @@ impl Case {
         }
     }
 
-    /// What the worker process does: prints nanoseconds a pair.
+    /// Main function of the worker process: prints nanoseconds per pair.
     pub fn run_worker(self) {
         let threads: Vec<_> =
             (0..self.threads).map(|_| std::thread::spawn(move || self.work())).collect();
@@ -104,7 +104,7 @@ impl Case {
         println!("{}", times.sum::<f64>() / self.threads as f64);
     }
 
-    /// Runs it in a process of `uid`.
+    /// Runs the worker in a process of `uid`. Returns nanoseconds per pair.
     pub fn measure(self, uid: Uid, socket: &Path, gate: Gate) -> Result<f64> {
         let mut command = Command::new(std::env::current_exe().context("this program")?);
         command.args(["--worker", &self.size.to_string(), &self.threads.to_string()]);
@@ -124,7 +124,8 @@ impl Case {
     }
 }
 
-/// Grants a second over the socket: each asks for a page beyond what there is, and gives it back.
+/// Grants per second over the socket: each request is for a page beyond the lease, which is then
+/// returned.
 pub fn round_trips(count: usize) -> Result<f64> {
     let headroom = || tmalloc::headroom().map_err(|refused| anyhow::anyhow!("{refused}"));
     headroom()?;

@@ -1,4 +1,4 @@
-//! Processes of one user that ask for far more memory, in small pieces, than its limit allows.
+//! Processes of one user that request far more memory, in small pieces, than its limit allows.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,20 +15,20 @@ use crate::machine;
 use crate::oomd::{Oomd, PATIENCE};
 
 const PAGE: usize = 4096;
-/// A process asks for so many bytes at a time.
+/// Size of a request, bytes.
 pub const PIECE: usize = 4096;
 
 /// The allocator under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// The C library's `malloc`, which does not know of limits.
+    /// The C library's `malloc`, which does not check limits.
     Malloc,
-    /// tmalloc, which asks the daemon.
+    /// tmalloc, which requests leases from the daemon.
     Tmalloc,
 }
 
 impl Subject {
-    /// Its name in tables.
+    /// Name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Malloc => "malloc",
@@ -39,7 +39,7 @@ impl Subject {
     /// # Safety
     /// As `malloc`.
     unsafe fn allocate(self, bytes: usize) -> *mut libc::c_void {
-        // SAFETY: the caller's.
+        // SAFETY: the same contract as this function's.
         unsafe {
             match self {
                 Self::Malloc => libc::malloc(bytes),
@@ -49,37 +49,37 @@ impl Subject {
     }
 }
 
-/// What the processes ask for, and under what.
+/// The processes' requests, and the conditions of the run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// The allocator under test.
     pub subject: Subject,
-    /// How many there are.
+    /// Number of processes.
     pub processes: usize,
-    /// What each of them wants, bytes.
+    /// Bytes that each process requests in all.
     pub wanted: u64,
-    /// The limit of their user, bytes.
+    /// Limit of the processes' user, bytes.
     pub limit: u64,
-    /// Below so much available memory it is all stopped, MiB.
+    /// The run is aborted when less memory than this is available, MiB.
     pub keep_free_mib: u64,
-    /// Who is refused keeps what it has until all the others were refused, too, instead of ending.
+    /// A refused process keeps its memory until all others were refused, too, instead of exiting.
     pub hold: bool,
-    /// The daemon is killed in the middle, and another one started in its place.
+    /// The daemon is killed during the run and replaced by a new one.
     pub replace_daemon: bool,
 }
 
-/// What one run showed.
+/// Results of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Run {
     /// Processes killed.
     pub kills: usize,
-    /// Processes that ended otherwise than by themselves, killed ones included.
+    /// Processes that did not exit with success, including the killed ones.
     pub failed: usize,
-    /// The most pages above the limit at any time, or when a kill was decided.
+    /// Maximum of pages above the limit, at any time or at the decision to kill.
     pub pages_over: i64,
-    /// Share of the limit that was in use at the most before anybody was killed; at most 1.
+    /// Maximum share of the limit in use before the first kill; at most 1.
     pub usable_share: f64,
-    /// Bytes that all of them got in their lives.
+    /// Bytes allocated by all processes in total.
     pub granted: u64,
 }
 
@@ -102,12 +102,12 @@ impl Counts {
         &self.0[0]
     }
 
-    /// How many were refused.
+    /// Number of refused processes.
     fn refused(&self) -> &'static AtomicU64 {
         &self.0[1]
     }
 
-    /// How many have started, and have their first piece.
+    /// Number of processes that have started and allocated their first piece.
     fn ready(&self) -> &'static AtomicU64 {
         &self.0[2]
     }
@@ -124,11 +124,11 @@ impl Drop for Counts {
     }
 }
 
-/// The most processes that a [`Plan`] may have: as many as have room for their counts.
+/// Maximum of [`Plan::processes`]: as many as the page has room to count.
 pub const MAX_PROCESSES: u16 = 256;
 
-/// A child that, once told to go, asks for piece after piece, writes to each and keeps it, until it
-/// has what it wanted or gets `NULL`. To be called while there is one thread.
+/// Forks a child that, after the start signal, allocates piece after piece, writes to each and
+/// keeps it, until it has all that it wants or gets `NULL`. The caller must have one thread.
 fn start_child(counts: &Counts, child: usize, uid: Uid, plan: &Plan) -> Result<Child> {
     let (go, refused, count) = (counts.go(), counts.refused(), counts.of(child));
     let ready = counts.ready();
@@ -143,8 +143,9 @@ fn start_child(counts: &Counts, child: usize, uid: Uid, plan: &Plan) -> Result<C
     // before.
     unsafe {
         become_user(uid, parent);
-        // A program has some memory before it comes to ask for more; what it takes to start is not
-        // asked for, and has its place before the others fill the limit.
+        // Memory that a process needs to start is not requested from the daemon. One piece is
+        // allocated before the start signal, so that this memory is in place before the others fill
+        // the limit.
         let first = plan.subject.allocate(PIECE);
         if first.is_null() {
             libc::_exit(4);
@@ -162,7 +163,7 @@ fn start_child(counts: &Counts, child: usize, uid: Uid, plan: &Plan) -> Result<C
                 break;
             }
             libc::memset(piece, 1, PIECE);
-            // Or the compiler might leave out a piece that nobody reads.
+            // Prevents the compiler from removing a piece that is never read.
             std::hint::black_box(piece);
             count.fetch_add(1, Ordering::Relaxed);
         }
@@ -173,8 +174,8 @@ fn start_child(counts: &Counts, child: usize, uid: Uid, plan: &Plan) -> Result<C
     }
 }
 
-/// What the children have by `/proc`'s word, pages; those who exit meanwhile count as far as they
-/// are still there.
+/// Resident and swapped pages of all children, from `/proc/PID/status`; children that have exited
+/// do not count.
 fn resident_pages(children: &[Child]) -> i64 {
     let of = |child: &Child| {
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.pid())).ok()?;
@@ -185,8 +186,8 @@ fn resident_pages(children: &[Child]) -> i64 {
     children.iter().filter_map(of).sum()
 }
 
-/// Has the processes ask, all at once, under a fresh daemon that watches with `notifier`. They go
-/// on until each has been killed or has ended.
+/// Starts the processes, which allocate concurrently, under a fresh daemon that watches with
+/// `notifier`, and waits until each has exited or was killed.
 pub fn run(program: &Path, notifier: &str, plan: &Plan) -> Result<Run> {
     let uid = nobodys_uid();
     let limit = format!("[[limit]]\nuser = {uid}\nhard = {}\n", plan.limit);
@@ -223,7 +224,7 @@ pub fn run(program: &Path, notifier: &str, plan: &Plan) -> Result<Run> {
             oomd.replace(Duration::from_millis(20))?;
         }
         if children.iter().any(|child| child.has_ended() && !child.ended_well()) {
-            // One that was killed will not be refused any more: nobody waits for it.
+            // A killed process is never refused: the others must not wait for it.
             counts.refused().store(u64::MAX / 2, Ordering::Release);
         }
         if plan.subject == Subject::Tmalloc {
@@ -248,7 +249,7 @@ pub fn run(program: &Path, notifier: &str, plan: &Plan) -> Result<Run> {
     if plan.subject == Subject::Tmalloc {
         pages_over = pages_over.max(most_pages.max(peak as i64 / PAGE as i64) - limit_pages);
     }
-    // Who is killed has broken the limit, so what was usable is what was in use then.
+    // A kill means that the limit was exceeded: the usable memory is what was in use at that time.
     let in_use = records.last().map_or(peak, |first| first.used_bytes);
     Ok(Run {
         kills,

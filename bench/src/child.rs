@@ -1,4 +1,4 @@
-//! A child process that may be killed by somebody else at any time.
+//! A child process that another process may kill at any time.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use control::Uid;
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
-/// The child; killed and reaped on drop, by its pid, which is its own until then.
+/// The child; killed and reaped on drop. Its pid is not reused before that.
 pub struct Child {
     pid: libc::pid_t,
 }
@@ -19,7 +19,7 @@ impl Child {
         Ok(Self::of(child.id() as libc::pid_t))
     }
 
-    /// A child of ours that nobody else waits for.
+    /// Takes a child of this process that no other code waits for.
     pub fn of(pid: libc::pid_t) -> Self {
         Self { pid }
     }
@@ -29,24 +29,24 @@ impl Child {
         self.pid as u32
     }
 
-    /// How it ended, if it has. It stays a zombie, so its pid stays its own.
+    /// Its exit status, if it has exited. It stays a zombie, so its pid is not reused.
     fn end(&self) -> Option<WaitIdStatus> {
         let pid = Pid::from_raw(self.pid)?;
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(pid), look).ok().flatten()
     }
 
-    /// It is dead.
+    /// It has exited or was killed.
     pub fn has_ended(&self) -> bool {
         self.end().is_some()
     }
 
-    /// It is dead, and had nothing to complain of.
+    /// It exited with code 0.
     pub fn ended_well(&self) -> bool {
         self.end().is_some_and(|status| status.exit_status() == Some(0))
     }
 
-    /// It is dead, and a SIGKILL did it.
+    /// It was killed by SIGKILL.
     pub fn was_killed(&self) -> bool {
         self.end().is_some_and(|status| status.terminating_signal() == Some(libc::SIGKILL))
     }
@@ -55,7 +55,7 @@ impl Child {
 impl Child {
     /// Sends it a signal.
     pub fn signal(&self, signal: libc::c_int) {
-        // SAFETY: our own child, not waited for yet: the pid is still its own.
+        // SAFETY: a child of this process that is not reaped yet, so the pid is not reused.
         unsafe { libc::kill(self.pid, signal) };
     }
 
@@ -70,7 +70,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // SAFETY: our own child, not waited for yet: the pid is still its own.
+        // SAFETY: a child of this process that is not reaped yet, so the pid is not reused.
         unsafe {
             libc::kill(self.pid, libc::SIGKILL);
             libc::waitpid(self.pid, std::ptr::null_mut(), 0);
@@ -78,8 +78,8 @@ impl Drop for Child {
     }
 }
 
-/// What a forked child does: change to `uid`, die with its parent, use small pages only. It must be
-/// called in the child, right after the fork. Ends the child when something is refused.
+/// First steps of a forked child: changes to `uid`, sets the parent-death signal, uses small pages
+/// only. It must be called in the child, right after the fork. Exits when a step is refused.
 ///
 /// # Safety
 /// The process must be a fresh fork of a program with one thread.
@@ -98,9 +98,9 @@ pub unsafe fn become_user(uid: Uid, parent: u32) {
     }
 }
 
-/// A uid that nobody has, another one in each running program.
+/// A uid that no account has, a different one in each running program.
 pub fn nobodys_uid() -> Uid {
-    /// Above what systems hand out, below the ranges of user namespaces' ids on most.
+    /// Above the uids that systems assign, below most systems' ranges for user namespaces.
     const FROM: u32 = 62_000_000;
     Uid(FROM + std::process::id())
 }

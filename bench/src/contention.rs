@@ -1,8 +1,8 @@
 //! Clients of several scheduling classes and the one server that they all call.
 //!
-//! Each client is a process. It is told over its stdin what to do: `alone N` (so many calls), or
-//! `together N` (call until the next line comes; say `enough` after the N-th). To either it answers
-//! in the end with its times as one line of JSON.
+//! Each client is a process. It reads orders from its stdin: `alone N` (N calls), or `together N`
+//! (calls until the next line arrives; prints `enough` after the N-th). After either it prints its
+//! times as one line of JSON.
 
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
 use std::path::Path;
@@ -28,12 +28,13 @@ use crate::statistics::Tally;
 /// Sizes of the calls, picked at random, bytes.
 pub const SIZES: [usize; 6] = [4, 128, 1024, 4096, 16_384, 65_536];
 
-/// Over what is called.
+/// The transport of the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// A binder device.
     Binder,
-    /// A Unix `SOCK_SEQPACKET` socket with a thread a connection: what the scheduler alone does.
+    /// A Unix `SOCK_SEQPACKET` socket with a thread per connection: the effect of the scheduler
+    /// alone.
     SeqPacket,
 }
 
@@ -93,8 +94,7 @@ fn serve_binder(device: &str, threads: usize) -> Result<()> {
             });
         }
         say_ready();
-        // The other threads are blocked in the driver and cannot be asked to stop: the process
-        // ends.
+        // The other threads are blocked in the driver and cannot be stopped: the process exits.
         let end = failure.recv().context("no thread")?;
         eprintln!("a server's thread ended: {end:?}");
         std::process::exit(1)
@@ -123,7 +123,7 @@ fn echo(connection: &OwnedFd) -> Result<()> {
     }
 }
 
-/// Something that sends and gets the same back.
+/// Sends a message and receives its echo.
 type Call<'c> = Box<dyn FnMut(&[u8]) -> Result<()> + 'c>;
 
 fn client(transport: Transport, path: &str, class: Class, seed: u64) -> Result<()> {
@@ -159,7 +159,7 @@ fn client(transport: Transport, path: &str, class: Class, seed: u64) -> Result<(
     }
 }
 
-/// Does what it is told until nobody tells it anything any more.
+/// Executes orders until stdin is closed.
 fn obey(seed: u64, mut call: Call<'_>) -> Result<()> {
     let messages = SIZES.map(message);
     let mut random = Random::new(seed);
@@ -206,7 +206,7 @@ fn answer(line: &str) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// A client, seen from the benchmark. Killed on drop.
+/// A client process, as the benchmark sees it. Killed on drop.
 pub struct Contender {
     class: Class,
     _peer: Peer,
@@ -215,7 +215,7 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// Starts one. An error if this machine does not let us have the class.
+    /// Starts a client. An error if this process is not permitted to use the class.
     pub fn start(transport: Transport, path: &Path, class: Class, seed: u64) -> Result<Self> {
         let (name, seed) = (class.name(), seed.to_string());
         let path = crate::devices::path_text(path)?;
@@ -229,7 +229,7 @@ impl Contender {
         self.class
     }
 
-    /// Lets it make `count` calls and waits for them; `patience` is how long.
+    /// Lets it make `count` calls without competitors, and waits for them for at most `patience`.
     pub fn alone(&mut self, count: u64, patience: Duration) -> Result<Tally> {
         self.order(&format!("alone {count}"))?;
         self.tally(patience)
@@ -274,8 +274,8 @@ fn lines_of(answers: BufReader<ChildStdout>) -> Receiver<String> {
     lines
 }
 
-/// Lets all of them call at once, until the slowest has made `count` calls or `limit` is over;
-/// nobody stops before.
+/// Lets all of them call concurrently, until the slowest has made `count` calls or `limit` is over;
+/// no client stops before.
 pub fn together(contenders: &mut [Contender], count: u64, limit: Duration) -> Result<Vec<Tally>> {
     for contender in &mut *contenders {
         contender.order(&format!("together {count}"))?;

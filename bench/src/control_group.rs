@@ -1,4 +1,4 @@
-//! Control groups: for a victim, throttled or frozen; with a limit of the kernel's own.
+//! Control groups: for a victim, throttled or frozen; with a memory limit of the kernel's own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use anyhow::{Context, Result};
 const ROOT: &str = "/sys/fs/cgroup";
 /// Five percent of one CPU, in microseconds of a period.
 const QUOTA: (u32, u32) = (5_000, 100_000);
-/// How long a group may take to freeze, or to be left by its dead.
+/// Limit for a group to freeze, or to become empty after its members were killed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The folder of a group of our own; removed on drop, when its members are dead.
+/// The folder of a private group; removed on drop, after its members have exited.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -38,14 +38,14 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         let start = Instant::now();
-        // Who has just died is a member for a moment more.
+        // A killed process stays a member for a moment.
         while fs::remove_dir(&self.0).is_err() && start.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
-/// What the group does to its members.
+/// Effect of the group on its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// They get five percent of one CPU.
@@ -54,7 +54,7 @@ pub enum Rule {
     Frozen,
 }
 
-/// A group of our own, of version 1 or 2. Opened and removed on drop, when its members are dead.
+/// A private group, of version 1 or 2. Opened and removed on drop, after its members have exited.
 pub struct ControlGroup {
     folder: Folder,
     rule: Rule,
@@ -63,15 +63,15 @@ pub struct ControlGroup {
 }
 
 impl ControlGroup {
-    /// Makes an empty group that does not do anything yet.
+    /// Makes an empty group that does not have an effect yet.
     pub fn create(rule: Rule) -> Result<Self> {
         let controller = if rule == Rule::Throttled { "cpu" } else { "freezer" };
         let first = Path::new(ROOT).join(controller);
         let unified = !first.is_dir();
         let parent = if unified { PathBuf::from(ROOT) } else { first };
         if unified && rule == Rule::Throttled {
-            // Refused where it is so already, or where the quota below then fails with a better
-            // word.
+            // Fails where the controller is enabled already. Any other failure shows below with a
+            // better message, when the quota is set.
             let _ = fs::write(parent.join("cgroup.subtree_control"), "+cpu");
         }
         let group = Self { folder: Folder::create(&parent, controller)?, rule, unified };
@@ -87,7 +87,7 @@ impl ControlGroup {
         Ok(group)
     }
 
-    /// Takes a process in, and freezes it where that is the rule.
+    /// Moves a process into the group, and freezes it if that is the rule.
     pub fn take(&self, pid: u32) -> Result<()> {
         self.folder.write("cgroup.procs", &pid.to_string())?;
         if self.rule == Rule::Throttled {
@@ -107,13 +107,13 @@ impl ControlGroup {
         Ok(())
     }
 
-    /// Where a member of a version 1 group moves to the group above.
+    /// The file to write to for moving a member of a version 1 group to the parent group.
     pub fn parent(&self) -> Option<PathBuf> {
         let parent = self.folder.0.parent().filter(|_| !self.unified)?;
         Some(parent.join("cgroup.procs"))
     }
 
-    /// Its members run again as they like.
+    /// Removes the quota, or thaws the members.
     pub fn open(&self) {
         let (file, value) = match (self.rule, self.unified) {
             (Rule::Throttled, true) => ("cpu.max", "max"),
@@ -140,22 +140,22 @@ impl Drop for ControlGroup {
     }
 }
 
-/// A group of our own that may have so much memory, and kills where it has more. Removed on drop,
-/// when its members are dead.
+/// A private group with a memory limit, at which the kernel kills. Removed on drop, after its
+/// members have exited.
 pub struct Memory {
     folder: Folder,
     unified: bool,
 }
 
 impl Memory {
-    /// Makes an empty group; none of its memory will be swapped.
+    /// Makes an empty group, without swap for its members.
     pub fn create(limit_bytes: u64) -> Result<Self> {
         let first = Path::new(ROOT).join("memory");
         let unified = !first.is_dir();
         let parent = if unified { PathBuf::from(ROOT) } else { first };
         if unified {
-            // Refused where it is so already, or where the limit below then fails with a better
-            // word.
+            // Fails where the controller is enabled already. Any other failure shows below with a
+            // better message, when the limit is set.
             let _ = fs::write(parent.join("cgroup.subtree_control"), "+memory");
         }
         let group = Self { folder: Folder::create(&parent, "memory")?, unified };
@@ -165,17 +165,17 @@ impl Memory {
             ("memory.limit_in_bytes", "memory.swappiness")
         };
         group.folder.write(limit, &limit_bytes.to_string())?;
-        // Without swap there is no such file.
+        // On a kernel without swap the file does not exist.
         let _ = group.folder.write(swap, "0");
         Ok(group)
     }
 
-    /// Takes a process in; what it has already stays charged where it was.
+    /// Moves a process into the group; memory that it has already stays charged to its old group.
     pub fn take(&self, pid: u32) -> Result<()> {
         self.folder.write("cgroup.procs", &pid.to_string())
     }
 
-    /// The most that was charged at a time, bytes.
+    /// Maximum of the charged memory, bytes.
     pub fn most(&self) -> Result<u64> {
         let file = if self.unified { "memory.peak" } else { "memory.max_usage_in_bytes" };
         let text = self.folder.read(file)?;

@@ -31,17 +31,17 @@ pub struct DeviceArguments {
 
 /// A device to measure.
 pub struct Device {
-    /// What the results call it.
+    /// Name in the results.
     pub name: String,
-    /// Where it is.
+    /// Path of the device.
     pub path: PathBuf,
-    /// Who serves it, if that is a process.
+    /// Pid of the daemon that serves it, if a process does.
     pub daemon: Option<u32>,
     bus: Option<Bus>,
 }
 
 impl Device {
-    /// Where its daemon is asked, if that is ours.
+    /// Control socket of its daemon, if this program has started it.
     pub fn control_socket(&self) -> Option<&Path> {
         self.bus.as_ref().map(Bus::socket)
     }
@@ -58,8 +58,8 @@ pub fn path_text(path: &Path) -> Result<&str> {
 }
 
 impl DeviceArguments {
-    /// Starts the private daemons and names what is there. On `core`, if given, run those daemons
-    /// and the one that serves --device.
+    /// Starts the private daemons and lists all devices. If `core` is given, these daemons and the
+    /// one that serves --device are bound to it.
     pub fn open(&self, core: Option<usize>) -> Result<Vec<Device>> {
         anyhow::ensure!(
             self.device.is_some() || self.headroom,
@@ -112,7 +112,7 @@ fn private_devices(core: Option<usize>, only: Option<&str>) -> Result<Vec<Device
     Ok(devices)
 }
 
-/// Stops the private daemons, once their clients are gone.
+/// Stops the private daemons, after their clients have exited.
 pub fn close(devices: Vec<Device>) -> Result<()> {
     for Device { name, bus, .. } in devices {
         if let Some(bus) = bus {

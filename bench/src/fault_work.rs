@@ -1,4 +1,4 @@
-//! Page-fault work: what a process does whose accounts change all the time.
+//! Page-fault work: operations that change a process's memory accounts all the time.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
@@ -11,10 +11,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use crate::machine;
 use crate::peer::{Peer, say_ready};
 
-/// The word that turns a peer into a worker: `peer faults UID`.
+/// The argument that makes a peer a worker: `peer faults UID`.
 pub const KIND: &str = "faults";
 const PAGE: usize = 4096;
-/// A huge page, on all architectures that we know.
+/// Size of a huge page on all supported architectures.
 const HUGE_PAGE: usize = 2 << 20;
 /// The C compiler.
 const COMPILER: &str = "cc";
@@ -22,13 +22,13 @@ const COMPILER: &str = "cc";
 /// A piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Maps so many pages, touches each, unmaps them.
+    /// Maps this number of pages, touches each, unmaps them.
     Faults(usize),
-    /// The same with memory that the kernel may give in huge pages.
+    /// As `Faults`, with memory that the kernel may back with huge pages.
     Huge(usize),
-    /// Forks a child that touches so many pages of its parent's and exits.
+    /// Forks a child that touches this number of its parent's pages and exits.
     Forks(usize),
-    /// Compiles a C program of so many functions.
+    /// Compiles a C program with this number of functions.
     Compile(usize),
 }
 
@@ -55,7 +55,7 @@ impl Work {
     }
 }
 
-/// A process of some user that works when told to. Killed on drop.
+/// A process of some user that executes orders. Killed on drop.
 pub struct Worker {
     _peer: Peer,
     orders: ChildStdin,
@@ -63,25 +63,25 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts one of that user, on our core and with our priority.
+    /// Starts a worker of that user, on the caller's core and with its priority.
     pub fn start(uid: Uid) -> Result<Self> {
         let (peer, orders, answers) = Peer::start_talking(&[KIND, &uid.to_string()])?;
         Ok(Self { _peer: peer, orders, answers })
     }
 
-    /// Has it do something so many times. Returns the CPU time that took, its children's included,
+    /// Has it do the work `times` times. Returns the CPU time used, including that of its children,
     /// nanoseconds.
     pub fn work(&mut self, work: Work, times: usize) -> Result<u64> {
         self.begin(work, times)?;
         self.finish()
     }
 
-    /// The first half of [`work`](Worker::work): does not wait.
+    /// The first half of [`work`](Worker::work): sends the order and does not wait.
     pub fn begin(&mut self, work: Work, times: usize) -> Result<()> {
         writeln!(self.orders, "{}", work.order(times)).context("the worker is gone")
     }
 
-    /// The second half: waits for what was begun.
+    /// The second half: waits for the result.
     pub fn finish(&mut self) -> Result<u64> {
         let mut line = String::new();
         self.answers.read_line(&mut line).context("the worker")?;
@@ -102,7 +102,7 @@ pub fn serve(uid: &str) -> Result<()> {
     let done = unsafe { libc::setresuid(uid, uid, uid) };
     anyhow::ensure!(done == 0, "cannot become uid {uid}: {}", std::io::Error::last_os_error());
     say_ready();
-    // What the forked children touch: present, and shared with them until they write to it.
+    // The pages that forked children touch: present, and shared with them until they write to them.
     let mut pages = Pages::new(0, PageSize::Base)?;
     for line in stdin().lines() {
         let (work, times) = Work::parse(&line?)?;
@@ -160,15 +160,15 @@ impl Pages {
         let huge = size == PageSize::Huge;
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         let length = count.max(1) * PAGE;
-        // Huge pages are aligned; what is before and behind costs nothing while nobody touches it.
+        // Huge pages are aligned; the unaligned ends cost nothing while they are untouched.
         let room = length + if huge { HUGE_PAGE } else { 0 };
         // SAFETY: a new mapping at an address of the kernel's choice; at least a page long.
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), room, prot, flags) };
         let base: *mut u8 = base.context("the worker gets no memory")?.cast();
         let before = if huge { base.align_offset(HUGE_PAGE) } else { 0 };
         let advice = if huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
-        // SAFETY: inside the mapping, of which it changes nothing but what pages it is made of.
-        // A kernel without huge pages refuses, and has small ones only.
+        // SAFETY: inside the mapping; the advice changes only its page size. A kernel without huge
+        // pages refuses it, and small pages are used.
         let _ = unsafe { madvise(base.cast(), room, advice) };
         // SAFETY: less than a huge page, for which there is room.
         Ok(Self { base, room, at: unsafe { base.add(before) }, count })
@@ -176,7 +176,7 @@ impl Pages {
 
     fn touch(&self) {
         for page in 0..self.count {
-            // SAFETY: inside the mapping, which nobody else knows.
+            // SAFETY: inside the mapping, to which no other code has a reference.
             unsafe { self.at.add(page * PAGE).write_volatile(1) };
         }
     }
@@ -205,7 +205,7 @@ fn fork_and_touch(pages: &Pages) -> Result<()> {
     Ok(())
 }
 
-/// Compiles a program that nobody wants, to assembler, which nobody gets.
+/// Compiles a program to assembler and discards both.
 fn compile(length: usize) -> Result<()> {
     let mut command = Command::new(COMPILER);
     command.args(["-x", "c", "-O2", "-S", "-o", "-", "-"]);
@@ -218,7 +218,7 @@ fn compile(length: usize) -> Result<()> {
     Ok(())
 }
 
-/// A C program of so many functions, each a little different.
+/// A C program with this number of functions, each a little different.
 fn program(length: usize) -> String {
     let mut text = String::from("struct node { struct node *next; long key, value[8]; };\n");
     for n in 0..length {

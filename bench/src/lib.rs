@@ -1,9 +1,8 @@
 //! The frame that all benchmarks share.
 //!
-//! A benchmark compares *subjects* in one run: they take turns in short blocks (A B C A B C ...),
-//! so that whatever else the machine does hits all of them alike. Medians are compared, never
-//! single runs; a result is always reported beside something that everybody knows, such as a
-//! socket.
+//! A benchmark compares *subjects* in one run: they alternate in short blocks (A B C A B C ...), so
+//! that other load on the machine affects all of them alike. Medians are compared, never single
+//! runs; a result is always reported beside something well known, such as a socket.
 //!
 //! * [`devices`]: what is measured: a device of any driver, or a private daemon's;
 //! * [`measure`]: subjects, interleaving, percentiles; [`statistics`]: medians and their intervals;
@@ -13,17 +12,17 @@
 //! * [`peer`]: the other end, the same program in a process of its own;
 //! * [`pingpong`]: round trips over a pipe, a socket, a futex, a binder device;
 //! * [`passing`]: calls that carry file descriptors;
-//! * [`stash`], [`naive`]: a new node with every transaction, and the walk that was the norm;
-//! * [`stressor`]: a process that eats memory;
-//! * [`oomd`]: a private headroom-oomd; [`child`]: processes that somebody else kills;
-//! * [`overshoot`]: processes that grow over their user's limit; [`askers`]: those that ask for far
+//! * [`stash`], [`naive`]: a new node with every transaction, and the baseline, a walk over a map;
+//! * [`stressor`]: a process that allocates memory and keeps writing to it;
+//! * [`oomd`]: a private headroom-oomd; [`child`]: processes that another process kills;
+//! * [`overshoot`]: processes that grow over their user's limit; [`askers`]: those that request far
 //!   more;
 //! * [`allocator_cost`]: what a call of tmalloc costs;
-//! * [`fault_work`]: what a process does whose accounts change all the time; [`watchers`]: who
-//!   watches it meanwhile, with [`scan_every_event`] and [`look_by_timer`] as baselines;
-//!   [`victims`]: those that die with much memory ([`victim_memory`]), in a [`control_group`] or
-//!   not, and by which steps ([`reclaim_steps`]);
-//! * [`sleepers`], [`walk`]: very many processes, and how earlyoom looks through them;
+//! * [`fault_work`]: operations that change a process's accounts all the time; [`watchers`]: the
+//!   programs that watch it meanwhile, with [`scan_every_event`] and [`look_by_timer`] as
+//!   baselines; [`victims`]: processes that are killed with much memory ([`victim_memory`]), in a
+//!   [`control_group`] or not, and by which steps ([`reclaim_steps`]);
+//! * [`sleepers`], [`walk`]: very many processes, and earlyoom's scan of them;
 //! * [`contention`]: clients of several scheduling classes, one server;
 //! * [`tracing`]: counts of kernel events; [`order3`]: large allocations; [`shrink`]: the
 //!   shrinkers, driven.

@@ -1,5 +1,4 @@
-//! The baseline of the notifier that asks instead of listening: a timer, and at each tick all of
-//! `/proc`.
+//! A baseline for the notifier that polls: a timer, which reads all of `/proc` at each tick.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -9,18 +8,18 @@ use anyhow::{Context, Result};
 
 use crate::{machine, walk};
 
-/// How often: as the published timer.
+/// Interval of the ticks: that of the published timer.
 pub const PERIOD: Duration = Duration::from_millis(200);
 
-/// A thread that looks at all processes at each tick, until dropped.
+/// A thread that scans all processes at each tick, until dropped.
 pub struct LookByTimer {
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl LookByTimer {
-    /// Starts it. It runs on the cores of the calling thread. Its first tick comes at any time of a
-    /// period: what is done meanwhile may be shorter than one.
+    /// Starts the thread on the cores of the calling thread. Its first tick is at a random time
+    /// within a period, since the measured work may be shorter than one.
     pub fn start() -> Result<Self> {
         let (end, ended) = channel();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -31,7 +30,7 @@ impl LookByTimer {
     }
 }
 
-/// CPU time of a look, nanoseconds: the mean of so many.
+/// CPU time of a scan, nanoseconds: the mean of `looks` scans.
 pub fn cost_ns(looks: u32) -> Result<f64> {
     let before = machine::thread_cpu_ns()?;
     for _ in 0..looks {
@@ -43,7 +42,7 @@ pub fn cost_ns(looks: u32) -> Result<f64> {
 fn tick(first: Duration, ended: &Receiver<()>) {
     let mut pause = first;
     while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-        // That it works was seen when its cost was measured.
+        // Errors are ignored: `cost_ns` has already run a scan successfully.
         let _ = walk::walk();
         pause = PERIOD;
     }

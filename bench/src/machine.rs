@@ -1,4 +1,4 @@
-//! The machine's clocks and memory, as the kernel tells them.
+//! The machine's clocks and memory, as the kernel reports them.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ pub fn process_cpu_ns(pid: u32) -> Result<u64> {
     clock_ns(clock).with_context(|| format!("process {pid}"))
 }
 
-/// Memory that could be had without swapping, MiB.
+/// Memory available without swapping, MiB.
 pub fn available_mib() -> Result<u64> {
     let info = Meminfo::read(Path::new("/proc"))?;
     Ok(info.available.context("/proc/meminfo: no MemAvailable")? >> 20)

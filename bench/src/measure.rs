@@ -1,4 +1,4 @@
-//! Subjects that take turns, and what their times amount to.
+//! Subjects that alternate, and statistics of their times.
 
 use std::time::Instant;
 
@@ -9,23 +9,23 @@ pub trait Subject {
     /// A short name for tables.
     fn name(&self) -> &str;
 
-    /// One round trip with `message`; `reply` is as long and gets what comes back.
+    /// One round trip with `message`; `reply` has the same length and receives the echo.
     fn round_trip(&mut self, message: &[u8], reply: &mut [u8]) -> Result<()>;
 
-    /// The other processes that work for it: their CPU time is part of its price.
+    /// Other processes that work for the subject: their CPU time is part of its cost.
     fn helpers(&self) -> Vec<u32> {
         Vec::new()
     }
 }
 
-/// How much is measured.
+/// Number of round trips to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Blocks a subject.
+    /// Blocks per subject.
     pub blocks: usize,
     /// Round trips in a block.
     pub block: usize,
-    /// Round trips before the first block, thrown away.
+    /// Round trips before the first block, discarded.
     pub warm_up: usize,
 }
 
@@ -38,7 +38,7 @@ pub struct Summary {
     pub p99: f64,
     /// Worst.
     pub max: f64,
-    /// Lowest median of a block: with [`Self::slowest_block`] how far the blocks lie apart.
+    /// Lowest median of a block: with [`Self::slowest_block`] the spread of the blocks.
     pub fastest_block: f64,
     /// Highest median of a block.
     pub slowest_block: f64,
@@ -75,7 +75,8 @@ impl Summary {
     }
 }
 
-/// Lets the subjects take turns with messages of `size` bytes; every reply must equal its message.
+/// Measures the subjects alternately with messages of `size` bytes; every reply must equal its
+/// message.
 pub fn interleave(
     subjects: &mut [Box<dyn Subject>],
     size: usize,
@@ -95,7 +96,7 @@ pub fn interleave(
     Ok(samples.iter().map(|blocks| Summary::of_blocks(blocks)).collect())
 }
 
-/// Bytes that look like no others.
+/// A message of `size` bytes in a fixed pattern.
 pub fn message(size: usize) -> Vec<u8> {
     (0..size).map(|i| (i * 31 + 7) as u8).collect()
 }

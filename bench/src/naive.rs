@@ -23,13 +23,13 @@ impl NaiveTable {
         free
     }
 
-    /// Takes a handle that the caller knows to be the lowest free one: what [`Self::allocate`]
-    /// leaves behind, without the walk.
+    /// Takes a handle that the caller knows to be the lowest free one: the same result as
+    /// [`Self::allocate`] without the walk.
     pub fn insert(&mut self, handle: u32, node: u64) {
         self.used.insert(handle, node);
     }
 
-    /// Gives a handle back.
+    /// Frees a handle.
     pub fn release(&mut self, handle: u32) {
         self.used.remove(&handle);
     }

@@ -1,4 +1,4 @@
-//! A private `headroom-oomd`, gone at the end.
+//! A private `headroom-oomd`, killed at the end.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use tempfile::TempDir;
 use crate::child::Child;
 
 const PROGRAM: &str = "headroom-oomd";
-/// How long anything may take that ought to happen.
+/// Limit for any wait.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Records that are asked for: more than any benchmark causes.
+/// Maximum of records to request: more than any benchmark causes.
 const RECORDS: u32 = 1000;
 
-/// Where the daemon is: as given, in `$HEADROOM_BIN_DIR`, or beside this program.
+/// Path of the daemon: as given, in `$HEADROOM_BIN_DIR`, or beside this program.
 pub fn program(given: Option<PathBuf>) -> Result<PathBuf> {
     let folder = || match std::env::var_os("HEADROOM_BIN_DIR") {
         Some(folder) => Some(PathBuf::from(folder)),
@@ -39,16 +39,17 @@ pub struct Oomd {
 }
 
 impl Oomd {
-    /// Starts one with an empty configuration; `notifier` is `auto`, `bpf` or `proc`. Returns once
-    /// it answers.
+    /// Starts a daemon with an empty configuration; `notifier` is `auto`, `bpf` or `proc`. Returns
+    /// once it answers.
     pub fn start(program: &Path, notifier: &str) -> Result<Self> {
         Self::start_with(program, notifier, "")
     }
 
-    /// As [`start`](Oomd::start), with this configuration; it minds limits only, not the machine.
+    /// As [`start`](Oomd::start), with this configuration; the daemon enforces limits only, not the
+    /// machine's thresholds.
     pub fn start_with(program: &Path, notifier: &str, limits: &str) -> Result<Self> {
         let folder = tempfile::tempdir().context("a folder for the daemon")?;
-        // Other users have to reach the sockets.
+        // Other users must be able to reach the sockets.
         let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path(), all).context("permissions")?;
         let config = folder.path().join("oomd.toml");
@@ -59,7 +60,8 @@ impl Oomd {
         Ok(Self { child, folder, program, notifier })
     }
 
-    /// Kills the daemon and starts another in its place; what was set while it ran is lost.
+    /// Kills the daemon and starts another one in its place; limits that were set at run time are
+    /// lost.
     pub fn replace(&mut self, pause: Duration) -> Result<()> {
         self.child.kill_and_wait();
         std::thread::sleep(pause);
@@ -67,27 +69,27 @@ impl Oomd {
         Ok(())
     }
 
-    /// Its process.
+    /// Its pid.
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }
 
-    /// It does not run until it [goes on](Self::go_on).
+    /// Stops the process until [`go_on`](Self::go_on).
     pub fn stop(&self) {
         self.child.signal(libc::SIGSTOP);
     }
 
-    /// It runs again.
+    /// Continues the process.
     pub fn go_on(&self) {
         self.child.signal(libc::SIGCONT);
     }
 
-    /// Where it gives leases.
+    /// Path of the lease socket.
     pub fn lease_socket(&self) -> PathBuf {
         self.folder.path().join(control::lease::LEASE_SOCKET_NAME)
     }
 
-    /// A user's limit and account.
+    /// Limit and account of a user.
     pub fn account(&self, uid: Uid) -> Result<UserLimit> {
         match self.ask(&Request::ListLimits)? {
             Reply::Limits { limits } => limits
@@ -106,7 +108,7 @@ impl Oomd {
         Ok(Client::connect(&self.socket())?.call(request)?)
     }
 
-    /// Limits a user.
+    /// Sets the limit of a user.
     pub fn limit(&self, uid: Uid, hard_bytes: u64) -> Result<()> {
         let reply = self.ask(&Request::SetLimit {
             account: AccountRef::user(uid),
@@ -140,7 +142,7 @@ impl Oomd {
     }
 }
 
-/// Starts the program with what is in its folder, and waits until it answers.
+/// Starts the program with the files in its folder, and waits until it answers.
 fn launch(program: &Path, folder: &Path, notifier: &str) -> Result<Child> {
     let socket = folder.join("oomd.sock");
     let mut command = Command::new(program);

@@ -1,5 +1,5 @@
-//! Allocations of eight contiguous pages and more: what is hard to get when memory is fragmented,
-//! and what a driver should not need to let another client in.
+//! Allocations of eight contiguous pages and more. They are hard to satisfy when memory is
+//! fragmented, and a driver should not need them for a new client.
 
 use std::path::Path;
 
@@ -8,18 +8,18 @@ use binder_client::{Client, Options, Payload, Session};
 
 use crate::tracing::Trace;
 
-/// The largest mapping of which a driver takes note.
+/// Maximum size of a mapping that a driver uses.
 const MAP_LEN: usize = 4 << 20;
-/// Bytes of the call that each client makes.
+/// Size of the call that each client makes, bytes.
 const CALL_LEN: usize = 4096;
 
-/// What letting clients in has cost.
+/// Allocations that new clients have cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order3 {
     /// Allocations of order 3 or higher.
     pub all: u64,
-    /// Of these, those for which the kernel would have done anything, since the caller had no other
-    /// way: without `__GFP_NORETRY`.
+    /// Of these, those without `__GFP_NORETRY`: the caller had no fallback, so the kernel would
+    /// have tried everything.
     pub required: u64,
 }
 
@@ -41,7 +41,7 @@ pub fn count(device: &Path, clients: usize, daemons: &[u32]) -> Result<Order3> {
         drop(session);
         open.push(client);
     }
-    // To read the buffer takes such an allocation itself.
+    // Reading the buffer makes such an allocation itself.
     trace.stop()?;
     let lines = trace.lines()?;
     Ok(Order3 { all: trace.count()?, required: required(&lines) })

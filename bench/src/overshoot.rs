@@ -1,7 +1,7 @@
-//! Processes of one user that grow over its limit together, and what was done about it.
+//! Processes of one user that together grow over its limit, and how the limit is enforced.
 //!
-//! Every process writes down when it touched each of its pages, so that what came after the limit
-//! was broken does not rest on the daemon's word.
+//! Every process records when it touched each of its pages, so that the pages touched after the
+//! limit was exceeded are measured independently of the daemon.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,33 +19,33 @@ use crate::oomd::{Oomd, PATIENCE};
 
 const PAGE: usize = 4096;
 
-/// What guards the limit.
+/// The component that enforces the limit.
 #[derive(Clone, Copy, Debug)]
 pub enum Guard<'a> {
-    /// This daemon, which watches with `auto`, `bpf` or `proc`.
+    /// A daemon with this program, which watches with `auto`, `bpf` or `proc`.
     Daemon(&'a Path, &'a str),
-    /// What is left in the kernel of a daemon that is stopped.
+    /// The BPF programs of a daemon that is stopped.
     Stopped(&'a Path),
-    /// A control group's own limit, and the kernel's own killer.
+    /// A control group's own limit, and the kernel's OOM killer.
     ControlGroup,
 }
 
-/// What one run showed.
+/// Results of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Pages above the limit when the daemon (or its program in the kernel) decided to kill; of a
-    /// control group the most that there ever were.
+    /// Pages above the limit when the daemon (or its BPF program) decided to kill; for a control
+    /// group the maximum.
     pub pages_over_at_kill: i64,
-    /// These and all that were touched from then until the signal or the victim's last page,
+    /// These, and all pages that were touched from then until the signal or the victim's last page,
     /// whichever is later.
     pub pages_over_peak: i64,
     /// Processes killed, once all others had touched all of their pages.
     pub victims: usize,
-    /// From the break of the limit to the signal, microseconds, where anybody says.
+    /// From exceeding the limit to the signal, microseconds; `None` where it is not recorded.
     pub signal_us: Option<u64>,
     /// From the signal until the victim's memory was back, microseconds.
     pub memory_back_us: Option<u64>,
-    /// The signal came from inside the kernel.
+    /// The signal was sent by the BPF program in the kernel.
     pub by_kernel: bool,
 }
 
@@ -58,8 +58,8 @@ struct Board {
 impl Board {
     fn new(children: usize, pages_each: usize) -> Result<Self> {
         let words = 1 + children * pages_each;
-        // A file of a file system on disk where there is one, not shared anonymous memory: its
-        // pages are not charged to the user. Otherwise one page in 512 is the board's.
+        // If possible a file on disk instead of shared anonymous memory: its pages are not charged
+        // to the user. Otherwise one page in 512 belongs to the board.
         let file = tempfile::tempfile_in("/var/tmp").or_else(|_| tempfile::tempfile());
         let file = file.context("a temporary file")?;
         rustix::fs::ftruncate(&file, (words * 8) as u64).context("a temporary file")?;
@@ -96,8 +96,8 @@ impl Drop for Board {
     }
 }
 
-/// A child that touches its pages when the board says go, and then waits to be killed. To be called
-/// while there is one thread.
+/// Forks a child that touches its pages after the board's start signal, and then waits to be
+/// killed. The caller must have one thread.
 fn start_child(board: &Board, child: usize, uid: Uid) -> Result<Child> {
     let times = board.of(child);
     let len = times.len() * PAGE;
@@ -116,7 +116,7 @@ fn start_child(board: &Board, child: usize, uid: Uid) -> Result<Child> {
         let Ok(memory) = mmap_anonymous(std::ptr::null_mut(), len, prot, flags) else {
             libc::_exit(4)
         };
-        // Also charges the child to its user: its account begins with the first change.
+        // Also charges the child to its user: the account begins with the first change.
         memory.cast::<u8>().write_volatile(1);
         times[0].store(1, Ordering::Relaxed);
         while board.go().load(Ordering::Acquire) == 0 {
@@ -132,9 +132,9 @@ fn start_child(board: &Board, child: usize, uid: Uid) -> Result<Child> {
     }
 }
 
-/// Has `processes` of one user break a limit of `limit_bytes` under a fresh guard. Together they
-/// want a sixteenth more than the limit; without one of them they would be below it. One alone
-/// wants twice the limit.
+/// Has `processes` of one user exceed a limit of `limit_bytes` under a fresh guard. Together they
+/// allocate a sixteenth more than the limit; without one of them they would stay below it. A single
+/// process allocates twice the limit.
 pub fn run(guard: Guard<'_>, limit_bytes: u64, processes: usize) -> Result<Run> {
     let uid = nobodys_uid();
     let oomd = match guard {
@@ -155,7 +155,7 @@ pub fn run(guard: Guard<'_>, limit_bytes: u64, processes: usize) -> Result<Run> 
         anyhow::ensure!(start.elapsed() < PATIENCE, "the children do not start");
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Whoever is not killed goes on to its last page, which must not cost another one its life.
+    // Processes that are not killed continue to their last page; this must not cause another kill.
     match (guard, oomd) {
         (Guard::Daemon(..), Some(oomd)) => {
             board.go().store(1, Ordering::Release);
@@ -171,7 +171,7 @@ pub fn run(guard: Guard<'_>, limit_bytes: u64, processes: usize) -> Result<Run> 
             oomd.go_on();
             let why = oomd.first_kill_ended()?;
             let run = evaluate(&board, &children, &why, victims)?;
-            // It heard of that much later.
+            // The daemon, stopped meanwhile, noticed the release only much later.
             Ok(Run { memory_back_us: None, ..run })
         }
         (_, None) => {
@@ -194,7 +194,7 @@ pub fn run(guard: Guard<'_>, limit_bytes: u64, processes: usize) -> Result<Run> 
     }
 }
 
-/// The pid of the first that is killed.
+/// The pid of the first child that is killed.
 fn first_to_end(children: &[Child]) -> Result<u32> {
     let start = Instant::now();
     loop {
@@ -206,7 +206,7 @@ fn first_to_end(children: &[Child]) -> Result<u32> {
     }
 }
 
-/// Children that have been killed once all others have touched all of their pages.
+/// Counts the killed children once all others have touched all of their pages.
 fn count_victims(board: &Board, children: &[Child], first: Option<u32>) -> usize {
     let start = Instant::now();
     loop {
@@ -214,7 +214,7 @@ fn count_victims(board: &Board, children: &[Child], first: Option<u32>) -> usize
             board.of(child).last().is_some_and(|time| time.load(Ordering::Relaxed) > 0)
         };
         let victims = children.iter().filter(|child| child.has_ended()).count();
-        // The first one's memory is back, but its exit may still be under way.
+        // The first victim's memory is back, but its exit may still be in progress.
         let all = (0..children.len()).all(|child| {
             let dying = Some(children[child].pid()) == first;
             (done(child) && !dying) || children[child].has_ended()
@@ -231,7 +231,7 @@ fn evaluate(board: &Board, children: &[Child], why: &Why, victims: usize) -> Res
     let known = children.iter().any(|child| child.pid() == victim.pid);
     anyhow::ensure!(known, "a stranger died: {why:?}");
     let signal_us = why.decide_micros.unwrap_or_default();
-    // The record has the time of the signal on the other clock.
+    // The record has the time of the signal on the realtime clock, the board on the monotonic one.
     let offset_us = epoch_us() as i64 - (monotonic_ns() / 1000) as i64;
     let broken_ns = (why.at_micros as i64 - offset_us - signal_us as i64) as u64 * 1000;
     let mut touched: Vec<u64> = (0..children.len())

@@ -1,5 +1,5 @@
-//! File descriptors that go along with a call, over a binder device or a Unix socket, between two
-//! processes of their own: who calls may have to live under a seccomp filter, too.
+//! File descriptors passed with a call, over a binder device or a Unix socket, between two separate
+//! processes: the caller may have to run under a seccomp filter, too.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Write};
@@ -20,12 +20,12 @@ use rustix::net::{
 
 use crate::peer::{Peer, say_ready};
 
-/// Most descriptors in one call.
+/// Maximum of descriptors in one call.
 pub const MAX_DESCRIPTORS: usize = 64;
 
 /// A caller and its service.
 pub struct Pair {
-    /// What the results call it.
+    /// Name in the results.
     pub name: String,
     tell: ChildStdin,
     hear: BufReader<ChildStdout>,
@@ -34,7 +34,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Over a device; `spawn` starts both.
+    /// Over a device; `spawn` starts both processes.
     pub fn over_binder(
         name: &str,
         device: &str,
@@ -51,7 +51,7 @@ impl Pair {
         Ok(Self { name: name.to_owned(), tell, hear, _caller: caller, _service: None })
     }
 
-    /// Makes calls with so many descriptors each; nanoseconds.
+    /// Makes `calls` calls with `descriptors` each. Returns nanoseconds per call.
     pub fn calls(&mut self, calls: usize, descriptors: usize) -> Result<Vec<u64>> {
         writeln!(self.tell, "{calls} {descriptors}")?;
         let mut line = String::new();
@@ -63,7 +63,7 @@ impl Pair {
     }
 }
 
-/// Does what a peer is told to.
+/// Main function of a peer.
 pub fn play(words: &[String]) -> Result<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
@@ -119,7 +119,7 @@ fn serve(device: &str) -> Result<()> {
     let mut service = |_: &mut Session<'_>, incoming: &Received<'_>| -> Answer {
         let objects = incoming.objects().unwrap_or_default();
         for file in objects.iter().filter(|object| object.ty == BINDER_TYPE_FD) {
-            // SAFETY: the driver made this descriptor for us.
+            // SAFETY: the driver has just installed this descriptor for this process.
             drop(unsafe { OwnedFd::from_raw_fd(file.binder as i32) });
         }
         Answer::Reply(Parcel::new().bytes(b"done"))
@@ -160,7 +160,7 @@ fn serve_socket() -> Result<()> {
         if received.bytes == 0 {
             return Ok(());
         }
-        // What came along is closed.
+        // Closes the received descriptors.
         drop(control);
         send(&socket, b"done", SendFlags::NOSIGNAL)?;
     }

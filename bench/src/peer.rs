@@ -6,12 +6,12 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result};
 
-/// The first argument that turns a benchmark into a peer.
+/// The first argument that makes a benchmark a peer.
 pub const PEER: &str = "peer";
-/// What a peer says on stderr once it can be talked to.
+/// Line that a peer prints on stderr when it accepts requests.
 const READY: &str = "ready";
 
-/// A peer, and the two ends of talking to it.
+/// A peer, its stdin and its stdout.
 pub type Talking = (Peer, ChildStdin, BufReader<ChildStdout>);
 
 /// A peer; killed on drop.
@@ -46,12 +46,12 @@ impl Peer {
         Ok(peer)
     }
 
-    /// The same with one descriptor, as its stdin.
+    /// As [`start`](Peer::start), with one descriptor as its stdin.
     pub fn start_on(arguments: &[&str], stdin: OwnedFd) -> Result<Self> {
         Self::start(arguments, stdin.into(), Stdio::null())
     }
 
-    /// The same without any, started by `spawn`.
+    /// As [`start`](Peer::start), without descriptors, started by `spawn`.
     pub fn start_by(
         arguments: &[&str],
         spawn: impl FnOnce(Command) -> io::Result<Child>,
@@ -59,12 +59,12 @@ impl Peer {
         Self::spawn(arguments, Stdio::null(), Stdio::null(), spawn)
     }
 
-    /// The same, to be talked to: what it reads as its stdin and what it writes to its stdout.
+    /// As [`start`](Peer::start), with pipes to its stdin and from its stdout.
     pub fn start_talking(arguments: &[&str]) -> Result<Talking> {
         Self::start_talking_by(arguments, |mut command| command.spawn())
     }
 
-    /// The same, started by `spawn`.
+    /// As [`start_talking`](Peer::start_talking), started by `spawn`.
     pub fn start_talking_by(
         arguments: &[&str],
         spawn: impl FnOnce(Command) -> io::Result<Child>,

@@ -1,4 +1,4 @@
-//! One line that tells how far a benchmark is, on a terminal only.
+//! A line with the progress of a benchmark, on a terminal only.
 
 use std::io::{IsTerminal, Write, stderr};
 
@@ -11,12 +11,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// For a benchmark of so many steps.
+    /// For a benchmark of `steps` steps.
     pub fn new(bench: &'static str, steps: usize) -> Self {
         Self { bench, steps, done: 0, shown: stderr().is_terminal() }
     }
 
-    /// Says what is done now.
+    /// Shows the step that begins now.
     pub fn step(&mut self, what: &str) {
         self.done += 1;
         if self.shown {

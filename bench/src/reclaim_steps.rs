@@ -1,6 +1,6 @@
 //! Steps that can speed up the exit of a killed process, one at a time, for `reclaim --steps`.
 //!
-//! `crates/reclaim` ships those that pay; `docs/design/reclaim.md` has the figures of all of them.
+//! `crates/reclaim` ships the effective ones; `docs/design/reclaim.md` has the figures of all.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 use crate::control_group::ControlGroup;
 use crate::victims::{resident, timespec};
 
-/// More threads than this are not confined: setting them takes longer than it saves.
+/// Victims with more threads than this are not confined: setting affinities takes longer than it
+/// saves.
 const MAX_CONFINED: usize = 8;
 /// Tries of `process_mrelease` while it returns `EAGAIN`, and the pause between them.
 const TRIES: u32 = 20;
@@ -25,39 +26,40 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// Which thread calls `process_mrelease`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reap {
-    /// None.
+    /// No thread.
     Never,
-    /// The one that sent the signal.
+    /// The thread that sent the signal.
     Caller,
     /// A waiting thread.
     Thread,
-    /// A waiting thread, which sends the signal as well.
+    /// A waiting thread, which also sends the signal.
     ThreadThatSignals,
 }
 
 /// When the victim's threads become `SCHED_FIFO` and may run on any CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Boost {
-    /// Not at all.
+    /// Never.
     Never,
     /// With the signal, by a thread of its own.
     AtOnce,
-    /// After `process_mrelease` came too late.
+    /// If `process_mrelease` came too late.
     WhenLate,
     /// After `process_mrelease`, whatever its result.
     AfterReap,
-    /// The same, on the CPUs that they may use anyway.
+    /// After `process_mrelease`, on the CPUs that they may use already.
     AfterReapInPlace,
-    /// After `process_mrelease`, in place, ordinary but with a nice value of -20.
+    /// After `process_mrelease`, on the CPUs that they may use already, with nice -20 instead of
+    /// `SCHED_FIFO`.
     NiceAfterReap,
 }
 
-/// When the victim's threads are bound to the CPU of the real-time reaper, which leaves it no time.
+/// When the victim's threads are bound to the CPU of the real-time reaper, which preempts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confine {
-    /// Not at all.
+    /// Never.
     Never,
-    /// Its first thread, before the signal.
+    /// The main thread, before the signal.
     BeforeSignal,
     /// All threads, before `process_mrelease`; they are `SCHED_FIFO` as well.
     BeforeReap,
@@ -68,16 +70,16 @@ pub enum Confine {
 /// When the victim leaves a frozen control group of version 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thaw {
-    /// Not at all.
+    /// Never.
     Never,
     /// After `process_mrelease`.
     AfterReap,
 }
 
-/// A sequence.
+/// A combination of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steps {
-    /// Who reaps.
+    /// The thread that reaps.
     pub reap: Reap,
     /// When the victim is boosted.
     pub boost: Boost,
@@ -105,8 +107,7 @@ impl Steps {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A thread that reaps and a thread that boosts, with the scheduling of the thread that starts
-/// them.
+/// A reaper thread and a booster thread, with the scheduling of the thread that starts them.
 pub struct Workers {
     reaper: Sender<Job>,
     booster: Sender<Job>,
@@ -132,19 +133,19 @@ fn worker() -> Result<Sender<Job>> {
     Ok(jobs)
 }
 
-/// What came of a kill.
+/// Result of a kill.
 pub struct Reclaimed {
-    /// When the memory of all was back.
+    /// When the memory of all victims was back.
     pub back: Option<Instant>,
-    /// What they had then by their own account, bytes.
+    /// Memory left to them at that time by `/proc/PID/statm`, bytes.
     pub left: Option<u64>,
-    /// When all had exited.
+    /// When all victims had exited.
     pub exited: Option<Instant>,
-    /// How many `process_mrelease` calls came after the victim had let go of its memory.
+    /// `process_mrelease` calls that came after the victim had begun to free its memory itself.
     pub late: usize,
 }
 
-/// Kills all of them, takes the steps, and waits until all have exited or `until`.
+/// Kills the victims, takes the steps, and waits until all have exited or until `until`.
 pub fn kill(
     victims: &[Victim],
     steps: Steps,
@@ -153,7 +154,7 @@ pub fn kill(
     until: Instant,
 ) -> Result<Reclaimed> {
     let confine = steps.confines_before_signal() && victims.len() == 1;
-    // Results of the round before that came when nobody waited for them.
+    // Discards late results of the previous round.
     workers.results.try_iter().for_each(drop);
     let mut mreleased = Vec::new();
     for (token, victim) in victims.iter().enumerate() {
@@ -235,7 +236,7 @@ fn wait(
     }
 }
 
-/// The reaper's part.
+/// Confines the victim, reaps it, and boosts it, as the steps require.
 fn expedite(victim: &Victim, steps: Steps, answer: impl FnOnce(Mrelease)) {
     let own = sched_getaffinity(None);
     let mut confined = Vec::new();
@@ -299,7 +300,7 @@ fn boost(victim: &Victim, boost: Boost) {
     }
 }
 
-/// A thread that is gone needs nothing.
+/// Ignores errors: a thread that has exited needs nothing.
 fn set_fifo(tid: Pid) {
     let parameter = libc::sched_param { sched_priority: 1 };
     // SAFETY: the kernel reads the structure, which is ours.

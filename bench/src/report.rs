@@ -1,9 +1,9 @@
-//! Tables for people, on stderr.
+//! Human-readable tables, on stderr.
 
 use crate::measure::Summary;
 use crate::results::{Key, Measurement, Value};
 
-/// A number of bytes, for people.
+/// A number of bytes with its unit.
 pub fn bytes(n: usize) -> String {
     match n {
         n if n >= 1 << 20 && n.is_multiple_of(1 << 20) => format!("{} MiB", n >> 20),
@@ -12,7 +12,7 @@ pub fn bytes(n: usize) -> String {
     }
 }
 
-/// Prints the rows of one case: each subject, and how many times the baseline's median it takes.
+/// Prints the rows of one case: each subject, and its ratio to the baseline's median.
 pub fn round_trips(bench: &str, case: &str, baseline: (&str, &str), results: &[(&str, Summary)]) {
     let (baseline, over_baseline) = baseline;
     let base = results.iter().find(|(name, _)| *name == baseline).map(|(_, summary)| summary.p50);
@@ -39,7 +39,7 @@ pub fn round_trips(bench: &str, case: &str, baseline: (&str, &str), results: &[(
     }
 }
 
-/// The head of the table of [`round_trips`].
+/// Prints the head of the table of [`round_trips`].
 pub fn round_trips_head(baseline: &str) {
     eprintln!(
         "{:>8}  {:<24} {:>9} {:>9} {:>10}  {:>15}  over {baseline}",

@@ -1,4 +1,4 @@
-//! Results as lines of JSON: what benchmarks print and the report reads.
+//! Results as lines of JSON, printed by benchmarks and read by the report.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 /// One result, one line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// The benchmark.
+    /// Name of the benchmark.
     pub bench: String,
-    /// What was varied, as `4 B`.
+    /// The varied parameter, as `4 B`.
     pub case: String,
-    /// Who was measured.
+    /// The measured program.
     pub subject: String,
-    /// What of it: `rtt_us_p50`, `over_seqpacket`...
+    /// The measured quantity: `rtt_us_p50`, `over_seqpacket`...
     pub metric: String,
     /// The figure.
     pub value: f64,
     /// Its unit: `us`, `ratio`...
     pub unit: String,
-    /// How many runs it sums up.
+    /// Number of runs that it summarizes.
     pub runs: usize,
 }
 
@@ -42,13 +42,13 @@ pub struct Value<'a> {
     pub value: f64,
     /// Its unit: `us`, `ratio`...
     pub unit: &'a str,
-    /// Runs that it sums up.
+    /// Number of runs that it summarizes.
     pub runs: usize,
 }
 
 impl Measurement {
-    /// One of them. The value is rounded to what a measurement can bear: three decimals, and never
-    /// fewer than four digits.
+    /// Creates a measurement. The value is rounded to a meaningful precision: three decimals, and
+    /// never fewer than four digits.
     pub fn new(key: Key<'_>, value: Value<'_>) -> Self {
         let Key { bench, case, subject, metric } = key;
         let Value { value, unit, runs } = value;
@@ -74,8 +74,8 @@ fn rounded(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
-/// Reads lines of results. Where a figure was measured again, the last one counts, at the place of
-/// the first. A line that is none is an error that names it.
+/// Parses lines of results. If a figure was measured again, the last one counts, at the place of
+/// the first. An invalid line is an error that quotes it.
 pub fn parse(text: &str) -> Result<Vec<Measurement>> {
     let mut found: Vec<Measurement> = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {

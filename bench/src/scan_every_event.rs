@@ -1,11 +1,11 @@
-//! The baseline of the notifier: every change of a limited user's memory makes the kernel look at
-//! all processes.
+//! A baseline for the notifier: every change of a limited user's memory makes the kernel scan all
+//! processes.
 
 use anyhow::{Context, Result, ensure};
 use control::Uid;
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder};
 
-/// libelf wants an object it reads in place to be aligned.
+/// libelf requires that an object which it reads in place is aligned.
 #[repr(C, align(16))]
 struct Aligned<T: ?Sized>(T);
 
@@ -15,19 +15,19 @@ static PROGRAM: &Aligned<[u8]> =
 /// The program, loaded.
 pub struct ScanEveryEvent(Object);
 
-/// What it did.
+/// Counters of the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Looks {
-    /// Pages of the user, at the last look.
+    /// Pages of the user, at the last scan.
     pub pages: u64,
-    /// How often it looked.
+    /// Scans.
     pub looks: u64,
-    /// At how many processes in all.
+    /// Processes visited by all scans.
     pub processes: u64,
 }
 
 impl ScanEveryEvent {
-    /// Loads it for one user. Needs Linux 6.7.
+    /// Loads the program for one user. Needs Linux 6.7.
     pub fn load(uid: Uid) -> Result<Self> {
         let builder = &mut ObjectBuilder::default();
         let mut open = builder.open_memory(&PROGRAM.0).context("the scanning program")?;
@@ -40,13 +40,13 @@ impl ScanEveryEvent {
         Ok(Self(open.load().context("this kernel does not take the scanning program")?))
     }
 
-    /// Runs it at every event from now on, until what is returned is dropped.
+    /// Runs the program at every event, until the returned link is dropped.
     pub fn attach(&self) -> Result<Link> {
         let program = self.0.progs_mut().next().context("it has no program")?;
         program.attach().context("the scanning program cannot be attached")
     }
 
-    /// What it did since it was loaded.
+    /// The counters since it was loaded.
     pub fn looks(&self) -> Result<Looks> {
         let found = self
             .0

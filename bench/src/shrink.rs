@@ -1,5 +1,4 @@
-//! Idle buffers' memory, taken back while clients call: by the kernel's shrinkers, or by a
-//! daemon's.
+//! Reclaim of idle buffers' memory while clients call: by the kernel's shrinkers, or by a daemon's.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,14 +14,16 @@ use control::binderd::{Reply, Request};
 
 use crate::tracing::Trace;
 
-/// Written to it: reclaimable slab objects, which is where binder's shrinker is called as well.
+/// 2 is written to this file: reclaimable slab objects, with which binder's shrinker is called as
+/// well.
 const DROP: &str = "/proc/sys/vm/drop_caches";
-/// A binder page that was taken from the kernel's mapping. Both ways of keeping pages have it.
+/// Tracepoint: a binder page was removed from the kernel's mapping. Both ways of keeping pages have
+/// it.
 const RECLAIMED: &str = "binder/binder_unmap_kernel_end";
-/// Between two rounds, of either.
+/// Pause between two rounds of either kind.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Shrinks until it is stopped.
+/// A thread that shrinks until it is stopped.
 pub struct Shrinking {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<Rounds>>,
@@ -30,25 +31,25 @@ pub struct Shrinking {
     started: Instant,
 }
 
-/// What a thread has done.
+/// Counters of the thread.
 #[derive(Clone, Copy, Default)]
 struct Rounds {
     rounds: u64,
-    /// Where who is asked tells.
+    /// Reclaimed pages; `None`: the kernel does not report them.
     pages: Option<u64>,
 }
 
-/// What came of it.
+/// Result of the shrinking.
 #[derive(Clone, Copy, Debug)]
 pub struct Shrunk {
-    /// How often all shrinkers were called, or the daemon was asked.
+    /// Number of calls of all shrinkers, or of requests to the daemon.
     pub rounds: u64,
-    /// Binder pages that were given back per second; `None` if nobody could count.
+    /// Reclaimed binder pages per second; `None` if they could not be counted.
     pub pages_per_s: Option<f64>,
 }
 
 impl Shrinking {
-    /// Begins with the kernel's shrinkers. An error if we may not.
+    /// Starts to call the kernel's shrinkers. An error if that is not permitted.
     pub fn of_kernel() -> Result<Self> {
         let mut file = File::create(DROP).with_context(|| format!("cannot open {DROP}"))?;
         let trace = match Trace::start(RECLAIMED, "", &[]) {
@@ -66,7 +67,7 @@ impl Shrinking {
         Ok(shrinking)
     }
 
-    /// Begins with the shrinker of the daemon that listens there.
+    /// Starts to call the shrinker of the daemon with this control socket.
     pub fn of_daemon(socket: &Path) -> Result<Self> {
         let socket: PathBuf = socket.to_owned();
         let mut client = Client::connect(&socket).context("the daemon's control socket")?;
@@ -93,7 +94,7 @@ impl Shrinking {
         Self { stop, thread, trace: None, started: Instant::now() }
     }
 
-    /// Ends.
+    /// Stops the thread.
     pub fn stop(self) -> Result<Shrunk> {
         self.stop.store(true, Ordering::Relaxed);
         let Rounds { rounds, pages } =

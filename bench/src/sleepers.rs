@@ -1,4 +1,4 @@
-//! Many processes that do nothing, for who has to look at all of them.
+//! Many sleeping processes, for scans of all processes.
 
 use anyhow::{Result, ensure};
 use control::Uid;
@@ -6,16 +6,16 @@ use control::Uid;
 use crate::child::{Child, become_user};
 
 const PAGE: usize = 4096;
-/// Written to by each, so that they differ in size a little.
+/// Maximum of pages that each writes to, so that they differ a little in size.
 const MOST_PAGES: usize = 8;
 static mut PAGES: [u8; MOST_PAGES * PAGE] = [0; MOST_PAGES * PAGE];
 
-/// Starts so many processes of this user, which sleep until they are dropped.
+/// Starts `count` processes of this user, which sleep until they are dropped.
 pub fn start(count: u32, uid: Uid) -> Result<Vec<Child>> {
     let parent = std::process::id();
     (0..count)
         .map(|number| {
-            // SAFETY: the child calls only what is safe after a fork, whatever other threads did.
+            // SAFETY: the child makes only calls that are safe after a fork of a threaded process.
             let pid = unsafe { libc::fork() };
             if pid == 0 {
                 sleep(uid, parent, number as usize % MOST_PAGES + 1);

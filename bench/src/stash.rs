@@ -11,8 +11,8 @@ use binder_uapi::TF_ACCEPT_FDS;
 
 use crate::peer::say_ready;
 
-/// How long a server waits until the one before it is gone from the device: a driver has a million
-/// handles to drop then.
+/// Limit for a server to wait until its predecessor is gone from the device: the driver then has a
+/// million handles to drop.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Stash;
@@ -37,7 +37,7 @@ impl Service for Stash {
     }
 }
 
-/// The server: a peer's main function.
+/// The server: main function of a peer.
 pub fn serve(device: &str) -> Result<()> {
     let client = Client::open(device, &Options::default())?;
     let start = Instant::now();
@@ -54,20 +54,20 @@ pub fn serve(device: &str) -> Result<()> {
     Ok(session.serve(&mut Stash)?)
 }
 
-/// The client's side.
+/// The client.
 pub struct Sender<'c> {
     session: Session<'c>,
     sent: u64,
 }
 
 impl<'c> Sender<'c> {
-    /// Of a fresh open, whose server has no handle yet.
+    /// Creates it for a fresh open, whose server has no handle yet.
     pub fn new(client: &'c Client) -> Self {
         Self { session: Session::new(client), sent: 0 }
     }
 
-    /// Sends a node that nobody knows; the time until the reply came, nanoseconds. The server must
-    /// have got the lowest free handle, which is as high as the number of nodes sent.
+    /// Sends a new node. Returns the time until the reply arrived, nanoseconds. The server must
+    /// have got the lowest free handle, which equals the number of nodes sent.
     pub fn send_new(&mut self) -> Result<u64> {
         self.sent += 1;
         let parcel = Parcel::new().binder(self.sent << 4, self.sent);

@@ -1,4 +1,4 @@
-//! Medians of a few runs and how sure they are.
+//! Medians of a few runs and their confidence intervals.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,13 +11,13 @@ pub struct Estimate {
     pub low: f64,
     /// Upper end.
     pub high: f64,
-    /// How many values there were.
+    /// Number of values.
     pub runs: usize,
 }
 
-/// The median of `values` and its 95 % interval, by ranks: nothing is assumed of how they are
-/// distributed. Fewer than six values cannot promise 95 %; then it is the lowest and the highest.
-/// `None` without values.
+/// The median of `values` and its 95 % interval, by ranks: independent of their distribution. Fewer
+/// than six values do not suffice for 95 %; then it is the lowest and the highest. `None` without
+/// values.
 pub fn estimate(values: &[f64]) -> Option<Estimate> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -62,20 +62,20 @@ fn interval_rank(n: usize) -> usize {
 /// Times of one client, nanoseconds: all are counted, the first [`Tally::MAX_SAMPLES`] are kept.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Tally {
-    /// How many.
+    /// Number of times.
     pub count: u64,
-    /// Their sum.
+    /// Sum, nanoseconds.
     pub sum: u64,
-    /// The longest.
+    /// Maximum, nanoseconds.
     pub max: u64,
-    /// The shortest; 0 when there was none.
+    /// Minimum, nanoseconds; 0 if there is none.
     pub min: u64,
-    /// Those kept, in order of arrival until somebody sorts them.
+    /// Kept samples, in order of arrival until they are sorted.
     pub samples: Vec<u64>,
 }
 
 impl Tally {
-    /// Bounds what a long run keeps (8 MiB).
+    /// Bound of the memory in a long run (8 MiB).
     pub const MAX_SAMPLES: usize = 1 << 20;
 
     /// Adds one time.
@@ -89,7 +89,7 @@ impl Tally {
         }
     }
 
-    /// Adds what another one has.
+    /// Adds the samples of another tally.
     pub fn merge(&mut self, other: &Self) {
         if other.count == 0 {
             return;
@@ -107,7 +107,7 @@ impl Tally {
         if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 / 1000.0 }
     }
 
-    /// The value that `fraction` of those kept do not exceed, microseconds.
+    /// The value that `fraction` of the kept samples do not exceed, microseconds.
     pub fn percentile_us(&self, fraction: f64) -> f64 {
         let mut sorted = self.samples.clone();
         sorted.sort_unstable();

@@ -1,5 +1,5 @@
-//! A process that eats memory: it holds what it was told to, writes to every page of it over and
-//! over, and gives a chunk back to the kernel and takes a new one on every pass.
+//! A process that causes memory pressure: it allocates a fixed amount, writes to every page of it
+//! over and over, and on every pass returns a chunk to the kernel and allocates a new one.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -16,12 +16,12 @@ use crate::affinity::{self, Class};
 use crate::machine;
 use crate::peer::{Peer, say_ready};
 
-/// The word that turns a peer into one: `peer stress MIB CORE`.
+/// The argument that makes a peer a stressor: `peer stress MIB CORE`.
 pub const KIND: &str = "stress";
 const CHUNK: usize = 16 << 20;
 const PAGE: usize = 4096;
 
-/// The stressor, seen from the benchmark. Killed on drop.
+/// The stressor process, as the benchmark sees it. Killed on drop.
 pub struct Stressor {
     _peer: Peer,
     orders: ChildStdin,
@@ -29,13 +29,13 @@ pub struct Stressor {
     mib: u64,
 }
 
-/// How much of the `wanted` MiB may be eaten when so much is available and so much must stay free.
+/// MiB of `wanted` that may be used when `available` are available and `keep_free` must stay free.
 pub fn allowance_mib(wanted: u64, available: u64, keep_free: u64) -> u64 {
     wanted.min(available.saturating_sub(keep_free))
 }
 
 impl Stressor {
-    /// Starts one that will eat `mib`, on the cores other than `core` where there are any. It eats
+    /// Starts a stressor for `mib`, on the cores other than `core` if there are any. It allocates
     /// nothing yet.
     pub fn start(mib: u64, core: usize) -> Result<Self> {
         let words = [mib.to_string(), core.to_string()];
@@ -43,17 +43,17 @@ impl Stressor {
         Ok(Self { _peer: peer, orders, answers, mib })
     }
 
-    /// How much it eats, MiB.
+    /// Amount of memory that it uses, MiB.
     pub fn mib(&self) -> u64 {
         self.mib
     }
 
-    /// Returns once everything is eaten; the eating goes on.
+    /// Returns once everything is allocated; the stressor keeps writing to it.
     pub fn go(&mut self) -> Result<()> {
         self.order("go", "full")
     }
 
-    /// Returns once everything is given back.
+    /// Returns once everything is freed.
     pub fn rest(&mut self) -> Result<()> {
         self.order("rest", "empty")
     }
@@ -67,7 +67,7 @@ impl Stressor {
     }
 }
 
-/// A range of memory of our own.
+/// A private range of memory.
 struct Chunk(*mut u8);
 
 impl Chunk {
@@ -80,8 +80,8 @@ impl Chunk {
 
     fn touch(&mut self, value: u8) {
         for page in (0..CHUNK).step_by(PAGE) {
-            // SAFETY: inside the mapping, which nobody else knows. Volatile, or it would be left
-            // out.
+            // SAFETY: inside the mapping, to which no other code has a reference. Volatile, so that
+            // the compiler does not remove the write.
             unsafe { self.0.add(page).write_volatile(value) };
         }
     }
@@ -109,7 +109,7 @@ fn eat(mib: u64, stop: &AtomicBool, full: impl FnOnce() -> Result<()>) -> Result
             }
             chunk.touch(pass as u8);
         }
-        // The oldest goes first: no more than agreed is held at any time.
+        // Frees the oldest first: never more than the agreed amount is held.
         if chunks.pop_front().is_some() {
             chunks.push_back(Chunk::new()?);
         }
@@ -128,7 +128,7 @@ pub fn serve(mib: &str, core: &str) -> Result<()> {
     let mib: u64 = mib.parse().context("how many MiB?")?;
     let alone = !affinity::avoid(core.parse().context("which core?")?)?;
     Class::Nice(if alone { 19 } else { 0 }).take()?;
-    // If memory does run out, this is the one to go.
+    // If memory does run out, the kernel kills this process first.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     let available = machine::available_mib()?;
     anyhow::ensure!(available > mib, "{mib} MiB are wanted, {available} MiB are there");
@@ -140,7 +140,7 @@ pub fn serve(mib: &str, core: &str) -> Result<()> {
         let rest = thread::scope(|scope| {
             let eater = scope.spawn(|| {
                 if let Err(error) = eat(mib, &stop, || say("full")) {
-                    // The other thread waits for orders, and who gives them for an answer.
+                    // The other thread waits for orders, and the parent for an answer.
                     say(&format!("{error:#}")).ok();
                     std::process::exit(1);
                 }

@@ -1,4 +1,4 @@
-//! Counts of kernel events, by an instance of tracefs that nobody else sees.
+//! Counts of kernel events, by a private instance of tracefs.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 const TRACEFS: &str = "/sys/kernel/tracing";
-/// Room for events, KiB a CPU: some ten thousand.
+/// Size of the buffer, KiB per CPU: some ten thousand events.
 const BUFFER_KIB: &str = "4096";
-/// How long an instance may be in use by somebody else when we are done with it.
+/// Limit for other processes to release an instance that is to be removed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// One event, being counted. Taken away on drop.
+/// One event, being counted. Its instance is removed on drop.
 pub struct Trace {
     instance: PathBuf,
     event: PathBuf,
@@ -23,7 +23,7 @@ pub struct Trace {
 
 impl Trace {
     /// Counts `event`, as `kmem/mm_page_alloc`, where `filter` is true (empty: always), on behalf
-    /// of the processes `pids` (empty: anybody's). An error says what is missing.
+    /// of the processes `pids` (empty: all). An error names what is missing.
     pub fn start(event: &str, filter: &str, pids: &[u32]) -> Result<Self> {
         Self::start_in(Path::new(TRACEFS), event, filter, pids)
     }
@@ -50,12 +50,12 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Counts no more: reading the buffer is not what was to be counted.
+    /// Stops counting: events caused by reading the buffer must not count.
     pub fn stop(&self) -> Result<()> {
         write(&self.event.join("enable"), "0")
     }
 
-    /// How often it has happened so far, those that are not in the buffer any more included.
+    /// Number of events so far, including those that are not in the buffer any more.
     pub fn count(&self) -> Result<u64> {
         let folder = self.instance.join("per_cpu");
         let cpus = fs::read_dir(&folder).with_context(|| folder.display().to_string())?;
@@ -67,7 +67,7 @@ impl Trace {
         .sum()
     }
 
-    /// The events that are in the buffer, a line each.
+    /// The events in the buffer, a line each.
     pub fn lines(&self) -> Result<Vec<String>> {
         let path = self.instance.join("trace");
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -79,7 +79,7 @@ impl Drop for Trace {
     fn drop(&mut self) {
         let _ = fs::write(self.event.join("enable"), "0");
         let until = Instant::now() + PATIENCE;
-        // A process that another thread is just starting has our open files until it is started.
+        // A process that another thread is starting has this process's open files until its exec.
         while let Err(error) = fs::remove_dir(&self.instance) {
             if error.kind() != ErrorKind::ResourceBusy || Instant::now() > until {
                 return eprintln!("{} is left behind: {error}", self.instance.display());
@@ -89,7 +89,7 @@ impl Drop for Trace {
     }
 }
 
-/// The ids of a process's threads: tracefs knows no processes.
+/// The tids of a process: tracefs filters by thread.
 fn threads(pid: u32) -> Result<Vec<String>> {
     let folder = format!("/proc/{pid}/task");
     let entries = fs::read_dir(&folder).with_context(|| folder.clone())?;
@@ -100,7 +100,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {text:?} to {}", path.display()))
 }
 
-/// Sums up a CPU's statistics: what is in its buffer, and what was pushed out of it.
+/// Events in a CPU's statistics: those in its buffer, and those that were overwritten.
 fn happened(stats: &str) -> u64 {
     let of = |line: &str| {
         let (name, value) = line.split_once(':')?;

@@ -1,4 +1,4 @@
-//! Memory for victims, and how fast it is unmapped: the physical limit.
+//! Memory of victims, and how fast it is unmapped: the physical limit.
 
 use std::ptr;
 use std::time::Instant;
@@ -15,7 +15,7 @@ const HUGE_PAGE: usize = 2 << 20;
 const LEAST_MAPPING: usize = 16 << 10;
 const MOST_MAPPINGS: usize = 32_000;
 
-/// Of what pages the memory is.
+/// Page size of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// 4 KiB.
@@ -24,34 +24,34 @@ pub enum Pages {
     Huge,
 }
 
-/// What memory.
+/// Layout of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// How much.
+    /// Size, MiB.
     pub mib: u64,
     /// Of what pages.
     pub pages: Pages,
-    /// In as many mappings as there can be, instead of one.
+    /// In as many mappings as possible, instead of one.
     pub many_mappings: bool,
 }
 
-/// What came back, and when.
+/// Freed memory, and the time it took.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Back {
     /// Bytes.
     pub bytes: u64,
-    /// From the beginning on, seconds.
+    /// Since the beginning, seconds.
     pub seconds: f64,
 }
 
 impl Back {
-    /// 10^6 bytes a second.
+    /// Rate, 10^6 bytes per second.
     pub fn mb_per_s(&self) -> f64 {
         self.bytes as f64 / 1e6 / self.seconds
     }
 }
 
-/// Memory of our own.
+/// Private memory.
 pub struct Memory {
     at: *mut u8,
     len: usize,
@@ -61,7 +61,7 @@ pub struct Memory {
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Maps it, in one piece, and does not touch it.
+    /// Maps it in one piece, and does not touch it.
     pub fn map(layout: Layout) -> Result<Self> {
         let len = (layout.mib as usize) << 20;
         let whole = len + HUGE_PAGE;
@@ -88,7 +88,7 @@ impl Memory {
         }
     }
 
-    /// Touches one of so many equal parts.
+    /// Touches part `part` of `of` equal parts.
     pub fn touch(&self, part: usize, of: usize) {
         let pages = self.len / PAGE;
         for page in pages * part / of..pages * (part + 1) / of {
@@ -97,13 +97,13 @@ impl Memory {
         }
     }
 
-    /// Touched memory falls into many mappings: every other piece becomes read-only.
+    /// Splits touched memory into many mappings: every other piece becomes read-only.
     pub fn split(&self, pages: Pages) -> Result<()> {
         let unit = if pages == Pages::Huge { HUGE_PAGE } else { PAGE };
         let piece = (self.len / MOST_MAPPINGS).max(LEAST_MAPPING).next_multiple_of(unit);
         for start in (piece..self.len).step_by(2 * piece) {
             let len = piece.min(self.len - start);
-            // SAFETY: inside the mapping, which nobody writes to any more.
+            // SAFETY: inside the mapping, which is not written to any more.
             let split = unsafe { mprotect(self.at.add(start).cast(), len, MprotectFlags::READ) };
             split.context("cannot split the memory into many mappings")?;
         }
@@ -118,7 +118,7 @@ impl Drop for Memory {
     }
 }
 
-/// The physical limit: how fast this process gives such memory back itself.
+/// The physical limit: how fast this process unmaps such memory itself.
 pub fn munmap_back(layout: Layout) -> Result<Back> {
     let memory = Memory::map(layout)?;
     memory.touch(0, 1);

@@ -1,4 +1,4 @@
-//! Processes that hold memory and are killed, and how fast it comes back.
+//! Processes that hold memory and are killed, and how fast it is freed.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -19,23 +19,23 @@ use crate::peer::{Peer, say_ready};
 use crate::reclaim_steps::{self, Steps, Workers};
 use crate::victim_memory::{Back, Layout, Memory, Pages};
 
-/// The word that turns a peer into a victim: `peer victim MIB small|huge one|many THREADS CLASS`.
+/// The argument that makes a peer a victim: `peer victim MIB small|huge one|many THREADS CLASS`.
 pub const VICTIM: &str = "victim";
-/// The word that turns a peer into a busy loop.
+/// The argument that makes a peer a busy loop.
 pub const BUSY: &str = "busy";
 static LAST_TOKEN: AtomicU64 = AtomicU64::new(0);
 const PAGE: u64 = 4096;
-/// How long competitors and quotas get to make themselves felt.
+/// Time for competitors and quotas to take effect.
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// How a victim is when it is killed.
+/// State of a victim when it is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// Asleep on a core that nobody else of ours uses.
+    /// Asleep on a core that no other process of the benchmark uses.
     Idle,
     /// `SCHED_IDLE`, beside a busy loop of ordinary priority on the same core.
     SchedIdle,
-    /// Nice 19, beside the same.
+    /// Nice 19, beside such a busy loop.
     Nice19,
     /// Busy in a control group that has used up its five percent of a CPU.
     Throttled,
@@ -45,14 +45,14 @@ pub enum Condition {
     Frozen,
     /// Sixty-four threads, asleep.
     Threads,
-    /// As many mappings as there can be.
+    /// As many mappings as possible.
     Mappings,
     /// Eight victims that share the amount, killed together.
     Eight,
 }
 
 impl Condition {
-    /// All of them.
+    /// All conditions.
     pub const ALL: [Self; 9] = [
         Self::Idle,
         Self::SchedIdle,
@@ -65,7 +65,7 @@ impl Condition {
         Self::Eight,
     ];
 
-    /// Its name in the results.
+    /// Name in the results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Idle => "idle core",
@@ -80,7 +80,7 @@ impl Condition {
         }
     }
 
-    /// By the signal alone such a victim gives back nothing, or hardly anything.
+    /// A condition in which a victim frees nothing, or hardly anything, by the signal alone.
     pub fn is_starved(self) -> bool {
         matches!(self, Self::SchedIdle | Self::Nice19 | Self::Frozen)
     }
@@ -118,7 +118,7 @@ impl Condition {
 /// How a victim is killed and its memory released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KillMethod {
-    /// A signal, and nothing else.
+    /// The signal alone.
     Signal,
     /// The crate `reclaim`, as the daemon uses it.
     Reclaim,
@@ -128,26 +128,26 @@ pub enum KillMethod {
     Steps(Steps),
 }
 
-/// The threads of both.
+/// Threads for both ways.
 pub struct Helpers {
-    /// Of the crate `reclaim`.
+    /// For the crate `reclaim`.
     pub reaper: Reaper,
-    /// Of the single steps.
+    /// For the single steps.
     pub workers: Workers,
 }
 
-/// What came of a kill.
+/// Result of a kill.
 #[derive(Clone, Copy, Debug)]
 pub struct Killed {
-    /// What came back.
+    /// Freed memory, and the time it took.
     pub back: Back,
-    /// How long all took to exit; `None`: longer than their patience.
+    /// Time until all victims had exited; `None`: longer than the patience.
     pub exit: Option<Duration>,
-    /// How often `process_mrelease` came too late; known of single steps only.
+    /// `process_mrelease` calls that came too late; counted for single steps only.
     pub late: usize,
 }
 
-/// A peer's main function, by its words after `peer`; `None` for another kind of peer.
+/// Main function of a peer, by its arguments after `peer`; `None` for another kind of peer.
 pub fn serve(words: &[String]) -> Option<Result<()>> {
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [BUSY] => Some(be_busy()),
@@ -167,9 +167,9 @@ fn be_busy() -> Result<()> {
 }
 
 fn be_victim([mib, pages, mappings]: [&str; 3], threads: &str, class: &str) -> Result<()> {
-    // Not the eager class of who started us.
+    // Not the raised priority of the parent.
     Class::Nice(0).take()?;
-    // If memory does run out, this is the one to go.
+    // If memory does run out, the kernel kills this process first.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     let pages = if pages == "huge" { Pages::Huge } else { Pages::Small };
     let many_mappings = mappings == "many";
@@ -217,7 +217,7 @@ fn be_idle() -> Result<()> {
     Ok(())
 }
 
-/// A victim of its own.
+/// A victim and its process.
 struct One {
     // Killed on drop.
     _peer: Peer,
@@ -241,14 +241,14 @@ impl One {
     }
 }
 
-/// What a process has, by its own account, bytes; 0 once it has none.
+/// Resident memory of a process by its `statm`, bytes; 0 if it has none any more.
 pub(crate) fn resident(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/statm"));
     let pages = text.ok().and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
     pages.unwrap_or(0) * PAGE
 }
 
-/// Victims, ready to be killed, and what keeps them from dying quickly. All are killed on drop.
+/// Victims that are ready to be killed, and whatever delays their exit. All are killed on drop.
 pub struct Ready {
     victims: Vec<One>,
     busy: Option<Peer>,
@@ -256,7 +256,7 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// Starts victims with so much memory in all on `core`.
+    /// Starts victims on `core`, whose memory in total is as in `layout`.
     pub fn start(layout: Layout, condition: Condition, core: usize) -> Result<Self> {
         let layout = Layout { mib: layout.mib / condition.victims(), ..layout };
         let victims = (0..condition.victims()).map(|_| One::start(layout, condition, core));
@@ -277,7 +277,7 @@ impl Ready {
         Ok(Self { victims, busy, group })
     }
 
-    /// The share of their memory that is in huge pages, as the kernel tells.
+    /// The share of their memory in huge pages, from `smaps_rollup`.
     pub fn huge_share(&self) -> f64 {
         let of = |one: &One| {
             let path = format!("/proc/{}/smaps_rollup", one.victim.pid());
@@ -291,7 +291,7 @@ impl Ready {
         self.victims.iter().map(|one| one.bytes).sum()
     }
 
-    /// Kills them. Returns when all have exited, or when they have had `patience`.
+    /// Kills them. Returns when all have exited, or when `patience` is over.
     pub fn kill(
         mut self,
         method: KillMethod,
@@ -333,14 +333,15 @@ impl Ready {
         }
         let resident = left.unwrap_or_else(|| self.resident());
         let left = match (back, resident) {
-            // Past having an account: their exit has begun, but not ended.
+            // No memory is accounted to them: their exit has begun, but not ended. Use the growth
+            // of the machine's free memory.
             (None, 0) => self.bytes().saturating_sub(free_bytes().saturating_sub(free)),
             _ => resident,
         };
         let seconds = back.unwrap_or_else(Instant::now) - start;
         let bytes = self.bytes().saturating_sub(left);
         let back = Back { bytes, seconds: seconds.as_secs_f64() };
-        // Whatever they still have must not meet the next ones.
+        // Memory that they still have must not affect the next victims.
         drop(self.busy.take());
         if let Some(group) = &self.group {
             group.open();
@@ -358,7 +359,7 @@ impl Ready {
         self.victims.iter().map(|one| resident(one.victim.pid())).sum()
     }
 
-    /// The signal alone. False when it did not do in time.
+    /// Sends the signal alone. False if they have not exited in time.
     fn signal(&self, until: Instant) -> Result<bool> {
         for one in &self.victims {
             one.victim.send_kill().context("the victim")?;
@@ -377,10 +378,10 @@ impl Ready {
         Ok(true)
     }
 
-    /// As the daemon does it: false when that did not do in time either.
+    /// Kills as the daemon does. False if the memory was not back in time.
     fn reclaim(&self, reaper: &Reaper, until: Instant) -> Result<bool> {
         let mut reclaims = Vec::with_capacity(self.victims.len());
-        // Of no other victim, before or after: late results find nobody.
+        // The tokens are unique, so that late results of other victims match nothing.
         let first = LAST_TOKEN.fetch_add(self.victims.len() as u64, Ordering::Relaxed);
         for (token, one) in (first..).zip(&self.victims) {
             one.victim.send_kill().context("the victim")?;
@@ -414,7 +415,7 @@ impl Ready {
 
 impl Drop for Ready {
     fn drop(&mut self) {
-        // Who is frozen would never end.
+        // A frozen process would never exit.
         if let Some(group) = &self.group {
             group.open();
         }

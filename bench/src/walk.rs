@@ -1,4 +1,4 @@
-//! How earlyoom looks for a victim: the files of `/proc` that it reads, in its order, without its
+//! earlyoom's scan for a victim: the files of `/proc` that it reads, in its order, without its
 //! rules.
 
 use std::fs::File;
@@ -15,13 +15,12 @@ pub struct Walked {
     pub score: u64,
     /// Its resident pages.
     pub rss_pages: u64,
-    /// Processes that were looked at.
+    /// Number of processes considered.
     pub considered: u32,
 }
 
-/// Of each process its `oom_score`; of those that are worse than the worst so far, or as bad, its
-/// memory (`statm`); of a new worst one whether it may be killed at all, its name and its
-/// arguments.
+/// Reads `oom_score` of each process; of those whose score is at least the worst so far, the memory
+/// (`statm`); of a new worst one whether it may be killed at all, its name and its arguments.
 pub fn walk() -> Result<Walked> {
     let mut worst = Walked::default();
     let mut buffer = Vec::with_capacity(4096);
@@ -32,7 +31,7 @@ pub fn walk() -> Result<Walked> {
             continue;
         }
         worst.considered += 1;
-        // Whoever is gone meanwhile is passed over.
+        // A process that has exited meanwhile is skipped.
         let Some(score) = number(pid, "oom_score", 0, &mut buffer) else { continue };
         if score < worst.score as i64 {
             continue;
@@ -59,7 +58,7 @@ fn read(pid: u32, file: &str, buffer: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// The number at this place of a file.
+/// The number in column `place` of a file.
 fn number(pid: u32, file: &str, place: usize, buffer: &mut Vec<u8>) -> Option<i64> {
     read(pid, file, buffer)?;
     std::str::from_utf8(buffer).ok()?.split_whitespace().nth(place)?.parse().ok()

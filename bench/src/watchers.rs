@@ -1,4 +1,4 @@
-//! Who watches page-fault work, or nobody, in turns.
+//! Programs that watch page-fault work, compared with none, alternately.
 
 use std::time::Instant;
 
@@ -12,26 +12,26 @@ use crate::fault_work::{Work, Worker};
 use crate::look_by_timer::{self, LookByTimer, PERIOD};
 use crate::scan_every_event::ScanEveryEvent;
 
-/// Looks of the timer that its cost is the mean of.
+/// Scans of the timer that its cost is the mean of.
 const LOOKS: u32 = 20;
 
-/// One of those who take turns.
+/// One of the compared watchers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watcher {
-    /// Nobody: what the others are compared with.
+    /// None: the baseline of the others.
     Nobody,
     /// The notifier without any limit, and so detached.
     NoLimit,
     /// The notifier, with this limit.
     Headroom(SlotLimit),
-    /// Every event looks at all processes.
+    /// Every event scans all processes.
     EveryEvent,
-    /// A timer looks at all processes.
+    /// A timer scans all processes.
     Timer,
 }
 
 impl Watcher {
-    /// The subject in results.
+    /// Name of the subject in results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nobody => "no notifier",
@@ -43,7 +43,7 @@ impl Watcher {
     }
 }
 
-/// What some work took, all workers together.
+/// Time that some work took, all workers together.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Took {
     /// CPU time, nanoseconds.
@@ -52,29 +52,29 @@ pub struct Took {
     pub wall_ns: u64,
 }
 
-/// What the notifier did meanwhile.
+/// Work of the notifier meanwhile.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Events {
-    /// Events that it was told of.
+    /// Events that its programs ran for.
     pub events: u64,
-    /// What it took for all, nanoseconds, measuring included.
+    /// Run time of all events, nanoseconds, including the measurement.
     pub ns: u64,
 }
 
-/// All of them, one user.
+/// All watchers, for one user.
 pub struct Watchers {
     uid: Uid,
     notifier: Notifier,
     every_event: Option<ScanEveryEvent>,
-    /// Looks for as long as it is there.
+    /// Scans until it is dropped.
     timer: Option<LookByTimer>,
-    /// What one of its looks costs, CPU time.
+    /// CPU time of one of its scans, nanoseconds.
     look_ns: f64,
 }
 
 impl Watchers {
-    /// Loads those that watch in the kernel. Where that cannot scan at every event it is left out,
-    /// and the reason is said.
+    /// Loads the watchers in the kernel. If the kernel cannot scan at every event, that one is left
+    /// out and the reason is printed.
     pub fn new(uid: Uid) -> Result<Self> {
         let notifier = Notifier::load().context("the notifier cannot be loaded")?;
         let every_event = ScanEveryEvent::load(uid)
@@ -88,12 +88,12 @@ impl Watchers {
         AccountId::User(self.uid)
     }
 
-    /// Whether this one is to be had.
+    /// Whether this watcher is available.
     pub fn has(&self, watcher: Watcher) -> bool {
         watcher != Watcher::EveryEvent || self.every_event.is_some()
     }
 
-    /// Has all workers do their work at once, while this one watches.
+    /// Runs the work on all workers concurrently, while this watcher is active.
     pub fn watch(
         &mut self,
         watcher: Watcher,
@@ -148,7 +148,8 @@ impl Watchers {
         Ok(())
     }
 
-    /// The share of a CPU that this watcher itself takes, besides what the watched pay.
+    /// The share of a CPU that this watcher itself uses, besides the cost for the watched
+    /// processes.
     pub fn share(&self, watcher: Watcher) -> f64 {
         match watcher {
             Watcher::Timer => self.look_ns / PERIOD.as_nanos() as f64,
@@ -156,7 +157,7 @@ impl Watchers {
         }
     }
 
-    /// Counts what the notifier has to do with some work.
+    /// Counts the notifier's events for some work.
     pub fn count(
         &mut self,
         limit: SlotLimit,

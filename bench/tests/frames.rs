@@ -1,5 +1,5 @@
-//! The benchmarks of memory, for a moment each: that they run, print what the report reads, and
-//! leave nothing behind.
+//! Runs the memory benchmarks briefly: they succeed, print what the report reads, and leave no
+//! processes behind.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -7,10 +7,10 @@ use std::sync::{Mutex, PoisonError};
 
 use bench::results::{Measurement, parse};
 
-/// One at a time: whatever is a child of ours once a program is gone is what it left behind.
+/// One at a time: any child of this process after a program has exited was left behind by it.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Runs a program with `--quick`; its lines. `None` where something that it needs is missing.
+/// Runs a program with `--quick`. Returns its lines; `None` if something that it needs is missing.
 fn quick(bench: &str, program: &str) -> Option<Vec<Measurement>> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if !test_support::privileged() {
@@ -22,7 +22,7 @@ fn quick(bench: &str, program: &str) -> Option<Vec<Measurement>> {
         test_support::skip(format_args!("{bench}: {error}"));
         return None;
     }
-    // Orphans become our children instead of init's.
+    // Orphans become children of this process instead of init's.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
     assert_eq!(children(), [""; 0], "before {bench}");
     let output = Command::new(program).arg("--quick").stdin(Stdio::null()).output().unwrap();
@@ -36,7 +36,7 @@ fn quick(bench: &str, program: &str) -> Option<Vec<Measurement>> {
     Some(lines)
 }
 
-/// Our children, as `/proc` shows them: name and state.
+/// Children of this process in `/proc`: name and state.
 fn children() -> Vec<String> {
     let ours = std::process::id().to_string();
     let stats = fs::read_dir("/proc").unwrap().flatten();
@@ -87,7 +87,7 @@ fn overshoot_reports_pages_and_victims_of_each_guard() {
 
 #[test]
 fn buffers_reports_what_idle_opens_cost_and_how_fast_their_memory_goes_back() {
-    // Its daemon is beside it once the workspace is built, as `make test` does first.
+    // The daemon is beside the program once the workspace is built, as `make test` does first.
     let Some(lines) = quick("buffers", env!("CARGO_BIN_EXE_buffers")) else { return };
     for subject in ["headroom passthrough", "headroom notify-store"] {
         if subject.ends_with("passthrough") && !lines.iter().any(|line| line.subject == subject) {
@@ -147,7 +147,7 @@ fn reclaim_reports_rates_of_every_kind_of_victim_with_and_without_help() {
     for subject in ["kill", "headroom kill", "headroom"] {
         for metric in ["mb_per_s", "mb_per_s_min", "over_limit"] {
             let found = values(&lines, subject, metric, &wanted);
-            // By the signal alone a victim that hardly runs may give back nothing in time.
+            // By the signal alone a victim that hardly runs may free nothing in time.
             let least = if subject == "kill" { 0.0 } else { f64::MIN_POSITIVE };
             assert!(found.iter().all(|value| *value >= least), "{subject}, {metric}: {found:?}");
         }
@@ -160,7 +160,7 @@ fn reclaim_reports_rates_of_every_kind_of_victim_with_and_without_help() {
     assert!(limits.iter().all(|rate| *rate > 0.0), "{limits:?}");
 }
 
-/// Kept in each process for what no allocator asks for, `docs/tmalloc.md`.
+/// Bound of each process's memory that no allocator requests, `docs/tmalloc.md`.
 const UNASKED_PAGES: f64 = 16.0;
 
 #[test]
@@ -172,13 +172,13 @@ fn malloc_gets_its_callers_killed_and_tmalloc_refuses_in_time() {
     for nothing in ["kills", "failed"] {
         assert_eq!(values(&lines, "tmalloc", nothing, &PROCESSES), [0.0; 3], "{nothing}");
     }
-    // Pages that no allocator asks for and that may be shared kill nobody before they are measured.
+    // Pages that no allocator requests and that may be shared cause no kill before they are
+    // measured.
     let over = values(&lines, "tmalloc", "pages_over", &PROCESSES);
     let tolerated = [1.0, 4.0, 8.0].map(|processes| processes * UNASKED_PAGES);
     assert!(over.iter().zip(tolerated).all(|(over, most)| *over <= most), "{over:?}");
     let shares = values(&lines, "tmalloc", "usable_share", &PROCESSES);
-    // What the processes share counts for each of them in what can be reserved: a few percent of
-    // the small limit here.
+    // In reservations, shared pages count for each process: a few percent of the small limit here.
     assert!(shares.iter().all(|share| *share >= 0.9 && *share <= 1.0), "{shares:?}");
     let costs =
         values(&lines, "tmalloc", "cost_over_malloc", &["16 B, 1 thread", "1 MiB, 8 threads"]);

@@ -1,4 +1,4 @@
-//! What idle clients cost the daemon, and how fast their buffers' memory goes back.
+//! Memory that idle clients cost the daemon, and how fast their buffers' pages are reclaimed.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -97,12 +97,12 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// As many descriptors as we may have.
+/// Raises the limit of open files to the maximum that is permitted.
 fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // With fewer, opening fails and says so.
+    // With a lower limit, an open fails with an error.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
@@ -127,7 +127,7 @@ fn tell(case: &str, subject: &str, metric: &str, values: &[f64], unit: &str) {
     line(&format!("{metric}_max"), most);
 }
 
-/// Memory that only the daemon has: what it keeps in its head.
+/// Anonymous memory of the daemon, bytes: its own state without the buffers.
 fn anonymous_bytes(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
@@ -140,7 +140,7 @@ fn open(bus: &Bus) -> Result<Client> {
 
 fn idle_opens(arguments: &Arguments, subject: &str, bus: &Bus) -> Result<()> {
     let case = format!("{} idle opens", arguments.opens);
-    // The first opens warm the daemon's own tables up.
+    // The first opens make the daemon allocate its own tables.
     let first = open(bus)?;
     let before = anonymous_bytes(bus.pid())?;
     let clients: Vec<Client> = (0..arguments.opens).map(|_| open(bus)).collect::<Result<_>>()?;
@@ -156,7 +156,7 @@ fn idle_pages(bus: &Bus) -> Result<u64> {
     Ok(bus.status().map_err(|error| anyhow::anyhow!(error))?.idle_pages)
 }
 
-/// Reclaims all idle pages, as the OOM manager does; milliseconds, and the idle pages left.
+/// Reclaims all idle pages, as the OOM manager does. Returns milliseconds, and the idle pages left.
 fn give_back(socket: &Path) -> Result<(f64, u64)> {
     let start = Instant::now();
     let mut daemon = control::Client::connect(socket)?;
@@ -172,7 +172,7 @@ fn give_back(socket: &Path) -> Result<(f64, u64)> {
     }
 }
 
-/// One call of each; microseconds.
+/// One call of each client. Returns microseconds.
 fn call_all(sessions: &mut [Session<'_>], message: &[u8]) -> Result<Vec<f64>> {
     let mut times = Vec::new();
     for session in sessions {
@@ -186,7 +186,7 @@ fn call_all(sessions: &mut [Session<'_>], message: &[u8]) -> Result<Vec<f64>> {
     Ok(times)
 }
 
-/// A service, and clients whose buffers' memory it is about: each sends it this message.
+/// Starts a service and the measured clients; each client sends it this message.
 fn with_clients(
     arguments: &Arguments,
     bus: &Bus,
@@ -216,8 +216,8 @@ fn warm_clients(
         progress.step(&format!("{subject}, round {round}"));
         warm.extend(call_all(sessions, message)?);
         let idle = idle_pages(bus)?;
-        // What is left, not what this request reclaimed: the daemon also reclaims by itself when
-        // other programs on the machine stall for memory.
+        // Counts what is left, not what this request reclaimed: the daemon also reclaims on its own
+        // when other programs on the machine stall for memory.
         let (took, left) = give_back(bus.socket())?;
         ms.push(took);
         shares.push(idle.saturating_sub(left) as f64 / idle as f64 * 100.0);
@@ -233,16 +233,17 @@ fn warm_clients(
     Ok(())
 }
 
-/// The watch of the daemon: `headroom-binderd --help`.
+/// The daemon's threshold: `headroom-binderd --help`.
 const LOW_PERCENT: u64 = 10;
-/// What the stressor leaves, percent of all memory.
+/// Memory that the stressor leaves available, percent of the total.
 const LEFT_PERCENT: u64 = 6;
-/// How long the daemon may take before the test says that nothing comes back.
+/// Time after which a reclaim that has not happened is an error.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Nearly all of it is back: pages of buffers in use, and of calls in the meantime, are not idle.
+/// Share of the idle pages that must come back: pages of buffers in use, and of calls made
+/// meanwhile, are not idle.
 const BACK_SHARE: f64 = 0.95;
 
-/// When memory became short: by the daemon's own measures.
+/// Detects the shortage of memory by the daemon's own thresholds.
 struct Shortage {
     trigger: Option<PressureTrigger>,
 }
@@ -271,7 +272,7 @@ impl Shortage {
     }
 }
 
-/// Nobody asks: the daemon notices by itself.
+/// Measures reclaim without a request: the daemon detects the shortage by itself.
 fn under_pressure(
     arguments: &Arguments,
     subject: &str,
@@ -308,7 +309,7 @@ fn under_pressure(
     Ok(())
 }
 
-/// Milliseconds from the shortage until nearly all of it is back, and the pages that are left.
+/// Milliseconds from the shortage until [`BACK_SHARE`] is back, and the pages that are left.
 fn time_until_back(bus: &Bus, idle: u64) -> Result<(f64, u64)> {
     let (shortage, begun) = (Shortage::watch(), Instant::now());
     let mut short_since = None;
@@ -319,7 +320,7 @@ fn time_until_back(bus: &Bus, idle: u64) -> Result<(f64, u64)> {
         }
         let rest = idle_pages(bus)?;
         if rest <= enough {
-            // It may have noticed before we did.
+            // The daemon may have detected the shortage before this program did.
             let took = short_since.map_or(0.0, |since| since.elapsed().as_secs_f64() * 1e3);
             return Ok((took, rest));
         }

@@ -55,13 +55,13 @@ struct Field {
     transport: Transport,
     path: PathBuf,
     daemon: Option<u32>,
-    /// Where a daemon of our own is asked to give memory back.
+    /// Control socket of a private daemon, over which reclaim is requested.
     control: Option<PathBuf>,
     server: peer::Peer,
-    /// Each class's times, alone and with the others.
+    /// Times of each class, without and (below) with the other classes.
     alone: Vec<Tally>,
     together: Vec<Tally>,
-    /// What the shrinkers did in each round.
+    /// Result of the shrinkers in each round.
     shrunk: Vec<Shrunk>,
 }
 
@@ -117,7 +117,8 @@ fn run(arguments: &Arguments) -> Result<()> {
 }
 
 impl Field {
-    /// Whoever can takes idle buffers' memory back from now on; of a socket nobody can.
+    /// Starts to reclaim idle buffers' memory, by the daemon or the kernel; `None` for a socket,
+    /// which has none.
     fn shrink(&self) -> Option<Result<Shrinking>> {
         match (&self.control, self.transport) {
             (Some(socket), _) => Some(Shrinking::of_daemon(socket)),
@@ -127,7 +128,7 @@ impl Field {
     }
 }
 
-/// The classes that we are let into.
+/// The classes that this process is permitted to use.
 fn permitted(wanted: &[Class], field: &Field) -> Result<Vec<Class>> {
     let mut classes = Vec::new();
     for class in wanted {
@@ -191,8 +192,8 @@ fn tell(classes: &[Class], fields: &[Field], arguments: &Arguments) {
     fields.iter().for_each(tell_shrunk);
 }
 
-/// What the shrinkers did while a binder device was in use. The kernel's do not count the pages of
-/// a daemon that is not ours.
+/// Reports the shrinkers' work while a binder device was in use. The kernel's counters do not
+/// include the pages of a daemon that this program has not started.
 fn tell_shrunk(field: &Field) {
     let rates: Vec<f64> = field.shrunk.iter().filter_map(|shrunk| shrunk.pages_per_s).collect();
     let Some(rate) = estimate(&rates) else { return };
@@ -212,7 +213,7 @@ fn tell_shrunk(field: &Field) {
     .print();
 }
 
-/// Says what it costs to let clients in, where it can be counted.
+/// Reports the allocations that new clients cost, where they can be counted.
 fn count_order3(newcomers: usize, fields: &[Field]) {
     if newcomers == 0 {
         return;

@@ -1,4 +1,4 @@
-//! What headroom-oomd itself takes: memory, CPU time when nothing happens, time to be ready.
+//! Resources of headroom-oomd itself: memory, CPU time when idle, time until it is ready.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ struct Arguments {
     daemon: Option<PathBuf>,
 }
 
-/// Of one daemon.
+/// Results of one daemon.
 #[derive(Default)]
 struct Found {
     start_ms: Vec<f64>,
@@ -97,7 +97,7 @@ fn measure(
     let begun = Instant::now();
     let daemon = Oomd::start_with(program, &arguments.notifier, &limits)?;
     found.start_ms.push(begun.elapsed().as_secs_f64() * 1e3);
-    // The first scans and their growth are over.
+    // The first scans, and the growth of memory that they cause, are over.
     std::thread::sleep(Duration::from_secs(1));
     let (before, since) = (process_cpu_ns(daemon.pid())?, Instant::now());
     std::thread::sleep(Duration::from_secs(arguments.idle_s));

@@ -110,7 +110,7 @@ fn placed(case: &str, arguments: &Arguments) -> String {
     if arguments.free { format!("{case}, any core") } else { case.to_owned() }
 }
 
-/// All pairs, in turns.
+/// Measures all pairs alternately.
 fn measure(
     pairs: &mut [Pair],
     descriptors: usize,

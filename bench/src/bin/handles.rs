@@ -1,5 +1,5 @@
-//! What a handle costs when many are in use: a new node sent with every call and kept by the
-//! server, beside the walk over an ordered map by which free handles used to be found.
+//! Cost of a handle when many are in use: a new node is sent with every call and kept by the
+//! server. The baseline is the walk over an ordered map by which free handles used to be found.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -93,7 +93,7 @@ fn case(range: (u32, u32)) -> String {
     format!("{}-{}", range.0, range.1)
 }
 
-/// Everybody fills up from nothing, taking turns by range. New processes each time.
+/// All subjects fill their tables from empty, alternating by range, in new processes.
 fn one_round(
     arguments: &Arguments,
     ranges: &[(u32, u32)],

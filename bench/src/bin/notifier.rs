@@ -1,4 +1,4 @@
-//! What watching costs those who are watched.
+//! Cost of the notifier for the watched processes.
 
 use anyhow::Result;
 use bench::affinity;
@@ -14,13 +14,13 @@ use control::Uid;
 use memory_watch::SlotLimit;
 
 const BENCH: &str = "notifier";
-/// Limits that no work of ours comes near, pages.
+/// Limits far above what this benchmark uses, pages.
 const FAR: SlotLimit = SlotLimit { soft_pages: 1 << 30, hard_pages: 1 << 31 };
 /// Above its soft limit from the first page on: every change is accounted for at once.
 const NEAR: SlotLimit = SlotLimit { soft_pages: 1, hard_pages: 1 << 31 };
-/// Processes of the limited user at the most.
+/// Maximum of processes of the limited user.
 const MOST: usize = 8;
-/// Times that work is done while events are counted.
+/// Repetitions of the work while events are counted.
 const COUNTED: usize = 2;
 
 /// Measures the CPU time of page-fault work (map, touch, unmap; fork, touch, exit; a compiler run)
@@ -68,21 +68,21 @@ fn main() -> Result<()> {
     run(&arguments)
 }
 
-/// What is done, by how many processes, and who watches.
+/// The work, the number of processes, and the watchers to compare.
 struct Case {
     name: &'static str,
     processes: usize,
-    /// It is the watched user's work.
+    /// The workers belong to the watched user.
     limited: bool,
     work: Work,
-    /// Of each process.
+    /// Repetitions per process.
     times: usize,
     limit: SlotLimit,
     watchers: Vec<Watcher>,
-    /// What a unit of work is: its metric, how many nanoseconds are one of that metric's, and how
-    /// many units are done each time.
+    /// The unit of work: name of its metric, nanoseconds per unit of that metric, and units done in
+    /// each repetition.
     unit: (&'static str, f64, f64),
-    /// Of each watcher, of each round.
+    /// By watcher, then by round.
     took: Vec<Vec<Took>>,
 }
 
@@ -120,7 +120,8 @@ fn cases(arguments: &Arguments) -> Vec<Case> {
     ]
 }
 
-/// Those of the limited user, alone on the core and spread, and one of another user.
+/// Workers of the limited user, one alone on the core and several spread over the cores, and one of
+/// another user.
 struct Workers {
     alone: [Worker; 1],
     spread: Vec<Worker>,
@@ -136,7 +137,7 @@ impl Workers {
         });
         let spread = spread.collect::<Result<_>>()?;
         affinity::pin(cpu)?;
-        // Another range, so that it is nobody's whoever runs beside us.
+        // From another range, so that no concurrent run uses this uid.
         let other = Worker::start(Uid(uid.0 + 100_000_000))?;
         Ok(Self { alone: [Worker::start(uid)?], spread, other: [other] })
     }
@@ -169,7 +170,7 @@ fn run(arguments: &Arguments) -> Result<()> {
             progress.step(&format!("{}, round {round}", case.name));
             let (work, times) = (case.work, case.times);
             let workers = workers.of(case);
-            // Each goes first as often as the others: what drifts falls on all.
+            // Each watcher is first equally often, so that drift affects all of them alike.
             for turn in 0..case.watchers.len() {
                 let who = (turn + round) % case.watchers.len();
                 let watcher = case.watchers[who];

@@ -1,4 +1,4 @@
-//! By how much is a limit exceeded, and how many die for it?
+//! By how much a limit is exceeded, and how many processes are killed for it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -178,7 +178,7 @@ fn tell_one(case: &str, subject: &str, runs: &[Run]) {
     eprintln!("{row} {:>9}", format!("{in_kernel}/{}", runs.len()));
 }
 
-/// A figure without decimals where it has none.
+/// Displays a number without decimals if it has none.
 struct Short(f64);
 
 impl std::fmt::Display for Short {

@@ -17,13 +17,13 @@ use reclaim::Reaper;
 const BENCH: &str = "reclaim";
 const LIMIT: &str = "munmap";
 const WORST: &str = "worst of all";
-/// As many as the daemon has at the most.
+/// Maximum of reaper threads in the daemon.
 const REAPERS: usize = 2;
 /// From this size on only the first and the last subject are measured, with one round less for each
-/// doubling, unless everything is asked for.
+/// doubling, unless all are requested.
 const LARGE_MIB: u64 = 512;
 
-/// What is compared.
+/// Name and method of a subject.
 type Subject = (&'static str, KillMethod);
 
 const SUBJECTS: &[Subject] = &[
@@ -32,7 +32,7 @@ const SUBJECTS: &[Subject] = &[
     ("headroom", KillMethod::Reclaim),
 ];
 
-/// Each step beside the reap without it.
+/// Each step, to be compared with the reap without it.
 const STEPS: &[Subject] = &[
     ("kill", KillMethod::Signal),
     ("reap", KillMethod::Steps(Steps::REAP)),
@@ -133,9 +133,9 @@ struct Case {
     layout: Layout,
     condition: Condition,
     rounds: u32,
-    /// One a subject, and of it one a round; none of a subject that is left out.
+    /// By subject, then by round; `None` for a subject that is left out.
     kills: Vec<Option<Vec<Killed>>>,
-    /// The physical limit just before each round, MB/s.
+    /// Rate of munmap (the physical limit) just before each round, MB/s.
     limits: Vec<f64>,
 }
 
@@ -168,7 +168,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         for case in cases.iter_mut().filter(|case| round < case.rounds) {
             let name = case.name();
             case.limits.push(munmap_back(case.layout)?.mb_per_s());
-            // Each goes first as often as any other.
+            // Each subject is first equally often.
             for turn in 0..subjects.len() {
                 let at = (turn + round as usize) % subjects.len();
                 let ((subject, killer), Some(kills)) = (subjects[at], &mut case.kills[at]) else {
@@ -201,7 +201,7 @@ fn subjects(arguments: &Arguments) -> Result<Vec<Subject>> {
     Ok(all.iter().copied().filter(|(name, _)| is_wanted(name)).collect())
 }
 
-/// As in the daemon: the reapers inherit the first class, the loop goes before them.
+/// As in the daemon: the reapers inherit the first class, the event loop has a higher priority.
 fn start_helpers() -> Result<Helpers> {
     let start = || {
         let reaper = Reaper::start(Reaper::enough(REAPERS)).context("cannot start the reapers")?;
@@ -277,7 +277,7 @@ fn tell(cases: &[Case], subjects: &[Subject]) {
             tell_rates(&format!("{}{many}", size_name(case.layout)), LIMIT, &limits, "");
         }
     }
-    // Rate, least rate and share of the limit: the least of each subject.
+    // Minimum of each subject: rate, least rate and share of the limit.
     let mut worst = vec![[f64::INFINITY; 3]; subjects.len()];
     for case in cases {
         for (at, kills) in case.kills.iter().enumerate() {
@@ -305,7 +305,7 @@ fn tell(cases: &[Case], subjects: &[Subject]) {
     }
 }
 
-/// The median and the least rate, and the median share of the limit.
+/// Prints and returns the median and the least rate, and the median share of the limit.
 fn tell_kills(case: &Case, subject: &str, kills: &[Killed]) -> [f64; 3] {
     let name = case.name();
     let rates: Vec<f64> = kills.iter().map(|killed| killed.back.mb_per_s()).collect();
@@ -335,7 +335,7 @@ fn tell_kills(case: &Case, subject: &str, kills: &[Killed]) -> [f64; 3] {
     [median, least, share]
 }
 
-/// The median and the least.
+/// Prints and returns the median and the least rate.
 fn tell_rates(case: &str, subject: &str, rates: &[f64], more: &str) -> [f64; 2] {
     let Some(e) = estimate(rates) else { return [0.0; 2] };
     let least = rates.iter().copied().fold(f64::MAX, f64::min);

@@ -1,5 +1,5 @@
 //! Round trip of an empty call over a binder device, against a pipe, a Unix socket and a futex in
-//! the same run, everybody on one core or each wherever the scheduler has it.
+//! the same run, with all processes on one core or wherever the scheduler puts them.
 
 use anyhow::{Context, Result};
 use bench::devices::{self, DeviceArguments};
@@ -52,7 +52,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     if !affinity::be_eager() {
         eprintln!("not allowed to raise the priority: other work on the core will disturb");
     }
-    // Started from here, so pinned and eager as we are. They outlive their clients below.
+    // Started from here, so that they inherit core and priority. They outlive their clients below.
     let devices = arguments.devices.open(core)?;
     let mut subjects: Vec<Box<dyn Subject>> = vec![
         Box::new(SeqPacket::start().context("seqpacket")?),

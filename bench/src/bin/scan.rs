@@ -1,4 +1,4 @@
-//! How long it takes to find out who is to die.
+//! Duration of the choice of a victim.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use memory_ledger::{AccountId, Limit, Requester, Source};
 use reclaim::Reaper;
 
 const BENCH: &str = "scan";
-/// A limit that nobody comes near, bytes.
+/// A limit that no user reaches, bytes.
 const FAR: u64 = 1 << 40;
 
 /// Measures how long the choice of a victim takes, from the decision to look until the verdict,
@@ -35,7 +35,7 @@ struct Arguments {
     notifier: String,
 }
 
-/// Who looks.
+/// The compared scanners.
 const SUBJECTS: [&str; 3] = ["headroom, machine", "headroom, user", "earlyoom's reads"];
 
 fn main() -> Result<()> {
@@ -75,7 +75,7 @@ fn measure(arguments: &Arguments, count: u32, progress: &mut Progress) -> Result
             found.push(considered.unwrap_or(0));
             least = least.min(considered.unwrap_or(0));
         }
-        // Whoever looks at fewer is faster for no good reason.
+        // A scanner that considers fewer processes is faster without merit.
         ensure!(least >= count, "of {count} processes these were looked at: {found:?}");
         progress.step(&format!("{count} processes"));
     }

@@ -1,4 +1,4 @@
-//! Vectors of 4 B to 64 KiB echoed, on an idle machine and beside a process that eats memory.
+//! Vectors of 4 B to 64 KiB echoed, on an idle machine and under memory stress.
 
 use anyhow::{Context, Result};
 use bench::devices::{self, DeviceArguments};
@@ -14,7 +14,7 @@ use clap::Parser;
 
 const BENCH: &str = "sendvec";
 const CONDITIONS: [&str; 2] = ["idle", "stress"];
-/// Below this, MiB, eating says nothing.
+/// With less memory than this, MiB, the stress has no measurable effect.
 const LEAST_STRESS_MIB: u64 = 64;
 
 /// Times echoes of vectors, idle and under memory stress.
@@ -39,12 +39,12 @@ struct Arguments {
     block: u32,
 }
 
-/// What one subject did with one size under one condition.
+/// Results of one subject for one size under one condition.
 #[derive(Clone, Default)]
 struct Cell {
     /// Times, nanoseconds, by sweep.
     blocks: Vec<Vec<u64>>,
-    /// CPU time of all that took part, nanoseconds.
+    /// CPU time of all processes that take part, nanoseconds.
     cpu: u64,
     /// CPU time of the calling thread alone.
     client_cpu: u64,
@@ -68,7 +68,7 @@ fn main() -> Result<()> {
 
 fn run(arguments: &Arguments) -> Result<()> {
     let sizes: Vec<usize> = (2..=16).map(|power| 1 << power).collect();
-    // Before we are pinned: it must be free to go elsewhere.
+    // Before this thread is pinned: the stressor must be free to run on other cores.
     let mut stressor = start_stressor(arguments)?;
     affinity::pin(arguments.cpu)?;
     if !affinity::be_eager() {
@@ -85,7 +85,8 @@ fn run(arguments: &Arguments) -> Result<()> {
     let mut progress = Progress::new(BENCH, arguments.pairs as usize);
     for pair in 0..arguments.pairs {
         progress.step("pairs of sweeps");
-        // Idle and stress in turns, the first one changing, so that a drift hits both alike.
+        // Idle and stress alternate, as does which of them is first, so that drift affects both
+        // alike.
         let order = if pair % 2 == 0 { [0, 1] } else { [1, 0] };
         for condition in order {
             match (&mut stressor, condition) {
@@ -125,7 +126,7 @@ fn start_stressor(arguments: &Arguments) -> Result<Option<Stressor>> {
     Ok(Some(stressor))
 }
 
-/// All sizes once; the subjects take turns with each.
+/// Measures all sizes once; the subjects alternate within each size.
 fn sweep(
     subjects: &mut [Box<dyn Subject>],
     sizes: &[usize],
@@ -139,7 +140,7 @@ fn sweep(
         for (subject, cells) in subjects.iter_mut().zip(&mut *cells) {
             let helpers = subject.helpers();
             let cell = &mut cells[at][condition];
-            // The first echoes after somebody else's turn warm the caches.
+            // The first echoes after another subject's block warm the caches.
             block(subject.as_mut(), runs as usize / 10, &message, &mut reply)?;
             let before = cpu(&helpers)?;
             let times = block(subject.as_mut(), runs as usize, &message, &mut reply)?;
@@ -152,7 +153,7 @@ fn sweep(
     Ok(())
 }
 
-/// CPU time of this thread, and of the others.
+/// CPU time of this thread, and of the helper processes.
 fn cpu(helpers: &[u32]) -> Result<(u64, u64)> {
     let others = helpers.iter().map(|pid| machine::process_cpu_ns(*pid)).sum::<Result<u64>>()?;
     Ok((machine::thread_cpu_ns()?, others))
@@ -162,14 +163,14 @@ fn median(block: &[u64]) -> f64 {
     Summary::of_blocks(&[block.to_vec()]).p50
 }
 
-/// Stress over idle, sweep by sweep.
+/// Ratio of stress to idle, by sweep.
 fn paired([idle, stress]: &[Cell; 2]) -> Vec<f64> {
     let pairs = idle.blocks.iter().zip(&stress.blocks);
     pairs.map(|(idle, stress)| median(stress) / median(idle)).collect()
 }
 
-/// Stress over idle, the median of all sizes, by pair of sweeps: the sizes of a sweep are not
-/// independent of each other, the pairs are.
+/// Ratio of stress to idle, the median of all sizes, by pair of sweeps: the sizes of one sweep are
+/// not independent of each other, the pairs are.
 fn by_pair(cells: &[[Cell; 2]]) -> Vec<f64> {
     let sizes: Vec<Vec<f64>> = cells.iter().map(paired).collect();
     let pairs = sizes.iter().map(Vec::len).min().unwrap_or(0);
@@ -195,7 +196,7 @@ fn tell(sizes: &[usize], subjects: &[Box<dyn Subject>], cells: &Cells) {
             eprintln!("{name:<24} stress over idle, all sizes: {}", interval(&e));
             print_ratio("all", name, "stress_over_idle", &e);
         }
-        // What the machine itself did meanwhile (others' work, its clock) hits the socket as well.
+        // Load of other programs and changes of the CPU clock affect the socket as well.
         let beside: Vec<f64> = ours.iter().zip(&socket).map(|(ours, it)| ours / it).collect();
         if let Some(e) = estimate(&beside).filter(|_| name != SeqPacket::NAME) {
             eprintln!("{name:<24} the same over the socket's: {}", interval(&e));

@@ -1,4 +1,4 @@
-//! What becomes of processes that ask for more than their user's limit, and what asking costs.
+//! Fate of processes that request more than their user's limit, and the cost of requests.
 
 use std::path::{Path, PathBuf};
 
@@ -98,9 +98,9 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Who dies, and what of the limit is of use.
+/// Counts kills and the usable share of the limit.
 fn refusals(arguments: &Arguments, program: &Path) -> Result<()> {
-    // Of malloc it is known what happens; a few runs show it.
+    // The result of malloc is known; a few runs confirm it.
     let runs_of = |subject| match subject {
         Subject::Malloc => arguments.runs.div_ceil(5),
         Subject::Tmalloc => arguments.runs,
@@ -189,7 +189,7 @@ fn tell(case: &str, subject: &str, runs: &[Run]) {
     eprintln!("{row}");
 }
 
-/// With the gate against without, taking turns; the limit is far away.
+/// Alternates runs with and without the gate; the limit is far away.
 fn costs(arguments: &Arguments, program: &Path) -> Result<()> {
     let uid = nobodys_uid();
     let limit = format!("[[limit]]\nuser = {uid}\nhard = \"6G\"\n");
@@ -204,7 +204,7 @@ fn costs(arguments: &Arguments, program: &Path) -> Result<()> {
             let case = Case { size, threads };
             let mut times = [Vec::new(), Vec::new()];
             for round in 0..arguments.rounds {
-                // Whoever goes second has the warmer machine: in turns.
+                // The second run finds warmer caches: the order alternates.
                 let mut gates = [Gate::Off, Gate::On];
                 gates.rotate_left(round as usize % 2);
                 for gate in gates {
@@ -226,7 +226,7 @@ fn costs(arguments: &Arguments, program: &Path) -> Result<()> {
     programs(arguments, uid, &socket)
 }
 
-/// A ratio for each turn, and their median: what the machine does meanwhile hits both alike.
+/// Prints a ratio for each round, and their median: other load affects both sides alike.
 fn tell_cost(case: &str, metric: &str, unit: &str, times: &[Vec<f64>; 2]) {
     let [without, with] = times;
     let ratios: Vec<f64> = with.iter().zip(without).map(|(with, without)| with / without).collect();
@@ -258,7 +258,7 @@ fn tell_cost(case: &str, metric: &str, unit: &str, times: &[Vec<f64>; 2]) {
     );
 }
 
-/// Whole programs, unmodified, with the library preloaded against without.
+/// Whole programs, unmodified, with and without the preloaded library.
 fn programs(arguments: &Arguments, uid: Uid, socket: &Path) -> Result<()> {
     let folder = tempfile::tempdir().context("a folder for the programs")?;
     let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
@@ -301,7 +301,7 @@ fn programs(arguments: &Arguments, uid: Uid, socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Dictionaries, lists, strings, sorting: what scripts do.
+/// Dictionaries, lists, strings, sorting: the usual operations of scripts.
 const PYTHON: &str = "\
 import json, sys
 for turn in range(int(sys.argv[1])):
@@ -317,7 +317,7 @@ for turn in range(int(sys.argv[1])):
     assert len(back) == len(rows)
 ";
 
-/// So many functions for a compiler to chew on.
+/// A C program with this number of functions, as work for a compiler.
 fn c_program(functions: usize) -> String {
     let one = |n: usize| {
         format!(

@@ -1,4 +1,4 @@
-//! A call to the context manager of a binder device, whoever serves the device.
+//! A call to the context manager of a binder device, with any driver.
 
 use std::process::Stdio;
 
@@ -9,7 +9,7 @@ use crate::devices::Device;
 use crate::measure::Subject;
 use crate::peer::{Peer, say_ready};
 
-/// Calls of one thread to one thread.
+/// Calls from one thread to one thread.
 pub struct Binder {
     name: String,
     session: Session<'static>,
@@ -18,11 +18,12 @@ pub struct Binder {
 }
 
 impl Binder {
-    /// Starts a context manager that echoes, and a client of it. Both live as long as the process.
+    /// Starts a context manager that echoes, and a client of it. Both exist until the process
+    /// exits.
     pub fn start(device: &Device) -> Result<Self> {
         let name = device.name.clone();
         let peer = Peer::start(&["binder", device.path_text()?], Stdio::null(), Stdio::null())?;
-        // A benchmark opens a handful of devices once: they may stay until its end.
+        // A benchmark opens a handful of devices once: they may stay open until it exits.
         let client = Box::leak(Box::new(Client::open(&device.path, &Options::default())?));
         Ok(Self { name, session: Session::new(client), peer, daemon: device.daemon })
     }
@@ -38,7 +39,7 @@ impl Subject for Binder {
     }
 
     fn round_trip(&mut self, message: &[u8], reply: &mut [u8]) -> Result<()> {
-        // The buffer of the last reply goes back with this call, as libraries do.
+        // The buffer of the last reply is freed with this call, as libraries do.
         let received = self.session.call(0, 1, Payload::bytes(message))?;
         reply.copy_from_slice(received.data()?);
         self.session.free(received);

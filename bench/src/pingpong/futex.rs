@@ -1,4 +1,4 @@
-//! Shared memory and a futex: the least that two sleeping processes need.
+//! Shared memory and a futex: the minimum for two sleeping processes.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,13 +14,13 @@ use super::MAX_MESSAGE;
 use crate::measure::Subject;
 use crate::peer::{Peer, say_ready};
 
-/// Behind the words and before the messages.
+/// Size of the header: the words, before the messages.
 const HEAD: usize = 4096;
 const LEN: usize = HEAD + 2 * MAX_MESSAGE;
 const OURS: u32 = 0;
 const THEIRS: u32 = 1;
 
-/// The shared memory: whose turn it is, how long the message is, request, reply.
+/// The shared memory: turn, length of the message, request, reply.
 struct Shared(*mut u8);
 
 impl Shared {
@@ -90,7 +90,7 @@ impl Subject for Futex {
 
     fn round_trip(&mut self, message: &[u8], reply: &mut [u8]) -> Result<()> {
         anyhow::ensure!(message.len().max(reply.len()) <= MAX_MESSAGE, "too long");
-        // SAFETY: the area is long enough, and the peer does not touch it in our turn.
+        // SAFETY: the area is long enough, and the peer does not access it in this side's turn.
         unsafe {
             ptr::copy_nonoverlapping(message.as_ptr(), self.shared.message(0), message.len())
         };
@@ -111,7 +111,7 @@ pub(super) fn serve() -> Result<()> {
     loop {
         shared.wait_for(THEIRS)?;
         let len = (shared.len().load(Ordering::Relaxed) as usize).min(MAX_MESSAGE);
-        // SAFETY: inside the areas, and it is our turn.
+        // SAFETY: inside the areas, and it is this side's turn.
         unsafe { ptr::copy_nonoverlapping(shared.message(0), shared.message(1), len) };
         shared.hand_over(OURS)?;
     }

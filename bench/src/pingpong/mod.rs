@@ -1,4 +1,4 @@
-//! Round trips: a message goes to another process, which copies it once and sends it back.
+//! Round trips: a message is sent to another process, which copies it once and sends it back.
 
 mod binder;
 mod futex;
@@ -14,7 +14,8 @@ pub use seqpacket::SeqPacket;
 /// Longest message, bytes.
 pub const MAX_MESSAGE: usize = 256 * 1024;
 
-/// The other end, for a program started as `peer KIND ...`. Ends with its parent or an error.
+/// Main function of the other process, for a program started as `peer KIND ...`. Returns when its
+/// parent exits, or with an error.
 pub fn serve(arguments: &[String]) -> Result<()> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match &words[..] {

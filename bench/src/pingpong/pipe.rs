@@ -19,11 +19,11 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Starts the other end.
+    /// Starts the other process.
     pub fn start() -> Result<Self> {
         let pipe = || -> Result<(OwnedFd, OwnedFd)> {
             let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
-            // So that a message fits whole and needs one write.
+            // So that a message fits and needs one write.
             fcntl_setpipe_size(&write, MAX_MESSAGE).context("pipe size")?;
             Ok((read, write))
         };
@@ -51,7 +51,7 @@ pub(super) fn serve() -> Result<()> {
     let mut room = vec![0; MAX_MESSAGE];
     say_ready();
     loop {
-        // The pipe carries no bounds, but nothing follows a message before its reply.
+        // The pipe has no message boundaries, but the next message follows only after the reply.
         let len = rustix::io::read(&stdin, &mut room[..])?;
         if len == 0 {
             return Ok(());

@@ -1,4 +1,4 @@
-//! A Unix `SOCK_SEQPACKET` socket pair: the yardstick.
+//! A Unix `SOCK_SEQPACKET` socket pair: the baseline.
 
 use std::os::fd::OwnedFd;
 
@@ -18,10 +18,10 @@ pub struct SeqPacket {
 }
 
 impl SeqPacket {
-    /// Its name, for comparisons.
+    /// Name in comparisons.
     pub const NAME: &'static str = "seqpacket";
 
-    /// Starts the other end.
+    /// Starts the other process.
     pub fn start() -> Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
