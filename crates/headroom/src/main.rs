@@ -1,7 +1,7 @@
-//! `headroom`: starts the daemons, asks them, and explains what they did.
+//! `headroom`: starts the daemons, queries them, and explains their decisions.
 //!
-//! One module a command; [`arguments`] is the command line itself. A command collects what it has
-//! to say as text or JSON and prints it in one go ([`output`]).
+//! One module per command; [`arguments`] is the command line itself. A command collects its output
+//! as text or JSON and prints it in one write ([`output`]).
 
 mod arguments;
 mod commands;

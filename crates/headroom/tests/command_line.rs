@@ -1,4 +1,4 @@
-//! The shipped binary: what it says and which exit code it has, with and without daemons.
+//! The shipped binary: its output and exit codes, with and without daemons.
 
 mod support;
 
@@ -15,7 +15,7 @@ use support::{FakeDaemon, headroom, run};
 
 #[test]
 fn bad_input_is_refused_with_the_word_that_is_wrong() {
-    // arguments, in the complaint
+    // arguments, expected error
     let cases: &[(&[&str], &str)] = &[
         (&[], "Usage"),
         (&["fly"], "'fly'"),
@@ -110,7 +110,8 @@ fn up_without_root_says_so_and_starts_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = headroom(dir.path());
     if rustix::process::geteuid().is_root() {
-        // The binary may lie where nobody else can reach it, so it runs through its open file.
+        // Other users may not have access to the binary's folder, so it is executed through an open
+        // file.
         let file = std::fs::File::open(env!("CARGO_BIN_EXE_headroom")).unwrap();
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
         rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).unwrap();
@@ -140,7 +141,7 @@ fn a_reader_that_goes_away_is_no_error() {
     }
 }
 
-/// A daemon with one limit and one decision, that refuses to clear.
+/// A daemon with one limit and one decision, which refuses to clear limits.
 fn fake_oomd(request: Request) -> Reply {
     let limit = |hard_bytes, soft_bytes| UserLimit {
         account: AccountRef::user(Uid::ROOT),
@@ -294,7 +295,7 @@ fn doctor_reports_every_capability_with_what_is_lost() {
     }
 }
 
-/// Processes that hold memory each: shells that read an endless zero into one variable.
+/// Processes that hold memory: shells that read an endless zero into one variable.
 fn hog() -> std::process::Child {
     let mut command = std::process::Command::new("sh");
     command
@@ -311,7 +312,7 @@ fn kill_says_how_much_came_back_and_how_fast() {
     use std::os::unix::process::ExitStatusExt;
     let dir = tempfile::tempdir().unwrap();
     let [mut first, mut second] = [hog(), hog()];
-    // With the shells die the sleepers that they wait for.
+    // With the shells, the `sleep` processes that they wait for are killed.
     let pids = [first.id().to_string(), second.id().to_string()];
     let mut command = headroom(dir.path());
     let (code, stdout, stderr) = run(command.args(["kill", "--family", "--report"]).args(&pids));
@@ -373,7 +374,7 @@ fn reserve_has_the_exit_codes_of_a_shell() {
     let dir = tempfile::tempdir().unwrap();
     let library = dir.path().join("library.so");
     std::fs::write(&library, "").unwrap();
-    // The socket has to be there; nobody asks it before the command runs.
+    // The socket file must exist; it is not used before the command runs.
     std::fs::write(dir.path().join(control::lease::LEASE_SOCKET_NAME), "").unwrap();
     for (program, expected) in [("/nonexistent/nosuchprog", 127), ("/etc/passwd", 126)] {
         let (code, _, stderr) = run(headroom(dir.path())

@@ -1,4 +1,4 @@
-//! `headroom config import earlyoom`: the daemon takes what it prints, and mistakes are named.
+//! `headroom config import earlyoom`: the daemon accepts its output, and errors name the option.
 
 mod support;
 
@@ -7,12 +7,12 @@ use std::path::Path;
 use control::configuration::Configuration;
 use support::{headroom, run};
 
-/// Imports options; the exit code, the TOML and the error.
+/// Imports options; returns the exit code, the TOML and the error.
 fn import(dir: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
     run(headroom(dir).args(["config", "import", "earlyoom"]).args(arguments))
 }
 
-/// What the daemon makes of a file; `None` where the daemon is not built.
+/// The configuration that the daemon reads from a file; `None` if the daemon is not built.
 fn checked(dir: &Path, toml: &str) -> Option<Configuration> {
     let daemon = Path::new(env!("CARGO_BIN_EXE_headroom")).with_file_name("headroom-oomd");
     if !daemon.exists() {

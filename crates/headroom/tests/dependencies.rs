@@ -1,5 +1,4 @@
-//! What we build on: each licence is accepted, and each direct dependency has its reason written
-//! down.
+//! Dependencies: each licence is accepted, and each direct dependency has a documented reason.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// What cargo knows of a workspace and all that it needs.
+/// Output of `cargo metadata` for a workspace and all of its dependencies.
 fn metadata(manifest: &str) -> Value {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--locked", "--manifest-path"])
@@ -34,9 +33,9 @@ fn accepted() -> BTreeSet<String> {
     allow.iter().map(|name| name.as_str().expect("a string").to_owned()).collect()
 }
 
-/// An SPDX expression holds if some choice of its licences is accepted.
+/// An SPDX expression is accepted if some choice of its licences is.
 fn holds(expression: &str, accepted: &BTreeSet<String>) -> bool {
-    // "MIT/Apache-2.0" is how it was written before SPDX.
+    // "MIT/Apache-2.0" is the notation from before SPDX.
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let tokens: Vec<&str> = spaced.split_whitespace().collect();
     let mut rest = &tokens[..];
@@ -135,7 +134,7 @@ fn features(selection: &[&str]) -> BTreeSet<String> {
     text.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
 }
 
-/// With other features a dependency is compiled again, and with it all that depend on it.
+/// With other features a dependency, and everything that depends on it, is compiled again.
 #[test]
 fn make_run_needs_no_other_features_than_make_build() {
     let script = std::fs::read_to_string(root().join("scripts/build")).unwrap();

@@ -1,4 +1,4 @@
-//! The documents: links lead to files, commands exist, and the two that everybody reads are short.
+//! The documents: links lead to files, commands exist, and the two main documents are short.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use regex::Regex;
 
-/// README.md and ARCHITECTURE.md are read in a minute each, so each has at most so many bytes.
+/// Maximum size of README.md and ARCHITECTURE.md, bytes: each is meant to be read in a minute.
 const SHORT: u64 = 6 * 1024;
 
 fn root() -> PathBuf {

@@ -1,4 +1,4 @@
-//! `headroom why --follow`, with a daemon that a test plays.
+//! `headroom why --follow`, with a simulated daemon.
 
 mod support;
 
@@ -29,7 +29,7 @@ fn back() -> Outcome {
 fn a_desktop_gets_notices() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::bind(&dir.path().join("oomd.sock"), 0o600).unwrap();
-    // In the place of the real one: it writes down what it was told.
+    // Replaces the real `notify-send`: it records its arguments.
     let bin = dir.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
     let told = dir.path().join("told");
@@ -89,7 +89,7 @@ fn what_happened_is_told_oldest_first_and_what_happens_once_its_end_is_known() {
         while stopped.try_recv().is_err() {
             let answer = |_, request| match request {
                 Ok(Request::Subscribe) => Reply::Subscribed,
-                // Newest first; the third one's end is to be heard of.
+                // Newest first; the outcome of the third one follows as an event.
                 Ok(Request::Why { .. }) => Reply::Why {
                     records: vec![why(3, Outcome::Dying), why(2, back()), why(1, back())],
                 },
@@ -124,7 +124,7 @@ fn what_happened_is_told_oldest_first_and_what_happens_once_its_end_is_known() {
         lines.take(4).map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
     stop.send(()).unwrap();
     daemon.join().unwrap();
-    // The daemon has ended: so does it, and says so.
+    // The daemon has exited: the command reports that and exits.
     assert_eq!(child.wait().unwrap().code(), Some(1));
     let ids: Vec<_> = said[..3].iter().map(|event| event["why"]["id"].as_u64()).collect();
     assert_eq!(ids, [Some(1), Some(2), Some(3)]);

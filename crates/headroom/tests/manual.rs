@@ -1,4 +1,4 @@
-//! The manual says all that `--help` says, and the installation puts it where it is looked for.
+//! The manual covers all of `--help`, and the installation puts it into the right folder.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn options(help: &str) -> BTreeSet<String> {
     words.filter(|word| word.len() > 2 && word.starts_with("--")).map(str::to_owned).collect()
 }
 
-/// All commands, in words, and their help texts.
+/// The path and help text of each command.
 fn all(path: &[String], found: &mut Vec<(Vec<String>, String)>) {
     let arguments: Vec<&str> = path.iter().map(String::as_str).chain(["--help"]).collect();
     let help = said(&arguments);
@@ -71,8 +71,8 @@ fn an_installation_is_complete_and_names_the_places_it_is_in() {
     for name in binaries.iter().chain(&libraries) {
         std::fs::write(built.path().join(name), name).unwrap();
     }
-    // By another process: a child that some other test forks just now would have the copy open for
-    // writing.
+    // Copied by another process: a child that another test forks at the same time would have the
+    // copy open for writing.
     let (headroom, copy) = (env!("CARGO_BIN_EXE_headroom"), built.path().join("headroom"));
     assert!(Command::new("cp").arg(headroom).arg(&copy).status().unwrap().success());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install");

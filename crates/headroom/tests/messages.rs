@@ -11,7 +11,7 @@ use std::path::Path;
 use control::oomd::{Reply, Request};
 use support::{FakeDaemon, headroom, run};
 
-/// Command lines that are refused before a daemon is contacted, or need none.
+/// Command lines that are refused before a daemon is contacted, or that need none.
 const COMMANDS: &[&[&str]] = &[
     &["fly"],
     &["status", "now"],
@@ -95,7 +95,7 @@ const REPLIES: &[&[&str]] = &[&["limit", "list"], &["limit", "clear", "root"]];
 fn record(text: &mut String, dir: &Path, arguments: &[&str]) {
     let (code, stdout, stderr) = run(headroom(dir).args(arguments));
     let output = stderr + if code == Some(0) { "" } else { &stdout };
-    // The place of the test is not part of a message.
+    // The test's folder is not part of a message.
     let output = output.replace(dir.to_str().unwrap(), "DIR");
     let shown = arguments.join(" ").replace(dir.to_str().unwrap(), "DIR");
     let _ = writeln!(text, "$ headroom {shown}");

@@ -1,4 +1,4 @@
-//! `headroom top` on a real terminal and in a pipe, with a daemon that a test plays.
+//! `headroom top` on a real terminal and in a pipe, with a simulated daemon.
 
 mod support;
 
@@ -12,11 +12,11 @@ use rustix::process::Signal;
 use support::pty::Pty;
 use support::{FakeDaemon, headroom, run};
 
-/// Leaves the other screen.
+/// Leaves the alternate screen.
 const LEAVE: &str = "\x1b[?1049l";
 const MIB: u64 = 1 << 20;
 
-/// A daemon with so many users, which says what it was asked to change.
+/// A daemon with `users` users, and the requests for changes that it received.
 fn daemon(dir: &Path, users: u32) -> (FakeDaemon, Arc<Mutex<Vec<Request>>>) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let changes = asked.clone();
@@ -45,7 +45,7 @@ fn daemon(dir: &Path, users: u32) -> (FakeDaemon, Arc<Mutex<Vec<Request>>>) {
     (FakeDaemon::start(dir.join("oomd.sock"), answer), asked)
 }
 
-/// Of nobody that the machine knows; the first ones use most.
+/// The limit of a user without a name; the first ones use most.
 fn limit(number: u32) -> UserLimit {
     UserLimit {
         account: AccountRef::user(Uid(4_000_000_000 + number)),
@@ -90,7 +90,7 @@ fn on_a_terminal_keys_select_and_set_a_limit_and_the_terminal_is_given_back() {
     };
     assert_eq!(*asked.lock().unwrap(), [expected]);
     pty.resize(44, 10);
-    // Drawn anew: two columns, four users, the selected one last.
+    // Redrawn: two columns, four users, the selected one last.
     pty.shows("4000000999       501.0 MiB     2.0 GiB\n");
     pty.types("q");
     assert!(pty.ended().success());

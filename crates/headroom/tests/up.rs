@@ -1,4 +1,5 @@
-//! `headroom up` with the real daemons: they come up together, go down together, and leave nothing.
+//! `headroom up` with the real daemons: they start together, stop together, and leave nothing
+//! behind.
 
 mod support;
 
@@ -12,10 +13,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use support::{headroom, run};
 
-/// How long anything may take.
+/// Limit for any wait.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Why the daemons cannot run here.
+/// Why the daemons cannot run on this machine.
 fn obstacle() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root".into());
@@ -39,7 +40,7 @@ macro_rules! need_daemons {
     };
 }
 
-/// `headroom up` on a mount and sockets of its own.
+/// `headroom up` with a private mount and private sockets.
 struct Up {
     dir: tempfile::TempDir,
     child: Child,
@@ -91,7 +92,7 @@ impl Up {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for its end: the exit code.
+    /// Waits until it has exited; returns the exit code.
     fn end(&mut self) -> Option<i32> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -138,7 +139,7 @@ impl Up {
 
 impl Drop for Up {
     fn drop(&mut self) {
-        // A failed test: have it clean up, by force if need be.
+        // In a failed test, make it clean up, by force if necessary.
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
             self.signal(Signal::TERM);
             let deadline = Instant::now() + PATIENCE;
@@ -242,8 +243,8 @@ fn daemons_are_looked_for_beside_the_command_and_nowhere_else() {
     }
     let dir = tempfile::tempdir().unwrap();
     let lonely = dir.path().join("headroom");
-    // By another process: a child that some other test forks just now would have the copy open for
-    // writing.
+    // Copied by another process: a child that another test forks at the same time would have the
+    // copy open for writing.
     let copied =
         std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_headroom")).arg(&lonely).status();
     assert!(copied.unwrap().success());

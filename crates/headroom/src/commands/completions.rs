@@ -1,4 +1,4 @@
-//! `headroom completions`: what a shell needs to complete our command line.
+//! `headroom completions`: a completion script for a shell.
 
 use clap::CommandFactory;
 use clap_complete::Shell;

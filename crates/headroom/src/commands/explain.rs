@@ -1,4 +1,4 @@
-//! `headroom explain`: who would die now, and why.
+//! `headroom explain`: the process that would be killed now, and the reason.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! `headroom kill`: kills processes and gets their memory back at once.
+//! `headroom kill`: kills processes and reclaims their memory immediately.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
@@ -15,10 +15,10 @@ use crate::helpers::clock;
 use crate::helpers::output::{self, Format, count, printable};
 use crate::helpers::size::Size;
 
-/// How often the progress line is drawn.
+/// Interval of redrawing the progress line.
 const DRAWN_EVERY: Duration = Duration::from_millis(50);
 
-/// What is printed as JSON.
+/// Content of the JSON output.
 #[derive(Serialize)]
 struct Killed {
     victims: usize,
@@ -35,14 +35,14 @@ struct Process {
     uid: Uid,
     bytes_back: u64,
     gone: bool,
-    /// Why it is not gone.
+    /// Reason why the process has not exited.
     error: Option<String>,
-    /// What `process_mrelease` said.
+    /// Result of `process_mrelease`.
     released: Option<String>,
     threads_raised: usize,
     boost_refused: Option<String>,
     thawed: bool,
-    /// What does not come back.
+    /// Memory that is not freed by the kill.
     kept: String,
 }
 
@@ -56,11 +56,12 @@ pub fn kill(globals: &Globals, arguments: &Kill) -> anyhow::Result<ExitCode> {
             Err(error) => complaints.push(error.to_string()),
         }
     }
-    // The memory is released at our speed. Refused, it is the speed of everybody.
+    // Real-time priority makes the reclaim fast. If it is refused, the reclaim competes with
+    // ordinary threads.
     let _ = headroom_daemon::privileges::set_realtime(1);
     let options = options(arguments);
     let mut reap = Reap::begin(victims, &options).context("nobody was killed")?;
-    // Until they are waited for by their parents the dead have their names.
+    // Killed processes keep their names until their parents wait for them.
     let comms: Vec<String> = reap.reports().iter().map(|r| comm(r.identity.pid)).collect();
     if std::io::stderr().is_terminal() && globals.format() == Format::Text {
         let _ = reap.wait_and_tell(DRAWN_EVERY, |status| draw_line(&progress(&status)));
@@ -104,7 +105,7 @@ fn options(arguments: &Kill) -> Options {
 }
 
 fn draw_line(line: &str) {
-    // Erased to its end: the line before may have been longer.
+    // Clears the rest of the line: the previous text may have been longer.
     let _ = write!(std::io::stderr().lock(), "\r{line}\x1b[K");
 }
 
@@ -174,7 +175,7 @@ fn describe(report: &VictimReport, comm: String) -> Process {
     }
 }
 
-/// Why a victim is not gone, if it is not.
+/// The reason why a victim has not exited, if it has not.
 pub fn complaint(end: &End) -> Option<String> {
     match end {
         End::Gone => None,

@@ -52,7 +52,7 @@ fn set(globals: &Globals, user: &User, hard: &Amount, soft: Option<&Amount>) -> 
 fn get(globals: &Globals, user: &User) -> anyhow::Result<()> {
     let limit = limits(globals)?.into_iter().find(|limit| user.has(limit));
     if limit.is_none() {
-        // A user exists without a limit; a group or a cgroup is known by its limit only.
+        // Accounts of users exist without a limit; groups and cgroups exist only with one.
         user.account(&globals.oomd_socket)?;
     }
     output::print_as(globals.format(), &limit, || match &limit {
@@ -61,7 +61,7 @@ fn get(globals: &Globals, user: &User) -> anyhow::Result<()> {
     })
 }
 
-/// The other limits of a user come into force when one is cleared.
+/// When a limit is cleared, other limits of the user take effect.
 fn cleared(user: &User, limit: Option<&UserLimit>) -> String {
     match limit {
         Some(limit) => {

@@ -1,4 +1,4 @@
-//! `headroom metrics`: what both daemons count, for Prometheus.
+//! `headroom metrics`: counters of both daemons, for Prometheus.
 
 use std::process::ExitCode;
 

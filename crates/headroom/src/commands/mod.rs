@@ -1,4 +1,4 @@
-//! One file per command; a command with parts has a folder.
+//! One file per command; a command with several parts has a folder.
 
 pub mod binder;
 pub mod completions;

@@ -1,6 +1,7 @@
 //! `headroom notify`: desktop notifications of kills and warnings.
 //!
-//! It subscribes like any user and runs `notify-send`: the daemon does not depend on a desktop.
+//! It subscribes like any other user and runs `notify-send`, so that the daemon does not depend on
+//! a desktop.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -65,7 +66,7 @@ struct Notice {
     body: String,
 }
 
-/// `None`: there is more to come about it.
+/// Title and text for an event; `None`: a later event reports the outcome.
 fn notice(event: &Event) -> Option<Notice> {
     match event {
         Event::SoftLimitCrossed { account, group, cgroup, used_bytes, hard_bytes } => {
@@ -90,11 +91,12 @@ fn told(why: &Why, title: &str) -> Notice {
     Notice { title: title.to_owned(), body: printable(&body) }
 }
 
-/// On the desktop, or as a line where there is none; `Break` when the reader has gone away.
+/// Shows it on the desktop, or prints a line if there is none; `Break` when the reader has closed
+/// the pipe.
 fn show(notice: &Notice) -> anyhow::Result<ControlFlow<()>> {
     let Notice { title, body } = notice;
     let mut command = Command::new(PROGRAM);
-    // Markup is understood in the text: what a process calls itself is not to be any.
+    // The desktop interprets markup in the text: escape it, since process names are arbitrary.
     let body_text = body.replace('&', "&amp;").replace('<', "&lt;");
     command.args(["--app-name=Headroom", "--urgency=critical", "--", title.as_str(), &body_text]);
     match command.stdin(Stdio::null()).stdout(Stdio::null()).status() {

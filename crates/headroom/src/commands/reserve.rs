@@ -1,4 +1,4 @@
-//! `headroom reserve`: runs a command whose memory is promised before it is used.
+//! `headroom reserve`: runs a command whose memory is reserved before it is used.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -11,7 +11,7 @@ use control::lease::LEASE_SOCKET_NAME;
 use crate::arguments::{Globals, Reserve};
 use crate::helpers::{exit_code, output};
 
-/// The library that stands in for the C library's malloc.
+/// The library that replaces the C library's malloc.
 const LIBRARY: &str = "libtmalloc_preload.so";
 const PRELOAD: &str = "LD_PRELOAD";
 
@@ -39,7 +39,7 @@ pub fn reserve(globals: &Globals, options: &Reserve) -> anyhow::Result<ExitCode>
     Ok(ExitCode::from(exit_code::of_failed_exec(&error)))
 }
 
-/// Our library before what is preloaded already.
+/// The value of LD_PRELOAD: this library, then those that are preloaded already.
 fn preload(library: &Path) -> anyhow::Result<OsString> {
     let name = library.as_os_str();
     if name.as_encoded_bytes().iter().any(|b| matches!(b, b' ' | b':')) {
@@ -53,7 +53,7 @@ fn preload(library: &Path) -> anyhow::Result<OsString> {
     Ok(value)
 }
 
-/// Beside this program (as it was built), or where packages put it.
+/// Beside this program (in a build folder), or where packages install it.
 fn find_library() -> anyhow::Result<PathBuf> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     let folder = program.parent().unwrap_or(Path::new("/"));

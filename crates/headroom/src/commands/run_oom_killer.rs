@@ -1,4 +1,4 @@
-//! `headroom run-oom-killer`: have the daemon look now.
+//! `headroom run-oom-killer`: makes the daemon check all limits now.
 
 use control::oomd::{Reply, Request};
 

@@ -1,4 +1,4 @@
-//! `headroom status`: which daemons run, and how.
+//! `headroom status`: state of the daemons.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -21,7 +21,7 @@ struct Both {
     other_oom_daemons: Vec<&'static str>,
 }
 
-/// One daemon; exactly one of the two is there.
+/// One daemon; exactly one of the two fields is set.
 #[derive(Serialize)]
 struct Daemon<S> {
     status: Option<S>,

@@ -1,4 +1,4 @@
-//! `headroom why`: what was decided, and why.
+//! `headroom why`: decisions and their reasons.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -31,9 +31,9 @@ pub fn why(globals: &Globals, number: u32, id: Option<u64>) -> anyhow::Result<()
     })
 }
 
-/// Explains the latest decisions, oldest first, and then whatever happens.
+/// Explains the latest decisions, oldest first, and then new ones as they happen.
 pub fn follow(globals: &Globals, number: u32) -> anyhow::Result<()> {
-    // Before the records are read, so that nothing falls in between.
+    // Subscribes before the records are read, so that no decision is missed in between.
     let events = Subscription::start(&globals.oomd_socket)
         .map_err(|error| client::connect_error("headroom-oomd", error))?;
     let records = client::records(&globals.oomd_socket, number)?;
@@ -47,7 +47,7 @@ pub fn follow(globals: &Globals, number: u32) -> anyhow::Result<()> {
     for event in events {
         let event = event.context("headroom-oomd says no more")?;
         let wanted = match &event {
-            // Nobody could be killed: there is no end to wait for.
+            // No victim was found: no outcome will follow.
             Event::Decided { why } => why.killer.is_none() && !told.contains(&why.id),
             Event::Ended { why } => !told.contains(&why.id),
             Event::SoftLimitCrossed { .. } => true,
@@ -59,7 +59,7 @@ pub fn follow(globals: &Globals, number: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `Break` when the reader has gone away.
+/// `Break` when the reader has closed the pipe.
 fn print_event(globals: &Globals, event: &Event) -> anyhow::Result<ControlFlow<()>> {
     if globals.format() == Format::Json {
         return output::print_json_line(event);

@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use control::{Client, ControlError, binderd, oomd};
 use rustix::io::Errno;
 
-/// Bytes of a page of a receive buffer, in which `headroom-binderd` counts.
+/// Size of a page of a receive buffer, bytes; `headroom-binderd` counts these pages.
 pub const BUFFER_PAGE: u64 = 4096;
 
 fn ask<Q: serde::Serialize, R: serde::de::DeserializeOwned>(
@@ -59,7 +59,7 @@ pub fn ask_binderd(socket: &Path, request: &binderd::Request) -> anyhow::Result<
     }
 }
 
-/// The error for a reply that does not belong to the request.
+/// The error for a reply that does not match the request.
 pub fn unexpected(reply: &impl std::fmt::Debug) -> anyhow::Error {
     anyhow::anyhow!(
         "unexpected reply ({reply:?}): the daemon has another version than this command; restart \
@@ -91,7 +91,8 @@ pub fn records(socket: &Path, last: u32) -> anyhow::Result<Vec<oomd::Why>> {
     }
 }
 
-/// The daemons are installed beside `headroom`; nothing else is ever run as root.
+/// Path of a program beside this one. The daemons are installed beside `headroom`; no other program
+/// is ever run as root.
 pub fn beside_us(name: &str) -> anyhow::Result<PathBuf> {
     let us = std::env::current_exe().context("cannot find our own executable")?;
     let path = us.parent().unwrap_or(Path::new("/")).join(name);

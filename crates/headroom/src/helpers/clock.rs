@@ -1,4 +1,4 @@
-//! Points and lengths of time as people read them.
+//! Points in time and durations in human-readable form.
 
 use std::time::Duration;
 

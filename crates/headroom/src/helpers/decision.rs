@@ -1,4 +1,4 @@
-//! A decision of `headroom-oomd` in words.
+//! A decision of `headroom-oomd` as text.
 
 use std::fmt::Write;
 
@@ -8,12 +8,12 @@ use super::output::{count, printable};
 use super::size::Size;
 use super::{clock, user};
 
-/// Explains each, a paragraph apart.
+/// Explains each decision, in paragraphs separated by blank lines.
 pub fn explain_all(records: &[Why]) -> String {
     records.iter().map(explain).collect::<Vec<_>>().join("\n")
 }
 
-/// One line: who died, or why nobody did.
+/// One line: the killed process, or the reason why there is none.
 pub fn headline(why: &Why) -> String {
     let together = match (&why.group, &why.cgroup) {
         (_, Some(path)) => Some(format!("cgroup {}", printable(path))),
@@ -102,7 +102,7 @@ fn choice(why: &Why) -> String {
     format!("{} ({considered} looked at)", printable(&why.rule))
 }
 
-/// How it ended.
+/// Outcome of a decision.
 pub fn outcome(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Dying => "signalled; its memory is not back yet".into(),
@@ -119,10 +119,10 @@ pub fn outcome(outcome: &Outcome) -> String {
     }
 }
 
-/// So many of the others of a herd are named.
+/// Maximum of the other victims of a herd that are named.
 const NAMED: usize = 4;
 
-/// Who died with the victim.
+/// The processes that were killed with the victim.
 pub fn others(others: &[Candidate]) -> String {
     let named: Vec<String> = others.iter().take(NAMED).map(process).collect();
     let bytes = others.iter().map(|other| other.rss_bytes + other.swap_bytes).sum();
@@ -136,7 +136,7 @@ pub fn process(candidate: &Candidate) -> String {
     format!("{} (pid {})", printable(&candidate.comm), candidate.pid)
 }
 
-/// What a process has.
+/// Memory of a process.
 pub fn memory(candidate: &Candidate) -> String {
     let has = match candidate.swap_bytes {
         0 => Size(candidate.rss_bytes).to_string(),

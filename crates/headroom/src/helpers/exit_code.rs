@@ -1,4 +1,4 @@
-//! Exit codes of commands that run another one, as `env`, `timeout` and `docker run` have them.
+//! Exit codes of commands that run another command, as `env`, `timeout` and `docker run` use them.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -11,10 +11,10 @@ pub const NOT_EXECUTABLE: u8 = 126;
 /// There is no such command.
 pub const NOT_FOUND: u8 = 127;
 
-/// SIGHUP, of a terminal that has gone away.
+/// After SIGHUP, when the terminal has gone away.
 pub const HANGUP: u8 = 129;
 
-/// A command that could not be executed.
+/// Exit code for a command that could not be executed.
 pub fn of_failed_exec(error: &io::Error) -> u8 {
     match error.kind() {
         io::ErrorKind::NotFound => NOT_FOUND,

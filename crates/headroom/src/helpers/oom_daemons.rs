@@ -7,7 +7,7 @@ use std::path::Path;
 /// Their process names, at most 15 bytes.
 const NAMES: [&str; 4] = ["earlyoom", "systemd-oomd", "nohang", "oomd"];
 
-/// Those that run, by `/proc` in this folder.
+/// Those that run, according to the `/proc` in this folder.
 pub fn running(proc: &Path) -> Vec<&'static str> {
     let mut found: Vec<&str> = fs::read_dir(proc)
         .into_iter()
@@ -21,7 +21,7 @@ pub fn running(proc: &Path) -> Vec<&'static str> {
     found
 }
 
-/// The name of an OOM daemon. A process chooses its name, so its program has to be root's.
+/// The name of an OOM daemon. A process can choose its name, so its program must be owned by root.
 fn name_of(process: &Path) -> Option<&'static str> {
     let comm = fs::read_to_string(process.join("comm")).ok()?;
     let name = NAMES.into_iter().find(|name| *name == comm.trim_end())?;

@@ -8,8 +8,8 @@ use control::configuration::Configuration;
 
 use super::client::beside_us;
 
-/// What the files say. The daemon itself reads them, so that what it would understand is what is
-/// said; the error is its complaint.
+/// The content of the files. The daemon itself parses them, so that the result is what it would
+/// use; the error is the daemon's message.
 pub fn read(config: Option<&Path>) -> anyhow::Result<Configuration> {
     let daemon = beside_us("headroom-oomd")?;
     let mut command = Command::new(&daemon);

@@ -1,4 +1,4 @@
-//! Printing: in one go, and a reader that has gone away is no error.
+//! Printing in one write; a closed pipe is not an error.
 
 use std::io::{ErrorKind, Write};
 use std::ops::ControlFlow;
@@ -10,9 +10,9 @@ use serde::Serialize;
 /// How results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// For people.
+    /// Human-readable.
     Text,
-    /// For programs.
+    /// Machine-readable.
     Json,
 }
 
@@ -32,7 +32,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a part of a stream; `Break` when the reader has gone away.
+/// Prints a part of a stream; `Break` when the reader has closed the pipe.
 pub fn print_on(text: &str) -> anyhow::Result<ControlFlow<()>> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -42,7 +42,7 @@ pub fn print_on(text: &str) -> anyhow::Result<ControlFlow<()>> {
     }
 }
 
-/// Prints one value of a stream as a line of JSON; `Break` when the reader has gone away.
+/// Prints one value of a stream as a line of JSON; `Break` when the reader has closed the pipe.
 pub fn print_json_line(value: &impl Serialize) -> anyhow::Result<ControlFlow<()>> {
     print_on(&(serde_json::to_string(value).context("cannot write JSON")? + "\n"))
 }
@@ -61,7 +61,8 @@ pub fn print_as(
     print(&document)
 }
 
-/// A text that others chose (process names) with everything escaped that a terminal would obey.
+/// A text from an untrusted source (process names), with all characters escaped that a terminal
+/// interprets.
 pub fn printable(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! Signals that are waited for instead of handled.
+//! Signals that are received synchronously.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -16,7 +16,7 @@ pub const TERMINATION: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 #[derive(Clone, Copy)]
 pub struct BlockedSignals {
     set: libc::sigset_t,
-    /// The mask before.
+    /// The signal mask before.
     before: libc::sigset_t,
 }
 
@@ -82,13 +82,13 @@ impl BlockedSignals {
         Some(TakenSignal { signal: Signal::from_named_raw(number)?, origin })
     }
 
-    /// Waits until a request to end comes, for `limit` at the most; whether one came. A child's
-    /// end interrupts the wait.
+    /// Waits for at most `limit` until a request to end arrives; returns whether one did. SIGCHLD
+    /// interrupts the wait.
     pub fn termination_within(&self, limit: Duration) -> bool {
         self.wait(Some(limit)).is_some_and(TakenSignal::is_termination)
     }
 
-    /// Starts the command with the mask that this process was started with.
+    /// Restores in the command the signal mask that this process was started with.
     pub fn restore_in(&self, command: &mut Command) {
         let before = self.before;
         // SAFETY: one async-signal-safe call on a set that the closure owns.

@@ -23,7 +23,7 @@ impl FromStr for Size {
 pub struct Amount(String);
 
 impl Amount {
-    /// In bytes; a percentage is of `whole` bytes.
+    /// The amount in bytes; a percentage is of `whole` bytes.
     pub fn of(&self, whole: u64) -> Result<Size, SizeError> {
         size::parse(&self.0, Some(whole)).map(Size)
     }
@@ -33,7 +33,7 @@ impl FromStr for Amount {
     type Err = SizeError;
 
     fn from_str(text: &str) -> Result<Self, SizeError> {
-        // Any whole will do: percentages above 100 are refused whatever they are of.
+        // Any whole suffices to validate: percentages above 100 are refused for each.
         size::parse(text, Some(u64::MAX)).map(|_| Self(text.to_owned()))
     }
 }

@@ -1,4 +1,4 @@
-//! Each daemon's status in a line.
+//! Status of each daemon in one line.
 
 use control::{binderd, oomd};
 

@@ -1,5 +1,5 @@
-//! Users by name or number, by way of the system's own user database; groups that share a limit, as
-//! `@NAME`; and cgroups, by their paths.
+//! Users by name or number, from the system's user database; groups that share a limit, as `@NAME`;
+//! and cgroups, by their paths.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub enum User {
 }
 
 impl User {
-    /// As the daemon knows it.
+    /// The account for requests to the daemon.
     pub fn account(&self, socket: &Path) -> anyhow::Result<AccountRef> {
         if let Self::Uid(uid) = self {
             return Ok(AccountRef::user(*uid));
@@ -40,7 +40,8 @@ impl User {
         found.map(|limit| limit.account).ok_or_else(missing)
     }
 
-    /// The limit is this one's; who shares a limit has that one.
+    /// Whether the limit belongs to this user, group or cgroup; a user that shares a limit has that
+    /// of the group.
     pub fn has(&self, limit: &UserLimit) -> bool {
         match self {
             Self::Uid(uid) => {
@@ -82,7 +83,7 @@ impl FromStr for User {
             return Ok(Self::Cgroup(text.to_owned()));
         }
         if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
-            // The largest number means "no user" to the kernel.
+            // (uid_t) -1 means "no user" to the kernel.
             return match text.parse() {
                 Ok(uid) if uid != u32::MAX => Ok(Self::Uid(Uid(uid))),
                 _ => Err(format!("uid {text} is too large: at most {}", u32::MAX - 1)),
@@ -96,7 +97,7 @@ impl FromStr for User {
     }
 }
 
-/// Whose a limit is: a cgroup's path, a group's name as `@NAME`, or the user's.
+/// The owner of a limit: a cgroup's path, a group's name as `@NAME`, or the user's name.
 pub fn owner(account: AccountRef, group: Option<&str>, cgroup: Option<&str>) -> String {
     match (group, cgroup) {
         (_, Some(path)) => printable(path),
@@ -105,7 +106,7 @@ pub fn owner(account: AccountRef, group: Option<&str>, cgroup: Option<&str>) -> 
     }
 }
 
-/// The name of a user; its number where it has none. Looked up once: some databases are far away.
+/// The name of a user; its number if it has none. Cached: a lookup may query a remote database.
 pub fn name(uid: Uid) -> String {
     static KNOWN: Mutex<BTreeMap<Uid, String>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Running the shipped binary, and a daemon that says what a test tells it to.
+//! Runs the shipped binary, and a daemon with replies that the test chooses.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -24,14 +24,14 @@ pub fn headroom(dir: &Path) -> Command {
     command
 }
 
-/// Runs it: exit code, standard output, standard error.
+/// Runs it; returns the exit code, standard output and standard error.
 pub fn run(command: &mut Command) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } = command.output().expect("cannot run headroom");
     let text = |bytes| String::from_utf8(bytes).expect("the output is not UTF-8");
     (status.code(), text(stdout), text(stderr))
 }
 
-/// A daemon on a real control socket, gone with the value.
+/// A daemon on a real control socket, stopped on drop.
 pub struct FakeDaemon {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -60,7 +60,7 @@ impl Drop for FakeDaemon {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
-            // A panic in there has been printed; a second one would hide the first.
+            // A panic of the thread has been printed; a second one would hide the first.
             let _ = thread.join();
         }
     }

@@ -14,19 +14,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long anything may take.
+/// Limit for any wait.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often the reader looks whether it is to end.
+/// Interval at which the reader checks whether to stop.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// The person's side; the program is killed on drop.
+/// The controlling side; the program is killed on drop.
 pub struct Pty {
     child: Child,
     /// `None`: hung up.
     ours: Option<File>,
     reader: Option<JoinHandle<()>>,
     hung_up: Arc<AtomicBool>,
-    /// Kept open, so that its settings can be looked at when the program is gone.
+    /// Kept open, so that its settings can be read after the program has exited.
     theirs: OwnedFd,
     screen: Arc<Mutex<Vec<u8>>>,
 }
@@ -47,17 +47,18 @@ impl Pty {
         Self::start_apart(command, columns, rows)
     }
 
-    /// The same in a session of its own that the terminal does not control: it gets no SIGHUP.
+    /// As [`start`](Pty::start), in a session that the terminal does not control: it gets no
+    /// SIGHUP.
     pub fn start_apart(mut command: Command, columns: u16, rows: u16) -> Self {
         let (mut ours, mut theirs) = (-1, -1);
         let size = window(columns, rows);
         let none = std::ptr::null_mut();
-        // SAFETY: both numbers and the size are ours; no name is asked for.
+        // SAFETY: both numbers and the size are ours; no name is requested.
         let done = unsafe { libc::openpty(&mut ours, &mut theirs, none, std::ptr::null(), &size) };
         assert_eq!(done, 0, "no pseudo-terminal: {}", std::io::Error::last_os_error());
         // SAFETY: openpty has just made them for us.
         let (ours, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
-        // A program that inherits our end keeps the terminal from being hung up.
+        // A program that inherits the controlling side would keep the terminal from being hung up.
         rustix::io::fcntl_setfd(&ours, FdFlags::CLOEXEC).unwrap();
         let end = || theirs.try_clone().unwrap();
         command.stdin(end()).stdout(end()).stderr(end());
@@ -68,7 +69,7 @@ impl Pty {
         let (mut reader, seen) = (ours.try_clone().unwrap(), screen.clone());
         let hung_up = Arc::new(AtomicBool::new(false));
         let end = hung_up.clone();
-        // It ends when both ends of the other side are closed, or it is hung up.
+        // The thread ends when both ends of the other side are closed, or the terminal is hung up.
         let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while !end.load(Ordering::Acquire) {
@@ -83,27 +84,27 @@ impl Pty {
         Self { child, ours: Some(ours), reader: Some(reader), hung_up, theirs, screen }
     }
 
-    /// All that was written to the terminal so far.
+    /// Everything that was written to the terminal so far.
     pub fn written(&self) -> String {
         String::from_utf8_lossy(&self.screen.lock().unwrap()).into_owned()
     }
 
-    /// What a person sees: the lines, as far as the terminal understands what was written.
+    /// The visible screen: the lines, as far as `render` interprets the output.
     pub fn seen(&self) -> String {
         render(&self.written())
     }
 
-    /// Waits until this was written.
+    /// Waits until this text was written.
     pub fn wrote(&self, text: &str) {
         self.wait(&format!("{text:?} is written"), || self.written().contains(text).then_some(()));
     }
 
-    /// Waits until this is seen.
+    /// Waits until this text is visible.
     pub fn shows(&self, text: &str) {
         self.wait(&format!("{text:?} is seen"), || self.seen().contains(text).then_some(()));
     }
 
-    /// Types.
+    /// Sends input as if typed.
     pub fn types(&mut self, keys: &str) {
         self.ours.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
     }
@@ -113,7 +114,7 @@ impl Pty {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Gives the terminal another size.
+    /// Changes the size of the terminal.
     pub fn resize(&self, columns: u16, rows: u16) {
         let size = window(columns, rows);
         // SAFETY: the size is ours.
@@ -123,7 +124,7 @@ impl Pty {
         assert_eq!(done, 0);
     }
 
-    /// Waits for the program's end.
+    /// Waits until the program has exited.
     pub fn ended(&mut self) -> ExitStatus {
         let start = Instant::now();
         loop {
@@ -135,7 +136,8 @@ impl Pty {
         }
     }
 
-    /// Takes the terminal away, as the end of a remote login does, and waits for the program's end.
+    /// Hangs the terminal up, as the end of a remote login does, and waits until the program has
+    /// exited.
     pub fn hang_up(&mut self) -> ExitStatus {
         self.hung_up.store(true, Ordering::Release);
         if let Some(reader) = self.reader.take() {
@@ -145,7 +147,7 @@ impl Pty {
         self.ended()
     }
 
-    /// The terminal shows what is typed, line by line, as shells want it.
+    /// The terminal echoes and works line by line, as shells expect.
     pub fn is_ordinary(&self) -> bool {
         let modes = rustix::termios::tcgetattr(&self.theirs).unwrap().local_modes;
         use rustix::termios::LocalModes;
@@ -164,7 +166,7 @@ impl Pty {
     }
 }
 
-/// Follows cursor positions and clearing; colours and modes are not seen.
+/// Interprets cursor positions and clearing; ignores colours and modes.
 fn render(written: &str) -> String {
     let mut lines: Vec<Vec<char>> = Vec::new();
     let (mut line, mut column) = (0, 0);

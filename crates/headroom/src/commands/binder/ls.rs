@@ -1,4 +1,4 @@
-//! `headroom binder ls`: everything that is open, indented.
+//! `headroom binder ls`: all opens with their objects, indented.
 
 use std::fmt::Write;
 

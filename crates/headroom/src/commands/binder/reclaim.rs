@@ -1,4 +1,4 @@
-//! `headroom binder reclaim`: gives the memory of idle buffers back.
+//! `headroom binder reclaim`: reclaims the memory of idle buffers.
 
 use control::binderd::{Reply, Request};
 
@@ -28,7 +28,7 @@ pub fn reclaim(globals: &Globals, size: Option<Size>) -> anyhow::Result<()> {
     })
 }
 
-/// What came of it.
+/// Result of the request.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 struct Reclaimed {
     pages: u64,

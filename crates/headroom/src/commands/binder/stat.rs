@@ -1,4 +1,4 @@
-//! `headroom binder stat`: what the driver has done so far, or does each second.
+//! `headroom binder stat`: the driver's counters, in total or per second.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::helpers::client::{BUFFER_PAGE, ask_binderd, unexpected};
 use crate::helpers::output::{self, Format};
 use crate::helpers::size::Size;
 
-/// Lines between two heads of the table.
+/// Lines of the table between two headers.
 const LINES_A_HEAD: u32 = 20;
 
 /// Counters since the start.
@@ -21,7 +21,7 @@ struct Counts {
     status: Status,
 }
 
-/// Runs `headroom binder stat`: with an interval, one line for each, so many of them.
+/// Runs `headroom binder stat`: with an interval, one line for each, `count` lines at most.
 pub fn stat(globals: &Globals, seconds: Option<f64>, count: Option<u32>) -> anyhow::Result<()> {
     let mut last = counts(globals)?;
     let Some(seconds) = seconds else {
@@ -72,7 +72,7 @@ fn totals(counts: &Counts) -> String {
 const HEAD: &str =
     "    calls/s  replies/s  failed/s    dead/s  frozen/s   freed/s  opens    memory      idle\n";
 
-/// What happened each second.
+/// Rates of one interval, per second.
 #[derive(Debug, PartialEq, serde::Serialize)]
 struct Rates {
     calls: f64,

@@ -1,4 +1,4 @@
-//! `headroom binder trace`: who calls whom, as it happens.
+//! `headroom binder trace`: calls with caller and receiver, as they end.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -14,10 +14,10 @@ use crate::helpers::client::{connect, unexpected};
 use crate::helpers::clock;
 use crate::helpers::output::{self, Format, printable};
 
-/// How often is asked for what is new.
+/// Interval of requests for new calls.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Runs `headroom binder trace`, until it has seen what it was to see or is interrupted.
+/// Runs `headroom binder trace`, until it has shown the requested calls or is interrupted.
 pub fn trace(globals: &Globals, options: &Trace) -> anyhow::Result<()> {
     let mut client = connect("headroom-binderd", &globals.binderd_socket)?;
     let mut sink = Sink::new(globals.format(), options.perfetto.as_deref())?;
@@ -68,7 +68,7 @@ fn filter(options: &Trace) -> TraceFilter {
     }
 }
 
-/// Where the calls go.
+/// Destination of the calls.
 enum Sink {
     Text,
     Json,
@@ -86,12 +86,13 @@ impl Sink {
         let file =
             File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
         let mut file = BufWriter::new(file);
-        // An array of events; its end may be missing, so an interrupted trace is whole too.
+        // An array of events. The format allows its end to be missing, so an interrupted trace is
+        // valid.
         file.write_all(b"[\n")?;
         Ok(Self::Perfetto(file))
     }
 
-    /// `Break` when the reader has gone away.
+    /// `Break` when the reader has closed the pipe.
     fn put(&mut self, call: &Call) -> anyhow::Result<ControlFlow<()>> {
         match self {
             Self::Text => output::print_on(&text(call)),
@@ -100,7 +101,7 @@ impl Sink {
                 for event in events(call) {
                     writeln!(file, "{event},").context("cannot write the trace")?;
                 }
-                // What was traced is there also when we are killed.
+                // So that the trace is complete even if this process is killed.
                 file.flush().context("cannot write the trace")?;
                 Ok(ControlFlow::Continue(()))
             }
@@ -164,8 +165,8 @@ fn text(call: &Call) -> String {
     )
 }
 
-/// A call as events of Chrome's trace format, which ui.perfetto.dev reads: the caller's wait, the
-/// receiver's work, and an arrow between them.
+/// A call as events of Chrome's trace format, which ui.perfetto.dev reads: the time that the caller
+/// waits, the receiver's work, and an arrow between them.
 fn events(call: &Call) -> Vec<serde_json::Value> {
     use serde_json::json;
     let at = call.sent_us as f64;
@@ -180,7 +181,7 @@ fn events(call: &Call) -> Vec<serde_json::Value> {
     let kind = if call.oneway { "one-way" } else { "call" };
     let target = call.to.as_ref().map_or(format!("handle {}", call.handle), |to| to.comm.clone());
     let name = format!("{kind} {} to {target}", call.code);
-    // A one-way call keeps its caller for no time.
+    // The caller of a one-way call does not wait.
     let caller_waits = if call.oneway { 0.0 } else { took };
     let mut events = vec![json!({
         "ph": "X", "cat": "binder", "name": name, "ts": at, "dur": caller_waits,

@@ -17,7 +17,7 @@ use crate::helpers::client::{ask_oomd, unexpected};
 use crate::helpers::size::Size;
 use crate::helpers::{oomd_config, output, user};
 
-/// What is printed as JSON.
+/// Content of the JSON output.
 #[derive(Serialize)]
 struct Reloaded {
     changes: Vec<String>,

@@ -1,4 +1,4 @@
-//! What `headroom-binderd` uses.
+//! Checks for `headroom-binderd`.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -13,11 +13,11 @@ use super::check::Check;
 use super::system::{System, Version};
 
 const DAEMON: &str = "headroom-binderd";
-/// What the bus of the whole machine needs, and a private one does not.
+/// The component that a check concerns: the machine-wide bus; a private one works without it.
 const SYSTEM_DAEMON: &str = "headroom-binderd for the whole machine (`headroom run` can work)";
-/// Of `/dev/fuse`: devices.txt of the kernel.
+/// Device number of `/dev/fuse`, from devices.txt of the kernel.
 const FUSE_DEVICE: u64 = libc::makedev(10, 229);
-/// The user who owns nothing.
+/// Uid of the user `nobody`, which owns no files.
 const NOBODY: u32 = 65534;
 
 /// All checks.
@@ -74,7 +74,7 @@ fn fuse() -> Check {
     describe_fuse(opened.and_then(rustix::fs::fstat).map(|stat| (stat.st_mode, stat.st_rdev)))
 }
 
-/// What opening `/dev/fuse` came to: mode and device number of the file, or an error.
+/// Describes the result of opening `/dev/fuse`: mode and device number of the file, or an error.
 fn describe_fuse(opened: Result<(u32, u64), Errno>) -> Check {
     let is_device = |(mode, device)| {
         FileType::from_raw_mode(mode) == FileType::CharacterDevice && device == FUSE_DEVICE
@@ -99,7 +99,8 @@ fn describe_fuse(opened: Result<(u32, u64), Errno>) -> Check {
     Check::new("fuse", found, "binder devices cannot be served", remedy)
 }
 
-/// What a killed daemon's connection is ended by.
+/// Describes the availability of the FUSE control filesystem, with which the connection of a killed
+/// daemon is aborted.
 fn abort(system: &System) -> Result<String, String> {
     const FUSE_CTL_SUPER_MAGIC: libc::c_long = 0x6573_5543;
     let connections = rustix::fs::statfs("/sys/fs/fuse/connections");
@@ -119,7 +120,8 @@ fn passthrough(system: &System) -> Result<String, String> {
     Ok(format!("kernel {} has it, and {capability}", system.version))
 }
 
-/// Reads from address 0 of a process of another user: who may do so learns that nothing is there.
+/// Reads from address 0 of a process of another user: with permission the error is that nothing is
+/// mapped there.
 fn other_memory() -> Result<String, String> {
     let child = Command::new("/bin/cat")
         .stdin(Stdio::piped())
@@ -135,7 +137,7 @@ fn other_memory() -> Result<String, String> {
     // SAFETY: one local vector of one byte of ours; the remote address is the kernel's to check.
     let got = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
     let error = std::io::Error::last_os_error();
-    // Its standard input ends here, and so does it.
+    // Closing its standard input makes the child exit.
     drop(child.stdin.take());
     let _ = child.wait();
     if got >= 0 || error.raw_os_error() == Some(libc::EFAULT) {
@@ -150,7 +152,7 @@ fn yama() -> String {
         .map_or(String::new(), |scope| format!(" (kernel.yama.ptrace_scope is {})", scope.trim()))
 }
 
-/// Mounts something in namespaces of its own, as an ordinary user.
+/// Mounts a file system in private namespaces, as an ordinary user.
 fn user_namespaces() -> Result<String, String> {
     let root = rustix::process::geteuid().is_root();
     let mut child = Command::new("/bin/true");

@@ -29,12 +29,12 @@ impl Capability {
 pub struct Capabilities(CapabilitySet);
 
 impl Capabilities {
-    /// Of this process; empty if it cannot be read.
+    /// The set of this process; empty if it cannot be read.
     pub fn ours() -> Self {
         Self(rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |it| it.effective))
     }
 
-    /// `Ok` with its name, or `Err` with the message that it is missing.
+    /// `Ok` with the capability's name, or `Err` with the message that it is missing.
     pub fn require(&self, capability: Capability) -> Result<String, String> {
         let name = capability.name();
         if self.0.contains(capability.bit()) {

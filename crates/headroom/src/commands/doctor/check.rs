@@ -3,25 +3,25 @@
 use headroom_daemon::message::plain;
 use serde::Serialize;
 
-/// One capability that we use.
+/// Result of one check.
 #[derive(Debug, Serialize)]
 pub struct Check {
-    /// What it is called.
+    /// Name of the checked feature.
     pub capability: &'static str,
-    /// It is there.
+    /// The feature is available.
     pub present: bool,
-    /// What was found.
+    /// Details of the result.
     pub found: String,
-    /// What is lost when it is missing; empty when it is there.
+    /// Consequence if it is missing; empty if it is present.
     pub lost: &'static str,
-    /// What an operator can do; empty when it is there.
+    /// Remedy for an operator; empty if it is present.
     pub remedy: &'static str,
-    /// Without it this daemon cannot work at all.
+    /// The daemon that cannot work at all without it.
     pub disables: Option<&'static str>,
 }
 
 impl Check {
-    /// `found` says what is there (`Ok`) or how it is missing (`Err`).
+    /// `found` describes what is available (`Ok`) or why it is missing (`Err`).
     pub fn new(
         capability: &'static str,
         found: Result<String, String>,
@@ -39,7 +39,7 @@ impl Check {
         }
     }
 
-    /// If it is missing, `daemon` cannot work.
+    /// Marks the feature as required: if it is missing, `daemon` cannot work.
     pub fn needed_by(mut self, daemon: &'static str) -> Self {
         self.disables = (!self.present).then_some(daemon);
         self

@@ -1,4 +1,4 @@
-//! What `headroom-oomd` uses besides what it watches memory with.
+//! Checks for `headroom-oomd`, except those for its memory notifier.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ fn other_daemons() -> Result<String, String> {
 
 /// All checks.
 pub fn checks(system: &System) -> Vec<Check> {
-    // As the daemon would read it at its usual place.
+    // Reads the configuration at its default path, as the daemon does.
     let read = oomd_config::read(None).map_err(|error| format!("{error:#}"));
     vec![
         Check::new("pidfd", pidfd(), "no process can be killed safely", "kernel 5.3 or newer")
@@ -94,7 +94,7 @@ fn configuration(read: &Result<Configuration, String>) -> Result<String, String>
 }
 
 fn ordinary_users(read: &Result<Configuration, String>) -> Result<String, String> {
-    // What is wrong with the configuration is said of it.
+    // Errors of the configuration are reported by its own check.
     let Ok(read) = read else { return Ok("not looked for".into()) };
     let [first, last] = read.ordinary_uids;
     if read.warnings.is_empty() {
@@ -112,7 +112,7 @@ fn pidfd() -> Result<String, String> {
     }
 }
 
-/// With hidepid, a process that may not look sees no folder of another user's process at all.
+/// With hidepid, a process without permission does not see the folders of other users' processes.
 fn proc() -> Result<String, String> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let hidepid = mounts
@@ -129,7 +129,8 @@ fn proc() -> Result<String, String> {
     }
 }
 
-/// Without a pidfd the call fails before it does anything; how it fails tells whether it is there.
+/// Without a pidfd the call fails before it has an effect; the errno shows whether it is
+/// implemented.
 fn mrelease() -> Result<String, String> {
     // SAFETY: plain numbers.
     let rc = unsafe { libc::syscall(libc::SYS_process_mrelease, -1, 0) };
@@ -141,7 +142,7 @@ fn mrelease() -> Result<String, String> {
     }
 }
 
-/// Tries it on the thread that asks, and goes back.
+/// Tries it on the calling thread, and restores the old policy.
 fn fifo() -> Result<String, String> {
     let fifo = libc::sched_param { sched_priority: 1 };
     let other = libc::sched_param { sched_priority: 0 };
@@ -149,12 +150,12 @@ fn fifo() -> Result<String, String> {
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &fifo) } != 0 {
         return Err(std::io::Error::last_os_error().to_string());
     }
-    // SAFETY: as above. Going back is always allowed.
+    // SAFETY: as above. Returning to the old policy is always allowed.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &other) };
     Ok("a thread can be made SCHED_FIFO".into())
 }
 
-/// Limits of users need none.
+/// Describes the cgroup hierarchy. Limits of users do not need one.
 fn cgroups() -> Result<String, String> {
     match Cgroups::find(Path::new("/proc")).map_err(|error| error.to_string())? {
         None => Err("no hierarchy of version 2 is mounted".into()),

@@ -1,5 +1,4 @@
-//! `headroom doctor`: what this machine offers, tried out rather than looked up where that is
-//! harmless.
+//! `headroom doctor`: features of this machine, tested by using them where that is harmless.
 
 mod binder;
 mod capabilities;

@@ -1,4 +1,4 @@
-//! How `headroom-oomd` watches memory: the probes of the library that does the watching. Nothing
+//! How `headroom-oomd` watches memory: the probes of the library that does the watching. No feature
 //! here is indispensable: without BPF, `/proc` is read on a timer.
 
 use memory_watch::capability::{Capability, probe};
@@ -18,7 +18,7 @@ pub fn checks() -> Vec<Check> {
         .collect()
 }
 
-/// What the daemon uses today, and what an operator can do where it is missing.
+/// Features that the daemon uses, with the remedy for an operator if one is missing.
 const WANTED: [(Capability, &str); 11] = [
     (Capability::CapBpf, "run the daemon as root, or with CAP_BPF"),
     (Capability::CapPerfmon, "run the daemon as root, or with CAP_PERFMON"),

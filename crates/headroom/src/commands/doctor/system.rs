@@ -1,21 +1,21 @@
-//! What several checks ask: kernel version and our own capabilities.
+//! Facts that several checks use: kernel version and effective capabilities.
 
 use std::fmt;
 
 use super::capabilities::Capabilities;
 
-/// The machine as we find it.
+/// The tested machine.
 pub struct System {
-    /// `6.18.44-amd64`.
+    /// Kernel release, as `6.18.44-amd64`.
     pub release: String,
     /// Its first two numbers.
     pub version: Version,
-    /// Ours.
+    /// Capabilities of this process.
     pub capabilities: Capabilities,
 }
 
 impl System {
-    /// Looks.
+    /// Reads them.
     pub fn look() -> Self {
         let release = rustix::system::uname().release().to_string_lossy().into_owned();
         Self { version: Version::of(&release), release, capabilities: Capabilities::ours() }

@@ -1,4 +1,4 @@
-//! `headroom oom detach`: ends what a daemon that is no more left in force.
+//! `headroom oom detach`: detaches the pinned BPF programs of a daemon that does not run any more.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `headroom oom`: commands about the OOM management itself.
+//! `headroom oom`: commands about the OOM manager itself.
 
 pub mod detach;
 pub mod margin;

@@ -1,4 +1,4 @@
-//! `headroom oom observe`: a daemon that decides and does not kill.
+//! `headroom oom observe`: runs a daemon that selects victims but does not kill them.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -9,7 +9,7 @@ use anyhow::anyhow;
 use crate::arguments::Globals;
 use crate::helpers::client::beside_us;
 
-/// Becomes the daemon.
+/// Executes the daemon in place of this program.
 pub fn observe(globals: &Globals, config: Option<&Path>) -> anyhow::Result<()> {
     let mut command = Command::new(beside_us("headroom-oomd")?);
     command.arg("--observe").arg("--socket").arg(&globals.oomd_socket);

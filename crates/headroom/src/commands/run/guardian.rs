@@ -1,9 +1,9 @@
-//! What ends the bus when the session is killed.
+//! Process that ends the bus when the session is killed.
 //!
-//! All processes of a pid namespace die with its first one, and it waits for them. A daemon that is
-//! killed while it holds opens of its own bus waits for an answer that nobody gives any more, and
-//! so do its clients. The daemon's own guardian is killed with it; this one is outside of the pid
-//! namespace. It is a fork that makes system calls only.
+//! When the first process of a pid namespace exits, the kernel kills all others in it and waits for
+//! them. A daemon that is killed while it holds opens of its own bus waits for an answer that no
+//! process gives any more, and so do its clients. The daemon's own guardian is killed with it; this
+//! one is outside of the pid namespace. It is a fork that makes system calls only.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -13,16 +13,16 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 
 use super::private_dev::BUS_C;
 
-/// How long its end may take; it has little to do.
+/// Limit for the guardian to exit after the session; it has little to do.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Between two looks for it.
+/// Interval of checks whether it has exited.
 const TICK: Duration = Duration::from_millis(1);
 
-/// A running guardian, our child.
+/// A running guardian, a child of this process.
 pub struct Guardian(Pid);
 
 impl Guardian {
-    /// Waits for its end, so that it is gone when we are.
+    /// Waits until it has exited, so that it does not outlive this process.
     pub fn wait(self) {
         let begun = Instant::now();
         while let Ok(None) = waitpid(Some(self.0), WaitOptions::NOHANG) {
@@ -34,8 +34,8 @@ impl Guardian {
     }
 }
 
-/// Starts it, in the mount namespace of the session. It ends the bus, and itself, when the last
-/// copy of the descriptor is closed: a clean end has unmounted before.
+/// Starts the guardian in the mount namespace of the session. When the last copy of the returned
+/// descriptor is closed, it ends the bus and exits; after a clean end the bus is unmounted already.
 pub fn start() -> anyhow::Result<(Guardian, OwnedFd)> {
     let (hangs_up, held) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("cannot make a pipe")?;
@@ -49,7 +49,8 @@ pub fn start() -> anyhow::Result<(Guardian, OwnedFd)> {
 
 fn watch(hangs_up: i32) -> ! {
     // SAFETY: system calls; the set and the byte are live, and the set is initialised before it is
-    // read. What is closed belongs to a copy that nobody uses.
+    // read. The closed descriptors belong to the child's copy of the table, which nothing else
+    // uses.
     unsafe {
         let mut all = std::mem::zeroed();
         libc::sigfillset(&mut all);

@@ -1,20 +1,20 @@
-//! `headroom run -- CMD`: a private bus for one command, without root, gone with it.
+//! `headroom run -- CMD`: a private bus for one command, without root, which ends with the command.
 //!
-//! Our processes, beside the command's own:
+//! Processes, besides those of the command:
 //!
 //! ```text
 //! a guardian        ends the bus should the session be killed
 //! headroom run      makes the namespaces and the private /dev, passes signals and the exit code on
 //!  └ the session    first process of the pid namespace: starts the others, reaps, ends the rest
 //!     ├ headroom-binderd   has capabilities, which count in the namespace alone
-//!     ├ the service manager, if one is asked for
+//!     ├ the service manager, if one is requested
 //!     └ CMD
 //! ```
 //!
-//! Whoever is killed, nothing stays: the session dies with `headroom run`, the pid namespace with
-//! the session, and mounts with the mount namespace. What needs the privilege (mounting, reading
-//! clients' memory) the daemon has as owner of the user namespace that the clients live in; that
-//! also satisfies Yama.
+//! Whichever process is killed, nothing stays behind: the session is killed with `headroom run`,
+//! the pid namespace ends with the session, and the mounts with the mount namespace. The daemon has
+//! the privileges that it needs (mounting, reading clients' memory) as owner of the user namespace
+//! of its clients; that also satisfies Yama.
 
 mod guardian;
 mod namespaces;
@@ -37,8 +37,8 @@ use crate::helpers::signals::{BlockedSignals, Origin};
 use namespaces::Isolation;
 use session::Session;
 
-/// Signals that are passed on to the command, and the end of children. The others keep their
-/// meaning: a terminal stops and continues this process together with the command.
+/// Signals that are passed on to the command, and SIGCHLD. The others keep their default action: a
+/// terminal stops and continues this process together with the command.
 const TAKEN: [Signal; 8] = [
     Signal::CHILD,
     Signal::HUP,
@@ -65,15 +65,15 @@ pub fn run(options: &Run) -> ExitCode {
 fn try_run(options: &Run) -> anyhow::Result<u8> {
     let daemon = beside_us("headroom-binderd")?;
     let users = namespaces::enter()?;
-    // Outside of the pid namespace that comes next.
+    // Outside of the pid namespace that is created next.
     let (guardian, guarded) = guardian::start()?;
     let isolation = Isolation { users, pids: namespaces::enter_pids() };
     private_dev::build(&options.devices)?;
     let signals = BlockedSignals::block(&TAKEN).context("cannot block signals")?;
-    // Nobody writes to it: it hangs up when we are gone.
+    // A pipe that is never written to: it hangs up when this process exits.
     let (hangs_up, lifeline) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("cannot make a pipe")?;
-    // SAFETY: this process has one thread, so the child may do whatever we may.
+    // SAFETY: this process has one thread, so the child may do whatever the parent may.
     match unsafe { libc::fork() } {
         -1 => Err(std::io::Error::last_os_error()).context("cannot start the session"),
         0 => {
@@ -90,8 +90,8 @@ fn try_run(options: &Run) -> anyhow::Result<u8> {
     }
 }
 
-/// Passes signals on until the session ends. Those of the terminal have reached CMD already: it is
-/// in our process group, or has made itself the terminal's own.
+/// Passes signals on until the session ends. CMD has received those of the terminal already: it is
+/// in this process's process group, or in the terminal's foreground group.
 fn supervise(session: libc::pid_t, lifeline: OwnedFd, signals: &BlockedSignals) -> u8 {
     let Some(session) = Pid::from_raw(session) else { return RUN_FAILED };
     loop {
@@ -104,7 +104,7 @@ fn supervise(session: libc::pid_t, lifeline: OwnedFd, signals: &BlockedSignals) 
             return exit_code(status);
         }
         if taken.origin == Origin::Process {
-            // It is our child and not reaped, so the pid is still its own.
+            // The session is a child that is not reaped yet, so the pid is not reused.
             let _ = kill_process(session, taken.signal);
         }
     }

@@ -1,4 +1,4 @@
-//! Namespaces of our own: mounts, process ids, and users where we are not root.
+//! Private namespaces: mounts, process ids, and users if this process is not root.
 
 use std::fmt::Write;
 use std::io;
@@ -9,24 +9,24 @@ use rustix::thread::CapabilitySet;
 
 use crate::helpers::output;
 
-/// What we got.
+/// The namespaces that were created.
 #[derive(Clone, Copy, Debug)]
 pub struct Isolation {
-    /// We are root in a user namespace of our own, and nobody outside.
+    /// A user namespace in which this process is root; outside it has no privilege.
     pub users: bool,
-    /// What we start lives in a pid namespace of its own and ends with its first process.
+    /// A pid namespace for the children, which ends with its first process.
     pub pids: bool,
 }
 
-/// Settings that can forbid user namespaces: name, the value that does, the one that allows them.
+/// Settings that can forbid user namespaces: name, value that forbids them, value that allows them.
 const SETTINGS: [(&str, &str, &str); 3] = [
     ("kernel.unprivileged_userns_clone", "0", "1"),
     ("user.max_user_namespaces", "0", "10000"),
     ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
 ];
 
-/// Puts this process (of one thread) into namespaces of mounts and, where that takes one, of users:
-/// then it is true.
+/// Puts this process (of one thread) into a private mount namespace and, if that requires one, into
+/// a user namespace: then it returns true.
 pub fn enter() -> anyhow::Result<bool> {
     let users = enter_mount_namespace()?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
@@ -34,8 +34,8 @@ pub fn enter() -> anyhow::Result<bool> {
     Ok(users)
 }
 
-/// Makes a pid namespace for the children of this process (of one thread). False: there is none to
-/// be had.
+/// Makes a pid namespace for the children of this process (of one thread). False: it is not
+/// available.
 pub fn enter_pids() -> bool {
     let pids = pid_namespace_works() && unshare(libc::CLONE_NEWPID).is_ok();
     if !pids {
@@ -47,9 +47,9 @@ pub fn enter_pids() -> bool {
     pids
 }
 
-/// True: it took a user namespace. Root needs none, and keeps its rights on others' files without
-/// one; but root of a container that lacks `CAP_SYS_PTRACE` may not look into clients' memory where
-/// Yama forbids it.
+/// True: it required a user namespace. Root does not need one, and so keeps its rights on other
+/// users' files; but root of a container that lacks `CAP_SYS_PTRACE` may not read clients' memory
+/// if Yama forbids it.
 fn enter_mount_namespace() -> anyhow::Result<bool> {
     let capable = rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE));
@@ -76,7 +76,7 @@ fn unshare(flags: libc::c_int) -> io::Result<()> {
     if unsafe { libc::unshare(flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Afterwards we are still who we were: one user and one group are mapped, to themselves.
+/// The identity stays the same afterwards: one user and one group are mapped, to themselves.
 fn enter_user_namespace() -> anyhow::Result<()> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     unshare(libc::CLONE_NEWUSER).map_err(|error| refused("a user namespace", &error))?;
@@ -98,7 +98,7 @@ fn refused(what: &str, error: &io::Error) -> anyhow::Error {
     anyhow!("the kernel refuses {what}: {error}{}", reasons(read))
 }
 
-/// Why user namespaces may be refused, and what to do, as far as the settings tell.
+/// Reasons why user namespaces may be refused, and remedies, as far as the settings show them.
 fn reasons(setting: impl Fn(&str) -> Option<String>) -> String {
     let mut text = String::new();
     for (name, forbids, allows) in SETTINGS {
@@ -114,18 +114,18 @@ fn reasons(setting: impl Fn(&str) -> Option<String>) -> String {
     text
 }
 
-/// Tries a pid namespace with its own /proc, in a child: containers hide parts of theirs, and then
-/// the kernel refuses a fresh one.
+/// Tries a pid namespace with its own /proc, in a child: containers cover parts of their /proc, and
+/// then the kernel refuses a fresh one.
 fn pid_namespace_works() -> bool {
     in_child(|| {
         unshare(libc::CLONE_NEWNS | libc::CLONE_NEWPID).is_ok() && in_child(|| mount_proc().is_ok())
     })
 }
 
-/// What `test` says when a child process runs it.
+/// The result of `test` in a child process.
 fn in_child(test: impl FnOnce() -> bool) -> bool {
-    // SAFETY: this process has one thread, so the child may do whatever we may; it ends without
-    // cleaning up.
+    // SAFETY: this process has one thread, so the child may do whatever the parent may; it exits
+    // without cleaning up.
     unsafe {
         match libc::fork() {
             -1 => false,

@@ -1,18 +1,19 @@
-//! Everything that descends from us, found in /proc.
+//! Descendants of this process, found in /proc.
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Sends a signal to all descendants of this process but `except` and its own; how many there are.
+/// Sends a signal to all descendants of this process except `except` and its own; returns their
+/// number.
 pub fn signal_all(signal: Signal, except: Option<u32>) -> usize {
     let all = descendants(except);
     for pid in all.iter().filter_map(|&pid| Pid::from_raw(pid as i32)) {
-        // One that has ended meanwhile needs no signal.
+        // A process that has exited meanwhile needs no signal.
         let _ = kill_process(pid, signal);
     }
     all.len()
 }
 
-/// How many descendants there are but `except` and its own.
+/// Number of descendants, without `except` and its own.
 pub fn count(except: Option<u32>) -> usize {
     descendants(except).len()
 }
@@ -33,7 +34,8 @@ fn descendants(except: Option<u32>) -> Vec<u32> {
 
 fn descends(all: &[Process], pid: u32, from: u32) -> bool {
     let parent_of = |pid: u32| all.iter().find(|one| one.pid == pid).map(|one| one.parent);
-    // Processes come and go while they are listed: what looks like a circle ends too.
+    // Processes start and exit while they are listed, so the chain may look like a cycle: it is
+    // bounded.
     std::iter::successors(parent_of(pid), |&at| parent_of(at)).take(all.len()).any(|at| at == from)
 }
 

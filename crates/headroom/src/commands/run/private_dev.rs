@@ -1,4 +1,4 @@
-//! A /dev of our own: everything that was there, and the bus.
+//! A private /dev: everything of the old one, and the bus.
 
 use std::ffi::OsStr;
 use std::fs::{DirEntry, File};
@@ -14,15 +14,15 @@ use crate::helpers::output;
 
 /// Where the bus is mounted.
 pub const BUS: &str = "/dev/binderfs";
-/// The same for system calls.
+/// `BUS`, for system calls.
 pub const BUS_C: &std::ffi::CStr = c"/dev/binderfs";
-/// Where its daemon listens.
+/// Control socket of the bus's daemon.
 pub const SOCKET: &str = "/dev/headroom/binderd.sock";
-/// The folder around that.
+/// The folder of that socket.
 const OURS: &str = "headroom";
 
-/// Covers /dev with a tmpfs that has all that /dev had (devices, folders and what is mounted in
-/// them by bind mounts, links as they are), an empty [`BUS`], and a link to each device on it.
+/// Covers /dev with a tmpfs that contains everything that /dev had (devices, folders and the mounts
+/// in them as bind mounts, links as they are), an empty [`BUS`], and a link to each device on it.
 pub fn build(devices: &[String]) -> anyhow::Result<()> {
     let entries: Vec<DirEntry> =
         std::fs::read_dir("/dev").and_then(Iterator::collect).context("cannot list /dev")?;
@@ -34,7 +34,7 @@ pub fn build(devices: &[String]) -> anyhow::Result<()> {
         name == OURS || name == "binderfs" || devices.iter().any(|device| name == device.as_str())
     };
     for entry in entries.iter().filter(|entry| !is_ours(&entry.file_name())) {
-        // One that cannot be had is missing for the command; the others are there.
+        // An entry that cannot be moved is missing for the command; the others are there.
         if let Err(error) = adopt(entry, old.as_raw_fd()) {
             output::warn(format_args!("{} is left out: {error}", entry.path().display()));
         }
@@ -50,7 +50,7 @@ pub fn build(devices: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes what was under a name in the old /dev appear under it in the new one.
+/// Makes an entry of the old /dev appear under the same name in the new one.
 fn adopt(entry: &DirEntry, old: i32) -> std::io::Result<()> {
     let kind = entry.file_type()?;
     let source = Path::new("/proc/self/fd").join(old.to_string()).join(entry.file_name());

@@ -7,8 +7,8 @@ use control::binderd::{Reply, Request};
 
 use crate::helpers::client::ask_binderd;
 
-/// The command for a service manager, which the shell takes apart. It reads nothing and writes
-/// where errors go.
+/// The command for a service manager, which the shell parses. Its input is empty, and its output
+/// goes to standard error.
 pub fn command(line: &str) -> Command {
     let mut command = Command::new("/bin/sh");
     command.arg("-c").arg(line);
@@ -20,7 +20,7 @@ pub fn command(line: &str) -> Command {
     command
 }
 
-/// Somebody is the context manager of a device.
+/// Whether any device has a context manager.
 pub fn is_there(socket: &Path) -> bool {
     match ask_binderd(socket, &Request::Ls) {
         Ok(Reply::Ls { devices }) => devices.iter().any(|device| device.manager.is_some()),

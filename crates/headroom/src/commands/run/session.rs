@@ -1,5 +1,5 @@
-//! The first process of a session: starts everything in it, waits for the command, and ends what is
-//! left.
+//! The first process of a session: starts everything in it, waits for the command, and ends the
+//! remaining processes.
 
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -22,29 +22,29 @@ use crate::arguments::{BINDERD_SOCKET_VARIABLE, FdPassing, Run};
 use crate::helpers::signals::{BlockedSignals, Origin};
 use crate::helpers::{exit_code, output};
 
-/// How long the service manager may take to become the context manager.
+/// Limit for the service manager to become context manager.
 const MANAGER_PATIENCE: Duration = Duration::from_secs(30);
-/// How long those who are asked to end may take.
+/// Limit for processes to exit after a signal.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long the daemon may take to unmount.
+/// Limit for the daemon to unmount.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(5);
-/// How often we look for what no signal tells.
+/// Interval of polling for changes that no signal reports.
 const TICK: Duration = Duration::from_millis(5);
-/// What the daemon does with its privileges: it mounts, and reads and traces clients.
+/// Capabilities that the daemon uses: it mounts, and reads and traces clients.
 const DAEMON_CAPABILITIES: CapabilitySet =
     CapabilitySet::SYS_ADMIN.union(CapabilitySet::SYS_PTRACE);
-/// Where the daemon looks for the level of its log.
+/// Variable with the daemon's log level.
 const LOG_LEVEL: &str = "HEADROOM_LOG";
 
-/// What a session needs to know.
+/// Parameters of a session.
 pub struct Session<'a> {
     /// The command line.
     pub options: &'a Run,
-    /// The daemon's program.
+    /// Path of the daemon's program.
     pub daemon: PathBuf,
-    /// The namespaces that we are in.
+    /// The namespaces of the session.
     pub isolation: Isolation,
-    /// Already blocked.
+    /// The signals to pass on, blocked already.
     pub signals: BlockedSignals,
     /// The guardian ends the bus when this is closed.
     pub _guarded: OwnedFd,
@@ -64,21 +64,21 @@ impl Running {
 
     fn signal(&self, signal: Signal) {
         if self.ended.is_none() {
-            // Only we reap, so the pid is still its own.
+            // Only this process reaps, so the pid is not reused.
             let _ = kill_process(self.pid, signal);
         }
     }
 }
 
-/// Who has been started so far.
+/// Processes that have been started so far.
 #[derive(Default)]
 struct Cast {
     daemon: Option<Running>,
     manager: Option<Running>,
     command: Option<Running>,
-    /// Those who live under a filter, where we were told to have some.
+    /// Starts processes under a seccomp filter, if that is requested.
     trap: Option<Launcher>,
-    /// It was said that somebody is gone who should not be.
+    /// The unexpected exit of a process was reported.
     mourned: bool,
 }
 
@@ -87,7 +87,7 @@ impl Cast {
         [&mut self.daemon, &mut self.manager, &mut self.command].into_iter().flatten()
     }
 
-    /// Says once who is gone while the command needs them.
+    /// Reports once which processes have exited although the command needs them.
     fn mourn(&mut self) {
         if self.mourned {
             return;
@@ -102,7 +102,7 @@ impl Cast {
         }
     }
 
-    /// Reaps whoever has ended, our own and those who were left to us.
+    /// Reaps all children that have exited, including adopted orphans.
     fn reap(&mut self) {
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             let status = ExitStatus::from_raw(status.as_raw());
@@ -117,7 +117,7 @@ impl Cast {
         }
     }
 
-    /// Starts a client of the bus.
+    /// Starts a client of the bus, under the seccomp filter if there is one.
     fn spawn(&mut self, mut command: Command) -> std::io::Result<Child> {
         if let Some(trap) = &self.trap {
             trap.bait(&mut command);
@@ -133,7 +133,7 @@ impl Cast {
 }
 
 impl Session<'_> {
-    /// Runs it to its end; `hangs_up` does so when `headroom run` is gone.
+    /// Runs the session to its end; `hangs_up` hangs up when `headroom run` exits.
     pub fn run(mut self, hangs_up: &OwnedFd) -> ! {
         let mut cast = Cast::default();
         let code = match self.play(&mut cast, hangs_up) {
@@ -144,7 +144,7 @@ impl Session<'_> {
             }
         };
         self.finish(&mut cast);
-        // SAFETY: ends the process. What `exit` would clean up is our parent's as well.
+        // SAFETY: ends the process. The parent does the cleanup that `exit` would do.
         unsafe { libc::_exit(code.into()) }
     }
 
@@ -164,7 +164,7 @@ impl Session<'_> {
         Ok(self.wait_for_command(cast))
     }
 
-    /// Binds our life to that of `headroom run`, and makes us the one whom orphans come to.
+    /// Makes this process die with `headroom run`, and makes it the reaper of orphans.
     fn settle(&self, hangs_up: &OwnedFd) -> anyhow::Result<()> {
         die_with_parent().context("cannot be told of the end of `headroom run`")?;
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -188,7 +188,7 @@ impl Session<'_> {
         command.args(["--devices", &self.options.devices.join(",")]);
         command.args(["--ready-fd", &ready.as_raw_fd().to_string()]);
         if self.isolation.users {
-            // The kernel leaves passthrough to root.
+            // The kernel permits passthrough to root only.
             command.args(["--mapping", "notify-store"]);
         }
         if std::env::var_os(LOG_LEVEL).is_none() {
@@ -221,7 +221,7 @@ impl Session<'_> {
             command.spawn().with_context(|| format!("cannot start {}", self.daemon.display()))?;
         cast.daemon = Some(Running::new("headroom-binderd", &child));
         drop(ready);
-        // It says one line, or ends.
+        // The daemon writes one line when it is ready, or exits.
         let mut line = Vec::new();
         std::fs::File::from(says_ready).read_to_end(&mut line).context("cannot hear the daemon")?;
         if line.is_empty() {
@@ -230,7 +230,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// `Some`: a signal ended us while we waited for it.
+    /// `Some`: the exit code, as a signal ended the wait for the service manager.
     fn start_manager(&mut self, cast: &mut Cast) -> anyhow::Result<Option<u8>> {
         let Some(line) = &self.options.service_manager else { return Ok(None) };
         let mut command = service_manager::command(line);
@@ -268,12 +268,12 @@ impl Session<'_> {
         command
     }
 
-    /// Where the bus and its daemon are.
+    /// Sets the variables that name the bus and its daemon.
     fn surroundings(&self, command: &mut Command) {
         command.env("HEADROOM_BINDER", BUS).env(BINDERD_SOCKET_VARIABLE, SOCKET);
     }
 
-    /// Out of reach of the terminal, which is the command's.
+    /// Detaches it from the terminal, which belongs to the command.
     fn apart(&self, command: &mut Command) {
         self.signals.restore_in(command);
         self.bind_life(command);
@@ -286,7 +286,7 @@ impl Session<'_> {
         unsafe { command.pre_exec(die_with_parent) };
     }
 
-    /// Passes signals on until the command has ended; its exit code.
+    /// Passes signals on until the command has exited; returns its exit code.
     fn wait_for_command(&mut self, cast: &mut Cast) -> u8 {
         loop {
             if let Some(taken) = self.signals.wait(None) {
@@ -303,9 +303,9 @@ impl Session<'_> {
         }
     }
 
-    /// Ends what is left: the service manager and what the command left in the background, then the
-    /// daemon, which unmounts. (Clients first: a daemon that dies while they call may have to wait
-    /// for them.)
+    /// Ends the remaining processes: the service manager and the command's background processes,
+    /// then the daemon, which unmounts. (Clients first: a daemon that exits during their calls may
+    /// have to wait for them.)
     fn finish(&mut self, cast: &mut Cast) {
         let daemon = cast.daemon.as_ref().map(|daemon| daemon.pid.as_raw_nonzero().get() as u32);
         for (signal, grace) in [(Signal::TERM, GRACE), (Signal::KILL, GRACE)] {
@@ -324,7 +324,8 @@ impl Session<'_> {
                 break;
             }
         }
-        // One that was killed dies slower than its clients may notice and end.
+        // A killed daemon may exit later than its clients, which notice the loss of the bus and
+        // exit.
         let ended = cast.daemon.as_ref().and_then(|daemon| daemon.ended);
         if cast.command.is_some() && ended.is_some_and(|ended| !ended.success()) {
             cast.manager = None;
@@ -356,7 +357,7 @@ fn die_with_parent() -> std::io::Result<()> {
     Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
-/// Has the program that is executed next keep these capabilities though its user is not root.
+/// Makes the next executed program keep these capabilities although its user is not root.
 fn keep_capabilities(keep: CapabilitySet) -> std::io::Result<()> {
     let sets = rustix::thread::capabilities(None)?;
     let sets = CapabilitySets { inheritable: sets.inheritable | keep, ..sets };

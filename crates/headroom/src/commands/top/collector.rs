@@ -1,4 +1,4 @@
-//! A thread that asks the daemon, so that a slow answer does not make the keys slow.
+//! A thread that sends requests to the daemon, so that a slow reply does not delay the keys.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
@@ -9,28 +9,28 @@ use control::oomd::{Reply, Request};
 use super::snapshot::{self, Snapshot};
 use crate::helpers::client::{ask_oomd, unexpected};
 
-/// Looks that nobody has taken yet.
+/// Maximum of snapshots that wait to be shown.
 const WAITING: usize = 4;
 
-/// What came of asking.
+/// Results of the thread's requests.
 pub enum News {
-    /// How things are.
+    /// A new snapshot.
     Snapshot(Box<Snapshot>),
     /// The daemon does not answer.
     Lost(String),
-    /// What came of a request of the person's.
+    /// Result of a request that the user made.
     Done(Result<String, String>),
 }
 
-/// Asks every so often until dropped.
+/// Requests a snapshot at each interval, until dropped.
 pub struct Collector {
-    /// What came of it.
+    /// The results.
     pub news: Receiver<News>,
     requests: Sender<Request>,
 }
 
 impl Collector {
-    /// Begins.
+    /// Starts the thread.
     pub fn start(socket: PathBuf, interval: Duration) -> Self {
         let (tell, news) = sync_channel(WAITING);
         let (requests, orders) = channel();
@@ -40,7 +40,7 @@ impl Collector {
                 let wait = due.saturating_duration_since(Instant::now());
                 let told = match orders.recv_timeout(wait) {
                     Ok(request) => {
-                        // What has changed is to be seen at once.
+                        // Show the effect of the request immediately.
                         due = Instant::now();
                         tell.send(News::Done(obey(&socket, &request)))
                     }
@@ -61,9 +61,9 @@ impl Collector {
         Self { news, requests }
     }
 
-    /// Has something done; what came of it is news.
+    /// Sends a request; its result arrives as [`News::Done`].
     pub fn ask(&self, request: Request) {
-        // It ends only after us.
+        // The thread exits only after this value is dropped.
         let _ = self.requests.send(request);
     }
 }

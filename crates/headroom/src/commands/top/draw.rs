@@ -17,11 +17,11 @@ use super::words::{
 };
 use crate::helpers::output::printable;
 
-/// Narrowest bar that says anything, columns.
+/// Minimum width of a useful bar, columns.
 const BAR: usize = 10;
-/// Lines of the table that come before everything else: its head and two users.
+/// Lines of the table that have priority over everything else: its header and two users.
 const TABLE: u16 = 3;
-/// Most decisions under the table.
+/// Maximum of decisions below the table.
 const DECISIONS: u16 = 6;
 /// Lines above the table.
 const HEAD: u16 = 5;
@@ -34,11 +34,11 @@ n   set the limit of another user
 c   clear the limit of the selected user
 q   quit";
 
-/// What fits.
+/// Layout for the terminal's width.
 struct Plan {
-    /// So many of the columns.
+    /// Number of columns of [`COLUMNS`] to show.
     columns: usize,
-    /// Columns of text; 0: no bar.
+    /// Width of the bar in columns of text; 0: no bar.
     bar_width: usize,
 }
 
@@ -48,7 +48,7 @@ fn plan(width: usize) -> Plan {
     let mut columns = 0;
     let mut used = bare;
     for (at, column) in COLUMNS.iter().enumerate() {
-        // Used and limit come before the bar, everything else after it.
+        // Used and limit have priority over the bar, which has priority over the other columns.
         let reserve = if at < 2 { 0 } else { bar_and_percent + 2 };
         if used + column.width + 2 + reserve > width {
             break;
@@ -67,7 +67,7 @@ pub fn draw(frame: &mut Frame, view: &mut View) {
     let head = HEAD.min(area.height.saturating_sub(TABLE + foot));
     let left = area.height.saturating_sub(TABLE + foot + head);
     let decisions = DECISIONS.min(view.snapshot.decisions.len() as u16).min(area.height / 4);
-    // Below a title.
+    // One line is for the title.
     let decisions = decisions.min(left.saturating_sub(1));
     let under = if decisions == 0 { 0 } else { decisions + 1 };
     let [head, table, under, foot] = Layout::vertical([
@@ -155,7 +155,7 @@ fn draw_table(buffer: &mut Buffer, area: Rect, view: &mut View) {
     }
 }
 
-/// Writes a line of an area, cut at its edge.
+/// Writes a line into an area, cut at its edge.
 fn put(buffer: &mut Buffer, area: Rect, line: usize, text: Line) {
     let Ok(line) = u16::try_from(line) else { return };
     if line < area.height {
@@ -179,7 +179,7 @@ fn draw_foot(buffer: &mut Buffer, area: Rect, view: &View) {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let line = match (&view.mode, &view.message) {
         (Mode::Limit { .. } | Mode::NewLimit { .. }, Some(Err(complaint))) => {
-            // The complaint first, then what it is about.
+            // The error first, then the rejected input.
             let text = format!("{}  > {}", printable(complaint), input(&view.mode));
             Line::styled(text, view.look.in_color(Color::Red).add_modifier(Modifier::BOLD))
         }

@@ -1,4 +1,4 @@
-//! How fast each user's memory grows, from one look to the next.
+//! Growth of each user's memory between snapshots.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -7,19 +7,19 @@ use control::oomd::AccountRef;
 
 use super::snapshot::Snapshot;
 
-/// Over so long growth is averaged: shorter, and it flickers; longer, and it is late.
+/// Period over which growth is averaged: shorter ones make it fluctuate, longer ones delay it.
 const WINDOW: Duration = Duration::from_secs(5);
-/// A forecast of more than this says nothing, seconds.
+/// Forecasts beyond this are not shown, seconds.
 const FAR: u64 = 24 * 3600;
 
-/// What was seen.
+/// Usage in the last snapshots.
 #[derive(Debug, Default)]
 pub struct Growth {
     seen: HashMap<AccountRef, VecDeque<(Instant, u64)>>,
 }
 
 impl Growth {
-    /// Takes a look into account. Users that are gone from it are forgotten.
+    /// Adds a snapshot. Users that are missing in it are removed.
     pub fn look(&mut self, snapshot: &Snapshot) {
         let at = snapshot.at;
         self.seen
@@ -27,14 +27,15 @@ impl Growth {
         for limit in &snapshot.limits {
             let seen = self.seen.entry(limit.account).or_default();
             seen.push_back((at, limit.used_bytes));
-            // One that is older stays, so that the window is full.
+            // One sample that is older than the window stays, so that the window is covered
+            // completely.
             while seen.get(1).is_some_and(|(then, _)| at.duration_since(*then) >= WINDOW) {
                 seen.pop_front();
             }
         }
     }
 
-    /// Bytes a second; `None` before the second look.
+    /// Growth, bytes per second; `None` before the second snapshot.
     pub fn of(&self, account: AccountRef) -> Option<i64> {
         let seen = self.seen.get(&account)?;
         let (first, last) = (seen.front()?, seen.back()?);
@@ -44,7 +45,7 @@ impl Growth {
     }
 }
 
-/// Seconds until `left` bytes are gone at this rate; `None`: it shrinks, or that is far away.
+/// Seconds until `left` bytes are used up at this rate; `None`: it shrinks, or that is far away.
 pub fn forecast(left: u64, bytes_per_s: i64) -> Option<u64> {
     let rate = u64::try_from(bytes_per_s).ok()?;
     left.checked_div(rate).filter(|seconds| *seconds <= FAR)

@@ -1,12 +1,12 @@
-//! `headroom top`: users, their limits and how fast they near them, as it happens.
+//! `headroom top`: users, their limits and their growth, updated continuously.
 //!
-//! * [`snapshot`]: what is asked and read;
-//! * [`collector`]: a thread that asks, so that a slow daemon does not make the keys slow;
-//! * [`growth`]: how fast each user's memory grows;
-//! * [`view`]: what the person looks at, and what keys do to it;
-//! * [`draw`]: the view as a screen full of text; [`plain`]: the same for pipes; [`words`]: what
-//!   both say;
-//! * [`terminal`]: the terminal, given back whatever happens.
+//! * [`snapshot`]: the data of one update;
+//! * [`collector`]: a thread that sends requests, so that a slow daemon does not delay the keys;
+//! * [`growth`]: growth of each user's memory;
+//! * [`view`]: the state of the screen, and the effect of keys on it;
+//! * [`draw`]: the view as a screen full of text; [`plain`]: the same for pipes; [`words`]: text
+//!   that both use;
+//! * [`terminal`]: the terminal, which is restored in any case.
 
 mod collector;
 mod draw;
@@ -35,14 +35,14 @@ use snapshot::Snapshot;
 use terminal::Screen;
 use view::{Todo, View};
 
-/// How long a key or a signal may wait to be seen.
+/// Maximum delay of the reaction to a key or a signal.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Runs the command.
 pub fn top(globals: &Globals, arguments: &arguments::Top) -> anyhow::Result<()> {
     let interval = Duration::from_secs_f64(arguments.interval);
-    // The first answer comes before the terminal is touched: without a daemon there is nothing to
-    // show.
+    // The first snapshot is requested before the terminal is changed: without a daemon there is
+    // nothing to show.
     let first = snapshot::take(&globals.oomd_socket)?;
     let on_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     let text = arguments.once || arguments.count.is_some() || arguments.plain;
@@ -75,7 +75,7 @@ fn interact(
             }
             drawn = None;
         }
-        // Also once in a while: the terminal may have been written to by others.
+        // Also redrawn once per second: other programs may have written to the terminal.
         if drawn.is_none_or(|at: Instant| at.elapsed() >= Duration::from_secs(1)) {
             screen.draw(|frame| draw::draw(frame, view))?;
             drawn = Some(Instant::now());
@@ -98,7 +98,7 @@ fn interact(
     }
 }
 
-/// Text, or a line of JSON, for each look.
+/// Prints text, or a line of JSON, for each snapshot.
 fn in_text(
     globals: &Globals,
     arguments: &arguments::Top,

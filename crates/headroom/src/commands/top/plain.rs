@@ -1,4 +1,4 @@
-//! A look as plain text or JSON, for pipes and programs.
+//! A snapshot as plain text or JSON, for pipes and programs.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use super::words::{
     COLUMNS, NAME, daemon_line, decision, memory_text, percent, stall_text, swap_text,
 };
 
-/// A look as text.
+/// A snapshot as text.
 pub fn text(snapshot: &Snapshot, rows: &[Row]) -> String {
     let mut text = format!(
         "{}\nmemory  {}\nswap    {}\nstalled {}\n\n{:<NAME$}",
@@ -44,7 +44,7 @@ pub fn text(snapshot: &Snapshot, rows: &[Row]) -> String {
     text
 }
 
-/// A look as JSON.
+/// A snapshot as JSON.
 #[derive(Serialize)]
 pub struct Document<'a> {
     status: &'a Status,
@@ -52,7 +52,7 @@ pub struct Document<'a> {
     available_bytes: Option<u64>,
     swap_total_bytes: Option<u64>,
     swap_free_bytes: Option<u64>,
-    /// Share of the last ten seconds in which some, or all, waited for memory.
+    /// Percent of the last ten seconds in which some, or all, tasks waited for memory.
     stalled_some_percent: Option<f32>,
     stalled_all_percent: Option<f32>,
     users: Vec<UserDocument<'a>>,
@@ -69,7 +69,7 @@ struct UserDocument<'a> {
 }
 
 impl<'a> Document<'a> {
-    /// Of a look.
+    /// Creates it from a snapshot.
     pub fn of(snapshot: &'a Snapshot, rows: &'a [Row]) -> Self {
         let Snapshot { status, memory, pressure, decisions, .. } = snapshot;
         let user = |row: &'a Row| UserDocument {

@@ -1,4 +1,4 @@
-//! What is asked and read for one look.
+//! Data of one update.
 
 use std::path::Path;
 use std::time::Instant;
@@ -9,17 +9,17 @@ use machine_memory::pressure::{Pressure, Resource};
 
 use crate::helpers::client::{ask_on, connect, unexpected};
 
-/// Decisions that are shown.
+/// Number of decisions to request.
 const DECISIONS: u32 = 20;
 
-/// One look at everything.
+/// The state of the daemon and the machine at one time.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// When.
+    /// Time of the requests.
     pub at: Instant,
-    /// The daemon.
+    /// Status of the daemon.
     pub status: Status,
-    /// Users that may be seen, and have a limit; by uid.
+    /// Limits that this user may see; by uid.
     pub limits: Vec<UserLimit>,
     /// The latest decisions, newest first.
     pub decisions: Vec<Why>,
@@ -29,7 +29,7 @@ pub struct Snapshot {
     pub pressure: Option<Pressure>,
 }
 
-/// Asks the daemon and looks at the machine.
+/// Queries the daemon and reads the machine's state.
 pub fn take(socket: &Path) -> anyhow::Result<Snapshot> {
     let mut client = connect("headroom-oomd", socket)?;
     let status = match ask_on(&mut client, &Request::Status)? {

@@ -1,4 +1,4 @@
-//! What the person looks at, and what keys do to it.
+//! The state of the screen, and the effect of keys on it.
 
 use control::oomd::{AccountRef, Request, UserLimit};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -10,19 +10,19 @@ use crate::helpers::size::Size;
 use crate::helpers::user::{self, User};
 use machine_memory::size::SizeError;
 
-/// Longest input of a prompt, characters.
+/// Maximum length of the input in a prompt, characters.
 const LONGEST_INPUT: usize = 80;
 
-/// By what users are sorted; the first is at the top.
+/// Sort key of the users; the first is at the top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Share of the limit that is used, the largest first.
+    /// Used share of the limit, largest first.
     Share,
-    /// Memory, the largest first.
+    /// Memory, largest first.
     Used,
-    /// Growth, the fastest first.
+    /// Growth, fastest first.
     Growth,
-    /// Limit, the largest first.
+    /// Limit, largest first.
     Limit,
     /// Name.
     Name,
@@ -36,7 +36,7 @@ impl Order {
         Self::ALL[(at + 1) % Self::ALL.len()]
     }
 
-    /// In a word.
+    /// Name of the sort key.
     pub fn word(self) -> &'static str {
         match self {
             Self::Share => "share of the limit",
@@ -48,23 +48,23 @@ impl Order {
     }
 }
 
-/// Whether the order is turned round.
+/// Whether the order is reversed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     Forward,
     Reversed,
 }
 
-/// A user's line.
+/// A row of the table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Its name, or number.
+    /// Name of the user, or its number.
     pub name: String,
-    /// What the daemon says.
+    /// The daemon's record of the limit.
     pub limit: UserLimit,
-    /// Bytes a second.
+    /// Growth, bytes per second.
     pub growth: Option<i64>,
-    /// Seconds until the hard limit is broken.
+    /// Seconds until the hard limit is exceeded.
     pub limit_in: Option<u64>,
 }
 
@@ -76,7 +76,7 @@ impl Row {
     }
 }
 
-/// All users' lines, the nearest to its limit first.
+/// Rows of all users, the one nearest to its limit first.
 pub fn rows(snapshot: &Snapshot, growth: &Growth) -> Vec<Row> {
     let row = |limit: &UserLimit| {
         let growth = growth.of(limit.account);
@@ -108,61 +108,61 @@ fn sort(rows: &mut [Row], order: Order, direction: Direction) {
     }
 }
 
-/// What lies over the table.
+/// Overlay of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Nothing.
+    /// None.
     Table,
-    /// The keys.
+    /// The help on keys.
     Help,
-    /// A new limit for this user.
+    /// Prompt for a new limit of this user.
     Limit { account: AccountRef, input: String },
-    /// A new limit for somebody.
+    /// Prompt for a new limit of any user.
     NewLimit { input: String },
-    /// Is this user's limit to be cleared?
+    /// Confirmation of clearing this user's limit.
     Clear { account: AccountRef },
 }
 
-/// What a key asks for.
+/// Action that a key requests.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Todo {
-    /// Nothing outside of the view.
+    /// None outside of the view.
     Nothing,
-    /// The end.
+    /// Quit.
     Quit,
-    /// Something of the daemon.
+    /// A request to the daemon.
     Ask(Request),
 }
 
-/// All that is seen.
+/// The state of the screen.
 pub struct View {
-    /// The latest look.
+    /// The latest snapshot.
     pub snapshot: Snapshot,
-    /// Sorted.
+    /// Rows of the table, sorted.
     pub rows: Vec<Row>,
-    /// How it is painted.
+    /// Style of the drawing.
     pub look: Look,
-    /// What lies over the table.
+    /// Overlay of the table.
     pub mode: Mode,
-    /// What came of the last request, and whether that is good.
+    /// Result of the last request: success or error.
     pub message: Option<Result<String, String>>,
-    /// Why the look is not of now.
+    /// Why the snapshot is outdated.
     pub lost: Option<String>,
-    /// By what is sorted.
+    /// Sort key.
     pub order: Order,
-    /// Which way.
+    /// Sort direction.
     direction: Direction,
     growth: Growth,
-    /// Kept when others move around it.
+    /// Stays selected when rows move.
     selected: Option<AccountRef>,
-    /// Lines of the table at the last drawing.
+    /// Lines of the table when it was last drawn.
     pub page: usize,
-    /// The first row that is seen.
+    /// Index of the first visible row.
     pub top: usize,
 }
 
 impl View {
-    /// Begins with a look.
+    /// Creates a view of a first snapshot.
     pub fn new(snapshot: Snapshot, look: Look) -> Self {
         let mut view = Self {
             snapshot: snapshot.clone(),
@@ -182,7 +182,7 @@ impl View {
         view
     }
 
-    /// The next look.
+    /// Replaces the snapshot.
     pub fn update(&mut self, snapshot: Snapshot) {
         self.growth.look(&snapshot);
         let at = self.position();
@@ -195,12 +195,12 @@ impl View {
         }
     }
 
-    /// The daemon does not answer.
+    /// Records that the daemon does not answer.
     pub fn lost(&mut self, complaint: String) {
         self.lost = Some(complaint);
     }
 
-    /// What came of a request.
+    /// Records the result of a request.
     pub fn say(&mut self, message: Result<String, String>) {
         self.message = Some(message);
     }
@@ -209,7 +209,7 @@ impl View {
         sort(&mut self.rows, self.order, self.direction);
     }
 
-    /// What the row of this account is called.
+    /// Name in the row of this account.
     pub fn name_of(&self, account: AccountRef) -> String {
         self.row_of(account)
             .map_or_else(|| user::owner(account, None, None), |at| self.rows[at].name.clone())
@@ -219,7 +219,7 @@ impl View {
         self.rows.iter().position(|row| row.limit.account == account)
     }
 
-    /// Where the selected user is.
+    /// Index of the selected row.
     pub fn position(&self) -> usize {
         self.selected.and_then(|account| self.row_of(account)).unwrap_or(0)
     }
@@ -229,7 +229,7 @@ impl View {
         self.selected = self.rows.get(at).map(|row| row.limit.account);
     }
 
-    /// Scrolls so that the selected user is seen in a table of so many lines.
+    /// Scrolls so that the selected row is visible in a table of `lines` lines.
     pub fn fit(&mut self, lines: usize) {
         self.page = lines.max(1);
         let at = self.position();
@@ -237,7 +237,7 @@ impl View {
         self.top = self.top.min(at).max((at + 1).saturating_sub(self.page)).min(last_top);
     }
 
-    /// A key was pressed.
+    /// Handles a key.
     pub fn key(&mut self, key: KeyEvent) -> Todo {
         if key.kind == KeyEventKind::Release {
             return Todo::Nothing;
@@ -266,7 +266,7 @@ impl View {
         Todo::Nothing
     }
 
-    /// A text was pasted.
+    /// Handles pasted text.
     pub fn paste(&mut self, text: &str) {
         if let Mode::Limit { input, .. } | Mode::NewLimit { input } = &mut self.mode {
             for c in text.chars() {
@@ -314,7 +314,7 @@ impl View {
         Todo::Nothing
     }
 
-    /// The prompt's input as a request; what cannot be understood stays, to be corrected.
+    /// Parses the prompt's input into a request; invalid input stays, to be corrected.
     fn enter(&mut self) -> Todo {
         let request = match &self.mode {
             Mode::Limit { account, input } => limit_request(*account, input),

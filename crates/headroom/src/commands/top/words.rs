@@ -12,20 +12,20 @@ use crate::helpers::output::count;
 use crate::helpers::size::Size;
 use crate::helpers::{clock, decision};
 
-/// Widest name that is shown whole, columns.
+/// Maximum width of a name that is shown completely, columns.
 pub const NAME: usize = 16;
 
 /// A column of the table.
 pub struct Column {
-    /// Its head.
+    /// Title of the column.
     pub title: &'static str,
-    /// Columns of the screen.
+    /// Width, columns of the screen.
     pub width: usize,
-    /// The text of a row.
+    /// Text of the cell for a row.
     pub text: fn(&Row) -> String,
 }
 
-/// In the order in which they are given up where the screen is narrow, the last ones first.
+/// In order of priority: on a narrow screen the last ones are left out first.
 pub const COLUMNS: [Column; 6] = [
     Column { title: "USED", width: 10, text: |row| Size(row.limit.used_bytes).to_string() },
     Column { title: "LIMIT", width: 10, text: |row| Size(row.limit.hard_bytes).to_string() },
@@ -39,14 +39,14 @@ fn unless_none(bytes: u64) -> String {
     if bytes == 0 { String::new() } else { Size(bytes).to_string() }
 }
 
-/// `+1.5 MiB/s`; nothing for less than a page a second.
+/// Growth as `+1.5 MiB/s`; empty for less than a page per second.
 fn rate(bytes_per_s: i64) -> String {
     let size = bytes_per_s.unsigned_abs();
     let sign = if bytes_per_s < 0 { '-' } else { '+' };
     if size < 4096 { String::new() } else { format!("{sign}{}/s", Size(size)) }
 }
 
-/// `12 s`, `3 m 5 s`, `2 h 10 m`.
+/// A duration as `12 s`, `3 m 5 s`, `2 h 10 m`.
 fn span(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),
@@ -55,7 +55,7 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// Shortened to `width` with a mark that it was; of a path, the end says more.
+/// Shortens text to `width` with an ellipsis; of a path, the end is kept.
 pub fn fit(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -69,21 +69,21 @@ pub fn fit(text: &str, width: usize) -> String {
     short
 }
 
-/// `[||||    ]`, `width` columns with the brackets.
+/// A bar as `[||||    ]`, `width` columns with the brackets.
 pub fn bar(thousandths: u64, width: usize) -> String {
     let inside = width.saturating_sub(2);
     let filled = thousandths.min(1000) as usize * inside / 1000;
-    // Something is seen of the smallest, and full means full.
+    // The smallest share is visible, and only a full one fills the bar.
     let filled = filled.max(usize::from(thousandths > 0)).min(inside);
     format!("[{}{}]", "|".repeat(filled), " ".repeat(inside - filled))
 }
 
-/// Without a fraction.
+/// A percentage without decimals.
 pub fn percent(thousandths: u64) -> String {
     format!("{}%", thousandths / 10)
 }
 
-/// The daemon in a line.
+/// Status of the daemon in one line.
 pub fn daemon_line(status: &Status) -> String {
     let how = match status.notifier.as_str() {
         "bpf" => "BPF notifier",
@@ -102,31 +102,31 @@ pub fn daemon_line(status: &Status) -> String {
     line
 }
 
-/// A share.
+/// A share of a whole, in thousandths.
 pub fn thousandths(part: u64, whole: u64) -> u64 {
     (u128::from(part) * 1000 / u128::from(whole.max(1))).try_into().unwrap_or(u64::MAX)
 }
 
 /// The machine's memory, bytes.
 pub struct MemoryUse {
-    /// All that is not available.
+    /// Memory that is not available.
     pub used: u64,
     pub total: u64,
 }
 
-/// How much of the machine's memory is used.
+/// Used memory of the machine.
 pub fn memory_use(memory: &Meminfo) -> MemoryUse {
     let total = memory.total.unwrap_or(0);
     MemoryUse { used: total.saturating_sub(memory.available.unwrap_or(0)), total }
 }
 
-/// The machine's memory.
+/// Text for the machine's memory.
 pub fn memory_text(memory: &Meminfo) -> String {
     let (available, total) = (memory.available.unwrap_or(0), memory.total.unwrap_or(0));
     format!("{} available of {}", Size(available), Size(total))
 }
 
-/// Its swap.
+/// Text for the machine's swap.
 pub fn swap_text(memory: &Meminfo) -> String {
     match memory.swap_total {
         None | Some(0) => "none".to_owned(),
@@ -134,7 +134,7 @@ pub fn swap_text(memory: &Meminfo) -> String {
     }
 }
 
-/// How long programs wait for memory.
+/// Text for the time that tasks wait for memory.
 pub fn stall_text(snapshot: &Snapshot) -> String {
     let Some(pressure) = snapshot.pressure else { return "not told by this kernel".to_owned() };
     let share = |averages: Option<Averages>| averages.map_or(0.0, |averages| averages.avg10);
@@ -142,7 +142,7 @@ pub fn stall_text(snapshot: &Snapshot) -> String {
     format!("some {some:.1} %, all {all:.1} % of the last 10 s")
 }
 
-/// A decision in a line.
+/// A decision in one line.
 pub fn decision(why: &Why) -> String {
     let at = clock::point(why.at_micros);
     let time = at.get(..19).unwrap_or(&at);

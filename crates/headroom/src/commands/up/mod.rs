@@ -1,8 +1,8 @@
 //! `headroom up`: both daemons in the foreground.
 //!
-//! The daemons are children in a process group of their own, so that Ctrl-C reaches us alone and
-//! they are asked to stop once. They are told to stop by the kernel if we die. One thread a daemon
-//! watches its control socket and prints what changes.
+//! The daemons are children in a process group of their own, so that Ctrl-C signals this process
+//! only and they get one request to stop. If this process exits, the kernel sends them SIGTERM. One
+//! thread per daemon watches its control socket and prints changes.
 
 mod watch;
 
@@ -21,19 +21,19 @@ use crate::helpers::client::beside_us;
 use crate::helpers::output;
 use crate::helpers::signals::{BlockedSignals, TERMINATION};
 
-/// The daemons' names in what we print.
+/// Names of the daemons in the output.
 const BINDER: &str = "binder";
 const OOM: &str = "oom";
-/// Where the daemons look for the level of their logs.
+/// Variable with the daemons' log level.
 const LOG_LEVEL: &str = "HEADROOM_LOG";
-/// How long a daemon may take until it answers.
+/// Limit for a daemon to answer its first request.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a daemon may take to clean up after SIGTERM.
+/// Limit for a daemon to clean up after SIGTERM.
 const STOP_PATIENCE: Duration = Duration::from_secs(15);
-/// How often the main loop looks whether patience is over.
+/// Interval at which the main loop checks the limits.
 const TICK: Duration = Duration::from_millis(200);
 
-/// One of the two.
+/// A daemon that this command has started.
 struct Daemon {
     name: &'static str,
     child: Child,
@@ -98,7 +98,7 @@ impl Daemon {
     ) -> anyhow::Result<Self> {
         let parent = rustix::process::getpid();
         command.process_group(0);
-        // What they would report as usual is in our own lines.
+        // Their usual log lines would repeat the lines of this command.
         if std::env::var_os(LOG_LEVEL).is_none() {
             command.env(LOG_LEVEL, "warn");
         }
@@ -106,7 +106,7 @@ impl Daemon {
         unsafe {
             command.pre_exec(move || {
                 rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
-                // We may have died before that.
+                // The parent may have exited before the signal was set.
                 match rustix::process::getppid() {
                     Some(pid) if pid == parent => Ok(()),
                     _ => Err(rustix::io::Errno::SRCH.into()),
@@ -129,7 +129,7 @@ impl Daemon {
 
     fn signal(&self, signal: Signal) {
         if self.ended.is_none() {
-            // It is our child and not reaped, so the pid is still its own.
+            // A child that is not reaped yet, so its pid is not reused.
             let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
             if let Some(pid) = pid {
                 let _ = rustix::process::kill_process(pid, signal);
@@ -138,7 +138,7 @@ impl Daemon {
     }
 }
 
-/// Until we are asked to stop (`Ok`), or a daemon is gone or does not come up.
+/// Runs until a signal requests the end (`Ok`), or until a daemon exits or does not become ready.
 fn supervise(
     globals: &Globals,
     daemons: &mut [Daemon],
@@ -175,7 +175,7 @@ fn ready_line(globals: &Globals) -> String {
     hint
 }
 
-/// Stops what still runs. True if every daemon ended with exit code 0.
+/// Stops the daemons that still run. True if every daemon exited with code 0.
 fn stop(daemons: &mut [Daemon], signals: &BlockedSignals) -> bool {
     for daemon in daemons.iter() {
         daemon.signal(Signal::TERM);
@@ -200,8 +200,8 @@ fn stop(daemons: &mut [Daemon], signals: &BlockedSignals) -> bool {
     daemons.iter().all(|daemon| daemon.ended.is_some_and(|status| status.success()))
 }
 
-/// Removes what a killed daemon could not. (One that ended by itself has cleaned up, and the socket
-/// may be another's, which it found in use.)
+/// Removes the socket and mount of a killed daemon. (A daemon that exited has cleaned up, and the
+/// socket may belong to another daemon, which it found in use.)
 fn sweep(daemons: &[Daemon], globals: &Globals, options: &Up) {
     let was_killed = |daemon: &&Daemon| daemon.ended.is_some_and(|end| end.signal().is_some());
     for daemon in daemons.iter().filter(was_killed) {
@@ -210,7 +210,7 @@ fn sweep(daemons: &[Daemon], globals: &Globals, options: &Up) {
             continue;
         }
         let _ = std::fs::remove_file(&globals.binderd_socket);
-        // Only a mount without a server answers so.
+        // Only a mount without a server returns this error.
         if rustix::fs::statfs(&options.mount).err() == Some(Errno::NOTCONN) {
             match unmount(&options.mount, UnmountFlags::DETACH) {
                 Ok(()) => watch::say(BINDER, &format!("unmounted {}", options.mount.display())),

@@ -1,5 +1,5 @@
-//! Watching a daemon through its control socket, and printing what changes. What does not work here
-//! the daemons say themselves, on standard error.
+//! Watches a daemon through its control socket, and prints changes. Degradations are not printed
+//! here: the daemons log them on standard error.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use control::{binderd, oomd};
 
 use crate::helpers::{client, decision, output, status_line};
 
-/// How often a daemon is asked.
+/// Interval of the requests to a daemon.
 const INTERVAL: Duration = Duration::from_millis(300);
-/// Kills that are told in a line each; of a burst, only so many.
+/// Maximum of kills that are printed per interval, one line each.
 const KILLS_TOLD: u32 = 16;
 
 /// Set once the daemon has answered.
@@ -26,16 +26,16 @@ impl Ready {
     }
 }
 
-/// What is worth a line when it changes, and the lines then due.
+/// State of a daemon, and the line to print when it changes.
 struct News {
     pid: u32,
     line: String,
-    /// Compared with the last one; the line is printed when it differs.
+    /// Compared with the previous one; the line is printed if it differs.
     key: String,
     kills: u64,
 }
 
-/// How to ask one kind of daemon.
+/// Socket and query for one kind of daemon.
 pub struct Watcher {
     socket: PathBuf,
     ask: fn(&Path) -> anyhow::Result<News>,
@@ -70,8 +70,8 @@ pub fn oom(socket: &Path) -> Watcher {
 }
 
 impl Watcher {
-    /// Starts a thread that lives as long as we do. Answers of another process than `pid` (a daemon
-    /// that was there before) are not the daemon's.
+    /// Starts a thread that runs until this process exits. Answers of another process than `pid` (a
+    /// daemon that was running before) are ignored.
     pub fn spawn(self, name: &'static str, pid: u32) -> Ready {
         let ready = Ready::default();
         let set = ready.clone();
@@ -111,6 +111,6 @@ impl Watcher {
 
 /// Prints a line under a daemon's name.
 pub fn say(name: &str, text: &str) {
-    // Nobody reads it: not a reason to stop the daemons.
+    // A closed output is not a reason to stop the daemons.
     let _ = output::print(&format!("{name:<9} {text}\n"));
 }

@@ -1,4 +1,4 @@
-//! Why options cannot be translated.
+//! Errors for options that cannot be translated.
 
 use std::fmt;
 

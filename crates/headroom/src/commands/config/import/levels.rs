@@ -3,7 +3,7 @@
 use super::error::ImportError;
 use super::options::{Flag, Given};
 
-/// This machine: sizes are compared with it, as earlyoom does at its start.
+/// Sizes of this machine, with which levels are compared as earlyoom does at its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     /// `MemTotal`, KiB.
@@ -12,21 +12,21 @@ pub struct Machine {
     pub swap_kib: u64,
 }
 
-/// What a level is of.
+/// The resource that a level applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resource {
     Memory,
     Swap,
 }
 
-/// How a level is given.
+/// The unit of a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     Percent,
     Kib,
 }
 
-/// What an option sets.
+/// Resource and unit of an option.
 #[derive(Clone, Copy)]
 struct Kind {
     resource: Resource,
@@ -47,12 +47,12 @@ impl Kind {
     }
 }
 
-/// What a level option becomes.
+/// Result of translating a level option.
 #[derive(Debug, Default)]
 pub struct LevelLines {
     /// Lines of the section [machine].
     pub lines: Vec<String>,
-    /// What they mean.
+    /// Explanation of the lines.
     pub comment: String,
 }
 
@@ -72,7 +72,7 @@ struct Levels {
     kill: f64,
     /// 100 %, or all of the resource.
     whole: f64,
-    /// SIGTERM's level was given below SIGKILL's.
+    /// The level for SIGTERM was below that for SIGKILL, and was raised to it.
     raised: bool,
 }
 
@@ -92,8 +92,8 @@ impl Levels {
     }
 }
 
-/// The lines of an option and their comment. `all` has the other options of the command line: of
-/// a percentage and a size the lower one counts.
+/// The lines of an option and their comment. `all` has the other options of the command line: if
+/// both a percentage and a size are given, the lower one counts.
 pub fn translate(one: &Given, all: &[Given], machine: Machine) -> Result<LevelLines, ImportError> {
     let Some(kind) = Kind::of(one.flag) else { return Ok(LevelLines::default()) };
     let Kind { resource, unit } = kind;
@@ -150,7 +150,7 @@ fn parse(one: &Given, kind: Kind, machine: Machine) -> Result<Option<Levels>, Im
         Unit::Kib if machine.whole_kib(resource) == 0 => return Ok(None),
         Unit::Kib => machine.whole_kib(resource) as f64,
     };
-    // All memory is never available.
+    // All memory is never available, so 100 % is not a valid level.
     let most = if one.flag == Flag::MemoryPercent { 99.0 } else { whole };
     let example = if unit == Unit::Percent { "10,5" } else { "1048576,524288 (KiB)" };
     let number = |text: &str| match text.trim().parse::<f64>() {
@@ -161,7 +161,7 @@ fn parse(one: &Given, kind: Kind, machine: Machine) -> Result<Option<Levels>, Im
         _ => Err(one.error(format!("\"{text}\" is not a number from 0 to {most}"), example)),
     };
     let (term, kill) = match one.value.split_once(',') {
-        // What is left out next to a comma is 0 for earlyoom.
+        // earlyoom takes an empty value next to a comma as 0.
         Some((term, kill)) => {
             let or_zero = |text: &str| if text.is_empty() { Ok(0.0) } else { number(text) };
             (or_zero(term)?, or_zero(kill)?)
@@ -208,7 +208,7 @@ mod tests {
             ("-m 0.125", &["hard=0.06%", "soft=0.12%"]),
             ("-m 1e1", &["hard=5%", "soft=10%"]),
             ("-M 838860.8", &["hard=419430K", "soft=838860K"]),
-            // The lower one counts, of each level by itself.
+            // The lower level counts, separately for SIGTERM and SIGKILL.
             ("-m 10 -M 419430.4", &["hard=209715K", "soft=419430K"]),
             ("-M 4194304,1 -m 10,9", &["hard=1K", "soft=10%"]),
             ("-s 5 -S 2097152", &["swap-hard=2.5%", "swap-soft=5%"]),

@@ -1,4 +1,4 @@
-//! earlyoom's command line: short options that can be joined, long ones that can be cut short.
+//! earlyoom's command line: short options that can be combined, long ones that can be abbreviated.
 
 use serde::Serialize;
 
@@ -32,12 +32,12 @@ pub enum Flag {
     Help,
 }
 
-/// How an option is written.
+/// Syntax of an option.
 pub struct Known {
     pub flag: Flag,
     short: Option<char>,
     long: Option<&'static str>,
-    /// What its value is; `None`: it takes none.
+    /// Description of its value; `None`: it takes none.
     value: Option<&'static str>,
 }
 
@@ -92,7 +92,7 @@ pub struct Given {
 }
 
 impl Given {
-    /// The option and its value, as a shell takes it.
+    /// The option and its value, quoted for a shell.
     pub fn written(&self) -> String {
         if self.value.is_empty() {
             return self.name.clone();
@@ -105,7 +105,7 @@ impl Given {
         format!("{} {quoted}", self.name)
     }
 
-    /// An error about it; the remedy is the form of its value.
+    /// An error about this option; the remedy is the form of its value.
     pub fn error(&self, fact: impl Into<String>, example: &str) -> ImportError {
         ImportError {
             option: self.name.clone(),
@@ -115,7 +115,7 @@ impl Given {
     }
 }
 
-/// Reads a command line without the program's name, in its order.
+/// Parses a command line without the program's name, in its order.
 pub fn parse(words: &[String]) -> Result<Vec<Given>, ImportError> {
     let mut given = Vec::new();
     let mut rest = words.iter();
@@ -152,7 +152,7 @@ fn value_missing(option: String, value: &str) -> ImportError {
     ImportError { option, fact: "its value is missing".into(), remedy }
 }
 
-/// `name`, `name=value`, or the beginning of a name that no other option has.
+/// `name`, `name=value`, or an unambiguous prefix of a name.
 fn long_option<'a>(
     text: &str,
     rest: &mut impl Iterator<Item = &'a String>,
@@ -193,7 +193,7 @@ fn long_option<'a>(
     Ok(Given { flag: known.flag, name, value })
 }
 
-/// `gn`, `m10`, or `m` with the next word.
+/// `gn`, `m10`, or `m` with the next argument.
 fn short_options<'a>(
     letters: &str,
     rest: &mut impl Iterator<Item = &'a String>,

@@ -22,14 +22,14 @@ pub struct Imported {
     pub options: Vec<Translation>,
 }
 
-/// What became of an option.
+/// Translation of an option.
 #[derive(Debug, Serialize)]
 pub struct Translation {
     #[serde(flatten)]
     pub given: Given,
     /// Its lines of TOML; empty: there is no equivalent.
     pub lines: Vec<String>,
-    /// What the lines mean, or why there are none.
+    /// Explanation of the lines, or the reason why there are none.
     pub comment: String,
 }
 
@@ -47,7 +47,7 @@ impl Translation {
 pub fn translate(given: &[Given], machine: Machine) -> Result<Imported, ImportError> {
     let mut options = Vec::new();
     for (at, one) in given.iter().enumerate() {
-        // Its value is checked also if a later option replaces it: earlyoom would not start.
+        // The value is checked even if a later option replaces it: earlyoom would not start.
         let translation = translate_one(one, given, machine)?;
         let later = given[at + 1..].iter().find(|other| other.flag == one.flag);
         options.push(match later {
@@ -195,8 +195,8 @@ enum Section {
     Rule,
 }
 
-/// In the order of the file: of rules the first one that matches decides, and a process that
-/// earlyoom ignores is spared though it is preferred.
+/// In the order of the file: the first rule that matches decides, and a process that earlyoom
+/// ignores is spared even if it is preferred.
 const ORDER: [(Section, &[Flag]); 6] = [
     (
         Section::Machine,
@@ -269,7 +269,7 @@ fn described(one: &Translation) -> String {
     format!("{}: {}", one.given.written().replace(char::is_control, " "), one.comment)
 }
 
-/// Appends a comment, in lines of at most [`WIDTH`] columns where its words allow that.
+/// Appends a comment, wrapped at [`WIDTH`] columns as far as its words allow that.
 fn comment(text: &mut String, content: &str) {
     let mut columns = 0;
     for word in content.split(' ').filter(|word| !word.is_empty()) {

@@ -1,12 +1,12 @@
-//! Options out of a string or out of `/etc/default/earlyoom`.
+//! Splits options from a string or from `/etc/default/earlyoom`.
 
 use super::error::ImportError;
 
 /// The variable that earlyoom's unit and init script take the options from.
 const VARIABLE: &str = "EARLYOOM_ARGS";
 
-/// The words of the command line: what a shell or a unit made of it already, or one string with
-/// all options, which is split as they split it.
+/// The arguments of the command line: either split already by a shell or a unit, or one string with
+/// all options, which is split in the same way.
 pub fn of_command_line(arguments: &[String]) -> Result<Vec<String>, ImportError> {
     match arguments {
         [options] => split(options),
@@ -14,14 +14,14 @@ pub fn of_command_line(arguments: &[String]) -> Result<Vec<String>, ImportError>
     }
 }
 
-/// The words of the last assignment in the content of an environment file. A value without quotes
-/// ends at the end of its line, as for systemd.
+/// The arguments of the last assignment in the content of an environment file. An unquoted value
+/// ends at the end of its line, as in systemd.
 pub fn of_environment_file(content: &str) -> Result<Vec<String>, ImportError> {
     let mut value = None;
     let mut start = 0;
     for line in content.split_inclusive('\n') {
         if let Some(after) = assigned(line) {
-            // A quoted value can go on in the next lines.
+            // A quoted value can continue on the next lines.
             let at = start + line.len() - after.len();
             value = Some(&content[at..]);
         }

@@ -1,4 +1,5 @@
-//! `headroom oom margin`: how much memory must be left free for a kill to come in time.
+//! `headroom oom margin`: measures how much memory must be left free for a kill to take effect in
+//! time.
 
 pub mod peer;
 
@@ -18,14 +19,14 @@ use crate::helpers::output;
 use crate::helpers::size::Size;
 use peer::Peer;
 
-/// What the measured processes must not take from others, bytes.
+/// Memory that the measured processes must leave available to others, bytes.
 const KEEP_FREE: u64 = 512 << 20;
-/// A victim whose memory is back as soon as anything is, bytes.
+/// Size of a victim that shows the fixed cost of a kill, bytes.
 const SMALL: u64 = 1 << 20;
-/// What a victim is reckoned with unless told: this part of the machine's memory.
+/// Default size of a victim: the machine's memory divided by this.
 const VICTIM_PART: u64 = 4;
 
-/// What is printed as JSON.
+/// Content of the JSON output.
 #[derive(Serialize)]
 struct Measured {
     allocation_bytes_per_s: u64,
@@ -52,7 +53,7 @@ pub fn margin(globals: &Globals, arguments: &arguments::Margin) -> anyhow::Resul
         Size(KEEP_FREE),
         Size(available)
     );
-    // Refused, we are as fast as others let us.
+    // If it is refused, the measurement competes with ordinary threads.
     let _ = headroom_daemon::privileges::set_realtime(1);
     let cpus = std::thread::available_parallelism().context("how many CPUs?")?.get();
     let mut margin =
@@ -132,7 +133,7 @@ fn per_second(bytes: u64, ns: u64) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// How long all CPUs together take to fill so much new memory, nanoseconds.
+/// Time in which all CPUs together fill this much new memory, nanoseconds.
 fn allocate(bytes: u64, cpus: usize) -> anyhow::Result<u64> {
     let part = (bytes as usize / cpus).max(1 << 20);
     let start = Instant::now();
@@ -147,7 +148,7 @@ fn allocate(bytes: u64, cpus: usize) -> anyhow::Result<u64> {
     Ok(start.elapsed().as_nanos() as u64)
 }
 
-/// How long the memory of a process that hardly gets a CPU takes to come back, nanoseconds.
+/// Time until the memory of a process that hardly gets a CPU is free, nanoseconds.
 fn reclaim(bytes: u64, cpu: usize) -> anyhow::Result<u64> {
     let holder = Peer::start(cpu, Some(bytes))?;
     let _busy = Peer::start(cpu, None)?;
@@ -158,7 +159,7 @@ fn reclaim(bytes: u64, cpu: usize) -> anyhow::Result<u64> {
     Ok(back.as_nanos() as u64)
 }
 
-/// As a whole or not at all.
+/// Writes the file atomically.
 fn save(file: &Path, measured: &Measured) -> anyhow::Result<()> {
     let folder = file.parent().context("it is no file's name")?;
     fs::create_dir_all(folder)?;

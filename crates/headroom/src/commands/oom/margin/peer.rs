@@ -11,14 +11,14 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use crate::arguments::MarginPeer;
 
 const PAGE: usize = 4096;
-/// What a process says once it is as it should be.
+/// Line that a process prints when it is in its measured state.
 const READY: &str = "ready";
 
-/// A process of ours; killed on drop.
+/// A child process; killed on drop.
 pub struct Peer(Child);
 
 impl Peer {
-    /// Starts one on a CPU: it holds so many bytes as `SCHED_IDLE`, or is busy.
+    /// Starts a child on a CPU: it holds `bytes` as `SCHED_IDLE`, or is busy.
     pub fn start(cpu: usize, bytes: Option<u64>) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("where am I?")?;
         let mut command = Command::new(program);
@@ -46,14 +46,14 @@ impl Drop for Peer {
     }
 }
 
-/// What such a process does until it is killed.
+/// Main function of the child, until it is killed.
 pub fn be(arguments: &MarginPeer) -> anyhow::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let mut cpus = CpuSet::new();
     ensure!(arguments.cpu < CpuSet::MAX_CPU, "there is no CPU {}", arguments.cpu);
     cpus.set(arguments.cpu);
     sched_setaffinity(None, &cpus).context("cannot choose a CPU")?;
-    // Who started us may be real-time.
+    // The parent may be real-time.
     let ordinary = if arguments.bytes.is_some() { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
     let memory = arguments.bytes.map(|bytes| Memory::filled(bytes, Pages::Small)).transpose()?;
     let parameter = libc::sched_param { sched_priority: 0 };
@@ -69,23 +69,23 @@ pub fn be(arguments: &MarginPeer) -> anyhow::Result<()> {
     }
 }
 
-/// Of what pages memory is.
+/// Page size of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// Of 4 KiB, which come back slowest.
+    /// 4 KiB, which are freed slowest.
     Small,
-    /// Huge ones where the kernel has them, which are taken fastest.
+    /// Huge pages if the kernel has them, which are allocated fastest.
     Huge,
 }
 
-/// New memory, given back on drop.
+/// New memory, unmapped on drop.
 pub struct Memory {
     at: *mut libc::c_void,
     len: usize,
 }
 
 impl Memory {
-    /// Takes so much and writes to every page.
+    /// Maps `len` bytes and writes to every page.
     pub fn filled(len: usize, pages: Pages) -> anyhow::Result<Self> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         let advice = match pages {
