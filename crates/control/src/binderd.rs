@@ -1,47 +1,48 @@
-//! What is said to `headroom-binderd`.
+//! Requests to `headroom-binderd`, and its replies.
 
 use owners::Uid;
 use serde::{Deserialize, Serialize};
 
-/// A request. Anybody may ask for [`Status`](Request::Status); the rest is root's.
+/// A request. Any user may send [`Status`](Request::Status); all others are for root only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// Is it up, and how does it work here?
+    /// Version, mapping, counters and degradations.
     Status,
-    /// Everything that is open.
+    /// All opens of all devices.
     Ls,
-    /// Give idle buffers' memory back, the coldest first. One request gives back a batch; whoever
-    /// wants more asks again, so that calls are served in between.
+    /// Reclaims the memory of idle buffers, the coldest first. One request reclaims one batch; a
+    /// client that wants more sends another request, so that calls are served in between.
     Reclaim {
-        /// Pages of 4096 bytes, at most.
+        /// Maximum number of pages of 4096 bytes.
         pages: u64,
     },
-    /// Calls that have ended since the last request. The daemon traces while somebody asks for it,
-    /// and for some seconds longer; whoever wants to see everything asks a few times a second.
+    /// Calls that have ended since the last request. The daemon traces while a client sends these
+    /// requests, and for some seconds longer; a client that must not miss calls sends one a few
+    /// times per second.
     Trace {
-        /// Where the last reply said to read on; `None`: from now on.
+        /// `next` of the last reply; `None`: only calls from now on.
         from: Option<u64>,
-        /// What is wanted.
+        /// The calls to return.
         filter: TraceFilter,
     },
     /// Commands and returns since the start, by kind.
     Stat,
 }
 
-/// Which calls of a trace are wanted: all, if it says nothing.
+/// Filter for the calls of a trace; the default matches all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceFilter {
-    /// Of this device.
+    /// Only calls of this device.
     pub device: Option<String>,
-    /// From or to this process.
+    /// Only calls from or to this process.
     pub pid: Option<u32>,
-    /// From or to a process of this name.
+    /// Only calls from or to a process of this name.
     pub comm: Option<String>,
-    /// With this code.
+    /// Only calls with this code.
     pub code: Option<u32>,
-    /// Only those that were not answered, or not taken.
+    /// Only calls that were not answered, or not taken.
     pub failed: bool,
 }
 
@@ -58,18 +59,18 @@ pub enum Reply {
     },
     /// To [`Request::Reclaim`].
     Reclaimed {
-        /// Pages given back.
+        /// Pages reclaimed.
         pages: u64,
         /// Idle pages that are left.
         idle_pages: u64,
     },
     /// To [`Request::Trace`].
     Trace {
-        /// Calls in the order of their ends.
+        /// Calls in the order in which they ended.
         calls: Vec<Call>,
-        /// From where to read on.
+        /// Position to continue from.
         next: u64,
-        /// Calls that ended and were overwritten before the reader came.
+        /// Calls that ended and were overwritten before this request.
         lost: u64,
     },
     /// To [`Request::Stat`].
@@ -78,24 +79,24 @@ pub enum Reply {
         commands: Vec<(String, u32)>,
         /// Returns by name.
         returns: Vec<(String, u32)>,
-        /// The rest.
+        /// All other counters.
         status: Status,
     },
     /// The request was refused or failed.
     Error {
-        /// For a person.
+        /// Human-readable.
         message: String,
     },
 }
 
-/// The daemon in a few numbers.
+/// Status of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Crate version.
     pub version: String,
     /// The daemon's process id.
     pub pid: u32,
-    /// Where the bus is mounted.
+    /// Mount point of the bus.
     pub mount: String,
     /// How receive buffers reach clients: `passthrough` or `notify-store`.
     pub mapping: String,
@@ -109,81 +110,81 @@ pub struct Status {
     pub touched_pages: u64,
     /// Of these, pages on which no buffer lies.
     pub idle_pages: u64,
-    /// Pages given back since start.
+    /// Pages reclaimed since start.
     pub reclaimed_pages: u64,
-    /// Bytes of messages that one owner may have.
+    /// Maximum of an owner's messages in buffers, bytes.
     pub owner_quota_bytes: u64,
-    /// Bytes of messages of the owner that has most.
+    /// Messages of the owner that has most, bytes.
     pub largest_owner_bytes: u64,
-    /// What does not work here and what is lost by it, a sentence each.
+    /// One sentence per degradation: what is missing and its consequence.
     pub degraded: Vec<String>,
 }
 
 /// A call that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    /// When it was sent, microseconds since 1970.
+    /// Time of sending, microseconds since 1970.
     pub sent_us: u64,
-    /// The device.
+    /// Name of the device.
     pub device: String,
-    /// Nobody waited for an answer.
+    /// One-way: the caller does not wait for a reply.
     pub oneway: bool,
-    /// Who called.
+    /// The caller.
     pub from: CallEnd,
-    /// Who was called; `None`: it did not come so far.
+    /// The receiver; `None`: the call failed before the receiver was known.
     pub to: Option<CallEnd>,
-    /// The caller's name for the object.
+    /// The caller's handle of the object.
     pub handle: u32,
     /// Number of the object in the daemon; 0: none.
     pub node: u32,
-    /// What was asked for.
+    /// Code of the method.
     pub code: u32,
     /// `TF_` flags.
     pub flags: u32,
-    /// Bytes of data.
+    /// Size of the data, bytes.
     pub bytes: u64,
-    /// Objects in it.
+    /// Number of objects in the data.
     pub objects: u64,
-    /// Bytes of the answer.
+    /// Size of the reply, bytes.
     pub reply_bytes: Option<u64>,
-    /// From sending until a thread took it, nanoseconds.
+    /// From sending until a thread received it, nanoseconds.
     pub waited_ns: Option<u64>,
-    /// From sending until its end, nanoseconds.
+    /// From sending until it ended, nanoseconds.
     pub took_ns: u64,
     /// How it ended.
     pub outcome: Outcome,
-    /// The negative errno that refused it; 0: none.
+    /// The negative errno with which it was refused; 0: none.
     pub errno: i32,
 }
 
-/// An end of a call.
+/// One side of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallEnd {
-    /// Process.
+    /// Process id.
     pub pid: u32,
-    /// Thread; 0 if it never had one.
+    /// Thread id; 0: no thread was assigned.
     pub tid: u32,
     /// Name of the process; empty if it could not be read.
     pub comm: String,
 }
 
-/// How a call ended.
+/// Outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Answered; a one-way call: taken.
+    /// Answered; a one-way call: received.
     Done,
-    /// Its receiver is dead.
+    /// The receiver is dead: it has exited or closed the device.
     Dead,
-    /// Its receiver is frozen.
+    /// The receiver is frozen.
     Frozen,
     /// It failed.
     Failed,
-    /// Nobody took it.
+    /// No thread received it.
     Dropped,
 }
 
-/// One device: a context.
+/// One device: a context of binder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
     /// File name in the mount.
@@ -197,21 +198,21 @@ pub struct Device {
 /// One open of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Who opened it.
+    /// Pid of the opener.
     pub pid: u32,
     /// Effective uid of the opener.
     pub euid: Uid,
-    /// The party that it is charged to: a user, or a user namespace that root created.
+    /// The owner that it is charged to: a user, or a user namespace that root created.
     pub owner: String,
-    /// Bytes of all messages of this owner.
+    /// Messages of this owner in all opens, bytes.
     pub owner_bytes: u64,
-    /// Name of the opener, where it can be read.
+    /// Name of the opener, if it can be read.
     pub comm: Option<String>,
     /// Threads that have called.
     pub threads: Vec<Thread>,
-    /// Objects that it owns.
+    /// Objects that it publishes.
     pub nodes: Vec<Node>,
-    /// Its names for the objects of others.
+    /// Its handles of objects of other processes.
     pub handles: Vec<Handle>,
     /// Live buffers in its mapping.
     pub buffers: Buffers,
@@ -232,46 +233,46 @@ pub struct Thread {
     pub stack: u32,
 }
 
-/// An object.
+/// An object (node).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// The owner's pointer.
     pub ptr: u64,
     /// The owner's cookie.
     pub cookie: u64,
-    /// Strong references from outside.
+    /// Strong references by other processes.
     pub strong: u32,
-    /// Weak references from outside.
+    /// Weak references by other processes.
     pub weak: u32,
-    /// Handles that name it.
+    /// Handles that refer to it.
     pub handles: u32,
 }
 
 /// A handle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handle {
-    /// The number.
+    /// The handle's number.
     pub handle: u32,
     /// Strong references by this process.
     pub strong: u32,
     /// Weak references by this process.
     pub weak: u32,
-    /// Pid of the node's owner; `None` when the node is dead.
+    /// Pid of the node's owner; `None` if the node is dead: its owner has closed the device.
     pub owner: Option<u32>,
     /// A death notification is registered.
     pub death: bool,
 }
 
-/// The state of a mapping.
+/// State of the mapping of a receive buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffers {
-    /// Bytes of the mapping; 0 until it is known.
+    /// Size of the mapping, bytes; 0 until it is known.
     pub mapped_bytes: u64,
     /// Live buffers.
     pub count: u32,
-    /// Bytes in live buffers.
+    /// Size of the live buffers, bytes.
     pub bytes: u64,
-    /// Bytes of one-way space left.
+    /// Remaining space for one-way calls, bytes.
     pub async_free_bytes: u64,
     /// Pages that hold memory, 4096 bytes each.
     pub touched_pages: u32,

@@ -1,4 +1,4 @@
-//! The asking side: one request, one reply, with a time limit.
+//! A blocking client: one request, one reply, with a time limit.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use crate::ControlError;
 use crate::frame::{self, Decoder};
 use crate::server::root_socket;
 
-/// Longest reply that is believed, bytes.
+/// Maximum length of a reply that is accepted, bytes.
 const MAX_REPLY: usize = 256 * 1024 * 1024;
-/// How long a daemon may take over an answer. A kill waits for its victim, seconds at the worst.
+/// Time limit for a reply. A request to kill waits for its victim, seconds at the worst.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection to a daemon.
@@ -38,7 +38,7 @@ impl Client {
         Self::connect_to(path, path)
     }
 
-    /// `name`: the socket as errors name it.
+    /// `name`: the socket's path in errors.
     fn connect_to(path: &Path, name: &Path) -> Result<Self, ControlError> {
         let fail = |doing| move |errno| ControlError::Io { path: name.to_owned(), doing, errno };
         let address = SocketAddrUnix::new(path).map_err(fail("not a socket address"))?;
@@ -58,7 +58,7 @@ impl Client {
         Ok(Self { path: name.to_owned(), fd })
     }
 
-    /// How long is waited for what comes next; `None`: for ever.
+    /// Sets the time limit for the next messages; `None`: wait without a limit.
     pub fn set_patience(&mut self, patience: Option<Duration>) -> Result<(), ControlError> {
         sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, patience).map_err(|errno| {
             ControlError::Io { path: self.path.clone(), doing: "cannot set a time limit", errno }
@@ -76,18 +76,19 @@ impl Client {
             .map(|packet| retry(|| send(&self.fd, packet, SendFlags::NOSIGNAL)).map(drop));
         match sent.find_map(Result::err) {
             None => self.receive(),
-            // A daemon that has no room for a client says so before it closes the connection.
+            // A daemon that refuses a connection sends the reason before it closes the connection.
             Some(errno) => self.receive().map_err(|_| self.broken(errno)),
         }
     }
 
-    /// Waits for a message: the reply, or what comes without a question.
+    /// Waits for a message: the reply, or an unsolicited message.
     pub fn receive<R: DeserializeOwned>(&mut self) -> Result<R, ControlError> {
         let mut decoder = Decoder::default();
         let mut packet = vec![0; frame::MAX_PACKET];
         loop {
             let mut receive = || retry(|| recv(&self.fd, &mut packet[..], RecvFlags::empty()));
-            // Reported once, for a request that was not read; what was sent before is still there.
+            // ECONNRESET is reported once, for a request that was not read; messages that were sent
+            // before can still be received.
             let received = match receive() {
                 Err(Errno::CONNRESET) => receive(),
                 other => other,

@@ -8,27 +8,27 @@ use serde::{Deserialize, Serialize};
 pub struct Configuration {
     /// The files that were read, in their order.
     pub files: Vec<String>,
-    /// By uid, then that of everyone.
+    /// Sorted by uid, then the default limit.
     pub limits: Vec<ConfiguredLimit>,
     /// `None`: system memory is not monitored.
     pub machine: Option<MachineLevels>,
-    /// In their order, a line each.
+    /// In their order, one line each.
     pub rules: Vec<String>,
-    /// Metrics, hooks and warnings, a line each.
+    /// Metrics, hooks and warnings, one line each.
     #[serde(default, alias = "tell")]
     pub notifications: Vec<String>,
-    /// The first and the last uid of ordinary users, of whom a limit of `*` speaks.
+    /// The first and the last uid of ordinary users, to whom a limit for `*` applies.
     pub ordinary_uids: [Uid; 2],
     /// Deprecated keys and unreadable optional files, a sentence each.
     #[serde(alias = "complaints")]
     pub warnings: Vec<String>,
 }
 
-/// A limit of the files.
+/// A limit in the files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfiguredLimit {
-    /// A uid, `*` for every ordinary user by itself, `@` and the name of a group that shares it, or
-    /// the path of cgroups, which begins with `/`, `*` and `?` being wild.
+    /// A uid, `*` for each ordinary user separately, `@` and the name of a group that shares the
+    /// limit, or a path of cgroups, which begins with `/`; `*` and `?` in it are wildcards.
     pub user: String,
     /// Hard limit, bytes.
     pub hard_bytes: u64,
@@ -43,27 +43,27 @@ pub struct ConfiguredLimit {
     pub members: Vec<Uid>,
 }
 
-/// When the machine counts as short of memory, as in the file's `[machine]` section.
+/// When the system counts as short of memory, as in the file's `[machine]` section.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineLevels {
-    /// `10%`, or `1000 bytes`.
+    /// Available memory at the soft level: `10%`, or `1000 bytes`.
     pub soft: String,
-    /// The same.
+    /// Available memory at the hard level, in the same form.
     pub hard: String,
-    /// The same, of swap.
+    /// Free swap at the soft level, in the same form.
     pub swap_soft: String,
-    /// The same, of swap.
+    /// Free swap at the hard level, in the same form.
     pub swap_hard: String,
-    /// Milliseconds; 0: never.
+    /// Forecast, milliseconds ahead; 0: never.
     pub forecast_ms: u64,
-    /// Percent of the time.
+    /// Share of the time in which all tasks stalled, percent.
     pub stall_percent: u32,
-    /// Milliseconds; 0: never.
+    /// Period of that share, milliseconds; 0: never.
     pub stall_ms: u64,
-    /// After so many kills only the hard level and the forecast kill ...
+    /// After this number of kills only the hard level and the forecast kill ...
     #[serde(default, alias = "most_kills")]
     pub max_kills: u32,
-    /// ... within so many milliseconds; 0: no maximum.
+    /// ... within this period, milliseconds; 0: no maximum.
     #[serde(default, alias = "most_kills_ms")]
     pub max_kills_window_ms: u64,
 }

@@ -1,33 +1,34 @@
-//! What is said on the lease socket, and what lies in the page that daemon and client share.
+//! Messages on the lease socket, and the layout of the page that daemon and client share.
 //!
-//! A client keeps one `SOCK_SEQPACKET` connection for as long as it lives; one packet is one
-//! [`Request`] or one [`Reply`], of fixed size, numbers in the machine's byte order (both ends are
-//! on one machine). Nothing here allocates: a client speaks from inside its allocator. The first
+//! A client keeps one `SOCK_SEQPACKET` connection until it exits; one packet is one [`Request`] or
+//! one [`Reply`], of fixed size, numbers in the machine's byte order (both ends are on one
+//! machine). Nothing here allocates: a client sends requests from inside its allocator. The first
 //! reply carries a file descriptor, a sealed memfd of [`page::BYTES`] bytes that both sides map.
 //!
-//! The page holds the client's *balance*: bytes that it may take from the system without asking.
-//! The daemon adds what it grants and may take back what is there; the client takes from it. No
-//! message carries an identity: who speaks is the kernel's word, and the lease is the process' own.
+//! The page holds the client's *balance*: bytes that it may allocate from the system without a
+//! request. The daemon adds its grants and may take unused balance back; the client subtracts its
+//! allocations. No message carries an identity: the kernel reports the sender, and the lease
+//! belongs to the process.
 
-/// Where the daemon listens unless told otherwise.
+/// Default lease socket.
 pub const LEASE_SOCKET: &str = "/run/headroom/lease.sock";
 /// Name of the lease socket in the folder of the control socket.
 pub const LEASE_SOCKET_NAME: &str = "lease.sock";
 /// Version of messages and page; a client of another one is refused.
 pub const VERSION: u64 = 1;
-/// Balance and grant of a process that nobody limits, bytes: more than it can ever take.
+/// Balance and grant of a process without a limit, bytes: more than it can ever use.
 pub const UNLIMITED_BYTES: u64 = 1 << 60;
 
 /// The page that daemon and client share: byte offsets of its words.
 pub mod page {
     /// Length, bytes.
     pub const BYTES: usize = 4096;
-    /// `u64`: what may be taken without asking, bytes. Changed by both with compare-and-swap.
+    /// `u64`: balance, bytes. Changed by both sides with compare-and-swap.
     pub const BALANCE: usize = 0;
-    /// `u32`: not 0 where the user has a limit. Written by the daemon.
+    /// `u32`: not 0 if the user has a limit. Written by the daemon.
     pub const LIMITED: usize = 64;
-    /// `u32`: not 0 when the daemon asks for memory that the client's allocator keeps unused.
-    /// Set by the daemon, cleared by the client.
+    /// `u32`: not 0 if the daemon requests memory that the client's allocator keeps unused. Set by
+    /// the daemon, cleared by the client.
     pub const RECALL: usize = 68;
 }
 
@@ -36,57 +37,57 @@ pub const REQUEST_BYTES: usize = 40;
 /// Length of a reply, bytes.
 pub const REPLY_BYTES: usize = 32;
 
-/// What a client asks.
+/// A request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// The first packet of a connection.
     Hello {
         /// [`VERSION`].
         version: u64,
-        /// Bytes that it has taken from the system under earlier grants.
+        /// Bytes that it has allocated from the system under earlier grants.
         spent: u64,
-        /// Bytes of an earlier grant that it has not taken.
+        /// Unused bytes of an earlier grant.
         unspent: u64,
-        /// [`Reply::base`] of an earlier connection of this very process; 0: there was none.
+        /// [`Reply::base`] of an earlier connection of the same process; 0: there was none.
         base: u64,
     },
-    /// More balance.
+    /// Requests more balance.
     Grow {
-        /// Bytes that it cannot do without.
+        /// Minimum, bytes.
         need: u64,
-        /// Bytes that it would like to have, to ask less often.
+        /// Preferred amount, for fewer requests, bytes.
         wish: u64,
-        /// How long the answer may be put off when `need` is not there, milliseconds.
+        /// Maximum delay of the reply while `need` is not available, milliseconds.
         wait_ms: u32,
     },
-    /// How much could be granted now?
+    /// Queries how much could be granted now.
     Headroom,
-    /// The balance was filled by what it gave back: look at it, others may wait for it.
+    /// The client has returned memory to the balance: the daemon checks it for requests that wait.
     GivenBack,
 }
 
-/// How a request ended.
+/// Result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Status {
     /// Done.
     Done = 0,
-    /// It does not fit below the user's limit.
+    /// It exceeds the user's limit.
     Full = 1,
-    /// It did not become possible in the time that was given.
+    /// It did not become possible within the given time.
     TimedOut = 5,
-    /// The user, or the daemon, has as many clients as it may have.
+    /// The user, or the daemon, has the maximum number of clients.
     TooManyClients = 6,
-    /// The client's process could not be identified, or is another user's.
+    /// The client's process could not be identified, or belongs to another user.
     NotYou = 7,
-    /// The request makes no sense here, or is of another version.
+    /// The request is invalid here, or of another version.
     BadRequest = 8,
-    /// It fits below the limit, but the machine itself is short of memory.
+    /// It fits within the limit, but the system is short of memory.
     Short = 9,
 }
 
 impl Status {
-    /// From its number.
+    /// The status with this number.
     pub fn from_number(number: u32) -> Option<Self> {
         const ALL: [Status; 7] = [
             Status::Done,
@@ -100,7 +101,7 @@ impl Status {
         ALL.into_iter().find(|status| *status as u32 == number)
     }
 
-    /// In words.
+    /// The status in words.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -114,24 +115,24 @@ impl Status {
     }
 }
 
-/// The answer to a request.
+/// The reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// How it ended.
+    /// Result of the request.
     pub status: Status,
     /// The user has a limit.
     pub limited: bool,
     /// Bytes added to the balance by this request.
     pub granted: u64,
-    /// Bytes that could be granted now; of [`Request::Headroom`] only.
+    /// Bytes that could be granted now; for [`Request::Headroom`] only.
     pub headroom: u64,
-    /// To be presented again to a daemon that has lost its memory: what the process had beside its
-    /// grants, bytes, plus 1.
+    /// To be sent in the next [`Request::Hello`], after a restart of the daemon: memory that the
+    /// process had besides its grants, bytes, plus 1.
     pub base: u64,
 }
 
 impl Reply {
-    /// One that only says how it ended.
+    /// A reply with this status, and 0 in all other fields.
     pub fn of(status: Status) -> Self {
         Self { status, limited: false, granted: 0, headroom: 0, base: 0 }
     }
@@ -156,7 +157,7 @@ fn u64_at(packet: &[u8], at: usize) -> u64 {
 }
 
 impl Request {
-    /// As a packet.
+    /// Encodes it as a packet.
     pub fn encode(&self) -> [u8; REQUEST_BYTES] {
         match *self {
             Self::Hello { version, spent, unspent, base } => {
@@ -168,7 +169,7 @@ impl Request {
         }
     }
 
-    /// From a packet; `None`: it is none.
+    /// Decodes a packet; `None`: it is invalid.
     pub fn decode(packet: &[u8]) -> Option<Self> {
         if packet.len() != REQUEST_BYTES {
             return None;
@@ -185,13 +186,13 @@ impl Request {
 }
 
 impl Reply {
-    /// As a packet.
+    /// Encodes it as a packet.
     pub fn encode(&self) -> [u8; REPLY_BYTES] {
         let words = [self.granted, self.headroom, self.base, 0];
         put(words, self.status as u32, self.limited.into())
     }
 
-    /// From a packet; `None`: it is none.
+    /// Decodes a packet; `None`: it is invalid.
     pub fn decode(packet: &[u8]) -> Option<Self> {
         if packet.len() != REPLY_BYTES {
             return None;

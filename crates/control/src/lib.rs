@@ -47,7 +47,7 @@ pub enum ControlError {
     /// No daemon listens on the socket.
     #[error("no daemon listens on {path}")]
     NotListening {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
         /// Why the connection failed.
         errno: rustix::io::Errno,
@@ -58,11 +58,11 @@ pub enum ControlError {
     /// A system call failed.
     #[error("{path}: {doing}: {errno}")]
     Io {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What was being done.
+        /// The failed operation.
         doing: &'static str,
-        /// How it failed.
+        /// Error of the system call.
         errno: rustix::io::Errno,
     },
     /// The other side closed the connection in the middle of a call.
@@ -71,15 +71,15 @@ pub enum ControlError {
     /// The other side did not answer in time.
     #[error("{path}: no answer within {seconds} s")]
     Timeout {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// How long was waited.
+        /// The time limit, seconds.
         seconds: u64,
     },
     /// The daemon refused the request.
     #[error("{path}: {message}")]
     Refused {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
         /// The daemon's message.
         message: String,
@@ -89,7 +89,7 @@ pub enum ControlError {
         "{path}: cannot parse the reply ({error}): the daemon has another version than this program"
     )]
     Garbled {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
         /// The parser's error.
         error: String,

@@ -1,8 +1,8 @@
-//! What both daemons count, in the text format of Prometheus (version 0.0.4).
+//! Counters of both daemons, in the text format of Prometheus (version 0.0.4).
 //!
-//! Whoever wants it asks the control sockets like any other client: `headroom metrics`, and the
-//! thread of `headroom-oomd` that writes the file and serves the socket. So the format is here
-//! once, and no daemon's event loop waits for a disk or a scraper.
+//! The counters are queried over the control sockets, as by any other client: by `headroom
+//! metrics`, and by the thread of `headroom-oomd` that writes the file and serves the socket. So
+//! the format is implemented once, and no daemon's event loop waits for a disk or a scraper.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -12,10 +12,10 @@ use serde::Serialize;
 use crate::oomd::{Counters, Histogram, UserLimit};
 use crate::{Client, ControlError, binderd, oomd};
 
-/// Bytes of a page in [`binderd::Status`].
+/// Size of a page in [`binderd::Status`], bytes.
 const PAGE: u64 = 4096;
 
-/// What one daemon has said, or why it has not.
+/// Replies of each daemon, or the reason why there are none.
 #[derive(Debug, Serialize)]
 pub struct Sources {
     /// Of `headroom-oomd`.
@@ -24,7 +24,7 @@ pub struct Sources {
     pub binderd: Result<Binderd, String>,
 }
 
-/// What `headroom-oomd` has said.
+/// Replies of `headroom-oomd`.
 #[derive(Debug, Serialize)]
 pub struct Oomd {
     /// To [`oomd::Request::Status`].
@@ -35,12 +35,12 @@ pub struct Oomd {
     pub counters: Counters,
 }
 
-/// What `headroom-binderd` has said.
+/// Replies of `headroom-binderd`.
 #[derive(Debug, Serialize)]
 pub struct Binderd {
     /// To [`binderd::Request::Status`].
     pub status: binderd::Status,
-    /// Commands and returns by name; `None`: they are told to root alone.
+    /// Commands and returns by name; `None`: the daemon reports them to root only.
     pub counts: Option<Counts>,
 }
 
@@ -56,7 +56,7 @@ pub fn ask(oomd_socket: &Path, binderd_socket: &Path) -> Sources {
     }
 }
 
-/// The error for a reply that does not belong to the request.
+/// The error for a reply that does not match the request.
 fn unexpected<R>(path: &Path) -> Result<R, ControlError> {
     let error = "it does not belong to the request".to_owned();
     Err(ControlError::Garbled { path: path.to_owned(), error })
@@ -89,7 +89,7 @@ fn ask_binderd(path: &Path) -> Result<Binderd, ControlError> {
     }
 }
 
-/// The text.
+/// Renders the text.
 pub fn text(sources: &Sources) -> String {
     let mut page = Page::default();
     for (name, lost) in
@@ -117,7 +117,7 @@ struct Page {
 }
 
 impl Page {
-    /// All samples of a name follow its head.
+    /// Writes the header of a family, which precedes all of its samples.
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
@@ -155,7 +155,7 @@ fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Microseconds as seconds, exactly.
+/// Microseconds as decimal seconds, without rounding.
 fn seconds(micros: u64) -> String {
     let text = format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -200,7 +200,7 @@ fn write_oomd(page: &mut Page, said: &Oomd) {
     );
 }
 
-/// A gauge that each limit has: name, help, value.
+/// A gauge of each limit: name, help, value.
 type Gauge = (&'static str, &'static str, fn(&UserLimit) -> u64);
 
 fn write_users(page: &mut Page, limits: &[&UserLimit]) {
@@ -231,7 +231,7 @@ fn write_cgroups(page: &mut Page, limits: &[&UserLimit]) {
     });
 }
 
-/// `label`: whose a limit is.
+/// `label`: kind and name of a limit's owner.
 fn write_gauges(
     page: &mut Page,
     gauges: &[Gauge],

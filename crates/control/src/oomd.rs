@@ -267,33 +267,33 @@ pub struct Kills {
 /// a kill in the page fault to a victim that hardly gets a CPU.
 pub const BOUNDS_US: [u64; 6] = [100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
 
-/// Times, by length.
+/// Durations, counted in buckets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// Not cumulative.
+    /// Counts per bucket, not cumulative.
     pub counts: [u64; BOUNDS_US.len() + 1],
-    /// All together, microseconds.
+    /// Sum of all durations, microseconds.
     pub sum_us: u64,
 }
 
 impl Histogram {
-    /// Counts a time, in microseconds.
+    /// Counts a duration of `micros` microseconds.
     pub fn add(&mut self, micros: u64) {
         let at = BOUNDS_US.iter().take_while(|bound| micros > **bound).count();
         self.counts[at] += 1;
         self.sum_us = self.sum_us.saturating_add(micros);
     }
 
-    /// How many were counted.
+    /// Number of counted durations.
     pub fn all(&self) -> u64 {
         self.counts.iter().sum()
     }
 }
 
-/// A user's limit and account, or those that several share, or a cgroup's.
+/// Limit and account of a user, a group or a cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserLimit {
-    /// Whose.
+    /// The account.
     #[serde(flatten)]
     pub account: AccountRef,
     /// The group's name.
@@ -313,43 +313,43 @@ pub struct UserLimit {
     pub hard_bytes: u64,
     /// Soft limit, bytes.
     pub soft_bytes: u64,
-    /// Charged now, bytes: what counts.
+    /// Charged now, bytes: memory of the kinds that count.
     pub used_bytes: u64,
-    /// Of these, bytes of a victim that is not gone yet.
+    /// Of these, memory of victims that have not exited yet, bytes.
     pub dying_bytes: u64,
-    /// The most that was ever charged since the limit was set, bytes.
+    /// Maximum charged since the limit was set, bytes.
     #[serde(default)]
     pub peak_bytes: u64,
-    /// How `used_bytes` is known near the limit: `resident sets` (a page counts for each process
-    /// that has it), `proportional set sizes` or `memory controller`.
+    /// Source of `used_bytes` near the limit: `resident sets` (a page counts for each process that
+    /// has it), `proportional set sizes` or `memory controller`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage_source: Option<String>,
-    /// Promised to processes that have not touched it yet, bytes. With `used_bytes` it never
-    /// exceeds the hard limit.
+    /// Leased to processes that have not touched it yet, bytes. With `used_bytes` it never exceeds
+    /// the hard limit.
     #[serde(default)]
     pub leased_bytes: u64,
-    /// Processes that lease.
+    /// Processes with a lease.
     #[serde(default)]
     pub leaseholders: u32,
-    /// Where the limit comes from: `config` or `runtime`.
+    /// Origin of the limit: `config` or `runtime`.
     pub source: String,
 }
 
-/// What made the daemon look.
+/// Cause of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Trigger {
-    /// The notifier saw the hard limit broken.
+    /// The notifier reported that a hard limit was exceeded.
     Notifier,
-    /// The timer found a limit broken.
+    /// The periodic check found a limit exceeded.
     Timer,
-    /// Somebody asked for it.
+    /// A client requested it.
     Request,
     /// Available memory and swap were below their levels.
     Memory,
-    /// At its rate the machine was to be out of memory before the kill had helped.
+    /// At the current rate memory would have run out before a kill could take effect.
     Forecast,
-    /// All programs waited for memory most of the time.
+    /// All tasks stalled for memory most of the time.
     Stall,
 }
 
@@ -366,22 +366,22 @@ impl Trigger {
         }
     }
 
-    /// It was about the whole machine, not about one user's limit.
+    /// Whether the system was short of memory, as opposed to an account over its limit.
     pub fn is_of_the_machine(self) -> bool {
         matches!(self, Self::Memory | Self::Forecast | Self::Stall)
     }
 }
 
-/// Who would die now.
+/// The victim that would be selected now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// Where the user's account, or the machine, stands; a sentence.
+    /// State of the account, or of the system; a sentence.
     pub state: String,
-    /// The first to die.
+    /// The victim.
     pub victim: Option<Candidate>,
-    /// Who would die with it.
+    /// Processes that would be killed with it.
     pub others: Vec<Candidate>,
-    /// Who would be next.
+    /// The next victim after these.
     pub runner_up: Option<Candidate>,
     /// Number of candidates.
     pub considered: u32,
@@ -417,7 +417,7 @@ pub struct Candidate {
     /// Real uid of its owner; `None` in records of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<Uid>,
-    /// Its name.
+    /// Name of the process.
     pub comm: String,
     /// Anonymous and shared memory, bytes.
     pub rss_bytes: u64,
@@ -462,7 +462,7 @@ pub enum Outcome {
 /// The record of one decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Why {
-    /// Counts up from 1.
+    /// Number of the decision; starts at 1.
     pub id: u64,
     /// Time, microseconds since the epoch.
     pub at_micros: u64,
@@ -480,30 +480,29 @@ pub struct Why {
     /// State of the system, in words; empty if a limit was exceeded.
     #[serde(default)]
     pub state: String,
-    /// Who sent the signal; `None` if there was no victim.
+    /// Sender of the signal; `None` if there was no victim.
     pub killer: Option<KilledBy>,
     /// Hard limit, bytes; 0 if the system was short of memory.
     pub hard_bytes: u64,
     /// Usage at the decision, bytes: of the account, or of the system.
     pub used_bytes: u64,
-    /// Who died.
+    /// The killed process.
     pub victim: Option<Candidate>,
-    /// Who died with it: others of its family that grew together.
+    /// Processes killed with it: others of its family that grew together.
     #[serde(default)]
     pub others: Vec<Candidate>,
-    /// Who would have been next.
+    /// The next victim after these.
     pub runner_up: Option<Candidate>,
-    /// Processes of the user that were looked at.
+    /// Number of processes that were considered.
     pub considered: u32,
     /// The rule, in words.
     pub rule: String,
-    /// What the victim's death does not give back (page cache, shared memory, swap ...), in words;
-    /// empty where that is nothing to speak of.
+    /// Memory that the kill does not free (page cache, shared memory, swap ...), in words; empty if
+    /// it is negligible.
     #[serde(default)]
     pub kept: String,
-    /// From the break of the limit to the signal, microseconds; `None` when the break was not
-    /// timed.
+    /// From exceeding the limit to the signal, microseconds; `None` if that was not timed.
     pub decide_micros: Option<u64>,
-    /// How it ended.
+    /// Outcome of the kill.
     pub outcome: Outcome,
 }

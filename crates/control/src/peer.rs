@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection.
+//! Identity of the process at the other end of a connection.
 
 use std::os::fd::BorrowedFd;
 
@@ -8,7 +8,7 @@ use rustix::net::sockopt;
 /// The process at the other end of a connection, as the kernel knows it (`SO_PEERCRED`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Process id when the peer connected, in our pid namespace.
+    /// Process id when the peer connected, in this process's pid namespace.
     pub pid: i32,
     /// Effective uid when the peer connected.
     pub uid: Uid,
@@ -19,7 +19,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The peer of a connection that was just accepted. `None`: it has ended already.
+    /// The peer of a connection that was just accepted. `None`: it has exited already.
     pub fn of(connection: BorrowedFd<'_>) -> Option<Self> {
         let credentials = sockopt::socket_peercred(connection).ok()?;
         let (pid, uid) = (credentials.pid.as_raw_nonzero().get(), Uid(credentials.uid.as_raw()));
@@ -27,7 +27,7 @@ impl Peer {
         Some(Self { pid, uid, gid: credentials.gid.as_raw(), owner })
     }
 
-    /// The peer may do anything.
+    /// Whether the peer is root, which may do everything.
     pub fn is_root(&self) -> bool {
         self.uid == Uid::ROOT
     }

@@ -1,4 +1,4 @@
-//! Hearing of kills as they happen, and a word about one's own processes.
+//! Notification of kills as they happen, and kill preferences of a user's own processes.
 //!
 //! ```no_run
 //! use control::oomd::{Event, Importance};
@@ -26,17 +26,18 @@ use std::path::{Path, PathBuf};
 use crate::oomd::{Event, Importance, Reply, Request};
 use crate::{Client, ControlError};
 
-/// What happens, as it happens: of one's own user, for root of all.
+/// Events as they happen: those of the caller's own user; for root, all.
 ///
-/// It ends when the daemon ends, which is an error once; who wants to go on starts another.
+/// The iterator ends when the daemon exits, which is an error once; then start another
+/// subscription.
 pub struct Subscription {
     path: PathBuf,
-    /// `None`: it has ended.
+    /// `None`: the connection has ended.
     client: Option<Client>,
 }
 
 impl Subscription {
-    /// Subscribes at the daemon that listens on `path`. What happens after this is not missed.
+    /// Subscribes at the daemon that listens on `path`. No event after this call is missed.
     pub fn start(path: &Path) -> Result<Self, ControlError> {
         let mut client = Client::connect(path)?;
         match client.call(&Request::Subscribe)? {
@@ -68,8 +69,8 @@ impl Iterator for Subscription {
     }
 }
 
-/// Says how the caller's user sees one of its own processes; `None` is the caller itself. It holds
-/// until the process, or the daemon, ends.
+/// Sets the kill preference of one of the caller's own processes; `None` is the caller itself. It
+/// is valid until the process, or the daemon, exits.
 pub fn set_importance(
     path: &Path,
     pid: Option<u32>,

@@ -1,5 +1,4 @@
-//! What is written for Prometheus is read back as its own parser would, with its conventions
-//! checked.
+//! The text for Prometheus is parsed as by its own parser, with its conventions checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +20,7 @@ fn is_name(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// `name{a="b",c="d"} 5` in its parts.
+/// Splits `name{a="b",c="d"} 5` into its parts.
 fn sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
     let (series, value) = line.rsplit_once(' ').expect(line);
     let value: f64 = value.parse().expect(line);
@@ -54,7 +53,7 @@ fn sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
     (name.to_owned(), found, value)
 }
 
-/// All families, in which each sample stands with its head and no series is there twice.
+/// Parses all families; each sample must follow its header, and no series may occur twice.
 fn parse(text: &str) -> BTreeMap<String, Family> {
     let mut families: BTreeMap<String, Family> = BTreeMap::new();
     let mut current = String::new();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use control::{Answer, Client, ControlError, Peer, Request, Server, Uid, oomd};
 use test_support::{privileged, spawn_as};
 
-/// No login has it.
+/// A uid without an account.
 const USER: Uid = Uid(61_950);
 
 struct Running {
@@ -28,7 +28,7 @@ impl Drop for Running {
     }
 }
 
-/// A server that does this whenever it is readable.
+/// A server for which `turn` is called whenever it is readable.
 fn run(mode: u32, mut turn: impl FnMut(&mut Server) + Send + 'static) -> Running {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -45,14 +45,14 @@ fn run(mode: u32, mut turn: impl FnMut(&mut Server) + Send + 'static) -> Running
     Running { path, _dir: dir, stop, thread: Some(thread) }
 }
 
-/// Until there is something to serve.
+/// Waits until there are events to serve.
 fn wait_for(server: &Server, patience: Duration) {
     let patience = rustix::event::Timespec::try_from(patience).unwrap();
     let mut fds = [rustix::event::PollFd::new(server, rustix::event::PollFlags::IN)];
     rustix::event::poll(&mut fds, Some(&patience)).unwrap();
 }
 
-/// A server that answers a number with so many bytes, and garbage with its complaint.
+/// A server that answers a number with a string of that length, and garbage with the error.
 fn start() -> Running {
     start_for(0o600)
 }
@@ -95,8 +95,8 @@ fn a_client_that_never_reads_does_not_hold_up_others() {
         let client = Client::connect(&running.path).unwrap();
         let fd = client.into_fd();
         for _ in 0..50 {
-            // Fills the socket's queue and stops there: the server no longer takes requests from
-            // it.
+            // Fills the socket's queue and stops there: the server does not read requests from it
+            // any more.
             let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
             let _ = rustix::net::send(&fd, b".1000000", flags);
         }
@@ -146,7 +146,7 @@ fn who_has_subscribed_is_told_and_who_does_not_read_is_dropped() {
     }
     let mut clients = ask.join().unwrap();
     assert!(server.has_subscribers());
-    // Nobody who may hear of it.
+    // No subscriber may see this.
     server.publish(&"secret", |peer| peer.uid.0 == u32::MAX);
     let long = "x".repeat(4096);
     for at in 0..300 {
@@ -156,7 +156,7 @@ fn who_has_subscribed_is_told_and_who_does_not_read_is_dropped() {
         assert_eq!(number, at);
         server.serve_subscribers(|_, request: Result<bool, String>| request.unwrap(), |yes| *yes);
     }
-    // What was in its socket it may have; then comes the end.
+    // The messages in its socket can still be received; then the connection is closed.
     let mut got = 0;
     let end = loop {
         match clients[1].receive::<(u64, String)>() {
@@ -166,7 +166,7 @@ fn who_has_subscribed_is_told_and_who_does_not_read_is_dropped() {
     };
     assert!(got > 0 && got < 300, "{got}");
     assert!(matches!(end, ControlError::Closed(_)), "{end}");
-    // The third one is told nothing, and served.
+    // The third one receives no events, and its requests are served.
     let serve = std::thread::spawn(move || {
         while !server.has_subscribers() {
             std::thread::sleep(Duration::from_millis(1));
@@ -188,7 +188,7 @@ fn an_owner_gets_its_share_of_connections_and_the_rest_is_for_others() {
     let path = running.path.clone();
     let greedy = spawn_as(USER, move || {
         let mut clients: Vec<Client> = (0..64).map(|_| Client::connect(&path).unwrap()).collect();
-        // Those that have a connection are the first ones; the others are told why not.
+        // The first ones have a connection; the others get the reason for the refusal.
         let mut served = 0;
         for client in &mut clients {
             match client.call::<Result<String, String>>(&1) {
@@ -208,7 +208,7 @@ fn an_owner_gets_its_share_of_connections_and_the_rest_is_for_others() {
     assert_eq!(served, 8);
     let mut root = Client::connect(&running.path).unwrap();
     assert_eq!(root.call::<Result<String, String>>(&2).unwrap().unwrap(), "yy");
-    // What it gives back it can have again.
+    // Closed connections can be opened again.
     drop(clients);
     let path = running.path.clone();
     let again = spawn_as(USER, move || {
@@ -279,13 +279,13 @@ fn a_flood_is_served_at_the_rate_of_its_owner_and_root_does_not_wait_for_it() {
         std::thread::sleep(Duration::from_millis(1));
     }
     let (elapsed, served) = (begun.elapsed(), served.load(Ordering::Relaxed));
-    // 100 ms at once and 2 % of the time, at 1 ms each; a few for what was under way.
+    // 100 ms as a burst and 2 % of the time, at 1 ms each; a few for packets in progress.
     let most = 100 + elapsed.as_millis() as usize / 50 + 8;
     assert!((50..=most).contains(&served), "{served} of at most {most}");
     assert!(calls > 20, "root was served {calls} times");
 }
 
-/// CPU time of this thread.
+/// Uses CPU time of this thread.
 fn burn(time: Duration) {
     let now = || {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -320,7 +320,7 @@ fn a_reply_may_come_later_and_the_clients_next_request_waits_for_it() {
     };
     send(b".0");
     send(b".7");
-    // One that is gone when its reply comes.
+    // This client has closed its connection when its reply is sent.
     let gone = Client::connect(&running.path).unwrap().into_fd();
     rustix::net::send(&gone, b".0", rustix::net::SendFlags::NOSIGNAL).unwrap();
     drop(gone);

@@ -1,4 +1,4 @@
-//! Whose turn it is, and what each owner may cost.
+//! Scheduling of connections, and the CPU time and connection rate of each owner.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,37 +13,37 @@ use rustix::time::{
 use crate::Peer;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
-/// CPU time of the event loop for one owner, microseconds: 2 % of a CPU, and 100 ms of it at once.
+/// CPU time of the event loop for one owner, microseconds: 2 % of a CPU, and 100 ms as a burst.
 const OF_AN_OWNER: Rate = Rate { per_second: 20_000, burst: 100_000 };
-/// For all owners but root together: 5 %.
+/// CPU time for all owners except root together, microseconds: 5 % of a CPU.
 const OF_ALL: Rate = Rate { per_second: 50_000, burst: 200_000 };
-/// New connections of others than root. One costs the loop some 20 us.
+/// New connections of users except root. Each costs the event loop some 20 us.
 const ACCEPTS: Rate = Rate { per_second: 500, burst: 64 };
 
-/// Whose packets.
+/// Class of the connections to schedule.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Turn {
     Root,
     Others,
 }
 
-/// The longest that one turn is taken to have used, microseconds.
+/// Maximum of the time that is charged for one packet, microseconds.
 const MAX_ELAPSED_US: u64 = 1_000_000;
 
-/// CPU time that this thread had used, nanoseconds.
+/// CPU time used by the thread at some point, nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuTime(u64);
 
 impl CpuTime {
-    /// Now.
+    /// The calling thread's CPU time now.
     pub fn now() -> Self {
         Self(nanoseconds(clock_gettime(ClockId::ThreadCPUTime)))
     }
 
-    /// What it has used since, microseconds; at least 1.
+    /// CPU time used since, microseconds; at least 1.
     pub fn elapsed_us(&self) -> u64 {
-        // The event loop of headroom-binderd may go on on another thread, whose clock has another
-        // origin.
+        // The event loop of headroom-binderd may continue on another thread, whose clock has
+        // another origin.
         (Self::now().0.saturating_sub(self.0) / 1_000).clamp(1, MAX_ELAPSED_US)
     }
 }
@@ -57,27 +57,27 @@ fn now_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::Monotonic))
 }
 
-/// A connection that waits for its turn.
+/// A connection that waits to be scheduled.
 struct Waiting {
     owner: Owner,
     uid: Uid,
     number: u64,
 }
 
-/// The connections that wait for their turn.
+/// The connections that wait to be scheduled.
 pub(super) struct Budget {
     timer: OwnedFd,
-    /// When the timer expires, nanoseconds.
+    /// Expiry of the timer, nanoseconds, CLOCK_MONOTONIC.
     set_to_ns: Option<u64>,
-    /// Root's, by number; not limited.
+    /// Connections of root, by number; not limited.
     roots: VecDeque<u64>,
     others: FairQueue<Owner, Waiting>,
-    /// Of owners that have used up their time.
+    /// Connections of owners that have used up their time.
     resting: Vec<Waiting>,
     of_owners: TokenBuckets<Owner>,
     of_all: TokenBucket,
     accepts: TokenBucket,
-    /// The rate of new connections was too high: none are accepted for now.
+    /// The rate of new connections was exceeded: none are accepted for now.
     refuses: bool,
 }
 
@@ -98,7 +98,7 @@ impl Budget {
         })
     }
 
-    /// Readable when a connection may have its turn.
+    /// Readable when a connection can be scheduled.
     pub(super) fn timer(&self) -> BorrowedFd<'_> {
         self.timer.as_fd()
     }
@@ -109,7 +109,7 @@ impl Budget {
         self.set_to_ns = None;
     }
 
-    /// Has the timer expire when the next connection may have its turn.
+    /// Sets the timer to when the next connection can be scheduled.
     pub(super) fn set_timer(&mut self) {
         let now_ns = now_ns();
         let roots = (!self.roots.is_empty()).then_some(now_ns);
@@ -117,7 +117,7 @@ impl Budget {
         let resting = self.resting.iter().filter_map(|it| self.of_owners.ready_at_ns(it.owner));
         let accepts = self.refuses.then(|| self.accepts.ready_at_ns());
         let next_ns = [roots, others, resting.min(), accepts].into_iter().flatten().min();
-        // 1: at once; 0 would stop it.
+        // 1: expire immediately; 0 would disarm the timer.
         let next_ns = next_ns.map(|next_ns| if next_ns <= now_ns { 1 } else { next_ns });
         if next_ns == self.set_to_ns {
             return;
@@ -128,7 +128,7 @@ impl Budget {
             tv_nsec: (ns % NS_PER_SECOND) as _,
         };
         let time = Itimerspec { it_interval: zero, it_value: next_ns.map_or(zero, at) };
-        // Cannot fail: a timer and a valid time.
+        // Cannot fail: the timer and the time are valid.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &time);
         self.set_to_ns = next_ns;
     }
@@ -142,7 +142,7 @@ impl Budget {
         }
     }
 
-    /// The connection whose turn it is.
+    /// The connection to serve next.
     pub(super) fn next(&mut self, turn: Turn) -> Option<u64> {
         match turn {
             Turn::Root => self.roots.pop_front(),
@@ -167,7 +167,7 @@ impl Budget {
         None
     }
 
-    /// Takes the price of a turn from its owner.
+    /// Charges the CPU time used since `begun` to the owner.
     pub(super) fn charge(&mut self, owner: Owner, begun: CpuTime) {
         if owner.is_root() {
             return;
@@ -177,18 +177,18 @@ impl Budget {
         self.of_all.charge(now_ns, cost_us);
     }
 
-    /// A connection of somebody else than root may be accepted.
+    /// Whether a connection of a user other than root may be accepted.
     pub(super) fn may_accept(&mut self) -> bool {
         self.refuses = !self.accepts.is_ready(now_ns());
         !self.refuses
     }
 
-    /// One was.
+    /// Records that a connection was accepted.
     pub(super) fn accepted(&mut self) {
         self.accepts.charge(now_ns(), 1);
     }
 
-    /// Connections were refused, and may be accepted again from now on.
+    /// Whether connections were refused and can be accepted again.
     pub(super) fn accepts_again(&mut self) -> bool {
         self.refuses && self.may_accept()
     }

@@ -1,4 +1,4 @@
-//! One client: packets in, packets out.
+//! The connection of one client: received and queued packets.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,32 +10,32 @@ use serde::de::DeserializeOwned;
 use crate::Peer;
 use crate::frame::{self, Decoder};
 
-/// Longest request, bytes.
+/// Maximum length of a request, bytes.
 const MAX_REQUEST: usize = 64 * 1024;
 
-/// What a connection waits for.
+/// State of a connection: what it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// For a packet; epoll watches for it.
+    /// A packet; epoll watches for it.
     Reading,
-    /// For its turn: a packet may be there. epoll watches for nothing, so a client that must wait
-    /// wakes nobody.
+    /// To be scheduled: a packet may be there. epoll watches for nothing, so a client that must
+    /// wait does not wake the event loop.
     Queued,
-    /// For a reply that is not known yet; epoll watches for nothing.
+    /// A reply that is not known yet; epoll watches for nothing.
     Answering,
-    /// For room in its socket; epoll watches for it.
+    /// Space in its socket; epoll watches for it.
     Writing,
 }
 
-/// What was read.
+/// Result of reading a packet.
 pub(super) enum Received<Q> {
-    /// A request, or why it cannot be understood.
+    /// A complete request, or the reason why it is invalid.
     Request(Result<Q, String>),
-    /// A part of one.
+    /// A part of a request.
     Part,
-    /// Nothing was there.
+    /// No packet is available.
     Nothing,
-    /// The client is gone.
+    /// The client has closed the connection.
     Closed,
 }
 
@@ -45,10 +45,10 @@ pub(super) struct Connection {
     pub(super) peer: Peer,
     pub(super) stage: Stage,
     decoder: Decoder,
-    /// Packets that the client has not taken yet; while it is not empty the client's
-    /// next request waits, so a client that does not read costs one reply and no more.
+    /// Packets that the client has not received yet. While it is not empty, the client's next
+    /// request is not read, so a client that does not read costs at most one reply.
     pub(super) outbox: VecDeque<Vec<u8>>,
-    /// It receives what is published.
+    /// Whether the client receives published messages.
     pub(super) subscribed: bool,
 }
 
@@ -64,7 +64,7 @@ impl Connection {
         Self { fd, peer, stage: Stage::Reading, decoder, outbox, subscribed: false }
     }
 
-    /// One packet.
+    /// Receives one packet.
     pub(super) fn receive<Q: DeserializeOwned>(&mut self) -> Received<Q> {
         let mut packet = vec![0; frame::MAX_PACKET];
         let len = match recv(&self.fd, &mut packet[..], RecvFlags::DONTWAIT) {
@@ -80,7 +80,7 @@ impl Connection {
         }
     }
 
-    /// Sends what the socket has room for.
+    /// Sends as many packets as the socket has space for.
     pub(super) fn flush(&mut self) -> Result<(), ()> {
         while let Some(packet) = self.outbox.front() {
             match send(&self.fd, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {

@@ -1,4 +1,4 @@
-//! A socket that listens.
+//! A listening socket.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -12,16 +12,17 @@ use rustix::net::{
 
 use crate::ControlError;
 
-/// Connections that may wait to be accepted.
+/// Maximum of connections that wait to be accepted.
 const BACKLOG: i32 = 16;
 
-/// A socket that listens; its file is removed on drop.
+/// A listening socket; its file is removed on drop.
 pub(super) struct Listener {
     path: PathBuf,
     fd: OwnedFd,
 }
 
-/// Where root connects, besides the control socket itself: `oomd-root.sock` beside `oomd.sock`.
+/// Path of the socket for root, besides the control socket itself: `oomd-root.sock` beside
+/// `oomd.sock`.
 pub(crate) fn root_socket(path: &Path) -> PathBuf {
     let part = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_os_string();
     let mut name = part(path.file_stem());
@@ -65,7 +66,7 @@ impl Listener {
         &self.path
     }
 
-    /// A new connection, if there is one.
+    /// Accepts a connection, if one is waiting.
     pub(super) fn accept(&self) -> Option<OwnedFd> {
         accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()
     }

@@ -1,13 +1,13 @@
-//! The listening side: one fd to watch, never blocked by a client.
+//! The server: one file descriptor to watch, never blocked by a client.
 //!
-//! Clients are hostile, and what they can cost is bounded per *owner* (see the crate `owners`):
+//! Clients may be hostile, and their cost is bounded per *owner* (see the crate `owners`):
 //!
 //! * connections by a quota, a part of which is reserved for root, which has a socket of its own as
 //!   well, so that others cannot fill the queue in front of it;
 //! * the time of the event loop by a token bucket: the requests of an owner that has used its share
-//!   are not read until it has some again, so a flood costs nothing;
+//!   are not read until the bucket is filled again, so a flood costs nothing;
 //! * the order of requests by round robin over owners, then uids;
-//! * a turn of the event loop by the number of requests and new connections in it.
+//! * an iteration of the event loop by the number of requests and new connections in it.
 
 mod budget;
 mod connection;
@@ -30,28 +30,29 @@ use connection::{Connection, Received, Stage};
 use listener::Listener;
 pub(crate) use listener::root_socket;
 
-/// Clients at a time.
+/// Maximum of concurrent clients.
 const CONNECTIONS: QuotaSize = QuotaSize { slots: 64, reserved: 8, of_an_owner: 8 };
-/// New connections in a turn, from each socket.
+/// New connections per iteration of the event loop, from each socket.
 const ACCEPTS_PER_TURN: usize = 16;
-/// Packets that are read in a turn of the event loop: from root, and from all others.
+/// Packets read per iteration of the event loop: from root, and from all others.
 const PACKETS_PER_TURN: usize = 4;
-/// Packets that may wait for a subscriber, besides those in its socket; one more and it is dropped.
+/// Maximum of packets queued for a subscriber, besides those in its socket; one more and it is
+/// disconnected.
 const MAX_BEHIND: usize = 64;
-/// epoll's numbers; connections have those above.
+/// Event data of epoll; connections have higher numbers.
 const LISTENER: u64 = 0;
 const ROOT_LISTENER: u64 = 1;
 const TIMER: u64 = 2;
 const FIRST_CONNECTION: u64 = 3;
 
-/// A control socket that listens.
+/// A listening control socket.
 ///
 /// Put [`fd`](AsFd::as_fd) into the daemon's event loop and call [`serve`](Server::serve) when it
 /// is readable. The socket files are removed on drop.
 pub struct Server {
     epoll: OwnedFd,
     listener: Listener,
-    /// Only where others than root may connect.
+    /// `None` if only root may connect.
     root_listener: Option<Listener>,
     connections: BTreeMap<u64, Connection>,
     next: u64,
@@ -62,30 +63,30 @@ pub struct Server {
 /// A request that was received.
 #[derive(Debug)]
 pub struct Request<Q> {
-    /// For a reply that is not known yet.
+    /// Id for a reply that is sent later.
     pub id: RequestId,
     /// The sender.
     pub peer: Peer,
-    /// The request, or why it cannot be understood.
+    /// The request, or the reason why it is invalid.
     pub body: Result<Q, String>,
 }
 
-/// Names a request until it is replied to; never another one afterwards.
+/// Identifies a request until it is replied to; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestId(u64);
 
-/// What to do about a request.
+/// How a request is answered.
 #[derive(Debug)]
 pub enum Answer<R> {
     /// Send this reply.
     Now(R),
-    /// Send this reply; from then on the client receives what is [published](Server::publish).
+    /// Send this reply; from then on the client receives [published](Server::publish) messages.
     Subscribed(R),
-    /// [`Server::reply`] will be called. The client's next request waits for it.
+    /// The reply is sent by [`Server::reply`]. The client's next request waits for it.
     Later,
 }
 
-/// Sent to a client that gets no connection; both daemons' replies have this variant.
+/// Sent to a client whose connection is refused; both daemons' replies have this variant.
 #[derive(Serialize)]
 #[serde(tag = "reply", rename_all = "kebab-case")]
 enum Refusal {
@@ -100,7 +101,7 @@ impl AsFd for Server {
 
 impl Server {
     /// Listens on `path`, which gets the permission bits `mode` (connecting needs write
-    /// permission). The folder is made where it is missing; a socket that a dead daemon left is
+    /// permission). The folder is created if it is missing; a socket that a dead daemon left is
     /// replaced.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, ControlError> {
         let fail = |doing| move |errno| ControlError::Io { path: path.to_owned(), doing, errno };
@@ -128,13 +129,13 @@ impl Server {
         Ok(Self { epoll, listener, root_listener, connections, next, slots, budget })
     }
 
-    /// Where it listens.
+    /// Path of the control socket.
     pub fn path(&self) -> &Path {
         self.listener.path()
     }
 
-    /// Answers what is there to be answered, a bounded part of it, without ever blocking. `answer`
-    /// gets a request, or the complaint about one that cannot be understood.
+    /// Serves a bounded number of requests without ever blocking. `answer` gets a request, or the
+    /// error of one that is invalid.
     pub fn serve<Q: DeserializeOwned, R: Serialize>(
         &mut self,
         mut answer: impl FnMut(Peer, Result<Q, String>) -> R,
@@ -142,8 +143,8 @@ impl Server {
         self.serve_requests(|request: Request<Q>| Answer::Now(answer(request.peer, request.body)));
     }
 
-    /// The same; a client that gets a reply for which `subscribes` holds receives what is
-    /// [published](Server::publish) from then on.
+    /// As [`serve`](Server::serve); a client that gets a reply for which `subscribes` holds
+    /// receives [published](Server::publish) messages from then on.
     pub fn serve_subscribers<Q: DeserializeOwned, R: Serialize>(
         &mut self,
         mut answer: impl FnMut(Peer, Result<Q, String>) -> R,
@@ -155,7 +156,7 @@ impl Server {
         });
     }
 
-    /// The same for requests that may be answered later.
+    /// As [`serve`](Server::serve), for requests that may be answered later.
     pub fn serve_requests<Q: DeserializeOwned, R: Serialize>(
         &mut self,
         mut answer: impl FnMut(Request<Q>) -> Answer<R>,
@@ -204,7 +205,7 @@ impl Server {
 
     fn accept_from_others(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
-            // Who connects is known only when that is done: all of them together have one rate.
+            // The owner is known only after accepting: all of them together have one rate.
             if !self.budget.may_accept() {
                 return self.listen(epoll::EventFlags::empty());
             }
@@ -231,13 +232,13 @@ impl Server {
     }
 
     fn close(&mut self, number: u64) {
-        // Dropping the fd takes it out of the epoll set.
+        // Dropping the fd removes it from the epoll set.
         if let Some(connection) = self.connections.remove(&number) {
             self.slots.give_back(connection.peer.owner, connection.peer.uid);
         }
     }
 
-    /// epoll says that a connection can be read from, or written to, as it was watched for.
+    /// Handles an epoll event: the connection is readable or writable, as it was watched for.
     fn ready(&mut self, number: u64) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         match connection.stage {
@@ -247,7 +248,7 @@ impl Server {
                     self.close(number);
                 }
             }
-            // Watched for nothing in these stages.
+            // epoll watches for nothing in these stages.
             Stage::Queued | Stage::Answering => {}
         }
     }
@@ -258,7 +259,7 @@ impl Server {
         self.budget.enqueue(connection.peer, number);
     }
 
-    /// Has epoll watch for what the connection waits for.
+    /// Sets epoll to watch for the event that the connection waits for.
     fn watch(&mut self, number: u64) -> Result<(), ()> {
         let connection = self.connections.get_mut(&number).ok_or(())?;
         let (wanted, stage) = if connection.outbox.is_empty() {
@@ -272,15 +273,16 @@ impl Server {
         epoll::modify(&self.epoll, connection.as_fd(), data, flags).map_err(|_| ())
     }
 
-    /// Reads a packet of a client whose turn it is, and answers the request that it completes;
-    /// `Err` ends the connection.
+    /// Reads a packet of the scheduled client, and answers the request that it completes; `Err`
+    /// closes the connection.
     fn take_packet<Q: DeserializeOwned, R: Serialize>(
         &mut self,
         number: u64,
         answer: &mut impl FnMut(Request<Q>) -> Answer<R>,
     ) -> Result<(), ()> {
         let connection = self.connections.get_mut(&number).ok_or(())?;
-        // Published meanwhile. A client that does not read costs what its socket holds and no more.
+        // Messages published meanwhile. A client that does not read costs at most what its socket
+        // holds.
         connection.flush()?;
         if !connection.outbox.is_empty() {
             return self.watch(number);
@@ -314,7 +316,7 @@ impl Server {
         connection.outbox.extend(frame::encode(reply).map_err(|_| ())?);
         connection.flush()?;
         if connection.outbox.is_empty() {
-            // More may be there already; its turn comes after the others'.
+            // Another request may be available already; it is scheduled after those of others.
             self.enqueue(number);
         } else {
             self.watch(number)?;
@@ -322,7 +324,8 @@ impl Server {
         Ok(())
     }
 
-    /// Sends the reply to a request that was left for later. Nothing happens if the client is gone.
+    /// Sends the reply to a request answered with [`Answer::Later`]. Does nothing if the client has
+    /// closed the connection.
     pub fn reply(&mut self, id: RequestId, reply: &impl Serialize) {
         let RequestId(number) = id;
         let answering = |connection: &Connection| connection.stage == Stage::Answering;
@@ -335,8 +338,8 @@ impl Server {
         self.budget.set_timer();
     }
 
-    /// Sends to the subscribers that may see it. Nobody is waited for: a client that is too far
-    /// behind is dropped.
+    /// Sends a message to the subscribers that may see it, without waiting: a client that is too
+    /// far behind is disconnected.
     pub fn publish(&mut self, message: &impl Serialize, may_see: impl Fn(Peer) -> bool) {
         let Ok(packets) = frame::encode(message) else { return };
         let subscribed = |(number, connection): (&u64, &Connection)| {
@@ -348,7 +351,7 @@ impl Server {
             let sent = match connection.stage {
                 _ if connection.outbox.len() > MAX_BEHIND => Err(()),
                 Stage::Reading => connection.flush().and_then(|()| self.watch(number)),
-                // It is flushed when epoll says so, or when its turn comes.
+                // Flushed on the next epoll event, or when the connection is scheduled.
                 Stage::Writing | Stage::Queued | Stage::Answering => Ok(()),
             };
             if sent.is_err() {
@@ -357,7 +360,7 @@ impl Server {
         }
     }
 
-    /// What is published would be sent to somebody.
+    /// Whether any client receives published messages.
     pub fn has_subscribers(&self) -> bool {
         self.connections.values().any(|connection| connection.subscribed)
     }
@@ -376,7 +379,7 @@ fn refusal(owner: Owner, exhausted: Exhausted) -> Refusal {
 }
 
 impl Connection {
-    /// Says why there is no connection, as far as that fits into the socket, and ends it.
+    /// Sends the reason of the refusal, as far as it fits into the socket.
     fn refuse(fd: &OwnedFd, refusal: &Refusal) {
         let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
         for packet in frame::encode(refusal).unwrap_or_default() {
