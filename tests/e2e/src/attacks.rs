@@ -1,4 +1,4 @@
-//! What an ordinary user can do to the daemon. Each attack prints `ready` when it has begun.
+//! Attacks of an ordinary user on the daemon. Each attack prints `ready` when it has begun.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -21,12 +21,12 @@ use crate::wait;
 
 const PAGE: usize = 4096;
 const CALL: u32 = 1;
-/// How often a thread that is to be interrupted gets a signal.
+/// Interval of the signals to a thread that is to be interrupted.
 const SIGNAL_EVERY: Duration = Duration::from_micros(200);
 
 type Outcome = Result<(), String>;
 
-/// Does one of the attacks below; `None`: there is no such attack.
+/// Runs one of the attacks below; `None`: there is no such attack.
 pub fn act(device: &str, what: &[&str]) -> Option<Outcome> {
     Some(match what {
         ["signalled-receivers", count] => signalled_receivers(device, count),
@@ -48,7 +48,7 @@ fn open(device: &str) -> Result<Client, String> {
     Client::open(Path::new(device), &Options::default()).map_err(text)
 }
 
-/// Opens the device as a context manager that takes files.
+/// Opens the device as a context manager that accepts files.
 fn manager(device: &str) -> Result<Client, String> {
     let client = open(device)?;
     let flags = FLAT_BINDER_FLAG_ACCEPTS_FDS;
@@ -59,7 +59,7 @@ fn manager(device: &str) -> Result<Client, String> {
 
 fn read_into(client: &Client, address: u64, len: u64) -> Result<BinderWriteRead, Errno> {
     let mut bwr = BinderWriteRead { read_size: len, read_buffer: address, ..Default::default() };
-    // SAFETY: the callers' read buffers are memory of their own that nothing else looks at.
+    // SAFETY: the callers' read buffers are private memory that no other code accesses.
     unsafe { client.write_read(&mut bwr) }.map(|()| bwr)
 }
 
@@ -68,7 +68,7 @@ pub fn own_tid() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }
 
-/// The attack has begun; the accomplice has to be killed before its end.
+/// Reports that the attack has begun. The accomplice has to be killed before this process can exit.
 fn say_ready(hung: &HungFile) {
     if let Some(pid) = hung.accomplice {
         println!("accomplice {pid}");
@@ -90,18 +90,18 @@ pub fn interrupt_thread(tid: u32) {
 }
 
 fn signal_thread(tid: u32, signal: libc::c_int) {
-    // SAFETY: plain numbers. The thread may be gone by now, which is no fault.
+    // SAFETY: plain numbers. The thread may have exited, which is not an error.
     unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), tid, signal) };
 }
 
-/// Threads that receive files, whose read buffers stop answering once all of them wait; each gets
-/// signals without end.
+/// Threads that receive files, whose read buffers stop responding once all threads wait; each
+/// thread is interrupted by signals continually.
 fn signalled_receivers(device: &str, count: &str) -> Outcome {
     let count: usize = count.parse().map_err(text)?;
     let hung = HungFile::new(count * PAGE, Server::Accomplice)?;
     handle(libc::SIGUSR1);
     let flags = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping, which only the driver looks at.
+    // SAFETY: a new mapping, which only the driver accesses.
     let pages =
         unsafe { mmap_anonymous(std::ptr::null_mut(), count * PAGE, flags, MapFlags::PRIVATE) };
     let first = pages.map_err(text)? as u64;
@@ -142,18 +142,18 @@ fn lingering_socket(listener: &TcpListener) -> Result<(TcpStream, TcpStream), St
     Ok((socket, peer))
 }
 
-/// A context manager that never takes what it is sent.
+/// A context manager that never receives what is sent to it.
 fn file_sink(device: &str) -> Outcome {
     let _manager = manager(device)?;
     println!("ready");
     until_killed()
 }
 
-/// A context manager with no receive buffer and so many areas in its address space.
+/// A context manager with no receive buffer and `count` areas in its address space.
 fn many_areas(device: &str, count: &str) -> Outcome {
     let count: usize = count.parse().map_err(text)?;
     let nothing = ProtFlags::empty();
-    // SAFETY: a new mapping, which nothing looks at.
+    // SAFETY: a new mapping, which is never accessed.
     let first =
         unsafe { mmap_anonymous(std::ptr::null_mut(), count * PAGE, nothing, MapFlags::PRIVATE) };
     let first = first.map_err(text)?;
@@ -169,7 +169,7 @@ fn many_areas(device: &str, count: &str) -> Outcome {
     until_killed()
 }
 
-/// Calls the context manager, which cannot receive anything, without end.
+/// Calls the context manager, which cannot receive anything, in an endless loop.
 fn failing_calls(device: &str) -> Outcome {
     let client = open(device)?;
     let mut session = Session::new(&client);
@@ -187,7 +187,7 @@ fn until_killed() -> ! {
     }
 }
 
-/// Passes sockets that linger to the context manager. The daemon has their only descriptors.
+/// Passes lingering sockets to the context manager. The daemon has their only descriptors.
 fn lingering_files(device: &str, count: &str) -> Outcome {
     let count: usize = count.parse().map_err(text)?;
     let listener = TcpListener::bind("127.0.0.1:0").map_err(text)?;
@@ -203,7 +203,7 @@ fn lingering_files(device: &str, count: &str) -> Outcome {
     until_killed()
 }
 
-/// Calls by an open whose opener has exited and was reaped; prints the pid that the receiver saw.
+/// Calls with an open whose opener has exited and was reaped; prints the pid that the receiver saw.
 fn inherited_open(device: &str) -> Outcome {
     let (mut go, gone) = (std::io::pipe().map_err(text)?, std::io::pipe().map_err(text)?);
     // SAFETY: this process has one thread, so its children may do whatever it may.
@@ -215,13 +215,13 @@ fn inherited_open(device: &str) -> Outcome {
         unsafe { libc::waitpid(opener, &mut status, 0) };
         println!("ready");
         go.1.write_all(b"!").map_err(text)?;
-        // The heir hangs up when it has called.
+        // The child that inherits the open closes its pipe when it has called.
         let _ = std::io::read_to_string(gone.0);
         return Ok(());
     }
     let client = open(device)?;
     let mut session = Session::new(&client);
-    // The daemon finds the mapping while its process is there.
+    // The daemon finds the mapping while its process exists.
     let reply = session.call(0, CALL, Payload::default()).map_err(text)?;
     session.free(reply);
     session.flush().map_err(text)?;
@@ -239,11 +239,11 @@ fn inherited_open(device: &str) -> Outcome {
     let seen = session.call(0, CALL, Payload::default()).map_err(text)?;
     let seen = seen.data().map_err(text)?.first_chunk().map(|pid| i32::from_ne_bytes(*pid));
     println!("seen as {seen:?}");
-    // SAFETY: ends the heir; its parent is the one that is waited for.
+    // SAFETY: ends the child; its parent is the process that is waited for.
     unsafe { libc::_exit(0) };
 }
 
-/// Threads whose ioctls have as many commands as fit into 4 MiB, one after the other.
+/// Threads that call ioctls with as many commands as fit into 4 MiB, one after the other.
 fn long_ioctls(device: &str, count: &str) -> Outcome {
     let count: usize = count.parse().map_err(text)?;
     let client = open(device)?;
@@ -264,14 +264,14 @@ fn long_ioctls(device: &str, count: &str) -> Outcome {
     Ok(())
 }
 
-/// Runs commands in one ioctl; returns its argument with what was consumed, whatever the result.
+/// Runs commands in one ioctl; returns its argument with the consumed size, whatever the result.
 pub fn write_from(client: &Client, commands: &[u8]) -> (BinderWriteRead, Result<(), Errno>) {
     let mut bwr = BinderWriteRead {
         write_size: commands.len() as u64,
         write_buffer: commands.as_ptr() as u64,
         ..Default::default()
     };
-    // SAFETY: the write buffer outlives the call, and nothing is read.
+    // SAFETY: the write buffer outlives the call, and there is no read buffer.
     let result = unsafe { client.write_read(&mut bwr) };
     (bwr, result)
 }

@@ -18,23 +18,23 @@ use tempfile::TempDir;
 
 use crate::wait;
 
-/// The folder with the daemon's program, where it is not found beside the running one.
+/// The folder with the daemon's program, if it is not beside the running one.
 pub const BIN_DIR: &str = "HEADROOM_BIN_DIR";
 const DAEMON: &str = "headroom-binderd";
 
-/// How receive buffers reach clients.
+/// How the daemon maps receive buffers into clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapping {
     /// FUSE passthrough to a memfd.
     Passthrough,
     /// `FUSE_NOTIFY_STORE` into the page cache.
     NotifyStore,
-    /// What the daemon thinks best.
+    /// The daemon's default.
     Auto,
 }
 
 impl Mapping {
-    /// The daemon's word for it.
+    /// Value of the daemon's option.
     pub fn argument(self) -> &'static str {
         match self {
             Self::Passthrough => "passthrough",
@@ -47,28 +47,28 @@ impl Mapping {
 /// Why there is no bus.
 #[derive(Debug, thiserror::Error)]
 pub enum BusError {
-    /// This machine cannot have one; a test is skipped.
+    /// Not supported on this machine; the test is skipped.
     #[error("{0}")]
     Unavailable(String),
-    /// It should have come up, or gone down, and did not.
+    /// It should have started, or stopped, and did not.
     #[error("{0}")]
     Broken(String),
 }
 
-/// A daemon of our own, with its mount and socket in a temporary folder. Stopped on drop.
+/// A private daemon, with its mount and socket in a temporary folder. Stopped on drop.
 pub struct Bus {
     folder: TempDir,
     mount: PathBuf,
     socket: PathBuf,
     child: Child,
     stopped: bool,
-    /// Hanging up ends the watchdog.
+    /// Dropping it ends the watchdog.
     watchdog: Option<Sender<()>>,
-    /// Its clients live under seccomp filters.
+    /// Starts clients under seccomp filters.
     launcher: Option<Mutex<Launcher>>,
 }
 
-/// Finds the daemon: in [`BIN_DIR`], else where the running program or its parent folders are.
+/// Finds the daemon: in [`BIN_DIR`], else in the folder of the running program or a parent folder.
 pub fn daemon_program() -> Result<PathBuf, BusError> {
     let mut tried = Vec::new();
     let folders: Vec<PathBuf> = match std::env::var_os(BIN_DIR) {
@@ -101,7 +101,7 @@ fn unavailable() -> Option<String> {
     None
 }
 
-/// FUSE passthrough came with Linux 6.9.
+/// Linux 6.9 introduced FUSE passthrough.
 fn has_passthrough() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
@@ -114,7 +114,7 @@ impl Bus {
         Self::start_with(mapping, |_| ())
     }
 
-    /// The same; `adjust` may change the command first.
+    /// As [`start`](Self::start); `adjust` may change the command first.
     pub fn start_with(
         mapping: Mapping,
         adjust: impl FnOnce(&mut Command),
@@ -130,7 +130,7 @@ impl Bus {
             let what = what.to_owned();
             move |error: io::Error| BusError::Broken(format!("{what}: {error}"))
         };
-        // Other users must get through to the mount.
+        // Other users must be able to reach the mount.
         let folder = tempfile::Builder::new()
             .prefix("headroom-e2e-")
             .permissions(Permissions::from_mode(0o755))
@@ -152,7 +152,8 @@ impl Bus {
         Ok(bus)
     }
 
-    /// One whose clients live under seccomp filters, if they are started by [`spawn`](Self::spawn).
+    /// As [`start`](Self::start); clients that [`spawn`](Self::spawn) starts run under seccomp
+    /// filters.
     pub fn start_with_filters(mapping: Mapping) -> Result<Self, BusError> {
         let broken = |error: io::Error| BusError::Broken(format!("sockets: {error}"));
         let mut launcher = Launcher::new().map_err(broken)?;
@@ -161,7 +162,7 @@ impl Bus {
         Ok(bus)
     }
 
-    /// Its clients live under seccomp filters.
+    /// Whether its clients run under seccomp filters.
     pub fn has_filters(&self) -> bool {
         self.launcher.is_some()
     }
@@ -195,8 +196,8 @@ impl Bus {
         }
     }
 
-    /// From now on, tears the bus down when it is still there after `limit`: then every call on it
-    /// fails, and nobody stays blocked.
+    /// Starts a watchdog that ends the bus if it still exists after `limit`: then every call on it
+    /// fails, and no client stays blocked.
     pub fn limit_time(&mut self, limit: Duration) {
         let (hang_up, hung_up): (Sender<()>, Receiver<()>) = channel();
         self.watchdog = Some(hang_up);
@@ -220,17 +221,17 @@ impl Bus {
         self.child.id()
     }
 
-    /// Where the bus is mounted.
+    /// Mount point of the bus.
     pub fn mount(&self) -> &Path {
         &self.mount
     }
 
-    /// A device (or any other file) of the bus.
+    /// Path of a device (or any other file) of the bus.
     pub fn device(&self, name: &str) -> PathBuf {
         self.mount.join(name)
     }
 
-    /// What the daemon has logged.
+    /// The daemon's log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
@@ -240,13 +241,13 @@ impl Bus {
         &self.socket
     }
 
-    /// Asks the daemon.
+    /// Sends a request to the daemon.
     pub fn ask(&self, request: Request) -> Result<Reply, String> {
         let mut client = control::Client::connect(&self.socket).map_err(|e| e.to_string())?;
         client.call(&request).map_err(|e| e.to_string())
     }
 
-    /// What the daemon says of itself.
+    /// The daemon's status.
     pub fn status(&self) -> Result<Status, String> {
         match self.ask(Request::Status)? {
             Reply::Status(status) => Ok(status),
@@ -254,7 +255,7 @@ impl Bus {
         }
     }
 
-    /// What is open.
+    /// All opens.
     pub fn ls(&self) -> Result<Vec<Device>, String> {
         match self.ask(Request::Ls)? {
             Reply::Ls { devices } => Ok(devices),
@@ -262,7 +263,7 @@ impl Bus {
         }
     }
 
-    /// Waits until nothing is open any more: no process, and so no node, handle, buffer or manager.
+    /// Waits until no open is left: no process, and so no node, handle, buffer or manager.
     pub fn wait_until_empty(&self) -> Result<(), String> {
         let mut last = Ok(Vec::new());
         let is_empty = |d: &Device| d.processes.is_empty() && d.manager.is_none();
@@ -273,13 +274,13 @@ impl Bus {
         .ok_or_else(|| format!("not everything is gone: {last:#?}"))
     }
 
-    /// Stops the daemon as an operator would, and checks that nothing of it is left.
+    /// Stops the daemon with SIGTERM, and checks that it leaves nothing behind.
     pub fn stop(mut self) -> Result<(), String> {
         self.shut_down()
     }
 
-    /// Pid of the process that watches over the daemon, if there is one; waited for, as its name
-    /// comes after its fork.
+    /// Pid of the daemon's guardian process, if there is one; waits for it, as it sets its name
+    /// after its fork.
     pub fn guardian(&self) -> Option<u32> {
         let is_guardian = |pid: &u32| {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -294,7 +295,7 @@ impl Bus {
         })
     }
 
-    /// Kills the daemon with SIGKILL, and checks that it is gone and its mount with it.
+    /// Kills the daemon with SIGKILL, and checks that it and its mount are gone.
     pub fn kill(mut self) -> Result<(), String> {
         self.stopped = true;
         let pid = self.pid();

@@ -1,7 +1,6 @@
-//! A file whose filesystem never answers a read: FUSE, served by this very process or by a child of
-//! it.
+//! A file whose filesystem never answers a read: FUSE, served by this process or by a child of it.
 //!
-//! An ordinary user mounts it in namespaces of its own.
+//! An ordinary user mounts it in private namespaces.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,15 +17,15 @@ const GETATTR: u32 = 3;
 const OPEN: u32 = 14;
 const READ: u32 = 15;
 const INIT: u32 = 26;
-/// A regular file that everybody may read.
+/// A regular file that all users may read.
 const MODE: u32 = 0o100_444;
 
-/// Who serves the file.
+/// The server of the filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Server {
     /// A thread of this process: the filesystem ends with the process.
     Thread,
-    /// A child in a session of its own, which outlives this process by a minute.
+    /// A child in a separate session, which outlives this process by at most a minute.
     Accomplice,
 }
 
@@ -34,14 +33,14 @@ pub enum Server {
 pub struct HungFile {
     file: File,
     len: usize,
-    /// Pid of the accomplice that serves it. A thread that touches the file cannot be killed before
-    /// that has ended.
+    /// Pid of the accomplice that serves the file. A thread that accesses the file cannot be killed
+    /// before the accomplice has exited.
     pub accomplice: Option<u32>,
 }
 
 impl HungFile {
-    /// A file of `len` bytes. The process must have one thread; it gets mounts of its own, and
-    /// unless it is root a user namespace.
+    /// A file of `len` bytes. The process must have one thread; it gets private mounts and, unless
+    /// it is root, a user namespace.
     pub fn new(len: usize, server: Server) -> Result<Self, String> {
         Self::mount(len, server).map_err(|error| format!("no file that hangs: {error}"))
     }
@@ -60,7 +59,7 @@ impl HungFile {
                 thread::spawn(move || serve(device, len as u64));
                 None
             }
-            // SAFETY: this process has one thread, so the child may do whatever we may.
+            // SAFETY: this process has one thread, so the child may do whatever the parent may.
             Server::Accomplice => match unsafe { libc::fork() } {
                 -1 => return Err(io::Error::last_os_error()),
                 0 => accomplice(device, len as u64),
@@ -71,23 +70,25 @@ impl HungFile {
             },
         };
         let file = File::open(place.path());
-        // The open file keeps what it needs.
+        // The open file keeps the mount alive.
         unmount(place.path(), UnmountFlags::DETACH)?;
         let file = file?;
-        // The kernel asks for the size then; behind the end it would not ask for a page.
+        // Makes the kernel request the size: behind the end of the file it would not request a
+        // page.
         if file.metadata()?.len() < len as u64 {
             return Err(io::Error::other("it is too short"));
         }
         Ok(Self { file, len, accomplice })
     }
 
-    /// Maps the file, private and writable: where the kernel likes, or over what is at `place`.
+    /// Maps the file, private and writable: at an address of the kernel's choice, or replacing what
+    /// is at `place`.
     pub fn map(&self, place: Option<u64>) -> Result<u64, String> {
         let flags = ProtFlags::READ | ProtFlags::WRITE;
         let fixed = place.map_or(MapFlags::empty(), |_| MapFlags::FIXED);
         let at = std::ptr::with_exposed_provenance_mut(place.unwrap_or(0) as usize);
-        // SAFETY: a mapping of our own, at a place that the caller gives up; nothing here refers to
-        // it.
+        // SAFETY: a new mapping, at a place that the caller gives up; no reference to it exists
+        // here.
         let mapped = unsafe { mmap(at, self.len, flags, MapFlags::PRIVATE | fixed, &self.file, 0) };
         mapped.map(|at| at as u64).map_err(|errno| format!("cannot map a file that hangs: {errno}"))
     }
@@ -108,20 +109,20 @@ fn enter_namespaces() -> io::Result<()> {
     Ok(())
 }
 
-/// Serves for a minute at most, whatever becomes of the parent.
+/// Serves for a minute at most, even if the parent exits.
 fn accomplice(device: File, size: u64) -> ! {
     // SAFETY: plain numbers.
     unsafe {
         libc::setsid();
         libc::alarm(60);
-        // Who listens to our parent must hear it hang up.
+        // A reader of the parent's output must see end of file when the parent exits.
         libc::close(1);
     }
     serve(device, size);
     std::process::exit(0);
 }
 
-/// Serves the one file, until nobody has it any more.
+/// Serves the one file, until the filesystem is not in use any more.
 fn serve(mut device: File, size: u64) {
     let mut request = vec![0; 128 << 10];
     while let Ok(len) = device.read(&mut request) {
@@ -133,7 +134,7 @@ fn serve(mut device: File, size: u64) {
             OPEN => vec![0; 16],
             READ => continue,
             _ => {
-                // Where no answer is expected, this one is refused.
+                // If no answer is expected, the kernel refuses this one.
                 let _ = device.write(&reply(&header[8..16], -libc::ENOSYS, &[]));
                 continue;
             }
@@ -147,7 +148,7 @@ fn reply(unique: &[u8], error: i32, body: &[u8]) -> Vec<u8> {
     [&len.to_ne_bytes()[..], &error.to_ne_bytes(), unique, body].concat()
 }
 
-/// `fuse_init_out`: protocol 7.31, and nothing of what it may have.
+/// `fuse_init_out`: protocol 7.31, without optional features.
 fn init() -> Vec<u8> {
     let mut body = vec![0; 64];
     body[..4].copy_from_slice(&7_u32.to_ne_bytes());
@@ -157,11 +158,11 @@ fn init() -> Vec<u8> {
     body
 }
 
-/// `fuse_attr_out` of a file of so many bytes.
+/// `fuse_attr_out` of a file of `size` bytes.
 fn attributes(size: u64) -> Vec<u8> {
     let mut body = vec![0; 104];
     body[..8].copy_from_slice(&3600_u64.to_ne_bytes());
-    // `fuse_attr` begins at 16: number and size, further on mode, links and size of a block.
+    // `fuse_attr` begins at 16: number and size, later mode, links and block size.
     body[16..24].copy_from_slice(&1_u64.to_ne_bytes());
     body[24..32].copy_from_slice(&size.to_ne_bytes());
     body[76..80].copy_from_slice(&MODE.to_ne_bytes());

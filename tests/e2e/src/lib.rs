@@ -1,12 +1,12 @@
-//! What end-to-end tests and benchmarks need to run a bus of their own and to torture it.
+//! Private buses for end-to-end tests and benchmarks, and clients that attack them.
 //!
-//! * [`Bus`]: a private `headroom-binderd` on a temporary mount, gone without a trace at the end;
-//! * [`Peer`]: a client in a process of its own (the program `peer`), to be stopped or killed;
-//! * [`malice`]: what a `peer` does that means harm;
-//! * [`attacks`]: what an ordinary user can do to the daemon;
+//! * [`Bus`]: a private `headroom-binderd` on a temporary mount, removed completely at the end;
+//! * [`Peer`]: a client in a separate process (the program `peer`), to be stopped or killed;
+//! * [`malice`]: malicious and faulty actions of a `peer`;
+//! * [`attacks`]: attacks of an ordinary user on the daemon;
 //! * [`hung_mapping`]: memory whose filesystem never answers;
-//! * [`soak`]: what the clients of the program `soak` do;
-//! * [`wait`]: bounded waits and what `/proc` says about a process;
+//! * [`soak`]: the clients of the program `soak`;
+//! * [`wait`]: bounded waits, and the state of a process in `/proc`;
 //! * [`random`]: a seeded generator, so that a failing run can be repeated.
 
 pub mod attacks;

@@ -1,4 +1,4 @@
-//! What a client does that means harm, or does not know what it does.
+//! Actions of a malicious or faulty client.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -24,7 +24,7 @@ const PAGE: usize = 4096;
 
 type Outcome = Result<(), String>;
 
-/// Does one of the things below; `None`: there is no such thing.
+/// Runs one of the actions below; `None`: there is no such action.
 pub fn act(device: &str, what: &[&str]) -> Option<Outcome> {
     Some(match what {
         ["silent-memory", part] => {
@@ -69,21 +69,21 @@ fn write_read(
         read_buffer: read.0,
         ..Default::default()
     };
-    // SAFETY: the callers' read buffers are memory of their own that nothing else looks at.
+    // SAFETY: the callers' read buffers are private memory that no other code accesses.
     unsafe { client.write_read(&mut bwr) }.map(|()| bwr)
 }
 
-/// Pages whose faults nobody ever answers.
+/// Pages whose faults are never handled.
 ///
-/// While `before` runs, they are ordinary ones from this address on.
+/// While `before` runs with their address, they are ordinary pages.
 fn silent_pages(count: usize, before: impl FnOnce(u64)) -> Result<(u64, OwnedFd), String> {
     const API: u64 = 0xaa;
     const UFFDIO_API: libc::Ioctl = 0xc018_aa3f_u32 as libc::Ioctl;
     const UFFDIO_REGISTER: libc::Ioctl = 0xc020_aa00_u32 as libc::Ioctl;
     const MISSING: u64 = 1;
     let last = || std::io::Error::last_os_error().to_string();
-    // SAFETY: the structures are as the kernel wants them and live across the calls; the descriptor
-    // is new.
+    // SAFETY: the structures are as the kernel expects them and live across the calls; the
+    // descriptor is new.
     unsafe {
         let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC);
         if fd < 0 {
@@ -107,7 +107,7 @@ fn silent_pages(count: usize, before: impl FnOnce(u64)) -> Result<(u64, OwnedFd)
     }
 }
 
-/// Calls with its commands, its data or its room for returns in a page that never answers.
+/// Calls with its commands, its data or its read buffer in a page whose faults are never handled.
 fn silent_memory(device: &str, part: &str, page: u64) -> Outcome {
     let client = open(device)?;
     let data =
@@ -137,7 +137,8 @@ fn silent_memory(device: &str, part: &str, page: u64) -> Outcome {
     Ok(())
 }
 
-/// Has threads take files, each into a page that stops answering while it waits for them.
+/// Threads that receive files, each into a page whose faults are not handled any more once it
+/// waits.
 fn silent_receivers(device: &str, count: &str) -> Outcome {
     let count = count.parse().map_err(text)?;
     let client = open(device)?;
@@ -152,7 +153,7 @@ fn silent_receivers(device: &str, count: &str) -> Outcome {
             let client = Arc::clone(&client);
             readers.push(thread::spawn(move || {
                 let _ = say.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
-                // BR_NOOP alone is no news.
+                // BR_NOOP alone is not work.
                 while write_read(&client, &[], (page, 256)).is_ok_and(|bwr| bwr.read_consumed <= 4)
                 {
                 }
@@ -167,7 +168,7 @@ fn silent_receivers(device: &str, count: &str) -> Outcome {
     Ok(())
 }
 
-/// Calls again and again while another thread overwrites what is being sent.
+/// Calls repeatedly while another thread overwrites the data of the call.
 fn changing_memory(device: &str, seed: &str) -> Outcome {
     let client = open(device)?;
     let mut random = Random::new(seed.parse().map_err(text)?);
@@ -213,14 +214,13 @@ fn changing_memory(device: &str, seed: &str) -> Outcome {
     Ok(())
 }
 
-/// Calls again and again while another thread unmaps and maps what is being sent and the room for
-/// returns.
+/// Calls repeatedly while another thread unmaps and maps the data of the call and the read buffer.
 fn vanishing_memory(device: &str) -> Outcome {
     let options = Options { nonblock: true, ..Options::default() };
     let client = Client::open(Path::new(device), &options).map_err(text)?;
     let flags = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: fresh mappings; what is done to them below is what this is about, and only the driver
-    // looks at them.
+    // SAFETY: fresh mappings. The test is about what is done to them below; only the driver
+    // accesses them.
     let page = unsafe { mmap_anonymous(ptr::null_mut(), 2 * PAGE, flags, MapFlags::PRIVATE) };
     let page = page.map_err(text)? as usize;
     let done = AtomicBool::new(false);
@@ -253,7 +253,7 @@ fn vanishing_memory(device: &str) -> Outcome {
     Ok(())
 }
 
-/// Sends calls that fail, and never reads of it.
+/// Sends calls that fail, and never reads the errors.
 fn never_reads(device: &str) -> Outcome {
     let client = open(device)?;
     let mut commands = Vec::new();
@@ -270,7 +270,7 @@ fn never_reads(device: &str) -> Outcome {
     Ok(())
 }
 
-/// One-way calls to the manager until there is no more room, for some time.
+/// Makes one-way calls to the manager until there is no space, repeatedly.
 fn oneway_flood(device: &str) -> Outcome {
     let client = open(device)?;
     let mut session = Session::new(&client);
@@ -286,7 +286,7 @@ fn oneway_flood(device: &str) -> Outcome {
     Ok(())
 }
 
-/// Objects without end, each in a call that the manager keeps a handle for.
+/// Sends new objects, of which the manager keeps a handle, in a long series of calls.
 fn handle_flood(device: &str) -> Outcome {
     let client = open(device)?;
     let mut session = Session::new(&client);
@@ -301,7 +301,7 @@ fn handle_flood(device: &str) -> Outcome {
     session.flush().map_err(text)
 }
 
-/// Death notifications without end, asked for and withdrawn and asked for.
+/// Requests and clears many death notifications.
 fn death_flood(device: &str) -> Outcome {
     let client = open(device)?;
     let mut session = Session::new(&client);
@@ -312,7 +312,7 @@ fn death_flood(device: &str) -> Outcome {
         if cookie % 3 == 0 {
             session.clear_death(0, cookie);
         }
-        // Never reads what comes of it.
+        // Never reads the resulting notifications.
         if cookie % 100 == 0 {
             session.flush().map_err(text)?;
         }
@@ -320,7 +320,7 @@ fn death_flood(device: &str) -> Outcome {
     Ok(())
 }
 
-/// As an ordinary user, opens until it is refused.
+/// As an ordinary user, opens the device until an open is refused.
 fn open_flood(device: &str) -> Outcome {
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
@@ -342,14 +342,14 @@ fn open_flood(device: &str) -> Outcome {
     }
 }
 
-/// Forks; the child uses the parent's open, and so does the parent.
+/// Forks; child and parent use the parent's open.
 fn fork(device: &str) -> Outcome {
     let client = open(device)?;
     // SAFETY: this process has one thread.
     let child = unsafe { libc::fork() };
     let mut session = Session::new(&client);
     if child == 0 {
-        // Whatever the driver says, it must say it.
+        // Every call must return, with any result.
         for _ in 0..50 {
             let _ = session.call(0, CALL, Payload::bytes(b"the child"));
         }
@@ -370,7 +370,7 @@ fn fork(device: &str) -> Outcome {
     session.flush().map_err(text)
 }
 
-/// Becomes another program while its threads are blocked in the driver.
+/// Executes another program while its threads are blocked in the driver.
 fn exec(device: &str) -> Outcome {
     use std::os::unix::process::CommandExt;
     let client: &'static Client = Box::leak(Box::new(open(device)?));
@@ -382,8 +382,8 @@ fn exec(device: &str) -> Outcome {
     Err(std::process::Command::new("/bin/true").exec().to_string())
 }
 
-/// A thread takes a call with it when it ends, and another one of its number comes: it must not
-/// inherit anything.
+/// A thread receives a call and exits, and a new thread gets the same tid: it must not inherit the
+/// call.
 fn same_tid(device: &str) -> Outcome {
     let client: &'static Client = Box::leak(Box::new(open(device)?));
     client.become_context_manager().map_err(text)?;
@@ -396,14 +396,14 @@ fn same_tid(device: &str) -> Outcome {
         own()
     });
     let tid = taken.join().map_err(|_| "a panic")?;
-    // The next number to be given is one that we choose; others may be quicker.
+    // Sets the next tid to be assigned; other processes may get it first.
     for _ in 0..2000 {
         let _ = std::fs::write("/proc/sys/kernel/ns_last_pid", (tid - 1).to_string());
         let again = thread::spawn(move || {
             if own() != tid {
                 return None;
             }
-            // It holds no call, so it has nothing to answer.
+            // It has received no call, so a reply must fail.
             Some(Session::new(client).reply(Payload::bytes(b"not mine")).is_err())
         });
         match again.join().map_err(|_| "a panic")? {

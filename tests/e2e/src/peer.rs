@@ -1,4 +1,4 @@
-//! A client in a process of its own.
+//! A client in a separate process.
 
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -12,8 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{Bus, wait};
 
-/// A running `peer`; killed on drop, and then it must be gone within bounds. Also killed when the
-/// thread that started it ends.
+/// A running `peer`; killed on drop, and then it must exit within a time limit. Also killed when
+/// the thread that started it exits.
 pub struct Peer {
     what: String,
     child: Child,
@@ -21,14 +21,14 @@ pub struct Peer {
     ended: Option<ExitStatus>,
 }
 
-/// What [`Peer::line_within`] heard.
+/// Result of [`Peer::line_within`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
     /// A line.
     Line(String),
-    /// It has ended.
+    /// It has exited.
     End,
-    /// Nothing, for too long.
+    /// No line within the time limit.
     Silence,
 }
 
@@ -38,7 +38,7 @@ impl Peer {
         Self::start_by(program, device, arguments, |mut command| command.spawn())
     }
 
-    /// The same as a client of a bus, under a seccomp filter if it has some.
+    /// As [`start`](Self::start), as a client of a bus, under a seccomp filter if the bus has some.
     pub fn start_on(bus: &Bus, program: &Path, device: &str, arguments: &[&str]) -> Self {
         Self::start_by(program, &bus.device(device), arguments, |command| bus.spawn(command))
     }
@@ -70,7 +70,7 @@ impl Peer {
         self.child.id()
     }
 
-    /// The next line that it prints, waited for; `None` when it ends first.
+    /// The next line that it prints, waited for; `None` if it exits first.
     pub fn line(&self) -> Option<String> {
         match self.line_within(wait::PATIENCE) {
             Word::Line(line) => Some(line),
@@ -81,7 +81,7 @@ impl Peer {
         }
     }
 
-    /// The same with another patience.
+    /// As [`line`](Self::line), with another time limit.
     pub fn line_within(&self, patience: Duration) -> Word {
         match self.lines.recv_timeout(patience) {
             Ok(line) => Word::Line(line),
@@ -110,7 +110,7 @@ impl Peer {
             .unwrap_or_else(|e| panic!("signal to {}: {e}", self.what));
     }
 
-    /// Waits for its end, and fails where that does not come: the process hangs in the driver.
+    /// Waits until it has exited, and fails if it does not: the process hangs in the driver.
     pub fn wait(&mut self) -> ExitStatus {
         self.wait_within(wait::PATIENCE)
     }
@@ -124,18 +124,18 @@ impl Peer {
         *self.ended.insert(status.unwrap_or_else(hangs))
     }
 
-    /// Waits for its end, which must be a success.
+    /// Waits until it has exited, which must be with success.
     pub fn wait_for_success(&mut self) {
         let status = self.wait();
         assert!(status.success(), "{}: {status}", self.what);
     }
 
-    /// Kills it and waits until it is gone: within bounds, whatever it was doing.
+    /// Kills it and waits until it has exited: within a time limit, whatever it was doing.
     pub fn kill(&mut self) {
         self.kill_within(wait::PATIENCE);
     }
 
-    /// The same with another patience.
+    /// As [`kill`](Self::kill), with another time limit.
     pub fn kill_within(&mut self, patience: Duration) {
         let _ = self.child.kill();
         let status = self.wait_within(patience);

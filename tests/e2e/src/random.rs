@@ -7,11 +7,11 @@ pub struct Random(u64);
 impl Random {
     /// The sequence of `seed`.
     pub fn new(seed: u64) -> Self {
-        // Zero would stay zero.
+        // A state of zero would stay zero.
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// A seed from the clock, to be printed.
+    /// A seed from the clock; tests print it.
     pub fn fresh_seed() -> u64 {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         now.map_or(1, |now| now.as_nanos() as u64 & 0xffff_ffff)

@@ -1,5 +1,5 @@
-//! The two kinds of client of `soak`: services, and clients that call them and one another in every
-//! way.
+//! The two kinds of processes of `soak`: services, and clients that call them and each other in all
+//! supported ways.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -23,20 +23,21 @@ use crate::random::Random;
 pub const SERVICES: usize = 8;
 /// Objects that each of its clients publishes: `client7.0`...
 pub const OBJECTS: u64 = 10;
-/// Mean pause of a client between two calls. A thousand clients so make some 3,300 calls a second.
+/// Mean interval of a client's calls, milliseconds. So a thousand clients make some 3,300 calls per
+/// second.
 const PAUSE_MS: u64 = 300;
-/// Others' objects that a client keeps.
+/// Maximum of other clients' objects that a client keeps.
 const KEPT: usize = 8;
 const CALL: u32 = 1;
-/// What a service writes into each file it is given.
+/// Text that a service writes into each file that it receives.
 const MARK: &[u8] = b"seen";
 
 fn open(device: &str) -> Result<Client, String> {
     Client::open(Path::new(device), &Options::default()).map_err(|error| error.to_string())
 }
 
-/// Publishes an object that takes files: it marks and closes them, and answers so; all else it
-/// sends back.
+/// Publishes an object that accepts files: it marks and closes them, and replies with their number;
+/// all other calls are echoed.
 pub fn service(device: &str, name: &str) -> Result<(), String> {
     let client = open(device)?;
     let mut session = Session::new(&client);
@@ -58,7 +59,7 @@ pub fn service(device: &str, name: &str) -> Result<(), String> {
     session.serve(&mut serve).map_err(|error| error.to_string())
 }
 
-/// Publishes object `number` of ours, which takes files.
+/// Publishes this client's object `number`, which accepts files.
 fn publish(session: &mut Session<'_>, name: &str, number: u64) -> Result<(), ClientError> {
     let flags = FLAT_BINDER_FLAG_ACCEPTS_FDS;
     let object = FlatBinderObject { ty: BINDER_TYPE_BINDER, flags, binder: number + 1, cookie: 0 };
@@ -69,10 +70,10 @@ fn publish(session: &mut Session<'_>, name: &str, number: u64) -> Result<(), Cli
     session.flush()
 }
 
-/// Publishes its objects, answers calls to them in a thread, and calls all sorts of others for
-/// ever.
+/// Publishes its objects, answers calls to them in a thread, and makes random calls to others
+/// forever.
 ///
-/// It is number `index` of `clients`; the seed decides what it does.
+/// It is number `index` of `clients`; the seed determines its calls.
 pub fn client(device: &str, index: u64, clients: u64, seed: u64) -> Result<(), String> {
     let client = open(device)?;
     thread::scope(|scope| {
@@ -95,7 +96,7 @@ pub fn client(device: &str, index: u64, clients: u64, seed: u64) -> Result<(), S
         println!("ready");
         let Err(error) = caller.call_for_ever();
         eprintln!("client {index}: {error} ({:?})", client.extended_error());
-        // The server would keep the scope, and so the process, alive.
+        // The thread scope would keep the process running.
         std::process::exit(1);
     })
 }
@@ -104,9 +105,9 @@ struct Caller<'c> {
     session: Session<'c>,
     random: Random,
     clients: u64,
-    /// Handles; 0: to be looked up.
+    /// Handles; 0: not looked up yet.
     services: [u32; SERVICES],
-    /// Handles of other clients' objects, each with a reference of ours.
+    /// Handles of other clients' objects, each with a strong reference.
     kept: Vec<u32>,
 }
 
@@ -123,13 +124,13 @@ impl Caller<'_> {
         }
     }
 
-    /// Looks some client's object up and asks for news of its death; lets the oldest go if there
-    /// are too many.
+    /// Looks up some client's object and requests a death notification for it; releases the oldest
+    /// one if there are too many.
     fn keep_another(&mut self) -> Result<(), ClientError> {
         let (client, number) = (self.random.below(self.clients), self.random.below(OBJECTS));
         let name = format!("client{client}.{number}");
         let found = match registry::find(&mut self.session, &name) {
-            // One of our own.
+            // An object of this client.
             Err(ClientError::Contents(_)) => None,
             other => other?,
         };
@@ -172,7 +173,7 @@ impl Caller<'_> {
         let which = self.random.below(SERVICES as u64) as usize;
         if self.services[which] == 0 {
             let found = registry::find(&mut self.session, &format!("service{which}"))?;
-            // Its successor has not published it yet.
+            // The restarted client has not published it yet.
             let Some(handle) = found else { return Ok(()) };
             self.services[which] = handle;
             self.session.request_death(handle, which as u64);
@@ -195,7 +196,7 @@ impl Caller<'_> {
         }
     }
 
-    /// Mostly few, now and then tens of thousands, seldom hundreds.
+    /// Usually few bytes, sometimes tens of thousands, rarely hundreds.
     fn bytes(&mut self) -> Vec<u8> {
         let size = match self.random.below(200) {
             0 => self.random.below(300_000),
@@ -205,7 +206,7 @@ impl Caller<'_> {
         vec![self.random.below(256) as u8; size as usize]
     }
 
-    /// What comes back must be what was sent, an object of ours with it now and then.
+    /// The echo must equal the call, which sometimes includes an object of this client.
     fn checked_echo(&mut self, handle: u32, bytes: &[u8]) -> Result<(), ClientError> {
         let mut parcel = Parcel::new().bytes(bytes);
         let number = 1 + self.random.below(2 * OBJECTS);
@@ -251,7 +252,8 @@ impl Caller<'_> {
     }
 }
 
-/// Whoever is called may be frozen, or short of room for a moment; all else is an error.
+/// Permits errors that occur in normal operation: the receiver is frozen or temporarily short of
+/// space. All others are errors of the test.
 fn bearable(called: Result<(), ClientError>) -> Result<(), ClientError> {
     match called {
         Err(ClientError::FailedReply | ClientError::FrozenReply) => Ok(()),

@@ -1,13 +1,13 @@
-//! Bounded waits, and what `/proc` says about a process.
+//! Bounded waits, and the state of a process in `/proc`.
 
 use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test calls it hung. Generous: the machine may be busy.
+/// Time limit after which a test counts as hung. Generous: the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Waits until `done` gives a value; `None` when `patience` is over.
+/// Waits until `done` returns a value; `None` if `patience` is over.
 pub fn until<T>(patience: Duration, mut done: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + patience;
     let mut pause = Duration::from_micros(200);
@@ -23,14 +23,14 @@ pub fn until<T>(patience: Duration, mut done: impl FnMut() -> Option<T>) -> Opti
     }
 }
 
-/// The state letter of a process or thread (`S`, `D`, `T`, `Z`...); `None` when it is gone.
+/// The state letter of a process or thread (`S`, `D`, `T`, `Z`...); `None` if it has been reaped.
 pub fn state(tid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
-    // The name may hold anything, so the fields start behind its last parenthesis.
+    // The name may contain any characters, so the fields start behind its last parenthesis.
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// The states of all threads of a process, with where in the kernel each of them sleeps.
+/// The states of all threads of a process, and where in the kernel each of them sleeps.
 pub fn describe(pid: u32) -> String {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return format!("process {pid} is gone");
@@ -45,8 +45,8 @@ pub fn describe(pid: u32) -> String {
     lines.join("; ")
 }
 
-/// Waits until the thread sleeps (`S`): it has reached the blocking call that it was on its way to.
-/// A sleep before that call would fool us, so the sleep must hold for a while.
+/// Waits until the thread sleeps (`S`), so that it has reached the expected blocking call. An
+/// earlier short sleep would be mistaken for it, so the sleep must last for a while.
 pub fn until_asleep(tid: u32) -> bool {
     let mut in_a_row = 0;
     until(PATIENCE, || {

@@ -1,4 +1,4 @@
-//! Processes that tests of the bus start: `bus_client ROLE PATH...`. Each says `ready` first. A
+//! Processes that tests of the bus start: `bus_client ROLE PATH...`. Each prints `ready` first. A
 //! role that fails panics.
 
 use std::fs::File;
@@ -19,7 +19,7 @@ const STOP: u32 = 99;
 const NOBODY: Uid = Uid(65534);
 
 fn main() {
-    // An orphan would keep its test's mount in use.
+    // An orphan would keep its test's mount busy.
     let parent = Some(rustix::process::Signal::KILL);
     rustix::process::set_parent_process_death_signal(parent).unwrap();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -60,7 +60,7 @@ fn manager(device: &str) -> Client {
     client
 }
 
-/// Sends back what it gets until it gets [`STOP`].
+/// Echoes each message until it receives [`STOP`].
 fn echo(device: &str) {
     let client = manager(device);
     answer("ready");
@@ -71,7 +71,7 @@ fn echo(device: &str) {
     Session::new(&client).serve(&mut service).unwrap();
 }
 
-/// The same without an end; reports the tid that waits for calls.
+/// As `echo`, without an end; reports the tid that waits for calls.
 fn echo_and_report_tid(device: &str) {
     let client = manager(device);
     answer("ready");
@@ -79,7 +79,7 @@ fn echo_and_report_tid(device: &str) {
     Session::new(&client).serve(&mut Echo).unwrap();
 }
 
-/// Takes calls and never answers them.
+/// Receives calls and never answers them.
 fn swallow(device: &str) {
     let client = manager(device);
     let mut session = Session::new(&client);
@@ -102,8 +102,8 @@ fn poke(device: &str) {
     }
 }
 
-/// With a worse nice value, a context manager that writes `here` to each descriptor that it
-/// receives, and answers with its nice value.
+/// A context manager with a worse nice value, which writes `here` to each descriptor that it
+/// receives, and replies with its nice value.
 fn write_to_files(device: &str) {
     let client = open(device);
     let flags = FLAT_BINDER_FLAG_ACCEPTS_FDS;
@@ -113,7 +113,7 @@ fn write_to_files(device: &str) {
     answer("ready");
     let mut service = |_: &mut Session<'_>, incoming: &Received<'_>| {
         for object in incoming.objects().unwrap() {
-            // SAFETY: the driver made it for us, and nobody else here knows it.
+            // SAFETY: the driver has just installed it for this process, and no other code uses it.
             let mut file = unsafe { File::from_raw_fd(object.handle() as i32) };
             file.write_all(b"here").unwrap();
         }
@@ -165,7 +165,7 @@ fn call_under_several_uids(device: &str) {
     answer("done");
 }
 
-/// Starts `echo` in a process of its own, as a manager takes no calls from its own process, and
+/// Starts `echo` in another process, as a manager does not receive calls from its own process, and
 /// calls it.
 fn call_echo(device: &Path) {
     answer("ready");
@@ -180,7 +180,7 @@ fn call_echo(device: &Path) {
     session.flush().unwrap();
 }
 
-/// Serves by each mapping in turn, until a line comes; goes on with the next one.
+/// Serves with each mapping in turn, until a line arrives; then continues with the next one.
 fn serve(mount: &str) {
     answer("ready");
     for kind in [MappingKind::Passthrough, MappingKind::NotifyStore] {
@@ -195,12 +195,13 @@ fn serve(mount: &str) {
         assert_eq!((server.device_count(), server.open_count()), (2, 0));
         drop(server);
         answer("unmounted");
-        // The next mount would come while the test looks whether this one is gone.
+        // Otherwise the next mount could appear while the test checks that this one has
+        // disappeared.
         wait_for_line();
     }
 }
 
-/// A bus of this process, whatever user it belongs to.
+/// Starts a bus from this process, with any user.
 fn own_bus(daemon: &str) {
     let bus = Bus::builder().program(daemon).start().unwrap();
     std::fs::remove_file(bus.device("vndbinder")).unwrap();
@@ -215,11 +216,11 @@ fn own_bus(daemon: &str) {
     answer(&path.display().to_string());
 }
 
-/// Is killed with a bus of its own.
+/// Starts a bus, then kills itself.
 fn leave_bus(daemon: &str, mount: &str) {
     let bus = Bus::builder().program(daemon).mount(mount).start().unwrap();
     drop(open(bus.device("binder")));
     answer("ready");
-    // SAFETY: a signal to ourselves.
+    // SAFETY: a signal to this process.
     unsafe { libc::raise(libc::SIGKILL) };
 }

@@ -1,11 +1,11 @@
-//! A process that takes memory by tmalloc: executes one command a line from standard input, answers
-//! each with a number, and exits at the end of its input.
+//! A process that allocates memory with tmalloc: executes one command per line of standard input,
+//! answers each with a number, and exits at the end of its input.
 
 use std::time::Duration;
 
 const PIECE: usize = 4096;
 
-/// Pieces that were got, none of them freed.
+/// Allocated pieces, none of them freed.
 #[derive(Default)]
 struct Held {
     pieces: Vec<*mut u8>,
@@ -27,10 +27,10 @@ impl Held {
         true
     }
 
-    /// What an order comes to, as a number.
+    /// Executes a command; returns its result.
     fn obey(&mut self, verb: &str, number: usize) -> u64 {
         match verb {
-            // So many pieces at the most, each written to.
+            // At most `number` pieces, each written to.
             "fill" => (0..number).take_while(|_| self.one_piece()).count() as u64,
             // One block, not written to.
             "allocate" => {
@@ -53,7 +53,7 @@ impl Held {
             }
             "free" => {
                 for (block, _) in self.blocks.drain(..) {
-                    // SAFETY: allocated here, and forgotten with this.
+                    // SAFETY: allocated here, and removed from the list.
                     unsafe { tmalloc::heap::free(block.cast()) };
                 }
                 tmalloc::give_back();

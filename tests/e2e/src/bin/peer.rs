@@ -1,7 +1,6 @@
-//! A client in a process of its own, for tests: `peer DEVICE ACTION [ARGUMENT...]`.
+//! A client in a separate process, for tests: `peer DEVICE ACTION [ARGUMENT...]`.
 //!
-//! It says `ready` when it is about to do what it is for, and dies with the process that started
-//! it.
+//! It prints `ready` just before its action, and is killed when the process that started it exits.
 
 use std::fs::File;
 use std::io::Write;
@@ -24,7 +23,7 @@ use control::Uid;
 use e2e::random::Random;
 use e2e::{attacks, malice, soak};
 
-/// Object of an echo service; the number means nothing.
+/// Object of an echo service; the number is arbitrary.
 const OBJECT: u64 = 0xec40;
 /// Code of a plain call.
 const CALL: u32 = 1;
@@ -136,7 +135,7 @@ fn manager(device: &str, threads: u64) -> Outcome {
         }
         let mut session = Session::new(&client);
         ready();
-        // With one thread all calls come here; with several, names need a single owner.
+        // With one thread all calls arrive here; with several, the registry needs a single owner.
         registry::serve(&mut session).map_err(text)
     })
 }
@@ -154,7 +153,7 @@ fn find(session: &mut Session<'_>, name: &str) -> Result<u32, String> {
     Err(format!("nobody publishes {name}"))
 }
 
-/// Publishes an object and echoes what is sent to it.
+/// Publishes an object and echoes calls to it.
 fn echo_service(device: &str, name: &str) -> Outcome {
     let client = open(device)?;
     let mut session = Session::new(&client);
@@ -163,7 +162,7 @@ fn echo_service(device: &str, name: &str) -> Outcome {
     session.serve(&mut Echo).map_err(text)
 }
 
-/// Publishes an object that takes calls and never answers them: it says `called` and sleeps.
+/// Publishes an object that receives calls and never answers them: it prints `called` and sleeps.
 fn busy_service(device: &str, name: &str) -> Outcome {
     let client = open(device)?;
     let mut session = Session::new(&client);
@@ -178,8 +177,8 @@ fn busy_service(device: &str, name: &str) -> Outcome {
     session.serve(&mut sleep).map_err(text)
 }
 
-/// Calls `name` again and again, with sizes and contents that the seed decides, checks each reply,
-/// and says how far it is. Passes an object of its own with some calls, which so comes back.
+/// Calls `name` repeatedly, with sizes and contents that the seed determines, checks each reply,
+/// and prints its progress. Passes an object of its own with some calls, which is then returned.
 fn caller(device: &str, name: &str, count: u64, seed: u64) -> Outcome {
     let client = open(device)?;
     let mut session = Session::new(&client);
@@ -197,7 +196,7 @@ fn caller(device: &str, name: &str, count: u64, seed: u64) -> Outcome {
         let object = (random.below(4) == 0).then(|| OBJECT + u64::from(fill));
         match checked_echo(&mut session, handle, &vec![fill; size as usize], object) {
             Ok(()) => done += 1,
-            // The service was killed: its successor has the same name.
+            // The service was killed; a new one is registered with the same name.
             Err(ClientError::DeadReply) if handle != 0 => {
                 session.release(handle);
                 handle = find(&mut session, name)?;
@@ -256,7 +255,7 @@ fn one_call(device: &str, name: &str) -> Outcome {
     session.flush().map_err(text)
 }
 
-/// Calls the manager so many times.
+/// Calls the manager `count` times.
 fn calls(device: &str, count: u64) -> Outcome {
     let client = open(device)?;
     let mut session = Session::new(&client);
@@ -268,7 +267,7 @@ fn calls(device: &str, count: u64) -> Outcome {
     session.flush().map_err(text)
 }
 
-/// Blocks in a read for which nothing ever comes.
+/// Blocks in a read that never returns work.
 fn read(device: &str) -> Outcome {
     let client = open(device)?;
     let mut session = Session::new(&client);
@@ -277,7 +276,7 @@ fn read(device: &str) -> Outcome {
     session.serve(&mut Echo).map_err(text)
 }
 
-/// The same in a thread that is not the process's first.
+/// As `read`, in a thread other than the main thread.
 fn read_in_thread(device: &str) -> Outcome {
     let client = open(device)?;
     thread::scope(|scope| {
@@ -287,14 +286,14 @@ fn read_in_thread(device: &str) -> Outcome {
     })
 }
 
-/// Freezes a process, and waits for what is under way to it.
+/// Freezes a process, and waits for its pending transactions.
 fn freeze(device: &str, pid: u64, timeout: u64) -> Outcome {
     let client = open(device)?;
     ready();
     client.freeze(pid as u32, timeout as u32).map_err(text)
 }
 
-/// Becomes a context manager that takes files and never reads.
+/// Becomes a context manager that accepts files and never reads.
 fn deaf_service(device: &str) -> Outcome {
     let client = open(device)?;
     let flags = FLAT_BINDER_FLAG_ACCEPTS_FDS;
@@ -306,7 +305,7 @@ fn deaf_service(device: &str) -> Outcome {
     }
 }
 
-/// Sends opens of its own device to a manager that never takes them, and waits for ever.
+/// Sends opens of its own device to a manager that never receives them, and waits forever.
 fn passes_itself(device: &str) -> Outcome {
     let client = open(device)?;
     let opens: Result<Vec<File>, _> = (0..50).map(|_| File::open(device)).collect();
@@ -328,7 +327,7 @@ fn passes_itself(device: &str) -> Outcome {
     session.serve(&mut Echo).map_err(text)
 }
 
-/// Becomes a context manager that answers with who called, as it sees that: pid and uid.
+/// Becomes a context manager that replies with the caller's pid and uid as it sees them.
 fn who_service(device: &str) -> Outcome {
     let client = open(device)?;
     client.become_context_manager().map_err(text)?;
@@ -341,15 +340,15 @@ fn who_service(device: &str) -> Outcome {
     Session::new(&client).serve(&mut service).map_err(text)
 }
 
-/// Does something in a user and a pid namespace of its own; `map` is the former's uid map.
+/// Runs an action in a private user and pid namespace; `map` is the user namespace's uid map.
 fn unshared(device: &str, map: &str, action: &[&str]) -> ExitCode {
     // SAFETY: plain numbers; the process has one thread.
     if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWPID) } != 0 {
         eprintln!("cannot unshare: {}", std::io::Error::last_os_error());
         return ExitCode::FAILURE;
     }
-    // The namespace belongs to who made it, so a parent's help is not needed for a single uid of
-    // one's own.
+    // The namespace belongs to its creator, so a parent's help is not needed to map a single own
+    // uid.
     let mapped = std::fs::write("/proc/self/uid_map", map);
     let child = mapped
         .and_then(|()| std::env::current_exe())
@@ -363,9 +362,9 @@ fn unshared(device: &str, map: &str, action: &[&str]) -> ExitCode {
     }
 }
 
-/// As another user, becomes a context manager with these flags, and answers with its nice value,
-/// policy and real-time priority. Asked with code 2, it says goodbye in the middle of the call
-/// instead.
+/// As another user, becomes a context manager with these flags, and replies with its nice value,
+/// policy and real-time priority. On code 2 it calls BINDER_THREAD_EXIT first, while the call is
+/// pending.
 fn priority_service(device: &str, uid: Uid, flags: u32) -> Outcome {
     become_user(uid)?;
     let client = open(device)?;
@@ -390,8 +389,8 @@ fn priority_service(device: &str, uid: Uid, flags: u32) -> Outcome {
     Session::new(&client).serve(&mut service).map_err(text)
 }
 
-/// As another user, becomes a context manager that takes files: it writes `seen` into each, closes
-/// it, and answers with how many descriptors it has left open.
+/// As another user, becomes a context manager that accepts files: it writes `seen` into each,
+/// closes it, and replies with the number of descriptors that it has left open.
 fn files_service(device: &str, uid: Uid) -> Outcome {
     become_user(uid)?;
     let client = open(device)?;
@@ -414,8 +413,8 @@ fn files_service(device: &str, uid: Uid) -> Outcome {
     session.serve(&mut service).map_err(text)
 }
 
-/// What a file costs: calls to a [`files_service`] without one and with one, in turn; prints the
-/// medians.
+/// Cost of passing a file: calls a [`files_service`] without a file and with one, alternately;
+/// prints the medians.
 fn files_cost(device: &str, count: u64) -> Outcome {
     let client = open(device)?;
     let mut session = Session::new(&client);
@@ -439,10 +438,10 @@ fn files_cost(device: &str, count: u64) -> Outcome {
     session.flush().map_err(text)
 }
 
-/// The same in a child process, with its parent as its debugger.
+/// As [`files_service`], in a child process, with its parent as its debugger.
 fn files_service_traced(device: &str, uid: Uid) -> Outcome {
-    // SAFETY: this process has one thread, so the child may do whatever we may. The rest is plain
-    // numbers, and a live status.
+    // SAFETY: this process has one thread, so the child may do whatever the parent may. The rest is
+    // plain numbers, and a live status.
     unsafe {
         match libc::fork() {
             -1 => return Err(std::io::Error::last_os_error().to_string()),
@@ -469,7 +468,7 @@ fn files_service_traced(device: &str, uid: Uid) -> Outcome {
     Ok(())
 }
 
-/// The same with a descriptor table that takes ten more.
+/// As [`files_service`], with space for only ten more descriptors.
 fn files_service_with_room_for_few(device: &str, uid: Uid) -> Outcome {
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
     let limit = libc::rlimit { rlim_cur: open + 10, rlim_max: open + 10 };
@@ -478,7 +477,7 @@ fn files_service_with_room_for_few(device: &str, uid: Uid) -> Outcome {
     files_service(device, uid)
 }
 
-/// The same under a hail of signals, whose handler counts them.
+/// As [`files_service`], interrupted by frequent signals, whose handler counts them.
 fn files_service_interrupted(device: &str, uid: Uid, every_us: u64) -> Outcome {
     static SIGNALS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn count(_: i32) {
@@ -494,14 +493,14 @@ fn files_service_interrupted(device: &str, uid: Uid, every_us: u64) -> Outcome {
     files_service(device, uid)
 }
 
-/// Becomes another user, for good, and calls the manager.
+/// Changes the uid permanently, and calls the manager.
 fn call_as(device: &str, uid: Uid) -> Outcome {
     become_user(uid)?;
     one_call(device, "manager")
 }
 
-/// Becomes another user whose process is as if that user had started it: its files in `/proc` are
-/// its own.
+/// Becomes another user's process as if that user had started it: its files in `/proc` belong to
+/// that user.
 fn become_ordinary(uid: Uid) -> Outcome {
     become_user(uid)?;
     // SAFETY: plain numbers.

@@ -1,9 +1,9 @@
-//! Many clients with mixed load for a long time, killed, stopped and frozen at random; then
-//! everything must be as before.
+//! Many clients with mixed load for a long time, killed, stopped and frozen at random; afterwards
+//! the bus must be in its initial state.
 //!
 //! `soak [--clients N] [--minutes M] [--mapping passthrough|notify-store] [--seed S]` prints every
-//! ten seconds what the daemon holds and what memory it has, and at the end what is left. Exit code
-//! 1: something is, or its memory has grown.
+//! ten seconds the daemon's objects and memory, and at the end what is left. Exit code 1: objects
+//! are left, or its memory has grown.
 
 use std::fs;
 use std::process::{Command, ExitCode};
@@ -17,20 +17,20 @@ use e2e::soak::SERVICES;
 use e2e::{Bus, BusError, Mapping, Peer, wait};
 use rustix::process::Signal;
 
-/// Mean pause between two kills, stops or freezes.
+/// Mean interval of kills, stops and freezes, milliseconds.
 const PAUSE_MS: u64 = 30;
-/// How long somebody is stopped or frozen at most.
+/// Maximum duration of a stop or freeze, milliseconds.
 const MAX_PAUSE_MS: u64 = 3_000;
-/// Bounds every wait. Thousands of threads at the lowest priority may wait long for a lock of the
-/// kernel's that one of them holds.
+/// Limit of every wait. Thousands of threads at the lowest priority may wait long for a kernel lock
+/// that one of them holds.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// The load that comes first.
+/// Duration of the warm-up load.
 const WARM_UP_MINUTES: f64 = 0.1;
-/// Kinds of objects in the driver's books.
+/// Kinds of objects that the driver counts.
 const KINDS: [&str; 7] = ["proc", "thread", "node", "ref", "death", "transaction", "freeze"];
 const REPORT_EVERY: Duration = Duration::from_secs(10);
-/// What the daemon may have more after the load than before it: its allocator keeps some, and
-/// tables do not shrink.
+/// Permitted growth of the daemon's memory by the load: its allocator keeps some, and tables do not
+/// shrink.
 const MAX_GROWTH_KIB: u64 = 64 << 10;
 
 struct Options {
@@ -76,7 +76,7 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-/// What is to be at the end as it was before.
+/// State that must be the same at the end as before.
 #[derive(Debug, PartialEq, Eq)]
 struct Held {
     descriptors: usize,
@@ -97,7 +97,7 @@ fn resident(bus: &Bus) -> u64 {
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// How many there are of a kind of object, by the driver's own books.
+/// Number of objects of a kind, as the driver counts them.
 fn active(bus: &Bus, kind: &str) -> Result<u64, String> {
     let path = bus.device("binder_logs/stats");
     let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -105,7 +105,7 @@ fn active(bus: &Bus, kind: &str) -> Result<u64, String> {
     Ok(line.and_then(|line| line.split(' ').next()?.parse().ok()).unwrap_or(0))
 }
 
-/// Somebody who was stopped or frozen, until when.
+/// A process that is stopped or frozen, and until when.
 struct Pause {
     client: usize,
     until: Instant,
@@ -118,7 +118,7 @@ struct Load<'a> {
     services: Vec<Peer>,
     clients: Vec<Peer>,
     paused: Vec<Pause>,
-    /// Files that a service has open before anybody calls it.
+    /// Files that a service has open before the first call to it.
     service_files: Option<usize>,
     killed: u64,
     stopped: u64,
@@ -162,7 +162,7 @@ impl<'a> Load<'a> {
         peer(self.bus, &["soak-client", &index.to_string(), &clients.to_string(), &seed])
     }
 
-    /// Does something to somebody: one in three is killed, the others are stopped or frozen for
+    /// Disturbs a random process: one in three is killed, the others are stopped or frozen for
     /// seconds.
     fn disturb(&mut self, freezer: &Client) -> Result<(), String> {
         self.let_go_on(freezer, Instant::now())?;
@@ -183,7 +183,7 @@ impl<'a> Load<'a> {
             }
             _ if self.paused.iter().any(|pause| pause.client == victim) => {}
             100..200 => {
-                // It may have calls under way, or be too young to have opened the device.
+                // Freezing fails if the process has pending calls or has not opened the device yet.
                 if freezer.freeze(self.clients[victim].pid(), 0).is_ok() {
                     self.frozen += 1;
                     self.paused.push(Pause { client: victim, until, frozen: true });
@@ -228,8 +228,8 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Ends the clients, none of which may have ended by itself, and then what served them. What
-    /// the services have open then: files that were passed and are left.
+    /// Ends the clients, none of which may have exited by itself, and then the services. Files that
+    /// the services still have open then are passed files that were leaked.
     fn end(mut self) -> Result<(), String> {
         for client in &mut self.clients {
             client.kill_within(PATIENCE);
@@ -263,7 +263,7 @@ fn soak(options: &Options) -> Result<(), String> {
     let bus = Bus::start_with(options.mapping, with_logs).map_err(|error| match error {
         BusError::Unavailable(reason) | BusError::Broken(reason) => reason,
     })?;
-    // The daemon starts some threads with the first work for them, and keeps them.
+    // The daemon starts some threads with their first work, and keeps them.
     load(&bus, &Options { clients: 20, minutes: WARM_UP_MINUTES, ..*options })?;
     let (empty, held) = (resident(&bus), Held::by(bus.pid()));
     load(&bus, options)?;
@@ -285,7 +285,7 @@ fn soak(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// The load; afterwards, nothing is open.
+/// Runs the load; afterwards no open is left.
 fn load(bus: &Bus, options: &Options) -> Result<(), String> {
     let manager = peer(bus, &["manager", "1"])?;
     manager.expect("ready");

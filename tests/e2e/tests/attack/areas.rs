@@ -1,4 +1,4 @@
-//! Address spaces that take long to look through.
+//! Address spaces whose areas take long to list.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ crate::attacks! {
     calls_to_a_process_with_many_areas_and_no_buffer_slow_nobody_elses
 }
 
-/// For a list of areas on the way of each call these would take ten seconds and more.
+/// If each call listed the areas, these would take ten seconds and more.
 const LONGEST: Duration = Duration::from_secs(4);
 
 fn calls_to_a_process_with_many_areas_and_no_buffer_slow_nobody_elses(bus: &Bus) {

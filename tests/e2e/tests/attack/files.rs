@@ -1,4 +1,4 @@
-//! Files that are passed and not taken.
+//! Files that are passed and never received.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -19,8 +19,8 @@ fn descriptors(bus: &Bus) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", bus.pid())).unwrap().count()
 }
 
-/// Passes the write end of a pipe to a process that is killed before it takes it, and waits until
-/// the daemon has closed it.
+/// Passes the write end of a pipe to a process that is killed before it receives it, and waits
+/// until the daemon has closed it.
 fn pass_and_see_closed(bus: &Bus) {
     let (mut read, write) = std::io::pipe().unwrap();
     let mut sink = attacker(bus, "vndbinder", INNOCENT, &["file-sink"]);

@@ -1,4 +1,4 @@
-//! Callers that would be taken for somebody else.
+//! Callers that could be mistaken for another process.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The client that has nothing to do with an attack, and how attackers are started.
+//! The client that is not involved in an attack, and functions that start attackers.
 
 use std::path::Path;
 
@@ -6,9 +6,9 @@ use binder_client::{Client, Options, Payload, Session};
 use control::Uid;
 use e2e::{Bus, Peer};
 
-/// Users whose processes attack; nobody else is one of them.
+/// Uid of the attackers; no other process has it.
 pub const ATTACKER: Uid = Uid(61_300);
-/// The user that the innocent service belongs to.
+/// Uid of the innocent service.
 pub const INNOCENT: Uid = Uid(61_299);
 
 /// Starts a process of an ordinary user, and waits until it is ready.
@@ -18,7 +18,7 @@ pub fn attacker(bus: &Bus, device: &str, uid: Uid, action: &[&str]) -> Peer {
     peer
 }
 
-/// An attacker with memory that never answers while its accomplice lives.
+/// An attacker with memory that never answers while its accomplice runs.
 pub struct Silent {
     peer: Peer,
     accomplice: u32,
@@ -34,8 +34,8 @@ impl Silent {
         Self { peer, accomplice }
     }
 
-    /// Kills the accomplice first: a thread that waits for its filesystem cannot be killed, whoever
-    /// that thread belongs to.
+    /// Kills the accomplice first: a thread that waits for the accomplice's filesystem cannot be
+    /// killed, whichever process it belongs to.
     pub fn kill(&mut self) {
         let pid = rustix::process::Pid::from_raw(self.accomplice as i32).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
@@ -43,7 +43,7 @@ impl Silent {
     }
 }
 
-/// The same as [`attacker`] without waiting.
+/// As [`attacker`], without waiting.
 pub fn unready_attacker(bus: &Bus, device: &str, uid: Uid, action: &[&str]) -> Peer {
     let uid = uid.to_string();
     let words = [&["as", &uid], action].concat();
@@ -70,7 +70,7 @@ impl Innocent {
         Self { _service: service, client }
     }
 
-    /// Makes so many calls. One that never ends fails when the bus is torn down
+    /// Makes `count` calls. A call that never returns fails when the bus is ended
     /// ([`Bus::limit_time`]).
     pub fn makes_calls(&self, count: usize) {
         let mut session = Session::new(&self.client);
@@ -83,7 +83,7 @@ impl Innocent {
         session.flush().unwrap();
     }
 
-    /// Calls of a client that was not there before.
+    /// Makes calls of a client that opens the device only now.
     pub fn newcomer_makes_calls(&self, bus: &Bus) {
         let client = Client::open(bus.device("hwbinder"), &Options::default()).unwrap();
         let mut session = Session::new(&client);

@@ -1,4 +1,4 @@
-//! Ioctls of as many commands as fit.
+//! Ioctls with the maximum number of commands.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -16,7 +16,7 @@ crate::attacks! {
     a_signal_ends_a_long_ioctl
 }
 
-/// As many commands as that do not end before others have made some calls.
+/// Enough commands that others can make some calls before all of them are executed.
 fn many_commands() -> Vec<u8> {
     BC_ENTER_LOOPER.to_ne_bytes().repeat(4 << 20)
 }
@@ -45,7 +45,7 @@ fn others_are_served_while_a_long_ioctl_runs(bus: &Bus) {
         assert_eq!((bwr.write_consumed, result), (commands.len() as u64, Ok(())));
         made
     });
-    // Run as a whole it would delay the first call until its end.
+    // Executed without interruption it would delay the first call until its end.
     assert!(made >= 5, "{made} calls during an ioctl of {} slices", commands.len() / 1024);
 }
 
@@ -61,7 +61,7 @@ fn a_signal_ends_a_long_ioctl(bus: &Bus) {
         });
         let tid = || Some(TID.load(Ordering::Acquire)).filter(|tid| *tid != 0);
         let tid = wait::until(wait::PATIENCE, tid).unwrap();
-        // One that comes before the ioctl has begun ends nothing.
+        // A signal that arrives before the ioctl has begun interrupts nothing.
         while !ioctl.is_finished() {
             e2e::attacks::interrupt_thread(tid);
             thread::sleep(std::time::Duration::from_millis(1));

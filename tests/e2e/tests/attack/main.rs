@@ -1,5 +1,6 @@
-//! What an ordinary user does to the daemon, and what that costs others: an innocent client on
-//! another device makes its calls meanwhile, and afterwards the daemon has what it had before.
+//! Attacks of ordinary users on the daemon, and their effect on others: an innocent client on
+//! another device makes calls meanwhile, and afterwards the daemon has the same resources as
+//! before.
 //!
 //! Each attack runs on both ways in which receive buffers reach clients, and with daemon, attacker
 //! and innocent client on one CPU.
@@ -15,10 +16,10 @@ use std::time::Duration;
 
 use e2e::{Bus, BusError, Mapping};
 
-/// When a test hangs for certain.
+/// Time limit after which a test certainly hangs.
 const LONGEST_TEST: Duration = Duration::from_secs(120);
 
-/// Runs an attack on a fresh bus; afterwards nothing may be open any more.
+/// Runs an attack on a fresh bus; afterwards no open may be left.
 fn on_bus(mapping: Mapping, attack: fn(&Bus)) {
     let mut bus = match Bus::start(mapping) {
         Ok(bus) => bus,
@@ -31,7 +32,7 @@ fn on_bus(mapping: Mapping, attack: fn(&Bus)) {
     bus.stop().unwrap();
 }
 
-/// The same with all that this thread starts on one CPU.
+/// As [`on_bus`], with all processes that this thread starts on one CPU.
 fn on_one_cpu(mapping: Mapping, attack: fn(&Bus)) {
     let everywhere = rustix::thread::sched_getaffinity(None).unwrap();
     let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|&cpu| everywhere.is_set(cpu));

@@ -1,4 +1,4 @@
-//! Signals for clients that are in a call.
+//! Signals to clients in a call.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -50,7 +50,7 @@ fn receivers_of_files_that_hang_and_get_signals_harm_nobody(bus: &Bus) {
     let client = Client::open(bus.device("binder"), &Options::default()).unwrap();
     let mut session = Session::new(&client);
     let file = std::fs::File::open("/dev/null").unwrap();
-    // Calls of as many clients, because one-way calls to a node are delivered one after the other.
+    // Calls of several clients, because one-way calls to a node are delivered one after the other.
     for _ in 0..RECEIVERS {
         session.oneway(0, 1, Parcel::new().fd(file.as_fd()).payload()).unwrap();
     }

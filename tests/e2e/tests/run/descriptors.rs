@@ -1,4 +1,4 @@
-//! `headroom run --fd-passing`: files by seccomp, and what becomes of those who live under the
+//! `headroom run --fd-passing`: files passed by seccomp, and the effects on processes under the
 //! filter.
 
 use std::time::Duration;
@@ -62,7 +62,7 @@ fn a_session_in_a_session_with_a_filter_falls_back_to_ptrace_and_says_so() {
     assert!(ended.err.contains("using ptrace"), "{ended:?}");
 }
 
-/// What callers hear whose daemon is killed: while they wait for it, while they are trapped, and
+/// Results of callers whose daemon is killed: while they wait for it, while they are trapped, and
 /// later.
 fn callers_of_a_killed_daemon(how: &str, delay: Duration) -> Outcome {
     let token = format!("descriptors-{how}-{}-{delay:?}", std::process::id());
@@ -74,7 +74,7 @@ fn callers_of_a_killed_daemon(how: &str, delay: Duration) -> Outcome {
     command.args(["run", "--fd-passing", how, "--service-manager", &manager]);
     command.args(["--", "sh", "-c", &script]).env(TOKEN, &token);
     let mut session = Session::of(command);
-    // They also say how many calls they have made.
+    // They also print the number of their calls.
     let mut ready = 0;
     while ready < 4 {
         ready += u32::from(session.line() == "ready");

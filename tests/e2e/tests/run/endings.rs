@@ -1,4 +1,4 @@
-//! How sessions end: by themselves, by signals, by SIGKILL.
+//! Ends of sessions: by exit, by signals, by SIGKILL.
 
 use e2e::wait;
 use rustix::process::Signal;
@@ -8,7 +8,7 @@ use crate::support::{
     run_script, skipped,
 };
 
-/// A token that no other test has.
+/// A token that is unique to a test.
 fn token(name: &str) -> String {
     format!("{name}-{}", std::process::id())
 }
@@ -57,7 +57,7 @@ fn what_the_command_leaves_running_is_ended() {
         return;
     }
     let token = token("left");
-    // One that ignores SIGTERM in a session of its own, out of every process group.
+    // A process that ignores SIGTERM, in a separate session and so outside of every process group.
     let script = "trap '' TERM; setsid sleep 1000 >/dev/null 2>&1 & echo left";
     let mut session = Session::start(script, &token);
     assert_eq!(session.line(), "left");
@@ -73,7 +73,7 @@ fn nothing_is_left_when_headroom_is_killed() {
     let token = token("killed");
     let mut session = Session::start("setsid sleep 1000 & echo ready; exec sleep 1000", &token);
     assert_eq!(session.line(), "ready");
-    // One that is just becoming another program has no environment for a moment.
+    // During an exec a process has no environment for a moment.
     let all = wait::until(wait::PATIENCE, || (processes_with(&token).len() >= 5).then_some(()));
     assert!(all.is_some(), "{:?}", processes_with(&token));
     kill(session.child.id(), Signal::KILL);
@@ -163,8 +163,8 @@ fn clients_that_wait_in_a_call_end_with_the_daemon_or_the_session() {
     }
 }
 
-/// A script whose clients have opens of the bus in the daemon's hands, and block; it says `ready`
-/// then.
+/// A script whose clients have passed opens of the bus to the daemon, and block; then it prints
+/// `ready`.
 fn with_opens_in_flight(then: &str) -> String {
     let peer = program("peer");
     format!(

@@ -107,7 +107,8 @@ fn where_user_namespaces_are_forbidden_the_setting_is_named() {
     if skipped() {
         return;
     }
-    // In a namespace whose limit of further ones is 0, without the privilege to do without.
+    // In a namespace in which the limit of nested ones is 0, without the privilege that makes one
+    // unnecessary.
     let script = format!(
         "echo 0 >/proc/sys/user/max_user_namespaces && \
          exec setpriv --bounding-set -sys_admin {} run -- true",

@@ -1,4 +1,4 @@
-//! What a session sees of the file system.
+//! The file system in a session.
 
 use crate::support::{run_script, skipped};
 
@@ -68,7 +68,7 @@ fn nothing_outside_changes() {
     let mounts =
         || std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains("devices /dev ");
     assert!(!mounts());
-    // A bus of this machine may be mounted there already: the session's is above it.
+    // A bus of this machine may be mounted there already: the session's is mounted over it.
     let buses = || {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         mounts.matches(" /dev/binderfs ").count()
@@ -98,7 +98,7 @@ fn links_in_dev_come_and_go_with_headroom_up() {
         folder = folder.path().display(),
         headroom = crate::support::program("headroom"),
     );
-    // In the private /dev of a session; links of this machine's own bus are removed there alone.
+    // In the private /dev of a session: links to this machine's own bus are removed only there.
     let mut command = std::process::Command::new(crate::support::program("headroom"));
     command.args(["run", "--devices", "another", "--", "sh", "-c", &script]);
     let ended = crate::support::outcome(&mut command);

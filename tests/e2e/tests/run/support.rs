@@ -12,10 +12,10 @@ use std::sync::mpsc::channel;
 use e2e::wait;
 use rustix::process::geteuid;
 
-/// Who owns nothing and may do nothing; with root's tests only.
+/// A user without files and privileges; used only if the tests run as root.
 pub const NOBODY: u32 = 61234;
 
-/// Why there are no sessions here.
+/// Why there are no sessions on this machine.
 fn obstacle() -> Option<String> {
     if let Err(error) = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         return Some(format!("/dev/fuse: {error}"));
@@ -29,7 +29,7 @@ fn obstacle() -> Option<String> {
     }
 }
 
-/// True if the test has to be skipped, which is said.
+/// True if the test has to be skipped; the reason is printed.
 pub fn skipped() -> bool {
     let obstacle = obstacle();
     if let Some(reason) = &obstacle {
@@ -38,7 +38,8 @@ pub fn skipped() -> bool {
     obstacle.is_some()
 }
 
-/// Our programs, where every user can run them. (The build folder may be in somebody's home.)
+/// Folder with the programs, which every user can execute. (The build folder may be in a home
+/// folder.)
 pub fn programs() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -71,14 +72,14 @@ fn is_public(folder: &Path) -> bool {
     folder.ancestors().all(open)
 }
 
-/// The path of one of our programs.
+/// The path of one of the programs.
 pub fn program(name: &str) -> String {
     let path = programs().join(name);
     assert!(path.is_file(), "{name} is not built: cargo build --workspace --bins");
     path.to_str().expect("a path that is text").to_owned()
 }
 
-/// `headroom` as that user, with no capability at all.
+/// `headroom` as that user, without capabilities.
 pub fn headroom() -> Command {
     let mut command = Command::new(program("headroom"));
     unprivileged(&mut command);
@@ -87,8 +88,8 @@ pub fn headroom() -> Command {
     command
 }
 
-/// Whoever runs us in the background may have us ignore these, which a child inherits, and a shell
-/// then cannot trap.
+/// A background job may have these signals ignored; a child inherits that, and a shell cannot trap
+/// them then.
 fn hear_signals(command: &mut Command) {
     // SAFETY: system calls alone.
     unsafe {
@@ -102,13 +103,13 @@ fn hear_signals(command: &mut Command) {
 }
 
 fn unprivileged(command: &mut Command) {
-    // Who is no root already stays who he is.
+    // A user other than root stays the same.
     if geteuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);
     }
 }
 
-/// What came of a command.
+/// Result of a command.
 #[derive(Debug)]
 pub struct Outcome {
     pub code: Option<i32>,
@@ -116,19 +117,19 @@ pub struct Outcome {
     pub err: String,
 }
 
-/// Runs it to its end.
+/// Runs it until it exits.
 pub fn outcome(command: &mut Command) -> Outcome {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut session = Session::new(child.expect("cannot start it"));
     session.end()
 }
 
-/// `headroom run -- sh -c SCRIPT`, to its end.
+/// Runs `headroom run -- sh -c SCRIPT` until it exits.
 pub fn run_script(script: &str) -> Outcome {
     outcome(headroom().args(["run", "--", "sh", "-c", script]))
 }
 
-/// One that is running; killed on drop.
+/// A running session; killed on drop.
 pub struct Session {
     pub child: Child,
     output: Option<BufReader<std::process::ChildStdout>>,
@@ -140,7 +141,7 @@ impl Session {
         Self { child, output }
     }
 
-    /// Starts `headroom run -- sh -c SCRIPT` whose processes can be told by `token`.
+    /// Starts `headroom run -- sh -c SCRIPT` whose processes can be identified by `token`.
     pub fn start(script: &str, token: &str) -> Self {
         let mut command = headroom();
         command.args(["run", "--", "sh", "-c", script]).env(TOKEN, token);
@@ -165,7 +166,7 @@ impl Session {
         line.trim_end().to_owned()
     }
 
-    /// Waits for its end.
+    /// Waits until it exits.
     pub fn end(&mut self) -> Outcome {
         let (output, errors) = (self.output.take(), self.child.stderr.take());
         let out = self.within_patience("the end of its output", || all_of(output));
@@ -175,7 +176,7 @@ impl Session {
         Outcome { code: status.code(), out, err }
     }
 
-    /// Reads what may never come.
+    /// Reads with a time limit.
     fn within_patience<T: Send + 'static>(
         &self,
         what: &str,
@@ -204,7 +205,7 @@ impl Drop for Session {
     }
 }
 
-/// Names the variable by which processes of a session are told from all others.
+/// Name of the variable that identifies the processes of a session.
 pub const TOKEN: &str = "HEADROOM_TEST_TOKEN";
 
 /// Processes with this token: pid and command line.

@@ -50,7 +50,7 @@ fn the_terminal_is_the_commands_and_its_interrupt_comes_once() {
     assert_eq!(lines.next().as_deref(), Some("ready"));
     writer.write_all(b"\x03").unwrap();
     let heard = lines.find(|line| line.contains("heard"));
-    // The terminal echoes what is typed.
+    // The terminal echoes its input.
     let heard = heard.as_deref().map(|line| line.trim_start_matches("^C"));
     assert_eq!(heard, Some("heard 1"), "by the terminal alone, not by us as well");
     let status = wait::until(wait::PATIENCE, || child.try_wait().unwrap());

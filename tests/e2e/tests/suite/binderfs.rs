@@ -1,4 +1,4 @@
-//! What binderfs has beside its devices: owners, names, options, features, logs.
+//! Files of binderfs besides its devices: owners, names, options, features, logs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ crate::both_mappings! {
     without_stats_there_are_no_logs
 }
 
-/// A user that nobody else is.
+/// A uid without an account.
 const SOMEBODY: u32 = 61_235;
 
 /// Runs a test on a bus with more arguments.
@@ -186,7 +186,7 @@ fn a_log_stays_as_it_was_when_it_was_opened() {
         drop(peer);
         assert!(
             fs::File::options().write(true).open(bus.device("binder_logs/state")).is_err() || {
-                // Root may open what nobody may write; the write itself is refused.
+                // Root can open a file that is not writable; the write itself is refused.
                 fs::write(bus.device("binder_logs/state"), "x").is_err()
             }
         );

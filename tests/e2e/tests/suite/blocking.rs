@@ -1,4 +1,4 @@
-//! Waiting: reads that block, those that may not, poll, signals, stops, kills, threads that end.
+//! Waiting: blocking and nonblocking reads, poll, signals, stops, kills, threads that exit.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -49,7 +49,7 @@ fn a_read_that_may_not_block_finds_nothing(bus: &Bus) {
         let error = session.receive().unwrap_err();
         assert_eq!(error.errno(), Some(Errno::AGAIN));
     }
-    // The commands beside such a read are run all the same.
+    // The commands in the write half of such a read are executed all the same.
     session.acquire(0);
     let error = session.write_read().unwrap_err();
     assert_eq!(error.errno(), Some(Errno::AGAIN));
@@ -115,7 +115,7 @@ fn poll_and_epoll_wake_when_work_comes_and_not_before(bus: &Bus) {
     }
 }
 
-/// Waits as event loops do (tokio, mio): when a read has found nothing, for the next edge.
+/// Waits as event loops do (tokio, mio): after a read without a result, for the next edge.
 fn an_edge_triggered_poller_hears_of_each_message(bus: &Bus) {
     const CALLERS: usize = 3;
     const CALLS: usize = 300;
@@ -146,11 +146,11 @@ fn an_edge_triggered_poller_hears_of_each_message(bus: &Bus) {
     callers.iter_mut().for_each(Peer::wait_for_success);
 }
 
-/// Reads while the device is readable: were that a lie, the read would block.
+/// Reads while the device is readable: if poll were wrong, the read would block.
 ///
-/// Nothing to read but `BR_NOOP` is no lie. When any process that has inherited a copy of the
-/// descriptor closes it, as one that is being started by another test does, all readers are sent
-/// back.
+/// A read that returns only `BR_NOOP` does not contradict poll. When any process that has inherited
+/// a copy of the descriptor closes it, as one that is being started by another test does, all
+/// readers are woken.
 fn read_until_quiet(client: &Client, session: &mut Session<'_>) {
     while client.poll(PollFlags::IN, Duration::from_millis(50)).unwrap().contains(PollFlags::IN) {
         session.write_read().unwrap();
@@ -180,13 +180,13 @@ fn install_handlers() {
 }
 
 fn signal_thread(tid: u32, signal: i32) {
-    // SAFETY: plain numbers. The thread may be gone by now, which is no fault.
+    // SAFETY: plain numbers. The thread may have exited, which is not an error.
     unsafe { libc::syscall(libc::SYS_tgkill, std::process::id() as i32, tid as i32, signal) };
 }
 
 fn a_signal_ends_a_blocked_read_with_eintr(bus: &Bus) {
     install_handlers();
-    // Also where the handler asks for restarts: the kernel's driver does the same.
+    // Also if the handler requests restarts: the kernel's driver does the same.
     for signal in [libc::SIGUSR1, libc::SIGUSR2] {
         let client = open(bus);
         let (tell, told) = channel();
@@ -199,8 +199,8 @@ fn a_signal_ends_a_blocked_read_with_eintr(bus: &Bus) {
         });
         let tid = take("the reader's id", &told);
         assert!(wait::until_asleep(tid));
-        // Not only once: other tests of this program start children, whose copies of the descriptor
-        // are closed, which wakes all readers for a moment; a signal of that moment interrupts
+        // Repeatedly: other tests of this program start children, whose copies of the descriptor
+        // are closed, which wakes all readers for a moment; a signal in that moment interrupts
         // nothing.
         let interrupted = wait::until(wait::PATIENCE, || {
             signal_thread(tid, signal);
@@ -227,7 +227,7 @@ fn a_signal_does_not_run_commands_twice(bus: &Bus) {
         let mut session = Session::new(&client);
         tell.send(own_tid()).unwrap();
         for number in 0..CALLS {
-            // A call that ran twice would leave a second reply, which the next call would take.
+            // A call that ran twice would leave a second reply, which the next call would receive.
             expect_echo(&mut session, 0, &number.to_ne_bytes());
         }
     });
@@ -275,7 +275,7 @@ fn a_client_stopped_in_a_call_gets_its_reply_when_it_goes_on(bus: &Bus) {
             "round {round}: not stopped: {}",
             wait::describe(caller.pid())
         );
-        // Half of them go on before they are answered, half after.
+        // Half of them continue before they are answered, half after.
         if round % 2 == 0 {
             caller.signal(Signal::CONT);
         }
@@ -320,7 +320,7 @@ fn ends_with_a_call_in_hand(bus: &Bus, last_words: fn(&Client)) {
         taking.join().unwrap();
         assert_eq!(called, Err(ClientError::DeadReply));
     });
-    // Only the thread is gone: the open lives and another thread of it serves.
+    // Only the thread has exited: the open stays, and another thread of it serves.
     thread::scope(|scope| {
         let serving = scope.spawn(|| {
             let mut service = |_: &mut Session<'_>, incoming: &Received<'_>| match incoming.code() {
@@ -350,8 +350,8 @@ fn a_closed_device_releases_its_readers(bus: &Bus) {
         let mut session = Session::new(&client);
         session.enter_looper().unwrap();
         tell.send(own_tid()).unwrap();
-        // One ioctl: close(2) of any descriptor sends readers back with nothing. Other tests that
-        // start processes may do so too, which is why it does not count before its time.
+        // One ioctl: close(2) of any descriptor makes reads return without work. Other tests that
+        // start processes may cause that too, so such a return does not count before the close.
         while !is_closing.load(Ordering::SeqCst) {
             session.write_read()?;
         }

@@ -1,4 +1,4 @@
-//! What works: calls, replies, objects, order.
+//! Successful operations: calls, replies, objects, order.
 
 use std::sync::Mutex;
 use std::thread;
@@ -76,8 +76,8 @@ fn an_object_sent_away_comes_back_as_itself(bus: &Bus) {
     assert_eq!((objects[1].binder, objects[1].cookie), (0x3000, 0x4000));
     session.free(reply);
     session.flush().unwrap();
-    // The manager had references for a while; all of them were announced before the reply came or
-    // are now, and are given up again.
+    // The manager had references for a while; all of them were announced before the reply arrived
+    // or are now, and are released again.
     let mut seen = (0, 0);
     while seen != (2, 2) {
         match session.wait_notice().unwrap() {
@@ -114,7 +114,7 @@ fn a_call_back_reaches_the_very_thread_that_waits(bus: &Bus) {
     let serving = thread::spawn(move || {
         let mut session = Session::new(&server);
         let mut depth = 0;
-        // Calls the object that it is given back, once for each byte of the message.
+        // Calls back the object that it received, once for each byte of the message.
         let mut service = |session: &mut Session<'_>, incoming: &Received<'_>| {
             depth += 1;
             let object = incoming.objects().unwrap()[0];
@@ -157,7 +157,7 @@ fn oneway_calls_to_one_node_are_delivered_in_order(bus: &Bus) {
     let server = publish(bus, "server", &Options::default());
     let order = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        // Several loopers would overtake each other if more than one call were out at a time.
+        // Several loopers would overtake each other if more than one call were pending at a time.
         for _ in 0..3 {
             let mut service = |_: &mut Session<'_>, incoming: &Received<'_>| {
                 if !incoming.is_one_way() {
@@ -270,7 +270,7 @@ fn the_receiver_is_told_who_calls(bus: &Bus) {
             let arguments = uid.map_or(vec!["call", "manager"], |uid| vec!["whoami", uid]);
             (who, uid, arguments)
         });
-    // As who sets a device up does: the devices are root's at first.
+    // As an administrator of a device does: the devices belong to root at first.
     std::fs::set_permissions(
         bus.device("binder"),
         std::os::unix::fs::PermissionsExt::from_mode(0o666),

@@ -1,4 +1,4 @@
-//! Processes die: who hears of it, and what becomes of their calls.
+//! Death of processes: death notifications, and results of pending calls.
 
 use std::thread;
 
@@ -31,7 +31,8 @@ fn a_watcher_hears_of_a_death_once(bus: &Bus) {
     session.flush().unwrap();
     service.kill();
     assert_eq!(session.wait_notice().unwrap(), Return::DeadBinder(COOKIE));
-    // The acknowledgement goes out with the withdrawal, which is then confirmed: nothing else came.
+    // The acknowledgement is sent with the withdrawal, which is then confirmed: no other
+    // notification came.
     session.clear_death(handle, COOKIE);
     assert_eq!(session.wait_notice().unwrap(), Return::ClearDeathNotificationDone(COOKIE));
     session.release(handle);
@@ -46,7 +47,7 @@ fn a_late_watcher_hears_of_a_death_at_once(bus: &Bus) {
     session.enter_looper().unwrap();
     let handle = find(&mut session, "service");
     service.kill();
-    // Dead for certain once a call says so.
+    // The service is certainly dead once a call reports it.
     let dead = e2e::wait::until(e2e::wait::PATIENCE, || {
         match session.call(handle, CALL, Payload::default()) {
             Ok(reply) => {
@@ -88,14 +89,14 @@ fn a_call_to_the_dead_is_a_dead_reply(bus: &Bus) {
     let mut session = Session::new(&client);
     let handle = find(&mut session, "server");
     drop(server);
-    // The last close is told to the driver a little later.
+    // The kernel reports the last close to the driver a little later.
     let error = bounded_call(&mut session, handle);
     assert_eq!(error, ClientError::DeadReply);
     let error = session.oneway(handle, CALL, Payload::default()).unwrap_err();
     assert_eq!(error, ClientError::DeadReply);
 }
 
-/// A call to an object that nobody serves, which ends with its death.
+/// A call to an object that is not served, which fails when its process exits.
 fn bounded_call(session: &mut Session<'_>, handle: u32) -> ClientError {
     session.call(handle, CALL, Payload::default()).map(drop).unwrap_err()
 }
@@ -130,7 +131,7 @@ fn a_caller_that_dies_does_not_disturb_its_server(bus: &Bus) {
             binder_client::Answer::Echo
         };
         while session.serve_one(&mut kill_first).unwrap() != binder_client::Served::Transaction {}
-        // The reply finds nobody, or a process that is just being taken apart.
+        // The reply is for a caller that has exited, or is being torn down.
         session.flush().unwrap();
     }
     let mut caller = peer(bus, &["call", "manager"]);

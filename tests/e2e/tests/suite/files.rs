@@ -1,4 +1,4 @@
-//! File descriptors in transactions, given to clients that know nothing of how.
+//! File descriptors in transactions, to clients that take no part in their installation.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -42,8 +42,8 @@ crate::under_filters! {
 
 const NOBODY: &str = "65534";
 
-/// Sends the write ends of some pipes, and checks that the service wrote into each; how many
-/// descriptors it has left.
+/// Sends the write ends of some pipes, and checks that the service wrote into each; returns the
+/// number of descriptors that it has left.
 fn send_pipes(session: &mut Session<'_>, count: usize) -> Result<u32, ClientError> {
     let mut parcel = Parcel::new();
     let mut ends = Vec::new();
@@ -58,8 +58,8 @@ fn send_pipes(session: &mut Session<'_>, count: usize) -> Result<u32, ClientErro
     drop(pipes);
     for mut end in ends {
         let mut text = String::new();
-        // The end comes only when nobody has the file any more, neither the receiver nor the
-        // daemon.
+        // End of file arrives only when neither the receiver nor the daemon has the file open any
+        // more.
         end.read_to_string(&mut text).unwrap();
         assert_eq!(text, "seen");
     }
@@ -77,7 +77,7 @@ fn on_hwbinder(bus: &Bus, arguments: &[&str]) -> Peer {
     peer
 }
 
-/// Descriptors of a process.
+/// Number of descriptors of a process.
 fn descriptors(pid: u32) -> usize {
     std::fs::read_dir(Path::new("/proc").join(pid.to_string()).join("fd")).unwrap().count()
 }
@@ -145,7 +145,7 @@ fn a_receiver_with_a_debugger_gets_no_files_and_the_call_fails(bus: &Bus) {
     for _ in 0..20 {
         assert_eq!(send_pipes(&mut session, 2), Err(ClientError::FailedReply));
     }
-    // A traced thread lets go only while it is stopped.
+    // A traced thread can be detached only while it is stopped.
     // SAFETY: plain numbers, and a null status.
     unsafe {
         assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, pid, 0, 0), 0);
@@ -200,17 +200,17 @@ fn a_stopped_receiver_gets_its_files_when_it_goes_on(bus: &Bus) {
     let stopped =
         wait::until(wait::PATIENCE, || wait::describe(service.pid()).contains('T').then_some(()));
     assert!(stopped.is_some(), "{}", wait::describe(service.pid()));
-    // Give the delivery time to be tried; whether it was must make no difference.
+    // Gives the daemon time to attempt the delivery; whether it did must make no difference.
     std::thread::sleep(std::time::Duration::from_millis(50));
     service.signal(Signal::CONT);
     bounded("the call", || calling.join().unwrap()).unwrap();
 }
 
-/// A freezer that a process can be put into; thawed and removed on drop.
+/// A freezer for a process; thawed and removed on drop.
 struct Freezer(std::path::PathBuf);
 
 impl Freezer {
-    /// One of the first or the second kind of control groups; `None` where there is neither.
+    /// A freezer of cgroup v1 or v2; `None` if there is neither.
     fn new(pid: u32) -> Option<Self> {
         let name = format!("headroom-e2e-{pid}");
         let folders = ["/sys/fs/cgroup/freezer", "/sys/fs/cgroup"].map(Path::new);
@@ -245,7 +245,7 @@ impl Drop for Freezer {
         {
             let _ = std::fs::write(&up, pid);
         }
-        // Not before the dead are gone from it.
+        // Only possible once all killed members have left it.
         let _ = wait::until(wait::PATIENCE, || std::fs::remove_dir(&self.0).ok());
     }
 }
@@ -269,7 +269,7 @@ fn a_receiver_frozen_again_and_again_holds_up_nobody(bus: &Bus) {
                     Err(error) => panic!("{error}"),
                 }
             }
-            // Thawed, it serves as ever.
+            // Thawed, it serves as before.
             send_pipes(&mut session, 1).unwrap();
         }
     });
@@ -329,14 +329,14 @@ fn files_that_nobody_takes_are_no_more_than_one_users_share(bus: &Bus) {
     assert_eq!(error, ClientError::FailedReply);
     assert_eq!(client.extended_error().unwrap().param, -libc::ENOMEM);
     assert_eq!(sent, 4000, "4096 is one user's share");
-    // Another open of the same user has its share in common with this one.
+    // Another open of the same user shares the quota with this one.
     let _service = peer(bus, &["files", NOBODY]);
     let other = open(bus);
     let mut other = Session::new(&other);
     let refused = send_pipes(&mut other, 100);
     assert_eq!(refused, Err(ClientError::FailedReply));
     deaf.kill();
-    // Each open since then has a mapping, and each opener a pidfd; of the 4,000 none is left.
+    // Each open since then has a mapping, and each opener a pidfd; none of the 4,000 files is left.
     let given_back =
         wait::until(wait::PATIENCE, || (descriptors(bus.pid()) <= before + 5).then_some(()));
     assert!(given_back.is_some(), "{} now, {before} before", descriptors(bus.pid()));
@@ -356,7 +356,7 @@ fn ten_thousand_files_and_receivers_killed_at_random_leave_no_file_behind() {
     });
 }
 
-/// The same under seccomp filters.
+/// As above, under seccomp filters.
 #[test]
 #[ignore = "takes minutes: the long form of receivers_killed_at_random_leave_no_file_behind"]
 fn ten_thousand_files_under_filters_and_receivers_killed_at_random_leave_no_file_behind() {
@@ -395,18 +395,18 @@ fn kill_receivers_at_random(bus: &Bus, goes_on: fn(usize, usize) -> bool) {
         bus.wait_until_empty().unwrap();
     }
     assert!(sent > 0, "nothing was ever sent");
-    // The daemon keeps what its two helper threads need: a signal, and no more.
+    // The daemon keeps one descriptor for signalling its two helper threads, and no more.
     let settled =
         wait::until(wait::PATIENCE, || (descriptors(bus.pid()) <= before + 1).then_some(()));
     assert!(settled.is_some(), "{} descriptors now, {before} before", descriptors(bus.pid()));
-    // Other tests run beside this one, so this is no more than a hint of the worst.
+    // Other tests run at the same time, so this detects only a gross leak.
     let us = std::process::id();
     let settled = wait::until(wait::PATIENCE, || (descriptors(us) < own + 500).then_some(()));
     assert!(settled.is_some(), "{} descriptors here now, {own} before", descriptors(us));
 }
 
-/// An open of the very bus is on its way when the daemon ends, and closing that would ask the
-/// daemon.
+/// An open of the bus itself is in transit when the daemon exits; closing it would send a request
+/// to the daemon.
 #[test]
 fn a_daemon_ends_though_it_holds_an_open_of_its_own() {
     for mapping in [Mapping::Passthrough, Mapping::NotifyStore] {

@@ -1,4 +1,4 @@
-//! Freezing processes by the driver.
+//! Freezing processes with the driver's ioctls.
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,8 @@ fn a_process_killed_while_it_freezes_another_leaves_it_thawed(bus: &Bus) {
     assert!(frozen(&mut session, handle), "no calls while a freeze waits");
     freezer.kill();
     drop(caller);
-    // It serves one caller for ever: another one waits, which it did not while that was refused.
+    // The service never answers its first caller. Another caller waits now, while it was refused
+    // before.
     let another = peer(bus, &["call", "service"]);
     another.expect_asleep();
     session.release(handle);

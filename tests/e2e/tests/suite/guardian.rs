@@ -1,4 +1,4 @@
-//! The daemon is killed with SIGKILL: nobody hangs, and nothing stays mounted.
+//! The daemon is killed with SIGKILL: no process hangs, and nothing stays mounted.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{CALL, open, peer};
 
-/// Opens of the bus in one transaction; the daemon has to close them all.
+/// Number of opens of the bus in one transaction; the daemon has to close them all.
 const OPENS: usize = 100;
 
 fn for_each_mapping(rounds: u64, test: impl Fn(Bus, u64)) {
@@ -28,8 +28,8 @@ fn for_each_mapping(rounds: u64, test: impl Fn(Bus, u64)) {
     }
 }
 
-/// Closing an open of its own asks the daemon itself, which is being killed: without its guardian
-/// it would never end.
+/// Closing one of its own opens sends a request to the daemon itself, which is being killed:
+/// without its guardian it would never exit.
 #[test]
 fn a_daemon_killed_while_it_closes_opens_of_its_own_leaves_nobody_hanging() {
     let seed = Random::fresh_seed();
@@ -46,12 +46,12 @@ fn a_daemon_killed_while_it_closes_opens_of_its_own_leaves_nobody_hanging() {
         let parcel = opens.iter().fold(Parcel::new(), |parcel, open| parcel.fd(open.as_fd()));
         session.oneway(0, CALL, parcel.payload()).unwrap();
         drop(opens);
-        // The transaction dies with its receiver, and the daemon has the last reference of each
-        // open.
+        // The transaction is dropped with its receiver, and the daemon has the last reference of
+        // each open.
         deaf.kill();
         std::thread::sleep(Duration::from_micros(random.below(3000)));
         bus.kill().unwrap();
-        // It was told by an errno, and reports that.
+        // Its read returned an errno, which it reports.
         let status = reader.wait();
         assert_eq!(status.code(), Some(1), "{status}");
     });

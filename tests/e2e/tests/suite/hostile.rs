@@ -1,4 +1,4 @@
-//! Nonsense and malice: each gets its error, and the others go on.
+//! Invalid and malicious requests: each returns its error, and other clients are not affected.
 
 use std::ptr;
 
@@ -38,7 +38,7 @@ crate::both_mappings! {
     references_that_were_never_had_cannot_be_dropped
 }
 
-/// A bystander that goes on whatever the others do, and the registry it talks to.
+/// A bystander, which must not be affected, and the registry that it calls.
 struct Bystander<'b> {
     _manager: Peer,
     bus: &'b Bus,
@@ -58,10 +58,10 @@ impl<'b> Bystander<'b> {
     }
 }
 
-/// A page that is not there any more.
+/// Address of an unmapped page.
 fn hole() -> usize {
-    // SAFETY: a fresh mapping is unmapped again at once; nothing else looks at it. Far from where
-    // the allocator maps, so that nobody takes its place while the test runs.
+    // SAFETY: a fresh mapping is unmapped again at once; no other code accesses it. Its address is
+    // far from where the allocator maps, so that it stays unmapped while the test runs.
     unsafe {
         let hint = ptr::without_provenance_mut(0x10_0000_0000);
         let page = mmap_anonymous(hint, 4096, ProtFlags::READ, MapFlags::PRIVATE).unwrap();
@@ -115,7 +115,7 @@ fn truncated_streams_are_refused(bus: &Bus) {
     let data = BinderTransactionData { code: CALL, ..Default::default() };
     Command::Transaction { data, buffers_size: None }.write_to(&mut whole);
     for end in good as usize + 1..whole.len() {
-        // At the end of a page with nothing behind: reading past the end would be a fault.
+        // At the end of a page with nothing mapped behind: reading past the end would be a fault.
         let mut bwr = BinderWriteRead {
             write_size: end as u64,
             write_buffer: whole.as_ptr() as u64,
@@ -142,7 +142,7 @@ fn random_bytes_are_refused_or_harmless(bus: &Bus) {
         for _ in 0..50 {
             let mut bytes = Vec::new();
             for _ in 0..random.below(4) + 1 {
-                // Known words with any payload get further than noise.
+                // Known commands with any payload are executed further than random bytes.
                 let number = random.below(24) as u32;
                 let size = [0u32, 4, 8, 12, 16, 64, 72][random.below(7) as usize];
                 let word = 1 << 30 | size << 16 | u32::from(b'c') << 8 | number;
@@ -184,15 +184,15 @@ fn offsets_outside_of_the_data_fail_the_call(bus: &Bus) {
         &[0, u64::MAX],
         &[2],
     ] {
-        // The kernel's driver fails in copying up to an offset behind the data, before it looks for
-        // an object.
+        // The kernel's driver fails when it copies up to an offset behind the data, before it looks
+        // for an object.
         let errno = if offsets[0] > 64 { Errno::FAULT } else { Errno::INVAL };
         let error = session.call(0, CALL, Payload { data: &data, offsets }).unwrap_err();
         assert_eq!(error, ClientError::FailedReply, "{offsets:x?}");
         let why = client.extended_error().unwrap();
         assert_eq!(why.param, -errno.raw_os_error(), "{offsets:x?}");
     }
-    // An offsets array that is not whole words.
+    // The size of the offsets array is not a multiple of a word.
     let offsets = [0u64; 2];
     for offsets_size in [1, 7, 9, 15] {
         let call = BinderTransactionData {
@@ -403,7 +403,7 @@ fn read_into(client: &Client, read_buffer: u64) -> Result<(), Errno> {
         read_buffer,
         ..Default::default()
     };
-    // SAFETY: the callers pass what is not mapped or not writable.
+    // SAFETY: the callers pass addresses that are not mapped or not writable.
     unsafe { client.write_read(&mut bwr) }
 }
 
@@ -445,7 +445,7 @@ fn consumed_counts_beyond_the_sizes_are_refused_or_harmless(bus: &Bus) {
         // SAFETY: the read buffer is `room`.
         let _ = unsafe { client.write_read(&mut bwr) };
         if read_consumed == 0 {
-            // There is room: a BR_NOOP may come, whatever the write half says.
+            // There is space, so a BR_NOOP may be returned, whatever the result of the write half.
             room[..4].fill(0);
         }
         assert_eq!(room, [0; 256], "nothing is written where there is no room");
@@ -458,7 +458,7 @@ fn an_open_without_a_mapping_receives_nothing(bus: &Bus) {
     let options = Options { map_len: 0, ..Options::default() };
     let client = Client::open(bus.device("binder"), &options).unwrap();
     let mut session = Session::new(&client);
-    // The call arrives; it is the reply that finds no place.
+    // The call arrives; there is no space for the reply.
     let error = session.call(0, CALL, Payload::bytes(b"where to?")).unwrap_err();
     assert_eq!(error, ClientError::DeadReply);
     bystander.goes_on();
@@ -467,7 +467,7 @@ fn an_open_without_a_mapping_receives_nothing(bus: &Bus) {
 fn a_writable_mapping_is_not_delivered_to(bus: &Bus) {
     let bystander = Bystander::new(bus);
     let options = Options { map_writable: true, ..Options::default() };
-    // A driver that sees the mmap refuses it; one that does not must not deliver into it.
+    // A driver that is notified of the mmap refuses it; one that is not must not deliver into it.
     match Client::open(bus.device("binder"), &options) {
         Err(error) => assert_eq!(error.errno(), Some(Errno::PERM)),
         Ok(client) => {
@@ -483,12 +483,12 @@ fn an_open_cannot_be_mapped_over_with_another(bus: &Bus) {
     let client = open(bus);
     let mut session = Session::new(&client);
     expect_echo(&mut session, 0, b"first mapping");
-    // SAFETY: a fresh mapping that nobody looks at.
+    // SAFETY: a fresh mapping that is never accessed.
     let second = unsafe {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         rustix::mm::mmap(ptr::null_mut(), 64 * 1024, ProtFlags::READ, flags, &client, 0)
     };
-    // Refused by a driver that sees it; otherwise the first one stays the one that counts.
+    // A driver that is notified of it refuses it; otherwise the first mapping stays in use.
     for _ in 0..10 {
         expect_echo(&mut session, 0, b"still the first mapping");
     }

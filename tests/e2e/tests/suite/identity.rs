@@ -1,4 +1,4 @@
-//! Who a caller is, in the eyes of receivers in other namespaces.
+//! Identity of a caller, as receivers in other namespaces see it.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ crate::both_mappings! {
     a_caller_in_namespaces_of_its_own_is_seen_from_outside_as_what_it_is_there
 }
 
-/// Calls as this user; the pid and uid that the receiver saw.
+/// Calls as this user; returns the pid and uid that the receiver saw.
 fn call_as(device: PathBuf, uid: Uid) -> (i32, u32) {
     let call = move || {
         let client = Client::open(device, &Options::default()).unwrap();
@@ -29,7 +29,7 @@ fn call_as(device: PathBuf, uid: Uid) -> (i32, u32) {
 }
 
 fn a_caller_is_nobody_to_a_receiver_that_cannot_see_it(bus: &Bus) {
-    // Root of ours is user 1000 there, and nobody else is known.
+    // Root in the initial namespace is user 1000 there, and no other user is mapped.
     let _service = peer(bus, &["unshared", "1000 0 1", "who"]);
     let device = || bus.device("binder");
     assert_eq!(call_as(device(), Uid::ROOT), (0, 1000));
@@ -45,7 +45,7 @@ fn a_caller_in_namespaces_of_its_own_is_seen_from_outside_as_what_it_is_there(bu
     let mut seen = None;
     let mut service = |_: &mut Session<'_>, incoming: &binder_client::Received<'_>| {
         let sender = incoming.transaction();
-        // While it waits for the answer it is there.
+        // The caller exists while it waits for the answer.
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", sender.sender_pid));
         seen = Some((sender.sender_pid, sender.sender_euid, stat.unwrap_or_default()));
         binder_client::Answer::Echo
@@ -56,7 +56,7 @@ fn a_caller_in_namespaces_of_its_own_is_seen_from_outside_as_what_it_is_there(bu
     caller.expect("answered");
     caller.wait_for_success();
     assert_eq!(uid, 0);
-    // It was a child of the process that unshared, and has a number here, not 1.
+    // It was a child of the process that unshared, and has another number here than 1.
     assert_ne!(pid, 1);
     let words: Vec<&str> = stat.split(' ').collect();
     assert_eq!(words.get(3), Some(&caller.pid().to_string().as_str()), "{stat}");

@@ -1,7 +1,7 @@
-//! Clients against the real daemon: what works, what is refused, and what must never hang.
+//! Clients against the real daemon: operations that succeed, are refused, or must never hang.
 //!
-//! Every test runs twice, on each way in which receive buffers reach clients, on a bus of its own.
-//! At its end nothing may be open any more, and the daemon must go without a trace.
+//! Every test runs twice, with each mapping of receive buffers, on a bus of its own. At its end no
+//! open may be left, and the daemon must exit without a trace.
 
 mod binderfs;
 mod blocking;
@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use e2e::{Bus, BusError, Mapping};
 
-/// When a test hangs for certain.
+/// Time limit after which a test certainly hangs.
 const LONGEST_TEST: Duration = Duration::from_secs(300);
 
 /// Runs a test on a fresh bus; afterwards the bus must be empty.
@@ -33,7 +33,7 @@ fn on_bus(mapping: Mapping, test: fn(&Bus)) {
     on_this_bus(Bus::start(mapping), mapping, test);
 }
 
-/// The same with clients under seccomp filters.
+/// As [`on_bus`], with clients under seccomp filters.
 fn on_bus_with_filters(test: fn(&Bus)) {
     on_this_bus(Bus::start_with_filters(Mapping::NotifyStore), Mapping::NotifyStore, test);
 }

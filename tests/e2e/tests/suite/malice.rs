@@ -1,5 +1,5 @@
-//! Clients in processes of their own that mean harm: they may have what they asked for, and nobody
-//! else notices.
+//! Malicious clients in separate processes: they may get their own errors, but others are not
+//! affected.
 
 use std::thread;
 use std::time::Duration;
@@ -30,7 +30,7 @@ crate::both_mappings! {
     a_thread_with_the_number_of_a_dead_one_inherits_nothing
 }
 
-/// Calls of an old and of a new client, while somebody does harm.
+/// Makes calls of an old and of a new client during an attack.
 fn others_go_on(bus: &Bus) {
     let device = bus.device("binder");
     bounded("the others", move || {
@@ -43,7 +43,8 @@ fn others_go_on(bus: &Bus) {
     });
 }
 
-/// Starts a client that does harm, looks after the others until it ends, and what it said.
+/// Starts a malicious client and checks the others until it exits; returns the lines that it
+/// printed.
 fn suffered(bus: &Bus, what: &[&str]) -> Vec<String> {
     let mut harmful = peer(bus, what);
     let mut said = Vec::new();
@@ -86,8 +87,8 @@ fn a_mapping_whose_filesystem_hangs_is_waited_for_by_nobody_else(bus: &Bus) {
     assert!(bus.log().contains("its memory does not answer"), "{}", bus.log());
 }
 
-/// What a client that does harm says; the others are looked after meanwhile. It is killed in the
-/// end: ending by itself, it would wait for the thread that serves its filesystem.
+/// The line that a malicious client prints; the others are checked meanwhile. The client is killed
+/// in the end: on exit it would wait for the thread that serves its filesystem.
 fn heard(bus: &Bus, what: &[&str]) -> String {
     let mut harmful = peer(bus, what);
     let line = wait::until(wait::PATIENCE, || {
@@ -103,7 +104,7 @@ fn heard(bus: &Bus, what: &[&str]) -> String {
     line.unwrap_or_else(|| panic!("{what:?} says nothing"))
 }
 
-/// That the daemon ends in time is checked after each test.
+/// Each test checks afterwards that the daemon exits in time.
 fn a_client_with_a_mapping_whose_filesystem_hangs_can_be_killed_and_so_can_the_daemon_be_stopped(
     bus: &Bus,
 ) {
@@ -135,7 +136,7 @@ fn a_client_that_never_reads_is_given_up(bus: &Bus) {
 
 fn one_way_calls_without_end_find_no_room(bus: &Bus) {
     let _manager = manager(bus);
-    // The manager is slower than the flood, and the flood has its half of the room at most.
+    // The manager is slower than the flood, and one-way calls get at most half of the buffer.
     let mut flood = peer(bus, &["oneway-flood"]);
     for _ in 0..20 {
         others_go_on(bus);
@@ -198,7 +199,7 @@ fn clients_stopped_and_continued_at_random_hold_up_nobody(bus: &Bus) {
         })
         .collect();
     for _ in 0..150 {
-        // The service too: it is stopped with calls in its hand.
+        // The service may be the victim too: it is stopped with pending calls.
         let victim = random.below(5) as usize;
         let victim = callers.get(victim).unwrap_or(&service);
         victim.signal(Signal::STOP);
@@ -209,7 +210,7 @@ fn clients_stopped_and_continued_at_random_hold_up_nobody(bus: &Bus) {
         }
         victim.signal(Signal::CONT);
     }
-    // Each of them goes on.
+    // Each caller makes progress.
     for caller in &callers {
         while let Word::Line(_) = caller.line_within(Duration::ZERO) {}
         assert!(caller.line().is_some(), "a caller has ended");
@@ -220,7 +221,7 @@ fn a_thread_with_the_number_of_a_dead_one_inherits_nothing(bus: &Bus) {
     let mut reuser = peer(bus, &["same-tid"]);
     let client = open(bus);
     let mut session = Session::new(&client);
-    // Taken by a thread that ends without a word.
+    // Received by a thread that exits without a reply.
     let answer = session.call(0, CALL, Payload::bytes(b"who takes this?"));
     assert_eq!(answer.map(drop), Err(binder_client::ClientError::DeadReply));
     let outcome = reuser.line();

@@ -1,7 +1,7 @@
-//! `mount -t binder`, by way of `/sbin/mount.binder`.
+//! `mount -t binder`, through `/sbin/mount.binder`.
 //!
-//! The helper is a link to the daemon, laid over /sbin in a mount namespace of its own; each script
-//! runs in one.
+//! The helper is a link to the daemon, mounted over /sbin in a private mount namespace; each script
+//! runs in such a namespace.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -50,16 +50,16 @@ fn check(script: &str) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{}: {out}\n{err}", output.status);
-    // What is missing on this machine, the daemon says where errors go.
+    // The daemon reports missing features of this machine on standard error.
     out
 }
 
-/// The second one fails, and the first one's log and daemon stay as they are.
+/// The second mount fails, and the log and daemon of the first one stay the same.
 const TWICE: &str = "mount -t binder binder $dir; \
                      if mount -t binder binder $dir; then umount $dir; else \
                      ls /run/headroom/*.log >/dev/null && umount $dir && false; fi";
 
-/// The script's last lines: unmounts, and waits until the daemon and what it had in /run are gone.
+/// The script's last lines: unmounts, and waits until the daemon and its files in /run are gone.
 const UNMOUNT: &str = "umount $dir; n=0; \
                        while [ -n \"$(ls /run/headroom/*.sock 2>/dev/null)\" ]; do \
                        n=$((n+1)); [ $n -lt 600 ]; sleep 0.05; done; \

@@ -1,4 +1,4 @@
-//! Priorities that calls inherit.
+//! Inherited priorities of calls.
 
 use binder_client::{ClientError, Payload, Session};
 use binder_uapi::{FLAT_BINDER_FLAG_INHERIT_RT, FLAT_BINDER_FLAG_SCHED_POLICY_SHIFT};
@@ -17,12 +17,12 @@ crate::both_mappings! {
     a_thread_that_leaves_in_the_middle_of_a_call_has_its_own_priority_back
 }
 
-/// Has a service leave in the middle of the call.
+/// Code on which a service calls BINDER_THREAD_EXIT in the middle of the call.
 const LEAVE: u32 = 2;
-/// No minimum: weaker than any nice value.
+/// No minimum: lower than any nice value.
 const NO_MINIMUM: u32 = 0x7f;
 
-/// Nice value, policy (with the flag for what it starts) and real-time priority of a thread.
+/// Nice value, policy (with the reset-on-fork flag) and real-time priority of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     nice: i32,
@@ -49,8 +49,7 @@ impl Seen {
     }
 }
 
-/// Calls from a thread of its own, which has this nice value and, if that is not (0, 0), policy and
-/// level.
+/// Calls from a new thread, which has this nice value and, if that is not (0, 0), policy and level.
 fn call_as(
     bus: &Bus,
     code: u32,
@@ -59,7 +58,7 @@ fn call_as(
 ) -> Result<Seen, ClientError> {
     std::thread::scope(|scope| {
         let calling = scope.spawn(|| {
-            // Of the calling thread alone: on Linux each thread has its own.
+            // Of the calling thread alone: on Linux each thread has its own nice value.
             setpriority_process(None, nice).unwrap();
             let client = open(bus);
             let mut session = Session::new(&client);
@@ -84,7 +83,7 @@ fn call_with(bus: &Bus, nice: i32) -> Seen {
     call_as(bus, CALL, nice, (0, 0)).unwrap()
 }
 
-/// The server has its own priority back: the reply is on its way before that is seen here.
+/// Waits until the server has its own priority back: the reply may arrive before it is restored.
 fn expect_own(service: &Peer, own: Seen) {
     let back = wait::until(wait::PATIENCE, || (Seen::of(service.pid()) == own).then_some(()));
     assert!(back.is_some(), "the server kept {:?}", Seen::of(service.pid()));

@@ -1,4 +1,4 @@
-//! Idle buffers' memory goes back, and nobody notices.
+//! Idle buffers' memory is reclaimed without an effect on clients.
 
 use std::time::{Duration, Instant};
 
@@ -17,14 +17,14 @@ crate::both_mappings! {
 }
 
 const CLIENTS: usize = 200;
-/// Some pages, of which the last is not full.
+/// Several pages, of which the last is not full.
 const ECHO_BYTES: usize = 5 * 4096 + 100;
 
 fn status(bus: &Bus) -> Status {
     bus.status().unwrap()
 }
 
-/// Has everything given back that can be, batch by batch; how many pages it were.
+/// Reclaims as much as possible, batch by batch; returns the number of pages.
 fn reclaim(bus: &Bus) -> u64 {
     let mut all = 0;
     loop {
@@ -39,8 +39,8 @@ fn reclaim(bus: &Bus) -> u64 {
     }
 }
 
-/// Bytes of shared memory that the daemon has mapped: the receive buffers, where clients map a file
-/// of its own.
+/// Shared memory that the daemon has mapped, bytes: the receive buffers, if clients map one of its
+/// files.
 fn shared_memory_of(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:")).unwrap();
@@ -80,7 +80,7 @@ fn what_is_in_use_stays_when_all_that_is_idle_goes(bus: &Bus) {
     let mut session = Session::new(&client);
     let handle = find(&mut session, "echo");
     let data: Vec<u8> = (0..ECHO_BYTES).map(|at| (at / 7) as u8).collect();
-    // Two answers; one is kept while the other's memory goes.
+    // Two replies; one is kept while the memory of the other is reclaimed.
     let first = session.call(handle, 1, binder_client::Payload::bytes(&data)).unwrap();
     let kept = first.data().unwrap().as_ptr() as usize;
     let second = session.call(handle, 1, binder_client::Payload::bytes(&data)).unwrap();
@@ -98,7 +98,7 @@ fn what_is_in_use_stays_when_all_that_is_idle_goes(bus: &Bus) {
 /// daemon's answer to a WRITE.
 fn shared_mappings_that_their_clients_modify_do_not_delay_the_reclaim(bus: &Bus) {
     const MODIFIERS: usize = 20;
-    /// The page server steps in after 10 ms, once for each open.
+    /// The page server takes over after 10 ms, once for each open.
     const LONGEST: Duration = Duration::from_secs(5);
     let _manager = manager(bus);
     let _service = peer(bus, &["echo", "echo"]);
@@ -135,7 +135,7 @@ fn modify_mapping(client: &Client) {
 }
 
 fn only_root_may_have_memory_given_back(bus: &Bus) {
-    // As nobody: the socket lets everybody in.
+    // As nobody: the socket permits all users.
     let socket = bus.socket().to_owned();
     let refused = test_support::spawn_as(Uid(65534), move || {
         let mut client = control::Client::connect(&socket).unwrap();
@@ -148,7 +148,7 @@ fn only_root_may_have_memory_given_back(bus: &Bus) {
     );
 }
 
-/// On a bus of its own, with a daemon that finds memory short all the time.
+/// On a separate bus, with a daemon for which memory is always short.
 #[test]
 fn a_machine_that_is_short_of_memory_gets_idle_buffers_back_unasked() {
     let started = Bus::start_with(e2e::Mapping::Auto, |command| {

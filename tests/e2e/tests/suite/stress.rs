@@ -15,7 +15,7 @@ crate::both_mappings! {
 
 const CLIENTS: u64 = 32;
 const CALLS: u64 = 1000;
-/// How often one client may be killed before it is left to finish.
+/// Maximum of kills of one client, after which it may finish.
 const KILLS: u64 = 4;
 
 fn thirty_two_clients_call_a_thousand_times_each_while_some_are_killed(bus: &Bus) {
@@ -32,7 +32,7 @@ fn thirty_two_clients_call_a_thousand_times_each_while_some_are_killed(bus: &Bus
     });
 }
 
-/// Calls until [`CALLS`] are done by one after the other of its incarnations; how many were killed.
+/// Runs clients in succession until they have made [`CALLS`] calls; returns how many were killed.
 fn killed_client(bus: &Bus, number: u64, seed: u64) -> u64 {
     let mut random = Random::new(seed);
     let (mut done, mut killed) = (0, 0);
@@ -42,7 +42,7 @@ fn killed_client(bus: &Bus, number: u64, seed: u64) -> u64 {
         let left = (CALLS - done).to_string();
         let mut client = silent_peer(bus, &["caller", name, &left, &seed]);
         // By lines, not by time: so it is killed in the middle of its work on any machine. Each
-        // line stands for ten calls.
+        // line means ten calls.
         let lines = if killed < KILLS { random.below(CALLS / 30) } else { u64::MAX };
         let (progress, ended) = follow(&client, lines);
         if ended {
@@ -58,12 +58,12 @@ fn killed_client(bus: &Bus, number: u64, seed: u64) -> u64 {
     killed
 }
 
-/// Reads a client's lines; the calls that it has made, and whether it ended by itself.
+/// Reads a client's lines; returns the number of its calls, and whether it exited by itself.
 fn follow(client: &Peer, lines: u64) -> (u64, bool) {
     let mut done = 0;
     let mut seen = 0;
     while seen < lines {
-        // Thirty-two clients share two cores: give them time, but not for ever.
+        // Thirty-two clients share two cores: allow more time, but not unlimited.
         match client.line_within(4 * wait::PATIENCE) {
             Word::Line(line) => done = line.parse().unwrap_or(done),
             Word::End => return (done, true),
@@ -74,7 +74,7 @@ fn follow(client: &Peer, lines: u64) -> (u64, bool) {
     (done, false)
 }
 
-/// Keeps an echo service alive by replacing it each time that it is killed; the last one is left.
+/// Restarts an echo service each time that it was killed; the last one keeps running.
 fn killed_services(bus: &Bus, seed: u64) -> Peer {
     let mut random = Random::new(!seed);
     for _ in 0..5 {

@@ -1,4 +1,4 @@
-//! What several tests need.
+//! Functions that several tests use.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
@@ -27,8 +27,8 @@ pub fn silent_peer(bus: &Bus, arguments: &[&str]) -> Peer {
     Peer::start_on(bus, Path::new(env!("CARGO_BIN_EXE_peer")), "binder", arguments)
 }
 
-/// The registry, in a process of its own: the driver lets nobody call a context manager of its own
-/// process.
+/// The registry, in a separate process: the driver does not permit calls to a context manager in
+/// the same process.
 pub fn manager(bus: &Bus) -> Peer {
     peer(bus, &["manager", "1"])
 }
@@ -45,13 +45,13 @@ pub fn publish(bus: &Bus, name: &str, options: &Options) -> Client {
     client
 }
 
-/// The handle of what is published, with a reference.
+/// Looks up a published object; returns its handle, with a reference.
 pub fn find(session: &mut Session<'_>, name: &str) -> u32 {
     let found = registry::find(session, name).unwrap();
     found.unwrap_or_else(|| panic!("nobody published {name}"))
 }
 
-/// Calls an echoing object and checks what comes back.
+/// Calls an echoing object and checks the reply.
 pub fn expect_echo(session: &mut Session<'_>, handle: u32, data: &[u8]) {
     let reply = session.call(handle, CALL, Payload::bytes(data)).unwrap();
     assert!(reply.data().unwrap() == data, "the echo of {} bytes differs", data.len());
@@ -59,14 +59,14 @@ pub fn expect_echo(session: &mut Session<'_>, handle: u32, data: &[u8]) {
     session.flush().unwrap();
 }
 
-/// Runs something that must end within bounds, in a thread of its own.
+/// Runs a closure in a new thread, with a time limit.
 pub fn bounded<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = channel();
     thread::spawn(move || sender.send(run()));
     take(what, &receiver)
 }
 
-/// Waits for something within bounds.
+/// Receives a value with a time limit.
 pub fn take<T>(what: &str, receiver: &Receiver<T>) -> T {
     match receiver.recv_timeout(wait::PATIENCE) {
         Ok(value) => value,
@@ -74,7 +74,7 @@ pub fn take<T>(what: &str, receiver: &Receiver<T>) -> T {
     }
 }
 
-/// The calling thread's id.
+/// Tid of the calling thread.
 pub fn own_tid() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }

@@ -1,4 +1,4 @@
-//! The trace and the counters, as `headroom-binderd` gives them away.
+//! The trace and the counters, as `headroom-binderd` reports them.
 
 use binder_client::{ClientError, Payload, Session};
 use control::binderd::{Call, Outcome, Reply, Request, TraceFilter};
@@ -20,7 +20,7 @@ fn read(bus: &Bus, from: Option<u64>, filter: TraceFilter) -> (Vec<Call>, u64, u
     }
 }
 
-/// Everything from `from` on, until there is nothing new.
+/// Reads everything from `from` on, until there is nothing new.
 fn read_all(bus: &Bus, mut from: u64, filter: &TraceFilter) -> (Vec<Call>, u64) {
     let (mut all, mut missed) = (Vec::new(), 0);
     loop {
@@ -68,10 +68,10 @@ fn a_reader_that_comes_too_late_hears_how_much_it_missed(bus: &Bus) {
     let mut session = Session::new(&client);
     let (_, from, _) = read(bus, None, TraceFilter::default());
     for round in 0..REFUSED {
-        // Nobody is at the other end.
+        // There is no receiver.
         let refused = session.call(0, CALL, Payload::default()).map(drop);
         assert_eq!(refused, Err(ClientError::DeadReply));
-        // So that the trace goes on: a reader that stays at its place.
+        // Keeps the trace on: a reader that does not advance.
         if round % 200 == 0 {
             read(bus, Some(from + round), TraceFilter::default());
         }
