@@ -1,5 +1,5 @@
-//! Compiles the attacks: C, because they are about processes that share memory, tracers and
-//! namespaces.
+//! Compiles the attacks: they are in C, because they are about processes that share memory, tracers
+//! and namespaces.
 
 use std::path::Path;
 use std::process::Command;

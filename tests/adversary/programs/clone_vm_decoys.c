@@ -1,6 +1,6 @@
 /*
  * Decoys share the address space of the process that fills it, each in a process group of its own. They are newer, and
- * seem to hold everything; a new one takes the place of each that is killed. Argument: MiB to fill.
+ * seem to hold all of the memory; a new one takes the place of each that is killed. Argument: MiB to fill.
  */
 #include "common.h"
 

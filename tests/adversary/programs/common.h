@@ -1,4 +1,4 @@
-/* What the attacks share. Each takes a control socket and a number of seconds, then arguments of its own. */
+/* Code that the attacks share. Each takes a control socket and a number of seconds, then arguments of its own. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -59,7 +59,7 @@ static inline void touch(char *at, long bytes)
 		at[done] = 1;
 }
 
-/* -1: there is no room for a connection. */
+/* -1: the daemon has no free connection. */
 static inline int try_connect(const char *path)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
@@ -75,7 +75,7 @@ static inline int try_connect(const char *path)
 	return fd;
 }
 
-/* Sends a request without waiting for its answer. */
+/* Sends a request without waiting for the reply. */
 static inline int ask(int fd, int flags, const char *format, ...)
 {
 	char packet[512] = ".";
@@ -88,7 +88,7 @@ static inline int ask(int fd, int flags, const char *format, ...)
 	return send(fd, packet, length + 1, flags | MSG_NOSIGNAL) == -1 ? -1 : 0;
 }
 
-/* Throws answers away. */
+/* Receives and discards replies. */
 static inline void swallow(int fd)
 {
 	char packet[70000];

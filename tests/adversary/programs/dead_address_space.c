@@ -1,6 +1,6 @@
 /*
  * Processes end while others read their memory, in a system call that a file system of the attacker blocks: the memory remains,
- * though no process has it. The readers cannot be killed while that file system lives. Arguments: MiB of each; how many.
+ * although no process has it. The readers cannot be killed while that file system is served. Arguments: MiB of each; how many.
  */
 #include "common.h"
 #include <linux/fuse.h>
@@ -48,7 +48,7 @@ static void reply(int fd, __u64 unique, const void *body, size_t length)
 	must(write(fd, packet, header.len) == header.len, "reply");
 }
 
-/* Answers everything but reads. */
+/* Answers all requests except reads. */
 static void *serve(void *argument)
 {
 	static char request[256 * 1024];
@@ -84,7 +84,7 @@ static void block_on(pid_t pid, char *memory)
 	struct stat status;
 	int file = open("/tmp/file", O_RDONLY | O_CLOEXEC);
 
-	/* With it, the kernel learns the size. */
+	/* Makes the kernel request the size. */
 	must(file != -1 && fstat(file, &status) == 0, "open");
 	local.iov_base = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
 	must(local.iov_base != MAP_FAILED, "mmap");
@@ -120,7 +120,7 @@ int main(int count, char **arguments)
 		}
 		close(ready[1]);
 		if (read(ready[0], &byte, 1) == 1 && fork() == 0) {
-			/* The connection ends with the server, or nobody could kill the reader. */
+			/* The connection ends with the server; otherwise the reader could not be killed. */
 			close(fuse);
 			block_on(pid, memory);
 		}

@@ -1,4 +1,4 @@
-/* Asks who would die next, again and again, on as many connections as there are. Argument: idle processes besides. */
+/* Sends explain requests repeatedly, on as many connections as it gets. Argument: number of additional idle processes. */
 #include "common.h"
 
 #define CONNECTIONS 8

@@ -1,5 +1,5 @@
 /*
- * Small children ask to be preferred as victims; their tracer holds each at its exit, with shared memory, which
+ * Small children set the preference to be killed first; their tracer holds each at its exit, with shared memory, which
  * process_mrelease does not free. Meanwhile other processes grow. Argument: MiB to fill.
  */
 #include "common.h"
@@ -31,7 +31,7 @@ static pid_t start(const char *socket_path)
 	if (pid == 0)
 		child(socket_path);
 	must(pid > 0, "fork");
-	/* The stop at the start; another at the exit, which nobody ends. */
+	/* The stop at the start; another at the exit, which is never continued. */
 	if (waitpid(pid, &status, 0) == pid && WIFSTOPPED(status)) {
 		ptrace(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL);
 		ptrace(PTRACE_CONT, pid, 0, 0);
@@ -63,6 +63,6 @@ int main(int count, char **arguments)
 	}
 	while (now() < end)
 		pause_ms(20);
-	/* Those that are held go with their tracer. */
+	/* The held processes exit with their tracer. */
 	return 0;
 }

@@ -1,6 +1,6 @@
 /*
  * Registers buffers with io_uring and unmaps them: the ring keeps the pages, which are in no resident set. Each ring gets a
- * buffer until RLIMIT_MEMLOCK refuses it; what was refused stays mapped. Argument: MiB.
+ * buffer until RLIMIT_MEMLOCK refuses it; a refused buffer stays mapped. Argument: MiB.
  */
 #include <linux/io_uring.h>
 #include <sys/uio.h>

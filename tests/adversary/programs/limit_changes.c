@@ -1,4 +1,4 @@
-/* Changes its own limit all the time, while its processes break it. Arguments: MiB of the limit that root set; MiB. */
+/* Changes its own limit all the time, while its processes exceed it. Arguments: MiB of the limit that root set; MiB. */
 #include "common.h"
 
 #define PROCESSES 4

@@ -27,6 +27,6 @@ int main(int count, char **arguments)
 	end = now() + atof(arguments[2]);
 	bytes = atol(arguments[3]) * MIB;
 	must(pthread_create(&thread, NULL, fill, NULL) == 0, "pthread_create");
-	/* This thread alone. */
+	/* Ends only this thread. */
 	syscall(SYS_exit, 0);
 }

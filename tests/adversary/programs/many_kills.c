@@ -1,4 +1,4 @@
-/* Processes that break the limit one after the other. Arguments: MiB of each, processes. */
+/* Processes that exceed the limit one after the other. Arguments: MiB of each, processes. */
 #include "common.h"
 
 int main(int count, char **arguments)

@@ -1,5 +1,5 @@
 /*
- * The limit is broken by shared memory that is not freed while its process is held at its exit; then requests to run the
+ * The limit is exceeded by shared memory that is not freed while its process is held at its exit; then requests to run the
  * OOM killer are pipelined, of which each waits for that memory. Argument: MiB to fill.
  */
 #include "common.h"

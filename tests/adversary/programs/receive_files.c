@@ -1,5 +1,5 @@
 /*
- * A program of another user that keeps the files that it is sent. Arguments: its abstract socket; "hold", or how many
+ * A program of another user that keeps the files that it receives. Arguments: its abstract socket; "hold", or how many
  * processes map them.
  */
 #include <sys/stat.h>

@@ -20,7 +20,7 @@ int main(int count, char **arguments)
 		must(pid != -1, "fork");
 		if (pid == 0) {
 			must(setresgid(uid, uid, uid) == 0 && setresuid(uid, uid, uid) == 0, "setresuid");
-			/* A namespace in the namespace. */
+			/* A nested namespace. */
 			unshare(CLONE_NEWUSER);
 			touch(map(bytes, MAP_PRIVATE), bytes);
 			while (now() < end)

@@ -1,6 +1,6 @@
 /*
- * A user with subordinate uids takes what there is for all users. Waits until its namespace has its maps: a byte on standard
- * input. Arguments: connections, limits or leases; the lease socket; the first subordinate uid outside.
+ * A user with subordinate uids takes the resources that all users share. Waits until its namespace has its maps: a byte on
+ * standard input. Arguments: connections, limits or leases; the lease socket; the first subordinate uid outside.
  */
 #include "common.h"
 
@@ -9,7 +9,7 @@ static void become(int uid)
 	must(setresgid(uid, uid, uid) == 0 && setresuid(uid, uid, uid) == 0, "setresuid");
 }
 
-/* Holds so many connections as a subordinate uid. */
+/* Opens and keeps `connections` connections as a subordinate uid. */
 static void hold(const char *path, int uid, int connections, double end)
 {
 	if (fork() != 0)
@@ -23,7 +23,7 @@ static void hold(const char *path, int uid, int connections, double end)
 	_exit(0);
 }
 
-/* Has a subordinate uid limit itself. */
+/* Makes a subordinate uid set its own limit. */
 static void limit(const char *path, int uid, long outside)
 {
 	pid_t pid = fork();

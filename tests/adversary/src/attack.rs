@@ -1,4 +1,4 @@
-//! What an attack is.
+//! Description of an attack.
 
 use std::process::Child;
 
@@ -6,24 +6,24 @@ use harness::daemon::Daemon;
 use harness::outcome::Check;
 use harness::users::{Uid, User};
 
-/// The attacker, and what it may use.
+/// The attacker, with its subordinate uids.
 pub const ATTACKER: User = User { uid: Uid(64_200), subordinate: 400_000, count: 65_000 };
 /// Another user with a limit.
 pub const BYSTANDER: User = User { uid: Uid(64_201), subordinate: 0, count: 0 };
-/// One that nobody has limited so far.
+/// A user who has no limit at first.
 pub const NEWCOMER: User = User { uid: Uid(64_202), subordinate: 0, count: 0 };
 
-/// Another user with a limit, within which it holds memory during each attack.
+/// Another user with a limit, which holds memory within it during each attack.
 pub const INNOCENT: User = User { uid: Uid(64_203), subordinate: 0, count: 0 };
-/// A user without a limit, whose program takes what it is sent.
+/// A user without a limit, whose program keeps the files that it receives.
 pub const RECEIVER: User = User { uid: Uid(64_204), subordinate: 0, count: 0 };
 
-/// What a limit promises about the memory of an attack.
+/// The memory of an attack that a limit must cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// All of it counts.
+    /// All memory counts.
     AllMemory,
-    /// `docs/limitations.md` lists some of it as not seen. What is mapped or open counts.
+    /// Mapped and open memory counts; `docs/limitations.md` lists other memory that is not visible.
     VisibleMemory,
 }
 
@@ -31,47 +31,47 @@ pub enum Promise {
 pub struct Attack {
     /// Name in tables.
     pub name: &'static str,
-    /// In `programs/`.
+    /// File in `programs/`.
     pub program: &'static str,
     /// The attacker's limit, MiB.
     pub limit_mib: u64,
-    /// How long it lasts, seconds.
+    /// Duration, seconds.
     pub seconds: u32,
-    /// What counts.
+    /// Memory that the limit must cover.
     pub promise: Promise,
-    /// After the socket and the seconds.
+    /// Arguments after the socket and the seconds.
     pub arguments: fn(&Daemon) -> Vec<String>,
-    /// What is done before it, beside it, and what is looked at in the end.
+    /// Setup before the attack, and checks during and after it.
     pub witness: &'static dyn Witness,
 }
 
-/// What else happens in an attack.
+/// Hooks at the stages of an attack.
 pub trait Witness: Sync {
-    /// Why the attack cannot be played on this machine.
+    /// Why the attack cannot be carried out on this machine.
     fn missing(&self) -> Option<&'static str> {
         None
     }
 
-    /// Before the attack. Returns processes that are to live until its end.
+    /// Runs before the attack. Returns processes that must stay alive until its end.
     fn prepare(&self, _daemon: &Daemon) -> anyhow::Result<Vec<Child>> {
         Ok(Vec::new())
     }
 
-    /// The attack has begun.
+    /// Runs when the attack has begun.
     fn begun(&self, _attack: &mut Child) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// It is still going on, and has reached its height.
+    /// Runs in the middle of the attack, at its height.
     fn look(&self, _daemon: &Daemon) -> anyhow::Result<Vec<Check>> {
         Ok(Vec::new())
     }
 
-    /// It is over.
+    /// Runs after the attack.
     fn after(&self, _daemon: &Daemon) -> anyhow::Result<Vec<Check>> {
         Ok(Vec::new())
     }
 
-    /// Undoes what was prepared, when no process is left, whatever happened.
+    /// Undoes the setup, after all processes have exited, whatever happened.
     fn clean_up(&self) {}
 }

@@ -33,7 +33,7 @@ const PLAIN: Attack = Attack {
     witness: &Nothing,
 };
 
-/// Every attack, as observed from an ordinary account.
+/// Every attack, as seen from an ordinary account.
 pub const ALL: &[Attack] = &[
     Attack {
         name: "clone-vm-decoys",
@@ -163,7 +163,8 @@ pub const ALL: &[Attack] = &[
     Attack {
         name: "memfd-sent",
         program: "memfd_sent",
-        // What the receiver keeps when the attacker is gone is not the attacker's.
+        // Memory that the receiver keeps after the attacker has exited does not count for the
+        // attacker.
         promise: Promise::VisibleMemory,
         arguments: |_| vec![SOCKET_NAME.into(), "keep".into(), "300".into()],
         witness: &Receiver { mappings: 0 },
@@ -180,7 +181,7 @@ pub const ALL: &[Attack] = &[
     Attack {
         name: "mapped-elsewhere",
         program: "mapped_elsewhere",
-        // The shares of the other user's processes are not the attacker's.
+        // The other user's proportional shares do not count for the attacker.
         promise: Promise::VisibleMemory,
         arguments: |_| vec![SOCKET_NAME.into(), "300".into()],
         witness: &Receiver { mappings: 3 },
@@ -263,12 +264,12 @@ fn subordinate(daemon: &Daemon, what: &str) -> Vec<String> {
     vec![what.into(), lease_socket, ATTACKER.subordinate.to_string()]
 }
 
-/// Nothing but the attack.
+/// No hooks.
 struct Nothing;
 
 impl Witness for Nothing {}
 
-/// Whether others still get what they are entitled to.
+/// Checks that other users still get their resources.
 struct Resources;
 
 impl Witness for Resources {
@@ -293,7 +294,7 @@ impl Witness for Resources {
     }
 }
 
-/// The same, for an attack with subordinate uids.
+/// As [`Resources`], for an attack with subordinate uids.
 struct SubordinateUids;
 
 impl Witness for SubordinateUids {
@@ -311,7 +312,7 @@ impl Witness for SubordinateUids {
     }
 }
 
-/// Introduces itself on the lease socket as another user.
+/// Sends a request on the lease socket as another user.
 fn lease_as(socket: &Path, uid: Uid) -> anyhow::Result<()> {
     let socket = socket.to_owned();
     let attempt = test_support::spawn_as(uid, move || {
@@ -321,7 +322,7 @@ fn lease_as(socket: &Path, uid: Uid) -> anyhow::Result<()> {
         sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, patience)?;
         sockopt::set_socket_timeout(&fd, sockopt::Timeout::Send, patience)?;
         connect(&fd, &SocketAddrUnix::new(&socket)?)?;
-        // Anything but a hello: a daemon that has room says that it makes no sense.
+        // Anything but a hello: a daemon with a free slot replies that the request is invalid.
         send(&fd, &[0; 40], SendFlags::NOSIGNAL).context("it is turned away")?;
         let mut reply = [0u8; 32];
         let (len, _) = recv(&fd, &mut reply[..], RecvFlags::empty()).context("no reply")?;
@@ -333,7 +334,7 @@ fn lease_as(socket: &Path, uid: Uid) -> anyhow::Result<()> {
     attempt.join().unwrap_or_else(|_| anyhow::bail!("the thread panicked"))
 }
 
-/// Whether the records of another user's kills are kept.
+/// Checks that the records of another user's kills are kept.
 struct History;
 
 impl History {

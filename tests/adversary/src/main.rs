@@ -1,10 +1,10 @@
-//! `adversary`: plays attacks of ordinary users against a `headroom-oomd` of its own, and says what
-//! came of them.
+//! `adversary`: carries out attacks of ordinary users against a private `headroom-oomd`, and
+//! reports the results.
 //!
-//! Each attack is a program in `programs/`, run as a user with a limit. What the user holds is
-//! measured without Headroom (`harness::memory`); how promptly the daemon answers root, and what
-//! CPU time it uses, is measured meanwhile. What fails today is in `expected_failures.rs`; the run
-//! fails when another check fails, and when an entry of that table is fixed.
+//! Each attack is a program in `programs/`, run as a user with a limit. The user's memory is
+//! measured without Headroom (`harness::memory`); the daemon's response time for root, and its CPU
+//! time, are measured meanwhile. Known failures are in `expected_failures.rs`; the run fails when
+//! another check fails, and when an entry of that table is fixed.
 
 mod attack;
 mod attacks;
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
     if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Every attack once. `false`: something is not as it is expected.
+/// Carries out every attack once. `false`: a result is not as expected.
 fn round(arguments: &Arguments) -> anyhow::Result<bool> {
     let wanted = |name: &str| arguments.only.as_ref().is_none_or(|only| name.contains(only));
     let mut fine = true;
@@ -73,7 +73,7 @@ fn round(arguments: &Arguments) -> anyhow::Result<bool> {
     for backend in arguments.backend.list() {
         for attack in attacks::ALL.iter().filter(|attack| wanted(attack.name)) {
             if let Some(why) = attack.witness.missing() {
-                // Not `test_support::skip`: these are properties of the machine.
+                // Not `test_support::skip`: the reasons are properties of the machine.
                 println!("{:24} skipped: {why}", attack.name);
                 continue;
             }

@@ -1,4 +1,4 @@
-//! One attack.
+//! Carries out one attack.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -18,20 +18,20 @@ use harness::users::User;
 
 use crate::attack::{ATTACKER, Attack, BYSTANDER, INNOCENT, NEWCOMER, Promise, RECEIVER};
 
-/// What may be held above the limit for more than a second: the larger of this part of it, percent,
-/// and of these bytes.
+/// Memory above the limit that may be held for more than a second: the larger of this percentage of
+/// the limit, and of these bytes.
 const OVER_PERCENT: u64 = 5;
 const OVER_BYTES: u64 = 32 * MIB;
-/// CPU time of the daemon, percent of one CPU.
+/// Maximum CPU time of the daemon, percent of one CPU.
 const CPU_PERCENT: u64 = 10;
-/// Requests of root may take so many times as long as without the attack.
+/// Maximum ratio of the duration of root's requests to that without the attack.
 const SLOWDOWN: u32 = 3;
-/// What the scheduler of a busy machine may add to that.
+/// Additional duration that the scheduler of a busy machine may cause.
 const SLOWDOWN_SLACK: Duration = Duration::from_millis(15);
-/// How long the daemon is watched without an attack.
+/// Time for which the daemon is measured without an attack.
 const CALM: Duration = Duration::from_millis(1500);
 
-/// What came of an attack.
+/// Result of an attack.
 pub struct AttackOutcome {
     memory: MemoryHistory,
     limit: u64,
@@ -45,7 +45,7 @@ pub struct AttackOutcome {
 
 static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
 
-/// Copies the attacks to where other users can reach them, as long as the folder is there.
+/// Copies the attacks to where other users can execute them, for as long as the folder exists.
 pub fn copy_programs() -> anyhow::Result<tempfile::TempDir> {
     let folder = tempfile::tempdir()?;
     let for_all = || std::fs::Permissions::from_mode(0o755);
@@ -59,18 +59,18 @@ pub fn copy_programs() -> anyhow::Result<tempfile::TempDir> {
     Ok(folder)
 }
 
-/// Where they are.
+/// The folder of the attacks.
 pub fn programs() -> &'static Path {
     PROGRAMS.get().map_or(Path::new(env!("OUT_DIR")), PathBuf::as_path)
 }
 
-/// Plays it once, against a daemon of its own.
+/// Carries out an attack once, against a private daemon.
 pub fn play(attack: &Attack, backend: Backend) -> anyhow::Result<AttackOutcome> {
     let mut others = Others { attack, processes: Vec::new() };
     play_once(attack, backend, &mut others).with_context(|| attack.name)
 }
 
-/// The processes beside the attack. When it is dropped, no process of any user is left, whatever
+/// The processes besides the attack. On drop, all processes of all users are killed, whatever
 /// happened.
 struct Others<'a> {
     attack: &'a Attack,
@@ -78,7 +78,7 @@ struct Others<'a> {
 }
 
 impl Others<'_> {
-    /// Each lives, and none of them was killed for a limit.
+    /// Checks that all of them are running, and that none was killed for a limit.
     fn check(&mut self, daemon: &Daemon) -> anyhow::Result<Check> {
         let ended = self.processes.iter_mut().filter_map(|it| it.try_wait().transpose());
         let ended = ended.collect::<Result<Vec<ExitStatus>, _>>()?;
@@ -106,7 +106,7 @@ fn start_innocent(attack: &Attack, daemon: &Daemon) -> anyhow::Result<Child> {
     hold(INNOCENT, attack, 40)
 }
 
-/// Starts a process that holds so much until the attack is over.
+/// Starts a process that holds `mib` until the attack is over.
 pub fn hold(user: User, attack: &Attack, mib: u64) -> anyhow::Result<Child> {
     let seconds = attack.seconds + 60;
     let mut command = user.command(programs().join("hold"));
@@ -138,18 +138,19 @@ fn play_once(
         std::thread::sleep((duration / 2).saturating_sub(begun.elapsed()));
         attack.witness.look(&daemon)
     });
-    // It ends by itself, or is killed.
+    // It exits, or is killed.
     let end = duration + Duration::from_secs(2);
     while process.try_wait()?.is_none() && begun.elapsed() < end {
         std::thread::sleep(Duration::from_millis(10));
     }
-    // What it left behind goes on holding memory for a while.
+    // Processes that it left behind continue to hold memory for a while.
     let rest = Duration::from_millis(1500).saturating_sub(begun.elapsed());
     std::thread::sleep(rest);
     let elapsed = begun.elapsed();
     let cpu = daemon.cpu_time().saturating_sub(cpu);
     let (memory, latencies) = (memory.end(), requests.end());
-    // Before the attack's uids are ended: a container of root has some of them.
+    // Before the processes with the attack's uids are killed: a container of root has some of these
+    // uids.
     let others_live = others.check(&daemon)?;
     let attacked = attack_check(process.try_wait()?);
     ATTACKER.end(std::slice::from_mut(&mut process));
@@ -188,7 +189,7 @@ fn start(attack: &Attack, daemon: &Daemon, group: Option<&MemoryGroup>) -> anyho
     command.spawn().context("cannot start the attack")
 }
 
-/// An attack that cannot do what it is for exits with code 2.
+/// An attack that could not be carried out exits with code 2.
 fn attack_check(status: Option<ExitStatus>) -> Check {
     let failed = status.and_then(|status| status.code()) == Some(2);
     Check::new("attack", !failed, if failed { "it could not be carried out" } else { "it ran" })
@@ -225,7 +226,7 @@ impl AttackOutcome {
             Check::new("held", sustained <= allowed, held),
             Check::new("latency", prompt, latency),
         ];
-        // A build without optimisation says nothing about it.
+        // CPU time is not significant in a build without optimisation.
         if !cfg!(debug_assertions) {
             checks.push(Check::new("cpu", self.cpu_percent <= CPU_PERCENT, cpu));
         }
@@ -257,7 +258,7 @@ impl Outcome for AttackOutcome {
     }
 }
 
-/// What the columns are.
+/// Prints the headers of the columns.
 pub fn print_header() {
     println!(
         "{:24} {:5} {:>5} {:>6} {:>6} {:>7} {:>5} {:>4} {:>8} {:>8} {:>8}",

@@ -1,4 +1,4 @@
-//! What attacks on memory need beside their program, and what is left of them.
+//! Setup and checks of the attacks on memory.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,12 +13,12 @@ use harness::users::{Uid, map_subordinate};
 use crate::attack::{ATTACKER, RECEIVER, Witness};
 use crate::run::programs;
 
-/// Processes beside an attack live for so long, seconds.
+/// Lifetime of the processes besides an attack, seconds.
 const SECONDS: &str = "60";
-/// The abstract socket of a program that is sent files.
+/// The abstract socket of a program that receives files.
 pub const SOCKET_NAME: &str = "headroom-adversary";
 
-/// Gives an attack that has made a user namespace its maps, and has it go on.
+/// Writes the maps of a user namespace that an attack has created, and lets the attack continue.
 pub fn map_namespace(attack: &mut Child) -> anyhow::Result<ChildStdout> {
     let mut stdin = attack.stdin.take().context("no standard input")?;
     let mut stdout = attack.stdout.take().context("no standard output")?;
@@ -37,14 +37,14 @@ impl Witness for SubordinateMemory {
     }
 }
 
-/// The same, while a container that root has made uses the same uids: its memory is not the
-/// attacker's.
+/// As [`SubordinateMemory`], while a container that root has created uses the same uids: its memory
+/// does not count for the attacker.
 pub struct ContainerOfRoot;
 
 impl Witness for ContainerOfRoot {
     fn prepare(&self, _daemon: &Daemon) -> anyhow::Result<Vec<Child>> {
         let mut command = Command::new(programs().join("container"));
-        // Little enough for the bound of what the attacker holds, which is measured by uid.
+        // Small enough for the bound of the attacker's memory, which is measured by uid.
         command.args(["-", SECONDS, "24"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut container = command.spawn().context("cannot start the container")?;
         map_namespace(&mut container)?;
@@ -56,7 +56,7 @@ impl Witness for ContainerOfRoot {
     }
 }
 
-/// A kernel where ordinary users may use io_uring.
+/// A kernel that permits io_uring for ordinary users.
 pub struct IoUring;
 
 impl Witness for IoUring {
@@ -88,9 +88,9 @@ impl Witness for SetuidHelper {
     }
 }
 
-/// Another user's program that keeps the files that it is sent.
+/// Another user's program that keeps the files that it receives.
 pub struct Receiver {
-    /// So many of its processes map each file; 0: none does.
+    /// Number of its processes that map each file; 0: none.
     pub mappings: u32,
 }
 
@@ -107,12 +107,12 @@ impl Witness for Receiver {
     }
 }
 
-/// Segments outlive their processes.
+/// SysV segments, which outlive their processes.
 pub struct SysvSegments;
 
 impl Witness for SysvSegments {
     fn clean_up(&self) {
-        // Columns 2 and 8: the segment's id, the owner's uid.
+        // Columns 2 and 8: the segment's id and the owner's uid.
         let segments = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
         for line in segments.lines().skip(1) {
             let column = |at: usize| line.split_whitespace().nth(at);
@@ -141,7 +141,7 @@ impl HugePages {
 impl Witness for HugePages {
     fn missing(&self) -> Option<&'static str> {
         let usable = Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB").exists();
-        // What others have reserved must not be changed.
+        // Huge pages that other programs have reserved must not be changed.
         (!usable || Self::reserved() != 0).then_some("huge pages are missing, or in use")
     }
 
@@ -198,7 +198,7 @@ impl Witness for ManyCgroups {
     }
 
     fn begun(&self, attack: &mut Child) -> anyhow::Result<()> {
-        // Into the delegated part: from there it may move itself.
+        // Into the delegated subtree, within which it may move itself.
         fs::write(Self::path().join("cgroup.procs"), attack.id().to_string())?;
         let mut stdin = attack.stdin.take().context("no standard input")?;
         Ok(stdin.write_all(b"m")?)

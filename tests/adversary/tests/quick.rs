@@ -1,5 +1,5 @@
-//! Every attack once, in minutes, with the BPF notifier: what holds today still holds, and what is
-//! known to fail still fails.
+//! Every attack once, in minutes, with the BPF notifier: checks that passed still pass, and known
+//! failures still fail.
 
 use std::process::Command;
 
