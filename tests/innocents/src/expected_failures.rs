@@ -1,4 +1,4 @@
-//! Checks that fail today, and why.
+//! Checks that fail at present, with reasons.
 
 use harness::outcome::{ExpectedFailure, ExpectedFailures};
 

@@ -1,16 +1,15 @@
 //! The programs, each a shell script: `sh -c SCRIPT sh FOLDER SECONDS`, as an ordinary user and the
 //! leader of a session.
 //!
-//! A script runs its program under load for about so many seconds, and has one process grow at the
-//! end, to the peak. It writes the pid of that process to `FOLDER/grower`, and succeeds if its
-//! program did.
+//! A script runs its program under load for about SECONDS, and lets one process grow at the end, to
+//! the peak. It writes the pid of that process to `FOLDER/grower`, and succeeds if its program did.
 
-/// In which modes a program is run.
+/// The modes in which a program is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// In all of them.
+    /// All modes.
     Quick,
-    /// With `--full`.
+    /// Only with `--full`.
     Full,
 }
 
@@ -18,11 +17,11 @@ pub enum Mode {
 pub struct Program {
     /// Name in tables.
     pub name: &'static str,
-    /// What it needs: a file that is there where it is installed; the Debian package.
+    /// A file that exists if the program is installed; its Debian package.
     pub needs: (&'static str, &'static str),
-    /// What runs it.
+    /// The shell script that runs it.
     pub script: &'static str,
-    /// The modes that it is part of.
+    /// The modes in which it is run.
     pub mode: Mode,
 }
 
@@ -32,8 +31,8 @@ pub const ALL: &[Program] = &[
         name: "postgresql",
         needs: ("/usr/lib/postgresql", "postgresql"),
         script: include_str!("../programs/postgresql.sh"),
-        // Measuring it takes longer than a kill waits on two busy CPUs, and not on idle ones: what
-        // is known to fail there does not fail each time.
+        // Measuring it takes longer than a kill waits on two busy CPUs, but not on idle ones: known
+        // failures do not occur each time.
         mode: Mode::Full,
     },
     Program {

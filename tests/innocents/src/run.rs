@@ -1,4 +1,4 @@
-//! One program: its true peak, and how it fares under a limit.
+//! Runs one program: its actual peak, and its behaviour under a limit.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -20,20 +20,20 @@ use crate::programs::Program;
 
 /// The user that runs them.
 pub const INNOCENT: User = User { uid: Uid(64_300), subordinate: 0, count: 0 };
-/// Limits, percent of the peak: one that the program keeps to, and one that it breaks.
+/// Limits, percent of the peak: one that the program stays below, and one that it exceeds.
 const ENOUGH_PERCENT: u64 = 125;
 const TOO_LITTLE_PERCENT: u64 = 90;
-/// How much longer than its load a program may take.
+/// Additional time that a program may take beyond its load.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often, and for how long, a program is run with a limit that it keeps to.
+/// Number and duration of a program's runs with a limit that it stays below.
 #[derive(Clone, Copy)]
 pub struct Effort {
     pub runs: u32,
     pub seconds: u32,
 }
 
-/// What came of a program.
+/// Result of a program.
 pub struct ProgramOutcome {
     peak: Held,
     checks: Vec<Check>,
@@ -55,7 +55,7 @@ impl Outcome for ProgramOutcome {
     }
 }
 
-/// Runs it without a limit, and then with each of the two.
+/// Runs it without a limit, and then with each of the two limits.
 pub fn play(program: &Program, backend: Backend, effort: Effort) -> anyhow::Result<ProgramOutcome> {
     let peak = run(program, effort.seconds, None)?;
     ensure!(peak.finished, "{} fails without a limit:\n{}", program.name, peak.log);
@@ -89,12 +89,12 @@ pub fn play(program: &Program, backend: Backend, effort: Effort) -> anyhow::Resu
     Ok(ProgramOutcome { peak, checks })
 }
 
-/// What came of a run.
+/// Result of a run.
 struct Run {
     held: Held,
     /// The program succeeded.
     finished: bool,
-    /// The process that is to be killed if one is.
+    /// The process that must be the victim if there is one.
     grower: Option<u32>,
     /// The processes that got a signal.
     victims: Vec<u32>,
@@ -142,8 +142,8 @@ fn run(program: &Program, seconds: u32, limit: Option<(Backend, u64)>) -> anyhow
     })
 }
 
-/// As the leader of a session, in a mount namespace where the user has a name: PostgreSQL refuses
-/// to run without one.
+/// The command as the leader of a session, in a mount namespace in which the user has a name:
+/// PostgreSQL refuses to run without one.
 fn command(program: &Program, folder: &Path, seconds: u32) -> anyhow::Result<Command> {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     let (home, uid) = (folder.join("home"), INNOCENT.uid.0);
@@ -173,7 +173,7 @@ fn victims(daemon: &Daemon) -> anyhow::Result<Vec<u32>> {
     Ok(decisions.iter().flat_map(of_one).filter_map(|process| pid(&process)).collect())
 }
 
-/// No process of the user is left, whatever happened.
+/// Ends all processes of the user on drop, whatever happened.
 struct Ended;
 
 impl Drop for Ended {

@@ -1,5 +1,5 @@
-//! The programs of the quick mode, in minutes, with the BPF notifier: those that are spared today
-//! still are, and those that are known to be killed still are.
+//! The programs of the quick mode, in minutes, with the BPF notifier: programs that were spared
+//! still are, and known failures still fail.
 
 use std::process::Command;
 
