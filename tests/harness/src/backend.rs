@@ -1,4 +1,4 @@
-//! The backends that a daemon watches memory with.
+//! The daemon's backends for watching memory.
 
 use clap::ValueEnum;
 
@@ -33,7 +33,7 @@ pub enum Backends {
 }
 
 impl Backends {
-    /// In the order in which they run.
+    /// The backends in the order in which they run.
     pub fn list(self) -> &'static [Backend] {
         match self {
             Self::Bpf => &[Backend::Bpf],

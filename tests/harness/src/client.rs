@@ -11,16 +11,16 @@ use rustix::net::{
 };
 use serde_json::Value;
 
-/// Longest packet: a piece of at most 64 KiB behind a mark.
+/// Maximum length of a packet: a mark and a piece of at most 64 KiB.
 const PACKET: usize = 64 * 1024 + 1;
-/// The last packet of a message starts with this.
+/// Mark of the last packet of a message.
 const LAST: u8 = b'.';
 
 /// A connection.
 pub struct Client(OwnedFd);
 
 impl Client {
-    /// Connects, with a time limit for whatever comes then. Root uses its own socket where the
+    /// Connects, with a time limit for all later messages. Root uses its separate socket if the
     /// daemon has one.
     pub fn connect(path: &Path, patience: Duration) -> anyhow::Result<Self> {
         let own = path.with_file_name("oomd-root.sock");
@@ -35,7 +35,7 @@ impl Client {
         Ok(Self(fd))
     }
 
-    /// One request, one reply.
+    /// Sends one request and receives one reply.
     pub fn call(&self, request: &Value) -> anyhow::Result<Value> {
         let mut packet = vec![LAST];
         packet.extend(serde_json::to_vec(request)?);

@@ -1,4 +1,4 @@
-//! A daemon of its own: the shipped binary with a socket, a configuration and a state folder in a
+//! A private daemon: the shipped binary with a socket, a configuration and a state folder in a
 //! temporary folder.
 
 use std::fs::{self, File};
@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use crate::backend::Backend;
 use crate::client::Client;
 
-/// How long it may take to start, and to answer.
+/// Limit for the daemon to start, and to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Where the binaries are, if not beside this program.
+/// The folder of the binaries, if they are not beside this program.
 const FOLDER_VARIABLE: &str = "HEADROOM_BIN_DIR";
 
 /// A program of Headroom: in `$HEADROOM_BIN_DIR`, or in the build folder of this one.
@@ -31,15 +31,15 @@ pub fn program(name: &str) -> anyhow::Result<PathBuf> {
     found.with_context(|| format!("{name} is not built: cargo build, or set {FOLDER_VARIABLE}"))
 }
 
-/// A running daemon, ended on drop.
+/// A running daemon, stopped on drop.
 pub struct Daemon {
     child: Child,
     dir: tempfile::TempDir,
 }
 
 impl Daemon {
-    /// Starts it with this configuration, and waits until it answers. The machine's own memory is
-    /// none of its business unless the configuration says so.
+    /// Starts it with this configuration, and waits until it answers. It does not monitor the
+    /// machine's own memory unless the configuration enables that.
     pub fn start(backend: Backend, config: &str) -> anyhow::Result<Self> {
         let dir = tempfile::tempdir()?;
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
@@ -74,22 +74,22 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Where it listens.
+    /// Path of its control socket.
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("oomd.sock")
     }
 
-    /// Where it gives leases.
+    /// Path of its lease socket.
     pub fn lease_socket(&self) -> PathBuf {
         self.dir.path().join("lease.sock")
     }
 
-    /// One request as root.
+    /// Sends one request as root.
     pub fn request(&self, request: &Value) -> anyhow::Result<Value> {
         Client::connect(&self.socket(), PATIENCE)?.call(request)
     }
 
-    /// Has it limit a user.
+    /// Sets the limit of a user.
     pub fn set_limit(&self, uid: Uid, bytes: u64) -> anyhow::Result<()> {
         let request =
             json!({"request": "set-limit", "account": {"uid": uid.0}, "hard_bytes": bytes});
@@ -108,23 +108,23 @@ impl Daemon {
         Ok(ours.collect())
     }
 
-    /// It has not ended.
+    /// Whether it is still running.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// CPU time that it has used, its kernel threads not included.
+    /// CPU time that it has used, without its kernel threads.
     pub fn cpu_time(&self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
         let stat = stat.unwrap_or_default();
-        // The name may have spaces; after it come the state and the numbers from 4 on.
+        // The name may contain spaces; the state and the numbers from field 4 on follow it.
         let numbers = stat.rsplit(')').next().unwrap_or("").split_whitespace();
         let ticks = |at: usize| numbers.clone().nth(at).and_then(|word| word.parse::<u64>().ok());
         let ticks = ticks(11).unwrap_or(0) + ticks(12).unwrap_or(0);
         Duration::from_millis(ticks * 1000 / 100)
     }
 
-    /// What it has logged.
+    /// Its log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }

@@ -1,15 +1,15 @@
-//! What the suites about limits (`tests/adversary`, `tests/innocents`) share.
+//! Code shared by the test suites for limits (`tests/adversary`, `tests/innocents`).
 //!
 //! They treat Headroom as a black box: the shipped binary, its control socket, its configuration
 //! file.
 //!
 //! * [`backend`]: how the daemon watches memory;
-//! * [`daemon`]: a daemon of its own;
+//! * [`daemon`]: a private daemon;
 //! * [`client`]: its control socket, as plain JSON;
-//! * [`memory`]: what users really hold, measured without Headroom;
-//! * [`memory_group`]: what the kernel charges a program with, where it can;
-//! * [`sampler`]: the same over time, and how promptly the daemon answers meanwhile;
-//! * [`users`]: programs as other users, and their end;
+//! * [`memory`]: actual memory of users, measured without Headroom;
+//! * [`memory_group`]: memory that the kernel charges to a program, where it can;
+//! * [`sampler`]: both over time, and the daemon's response times meanwhile;
+//! * [`users`]: programs as other users, and how they are ended;
 //! * [`outcome`]: checks, and which of them are expected to fail.
 
 pub mod backend;
@@ -24,7 +24,7 @@ pub mod users;
 /// Bytes.
 pub const MIB: u64 = 1 << 20;
 
-/// Root, with `/proc` and user namespaces: what the suites need. Otherwise why they are skipped.
+/// Why the suites are skipped; `None` if this process is root, with `/proc` and user namespaces.
 pub fn missing() -> Option<&'static str> {
     let root = rustix::process::geteuid().is_root();
     (!root).then_some("needs root: it starts a daemon and becomes other users")

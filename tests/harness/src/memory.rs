@@ -1,8 +1,8 @@
-//! What users really hold, measured without Headroom.
+//! Actual memory of users, measured without Headroom.
 //!
-//! Each address space once: its proportional share of anonymous and shared memory and of swap, and
-//! its page tables. Besides, each file of a tmpfs (a memfd) that is open once, as far as it is not
-//! mapped.
+//! Each address space counts once: its proportional share of anonymous and shared memory and of
+//! swap, and its page tables. In addition each open file of a tmpfs (a memfd) counts once, as far
+//! as it is not mapped.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -12,55 +12,57 @@ use std::path::{Path, PathBuf};
 
 use crate::users::User;
 
-/// What kcmp(2) is to compare: the address space.
+/// Resource that kcmp(2) is to compare: the address space.
 const KCMP_VM: libc::c_int = 1;
-/// Magic number of tmpfs, which memfds are on (`linux/magic.h`).
+/// Magic number of tmpfs, the file system of memfds (`linux/magic.h`).
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
-/// What is held, bytes.
+/// Held memory, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Anonymous memory, and what of it is in swap.
+    /// Anonymous memory, including its part in swap.
     pub anonymous: u64,
-    /// Shared memory that is mapped.
+    /// Mapped shared memory.
     pub shared: u64,
-    /// Files of a tmpfs that are open, as far as they are larger than what is mapped.
+    /// Open files of a tmpfs, as far as they are larger than their mapped part.
     pub files: u64,
     /// Page tables.
     pub page_tables: u64,
-    /// Resident memory summed over processes, for comparison: shared memory counts once a process.
+    /// Resident memory summed over processes, for comparison: shared memory counts once per
+    /// process.
     pub rss_sum: u64,
-    /// Address spaces.
+    /// Number of address spaces.
     pub spaces: u32,
-    /// What the kernel charges to the programs' control group; 0: they have none.
+    /// Memory that the kernel charges to the programs' control group; 0: they have none.
     pub charged: u64,
 }
 
 impl Held {
-    /// What the limit is about: memory that processes have mapped or open.
+    /// Memory that a limit covers: mapped or open in a process.
     pub fn total(&self) -> u64 {
         self.anonymous + self.shared + self.files + self.page_tables
     }
 
-    /// The same, with memory that no process has mapped or open, as far as that is known.
+    /// As [`total`](Self::total), with memory that no process has mapped or open, as far as that is
+    /// known.
     pub fn with_hidden(&self) -> u64 {
         self.total().max(self.charged)
     }
 }
 
-/// A task through which an address space can be looked at.
+/// A task that gives access to an address space in `/proc`.
 struct Space {
-    /// Its process, or a thread of it: the main thread may have exited.
+    /// The process, or a thread of it: the main thread may have exited.
     task: PathBuf,
     tid: u32,
 }
 
-/// Measures what a user holds.
+/// Measures the memory of a user.
 pub fn held_by(user: User) -> Held {
     held_by_processes(&user.processes())
 }
 
-/// Measures what these processes hold.
+/// Measures the memory of these processes.
 pub fn held_by_processes(pids: &[u32]) -> Held {
     let mut held = Held::default();
     let mut spaces: Vec<Space> = Vec::new();
@@ -69,7 +71,8 @@ pub fn held_by_processes(pids: &[u32]) -> Held {
         open_files(*pid, &mut files);
         let Some(space) = living_task(*pid) else { continue };
         held.rss_sum += status_bytes(&space.task, &["RssAnon:", "RssShmem:"]);
-        // Those that share an address space are found by the kernel's order of them.
+        // Processes that share an address space are found by the kernel's ordering of address
+        // spaces.
         if let Err(at) = spaces.binary_search_by(|known| order(known.tid, space.tid)) {
             spaces.insert(at, space);
         }
@@ -106,7 +109,7 @@ fn order(one: u32, other: u32) -> Ordering {
         0 => Ordering::Equal,
         1 => Ordering::Less,
         2 => Ordering::Greater,
-        // One of them is gone, and will be found to hold nothing.
+        // One of them has exited, and will be measured as empty.
         _ => one.cmp(&other),
     }
 }
@@ -119,7 +122,7 @@ fn open_files(pid: u32, files: &mut BTreeMap<(u64, u64), u64>) {
             target.to_string_lossy().starts_with("/memfd:")
                 || rustix::fs::statfs(&path).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC)
         });
-        // Opening a path below fd would open the device or socket: only metadata is asked for.
+        // Opening a path below fd would open the device or socket: only metadata is requested.
         if let Some(file) = is_tmpfs.then(|| fs::metadata(&path).ok()).flatten()
             && file.is_file()
         {
@@ -133,7 +136,7 @@ fn status_bytes(task: &Path, names: &[&str]) -> u64 {
     names.iter().map(|name| field_bytes(&status, name)).sum()
 }
 
-/// `Name:   12 kB` in bytes; 0 where it is missing.
+/// `Name:   12 kB` in bytes; 0 if it is missing.
 fn field_bytes(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.split_whitespace().next()).unwrap_or("0");
@@ -144,7 +147,7 @@ fn field_bytes(text: &str, name: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// Both tests measure this process: what one allocates shows in the other.
+    /// Both tests measure this process: allocations of one would show in the other.
     fn alone() -> std::sync::MutexGuard<'static, ()> {
         static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
         ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

@@ -1,5 +1,5 @@
-//! A control group that the kernel charges a program's memory to: it also contains memory that no
-//! process has mapped or open.
+//! A control group to which the kernel charges a program's memory, including memory that no process
+//! has mapped or open.
 
 use std::fs;
 use std::io;
@@ -9,15 +9,15 @@ use std::process::Command;
 
 /// The hierarchy of the memory controller: version 1, and version 2.
 const ROOTS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
-/// What a line of `memory.stat` is called: anonymous memory (version 1, version 2), shared memory
-/// and, in version 1, swap.
+/// Names of lines in `memory.stat`: anonymous memory (version 1, version 2), shared memory and, in
+/// version 1, swap.
 const COUNTED: [&str; 4] = ["rss ", "anon ", "shmem ", "swap "];
 
 /// A control group with a memory controller, removed on drop.
 pub struct MemoryGroup(PathBuf);
 
 impl MemoryGroup {
-    /// `None`: the machine has no memory controller, or it is not available to us.
+    /// `None`: the machine has no memory controller, or this process may not use it.
     pub fn create() -> Option<Self> {
         let name = format!("headroom-test-{}", std::process::id());
         ROOTS.iter().find_map(|root| {
@@ -27,7 +27,7 @@ impl MemoryGroup {
         })
     }
 
-    /// Has the program start in the group.
+    /// Starts the program in the group.
     pub fn contain(&self, command: &mut Command) -> io::Result<()> {
         let procs = fs::OpenOptions::new().write(true).open(self.0.join("cgroup.procs"))?;
         // SAFETY: between fork and exec only a system call is made.
@@ -37,7 +37,7 @@ impl MemoryGroup {
         Ok(())
     }
 
-    /// What the kernel charges to the group: anonymous and shared memory and swap, bytes.
+    /// Memory that the kernel charges to the group: anonymous and shared memory and swap, bytes.
     pub fn charged(&self) -> u64 {
         let stat = fs::read_to_string(self.0.join("memory.stat")).unwrap_or_default();
         let counted = |line: &str| {
@@ -51,7 +51,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // It stays if processes of it are left, which is reported where they are ended.
+        // Fails if the group still has processes, which is reported where they are ended.
         let _ = fs::remove_dir(&self.0);
     }
 }

@@ -4,26 +4,26 @@ use std::fmt;
 
 use crate::backend::Backend;
 
-/// What a run was to show, and whether it did.
+/// An expectation of a run, and whether it was met.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// The same in all runs: `held`, `cpu` ...
+    /// Name, the same in all runs: `held`, `cpu` ...
     pub name: &'static str,
-    /// It holds.
+    /// The expectation was met.
     pub holds: bool,
-    /// What was measured, and the bound.
+    /// The measured value and the bound.
     pub found: String,
 }
 
 impl Check {
-    /// A check.
+    /// Creates a check.
     #[expect(clippy::fn_params_excessive_bools, reason = "the result of what was checked")]
     pub fn new(name: &'static str, holds: bool, found: impl Into<String>) -> Self {
         Self { name, holds, found: found.into() }
     }
 }
 
-/// A check that fails today.
+/// A check that fails at present.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpectedFailure {
     /// The attack or program.
@@ -37,7 +37,7 @@ pub struct ExpectedFailure {
 }
 
 impl ExpectedFailure {
-    /// An entry of a table.
+    /// Creates an entry of a table.
     pub const fn new(
         scenario: &'static str,
         backend: &'static str,
@@ -54,7 +54,7 @@ enum Verdict {
     Passed,
     Failed,
     ExpectedFailure,
-    /// The entry is to be removed from the table.
+    /// The entry must be removed from the table.
     UnexpectedPass,
 }
 
@@ -77,20 +77,20 @@ impl fmt::Display for Verdict {
 
 /// The result of one run of a scenario.
 pub trait Outcome {
-    /// In the order in which they are printed.
+    /// Checks in the order in which they are printed.
     fn checks(&self) -> &[Check];
-    /// Prints what was measured, in front of the checks.
+    /// Prints the measured values, in front of the checks.
     fn print(&self, scenario: &str, backend: Backend);
 }
 
-/// The checks of a suite that fail today. An entry that starts to hold fails the suite: it is
-/// removed with the change that fixes it.
+/// The checks of a suite that fail at present. An entry that starts to pass fails the suite: it
+/// must be removed with the change that fixes it.
 pub struct ExpectedFailures(pub &'static [ExpectedFailure]);
 
 impl ExpectedFailures {
     /// Runs a scenario and prints its checks. `false`: one of them is not as expected.
     ///
-    /// The machine is busy with other things as well, so an unexpected result gets two more runs.
+    /// Other load on the machine may affect it, so an unexpected result gets two more runs.
     pub fn run<O: Outcome>(
         &self,
         scenario: &str,
@@ -112,7 +112,7 @@ impl ExpectedFailures {
         Ok(outcome.checks().iter().map(verdict).all(Verdict::is_expected))
     }
 
-    /// One line for each entry.
+    /// Prints one line for each entry.
     pub fn print(&self) {
         for entry in self.0 {
             let backend = if entry.backend.is_empty() { "both" } else { entry.backend };

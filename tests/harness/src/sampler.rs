@@ -1,4 +1,4 @@
-//! What is held over time, and how promptly the daemon answers meanwhile.
+//! Held memory over time, and the daemon's response times meanwhile.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use crate::memory::{self, Held};
 use crate::memory_group::MemoryGroup;
 use crate::users::User;
 
-/// Between two measurements of memory.
+/// Interval of memory measurements.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Between two requests.
+/// Interval of requests.
 const REQUEST_PAUSE: Duration = Duration::from_millis(25);
-/// After that a request counts as unanswered.
+/// Time after which a request counts as unanswered.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Memory has to be held for so long to count as held.
+/// Duration for which memory must be held to count as held.
 const SUSTAINED: Duration = Duration::from_secs(1);
 
-/// Runs something again and again until it is stopped, and keeps what it returns.
+/// Calls a closure repeatedly until it is stopped, and keeps its results.
 struct Repeated<T> {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<T>>,
@@ -49,11 +49,11 @@ impl<T: Send + 'static> Repeated<T> {
     }
 }
 
-/// Measures a user's memory.
+/// Measures a user's memory repeatedly.
 pub struct MemorySampler(Repeated<(Instant, Held)>);
 
 impl MemorySampler {
-    /// Starts. The user's programs may have a control group.
+    /// Starts the thread. The user's programs may have a control group.
     pub fn start(user: User, group: Option<Arc<MemoryGroup>>) -> Self {
         be_quick();
         Self(Repeated::start(PAUSE, move || {
@@ -62,13 +62,14 @@ impl MemorySampler {
         }))
     }
 
-    /// What was found.
+    /// Stops the thread; returns the measurements.
     pub fn end(self) -> MemoryHistory {
         MemoryHistory(self.0.end())
     }
 }
 
-/// The thread's children inherit it: samples are taken in time although all CPUs are busy.
+/// Raises the priority of the calling thread and its children: samples are taken in time although
+/// all CPUs are busy.
 fn be_quick() {
     // SAFETY: the call takes integers; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -15) };
@@ -78,12 +79,12 @@ fn be_quick() {
 pub struct MemoryHistory(Vec<(Instant, Held)>);
 
 impl MemoryHistory {
-    /// The highest.
+    /// The sample with the highest total.
     pub fn peak(&self) -> Held {
         self.0.iter().map(|(_, held)| *held).max_by_key(Held::total).unwrap_or_default()
     }
 
-    /// The most that was held for more than a second, bytes, by this measure.
+    /// Maximum held for more than a second, bytes, by this measure.
     pub fn sustained(&self, measure: fn(&Held) -> u64) -> u64 {
         let ends = self.0.iter().enumerate().filter_map(|(first, (from, _))| {
             let later = self.0[first..].iter();
@@ -94,28 +95,28 @@ impl MemoryHistory {
         ends.max().unwrap_or(0)
     }
 
-    /// For how long altogether more than this was held.
+    /// Total time in which more than this was held.
     pub fn time_above(&self, bytes: u64) -> Duration {
         let pairs = self.0.windows(2).filter(|pair| pair[0].1.total() > bytes);
         pairs.map(|pair| pair[1].0 - pair[0].0).sum()
     }
 
-    /// How many there are.
+    /// Number of measurements.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// There is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Sends requests as root.
+/// Sends requests as root repeatedly.
 pub struct RequestSampler(Repeated<Option<Duration>>);
 
 impl RequestSampler {
-    /// Starts: a connection and a `status` each time, as `headroom status` does.
+    /// Starts the thread: a connection and a `status` request each time, as `headroom status` does.
     pub fn start(socket: PathBuf) -> Self {
         Self(Repeated::start(REQUEST_PAUSE, move || {
             let begun = Instant::now();
@@ -125,7 +126,7 @@ impl RequestSampler {
         }))
     }
 
-    /// How long they took.
+    /// Stops the thread; returns the durations of the requests.
     pub fn end(self) -> Latencies {
         let all = self.0.end();
         let mut answered: Vec<Duration> = all.iter().flatten().copied().collect();
@@ -134,17 +135,17 @@ impl RequestSampler {
     }
 }
 
-/// How long requests took.
+/// Durations of requests.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies {
-    /// Sorted.
+    /// Sorted durations of the answered requests.
     pub answered: Vec<Duration>,
     /// Requests that were refused, or not answered in time.
     pub unanswered: usize,
 }
 
 impl Latencies {
-    /// This part of the requests was as fast.
+    /// The duration that this percentage of the requests did not exceed.
     pub fn percentile(&self, percent: usize) -> Duration {
         let last = self.answered.len().saturating_sub(1);
         self.answered.get(last * percent / 100).copied().unwrap_or(PATIENCE)

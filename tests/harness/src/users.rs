@@ -1,4 +1,4 @@
-//! Programs as other users, and their end.
+//! Programs as other users, and how they are ended.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -9,31 +9,31 @@ use std::time::{Duration, Instant};
 pub use owners::Uid;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Uids of one test: its user, and those that are subordinate to it.
+/// Uids of one test: its user, and the user's subordinate uids.
 #[derive(Clone, Copy, Debug)]
 pub struct User {
-    /// In the initial namespace.
+    /// The user, in the initial namespace.
     pub uid: Uid,
-    /// The first subordinate one.
+    /// The first subordinate uid.
     pub subordinate: u32,
-    /// How many of these there are.
+    /// Number of subordinate uids.
     pub count: u32,
 }
 
 impl User {
-    /// One of its uids.
+    /// Whether this is one of its uids.
     pub fn has(&self, uid: Uid) -> bool {
         uid == self.uid || (self.subordinate..self.subordinate + self.count).contains(&uid.0)
     }
 
-    /// A program as this user, in a session of its own, without privileges.
+    /// A program as this user, in a new session, without privileges.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         self.run_as_self(&mut command);
         command
     }
 
-    /// The same for a program that is prepared in other ways before.
+    /// As [`command`](Self::command), for a program that is already prepared in other ways.
     pub fn run_as_self(&self, command: &mut Command) {
         let Uid(uid) = self.uid;
         // SAFETY: between fork and exec only system calls are made.
@@ -48,7 +48,7 @@ impl User {
         }
     }
 
-    /// Ids of its processes, those that have exited but for their parent included.
+    /// Pids of its processes, including zombies.
     pub fn processes(&self) -> Vec<u32> {
         let real_uid = |pid: u32| {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -60,7 +60,7 @@ impl User {
         pids.filter(|pid| real_uid(*pid).is_some_and(|uid| self.has(uid))).collect()
     }
 
-    /// Kills all of its processes, until none is left.
+    /// Kills all of its processes, repeatedly until none is left.
     pub fn end(&self, children: &mut [Child]) {
         let end = Instant::now() + Duration::from_secs(10);
         loop {
