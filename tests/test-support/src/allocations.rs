@@ -1,4 +1,4 @@
-//! An allocator that counts. A test program installs it with `#[global_allocator]`.
+//! A counting allocator. A test program installs it with `#[global_allocator]`.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,11 +10,11 @@ thread_local! {
 /// The system's allocator. Counts each thread's allocations and releases.
 pub struct CountingAllocator;
 
-// SAFETY: everything is passed on to the system's allocator unchanged.
+// SAFETY: all calls are forwarded to the system's allocator unchanged.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps our contract, which is the same.
+        // SAFETY: the caller observes this function's contract, which is the same.
         unsafe { System.alloc(layout) }
     }
 

@@ -3,7 +3,7 @@
 use control::Uid;
 use control::oomd::{AccountRef, Outcome, Trigger, Why};
 
-/// A decision about user 7 that has not ended. Tests change what they are about.
+/// A decision about user 7 without an outcome. Tests change the fields that they need.
 pub fn decision(id: u64) -> Why {
     Why {
         id,

@@ -1,19 +1,19 @@
-//! A process that executes a test's commands: one a line, each answered with a line.
+//! A process that executes a test's commands: one per line, each answered with a line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Killed and reaped at the latest on drop.
+/// The helper; killed and reaped on drop at the latest.
 pub struct Helper {
-    /// Its exit status is the test's to look at.
+    /// Public, so that the test can check its exit status.
     pub child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
 impl Helper {
-    /// Starts one by its command, and waits for its first answer.
+    /// Starts it, and waits for its first answer.
     pub fn run(command: &mut Command) -> Self {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -29,36 +29,36 @@ impl Helper {
         self.child.id()
     }
 
-    /// Gives a command without waiting for its end.
+    /// Sends a command without waiting for its end.
     pub fn begin(&mut self, command: &str) {
-        // One that was killed meanwhile does not read; the test will see that by itself.
+        // A helper that was killed meanwhile does not read; the test notices that itself.
         let _ = writeln!(self.input, "{command}");
     }
 
-    /// Its next answer; `None`: it is dead.
+    /// Its next answer; `None`: it has exited.
     pub fn answer(&mut self) -> Option<String> {
         let mut line = String::new();
         let read = self.output.read_line(&mut line).unwrap_or(0);
         (read > 0).then(|| line.trim_end().to_owned())
     }
 
-    /// Gives a command and waits for its answer.
+    /// Sends a command and waits for its answer.
     pub fn ask(&mut self, command: &str) -> Option<String> {
         self.begin(command);
         self.answer()
     }
 
-    /// Gives a command that must succeed.
+    /// Sends a command that must succeed.
     pub fn tell(&mut self, command: &str) {
         assert_eq!(self.ask(command).as_deref(), Some("ok"), "{command}");
     }
 
-    /// Whether it has not ended yet.
+    /// Whether it is still running.
     pub fn is_alive(&mut self) -> bool {
         self.child.try_wait().expect("wait for the helper").is_none()
     }
 
-    /// The signal that ended it; waits for its end.
+    /// Waits for its end; returns the signal that killed it.
     pub fn signal(&mut self) -> Option<i32> {
         self.child.wait().expect("wait for the helper").signal()
     }

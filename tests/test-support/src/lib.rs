@@ -14,7 +14,8 @@ pub use decision::decision;
 /// Name of the variable that forbids skips: `all`, which `.ci/run` sets.
 const REQUIRE: &str = "HEADROOM_TESTS_REQUIRE";
 
-/// The test has the rights of root. Otherwise it is skipped: it returns after this.
+/// Whether the test has root privileges. Otherwise reports that it is skipped, and the caller
+/// returns.
 pub fn privileged() -> bool {
     // SAFETY: geteuid has no requirements and cannot fail.
     let root = unsafe { libc::geteuid() } == 0;
@@ -24,22 +25,22 @@ pub fn privileged() -> bool {
     root
 }
 
-/// Starts a thread with the credentials of another user, which needs root. Threads have their own;
-/// those of the test's other threads stay.
+/// Starts a thread with the credentials of another user, which needs root. Credentials are per
+/// thread; those of the test's other threads stay the same.
 pub fn spawn_as<T: Send + 'static>(
     uid: Uid,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> JoinHandle<T> {
     std::thread::spawn(move || {
-        // SAFETY: integers only. The raw call changes the calling thread alone.
+        // SAFETY: integers only. The raw call changes the calling thread only.
         let failed = unsafe { libc::syscall(libc::SYS_setresuid, uid.0, uid.0, uid.0) };
         assert_eq!(failed, 0, "setresuid({uid}): {}", std::io::Error::last_os_error());
         work()
     })
 }
 
-/// Reports that this machine lacks what a test needs; the test returns after it. Where every test
-/// is required, that is a failure: a skipped test hides a regression.
+/// Reports that this machine lacks a feature that a test needs; the caller returns after it. If
+/// every test is required, that is a failure: a skipped test hides a regression.
 pub fn skip(reason: impl fmt::Display) {
     match std::env::var_os(REQUIRE) {
         Some(value) if value == "all" => {

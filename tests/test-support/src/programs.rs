@@ -10,8 +10,8 @@ pub fn memory_hog() -> &'static Path {
     PROGRAM.get_or_init(|| built("test-support", "memory-hog"))
 }
 
-/// A program of a package of the workspace, beside the running one. It is built where it is
-/// missing: `cargo test -p` builds the programs of the tested package alone.
+/// A program of a package of the workspace, beside the running one. It is built if it is missing:
+/// `cargo test -p` builds only the programs of the tested package.
 pub fn built(package: &str, name: &str) -> PathBuf {
     let own = std::env::current_exe().expect("the path of this program");
     let mut folder = own.parent().expect("a program is in a folder");

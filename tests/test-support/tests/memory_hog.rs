@@ -1,4 +1,4 @@
-//! The memory hog takes what it is told to.
+//! The memory hog allocates what its commands request.
 
 use std::process::Command;
 

@@ -2,19 +2,18 @@
 
 use std::ptr::null_mut;
 
-/// How long a member lives if it is not killed: it must not outlive a failed test by much.
+/// Lifetime of a member, seconds: it must not outlive a failed test by much.
 const LIFE_S: u32 = 30;
-/// What each child of [`replace`] has in the end.
+/// Final size of each child of [`replace`], bytes.
 const CHILD_BYTES: usize = 16 << 20;
-/// Between two steps of one MiB.
+/// Pause between two steps of one MiB.
 const STEP_MICROS: u32 = 5_000;
 
-/// New memory, or the end of the process.
+/// Maps new memory, or exits.
 fn map(bytes: usize) -> *mut u8 {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping at an address of the kernel's choice, or an end without anything that
-    // is left to do.
+    // SAFETY: a new mapping at an address of the kernel's choice, or an exit without cleanup.
     unsafe {
         let memory = libc::mmap(null_mut(), bytes, rights, kind, -1, 0);
         if memory == libc::MAP_FAILED {
@@ -24,13 +23,13 @@ fn map(bytes: usize) -> *mut u8 {
     }
 }
 
-/// Takes memory and forks two children that do the same, until the last generation.
+/// Allocates memory and forks two children that do the same, until the last generation.
 pub fn breed(generations: usize) {
     let bytes = 2 << 20;
-    // SAFETY: what is written to was just mapped, with that length; one thread goes on, in each
-    // process, with system calls only.
+    // SAFETY: only memory that was just mapped, with that length, is written to; one thread
+    // continues, in each process, with system calls only.
     unsafe {
-        // A job of its own, as one from a shell; where it leads one already, that stays so.
+        // Creates a process group, like a job of a shell; no change if it leads one already.
         libc::setpgid(0, 0);
         for left in (0..=generations).rev() {
             libc::alarm(LIFE_S);
@@ -49,18 +48,18 @@ pub fn breed(generations: usize) {
                     libc::pause();
                 }
             }
-            // What the parent had is the child's too, until then.
+            // Until then the child shares the parent's memory.
             libc::munmap(memory.cast(), bytes);
         }
         libc::_exit(0);
     }
 }
 
-/// Has so many children at a time. No more processes of this user are possible than a few besides.
+/// Keeps this number of children running. The user can have only a few more processes.
 pub fn replace(children: usize) {
     let most = children as u64 + 8;
-    // SAFETY: system calls with plain values, and what is written to was just mapped, with that
-    // length; one thread goes on in each process.
+    // SAFETY: system calls with plain values; only memory that was just mapped, with that length,
+    // is written to; one thread continues in each process.
     unsafe {
         libc::setpgid(0, 0);
         libc::alarm(LIFE_S);

@@ -1,6 +1,6 @@
-//! A process that never rests: it takes, shares, swaps out and gives back memory, forks, executes
-//! and changes its user, until it is killed or its parent is gone. `memory-hog churn SEED
-//! UID...` is at first the first of these users; with more than one it moves between them.
+//! A process that constantly changes its memory: it allocates, shares, swaps out and frees memory,
+//! forks, executes and changes its user, until it is killed or its parent exits. `memory-hog churn
+//! SEED UID...` starts as the first of these users; with more than one it changes between them.
 
 use std::ffi::CStr;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use crate::{
     Areas, PAGE, become_user, change_real_uid, fork, map, page_out, touch, touch_in_threads,
 };
 
-/// Mappings are at most so many pages, and a process keeps at most so many of them: 8 MiB or so
-/// each.
+/// Maximum of pages per mapping, and of mappings that a process keeps: about 8 MiB each.
 const MOST_PAGES: u64 = 200;
 const MOST_AREAS: usize = 24;
-/// Between two steps: a hundred of us keep a CPU busy, and leave some of it to who looks.
+/// Pause between two steps: a hundred such processes keep a CPU busy, but leave time for the
+/// measurement.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The name of a process that has called for another uid and has not touched a page since: it is
-/// charged to either.
+/// The name of a process that has called setresuid and has not touched a page since: it is charged
+/// to either user.
 const MOVING: &CStr = c"moving";
 const SETTLED: &CStr = c"churning";
 
@@ -70,7 +70,7 @@ impl Churner {
                 }));
             }
             13 => reap(fork(execute_something)),
-            // Where there is swap.
+            // Only effective if there is swap.
             16 | 17 => page_out(self.one()),
             18 | 19 => self.one().iter().for_each(|(start, bytes)| touch(*start, bytes / PAGE)),
             _ => {
@@ -80,7 +80,7 @@ impl Churner {
         }
     }
 
-    /// One of our mappings, if there is any.
+    /// A random mapping, if there is any.
     fn one(&mut self) -> &[(usize, usize)] {
         let which = self.next() as usize % self.areas.len().max(1);
         self.areas.get(which..=which).unwrap_or_default()
@@ -92,7 +92,7 @@ impl Churner {
         }
         let which = self.next() as usize % self.areas.len();
         let (address, bytes) = self.areas.swap_remove(which);
-        // SAFETY: our own mapping, used by nobody any more.
+        // SAFETY: a private mapping that is not used any more.
         unsafe { libc::munmap(address as *mut _, bytes) };
     }
 
@@ -100,18 +100,18 @@ impl Churner {
         let which = self.next() as usize;
         if let Some((address, bytes)) = self.areas.get(which % self.areas.len().max(1)) {
             let half = (bytes / 2).next_multiple_of(PAGE).min(*bytes);
-            // SAFETY: part of our own mapping, which holds nothing that matters.
+            // SAFETY: part of a private mapping without relevant content.
             unsafe { libc::madvise(*address as *mut _, half, libc::MADV_DONTNEED) };
         }
     }
 
-    /// Charged to the new user is a process from its next page fault on.
+    /// Changes the user. The process is charged to the new user from its next page fault on.
     fn move_to(&mut self, users: &[Uid], which: usize) {
         if users.len() > 1 {
             name(MOVING);
             change_real_uid(users[which % users.len()]);
         }
-        // More than the pages a thread may keep for itself before Linux 6.2.
+        // More pages than a thread may cache in its own counters before Linux 6.2.
         touch(map(&mut self.areas, 100 * PAGE, libc::MAP_PRIVATE), 100);
         name(SETTLED);
     }
@@ -129,6 +129,6 @@ fn execute_something() {
 }
 
 fn reap(pid: i32) {
-    // SAFETY: our own child, no status wanted.
+    // SAFETY: a child of this process; no status is requested.
     unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
 }

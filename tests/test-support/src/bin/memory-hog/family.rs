@@ -4,11 +4,11 @@ use std::ptr::null_mut;
 
 use crate::sleep_forever;
 
-/// A child of a failed test exits by itself after so many seconds.
+/// Time after which a child of a failed test exits by itself, seconds.
 const LIFE_S: u32 = 100;
 
-/// Forks children that fork a child each; all hold nothing but what they inherit, and outlive
-/// their parent.
+/// Forks children that fork one child each; all have only inherited memory, and outlive their
+/// parent.
 pub fn have_children(count: usize) {
     for _ in 0..count {
         // SAFETY: the children only wait for signals.
@@ -22,7 +22,7 @@ pub fn have_children(count: usize) {
     }
 }
 
-/// A child that is a process of its own in the same memory, and waits.
+/// Forks a child in the same address space (CLONE_VM), which waits.
 pub fn share_memory() {
     extern "C" fn wait(_: *mut libc::c_void) -> i32 {
         // SAFETY: takes a number.
@@ -33,7 +33,7 @@ pub fn share_memory() {
     let stack = Box::leak(Box::new([0u128; 4096]));
     let top = stack.as_mut_ptr_range().end.cast();
     let flags = libc::CLONE_VM | libc::SIGCHLD;
-    // SAFETY: the child gets a stack of its own, which is never freed, and only waits on it.
+    // SAFETY: the child gets a separate stack, which is never freed, and only waits on it.
     let pid = unsafe { libc::clone(wait, top, flags, null_mut()) };
     assert!(pid > 0, "clone: {}", std::io::Error::last_os_error());
 }
@@ -45,13 +45,13 @@ pub fn start_idle_threads(count: usize) {
 }
 
 pub fn ignore_sigterm() {
-    // A handler, not SIG_IGN: who is killed has to be seen to handle it.
+    // A handler, not SIG_IGN: the daemon must see that the victim handles the signal.
     extern "C" fn ignore(_: i32) {}
     // SAFETY: the handler does nothing.
     unsafe { libc::signal(libc::SIGTERM, ignore as *const () as usize) };
 }
 
-/// SIGTERM ends the process with exit code 3.
+/// Makes SIGTERM end the process with exit code 3.
 pub fn exit_on_sigterm() {
     extern "C" fn exit_3(_: i32) {
         // SAFETY: ends the process.

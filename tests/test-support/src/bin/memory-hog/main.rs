@@ -1,9 +1,9 @@
-//! The memory hog of all tests: executes one command a line from standard input, answers each with
+//! The memory hog of all tests: executes one command per line of standard input, answers each with
 //! a line, and exits at the end of its input.
 //!
-//! `memory-hog` keeps its user, `memory-hog UID` becomes that one. `memory-hog hold UID MIB` takes
-//! so much memory at once and keeps it until it is killed; `memory-hog churn SEED UID...` changes
-//! its memory at random.
+//! `memory-hog` keeps its user, `memory-hog UID` changes to that user. `memory-hog hold UID MIB`
+//! allocates that memory at once and keeps it until it is killed; `memory-hog churn SEED UID...`
+//! changes its memory at random.
 
 mod bomb;
 mod churner;
@@ -17,7 +17,7 @@ use control::Uid;
 const PAGE: usize = 4096;
 const HUGE: usize = 2 << 20;
 
-/// What is mapped: address and bytes.
+/// Mappings: address and length, bytes.
 type Areas = Vec<(usize, usize)>;
 
 fn main() {
@@ -109,13 +109,13 @@ fn main() {
 
 fn answer(text: &str) {
     let mut out = std::io::stdout().lock();
-    // Nobody listens any more: the test is over.
+    // The reader has closed the pipe: the test is over.
     if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
         std::process::exit(0);
     }
 }
 
-/// Takes memory, reports it, and waits to be killed, at the latest with the parent.
+/// Allocates memory, reports it, and waits until it is killed, at the latest when its parent exits.
 fn hold(uid: Uid, mib: usize) {
     become_user(uid);
     // SAFETY: integers only. After the change of user, which resets it.
@@ -130,7 +130,7 @@ fn rename(name: &str) {
     assert!(written.is_ok(), "/proc/self/comm: {written:?}");
 }
 
-/// Makes a user namespace of its own; who may writes its map.
+/// Creates a user namespace; a privileged process writes its map.
 fn unshare_users() {
     // SAFETY: integers only.
     let failed = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
@@ -143,21 +143,21 @@ fn become_user(uid: Uid) {
     assert_eq!(failed, 0, "setresuid({uid}): {}", std::io::Error::last_os_error());
 }
 
-/// Changes the real uid alone; the effective one stays root's, so that it can be changed again.
+/// Changes only the real uid; the effective one stays root's, so that it can be changed again.
 fn change_real_uid(uid: Uid) {
     // SAFETY: integers only.
     let failed = unsafe { libc::setresuid(uid.0, 0, 0) };
     assert_eq!(failed, 0, "setresuid({uid}): {}", std::io::Error::last_os_error());
 }
 
-/// Changes the real uid of the calling thread alone, which only the bare system call does.
+/// Changes only the real uid of the calling thread, which requires the raw system call.
 fn change_real_uid_of_thread(uid: Uid) {
     // SAFETY: integers only; the other threads keep what they have.
     let failed = unsafe { libc::syscall(libc::SYS_setresuid, uid.0, 0, 0) };
     assert_eq!(failed, 0, "setresuid({uid}): {}", std::io::Error::last_os_error());
 }
 
-/// One thread becomes another user, alone, and takes memory.
+/// A single thread changes its user and touches memory.
 fn touch_in_thread_of(areas: &mut Areas, uid: Uid, pages: usize) {
     let start = map(areas, pages * PAGE, libc::MAP_PRIVATE);
     let thread = std::thread::spawn(move || {
@@ -167,10 +167,10 @@ fn touch_in_thread_of(areas: &mut Areas, uid: Uid, pages: usize) {
     assert!(thread.join().is_ok(), "the thread of uid {uid} failed");
 }
 
-/// A child that shares our memory, as before an exec, becomes another user and takes memory.
+/// A child that shares the address space, as before an exec, changes its user and touches memory.
 fn touch_in_vfork_of(areas: &mut Areas, uid: Uid, pages: usize) {
     extern "C" fn child(what: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: the parent, which stands still meanwhile, lives longer than we do.
+        // SAFETY: the parent, which is suspended meanwhile, outlives this child.
         let (uid, start, pages) = unsafe { *what.cast::<(Uid, usize, usize)>() };
         change_real_uid_of_thread(uid);
         touch(start, pages);
@@ -179,25 +179,27 @@ fn touch_in_vfork_of(areas: &mut Areas, uid: Uid, pages: usize) {
     let mut what = (uid, map(areas, pages * PAGE, libc::MAP_PRIVATE), pages);
     let mut stack = vec![0u128; 4096];
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: the stack grows down from its end and is ours alone; the child is gone on return.
+    // SAFETY: the stack grows down from its end and is used by the child only, which has exited on
+    // return.
     let pid = unsafe {
         let top = stack.as_mut_ptr_range().end;
         libc::clone(child, top.cast(), flags, (&raw mut what).cast())
     };
     assert!(pid > 0, "clone: {}", std::io::Error::last_os_error());
-    // SAFETY: our own child, no status wanted.
+    // SAFETY: a child of this process; no status is requested.
     unsafe { libc::waitpid(pid, null_mut(), 0) };
 }
 
 /// Maps memory of 4 KiB pages.
 fn map(areas: &mut Areas, bytes: usize, kind: libc::c_int) -> usize {
     let address = map_pages_of_any_size(areas, bytes, kind);
-    // SAFETY: the mapping just made. Refused where there are no huge pages; 4 KiB ones come then.
+    // SAFETY: the mapping just made. Refused if the kernel has no huge pages; then it is made of 4
+    // KiB pages anyway.
     let _ = unsafe { libc::madvise(address as *mut _, bytes, libc::MADV_NOHUGEPAGE) };
     address
 }
 
-/// Takes memory as a program without any advice to the kernel does.
+/// Allocates memory like a program that gives the kernel no advice.
 fn grow(areas: &mut Areas, bytes: usize) {
     let start = map_pages_of_any_size(areas, bytes, libc::MAP_PRIVATE);
     touch(start, bytes / PAGE);
@@ -222,17 +224,18 @@ fn map_pages_of_any_size(areas: &mut Areas, bytes: usize, kind: libc::c_int) -> 
 
 fn touch(address: usize, pages: usize) {
     for page in 0..pages {
-        // SAFETY: inside a mapping of at least `pages` pages that only we know.
+        // SAFETY: inside a mapping of at least `pages` pages, to which no other code has a
+        // reference.
         unsafe { ((address + page * PAGE) as *mut u8).write_volatile(1) };
     }
 }
 
-/// Maps our own program once more and reads all of it.
+/// Maps this program's file once more and reads all of it.
 fn read_file(areas: &mut Areas) {
     use std::os::fd::AsRawFd;
     let file = std::fs::File::open("/proc/self/exe").expect("our program");
     let bytes = file.metadata().expect("its size").len() as usize;
-    // SAFETY: a fresh private mapping; the file is not cut while it runs.
+    // SAFETY: a fresh private mapping; the file is not truncated while it runs.
     let address = unsafe {
         libc::mmap(null_mut(), bytes, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0)
     };
@@ -263,17 +266,17 @@ fn touch_in_threads(areas: &mut Areas, threads: usize, pages: usize) {
     });
 }
 
-/// Asks the kernel to take all of it from memory; it does what it can.
+/// Requests the kernel to swap all of it out; it does so as far as possible.
 fn page_out(areas: &[(usize, usize)]) {
     for (address, bytes) in areas {
-        // SAFETY: our own mapping, which keeps what it holds.
+        // SAFETY: a private mapping, whose content is kept.
         unsafe { libc::madvise(*address as *mut _, *bytes, libc::MADV_PAGEOUT) };
     }
 }
 
 fn unmap_all(areas: &mut Areas) {
     for (address, bytes) in areas.drain(..) {
-        // SAFETY: our own mapping, used by nobody any more.
+        // SAFETY: a private mapping that is not used any more.
         unsafe { libc::munmap(address as *mut _, bytes) };
     }
 }
@@ -281,7 +284,7 @@ fn unmap_all(areas: &mut Areas) {
 fn unmap_pieces(areas: &mut Areas, bytes: usize) {
     for (address, end) in areas.drain(..).map(|(address, bytes)| (address, address + bytes)) {
         for piece in (address..end).step_by(bytes) {
-            // SAFETY: a part of our own mapping, used by nobody any more.
+            // SAFETY: a part of a private mapping that is not used any more.
             unsafe { libc::munmap(piece as *mut _, bytes.min(end - piece)) };
         }
     }
@@ -289,7 +292,7 @@ fn unmap_pieces(areas: &mut Areas, bytes: usize) {
 
 fn fork(child: impl FnOnce()) -> i32 {
     let parent = std::process::id() as i32;
-    // SAFETY: we have one thread; the child only touches memory and sleeps.
+    // SAFETY: this process has one thread; the child only touches memory and sleeps.
     match unsafe { libc::fork() } {
         0 => {
             // SAFETY: integers only. It must not outlive a killed parent, nor one that was killed
@@ -326,7 +329,7 @@ fn touch_all(areas: &[(usize, usize)]) {
     areas.iter().for_each(|(start, bytes)| touch(*start, bytes / PAGE));
 }
 
-/// Writes to a file of memory that stays open and is not mapped.
+/// Writes to a memfd that stays open and is not mapped.
 fn write_memfd(bytes: usize) {
     use std::os::fd::FromRawFd;
     // SAFETY: a name that ends with 0; the descriptor is this file's alone.
@@ -338,12 +341,12 @@ fn write_memfd(bytes: usize) {
     std::mem::forget(file);
 }
 
-/// The child maps and touches memory of its own, then sleeps; answers when it has.
+/// The child maps and touches new memory, then sleeps; returns when it has touched it.
 fn fork_toucher(pages: usize) -> i32 {
     fork_with(|| touch(map(&mut Areas::new(), pages * PAGE, libc::MAP_PRIVATE), pages))
 }
 
-/// The child works, then sleeps; answers when it has worked.
+/// The child runs `work`, then sleeps; returns when the work is done.
 fn fork_with(work: impl FnOnce()) -> i32 {
     let mut fds = [0; 2];
     // SAFETY: room for two descriptors.
@@ -355,7 +358,7 @@ fn fork_with(work: impl FnOnce()) -> i32 {
         sleep_forever();
     });
     let mut byte = 0u8;
-    // SAFETY: room for one byte; both descriptors are ours.
+    // SAFETY: room for one byte; both descriptors belong to this function.
     unsafe {
         libc::close(fds[1]);
         libc::read(fds[0], (&raw mut byte).cast(), 1);
@@ -365,7 +368,7 @@ fn fork_with(work: impl FnOnce()) -> i32 {
 }
 
 fn wait_for_child() -> bool {
-    // SAFETY: no status wanted.
+    // SAFETY: no status is requested.
     unsafe { libc::waitpid(-1, null_mut(), 0) > 0 }
 }
 
@@ -375,14 +378,14 @@ fn exec_self() {
     panic!("exec /proc/self/exe: {error}");
 }
 
-/// The main thread ends while another one lives on, with its memory.
+/// The main thread exits while another one continues, with its memory.
 fn exit_leader() {
     std::thread::spawn(|| {
         std::thread::sleep(std::time::Duration::from_millis(50));
         answer("ok");
         sleep_forever();
     });
-    // SAFETY: ends this thread alone; nothing on its stack is used by the other one.
+    // SAFETY: ends this thread only; the other one does not use its stack.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
 }
 
@@ -400,14 +403,14 @@ fn churn(areas: &mut Areas, seed: u64, steps: usize) {
             3 => touch_in_threads(areas, 2, pages / 2 + 1),
             4 | 5 if areas.len() > 4 => {
                 let (address, bytes) = areas.swap_remove((state >> 20) as usize % areas.len());
-                // SAFETY: our own mapping, used by nobody any more.
+                // SAFETY: a private mapping that is not used any more.
                 unsafe { libc::munmap(address as *mut _, bytes) };
             }
             6 => {
                 let pid = fork(|| {
                     touch(map(&mut Areas::new(), pages * PAGE, libc::MAP_PRIVATE), pages);
                 });
-                // SAFETY: our own child, no status wanted.
+                // SAFETY: a child of this process; no status is requested.
                 unsafe { libc::waitpid(pid, null_mut(), 0) };
             }
             7 => {
