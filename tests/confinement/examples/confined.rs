@@ -1,7 +1,7 @@
-//! `confined UNIT PROGRAM [ARGUMENT...]` runs a program as a unit confines it: to try a unit with
-//! other tests.
+//! `confined UNIT PROGRAM [ARGUMENT...]` runs a program with the confinement of a unit, to test the
+//! unit with other tests.
 //!
-//! The program ends by SIGSYS at the first system call that the unit does not name.
+//! SIGSYS kills the program at the first system call that the unit does not list.
 
 #[cfg(target_arch = "x86_64")]
 fn main() -> Result<(), String> {

@@ -4,7 +4,7 @@ macro_rules! calls {
     ($($name:ident)*) => { [$((stringify!($name), libc::$name)),*] };
 }
 
-/// Those that units name; one that is missing is added here.
+/// The system calls that units list; a missing one must be added here.
 const CALLS: &[(&str, libc::c_long)] = &calls! {
     SYS_accept4 SYS_access SYS_arch_prctl SYS_bind SYS_bpf SYS_brk SYS_capget SYS_chdir SYS_chmod
     SYS_clock_getres SYS_clock_gettime SYS_clock_nanosleep SYS_clone SYS_clone3 SYS_close
@@ -37,7 +37,7 @@ const CALLS: &[(&str, libc::c_long)] = &calls! {
     SYS_waitid SYS_write SYS_writev
 };
 
-/// The number of one named as in `read`.
+/// The number of a system call with a name like `read`.
 pub(crate) fn number(of: &str) -> Option<u32> {
     let found = CALLS.iter().find(|(name, _)| name.strip_prefix("SYS_") == Some(of));
     found.map(|(_, number)| *number as u32)

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-/// More than any kernel has.
+/// Range of capabilities, larger than that of any kernel.
 pub(crate) const ALL: RangeInclusive<u32> = 0..=63;
 
 /// In the order of linux/capability.h, from 0.
@@ -13,7 +13,7 @@ const NAMES: &str = "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGI
                      AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM \
                      BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE";
 
-/// The number of one named as in `CAP_KILL`.
+/// The number of a capability with a name like `CAP_KILL`.
 pub(crate) fn number(of: &str) -> Option<u32> {
     let name = of.strip_prefix("CAP_")?;
     NAMES.split_whitespace().position(|known| known == name).map(|at| at as u32)

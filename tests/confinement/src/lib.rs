@@ -1,8 +1,8 @@
-//! Runs a program with no more system calls and capabilities than its systemd unit allows, without
-//! systemd. For tests of units.
+//! Runs a program with exactly the system calls and capabilities that its systemd unit allows,
+//! without systemd. For tests of units.
 //!
-//! Harder than the unit: a system call that is not named ends the process, so that a missing name
-//! is not taken for an error that is dealt with.
+//! Stricter than the unit: a system call that is not listed kills the process, so that a missing
+//! name is not mistaken for an error that the program handles.
 #![cfg(target_arch = "x86_64")]
 
 mod calls;
@@ -20,17 +20,17 @@ const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 /// Offsets in `struct seccomp_data`.
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
-/// A jump of a filter is that far at most.
+/// Maximum distance of a jump in a filter.
 const MOST_CALLS: usize = 254;
 
-/// What a unit allows.
+/// System calls and capabilities that a unit allows.
 pub struct Confinement {
     calls: Vec<u32>,
     capabilities: Vec<u32>,
 }
 
 impl Confinement {
-    /// As the text of a unit has it, in `SystemCallFilter=` and `CapabilityBoundingSet=`. The error
+    /// Parses `SystemCallFilter=` and `CapabilityBoundingSet=` in the text of a unit. The error
     /// names a word that is not known here.
     pub fn of(unit: &str) -> Result<Self, String> {
         let number = |of: &str, known: &dyn Fn(&str) -> Option<u32>| {
@@ -46,12 +46,12 @@ impl Confinement {
         Ok(Self { calls, capabilities: kept.collect::<Result<_, _>>()? })
     }
 
-    /// The program will run like that; it is for root to start it.
+    /// Makes the program run with this confinement; only root can start it then.
     pub fn apply(self, command: &mut Command) {
         let filter = self.filter();
         let confine = move || {
             for capability in capabilities::ALL.filter(|one| !self.capabilities.contains(one)) {
-                // Refused: the kernel has no such capability.
+                // Refused if the kernel has no such capability.
                 let _ = prctl(libc::PR_CAPBSET_DROP, capability.into(), std::ptr::null());
             }
             prctl(libc::PR_SET_NO_NEW_PRIVS, 1, std::ptr::null())?;
@@ -59,7 +59,7 @@ impl Confinement {
                 libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
             prctl(libc::PR_SET_SECCOMP, libc::c_ulong::from(libc::SECCOMP_MODE_FILTER), &program)
         };
-        // SAFETY: only system calls, on memory that was made before the fork.
+        // SAFETY: only system calls, on memory that was allocated before the fork.
         unsafe { command.pre_exec(confine) };
     }
 
@@ -88,14 +88,14 @@ impl Confinement {
     }
 }
 
-/// The words of all lines of the unit that set this.
+/// The words of all lines of the unit with this setting.
 fn words<'a>(unit: &'a str, setting: &'a str) -> impl Iterator<Item = &'a str> {
     let lines = unit.lines().filter_map(move |line| line.strip_prefix(setting)?.strip_prefix('='));
     lines.flat_map(str::split_whitespace)
 }
 
 fn prctl(option: i32, argument: libc::c_ulong, pointer: *const libc::sock_fprog) -> io::Result<()> {
-    // SAFETY: of the options used here only PR_SET_SECCOMP takes a pointer, which is that of a
+    // SAFETY: of the options used here only PR_SET_SECCOMP takes a pointer, and it gets that of a
     // filter.
     match unsafe { libc::prctl(option, argument, pointer, 0, 0) } {
         -1 => Err(io::Error::last_os_error()),

@@ -1,15 +1,14 @@
-//! What systemd itself thinks of a unit.
+//! Analysis of a unit by systemd itself.
 
 use std::io;
 use std::path::Path;
 use std::process::Command;
 
-/// Whether systemd understands a unit, and how much its service could still do: at most
-/// `most_exposed` of 100, where 100 is a service that is not confined at all. What it says against
-/// the unit, if anything.
+/// Whether systemd accepts a unit, and how exposed its service is: at most `most_exposed` of 100,
+/// where 100 is a service without any confinement. Returns systemd's objections, if any.
 ///
-/// The program need not be installed: `program` in the unit is taken for one that is. The error:
-/// systemd is not here, or its tool cannot be run.
+/// The program need not be installed: `program` in the unit is replaced by one that is. The error:
+/// systemd is missing, or its tool cannot be run.
 pub fn opinion_of_systemd(
     name: &str,
     unit: &str,
