@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# What tests/clients/run and scripts/demo share: a /dev of their own, children that always end, and a line
-# for each step. Sourced by bash with `set -eu`; the caller sets `scratch`, a folder for logs.
+# Code shared by tests/clients/run and scripts/demo: a private /dev, children that are always ended, and a
+# line for each step. Sourced by bash with `set -eu`; the caller sets `scratch`, a folder for logs.
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 clients=${CARGO_TARGET_DIR:-$here/target}/clients
-# How long anything may take.
+# Limit for any wait.
 patience_s=20
 
 # Runs the calling script again in a mount namespace of its own, in which /dev is a tmpfs: /dev/binderfs,
@@ -61,7 +61,7 @@ start() {
 
 running() { [ -n "${pid_of[$1]:-}" ] && kill -0 "${pid_of[$1]}" 2>/dev/null; }
 
-# stop NAME [SIGNAL]: asks it to end, waits, kills it if it does not. Its exit code.
+# stop NAME [SIGNAL]: signals the child, waits, kills it if it does not exit. Returns its exit code.
 stop() {
     local name=$1 pid=${pid_of[$1]:-} code=0
     [ -n "$pid" ] || return 0
@@ -90,7 +90,7 @@ await() {
 
 # --- steps --------------------------------------------------------------------------------------------
 
-# fail WORDS...: the step under way did not work; shows what the children said last.
+# fail WORDS...: the step under way did not work; shows the last output of the children.
 fail() {
     echo "FAILED: $*"
     local name

@@ -22,7 +22,7 @@ fn main() {
     for name in names {
         builder = builder.source(format!("aidl/headroom/suite/{name}.aidl"));
     }
-    // Of the last one: what a released interface is known by.
+    // Version and hash of the last interface (`ITasks`), as a released interface has them.
     builder = builder.version(3).hash("0123abcd");
     if let Err(error) = builder.include_dir("aidl").output("suite.rs").generate() {
         eprintln!("suite: {error:?}");

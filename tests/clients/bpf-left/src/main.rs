@@ -1,7 +1,7 @@
-//! What BPF objects a process has, and which of them are left.
+//! Lists the BPF objects of a process, and checks which of them still exist.
 //!
-//! `bpf-left of PID` prints them, a line each (`prog 12`); `bpf-left check`, fed with such lines,
-//! prints those that still exist, and its exit code is 1 if there are any.
+//! `bpf-left of PID` prints them, one line each (`prog 12`); `bpf-left check` reads such lines,
+//! prints the objects that still exist, and exits with code 1 if there are any.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -13,7 +13,7 @@ const KINDS: [(&str, libc::c_int); 3] = [("prog", 13), ("map", 14), ("link", 30)
 fn of(pid: &str) -> Result<BTreeSet<String>, std::io::Error> {
     let mut objects = BTreeSet::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
-        // A descriptor may be closed while we look.
+        // A descriptor may be closed meanwhile.
         let info = std::fs::read_to_string(entry?.path()).unwrap_or_default();
         for line in info.lines() {
             for (kind, _) in KINDS {
@@ -29,13 +29,14 @@ fn of(pid: &str) -> Result<BTreeSet<String>, std::io::Error> {
 fn exists(command: libc::c_int, id: u32) -> Result<bool, std::io::Error> {
     // The first members of the command's attributes: id, next id, open flags.
     let attributes = [id, 0, 0];
-    // SAFETY: the kernel reads as many bytes as it is told, which is the size of the array.
+    // SAFETY: the kernel reads as many bytes as the size argument gives, which is the size of the
+    // array.
     let fd =
         unsafe { libc::syscall(libc::SYS_bpf, command, &attributes, size_of_val(&attributes)) };
     let error = std::io::Error::last_os_error();
     match i32::try_from(fd) {
         Ok(fd) if fd >= 0 => {
-            // SAFETY: the kernel has just made it for us.
+            // SAFETY: the kernel has just installed it for this process.
             unsafe { libc::close(fd) };
             Ok(true)
         }

@@ -1,4 +1,4 @@
-//! The interfaces that `build.rs` made from AIDL.
+//! The interfaces that `build.rs` generates from AIDL.
 
 /// Name of the service unless the command line gives another.
 pub const SERVICE: &str = "headroom.hello.IHello/default";

@@ -1,5 +1,5 @@
-//! A test as any project of services and clients could have it. It needs a bus and a service
-//! manager on it:
+//! A typical test of a project with services and clients. It needs a bus and a service manager on
+//! it:
 //!
 //! ```text
 //! headroom run --service-manager 'rsb_hub --insecure-allow-all' -- cargo test

@@ -1,10 +1,10 @@
-//! The interfaces that `build.rs` made from AIDL.
+//! The interfaces that `build.rs` generates from AIDL.
 
 rsbinder::include_aidl!("suite");
 
 pub mod tasks;
 
-/// A stamp of that kind and time.
+/// A stamp with this kind and time.
 pub fn stamp(
     kind: headroom::suite::Packet::Kind::Kind,
     time: i64,

@@ -1,4 +1,4 @@
-//! `ITasks`, served asynchronously: by `tasks_service`, and by tests for being called back.
+//! `ITasks`, served asynchronously: by `tasks_service`, and by tests for callbacks.
 
 use std::fs::File;
 use std::io::Write;
@@ -40,7 +40,7 @@ pub fn named(name: &str) -> Strong<dyn INamed> {
     BnNamed::new_async_binder(Named(name.to_owned()), TokioRuntime(Handle::current()))
 }
 
-/// Says everything back, and does what takes its time.
+/// Echoes all values, and implements the methods that take time.
 #[derive(Default)]
 pub struct Tasks {
     operation: Mutex<Option<CancellationSignal>>,

@@ -1,4 +1,4 @@
-//! A test for each thing that AIDL has. They need a bus and a service manager on it:
+//! A test for each feature of AIDL. They need a bus and a service manager on it:
 //!
 //! ```text
 //! headroom run --service-manager 'rsb_hub --insecure-allow-all' -- cargo test --package suite
@@ -37,7 +37,7 @@ impl Drop for Service {
     }
 }
 
-/// A service of its own, in a process of its own.
+/// Starts another service in a separate process.
 fn another() -> (Service, Suite) {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -48,7 +48,7 @@ fn another() -> (Service, Suite) {
     (service, suite)
 }
 
-/// There is a bus.
+/// Whether there is a bus.
 fn ready() -> bool {
     static READY: OnceLock<bool> = OnceLock::new();
     *READY.get_or_init(|| {
@@ -62,7 +62,7 @@ fn ready() -> bool {
     })
 }
 
-/// Held for writing by who needs all of this process's receive buffer.
+/// Locked for writing by tests that need all of this process's receive buffer.
 static ROOM: RwLock<()> = RwLock::new(());
 
 fn room() -> RwLockReadGuard<'static, ()> {
@@ -75,7 +75,7 @@ fn shared() -> Suite {
     SHARED.get_or_init(|| Mutex::new(another())).lock().unwrap().1.clone()
 }
 
-/// Tests of the shared service.
+/// Tests with the shared service.
 macro_rules! tests {
     ($($name:ident($suite:ident) $body:block)*) => {
         $(#[test]
@@ -89,7 +89,7 @@ macro_rules! tests {
     };
 }
 
-/// Each value comes back.
+/// Each value is echoed.
 macro_rules! says {
     ($($name:ident $method:ident [$($value:expr),* $(,)?];)*) => {
         $(#[test]
@@ -103,7 +103,7 @@ macro_rules! says {
     };
 }
 
-/// Arrays come back reversed: none, one, some, and many elements.
+/// Arrays are returned reversed: none, one, some, and many elements.
 macro_rules! reverses {
     ($($module:ident $method:ident [$($value:expr),* $(,)?];)*) => {
         $(mod $module {
@@ -502,7 +502,7 @@ fn watched(suite: &Suite) -> (Arc<Obituary>, Receiver<()>) {
     (obituary, died)
 }
 
-/// Tests with a service of their own, which may die.
+/// Tests with their own service, which may exit.
 macro_rules! alone {
     ($($name:ident($service:ident, $suite:ident) $body:block)*) => {
         $(#[test]

@@ -1,4 +1,4 @@
-//! Asynchronous services and clients, and what is seldom used of AIDL. They need a bus as `suite`
+//! Asynchronous services and clients, and rarely used features of AIDL. They need a bus as `suite`
 //! does.
 
 use std::fs::File;
@@ -53,7 +53,7 @@ fn own_name(interface: &str) -> String {
     format!("headroom.suite.{interface}/{}-{number}", std::process::id())
 }
 
-/// A service of its own for each test.
+/// Starts a service for one test.
 fn start() -> (Service, String) {
     let name = own_name("ITasks");
     (Service::start(env!("CARGO_BIN_EXE_tasks_service"), &name), name)
@@ -85,7 +85,7 @@ macro_rules! asynchronous {
     };
 }
 
-/// Tests whose client is not.
+/// Tests whose client is synchronous.
 macro_rules! synchronous {
     ($($name:ident($service:ident, $tasks:ident) $body:block)*) => {
         $(#[test]
@@ -111,7 +111,7 @@ fn points(count: i32) -> Vec<Point> {
     (0..count).map(|x| Point { x, size: Medium::MANY, ..Point::default() }).collect()
 }
 
-/// Hears numbers; served either way.
+/// Receives numbers; served either way.
 struct Ear(Mutex<Sender<i32>>);
 
 impl Interface for Ear {}

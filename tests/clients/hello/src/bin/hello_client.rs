@@ -1,5 +1,5 @@
-//! `hello_client [NAME]`: calls the service in every way it knows, says what it did, a line each,
-//! and ends the service. Exit code 0 only if all of it went well.
+//! `hello_client [NAME]`: calls all methods of the service, prints a line for each, and stops the
+//! service. Exit code 0 only if all of them succeeded.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -11,7 +11,7 @@ use rsbinder::{
     BinderResult, DeathRecipient, ExceptionCode, Interface, ProcessState, Strong, WIBinder, hub,
 };
 
-/// How long anything may take.
+/// Limit for any wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 type Outcome<T = String> = Result<T, Box<dyn std::error::Error>>;
@@ -88,7 +88,7 @@ impl Client {
     fn one_way(&self) -> Outcome {
         const NUMBERS: i32 = 500;
         self.service.subscribe(&self.listener)?;
-        // Not more at a time than the one-way half of a receive buffer holds.
+        // At most as many as fit into the one-way half of a receive buffer.
         for batch in 0..NUMBERS / 50 {
             for number in batch * 50..(batch + 1) * 50 {
                 self.service.notify(number)?;

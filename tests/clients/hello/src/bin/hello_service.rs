@@ -1,4 +1,4 @@
-//! `hello_service [NAME]`: registers with the service manager and serves until it is asked to die.
+//! `hello_service [NAME]`: registers with the service manager and serves until a client stops it.
 
 use std::sync::Mutex;
 

@@ -1,5 +1,5 @@
-//! `suite_service NAME`: registers with the service manager and says everything back, until it is
-//! asked to die.
+//! `suite_service NAME`: registers with the service manager and echoes all values, until a client
+//! stops it.
 
 use std::fs::File;
 use std::io::{Read, Write};

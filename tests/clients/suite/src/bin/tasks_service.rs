@@ -1,4 +1,4 @@
-//! `tasks_service NAME`: serves `ITasks` from a Tokio runtime, until it is asked to die.
+//! `tasks_service NAME`: serves `ITasks` from a Tokio runtime, until a client stops it.
 
 use rsbinder::Uri;
 
