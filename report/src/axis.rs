@@ -1,4 +1,4 @@
-//! Axes: from where to where, and where the ticks are.
+//! Axes: their ranges and ticks.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::number;
 /// A linear or logarithmic axis with ticks at round values.
 #[derive(Clone)]
 pub struct Axis {
-    /// What is on it, with its unit.
+    /// Quantity on the axis, with its unit.
     pub label: String,
     low: f64,
     high: f64,
@@ -18,17 +18,17 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// A logarithmic one that holds all these values; those at or below zero are left out.
+    /// A logarithmic axis that contains all these values; those at or below zero are left out.
     pub fn logarithmic(label: &str, values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = ends(values.filter(|value| *value > 0.0)).unwrap_or((0.1, 10.0));
-        // Air above and below, and at least a factor of two in all.
+        // Margins at both ends, and at least a factor of two in total.
         let air = 1.08f64.max((2.0 * low / high).sqrt());
         let (low, high) = (low / air, high * air);
         let ticks = round_values(low, high).into_iter().map(|tick| (tick, number::short(tick)));
         Self { label: label.to_owned(), low, high, logarithmic: true, ticks: ticks.collect() }
     }
 
-    /// A linear one that holds zero and all these values.
+    /// A linear axis that contains zero and all these values.
     pub fn linear(label: &str, values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = ends(values.chain([0.0])).unwrap_or((0.0, 1.0));
         let high = if high > low { high + (high - low) * 0.04 } else { low + 1.0 };
@@ -39,7 +39,7 @@ impl Axis {
         Self { label: label.to_owned(), low, high, logarithmic: false, ticks: ticks.collect() }
     }
 
-    /// A logarithmic one of sizes in bytes, ticks at powers of four.
+    /// A logarithmic axis of sizes in bytes, with ticks at powers of four.
     pub fn sizes(label: &str, values: impl Iterator<Item = f64>) -> Self {
         let mut axis = Self::logarithmic(label, values);
         let powers = (0..20).map(|power| 4f64.powi(power));
@@ -49,7 +49,7 @@ impl Axis {
         axis
     }
 
-    /// One of categories: the n-th one reaches from n to n + 1. The first is on top.
+    /// An axis of categories: the n-th one reaches from n to n + 1. The first is on top.
     pub fn categories(names: &[String]) -> Self {
         let middle = |at: usize| (names.len() - at) as f64 - 0.5;
         let ticks = names.iter().enumerate().map(|(at, name)| (middle(at), name.clone()));
@@ -57,17 +57,17 @@ impl Axis {
         Self { label: String::new(), low: 0.0, high, logarithmic: false, ticks: ticks.collect() }
     }
 
-    /// Where it ends.
+    /// Lower end of the range.
     pub fn low(&self) -> f64 {
         self.low
     }
 
-    /// Where it ends on the other side.
+    /// Upper end of the range.
     pub fn high(&self) -> f64 {
         self.high
     }
 
-    /// Where its ticks are.
+    /// Positions of the ticks.
     pub fn ticks(&self) -> impl Iterator<Item = f64> {
         self.ticks.iter().map(|(at, _)| *at)
     }
@@ -88,14 +88,14 @@ fn ends(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     Some((low, values.iter().copied().reduce(f64::max)?))
 }
 
-/// 1, 2 or 5 times a power of ten, at least this.
+/// The smallest of 1, 2 or 5 times a power of ten that is at least this.
 fn step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     let steps = [1.0, 2.0, 5.0].map(|factor| factor * power);
     steps.into_iter().find(|step| *step >= least * (1.0 - 1e-9)).unwrap_or(10.0 * power)
 }
 
-/// Round values between two, as dense as an axis bears: at most nine.
+/// Round values within the range, as dense as readable: at most nine.
 fn round_values(low: f64, high: f64) -> Vec<f64> {
     let decades = low.log10().floor() as i32..=high.log10().ceil() as i32;
     let dense: [&[f64]; 5] = [

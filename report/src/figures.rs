@@ -1,10 +1,10 @@
-//! Figures: measurements, ours and published, by benchmark and clock.
+//! Figures: measurements, our own and published ones, by benchmark and clock.
 
 use bench::results::Measurement;
 
 use crate::subject;
 
-/// By which clock a figure was taken.
+/// The clock by which a figure was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// The real time of the machine that the report names.
@@ -16,10 +16,10 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// All of them, in the order in which they are shown.
+    /// All clocks, in the order in which they are shown.
     pub const ALL: [Self; 3] = [Self::Wall, Self::InstructionCount, Self::Emulated];
 
-    /// What cases of that clock begin with.
+    /// Prefix of cases measured by this clock.
     pub fn prefix(self) -> &'static str {
         match self {
             Self::Wall => "",
@@ -28,7 +28,7 @@ impl Clock {
         }
     }
 
-    /// In a few words.
+    /// Short name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Wall => "Wall clock",
@@ -37,7 +37,7 @@ impl Clock {
         }
     }
 
-    /// What its figures mean.
+    /// Meaning of its figures.
     pub fn explanation(self) -> &'static str {
         match self {
             Self::Wall => "Real time on the machine named above.",
@@ -57,16 +57,16 @@ impl Clock {
 /// One figure.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// Benchmark, subject, metric, value, unit, runs; its case has lost the clock's prefix.
+    /// Benchmark, subject, metric, value, unit, runs; its case without the clock's prefix.
     pub measurement: Measurement,
-    /// By which clock.
+    /// The clock by which it was measured.
     pub clock: Clock,
-    /// Others measured it: no clock of ours, shown beside all of them.
+    /// A published figure: it has none of the clocks, and is shown beside all of them.
     pub published: bool,
 }
 
 impl Figure {
-    /// One of ours: what its case begins with says by which clock.
+    /// One of our own figures: the prefix of its case names the clock.
     pub fn measured(mut measurement: Measurement) -> Self {
         let mut clock = Clock::Wall;
         for one in [Clock::InstructionCount, Clock::Emulated] {
@@ -79,33 +79,33 @@ impl Figure {
         Self { measurement, clock, published: false }
     }
 
-    /// One that others published.
+    /// A published figure.
     pub fn published(measurement: Measurement) -> Self {
         Self { measurement, clock: Clock::Wall, published: true }
     }
 }
 
-/// Many of them, in the order in which they were read.
+/// All figures, in the order in which they were read.
 #[derive(Clone, Debug, Default)]
 pub struct Figures(Vec<Figure>);
 
 impl Figures {
-    /// These.
+    /// Creates it from these figures.
     pub fn new(all: Vec<Figure>) -> Self {
         Self(all)
     }
 
-    /// All of them.
+    /// Iterates over all figures.
     pub fn iter(&self) -> impl Iterator<Item = &Figure> {
         self.0.iter()
     }
 
-    /// How many were measured here.
+    /// Number of our own figures.
     pub fn measured(&self) -> usize {
         self.0.iter().filter(|figure| !figure.published).count()
     }
 
-    /// The benchmarks that were measured, in the order of their first figure.
+    /// Our own benchmarks, in the order of their first figure.
     pub fn benches(&self) -> Vec<&str> {
         let measured = self.0.iter().filter(|figure| !figure.published);
         unique(measured.map(|figure| figure.measurement.bench.as_str()))
@@ -119,7 +119,7 @@ impl Figures {
         Clock::ALL.into_iter().filter(used).collect()
     }
 
-    /// A benchmark's figures by one clock, the published ones beside.
+    /// A benchmark's figures by one clock, with the published ones.
     pub fn view(&self, bench: &str, clock: Clock) -> View {
         let wanted = |figure: &&Figure| {
             figure.measurement.bench == bench && (figure.published || figure.clock == clock)
@@ -132,33 +132,34 @@ impl Figures {
 /// The figures of one benchmark by one clock.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// The benchmark.
+    /// Name of the benchmark.
     pub bench: String,
     /// The clock.
     pub clock: Clock,
-    /// The kernel, if these are one kernel's of several.
+    /// The kernel, if these figures are from one of several kernels.
     pub kernel: Option<String>,
     figures: Vec<Measurement>,
 }
 
 impl View {
-    /// How many there are.
+    /// Number of figures.
     pub fn len(&self) -> usize {
         self.figures.len()
     }
 
-    /// None at all.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.figures.is_empty()
     }
 
-    /// All of them.
+    /// Iterates over all figures.
     pub fn iter(&self) -> impl Iterator<Item = &Measurement> {
         self.figures.iter()
     }
 
-    /// Kernel by kernel, if subjects name at least two: first the subjects that name none, if there
-    /// are some, then each kernel's own without that name. The published are beside all of them.
+    /// Splits the view by kernel, if subjects name at least two: first the subjects that name none,
+    /// if there are some, then those of each kernel, without its name. The published ones are in
+    /// all parts.
     pub fn by_kernel(&self) -> Vec<Self> {
         let named = self.figures.iter().filter_map(|figure| subject::split(&figure.subject));
         let mut kernels = unique(named.map(|(_, kernel)| kernel));
@@ -183,20 +184,20 @@ impl View {
         [None].into_iter().chain(kernels.into_iter().map(Some)).map(of).filter(measured).collect()
     }
 
-    /// Only some of the subjects.
+    /// Only the figures of subjects for which `wanted` holds.
     pub fn only(&self, wanted: impl Fn(&str) -> bool) -> Self {
         let mut view = self.clone();
         view.figures.retain(|figure| wanted(&figure.subject));
         view
     }
 
-    /// One of them.
+    /// The figure of a case, subject and metric.
     pub fn find(&self, case: &str, subject: &str, metric: &str) -> Option<&Measurement> {
         let same = |f: &&Measurement| f.case == case && f.subject == subject && f.metric == metric;
         self.figures.iter().find(same)
     }
 
-    /// The first of several metrics that is there.
+    /// The figure of the first of several metrics that exists.
     pub fn first(&self, case: &str, subject: &str, metrics: &[&str]) -> Option<&Measurement> {
         metrics.iter().find_map(|metric| self.find(case, subject, metric))
     }
@@ -205,8 +206,8 @@ impl View {
         self.iter().filter(|figure| metrics.contains(&figure.metric.as_str()))
     }
 
-    /// Cases that have one of these metrics: those that sum up or name no size as they came, then
-    /// by size or range.
+    /// Cases that have one of these metrics: summaries and cases without a size in their original
+    /// order, then the others by size or range.
     pub fn cases(&self, metrics: &[&str]) -> Vec<&str> {
         let mut cases = unique(self.with(metrics).map(|figure| figure.case.as_str()));
         cases
@@ -214,7 +215,7 @@ impl View {
         cases
     }
 
-    /// Subjects that have one of these metrics, ours first.
+    /// Subjects that have one of these metrics, our own first.
     pub fn subjects(&self, metrics: &[&str]) -> Vec<&str> {
         let mut subjects = unique(self.with(metrics).map(|figure| figure.subject.as_str()));
         subjects.sort_by_key(|name| subject::rank(name));
@@ -237,12 +238,12 @@ fn unique<'f>(all: impl Iterator<Item = &'f str>) -> Vec<&'f str> {
     found
 }
 
-/// By what a case is sorted: the bytes of `16 KiB idle`, the start of `10000-20000`.
+/// Sort key of a case: the bytes of `16 KiB idle`, the start of `10000-20000`.
 pub fn magnitude(case: &str) -> Option<u64> {
     range(case).map(|(first, _)| first).or_else(|| size(case).map(|(bytes, _)| bytes))
 }
 
-/// The bytes of a case such as `16 KiB idle`, and what follows them.
+/// The bytes of a case such as `16 KiB idle`, and the text that follows them.
 pub fn size(case: &str) -> Option<(u64, &str)> {
     let (count, rest) = case.split_once(' ')?;
     let (unit, after) = rest.split_once(' ').unwrap_or((rest, ""));

@@ -1,4 +1,4 @@
-//! What was measured with what: date, machine, versions, commit.
+//! Environment of the measurements: date, machine, versions, commit.
 
 use std::fs;
 use std::path::Path;
@@ -10,17 +10,17 @@ use serde_json::Value;
 
 use crate::number;
 
-/// The head of the report: names and what they stand for.
+/// The header of the report: names and values.
 #[derive(Clone, Debug, Default)]
 pub struct Header {
     /// Date, commit and machine.
     pub facts: Vec<(String, String)>,
-    /// All else that was told, by its path in the JSON: `kernels.6.1.release`.
+    /// All other values of the file, by their paths in the JSON: `kernels.6.1.release`.
     pub versions: Vec<(String, String)>,
 }
 
 impl Header {
-    /// From the file, and from this machine where the file does not say.
+    /// Values of the file, and of this machine if the file does not have them.
     pub fn find(info: Option<&Path>) -> Result<Self> {
         let told = info.map(read).transpose()?.unwrap_or_default();
         Ok(Self::from_info(&told))
@@ -38,7 +38,7 @@ impl Header {
         };
         fact("Date", text(told.get("date")), &|| Some(date(now())));
         fact("Commit", text(told.get("commit")), &commit);
-        // A machine that was told as one piece of text is taken whole.
+        // A machine that is described by a single string is taken as it is.
         match machine {
             Some(Value::String(words)) => fact("Machine", Some(words.clone()), &|| None),
             _ => {
@@ -110,7 +110,7 @@ fn date(seconds: u64) -> String {
     format!("{year}-{:02}-{:02} {hour:02}:{minute:02} UTC", month + 1, days + 1)
 }
 
-/// The commit of the folder that we run in, marked where something is not committed.
+/// The commit of the current folder, marked if there are uncommitted changes.
 fn commit() -> Option<String> {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).output().ok()?;

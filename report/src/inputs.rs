@@ -9,19 +9,19 @@ use bench::results::{self, Measurement};
 use crate::figures::{Figure, Figures};
 use crate::scenario::{Run, RunSet, Runs};
 
-/// All that was read.
+/// The content of all files.
 #[derive(Default)]
 pub struct Inputs {
-    /// Measurements, each figure once: the last one read counts, at the place of the first.
+    /// Measurements, each figure once: the last one read counts, at the position of the first.
     pub measurements: Vec<Measurement>,
     /// Runs of scenarios.
     pub runs: Vec<Run>,
-    /// The lines as they were, of all files.
+    /// The original lines of all files.
     pub raw: String,
 }
 
 impl Inputs {
-    /// Reads them all. An error names the file, and the line if it is one.
+    /// Reads all files. An error names the file, and the line if there is one.
     pub fn read(results: &[PathBuf], scenarios: &[PathBuf]) -> Result<Self> {
         let mut inputs = Self::default();
         for path in results {
@@ -49,7 +49,7 @@ impl Inputs {
         Ok(text)
     }
 
-    /// All measurements, the medians of the scenarios among them.
+    /// All measurements, including the medians of the scenarios.
     pub fn all(&self) -> Vec<Measurement> {
         let mut all = self.measurements.clone();
         for measurement in Runs::group(&self.runs).measurements() {
@@ -58,8 +58,8 @@ impl Inputs {
         all
     }
 
-    /// Everything as figures, those of the scenarios and the published ones among them; and the
-    /// runs of the scenarios, set by set.
+    /// All figures, including those of the scenarios and the published ones; and the runs of the
+    /// scenarios, by set.
     pub fn figures(&self, published: Vec<Measurement>) -> (Figures, Vec<RunSet>) {
         let runs = Runs::group(&self.runs);
         let ours = self.all().into_iter().map(Figure::measured);
@@ -68,7 +68,7 @@ impl Inputs {
     }
 }
 
-/// Of the same figure the last word counts.
+/// If a figure is measured several times, the last one counts.
 fn put(all: &mut Vec<Measurement>, new: Measurement) {
     let same = |old: &Measurement| {
         (&old.bench, &old.case, &old.subject, &old.metric)
@@ -120,7 +120,7 @@ mod tests {
             let error = Inputs::read(&results, &scenarios).err().expect("an error");
             let error = format!("{error:#}");
             assert!(error.contains("bad.jsonl"), "{error}");
-            // As scenarios the first line is bad already: it has no run.
+            // As a scenario already the first line is invalid: it has no run.
             assert!(
                 error.contains(if scenarios.is_empty() { "line 3" } else { "line 1" }),
                 "{error}"

@@ -1,4 +1,4 @@
-//! A plot of intervals: for each category and subject from least to most, and a point between.
+//! A plot of intervals: minimum, maximum and a point between for each category and subject.
 
 use plotters::prelude::*;
 
@@ -9,26 +9,26 @@ use crate::subject::{self, look};
 /// One interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Interval {
-    /// Its row.
+    /// Category: the row of the interval.
     pub category: String,
-    /// Whose.
+    /// Subject of the interval.
     pub subject: String,
-    /// Where it begins.
+    /// Lower end.
     pub low: f64,
-    /// Its point.
+    /// Value of the point.
     pub middle: f64,
-    /// Where it ends.
+    /// Upper end.
     pub high: f64,
 }
 
 /// Height of an interval, in units of the drawing.
 const ROW: u32 = 16;
-/// Height of what is not intervals: axis and margins.
+/// Height of axis and margins.
 const REST: u32 = 70;
-/// Width of a letter, about.
+/// Approximate width of a letter.
 const LETTER: f64 = 7.8;
 
-/// Draws intervals, a band a category, on a logarithmic axis. Nothing without an interval.
+/// Draws intervals, one band per category, on a logarithmic axis. `None` if there is no interval.
 pub fn draw(
     title: &str,
     x_label: &str,
@@ -42,7 +42,7 @@ pub fn draw(
         }
     }
     subjects.sort_by_key(|name| subject::rank(name));
-    // Bands only for who is there: a published category need not be one of ours.
+    // Bands only for categories with intervals: a published category need not be one of ours.
     let there = |name: &&&str| intervals.iter().any(|interval| interval.category == **name);
     let categories: Vec<String> =
         categories.iter().filter(there).map(|&name| name.to_owned()).collect();

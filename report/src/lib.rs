@@ -1,12 +1,12 @@
-//! Turns raw results into one static page, and the figures worth quoting into a short text.
+//! Renders raw results as one static page, and the most important figures as a short text.
 //!
-//! Data flows one way: [`inputs`] reads lines, [`published`] what others measured, [`scenario`]
-//! what happened in the lab; [`figures`] is all of that in one shape. [`sections`] says what is
-//! shown of each benchmark, [`pivot`], [`plots`] and [`scenario_table`] show it, [`page`] puts it
-//! together and [`quotable`] picks the few figures for a terminal.
+//! Data flows one way: [`inputs`] reads lines, [`published`] figures of other publications,
+//! [`scenario`] results of the lab; [`figures`] has all of that in one form. [`sections`] defines
+//! what is shown of each benchmark, [`pivot`], [`plots`] and [`scenario_table`] render it, [`page`]
+//! assembles the page and [`quotable`] selects a few figures for a terminal.
 //!
-//! Nothing is left out: a benchmark, metric or subject that nobody told the report about has its
-//! table too.
+//! Nothing is left out: benchmarks, metrics and subjects that are unknown to the report get tables
+//! too.
 
 pub mod axis;
 pub mod figures;

@@ -1,4 +1,4 @@
-//! A plot of lines: one a subject.
+//! A plot of lines: one per subject.
 
 use plotters::prelude::*;
 use plotters::series::DashedLineSeries;
@@ -10,13 +10,13 @@ use crate::subject::{self, look};
 /// The points of one subject, from left to right.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// Whose.
+    /// Name of the subject.
     pub subject: String,
-    /// Where.
+    /// Coordinates of the points.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Draws lines between two axes. Nothing without a line.
+/// Draws lines between two axes. `None` if there is no line.
 pub fn draw(title: &str, x: Axis, y: Axis, lines: &[Line]) -> Option<Plot> {
     let mut lines: Vec<&Line> = lines.iter().filter(|line| !line.points.is_empty()).collect();
     lines.sort_by_key(|line| subject::rank(&line.subject));
@@ -55,7 +55,7 @@ fn canvas<'s>(svg: &'s mut String, x: Axis, y: Axis, lines: &[&Line]) -> Result<
         .label_style(text.clone())
         .axis_desc_style(text)
         .draw()?;
-    // Ours last, so that they lie on top.
+    // Our own last, so that they are drawn on top.
     for line in lines.iter().rev() {
         let look = look(&line.subject);
         let style = colour(look).stroke_width(stroke(look));

@@ -53,7 +53,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Writes all measurements as one file, unless that is what was read.
+/// Writes all measurements as one file, unless that is the input file.
 fn merged(arguments: &Arguments, inputs: &Inputs) -> Result<()> {
     let file = arguments.out.join("results.jsonl");
     let real = |path: &Path| fs::canonicalize(path).ok();

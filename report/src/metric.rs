@@ -1,11 +1,11 @@
-//! What is known of metrics: what they mean, and which direction is better.
+//! Known metrics: their meaning, and which direction is better.
 
-/// A metric in words.
+/// Description of a metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     /// Its key in the results.
     pub key: &'static str,
-    /// What it is.
+    /// Human-readable label.
     pub label: &'static str,
     /// Which direction is better, if one is.
     pub better: Better,
@@ -14,18 +14,18 @@ pub struct Metric {
 /// Which direction is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// Less.
+    /// Lower values.
     Lower,
-    /// More.
+    /// Higher values.
     Higher,
-    /// Near one.
+    /// Values near one.
     One,
-    /// It is what it is.
+    /// Neither direction.
     Neither,
 }
 
 impl Better {
-    /// In words.
+    /// Description of the direction.
     pub fn text(self) -> &'static str {
         match self {
             Self::Lower => "lower is better",
@@ -111,17 +111,17 @@ const KNOWN: &[Metric] = &[
     metric("available_mib_min", "lowest available memory", Neither),
 ];
 
-/// What is known of a metric.
+/// The description of a metric, if it is known.
 pub fn known(key: &str) -> Option<&'static Metric> {
     KNOWN.iter().find(|metric| metric.key == key)
 }
 
-/// A metric's name for people: its key where nothing is known of it.
+/// A metric's label; its key if it is unknown.
 pub fn label(key: &str) -> &str {
     known(key).map_or(key, |metric| metric.label)
 }
 
-/// The word that marks a cell's lesser figures.
+/// The word that marks secondary figures in a cell.
 pub fn word(key: &str) -> &str {
     match key {
         "rtt_us_mean" | "echo_us_mean" => "mean",
@@ -135,7 +135,7 @@ pub fn word(key: &str) -> &str {
     }
 }
 
-/// A unit for people.
+/// Human-readable form of a unit.
 pub fn unit(unit: &str) -> &str {
     match unit {
         "us" => "µs",
@@ -145,7 +145,7 @@ pub fn unit(unit: &str) -> &str {
     }
 }
 
-/// The metric of which this one is an end of the interval: `x` of `x_low`, if `x` is there.
+/// The metric of which this one is an end of the interval: `x` for `x_low`, if `x` exists.
 pub fn interval_of<'k>(key: &'k str, all: &[&str]) -> Option<&'k str> {
     let ends = ["_low", "_high", "_min", "_max"];
     let base = ends.iter().find_map(|end| key.strip_suffix(end))?;

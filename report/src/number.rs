@@ -1,6 +1,6 @@
-//! Figures for people.
+//! Human-readable figures.
 
-/// Four digits, three below one, more only where they are whole: `0.00123`, `12.35`, `1,235`,
+/// Four significant digits, three below one, more only for integers: `0.00123`, `12.35`, `1,235`,
 /// `123,457`.
 pub fn show(value: f64) -> String {
     if !value.is_finite() {
@@ -9,7 +9,7 @@ pub fn show(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
-    // A whole number needs no zeros behind it, a measured one keeps them.
+    // An integer needs no trailing zeros, a measured value keeps them.
     if value.fract() == 0.0 { thousands(&format!("{value:.0}")) } else { digits(value) }
 }
 
@@ -25,26 +25,26 @@ fn digits(value: f64) -> String {
     format!("{}{point}{fraction}", thousands(whole))
 }
 
-/// A figure in its unit: a time or a ratio keeps its digits, so that a column lines up; a count
-/// that is whole has none to keep.
+/// A figure in its unit: a time or a ratio keeps its digits, so that a column lines up; an integral
+/// count has no decimals.
 pub fn figure(value: f64, unit: &str) -> String {
     let measured = ["us", "ratio"].contains(&unit) && value != 0.0;
     if measured { digits(value) } else { show(value) }
 }
 
-/// As short as an axis wants it: `0.5`, `20`, `5 k`, `1 M`.
+/// Short form for an axis: `0.5`, `20`, `5 k`, `1 M`.
 pub fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         size if size >= 1e6 => (value / 1e6, " M"),
         size if size >= 1e4 => (value / 1e3, " k"),
         _ => (value, ""),
     };
-    // Ticks are round numbers: six digits are all they have.
+    // Ticks are round numbers with at most six digits.
     let text = format!("{scaled:.6}");
     format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// A duration in milliseconds, in the unit that suits it.
+/// A duration given in milliseconds, in a suitable unit.
 pub fn milliseconds(ms: f64) -> String {
     if ms >= 10_000.0 {
         format!("{:.1} s", ms / 1000.0)
@@ -55,7 +55,7 @@ pub fn milliseconds(ms: f64) -> String {
     }
 }
 
-/// `u64` with commas.
+/// An integer with commas.
 pub fn count(n: u64) -> String {
     thousands(&n.to_string())
 }

@@ -1,4 +1,4 @@
-//! The page: one file, nothing fetched from anywhere.
+//! The page: one file without external resources.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -12,13 +12,13 @@ use crate::subject::COLOURS;
 
 const STYLE: &str = include_str!("style.css");
 
-/// The palette on dark ground, in the order of [`PALETTE`].
+/// The palette on a dark background, in the order of [`PALETTE`].
 const DARK: [&str; COLOURS] = [
     "#5fb0ff", "#a5d4ff", "#ff9159", "#ecc04a", "#e592c9", "#45cf9f", "#a3a8b2", "#d5d5dc",
     "#8fa5ff",
 ];
 
-/// The whole page.
+/// Renders the page.
 pub fn render(header: &Header, figures: &Figures, sets: &[RunSet], raw: &str) -> String {
     let rendered = sections::render(figures, sets);
     let missing = sections::missing(figures);
@@ -79,7 +79,7 @@ fn facts(header: &Header) -> Markup {
     }
 }
 
-/// Gives each colour of the drawings its dark counterpart.
+/// CSS that replaces each colour of the drawings by its dark counterpart.
 fn dark() -> String {
     let hex = |colour: plotters::style::RGBColor| {
         format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2)
@@ -95,7 +95,7 @@ fn dark() -> String {
     format!("@media (prefers-color-scheme: dark){{{rules}}}")
 }
 
-/// The raw results inside the link itself.
+/// A link that contains the raw results.
 fn data_link(raw: &str) -> String {
     let mut link = "data:application/x-ndjson;charset=utf-8,".to_owned();
     for byte in raw.bytes() {

@@ -1,4 +1,4 @@
-//! Tables of figures: a row a case, a column a subject.
+//! Tables of figures: one row per case, one column per subject.
 
 use bench::results::Measurement;
 use maud::{Markup, html};
@@ -8,23 +8,23 @@ use crate::metric;
 use crate::number;
 use crate::subject;
 
-/// What a table shows.
+/// Content of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
-    /// The metric, and what stands in for it where a subject has none: the mean for a median.
+    /// The metric, and its replacements for subjects without it: the mean for a median.
     pub main: &'static [&'static str],
-    /// Lesser figures of the same cells.
+    /// Secondary figures in the same cells.
     pub beside: &'static [&'static str],
 }
 
-/// The metrics of a table, known at run time only for benchmarks that nobody told us about.
+/// The metrics of a table; for benchmarks unknown to the report they are known only at run time.
 struct Metrics<'m> {
     main: &'m [&'m str],
     beside: &'m [&'m str],
 }
 
 impl Table {
-    /// The table, if somebody measured its metric.
+    /// The table, if its metric was measured.
     pub fn render(&self, view: &View) -> Option<Markup> {
         let own = view.iter().any(|figure| {
             self.main.contains(&figure.metric.as_str()) && !subject::is_published(&figure.subject)
@@ -32,7 +32,7 @@ impl Table {
         own.then(|| table(view, &Metrics { main: self.main, beside: self.beside }))
     }
 
-    /// It shows the metric.
+    /// Whether it shows the metric.
     pub fn shows(&self, metric: &str) -> bool {
         self.main.contains(&metric) || self.beside.contains(&metric)
     }
@@ -91,8 +91,8 @@ fn table(view: &View, metrics: &Metrics) -> Markup {
     }
 }
 
-/// The subjects, and what stands in for the metric in a whole column: that is said once, at its
-/// head.
+/// The subjects, and the metric that replaces the main one in a whole column: it is named once, in
+/// its header.
 fn columns<'m>(parts: &[View], metrics: &Metrics<'m>) -> Vec<(String, Option<&'m str>)> {
     let mut names: Vec<&str> = Vec::new();
     for name in parts.iter().flat_map(|part| part.subjects(metrics.main)) {
@@ -105,7 +105,7 @@ fn columns<'m>(parts: &[View], metrics: &Metrics<'m>) -> Vec<(String, Option<&'m
     names.iter().map(column).collect()
 }
 
-/// The metric that stands in for the first one in all cells of a subject.
+/// The metric that replaces the main one in all cells of a subject.
 fn stands_in<'m>(parts: &[View], subject: &str, metrics: &Metrics<'m>) -> Option<&'m str> {
     let of_part = |part: &View| {
         let cases = part.cases(metrics.main);
@@ -118,7 +118,7 @@ fn stands_in<'m>(parts: &[View], subject: &str, metrics: &Metrics<'m>) -> Option
     metrics.main.iter().skip(1).find(|key| *key == one).copied()
 }
 
-/// A row for each case and kernel that somebody measured; a case that was only published has one.
+/// A row for each case and kernel that was measured; a case that was only published has one row.
 fn rows<'v>(
     view: &'v View,
     parts: &'v [View],
@@ -189,16 +189,16 @@ pub fn interval(view: &View, figure: &Measurement) -> Option<(f64, f64)> {
         view.first(&figure.case, &figure.subject, &keys).map(|figure| figure.value)
     };
     let (low, high) = (end(["_low", "_min"])?, end(["_high", "_max"])?);
-    // Of a single run there is none to tell.
+    // A single run has no interval.
     (low < high).then_some((low, high))
 }
 
-/// The case says itself on which kernel.
+/// Whether the case itself names the kernel.
 pub fn names_kernel(case: &str, kernel: &str) -> bool {
     case.strip_suffix(kernel).is_some_and(|rest| rest.ends_with(' '))
 }
 
-/// A case for people.
+/// Human-readable name of a case.
 pub fn case_name(case: &str) -> String {
     match range(case) {
         Some((first, last)) => format!("{} – {}", number::count(first), number::count(last)),
@@ -211,7 +211,7 @@ fn capital(text: &str) -> String {
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// Each figure as it was read.
+/// All figures, as they were read.
 pub fn everything(view: &View) -> Markup {
     html! {
         div.scroll tabindex="0" {

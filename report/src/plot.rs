@@ -1,21 +1,22 @@
-//! What all plots share: the canvas, colours, the frame around an SVG, and the legend beside it.
+//! Common parts of all plots: the canvas, colours, the frame around an SVG, and the legend.
 //!
-//! A plot is drawn in the colours of the light theme; `style.css` knows each of them and gives it
-//! its dark counterpart. The legend is HTML outside the drawing, so that it can cover no line.
+//! A plot is drawn in the colours of the light theme; `style.css` maps each of them to its dark
+//! counterpart. The legend is HTML outside the drawing, so that it cannot cover a line.
 
 use maud::{Markup, PreEscaped, html};
 use plotters::prelude::*;
 
 use crate::subject::{COLOURS, Look, look};
 
-/// Width of a drawing, in its own units.
+/// Width of a drawing, in units of the drawing.
 pub const WIDTH: u32 = 600;
-/// Height of a plot of lines.
+/// Height of a line plot.
 pub const HEIGHT: u32 = 360;
-/// Size of the text.
+/// Font size.
 pub const TEXT: u32 = 15;
 
-/// The colours of subjects on light ground, told apart by most of the colour-blind too.
+/// The colours of subjects on a light background, distinguishable with most forms of colour
+/// blindness.
 pub const PALETTE: [RGBColor; COLOURS] = [
     RGBColor(0x00, 0x5F, 0xB8),
     RGBColor(0x3F, 0x9F, 0xE6),
@@ -27,17 +28,17 @@ pub const PALETTE: [RGBColor; COLOURS] = [
     RGBColor(0x42, 0x42, 0x4A),
     RGBColor(0x1B, 0x2F, 0x7A),
 ];
-/// Text and axes.
+/// Colour of text and axes.
 pub const INK: RGBColor = RGBColor(0x33, 0x33, 0x3A);
-/// Lines of the grid.
+/// Colour of the grid.
 pub const GRID: RGBColor = RGBColor(0xE2, 0xE2, 0xE6);
 
-/// A subject's colour.
+/// The colour of a subject.
 pub fn colour(look: Look) -> RGBColor {
     PALETTE[look.colour % COLOURS]
 }
 
-/// The width of a subject's line.
+/// The line width of a subject.
 pub fn stroke(look: Look) -> u32 {
     if look.ours { 3 } else { 2 }
 }
@@ -48,12 +49,12 @@ pub struct Plot {
     pub title: String,
     /// Names of the subjects, in the order of the legend.
     pub subjects: Vec<String>,
-    /// The drawing.
+    /// The drawing, as SVG.
     pub svg: String,
 }
 
 impl Plot {
-    /// The plot as a figure of the page.
+    /// Renders the plot as a figure of the page.
     pub fn render(&self) -> Markup {
         html! {
             figure.plot {
@@ -69,8 +70,7 @@ impl Plot {
     }
 }
 
-/// The drawing without its size, which is the page's business, and with a name for those who hear
-/// the page.
+/// The drawing without its size, which the page determines, and with a name for screen readers.
 fn framed(svg: &str, title: &str) -> String {
     let inside = svg.split_once("<svg").and_then(|(_, rest)| rest.split_once('>'));
     let inside = inside.map_or(svg, |(_, inside)| inside);
@@ -85,7 +85,7 @@ fn height(svg: &str) -> &str {
     after.split_once('"').map_or("360", |(height, _)| height)
 }
 
-/// The sample of a line in the legend.
+/// The sample line in the legend.
 fn key(look: Look) -> Markup {
     let dash = look.published.then_some("5 4");
     let RGBColor(red, green, blue) = colour(look);

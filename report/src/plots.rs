@@ -1,4 +1,4 @@
-//! Which plots each benchmark has.
+//! Plots of each benchmark.
 
 use crate::axis::Axis;
 use crate::figures::{View, range, size};
@@ -7,8 +7,8 @@ use crate::line_plot::{self, Line};
 use crate::plot::Plot;
 use crate::subject;
 
-/// The plots of a benchmark's figures: where there are several kernels, first the kernels beside
-/// each other, then all that was measured on each.
+/// The plots of a benchmark's figures: if there are several kernels, first a comparison of the
+/// kernels, then everything measured on each.
 pub fn of(view: &View) -> Vec<Plot> {
     let parts = view.by_kernel();
     let mut views = Vec::new();
@@ -26,8 +26,8 @@ pub fn of(view: &View) -> Vec<Plot> {
     views.iter().flat_map(|(view, note)| of_part(view, note)).collect()
 }
 
-/// The kernels' own drivers, one of ours on each kernel (the first: passthrough, where there is
-/// that), and the published.
+/// The kernels' own drivers, one of our own on each kernel (the first: passthrough, if it was
+/// measured), and the published ones.
 fn drivers(view: &View, parts: &[View]) -> Vec<String> {
     let all = view.subjects(&view.metrics());
     let wanted = |name: &&str| match subject::split(name) {
@@ -52,12 +52,12 @@ fn of_part(view: &View, note: &str) -> Vec<Plot> {
         _ => vec![],
     };
     let named = |plot: Plot| Plot { title: format!("{}{note}", plot.title), ..plot };
-    // A plot of the published alone is no comparison.
+    // A plot of only published figures is no comparison.
     let own = |plot: &Plot| plot.subjects.iter().any(|name| !subject::is_published(name));
     plots.into_iter().flatten().filter(own).map(named).collect()
 }
 
-/// A line a subject: of each case the place on the x axis, and the first of the metrics.
+/// One line per subject: for each case the position on the x axis, and the first of the metrics.
 fn lines(view: &View, metrics: &[&str], place: impl Fn(&str) -> Option<f64>) -> Vec<Line> {
     let cases = view.cases(metrics);
     let of_subject = |subject: &str| {
@@ -68,7 +68,7 @@ fn lines(view: &View, metrics: &[&str], place: impl Fn(&str) -> Option<f64>) -> 
     view.subjects(metrics).into_iter().map(of_subject).collect()
 }
 
-/// Each line over its own first point.
+/// Each line relative to its own first point.
 fn over_first(lines: &[Line]) -> Vec<Line> {
     let over = |line: &Line| {
         let first = line.points.first().map_or(1.0, |(_, value)| *value);
@@ -86,7 +86,7 @@ fn ys(lines: &[Line]) -> impl Iterator<Item = f64> {
     lines.iter().flat_map(|line| &line.points).map(|(_, y)| *y)
 }
 
-/// Both axes logarithmic, sizes in bytes below.
+/// A plot with logarithmic axes, sizes in bytes on the x axis.
 fn by_size(title: &str, y_label: &str, lines: &[Line]) -> Option<Plot> {
     let x = Axis::sizes("size", xs(lines));
     line_plot::draw(title, x, Axis::logarithmic(y_label, ys(lines)), lines)
@@ -146,7 +146,7 @@ fn sendvec(view: &View) -> Vec<Option<Plot>> {
     ]
 }
 
-/// An interval for each case and subject that has a middle; the ends fall back to it.
+/// An interval for each case and subject that has a middle, which also replaces missing ends.
 fn intervals(view: &View, low: &[&str], middle: &str, high: &[&str]) -> Vec<Interval> {
     let mut found = Vec::new();
     for case in view.cases(&[middle]) {

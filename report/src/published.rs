@@ -1,4 +1,4 @@
-//! The figures that others published, as measurements: they land beside ours.
+//! Published figures of other authors, as measurements that are shown beside ours.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use bench::results::{Key, Measurement, Value};
 
-/// Rows of a table, the columns by name.
+/// Rows of a table; columns are accessed by name.
 struct Table {
     name: String,
     columns: Vec<String>,
@@ -21,7 +21,7 @@ impl Table {
         Self::parse(name, &text)
     }
 
-    /// Plain cells, no quotes: that is how these files are.
+    /// Parses plain cells without quotes, the format of these files.
     fn parse(name: &str, text: &str) -> Result<Self> {
         let mut lines = text.lines().map(|line| line.split(',').map(|cell| cell.trim().to_owned()));
         let columns: Vec<String> =
@@ -101,7 +101,7 @@ fn sendvec(table: &Table) -> Result<Vec<Measurement>> {
     let mut previous = 0.0;
     for row in &table.rows {
         let (bytes, time) = (table.number(row, "payload_bytes")?, table.number(row, "time_ns")?);
-        // Both series bear the same label: the second begins where the sizes start again.
+        // Both series have the same label: the second begins where the sizes start again.
         if bytes < previous {
             subject = "published second series";
         }
@@ -171,7 +171,7 @@ fn reclaim(table: &Table) -> Result<Vec<Measurement>> {
                     Value { value, unit: "MB/s", runs: 1 },
                 )
             };
-            // Where a range was published its lower end counts.
+            // Of a published range the lower end counts.
             let ends = table.text(row, column)?.split_once('-');
             let ends = ends.and_then(|(low, high)| {
                 Some((low.parse::<f64>().ok()?, high.parse::<f64>().ok()?))
@@ -189,7 +189,7 @@ fn reclaim(table: &Table) -> Result<Vec<Measurement>> {
                 }
             }
         }
-        // The row that ours has, too.
+        // The name of the row with our own figure.
         let case = "worst of all";
         all.push(Measurement::new(
             Key { bench: "reclaim", case, subject, metric: "mb_per_s" },

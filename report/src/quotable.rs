@@ -1,5 +1,4 @@
-//! The few figures that a person would quote: a table on the page's top, and the same on a
-//! terminal.
+//! The most important figures: a table at the top of the page, and the same for a terminal.
 
 use std::fmt::Write as _;
 
@@ -13,7 +12,7 @@ use crate::pivot;
 use crate::sections::SECTIONS;
 use crate::subject;
 
-/// Worth quoting: the metric, and of which cases.
+/// Quotable metrics, and their cases.
 const WORTH: &[(&str, &str, Cases)] = &[
     ("roundtrip", "rtt_us_p50", Cases::Ends),
     ("roundtrip", "over_seqpacket", Cases::Ends),
@@ -44,17 +43,17 @@ const WORTH: &[(&str, &str, Cases)] = &[
     ("scenario", "kernel_oom_kills", Cases::All),
 ];
 
-/// Which cases of a metric.
+/// Selection of the cases of a metric.
 #[derive(Clone, Copy)]
 enum Cases {
     All,
     /// The smallest and the largest.
     Ends,
-    /// The one that sums up the others: it is sorted before them.
+    /// The summary of the others: it is sorted before them.
     First,
 }
 
-/// One line: who did what.
+/// One line: the figures of each subject.
 struct Quote {
     what: String,
     clock: Clock,
@@ -82,7 +81,7 @@ fn quotes(figures: &Figures) -> Vec<(&'static str, Vec<Quote>)> {
 
 fn of_metric(view: &View, metric: &str, wanted: Cases) -> Vec<Quote> {
     let mut cases = view.cases(&[metric]);
-    // Where only others measured there is nothing of ours to quote.
+    // Without a measurement of our own there is nothing to quote.
     cases.retain(|case| {
         let own = |f: &Measurement| {
             !subject::is_published(&f.subject) && f.case == *case && f.metric == metric
@@ -100,15 +99,14 @@ fn of_metric(view: &View, metric: &str, wanted: Cases) -> Vec<Quote> {
         let mut figures = Vec::new();
         let mut unit = String::new();
         for name in subjects {
-            // The published tables have no median alone: their own ratio stands beside, and says
-            // so.
+            // The published tables have no median: their own ratio is shown instead, with a note.
             let instead = ["max_over_min"];
             let instead: &[&str] = if metric == "max_over_median" { &instead } else { &[] };
             let found = view.find(case, name, metric).map(|f| (f, ""));
             let found =
                 found.or_else(|| view.first(case, name, instead).map(|f| (f, " (max ÷ min)")));
             let Some((figure, note)) = found else {
-                // Who was there, but in most runs did not get memory back: worth a word.
+                // Subjects that took part, but did not get memory back in most runs, are mentioned.
                 if metric == "recover_ms" && view.find(case, name, "stall_ms_max").is_some() {
                     figures.push((name.to_owned(), "never".to_owned()));
                 }
@@ -140,7 +138,7 @@ fn of_metric(view: &View, metric: &str, wanted: Cases) -> Vec<Quote> {
     cases.into_iter().map(of_case).collect()
 }
 
-/// For a terminal: a paragraph a benchmark, a line a figure, who beside whom.
+/// Text for a terminal: one paragraph per benchmark, one line per figure, with its subjects.
 pub fn text(figures: &Figures) -> String {
     let mut out = String::new();
     for (title, quotes) in quotes(figures) {
@@ -161,12 +159,12 @@ pub fn text(figures: &Figures) -> String {
     out
 }
 
-/// Nothing from a file may steer a terminal.
+/// Removes control characters: a file must not control the terminal.
 fn clean(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
-/// The same as a table of the page.
+/// The same figures as a table of the page.
 pub fn render(figures: &Figures) -> Markup {
     let all = quotes(figures);
     html! {

@@ -1,4 +1,4 @@
-//! Runs of the lab's out-of-memory scenarios, and what several of them sum up to.
+//! Runs of the lab's out-of-memory scenarios, and summaries of several runs.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use anyhow::{Context, Result};
 use bench::results::{Key, Measurement, Value};
 use serde::Deserialize;
 
-/// The benchmark's name.
+/// Name of the benchmark.
 pub const BENCH: &str = "scenario";
 
-/// One run: a line that `lab/scenario` printed. `None`: it did not happen, or was not looked at.
+/// One run: a line that `lab/scenario` printed. `None`: it did not happen, or was not measured.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Run {
     bench: String,
@@ -36,7 +36,7 @@ pub struct Run {
     daemon_survived: Option<bool>,
 }
 
-/// Somebody died.
+/// The end of a process.
 #[derive(Clone, Debug, Deserialize)]
 struct Death {
     who: String,
@@ -44,7 +44,7 @@ struct Death {
 }
 
 impl Run {
-    /// Reads lines of runs. A line that is none is an error that names it.
+    /// Parses lines of runs. An invalid line is an error that quotes it.
     pub fn parse_all(text: &str) -> Result<Vec<Self>> {
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let parse = |(index, line): (usize, &str)| {
@@ -78,30 +78,30 @@ impl Run {
     }
 }
 
-/// The same contestant in the same scenario on the same machine, several times.
+/// Several runs of the same contestant in the same scenario on the same machine.
 #[derive(Clone, Debug)]
 pub struct RunSet {
     /// The scenario.
     pub case: String,
     /// The contestant.
     pub subject: String,
-    /// The machine in words.
+    /// Description of the machine.
     pub machine: String,
     runs: Vec<Run>,
 }
 
-/// A figure of several runs.
+/// A figure summarized over several runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// Median; infinite if it did not happen in most of the runs.
+    /// Median; infinite if it did not happen in most runs.
     pub median: f64,
-    /// Least.
+    /// Minimum.
     pub min: f64,
-    /// Most, of the runs in which it happened.
+    /// Maximum over the runs in which it happened.
     pub max: f64,
     /// Runs in which it did not happen.
     pub never: usize,
-    /// Runs.
+    /// Number of runs.
     pub runs: usize,
 }
 
@@ -117,7 +117,7 @@ impl Spread {
     }
 }
 
-/// A figure that scenarios sum up to: key, unit, where it is in a run.
+/// A summarized figure: key, unit, value in a run.
 type Field = (&'static str, &'static str, fn(&Run) -> Option<f64>);
 
 const FIELDS: [Field; 9] = [
@@ -133,28 +133,29 @@ const FIELDS: [Field; 9] = [
 ];
 
 impl RunSet {
-    /// How many runs.
+    /// Number of runs.
     pub fn len(&self) -> usize {
         self.runs.len()
     }
 
-    /// None: such a set is never made.
+    /// Whether there are none: such a set is never created.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// A figure by its key. Nothing if it happened in no run.
+    /// A summarized figure by its key. `None` if it happened in no run.
     pub fn spread(&self, key: &str) -> Option<Spread> {
         let (_, _, field) = FIELDS.iter().find(|(name, _, _)| *name == key)?;
         Spread::of(&self.runs.iter().map(field).collect::<Vec<_>>())
     }
 
-    /// Who ended and how, with in how many runs: `interactive (signal 9)`. The load counts apart.
+    /// Processes outside of the load that ended, and how, with the number of runs: `interactive
+    /// (signal 9)`.
     pub fn bystanders_died(&self) -> BTreeMap<String, usize> {
         self.count_deaths(|death| death.who != "load")
     }
 
-    /// How the load ended, with in how many runs.
+    /// How the load ended, with the number of runs.
     pub fn load_ended(&self) -> BTreeMap<String, usize> {
         self.count_deaths(|death| death.who == "load")
     }
@@ -171,7 +172,7 @@ impl RunSet {
         counts
     }
 
-    /// Runs that the contestant itself did not live through.
+    /// Number of runs in which the contestant itself ended.
     pub fn daemon_lost(&self) -> usize {
         self.runs.iter().filter(|run| run.daemon_survived == Some(false)).count()
     }
@@ -179,12 +180,12 @@ impl RunSet {
 
 /// All runs, by scenario, machine and contestant.
 pub struct Runs {
-    /// Sets, scenarios in the order in which they came.
+    /// Sets, in the order in which their scenarios first occurred.
     pub sets: Vec<RunSet>,
 }
 
 impl Runs {
-    /// Sorts runs into sets.
+    /// Groups runs into sets.
     pub fn group(runs: &[Run]) -> Self {
         let mut sets: Vec<RunSet> = Vec::new();
         for run in runs {
@@ -202,8 +203,8 @@ impl Runs {
         Self { sets }
     }
 
-    /// The medians as measurements, and where runs differ the least and the most as `_low` and
-    /// `_high`. A case says on which machine, if there were several.
+    /// The medians as measurements, and the minimum and maximum of the runs, if they differ, as
+    /// `_low` and `_high`. A case names the machine if there were several.
     pub fn measurements(&self) -> Vec<Measurement> {
         let several = self.sets.iter().any(|set| set.machine != self.sets[0].machine);
         let mut all = Vec::new();
@@ -225,7 +226,8 @@ impl Runs {
                     ));
                 };
                 line(key, spread.median);
-                // The ends of the runs, unless it has none above: once it did not happen at all.
+                // Minimum and maximum, unless there is no maximum: in some run it did not happen at
+                // all.
                 if spread.min < spread.max && spread.never == 0 {
                     line(&format!("{key}_low"), spread.min);
                     line(&format!("{key}_high"), spread.max);

@@ -8,11 +8,12 @@ use crate::number;
 use crate::scenario::{RunSet, Spread};
 use crate::subject;
 
-/// Above this the host starved the emulated machine so long that the run says little, milliseconds.
-/// The stalls worth telling apart are some hundreds.
+/// Limit of the observer's delay, milliseconds: beyond it the host starved the emulated machine so
+/// long that the run is not meaningful. The stalls to be distinguished are some hundreds of
+/// milliseconds.
 const OBSERVER_LATE_MS: f64 = 1000.0;
 
-/// Renders the sets, a table a machine.
+/// Renders the sets, one table per machine.
 pub fn render(sets: &[RunSet]) -> Markup {
     let mut machines: Vec<&str> = Vec::new();
     for set in sets {
@@ -68,7 +69,7 @@ fn cases<'s>(sets: &'s [RunSet], machine: &str) -> Vec<&'s str> {
     cases
 }
 
-/// Contestants of a scenario, ours first.
+/// Contestants of a scenario, our own first.
 fn of<'s>(sets: &'s [RunSet], machine: &str, case: &str) -> Vec<&'s RunSet> {
     let same = |set: &&RunSet| set.machine == machine && set.case == case;
     let mut found: Vec<&RunSet> = sets.iter().filter(same).collect();

@@ -1,4 +1,4 @@
-//! What is shown of each benchmark, and how to read it.
+//! Content of each benchmark's section, and how to read it.
 
 use maud::{Markup, html};
 
@@ -9,13 +9,13 @@ use crate::plots;
 use crate::scenario::{self, RunSet};
 use crate::scenario_table;
 
-/// A benchmark's place on the page.
+/// The section of a benchmark on the page.
 pub struct Section<'a> {
-    /// Its name in the results.
+    /// Name of the benchmark in the results.
     pub bench: &'a str,
-    /// Its title.
+    /// Title of the section.
     pub title: &'a str,
-    /// What is compared, and which direction is better.
+    /// The comparison, and which direction is better.
     reading: &'a str,
     tables: &'static [Table],
 }
@@ -24,7 +24,7 @@ const fn table(main: &'static [&'static str], beside: &'static [&'static str]) -
     Table { main, beside }
 }
 
-/// The benchmarks that we know, in their order.
+/// The known benchmarks, in their order.
 pub const SECTIONS: [Section<'static>; 14] = [
     Section {
         bench: "roundtrip",
@@ -198,23 +198,23 @@ pub const SECTIONS: [Section<'static>; 14] = [
     },
 ];
 
-/// A section of the page: where it is, what it is called, what is in it.
+/// A rendered section of the page: anchor, title, content.
 pub struct Rendered {
-    /// Its anchor.
+    /// Anchor of the section.
     pub anchor: String,
-    /// Its title.
+    /// Title of the section.
     pub title: String,
-    /// All of it.
+    /// Content, including the title.
     pub markup: Markup,
 }
 
-/// Known benchmarks that nobody measured.
+/// Known benchmarks without measurements.
 pub fn missing(figures: &Figures) -> Vec<&'static str> {
     let measured = figures.benches();
     SECTIONS.iter().map(|section| section.bench).filter(|name| !measured.contains(name)).collect()
 }
 
-/// All sections that have figures: those we know, then the others.
+/// All sections that have figures: those of known benchmarks, then the others.
 pub fn render(figures: &Figures, sets: &[RunSet]) -> Vec<Rendered> {
     let measured = figures.benches();
     let known = SECTIONS.iter().filter(|section| measured.contains(&section.bench));
@@ -247,7 +247,7 @@ fn markup(anchor: &str, section: &Section<'_>, figures: &Figures, sets: &[RunSet
             p.reading { (reading) }
             @for clock in clocks {
                 @let view = figures.view(bench, clock);
-                // Conformance counts cases: no clock took part.
+                // Conformance counts cases: there is no clock.
                 @if ![scenario::BENCH, "conformance"].contains(&bench) { (clock_head(clock)) }
                 @if sets.is_empty() { (body(&view, tables)) } @else {
                     p.clock { strong { "Clock." } " Real time inside the emulated machine, many \

@@ -1,30 +1,30 @@
-//! Subjects: in which order and in which colours they are shown, the same everywhere.
+//! Subjects: their order and their colours, the same everywhere.
 
-/// How many colours there are; `style.css` has as many.
+/// Number of colours; `style.css` has as many.
 pub const COLOURS: usize = 9;
 
 /// A subject's look in plots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Which colour, below [`COLOURS`].
+    /// Index of the colour, below [`COLOURS`].
     pub colour: usize,
-    /// Ours: thick.
+    /// Our own: thick line.
     pub ours: bool,
-    /// Published by others: dashed.
+    /// Published by others: dashed line.
     pub published: bool,
 }
 
-/// One of ours.
+/// Whether the subject is one of our own.
 pub fn is_ours(name: &str) -> bool {
     name.starts_with("headroom")
 }
 
-/// Published by others.
+/// Whether the subject was published by others.
 pub fn is_published(name: &str) -> bool {
     name.starts_with("published")
 }
 
-/// Sorts subjects: ours, the kernel's own, yardsticks, peers, the published.
+/// Sort key of subjects: our own, the kernel's own, baselines, peers, published ones.
 pub fn rank(name: &str) -> (usize, String) {
     const KNOWN: [&str; 12] = [
         "headroom",
@@ -45,7 +45,7 @@ pub fn rank(name: &str) -> (usize, String) {
     (known.unwrap_or(UNKNOWN), natural(name))
 }
 
-/// A subject without the kernel that it names at its end, and that: `headroom` and `6.12` of
+/// A subject without the kernel at the end of its name, and the kernel: `headroom` and `6.12` for
 /// `headroom-6.12` or `headroom 6.12`.
 pub fn split(name: &str) -> Option<(&str, &str)> {
     let at = name.rfind([' ', '-'])?;
@@ -55,7 +55,8 @@ pub fn split(name: &str) -> Option<(&str, &str)> {
     (number(major) && (number(minor) || minor == "x") && !base.is_empty()).then_some((base, kernel))
 }
 
-/// So that 6.12 comes after 6.1 and passthrough, the better of our two, before notify-store.
+/// Sort key for which 6.12 comes after 6.1, and passthrough, our better mapping, before
+/// notify-store.
 pub fn natural(name: &str) -> String {
     if name.contains("notify") {
         return format!("~{name}");
@@ -76,8 +77,8 @@ pub fn natural(name: &str) -> String {
     key
 }
 
-/// A subject's look. Colours are shared only by subjects that never meet in a plot, or of which one
-/// is dashed.
+/// A subject's look. Colours are shared only by subjects that never occur in the same plot, or of
+/// which one is dashed.
 pub fn look(name: &str) -> Look {
     let (ours, published) = (is_ours(name), is_published(name));
     let has = |part: &str| name.contains(part);
@@ -105,7 +106,7 @@ pub fn look(name: &str) -> Look {
     } else if published {
         2
     } else {
-        // Nobody told us: some colour, always the same.
+        // Unknown to the report: an arbitrary colour, always the same.
         name.bytes().fold(0usize, |sum, byte| sum * 31 % 1009 + usize::from(byte)) % 6 + 2
     };
     Look { colour, ours, published }

@@ -1,4 +1,4 @@
-//! The program on a small set of results, one of them hostile.
+//! Runs the program on a small set of results, one of them malicious.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ fn report(results: &Path, out: &Path) -> Output {
         .expect("cannot run report")
 }
 
-/// The page and what was said on stdout.
+/// The page and the output on stdout.
 fn page() -> (String, String) {
     let folder = TempDir::new().unwrap();
     let out = folder.path().join("new/folder");
@@ -43,7 +43,7 @@ fn section<'p>(page: &'p str, anchor: &str) -> &'p str {
     rest.split("</section>").next().unwrap()
 }
 
-/// The values of an attribute, wherever it is.
+/// The values of all occurrences of an attribute.
 fn attributes<'p>(page: &'p str, name: &str) -> Vec<&'p str> {
     let start = format!(" {name}=\"");
     page.split(&start).skip(1).filter_map(|rest| rest.split('"').next()).collect()
