@@ -6,7 +6,7 @@ from pathlib import Path
 
 from .errors import LabError
 
-# The unprivileged user whose programs misbehave, and what headroom is told about it when it comes without a configuration.
+# The unprivileged user whose programs misbehave, and headroom's configuration for it if none is given.
 PERSON_UID = 1000
 DEFAULT_HARD_LIMIT = "75%"
 OOMD_READY = "systemctl -q is-active systemd-oomd && oomctl 2>/dev/null | grep -q lab.service"
@@ -50,7 +50,7 @@ def get(name: str, limit_mib: int | None) -> Contestant:
         raise LabError(f"no such daemon {name!r}: one of {', '.join(NAMES)}")
     hard = f"{limit_mib}M" if limit_mib else DEFAULT_HARD_LIMIT
     limit = f'[[limit]]\nuser = {PERSON_UID}\nhard = "{hard}"\n'
-    # The user-limit scenario is about one particular limit, so it overrules the configuration that came along.
+    # The user-limit scenario is about one particular limit, so it overrides the given configuration.
     keep = "" if limit_mib else "[ -e /payload/headroom/oomd.toml ] || "
     return Contestant(
         f"mkdir -p /run/headroom; {keep}printf %s {shlex.quote(limit)} >/payload/headroom/oomd.toml; "

@@ -2,7 +2,7 @@
 
 import re
 
-# Lines of a dying kernel that say why.
+# Lines in which a crashing kernel reports the reason.
 BAD = re.compile(r"Kernel panic|BUG: |Oops|RIP: 0010|general protection|invalid opcode|WARNING: |lab: ")
 
 

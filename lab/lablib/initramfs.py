@@ -12,9 +12,9 @@ from .kernel import Kernel
 GUEST = Path(__file__).resolve().parent.parent / "guest"
 # Loaded at every boot, in this order (dependencies come first by themselves).
 AT_BOOT = ["virtio_pci", "virtio_console", "virtio_blk", "fuse", "binder_linux"]
-# There for init or modprobe when asked for.
+# Available to init or modprobe on request.
 ON_DEMAND = ["ext4", "zram", "overlay"]
-# ext4 and zram ask the crypto API for these by name; newer kernels have them built in.
+# ext4 and zram request these from the crypto API by name; newer kernels have them built in.
 WHERE_SEPARATE = ["crc32c_generic", "crc32c_cryptoapi", "lzo_rle", "lz4"]
 MODULE_OPTIONS = {"binder_linux": "devices=binder,hwbinder,vndbinder"}
 

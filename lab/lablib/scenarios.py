@@ -9,7 +9,7 @@ from pathlib import Path
 from . import contestants, machine
 from .errors import LabError, tail
 
-# How long a scenario may last, in seconds of the guest. A thrash and a fork bomb end only if somebody ends them.
+# How long a scenario may last, in seconds of the guest. A thrash and a fork bomb end only if they are killed.
 SECONDS = {"leak": 60, "herd": 60, "forkbomb": 30, "thrash": 40, "user-limit": 40}
 # user-limit: part of the machine's memory that the limited user may have.
 LIMIT_PERCENT = 20

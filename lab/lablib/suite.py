@@ -23,13 +23,13 @@ REPO = payload.LAB.parent
 HANDLES = {"6.1": 40_000}
 HANDLES_ELSEWHERE = 100_000
 CONTESTANTS = ["none", "headroom", "earlyoom", "nohang", "systemd-oomd"]
-# A machine whose observer came later than this was starved by its host, and says nothing about the daemon: played again.
+# A machine whose observer came later than this was starved by its host, and its result is not significant: it is run again.
 STARVED_MS = 1000
 ATTEMPTS = 3
 # Rounds of each scenario: three of those that are compared, one of the others.
 ROUNDS = {"leak": 3, "herd": 3, "thrash": 3, "forkbomb": 1, "user-limit": 1}
 
-# What `conformance compare` says of a case that should not be so.
+# Verdict of `conformance compare` on a case that is not as expected.
 COMPLAINT = re.compile(r"^(\S+): (?:differs and is not|differs in another|listed, but|only in the)", re.MULTILINE)
 LISTED = re.compile(r"^(\S+): differs as listed", re.MULTILINE)
 

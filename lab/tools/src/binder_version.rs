@@ -1,4 +1,4 @@
-//! Asks a binder device for its protocol version.
+//! Queries a binder device for its protocol version.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -9,7 +9,7 @@ use crate::options::Options;
 /// `_IOWR('b', 9, struct binder_version)`, the struct being one `i32`.
 const BINDER_VERSION: libc::Ioctl = 0xc004_6209_u32 as libc::Ioctl;
 
-/// Prints the version of the device named by the first word.
+/// Prints the version of the device that the first argument names.
 pub fn run(options: &Options) -> Result<()> {
     let path = options.word()?;
     let device =

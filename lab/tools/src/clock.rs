@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Now.
+/// The current time, nanoseconds.
 pub fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec to write to.
@@ -10,7 +10,7 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Sleeps until `deadline_ns`, not at all when it is past.
+/// Sleeps until `deadline_ns`; returns at once if it is past.
 pub fn sleep_until(deadline_ns: u64) {
     let left = deadline_ns.saturating_sub(now_ns());
     if left > 0 {

@@ -8,16 +8,16 @@ use std::process::{Child, Command, ExitStatus};
 use crate::Result;
 use crate::clock::now_ns;
 
-/// A started process and, once it ended, when and how.
+/// A started process and, after it has exited, the time and status.
 pub struct Part {
     name: &'static str,
     child: Child,
-    /// The time at which it was found ended, and how it did.
+    /// The time at which its exit was noticed, and its status.
     pub ended: Option<(u64, ExitStatus)>,
 }
 
 impl Part {
-    /// Whether it has ended.
+    /// Reaps it if it has exited; whether it has.
     pub fn reap(&mut self) -> bool {
         if self.ended.is_none()
             && let Ok(Some(status)) = self.child.try_wait()
@@ -27,17 +27,17 @@ impl Part {
         self.ended.is_some()
     }
 
-    /// Whether a signal ended it.
+    /// Whether it was killed by a signal.
     pub fn was_killed(&self) -> bool {
         self.ended.is_some_and(|(_, how)| how.signal().is_some())
     }
 
-    /// Waits for its end.
+    /// Waits until it has exited.
     pub fn wait(&mut self) {
         let _ = self.child.wait();
     }
 
-    /// `{"who", "how", "after_ms"}` as JSON; `None` while it lives.
+    /// `{"who", "how", "after_ms"}` as JSON; `None` while it is running.
     pub fn story(&self, started_ns: u64) -> Option<String> {
         let (at, how) = self.ended?;
         let end = match how.signal() {
@@ -49,7 +49,7 @@ impl Part {
     }
 }
 
-/// The directory of our own control group.
+/// The directory of this process's control group.
 pub fn own_cgroup() -> Result<String> {
     let text =
         fs::read_to_string("/proc/self/cgroup").map_err(|e| format!("/proc/self/cgroup: {e}"))?;
@@ -57,13 +57,13 @@ pub fn own_cgroup() -> Result<String> {
     Ok(format!("/sys/fs/cgroup{}", path.trim_end_matches('/')))
 }
 
-/// The control groups below ours.
+/// The control groups below this process's group.
 pub struct Groups {
     base: PathBuf,
 }
 
 impl Groups {
-    /// Makes `observer` (and moves us there, since a group with children must be empty),
+    /// Makes `observer` (and moves this process there, since a group with children must be empty),
     /// `interactive`, `bystander`, `load`.
     pub fn new(base: &str) -> Result<Self> {
         let groups = Self { base: PathBuf::from(base) };
@@ -77,7 +77,7 @@ impl Groups {
         }
         fs::write(groups.base.join("cgroup.subtree_control"), "+memory")
             .map_err(|e| format!("{base}: memory: {e}"))?;
-        // For systemd-oomd, the only killer here that does not look at oom_score_adj.
+        // For systemd-oomd, the only OOM manager here that ignores oom_score_adj.
         let attribute = c"trusted.oomd_omit".as_ptr();
         let path =
             std::ffi::CString::new(groups.path("observer").into_os_string().into_encoded_bytes());
@@ -98,13 +98,13 @@ impl Groups {
         self.base.join(name)
     }
 
-    /// Starts ourselves in the group of that name.
+    /// Starts this program in the group of that name.
     pub fn start(&self, name: &'static str, uid: libc::uid_t, words: &[&str]) -> Result<Part> {
         let procs = self.path(name).join("cgroup.procs");
         let mut command =
             Command::new(std::env::current_exe().map_err(|e| format!("our own path: {e}"))?);
         command.args(words);
-        // SAFETY: only plain writes between fork and exec, and we have one thread.
+        // SAFETY: only plain writes between fork and exec, and this process has one thread.
         unsafe {
             command.pre_exec(move || {
                 fs::write(&procs, "0")?;
@@ -124,13 +124,13 @@ impl Groups {
         Ok(Part { name, child, ended: None })
     }
 
-    /// Whether no process is left in it.
+    /// Whether the group has no process.
     pub fn is_empty(&self, name: &str) -> bool {
         fs::read_to_string(self.path(name).join("cgroup.events"))
             .is_ok_and(|text| text.contains("populated 0"))
     }
 
-    /// Ends whatever is left in them.
+    /// Kills all processes in the groups.
     pub fn end_all(&self) {
         for name in ["interactive", "bystander", "load"] {
             let _ = fs::write(self.path(name).join("cgroup.kill"), "1");

@@ -1,5 +1,5 @@
-//! Somebody at the keyboard: a little work on a small working set at a steady beat, who notices
-//! every delay.
+//! Simulates an interactive user: a little work on a small working set at a fixed interval,
+//! measuring every delay.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,16 +9,16 @@ use crate::memory::{MIB, Mapping};
 use crate::options::Options;
 use crate::shared;
 
-/// The beat: a screen at 50 frames a second.
+/// The interval: a screen at 50 frames per second.
 pub const PERIOD_NS: u64 = 20_000_000;
-/// Its working set: program text and data.
+/// Size of the file in its working set: program text and data, MiB.
 pub const FILE_MIB: usize = 24;
 const ANONYMOUS_MIB: usize = 16;
-/// What a person feels.
+/// Minimum of a perceptible delay, nanoseconds.
 const FELT_NS: u64 = 100_000_000;
 
-/// Touches `--file` and its own memory at every beat, and writes what it felt into `--shared`; ends
-/// when killed.
+/// Touches `--file` and its own memory at every interval, and writes its delays into `--shared`;
+/// runs until it is killed.
 pub fn run(options: &Options) -> Result<()> {
     let shared = shared::map(&options.get::<String>("shared")?)?;
     let file = Mapping::file(&options.get::<String>("file")?)?;
@@ -35,7 +35,7 @@ pub fn run(options: &Options) -> Result<()> {
         }
         shared.beats.fetch_add(1, Relaxed);
         shared.last_beat_ns.store(now, Relaxed);
-        // A late round is one delay, not a debt of many.
+        // A late round counts as one delay, and is not followed by a series of them.
         planned = (planned + PERIOD_NS).max(now.saturating_sub(PERIOD_NS));
         sleep_until(planned);
     }

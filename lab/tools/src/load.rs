@@ -1,4 +1,4 @@
-//! The processes that take too much, and the one that only sits there.
+//! Processes that take too much memory, and a bystander that only holds some.
 
 use std::process::{Child, Command};
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,21 +11,21 @@ use crate::memory::{MIB, Mapping};
 use crate::options::Options;
 use crate::shared;
 
-/// Children of the herd, and how fast each grows.
+/// Number of children of the herd, and how fast each grows.
 const HERD: usize = 8;
 const HERD_MIB_PER_S: u64 = 25;
-/// What each process of the fork bomb holds, and how often it doubles.
+/// Memory of each process of the fork bomb, and how often it doubles.
 const BOMB_MIB: usize = 1;
 const BOMB_PERIOD: Duration = Duration::from_millis(250);
 
-/// Holds `--mib` of touched memory for ever.
+/// Holds `--mib` of touched memory forever.
 pub fn hold(options: &Options) -> Result<()> {
     let mut memory = Mapping::anonymous(options.get::<usize>("mib")? * MIB)?;
     memory.write_pages(1);
     idle()
 }
 
-/// Grows by `--rate` MiB/s (0: as fast as it can) up to `--cap` MiB (0: no end), then holds it.
+/// Grows by `--rate` MiB/s (0: as fast as possible) up to `--cap` MiB (0: no limit), then holds it.
 pub fn leak(options: &Options) -> Result<()> {
     let rate = options.get_or("rate", 0_u64)?;
     let cap = options.get_or("cap", 0_usize)?;
@@ -65,23 +65,24 @@ pub fn herd(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Every process takes a little and forks again and again.
+/// Every process allocates a little and forks repeatedly.
 pub fn forkbomb(_: &Options) -> Result<()> {
     // SAFETY: ignoring SIGCHLD needs no handler; the kernel then reaps the children.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     loop {
-        // SAFETY: this process has one thread, so the child may go on as if nothing had happened.
+        // SAFETY: this process has one thread, so the child may continue normally.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let mut memory = Mapping::anonymous(BOMB_MIB * MIB)?;
             memory.write_pages(1);
-            // Kept until the process dies: a mapping has no destructor.
+            // Kept until the process exits: the mapping must not be dropped.
         }
         sleep(BOMB_PERIOD);
     }
 }
 
-/// Takes `--mib` of memory, then reads `--file` round and round: more than is left for it.
+/// Takes `--mib` of memory, then reads `--file` in a loop: it is larger than the memory left for
+/// it.
 pub fn thrash(options: &Options) -> Result<()> {
     let mut memory = Mapping::anonymous(options.get::<usize>("mib")? * MIB)?;
     memory.write_pages(1);

@@ -1,8 +1,8 @@
-//! One static program for inside the lab's machines.
+//! A static program that runs inside the lab's machines.
 //!
-//! `binder-version DEVICE` prints the protocol version a binder device answers with; `spin` prints
-//! how much (virtual) time a fixed amount of work took; `scenario` plays one out-of-memory scenario
-//! and prints one JSON line; the other words are the scenario's own processes.
+//! `binder-version DEVICE` prints the protocol version that a binder device returns; `spin` prints
+//! the (virtual) time that a fixed amount of work took; `scenario` runs one out-of-memory scenario
+//! and prints one JSON line; the other commands are the scenario's processes.
 
 mod binder_version;
 mod clock;

@@ -1,4 +1,4 @@
-//! What the machine says about its memory, and how our processes take some of it.
+//! The machine's memory counters, and mappings of this process.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -32,7 +32,7 @@ pub fn meminfo() -> Result<MemInfo> {
     })
 }
 
-/// How many processes the kernel's own killer has ended since boot (`oom_kill` of `/proc/vmstat`).
+/// Number of processes killed by the kernel's OOM killer since boot (`oom_kill` of `/proc/vmstat`).
 pub fn kernel_oom_kills() -> Result<u64> {
     let text = fs::read_to_string("/proc/vmstat").map_err(|e| format!("/proc/vmstat: {e}"))?;
     Ok(field(&text, "oom_kill"))
@@ -46,7 +46,7 @@ pub fn cgroup_usage_kib(cgroup: &Path) -> u64 {
     statuses.map(|s| field(&s, "RssAnon:") + field(&s, "RssShmem:") + field(&s, "VmSwap:")).sum()
 }
 
-/// The number after a word that starts a line; 0 when it is not there.
+/// The number after a word that starts a line; 0 if it is missing.
 fn field(text: &str, name: &str) -> u64 {
     let value = text.lines().find_map(|line| {
         let mut words = line.split_whitespace();

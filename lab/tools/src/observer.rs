@@ -1,4 +1,4 @@
-//! Looks at the machine every 10 ms while a scenario plays.
+//! Samples the machine's state every 10 ms while a scenario runs.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,56 +12,56 @@ use crate::shared::Shared;
 const SAMPLE_NS: u64 = 10_000_000;
 /// Nanoseconds in a second.
 pub const SECOND_NS: u64 = 1_000_000_000;
-/// After the memory is back, for a late wrong victim to show.
+/// Time after the memory is back in which a late wrong victim can show.
 const SETTLE_NS: u64 = SECOND_NS;
-/// The pressure begins when less than this much of all memory is available.
+/// The pressure begins when less than this percentage of all memory is available.
 const LOW_PERCENT: u64 = 10;
-/// It is over when this much of what was available before the load is available again.
+/// It is over when this percentage of the memory available before the load is available again.
 const BACK_PERCENT: u64 = 90;
 
-/// The processes that are looked at.
+/// The observed processes.
 pub struct Parts {
-    /// Feels every delay.
+    /// Measures every delay.
     pub interactive: Part,
-    /// Must live.
+    /// Must survive.
     pub bystander: Part,
-    /// Must not.
+    /// Must be killed.
     pub load: Part,
 }
 
-/// When and against what to observe.
+/// Conditions of the observation.
 pub struct Terms {
-    /// Before the load.
+    /// Memory before the load.
     pub before: MemInfo,
-    /// When it started.
+    /// Start of the load, nanoseconds.
     pub started_ns: u64,
-    /// How long at the most.
+    /// Maximum duration of the observation.
     pub seconds: u64,
-    /// The limit of the load's user, where that is what counts.
+    /// The limit of the load's user, in a scenario about limits.
     pub limit_kib: Option<u64>,
 }
 
-/// What the observer saw.
+/// Result of the observation.
 #[derive(Default)]
 pub struct Observed {
-    /// MemAvailable.
+    /// Minimum of MemAvailable.
     pub lowest_available_kib: u64,
-    /// SwapFree.
+    /// Minimum of SwapFree.
     pub lowest_swap_free_kib: u64,
-    /// The longest delay of the interactive process, one that lasts included.
+    /// The longest delay of the interactive process, including one that is not over yet.
     pub stall_ns_max: u64,
     /// The observer's own longest delay: it has locked memory and real-time priority, so this is
-    /// the host's doing, or the guest kernel's with interrupts off.
+    /// caused by the host, or by the guest kernel with interrupts off.
     pub own_lateness_ns_max: u64,
     /// When the pressure began.
     pub pressed_at_ns: Option<u64>,
-    /// When it ended, if it stayed away.
+    /// When it ended, if it did not return.
     pub back_at_ns: Option<u64>,
-    /// The most that the load had above its user's limit.
+    /// Maximum of the load's memory above its user's limit.
     pub over_limit_kib_max: u64,
 }
 
-/// Samples until the memory is back and things have settled, or time is up.
+/// Samples until the memory is back and [`SETTLE_NS`] has passed, or time is up.
 pub fn observe(
     shared: &Shared,
     groups: &Groups,
@@ -97,7 +97,7 @@ pub fn observe(
 }
 
 impl Observed {
-    /// Notes the begin and the end of the pressure.
+    /// Records the begin and the end of the pressure.
     fn pressure(&mut self, groups: &Groups, terms: &Terms, memory: MemInfo, now: u64) {
         let (pressed, back) = match terms.limit_kib {
             Some(limit) => {
@@ -118,12 +118,12 @@ impl Observed {
         }
     }
 
-    /// The load is gone, and its memory is back or was never missed.
+    /// Whether the load has exited, and its memory is back or was never missed.
     fn is_over(&self, groups: &Groups, parts: &Parts, now: u64) -> bool {
         let quiet_since = match (self.pressed_at_ns, parts.load.ended) {
             (Some(_), _) => self.back_at_ns,
-            // A killer may act before memory is low by our measure: then there is nothing to
-            // recover from.
+            // A daemon may kill before memory is low by this definition: then there is no recovery
+            // to wait for.
             (None, ended) => ended.map(|(at, _)| at),
         };
         groups.is_empty("load") && quiet_since.is_some_and(|at| now > at + SETTLE_NS)

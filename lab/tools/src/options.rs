@@ -1,11 +1,11 @@
-//! `--name value` pairs and plain words.
+//! `--name value` pairs and positional arguments.
 
 use std::collections::HashMap;
 use std::str::FromStr;
 
 use crate::Result;
 
-/// The arguments after the command word.
+/// The arguments after the command.
 pub struct Options {
     named: HashMap<String, String>,
     plain: Vec<String>,
@@ -28,18 +28,18 @@ impl Options {
         Ok(options)
     }
 
-    /// The value of `--name`, parsed; an error when it is missing or no such value.
+    /// The value of `--name`, parsed; an error if it is missing or invalid.
     pub fn get<T: FromStr>(&self, name: &str) -> Result<T> {
         let text = self.named.get(name).ok_or_else(|| format!("--{name} is missing"))?;
         text.parse().map_err(|_| format!("--{name} {text}: not a valid value"))
     }
 
-    /// The same with a value for when it is not given.
+    /// As [`get`](Self::get), with a default.
     pub fn get_or<T: FromStr>(&self, name: &str, default: T) -> Result<T> {
         if self.named.contains_key(name) { self.get(name) } else { Ok(default) }
     }
 
-    /// The first plain word.
+    /// The first positional argument.
     pub fn word(&self) -> Result<&str> {
         self.plain.first().map(String::as_str).ok_or_else(|| "an argument is missing".into())
     }

@@ -1,8 +1,9 @@
-//! Plays one scenario: the interactive process and the bystander, the load, and an observer that
+//! Runs one scenario: the interactive process and the bystander, the load, and an observer that
 //! cannot be delayed.
 //!
-//! Each part has a control group of its own below ours, so that everything can be ended whatever it
-//! forked, and so that a killer that thinks in control groups has some to choose from.
+//! Each part has its own control group below this process's group, so that all processes can be
+//! killed however they fork, and so that a daemon that kills whole control groups has several to
+//! select from.
 
 use std::fs;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,24 +17,25 @@ use crate::observer::{Observed, Parts, SECOND_NS, Terms, observe};
 use crate::options::Options;
 use crate::shared::{self, Shared};
 
-/// Before the load starts, the interactive process has its pages and has done so many rounds; it is
-/// given so long for that.
+/// Rounds of the interactive process before the load starts, after which its pages are present, and
+/// the limit for them.
 const WARM_UP_BEATS: u64 = 50;
 const WARM_UP_MAX_NS: u64 = 60 * SECOND_NS;
 const BYSTANDER_MIB: usize = 64;
-/// thrash: memory taken, of what is available, and the file read, of all memory.
+/// thrash: allocated part of the available memory, and size of the file relative to all memory,
+/// percent.
 const THRASH_ANONYMOUS_PERCENT: usize = 90;
 const THRASH_FILE_PERCENT: usize = 20;
-/// The person who works here, runs the load, and owns all of it; in user-limit the load is another
-/// user's.
+/// The user of the load, and of the interactive process and the bystander, except in user-limit:
+/// there these two belong to `OTHER_UID`.
 const PERSON_UID: u32 = 1000;
 const OTHER_UID: u32 = 1001;
-/// user-limit: how fast the load grows, its limit (`--limit-mib` overrides) and where it stops by
-/// itself, of all memory.
+/// user-limit: growth of the load, its limit (`--limit-mib` overrides) and where it stops by
+/// itself, percent of all memory.
 const LIMITED_MIB_PER_S: usize = 25;
 const LIMIT_PERCENT: usize = 20;
 const LIMITED_CAP_PERCENT: usize = 40;
-/// Where [`Shared`] is.
+/// Path of [`Shared`].
 const PAGE: &str = "/dev/shm/lab-scenario";
 
 /// Runs `--scenario NAME` for at most `--seconds`, with its files in `--scratch`; prints one JSON
@@ -83,7 +85,7 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The words that start the load of a scenario.
+/// The arguments that start the load of a scenario.
 fn load(name: &str, total_mib: usize, available_mib: usize, file: &str) -> Result<Vec<String>> {
     let taken = (available_mib * THRASH_ANONYMOUS_PERCENT / 100).to_string();
     let cap = (total_mib * LIMITED_CAP_PERCENT / 100).to_string();
@@ -99,7 +101,7 @@ fn load(name: &str, total_mib: usize, available_mib: usize, file: &str) -> Resul
     Ok(words.into_iter().map(str::to_owned).collect())
 }
 
-/// Prints what happened.
+/// Prints the result.
 fn report(
     shared: &Shared,
     parts: &Parts,
@@ -141,8 +143,8 @@ fn report(
     println!("{{{}}}", fields.join(","));
 }
 
-/// Lets the interactive process find its beat and returns its longest delay in one more second;
-/// then its account starts anew.
+/// Waits until the interactive process runs regularly, and returns its longest delay in one more
+/// second; then its counters are reset.
 fn warm_up(shared: &Shared) -> Result<u64> {
     let deadline = now_ns() + WARM_UP_MAX_NS;
     while shared.beats.load(Relaxed) < WARM_UP_BEATS {
@@ -159,7 +161,8 @@ fn warm_up(shared: &Shared) -> Result<u64> {
     Ok(shared.max_lag_ns.swap(0, Relaxed))
 }
 
-/// Locks our memory and asks for real-time priority; nothing here may wait for what it measures.
+/// Locks this process's memory and sets real-time priority; the observer must not wait for what it
+/// measures.
 fn stay_undelayed() -> Result<()> {
     // SAFETY: takes flags only.
     if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 
 use crate::Result;
 
-/// What is in the page. All zero at first; times are `CLOCK_MONOTONIC` nanoseconds.
+/// Content of the page. All zero at first; times are `CLOCK_MONOTONIC` nanoseconds.
 #[repr(C)]
 pub struct Shared {
     /// When the interactive process finished its last round.
@@ -18,22 +18,22 @@ pub struct Shared {
     pub sum_lag_ns: AtomicU64,
     /// Rounds done.
     pub beats: AtomicU64,
-    /// Children of the load that its own parent saw die by a signal.
+    /// Children of the load that were killed by a signal, as their parent noticed.
     pub load_deaths: AtomicU64,
-    /// When the first of those died.
+    /// When the first of those was killed.
     pub first_death_ns: AtomicU64,
 }
 
-/// Maps the page in `path`, which the scenario made; it stays mapped until the process ends.
+/// Maps the page in `path`, which the scenario created; it stays mapped until the process exits.
 pub fn map(path: &str) -> Result<&'static Shared> {
     let file = File::options().read(true).write(true).create(true).truncate(false).open(path);
     let file = file.map_err(|e| format!("{path}: {e}"))?;
     file.set_len(4096).map_err(|e| format!("{path}: {e}"))?;
-    // The processes that report are other users'; only its owner may do this, and only once is
-    // needed.
+    // The processes that report belong to other users; only the owner may do this, and once
+    // suffices.
     let _ = file.set_permissions(Permissions::from_mode(0o666));
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping of a file we hold open, of the size it has.
+    // SAFETY: a new mapping of an open file, of the file's size.
     let page = unsafe {
         libc::mmap(std::ptr::null_mut(), 4096, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
     };

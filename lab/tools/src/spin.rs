@@ -1,4 +1,4 @@
-//! A fixed amount of user and kernel work, to see whether a clock repeats.
+//! A fixed amount of user and kernel work, to check whether a clock is deterministic.
 
 use std::hint::black_box;
 
