@@ -1,4 +1,4 @@
-//! The driver core under clients that do anything.
+//! The driver core with clients that send arbitrary requests.
 
 use binder_driver::*;
 use binder_uapi::{
@@ -8,7 +8,7 @@ use binder_uapi::{
 
 use crate::host::{FuzzHost, INPUT, ROOM};
 
-/// Room for returns behind the commands.
+/// Address of the read buffer, behind the commands.
 const RETURNS: u64 = ROOM + 8192;
 
 struct World {
@@ -47,7 +47,7 @@ impl World {
         Caller { process, tid: 10 * (at as u32 + 1) + u32::from(thread % 3), euid: Uid(1000) }
     }
 
-    /// One BINDER_WRITE_READ; what it returned.
+    /// Executes one BINDER_WRITE_READ; returns the content of the read buffer.
     fn write_read(&mut self, caller: Caller, commands: &[u8], waiting: Waiting) -> Vec<u8> {
         let len = commands.len().min(8192);
         self.host.room[..len].copy_from_slice(&commands[..len]);
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// Everything goes; nothing may be left.
+    /// Closes all opens; afterwards the driver must be empty.
     fn end(mut self) {
         for open in self.opens.into_iter().flatten() {
             self.driver.release(&mut self.host, open);
@@ -118,8 +118,8 @@ fn split(bytes: &[u8], at: usize) -> (&[u8], &[u8]) {
     bytes.split_at(at.min(bytes.len()))
 }
 
-/// The input is a sequence of steps: a byte says what, another one who; then come the commands of
-/// an ioctl, their length in words before them.
+/// The input is a sequence of steps: a byte for the action, one for the caller; then the commands
+/// of an ioctl, with their length in words in front.
 pub fn commands(input: &[u8]) {
     let mut world = World::new(input);
     let mut rest = input;
@@ -162,7 +162,7 @@ pub fn commands(input: &[u8]) {
     world.end();
 }
 
-/// The input is a call: flags, how many offsets, bytes of extra buffers, then the offsets and the
+/// The input is a call: flags, number of offsets, bytes of extra buffers, then the offsets and the
 /// data.
 pub fn objects(input: &[u8]) {
     let [flags, offsets, extra, tail @ ..] = input else { return };
@@ -177,7 +177,7 @@ pub fn objects(input: &[u8]) {
     let mut world = World::new(&memory);
     let call = BinderTransactionData {
         code: 1,
-        // One-way or not, cleared or not; files are accepted in the answer.
+        // One-way or not, cleared or not; files are accepted in the reply.
         flags: TF_ACCEPT_FDS | u32::from(flags & 1) | u32::from(flags & 0x20),
         data_size: data.len() as u64,
         offsets_size,

@@ -1,14 +1,14 @@
-//! Clients whose memory is the input.
+//! Clients whose memory is the fuzzer's input.
 
 use binder_driver::*;
 
-/// Where a client's commands and room for returns are.
+/// Address of a client's commands and read buffer.
 pub const ROOM: u64 = 0x1000;
-/// Bytes there.
+/// Size of that area, bytes.
 pub const ROOM_LEN: usize = 16 << 10;
-/// Where the input itself is mapped.
+/// Address at which the input itself is mapped.
 pub const INPUT: u64 = 0x10_0000;
-/// Bytes of a mapping.
+/// Size of a mapping, bytes.
 const MAPPING: u64 = 256 << 10;
 const MAPPED_AT: u64 = 0x7000_0000_0000;
 
@@ -16,10 +16,10 @@ const MAPPED_AT: u64 = 0x7000_0000_0000;
 pub struct FuzzHost {
     pub room: Vec<u8>,
     pub input: Vec<u8>,
-    /// Tokens that were taken and not dropped.
+    /// Tokens of files that were taken and not dropped.
     pub files: std::collections::BTreeSet<u64>,
     next_file: u64,
-    /// The memory of this open is gone.
+    /// Accesses to the memory of this open fail.
     pub faulting: Option<ProcessId>,
     /// Stores into this open's mapping fail.
     pub unwritable: Option<ProcessId>,

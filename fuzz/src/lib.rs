@@ -1,12 +1,12 @@
-//! Fuzz targets: functions that take any bytes and panic where something is wrong.
+//! Fuzz targets: functions that accept any bytes and panic on an error.
 //!
-//! * [`commands`](driver::commands): ioctls of several clients on the driver core, whose books must
-//!   be right after each;
-//! * [`objects`](driver::objects): one call, with any offsets and objects, and its answer;
-//! * [`device`](wire::device): what is done to `binder-control` and the names of devices, and
-//!   messages of the control socket;
-//! * [`requests`](wire::requests): what comes out of `/dev/fuse`;
-//! * [`streams`](wire::streams): `BC_` and `BR_` streams, to values and back.
+//! * [`commands`](driver::commands): ioctls of several clients on the driver core, whose invariants
+//!   must hold after each;
+//! * [`objects`](driver::objects): one call, with any offsets and objects, and its reply;
+//! * [`device`](wire::device): ioctls of `binder-control`, names of devices, and messages of the
+//!   control socket;
+//! * [`requests`](wire::requests): requests read from `/dev/fuse`;
+//! * [`streams`](wire::streams): `BC_` and `BR_` streams, parsed and written again.
 //!
 //! The crate in `libfuzzer/` runs them with coverage; `tests/corpus.rs` runs them on any toolchain
 //! over the seeds in `corpus/`, and over mutations of these ([`mutate`]).

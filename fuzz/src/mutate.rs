@@ -1,6 +1,6 @@
-//! Mutations without coverage: deterministic from a seed, so that a find can be repeated.
+//! Mutations without coverage: deterministic from a seed, so that a failure can be reproduced.
 
-/// Longest input.
+/// Maximum length of an input, bytes.
 const LONGEST: usize = 4096;
 
 /// A seeded source of choices (SplitMix64).
@@ -21,11 +21,11 @@ impl Random {
     }
 }
 
-/// Values at which programs go wrong.
+/// Values that often trigger errors.
 const ODD: [u64; 10] =
     [0, 1, 7, 8, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 1 << 63, u64::MAX - 7, u64::MAX];
 
-/// Changes an input in one to four places; `other` is one to take parts from.
+/// Changes an input in one to four places; parts of `other` may be copied into it.
 pub fn mutate(random: &mut Random, input: &mut Vec<u8>, other: &[u8]) {
     for _ in 0..1 + random.below(4) {
         let at = random.below(input.len() + 1);

@@ -1,4 +1,4 @@
-//! The seeds: one well-formed input a kind, from which mutations go astray.
+//! The seeds: one well-formed input of each kind, as the start of mutations.
 
 use binder_uapi::*;
 use zerocopy::IntoBytes;

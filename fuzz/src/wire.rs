@@ -1,10 +1,10 @@
-//! Everything that is parsed.
+//! Targets for all parsers.
 
 use binder_fuse::wire::Request;
 use binder_uapi::{CommandReader, ReturnReader};
 use control::frame::Decoder;
 
-/// Bytes out of `/dev/fuse`, as they are and with their length made right.
+/// Requests read from `/dev/fuse`, unchanged and with a corrected length.
 pub fn requests(input: &[u8]) {
     let _ = Request::parse(input).map(|request| format!("{request:?}"));
     let mut right = input.to_vec();
@@ -14,7 +14,7 @@ pub fn requests(input: &[u8]) {
     }
 }
 
-/// Streams: what is read is written again as the same bytes.
+/// Streams: parsed values must be written as the same bytes.
 pub fn streams(input: &[u8]) {
     let mut reader = CommandReader::new(input);
     let mut written = Vec::new();
@@ -22,7 +22,7 @@ pub fn streams(input: &[u8]) {
         command.write_to(&mut written);
         assert!(reader.consumed() <= input.len());
     }
-    // Commands know no word that is another one's synonym, and structures no byte that is not kept.
+    // Each command has only one encoding, and structures keep all of their bytes.
     assert_eq!(written, input[..written.len()]);
     let mut reader = ReturnReader::new(input);
     let mut written = Vec::new();
@@ -32,7 +32,7 @@ pub fn streams(input: &[u8]) {
     assert_eq!(written, input[..written.len()]);
 }
 
-/// The first byte chooses: ioctls of `binder-control` and names of devices, or packets of the
+/// The first byte selects: ioctls of `binder-control` and names of devices, or packets of the
 /// control socket.
 pub fn device(input: &[u8]) {
     let Some((first, rest)) = input.split_first() else { return };

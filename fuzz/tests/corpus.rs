@@ -1,6 +1,6 @@
-//! Every day's fuzzing: the corpus, and mutations of it. `HEADROOM_FUZZ_RUNS` (a target, default
-//! 20,000) and `HEADROOM_SEED` (default 1) choose how many and which; `HEADROOM_WRITE_CORPUS=1`
-//! writes the seeds anew.
+//! Daily fuzzing: the corpus, and mutations of it. `HEADROOM_FUZZ_RUNS` (per target, default
+//! 20,000) and `HEADROOM_SEED` (default 1) set the number and the choice of mutations;
+//! `HEADROOM_WRITE_CORPUS=1` writes the seeds again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn corpus(target: &str) -> BTreeMap<String, Vec<u8>> {
     entries.map(|entry| read(entry.unwrap().path())).collect()
 }
 
-/// Names the input when a target panics.
+/// Prints the input when a target panics.
 struct Report<'a>(&'a str, &'a [u8]);
 
 impl Drop for Report<'_> {
