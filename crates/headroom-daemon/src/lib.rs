@@ -1,4 +1,4 @@
-//! What `headroom-binderd`, `headroom-oomd` and the command line share.
+//! Code shared by `headroom-binderd`, `headroom-oomd` and the command line.
 //!
 //! * [`privileges`]: real-time priority, locked memory, exemption from the kernel's OOM killer;
 //! * [`page_out`]: drops memory that only the start needed, before the rest is locked;

@@ -5,8 +5,8 @@ use std::ffi::c_void;
 use rustix::mm::{Advice, madvise};
 
 /// Returns freed heap to the system, and unmaps code and constants from memory: pages that are
-/// needed again are read from the page cache. Call it before memory is locked, and afterwards use
-/// once all that must never wait for the disk.
+/// needed again are read from the page cache. Call it before memory is locked, and afterwards
+/// execute once all code that must never wait for the disk.
 ///
 /// Loading BPF programs, reading the configuration and parsing arguments leave 2 MiB of code behind
 /// that is never run again.
@@ -41,7 +41,7 @@ fn split_mapping(start: usize, end: usize) {
     }
 }
 
-/// Fixes the size from which glibc gives a block a mapping of its own, whose memory returns to the
+/// Fixes the size from which glibc gives a block a separate mapping, whose memory returns to the
 /// system when it is freed. glibc raises it after the first large block that is freed, so call this
 /// first.
 pub fn set_mmap_threshold() {

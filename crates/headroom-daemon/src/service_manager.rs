@@ -20,7 +20,7 @@ pub struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// Connects. The second value says why the manager that is named cannot be notified.
+    /// Connects. The second value is the reason why the manager that is named cannot be notified.
     pub fn from_environment() -> (Self, Option<String>) {
         if std::env::var_os("NOTIFY_SOCKET").is_none_or(|path| path.is_empty()) {
             return (Self::default(), None);
@@ -38,7 +38,7 @@ impl ServiceManager {
 
     fn connect() -> io::Result<Self> {
         notify(&[NotifyState::Status("starting")])?;
-        // One may wait; the next one says the same.
+        // One status may wait; a newer one is equivalent.
         let (watchdog_status, queue) = sync_channel::<String>(1);
         thread::Builder::new().name("notify".into()).stack_size(64 * 1024).spawn(move || {
             for status in queue {
