@@ -61,7 +61,7 @@ impl SchedAttr {
 
     /// Applies them to a thread; `None` is the calling one.
     pub fn apply(&self, thread: Option<Pid>) -> Result<(), Errno> {
-        // SAFETY: the kernel reads as many bytes of the structure as its field `size` says.
+        // SAFETY: the kernel reads as many bytes of the structure as its field `size` gives.
         let result = unsafe {
             libc::syscall(libc::SYS_sched_setattr, Pid::as_raw(thread), &raw const *self, 0)
         };
