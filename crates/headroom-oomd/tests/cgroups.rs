@@ -158,7 +158,9 @@ fn nobody_sets_the_limit_of_a_cgroup_while_running_and_only_root_looks_into_it()
     let set = Request::SetLimit { account, hard_bytes: 1 << 30, soft_bytes: None };
     for request in [set, Request::ClearLimit { account }] {
         match daemon.ask(&request) {
-            Reply::Error { message } => assert!(message.contains("set them in oomd.toml"), "{message}"),
+            Reply::Error { message } => {
+                assert!(message.contains("set them in oomd.toml"), "{message}")
+            }
             other => panic!("{other:?}"),
         }
     }
