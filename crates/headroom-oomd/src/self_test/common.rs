@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use control::oomd::Outcome;
+use control::oomd::{Outcome, Why};
 use memory_ledger::Uid;
 use memory_watch::ProcessSample;
 use reclaim::Reaper;
@@ -19,6 +19,9 @@ pub(super) const HARD_PAGES: u64 = 4096;
 pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
 /// Polling interval.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_micros(200);
+
+/// Decisions among which the last kill is looked for: one without a victim a minute at most.
+const LATEST: u32 = 8;
 
 /// Why the self-test failed.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +56,7 @@ pub(super) fn wait_for_decision(
 ) -> Result<u64, SelfTestError> {
     let started = Instant::now();
     loop {
-        let last = oom.records().latest(1, None).pop().filter(|why| Some(why.id) != before);
+        let last = last_kill(oom).filter(|why| Some(why.id) != before);
         let Some(last) = last else { return Err(not_killed("no victim was chosen")) };
         match last.outcome {
             Outcome::Reclaimed { .. } => return Ok(last.id),
@@ -64,6 +67,12 @@ pub(super) fn wait_for_decision(
         poll();
         oom.dispatch();
     }
+}
+
+/// The latest decision that has a victim. While the victims exit, the thresholds are still reached
+/// and no process is listed: that is recorded as a decision without a victim.
+pub(super) fn last_kill(oom: &OomManager) -> Option<Why> {
+    oom.records().latest(LATEST, None).into_iter().find(|why| why.victim.is_some())
 }
 
 /// A manager whose watch shows what it is control to.
