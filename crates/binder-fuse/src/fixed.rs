@@ -1,6 +1,6 @@
 //! Entries that exist independently of the devices: folders, `binder-control`, features, logs.
 
-use crate::tree::Place;
+use crate::place::{Log, Place};
 use crate::wire::types::ROOT_ID;
 
 /// The fixed name that adds devices.
@@ -15,18 +15,6 @@ pub(crate) const FIRST_FREE_ID: u64 = 64;
 /// Node ids of files of `binder_logs/proc`: this and the pid.
 const PROCESS_IDS: u64 = 1 << 62;
 const FEATURE_CONTENT: &[u8] = b"1\n";
-
-/// A file of `binder_logs`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Log {
-    FailedTransactions,
-    State,
-    Stats,
-    LastTransactions,
-    Transactions,
-    /// All opens of a pid.
-    Process(u32),
-}
 
 /// A fixed entry.
 pub(crate) struct Fixed {

@@ -46,6 +46,7 @@ mod maps;
 mod mount;
 mod page_server;
 mod pid_view;
+mod place;
 mod priority;
 mod server;
 mod sync;

@@ -9,7 +9,8 @@ use binder_driver::ContextId;
 use binder_uapi::BINDERFS_MAX_NAME;
 use owners::Uid;
 
-use crate::fixed::{self, FIRST_FREE_ID, Log, Logs};
+use crate::fixed::{self, FIRST_FREE_ID, Logs};
+use crate::place::{DeviceId, Place};
 use crate::wire::types::{Attr, FATTR_GID, FATTR_MODE, FATTR_SIZE, FATTR_UID, ROOT_ID, SetattrIn};
 
 /// Size of every device file, bytes: the largest mapping that the protocol uses; a larger mapping
@@ -20,25 +21,6 @@ pub(crate) const DEVICE_SIZE: u64 = 4 << 20;
 const FIRST_DEVICE_OFFSET: u64 = 16;
 /// Maximum number of devices; only root can add one.
 const MAX_DEVICES: usize = 4096;
-
-/// Identifies a device; never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct DeviceId(u64);
-
-/// The entry that a node id refers to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    Root,
-    Control,
-    Features,
-    Feature,
-    /// `binder_logs`.
-    Logs,
-    Log(Log),
-    /// `binder_logs/proc`.
-    Processes,
-    Device(DeviceId),
-}
 
 /// Configuration of a tree.
 #[derive(Clone, Copy, Debug)]

@@ -14,8 +14,8 @@ use crate::calls::Calls;
 use crate::host::{Open, OpenKey, OpenerState};
 use crate::mapping::{Backing, MappingKind, NotifyStore, Passthrough};
 use crate::pid_view::{self, Client};
+use crate::place::{DeviceId, Place};
 use crate::task_watch::Exit;
-use crate::tree::{DeviceId, Place};
 use crate::user_view::UserView;
 use crate::wire::types::{
     FOPEN_DIRECT_IO, InHeader, OpenIn, OpenOut, POLL_SCHEDULE_NOTIFY, PollIn, PollOut,

@@ -3,8 +3,7 @@
 use std::io;
 
 use super::Server;
-use crate::fixed::Log;
-use crate::tree::Place;
+use crate::place::{Log, Place};
 use crate::wire::reply::{Dirent, push_dirent};
 use crate::wire::types::{AttrOut, EntryOut, InHeader, OpenOut, ReadIn, SetattrIn, StatfsOut};
 

@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::{PendingIoctl, Server};
 use crate::host::OpenKey;
-use crate::tree::Place;
+use crate::place::Place;
 use crate::wire::types::{IOCTL_DIR, InHeader, IoctlIn};
 
 /// BINDER_WRITE_READ of protocol 7, whose `binder_write_read` has 24 bytes.

@@ -4,7 +4,7 @@
 use binder_driver::Driver;
 
 use super::Server;
-use crate::fixed::Log;
+use crate::place::Log;
 use crate::wire::types::{FOPEN_DIRECT_IO, OpenOut};
 
 /// Distinguishes file handles of texts from those of devices, which are smaller.

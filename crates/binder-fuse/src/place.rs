@@ -1,0 +1,32 @@
+//! What a node id of the mount refers to.
+
+/// Identifies a device; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct DeviceId(pub(crate) u64);
+
+/// The entry that a node id refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Root,
+    Control,
+    Features,
+    Feature,
+    /// `binder_logs`.
+    Logs,
+    Log(Log),
+    /// `binder_logs/proc`.
+    Processes,
+    Device(DeviceId),
+}
+
+/// A file of `binder_logs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Log {
+    FailedTransactions,
+    State,
+    Stats,
+    LastTransactions,
+    Transactions,
+    /// All opens of a pid.
+    Process(u32),
+}
