@@ -16,7 +16,7 @@ use memory_watch::cgroups::Cgroups;
 use memory_watch::process::{FileId, Proc, SmapsRollup};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::controller::{SliceQuery, slice_bytes};
+use super::slice::{SliceQuery, slice_bytes};
 
 /// Interval after which a reader that sleeps, as on a lock, is abandoned.
 const LOCK_PATIENCE: Duration = Duration::from_millis(50);

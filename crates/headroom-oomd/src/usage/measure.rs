@@ -10,7 +10,8 @@ use memory_ledger::{
 use memory_watch::process::{FileId, HeldFile, Proc, SmapsRollup, TmpfsDevices};
 
 use super::bounded::{Answer, BoundedReader, Question, thread_cpu_ns};
-use super::controller::{self, Controller, SliceQuery};
+use super::controller::{self, Controller};
+use super::slice::SliceQuery;
 use crate::clock::{NS_PER_MS, monotonic_ns};
 
 /// Maximum number of file descriptors examined per measurement, of all processes of the account

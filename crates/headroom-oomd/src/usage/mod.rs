@@ -10,6 +10,7 @@
 mod bounded;
 mod controller;
 mod measure;
+mod slice;
 mod worker;
 
 pub use measure::{Files, Member, Request};
