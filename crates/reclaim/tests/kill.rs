@@ -84,7 +84,8 @@ fn a_group_dies_without_those_who_left_it() {
     let options = Options { scope: Scope::Group, ..Options::default() };
     let mut reap = Victim::open(leader.pid()).unwrap().kill(&options).unwrap();
     assert_eq!(reap.wait().unwrap().gone, 3);
-    assert_eq!(state(outsider.pid()), Some('S'));
+    let lives = state(outsider.pid()).is_some_and(|state| state != 'Z');
+    assert!(lives, "not of the group");
 }
 
 #[test]
