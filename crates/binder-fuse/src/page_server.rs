@@ -90,7 +90,7 @@ struct Backlog {
 /// A request that was read in place of the event loop.
 pub(crate) struct Kept {
     pub(crate) request: StoredRequest,
-    unique: u64,
+    pub(crate) unique: u64,
     /// The kernel has sent an INTERRUPT for it.
     pub(crate) interrupted: bool,
 }

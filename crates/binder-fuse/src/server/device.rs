@@ -9,7 +9,7 @@ use binder_uapi::BinderWriteRead;
 use owners::{Owner, Uid};
 use zerocopy::IntoBytes;
 
-use super::{Due, OPENER, PendingIoctl, Requester, Server, Slice, THREAD, Withdrawn};
+use super::{Due, OPENER, PendingIoctl, Requester, Server, Slice, THREAD};
 use crate::calls::Calls;
 use crate::host::{Open, OpenKey, OpenerState};
 use crate::mapping::{Backing, MappingKind, NotifyStore, Passthrough};
@@ -340,10 +340,10 @@ impl Server {
     }
 
     /// Ends a BINDER_WRITE_READ that was in the queue.
-    fn interrupt_queued(&mut self, unique: u64, withdrawn: Withdrawn) -> io::Result<()> {
+    fn interrupt_queued(&mut self, unique: u64, withdrawn: Due) -> io::Result<()> {
         match withdrawn {
-            Withdrawn::NotBegun => self.channel.send(self.reply.error(unique, libc::EINTR)),
-            Withdrawn::Begun(Slice { request, bwr }) => {
+            Due::Request(_) => self.channel.send(self.reply.error(unique, libc::EINTR)),
+            Due::Slice(Slice { request, bwr }) => {
                 if let Some(open) = self.host.opens.get_mut(request.key) {
                     open.calls.take(request.caller.tid);
                 }

@@ -25,7 +25,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 pub(crate) use self::ioctl::name_of;
-use self::request_queue::{Account, Due, RequestQueue, Requester, Slice, Withdrawn};
+use self::request_queue::{Account, Due, RequestQueue, Requester, Slice};
 pub use self::trace::{TraceEnd, TraceOutcome, TracePart, TraceRecord};
 use crate::channel::{Channel, Incoming, RequestBuffer, StoredRequest};
 use crate::error::Error;
@@ -408,9 +408,12 @@ impl Server {
     /// Accepts requests that the page server has read in place of the event loop.
     fn serve_backlog(&mut self) {
         while let Some(kept) = self.pages.take() {
-            let bytes = kept.request.bytes();
-            if !(kept.interrupted && self.refuse_interrupted(bytes)) {
-                self.accept(bytes);
+            self.accept(kept.request.bytes());
+            if kept.interrupted
+                && let Err(error) = self.interrupt(kept.unique)
+            {
+                let unique = kept.unique;
+                tracing::warn!("request {unique}: the kernel does not take the answer: {error}");
             }
         }
     }
@@ -537,23 +540,6 @@ impl Server {
         if self.tracer.is_some() {
             self.continue_trace();
         }
-    }
-
-    /// Fails a BINDER_WRITE_READ with EINTR if its caller has a signal and no command of it was
-    /// run. False: it is another request, which does not block, and has to be served.
-    fn refuse_interrupted(&mut self, bytes: &[u8]) -> bool {
-        let Ok(Request { header, operation: Operation::Ioctl(ioctl, _) }) = Request::parse(bytes)
-        else {
-            return false;
-        };
-        let waits = ioctl.cmd == BINDER_WRITE_READ;
-        if waits && let Err(error) = self.send_error(&header, libc::EINTR) {
-            tracing::warn!(
-                "request {}: the kernel does not take the answer: {error}",
-                header.unique
-            );
-        }
-        waits
     }
 
     /// Logs a warning about an error of a client once: otherwise a client could flood the log.

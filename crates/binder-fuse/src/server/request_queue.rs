@@ -52,12 +52,6 @@ pub(super) struct Slice {
     pub(super) bwr: BinderWriteRead,
 }
 
-/// A `BINDER_WRITE_READ` that was removed from the queue because its caller has a signal.
-pub(super) enum Withdrawn {
-    NotBegun,
-    Begun(Slice),
-}
-
 enum Item {
     /// A request that a signal does not end.
     Request(StoredRequest),
@@ -89,12 +83,10 @@ impl RequestQueue {
         self.calls.insert(unique, due);
     }
 
-    /// Removes a `BINDER_WRITE_READ`. `None`: it is not in the queue.
-    pub(super) fn withdraw(&mut self, unique: u64) -> Option<Withdrawn> {
-        Some(match self.calls.remove(&unique)? {
-            Due::Request(_) => Withdrawn::NotBegun,
-            Due::Slice(slice) => Withdrawn::Begun(slice),
-        })
+    /// Removes and returns a `BINDER_WRITE_READ`, since its caller has a signal. `None`: it is not in
+    /// the queue.
+    pub(super) fn withdraw(&mut self, unique: u64) -> Option<Due> {
+        self.calls.remove(&unique)
     }
 
     /// Removes and returns the next item.
@@ -178,9 +170,9 @@ mod tests {
         queue.push_call(of(Uid(1)), 1, Due::Request(request("call")));
         queue.push_call(of(Uid(1)), 2, slice(2));
         queue.push(of(Uid(1)), request("open"));
-        assert!(matches!(queue.withdraw(1), Some(Withdrawn::NotBegun)));
+        assert!(matches!(queue.withdraw(1), Some(Due::Request(_))));
         assert!(queue.withdraw(1).is_none(), "once");
-        assert!(matches!(queue.withdraw(2), Some(Withdrawn::Begun(_))));
+        assert!(matches!(queue.withdraw(2), Some(Due::Slice(_))));
         assert!(queue.withdraw(3).is_none());
         assert_eq!(drain(&mut queue), ["open"]);
         assert!(queue.is_empty());
