@@ -47,7 +47,7 @@ pub(crate) struct Guardian {
 struct Duty {
     /// Writing to this file aborts the connection.
     abort: Option<OwnedFd>,
-    /// The mount point; `None`: the mount is in namespaces that end with the server.
+    /// The mount point; `None`: the mount is in another mount namespace.
     path: Option<CString>,
     /// The folder was created for the mount and has to be removed.
     made: bool,

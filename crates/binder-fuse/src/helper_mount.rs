@@ -162,7 +162,7 @@ fn mount_here(
     Ok(device)
 }
 
-fn unshare(flags: libc::c_int) -> io::Result<()> {
+pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: plain numbers; the namespaces of this process change, which has one thread.
     if unsafe { libc::unshare(flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -60,6 +60,7 @@ pub use bus::{Builder, Bus};
 pub use error::Error;
 pub use loop_threads::serve;
 pub use mapping::{MappingChoice, MappingKind};
+pub use mount::MountNamespace;
 pub use server::{
     Config, DeviceOwner, Event, Server, TraceEnd, TraceOutcome, TracePart, TraceRecord,
 };

@@ -6,15 +6,28 @@ use std::path::{Path, PathBuf};
 
 use headroom_linux::mountinfo::{self, Device, MountEntry};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount,
+};
 
 use crate::channel::Channel;
 use crate::error::Error;
-use crate::helper_mount::Helper;
+use crate::helper_mount::{Helper, unshare};
 
 /// Filesystem type in `/proc/mounts`; the part behind the dot is FUSE's subtype.
 const FSTYPE: &str = "fuse.binder";
 const SOURCE: &str = "headroom";
+
+/// The mount namespace that a server is in while it serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MountNamespace {
+    /// The one that it mounts in, which exists at least as long as the server.
+    #[default]
+    Keep,
+    /// A copy without the mount. The bus ends with the last process of the namespace that it was
+    /// mounted in; a server that is stopped cannot unmount it there.
+    Leave,
+}
 
 /// A mounted device filesystem. Dropping it unmounts (lazily where clients still hold files open)
 /// and removes the directory if it was made for the mount.
@@ -28,6 +41,7 @@ pub(crate) struct Mount {
     created: CreatedFolders,
     /// The mount is in the namespaces of this process, and ends with it.
     helper: Option<Helper>,
+    namespace: MountNamespace,
 }
 
 impl Mount {
@@ -36,7 +50,12 @@ impl Mount {
     /// * `allow_other`: clients are other users; without it only the mounting user has access.
     /// * `default_permissions`: the kernel checks the mode, owner and group that we report, as for
     ///   real device nodes, so that `chmod` and `chown` are effective.
-    pub(crate) fn new(dir: &Path, channel: &Channel) -> Result<Self, Error> {
+    /// * `MountNamespace::Leave`: this process has one thread.
+    pub(crate) fn new(
+        dir: &Path,
+        channel: &Channel,
+        namespace: MountNamespace,
+    ) -> Result<Self, Error> {
         let Place { path, created } = prepare(dir)?;
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         let options = format!(
@@ -53,13 +72,16 @@ impl Mount {
             "cannot mount (that takes CAP_SYS_ADMIN; `headroom run` needs none)",
         ))?;
         let device = Device { major: 0, minor: 0 };
-        let mut this = Self { path, device, created, helper: None };
+        let mut this = Self { path, device, created, helper: None, namespace };
         this.device = look_up(&this.path)?
             .filter(|entry| entry.fs_type == FSTYPE)
             .ok_or_else(|| {
                 fail(&this.path, "the mount is not in /proc/self/mountinfo")(Errno::NOENT)
             })?
             .device;
+        if namespace == MountNamespace::Leave {
+            leave_namespace(&this.path)?;
+        }
         Ok(this)
     }
 
@@ -77,7 +99,8 @@ impl Mount {
             })?
             .device;
         let path = helper.sees(&dir);
-        Ok((Self { path, device, created, helper: Some(helper) }, connection))
+        let namespace = MountNamespace::Keep;
+        Ok((Self { path, device, created, helper: Some(helper), namespace }, connection))
     }
 
     /// Device numbers of the mounted filesystem; the minor number is also the connection's name in
@@ -91,9 +114,10 @@ impl Mount {
         &self.path
     }
 
-    /// The mount point, unless it is in namespaces that end with this process.
+    /// The mount point, if it is in the mount namespace of this process.
     pub(crate) fn path_here(&self) -> Option<&Path> {
-        self.helper.is_none().then_some(&*self.path)
+        let is_here = self.helper.is_none() && self.namespace == MountNamespace::Keep;
+        is_here.then_some(&*self.path)
     }
 
     /// Whether the folder was created for the mount.
@@ -120,6 +144,16 @@ impl Drop for Mount {
             tracing::warn!("{}: cannot unmount: {errno}", self.path.display());
         }
     }
+}
+
+/// Moves this process into a copy of its mount namespace, without the mount on `path`.
+fn leave_namespace(path: &Path) -> Result<(), Error> {
+    unshare(libc::CLONE_NEWNS).map_err(Error::io("cannot make a mount namespace"))?;
+    // Unmounts elsewhere take effect here, so that this copy keeps no filesystem busy; not the
+    // other way round.
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
+        .and_then(|()| unmount(path, UnmountFlags::DETACH))
+        .map_err(fail(path, "cannot leave its mount namespace"))
 }
 
 fn fail(path: &Path, doing: &'static str) -> impl FnOnce(Errno) -> Error {

@@ -7,6 +7,7 @@ mod listeners;
 mod mount_helper;
 mod permissions;
 mod pressure;
+mod run_folder;
 mod trace;
 
 use std::io::IsTerminal;
@@ -14,7 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use binder_fuse::{Config, DeviceOwner, Event, MappingChoice, Server};
+use binder_fuse::{Config, DeviceOwner, Event, MappingChoice, MountNamespace, Server};
 use clap::Parser;
 use headroom_daemon::Signals;
 use headroom_daemon::message::{PlainWriter, plain};
@@ -95,6 +96,14 @@ struct Args {
     /// Exit with status 0 when the bus is unmounted.
     #[arg(long)]
     until_unmounted: bool,
+    /// Move to a copy of the mount namespace without the mount, so that the bus ends with the last
+    /// process of the namespace; used by mount.binder.
+    #[arg(long)]
+    leave_mount_namespace: bool,
+    /// Remove this folder, with the log in it, when the bus is unmounted or the daemon is stopped;
+    /// used by mount.binder.
+    #[arg(long, value_name = "DIR")]
+    run_folder: Option<PathBuf>,
     /// Write a line to this file descriptor when the bus is ready, and close it.
     #[arg(long, value_name = "FD")]
     ready_fd: Option<i32>,
@@ -123,8 +132,14 @@ fn main() -> ExitCode {
         .with_ansi(std::io::stderr().is_terminal() && !no_color)
         .with_writer(|| PlainWriter(std::io::stderr()))
         .init();
-    binder_fuse::serve(|| match run(args) {
-        Ok(()) => 0,
+    let run_folder = args.run_folder.clone();
+    binder_fuse::serve(move || match run(args) {
+        Ok(()) => {
+            if let Some(folder) = run_folder {
+                run_folder::remove(&folder);
+            }
+            0
+        }
         Err(error) => {
             eprintln!("headroom-binderd: {}", plain(&format!("{error:#}")));
             1
@@ -147,6 +162,11 @@ fn run(args: Args) -> anyhow::Result<()> {
         device_owner: args.owner,
         owner_quota_bytes: Some(pressure::share_of_memory(args.owner_memory)),
         session: args.session,
+        mount_namespace: if args.leave_mount_namespace {
+            MountNamespace::Leave
+        } else {
+            MountNamespace::Keep
+        },
         ..Config::new(args.mount)
     };
     let mut server = Server::new(&config)?;

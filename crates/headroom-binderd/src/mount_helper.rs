@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -16,6 +17,7 @@ use anyhow::{Context, bail, ensure};
 use owners::Uid;
 
 use crate::permissions;
+use crate::run_folder::{self, RunFolder, Scope};
 
 /// The name that mount(8) executes.
 const NAME: &str = "mount.binder";
@@ -23,8 +25,6 @@ const NAME: &str = "mount.binder";
 /// arguments.
 const MOUNT_FAILED: u8 = 32;
 const BAD_USAGE: u8 = 1;
-/// Directory of the daemons' sockets and logs.
-const RUN: &str = "/run/headroom";
 /// Options from mount(8) that need no action: they apply to FUSE mounts anyway, or do not concern
 /// the mount helper.
 const IGNORED: [&str; 14] = [
@@ -171,24 +171,18 @@ impl Request {
         if self.fake {
             return Ok(());
         }
-        std::fs::create_dir_all(RUN).with_context(|| format!("cannot make {RUN}"))?;
-        let socket = self.beside("sock");
-        // Replaces the log of an earlier daemon only once this one serves.
-        let log = self.beside(&format!("log.{}", std::process::id()));
+        let namespace = own_mount_namespace();
+        let folder = RunFolder::create(&self.dir, namespace)?;
+        let log = folder.log_of_start();
         let log_file =
             File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
         let flags = rustix::pipe::PipeFlags::CLOEXEC;
         let (ready, says_ready) = rustix::pipe::pipe_with(flags).context("cannot make a pipe")?;
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("headroom-binderd").arg("--mount").arg(&self.dir).arg("--socket").arg(&socket);
-        command.arg("--until-unmounted").args(["--ready-fd", &says_ready.as_raw_fd().to_string()]);
-        if let Some(max) = self.max {
-            command.args(["--max", &max.to_string()]);
+        let mut command = self.daemon(&folder);
+        command.args(["--ready-fd", &says_ready.as_raw_fd().to_string()]);
+        if namespace.is_some() {
+            command.arg("--leave-mount-namespace");
         }
-        if self.logs {
-            command.args(["--stats", "global"]);
-        }
-        command.args(self.permissions.arguments());
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(log_file).current_dir("/");
         in_background(&mut command, &says_ready);
@@ -196,23 +190,45 @@ impl Request {
         drop(says_ready);
         let mut line = String::new();
         File::from(ready).read_to_string(&mut line).context("cannot hear the daemon")?;
+        let output = std::fs::read_to_string(&log).unwrap_or_default();
         if line.is_empty() {
             let _ = daemon.wait();
-            let said = std::fs::read_to_string(&log).unwrap_or_default();
             let _ = std::fs::remove_file(&log);
-            bail!("{}", said.trim().trim_start_matches("headroom-binderd: "));
+            run_folder::remove_if_empty(&folder.path);
+            bail!("{}", output.trim().trim_start_matches("headroom-binderd: "));
         }
-        let shown = std::fs::read_to_string(&log).unwrap_or_default();
-        eprint!("{}", warnings(&shown));
-        std::fs::rename(&log, self.beside("log")).context("cannot keep the log")
+        eprint!("{}", warnings(&output));
+        std::fs::rename(&log, folder.log()).context("cannot keep the log")
     }
 
-    /// `/run/headroom/binderd@mnt-bus.KIND` for `/mnt/bus`, as systemd names units of paths.
-    fn beside(&self, kind: &str) -> PathBuf {
-        let path = self.dir.to_string_lossy();
-        let name = path.trim_matches('/').replace('-', "\\x2d").replace('/', "-");
-        Path::new(RUN).join(format!("binderd@{name}.{kind}"))
+    /// The command of the daemon for this mount.
+    fn daemon(&self, folder: &RunFolder) -> Command {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("headroom-binderd").arg("--mount").arg(&self.dir).arg("--until-unmounted");
+        command.arg("--socket").arg(folder.socket()).arg("--run-folder").arg(&folder.path);
+        if folder.scope == Scope::User {
+            command.arg("--session");
+        }
+        if let Some(max) = self.max {
+            command.args(["--max", &max.to_string()]);
+        }
+        if self.logs {
+            command.args(["--stats", "global"]);
+        }
+        command.args(self.permissions.arguments());
+        command
     }
+}
+
+/// Inode of this process's mount namespace, if it can end before the daemon: the first process of a
+/// pid namespace is the last one to exit, so its mount namespace cannot.
+fn own_mount_namespace() -> Option<u64> {
+    let inode_of = |process: &str| {
+        std::fs::metadata(format!("/proc/{process}/ns/mnt")).map(|namespace| namespace.ino())
+    };
+    let own = inode_of("self").ok()?;
+    // Another user's first process cannot be inspected.
+    (inode_of("1").ok() != Some(own)).then_some(own)
 }
 
 /// Warnings to show to the operator at once.
@@ -249,8 +265,6 @@ mod tests {
         let request =
             parse(&["binder", "/mnt/a-b/bus", "-o", "rw,nosuid,max=7,stats=global"]).unwrap();
         assert_eq!((request.max, request.logs, request.fake), (Some(7), true, false));
-        let socket = request.beside("sock");
-        assert_eq!(socket, Path::new("/run/headroom/binderd@mnt-a\\x2db-bus.sock"));
         let given = parse(&["none", "/mnt", "-o", "mode=0660,gid=7"]).unwrap();
         let own = rustix::process::geteuid().as_raw();
         let expected = ["--mode", "660", "--owner", &format!("{own}:7")].map(str::to_owned);

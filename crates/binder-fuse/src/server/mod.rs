@@ -33,7 +33,7 @@ use crate::fixed::Logs;
 use crate::guardian::Guardian;
 use crate::host::{ClientHost, OpenKey};
 use crate::mapping::{CacheBypass, MappingChoice, MappingKind};
-use crate::mount::Mount;
+use crate::mount::{Mount, MountNamespace};
 use crate::page_server::PageServer;
 use crate::task_watch::{self, TaskKind, TaskWatch};
 use crate::tree::{self, Tree};
@@ -70,6 +70,8 @@ const KIND: u64 = !0 << 32;
 pub struct Config {
     /// The mount point; created if it is missing.
     pub mount: PathBuf,
+    /// The mount namespace to serve in. Leaving it takes a process of one thread.
+    pub mount_namespace: MountNamespace,
     /// Devices to start with.
     pub devices: Vec<String>,
     /// How receive buffers reach clients.
@@ -98,6 +100,7 @@ impl Config {
         let devices = ["binder", "hwbinder", "vndbinder"].map(str::to_owned).to_vec();
         Self {
             mount: mount.into(),
+            mount_namespace: MountNamespace::Keep,
             devices,
             mapping: MappingChoice::Auto,
             max_devices: None,
@@ -190,7 +193,7 @@ impl Server {
     /// Mounts and starts the session; no request is served before [`next_event`](Self::next_event).
     pub fn new(config: &Config) -> Result<Self, Error> {
         let channel = Arc::new(Channel::open()?);
-        let mount = Mount::new(&config.mount, &channel)?;
+        let mount = Mount::new(&config.mount, &channel, config.mount_namespace)?;
         Self::with_mount(config, channel, mount)
     }
 
