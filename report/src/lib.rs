@@ -2,13 +2,15 @@
 //!
 //! Data flows one way: [`inputs`] reads lines, [`published`] figures of other publications,
 //! [`scenario`] results of the lab; [`figures`] has all of that in one form. [`sections`] defines
-//! what is shown of each benchmark, [`pivot`], [`plots`] and [`scenario_table`] render it, [`page`]
-//! assembles the page and [`quotable`] selects a few figures for a terminal.
+//! what is shown of each benchmark, [`pivot`], [`plots`] and [`scenario_table`] render it.
+//! [`claims`] compares the project's claims with their anchors, [`quotable`] selects key figures,
+//! [`page`] assembles the page.
 //!
 //! Nothing is left out: benchmarks, metrics and subjects that are unknown to the report get tables
 //! too.
 
 pub mod axis;
+pub mod claims;
 pub mod figures;
 pub mod header;
 pub mod inputs;

@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use report::header::Header;
 use report::inputs::Inputs;
-use report::{page, published, quotable};
+use report::{claims, page, published, quotable};
 
-/// Writes a static page of results, the published figures beside ours; says the quotable ones on
-/// stdout.
+/// Writes a static page of results, with the published figures beside ours; prints the claims and
+/// key figures on stdout.
 #[derive(Parser)]
 struct Arguments {
     /// Raw results, one JSON object a line; may be given several times. Of a figure measured twice
@@ -48,7 +48,7 @@ fn main() -> Result<()> {
     let file = arguments.out.join("index.html");
     fs::write(&file, page).with_context(|| format!("cannot write {}", file.display()))?;
     merged(&arguments, &inputs)?;
-    print!("{}", quotable::text(&figures));
+    print!("{}\n{}", claims::text(&figures), quotable::text(&figures));
     eprintln!("report: {}", file.display());
     Ok(())
 }

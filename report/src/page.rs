@@ -2,6 +2,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use crate::claims;
 use crate::figures::Figures;
 use crate::header::Header;
 use crate::plot::{GRID, INK, PALETTE};
@@ -36,8 +37,11 @@ pub fn render(header: &Header, figures: &Figures, sets: &[RunSet], raw: &str) ->
                 header {
                     h1 { "Headroom: measurements" }
                     (facts(header))
+                }
+                main {
+                    (claims::render(figures))
                     nav {
-                        a href="#short" { "In short" }
+                        a href="#short" { "Key figures" }
                         @for section in &rendered {
                             a href=(format!("#{}", section.anchor)) { (section.title) }
                         }
@@ -45,8 +49,6 @@ pub fn render(header: &Header, figures: &Figures, sets: &[RunSet], raw: &str) ->
                     @if !missing.is_empty() {
                         p.muted { "Not in these results: " (missing.join(", ")) "." }
                     }
-                }
-                main {
                     (quotable::render(figures))
                     @for section in &rendered { (section.markup) }
                 }

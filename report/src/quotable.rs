@@ -1,4 +1,4 @@
-//! The most important figures: a table at the top of the page, and the same for a terminal.
+//! The key figures: a table after the claims, and the same for a terminal.
 
 use std::fmt::Write as _;
 
@@ -170,7 +170,7 @@ pub fn render(figures: &Figures) -> Markup {
     html! {
         @if !all.is_empty() {
             section id="short" {
-                h2 { "In short" }
+                h2 { "Key figures" }
                 div.scroll tabindex="0" {
                     table.short {
                         @for (title, quotes) in &all {

@@ -64,6 +64,28 @@ fn every_benchmark_has_its_section_even_one_that_nobody_knows() {
 }
 
 #[test]
+fn the_first_section_has_a_row_with_a_verdict_for_each_claim() {
+    let (page, said) = page();
+    let main = page.split("<main>").nth(1).expect("a body");
+    assert!(main.starts_with("<section id=\"claims\">"), "{}", &main[..80]);
+    let claims = section(&page, "claims");
+    for row in [
+        // The worst of several kernels and clocks, beside the best of the same place.
+        "≤ 1.436 × (kernel driver)",
+        "4 B, Linux 7.x, instruction-count clock",
+        "≥ 0.800 × (goal)",
+    ] {
+        assert!(claims.contains(row), "{row} in {claims}");
+    }
+    let verdicts: Vec<&str> =
+        claims.split("</td></tr>").filter_map(|r| r.rsplit('>').next()).collect();
+    let known = ["met", "within error", "missed", "not measured", ""];
+    assert!(verdicts.iter().all(|verdict| known.contains(verdict)), "{verdicts:?}");
+    assert!(verdicts.contains(&"met") && verdicts.contains(&"missed"), "{verdicts:?}");
+    assert!(said.starts_with("missed"), "{said}");
+}
+
+#[test]
 fn the_page_needs_no_network_and_runs_no_script() {
     let (page, _) = page();
     for name in ["src", "href", "srcset", "action", "poster", "xlink:href", "xmlns"] {
