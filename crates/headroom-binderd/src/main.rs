@@ -272,3 +272,11 @@ fn say_ready(fd: i32) -> anyhow::Result<()> {
     let mut ready = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(fd) };
     Ok(std::io::Write::write_all(&mut ready, b"ready\n")?)
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn command_lines_of_the_documents_are_valid() {
+        test_support::documents::check_command_lines::<super::Args>("headroom-binderd");
+    }
+}

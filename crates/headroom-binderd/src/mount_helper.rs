@@ -253,11 +253,25 @@ fn in_background(command: &mut Command, inherited: &OwnedFd) {
 
 #[cfg(test)]
 mod tests {
+    use test_support::documents::{self, CommandLine};
+
     use super::*;
 
     fn parse(arguments: &[&str]) -> Result<Request, String> {
         let arguments = arguments.iter().map(OsString::from);
         Request::parse(arguments).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn mount_commands_of_the_documents_are_valid() {
+        let lines = documents::command_lines("mount");
+        let binder = |line: &&CommandLine| line.words.get(2).is_some_and(|kind| kind == "binder");
+        // Shorter ones only mention the type.
+        let whole = lines.iter().filter(binder).filter(|line| line.words.len() > 4);
+        let results: Vec<_> = whole
+            .map(|line| (&line.place, Request::parse(line.words[1..].iter().map(OsString::from))))
+            .collect();
+        assert!(results.len() > 1 && results.iter().all(|(_, r)| r.is_ok()), "{results:?}");
     }
 
     #[test]

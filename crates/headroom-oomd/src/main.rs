@@ -302,3 +302,11 @@ fn ram_bytes() -> u64 {
     let units = u64::try_from(info.totalram).unwrap_or(u64::MAX);
     units.saturating_mul(info.mem_unit.into())
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn command_lines_of_the_documents_are_valid() {
+        test_support::documents::check_command_lines::<super::Arguments>("headroom-oomd");
+    }
+}

@@ -434,4 +434,9 @@ mod tests {
     fn the_command_line_is_consistent() {
         super::Arguments::command().debug_assert();
     }
+
+    #[test]
+    fn command_lines_of_the_documents_are_valid() {
+        test_support::documents::check_command_lines::<super::Arguments>("headroom");
+    }
 }

@@ -2,6 +2,7 @@
 
 pub mod allocations;
 mod decision;
+pub mod documents;
 pub mod helper;
 pub mod programs;
 
