@@ -17,6 +17,7 @@ use crate::files::{Charge, Closers, Store};
 use crate::lateness::Lateness;
 use crate::lookup_budget::{LONGEST_LOOKUP, LookupBudgets};
 use crate::mapping::Backing;
+use crate::nonblock::FlagHistory;
 use crate::page_server::PageServer;
 use crate::pid_view::PidView;
 use crate::priority;
@@ -63,7 +64,9 @@ pub(crate) struct Open {
     pub(crate) owner: Owner,
     pub(crate) pid_view: PidView,
     pub(crate) user_view: UserView,
+    /// `O_NONBLOCK` at the time of the open.
     pub(crate) nonblock: bool,
+    pub(crate) flag_history: FlagHistory,
     pub(crate) backing: Box<dyn Backing>,
     /// Threads that have called, and the request that each is parked in.
     pub(crate) calls: Calls,

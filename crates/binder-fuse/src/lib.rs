@@ -44,6 +44,7 @@ mod loop_threads;
 mod mapping;
 mod maps;
 mod mount;
+mod nonblock;
 mod page_server;
 mod pid_view;
 mod place;

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use binder_client::{Client, ClientError, Errno, Options, Payload, PollFlags, Ses
 use binder_uapi::{BinderWriteRead, Command, Return};
 use common::{Daemon, cannot_mount, gettid, kill, open, wait_for, wait_for_end};
 use rustix::event::{Timespec, epoll};
+use rustix::fs::OFlags;
 
 /// Serialises the tests: starting a client closes the copies of our descriptors that it has
 /// inherited, and a close makes the waiting readers of that open return, here as with the kernel's
@@ -184,6 +185,95 @@ fn without_blocking_a_read_of_nothing_is_eagain() {
         }
     };
     assert_eq!(nothing.errno(), Some(Errno::AGAIN));
+}
+
+/// Sets or clears `O_NONBLOCK` of an open device.
+fn set_flags(client: &Client, flags: OFlags) {
+    rustix::fs::fcntl_setfl(client.as_fd(), flags).unwrap();
+}
+
+#[test]
+fn nonblock_that_was_set_after_the_open_holds_until_it_is_cleared() {
+    if cannot_mount() {
+        return;
+    }
+    let _alone = alone();
+    let daemon = Daemon::start();
+    let server = open(daemon.binder());
+    server.become_context_manager().unwrap();
+    let mut session = Session::new(&server);
+    session.enter_looper().unwrap();
+    let mut receive = || loop {
+        match session.receive() {
+            Ok(Return::Transaction(data)) => {
+                session.push(Command::FreeBuffer(data.buffer));
+                return true;
+            }
+            Ok(_) => {}
+            Err(ClientError::Ioctl { errno: Errno::AGAIN, .. }) => return false,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let mut client = daemon.client("poke");
+    for round in 0..20 {
+        set_flags(&server, OFlags::NONBLOCK);
+        assert!(!receive(), "round {round}: there was nothing to receive");
+        set_flags(&server, OFlags::empty());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(5));
+                client.begin("hello");
+            });
+            assert!(receive(), "round {round}: the read of a blocking descriptor did not wait");
+        });
+    }
+}
+
+/// Messages that an edge-triggered poller receives.
+const MESSAGES: u32 = 100_000;
+/// Messages that are sent before the sender waits for the receiver.
+const WINDOW: u32 = 64;
+
+#[test]
+fn an_edge_triggered_poller_misses_none_of_100_000_messages() {
+    if cannot_mount() {
+        return;
+    }
+    let _alone = alone();
+    let daemon = Daemon::start();
+    let options = Options { nonblock: true, ..Options::default() };
+    let server = Client::open(daemon.binder(), &options).unwrap();
+    server.become_context_manager().unwrap();
+    let mut session = Session::new(&server);
+    session.enter_looper().unwrap();
+    // mio is edge-triggered, and is what tokio's AsyncFd consists of.
+    let mut poll = mio::Poll::new().unwrap();
+    let fd = server.as_fd().as_raw_fd();
+    let interest = mio::Interest::READABLE | mio::Interest::WRITABLE;
+    poll.registry().register(&mut mio::unix::SourceFd(&fd), mio::Token(7), interest).unwrap();
+    let mut events = mio::Events::with_capacity(4);
+    let mut client = daemon.client("poke-often");
+    client.begin(&format!("{MESSAGES} {WINDOW}"));
+    let mut received = 0;
+    while received < MESSAGES {
+        poll.poll(&mut events, Some(LONG)).unwrap();
+        assert!(!events.is_empty(), "no edge after {received} messages");
+        loop {
+            match session.receive() {
+                Ok(Return::Transaction(data)) => {
+                    session.push(Command::FreeBuffer(data.buffer));
+                    received += 1;
+                    if received % WINDOW == 0 {
+                        client.begin("next");
+                    }
+                }
+                Ok(_) => {}
+                Err(ClientError::Ioctl { errno: Errno::AGAIN, .. }) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    assert_eq!(received, MESSAGES);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use super::{Due, OPENER, PendingIoctl, Requester, Server, Slice, THREAD};
 use crate::calls::Calls;
 use crate::host::{Open, OpenKey, OpenerState};
 use crate::mapping::{Backing, MappingKind, NotifyStore, Passthrough};
+use crate::nonblock::{FlagHistory, ParkedRead};
 use crate::pid_view::{self, Client};
 use crate::place::{DeviceId, Place};
 use crate::task_watch::Exit;
@@ -118,6 +119,7 @@ impl Server {
             pid_view,
             user_view: UserView::of(pid, self.own_users),
             nonblock: open.flags & libc::O_NONBLOCK as u32 != 0,
+            flag_history: FlagHistory::AsOpened,
             backing,
             calls: Calls::default(),
             poll_handle: None,
@@ -271,7 +273,7 @@ impl Server {
             return sent;
         }
         if let Some(parked) = self.parked.get(&unique).copied() {
-            return self.interrupt_parked(parked);
+            return self.end_parked(parked, Errno::EINTR);
         }
         if let Some(withdrawn) = self.queue.withdraw(unique) {
             return self.interrupt_queued(unique, withdrawn);
@@ -285,22 +287,37 @@ impl Server {
         }
     }
 
-    /// Ends a parked read.
-    pub(super) fn interrupt_parked(&mut self, request: PendingIoctl) -> io::Result<()> {
+    /// Ends the reads of descriptors that are nonblocking by now.
+    pub(super) fn end_nonblocking_reads(&mut self) {
+        for read in self.nonblock.take_nonblocking() {
+            let Some(request) = self.parked.get(&read.unique).copied() else { continue };
+            if let Some(open) = self.host.opens.get_mut(request.key) {
+                open.flag_history = FlagHistory::Changed;
+            }
+            if let Err(error) = self.end_parked(request, Errno::EAGAIN) {
+                tracing::warn!("{request:?}: the kernel does not take the answer: {error}");
+            }
+        }
+    }
+
+    /// Ends a parked read with an error.
+    pub(super) fn end_parked(&mut self, request: PendingIoctl, errno: Errno) -> io::Result<()> {
         let PendingIoctl { key, caller, unique, .. } = request;
         let process = self.host.opens.get(key).map(|open| open.process);
         let bwr = process.and_then(|process| self.driver.interrupt(process, caller.tid));
         self.unpark(key, caller.tid);
         match bwr {
-            Some(bwr) => self.channel.send(self.reply.ioctl(unique, -libc::EINTR, bwr.as_bytes())),
-            None => self.channel.send(self.reply.error(unique, libc::EINTR)),
+            Some(bwr) => self.channel.send(self.reply.ioctl(unique, -errno.code(), bwr.as_bytes())),
+            None => self.channel.send(self.reply.error(unique, errno.code())),
         }
     }
 
     fn park(&mut self, request: PendingIoctl) {
         if let Some(open) = self.host.opens.get_mut(request.key) {
-            open.calls.set(request.caller.tid, Some(request.unique));
-            self.parked.insert(request.unique, request);
+            let (unique, tid) = (request.unique, request.caller.tid);
+            open.calls.set(tid, Some(unique));
+            self.nonblock.add(ParkedRead { unique, tid, owner: open.owner }, open.flag_history);
+            self.parked.insert(unique, request);
         }
     }
 

@@ -232,7 +232,7 @@ impl Server {
                     None => self.run_write_read(request, bwr)?,
                 }
                 if interrupted && self.parked.contains_key(&request.unique) {
-                    self.interrupt_parked(request)?;
+                    self.end_parked(request, Errno::EINTR)?;
                 }
             }
             Outcome::Lost => {

@@ -34,6 +34,7 @@ use crate::guardian::Guardian;
 use crate::host::{ClientHost, OpenKey};
 use crate::mapping::{CacheBypass, MappingChoice, MappingKind};
 use crate::mount::{Mount, MountNamespace};
+use crate::nonblock::NonblockLookups;
 use crate::page_server::PageServer;
 use crate::task_watch::{self, TaskKind, TaskWatch};
 use crate::tree::{self, Tree};
@@ -60,6 +61,7 @@ const BACKLOG: u64 = 1;
 const THREAD_TIMER: u64 = 2;
 const FREEZE_TIMER: u64 = 3;
 const FD_DELIVERIES: u64 = 4;
+const NONBLOCK_LOOKUPS: u64 = 5;
 const EXTERNAL: u64 = 1 << 32;
 const THREAD: u64 = 2 << 32;
 const OPENER: u64 = 3 << 32;
@@ -156,6 +158,7 @@ pub struct Server {
     parked: HashMap<u64, PendingIoctl>,
     fd_deliveries: fd_delivery::FdDeliveries,
     freezes: freeze::Freezes,
+    nonblock: NonblockLookups,
     queue: RequestQueue,
     reply: ReplyBuffer,
     buffer: Option<RequestBuffer>,
@@ -279,6 +282,7 @@ impl Server {
             parked: HashMap::new(),
             fd_deliveries: fd_delivery::FdDeliveries::default(),
             freezes: freeze::Freezes::new().map_err(Error::io("cannot make a timer"))?,
+            nonblock: NonblockLookups::new().map_err(Error::io("cannot make an eventfd"))?,
             queue: RequestQueue::new(),
             reply: ReplyBuffer::default(),
             buffer: Some(RequestBuffer::new()),
@@ -299,6 +303,7 @@ impl Server {
         server.watch(server.pages.signal(), BACKLOG)?;
         server.watch(server.threads.timer(), THREAD_TIMER)?;
         server.watch(server.freezes.timer(), FREEZE_TIMER)?;
+        server.watch(server.nonblock.signal(), NONBLOCK_LOOKUPS)?;
         for name in &config.devices {
             server.add_first_device(name, config.device_mode.unwrap_or(DEVICE_MODE))?;
         }
@@ -366,10 +371,13 @@ impl Server {
     /// because a request may come from a new thread with the id of one that has exited.
     fn turn(&mut self) -> Result<(), Error> {
         let mut events = [MaybeUninit::uninit(); 64];
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let busy = self.is_reclaiming() || !self.queue.is_empty();
-        let timeout = busy.then_some(&at_once);
-        let ready = match epoll::wait(&self.epoll, &mut events, timeout) {
+        let timeout = if busy { Some(Duration::ZERO) } else { self.nonblock.next_in() };
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        let ready = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
             Ok((ready, _)) => ready,
             Err(Errno::INTR) => return Ok(()),
             Err(errno) => return Err(Error::io("cannot wait for events")(errno)),
@@ -394,6 +402,7 @@ impl Server {
                 }
                 (_, FD_DELIVERIES) => self.serve_fd_deliveries(),
                 (_, FREEZE_TIMER) => self.serve_freeze_timeouts(),
+                (_, NONBLOCK_LOOKUPS) => self.end_nonblocking_reads(),
                 (_, BACKLOG) => self.serve_backlog(),
                 _ => requests = true,
             }
@@ -402,6 +411,7 @@ impl Server {
             self.read_requests()?;
         }
         self.serve_queue();
+        self.nonblock.submit_due(|unique| self.parked.contains_key(&unique));
         if self.is_reclaiming() {
             self.continue_reclaim();
         }

@@ -29,6 +29,7 @@ fn main() {
         ("echo-tid", [device]) => echo_and_report_tid(device),
         ("swallow", [device]) => swallow(device),
         ("poke", [device]) => poke(device),
+        ("poke-often", [device]) => poke_often(device),
         ("write-to-files", [device]) => write_to_files(device),
         ("call-as-nobody", [device]) => call_as_nobody(Path::new(device)),
         ("call-under-several-uids", [device]) => call_under_several_uids(device),
@@ -99,6 +100,23 @@ fn poke(device: &str) {
     answer("ready");
     for line in stdin().lines() {
         session.oneway(0, 1, Payload::bytes(line.unwrap().as_bytes())).unwrap();
+    }
+}
+
+/// Sends a number of one-way calls to the manager. The first line has the number, and how many of
+/// them are sent per further line.
+fn poke_often(device: &str) {
+    let client = open(device);
+    let mut session = Session::new(&client);
+    answer("ready");
+    let line = wait_for_line();
+    let mut numbers = line.split(' ').map(|number| number.parse::<u32>().unwrap());
+    let (number, window) = (numbers.next().unwrap(), numbers.next().unwrap());
+    for sent in 1..=number {
+        session.oneway(0, 1, Payload::default()).unwrap();
+        if sent.is_multiple_of(window) && sent > window {
+            wait_for_line();
+        }
     }
 }
 
