@@ -5,6 +5,7 @@
 //! some nanoseconds and one copy of the bytes; parcels are not copied.
 
 use std::ptr::NonNull;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use binder_driver::{Fault, Piece};
@@ -26,6 +27,8 @@ pub(crate) struct AccessRequest {
     /// Bytes that were read or are to be written.
     bytes: Vec<u8>,
     result: Option<AccessResult>,
+    /// Dropped with the request.
+    exists: Arc<()>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -83,16 +86,35 @@ pub(crate) struct ClientAccess {
     yielder: Option<NonNull<LoopYielder>>,
     /// Reused by the next access. `None` while a blocked thread has it.
     request: Option<Box<AccessRequest>>,
+    /// Whether the last request exists.
+    last: Weak<()>,
 }
 
 /// The access takes too long; the client's memory may never become available.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Late;
+#[derive(Debug)]
+pub(crate) struct Late(pub(crate) BlockedAccess);
+
+/// An access that was late. It blocks a thread until it returns.
+#[derive(Debug)]
+pub(crate) struct BlockedAccess(Weak<()>);
+
+impl BlockedAccess {
+    /// An access that returns when the value is dropped.
+    #[cfg(test)]
+    pub(crate) fn of(exists: &Arc<()>) -> Self {
+        Self(Arc::downgrade(exists))
+    }
+
+    /// Whether the access has returned; its thread exits then.
+    pub(crate) fn has_returned(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
 
 impl ClientAccess {
     /// The access object of this thread's event loop; may be used on the loop's stack only.
     pub(crate) fn of_this_loop() -> Self {
-        Self { yielder: loop_threads::current_yielder(), request: None }
+        Self { yielder: loop_threads::current_yielder(), request: None, last: Weak::new() }
     }
 
     /// Executes the access that `prepare` describes; returns the request with its result.
@@ -100,18 +122,23 @@ impl ClientAccess {
         &mut self,
         prepare: impl FnOnce(&mut AccessRequest),
     ) -> Result<&mut AccessRequest, Late> {
-        let mut request = self.request.take().unwrap_or_default();
+        let mut request = self.request.take().unwrap_or_else(|| {
+            let request = Box::<AccessRequest>::default();
+            self.last = Arc::downgrade(&request.exists);
+            request
+        });
         prepare(&mut request);
-        let request = match self.yielder {
+        let completed = match self.yielder {
             // SAFETY: the yielder lives at the bottom of the stack that we are on, which `serve`'s
             // closure never leaves.
-            Some(yielder) => unsafe { yielder.as_ref() }.suspend(request).ok_or(Late)?,
+            Some(yielder) => unsafe { yielder.as_ref() }.suspend(request),
             None => {
                 request.execute();
-                request
+                Some(request)
             }
         };
-        Ok(self.request.insert(request))
+        let completed = completed.ok_or_else(|| Late(BlockedAccess(self.last.clone())))?;
+        Ok(self.request.insert(completed))
     }
 
     /// Fills `into`, or fails.

@@ -11,10 +11,11 @@ use headroom_linux::mountinfo::Device;
 use owners::{Owner, Uid};
 use slotmap::{Key, KeyData, SlotMap, new_key_type};
 
+use crate::access_limits::{AccessLimits, LONGEST_ACCESS};
 use crate::calls::Calls;
-use crate::client_access::{ClientAccess, Late};
+use crate::client_access::{BlockedAccess, ClientAccess, Late};
+use crate::coarse_clock;
 use crate::files::{Charge, Closers, Store};
-use crate::lateness::Lateness;
 use crate::lookup_budget::{LONGEST_LOOKUP, LookupBudgets};
 use crate::mapping::Backing;
 use crate::nonblock::FlagHistory;
@@ -85,7 +86,7 @@ pub(crate) struct ClientHost {
     by_process: HashMap<ProcessId, OpenKey>,
     pages: Arc<PageServer>,
     access: ClientAccess,
-    lateness: Lateness,
+    limits: AccessLimits,
     lookups: LookupBudgets,
     warnings: WarningLimits,
     /// Device number of our filesystem in the clients' maps.
@@ -103,12 +104,13 @@ pub(crate) struct ClientHost {
 impl ClientHost {
     pub(crate) fn new(pages: Arc<PageServer>, device: Device) -> Self {
         let closers = Closers::new();
+        let own_uid = Uid(rustix::process::geteuid().as_raw());
         Self {
             opens: SlotMap::with_key(),
             by_process: HashMap::new(),
             pages,
             access: ClientAccess::of_this_loop(),
-            lateness: Lateness::new(),
+            limits: AccessLimits::new(own_uid, coarse_clock::tick_ns()),
             lookups: LookupBudgets::new(),
             warnings: WarningLimits::new(),
             device,
@@ -164,42 +166,47 @@ impl ClientHost {
         Err(StoreError)
     }
 
-    /// Whether accesses to the client are refused for a while because one was late.
-    fn refuses(&mut self, caller: Caller) -> bool {
-        !self.lateness.is_empty()
-            && self
-                .key_of(caller.process)
-                .and_then(|key| self.opens.get(key))
-                .is_some_and(|open| self.lateness.refuses(open.pid, caller.euid))
-    }
-
-    /// Records that an access to a client's memory did not complete in time.
-    fn note_late(&mut self, process: ProcessId, uid: Uid) {
-        let open = self.key_of(process).and_then(|key| self.opens.get(key));
-        if let Some(pid) = open.map(|open| open.pid) {
-            self.lateness.note(pid, uid);
-        }
-    }
-
     /// Writes to the memory of a client's thread.
     pub(crate) fn write_to(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
         self.access(to, |access| access.write(to.tid, address, bytes)).unwrap_or(Err(Fault))
     }
 
-    /// Accesses a client's memory; `None`: an access did not complete in time, now or recently.
+    /// Accesses a client's memory; `None`: it is refused, or did not complete in time.
     fn access<T>(
         &mut self,
         client: Caller,
         touch: impl FnOnce(&mut ClientAccess) -> Result<T, Late>,
     ) -> Option<T> {
-        if self.refuses(client) {
-            return None;
-        }
+        let begun_ns = coarse_clock::now_ns();
+        let longest = if self.limits.is_unused() {
+            LONGEST_ACCESS
+        } else {
+            self.limits.admit(client.process, self.charge(client), begun_ns)?
+        };
         let touched = {
-            let _inside = self.pages.enter(client.tid);
+            let _inside = self.pages.enter_access(client.tid, longest);
             touch(&mut self.access)
         };
-        touched.inspect_err(|Late| self.note_late(client.process, client.euid)).ok()
+        let now_ns = coarse_clock::now_ns();
+        let took_ns = now_ns.saturating_sub(begun_ns);
+        if self.limits.is_long(took_ns) {
+            self.limits.charge(self.charge(client).owner, now_ns, took_ns);
+        }
+        touched.map_err(|Late(blocked)| self.note_late(client, blocked)).ok()
+    }
+
+    /// Records that an access to a client's memory did not complete in time.
+    fn note_late(&mut self, client: Caller, blocked: BlockedAccess) {
+        let charge = self.charge(client);
+        self.limits.add_blocked(client.process, charge, blocked);
+        if self.warnings.admit(charge.owner) {
+            tracing::warn!(
+                "thread {} ({}): its memory does not answer; calls of its process fail (EFAULT) \
+                 until it does",
+                client.tid,
+                charge.owner
+            );
+        }
     }
 }
 

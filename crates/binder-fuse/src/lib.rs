@@ -10,8 +10,8 @@
 //! * `host`: the driver core's host for real clients;
 //! * `files`: how file descriptors get from client to client;
 //! * `page_server`: prevents a client from making the event loop wait for itself;
-//! * `client_access`, `loop_threads`, `lateness`: prevent a client from blocking the event loop
-//!   with its memory ([`serve`]);
+//! * `client_access`, `loop_threads`, `access_limits`: prevent a client from blocking the event
+//!   loop with its memory ([`serve`]);
 //! * `guardian`: ends the connection of a killed server, so that no client hangs;
 //! * [`server`](Server): the event loop;
 //! * [`Bus`]: all of that in a child process, for tests.
@@ -25,11 +25,13 @@
 //! # Ok::<(), binder_fuse::Error>(())
 //! ```
 
+mod access_limits;
 mod bus;
 mod calls;
 mod channel;
 mod client_access;
 mod client_memory;
+mod coarse_clock;
 mod error;
 mod files;
 mod fixed;
@@ -38,7 +40,6 @@ pub mod fuzzing;
 mod guardian;
 mod helper_mount;
 mod host;
-mod lateness;
 mod lookup_budget;
 mod loop_threads;
 mod mapping;

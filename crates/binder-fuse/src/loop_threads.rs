@@ -7,12 +7,12 @@
 //! client it suspends; its thread makes the system call, with the buffers of an [`AccessRequest`],
 //! and resumes the loop. When the call lasts too long ([`LoopThreads::take_over`]), another thread
 //! resumes the loop in its place, the access fails as late, and the blocked thread exits once its
-//! call returns.
+//! call returns. [`AccessLimits`](crate::access_limits::AccessLimits) bounds their number.
 
-use std::cell::Cell;
+use std::cell::{Cell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use corosensei::stack::DefaultStack;
@@ -25,8 +25,6 @@ use crate::sync::lock;
 
 /// Bytes of the loop's stack. All of it is resident once the daemon locks its memory.
 const STACK_BYTES: usize = 512 << 10;
-/// Maximum number of blocked threads; with more, the event loop waits.
-const MAX_BLOCKED: usize = 64;
 
 /// Exit code of a program that panics.
 const PANICKED: i32 = 101;
@@ -59,20 +57,32 @@ pub(crate) fn current_yielder() -> Option<NonNull<LoopYielder>> {
     CURRENT.get().map(|current| current.yielder)
 }
 
-/// Holds the suspended loop during an access. The thread that takes the loop out resumes it.
+/// Holds the suspended loop during an access of one thread. The thread that takes the loop out
+/// resumes it.
 #[derive(Default)]
-struct Slot(AtomicPtr<EventLoop>);
+struct Slot {
+    /// Number of the access; 0: the loop is not suspended here.
+    access: AtomicU64,
+    event_loop: UnsafeCell<Option<Box<EventLoop>>>,
+}
+
+// SAFETY: `event_loop` is accessed by the slot's thread while `access` is 0, and otherwise by the
+// one thread that sets `access` to 0.
+unsafe impl Sync for Slot {}
 
 impl Slot {
-    fn put(&self, event_loop: Box<EventLoop>) {
-        self.0.store(Box::into_raw(event_loop), Ordering::Release);
+    /// Only the slot's thread may call this, with a number that it has not used before.
+    fn put(&self, access: u64, event_loop: Box<EventLoop>) {
+        // SAFETY: no other thread accesses the loop before the store below.
+        unsafe { *self.event_loop.get() = Some(event_loop) };
+        self.access.store(access, Ordering::Release);
     }
 
-    fn take(&self) -> Option<Box<EventLoop>> {
-        let event_loop = self.0.swap(null_mut(), Ordering::AcqRel);
-        // SAFETY: only `put` stores pointers there, of boxes that it gave up, and each is taken out
-        // once.
-        (!event_loop.is_null()).then(|| unsafe { Box::from_raw(event_loop) })
+    /// Takes the loop out if it is suspended in this access.
+    fn take(&self, access: u64) -> Option<Box<EventLoop>> {
+        self.access.compare_exchange(access, 0, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        // SAFETY: this thread has set `access` to 0.
+        unsafe { (*self.event_loop.get()).take() }
     }
 }
 
@@ -80,13 +90,18 @@ impl Slot {
 #[derive(Default)]
 pub(crate) struct LoopThreads {
     current: Mutex<Option<LoopThread>>,
-    blocked: AtomicUsize,
 }
 
 #[derive(Clone)]
 struct LoopThread {
     slot: Arc<Slot>,
     tid: u32,
+}
+
+/// An access in which the event loop is, or was, suspended.
+pub(crate) struct SuspendedAccess {
+    thread: LoopThread,
+    number: u64,
 }
 
 impl LoopThreads {
@@ -96,22 +111,24 @@ impl LoopThreads {
         CURRENT.get().map(|current| unsafe { Arc::clone(current.threads.as_ref()) })
     }
 
-    /// Starts another thread, which resumes the loop if the current one is still in an access.
-    /// False: too many are blocked already, or no thread can be made.
-    pub(crate) fn take_over(self: &Arc<Self>) -> bool {
-        let Some(late) = lock(&self.current).clone() else { return false };
-        if self.blocked.load(Ordering::Relaxed) >= MAX_BLOCKED {
-            return false;
-        }
+    /// The access in which the event loop is suspended now.
+    pub(crate) fn suspended_access(&self) -> Option<SuspendedAccess> {
+        let thread = lock(&self.current).clone()?;
+        let number = thread.slot.access.load(Ordering::Acquire);
+        (number > 0).then_some(SuspendedAccess { thread, number })
+    }
+
+    /// Starts another thread, which resumes the loop if it is still suspended in this access. An
+    /// error: no thread can be made.
+    pub(crate) fn take_over(self: &Arc<Self>, access: SuspendedAccess) -> std::io::Result<()> {
         let threads = Arc::clone(self);
         let spawned = std::thread::Builder::new().name("event-loop".into()).spawn(move || {
-            copy_scheduling_of(late.tid);
-            if let Some(event_loop) = late.slot.take() {
-                threads.blocked.fetch_add(1, Ordering::Relaxed);
+            copy_scheduling_of(access.thread.tid);
+            if let Some(event_loop) = access.thread.slot.take(access.number) {
                 threads.run(event_loop);
             }
         });
-        spawned.is_ok()
+        spawned.map(drop)
     }
 
     /// Runs the loop until it ends or another thread has taken it over.
@@ -120,16 +137,13 @@ impl LoopThreads {
         let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         *lock(&self.current) = Some(LoopThread { slot: Arc::clone(&slot), tid });
         let mut completed = None;
-        while let CoroutineResult::Yield(mut request) = event_loop.0.resume(completed.take()) {
-            slot.put(event_loop);
+        for access in 1.. {
+            let resumed = event_loop.0.resume(completed.take());
+            let CoroutineResult::Yield(mut request) = resumed else { return };
+            slot.put(access, event_loop);
             request.execute();
-            match slot.take() {
-                Some(mine) => event_loop = mine,
-                None => {
-                    self.blocked.fetch_sub(1, Ordering::Relaxed);
-                    return;
-                }
-            }
+            let Some(mine) = slot.take(access) else { return };
+            event_loop = mine;
             completed = Some(request);
         }
     }

@@ -9,10 +9,10 @@
 //! requests in its place: it replies to READs and WRITEs (an invalidation waits for the write-back
 //! of a page that its client has modified), and keeps the others for the loop in their order.
 //!
-//! If such a call still lasts after [`TAKE_OVER_AFTER`], the client's memory is unavailable, and
-//! another thread takes the event loop over ([`crate::loop_threads`]).
+//! If an access to a client's memory lasts longer than it may, another thread takes the event loop
+//! over ([`crate::loop_threads`]).
 //!
-//! The cost of an announcement is three atomic stores, and one `timerfd_settime` each
+//! The cost of an announcement is four atomic stores, and one `timerfd_settime` each
 //! [`RESCUE_AFTER`] at most.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -43,11 +43,6 @@ const RESCUE_AFTER: Duration = Duration::from_millis(10);
 /// client opens and does not close.
 const MAX_TEXTS: usize = 64;
 const MAX_TEXT_BYTES: usize = 64 << 20;
-/// A call that lasts this long fails: the client's memory is unavailable. No client is served
-/// meanwhile, so the time must be short; but a client whose memory is read from a busy disk must
-/// not be taken for an unavailable one, so it must not be too short either: this is some tens of
-/// disk accesses.
-const TAKE_OVER_AFTER: Duration = Duration::from_millis(250);
 /// A call that lasts this long, because it cannot be aborted, is reported.
 const COMPLAIN_AFTER: Duration = Duration::from_secs(2);
 
@@ -63,6 +58,9 @@ struct Shared {
     inside: AtomicU32,
     /// Counter of announced calls; wraps around.
     calls: AtomicU32,
+    /// Longest duration of the announced call in nanoseconds, after which another thread takes the
+    /// event loop over; 0: none.
+    longest_ns: AtomicU32,
     /// Threads that can take the event loop over; `None`: it is no coroutine.
     loop_threads: Option<Arc<LoopThreads>>,
     /// The timer is armed.
@@ -116,6 +114,7 @@ impl PageServer {
             channel,
             inside: AtomicU32::new(0),
             calls: AtomicU32::new(0),
+            longest_ns: AtomicU32::new(0),
             loop_threads: LoopThreads::of_this_loop(),
             armed: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -135,12 +134,22 @@ impl PageServer {
         Ok(Self { shared, helper: Some(helper) })
     }
 
-    /// Announces a call that accesses memory of `tid`'s process (never 0).
-    pub(crate) fn enter(&self, tid: u32) -> Inside<'_> {
+    /// Announces a call that may wait for a page of our own files.
+    pub(crate) fn enter(&self) -> Inside<'_> {
+        self.announce(0, 0)
+    }
+
+    /// Announces a call that accesses memory of `tid`'s process, for `longest` at the most.
+    pub(crate) fn enter_access(&self, tid: u32, longest: Duration) -> Inside<'_> {
+        self.announce(tid, u32::try_from(longest.as_nanos()).unwrap_or(u32::MAX))
+    }
+
+    fn announce(&self, tid: u32, longest_ns: u32) -> Inside<'_> {
         let shared = &*self.shared;
         // Only the event loop writes the counter, so no count is lost between the load and the
         // store.
         shared.calls.store(shared.calls.load(Relaxed).wrapping_add(1), Relaxed);
+        shared.longest_ns.store(longest_ns, Relaxed);
         shared.inside.store(tid.max(1), SeqCst);
         // Either the helper has not read `armed` yet and will find us inside, or it has cleared
         // `armed` and we arm the timer again.
@@ -270,9 +279,9 @@ impl Shared {
             if now_in != call {
                 (call, start, taken_over) = (now_in, Instant::now(), false);
             }
-            if !taken_over && start.elapsed() > TAKE_OVER_AFTER {
-                let threads = self.loop_threads.as_ref();
-                taken_over = threads.is_some_and(LoopThreads::take_over);
+            let longest_ns = u128::from(self.longest_ns.load(Relaxed));
+            if !taken_over && longest_ns > 0 && start.elapsed().as_nanos() > longest_ns {
+                taken_over = self.take_over(call);
             }
             if !complained && start.elapsed() > COMPLAIN_AFTER {
                 complained = true;
@@ -295,6 +304,14 @@ impl Shared {
                 Ok(Incoming::Closed) | Err(_) => return,
             }
         }
+    }
+
+    /// Makes another thread take the event loop over, unless this call has ended.
+    fn take_over(&self, call: u32) -> bool {
+        let Some(threads) = &self.loop_threads else { return false };
+        let Some(access) = threads.suspended_access() else { return false };
+        // A later call would have been counted before its access.
+        self.calls.load(Relaxed) == call && threads.take_over(access).is_ok()
     }
 
     fn rescue_request(

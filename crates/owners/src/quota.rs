@@ -46,14 +46,17 @@ impl Quota {
 
     /// Takes a slot, which [`give_back`](Self::give_back) returns.
     pub fn take(&mut self, owner: Owner, uid: Uid) -> Result<(), Exhausted> {
+        self.check(owner, uid)?;
+        self.insert(owner, uid);
+        Ok(())
+    }
+
+    /// Whether [`take`](Self::take) would succeed.
+    pub fn check(&self, owner: Owner, uid: Uid) -> Result<(), Exhausted> {
         if self.taken >= self.size.slots {
             return Err(Exhausted::All);
         }
-        if !owner.is_root() {
-            self.allows(owner, uid)?;
-        }
-        self.insert(owner, uid);
-        Ok(())
+        if owner.is_root() { Ok(()) } else { self.allows(owner, uid) }
     }
 
     fn allows(&self, owner: Owner, uid: Uid) -> Result<(), Exhausted> {
@@ -132,6 +135,7 @@ mod tests {
         let mut quota = Quota::new(SIZE);
         assert_eq!(take_all(&mut quota, user(1), std::iter::repeat_n(1, 65_536)), 8);
         assert_eq!(take_all(&mut quota, user(2), 100_000..165_536), 8);
+        assert_eq!(quota.check(user(1), Uid(1)), Err(Exhausted::Owner));
         assert_eq!(quota.take(user(1), Uid(1)), Err(Exhausted::Owner));
         assert_eq!(quota.held(user(2)), 8);
     }

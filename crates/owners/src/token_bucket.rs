@@ -55,6 +55,12 @@ impl TokenBucket {
         self.tokens > 0
     }
 
+    /// Number of tokens; 0 in debt.
+    pub fn tokens(&mut self, now_ns: u64) -> u64 {
+        self.refill(now_ns);
+        u64::try_from(self.tokens).unwrap_or(0)
+    }
+
     /// Returns whether the bucket holds `burst` tokens, like a bucket that was never used.
     pub fn is_full(&mut self, now_ns: u64) -> bool {
         self.refill(now_ns);
@@ -119,6 +125,17 @@ impl<K: Copy + Ord> TokenBuckets<K> {
     /// Returns whether the key has a token.
     pub fn is_ready(&mut self, key: K, now_ns: u64) -> bool {
         self.used.get_mut(&key).is_none_or(|bucket| bucket.is_ready(now_ns))
+    }
+
+    /// Number of tokens that the key has; 0 in debt.
+    pub fn tokens(&mut self, key: K, now_ns: u64) -> u64 {
+        let burst = self.rate.burst;
+        self.used.get_mut(&key).map_or(burst, |bucket| bucket.tokens(now_ns))
+    }
+
+    /// Returns whether no bucket is kept: all are full.
+    pub fn is_unused(&self) -> bool {
+        self.used.is_empty()
     }
 
     /// Takes the tokens for work that was done for the key; the balance may become negative.
@@ -187,17 +204,18 @@ mod tests {
     #[test]
     fn full_buckets_are_dropped() {
         let mut buckets = TokenBuckets::new(RATE);
+        assert!(buckets.is_unused());
         for key in 0..1000 {
-            assert!(buckets.is_ready(key, 0));
+            assert_eq!((buckets.is_ready(key, 0), buckets.tokens(key, 0)), (true, 3));
             buckets.charge(key, 0, 5);
-            assert!(!buckets.is_ready(key, 0));
+            assert_eq!((buckets.is_ready(key, 0), buckets.tokens(key, 0)), (false, 0));
         }
         assert_eq!(buckets.ready_at_ns(7), Some(3 * SECOND / 10));
         assert_eq!(buckets.ready_at_ns(7777), None);
         assert_eq!(buckets.used.len(), 1000, "none of them is full");
         (1000..1100).for_each(|key| buckets.charge(key, SECOND, 5));
         assert!(buckets.used.len() <= 100, "{}", buckets.used.len());
-        assert!(!buckets.is_ready(1099, SECOND));
+        assert!(!buckets.is_ready(1099, SECOND) && !buckets.is_unused());
     }
 
     #[test]

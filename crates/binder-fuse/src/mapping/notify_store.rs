@@ -126,7 +126,7 @@ impl NotifyStore {
             let notification = self.reply.notify_store(self.node, at, &chunk);
             // The kernel takes the page's lock, which a reader of the page may hold until its
             // request has a reply.
-            let _inside = self.pages.enter(0);
+            let _inside = self.pages.enter();
             self.channel.send(notification)?;
             at += chunk.len() as u64;
         }
@@ -159,7 +159,7 @@ impl Backing for NotifyStore {
             // would wait until the page server takes over. The pages are freed with the open.
             return Ok(());
         }
-        let _inside = self.pages.enter(0);
+        let _inside = self.pages.enter();
         self.channel.send(self.reply.notify_inval_inode(self.node, offset, len))
     }
 
