@@ -4,6 +4,7 @@
 //! * [`Peer`]: a client in a separate process (the program `peer`), to be stopped or killed;
 //! * [`malice`]: malicious and faulty actions of a `peer`;
 //! * [`attacks`]: attacks of an ordinary user on the daemon;
+//! * [`late_clients`]: an attack by clients in many uids of one user;
 //! * [`hung_mapping`]: memory whose filesystem never answers;
 //! * [`soak`]: the clients of the program `soak`;
 //! * [`wait`]: bounded waits, and the state of a process in `/proc`;
@@ -12,6 +13,7 @@
 pub mod attacks;
 pub mod bus;
 pub mod hung_mapping;
+pub mod late_clients;
 pub mod malice;
 pub mod peer;
 pub mod random;

@@ -21,7 +21,7 @@ use binder_uapi::{
 };
 use control::Uid;
 use e2e::random::Random;
-use e2e::{attacks, malice, soak};
+use e2e::{attacks, late_clients, malice, soak};
 
 /// Object of an echo service; the number is arbitrary.
 const OBJECT: u64 = 0xec40;
@@ -87,6 +87,10 @@ fn act(device: &str, words: &[&str]) -> Outcome {
         ["freeze", pid, timeout] => number(pid)
             .and_then(|pid| number(timeout).and_then(|timeout| freeze(device, pid, timeout))),
         ["whoami", uid] => user(uid).and_then(|uid| call_as(device, uid)),
+        ["late-clients", uid, areas, uids] => {
+            let (areas, uids) = (number(areas)? as usize, number(uids)? as usize);
+            late_clients::run(device, user(uid)?, areas, uids)
+        }
         ["as", uid, action @ ..] => {
             user(uid).and_then(become_ordinary).and_then(|()| act(device, action))
         }

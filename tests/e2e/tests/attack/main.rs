@@ -9,6 +9,7 @@ mod areas;
 mod files;
 mod identity;
 mod innocent;
+mod late_memory;
 mod long_ioctls;
 mod signals;
 

@@ -1,0 +1,80 @@
+//! Memory of clients that never answers.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use e2e::{Bus, Peer, wait};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::innocent::{ATTACKER, Innocent};
+
+crate::attacks! {
+    areas_that_never_answer_in_many_uids_of_one_owner_cost_a_bounded_number_of_threads
+}
+
+const AREAS: &str = "64";
+const UIDS: &str = "17";
+/// Threads that may be blocked in the memory of one owner's clients.
+const MAX_BLOCKED: usize = 8;
+/// Time in which threads and descriptors of the daemon must disappear.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Threads of the daemon that have taken the event loop over and have not exited: one after the
+/// first late access, and one for each blocked access after it.
+fn loop_threads(bus: &Bus) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{}/task", bus.pid())).unwrap().flatten();
+    let name = |task: &fs::DirEntry| fs::read_to_string(task.path().join("comm"));
+    tasks.filter(|task| name(task).is_ok_and(|name| name == "event-loop\n")).count()
+}
+
+fn descriptors(bus: &Bus) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", bus.pid())).unwrap().count()
+}
+
+/// The pids in a line of the attacker.
+fn pids(attack: &Peer, label: &str) -> Vec<u32> {
+    let line = attack.line().unwrap();
+    let numbers = line.strip_prefix(label).unwrap().split_ascii_whitespace();
+    numbers.map(|pid| pid.parse().unwrap()).collect()
+}
+
+fn kill(pid: u32) {
+    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+}
+
+/// Kills a process and waits until it has exited, whether or not its parent has reaped it.
+fn kill_and_see_gone(pid: u32) {
+    kill(pid);
+    let gone = || matches!(wait::state(pid), None | Some('Z')).then_some(());
+    assert!(wait::until(PATIENCE, gone).is_some(), "cannot be killed: {}", wait::describe(pid));
+}
+
+fn areas_that_never_answer_in_many_uids_of_one_owner_cost_a_bounded_number_of_threads(bus: &Bus) {
+    let innocent = Innocent::new(bus);
+    innocent.makes_calls(10);
+    let before = descriptors(bus);
+    let program = Path::new(env!("CARGO_BIN_EXE_peer"));
+    let words = ["late-clients", &ATTACKER.to_string(), AREAS, UIDS];
+    let mut attack = Peer::start_on(bus, program, "binder", &words);
+    let accomplice = pids(&attack, "accomplice ")[0];
+    let clients = pids(&attack, "clients ");
+    attack.expect("ready");
+    innocent.makes_calls(300);
+    innocent.newcomer_makes_calls(bus);
+    let begun = wait::until(PATIENCE, || (loop_threads(bus) > 0).then_some(()));
+    assert!(begun.is_some(), "the attack has not begun");
+    // Each late access has blocked a thread, and none has returned.
+    assert!(loop_threads(bus) <= MAX_BLOCKED, "{}", wait::describe(bus.pid()));
+    // Each can be killed while a thread of the daemon is blocked in its memory.
+    clients.into_iter().for_each(kill_and_see_gone);
+    attack.kill();
+    innocent.makes_calls(10);
+    assert!(loop_threads(bus) <= MAX_BLOCKED, "{}", wait::describe(bus.pid()));
+    kill(accomplice);
+    let settled = wait::until(PATIENCE, || {
+        (loop_threads(bus) == 1 && descriptors(bus) <= before).then_some(())
+    });
+    let left = (descriptors(bus), before);
+    assert!(settled.is_some(), "{left:?} descriptors; {}", wait::describe(bus.pid()));
+}
