@@ -50,6 +50,8 @@ pub struct Driver {
     pub(crate) freeze_notifications: SlotMap<FreezeNotificationId, FreezeNotification>,
     pub(crate) queues: Queues,
     pub(crate) wakes: Wakes,
+    /// Threads that may wait with a held confirmation, each once.
+    pub(crate) holding: Vec<ThreadId>,
     pub(crate) scratch: Scratch,
     pub(crate) spare_held: Vec<Vec<HeldObject>>,
     pub(crate) idle_pages: IdlePages,

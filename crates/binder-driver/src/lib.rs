@@ -43,4 +43,4 @@ pub use notifications::types::Freeze;
 pub use owners::{Owner, Uid};
 pub use process::account::OwnerMemory;
 pub use process::types::{Opener, SpamDetection};
-pub use write_read::types::{Waiting, Wake, WriteRead};
+pub use write_read::types::{HeldReads, Interrupt, Waiting, Wake, WriteRead};

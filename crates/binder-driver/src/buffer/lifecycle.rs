@@ -118,6 +118,7 @@ impl Driver {
         }
         if let Some(node) = buffer.target {
             if buffer.holds_oneway_slot {
+                self.processes[buffer.process].oneway_slots -= 1;
                 self.next_oneway(node);
             }
             self.dec_local(node, Strength::Strong);

@@ -42,6 +42,7 @@ impl Driver {
             freezer: Freezer::default(),
             sent_freeze_notifications: BTreeSet::new(),
             freeze_notifications: 0,
+            oneway_slots: 0,
             area: None,
             max_threads: 0,
             requested_threads: 0,

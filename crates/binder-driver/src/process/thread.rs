@@ -10,6 +10,7 @@ use crate::keys::{ProcessId, ThreadId};
 use crate::limits::MAX_THREADS_A_PROCESS;
 use crate::process::types::{Looper, NO_ERROR, Thread};
 use crate::write_read::deliver::DeliverToRead;
+use crate::write_read::held::ReplyComplete;
 use crate::write_read::queue::WorkId;
 use crate::write_read::types::Work;
 
@@ -30,6 +31,8 @@ impl Driver {
             looper: Looper::default(),
             todo: self.queues.create(),
             has_urgent: false,
+            reply_complete: ReplyComplete::default(),
+            is_listed_as_holding: false,
             stack: None,
             return_error: false,
             reply_error: false,

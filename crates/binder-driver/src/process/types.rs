@@ -16,6 +16,7 @@ use crate::keys::{
 use crate::notifications::types::Freezer;
 use crate::objects::types::References;
 use crate::transaction::types::FdDelivery;
+use crate::write_read::held::ReplyComplete;
 use crate::write_read::queue::QueueId;
 use crate::write_read::types::WorkScope;
 
@@ -102,6 +103,9 @@ pub struct Process {
     pub sent_freeze_notifications: BTreeSet<(u64, FreezeNotificationId)>,
     /// Number of freeze notifications that it requested, in any state.
     pub freeze_notifications: usize,
+    /// Buffers that hold the one-way slot of a node: until the receiver frees one, the node gets no
+    /// other one-way call.
+    pub oneway_slots: usize,
     /// Receive area; created with the first transaction to the process.
     pub area: Option<Box<ReceiveArea>>,
     pub max_threads: u32,
@@ -183,6 +187,10 @@ pub struct Thread {
     pub todo: QueueId,
     /// `todo` has an item for which a read returns, not only deferred items.
     pub has_urgent: bool,
+    /// Delivered before the items of `todo`.
+    pub reply_complete: ReplyComplete,
+    /// In [`Driver::holding`](crate::driver::Driver).
+    pub is_listed_as_holding: bool,
     /// The innermost call that it is in: an incoming one (`to_thread` is this thread) or an
     /// outgoing one.
     pub stack: Option<TransactionId>,

@@ -13,8 +13,9 @@ use crate::keys::{
 use crate::notifications::types::DeathState;
 use crate::objects::types::{QueuedUpdate, Strength, UpdateKey};
 use crate::process::account::RECORD_BYTES;
-use crate::process::types::Account;
+use crate::process::types::{Account, Thread};
 use crate::transaction::types::Kind;
+use crate::write_read::held::ReplyComplete;
 use crate::write_read::queue::{QueueId, WorkId};
 use crate::write_read::types::{Work, WorkScope};
 
@@ -183,11 +184,19 @@ impl Driver {
             ensure!(thread.fd_delivery.is_none(), "{id:?} is parked with a file delivery");
             let own = self.has_work(id, WorkScope::Thread);
             ensure!(parked.woken || !own, "{id:?} is parked with work of its own");
+            let holds = matches!(thread.reply_complete, ReplyComplete::Held { .. });
+            ensure!(!holds || thread.is_listed_as_holding, "{id:?} holds without a bound");
             let idle = self.processes[thread.process].idle.iter().filter(|&&t| t == id).count();
             let expected = parked.scope == WorkScope::Process && !parked.woken;
             ensure!(idle == usize::from(expected), "{id:?} is listed idle {idle} times");
         }
+        let listed = |id| self.holding.iter().filter(|&&other| other == id).count();
+        let is_listed = |thread: &Thread| usize::from(thread.is_listed_as_holding);
+        let wrong = self.threads.iter().find(|&(id, thread)| listed(id) != is_listed(thread));
+        ensure!(wrong.is_none(), "{wrong:?} is listed as holding");
         for (id, process) in &self.processes {
+            let slots = self.buffers.values().filter(|b| b.process == id && b.holds_oneway_slot);
+            ensure!(slots.count() == process.oneway_slots, "one-way slots of {id:?}");
             let known = process.idle.iter().all(|&thread| self.threads.contains_key(thread));
             ensure!(known, "{id:?} lists a stale thread as idle");
             let woken = process

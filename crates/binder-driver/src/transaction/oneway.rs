@@ -79,7 +79,9 @@ impl Driver {
 
     pub(crate) fn hold_oneway_slot(&mut self, oneway: TransactionId) {
         if let Some(buffer) = self.transactions[oneway].buffer {
-            self.buffers[buffer].holds_oneway_slot = true;
+            let buffer = &mut self.buffers[buffer];
+            buffer.holds_oneway_slot = true;
+            self.processes[buffer.process].oneway_slots += 1;
         }
     }
 }

@@ -176,7 +176,7 @@ impl Driver {
         let bytes = message.data.data_size;
         self.note(|| TraceEvent::Answered { id: answered, bytes });
         let complete = Work::TransactionComplete(BR_TRANSACTION_COMPLETE);
-        self.push_thread_work(sender.thread, complete);
+        self.confirm_reply(sender.thread, complete);
         self.pop_call(caller, call);
         self.push_thread_work(caller, Work::Transaction(reply));
         self.finish_transaction(host, call);

@@ -2,6 +2,7 @@
 
 mod commands;
 pub mod deliver;
+pub mod held;
 pub mod queue;
 mod read;
 pub mod types;

@@ -1,7 +1,7 @@
 //! The read half of `BINDER_WRITE_READ`: taking work and writing `BR_` returns.
 
 use binder_uapi::BinderWriteRead;
-use binder_uapi::returns::{BR_NOOP, BR_SPAWN_LOOPER};
+use binder_uapi::returns::{BR_NOOP, BR_SPAWN_LOOPER, BR_TRANSACTION_COMPLETE};
 use zerocopy::IntoBytes;
 
 use crate::driver::Driver;
@@ -11,7 +11,8 @@ use crate::keys::{ProcessId, ThreadId, TransactionId};
 use crate::limits::{MAX_READ_BYTES, ROOM_FOR_ONE};
 use crate::transaction::types::{Arriving, ReadRequest, Sender};
 use crate::write_read::deliver::{DeliverToRead, Flow, Reader};
-use crate::write_read::types::{Waiting, WorkScope, WriteRead};
+use crate::write_read::held::ReplyComplete;
+use crate::write_read::types::{Waiting, Work, WorkScope, WriteRead};
 
 impl Driver {
     /// `BINDER_WRITE_READ`: runs the commands, then reads or parks. A long list of commands is run
@@ -105,6 +106,9 @@ impl Driver {
             self.wake_for_process_work(caller.process);
             return answer;
         }
+        if waiting == Waiting::Refused {
+            self.end_hold(thread);
+        }
         let mut out = std::mem::take(&mut self.scratch.returns);
         let answer = loop {
             let scope = self.work_scope(thread);
@@ -157,12 +161,18 @@ impl Driver {
             } else {
                 own
             };
-            if self.queues.is_empty(queue) {
+            let complete = self.threads[thread].reply_complete != ReplyComplete::Delivered;
+            if self.queues.is_empty(queue) && !complete {
                 return taken;
             }
             if room.saturating_sub(reader.out.len() as u64) < ROOM_FOR_ONE {
                 taken.no_room = true;
                 return taken;
+            }
+            if complete {
+                self.threads[thread].reply_complete = ReplyComplete::Delivered;
+                Work::TransactionComplete(BR_TRANSACTION_COMPLETE).deliver(self, host, reader);
+                continue;
             }
             let Some(work) = self.queues.pop(queue) else { return taken };
             if self.queues.is_empty(own) {

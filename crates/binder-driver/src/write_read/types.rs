@@ -92,6 +92,27 @@ pub enum Waiting {
     Refused,
 }
 
+/// Whether reads wait with a held confirmation ([`Driver::release_held_reads`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldReads {
+    /// No read does.
+    None,
+    /// Some reads may.
+    Some,
+}
+
+/// Result of a signal for a reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Interrupt {
+    /// Its wait has ended: the ioctl fails with `EINTR` and returns this argument.
+    Ended(BinderWriteRead),
+    /// Its read returns a held confirmation: a [`Wake::Reader`] follows.
+    Woken,
+    /// It is not parked: its read has returned already.
+    NotParked,
+}
+
 /// The queues from which a thread takes work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkScope {

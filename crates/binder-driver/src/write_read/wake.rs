@@ -6,13 +6,17 @@ use crate::driver::Driver;
 use crate::host::Caller;
 use crate::keys::{ProcessId, ThreadId};
 use crate::process::types::Parked;
-use crate::write_read::types::{Pending, Wake, WorkScope};
+use crate::write_read::held::ReplyComplete;
+use crate::write_read::types::{Interrupt, Pending, Wake, WorkScope};
 
 impl Driver {
     /// A thread takes work of its process only while it has none of its own and is in no call.
     pub(crate) fn work_scope(&self, thread: ThreadId) -> WorkScope {
         let entry = &self.threads[thread];
-        if entry.stack.is_none() && self.queues.is_empty(entry.todo) {
+        if entry.stack.is_none()
+            && entry.reply_complete != ReplyComplete::Due
+            && self.queues.is_empty(entry.todo)
+        {
             WorkScope::Process
         } else {
             WorkScope::Thread
@@ -23,6 +27,7 @@ impl Driver {
     pub(crate) fn has_work(&self, thread: ThreadId, scope: WorkScope) -> bool {
         let entry = &self.threads[thread];
         entry.need_return
+            || entry.reply_complete == ReplyComplete::Due
             || entry.fd_delivery.is_some()
             || (entry.has_urgent && !self.queues.is_empty(entry.todo))
             || (scope == WorkScope::Process
@@ -31,6 +36,7 @@ impl Driver {
 
     /// Parks a read until work arrives.
     pub(crate) fn park(&mut self, thread: ThreadId, caller: Caller, bwr: BinderWriteRead) {
+        self.limit_hold(thread);
         let scope = self.work_scope(thread);
         let token = self.wakes.next_token;
         self.wakes.next_token += 1;
@@ -99,13 +105,17 @@ impl Driver {
         }
     }
 
-    /// A parked reader has a signal: ends its wait; returns the argument to return with `EINTR`.
-    /// `None` if it is not parked (its read has returned already).
-    pub fn interrupt(&mut self, process: ProcessId, tid: u32) -> Option<BinderWriteRead> {
-        let thread = self.known_thread(process, tid)?;
-        let parked = self.unpark(thread)?;
+    /// A parked reader has a signal: ends its wait. A held confirmation is delivered instead, as a
+    /// server that requests work again after an `EINTR` would wait for it.
+    pub fn interrupt(&mut self, process: ProcessId, tid: u32) -> Interrupt {
+        let Some(thread) = self.known_thread(process, tid) else { return Interrupt::NotParked };
+        if self.threads[thread].parked.is_some() && self.end_hold(thread) {
+            self.wake_thread(thread);
+            return Interrupt::Woken;
+        }
+        let Some(parked) = self.unpark(thread) else { return Interrupt::NotParked };
         self.wake_for_process_work(process);
-        Some(parked.bwr)
+        Interrupt::Ended(parked.bwr)
     }
 
     /// Whether the open is readable for this thread. From now on each item that no waiting reader
@@ -116,6 +126,7 @@ impl Driver {
         let Ok(thread) = self.thread_of(caller.process, caller.tid) else { return true };
         self.threads[thread].polls = true;
         self.processes[caller.process].polled = true;
+        self.end_hold(thread);
         self.has_work(thread, self.work_scope(thread))
     }
 

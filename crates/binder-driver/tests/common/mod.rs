@@ -580,6 +580,11 @@ impl World {
         seen
     }
 
+    /// A signal arrives for a thread; returns whether its read has ended with `EINTR`.
+    pub fn interrupt(&mut self, caller: Caller) -> bool {
+        matches!(self.driver.interrupt(caller.process, caller.tid), Interrupt::Ended(_))
+    }
+
     /// `BINDER_FREEZE` of a pid.
     pub fn freeze(&mut self, caller: Caller, pid: u32, timeout_ms: u32) -> Freeze {
         self.set_freezer(caller, BinderFreezeInfo { pid, enable: 1, timeout_ms })

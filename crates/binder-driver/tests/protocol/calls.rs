@@ -20,7 +20,7 @@ fn a_call_reaches_the_manager_and_its_reply_the_caller() {
     assert_eq!((request.code, request.sender_pid, request.sender_euid), (1, 4242, 1000));
 
     let reply = world.reply(manager, &Parcel::bytes(b"pong"));
-    let seen = world.wait(manager, &[reply, Command::FreeBuffer(request.buffer)]);
+    let seen = world.run(manager, &[reply, Command::FreeBuffer(request.buffer)]);
     assert_eq!(seen.news(), [Return::TransactionComplete]);
     let seen = world.woken(client);
     assert_eq!(seen.news()[0], Return::TransactionComplete);
@@ -145,14 +145,14 @@ fn a_nested_call_goes_to_the_very_thread_that_waits() {
     assert_eq!(world.data(client, &nested), b"back");
 
     let reply = world.reply(client, &Parcel::bytes(b"inner"));
-    let seen = world.wait(client, &[reply]);
-    assert!(seen.news().contains(&Return::TransactionComplete));
+    world.park(client, &[reply]);
     let inner = world.woken(manager).parcel();
     assert_eq!(world.data(manager, &inner), b"inner");
     let reply = world.reply(manager, &Parcel::bytes(b"outer"));
     world.run(manager, &[reply]);
-    let outer = world.read(client).parcel();
-    assert_eq!(world.data(client, &outer), b"outer");
+    let seen = world.woken(client);
+    assert_eq!(seen.news()[0], Return::TransactionComplete, "of its own reply, and held");
+    assert_eq!(world.data(client, &seen.parcel()), b"outer");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_thread_that_has_a_call_to_take_must_not_make_one() {
     let call = world.call(client, 0, &Parcel::default());
     world.write(client, &[call]);
     // The call is in the idle thread's own queue; a signal ends the thread's read.
-    assert!(world.driver.interrupt(manager.process, manager.tid).is_some());
+    assert!(world.interrupt(manager));
     let unknown = world.call(manager, 5, &Parcel::default());
     world.write(manager, &[unknown]);
     let error = world.driver.extended_error(manager).unwrap();

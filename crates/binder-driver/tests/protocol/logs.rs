@@ -18,7 +18,7 @@ fn the_statistics_count_commands_returns_and_objects() {
     world.park(client, &[call]);
     let request = world.woken(manager).parcel();
     let reply = world.reply(manager, &Parcel::bytes(b"pong"));
-    world.wait(manager, &[reply, Command::FreeBuffer(request.buffer)]);
+    world.run(manager, &[reply, Command::FreeBuffer(request.buffer)]);
     world.woken(client);
 
     let stats = world.driver.stats();

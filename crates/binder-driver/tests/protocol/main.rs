@@ -7,6 +7,7 @@ mod calls;
 mod deaths;
 mod descriptors;
 mod freezes;
+mod held;
 mod hostile;
 mod logs;
 mod manager;

@@ -100,7 +100,7 @@ fn a_stale_open_is_an_error_everywhere() {
     assert_eq!(world.driver.set_max_threads(client.process, 1), Err(Errno::EBADF));
     assert_eq!(world.driver.extended_error(client), Err(Errno::EBADF));
     assert_eq!(world.driver.node_debug_info(client.process, 0), Err(Errno::EBADF));
-    assert_eq!(world.driver.interrupt(client.process, client.tid), None);
+    assert!(!world.interrupt(client));
     assert!(world.driver.poll(client));
     world.driver.flush(client.process);
     world.release(client);

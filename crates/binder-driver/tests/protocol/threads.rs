@@ -1,6 +1,6 @@
 //! Loopers, parking, waking, polling, interrupts and closing.
 
-use binder_driver::{Caller, Waiting, Wake};
+use binder_driver::{Caller, Interrupt, Waiting, Wake};
 use binder_uapi::*;
 
 use crate::common::*;
@@ -65,7 +65,7 @@ fn no_looper_is_asked_for_while_one_is_idle_or_outside_the_pool() {
     world.write(client, &[call]);
     let seen = world.woken(second);
     assert_eq!(seen.returns[0], Return::Noop, "the first one is still idle");
-    assert!(world.driver.interrupt(first.process, first.tid).is_some());
+    assert!(world.interrupt(first));
     let call = world.call(client, 0, &Parcel::default());
     world.write(client, &[call]);
     assert_eq!(world.read(outsider).returns[0], Return::Noop);
@@ -89,13 +89,14 @@ fn an_interrupt_ends_a_park_and_its_wake_up() {
     let (mut world, manager, [client]) = World::with_manager();
     let worker = Caller { tid: 2, ..manager };
     world.park(worker, &[Command::EnterLooper]);
-    let bwr = world.driver.interrupt(worker.process, worker.tid).unwrap();
+    let ended = world.driver.interrupt(worker.process, worker.tid);
+    let Interrupt::Ended(bwr) = ended else { panic!("{ended:?}") };
     assert_eq!((bwr.write_consumed, bwr.read_consumed), (4, 0), "commands stay consumed");
-    assert_eq!(world.driver.interrupt(worker.process, worker.tid), None, "once only");
+    assert!(!world.interrupt(worker), "once only");
     world.park(worker, &[]);
     let call = world.call(client, 0, &Parcel::default());
     world.park(client, &[call]);
-    assert!(world.driver.interrupt(worker.process, worker.tid).is_some());
+    assert!(world.interrupt(worker));
     assert_eq!(world.wake(), [], "the wake-up was for the park that is over");
     world.read(worker).parcel();
 }
@@ -114,7 +115,7 @@ fn work_of_the_process_wakes_another_thread_when_the_woken_one_is_interrupted() 
     world.write(manager, &[Command::FreeBuffer(request.buffer)]);
     let woken = world.driver.next_wake().unwrap();
     assert_eq!(woken, Wake::Reader { process: second.process, tid: 32 });
-    assert!(world.driver.interrupt(second.process, second.tid).is_some());
+    assert!(world.interrupt(second));
     assert_eq!(world.woken(first).news().len(), 2);
 }
 
@@ -131,7 +132,7 @@ fn a_woken_thread_whose_work_was_taken_parks_again() {
     world.write(manager, &[Command::FreeBuffer(request.buffer)]);
     assert_eq!(world.read(client).news().len(), 2, "another thread is faster");
     assert_eq!(world.wake(), [], "parked again");
-    assert!(world.driver.interrupt(worker.process, worker.tid).is_some());
+    assert!(world.interrupt(worker));
 }
 
 #[test]
@@ -239,7 +240,7 @@ fn a_parked_reader_dies_with_its_thread_or_process() {
     world.thread_exit(client);
     world.release(manager);
     assert_eq!(world.wake(), []);
-    assert_eq!(world.driver.interrupt(client.process, client.tid), None);
+    assert!(!world.interrupt(client));
 }
 
 #[test]

@@ -92,6 +92,7 @@ impl Simulation {
             17 => self.end_freeze(),
             18..22 => self.give(),
             22 => self.reclaim(),
+            23 => self.release_held(),
             _ => self.act(),
         }
         let sound = self.world.driver.check_invariants();
@@ -183,6 +184,14 @@ impl Simulation {
         // Tids are unique in the simulation, as they are on a host.
         let tid = main.tid * 16 + self.random.below(THREADS) as u32;
         Some(Caller { tid, ..main })
+    }
+
+    fn all_threads(&self) -> Vec<Caller> {
+        let threads = |client: &Client| {
+            let main = client.main;
+            client.threads.keys().map(move |&tid| Caller { tid, ..main }).collect::<Vec<_>>()
+        };
+        self.clients.values().flat_map(threads).collect()
     }
 
     /// A thread that is not in a read; after eight attempts any thread.
@@ -277,17 +286,37 @@ impl Simulation {
             }
             _ => None,
         };
-        let Some(caller) = woken.or_else(|| self.any_thread()) else { return };
+        if let Some(caller) = woken.or_else(|| self.any_thread()) {
+            self.interrupt_thread(caller);
+        }
+    }
+
+    fn interrupt_thread(&mut self, caller: Caller) {
         if self.waits_for_files(caller) {
             let interrupted = self.world.driver.interrupt(caller.process, caller.tid);
-            assert_eq!(interrupted, None, "signals have to wait");
+            assert_eq!(interrupted, Interrupt::NotParked, "signals have to wait");
             return;
         }
-        let parked = self.world.driver.interrupt(caller.process, caller.tid).is_some();
-        self.note(format_args!("interrupt {}: parked {parked}", caller.tid));
+        let interrupted = self.world.driver.interrupt(caller.process, caller.tid);
+        self.note(format_args!("interrupt {}: {interrupted:?}", caller.tid));
+        *self.returns.entry(8).or_default() += u64::from(interrupted == Interrupt::Woken);
         let Some(client) = self.clients.get_mut(&caller.process) else { return };
         let thread = client.thread(caller.tid);
-        assert_eq!(std::mem::take(&mut thread.parked), parked);
+        assert_eq!(thread.parked, interrupted != Interrupt::NotParked);
+        thread.parked = interrupted == Interrupt::Woken;
+    }
+
+    /// An interval of held reads ends. After two of them none may wait.
+    fn release_held(&mut self) {
+        let held = self.world.driver.release_held_reads();
+        self.note(format_args!("release held reads: then {held:?}"));
+        *self.returns.entry(9).or_default() += u64::from(held == HeldReads::Some);
+        if held == HeldReads::Some && self.random.one_in(2) {
+            self.all_threads().into_iter().for_each(|caller| self.interrupt_thread(caller));
+        }
+        if self.random.one_in(2) {
+            assert_eq!(self.world.driver.release_held_reads(), HeldReads::None);
+        }
     }
 
     fn flush(&mut self) {
@@ -534,7 +563,9 @@ impl Simulation {
         self.note(format_args!("thread {} mode {mode}: {commands:?}", caller.tid));
         // A thread that serves a call must not wait in a read.
         let thread = self.clients.get_mut(&caller.process).map(|c| c.thread(caller.tid));
-        let serving = thread.is_some_and(|thread| thread.frames.last() == Some(&Frame::In));
+        let replies = commands.iter().filter(|c| matches!(c, Command::Reply { .. })).count();
+        let innermost = thread.and_then(|thread| thread.frames.iter().rev().nth(replies).copied());
+        let serving = innermost == Some(Frame::In);
         let calls = commands.iter().any(|c| matches!(c, Command::Transaction { .. }));
         let mode = if serving && !calls { mode % 2 } else { mode };
         let (read_size, waiting) = match mode {

@@ -4,7 +4,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use binder_driver::{Caller, ContextId, Errno, Opener, ProcessId, Waiting, Wake, WriteRead};
+use binder_driver::{
+    Caller, ContextId, Errno, Interrupt, Opener, ProcessId, Waiting, Wake, WriteRead,
+};
 use binder_uapi::BinderWriteRead;
 use owners::{Owner, Uid};
 use zerocopy::IntoBytes;
@@ -298,17 +300,24 @@ impl Server {
                 tracing::warn!("{request:?}: the kernel does not take the answer: {error}");
             }
         }
+        self.serve_wakes();
     }
 
-    /// Ends a parked read with an error.
+    /// Ends a parked read with an error, or delivers what it holds.
     pub(super) fn end_parked(&mut self, request: PendingIoctl, errno: Errno) -> io::Result<()> {
         let PendingIoctl { key, caller, unique, .. } = request;
         let process = self.host.opens.get(key).map(|open| open.process);
-        let bwr = process.and_then(|process| self.driver.interrupt(process, caller.tid));
+        let interrupt = process.map(|process| self.driver.interrupt(process, caller.tid));
+        if interrupt == Some(Interrupt::Woken) {
+            // The wake-up that follows sends the reply.
+            return Ok(());
+        }
         self.unpark(key, caller.tid);
-        match bwr {
-            Some(bwr) => self.channel.send(self.reply.ioctl(unique, -errno.code(), bwr.as_bytes())),
-            None => self.channel.send(self.reply.error(unique, errno.code())),
+        match interrupt {
+            Some(Interrupt::Ended(bwr)) => {
+                self.channel.send(self.reply.ioctl(unique, -errno.code(), bwr.as_bytes()))
+            }
+            _ => self.channel.send(self.reply.error(unique, errno.code())),
         }
     }
 

@@ -5,6 +5,7 @@ mod fd_delivery;
 mod files;
 mod freeze;
 mod handshake;
+mod hold_timer;
 mod ioctl;
 mod logs;
 mod pressure;
@@ -62,6 +63,7 @@ const THREAD_TIMER: u64 = 2;
 const FREEZE_TIMER: u64 = 3;
 const FD_DELIVERIES: u64 = 4;
 const NONBLOCK_LOOKUPS: u64 = 5;
+const HOLD_TIMER: u64 = 6;
 const EXTERNAL: u64 = 1 << 32;
 const THREAD: u64 = 2 << 32;
 const OPENER: u64 = 3 << 32;
@@ -159,6 +161,7 @@ pub struct Server {
     fd_deliveries: fd_delivery::FdDeliveries,
     freezes: freeze::Freezes,
     nonblock: NonblockLookups,
+    hold_timer: hold_timer::HoldTimer,
     queue: RequestQueue,
     reply: ReplyBuffer,
     buffer: Option<RequestBuffer>,
@@ -283,6 +286,7 @@ impl Server {
             fd_deliveries: fd_delivery::FdDeliveries::default(),
             freezes: freeze::Freezes::new().map_err(Error::io("cannot make a timer"))?,
             nonblock: NonblockLookups::new().map_err(Error::io("cannot make an eventfd"))?,
+            hold_timer: hold_timer::HoldTimer::new().map_err(Error::io("cannot make a timer"))?,
             queue: RequestQueue::new(),
             reply: ReplyBuffer::default(),
             buffer: Some(RequestBuffer::new()),
@@ -304,6 +308,7 @@ impl Server {
         server.watch(server.threads.timer(), THREAD_TIMER)?;
         server.watch(server.freezes.timer(), FREEZE_TIMER)?;
         server.watch(server.nonblock.signal(), NONBLOCK_LOOKUPS)?;
+        server.watch_edges(server.hold_timer.fd(), HOLD_TIMER)?;
         for name in &config.devices {
             server.add_first_device(name, config.device_mode.unwrap_or(DEVICE_MODE))?;
         }
@@ -314,8 +319,20 @@ impl Server {
     }
 
     fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> Result<(), Error> {
-        let data = epoll::EventData::new_u64(token);
-        epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)
+        self.watch_for(fd, token, epoll::EventFlags::IN)
+    }
+
+    fn watch_edges(&self, fd: BorrowedFd<'_>, token: u64) -> Result<(), Error> {
+        self.watch_for(fd, token, epoll::EventFlags::IN | epoll::EventFlags::ET)
+    }
+
+    fn watch_for(
+        &self,
+        fd: BorrowedFd<'_>,
+        token: u64,
+        events: epoll::EventFlags,
+    ) -> Result<(), Error> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), events)
             .map_err(Error::io("cannot watch a descriptor"))
     }
 
@@ -349,9 +366,7 @@ impl Server {
     /// Like [`add_external`](Self::add_external), for a descriptor that signals by `POLLPRI`, as a
     /// pressure trigger does.
     pub fn add_urgent_external(&mut self, fd: BorrowedFd<'_>, token: u32) -> Result<(), Error> {
-        let data = epoll::EventData::new_u64(EXTERNAL | u64::from(token));
-        epoll::add(&self.epoll, fd, data, epoll::EventFlags::PRI)
-            .map_err(Error::io("cannot watch a descriptor"))
+        self.watch_for(fd, EXTERNAL | u64::from(token), epoll::EventFlags::PRI)
     }
 
     /// Serves clients until an event occurs that the caller has to handle.
@@ -403,6 +418,7 @@ impl Server {
                 (_, FD_DELIVERIES) => self.serve_fd_deliveries(),
                 (_, FREEZE_TIMER) => self.serve_freeze_timeouts(),
                 (_, NONBLOCK_LOOKUPS) => self.end_nonblocking_reads(),
+                (_, HOLD_TIMER) => self.release_held_reads(),
                 (_, BACKLOG) => self.serve_backlog(),
                 _ => requests = true,
             }
@@ -412,6 +428,7 @@ impl Server {
         }
         self.serve_queue();
         self.nonblock.submit_due(|unique| self.parked.contains_key(&unique));
+        self.limit_held_reads();
         if self.is_reclaiming() {
             self.continue_reclaim();
         }

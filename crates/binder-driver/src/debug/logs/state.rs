@@ -2,10 +2,13 @@
 
 use std::fmt::Write;
 
+use binder_uapi::returns::BR_TRANSACTION_COMPLETE;
+
 use crate::driver::Driver;
 use crate::keys::{BufferId, NodeId, ProcessId, RefId, ThreadId, TransactionId};
 use crate::notifications::types::DeathState;
 use crate::transaction::types::Kind;
+use crate::write_read::held::ReplyComplete;
 use crate::write_read::queue::QueueId;
 use crate::write_read::types::Work;
 
@@ -123,6 +126,10 @@ impl Driver {
             let prefix =
                 if outgoing { "    outgoing transaction" } else { "    incoming transaction" };
             self.print_transaction(text, call, thread.process, prefix);
+        }
+        if thread.reply_complete != ReplyComplete::Delivered {
+            let complete = Work::TransactionComplete(BR_TRANSACTION_COMPLETE);
+            self.print_work(text, complete, thread.process, &LinePrefix::THREAD);
         }
         self.print_queue(text, thread.todo, thread.process, &LinePrefix::THREAD);
         if detail == Detail::Transactions && text.len() == header_end {

@@ -5,7 +5,8 @@ use std::fmt::Write;
 use crate::buffer::pages::PAGE;
 use crate::debug::counters::{COMMANDS, Counters, RETURNS};
 use crate::driver::Driver;
-use crate::process::types::Process;
+use crate::process::types::{Process, Thread};
+use crate::write_read::held::ReplyComplete;
 use crate::write_read::types::Work;
 
 impl Driver {
@@ -42,8 +43,11 @@ impl Driver {
     /// Number of these confirmations that were not read yet.
     fn completes(&self) -> usize {
         let is_one = |work: &Work| matches!(work, Work::TransactionComplete(_));
-        let queues = self.threads.values().map(|thread| thread.todo);
-        queues.map(|todo| self.queues.iter(todo).filter(|(_, work)| is_one(work)).count()).sum()
+        let queued = |todo| self.queues.iter(todo).filter(|(_, work)| is_one(work)).count();
+        let of_thread = |thread: &Thread| {
+            queued(thread.todo) + usize::from(thread.reply_complete != ReplyComplete::Delivered)
+        };
+        self.threads.values().map(of_thread).sum()
     }
 
     fn process_stats(&self, text: &mut String, process: &Process) {
