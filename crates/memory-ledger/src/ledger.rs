@@ -1,5 +1,7 @@
 //! All accounts together.
 
+use std::collections::BTreeMap;
+
 use crate::account::{Account, Phase, Reading};
 use crate::account_id::{AccountId, Uid};
 use crate::group::Groups;
@@ -100,13 +102,14 @@ impl Ledger {
         config: &[(AccountId, Limit)],
         default: Option<Limit>,
     ) -> Vec<Change> {
+        let configured: BTreeMap<AccountId, Limit> = config.iter().rev().copied().collect();
         let known = self.accounts.iter().map(|account| account.id);
         let mut accounts: Vec<AccountId> = known.chain(config.iter().map(|(id, _)| *id)).collect();
         accounts.sort_unstable();
         accounts.dedup();
         let plan = |account: AccountId| {
             let before = self.layers(account);
-            let said = config.iter().find(|(of, _)| *of == account).map(|(_, limit)| *limit);
+            let said = configured.get(&account).copied();
             let had_default = before.layer(Source::Default).is_some();
             // A user that has joined a group loses all limits of its own, and a group that was
             // removed loses its limits as well.
