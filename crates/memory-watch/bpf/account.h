@@ -33,18 +33,11 @@ static __always_inline void forget(struct account *account, u64 mm)
 		return;
 	if (rest)
 		__sync_fetch_and_sub(&slot->pages, rest);
-	if (LOAD(slot->victim_mm) == mm) {
-		slot->victim_mm = 0;
-		slot->dying_pages = 0;
-		if (is_left_alone()) {
-			slot->told = 0;
-			slot->latch = 0;
-		}
+	if (LOAD(slot->victim_mm) == mm && is_left_alone()) {
+		slot->told = 0;
+		slot->latch = 0;
 	}
-	if (LOAD(slot->largest_mm) == mm) {
-		slot->largest_mm = 0;
-		slot->largest_score = 0;
-	}
+	forget_mm(slot, mm);
 }
 
 /* Records a member's true value; returns by how much it changed. Not inlined: see exact_count. */
@@ -59,9 +52,11 @@ static __noinline s64 set_exact(struct account *account, struct mm_struct *mm, u
 	return now - __sync_lock_test_and_set(&account->pages[member], now);
 }
 
-/* Charges a new mm, all members at once. False: its user has no limit, or the table is full. */
-static __always_inline bool first_sight(struct mm_struct *mm, struct payer *payer, u32 tgid,
-					struct cause *cause)
+enum first_sight { CHARGED, NOT_LIMITED, TABLE_FULL };
+
+/* Charges a new mm, all members at once. */
+static __always_inline enum first_sight first_sight(struct mm_struct *mm, struct payer *payer,
+						    u32 tgid, struct cause *cause)
 {
 	u32 index = slot_index(payer);
 	struct slot *slot = slot_at(index);
@@ -69,23 +64,24 @@ static __always_inline bool first_sight(struct mm_struct *mm, struct payer *paye
 	u64 key = (u64)mm;
 	long failed;
 
-	/* The common case, where few users have a limit. */
 	if (!slot)
-		return false;
+		return NOT_LIMITED;
 	__builtin_memset(&fresh, 0, sizeof(fresh));
 	fresh.owner = OWNER(payer->uid, index);
 	fresh.tgid = tgid;
 	for (u32 m = 0; m < MM_MEMBERS; m++)
 		set_exact(&fresh, mm, m);
 	failed = bpf_map_update_elem(&accounts, &key, &fresh, BPF_NOEXIST);
+	/* Another CPU has charged it: the next change finds the account. */
+	if (failed == -EEXIST)
+		return NOT_LIMITED;
 	if (failed) {
-		if (failed != -EEXIST)
-			__sync_fetch_and_add(&slot->lost, 1);
-		return false;
+		__sync_fetch_and_add(&slot->lost, 1);
+		return TABLE_FULL;
 	}
-	cause->mm_pages = charged(&fresh, slot->counted);
+	note_charge(cause, &fresh, slot->counted);
 	settle(slot, cause, cause->mm_pages);
-	return true;
+	return CHARGED;
 }
 
 /*
@@ -121,12 +117,9 @@ static __always_inline bool change_owner(struct account *account, struct mm_stru
 	}
 	if (from) {
 		__sync_fetch_and_sub(&from->pages, left);
-		if (LOAD(from->victim_mm) == cause->mm) {
-			from->victim_mm = 0;
-			from->dying_pages = 0;
-		}
+		forget_mm(from, cause->mm);
 	}
-	cause->mm_pages = charged(account, to->counted);
+	note_charge(cause, account, to->counted);
 	settle(to, cause, cause->mm_pages);
 	return true;
 }

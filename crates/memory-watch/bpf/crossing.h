@@ -22,6 +22,7 @@ static __always_inline bool is_left_alone(void)
 struct cause {
 	u64 mm;           /* the address space that changed */
 	s64 mm_pages;     /* present charge of that mm */
+	s64 mm_score;     /* its rank among the mms of its slot */
 	bool own;         /* the current task changed its own mm */
 	bool may_kill;    /* false while a scan corrects accounts */
 	bool certain;     /* no other address space has the added pages */
@@ -58,53 +59,36 @@ static __always_inline bool tell(struct slot *slot, u32 kind, s64 pages, struct 
 	return true;
 }
 
-struct search {
-	u64 mm;
-	s64 score;
-	u32 slot;
-	u32 counted;
-	u32 tgid;
-};
-
-static long look_for_worse(void *map, u64 *mm, struct account *account, struct search *search)
+/* Notes the present charge of the account that changed. */
+static __always_inline void note_charge(struct cause *cause, struct account *account, u32 counted)
 {
-	s64 found;
-
-	if ((u32)LOAD(account->owner) != search->slot)
-		return 0;
-	found = score(account, charged(account, search->counted));
-	if (found > search->score) {
-		search->score = found;
-		search->mm = *mm;
-		search->tgid = account->tgid;
-	}
-	return 0;
+	cause->mm_pages = charged(account, counted);
+	cause->mm_score = score(account, cause->mm_pages);
 }
 
 /*
- * Finds the slot's largest process, with a weight on growth, by a search of all accounts. Done once
- * per crossing; if the process that was found could not be killed, again only at an event of it, or of one
- * that has outgrown it.
+ * Keeps the slot's largest process, with a weight on growth, without a search: each change and each scan of an account
+ * compares it. If the largest one shrinks or exits, an idle one is found again by the next scan.
  */
-static __always_inline void find_largest(struct slot *slot, struct cause *cause, u32 current_tgid)
+static __always_inline void compare_with_largest(struct slot *slot, struct cause *cause)
 {
-	struct account *account = account_of(cause->mm);
-	struct search search = {
-		.mm = cause->mm,
-		.slot = slot->index,
-		.counted = slot->counted,
-		.tgid = current_tgid,
-	};
+	if (LOAD(slot->largest_mm) == cause->mm || cause->mm_score > LOAD(slot->largest_score)) {
+		slot->largest_score = cause->mm_score;
+		slot->largest_mm = cause->mm;
+	}
+}
 
-	search.score = account ? score(account, cause->mm_pages) : cause->mm_pages;
-
-	if (LOAD(slot->told) && LOAD(slot->largest_mm) != cause->mm &&
-	    search.score <= LOAD(slot->largest_score))
-		return;
-	bpf_for_each_map_elem(&accounts, look_for_worse, &search, 0);
-	slot->largest_mm = search.mm;
-	slot->largest_score = search.score;
-	slot->largest_tgid = search.tgid;
+/* The mm is charged to the slot no more, and is not its victim or largest process. */
+static __always_inline void forget_mm(struct slot *slot, u64 mm)
+{
+	if (LOAD(slot->victim_mm) == mm) {
+		slot->victim_mm = 0;
+		slot->dying_pages = 0;
+	}
+	if (LOAD(slot->largest_mm) == mm) {
+		slot->largest_mm = 0;
+		slot->largest_score = 0;
+	}
 }
 
 static __always_inline bool is_armed_task(struct task_struct *task, struct slot *slot,
@@ -182,15 +166,19 @@ static __always_inline int kill_other_armed(struct slot *slot, struct armed *vic
 /* The account's tgid may be old (fork, reuse of a pid), so the process must have that very mm now. */
 static __always_inline int kill_other_largest(struct slot *slot, struct kill *kill)
 {
+	u64 mm = LOAD(slot->largest_mm);
+	struct account *largest = account_of(mm);
 	struct task_struct *task;
 	int result = OTHER_STALE;
 
 	if (!can_signal_others())
 		return OTHER_CANNOT;
-	task = bpf_task_from_pid(slot->largest_tgid);
+	if (!largest)
+		return OTHER_STALE;
+	task = bpf_task_from_pid(largest->tgid);
 	if (!task)
 		return OTHER_STALE;
-	if ((u64)BPF_CORE_READ(task, mm) == slot->largest_mm &&
+	if ((u64)BPF_CORE_READ(task, mm) == mm &&
 	    pays_into(task, slot) &&
 	    BPF_CORE_READ(task, signal, oom_score_adj) != OOM_SCORE_ADJ_MIN)
 		result = signal_other(task, KILLED_UNARMED_OTHER, kill);
@@ -204,8 +192,7 @@ static __always_inline bool kill_unarmed(struct slot *slot, struct cause *cause,
 {
 	if (!cause->own || LOAD(slot->spare_unarmed))
 		return false;
-	find_largest(slot, cause, BPF_CORE_READ(current, tgid));
-	if (slot->largest_mm != cause->mm)
+	if (LOAD(slot->largest_mm) != cause->mm)
 		return kill_other_largest(slot, kill) == OTHER_KILLED;
 	return BPF_CORE_READ(current, signal, oom_score_adj) != OOM_SCORE_ADJ_MIN &&
 	       !kill_current(current, KILLED_UNARMED_SELF, kill);
@@ -290,6 +277,7 @@ __noinline int settle(struct slot *slot, struct cause *cause, s64 delta)
 		return 0;
 	pages = __sync_fetch_and_add(&slot->pages, delta) + delta;
 	slot->events++;
+	compare_with_largest(slot, cause);
 	if (LOAD(slot->victim_mm) == cause->mm)
 		slot->dying_pages = cause->mm_pages;
 	if (delta > 0 && !cause->certain)
@@ -313,8 +301,6 @@ __noinline int settle(struct slot *slot, struct cause *cause, s64 delta)
 		if (LOAD(slot->zone) == ZONE_NEAR &&
 		    __sync_val_compare_and_swap(&slot->zone, ZONE_NEAR, ZONE_FAR) == ZONE_NEAR) {
 			slot->told = 0;
-			slot->largest_mm = 0;
-			slot->largest_score = 0;
 			tell(slot, EVENT_SOFT_CLEARED, live, NULL, false);
 		}
 	}

@@ -4,10 +4,17 @@
 #include "kernel.h"
 #include "shared.h"
 
-/* Accounts, by address of the mm. Preallocated: an insertion under memory pressure must not fail. */
+/*
+ * The daemon sets the sizes of the tables from the machine's capacity. Their elements are allocated when they are
+ * needed, from a stock that the kernel keeps for each CPU. An account that cannot be allocated when memory is short
+ * is charged at a later event, or by the next scan.
+ */
+
+/* Accounts, by address of the mm. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_ACCOUNTS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
 	__type(key, u64);
 	__type(value, struct account);
 } accounts SEC(".maps");
@@ -15,19 +22,37 @@ struct {
 /* Limited users: uid to index of its slot, which the users of a group share. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_UIDS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
 	__type(key, u32);
 	__type(value, u32);
 } slot_of_uid SEC(".maps");
 
 /* Mapped by the daemon, which reads usage and writes limits and victims without a system call. */
+struct slot_chunk {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, CHUNK_SLOTS);
+	__uint(key_size, sizeof(u32));
+	/* clang emits no type information for a type that is used in a map of a map only. */
+	__uint(value_size, sizeof(struct slot));
+};
+
+/* The chunks are created by the daemon. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__array(values, struct slot_chunk);
+} slots SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, MAX_SLOTS);
+	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, struct slot);
-} slots SEC(".maps");
+	__type(value, struct uid_filter);
+} limited_uids SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -47,7 +72,10 @@ struct {
 
 static __always_inline struct slot *slot_at(u32 index)
 {
-	return bpf_map_lookup_elem(&slots, &index);
+	u32 chunk = index / CHUNK_SLOTS, at = index % CHUNK_SLOTS;
+	void *slot_chunk = bpf_map_lookup_elem(&slots, &chunk);
+
+	return slot_chunk ? bpf_map_lookup_elem(slot_chunk, &at) : NULL;
 }
 
 static __always_inline struct account *account_of(u64 mm)

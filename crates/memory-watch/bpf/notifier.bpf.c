@@ -21,8 +21,7 @@ static __always_inline bool find_payer(struct mm_struct *mm, struct payer *payer
 	owner = mm->owner;
 	if (!owner)
 		return false;
-	payer->uid = uid_of(owner);
-	payer->task = owner;
+	*payer = payer_of(owner);
 	return true;
 }
 
@@ -36,6 +35,7 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 	struct payer payer = {};
 	u32 member = changed;
 	s64 batched, delta;
+	bool owned;
 
 	if (member >= MM_MEMBERS)
 		return 0;
@@ -43,14 +43,19 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 	barrier_var(member);
 	member &= MM_MEMBERS - 1;
 	cause.own = (u64)current->mm == cause.mm && !(current->flags & PF_KTHREAD);
+	owned = find_payer(mm, &payer);
+	if (!owned && cause.own) {
+		payer = payer_of(current);
+		owned = true;
+	}
+	/* The common case, where few users have a limit. An account that it has from before, with another uid, is left to a scan. */
+	if (owned && !may_have_limit(&payer))
+		return 0;
 	account = account_of(cause.mm);
-	if (!find_payer(mm, &payer)) {
-		if (cause.own)
-			payer.uid = uid_of(only_to_read(current));
-		else if (account)
-			payer.uid = account->owner >> 32;
-		else
+	if (!owned) {
+		if (!account)
 			return 0;
+		payer.uid = account->owner >> 32;
 	}
 	if (!account) {
 		if (cause.own || mm->mm_users.counter > 0)
@@ -74,7 +79,7 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 	if (cause.own && account->tgid != current->tgid)
 		account->tgid = current->tgid; /* during fork the owner still has its parent's */
 	if (is_counted(slot->counted, member) && delta) {
-		cause.mm_pages = charged(account, slot->counted);
+		note_charge(&cause, account, slot->counted);
 		/* A fork gives its child pages of the parent's; a shared page may be mapped by others. */
 		cause.certain = cause.own && member != MM_SHMEM;
 		settle(slot, &cause, delta);
@@ -144,9 +149,7 @@ int snapshot(struct bpf_iter__task *ctx)
 	/* As the initial pid namespace sees it. */
 	sample.group = group ? group->numbers[0].nr : 0;
 	exact_counts(mm, sample.pages);
-	sample.namespace_owner = sample.uid;
-	if (sample.uid >= FIRST_SUBORDINATE)
-		sample.namespace_owner = namespace_owner(credentials_of(leader, sample.uid), sample.uid);
+	sample.namespace_owner = namespace_owner(leader, sample.uid);
 	bpf_seq_write(ctx->meta->seq, &sample, sizeof(sample));
 	return 0;
 }
@@ -178,10 +181,15 @@ int reconcile(struct bpf_iter__task *ctx)
 	scan->processes++;
 	cause.mm = (u64)mm;
 	if (!find_payer(mm, &payer))
-		payer.uid = probed_uid_of(task);
+		payer = payer_of(task);
 	account = account_of(cause.mm);
 	if (!account) {
-		if (!first_sight(mm, &payer, task->tgid, &cause))
+		enum first_sight sight = NOT_LIMITED;
+
+		if (may_have_limit(&payer))
+			sight = first_sight(mm, &payer, task->tgid, &cause);
+		scan->uncounted += sight == TABLE_FULL;
+		if (sight != CHARGED)
 			return 0;
 		scan->added++;
 		account = account_of(cause.mm);
@@ -215,7 +223,7 @@ int reconcile(struct bpf_iter__task *ctx)
 		scan->drift_pages += error < 0 ? -error : error;
 		delta += error;
 	}
-	cause.mm_pages = charged(account, slot->counted);
+	note_charge(&cause, account, slot->counted);
 	/* The error is from batches of its own faults; changes from outside were read exactly. */
 	cause.certain = true;
 	settle(slot, &cause, delta);

@@ -3,8 +3,6 @@
  * The user that a process is charged to: its own; but a user that may map subordinate uids (newuidmap) can have processes
  * with these in a user namespace, which belong to that user. So those are charged to the creator of their outermost
  * namespace, if it has a limit. No process can be moved into a namespace of another user, and none can leave one.
- *
- * By probe reads: it is rare, and plain loads through these pointers cost the verifier 30 ms more.
  */
 #pragma once
 
@@ -15,17 +13,9 @@
 /* Subordinate uids are allocated from 100000 on, never among those that fit into 16 bits. */
 #define FIRST_SUBORDINATE 65536
 
-/* No slot has this index. */
-#define NO_SLOT MAX_SLOTS
-
-/* The creator of the outermost user namespace; the uid itself in the initial one. */
-static __always_inline u32 namespace_owner(u64 credentials, u32 uid)
+/* The creator of the outermost namespace above a nested one. By probe reads: nested namespaces are rare. */
+static __always_inline u32 creator_of_outermost(struct user_namespace *ns, s32 level)
 {
-	struct user_namespace *ns = BPF_CORE_READ((const struct cred *)credentials, user_ns);
-	s32 level = BPF_CORE_READ(ns, level);
-
-	if (level <= 0)
-		return uid;
 	for (u32 i = 0; i < MAX_LEVELS && level > 1; i++) {
 		ns = BPF_CORE_READ(ns, parent);
 		level = BPF_CORE_READ(ns, level);
@@ -34,36 +24,81 @@ static __always_inline u32 namespace_owner(u64 credentials, u32 uid)
 }
 
 /*
- * Index of the slot that a process of this uid and with these credentials (0: not known any more) is charged to.
- * Global: verified once, not with each of its callers.
+ * The creator of the process's outermost user namespace; its uid in the initial one. By plain loads, for each change of
+ * an address space.
  */
-__noinline u32 find_slot(u64 credentials, u32 uid)
+static __always_inline u32 namespace_owner(struct task_struct *task, u32 uid)
 {
-	u32 owner = credentials ? namespace_owner(credentials, uid) : uid;
-	u32 *index = bpf_map_lookup_elem(&slot_of_uid, &owner);
+	struct user_namespace *ns;
+	s32 level;
 
-	if (!index && owner != uid)
+	if (uid < FIRST_SUBORDINATE)
+		return uid;
+	ns = task->group_leader->real_cred->user_ns;
+	level = ns->level;
+	if (level <= 0)
+		return uid;
+	return level == 1 ? ns->owner.val : creator_of_outermost(ns, level);
+}
+
+/* The same by probe reads, see probed_uid_of. */
+static __always_inline u32 probed_namespace_owner(struct task_struct *task, u32 uid)
+{
+	struct user_namespace *ns;
+	s32 level;
+
+	if (uid < FIRST_SUBORDINATE)
+		return uid;
+	ns = BPF_CORE_READ(task, group_leader, real_cred, user_ns);
+	level = BPF_CORE_READ(ns, level);
+	return level <= 0 ? uid : creator_of_outermost(ns, level);
+}
+
+/* The user that a process is charged to: the owner of its namespace if that has a limit, else the uid. */
+struct payer {
+	u32 uid;
+	u32 namespace_owner;
+};
+
+static __always_inline struct payer payer_of(struct task_struct *task)
+{
+	struct payer payer = {};
+
+	task = only_to_read(task);
+	payer.uid = uid_of(task);
+	payer.namespace_owner = namespace_owner(task, payer.uid);
+	return payer;
+}
+
+static __always_inline bool has_bit(struct uid_filter *filter, u32 uid)
+{
+	u32 bit = uid % FILTER_BITS;
+
+	return filter->bits[bit / 64] >> (bit % 64) & 1;
+}
+
+/* False: the payer has no limit. Much cheaper than a search for its slot. */
+static __always_inline bool may_have_limit(struct payer *payer)
+{
+	u32 zero = 0;
+	struct uid_filter *filter = bpf_map_lookup_elem(&limited_uids, &zero);
+
+	return !filter || has_bit(filter, payer->uid) || has_bit(filter, payer->namespace_owner);
+}
+
+/* Index of the payer's slot. Global: verified once, not with each of its callers. */
+__noinline u32 find_slot(u32 namespace_owner, u32 uid)
+{
+	u32 *index = bpf_map_lookup_elem(&slot_of_uid, &namespace_owner);
+
+	if (!index && namespace_owner != uid)
 		index = bpf_map_lookup_elem(&slot_of_uid, &uid);
 	return index ? *index : NO_SLOT;
 }
 
-/* As a number: a global function takes no pointers to kernel memory. 0: the uid alone is sufficient. */
-static __always_inline u64 credentials_of(struct task_struct *task, u32 uid)
-{
-	if (!task || uid < FIRST_SUBORDINATE)
-		return 0;
-	return (u64)BPF_CORE_READ(task, group_leader, real_cred);
-}
-
-/* The user that a process is charged to. */
-struct payer {
-	u32 uid;
-	struct task_struct *task; /* NULL if it is not known any more */
-};
-
 static __always_inline u32 slot_index(struct payer *payer)
 {
-	return find_slot(credentials_of(payer->task, payer->uid), payer->uid);
+	return find_slot(payer->namespace_owner, payer->uid);
 }
 
 /* The process is charged to this slot. */
@@ -71,5 +106,5 @@ static __always_inline bool pays_into(struct task_struct *task, struct slot *slo
 {
 	u32 uid = probed_uid_of(task);
 
-	return find_slot(credentials_of(task, uid), uid) == slot->index;
+	return find_slot(probed_namespace_owner(task, uid), uid) == slot->index;
 }

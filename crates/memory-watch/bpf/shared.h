@@ -6,10 +6,12 @@
 #pragma once
 
 #define MAX_CPUS 1024
-#define MAX_SLOTS 1024
-/* Users with a limit, members of groups included. */
-#define MAX_UIDS 8192
-#define MAX_ACCOUNTS 32768
+/* Slots are allocated in chunks, 16 KiB each, as users get limits. */
+#define CHUNK_SLOTS 64
+/* No slot has this index. */
+#define NO_SLOT 0xffffffff
+/* Bits of the filter of limited users. */
+#define FILTER_BITS 65536
 
 /* One address space of a limited user. `owner` is uid << 32 | slot, changed only as a whole. */
 struct account {
@@ -53,10 +55,10 @@ struct slot {
 	u32 zone;
 	u32 latch;
 	u32 told;
-	u32 largest_tgid;
+	u32 unused_word;
 	u64 victim_mm;
 	u64 largest_mm;
-	s64 largest_score;
+	s64 largest_score; /* of largest_mm, at its last change or scan */
 	u64 soft_crossings;
 	u64 hard_crossings;
 	u64 kills;
@@ -111,7 +113,16 @@ struct scan {
 	u64 processes;
 	u64 added;
 	u64 drift_pages;
+	u64 uncounted; /* address spaces of limited users that found the table of accounts full */
 	u64 beat_ns; /* the daemon's last heartbeat, CLOCK_MONOTONIC */
+};
+
+/*
+ * A bit for each uid with a limit, by the uid's low 16 bits: without its bit a uid has none. Bits are cleared when no
+ * limit is left, so a bit that is set says nothing.
+ */
+struct uid_filter {
+	u64 bits[FILTER_BITS / 64];
 };
 
 /* Larger than the part of a BPF array before its per-CPU pointers. */

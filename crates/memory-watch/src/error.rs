@@ -49,7 +49,7 @@ pub enum NotifierError {
         /// The account that got no slot.
         account: AccountId,
         /// Maximum number of users with a limit.
-        slots: usize,
+        slots: u32,
     },
     /// The user has no limit, so there is no slot to arm or release.
     #[error("{0} has no limit set")]

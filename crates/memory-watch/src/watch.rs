@@ -277,6 +277,9 @@ pub struct Reconciled {
     pub added: u64,
     /// Accounts dropped because no process uses their address space any more.
     pub dropped: u64,
+    /// Address spaces of limited users that could not be charged, since the table of accounts is
+    /// full or memory is short.
+    pub uncounted: u64,
 }
 
 /// A limit and its account that were taken over from an earlier watch.

@@ -31,13 +31,15 @@ pub struct Accounts {
     margin: Option<Margin>,
     page_bytes: u64,
     enforcement: Enforcement,
+    /// Address spaces of limited users that the last scan could not charge.
+    uncounted: u64,
 }
 
 impl Accounts {
     pub(super) fn new(watch: Box<dyn Watch>, margin: Option<Margin>) -> Self {
         let page_bytes = rustix::param::page_size() as u64;
         let enforcement = Enforcement::default();
-        Self { watch, ledger: Ledger::default(), margin, page_bytes, enforcement }
+        Self { watch, ledger: Ledger::default(), margin, page_bytes, enforcement, uncounted: 0 }
     }
 
     /// The source of readings and events.
@@ -147,9 +149,31 @@ impl Accounts {
 
     /// Corrects all accounts by a scan of all processes.
     pub(super) fn reconcile(&mut self) {
-        if let Err(error) = self.watch.reconcile() {
-            tracing::warn!("cannot correct the accounts: {error}; trying again with the next scan");
+        match self.watch.reconcile() {
+            Ok(result) => {
+                let before = std::mem::replace(&mut self.uncounted, result.uncounted);
+                if before == 0
+                    && let Some(what) = self.degraded()
+                {
+                    tracing::warn!("degraded: {what}");
+                }
+            }
+            Err(error) => tracing::warn!(
+                "cannot correct the accounts: {error}; trying again with the next scan"
+            ),
         }
+    }
+
+    /// The current degradation as a sentence; `None`: all address spaces are counted.
+    pub(super) fn degraded(&self) -> Option<String> {
+        let uncounted = self.uncounted;
+        (uncounted > 0).then(|| {
+            format!(
+                "{uncounted} address spaces of limited users are not counted, since the table of \
+                 address spaces is full; it has the size of kernel.pid_max or kernel.threads-max \
+                 at the start of headroom-oomd: restart it if these were raised since"
+            )
+        })
     }
 
     /// Without the notifier the readings are as old as the last scan. Must be called before a

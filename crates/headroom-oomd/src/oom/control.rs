@@ -30,6 +30,7 @@ pub fn status(manager: &OomManager, degraded: &[String]) -> Status {
     };
     let limited_users = accounts.ledger().accounts().len() as u32;
     let mut degraded = degraded.to_vec();
+    degraded.extend(accounts.degraded());
     degraded.extend(manager.default_limits.degraded());
     degraded.extend(manager.cgroup_limits.degraded());
     if accounts.enforcement() == Enforcement::Observe {

@@ -2,6 +2,7 @@
 //! find: accounts without an address space, and sums that differ from the total of their accounts.
 
 use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -18,22 +19,57 @@ const STRAY_GRACE: Duration = Duration::from_secs(2);
 /// A difference between a slot's sum and its accounts that is the same in this number of scans is
 /// an error and not a snapshot taken during a change.
 const RESIDUE_ROUNDS: u32 = 3;
-const BATCH: u32 = 4096;
+/// Maximum number of accounts that are read at a time; far above the number in one bucket.
+const BATCH: usize = 1024;
 
 /// All accounts, by address of the mm.
+///
+/// Not by libbpf-rs: its iterator ends at the first batch that is not full, and a batch of a hash
+/// table ends before a bucket that does not fit.
 pub fn read_all(accounts: &Map<'_>) -> Result<HashMap<u64, Account>, NotifierError> {
     let mut all = HashMap::new();
-    let batches = accounts
-        .lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
-        .map_err(|e| NotifierError::bpf("read map accounts", e))?;
-    for (key, value) in batches {
-        if let (Ok(key), Ok(account)) =
-            (<[u8; 8]>::try_from(key.as_slice()), Account::read_from_bytes(&value))
-        {
-            all.insert(u64::from_ne_bytes(key), account);
+    let mut keys = vec![0_u64; BATCH];
+    let mut values = vec![Account::default(); BATCH];
+    let mut position = 0_u32;
+    let mut from = std::ptr::null_mut();
+    loop {
+        let mut count = BATCH as u32;
+        // SAFETY: `keys` and `values` have room for `count` elements of the map's sizes, which
+        // `require_size` has compared; `position` is the batch position of a hash table, a u32.
+        let result = unsafe {
+            libbpf_sys::bpf_map_lookup_batch(
+                accounts.as_fd().as_raw_fd(),
+                from,
+                (&raw mut position).cast(),
+                keys.as_mut_ptr().cast(),
+                values.as_mut_ptr().cast(),
+                &mut count,
+                std::ptr::null(),
+            )
+        };
+        if result != 0 && result != -libc::ENOENT {
+            let error = std::io::Error::from_raw_os_error(-result);
+            return Err(NotifierError::os("read map accounts", error));
         }
+        let read = keys.iter().copied().zip(values.iter().copied());
+        all.extend(read.take(count as usize));
+        // The end of the table, with its last accounts.
+        if result != 0 {
+            return Ok(all);
+        }
+        from = (&raw mut position).cast();
     }
-    Ok(all)
+}
+
+/// Checks that the map has elements of type [`Account`].
+pub fn require_size(accounts: &Map<'_>) -> Result<(), NotifierError> {
+    let bytes = accounts.value_size() as usize;
+    if bytes == size_of::<Account>() {
+        return Ok(());
+    }
+    let expected = size_of::<Account>();
+    let text = format!("map accounts has elements of {bytes} bytes, expected {expected}");
+    Err(NotifierError::Unsupported(text))
 }
 
 /// One address space's account, if it has one.
@@ -123,6 +159,9 @@ impl Strays {
             slot.pages.fetch_sub(charged, Relaxed);
             if slot.victim_mm.compare_exchange(mm, 0, Relaxed, Relaxed).is_ok() {
                 slot.dying_pages.store(0, Relaxed);
+            }
+            if slot.largest_mm.compare_exchange(mm, 0, Relaxed, Relaxed).is_ok() {
+                slot.largest_score.store(0, Relaxed);
             }
         }
     }

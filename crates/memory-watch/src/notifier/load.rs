@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::sync::{Mutex, Once};
 
-use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, PrintLevel, ProgramInput};
+use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, OpenObject, PrintLevel, ProgramInput};
 use machine_memory::ReadError;
 use zerocopy::FromBytes;
 
+use super::capacity::Capacity;
 use super::pins;
 use super::pins::Pins;
-use super::wire::{CpuLayout, MAX_CPUS};
+use super::wire::{CHUNK_SLOTS, CpuLayout, MAX_CPUS};
 use crate::error::NotifierError;
 
 /// libelf requires an object that it reads in place to be aligned.
@@ -24,9 +25,9 @@ pub fn fingerprint() -> u64 {
     pins::fingerprint(&NOTIFIER.0)
 }
 
-/// Loads the notifier's programs and maps. With `pins`, pinned maps are reused, and new ones are
-/// pinned.
-pub fn notifier(pins: Option<&Pins>) -> Result<Object, NotifierError> {
+/// Loads the notifier's programs, and maps with this capacity. With `pins`, pinned maps are reused,
+/// with the capacity that they have, and new ones are pinned.
+pub fn notifier(pins: Option<&Pins>, capacity: Capacity) -> Result<Object, NotifierError> {
     listen_to_libbpf();
     let cpus = cpu_count()?;
     let mut open = ObjectBuilder::default()
@@ -42,6 +43,7 @@ pub fn notifier(pins: Option<&Pins>) -> Result<Object, NotifierError> {
         .and_then(|bytes| bytes.first_chunk_mut())
         .ok_or_else(|| NotifierError::Unsupported("the BPF object's .rodata is short".into()))?;
     *count = cpus.to_ne_bytes();
+    set_capacity(&mut open, capacity)?;
     let taken_over = pins.filter(|pins| pins.are_there());
     if let Some(pins) = taken_over {
         for mut map in open.maps_mut() {
@@ -64,6 +66,19 @@ pub fn notifier(pins: Option<&Pins>) -> Result<Object, NotifierError> {
         }
     }
     Ok(object)
+}
+
+fn set_capacity(object: &mut OpenObject, capacity: Capacity) -> Result<(), NotifierError> {
+    for mut map in object.maps_mut() {
+        let entries = match map.name().to_str() {
+            Some("accounts") => capacity.address_spaces,
+            Some("slot_of_uid") => capacity.users,
+            Some("slots") => capacity.users / CHUNK_SLOTS,
+            _ => continue,
+        };
+        map.set_max_entries(entries).map_err(|e| explain("set the size of a map", e))?;
+    }
+    Ok(())
 }
 
 /// One more than the highest possible CPU number of this machine.

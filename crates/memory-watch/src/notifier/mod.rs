@@ -4,11 +4,15 @@
 //! limits.
 
 mod accounts;
+mod capacity;
 mod load;
 mod pins;
 mod run_stats;
+#[cfg(test)]
+mod scale_test;
 mod scan;
 mod shared_map;
+mod slots;
 mod takeover;
 mod users;
 mod wire;
@@ -26,11 +30,13 @@ use memory_ledger::{AccountId, ProcessId};
 use zerocopy::FromBytes;
 
 use self::accounts::Strays;
+use self::capacity::Capacity;
 use self::pins::Pins;
 pub use self::pins::remove_left as remove_left_pins;
 pub use self::run_stats::{CountRuns, RunStats};
 use self::shared_map::SharedMap;
-use self::wire::{Scan, Slot, WireEvent};
+use self::slots::Slots;
+use self::wire::{Scan, Slot, UidFilter, WireEvent};
 pub use self::wire::{account_of_key, key_of_account};
 use crate::error::NotifierError;
 use crate::watch::{
@@ -55,7 +61,8 @@ pub struct Notifier {
     pins: Option<Pins>,
     link: Option<Link>,
     ring: RingBuffer<'static>,
-    slots: SharedMap<Slot>,
+    slots: Slots,
+    limited_uids: SharedMap<UidFilter>,
     scan: SharedMap<Scan>,
     object: Object,
     queue: Arc<Mutex<VecDeque<Event>>>,
@@ -76,7 +83,7 @@ impl Notifier {
     /// information, refuses tracing programs, or this process is not in the initial pid namespace
     /// (the programs see global pids only).
     pub fn load() -> Result<Self, NotifierError> {
-        Self::load_with(None)
+        Self::load_with(None, Capacity::of_machine()?)
     }
 
     /// Like [`load`](Self::load), with accounts that outlive this process if it is killed: they are
@@ -84,12 +91,13 @@ impl Notifier {
     /// them. Existing pins are taken over if they are of this version and consistent. On drop they
     /// are removed.
     pub fn load_pinned(root: &Path) -> Result<Self, NotifierError> {
+        let capacity = Capacity::of_machine()?;
         let pins = Pins::open(root, load::fingerprint())?;
         if !pins.are_there() {
-            return Self::load_with(Some(pins));
+            return Self::load_with(Some(pins), capacity);
         }
         let root = root.to_owned();
-        let mut notifier = Self::load_with(Some(pins)).or_else(|error| {
+        let mut notifier = Self::load_with(Some(pins), capacity).or_else(|error| {
             tracing::warn!("cannot take over the accounts of the last daemon: {error}");
             Self::load_afresh(&root)
         })?;
@@ -106,12 +114,13 @@ impl Notifier {
     fn load_afresh(root: &Path) -> Result<Self, NotifierError> {
         let pins = Pins::open(root, load::fingerprint())?;
         pins.clear();
-        Self::load_with(Some(pins))
+        Self::load_with(Some(pins), Capacity::of_machine()?)
     }
 
-    fn load_with(pins: Option<Pins>) -> Result<Self, NotifierError> {
+    fn load_with(pins: Option<Pins>, capacity: Capacity) -> Result<Self, NotifierError> {
         require_initial_pid_namespace()?;
-        let object = load::notifier(pins.as_ref())?;
+        let object = load::notifier(pins.as_ref(), capacity)?;
+        accounts::require_size(&map(&object, "accounts")?)?;
         let queue = Arc::new(Mutex::new(VecDeque::with_capacity(EVENT_QUEUE)));
         let ring = {
             let queue = Arc::clone(&queue);
@@ -132,7 +141,8 @@ impl Notifier {
             pins,
             link: None,
             ring,
-            slots: SharedMap::new(&map(&object, "slots")?)?,
+            slots: Slots::default(),
+            limited_uids: SharedMap::new(&map(&object, "limited_uids")?)?,
             scan: SharedMap::new(&map(&object, "scans")?)?,
             object,
             queue,
@@ -189,7 +199,7 @@ impl Notifier {
     }
 
     fn slot(&self, account: AccountId) -> Option<&Slot> {
-        self.slots.get(*self.index_of.get(&account)? as usize)
+        self.slots.get(*self.index_of.get(&account)?)
     }
 
     fn slot_or_error(&self, account: AccountId) -> Result<&Slot, NotifierError> {
@@ -219,6 +229,7 @@ impl Notifier {
             pins.remove_link();
         }
         self.link = None;
+        self.limited_uids.clear(0);
     }
 
     /// Records a heartbeat, so that the programs know that the daemon is running.
@@ -254,7 +265,7 @@ impl Watch for Notifier {
         slot.soft_pages.store(soft_pages, Relaxed);
         slot.told.store(0, Release);
         // Charges running processes, and checks the new limits at once.
-        self.reconcile().map(|_| ())
+        self.charge_all().map(|_| ())
     }
 
     fn clear_limit(&mut self, account: AccountId) -> Result<(), NotifierError> {
@@ -352,8 +363,7 @@ impl Watch for Notifier {
 
     fn charged(&self, process: &ProcessSample) -> Result<Option<Charged>, NotifierError> {
         let account = accounts::read(&map(&self.object, "accounts")?, process.mm_id)?;
-        let slot =
-            account.and_then(|account| Some((account, self.slots.get(account.slot() as usize)?)));
+        let slot = account.and_then(|account| Some((account, self.slots.get(account.slot())?)));
         Ok(slot.map(|(account, slot)| Charged {
             account: slot.account(),
             pages: u64::try_from(account.charged(slot.counts())).unwrap_or(0),
@@ -419,14 +429,28 @@ impl Watch for Notifier {
     }
 
     fn reconcile(&mut self) -> Result<Reconciled, NotifierError> {
-        let Some(scan) = self.scan.get(0).filter(|_| !self.index_of.is_empty()) else {
+        if self.index_of.is_empty() {
             return Ok(Reconciled::default());
-        };
+        }
+        let (mut result, round) = self.charge_all()?;
+        let accounts = map(&self.object, "accounts")?;
+        let slot = |index: &u32| self.slots.get(*index).map(|slot| (*index, slot));
+        let slots = self.index_of.values().filter_map(slot);
+        self.strays.sweep(&accounts, round, slots, &mut result)?;
+        Ok(result)
+    }
+}
+
+impl Notifier {
+    /// Charges each process, and corrects its account. Returns the number of the scan.
+    fn charge_all(&mut self) -> Result<(Reconciled, u32), NotifierError> {
+        let Some(scan) = self.scan.get(0) else { return Ok(Default::default()) };
         self.beat();
         let round = scan.round.load(Relaxed).wrapping_add(1);
         scan.processes.store(0, Relaxed);
         scan.added.store(0, Relaxed);
         scan.drift_pages.store(0, Relaxed);
+        scan.uncounted.store(0, Relaxed);
         let mark = self.marked.is_none_or(|at| at.elapsed() >= MARK_INTERVAL);
         scan.mark.store(mark.into(), Relaxed);
         scan.round.store(round, Release);
@@ -434,17 +458,14 @@ impl Watch for Notifier {
         if mark {
             self.marked = Some(Instant::now());
         }
-        let mut result = Reconciled {
+        let result = Reconciled {
             processes: scan.processes.load(Relaxed),
             drift_pages: scan.drift_pages.load(Relaxed),
             added: scan.added.load(Relaxed),
+            uncounted: scan.uncounted.load(Relaxed),
             ..Reconciled::default()
         };
-        let accounts = map(&self.object, "accounts")?;
-        let slot = |index: &u32| self.slots.get(*index as usize).map(|slot| (*index, slot));
-        let slots = self.index_of.values().filter_map(slot);
-        self.strays.sweep(&accounts, round, slots, &mut result)?;
-        Ok(result)
+        Ok((result, round))
     }
 }
 

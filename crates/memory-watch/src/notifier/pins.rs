@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use crate::error::NotifierError;
 
 /// The maps that make up the accounts.
-pub const MAPS: [&str; 5] = ["accounts", "slot_of_uid", "slots", "scans", "events"];
+pub const MAPS: [&str; 6] = ["accounts", "slot_of_uid", "slots", "limited_uids", "scans", "events"];
 /// The link of the tracing program.
 const LINK: &str = "rss_stat";
 /// The name of the link before it replaces the present one. The filesystem refuses dots in names.

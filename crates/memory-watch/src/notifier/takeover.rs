@@ -9,7 +9,6 @@ use memory_ledger::{AccountId, Count, Uid};
 use super::Notifier;
 use super::map;
 use super::users::slot_of;
-use super::wire;
 use crate::error::NotifierError;
 use crate::watch::{Inherited, SlotLimit, Watch};
 
@@ -20,16 +19,15 @@ impl Notifier {
         let text = |e: NotifierError| e.to_string();
         let mut uids_of: BTreeMap<u32, Vec<Uid>> = BTreeMap::new();
         for (uid, index) in self.users_in_maps().map_err(text)? {
-            if index as usize >= wire::MAX_SLOTS {
-                return Err(format!("uid {uid} is said to have slot {index}"));
-            }
             uids_of.entry(index).or_default().push(uid);
         }
         let mut unfinished = Vec::new();
         for (index, uids) in uids_of {
             let slots = map(&self.object, "slots").map_err(text)?;
-            self.slots.reach(&slots, index as usize).map_err(text)?;
-            let slot = self.slots.get(index as usize).ok_or("a slot is missing")?;
+            if !self.slots.adopt(&slots, index).map_err(text)? {
+                return Err(format!("uids {uids:?} are said to have slot {index}"));
+            }
+            let slot = self.slots.get(index).ok_or("a slot is missing")?;
             let limit = SlotLimit {
                 soft_pages: slot.soft_pages.load(Relaxed),
                 hard_pages: slot.hard_pages.load(Relaxed),

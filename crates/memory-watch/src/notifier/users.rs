@@ -1,6 +1,5 @@
 //! Adds and removes accounts, and changes their users.
 
-use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 use libbpf_rs::{Map, MapCore, MapFlags};
@@ -22,14 +21,14 @@ impl Notifier {
 
     /// Allocates a slot for the account and publishes it to the programs.
     pub(super) fn add_user(&mut self, account: AccountId) -> Result<(), NotifierError> {
-        let taken: HashSet<u32> = self.index_of.values().copied().collect();
-        let index = (0..wire::MAX_SLOTS as u32)
-            .find(|index| !taken.contains(index))
-            .ok_or(NotifierError::TooManyLimits { account, slots: wire::MAX_SLOTS })?;
-        self.slots.reach(&map(&self.object, "slots")?, index as usize)?;
-        self.slots.clear(index as usize);
+        let slots = map(&self.object, "slots")?;
+        let index = self.slots.allocate(&slots)?.ok_or_else(|| NotifierError::TooManyLimits {
+            account,
+            slots: slots.max_entries() * wire::CHUNK_SLOTS,
+        })?;
+        self.slots.clear(index);
         let Charge { uids, count } = self.charge_of(account);
-        if let Some(slot) = self.slots.get(index as usize) {
+        if let Some(slot) = self.slots.get(index) {
             slot.key.store(wire::key_of_account(account), Relaxed);
             slot.index.store(index, Relaxed);
             slot.counted.store(wire::bits_of_count(count), Relaxed);
@@ -48,10 +47,14 @@ impl Notifier {
     /// Charges these users' processes to the slot from now on.
     fn publish(&self, index: u32, uids: &[Uid]) -> Result<(), NotifierError> {
         let slot_of_uid = map(&self.object, "slot_of_uid")?;
+        let filter = self.limited_uids.get(0);
         for uid in uids {
+            if let Some(filter) = filter {
+                filter.add(*uid);
+            }
             slot_of_uid.update(&uid.0.to_ne_bytes(), &index.to_ne_bytes(), MapFlags::ANY).map_err(
                 |e| {
-                    let room = wire::MAX_UIDS;
+                    let room = slot_of_uid.max_entries();
                     NotifierError::bpf(
                         format!(
                             "add uid {uid} to map slot_of_uid, which has room for {room} users"
@@ -88,7 +91,7 @@ impl Notifier {
         // none is.
         wait_for_running_programs();
         accounts::remove_slot(&map(&self.object, "accounts")?, index)?;
-        self.slots.clear(index as usize);
+        self.slots.release(index);
         Ok(())
     }
 

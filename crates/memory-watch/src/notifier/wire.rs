@@ -14,10 +14,10 @@ use crate::watch::{Event, Killed, KilledBy, ProcessSample};
 
 /// Maximum number of CPUs whose counters the programs can read.
 pub const MAX_CPUS: usize = 1024;
-/// Maximum number of limits at a time.
-pub const MAX_SLOTS: usize = 1024;
-/// Maximum number of users that these limits apply to.
-pub const MAX_UIDS: usize = 8192;
+/// Number of slots that are allocated at a time.
+pub const CHUNK_SLOTS: u32 = 64;
+/// Number of bits of [`UidFilter`].
+pub const FILTER_BITS: usize = 65_536;
 
 /// The key of the first cgroup's account.
 const FIRST_CGROUP: u32 = 0xfffe_0000;
@@ -60,7 +60,7 @@ fn count_of_bits(bits: u32) -> Count {
 
 /// `struct account`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Account {
     pub owner: u64,
     pub pages: [i64; 4],
@@ -118,7 +118,7 @@ pub struct Slot {
     pub zone: AtomicU32,
     pub latch: AtomicU32,
     pub told: AtomicU32,
-    pub largest_tgid: AtomicU32,
+    pub unused_word: u32,
     pub victim_mm: AtomicU64,
     pub largest_mm: AtomicU64,
     pub largest_score: AtomicI64,
@@ -150,7 +150,22 @@ pub struct Scan {
     pub processes: AtomicU64,
     pub added: AtomicU64,
     pub drift_pages: AtomicU64,
+    pub uncounted: AtomicU64,
     pub beat_ns: AtomicU64,
+}
+
+/// `struct uid_filter`, shared like [`Slot`].
+#[repr(C)]
+pub struct UidFilter {
+    bits: [AtomicU64; FILTER_BITS / 64],
+}
+
+impl UidFilter {
+    /// Sets the bit of a uid.
+    pub fn add(&self, uid: Uid) {
+        let bit = uid.0 as usize % FILTER_BITS;
+        self.bits[bit / 64].fetch_or(1 << (bit % 64), Relaxed);
+    }
 }
 
 /// `struct event`.
