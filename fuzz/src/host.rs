@@ -70,6 +70,10 @@ impl Mappings for FuzzHost {
         Some(Mapping { address: MAPPED_AT, len: MAPPING })
     }
 
+    fn has_address_space(&mut self, _: ProcessId) -> bool {
+        true
+    }
+
     fn store(&mut self, process: ProcessId, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
         assert!(offset + bytes.len() as u64 <= MAPPING, "a store behind the mapping");
         if self.unwritable == Some(process) { Err(StoreError) } else { Ok(()) }

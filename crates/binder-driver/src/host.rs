@@ -80,6 +80,10 @@ pub trait Mappings {
     /// `BR_DEAD_REPLY`, `-ESRCH`). Called until it returns `Some`, then cached.
     fn mapping(&mut self, process: ProcessId) -> Option<Mapping>;
 
+    /// Whether a mapping that [`mapping`](Self::mapping) has returned can still exist: its address
+    /// space does. Called for each transaction.
+    fn has_address_space(&mut self, process: ProcessId) -> bool;
+
     /// Writes `bytes` at `offset` into the mapping.
     fn store(&mut self, process: ProcessId, offset: u64, bytes: &[u8]) -> Result<(), StoreError>;
 

@@ -12,6 +12,7 @@ use owners::{Owner, Uid};
 use slotmap::{Key, KeyData, SlotMap, new_key_type};
 
 use crate::access_limits::{AccessLimits, LONGEST_ACCESS};
+use crate::address_space::{AddressSpace, Readers};
 use crate::calls::Calls;
 use crate::client_access::{BlockedAccess, ClientAccess, Late};
 use crate::coarse_clock;
@@ -41,6 +42,9 @@ impl OpenKey {
     }
 }
 
+/// Number of threads that are searched for a waiting reader: a bound on the work for a transaction.
+const THREADS_CHECKED: usize = 8;
+
 /// Whether the process that opened a device still exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenerState {
@@ -68,6 +72,8 @@ pub(crate) struct Open {
     /// `O_NONBLOCK` at the time of the open.
     pub(crate) nonblock: bool,
     pub(crate) flag_history: FlagHistory,
+    /// Of its mapping, once that was found.
+    pub(crate) address_space: Option<AddressSpace>,
     pub(crate) backing: Box<dyn Backing>,
     /// Threads that have called, and the request that each is parked in.
     pub(crate) calls: Calls,
@@ -246,9 +252,10 @@ impl Mappings for ClientHost {
         // Reading the maps takes a lock that a page fault of the client may hold.
         let lookup =
             self.access(client, |access| access.find_mapping(pid, device, node, LONGEST_LOOKUP))?;
-        self.lookups.note(owner, lookup);
+        self.lookups.note(owner, &lookup);
         let found = lookup.mapping?;
         let open = self.opens.get_mut(key)?;
+        open.address_space = lookup.address_space;
         if found.writable {
             // The protocol refuses such a mapping. FUSE cannot refuse it, so it is treated as
             // missing.
@@ -262,6 +269,17 @@ impl Mappings for ClientHost {
             return None;
         }
         Some(Mapping { address: found.address, len: found.len.min(DEVICE_SIZE) })
+    }
+
+    fn has_address_space(&mut self, process: ProcessId) -> bool {
+        let Some(open) = self.open_of(process) else { return false };
+        let mut threads = open.calls.iter().take(THREADS_CHECKED);
+        let readers = if threads.any(|(_, request)| request.is_some()) {
+            Readers::Waiting
+        } else {
+            Readers::NoneWaiting
+        };
+        open.address_space.as_mut().is_none_or(|space| space.exists(readers))
     }
 
     fn store(&mut self, process: ProcessId, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {

@@ -26,6 +26,7 @@
 //! ```
 
 mod access_limits;
+mod address_space;
 mod bus;
 mod calls;
 mod channel;

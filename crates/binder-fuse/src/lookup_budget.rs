@@ -45,7 +45,7 @@ impl LookupBudgets {
     }
 
     /// Charges a lookup.
-    pub(crate) fn note(&mut self, owner: Owner, lookup: Lookup) {
+    pub(crate) fn note(&mut self, owner: Owner, lookup: &Lookup) {
         let free = if lookup.mapping.is_some() { FREE } else { Duration::ZERO };
         let spent = lookup.took.saturating_sub(free);
         if spent.is_zero() || self.is_exempt(owner) {
@@ -65,16 +65,16 @@ mod tests {
 
     fn lookup(took: Duration, address: Option<u64>) -> Lookup {
         let mapping = address.map(|address| ClientMapping { address, len: 4096, writable: false });
-        Lookup { mapping, took }
+        Lookup { mapping, address_space: None, took }
     }
 
     #[test]
     fn long_lists_use_up_the_budget_of_their_owner_only() {
         let mut budgets = LookupBudgets::new();
-        budgets.note(OTHER, lookup(Duration::from_secs(3600), None));
+        budgets.note(OTHER, &lookup(Duration::from_secs(3600), None));
         assert!(!budgets.may_look(OTHER));
         assert!(budgets.may_look(Owner::User(Uid(4_000_000_001))));
-        budgets.note(Owner::User(Uid::ROOT), lookup(Duration::from_secs(3600), None));
+        budgets.note(Owner::User(Uid::ROOT), &lookup(Duration::from_secs(3600), None));
         assert!(budgets.may_look(Owner::User(Uid::ROOT)));
     }
 
@@ -82,7 +82,7 @@ mod tests {
     fn short_lists_in_which_the_mapping_is_cost_nothing() {
         let mut budgets = LookupBudgets::new();
         for _ in 0..1_000_000 {
-            budgets.note(OTHER, lookup(FREE, Some(0)));
+            budgets.note(OTHER, &lookup(FREE, Some(0)));
         }
         assert!(budgets.may_look(OTHER) && budgets.buckets.ready_at_ns(OTHER).is_none());
     }

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use headroom_linux::mountinfo::Device;
 
+use crate::address_space::AddressSpace;
+
 /// The mapping, with addresses of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientMapping {
@@ -18,10 +20,12 @@ pub(crate) struct ClientMapping {
 }
 
 /// Result of the search for a mapping.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Lookup {
     /// `None`: there is none, the process is gone, or its list is too long.
     pub(crate) mapping: Option<ClientMapping>,
+    /// Present with a mapping.
+    pub(crate) address_space: Option<AddressSpace>,
     pub(crate) took: Duration,
 }
 
@@ -31,11 +35,14 @@ const LINES_A_LOOK: usize = 64;
 /// Finds the mapping of `inode` on `device` in the maps of `pid`, within the time `longest`.
 pub(crate) fn find(pid: u32, device: Device, inode: u64, longest: Duration) -> Lookup {
     let begun = Instant::now();
+    // Opened before the list: should execve replace the address space meanwhile, that is detected.
+    let address_space = AddressSpace::of(pid);
     let mapping = std::fs::File::open(format!("/proc/{pid}/maps")).ok().and_then(|file| {
         let maps = BufReader::with_capacity(16 * 1024, file);
         find_in(maps, device, inode, || begun.elapsed() > longest)
     });
-    Lookup { mapping, took: begun.elapsed() }
+    let address_space = mapping.map(|_| address_space);
+    Lookup { mapping, address_space, took: begun.elapsed() }
 }
 
 fn find_in(

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -68,7 +69,7 @@ pub(crate) struct NonblockLookups {
     retries: VecDeque<(Instant, ParkedRead)>,
     budgets: TokenBuckets<Owner>,
     /// Readable when a lookup has completed.
-    signal: OwnedFd,
+    signal: Arc<OwnedFd>,
     /// Started with the first lookup.
     worker: Option<Worker>,
 }
@@ -82,7 +83,7 @@ impl NonblockLookups {
             urgent: VecDeque::new(),
             retries: VecDeque::new(),
             budgets: TokenBuckets::new(BUDGET),
-            signal: rustix::event::eventfd(0, flags)?,
+            signal: Arc::new(rustix::event::eventfd(0, flags)?),
             worker: None,
         })
     }
@@ -171,10 +172,10 @@ impl NonblockLookups {
     }
 }
 
-fn start_worker(signal: &OwnedFd) -> io::Result<Worker> {
+fn start_worker(signal: &Arc<OwnedFd>) -> io::Result<Worker> {
     let (reads, submitted) = channel();
     let (results, completed) = channel();
-    let signal = signal.try_clone()?;
+    let signal = Arc::clone(signal);
     let thread = std::thread::Builder::new().name("nonblock".into()).stack_size(STACK);
     thread.spawn(move || {
         // The event loop's real-time priority is inherited.

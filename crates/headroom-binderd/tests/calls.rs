@@ -56,6 +56,32 @@ fn a_call_between_two_processes_comes_back_with_its_data() {
 }
 
 #[test]
+fn calls_fail_once_execve_has_removed_the_receivers_mapping() {
+    if cannot_mount() {
+        return;
+    }
+    for mapping in MAPPINGS {
+        let daemon = Daemon::start_with(&["--mapping", mapping]);
+        let mut server = daemon.client("echo-then-exec");
+        let client = open(daemon.binder());
+        let mut session = Session::new(&client);
+        let reply = session.call(0, 1, Payload::bytes(b"before")).unwrap();
+        assert_eq!(reply.data().unwrap(), b"before");
+        session.free(reply);
+        stop(&mut session);
+        assert_eq!(server.answer().as_deref(), Some("replaced"));
+        daemon.wait_until_blocked(server.pid());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        for _ in 0..2 {
+            let called = session.call(0, 1, Payload::bytes(b"after"));
+            assert!(matches!(called, Err(ClientError::DeadReply)), "{mapping}: {called:?}");
+            let sent = session.oneway(0, 1, Payload::bytes(b"after"));
+            assert!(matches!(sent, Err(ClientError::DeadReply)), "{mapping}: {sent:?}");
+        }
+    }
+}
+
+#[test]
 fn buffers_are_reused_and_show_what_was_sent_last() {
     if cannot_mount() {
         return;

@@ -11,7 +11,7 @@ use crate::objects::types::Strength;
 use crate::transaction::types::Sender;
 
 impl Driver {
-    /// Reserves a buffer. `ESRCH`: the receiver has no mapping; `ENOSPC`: no room, or no async
+    /// Reserves a buffer. `ESRCH`: the receiver has no mapping, or no longer has; `ENOSPC`: no room, or no async
     /// space; also the errors of [`admit_message`](Self::admit_message). On an error the caller
     /// keeps the local reference to the target.
     pub(crate) fn allocate_buffer<H: Host>(
@@ -23,6 +23,8 @@ impl Driver {
         if process.area.is_none() {
             let mapping = host.mapping(request.process).ok_or(Errno::ESRCH)?;
             process.area = Some(Box::new(ReceiveArea::new(mapping)));
+        } else if !host.has_address_space(request.process) {
+            return Err(Errno::ESRCH);
         }
         // An empty buffer uses room too, so that its address is unique.
         let len = request.layout.total.max(8);

@@ -26,6 +26,8 @@ pub struct FakeHost {
     pub faulting: BTreeSet<ProcessId>,
     /// Opens whose mappings cannot be written.
     pub unwritable: BTreeSet<ProcessId>,
+    /// Processes whose address space has been replaced by execve.
+    pub replaced: BTreeSet<ProcessId>,
     /// Processes to which the pids and uids of other processes are not visible.
     pub blind: BTreeSet<ProcessId>,
     /// Descriptor tables: the file behind each number.
@@ -99,6 +101,10 @@ impl Mappings for FakeHost {
         self.count("mapping");
         let len = self.mappings.get(&process)?.len() as u64;
         Some(Mapping { address: MAPPING_ADDRESS, len })
+    }
+
+    fn has_address_space(&mut self, process: ProcessId) -> bool {
+        !self.replaced.contains(&process)
     }
 
     fn store(&mut self, process: ProcessId, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {

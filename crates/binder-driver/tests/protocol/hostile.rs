@@ -270,6 +270,17 @@ fn a_mapping_that_cannot_be_written_fails_the_call() {
 }
 
 #[test]
+fn a_mapping_whose_address_space_is_gone_counts_as_none() {
+    let (mut world, manager, [client]) = World::with_manager();
+    others_go_on(&mut world, manager, client);
+    world.host.replaced.insert(manager.process);
+    let call = world.call(client, 0, &Parcel::bytes(b"x"));
+    assert_eq!(world.run(client, &[call]).news(), [Return::DeadReply]);
+    let error = world.driver.extended_error(client).unwrap();
+    assert_eq!((error.command, error.param), (returns::BR_DEAD_REPLY, -Errno::ESRCH.code()));
+}
+
+#[test]
 fn unknown_handles_are_refused_or_ignored() {
     let (mut world, manager, [client]) = World::with_manager();
     for handle in [1, 77, u32::MAX] {

@@ -122,6 +122,7 @@ impl Server {
             user_view: UserView::of(pid, self.own_users),
             nonblock: open.flags & libc::O_NONBLOCK as u32 != 0,
             flag_history: FlagHistory::AsOpened,
+            address_space: None,
             backing,
             calls: Calls::default(),
             poll_handle: None,

@@ -3,13 +3,17 @@
 
 use std::fs::File;
 use std::io::{Write, stdin};
-use std::os::fd::{AsFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
 use binder_client::{Answer, Client, Echo, Options, Parcel, Payload, Received, Session};
 use binder_fuse::{Bus, Config, Event, MappingChoice, MappingKind, Server};
-use binder_uapi::{BINDER_TYPE_BINDER, FLAT_BINDER_FLAG_ACCEPTS_FDS, FlatBinderObject, Return};
+use binder_uapi::ioctl::BINDER_WRITE_READ;
+use binder_uapi::{
+    BINDER_TYPE_BINDER, BinderWriteRead, FLAT_BINDER_FLAG_ACCEPTS_FDS, FlatBinderObject, Return,
+};
 use control::Uid;
 use test_support::helper::Helper;
 use test_support::spawn_as;
@@ -26,6 +30,8 @@ fn main() {
     let [role, paths @ ..] = arguments.as_slice() else { panic!("bus_client ROLE PATH...") };
     match (role.as_str(), paths) {
         ("echo", [device]) => echo(device),
+        ("echo-then-exec", [device]) => echo_then_exec(device),
+        ("read", [fd]) => read_from(fd.parse().unwrap()),
         ("echo-tid", [device]) => echo_and_report_tid(device),
         ("swallow", [device]) => swallow(device),
         ("poke", [device]) => poke(device),
@@ -70,6 +76,38 @@ fn echo(device: &str) {
         _ => Answer::Echo,
     };
     Session::new(&client).serve(&mut service).unwrap();
+}
+
+/// As `echo`, and then executes `read` with the device open.
+fn echo_then_exec(device: &str) {
+    let client = manager(device);
+    rustix::io::fcntl_setfd(&client, rustix::io::FdFlags::empty()).unwrap();
+    answer("ready");
+    let mut service = |_: &mut Session<'_>, incoming: &Received<'_>| match incoming.code() {
+        STOP => Answer::Stop(Parcel::new()),
+        _ => Answer::Echo,
+    };
+    Session::new(&client).serve(&mut service).unwrap();
+    let fd = client.as_fd().as_raw_fd().to_string();
+    let failed = Command::new(std::env::current_exe().unwrap()).args(["read", &fd]).exec();
+    panic!("{failed}");
+}
+
+/// Waits in a read of a device that an earlier program has opened and mapped.
+fn read_from(fd: i32) {
+    answer("replaced");
+    let mut returns = [0; 256];
+    let mut bwr = BinderWriteRead {
+        read_size: returns.len() as u64,
+        read_buffer: returns.as_mut_ptr() as u64,
+        ..BinderWriteRead::default()
+    };
+    loop {
+        bwr.read_consumed = 0;
+        // SAFETY: the argument and its read buffer are live.
+        let result = unsafe { libc::ioctl(fd, BINDER_WRITE_READ.into(), &raw mut bwr) };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    }
 }
 
 /// As `echo`, without an end; reports the tid that waits for calls.

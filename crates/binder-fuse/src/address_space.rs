@@ -1,0 +1,89 @@
+//! Detects that the address space which a receive buffer is mapped in no longer exists.
+//!
+//! `execve(2)` and the exit of the opener end it, while the open can remain. No event reports an
+//! `execve`.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+/// While a reader waits, the address space is checked once in this time: a waiting reader is most
+/// likely a thread of it.
+const INTERVAL: Duration = Duration::from_millis(1);
+
+/// Whether a thread waits in a read of the open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readers {
+    Waiting,
+    NoneWaiting,
+}
+
+/// The address space that a receive buffer is mapped in.
+#[derive(Debug)]
+pub(crate) struct AddressSpace {
+    /// Refers to the address space without keeping it alive. `None`: it no longer exists, or cannot
+    /// be checked.
+    pagemap: Option<File>,
+    exists: bool,
+    checked: Option<Instant>,
+}
+
+impl AddressSpace {
+    /// The current one of a process. Waits while the process is in execve.
+    pub(crate) fn of(pid: u32) -> Self {
+        // A kernel without CONFIG_PROC_PAGE_MONITOR has no such file.
+        let pagemap = File::open(format!("/proc/{pid}/pagemap")).ok();
+        Self { pagemap, exists: true, checked: None }
+    }
+
+    pub(crate) fn exists(&mut self, readers: Readers) -> bool {
+        let Some(pagemap) = &self.pagemap else { return self.exists };
+        let now = Instant::now();
+        let is_recent = self.checked.is_some_and(|checked| now - checked < INTERVAL);
+        if readers == Readers::Waiting && is_recent {
+            return true;
+        }
+        self.checked = Some(now);
+        // A read that is not aligned fails with EINVAL without touching the address space; that of
+        // one that no longer exists returns nothing.
+        if let Ok(0) = pagemap.read_at(&mut [0; 1], 0) {
+            self.exists = false;
+            self.pagemap = None;
+        }
+        self.exists
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn execve_and_exit_end_an_address_space() {
+        let mut own = AddressSpace::of(std::process::id());
+        assert!(own.pagemap.is_some() && own.exists(Readers::NoneWaiting));
+        let mut child = Command::new("sh")
+            .args(["-c", "echo begun; read line; exec sh -c 'echo replaced; read line'"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut input = child.stdin.take().unwrap();
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        let mut first = AddressSpace::of(child.id());
+        assert!(first.exists(Readers::NoneWaiting));
+        std::io::Write::write_all(&mut input, b"go\n").unwrap();
+        output.read_line(&mut line).unwrap();
+        let mut second = AddressSpace::of(child.id());
+        std::thread::sleep(INTERVAL);
+        assert!(!first.exists(Readers::Waiting) && second.exists(Readers::NoneWaiting));
+        drop(input);
+        child.wait().unwrap();
+        assert!(!second.exists(Readers::NoneWaiting));
+    }
+}
