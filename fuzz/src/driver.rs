@@ -151,7 +151,8 @@ pub fn commands(input: &[u8]) {
                     let _ = world.driver.freeze_timed_out(id);
                 }
             }
-            12 => drop(world.driver.interrupt(caller.process, caller.tid)),
+            12 if who & 0x80 != 0 => _ = world.driver.release_held_reads(),
+            12 => _ = world.driver.interrupt(caller.process, caller.tid),
             13 => drop(world.driver.reclaim(&mut world.host, u32::from(who / 16))),
             14 => world.host.faulting = (who & 0x80 != 0).then_some(caller.process),
             _ => world.host.unwritable = (who & 0x80 != 0).then_some(caller.process),
