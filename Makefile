@@ -4,13 +4,14 @@
 # make bench  measures here what fits in 20 minutes, and writes target/report/index.html
 # make lab    measures everything, also in virtual machines: kernels, other daemons (an hour or more)
 # make slice  the part of it that every change must pass (minutes)
+# make fuzz   runs the simulator and the fuzz targets for MINUTES (60), from where it ended before
 # make lint   formatting, clippy, licences, shell scripts
 # make install  installs what was built: PREFIX=/usr/local, DESTDIR= (for packages)
 # make uninstall  removes what it installed
 # make deb    builds Debian packages, into target/deb
 # make clean  removes everything that was built
 
-.PHONY: run install test demo bench lab slice lint clean install uninstall deb setup setup-lint setup-test setup-deb build
+.PHONY: run install test demo bench lab slice fuzz lint clean install uninstall deb setup setup-lint setup-test setup-deb build
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -46,6 +47,9 @@ lab: build
 slice: setup
 	lab/setup
 	lab/suite --quick --out $(target)/slice
+
+fuzz: setup
+	scripts/fuzz --minutes $(or $(MINUTES),60)
 
 lint: setup-lint
 	cargo fmt --all --check
