@@ -7,6 +7,8 @@
 use std::os::fd::RawFd;
 use std::ptr;
 
+use libc::c_long;
+
 /// Maximum number of threads of an actor.
 pub const MAX_THREADS: usize = 6;
 /// First descriptor of the threads' sockets, above the descriptors that the script opens.
@@ -14,11 +16,18 @@ pub const FIRST_SOCKET: RawFd = 200;
 /// Descriptor of the file through which the stage reads the actor's memory.
 pub const WINDOW: RawFd = 199;
 
+/// The system call that maps memory, with the offset as the sixth argument.
+#[cfg(target_pointer_width = "64")]
+pub const MMAP: c_long = libc::SYS_mmap;
+/// Its offset is in pages; all offsets here are 0.
+#[cfg(target_pointer_width = "32")]
+pub const MMAP: c_long = libc::SYS_mmap2;
+
 /// An order to a thread.
 #[derive(Clone, Copy)]
 pub enum Order {
     /// Make a system call.
-    Call(i64, [u64; 6]),
+    Call(c_long, [u64; 6]),
     /// Start the thread that receives from this socket.
     Start(usize),
     /// End this thread.
@@ -48,7 +57,7 @@ impl Order {
             1 => Order::Start(words[1] as usize),
             2 => Order::Leave,
             3 => Order::CatchSignal(words[1] as i32),
-            _ => Order::Call(words[1] as i64, [2, 3, 4, 5, 6, 7].map(|i| words[i])),
+            _ => Order::Call(words[1] as c_long, [2, 3, 4, 5, 6, 7].map(|i| words[i])),
         }
     }
 }
@@ -63,8 +72,10 @@ pub fn become_actor(sockets: &[RawFd; MAX_THREADS], window: RawFd) -> ! {
             libc::dup2(*socket, FIRST_SOCKET + index as RawFd);
         }
         libc::dup2(window, WINDOW);
-        libc::close_range(3, WINDOW as u32 - 1, 0);
-        libc::close_range((FIRST_SOCKET as usize + MAX_THREADS) as u32, u32::MAX, 0);
+        // musl's libc has no function for it.
+        libc::syscall(libc::SYS_close_range, 3, WINDOW - 1, 0);
+        let above = FIRST_SOCKET as usize + MAX_THREADS;
+        libc::syscall(libc::SYS_close_range, above, -1, 0);
     }
     listen(FIRST_SOCKET);
     // SAFETY: ends the process at once, without running the stage's own destructors.
@@ -102,21 +113,23 @@ fn answer(socket: RawFd, result: i64) {
 }
 
 /// The result, or the negative errno.
-fn call(number: i64, [a, b, c, d, e, f]: [u64; 6]) -> i64 {
+fn call(number: c_long, arguments: [u64; 6]) -> i64 {
+    let [a, b, c, d, e, f] = arguments.map(|argument| argument as c_long);
     // SAFETY: the stage is responsible for its orders; the pointers are into the arena, invalid (on
     // purpose), or into mappings that the stage ordered.
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
-    if result == -1 { -i64::from(last_errno()) } else { result }
+    // An address of a 32-bit process may have the sign bit.
+    if result == -1 { -i64::from(last_errno()) } else { result as libc::c_ulong as i64 }
 }
 
 fn start(index: usize) -> i64 {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         // SAFETY: has no arguments.
-        let _ = tell.send(unsafe { libc::syscall(libc::SYS_gettid) });
+        let _ = tell.send(unsafe { libc::gettid() });
         listen(FIRST_SOCKET + index as RawFd);
     });
-    told.recv().unwrap_or(-i64::from(libc::EAGAIN))
+    i64::from(told.recv().unwrap_or(-libc::EAGAIN))
 }
 
 fn catch_signal(flags: i32) -> i64 {

@@ -92,18 +92,65 @@ fn missing() -> Option<&'static str> {
 }
 
 fn suite(arguments: &[&std::ffi::OsStr]) -> std::process::Output {
-    Command::new(SUITE).args(arguments).stdin(Stdio::null()).output().expect("the suite starts")
+    run(Path::new(SUITE), arguments)
+}
+
+fn run(program: &Path, arguments: &[&std::ffi::OsStr]) -> std::process::Output {
+    Command::new(program).args(arguments).stdin(Stdio::null()).output().expect("the suite starts")
+}
+
+/// The suite as a 32-bit program, in the target directory of this one; `None`: Rust cannot build
+/// such programs here.
+fn suite_of_32_bit() -> Option<PathBuf> {
+    const TARGET: &str = "i686-unknown-linux-musl";
+    let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
+    let mut libraries = Command::new(rustc);
+    libraries.args(["--print", "target-libdir", "--target", TARGET]);
+    let libraries = libraries.output().expect("rustc starts").stdout;
+    if !Path::new(String::from_utf8_lossy(&libraries).trim()).exists() {
+        return None;
+    }
+    let folder = Path::new(SUITE).parent().and_then(Path::parent).expect("a target directory");
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let built = Command::new(cargo)
+        .args(["build", "--quiet", "--locked", "--package", "conformance", "--target", TARGET])
+        .arg("--target-dir")
+        .arg(folder)
+        // A C compiler for 32-bit programs may be missing.
+        .env("CARGO_TARGET_I686_UNKNOWN_LINUX_MUSL_LINKER", "rust-lld")
+        .current_dir(HERE)
+        .status();
+    assert!(built.expect("cargo starts").success(), "the suite is not built for {TARGET}");
+    Some(folder.join(TARGET).join("debug/conformance"))
 }
 
 #[test]
 fn our_driver_differs_from_the_kernels_only_where_a_reason_is_given() {
+    expect_reference(Path::new(SUITE), &["known-differences.toml"]);
+}
+
+#[test]
+fn a_32_bit_client_is_served_as_a_64_bit_one_but_gets_no_files() {
+    match suite_of_32_bit() {
+        Some(program) => {
+            expect_reference(
+                &program,
+                &["known-differences.toml", "known-differences-32-bit.toml"],
+            );
+        }
+        None => test_support::skip("rustup target add i686-unknown-linux-musl"),
+    }
+}
+
+/// Plays the suite by this program, and compares it with the kernel's transcript.
+fn expect_reference(program: &Path, known: &[&str]) {
     if let Some(reason) = missing() {
         test_support::skip(reason);
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start(directory.path());
-    let played = suite(&["--device".as_ref(), daemon.mount.join("binder").as_os_str()]);
+    let played = run(program, &["--device".as_ref(), daemon.mount.join("binder").as_os_str()]);
     drop(daemon);
     let log = fs::read_to_string(directory.path().join("binderd.log")).unwrap_or_default();
     let said = String::from_utf8_lossy(&played.stderr);
@@ -115,13 +162,11 @@ fn our_driver_differs_from_the_kernels_only_where_a_reason_is_given() {
     let transcript = directory.path().join("ours.txt");
     fs::write(&transcript, &played.stdout).expect("the transcript is kept");
     let here = Path::new(HERE);
-    let compared = suite(&[
-        "compare".as_ref(),
-        here.join("reference/6.12.txt").as_os_str(),
-        transcript.as_os_str(),
-        "--known".as_ref(),
-        here.join("known-differences.toml").as_os_str(),
-    ]);
+    let reference = here.join("reference/6.12.txt");
+    let lists: Vec<_> = known.iter().map(|list| here.join(list)).collect();
+    let mut arguments = vec!["compare".as_ref(), reference.as_os_str(), transcript.as_os_str()];
+    arguments.extend(lists.iter().flat_map(|list| ["--known".as_ref(), list.as_os_str()]));
+    let compared = suite(&arguments);
     let findings = String::from_utf8_lossy(&compared.stdout);
     let said = String::from_utf8_lossy(&compared.stderr);
     assert!(compared.status.success(), "{findings}{said}");

@@ -9,7 +9,7 @@ use binder_uapi::ioctl::*;
 use binder_uapi::*;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::actor::Order;
+use crate::actor::{MMAP, Order};
 use crate::arena::Arena;
 use crate::describe::{Describe, errno_name};
 use crate::process::Process;
@@ -117,7 +117,7 @@ impl Peer {
     // --- system calls ---
 
     /// Makes a system call that should return; returns its result or a negative errno.
-    pub fn call(&self, number: i64, arguments: [u64; 6]) -> Result<i64, Stop> {
+    pub fn call(&self, number: libc::c_long, arguments: [u64; 6]) -> Result<i64, Stop> {
         self.process.order(self.thread, Order::Call(number, arguments))?;
         self.wait(self.shared.patience.hangs)?.ok_or_else(|| Stop(format!("{} hangs", self.label)))
     }
@@ -151,7 +151,7 @@ impl Peer {
     pub fn map_as(&self, len: u64, access: i32, flags: i32) -> Result<i64, Stop> {
         let fd = self.fd() as u64;
         let arguments = [0, len, access as u64, flags as u64, fd, 0];
-        let result = self.call(libc::SYS_mmap, arguments)?;
+        let result = self.call(MMAP, arguments)?;
         if result > 0 {
             self.open.map.set(Some((result as u64, len)));
             self.shared.names.add_mapping(&self.process, result as u64, len);
@@ -205,7 +205,7 @@ impl Peer {
         if map_len > 0 {
             let kind = (libc::MAP_PRIVATE | libc::MAP_NORESERVE) as u64;
             let arguments = [0, map_len, libc::PROT_READ as u64, kind, fd as u64, 0];
-            let map = self.call(libc::SYS_mmap, arguments)?;
+            let map = self.call(MMAP, arguments)?;
             if map < 0 {
                 return Err(Stop(format!("mmap: {}", errno_name(-map as i32))));
             }
