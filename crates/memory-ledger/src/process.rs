@@ -59,7 +59,7 @@ impl fmt::Debug for Comm {
 pub enum KillPreference {
     /// Never to be killed.
     Never,
-    /// Killed only when no other process can be.
+    /// Killed only when no other process of its user can be.
     Avoid,
     /// No rule matches.
     #[default]
@@ -116,6 +116,13 @@ impl Process {
     /// A process of this user, charged to its own account, with defaults otherwise.
     pub fn of(uid: Uid) -> Self {
         Self { uid, account: AccountId::User(uid), ..Self::default() }
+    }
+
+    /// Both belong to one user: to one account, which may be that of several users.
+    pub fn is_of_same_user(&self, other: &Self) -> bool {
+        // All uids of a user's account are the user's own, as those of its containers.
+        self.account == other.account
+            && (matches!(self.account, AccountId::User(_)) || self.uid == other.uid)
     }
 
     /// Memory that a kill would free, bytes.

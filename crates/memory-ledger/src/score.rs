@@ -39,6 +39,9 @@ pub fn grows(process: &Process) -> bool {
 
 /// Order of victim selection, independent of the order of the list. Of equal processes the younger
 /// one, which has less work to lose, is killed first; of those the higher pid.
+///
+/// An avoided process ranks as any other: which user loses a process does not depend on it.
 pub fn rank(process: &Process) -> (KillPreference, u64, u64, u32) {
-    (process.preference, score(process), process.id.start_time, process.id.pid)
+    let preference = process.preference.max(KillPreference::Ordinary);
+    (preference, score(process), process.id.start_time, process.id.pid)
 }

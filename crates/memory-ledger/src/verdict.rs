@@ -8,7 +8,7 @@ use crate::address_space::Sharers;
 use crate::family::Families;
 use crate::herd::{Bombs, Herd, cull, worst_herd};
 use crate::process::{AddressSpaceId, KillPreference, Process, ProcessId};
-use crate::score::{OOM_SCORE_ADJ_NEVER, grows, rank};
+use crate::score::{OOM_SCORE_ADJ_NEVER, grows, rank, score};
 
 /// The scope in which a victim is selected, and the purpose of the kill.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,7 +70,7 @@ pub enum Cause {
     Growing,
     /// A rule prefers it as a victim.
     Preferred,
-    /// A rule or its owner prefers to spare it, and all other processes are protected.
+    /// A rule or its owner avoids it, and no other process of its user can be killed.
     LastResort,
     /// Its family grows together, and has the highest total score.
     Herd(Herd),
@@ -87,7 +87,9 @@ impl fmt::Display for Cause {
                 write!(f, "most memory, where what was taken in the last seconds counts most")
             }
             Self::Preferred => write!(f, "a rule prefers it as a victim"),
-            Self::LastResort => write!(f, "nobody is left but those that a rule would spare"),
+            Self::LastResort => {
+                write!(f, "a rule avoids it, but no other process of its user can be killed")
+            }
             Self::HoldsVictim(pid) => {
                 write!(f, "it traces the victim {pid}, and does not let it exit")
             }
@@ -187,35 +189,52 @@ pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result
         }
     }
     drop_small(&mut candidates, scope)?;
-    let Some(worst) = candidates.iter().max_by_key(|process| rank(process)).copied() else {
+    let Some(worst) = first_in_rank(candidates.iter()) else {
         return Err(match considered {
             0 => NoVictim::NoProcess,
             _ => NoVictim::NoneEligible { considered, protected: kept, dying, empty },
         });
     };
+    let victim = spare_avoided(worst, candidates.iter());
     let mut choice = Choice {
-        victim: worst,
+        victim,
         others: Vec::new(),
         sharers: 0,
         runner_up: None,
         considered,
-        cause: match worst.preference {
+        cause: match victim.preference {
             KillPreference::Prefer => Cause::Preferred,
             KillPreference::Never | KillPreference::Avoid => Cause::LastResort,
-            KillPreference::Ordinary if grows(&worst) => Cause::Growing,
+            KillPreference::Ordinary if grows(&victim) => Cause::Growing,
             KillPreference::Ordinary => Cause::Largest,
         },
     };
-    if worst.preference <= KillPreference::Ordinary {
-        blame_a_herd(&mut choice, &candidates, scope);
+    if victim.preference <= KillPreference::Ordinary {
+        blame_a_herd(&mut choice, &worst, &candidates, scope);
     }
     spare_leaseholder(&mut choice, &candidates);
     let victims = std::iter::once(&choice.victim).chain(&choice.others);
     choice.sharers = victims.map(|victim| sharers.others(victim)).sum();
     let lives =
         |p: &&Process| p.id != choice.victim.id && !choice.others.iter().any(|o| o.id == p.id);
-    choice.runner_up = candidates.iter().filter(lives).max_by_key(|p| rank(p)).copied();
+    let living = candidates.iter().filter(lives);
+    choice.runner_up = first_in_rank(living.clone()).map(|next| spare_avoided(next, living));
     Ok(choice)
+}
+
+fn first_in_rank<'p>(candidates: impl Iterator<Item = &'p Process>) -> Option<Process> {
+    candidates.max_by_key(|process| rank(process)).copied()
+}
+
+/// Avoiding a process changes the order among its user's processes only: another one of them is
+/// killed instead.
+fn spare_avoided<'p>(worst: Process, candidates: impl Iterator<Item = &'p Process>) -> Process {
+    if worst.preference != KillPreference::Avoid {
+        return worst;
+    }
+    let others =
+        candidates.filter(|it| it.preference > KillPreference::Avoid && it.is_of_same_user(&worst));
+    first_in_rank(others).unwrap_or(worst)
 }
 
 /// Removes processes that would free too little.
@@ -265,11 +284,12 @@ fn spare_leaseholder(choice: &mut Choice, candidates: &[Process]) {
     }
 }
 
-/// If a herd has a higher score than the worst single process, its members are killed instead.
-fn blame_a_herd(choice: &mut Choice, candidates: &[Process], scope: &Scope) {
+/// If a herd has a higher score than the worst single process, its members are killed instead. A
+/// herd of the worst process's own user is compared with the process that would be killed.
+fn blame_a_herd(choice: &mut Choice, worst: &Process, candidates: &[Process], scope: &Scope) {
     let Some((herd, blame, mut members)) = worst_herd(candidates, scope.bombs) else { return };
-    let single =
-        if choice.victim.preference == KillPreference::Avoid { 0 } else { rank(&choice.victim).1 };
+    let of_same_user = members.iter().any(|member| member.is_of_same_user(worst));
+    let single = if of_same_user { score(&choice.victim) } else { score(worst) };
     if blame <= single {
         return;
     }

@@ -1,8 +1,8 @@
 //! Victim selection in the situations that users report, and invariants of any selection.
 
 use memory_ledger::{
-    AccountId, AddressSpaceId, Bombs, Cause, Choice, Growth, Herds, KillPreference, NoVictim,
-    Process, ProcessId, Scope, Uid, choose,
+    AccountId, AddressSpaceId, Bombs, Cause, Choice, Groups, Growth, Herds, KillPreference,
+    NoVictim, Process, ProcessId, Scope, Uid, choose,
 };
 use proptest::prelude::*;
 
@@ -309,7 +309,7 @@ fn rules_come_before_sizes() {
     let choice = everybody(&[large, preferred], 10);
     assert_eq!((choice.victim.id.pid, choice.cause), (61, Cause::Preferred));
 
-    let avoided = with(KillPreference::Avoid, large);
+    let avoided = avoided(large);
     let choice = everybody(&[avoided, process(62, 1, 5, 0)], 10);
     assert_eq!((choice.victim.id.pid, choice.cause), (62, Cause::Largest));
     let choice = everybody(&[avoided], 10);
@@ -318,6 +318,51 @@ fn rules_come_before_sizes() {
     let never = with(KillPreference::Never, large);
     let nobody = NoVictim::NoneEligible { considered: 1, protected: 1, dying: 0, empty: 0 };
     assert_eq!(choose(&Scope::default(), &[never], &[]), Err(nobody));
+}
+
+fn avoided(process: Process) -> Process {
+    Process { preference: KillPreference::Avoid, ..process }
+}
+
+fn of_another_user(process: Process) -> Process {
+    Process { account: AccountId::User(Uid(USER + 1)), uid: Uid(USER + 1), ..process }
+}
+
+#[test]
+fn avoiding_a_process_does_not_shift_the_kill_to_another_user() {
+    let large = avoided(process(60, 1, 900, 0));
+    let small = process(61, 1, 5, 0);
+    let other = of_another_user(process(62, 1, 100, 0));
+    let choice = everybody(&[large, small, other], 10);
+    assert_eq!((choice.victim.id.pid, choice.runner_up.unwrap().id.pid), (61, 60));
+    let choice = everybody(&[large, other], 10);
+    assert_eq!((choice.victim.id.pid, choice.cause), (60, Cause::LastResort));
+    assert_eq!(choice.runner_up.unwrap().id.pid, 62);
+    // Nor to a family of another user.
+    let family = growing_children(100, 4, 20, 20).into_iter().map(of_another_user);
+    let mut all: Vec<Process> = family.collect();
+    all.push(avoided(process(60, 1, 9000, 0)));
+    assert_eq!(dead(&everybody(&all, 10)), [60]);
+}
+
+#[test]
+fn a_users_family_is_killed_rather_than_its_avoided_process() {
+    let mut all = growing_children(100, 4, 20, 20);
+    all.push(avoided(process(60, 1, 9000, 0)));
+    assert_eq!(dead(&everybody(&all, 1000)), [101, 102, 103, 104]);
+}
+
+#[test]
+fn users_of_a_group_are_spared_among_their_own_processes_only() {
+    let group = Groups::new([("students".to_owned(), vec![Uid(USER), Uid(USER + 1)])]);
+    let account = group.account_of(Uid(USER));
+    let member = |process: Process| Process { account, ..process };
+    let large = member(avoided(process(60, 1, 900, 0)));
+    let other = member(of_another_user(process(62, 1, 100, 0)));
+    let scope = Scope { account: Some(account), ..Scope::default() };
+    assert_eq!(choose(&scope, &[large, other], &[]).unwrap().victim.id.pid, 60);
+    let own = member(process(61, 1, 5, 0));
+    assert_eq!(choose(&scope, &[large, other, own], &[]).unwrap().victim.id.pid, 61);
 }
 
 #[test]
@@ -412,10 +457,11 @@ proptest! {
         } else {
             prop_assert_eq!(processes.iter().filter(|p| may(p)).count(), all.len());
         }
-        // Spared processes are killed alone, and only when no others are left.
+        // Avoided processes are killed alone, and only when no others of their user are left.
         if choice.victim.preference == KillPreference::Avoid {
             let avoided = |p: &Process| p.preference == KillPreference::Avoid;
-            prop_assert!(processes.iter().filter(|p| may(p)).all(avoided));
+            let of_user = |p: &&Process| p.account == account && may(p);
+            prop_assert!(processes.iter().filter(of_user).all(avoided));
             prop_assert!(choice.others.is_empty());
         }
         let middle = rotate % processes.len().max(1);

@@ -431,6 +431,18 @@ mod tests {
     }
 
     #[test]
+    fn the_installed_configuration_avoids_units_and_programs_and_exempts_none() {
+        let rules = parse(include_str!("../../../../dist/examples/oomd.toml")).rules.0;
+        assert!(!rules.is_empty());
+        for rule in rules {
+            assert_eq!(rule.preference, KillPreference::Avoid, "{rule}");
+            assert!(rule.exe.is_some() != rule.unit.is_some(), "{rule}");
+            assert!(rule.name.is_none() && rule.cmdline.is_none(), "{rule}");
+            assert!(rule.exe.is_none_or(|exe| exe.as_str().starts_with("^/usr/")));
+        }
+    }
+
+    #[test]
     fn limits_are_read_by_name_and_by_uid() {
         let text = "# all of it\n[[limit]]\nuser = \"daemon\"\nhard = \"25%\"\n\
                     [[limit]]\nuser = 62001\nhard = \"512M\"\nsoft = \"50%\"\n\

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use memory_ledger::rules::{Facts, Rules};
+use memory_ledger::rules::{Facts, Rule, Rules};
 use memory_ledger::{Comm, KillPreference, Process, ProcessId, Uid};
 use memory_watch::process::Proc;
 
@@ -38,9 +38,17 @@ impl RulePreferences {
         &self.rules
     }
 
-    /// Whether a rule may match this user's processes.
+    /// Whether a rule may match this user's processes, so that the kernel program, which has no
+    /// rules, must not choose among them. `avoid` rules about units and programs of all users do
+    /// not count: they exempt no process, and a limit that is exceeded before a victim is armed
+    /// comes first.
     pub fn concern(&self, uid: Uid) -> bool {
-        self.rules.0.iter().any(|rule| rule.uid.is_none_or(|user| user == uid))
+        let yields = |rule: &Rule| {
+            let chosen_by_process = rule.name.is_some() || rule.cmdline.is_some();
+            rule.preference == KillPreference::Avoid && rule.uid.is_none() && !chosen_by_process
+        };
+        let may_match = |rule: &&Rule| rule.uid.is_none_or(|user| user == uid);
+        self.rules.0.iter().filter(may_match).any(|rule| !yields(rule))
     }
 
     /// Sets the preference of each process by the rules.
@@ -129,7 +137,7 @@ fn is_same_file(exe: &Path, target: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memory_ledger::rules::{Pattern, Rule};
+    use memory_ledger::rules::Pattern;
 
     fn ourselves() -> Process {
         let id = ProcessId { pid: std::process::id(), start_time: 1 };
@@ -140,6 +148,20 @@ mod tests {
         let program = std::env::current_exe().unwrap();
         let exe = Some(Pattern::glob(program.to_str().unwrap()).unwrap());
         Rules(vec![Rule { exe, ..Rule::new(preference) }])
+    }
+
+    #[test]
+    fn only_avoid_rules_about_units_and_programs_leave_the_choice_to_the_kernel_program() {
+        let any = || Some(Pattern::glob("*").unwrap());
+        let avoid = Rule::new(KillPreference::Avoid);
+        let unit = Rule { unit: any(), ..avoid.clone() };
+        let concerned =
+            |rule: &Rule| RulePreferences::new(Rules(vec![rule.clone()])).concern(Uid(1000));
+        assert!(!concerned(&unit) && !concerned(&Rule { exe: any(), ..avoid.clone() }));
+        assert!(concerned(&Rule { name: any(), ..avoid }));
+        assert!(concerned(&Rule { uid: Some(Uid(1000)), ..unit.clone() }));
+        assert!(!concerned(&Rule { uid: Some(Uid(1001)), ..unit.clone() }));
+        assert!(concerned(&Rule { preference: KillPreference::Never, ..unit }));
     }
 
     #[test]
