@@ -187,7 +187,7 @@ impl CreatedFolders {
             match std::fs::create_dir(folder) {
                 Ok(()) => self.0.push(folder.to_owned()),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(fail(folder, "cannot make it")(from_io(error))),
+                Err(error) => return Err(fail(folder, "cannot create it")(from_io(error))),
             }
         }
         Ok(())

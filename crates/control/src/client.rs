@@ -41,7 +41,8 @@ impl Client {
     /// `name`: the socket's path in errors.
     fn connect_to(path: &Path, name: &Path) -> Result<Self, ControlError> {
         let fail = |doing| move |errno| ControlError::Io { path: name.to_owned(), doing, errno };
-        let address = SocketAddrUnix::new(path).map_err(fail("not a socket address"))?;
+        let address = SocketAddrUnix::new(path)
+            .map_err(fail("not a valid socket address, which has at most 107 bytes"))?;
         let flags = SocketFlags::CLOEXEC;
         let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(fail("cannot make a socket"))?;

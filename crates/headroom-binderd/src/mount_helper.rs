@@ -139,7 +139,8 @@ impl Request {
     fn option(&mut self, option: &str) -> anyhow::Result<bool> {
         match option.split_once('=') {
             Some(("max", number)) => {
-                let number = number.parse().ok().with_context(|| format!("{option}: no number"))?;
+                let number =
+                    number.parse().ok().with_context(|| format!("{option}: not a number"))?;
                 self.max = Some(number);
             }
             Some(("mode", mode)) => {
@@ -295,7 +296,7 @@ mod tests {
     fn what_cannot_be_had_is_said() {
         for (arguments, complaint) in [
             (&["binder"][..], "a source and a directory"),
-            (&["binder", "/mnt", "-o", "max=many"], "max=many: no number"),
+            (&["binder", "/mnt", "-o", "max=many"], "max=many: not a number"),
             (&["binder", "/mnt", "-o", "mode=rw"], "mode=rw: not an octal mode"),
             (&["binder", "/mnt", "-o", "uid=no such"], "uid=no such: no such user"),
             (&["binder", "/mnt", "-o", "gid=no such"], "gid=no such: no such group"),

@@ -69,7 +69,10 @@ impl History {
             .spawn(move || match Book::write_anew(path.clone(), &before) {
                 Ok(book) => book.serve(&queue),
                 Err(e) => {
-                    tracing::warn!("{}: {e}; decisions are forgotten with us", path.display());
+                    tracing::warn!(
+                        "{}: {e}; decisions are lost when the daemon stops",
+                        path.display()
+                    );
                 }
             })?;
         Ok((Self { lines, thread: Some(thread) }, kept))

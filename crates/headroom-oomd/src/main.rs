@@ -197,10 +197,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Daemon { leases, server, oom, signals, pulse, manager, reload }.run()?;
     match arguments.after_exit() {
         AfterExit::KeepLimits => {
-            tracing::info!("told to end; the kernel goes on with the limits where it can");
+            tracing::info!("stopping; the kernel keeps enforcing the limits where it can");
         }
         AfterExit::EndLimits => {
-            tracing::info!("told to end; limits are not enforced from here on");
+            tracing::info!("stopping; limits are no longer enforced");
         }
     }
     Ok(())
@@ -241,7 +241,10 @@ fn open_records(arguments: &Arguments) -> (Records, Option<String>) {
         Ok((history, before)) => (Records::of(history, before), None),
         Err(e) => {
             let folder = folder.display();
-            let problem = format!("decisions are forgotten when the daemon ends: {folder}: {e}");
+            let problem = format!(
+                "cannot keep decisions in {folder} ({e}), so they are lost when the daemon stops; \
+                 choose another --state-dir"
+            );
             (Records::default(), Some(problem))
         }
     }

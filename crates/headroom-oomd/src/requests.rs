@@ -162,7 +162,7 @@ impl Requests {
         if let (Some(requested), Requester::User(own)) = (requested, requester)
             && Some(requested) != confined_to
         {
-            return Err(format!("uid {own} may not run the killer for {requested}; only root may"));
+            return Err(format!("uid {own} may not check the limit of {requested}; only root may"));
         }
         let requested = requested.or(confined_to);
         if let Some(account) = requested.filter(|account| !oom_control::is_limited(oom, *account)) {
@@ -277,7 +277,7 @@ impl Requests {
                 AccountId::Cgroup(_) => "a cgroup".to_owned(),
                 account => account.to_string(),
             };
-            return Err(format!("uid {own} may not look into the processes of {whose}"));
+            return Err(format!("uid {own} may not see the processes of {whose}; only root may"));
         }
         let missing = || requested.map(no_limit).unwrap_or_default();
         self.explanation(oom, requested).map(Reply::Explained).ok_or_else(missing)
@@ -305,7 +305,7 @@ fn reload_config(
     requester: Requester,
 ) -> Result<Reply, String> {
     if requester != Requester::Root {
-        return Err("only root may have the configuration read anew".to_owned());
+        return Err("only root may reload the configuration".to_owned());
     }
     let Reconfigured { changes, problems } = reload.reload(oom)?;
     Ok(Reply::Reloaded { changes, problems })
@@ -345,5 +345,5 @@ fn charged_account(oom: &OomManager, account: AccountRef) -> Result<AccountId, S
 }
 
 fn no_limit(account: AccountId) -> String {
-    format!("{account} has no limit, so there is nothing it could break")
+    format!("{account} has no limit, so there is nothing to check")
 }

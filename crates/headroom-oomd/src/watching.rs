@@ -25,7 +25,7 @@ pub fn select(wanted: Wanted, pins: Option<&Path>) -> Result<Chosen, NotifierErr
         Wanted::Proc => Ok(Chosen {
             watch: Box::new(ProcPoller::new()?),
             degraded: Some(
-                "told to watch by reading /proc on a timer, which acts later than the BPF notifier"
+                "--notifier proc reads /proc on a timer, which acts later than the BPF notifier"
                     .to_owned(),
             ),
         }),

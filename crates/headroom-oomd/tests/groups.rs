@@ -135,7 +135,7 @@ fn a_member_sees_the_groups_limit_and_only_root_changes_it() {
     refused(daemon.ask(&set(AccountRef::user(Uid(account.uid)))), "stand for cgroups and groups");
     let explain = |uid| Request::Explain { account: Some(AccountRef::user(uid)) };
     assert!(matches!(daemon.ask_as(alice, &explain(bob)), Reply::Explained(_)));
-    refused(daemon.ask_as(carol, &explain(bob)), "may not look into");
+    refused(daemon.ask_as(carol, &explain(bob)), "may not see the processes");
     assert_eq!(daemon.ask(&set(account)), Reply::Done);
     assert_eq!(group(&daemon).unwrap().hard_bytes, 50 * MIB);
     // One kill, which both members can see, and no other user.

@@ -49,7 +49,7 @@ fn sigterm_and_sigint_end_it_and_nothing_is_left_behind() {
         assert!(status.success(), "{status} {log:?}");
         let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().flatten().collect();
         assert_eq!(left.len(), 1, "only the configuration: {left:?}");
-        assert!(log.iter().any(|line| line.contains("told to end")), "{log:?}");
+        assert!(log.iter().any(|line| line.contains("stopping; limits")), "{log:?}");
     }
 }
 

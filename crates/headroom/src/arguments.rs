@@ -92,7 +92,7 @@ pub enum Command {
     /// Explain the latest decisions, newest first
     Why {
         /// Number of decisions
-        #[arg(short = 'n', long, default_value_t = 10, conflicts_with = "id")]
+        #[arg(short = 'n', long, default_value_t = 10, conflicts_with = "id", value_parser = whole)]
         number: u32,
         /// Follow decisions, when their outcome is known, and warnings, until interrupted
         #[arg(short = 'f', long, conflicts_with = "id")]
@@ -164,17 +164,26 @@ pub struct Top {
     #[arg(long)]
     pub plain: bool,
     /// Print this number of updates as text, then exit
-    #[arg(short = 'n', long, value_name = "NUMBER", conflicts_with = "once")]
+    #[arg(short = 'n', long, value_name = "NUMBER", conflicts_with = "once", value_parser = whole)]
     pub count: Option<u32>,
     /// Print one update as text, then exit
     #[arg(long)]
     pub once: bool,
 }
 
+fn whole(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("not a whole number up to {}", u32::MAX))
+}
+
+fn pid(text: &str) -> Result<u32, String> {
+    let pid = text.parse().ok().filter(|pid| *pid <= i32::MAX as u32);
+    pid.ok_or_else(|| "not a process id; `pgrep NAME` prints those of a program".to_owned())
+}
+
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("a number of seconds from 0.1 to 3600".to_owned()),
+        _ => Err("not a number of seconds from 0.1 to 3600".to_owned()),
     }
 }
 
@@ -301,7 +310,7 @@ pub struct EarlyoomOptions {
 #[derive(Debug, Args)]
 pub struct Kill {
     /// The processes
-    #[arg(value_name = "PID", required = true)]
+    #[arg(value_name = "PID", required = true, value_parser = pid)]
     pub pids: Vec<u32>,
     /// Include all their descendants
     #[arg(long, conflicts_with = "group")]

@@ -225,8 +225,8 @@ fn what_the_daemon_says_is_shown_as_text_and_as_json() {
         (&["limit", "get", "0"], "25.0%"),
         (&["limit", "set", "root", "256M", "--soft", "128MiB"], "128.0 MiB"),
         (&["limit", "get", "60002"], "60002 has no limit"),
-        (&["run-oom-killer"], "nobody is over a limit"),
-        (&["run-oom-killer", "root"], "root is not over a limit"),
+        (&["run-oom-killer"], "no limit is exceeded"),
+        (&["run-oom-killer", "root"], "root does not exceed its limit"),
         (&["why"], "killed hog (pid 9) of user root"),
         (&["why", "3"], "1.0 MiB over it"),
         (&["status"], "degraded: no BPF here"),
@@ -325,8 +325,8 @@ fn kill_says_how_much_came_back_and_how_fast() {
         assert_eq!(child.wait().unwrap().signal(), Some(9));
     }
     let (code, stdout, stderr) = run(headroom(dir.path()).args(["kill", "1", &pids[0]]));
-    assert_eq!((code, stdout.as_str()), (Some(1), ""), "nobody was killed: {stderr}");
-    for part in ["pid 1 must not be killed", &format!("pid {} is gone", pids[0])] {
+    assert_eq!((code, stdout.as_str()), (Some(1), ""), "no process was killed: {stderr}");
+    for part in ["pid 1 cannot be killed", &format!("pid {} does not exist", pids[0])] {
         assert!(stderr.contains(part), "{stderr}");
     }
 }
@@ -413,7 +413,7 @@ fn an_unknown_group_is_an_error_and_a_user_without_a_limit_is_none() {
         let (code, stdout, stderr) = run(headroom(dir.path()).args(["limit", "get", name]));
         assert_eq!((code, &*stdout), (Some(1), ""), "{stderr}");
         assert!(
-            stderr.contains(name) && stderr.contains("with a limit that you may see"),
+            stderr.contains(name) && stderr.contains("has no limit in oomd.toml that you may see"),
             "{stderr}"
         );
     }

@@ -44,7 +44,7 @@ impl Source {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// uid 0: system services run as root.
-    #[error("uid 0 cannot be limited: its victims would be the system's own services")]
+    #[error("uid 0 cannot be limited: the system's own services would be killed")]
     Root,
     /// `(uid_t) -1` means "no user".
     #[error("uid 4294967295 is no user")]
@@ -60,7 +60,7 @@ pub enum Refusal {
     /// The user's memory is counted together with that of other users.
     #[error(
         "uid {uid} shares the limit of the group \"{group}\" and has none of its own; the \
-         configuration says who is in it"
+         configuration lists its members"
     )]
     InGroup {
         /// The user that the request was for.
@@ -80,10 +80,10 @@ pub enum Refusal {
     #[error("limits of cgroups and sessions cannot be set at run time: set them in oomd.toml")]
     Cgroup,
     /// Above [`Uid::LAST_LIMITABLE`].
-    #[error("uid {0} cannot be limited: those from 4294836224 on stand for cgroups and groups")]
+    #[error("uid {0} cannot be limited: numbers from 4294836224 on are cgroups and groups")]
     Reserved(Uid),
     /// The configuration does not define this group (any more).
-    #[error("there is no group with this name in oomd.toml")]
+    #[error("oomd.toml has no group with this name")]
     NoGroup,
     /// A user may only lower its limit.
     #[error(

@@ -25,9 +25,7 @@ pub fn notifier(pins: Option<&Path>) -> Result<Chosen, NotifierError> {
         Ok(notifier) => Ok(Chosen { watch: Box::new(notifier), degraded: None }),
         Err(error @ NotifierError::Pins { .. }) => Ok(Chosen {
             watch: Box::new(Notifier::load()?),
-            degraded: Some(format!(
-                "{error}; should the daemon be killed, limits are not enforced until it is back"
-            )),
+            degraded: Some(format!("limits end with a daemon that is killed: {error}")),
         }),
         Err(error) => Err(error),
     }

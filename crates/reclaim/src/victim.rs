@@ -14,7 +14,7 @@ use crate::identity::{self, Found, Identity};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// No process has this pid any more.
-    #[error("pid {0} is gone")]
+    #[error("pid {0} does not exist")]
     Gone(u32),
     /// The pid belongs to a later process.
     #[error("pid {pid} is another process now (started at tick {found}, not {expected})")]
@@ -37,7 +37,7 @@ pub enum OpenError {
         expected: Uid,
     },
     /// Pid 1, a kernel thread, or this process itself.
-    #[error("pid {0} must not be killed: it is init, a kernel thread or the killer itself")]
+    #[error("pid {0} cannot be killed: it is init, a kernel thread or this program")]
     Untouchable(u32),
     /// `/proc` or `pidfd_open` failed.
     #[error("pid {pid}: {doing}: {errno}")]

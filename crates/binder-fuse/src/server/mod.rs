@@ -340,10 +340,10 @@ impl Server {
         self.tree.check_name(name).map_err(|errno| Error::DeviceName {
             name: name.to_owned(),
             reason: match errno {
-                libc::EEXIST => "it is taken",
+                libc::EEXIST => "another device has it",
                 libc::ENAMETOOLONG => "longer than 255 bytes",
                 libc::ENOSPC => "too many devices",
-                _ => "not a file name",
+                _ => "not a file name, which is neither empty nor contains a slash",
             },
         })?;
         let context = self.driver.add_context(name);

@@ -42,9 +42,10 @@ impl Listener {
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir)
                 .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
-                .map_err(fail("cannot make its folder"))?;
+                .map_err(fail("cannot create its folder"))?;
         }
-        let address = SocketAddrUnix::new(path).map_err(fail("not a socket address"))?;
+        let address = SocketAddrUnix::new(path)
+            .map_err(fail("not a valid socket address, which has at most 107 bytes"))?;
         let fd = unix_socket().map_err(fail("cannot make a socket"))?;
         match bind(&fd, &address) {
             Err(Errno::ADDRINUSE) => {

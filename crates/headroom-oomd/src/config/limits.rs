@@ -125,8 +125,12 @@ fn parse_limit(
 ) -> Result<ParsedLimit, ConfigDiagnostic> {
     only_keys(table, KEYS, "a limit")?;
     let required = |key: &str| {
-        let missing =
-            || ConfigDiagnostic::new(section.clone(), format!("this limit has no \"{key}\""));
+        let missing = || {
+            ConfigDiagnostic::new(
+                section.clone(),
+                format!("this limit has no \"{key}\"; add {key} = \"2G\""),
+            )
+        };
         table.get(key).ok_or_else(missing)
     };
     let (resolved, at) = parse_target(table, &section)?;
@@ -159,7 +163,7 @@ fn parse_target(
         .collect();
     let [key] = keys[..] else {
         let message = match keys[..] {
-            [] => "this limit has no \"user\", \"users\", \"group\", \"cgroup\" or \"session\""
+            [] => "this limit has no target; add \"user\", \"users\", \"group\", \"cgroup\" or \"session\""
                 .to_owned(),
             _ => format!("a limit has one of \"{}\", not both", keys.join("\" and \"")),
         };
@@ -305,9 +309,9 @@ pub(crate) fn parse_user(user: &Spanned<DeValue>) -> Result<Uid, ConfigDiagnosti
         DeValue::String(name) => {
             let looked_up = user_database::uid_of(name)
                 .map_err(|errno| error(format!("cannot look up user \"{name}\": {errno}")))?;
-            looked_up
-                .or_else(|| name.parse().ok().map(Uid))
-                .ok_or_else(|| error(format!("there is no user \"{name}\"")))
+            looked_up.or_else(|| name.parse().ok().map(Uid)).ok_or_else(|| {
+                error(format!("there is no user \"{name}\"; a uid works without an account"))
+            })
         }
         DeValue::Integer(uid) => u32::from_str_radix(uid.as_str(), uid.radix())
             .map(Uid)

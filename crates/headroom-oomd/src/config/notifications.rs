@@ -24,7 +24,7 @@ use toml::de::DeValue;
 
 use super::diagnostic::ConfigDiagnostic;
 use super::diagnostic::hint;
-use super::system::number;
+use super::system::{not_in_range, number};
 
 pub(crate) const METRICS_KEYS: &[&str] = &["textfile", "interval-s"];
 pub(crate) const HOOKS_KEYS: &[&str] = &["before", "budget-ms", "after", "warn"];
@@ -216,10 +216,7 @@ impl NotificationConfig {
 
 fn at_least_one(value: &Spanned<DeValue>, most: u64) -> Result<u64, ConfigDiagnostic> {
     match number(value, most)? {
-        0 => Err(ConfigDiagnostic::new(
-            value.span(),
-            format!("expected a whole number from 1 to {most}"),
-        )),
+        0 => Err(not_in_range(value, 1, most)),
         number => Ok(number),
     }
 }
@@ -239,7 +236,8 @@ fn absolute(value: &Spanned<DeValue>) -> Result<PathBuf, ConfigDiagnostic> {
     if path.is_absolute() && path.file_name().is_some() {
         Ok(path.to_owned())
     } else {
-        Err(ConfigDiagnostic::new(value.span(), "expected an absolute path".to_owned()))
+        let message = format!("\"{}\" is not the absolute path of a file", path.display());
+        Err(ConfigDiagnostic::new(value.span(), message))
     }
 }
 
@@ -268,9 +266,9 @@ fn program(value: &Spanned<DeValue>) -> Result<Vec<String>, ConfigDiagnostic> {
 fn trusted(path: &Path) -> Result<String, String> {
     let shown = path.display();
     if !path.is_absolute() {
-        return Err(format!("the path of the program {shown} does not start with /"));
+        return Err(format!("{shown}: the path of a program starts with /"));
     }
-    let real = path.canonicalize().map_err(|e| format!("the program {shown}: {e}"))?;
+    let real = path.canonicalize().map_err(|e| format!("cannot find the program {shown}: {e}"))?;
     let us = rustix::process::geteuid().as_raw();
     for part in real.ancestors() {
         let about = part.metadata().map_err(|e| format!("{}: {e}", part.display()))?;
@@ -278,7 +276,7 @@ fn trusted(path: &Path) -> Result<String, String> {
         let owned = about.uid() == 0 || about.uid() == us;
         if !owned {
             return Err(format!(
-                "{part} belongs to uid {}, who could exchange the program {shown}",
+                "{part} belongs to uid {}, which could replace the program {shown}; change its owner to root",
                 about.uid()
             ));
         }
@@ -286,13 +284,13 @@ fn trusted(path: &Path) -> Result<String, String> {
         let sticky = about.is_dir() && mode & 0o1000 != 0;
         if mode & 0o002 != 0 && !sticky {
             return Err(format!(
-                "{part} can be written to by everybody: the program {shown} would run as root"
+                "{part} is writable by every user, which could replace the program {shown}; remove that permission"
             ));
         }
         if mode & 0o020 != 0 && about.gid() != 0 && !sticky {
             let gid = about.gid();
             return Err(format!(
-                "{part} can be written to by group {gid}: the program {shown} would run as root"
+                "{part} is writable by group {gid}, which could replace the program {shown}; remove that permission"
             ));
         }
     }

@@ -120,10 +120,19 @@ pub(crate) fn truth(value: &Spanned<DeValue>) -> Result<bool, ConfigDiagnostic> 
     value.get_ref().as_bool().ok_or_else(wrong)
 }
 
+/// The error of a value that is not a whole number of this range.
+pub(crate) fn not_in_range(value: &Spanned<DeValue>, least: u64, most: u64) -> ConfigDiagnostic {
+    let found = match value.get_ref().as_integer() {
+        Some(integer) => integer.as_str().to_owned(),
+        None => format!("a {}", value.get_ref().type_str()),
+    };
+    let message = format!("{found} is not a whole number from {least} to {most}");
+    ConfigDiagnostic::new(value.span(), message)
+}
+
 /// A whole number up to `most`.
 pub(crate) fn number(value: &Spanned<DeValue>, most: u64) -> Result<u64, ConfigDiagnostic> {
-    let wrong =
-        || ConfigDiagnostic::new(value.span(), format!("expected a whole number from 0 to {most}"));
+    let wrong = || not_in_range(value, 0, most);
     let number = value.get_ref().as_integer().ok_or_else(wrong)?;
     let number = u64::from_str_radix(number.as_str(), number.radix()).map_err(|_| wrong())?;
     if number <= most { Ok(number) } else { Err(wrong()) }

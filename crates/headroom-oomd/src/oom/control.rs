@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use control::oomd::{Explanation, Importance, Status, Trigger, UserLimit};
+use memory_ledger::bytes::Bytes;
 use memory_ledger::cgroup::owner_of;
 use memory_ledger::cgroup_accounts::CgroupAccount;
 use memory_ledger::{Account, AccountId, CgroupId, NoVictim, Phase, Process, Requester, Uid};
@@ -158,9 +159,9 @@ fn explain_account(account: AccountId, state: &mut SharedState) -> Option<Explan
     state.accounts.read(account)?;
     let choice = user_limits::choose(account, state);
     let account = state.accounts.ledger().account(account)?;
-    let (used, hard) = (account.reading().used_bytes >> 20, account.limit().hard_bytes() >> 20);
+    let (used, hard) = (account.reading().used_bytes, account.limit().hard_bytes());
     let source = state.usage.source(account.id).as_str();
-    let text = format!("{used} MiB in use of {hard} MiB allowed, by {source}");
+    let text = format!("{} of {}, by {source}", Bytes(used), Bytes(hard));
     Some(explanation(text, choice))
 }
 
@@ -172,11 +173,14 @@ fn explain_cgroup(
     cgroups.read(id, &mut Listing::Needed, state)?;
     let it = cgroups.get(id)?;
     let (reading, limit) = (it.account().reading(), it.account().limit());
-    let (used, hard) = (reading.used_bytes >> 20, limit.hard_bytes() >> 20);
-    let text = format!("{used} MiB in use of {hard} MiB allowed in {}", it.path());
+    let (used, hard) = (Bytes(reading.used_bytes), Bytes(limit.hard_bytes()));
+    let text = format!("{used} of {hard} in {}", it.path());
     match cgroups.choose(id, state) {
         Some(choice) => Some(explanation(text, choice)),
-        None => Some(explanation(format!("{text}; one of it is dying"), Err(NoVictim::NoProcess))),
+        None => Some(explanation(
+            format!("{text}; one of its processes is exiting"),
+            Err(NoVictim::NoProcess),
+        )),
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use control::oomd::{Trigger, Why};
 use machine_memory::machine::{MachineReader, Zram};
+use memory_ledger::bytes::Bytes;
 use memory_ledger::machine::usable_swap;
 use memory_ledger::process::WINDOW_NS;
 use memory_ledger::{
@@ -287,11 +288,9 @@ impl SystemMonitor {
             Some(source) => {
                 let text = match source.read() {
                     Ok(reading) => {
-                        let soft = source.soft_bytes(&reading) >> 20;
-                        let available = reading.available >> 20;
-                        format!(
-                            "{available} MiB are available; below {soft} MiB somebody would die"
-                        )
+                        let soft = Bytes(source.soft_bytes(&reading));
+                        let available = Bytes(reading.available);
+                        format!("{available} available; a process is killed below {soft}")
                     }
                     Err(error) => error.to_string(),
                 };

@@ -60,7 +60,7 @@ pub fn kill(globals: &Globals, arguments: &Kill) -> anyhow::Result<ExitCode> {
     // ordinary threads.
     let _ = headroom_daemon::privileges::set_realtime(1);
     let options = options(arguments);
-    let mut reap = Reap::begin(victims, &options).context("nobody was killed")?;
+    let mut reap = Reap::begin(victims, &options).context("no process was killed")?;
     // Killed processes keep their names until their parents wait for them.
     let comms: Vec<String> = reap.reports().iter().map(|r| comm(r.identity.pid)).collect();
     if std::io::stderr().is_terminal() && globals.format() == Format::Text {

@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 use control::lease::LEASE_SOCKET_NAME;
 
 use crate::arguments::{Globals, Reserve};
-use crate::helpers::{exit_code, output};
+use crate::helpers::{client, exit_code, output};
 
 /// The library that replaces the C library's malloc.
 const LIBRARY: &str = "libtmalloc_preload.so";
@@ -19,15 +19,13 @@ const PRELOAD: &str = "LD_PRELOAD";
 /// there is no such program, 126 if it cannot be executed.
 pub fn reserve(globals: &Globals, options: &Reserve) -> anyhow::Result<ExitCode> {
     let library = match &options.library {
-        Some(library) => library.canonicalize().with_context(|| library.display().to_string())?,
+        Some(library) => library
+            .canonicalize()
+            .with_context(|| format!("cannot find the library {}", library.display()))?,
         None => find_library()?,
     };
     let socket = globals.oomd_socket.with_file_name(LEASE_SOCKET_NAME);
-    ensure!(
-        socket.exists(),
-        "{}: nobody gives leases there; is headroom-oomd running?",
-        socket.display()
-    );
+    ensure!(socket.exists(), client::not_running("headroom-oomd", &socket));
     let (program, arguments) =
         options.command.split_first().context("no command was given; see --help")?;
     let error = Command::new(program)

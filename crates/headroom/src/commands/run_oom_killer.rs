@@ -13,8 +13,8 @@ pub fn run_oom_killer(globals: &Globals, user: Option<&User>) -> anyhow::Result<
     match ask_oomd(&globals.oomd_socket, &Request::RunOomKiller { account })? {
         Reply::OomKillerRan { kills } => {
             output::print_as(globals.format(), &kills, || match (&kills[..], user) {
-                ([], None) => "nobody is over a limit\n".into(),
-                ([], Some(user)) => format!("{user} is not over a limit\n"),
+                ([], None) => "no limit is exceeded\n".into(),
+                ([], Some(user)) => format!("{user} does not exceed its limit\n"),
                 (kills, _) => decision::explain_all(kills),
             })
         }

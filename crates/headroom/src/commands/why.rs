@@ -18,7 +18,7 @@ pub fn why(globals: &Globals, number: u32, id: Option<u64>) -> anyhow::Result<()
     if let Some(id) = id {
         let range = match (records.last(), records.first()) {
             (Some(oldest), Some(newest)) => format!("{} to {} are known", oldest.id, newest.id),
-            _ => "none is known".into(),
+            _ => "no decision is known".into(),
         };
         records.retain(|record| record.id == id);
         if records.is_empty() {
@@ -26,7 +26,7 @@ pub fn why(globals: &Globals, number: u32, id: Option<u64>) -> anyhow::Result<()
         }
     }
     output::print_as(globals.format(), &records, || match &records[..] {
-        [] => "nobody was killed since the daemon started\n".into(),
+        [] => "no process was killed since headroom-oomd started\n".into(),
         records => decision::explain_all(records),
     })
 }

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail, ensure};
-use control::{Client, ControlError, binderd, oomd};
+use control::{Client, ControlError, Uid, binderd, oomd};
 use rustix::io::Errno;
+
+use super::user;
 
 /// Size of a page of a receive buffer, bytes; `headroom-binderd` counts these pages.
 pub const BUFFER_PAGE: u64 = 4096;
@@ -26,19 +28,46 @@ pub fn connect(name: &str, socket: &Path) -> anyhow::Result<Client> {
 /// The error of a failed connection; if the daemon does not run, with the command that starts it.
 pub fn connect_error(name: &str, error: ControlError) -> anyhow::Error {
     match error {
-        ControlError::NotListening { path, errno } => {
-            let fact = if errno == Errno::NOENT { "no socket at" } else { "nothing listens on" };
+        ControlError::NotListening { path, errno: Errno::NOENT } => {
+            anyhow!(not_running(name, &path))
+        }
+        ControlError::NotListening { path, .. } => {
             let path = path.display();
-            anyhow!("{name} is not running ({fact} {path}). Start it: systemctl start {name}")
+            anyhow!("{name} is not running (nothing listens on {path}). {}", start(name))
         }
         error => anyhow::Error::new(error).context(format!("cannot connect to {name}")),
     }
 }
 
+/// The error of a daemon without a socket.
+pub fn not_running(name: &str, socket: &Path) -> String {
+    format!("{name} is not running (no socket at {}). {}", socket.display(), start(name))
+}
+
+fn start(name: &str) -> String {
+    format!("Start it: systemctl start {name}")
+}
+
+/// Replaces each uid of a message by the name of the user. The daemon does not look names up, as
+/// that may query a remote database.
+fn with_user_names(message: &str) -> String {
+    let mut parts = message.split("uid ");
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+        let (digits, rest) = part.split_at(end);
+        match digits.parse().ok().map(|uid| user::name(Uid(uid))) {
+            Some(name) if name != digits => shown += &format!("user {name}{rest}"),
+            _ => shown += &format!("uid {part}"),
+        }
+    }
+    shown
+}
+
 /// Sends a request to `headroom-oomd`.
 pub fn ask_oomd(socket: &Path, request: &oomd::Request) -> anyhow::Result<oomd::Reply> {
     match ask("headroom-oomd", socket, request)? {
-        oomd::Reply::Error { message } => bail!("headroom-oomd: {message}"),
+        oomd::Reply::Error { message } => bail!("headroom-oomd: {}", with_user_names(&message)),
         reply => Ok(reply),
     }
 }
@@ -46,7 +75,7 @@ pub fn ask_oomd(socket: &Path, request: &oomd::Request) -> anyhow::Result<oomd::
 /// Sends a request on an existing connection.
 pub fn ask_on(client: &mut Client, request: &oomd::Request) -> anyhow::Result<oomd::Reply> {
     match client.call(request).context("no reply from headroom-oomd")? {
-        oomd::Reply::Error { message } => bail!("headroom-oomd: {message}"),
+        oomd::Reply::Error { message } => bail!("headroom-oomd: {}", with_user_names(&message)),
         reply => Ok(reply),
     }
 }

@@ -36,7 +36,12 @@ impl User {
             reply => return Err(unexpected(&reply)),
         };
         let found = limits.iter().find(|limit| self.has(limit));
-        let missing = || anyhow!("there is no {} with a limit that you may see", self.described());
+        let missing = || {
+            anyhow!(
+                "{} has no limit in oomd.toml that you may see; list limits: headroom limit list",
+                self.described()
+            )
+        };
         found.map(|limit| limit.account).ok_or_else(missing)
     }
 

@@ -51,7 +51,7 @@ impl Pins {
         let lock = lock(root)?;
         let folder = root.join(format!("{fingerprint:016x}"));
         remove_versions(root, Some(&folder));
-        make(&folder).map_err(|e| wrong(&folder, format!("cannot make it: {e}")))?;
+        make(&folder).map_err(|e| wrong(&folder, format!("cannot create it: {e}")))?;
         Ok(Self { root: root.to_owned(), folder, _lock: lock, keep: false })
     }
 
@@ -129,11 +129,12 @@ fn lock(root: &Path) -> Result<File, NotifierError> {
     #[allow(clippy::unnecessary_cast)]
     if filesystem.f_type as i64 != BPF_FS_MAGIC {
         let existing = existing.display();
-        let why =
-            format!("{existing} is on no BPF filesystem (mount one: mount -t bpf bpf /sys/fs/bpf)");
+        let why = format!(
+            "{existing} is not on a BPF file system; mount one: mount -t bpf bpf /sys/fs/bpf"
+        );
         return Err(wrong(root, why));
     }
-    make(root).map_err(|e| failed("make it", e))?;
+    make(root).map_err(|e| failed("create it", e))?;
     let lock = File::open(root).map_err(|e| failed("open it", e))?;
     let found = lock.metadata().map_err(|e| failed("look at it", e))?;
     // The root of the filesystem may be writable for all users if it is sticky; a folder below it
