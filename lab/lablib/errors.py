@@ -16,6 +16,6 @@ def tail(text: str, lines: int = 15) -> str:
 
 
 def last_words(console: str, lines: int = 15) -> str:
-    """The end of a kernel's console, or what it said when things went wrong, which the traces that follow would push out."""
+    """The end of a kernel's console, or its first error, which the traces that follow would push out."""
     bad = [line for line in console.splitlines() if BAD.search(line)][:lines]
     return "\n".join("  | " + line for line in bad) or tail(console, lines)

@@ -24,7 +24,7 @@ KEPT_MODULES = ("arch", "block", "crypto", "fs", "lib", "mm", "net/9p", "net/vmw
 
 @dataclass(frozen=True)
 class Kernel:
-    """One unpacked kernel. `release` is what `uname -r` says."""
+    """One unpacked kernel. `release` is the output of `uname -r`."""
 
     line: str
     release: str
@@ -77,7 +77,7 @@ def resolve(apt: Apt, line: str) -> dict[str, str]:
                 packages[dependency] = exact
                 todo.append((dependency, exact))
     if not packages:
-        raise LabError(f"{META_PACKAGE} {version} depends on no kernel package that the lab knows")
+        raise LabError(f"{META_PACKAGE} {version} depends on no kernel package of a known series")
     return packages
 
 

@@ -169,7 +169,7 @@ def run(spec: Spec, out: BinaryIO | None = None, err: BinaryIO | None = None) ->
             problem = wait(qemu, port, spec, started)
         finally:
             qemu.kill()
-            said, _ = qemu.communicate()
+            output, _ = qemu.communicate()
             for thread in [*threads, port.thread]:
                 thread.join(5)
         console = (directory / "console").read_text(errors="replace") if (directory / "console").exists() else ""
@@ -181,7 +181,7 @@ def run(spec: Spec, out: BinaryIO | None = None, err: BinaryIO | None = None) ->
         outcome.status = port.status
     else:
         outcome.status, text = problem or (EXIT_BOOT_FAILED, "the machine stopped")
-        sys.stderr.write(f"lab: {text}\n{last_words(console + said.decode(errors='replace'))}\n")
+        sys.stderr.write(f"lab: {text}\n{last_words(console + output.decode(errors='replace'))}\n")
     return outcome
 
 

@@ -53,7 +53,7 @@ def get(update: bool = False) -> Path:
 
 
 def packages() -> dict[str, str]:
-    """Name and version of what the built image was asked to contain; empty when it is not built."""
+    """Names and versions of the packages of the built image; empty if it is not built."""
     record = cache.root() / "rootfs/packages.json"
     return json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
 

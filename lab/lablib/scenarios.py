@@ -1,4 +1,4 @@
-"""One run of an out-of-memory scenario against one killer, in a fresh machine."""
+"""One run of an out-of-memory scenario with one OOM daemon, in a fresh machine."""
 
 import io
 import json
@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import contestants, machine
+from . import machine, oom_daemons
 from .errors import LabError, tail
 
 # How long a scenario may last, in seconds of the guest. A thrash and a fork bomb end only if they are killed.
@@ -32,27 +32,27 @@ class Setting:
     verbose: bool = False
 
 
-def play(setting: Setting, scenario: str, daemon: str, tools: Path) -> dict[str, object]:
-    """Plays it; the result, with what it was a run of."""
+def run(setting: Setting, scenario: str, daemon: str, tools: Path) -> dict[str, object]:
+    """Runs the scenario. Returns its result and its parameters."""
     limit = setting.memory * LIMIT_PERCENT // 100 if scenario == "user-limit" else None
-    contestant = contestants.get(daemon, limit)
-    words = f"/payload/lab-tools scenario --scenario {scenario} --seconds {setting.seconds or SECONDS[scenario]}"
+    under_test = oom_daemons.get(daemon, limit)
+    command = f"/payload/lab-tools scenario --scenario {scenario} --seconds {setting.seconds or SECONDS[scenario]}"
     if limit:
-        words += f" --limit-mib {limit}"
+        command += f" --limit-mib {limit}"
     spec = machine.Spec(
-        kernel=setting.kernel, command=["sh", "-c", contestants.script(contestant, words)], memory=setting.memory,
-        cpus=setting.cpus, payload=[(tools, "/payload/lab-tools"), *contestants.payload(daemon, setting.headroom)], rootfs=True,
-        systemd=contestant.systemd, swap=setting.swap, swap_on=setting.swap_on, scratch=SCRATCH_MIB, iops=setting.iops,
+        kernel=setting.kernel, command=["sh", "-c", oom_daemons.script(under_test, command)], memory=setting.memory,
+        cpus=setting.cpus, payload=[(tools, "/payload/lab-tools"), *oom_daemons.payload(daemon, setting.headroom)], rootfs=True,
+        systemd=under_test.systemd, swap=setting.swap, swap_on=setting.swap_on, scratch=SCRATCH_MIB, iops=setting.iops,
         timeout=setting.timeout, boot_timeout=setting.timeout,
     )
     out, err = io.BytesIO(), io.BytesIO()
     outcome = machine.run(spec, out, err)
-    said = err.getvalue().decode(errors="replace")
+    errors = err.getvalue().decode(errors="replace")
     if setting.verbose:
-        sys.stderr.write(said)
+        sys.stderr.write(errors)
     if outcome.status != 0:
-        raise LabError(f"{daemon} in {scenario}: status {outcome.status}\n{tail(said, 40)}")
+        raise LabError(f"{daemon} in {scenario}: status {outcome.status}\n{tail(errors, 40)}")
     head = {"bench": "scenario", "case": scenario, "subject": daemon, "kernel": setting.kernel, "mem_mib": setting.memory,
             "cpus": setting.cpus, "swap_mib": setting.swap, "swap_on": setting.swap_on if setting.swap else None, "iops": setting.iops}
-    tail_ = {"daemon_survived": "did not live to the end" not in said, "wall_s": round(outcome.wall_s, 1)}
+    tail_ = {"daemon_survived": "did not survive" not in errors, "wall_s": round(outcome.wall_s, 1)}
     return {**head, **json.loads(out.getvalue()), **tail_}

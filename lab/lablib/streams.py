@@ -1,4 +1,4 @@
-"""What comes out of a machine: its command's output, and what the lab's own port says."""
+"""Output of a machine: that of its command, and the messages on the lab's own port."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ def pump(source: int, sink: BinaryIO) -> threading.Thread:
 
 
 class LabPort:
-    """Reads what the guest's init says: `boot UPTIME` and `exit STATUS`."""
+    """Reads the messages of the guest's init: `boot UPTIME` and `exit STATUS`."""
 
     def __init__(self, source: int) -> None:
         self.booted_at: float | None = None
@@ -36,10 +36,10 @@ class LabPort:
     def _read(self, source: int) -> None:
         with open(source, "rb") as stream:
             for line in stream:
-                word, _, value = line.decode(errors="replace").strip().partition(" ")
+                name, _, value = line.decode(errors="replace").strip().partition(" ")
                 with self.changed:
-                    if word == "boot":
+                    if name == "boot":
                         self.booted_at, self.guest_boot_s = time.monotonic(), float(value)
-                    elif word == "exit":
+                    elif name == "exit":
                         self.status = int(value)
                     self.changed.notify()

@@ -1,7 +1,7 @@
-"""What `make lab` plays: every benchmark and the conformance suite on every kernel, and the killers' scenarios.
+"""The steps of `make lab`: every benchmark and the conformance suite on every kernel, and the scenarios of the OOM daemons.
 
-A step is one machine (or one program here) and what is made of its output. Steps that fail are reported and counted, the
-others go on. Results are lines of JSON, one file a step, so that a step done again replaces what it said before.
+A step runs one machine (or one program here) and converts its output. A failed step is reported and counted; the others
+run. Results are lines of JSON, one file per step, so that a repeated step replaces its results.
 """
 
 import io
@@ -19,24 +19,24 @@ from .errors import LabError, tail
 
 BINARIES = ["roundtrip", "handles", "sendvec", "contention", "buffers", "conformance", "headroom-binderd", "headroom-oomd"]
 REPO = payload.LAB.parent
-# Handles in use at most. The walk of 6.1 takes time in the square of their number: 100,000 would be half an hour of emulation.
+# Handles in use at most. 6.1 takes quadratic time: 100,000 would take half an hour of emulation.
 HANDLES = {"6.1": 40_000}
 HANDLES_ELSEWHERE = 100_000
-CONTESTANTS = ["none", "headroom", "earlyoom", "nohang", "systemd-oomd"]
-# A machine whose observer came later than this was starved by its host, and its result is not significant: it is run again.
+OOM_DAEMONS = ["none", "headroom", "earlyoom", "nohang", "systemd-oomd"]
+# If the observer was later than this, the host starved the machine, and the result is not significant: the scenario is repeated.
 STARVED_MS = 1000
 ATTEMPTS = 3
 # Rounds of each scenario: three of those that are compared, one of the others.
 ROUNDS = {"leak": 3, "herd": 3, "thrash": 3, "forkbomb": 1, "user-limit": 1}
 
 # Verdict of `conformance compare` on a case that is not as expected.
-COMPLAINT = re.compile(r"^(\S+): (?:differs and is not|differs in another|listed, but|only in the)", re.MULTILINE)
+UNEXPECTED = re.compile(r"^(\S+): (?:differs and is not|differs in another|listed, but|only in the)", re.MULTILINE)
 LISTED = re.compile(r"^(\S+): differs as listed", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Step:
-    """`alone`: nothing else may run meanwhile, since the machine's own time is measured."""
+    """`alone`: no other step may run at the same time, since real time is measured."""
 
     name: str
     group: str
@@ -46,14 +46,14 @@ class Step:
 
 @dataclass
 class Plan:
-    """What is to be played, and with which programs."""
+    """The kernels, the scope and the programs of a run."""
 
     kernels: list[str]
     quick: bool
     binaries: dict[str, Path] = field(default_factory=dict)
 
     def steps(self) -> Iterator[Step]:
-        """All of it, the longest first among those that may run side by side."""
+        """All steps; of those that may run in parallel the longest first."""
         for line in self.kernels:
             yield Step(f"handles-{line}", "handles", lambda out, line=line: self.handles(line, out))
         for line in self.kernels:
@@ -68,18 +68,18 @@ class Plan:
             yield Step("pressure-6.12", "buffers", lambda out: self.pressure("6.12", out), alone=True)
         for scenario, rounds in self.rounds().items():
             for number in range(1, rounds + 1):
-                for daemon in CONTESTANTS if not self.quick else ["headroom"]:
+                for daemon in OOM_DAEMONS if not self.quick else ["headroom"]:
                     yield Step(
                         f"scenario-{scenario}-{daemon}-{number}", "scenario",
                         lambda out, s=scenario, d=daemon, n=number: self.scenario(s, d, n, out), alone=True,
                     )
 
     def rounds(self) -> dict[str, int]:
-        """Runs of each scenario."""
+        """Number of runs of each scenario."""
         return {"leak": 1} if self.quick else ROUNDS
 
     def build(self) -> None:
-        """The programs that go along."""
+        """Builds the programs."""
         names = [name for name in BINARIES if name in ("conformance", "headroom-binderd", "headroom-oomd")] if self.quick else BINARIES
         self.binaries = dict(zip(names, payload.build(names)))
         self.binaries["lab-tools"] = payload.lab_tools()
@@ -87,28 +87,28 @@ class Plan:
     # --- benchmarks on the instruction-count clock
 
     def roundtrip(self, line: str, out: Path) -> None:
-        """Empty calls and larger ones, beside what everybody knows."""
+        """Empty and larger calls, beside sockets, pipes and futexes."""
         self.bench(line, out, ["roundtrip", "--sizes", "4,1024,4096,16384,65536", "--blocks", "5", "--block", "100"])
 
     def handles(self, line: str, out: Path) -> None:
-        """A new node with every call."""
+        """Each call carries a new node."""
         most = str(HANDLES.get(line, HANDLES_ELSEWHERE))
-        words = ["handles", "--up-to", most, "--rounds", "1", "--naive-samples", "5", "--keep-free-mib", "64"]
-        # How buffers are mapped does not matter to handles: the one that this kernel has, to save a quarter of an hour.
-        words += ["--mapping", "notify-store" if line == "6.1" else "passthrough"]
-        self.bench(line, out, words, memory=1536, timeout=3600)
+        arguments = ["handles", "--up-to", most, "--rounds", "1", "--naive-samples", "5", "--keep-free-mib", "64"]
+        # The mapping does not affect handles: one mapping only, to save 15 minutes.
+        arguments += ["--mapping", "notify-store" if line == "6.1" else "passthrough"]
+        self.bench(line, out, arguments, memory=1536, timeout=3600)
 
     def sendvec(self, line: str, out: Path) -> None:
-        """Sizes only: what others eat does not matter to a clock that counts instructions."""
+        """Sizes only: a memory stressor does not affect an instruction-count clock."""
         self.bench(line, out, ["sendvec", "--stress-mib", "0", "--pairs", "2", "--block", "100", "--keep-free-mib", "64"])
 
     def contention(self, line: str, out: Path) -> None:
-        """Four scheduling classes on one CPU, while the shrinker works. The others make some fifty calls while `nice 19` makes one."""
-        words = ["contention", "--reclaim", "--calls", "150", "--rounds", "2", "--limit-seconds", "600"]
-        self.bench(line, out, words, memory=1024, timeout=2400)
+        """Four scheduling classes on one CPU, during reclaim. The other classes make about fifty calls per call of `nice 19`."""
+        arguments = ["contention", "--reclaim", "--calls", "150", "--rounds", "2", "--limit-seconds", "600"]
+        self.bench(line, out, arguments, memory=1024, timeout=2400)
 
     def pressure(self, line: str, out: Path) -> None:
-        """A machine that runs out of memory: idle buffers go back unasked. By its own clock."""
+        """A machine that runs out of memory: the daemon releases idle buffers by itself. On the machine's own clock."""
         spec = machine.Spec(
             kernel=line, command=["buffers", "--pressure", "--rounds", "5"], cpus=2, memory=768, timeout=1200,
             payload=[(self.binaries[one], f"/payload/{one}") for one in ("buffers", "headroom-binderd")],
@@ -119,17 +119,17 @@ class Plan:
             lines.append(json.dumps(result))
         write(out, "\n".join(lines))
 
-    def bench(self, line: str, out: Path, words: list[str], memory: int = 768, timeout: float = 1200) -> None:
-        """One benchmark on the kernel's own driver and on ours, in one machine; its lines name the kernel."""
-        name = words[0]
-        command = [*words, "--device", "/dev/binder", "--subject", f"kernel-{line}", "--headroom"]
+    def bench(self, line: str, out: Path, arguments: list[str], memory: int = 768, timeout: float = 1200) -> None:
+        """Runs one benchmark on the kernel's driver and on ours, in one machine. Adds the kernel to each result."""
+        name = arguments[0]
+        command = [*arguments, "--device", "/dev/binder", "--subject", f"kernel-{line}", "--headroom"]
         spec = machine.Spec(
             kernel=line, command=command, icount=True, memory=memory, timeout=timeout,
             payload=[(self.binaries[one], f"/payload/{one}") for one in (name, "headroom-binderd")],
         )
-        said = output(spec, name)
+        results = output(spec, name)
         lines = []
-        for result in map(json.loads, said.splitlines()):
+        for result in map(json.loads, results.splitlines()):
             if not result["subject"].startswith("kernel-"):
                 result["subject"] = f"{result['subject']} {line}"
             result |= {"case": f"icount: {result['case']}", "kernel": line, "clock": "icount"}
@@ -139,15 +139,15 @@ class Plan:
     # --- conformance
 
     def conformance(self, line: str, out: Path) -> None:
-        """Once more if it failed: a case that waits to see whether a call blocks is wrong when the host was busy meanwhile."""
+        """Repeated once if it fails: a case that checks whether a call blocks depends on time, and fails on a busy host."""
         try:
             self.conformance_once(line, out)
         except LabError:
             self.conformance_once(line, out)
 
     def conformance_once(self, line: str, out: Path) -> None:
-        """The kernel's driver plays as recorded, and ours on this kernel differs by what is known and nothing else."""
-        play = "conformance --hangs-after 15000"
+        """The kernel's driver behaves as recorded, and ours on this kernel has the listed differences only."""
+        client = "conformance --hangs-after 15000"
         serve = """
             mkdir -p /run/headroom /run/bus
             headroom-binderd --mount /run/bus --socket /run/headroom/binderd.sock >/run/lab/binderd.log 2>&1 &
@@ -161,7 +161,7 @@ class Plan:
         """
         spec = machine.Spec(
             kernel=line, timeout=1500, cpus=2, memory=1024,
-            command=["sh", "-ec", f"{play} --device /dev/binder\necho '#### ours'\n{serve}\n{play} --device /run/bus/binder\nkill $daemon"],
+            command=["sh", "-ec", f"{client} --device /dev/binder\necho '#### ours'\n{serve}\n{client} --device /run/bus/binder\nkill $daemon"],
             payload=[(self.binaries[one], f"/payload/{one}") for one in ("conformance", "headroom-binderd")],
         )
         theirs, _, ours = output(spec, "conformance").partition("#### ours\n")
@@ -175,10 +175,10 @@ class Plan:
         lists = [REPO / "conformance" / name for name in ("known-differences.toml", f"known-differences-{line}.toml")]
         lists = [path for path in lists if path.exists()]
         against_record = self.compare(reference / f"{line}.txt", transcripts / f"kernel-{line}.txt", [])
-        # What differs is known against 6.12's driver, whatever kernel ours runs on.
+        # Differences are listed against the driver of 6.12, on every kernel.
         against_ours = self.compare(reference / "6.12.txt", transcripts / f"headroom-{line}.txt", lists)
         (transcripts / f"differences-{line}.txt").write_text(against_ours)
-        unlike, unknown = COMPLAINT.findall(against_record), COMPLAINT.findall(against_ours)
+        unlike, unknown = UNEXPECTED.findall(against_record), UNEXPECTED.findall(against_ours)
         result = {"bench": "conformance", "case": f"on Linux {line}", "unit": "cases", "runs": 1}
         write(out, "\n".join(json.dumps(result | more) for more in (
             {"subject": f"kernel-{line}", "metric": "unlike_its_record", "value": len(unlike)},
@@ -190,7 +190,7 @@ class Plan:
             raise LabError(f"conformance on {line}: not as its record: {unlike}; ours, not as listed: {unknown}; see {transcripts}")
 
     def compare(self, reference: Path, ours: Path, lists: list[Path]) -> str:
-        """What `conformance compare` says."""
+        """The output of `conformance compare`."""
         argv = [self.binaries["conformance"], "compare", reference, ours]
         for known in lists:
             argv += ["--known", known]
@@ -207,19 +207,19 @@ class Plan:
             shutil.copy(self.binaries["headroom-oomd"], Path(directory) / "headroom-oomd")
             setting = scenarios.Setting(headroom=Path(directory))
             for attempt in range(1, ATTEMPTS + 1):
-                result = scenarios.play(setting, scenario, daemon, self.binaries["lab-tools"])
+                result = scenarios.run(setting, scenario, daemon, self.binaries["lab-tools"])
                 if result["observer_late_ms_max"] <= STARVED_MS:
                     break
         write(out, json.dumps({**result, "run": number, "attempts": attempt}))
 
 
 def output(spec: machine.Spec, name: str) -> str:
-    """What the machine says on stdout; anything but success is an error with the end of what it said."""
+    """The standard output of the machine. A failure is an error with the end of its standard error."""
     out, err = io.BytesIO(), io.BytesIO()
     outcome = machine.run(spec, out, err)
     if outcome.status != 0:
-        said = err.getvalue().decode(errors="replace")
-        raise LabError(f"{name} on {spec.kernel}: status {outcome.status}\n{tail(said, 30)}")
+        errors = err.getvalue().decode(errors="replace")
+        raise LabError(f"{name} on {spec.kernel}: status {outcome.status}\n{tail(errors, 30)}")
     return out.getvalue().decode(errors="replace")
 
 
@@ -232,10 +232,10 @@ def write(path: Path, text: str) -> None:
 
 def choose(plan: Plan, only: list[str]) -> list[Step]:
     """The steps whose name begins with one of these (all, if none is given)."""
-    found = [step for step in plan.steps() if not only or any(step.name.startswith(word) for word in only)]
-    for word in only:
-        if not any(step.name.startswith(word) for step in found):
-            raise LabError(f"no step begins with {word!r}: try --list")
+    found = [step for step in plan.steps() if not only or any(step.name.startswith(prefix) for prefix in only)]
+    for prefix in only:
+        if not any(step.name.startswith(prefix) for step in found):
+            raise LabError(f"no step begins with {prefix!r}: try --list")
     return found
 
 

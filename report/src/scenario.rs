@@ -15,7 +15,7 @@ pub struct Run {
     bench: String,
     /// The scenario.
     pub case: String,
-    /// The contestant.
+    /// The OOM daemon.
     pub subject: String,
     kernel: Option<String>,
     mem_mib: Option<u64>,
@@ -78,12 +78,12 @@ impl Run {
     }
 }
 
-/// Several runs of the same contestant in the same scenario on the same machine.
+/// Several runs of the same OOM daemon in the same scenario on the same machine.
 #[derive(Clone, Debug)]
 pub struct RunSet {
     /// The scenario.
     pub case: String,
-    /// The contestant.
+    /// The OOM daemon.
     pub subject: String,
     /// Description of the machine.
     pub machine: String,
@@ -172,13 +172,13 @@ impl RunSet {
         counts
     }
 
-    /// Number of runs in which the contestant itself ended.
+    /// Number of runs in which the OOM daemon itself ended.
     pub fn daemon_lost(&self) -> usize {
         self.runs.iter().filter(|run| run.daemon_survived == Some(false)).count()
     }
 }
 
-/// All runs, by scenario, machine and contestant.
+/// All runs, by scenario, machine and OOM daemon.
 pub struct Runs {
     /// Sets, in the order in which their scenarios first occurred.
     pub sets: Vec<RunSet>,

@@ -1,4 +1,4 @@
-//! The table of scenarios: contestants by scenario, one row each.
+//! The table of scenarios: OOM daemons by scenario, one row each.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub fn render(sets: &[RunSet]) -> Markup {
                 table.scenario {
                     thead { tr {
                         @for head in [
-                            "scenario", "contestant", "who died", "longest stall",
+                            "scenario", "OOM daemon", "killed", "longest stall",
                             "memory back after", "wrong victims", "kernel OOM kills",
                             "first death", "lowest available", "observer late", "runs",
                         ] {
@@ -69,7 +69,7 @@ fn cases<'s>(sets: &'s [RunSet], machine: &str) -> Vec<&'s str> {
     cases
 }
 
-/// Contestants of a scenario, our own first.
+/// OOM daemons of a scenario, our own first.
 fn of<'s>(sets: &'s [RunSet], machine: &str, case: &str) -> Vec<&'s RunSet> {
     let same = |set: &&RunSet| set.machine == machine && set.case == case;
     let mut found: Vec<&RunSet> = sets.iter().filter(same).collect();
@@ -117,7 +117,7 @@ fn died(set: &RunSet) -> Markup {
         }
         @if killed.is_none() && !ended.is_empty() { div { "load: " (listed(&ended, set.len())) } }
         @if !others.is_empty() { div.wrong { (listed(&others, set.len())) } }
-        @if lost > 0 { div.wrong { "the contestant itself" (times(lost, set.len())) } }
+        @if lost > 0 { div.wrong { "the OOM daemon itself" (times(lost, set.len())) } }
         @if killed.is_none() && ended.is_empty() && others.is_empty() && lost == 0 { "nobody" }
     }
 }

@@ -186,8 +186,8 @@ pub const SECTIONS: [Section<'static>; 14] = [
     Section {
         bench: scenario::BENCH,
         title: "Out-of-memory scenarios",
-        reading: "The same small emulated machine runs out of memory with each contestant in \
-                  charge, beside an interactive process and a bystander that must live; shorter \
+        reading: "The same small emulated machine runs out of memory with each OOM daemon, \
+                  beside an interactive process and a bystander that must live; shorter \
                   stalls, memory back sooner and no wrong victim are better.",
         tables: &[
             table(&["stall_ms_max"], &[]),

@@ -152,7 +152,7 @@ fn the_table_of_scenarios_says_who_died_and_what_never_came_back() {
     for wanted in [
         "bystander (signal 9) in 1 of 3",
         "in 2 of 3, else 15.3 s",
-        "the contestant itself in 1 of 3",
+        "the OOM daemon itself in 1 of 3",
         "kernel 6.12, 768 MiB, 2 CPUs, no swap",
         "host starved it",
     ] {

@@ -28,7 +28,7 @@ const THRASH_ANONYMOUS_PERCENT: usize = 90;
 const THRASH_FILE_PERCENT: usize = 20;
 /// The user of the load, and of the interactive process and the bystander, except in user-limit:
 /// there these two belong to `OTHER_UID`.
-const PERSON_UID: u32 = 1000;
+const USER_UID: u32 = 1000;
 const OTHER_UID: u32 = 1001;
 /// user-limit: growth of the load, its limit (`--limit-mib` overrides) and where it stops by
 /// itself, percent of all memory.
@@ -56,7 +56,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     fs::write("/proc/sys/vm/drop_caches", "3").map_err(|e| format!("drop_caches: {e}"))?;
 
-    let neighbour = if name == "user-limit" { OTHER_UID } else { PERSON_UID };
+    let neighbour = if name == "user-limit" { OTHER_UID } else { USER_UID };
     let words = ["interactive", "--shared", PAGE, "--file", &felt];
     let interactive = groups.start("interactive", neighbour, &words)?;
     let words = ["bystander", "--mib", &BYSTANDER_MIB.to_string()];
@@ -73,7 +73,7 @@ pub fn run(options: &Options) -> Result<()> {
         seconds: options.get_or("seconds", 60)?,
         limit_kib: (name == "user-limit").then_some(limit_mib as u64 * 1024),
     };
-    let load = groups.start("load", PERSON_UID, &words)?;
+    let load = groups.start("load", USER_UID, &words)?;
     let mut parts = Parts { interactive, bystander, load };
     let seen = observe(shared, &groups, &mut parts, &terms)?;
     let kernel_kills = memory::kernel_oom_kills()?.saturating_sub(kernel_kills);

@@ -163,7 +163,8 @@ fn parse_target(
         .collect();
     let [key] = keys[..] else {
         let message = match keys[..] {
-            [] => "this limit has no target; add \"user\", \"users\", \"group\", \"cgroup\" or \"session\""
+            [] => "this limit has no target: add \"user\", \"users\", \"group\", \"cgroup\" or \
+                   \"session\""
                 .to_owned(),
             _ => format!("a limit has one of \"{}\", not both", keys.join("\" and \"")),
         };

@@ -276,7 +276,8 @@ fn trusted(path: &Path) -> Result<String, String> {
         let owned = about.uid() == 0 || about.uid() == us;
         if !owned {
             return Err(format!(
-                "{part} belongs to uid {}, which could replace the program {shown}; change its owner to root",
+                "{part} belongs to uid {}, which could replace the program \
+                 {shown}; change its owner to root",
                 about.uid()
             ));
         }
@@ -284,13 +285,15 @@ fn trusted(path: &Path) -> Result<String, String> {
         let sticky = about.is_dir() && mode & 0o1000 != 0;
         if mode & 0o002 != 0 && !sticky {
             return Err(format!(
-                "{part} is writable by every user, which could replace the program {shown}; remove that permission"
+                "{part} is writable by every user, which could replace the program \
+                 {shown}; remove that permission"
             ));
         }
         if mode & 0o020 != 0 && about.gid() != 0 && !sticky {
             let gid = about.gid();
             return Err(format!(
-                "{part} is writable by group {gid}, which could replace the program {shown}; remove that permission"
+                "{part} is writable by group {gid}, which could replace the program \
+                 {shown}; remove that permission"
             ));
         }
     }

@@ -1,4 +1,4 @@
-"""The killers that meet in the scenarios: how each is started inside the machine, and when it is ready."""
+"""The OOM daemons that the scenarios compare: how each is started in the machine, and how it is known to be ready."""
 
 import shlex
 from dataclasses import dataclass
@@ -7,32 +7,32 @@ from pathlib import Path
 from .errors import LabError
 
 # The unprivileged user whose programs misbehave, and headroom's configuration for it if none is given.
-PERSON_UID = 1000
+USER_UID = 1000
 DEFAULT_HARD_LIMIT = "75%"
 OOMD_READY = "systemctl -q is-active systemd-oomd && oomctl 2>/dev/null | grep -q lab.service"
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """`start` is shell for inside, run in the background with its log in /run/lab/daemon.log; `ready` is a test, too."""
+class OomDaemon:
+    """`start` is a shell command that runs in the background, with its log in /run/lab/daemon.log; `ready` succeeds once it is ready."""
 
     start: str
     ready: str
     systemd: bool = False
 
 
-# As their Debian units start them, with default configurations.
+# Started as by their Debian units, with default configurations.
 PEERS = {
-    "none": Contestant("exec sleep infinity", "true"),
-    "earlyoom": Contestant(
+    "none": OomDaemon("exec sleep infinity", "true"),
+    "earlyoom": OomDaemon(
         "echo -100 >/proc/self/oom_score_adj; exec nice -n -20 earlyoom -r 3600",
         "grep -q 'mem avail' /run/lab/daemon.log",
     ),
-    "nohang": Contestant(
+    "nohang": OomDaemon(
         "exec nohang --monitor --config /etc/nohang/nohang.conf",
         "grep -q 'Monitoring has started' /run/lab/daemon.log",
     ),
-    "systemd-oomd": Contestant(
+    "systemd-oomd": OomDaemon(
         "rm -f /etc/systemd/system/systemd-oomd.service /etc/systemd/system/systemd-oomd.socket; systemctl daemon-reload; "
         "systemctl start systemd-oomd.service && "
         "systemctl set-property --runtime lab.service ManagedOOMSwap=kill ManagedOOMMemoryPressure=kill; exec sleep infinity",
@@ -42,17 +42,17 @@ PEERS = {
 NAMES = [*PEERS, "headroom"]
 
 
-def get(name: str, limit_mib: int | None) -> Contestant:
-    """The contestant; `limit_mib` is the user's limit in the user-limit scenario, which only headroom knows about."""
+def get(name: str, limit_mib: int | None) -> OomDaemon:
+    """The daemon with this name. `limit_mib` is the limit in the user-limit scenario; only headroom has limits of users."""
     if name in PEERS:
         return PEERS[name]
     if name != "headroom":
         raise LabError(f"no such daemon {name!r}: one of {', '.join(NAMES)}")
     hard = f"{limit_mib}M" if limit_mib else DEFAULT_HARD_LIMIT
-    limit = f'[[limit]]\nuser = {PERSON_UID}\nhard = "{hard}"\n'
+    limit = f'[[limit]]\nuser = {USER_UID}\nhard = "{hard}"\n'
     # The user-limit scenario is about one particular limit, so it overrides the given configuration.
     keep = "" if limit_mib else "[ -e /payload/headroom/oomd.toml ] || "
-    return Contestant(
+    return OomDaemon(
         f"mkdir -p /run/headroom; {keep}printf %s {shlex.quote(limit)} >/payload/headroom/oomd.toml; "
         "exec /payload/headroom/headroom-oomd --socket /run/headroom/oomd.sock --config /payload/headroom/oomd.toml",
         "[ -S /run/headroom/oomd.sock ]",
@@ -60,7 +60,7 @@ def get(name: str, limit_mib: int | None) -> Contestant:
 
 
 def payload(name: str, directory: Path | None) -> list[tuple[Path, str]]:
-    """What has to travel with it."""
+    """The files that it needs in the machine."""
     if name != "headroom":
         return []
     if directory is None:
@@ -70,16 +70,16 @@ def payload(name: str, directory: Path | None) -> list[tuple[Path, str]]:
     return [(directory, "/payload/headroom")]
 
 
-def script(contestant: Contestant, scenario: str) -> str:
-    """Shell: starts it, waits until it is ready (20 s), plays the scenario, tells if the daemon died."""
+def script(daemon: OomDaemon, scenario: str) -> str:
+    """Shell script: starts the daemon, waits until it is ready (20 s), runs the scenario, and reports if the daemon died."""
     return f"""
-( {contestant.start} ) >/run/lab/daemon.log 2>&1 &
+( {daemon.start} ) >/run/lab/daemon.log 2>&1 &
 daemon=$!
 tries=0
-until {contestant.ready}; do
+until {daemon.ready}; do
     tries=$((tries + 1))
     if [ $tries -gt 200 ] || ! kill -0 $daemon 2>/dev/null; then
-        echo "the daemon did not get ready; its log:" >&2
+        echo "the daemon was not ready within 20 s; its log:" >&2
         cat /run/lab/daemon.log >&2
         exit 3
     fi
@@ -87,7 +87,7 @@ until {contestant.ready}; do
 done
 {scenario}
 status=$?
-kill -0 $daemon 2>/dev/null || echo "the daemon did not live to the end" >&2
+kill -0 $daemon 2>/dev/null || echo "the daemon did not survive" >&2
 echo "--- the daemon's log:" >&2
 tail -n 40 /run/lab/daemon.log >&2
 exit $status
