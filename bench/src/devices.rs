@@ -20,11 +20,11 @@ pub struct DeviceArguments {
     /// A daemon that serves --device: runs on the same core, and its CPU time counts.
     #[arg(long, requires = "device")]
     pub daemon_pid: Option<u32>,
-    /// Start a headroom-binderd of our own (found beside this program or in $HEADROOM_BIN_DIR),
-    /// once for each way in which it can map buffers.
+    /// Start a private headroom-binderd (found beside this program or in $HEADROOM_BIN_DIR) for each
+    /// kind of mapping.
     #[arg(long)]
     pub headroom: bool,
-    /// Only this way: passthrough or notify-store.
+    /// Only this kind of mapping: passthrough or notify-store.
     #[arg(long, requires = "headroom", value_parser = ["passthrough", "notify-store"])]
     pub mapping: Option<String>,
 }

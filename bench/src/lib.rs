@@ -15,11 +15,11 @@
 //! * [`stash`], [`naive`]: a new node with every transaction, and the baseline, a walk over a map;
 //! * [`stressor`]: a process that allocates memory and keeps writing to it;
 //! * [`oomd`]: a private headroom-oomd; [`child`]: processes that another process kills;
-//! * [`overshoot`]: processes that grow over their user's limit; [`askers`]: those that request far
+//! * [`overshoot`]: processes that grow over their user's limit; [`requesters`]: those that request far
 //!   more;
 //! * [`allocator_cost`]: what a call of tmalloc costs;
 //! * [`fault_work`]: operations that change a process's accounts all the time; [`watchers`]: the
-//!   programs that watch it meanwhile, with [`scan_every_event`] and [`look_by_timer`] as
+//!   programs that watch it meanwhile, with [`scan_every_event`] and [`poll_by_timer`] as
 //!   baselines; [`victims`]: processes that are killed with much memory ([`victim_memory`]), in a
 //!   [`control_group`] or not, and by which steps ([`reclaim_steps`]);
 //! * [`sleepers`], [`walk`]: very many processes, and earlyoom's scan of them;
@@ -29,13 +29,11 @@
 
 pub mod affinity;
 pub mod allocator_cost;
-pub mod askers;
 pub mod child;
 pub mod contention;
 pub mod control_group;
 pub mod devices;
 pub mod fault_work;
-pub mod look_by_timer;
 pub mod machine;
 pub mod measure;
 pub mod naive;
@@ -45,9 +43,11 @@ pub mod overshoot;
 pub mod passing;
 pub mod peer;
 pub mod pingpong;
+pub mod poll_by_timer;
 pub mod progress;
 pub mod reclaim_steps;
 pub mod report;
+pub mod requesters;
 pub mod results;
 pub mod scan_every_event;
 pub mod shrink;

@@ -91,7 +91,7 @@ impl Oomd {
 
     /// Limit and account of a user.
     pub fn account(&self, uid: Uid) -> Result<UserLimit> {
-        match self.ask(&Request::ListLimits)? {
+        match self.call(&Request::ListLimits)? {
             Reply::Limits { limits } => limits
                 .into_iter()
                 .find(|limit| limit.account == AccountRef::user(uid))
@@ -104,13 +104,13 @@ impl Oomd {
         self.folder.path().join("oomd.sock")
     }
 
-    fn ask(&self, request: &Request) -> Result<Reply> {
+    fn call(&self, request: &Request) -> Result<Reply> {
         Ok(Client::connect(&self.socket())?.call(request)?)
     }
 
     /// Sets the limit of a user.
     pub fn limit(&self, uid: Uid, hard_bytes: u64) -> Result<()> {
-        let reply = self.ask(&Request::SetLimit {
+        let reply = self.call(&Request::SetLimit {
             account: AccountRef::user(uid),
             hard_bytes,
             soft_bytes: None,
@@ -121,7 +121,7 @@ impl Oomd {
 
     /// All decisions so far, newest first.
     pub fn records(&self) -> Result<Vec<Why>> {
-        match self.ask(&Request::Why { last: RECORDS })? {
+        match self.call(&Request::Why { last: RECORDS })? {
             Reply::Why { records } => Ok(records),
             other => anyhow::bail!("instead of decisions: {other:?}"),
         }

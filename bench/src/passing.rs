@@ -27,8 +27,8 @@ pub const MAX_DESCRIPTORS: usize = 64;
 pub struct Pair {
     /// Name in the results.
     pub name: String,
-    tell: ChildStdin,
-    hear: BufReader<ChildStdout>,
+    requests: ChildStdin,
+    replies: BufReader<ChildStdout>,
     _caller: Peer,
     _service: Option<Peer>,
 }
@@ -41,21 +41,27 @@ impl Pair {
         spawn: impl Fn(Command) -> std::io::Result<Child>,
     ) -> Result<Self> {
         let service = Peer::start_by(&["serve", device], &spawn)?;
-        let (caller, tell, hear) = Peer::start_talking_by(&["call", device], &spawn)?;
-        Ok(Self { name: name.to_owned(), tell, hear, _caller: caller, _service: Some(service) })
+        let (caller, requests, replies) = Peer::start_talking_by(&["call", device], &spawn)?;
+        Ok(Self {
+            name: name.to_owned(),
+            requests,
+            replies,
+            _caller: caller,
+            _service: Some(service),
+        })
     }
 
     /// Over a Unix socket with `SCM_RIGHTS`.
     pub fn over_socket(name: &str) -> Result<Self> {
-        let (caller, tell, hear) = Peer::start_talking(&["call-socket"])?;
-        Ok(Self { name: name.to_owned(), tell, hear, _caller: caller, _service: None })
+        let (caller, requests, replies) = Peer::start_talking(&["call-socket"])?;
+        Ok(Self { name: name.to_owned(), requests, replies, _caller: caller, _service: None })
     }
 
     /// Makes `calls` calls with `descriptors` each. Returns nanoseconds per call.
     pub fn calls(&mut self, calls: usize, descriptors: usize) -> Result<Vec<u64>> {
-        writeln!(self.tell, "{calls} {descriptors}")?;
+        writeln!(self.requests, "{calls} {descriptors}")?;
         let mut line = String::new();
-        self.hear.read_line(&mut line)?;
+        self.replies.read_line(&mut line)?;
         let times = line.split_whitespace().map(str::parse).collect::<Result<Vec<u64>, _>>();
         let times = times.with_context(|| format!("{}: {}", self.name, line.trim()))?;
         anyhow::ensure!(times.len() == calls, "{}: its caller has ended", self.name);

@@ -9,7 +9,7 @@ use memory_watch::notifier::CountRuns;
 use memory_watch::{Notifier, SlotLimit, Watch};
 
 use crate::fault_work::{Work, Worker};
-use crate::look_by_timer::{self, LookByTimer, PERIOD};
+use crate::poll_by_timer::{self, LookByTimer, PERIOD};
 use crate::scan_every_event::ScanEveryEvent;
 
 /// Scans of the timer that its cost is the mean of.
@@ -80,7 +80,7 @@ impl Watchers {
         let every_event = ScanEveryEvent::load(uid)
             .inspect_err(|error| eprintln!("no scan at every event: {error:#}"))
             .ok();
-        let look_ns = look_by_timer::cost_ns(LOOKS)?;
+        let look_ns = poll_by_timer::cost_ns(LOOKS)?;
         Ok(Self { uid, notifier, every_event, timer: None, look_ns })
     }
 

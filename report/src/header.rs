@@ -22,35 +22,35 @@ pub struct Header {
 impl Header {
     /// Values of the file, and of this machine if the file does not have them.
     pub fn find(info: Option<&Path>) -> Result<Self> {
-        let told = info.map(read).transpose()?.unwrap_or_default();
-        Ok(Self::from_info(&told))
+        let given = info.map(read).transpose()?.unwrap_or_default();
+        Ok(Self::from_info(&given))
     }
 
-    fn from_info(told: &serde_json::Map<String, Value>) -> Self {
-        let machine = told.get("machine");
+    fn from_info(given: &serde_json::Map<String, Value>) -> Self {
+        let machine = given.get("machine");
         let text = |value: Option<&Value>| value.map(plain);
         let of_machine = |key: &str| text(machine.and_then(|machine| machine.get(key)));
         let mut facts = Vec::new();
-        let mut fact = |name: &str, told: Option<String>, found: &dyn Fn() -> Option<String>| {
-            if let Some(value) = told.or_else(found) {
+        let mut fact = |name: &str, given: Option<String>, found: &dyn Fn() -> Option<String>| {
+            if let Some(value) = given.or_else(found) {
                 facts.push((name.to_owned(), value));
             }
         };
-        fact("Date", text(told.get("date")), &|| Some(date(now())));
-        fact("Commit", text(told.get("commit")), &commit);
+        fact("Date", text(given.get("date")), &|| Some(date(now())));
+        fact("Commit", text(given.get("commit")), &commit);
         // A machine that is described by a single string is taken as it is.
         match machine {
             Some(Value::String(words)) => fact("Machine", Some(words.clone()), &|| None),
             _ => {
                 fact("CPU", of_machine("cpu"), &cpu_model);
                 fact("Cores", of_machine("cores"), &cores);
-                let told = of_machine("memory_mib").map(|mib| format!("{mib} MiB"));
-                fact("Memory", told.or_else(|| of_machine("memory")), &memory);
+                let given = of_machine("memory_mib").map(|mib| format!("{mib} MiB"));
+                fact("Memory", given.or_else(|| of_machine("memory")), &memory);
                 fact("Kernel", of_machine("kernel"), &kernel);
             }
         }
         let mut versions = Vec::new();
-        for (key, value) in told {
+        for (key, value) in given {
             if !["date", "commit", "machine"].contains(&key.as_str()) {
                 flatten(key, value, &mut versions);
             }
@@ -152,7 +152,7 @@ fn kernel() -> Option<String> {
 mod tests {
     use super::*;
 
-    fn told(text: &str) -> Header {
+    fn given(text: &str) -> Header {
         Header::from_info(serde_json::from_str::<Value>(text).unwrap().as_object().unwrap())
     }
 
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_processor_memory_and_a_kernel() {
-        let names: Vec<String> = told("{}").facts.into_iter().map(|(name, _)| name).collect();
+        let names: Vec<String> = given("{}").facts.into_iter().map(|(name, _)| name).collect();
         for name in ["Date", "Cores", "Memory", "Kernel"] {
             assert!(names.iter().any(|found| found == name), "{name} in {names:?}");
         }
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn what_is_told_replaces_what_is_found_and_the_rest_is_shown() {
-        let header = told(
+        let header = given(
             r#"{"date":"today","commit":"abc",
                 "machine":{"cpu":"Z80","cores":1,"memory_mib":64,"kernel":"CP/M"},
                 "qemu":"7.2","kernels":{"6.1":{"release":"6.1.0-50"}}}"#,

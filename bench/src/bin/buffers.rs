@@ -24,11 +24,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 const BENCH: &str = "buffers";
 const PAGE: u64 = 4096;
 
-/// Counts what the daemon keeps for opens that do nothing, and times how their warm buffers' memory
-/// is given back. Needs root.
+/// Measures the memory that the daemon keeps for idle opens, and the time until the memory of idle
+/// buffers is released. Needs root.
 #[derive(Parser)]
 struct Arguments {
-    /// Opens that are mapped and never used
+    /// Opens that are mapped and not used
     #[arg(
         long,
         default_value_t = 10_000,
@@ -38,22 +38,22 @@ struct Arguments {
     /// Clients with warm buffers
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=4_000))]
     clients: u32,
-    /// Bytes that each of them has received at once
+    /// Bytes of one message to each client
     #[arg(
         long,
         default_value_t = 65_536,
         value_parser = clap::value_parser!(u32).range(1..=262_144)
     )]
     bytes: u32,
-    /// How often their memory is taken and comes back
+    /// Number of times that their memory is released and used again
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// 100 opens, 20 clients, 2 rounds
     #[arg(long)]
     quick: bool,
-    /// Take the machine's memory until it is short, and time how fast the idle buffers' is back
-    /// without being asked for. Only for a virtual machine that nobody needs: little is left to
-    /// others
+    /// Allocate memory until the machine is short of it, and time how fast the daemon releases idle
+    /// buffers by itself. Use it in a dedicated virtual machine only: it leaves little memory to
+    /// other programs
     #[arg(long, conflicts_with = "quick")]
     pressure: bool,
 }
@@ -106,7 +106,7 @@ fn raise_file_limit() {
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-fn tell(case: &str, subject: &str, metric: &str, values: &[f64], unit: &str) {
+fn print_results(case: &str, subject: &str, metric: &str, values: &[f64], unit: &str) {
     let Some(e) = estimate(values) else { return };
     let most = values.iter().copied().fold(f64::MIN, f64::max);
     eprintln!(
@@ -146,7 +146,7 @@ fn idle_opens(arguments: &Arguments, subject: &str, bus: &Bus) -> Result<()> {
     let clients: Vec<Client> = (0..arguments.opens).map(|_| open(bus)).collect::<Result<_>>()?;
     let after = anonymous_bytes(bus.pid())?;
     let each = after.saturating_sub(before) as f64 / f64::from(arguments.opens);
-    tell(&case, subject, "daemon_bytes_per_open", &[each], "B");
+    print_results(&case, subject, "daemon_bytes_per_open", &[each], "B");
     drop((first, clients));
     bus.wait_until_empty().map_err(|left| anyhow::anyhow!(left))
 }
@@ -225,11 +225,11 @@ fn warm_clients(
     }
     drop(progress);
     let idle = idle_pages(bus)? * PAGE / 1024;
-    tell(&case, subject, "idle_kib", &[idle as f64], "KiB");
-    tell(&case, subject, "back_ms", &ms, "ms");
-    tell(&case, subject, "back_share", &shares, "%");
-    tell(&case, subject, "call_warm_us", &warm, "us");
-    tell(&case, subject, "call_after_us", &cold, "us");
+    print_results(&case, subject, "idle_kib", &[idle as f64], "KiB");
+    print_results(&case, subject, "back_ms", &ms, "ms");
+    print_results(&case, subject, "back_share", &shares, "%");
+    print_results(&case, subject, "call_warm_us", &warm, "us");
+    print_results(&case, subject, "call_after_us", &cold, "us");
     Ok(())
 }
 
@@ -304,8 +304,8 @@ fn under_pressure(
     }
     call_all(sessions, message)?;
     drop(progress);
-    tell(&case, subject, "pressure_back_ms", &ms, "ms");
-    tell(&case, subject, "pressure_back_share", &shares, "%");
+    print_results(&case, subject, "pressure_back_ms", &ms, "ms");
+    print_results(&case, subject, "pressure_back_share", &shares, "%");
     Ok(())
 }
 

@@ -27,7 +27,7 @@ struct Arguments {
     /// The clients' classes: fifo-1 to fifo-99 (needs root), "nice -20" (needs root) to "nice 19".
     #[arg(long, value_delimiter = ',', default_value = "fifo-99,fifo-1,nice -20,nice 19")]
     classes: Vec<String>,
-    /// Calls of each class in a round: those who are done go on until the last one is.
+    /// Calls of each class in a round; each client continues until all classes have theirs.
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
     calls: u64,
     /// Rounds.
@@ -36,12 +36,11 @@ struct Arguments {
     /// Longest duration of a round, seconds.
     #[arg(long, default_value_t = 60)]
     limit_seconds: u64,
-    /// Take idle buffers' memory back all the time: a daemon of our own is asked to; for --device
-    /// the kernel's shrinkers are driven (needs root), and every other program's caches go as well.
+    /// Release the memory of idle buffers all the time: by requests to a private daemon; for --device
+    /// by the kernel's shrinkers (needs root), which also drop the caches of other programs.
     #[arg(long)]
     reclaim: bool,
-    /// Clients that are let in while allocations of order 3 and higher are counted; 0: do not
-    /// count.
+    /// Clients that connect while allocations of order 3 and higher are counted; 0: do not count.
     #[arg(long, default_value_t = 100)]
     newcomers: usize,
     /// Threads of the server.
@@ -111,7 +110,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     drop(progress);
-    tell(&classes, &fields, arguments);
+    print_results(&classes, &fields, arguments);
     drop(fields);
     devices::close(devices)
 }
@@ -176,7 +175,7 @@ fn one_round(
     Ok(())
 }
 
-fn tell(classes: &[Class], fields: &[Field], arguments: &Arguments) {
+fn print_results(classes: &[Class], fields: &[Field], arguments: &Arguments) {
     eprintln!(
         "{:<24} {:<24} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9}  max / alone",
         "class", "us a call", "alone p50", "average", "min", "p99", "max", "calls"
@@ -185,16 +184,16 @@ fn tell(classes: &[Class], fields: &[Field], arguments: &Arguments) {
         for field in fields {
             let reclaim = if arguments.reclaim { "" } else { " without reclaim" };
             let case = format!("{}{reclaim}", class.name());
-            tell_one(&case, &field.name, &field.alone[at], &field.together[at]);
+            print_row(&case, &field.name, &field.alone[at], &field.together[at]);
         }
     }
     eprintln!("({} rounds)", arguments.rounds);
-    fields.iter().for_each(tell_shrunk);
+    fields.iter().for_each(print_reclaim_rate);
 }
 
 /// Reports the shrinkers' work while a binder device was in use. The kernel's counters do not
 /// include the pages of a daemon that this program has not started.
-fn tell_shrunk(field: &Field) {
+fn print_reclaim_rate(field: &Field) {
     let rates: Vec<f64> = field.shrunk.iter().filter_map(|shrunk| shrunk.pages_per_s).collect();
     let Some(rate) = estimate(&rates) else { return };
     if field.daemon.is_some() && field.control.is_none() {
@@ -244,7 +243,7 @@ fn count_order3(newcomers: usize, fields: &[Field]) {
     }
 }
 
-fn tell_one(class: &str, name: &str, alone: &Tally, together: &Tally) {
+fn print_row(class: &str, name: &str, alone: &Tally, together: &Tally) {
     let us = |ns: u64| ns as f64 / 1000.0;
     let runs = together.count as usize;
     let base = alone.percentile_us(0.5);

@@ -17,22 +17,21 @@ use machine_memory::text::bytes_of;
 const BENCH: &str = "daemon";
 const SUBJECT: &str = "headroom-oomd";
 
-/// Starts a private headroom-oomd with no limit, one, and 64 limits, and measures from outside: how
-/// long it takes until it answers, with all limits in force; how much memory it holds after a
-/// while; how much CPU time it takes when nothing happens. The machine's own triggers are off.
-/// Needs root.
+/// Starts a private headroom-oomd with no limit, one, and 64 limits, and measures the time until it
+/// replies, with all limits in force, its memory when idle, and its CPU time when idle. Triggers
+/// of the machine are off. Needs root.
 #[derive(Parser)]
 struct Arguments {
     /// Daemons that are started in each case
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// How long each is left alone, seconds
+    /// Time that each is idle, seconds
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=3600))]
     idle_s: u64,
     /// Cases: numbers of limited users
     #[arg(long, value_delimiter = ',', default_values_t = [0, 1, 64])]
     users: Vec<u32>,
-    /// How it watches memory: auto, bpf or proc
+    /// Source of memory events: auto, bpf or proc
     #[arg(long, default_value = "auto", value_parser = ["auto", "bpf", "proc"])]
     notifier: String,
     /// The daemon; by default the headroom-oomd beside this program or in $HEADROOM_BIN_DIR

@@ -13,17 +13,17 @@ const SOCKET: &str = "seqpacket, SCM_RIGHTS";
 const PTRACE: &str = "headroom, ptrace";
 const SECCOMP: &str = "headroom, seccomp";
 
-/// Times calls with and without file descriptors, given by ptrace and by seccomp, beside a Unix
+/// Times calls with and without file descriptors, installed by ptrace and by seccomp, beside a Unix
 /// socket.
 #[derive(Parser)]
 struct Arguments {
-    /// The core on which everybody runs.
+    /// The core of all processes.
     #[arg(long, default_value_t = 0)]
     cpu: usize,
-    /// Nobody is bound to a core: the scheduler decides.
+    /// Bind no process to a core: the scheduler decides.
     #[arg(long, conflicts_with = "cpu")]
     free: bool,
-    /// Descriptors a call; 0 is always measured.
+    /// Descriptors per call; 0 is always measured.
     #[arg(long, value_delimiter = ',', default_value = "1,8")]
     descriptors: Vec<usize>,
     /// Turns of each subject.

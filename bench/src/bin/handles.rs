@@ -20,16 +20,15 @@ use clap::Parser;
 const BENCH: &str = "handles";
 const NAIVE: &str = "naive-walk";
 
-/// Times calls that each bring a new node, per range of handles in use.
+/// Times calls that each carry a new node, per range of handles in use.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
     devices: DeviceArguments,
-    /// The core on which everybody runs.
+    /// The core of all processes.
     #[arg(long, default_value_t = 0)]
     cpu: usize,
-    /// How many nodes are sent in all: at most 2,000,000, which is what headroom-binderd lets a
-    /// process have.
+    /// Number of nodes: at most 2,000,000, the quota of a process in headroom-binderd.
     #[arg(
         long,
         default_value_t = 100_000,
@@ -39,13 +38,13 @@ struct Arguments {
     /// Nodes in a range.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     range: u32,
-    /// Times that it is all done, each with fresh processes.
+    /// Repetitions, each with fresh processes.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Walks that are timed in each range; other handles are put where the walk would have.
+    /// Timed walks in each range; other handles are inserted without a walk.
     #[arg(long, default_value_t = 100)]
     naive_samples: u32,
-    /// Memory to leave to others, MiB: stops before that is touched.
+    /// Stop when less memory than this is available, MiB.
     #[arg(long, default_value_t = 4096)]
     keep_free_mib: u64,
 }
@@ -80,7 +79,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     drop(progress);
     let names = devices.iter().map(|device| device.name.as_str()).chain([NAIVE]);
     let results: Vec<(&str, Samples)> = names.zip(samples).collect();
-    tell(&ranges, &results);
+    print_results(&ranges, &results);
     devices::close(devices)
 }
 
@@ -147,7 +146,7 @@ fn walk(table: &mut NaiveTable, (first, last): (u32, u32), timed: u32) -> Result
     Ok(times)
 }
 
-fn tell(ranges: &[(u32, u32)], results: &[(&str, Samples)]) {
+fn print_results(ranges: &[(u32, u32)], results: &[(&str, Samples)]) {
     eprintln!(
         "{:<16} {:<24} {:>10} {:>10} {:>10}  {:>17}",
         "handles in use", "us a new handle", "p50", "p99", "max", "rounds' p50"

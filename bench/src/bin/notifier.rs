@@ -24,29 +24,29 @@ const MOST: usize = 8;
 const COUNTED: usize = 2;
 
 /// Measures the CPU time of page-fault work (map, touch, unmap; fork, touch, exit; a compiler run)
-/// while somebody watches it over that while nobody does, taking turns: nobody; the notifier
-/// without any limit; with one for the workers' user, far away or with the soft one exceeded; a
-/// program that looks at all processes at every event, as the published naive one; and a timer that
-/// reads /proc every 200 ms, whose own CPU time counts. Several processes are spread over the
+/// with a memory watcher over that without, alternating: no watcher; the notifier without a limit;
+/// with a limit for the workers' user, far away or with the soft limit exceeded; a program that
+/// scans all processes at every event, as the published naive one; and a timer that reads /proc
+/// every 200 ms, whose own CPU time counts. Several processes are spread over the
 /// cores. Needs root and BPF.
 #[derive(Parser)]
 struct Arguments {
     /// The core of a single process
     #[arg(long, default_value_t = 0)]
     cpu: usize,
-    /// Times that each has its turn
+    /// Turns of each watcher
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Pages that are mapped, touched and unmapped at a time
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pages: u32,
-    /// Times that this is done in a block, by all processes together
+    /// Repetitions in a block, of all processes together
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     times: u32,
     /// Pages that a forked child writes to; it is forked as often as these fit into a block
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     fork_pages: u32,
-    /// Functions of the program that is compiled
+    /// Functions in the compiled program
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     functions: u32,
     /// Six rounds of short blocks
@@ -188,7 +188,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     drop(progress);
     eprintln!("{:<34} {:<20} {:>14} {:>10}  {:>19}", "", "CPU time", "", "over none", "95 %");
     for case in &cases {
-        tell(case, &watchers);
+        print_results(case, &watchers);
         let limited = workers.of(case);
         let events = watchers.count(case.limit, limited, case.work, COUNTED)?;
         let units = case.unit.2 * (COUNTED * case.processes) as f64;
@@ -208,7 +208,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-fn tell(case: &Case, watchers: &Watchers) {
+fn print_results(case: &Case, watchers: &Watchers) {
     let (metric, ns, units) = case.unit;
     let units = units * ns * (case.times * case.processes) as f64;
     for (watcher, took) in case.watchers.iter().zip(&case.took) {

@@ -15,16 +15,16 @@ use clap::{Parser, ValueEnum};
 const BENCH: &str = "overshoot";
 const MIB: u64 = 1 << 20;
 
-/// Has processes of one user take memory until their sum is over its limit, and reports the pages
-/// above it when the kill was decided, the most there were until the signal or the victim's last
-/// page, and the victims. Needs root.
+/// Lets processes of one user allocate memory until their sum exceeds the limit, and reports the
+/// pages above the limit when the kill was decided, their maximum until the signal or the victim's
+/// last page, and the victims. Needs root.
 #[derive(Parser)]
 struct Arguments {
     /// Runs of each case, each with a fresh daemon
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// The limit. A small one is broken by the processes' own few dozen pages too, and costs more
-    /// victims
+    /// The limit. A small one is also exceeded by the few dozen pages that each process has at its
+    /// start, which costs more victims
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(8..=4096))]
     limit_mib: u64,
     /// Cases: numbers of processes
@@ -35,7 +35,7 @@ struct Arguments {
         value_parser = clap::value_parser!(u16).range(1..=64)
     )]
     processes: Vec<u16>,
-    /// Who guards the limit; several take turns
+    /// What enforces the limit; several alternate
     #[arg(
         long,
         value_enum,
@@ -43,7 +43,7 @@ struct Arguments {
         default_values_t = [Subject::Bpf, Subject::Proc, Subject::Stopped, Subject::Cgroup]
     )]
     subject: Vec<Subject>,
-    /// Busy loops beside, of ordinary priority
+    /// Busy loops of ordinary priority that run beside the processes
     #[arg(long, default_value_t = 0)]
     busy: usize,
     /// The daemon; by default the headroom-oomd beside this program or in $HEADROOM_BIN_DIR
@@ -54,7 +54,7 @@ struct Arguments {
     quick: bool,
 }
 
-/// Who guards the limit.
+/// What enforces the limit.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Subject {
     /// The daemon, which watches in the kernel where that works
@@ -115,7 +115,7 @@ fn main() -> Result<()> {
         results.push((case, runs));
     }
     drop(progress);
-    tell(&arguments.subject, &results);
+    print_results(&arguments.subject, &results);
     Ok(())
 }
 
@@ -125,7 +125,7 @@ fn busy_loops(count: usize) -> Result<Vec<Child>> {
         .collect()
 }
 
-fn tell(subjects: &[Subject], results: &[(String, Vec<Vec<Run>>)]) {
+fn print_results(subjects: &[Subject], results: &[(String, Vec<Vec<Run>>)]) {
     eprintln!(
         "{:<12} {:<16} {:>17} {:>17} {:>9} {:>15} {:>17} {:>9}",
         "",
@@ -139,12 +139,12 @@ fn tell(subjects: &[Subject], results: &[(String, Vec<Vec<Run>>)]) {
     );
     for (case, runs) in results {
         for (subject, runs) in subjects.iter().zip(runs) {
-            tell_one(case, subject.name(), runs);
+            print_row(case, subject.name(), runs);
         }
     }
 }
 
-fn tell_one(case: &str, subject: &str, runs: &[Run]) {
+fn print_row(case: &str, subject: &str, runs: &[Run]) {
     let columns: [(&str, &str, Vec<f64>); 5] = [
         ("pages_over_at_kill", "pages", runs.iter().map(|r| r.pages_over_at_kill as f64).collect()),
         ("pages_over_peak", "pages", runs.iter().map(|r| r.pages_over_peak as f64).collect()),

@@ -65,9 +65,10 @@ const STEPS: &[Subject] = &[
 ///
 /// The memory counts as free when the victim's pidfd becomes readable, since a process tears its
 /// memory down before it becomes a zombie, or when process_mrelease returns with success; what
-/// /proc/PID/statm then still shows is not counted. A victim that is still dying when its patience
-/// is over is reported with what it gave until then (of statm; once its exit has begun, of the
-/// growth of the machine's free memory, which others disturb), and is then freed of what holds it.
+/// /proc/PID/statm then still shows is not counted. A victim that has not exited within
+/// --patience-ms is reported with the memory that it has released until then (by statm; once its
+/// exit has begun, by the growth of the machine's free memory, which other programs disturb), and
+/// is then released from its cgroup, freezer or CPU quota.
 /// `over_limit` is the rate over that of munmap of memory of the same size, pages and mappings in
 /// this process, just before; the median of all rounds. "worst of all" has the least of all cases.
 #[derive(Parser)]
@@ -81,19 +82,20 @@ struct Arguments {
         value_parser = clap::value_parser!(u64).range(8..=65_536)
     )]
     mib: Vec<u64>,
-    /// Times that everybody is killed, fewer for large victims; the subjects take turns
+    /// Kills of each victim, fewer for large ones; the subjects alternate
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// How long a victim that is not helped may take, milliseconds
+    /// Time limit for a victim that is killed by the signal alone, milliseconds
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     patience_ms: u64,
-    /// The core of the victims and their competitors; we use the others [default: the last one]
+    /// The core of the victims and their competitors; this program uses the others [default: the
+    /// last one]
     #[arg(long)]
     cpu: Option<usize>,
-    /// We may use all cores
+    /// Let this program use all cores
     #[arg(long)]
     any_cpu: bool,
-    /// Memory to leave to others, MiB: larger victims are left out
+    /// Memory that must stay available, MiB: larger victims are left out
     #[arg(long, default_value_t = 4096)]
     keep_free_mib: u64,
     /// Only cases with this in their names, like "THP, stopped"
@@ -187,7 +189,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     drop(progress);
-    tell(&cases, &subjects);
+    print_results(&cases, &subjects);
     Ok(())
 }
 
@@ -254,7 +256,7 @@ fn plan(arguments: &Arguments, subjects: usize) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-fn tell(cases: &[Case], subjects: &[Subject]) {
+fn print_results(cases: &[Case], subjects: &[Subject]) {
     eprintln!(
         "{:<40} {:<18} {:>8} {:>8} {:>8} {:>24} {:>9} {:>9} {:>5}",
         "MB/s from the signal on",
@@ -274,7 +276,7 @@ fn tell(cases: &[Case], subjects: &[Subject]) {
             let many = if case.layout.many_mappings { ", many mappings" } else { "" };
             let same = cases.iter().filter(|other| other.layout == case.layout);
             let limits: Vec<f64> = same.flat_map(|case| case.limits.iter().copied()).collect();
-            tell_rates(&format!("{}{many}", size_name(case.layout)), LIMIT, &limits, "");
+            print_rates(&format!("{}{many}", size_name(case.layout)), LIMIT, &limits, "");
         }
     }
     // Minimum of each subject: rate, least rate and share of the limit.
@@ -282,7 +284,7 @@ fn tell(cases: &[Case], subjects: &[Subject]) {
     for case in cases {
         for (at, kills) in case.kills.iter().enumerate() {
             let Some(kills) = kills else { continue };
-            let figures = tell_kills(case, subjects[at].0, kills);
+            let figures = print_kills(case, subjects[at].0, kills);
             for (worst, figure) in worst[at].iter_mut().zip(figures) {
                 *worst = worst.min(figure);
             }
@@ -306,7 +308,7 @@ fn tell(cases: &[Case], subjects: &[Subject]) {
 }
 
 /// Prints and returns the median and the least rate, and the median share of the limit.
-fn tell_kills(case: &Case, subject: &str, kills: &[Killed]) -> [f64; 3] {
+fn print_kills(case: &Case, subject: &str, kills: &[Killed]) -> [f64; 3] {
     let name = case.name();
     let rates: Vec<f64> = kills.iter().map(|killed| killed.back.mb_per_s()).collect();
     let shares: Vec<f64> =
@@ -320,7 +322,7 @@ fn tell_kills(case: &Case, subject: &str, kills: &[Killed]) -> [f64; 3] {
     let [_, exit, _] = quartiles(&exits).unwrap_or([0.0; 3]);
     let longest = exits.iter().copied().fold(0.0, f64::max);
     let more = format!("{low:>8.3} {share:>7.3} {high:>7.3} {exit:>9.1} {longest:>9.1} {late:>5}");
-    let [median, least] = tell_rates(&name, subject, &rates, &more);
+    let [median, least] = print_rates(&name, subject, &rates, &more);
     let line = |metric: &str, value: f64, unit: &str| {
         if value.is_finite() {
             Measurement::new(
@@ -336,7 +338,7 @@ fn tell_kills(case: &Case, subject: &str, kills: &[Killed]) -> [f64; 3] {
 }
 
 /// Prints and returns the median and the least rate.
-fn tell_rates(case: &str, subject: &str, rates: &[f64], more: &str) -> [f64; 2] {
+fn print_rates(case: &str, subject: &str, rates: &[f64], more: &str) -> [f64; 2] {
     let Some(e) = estimate(rates) else { return [0.0; 2] };
     let least = rates.iter().copied().fold(f64::MAX, f64::min);
     let most = rates.iter().copied().fold(f64::MIN, f64::max);

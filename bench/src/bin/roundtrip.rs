@@ -13,10 +13,10 @@ use clap::Parser;
 struct Arguments {
     #[command(flatten)]
     devices: DeviceArguments,
-    /// The core on which everybody runs.
+    /// The core of all processes.
     #[arg(long, default_value_t = 0)]
     cpu: usize,
-    /// Nobody is bound to a core: the scheduler decides.
+    /// Bind no process to a core: the scheduler decides.
     #[arg(long, conflicts_with = "cpu")]
     free: bool,
     /// Message sizes, bytes.

@@ -18,16 +18,15 @@ const BENCH: &str = "scan";
 /// A limit that no user reaches, bytes.
 const FAR: u64 = 1 << 40;
 
-/// Measures how long the choice of a victim takes, from the decision to look until the verdict,
-/// among very many processes: by headroom-oomd's own code (all processes, growth, families, herds,
-/// score) for the machine and for one limited user, and by the reads that earlyoom does. All take
-/// turns. Needs root, and BPF unless told otherwise.
+/// Measures the time of a victim selection among many processes: by headroom-oomd's own code (all
+/// processes, growth, families, herds, score) for the machine and for one limited user, and by the
+/// reads of earlyoom. The subjects alternate. Needs root, and BPF unless --notifier is proc.
 #[derive(Parser)]
 struct Arguments {
     /// Cases: numbers of processes, besides those of this machine
     #[arg(long, value_delimiter = ',', default_values_t = [1000, 5000])]
     processes: Vec<u32>,
-    /// Times that everybody looks
+    /// Selections of each subject
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// How the processes are listed: auto, bpf or proc

@@ -22,13 +22,13 @@ const LEAST_STRESS_MIB: u64 = 64;
 struct Arguments {
     #[command(flatten)]
     devices: DeviceArguments,
-    /// The core on which everybody but the memory stressor runs.
+    /// The core of all processes but the memory stressor.
     #[arg(long, default_value_t = 0)]
     cpu: usize,
-    /// What the memory stressor eats, MiB; 0: no stress.
+    /// Memory that the stressor allocates, MiB; 0: no stress.
     #[arg(long, default_value_t = 2048)]
     stress_mib: u64,
-    /// Memory to leave to others, MiB: the stressor eats less if need be.
+    /// Memory that must stay available, MiB: the stressor allocates less if necessary.
     #[arg(long, default_value_t = 4096)]
     keep_free_mib: u64,
     /// Pairs of sweeps, one idle and one under stress.
@@ -101,7 +101,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     drop(progress);
-    tell(&sizes, &subjects, &cells);
+    print_results(&sizes, &subjects, &cells);
     drop(subjects);
     devices::close(devices)
 }
@@ -178,14 +178,14 @@ fn by_pair(cells: &[[Cell; 2]]) -> Vec<f64> {
     (0..pairs).filter_map(|pair| estimate(&of_pair(pair))).map(|e| e.median).collect()
 }
 
-fn tell(sizes: &[usize], subjects: &[Box<dyn Subject>], cells: &Cells) {
+fn print_results(sizes: &[usize], subjects: &[Box<dyn Subject>], cells: &Cells) {
     eprintln!(
         "{:>8} {:<24} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  stress / idle",
         "vector", "us an echo", "idle", "p99", "CPU", "stress", "p99", "CPU"
     );
     for (at, size) in sizes.iter().enumerate() {
         for (subject, cells) in subjects.iter().zip(cells) {
-            tell_size(&bytes(*size), subject.name(), &cells[at]);
+            print_size(&bytes(*size), subject.name(), &cells[at]);
         }
     }
     let socket = cells.first().map_or(Vec::new(), |cells| by_pair(cells));
@@ -213,7 +213,7 @@ fn tell(sizes: &[usize], subjects: &[Box<dyn Subject>], cells: &Cells) {
     }
 }
 
-fn tell_size(size: &str, name: &str, cells: &[Cell; 2]) {
+fn print_size(size: &str, name: &str, cells: &[Cell; 2]) {
     let mut columns = String::new();
     for (condition, cell) in CONDITIONS.iter().zip(cells) {
         let s = Summary::of_blocks(&cell.blocks);

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use bench::allocator_cost::{Case, Gate, round_trips, wall_time};
-use bench::askers::{MAX_PROCESSES, Plan, Run, Subject, run};
 use bench::child::nobodys_uid;
 use bench::oomd::{self, Oomd};
 use bench::progress::Progress;
+use bench::requesters::{MAX_PROCESSES, Plan, Run, Subject, run};
 use bench::results::{Key, Measurement, Value};
 use bench::statistics::estimate;
 use clap::Parser;
@@ -20,30 +20,29 @@ const SIZES: [usize; 5] = [16, 256, 4096, 64 << 10, 1 << 20];
 const THREADS: [usize; 2] = [1, 8];
 const PRELOAD: &str = "libtmalloc_preload.so";
 
-/// Has 1, 4 and 8 processes of one user ask for 1 GB each, in pieces of 4 KiB that they write to
-/// and keep, under a limit of 16 MiB: once from malloc, which never refuses, so that everybody is
-/// killed in the end; once from tmalloc, which refuses in time. Reported are the kills; the pages
-/// above the limit, at most; and the usable share: how much of the limit was in use at the most
-/// before a kill.
+/// Lets 1, 4 and 8 processes of one user allocate 1 GB each, in pieces of 4 KiB that they write to
+/// and keep, under a limit of 16 MiB: once by malloc, which never fails, so that all are killed in
+/// the end; once by tmalloc, which fails in time. Reports the kills, the maximum of pages above the
+/// limit, and the usable share: the maximum share of the limit in use before a kill.
 ///
-/// In every other run of tmalloc who is refused keeps what it has until all were refused; with
-/// --replace-daemon the daemon is killed in the middle of each and another takes its place.
+/// In every other run of tmalloc, a process whose allocation fails keeps its memory until all have
+/// failed; with --replace-daemon the daemon is killed in the middle of each run and replaced.
 ///
-/// Then what it costs: a pair of free and malloc with the gate against the same allocator without
-/// it, blocks of 16 B to 1 MiB, 1 and 8 threads; questions to the daemon a second; a Python script
-/// and a compiler with the preloaded library against those without. Needs root.
+/// Then measures the cost: a pair of free and malloc with reservation over the same allocator
+/// without, blocks of 16 B to 1 MiB, 1 and 8 threads; requests to the daemon per second; a Python
+/// script and a compiler with the preloaded library over those without. Needs root.
 #[derive(Parser)]
 struct Arguments {
     /// Runs of each number of processes, each with a fresh daemon
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Rounds of each cost, with and without taking turns
+    /// Rounds of each cost; with and without reservation alternate
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// The limit
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(8..=4096))]
     limit_mib: u64,
-    /// What each process asks for, 10^6 bytes
+    /// Memory that each process requests, 10^6 bytes
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     wanted_mb: u64,
     /// Cases: numbers of processes
@@ -57,13 +56,13 @@ struct Arguments {
     /// Kill the daemon in the middle of each run of tmalloc, and start another
     #[arg(long)]
     replace_daemon: bool,
-    /// Leave the costs out
+    /// Do not measure the cost
     #[arg(long)]
     no_cost: bool,
-    /// How headroom-oomd watches memory: auto, bpf or proc
+    /// Source of memory events: auto, bpf or proc
     #[arg(long, default_value = "auto", value_parser = ["auto", "bpf", "proc"])]
     notifier: String,
-    /// Memory to leave to others, MiB: stops when less is available
+    /// Stop when less memory than this is available, MiB
     #[arg(long, default_value_t = 4096)]
     keep_free_mib: u64,
     /// The daemon; by default the headroom-oomd beside this program or in $HEADROOM_BIN_DIR
@@ -141,12 +140,12 @@ fn refusals(arguments: &Arguments, program: &Path) -> Result<()> {
         "MB granted (most)"
     );
     for (case, subject, runs) in &results {
-        tell(case, subject.name(), runs);
+        print_results(case, subject.name(), runs);
     }
     Ok(())
 }
 
-fn tell(case: &str, subject: &str, runs: &[Run]) {
+fn print_results(case: &str, subject: &str, runs: &[Run]) {
     let columns: [(&str, &str, &str, Vec<f64>); 4] = [
         ("kills", "_max", "processes", runs.iter().map(|run| run.kills as f64).collect()),
         ("pages_over", "_max", "pages", runs.iter().map(|run| run.pages_over as f64).collect()),
@@ -211,7 +210,7 @@ fn costs(arguments: &Arguments, program: &Path) -> Result<()> {
                     times[gate as usize].push(case.measure(uid, &socket, gate)?);
                 }
             }
-            tell_cost(&case.name(), "ns_per_pair", "ns", &times);
+            print_cost(&case.name(), "ns_per_pair", "ns", &times);
         }
     }
     let asked = Case { size: 0, threads: if arguments.quick { 100 } else { 20_000 } };
@@ -227,7 +226,7 @@ fn costs(arguments: &Arguments, program: &Path) -> Result<()> {
 }
 
 /// Prints a ratio for each round, and their median: other load affects both sides alike.
-fn tell_cost(case: &str, metric: &str, unit: &str, times: &[Vec<f64>; 2]) {
+fn print_cost(case: &str, metric: &str, unit: &str, times: &[Vec<f64>; 2]) {
     let [without, with] = times;
     let ratios: Vec<f64> = with.iter().zip(without).map(|(with, without)| with / without).collect();
     let (Some(a), Some(b), Some(ratio)) = (estimate(without), estimate(with), estimate(&ratios))
@@ -296,7 +295,7 @@ fn programs(arguments: &Arguments, uid: Uid, socket: &Path) -> Result<()> {
                 times[usize::from(with)].push(time);
             }
         }
-        tell_cost(name, "wall_s", "s", &times);
+        print_cost(name, "wall_s", "s", &times);
     }
     Ok(())
 }

@@ -48,11 +48,11 @@ pub struct Binderd {
 pub type Counts = (Vec<(String, u32)>, Vec<(String, u32)>);
 
 /// Queries both daemons.
-pub fn ask(oomd_socket: &Path, binderd_socket: &Path) -> Sources {
-    let said = |error: ControlError| error.to_string();
+pub fn collect(oomd_socket: &Path, binderd_socket: &Path) -> Sources {
+    let reason = |error: ControlError| error.to_string();
     Sources {
-        oomd: ask_oomd(oomd_socket).map_err(said),
-        binderd: ask_binderd(binderd_socket).map_err(said),
+        oomd: query_oomd(oomd_socket).map_err(reason),
+        binderd: query_binderd(binderd_socket).map_err(reason),
     }
 }
 
@@ -62,7 +62,7 @@ fn unexpected<R>(path: &Path) -> Result<R, ControlError> {
     Err(ControlError::Garbled { path: path.to_owned(), error })
 }
 
-fn ask_oomd(path: &Path) -> Result<Oomd, ControlError> {
+fn query_oomd(path: &Path) -> Result<Oomd, ControlError> {
     let mut client = Client::connect(path)?;
     let oomd::Reply::Status(status) = client.call(&oomd::Request::Status)? else {
         return unexpected(path);
@@ -76,7 +76,7 @@ fn ask_oomd(path: &Path) -> Result<Oomd, ControlError> {
     Ok(Oomd { status, limits, counters })
 }
 
-fn ask_binderd(path: &Path) -> Result<Binderd, ControlError> {
+fn query_binderd(path: &Path) -> Result<Binderd, ControlError> {
     let mut client = Client::connect(path)?;
     match client.call(&binderd::Request::Stat)? {
         binderd::Reply::Stat { commands, returns, status } => {
@@ -102,11 +102,11 @@ pub fn text(sources: &Sources) -> String {
     page.family("headroom_up", "gauge", "Whether the daemon answers.");
     page.sample("headroom_up", &[("daemon", "oomd")], u64::from(sources.oomd.is_ok()));
     page.sample("headroom_up", &[("daemon", "binderd")], u64::from(sources.binderd.is_ok()));
-    if let Ok(said) = &sources.oomd {
-        write_oomd(&mut page, said);
+    if let Ok(state) = &sources.oomd {
+        write_oomd(&mut page, state);
     }
-    if let Ok(said) = &sources.binderd {
-        write_binderd(&mut page, said);
+    if let Ok(state) = &sources.binderd {
+        write_binderd(&mut page, state);
     }
     page.text
 }
@@ -161,8 +161,8 @@ fn seconds(micros: u64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-fn write_oomd(page: &mut Page, said: &Oomd) {
-    let Oomd { status, limits, counters } = said;
+fn write_oomd(page: &mut Page, state: &Oomd) {
+    let Oomd { status, limits, counters } = state;
     let name = "headroom_oomd_info";
     page.family(name, "gauge", "The daemon's version, and how it watches memory.");
     page.sample(name, &[("version", &status.version), ("notifier", &status.notifier)], 1);
@@ -294,8 +294,8 @@ fn write_kills(page: &mut Page, counters: &Counters) {
     );
 }
 
-fn write_binderd(page: &mut Page, said: &Binderd) {
-    let status = &said.status;
+fn write_binderd(page: &mut Page, state: &Binderd) {
+    let status = &state.status;
     let name = "headroom_binderd_info";
     page.family(name, "gauge", "The daemon's version, and how buffers reach clients.");
     page.sample(name, &[("version", &status.version), ("mapping", &status.mapping)], 1);
@@ -345,7 +345,7 @@ fn write_binderd(page: &mut Page, said: &Binderd) {
     for (name, kind, help, value) in gauges {
         page.one(name, kind, help, value);
     }
-    let Some((commands, returns)) = &said.counts else { return };
+    let Some((commands, returns)) = &state.counts else { return };
     for (name, label, help, counts) in [
         ("headroom_binder_commands_total", "command", "Commands of clients.", commands),
         ("headroom_binder_returns_total", "return", "Returns to clients.", returns),
@@ -362,9 +362,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_that_is_missing_is_said() {
+    fn a_missing_daemon_is_reported() {
         let nowhere = Path::new("/nonexistent/x.sock");
-        let text = text(&ask(nowhere, nowhere));
+        let text = text(&collect(nowhere, nowhere));
         assert!(
             text.contains("# headroom-binderd: no daemon listens on /nonexistent/x.sock"),
             "{text}"

@@ -171,15 +171,15 @@ impl Reap {
 
     /// Progress as of the last [`advance`](Reap::advance).
     pub fn status(&self) -> Status {
-        let struck = || self.members.iter().filter(|member| member.refused.is_none());
-        let bytes = struck().map(Member::bytes).sum();
-        let back = struck().map(|member| member.back_at.map(|at| at - self.begun));
-        let all_over = struck().all(|member| member.gone);
+        let signalled = || self.members.iter().filter(|member| member.refused.is_none());
+        let bytes = signalled().map(Member::bytes).sum();
+        let back = signalled().map(|member| member.back_at.map(|at| at - self.begun));
+        let all_over = signalled().all(|member| member.gone);
         Status {
-            victims: struck().count(),
-            gone: struck().filter(|member| member.gone).count(),
+            victims: signalled().count(),
+            gone: signalled().filter(|member| member.gone).count(),
             bytes,
-            bytes_back: struck().map(Member::bytes_back).sum(),
+            bytes_back: signalled().map(Member::bytes_back).sum(),
             memory_back: back
                 .clone()
                 .all(|at| at.is_some())

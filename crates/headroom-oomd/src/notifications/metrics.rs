@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use control::metrics::{ask, text};
+use control::metrics::{collect, text};
 
 use super::use_ordinary_priority;
 use crate::config::notifications::Metrics;
@@ -77,7 +77,7 @@ impl Work {
 
     fn export(&self, metrics: &Metrics) -> Result<(), String> {
         let Some(file) = &metrics.textfile else { return Ok(()) };
-        let text = text(&ask(&self.oomd, &self.binderd));
+        let text = text(&collect(&self.oomd, &self.binderd));
         write(file, &text).map_err(|e| format!("{}: {e}", file.display()))
     }
 }

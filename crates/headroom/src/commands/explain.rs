@@ -5,7 +5,7 @@ use std::fmt::Write;
 use control::oomd::{Explanation, Reply, Request};
 
 use crate::arguments::Globals;
-use crate::helpers::client::{ask_oomd, unexpected};
+use crate::helpers::client::{call_oomd, unexpected};
 use crate::helpers::decision::{memory, others, process};
 use crate::helpers::output::{self, count, printable};
 use crate::helpers::user::User;
@@ -13,7 +13,7 @@ use crate::helpers::user::User;
 /// Runs the command.
 pub fn explain(globals: &Globals, user: Option<&User>) -> anyhow::Result<()> {
     let account = user.map(|user| user.account(&globals.oomd_socket)).transpose()?;
-    match ask_oomd(&globals.oomd_socket, &Request::Explain { account })? {
+    match call_oomd(&globals.oomd_socket, &Request::Explain { account })? {
         Reply::Explained(found) => output::print_as(globals.format(), &found, || text(&found)),
         reply => Err(unexpected(&reply)),
     }

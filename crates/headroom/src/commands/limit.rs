@@ -8,7 +8,7 @@ use control::oomd::{Reply, Request, UserLimit};
 use machine_memory::Meminfo;
 
 use crate::arguments::{Globals, LimitCommand};
-use crate::helpers::client::{ask_oomd, unexpected};
+use crate::helpers::client::{call_oomd, unexpected};
 use crate::helpers::output;
 use crate::helpers::size::{Amount, Size};
 use crate::helpers::user::{self, User};
@@ -73,14 +73,14 @@ fn cleared(user: &User, limit: Option<&UserLimit>) -> String {
 }
 
 fn limits(globals: &Globals) -> anyhow::Result<Vec<UserLimit>> {
-    match ask_oomd(&globals.oomd_socket, &Request::ListLimits)? {
+    match call_oomd(&globals.oomd_socket, &Request::ListLimits)? {
         Reply::Limits { limits } => Ok(limits),
         reply => Err(unexpected(&reply)),
     }
 }
 
 fn done(globals: &Globals, request: &Request) -> anyhow::Result<()> {
-    match ask_oomd(&globals.oomd_socket, request)? {
+    match call_oomd(&globals.oomd_socket, request)? {
         Reply::Done => Ok(()),
         reply => Err(unexpected(&reply)),
     }

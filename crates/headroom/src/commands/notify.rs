@@ -77,16 +77,18 @@ fn notice(event: &Event) -> Option<Notice> {
                 body: format!("{used} are in use of {hard}. Beyond that a process will be killed."),
             })
         }
-        Event::Decided { why } if why.killer.is_none() => Some(told(why, "Out of memory")),
+        Event::Decided { why } if why.killer.is_none() => {
+            Some(decision_notice(why, "Out of memory"))
+        }
         Event::Decided { .. } => None,
         Event::Ended { why } if matches!(why.outcome, Outcome::Stuck { .. }) => {
-            Some(told(why, "A process does not end"))
+            Some(decision_notice(why, "A process does not end"))
         }
-        Event::Ended { why } => Some(told(why, "A process was killed")),
+        Event::Ended { why } => Some(decision_notice(why, "A process was killed")),
     }
 }
 
-fn told(why: &Why, title: &str) -> Notice {
+fn decision_notice(why: &Why, title: &str) -> Notice {
     let body = format!("{}: {}", decision::headline(why), decision::outcome(&why.outcome));
     Notice { title: title.to_owned(), body: printable(&body) }
 }

@@ -3,14 +3,14 @@
 use control::oomd::{Reply, Request};
 
 use crate::arguments::Globals;
-use crate::helpers::client::{ask_oomd, unexpected};
+use crate::helpers::client::{call_oomd, unexpected};
 use crate::helpers::user::User;
 use crate::helpers::{decision, output};
 
 /// Runs the command.
 pub fn run_oom_killer(globals: &Globals, user: Option<&User>) -> anyhow::Result<()> {
     let account = user.map(|user| user.account(&globals.oomd_socket)).transpose()?;
-    match ask_oomd(&globals.oomd_socket, &Request::RunOomKiller { account })? {
+    match call_oomd(&globals.oomd_socket, &Request::RunOomKiller { account })? {
         Reply::OomKillerRan { kills } => {
             output::print_as(globals.format(), &kills, || match (&kills[..], user) {
                 ([], None) => "no limit is exceeded\n".into(),

@@ -37,19 +37,19 @@ pub fn follow(globals: &Globals, number: u32) -> anyhow::Result<()> {
     let events = Subscription::start(&globals.oomd_socket)
         .map_err(|error| client::connect_error("headroom-oomd", error))?;
     let records = client::records(&globals.oomd_socket, number)?;
-    let mut told = BTreeSet::new();
+    let mut printed = BTreeSet::new();
     for why in records.iter().rev().filter(|why| why.outcome != Outcome::Dying) {
         if print_event(globals, &Event::Ended { why: Box::new(why.clone()) })?.is_break() {
             return Ok(());
         }
-        told.insert(why.id);
+        printed.insert(why.id);
     }
     for event in events {
         let event = event.context("headroom-oomd says no more")?;
         let wanted = match &event {
             // No victim was found: no outcome will follow.
-            Event::Decided { why } => why.killer.is_none() && !told.contains(&why.id),
-            Event::Ended { why } => !told.contains(&why.id),
+            Event::Decided { why } => why.killer.is_none() && !printed.contains(&why.id),
+            Event::Ended { why } => !printed.contains(&why.id),
             Event::SoftLimitCrossed { .. } => true,
         };
         if wanted && print_event(globals, &event)?.is_break() {

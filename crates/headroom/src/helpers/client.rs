@@ -11,7 +11,7 @@ use super::user;
 /// Size of a page of a receive buffer, bytes; `headroom-binderd` counts these pages.
 pub const BUFFER_PAGE: u64 = 4096;
 
-fn ask<Q: serde::Serialize, R: serde::de::DeserializeOwned>(
+fn call<Q: serde::Serialize, R: serde::de::DeserializeOwned>(
     name: &str,
     socket: &Path,
     request: &Q,
@@ -65,15 +65,15 @@ fn with_user_names(message: &str) -> String {
 }
 
 /// Sends a request to `headroom-oomd`.
-pub fn ask_oomd(socket: &Path, request: &oomd::Request) -> anyhow::Result<oomd::Reply> {
-    match ask("headroom-oomd", socket, request)? {
+pub fn call_oomd(socket: &Path, request: &oomd::Request) -> anyhow::Result<oomd::Reply> {
+    match call("headroom-oomd", socket, request)? {
         oomd::Reply::Error { message } => bail!("headroom-oomd: {}", with_user_names(&message)),
         reply => Ok(reply),
     }
 }
 
 /// Sends a request on an existing connection.
-pub fn ask_on(client: &mut Client, request: &oomd::Request) -> anyhow::Result<oomd::Reply> {
+pub fn call_on(client: &mut Client, request: &oomd::Request) -> anyhow::Result<oomd::Reply> {
     match client.call(request).context("no reply from headroom-oomd")? {
         oomd::Reply::Error { message } => bail!("headroom-oomd: {}", with_user_names(&message)),
         reply => Ok(reply),
@@ -81,8 +81,8 @@ pub fn ask_on(client: &mut Client, request: &oomd::Request) -> anyhow::Result<oo
 }
 
 /// Sends a request to `headroom-binderd`.
-pub fn ask_binderd(socket: &Path, request: &binderd::Request) -> anyhow::Result<binderd::Reply> {
-    match ask("headroom-binderd", socket, request)? {
+pub fn call_binderd(socket: &Path, request: &binderd::Request) -> anyhow::Result<binderd::Reply> {
+    match call("headroom-binderd", socket, request)? {
         binderd::Reply::Error { message } => bail!("headroom-binderd: {message}"),
         reply => Ok(reply),
     }
@@ -98,7 +98,7 @@ pub fn unexpected(reply: &impl std::fmt::Debug) -> anyhow::Error {
 
 /// `headroom-oomd`'s status.
 pub fn oomd_status(socket: &Path) -> anyhow::Result<oomd::Status> {
-    match ask_oomd(socket, &oomd::Request::Status)? {
+    match call_oomd(socket, &oomd::Request::Status)? {
         oomd::Reply::Status(status) => Ok(status),
         reply => Err(unexpected(&reply)),
     }
@@ -106,7 +106,7 @@ pub fn oomd_status(socket: &Path) -> anyhow::Result<oomd::Status> {
 
 /// `headroom-binderd`'s status.
 pub fn binderd_status(socket: &Path) -> anyhow::Result<binderd::Status> {
-    match ask_binderd(socket, &binderd::Request::Status)? {
+    match call_binderd(socket, &binderd::Request::Status)? {
         binderd::Reply::Status(status) => Ok(status),
         reply => Err(unexpected(&reply)),
     }
@@ -114,7 +114,7 @@ pub fn binderd_status(socket: &Path) -> anyhow::Result<binderd::Status> {
 
 /// The latest decisions of `headroom-oomd`, newest first.
 pub fn records(socket: &Path, last: u32) -> anyhow::Result<Vec<oomd::Why>> {
-    match ask_oomd(socket, &oomd::Request::Why { last })? {
+    match call_oomd(socket, &oomd::Request::Why { last })? {
         oomd::Reply::Why { records } => Ok(records),
         reply => Err(unexpected(&reply)),
     }

@@ -11,7 +11,7 @@ use control::Uid;
 use control::oomd::{AccountRef, Reply, Request, UserLimit};
 use headroom_daemon::user_database;
 
-use super::client::{ask_oomd, unexpected};
+use super::client::{call_oomd, unexpected};
 use super::output::printable;
 
 /// A user named on the command line, or a group of users that share a limit, or a cgroup.
@@ -31,7 +31,7 @@ impl User {
         if let Self::Uid(uid) = self {
             return Ok(AccountRef::user(*uid));
         }
-        let limits = match ask_oomd(socket, &Request::ListLimits)? {
+        let limits = match call_oomd(socket, &Request::ListLimits)? {
             Reply::Limits { limits } => limits,
             reply => return Err(unexpected(&reply)),
         };

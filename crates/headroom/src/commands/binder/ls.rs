@@ -5,14 +5,14 @@ use std::fmt::Write;
 use control::binderd::{Device, Process, Reply, Request};
 
 use crate::arguments::Globals;
-use crate::helpers::client::{BUFFER_PAGE, ask_binderd, unexpected};
+use crate::helpers::client::{BUFFER_PAGE, call_binderd, unexpected};
 use crate::helpers::output::{self, count, printable};
 use crate::helpers::size::Size;
 use crate::helpers::user;
 
 /// Runs `headroom binder ls`.
 pub fn ls(globals: &Globals) -> anyhow::Result<()> {
-    match ask_binderd(&globals.binderd_socket, &Request::Ls)? {
+    match call_binderd(&globals.binderd_socket, &Request::Ls)? {
         Reply::Ls { devices } => output::print_as(globals.format(), &devices, || table(&devices)),
         reply => Err(unexpected(&reply)),
     }

@@ -3,7 +3,7 @@
 use control::binderd::{Reply, Request};
 
 use crate::arguments::Globals;
-use crate::helpers::client::{BUFFER_PAGE, ask_binderd, unexpected};
+use crate::helpers::client::{BUFFER_PAGE, call_binderd, unexpected};
 use crate::helpers::output;
 use crate::helpers::size::Size;
 
@@ -12,7 +12,8 @@ pub fn reclaim(globals: &Globals, size: Option<Size>) -> anyhow::Result<()> {
     let most = size.map_or(u64::MAX, |size| size.0.div_ceil(BUFFER_PAGE));
     let mut sum = Reclaimed::default();
     while sum.pages < most {
-        match ask_binderd(&globals.binderd_socket, &Request::Reclaim { pages: most - sum.pages })? {
+        match call_binderd(&globals.binderd_socket, &Request::Reclaim { pages: most - sum.pages })?
+        {
             Reply::Reclaimed { pages, idle_pages } => {
                 sum = Reclaimed { pages: sum.pages + pages, idle_pages };
                 if pages == 0 || idle_pages == 0 {

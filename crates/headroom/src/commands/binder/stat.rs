@@ -6,7 +6,7 @@ use std::time::Duration;
 use control::binderd::{Reply, Request, Status};
 
 use crate::arguments::Globals;
-use crate::helpers::client::{BUFFER_PAGE, ask_binderd, unexpected};
+use crate::helpers::client::{BUFFER_PAGE, call_binderd, unexpected};
 use crate::helpers::output::{self, Format};
 use crate::helpers::size::Size;
 
@@ -46,7 +46,7 @@ pub fn stat(globals: &Globals, seconds: Option<f64>, count: Option<u32>) -> anyh
 }
 
 fn counts(globals: &Globals) -> anyhow::Result<Counts> {
-    match ask_binderd(&globals.binderd_socket, &Request::Stat)? {
+    match call_binderd(&globals.binderd_socket, &Request::Stat)? {
         Reply::Stat { commands, returns, status } => Ok(Counts { commands, returns, status }),
         reply => Err(unexpected(&reply)),
     }

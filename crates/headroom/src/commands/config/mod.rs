@@ -13,7 +13,7 @@ use control::oomd::{Reply, Request};
 use serde::Serialize;
 
 use crate::arguments::{ConfigCommand, Globals, ImportCommand};
-use crate::helpers::client::{ask_oomd, unexpected};
+use crate::helpers::client::{call_oomd, unexpected};
 use crate::helpers::size::Size;
 use crate::helpers::{oomd_config, output, user};
 
@@ -45,7 +45,7 @@ fn check(globals: &Globals, config: Option<&Path>) -> anyhow::Result<ExitCode> {
 }
 
 fn reload(globals: &Globals) -> anyhow::Result<ExitCode> {
-    let reloaded = match ask_oomd(&globals.oomd_socket, &Request::Reload)? {
+    let reloaded = match call_oomd(&globals.oomd_socket, &Request::Reload)? {
         Reply::Reloaded { changes, problems } => Reloaded { changes, problems },
         reply => return Err(unexpected(&reply)),
     };

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use control::binderd::{Reply, Request};
 
-use crate::helpers::client::ask_binderd;
+use crate::helpers::client::call_binderd;
 
 /// The command for a service manager, which the shell parses. Its input is empty, and its output
 /// goes to standard error.
@@ -22,7 +22,7 @@ pub fn command(line: &str) -> Command {
 
 /// Whether any device has a context manager.
 pub fn is_there(socket: &Path) -> bool {
-    match ask_binderd(socket, &Request::Ls) {
+    match call_binderd(socket, &Request::Ls) {
         Ok(Reply::Ls { devices }) => devices.iter().any(|device| device.manager.is_some()),
         _ => false,
     }

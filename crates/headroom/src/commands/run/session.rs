@@ -79,7 +79,7 @@ struct Cast {
     /// Starts processes under a seccomp filter, if that is requested.
     trap: Option<Launcher>,
     /// The unexpected exit of a process was reported.
-    mourned: bool,
+    daemon_exit_reported: bool,
 }
 
 impl Cast {
@@ -89,12 +89,12 @@ impl Cast {
 
     /// Reports once which processes have exited although the command needs them.
     fn mourn(&mut self) {
-        if self.mourned {
+        if self.daemon_exit_reported {
             return;
         }
         let gone = [&self.daemon, &self.manager].into_iter().flatten();
         for (name, ended) in gone.filter_map(|one| Some((one.name, one.ended?))) {
-            self.mourned = true;
+            self.daemon_exit_reported = true;
             output::warn(format_args!(
                 "{name} is gone while the command runs: {}",
                 describe(ended)

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use control::oomd::{Reply, Request};
 
 use super::snapshot::{self, Snapshot};
-use crate::helpers::client::{ask_oomd, unexpected};
+use crate::helpers::client::{call_oomd, unexpected};
 
 /// Maximum of snapshots that wait to be shown.
 const WAITING: usize = 4;
@@ -32,28 +32,28 @@ pub struct Collector {
 impl Collector {
     /// Starts the thread.
     pub fn start(socket: PathBuf, interval: Duration) -> Self {
-        let (tell, news) = sync_channel(WAITING);
-        let (requests, orders) = channel();
+        let (results, news) = sync_channel(WAITING);
+        let (requests, pending) = channel();
         std::thread::spawn(move || {
             let mut due = Instant::now() + interval;
             loop {
                 let wait = due.saturating_duration_since(Instant::now());
-                let told = match orders.recv_timeout(wait) {
+                let sent = match pending.recv_timeout(wait) {
                     Ok(request) => {
                         // Show the effect of the request immediately.
                         due = Instant::now();
-                        tell.send(News::Done(obey(&socket, &request)))
+                        results.send(News::Done(execute(&socket, &request)))
                     }
                     Err(RecvTimeoutError::Timeout) => {
                         due = Instant::now() + interval;
-                        tell.send(match snapshot::take(&socket) {
+                        results.send(match snapshot::take(&socket) {
                             Ok(snapshot) => News::Snapshot(Box::new(snapshot)),
                             Err(error) => News::Lost(format!("{error:#}")),
                         })
                     }
                     Err(RecvTimeoutError::Disconnected) => return,
                 };
-                if told.is_err() {
+                if sent.is_err() {
                     return;
                 }
             }
@@ -62,14 +62,14 @@ impl Collector {
     }
 
     /// Sends a request; its result arrives as [`News::Done`].
-    pub fn ask(&self, request: Request) {
+    pub fn send(&self, request: Request) {
         // The thread exits only after this value is dropped.
         let _ = self.requests.send(request);
     }
 }
 
-fn obey(socket: &std::path::Path, request: &Request) -> Result<String, String> {
-    match ask_oomd(socket, request) {
+fn execute(socket: &std::path::Path, request: &Request) -> Result<String, String> {
+    match call_oomd(socket, request) {
         Ok(Reply::Done) => Ok("done".to_owned()),
         Ok(reply) => Err(format!("{:#}", unexpected(&reply))),
         Err(error) => Err(format!("{error:#}")),

@@ -85,7 +85,7 @@ fn interact(
                 Event::Key(key) => match view.key(key) {
                     Todo::Nothing => {}
                     Todo::Quit => return Ok(()),
-                    Todo::Ask(request) => collector.ask(request),
+                    Todo::Send(request) => collector.send(request),
                 },
                 Event::Paste(text) => view.paste(&text),
                 _ => {}

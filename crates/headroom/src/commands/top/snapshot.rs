@@ -7,7 +7,7 @@ use control::oomd::{Reply, Request, Status, UserLimit, Why};
 use machine_memory::Meminfo;
 use machine_memory::pressure::{Pressure, Resource};
 
-use crate::helpers::client::{ask_on, connect, unexpected};
+use crate::helpers::client::{call_on, connect, unexpected};
 
 /// Number of decisions to request.
 const DECISIONS: u32 = 20;
@@ -32,15 +32,15 @@ pub struct Snapshot {
 /// Queries the daemon and reads the machine's state.
 pub fn take(socket: &Path) -> anyhow::Result<Snapshot> {
     let mut client = connect("headroom-oomd", socket)?;
-    let status = match ask_on(&mut client, &Request::Status)? {
+    let status = match call_on(&mut client, &Request::Status)? {
         Reply::Status(status) => status,
         reply => return Err(unexpected(&reply)),
     };
-    let limits = match ask_on(&mut client, &Request::ListLimits)? {
+    let limits = match call_on(&mut client, &Request::ListLimits)? {
         Reply::Limits { limits } => limits,
         reply => return Err(unexpected(&reply)),
     };
-    let decisions = match ask_on(&mut client, &Request::Why { last: DECISIONS })? {
+    let decisions = match call_on(&mut client, &Request::Why { last: DECISIONS })? {
         Reply::Why { records } => records,
         reply => return Err(unexpected(&reply)),
     };

@@ -131,7 +131,7 @@ pub enum Todo {
     /// Quit.
     Quit,
     /// A request to the daemon.
-    Ask(Request),
+    Send(Request),
 }
 
 /// The state of the screen.
@@ -252,7 +252,7 @@ impl View {
                 let account = *account;
                 self.mode = Mode::Table;
                 if key.code == KeyCode::Char('y') {
-                    return Todo::Ask(Request::ClearLimit { account });
+                    return Todo::Send(Request::ClearLimit { account });
                 }
             }
             Mode::Limit { input, .. } | Mode::NewLimit { input } => match key.code {
@@ -333,7 +333,7 @@ impl View {
         match request {
             Ok(request) => {
                 self.mode = Mode::Table;
-                Todo::Ask(request)
+                Todo::Send(request)
             }
             Err(complaint) => {
                 self.message = Some(Err(complaint));
@@ -475,7 +475,7 @@ pub mod tests {
         let mut view = View::new(snapshot(&[(7, 50, 100)]), Look::Colored);
         let set = |uid, hard_bytes| {
             let account = AccountRef::user(Uid(uid));
-            Todo::Ask(Request::SetLimit { account, hard_bytes, soft_bytes: None })
+            Todo::Send(Request::SetLimit { account, hard_bytes, soft_bytes: None })
         };
         assert_eq!(press(&mut view, "l512M\n"), set(7, 512 << 20));
         assert_eq!(view.mode, Mode::Table);
@@ -490,7 +490,7 @@ pub mod tests {
         assert_eq!(press(&mut view, "cn"), Todo::Nothing);
         assert_eq!(
             press(&mut view, "cy"),
-            Todo::Ask(Request::ClearLimit { account: AccountRef::user(Uid(7)) })
+            Todo::Send(Request::ClearLimit { account: AccountRef::user(Uid(7)) })
         );
         press(&mut view, "l");
         view.paste(&"9\x1b".repeat(500));

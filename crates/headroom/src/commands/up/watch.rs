@@ -38,12 +38,12 @@ struct News {
 /// Socket and query for one kind of daemon.
 pub struct Watcher {
     socket: PathBuf,
-    ask: fn(&Path) -> anyhow::Result<News>,
+    query: fn(&Path) -> anyhow::Result<News>,
 }
 
 /// Watches `headroom-binderd`.
 pub fn binder(socket: &Path) -> Watcher {
-    fn ask(socket: &Path) -> anyhow::Result<News> {
+    fn query(socket: &Path) -> anyhow::Result<News> {
         let status: binderd::Status = client::binderd_status(socket)?;
         Ok(News {
             pid: status.pid,
@@ -52,12 +52,12 @@ pub fn binder(socket: &Path) -> Watcher {
             kills: 0,
         })
     }
-    Watcher { socket: socket.to_owned(), ask }
+    Watcher { socket: socket.to_owned(), query }
 }
 
 /// Watches `headroom-oomd`.
 pub fn oom(socket: &Path) -> Watcher {
-    fn ask(socket: &Path) -> anyhow::Result<News> {
+    fn query(socket: &Path) -> anyhow::Result<News> {
         let status: oomd::Status = client::oomd_status(socket)?;
         Ok(News {
             pid: status.pid,
@@ -66,7 +66,7 @@ pub fn oom(socket: &Path) -> Watcher {
             kills: status.kills,
         })
     }
-    Watcher { socket: socket.to_owned(), ask }
+    Watcher { socket: socket.to_owned(), query }
 }
 
 impl Watcher {
@@ -82,8 +82,8 @@ impl Watcher {
     fn watch(&self, name: &str, pid: u32, ready: &Ready) {
         let mut last: Option<News> = None;
         loop {
-            if let Some(news) = (self.ask)(&self.socket).ok().filter(|news| news.pid == pid) {
-                self.tell(name, last.as_ref(), &news);
+            if let Some(news) = (self.query)(&self.socket).ok().filter(|news| news.pid == pid) {
+                self.print_changes(name, last.as_ref(), &news);
                 ready.0.store(true, Ordering::Release);
                 last = Some(news);
             }
@@ -91,7 +91,7 @@ impl Watcher {
         }
     }
 
-    fn tell(&self, name: &str, last: Option<&News>, news: &News) {
+    fn print_changes(&self, name: &str, last: Option<&News>, news: &News) {
         if last.is_none_or(|last| last.key != news.key) {
             say(name, &news.line);
         }
