@@ -20,8 +20,8 @@ pub struct DeviceArguments {
     /// A daemon that serves --device: runs on the same core, and its CPU time counts.
     #[arg(long, requires = "device")]
     pub daemon_pid: Option<u32>,
-    /// Start a private headroom-binderd (found beside this program or in $HEADROOM_BIN_DIR) for each
-    /// kind of mapping.
+    /// Start a private headroom-binderd (found beside this program or in $HEADROOM_BIN_DIR) for
+    /// each kind of mapping.
     #[arg(long)]
     pub headroom: bool,
     /// Only this kind of mapping: passthrough or notify-store.

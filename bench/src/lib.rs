@@ -15,8 +15,8 @@
 //! * [`stash`], [`naive`]: a new node with every transaction, and the baseline, a walk over a map;
 //! * [`stressor`]: a process that allocates memory and keeps writing to it;
 //! * [`oomd`]: a private headroom-oomd; [`child`]: processes that another process kills;
-//! * [`overshoot`]: processes that grow over their user's limit; [`requesters`]: those that request far
-//!   more;
+//! * [`overshoot`]: processes that grow over their user's limit; [`requesters`]: those
+//!   that request far more;
 //! * [`allocator_cost`]: what a call of tmalloc costs;
 //! * [`fault_work`]: operations that change a process's accounts all the time; [`watchers`]: the
 //!   programs that watch it meanwhile, with [`scan_every_event`] and [`poll_by_timer`] as

@@ -36,8 +36,8 @@ struct Arguments {
     /// Longest duration of a round, seconds.
     #[arg(long, default_value_t = 60)]
     limit_seconds: u64,
-    /// Release the memory of idle buffers all the time: by requests to a private daemon; for --device
-    /// by the kernel's shrinkers (needs root), which also drop the caches of other programs.
+    /// Release the memory of idle buffers all the time: by requests to a private daemon; for
+    /// --device by the kernel's shrinkers (needs root), which also drop other programs' caches.
     #[arg(long)]
     reclaim: bool,
     /// Clients that connect while allocations of order 3 and higher are counted; 0: do not count.
