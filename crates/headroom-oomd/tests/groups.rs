@@ -132,7 +132,7 @@ fn a_member_sees_the_groups_limit_and_only_root_changes_it() {
     refused(daemon.ask_as(alice, &set(account)), "by root only");
     let other = AccountRef { uid: account.uid ^ 1, ..account };
     refused(daemon.ask(&set(other)), "no group with this name");
-    refused(daemon.ask(&set(AccountRef::user(Uid(account.uid)))), "stand for cgroups and groups");
+    refused(daemon.ask(&set(AccountRef::user(Uid(account.uid)))), "are cgroups and groups");
     let explain = |uid| Request::Explain { account: Some(AccountRef::user(uid)) };
     assert!(matches!(daemon.ask_as(alice, &explain(bob)), Reply::Explained(_)));
     refused(daemon.ask_as(carol, &explain(bob)), "may not see the processes");

@@ -360,7 +360,7 @@ mod tests {
             ("[metrics]\ninterval-s = 0", "from 1 to"),
             ("[hooks]\nbefore = \"/bin/true\"", "a list of strings"),
             ("[hooks]\nbefore = [1]", "a list of strings"),
-            ("[hooks]\nafter = [\"true\"]", "does not start with /"),
+            ("[hooks]\nafter = [\"true\"]", "starts with /"),
             ("[hooks]\nafter = [\"/nonexistent/x\"]", "/nonexistent/x: No such file"),
             ("[hooks]\nafter = [\"/etc/passwd\"]", "not executable"),
             ("[hooks]\nbudget-ms = 1001", "from 0 to 1000"),
