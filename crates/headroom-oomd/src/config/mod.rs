@@ -505,7 +505,7 @@ mod tests {
                 "no user \"nobody-i-know\"",
             ),
             ("[[limit]]\nuser = 5000\n\n[[limit]]\nuser = 1\nhard = \"1G\"\n", 1, "no \"hard\""),
-            ("[[limit]]\nhard = \"1G\"\n", 1, "no \"user\", \"users\""),
+            ("[[limit]]\nhard = \"1G\"\n", 1, "no target: add \"user\""),
             ("[[limit]]\nuser = -1\nhard = \"1G\"\n", 2, "-1 is no uid"),
             ("[[limit]]\nuser = 4294967295\nhard = \"1G\"\n", 2, "no user"),
             ("[[limit]]\nuser = 4294967296\nhard = \"1G\"\n", 2, "no uid"),
@@ -520,7 +520,7 @@ mod tests {
             ("[limit]\nuser = 5000\nhard = \"1G\"\n", 1, "[[limit]] sections"),
             ("limit = [1]\n", 1, "[[limit]] sections"),
             ("[rule]\nkill = \"never\"\n", 1, "[[rule]] sections"),
-            ("[[rule]]\nname = \"x\"\n", 1, "does not say whom to \"kill\""),
+            ("[[rule]]\nname = \"x\"\n", 1, "has no \"kill\"; add kill = \"avoid\""),
             ("[[rule]]\nkill = \"maybe\"\n", 2, "\"never\", \"avoid\""),
             (
                 "[[rule]]\nkill = \"never\"\nname = \"x\"\n",

@@ -394,14 +394,14 @@ mod tests {
         set(&path, 0o755);
         assert_eq!(trusted(&path), Ok(path.canonicalize().unwrap().to_str().unwrap().to_owned()));
         set(&path, 0o757);
-        assert!(trusted(&path).unwrap_err().contains("written to by everybody"));
+        assert!(trusted(&path).unwrap_err().contains("is writable by every user"));
         set(&path, 0o755);
         set(dir.path(), 0o777);
-        assert!(trusted(&path).unwrap_err().contains("written to by everybody"));
+        assert!(trusted(&path).unwrap_err().contains("is writable by every user"));
         let link = tempfile::tempdir().unwrap();
         let link = link.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert!(trusted(&link).unwrap_err().contains("written to by everybody"));
+        assert!(trusted(&link).unwrap_err().contains("is writable by every user"));
         set(dir.path(), 0o700);
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&path, Some(62_999), None).unwrap();

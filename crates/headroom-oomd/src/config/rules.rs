@@ -55,7 +55,8 @@ fn parse_rule(entry: &Spanned<DeValue>, table: &DeTable) -> Result<Rule, ConfigD
     let kill = table.get("kill").ok_or_else(|| {
         ConfigDiagnostic::new(
             entry.span(),
-            "this rule does not say whom to \"kill\": never, avoid, ordinary or prefer".to_owned(),
+            "this rule has no \"kill\"; add kill = \"avoid\", \"never\", \"ordinary\" or \"prefer\""
+                .to_owned(),
         )
     })?;
     let mut rule = Rule::new(preference(kill)?);
