@@ -36,6 +36,7 @@ pub fn act(device: &str, what: &[&str]) -> Option<Outcome> {
         ["failing-calls"] => failing_calls(device),
         ["lingering-files", count] => lingering_files(device, count),
         ["long-ioctls", count] => long_ioctls(device, count),
+        ["kept-replies"] => kept_replies(device),
         _ => return None,
     })
 }
@@ -179,6 +180,32 @@ fn failing_calls(device: &str) -> Outcome {
             return Err("the call was not refused".to_owned());
         }
     }
+}
+
+/// Keeps the replies of the context manager on many opens, until one is refused.
+fn kept_replies(device: &str) -> Outcome {
+    const BYTES: usize = 512 << 10;
+    const REPLIES_OF_AN_OPEN: usize = 7;
+    let options = Options { map_len: 4 << 20, ..Options::default() };
+    let data = vec![7; BYTES];
+    println!("ready");
+    let mut kept = 0;
+    let refused = 'opens: loop {
+        // Open until this process is killed.
+        let client = Client::open(Path::new(device), &options).map_err(text)?;
+        let client: &'static Client = Box::leak(Box::new(client));
+        let mut session = Session::new(client);
+        for _ in 0..REPLIES_OF_AN_OPEN {
+            // Its buffer is never freed.
+            if let Err(error) = session.call(0, CALL, Payload::bytes(&data)) {
+                break 'opens error;
+            }
+            kept += BYTES;
+        }
+        std::mem::forget(session);
+    };
+    println!("{kept} bytes, then {refused}");
+    until_killed()
 }
 
 fn until_killed() -> ! {

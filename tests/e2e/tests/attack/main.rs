@@ -11,6 +11,7 @@ mod identity;
 mod innocent;
 mod late_memory;
 mod long_ioctls;
+mod memory;
 mod signals;
 
 use std::time::Duration;
@@ -22,7 +23,15 @@ const LONGEST_TEST: Duration = Duration::from_secs(120);
 
 /// Runs an attack on a fresh bus; afterwards no open may be left.
 fn on_bus(mapping: Mapping, attack: fn(&Bus)) {
-    let mut bus = match Bus::start(mapping) {
+    on_bus_with(mapping, &[], attack);
+}
+
+/// As [`on_bus`], with further arguments of the daemon.
+fn on_bus_with(mapping: Mapping, arguments: &[&str], attack: fn(&Bus)) {
+    let bus = Bus::start_with(mapping, |command| {
+        command.args(arguments);
+    });
+    let mut bus = match bus {
         Ok(bus) => bus,
         Err(BusError::Unavailable(reason)) => return test_support::skip(reason),
         Err(BusError::Broken(fault)) => panic!("{fault}"),
