@@ -11,9 +11,9 @@ use crate::objects::types::Strength;
 use crate::transaction::types::Sender;
 
 impl Driver {
-    /// Reserves a buffer. `ESRCH`: the receiver has no mapping, or no longer has; `ENOSPC`: no room, or no async
-    /// space; also the errors of [`admit_message`](Self::admit_message). On an error the caller
-    /// keeps the local reference to the target.
+    /// Reserves a buffer. `ESRCH`: the receiver has no mapping, or no longer has; `ENOSPC`: no
+    /// room, or no async space; also the errors of [`admit_message`](Self::admit_message). On an
+    /// error the caller keeps the local reference to the target.
     pub(crate) fn allocate_buffer<H: Host>(
         &mut self,
         host: &mut H,

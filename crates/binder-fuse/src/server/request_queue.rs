@@ -83,8 +83,8 @@ impl RequestQueue {
         self.calls.insert(unique, due);
     }
 
-    /// Removes and returns a `BINDER_WRITE_READ`, since its caller has a signal. `None`: it is not in
-    /// the queue.
+    /// Removes and returns a `BINDER_WRITE_READ`, since its caller has a signal. `None`: it is not
+    /// in the queue.
     pub(super) fn withdraw(&mut self, unique: u64) -> Option<Due> {
         self.calls.remove(&unique)
     }
