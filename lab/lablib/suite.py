@@ -18,6 +18,7 @@ from . import kernel, machine, payload, scenarios
 from .errors import LabError, tail
 
 BINARIES = ["roundtrip", "handles", "sendvec", "contention", "buffers", "conformance", "headroom-binderd", "headroom-oomd"]
+QUICK_BINARIES = ["contention", "conformance", "headroom-binderd", "headroom-oomd"]
 REPO = payload.LAB.parent
 # Handles in use at most. 6.1 takes quadratic time: 100,000 would take half an hour of emulation.
 HANDLES = {"6.1": 40_000}
@@ -64,6 +65,8 @@ class Plan:
             yield Step(f"roundtrip-{line}", "roundtrip", lambda out, line=line: self.roundtrip(line, out))
         for line in self.kernels:
             yield Step(f"conformance-{line}", "conformance", lambda out, line=line: self.conformance(line, out), alone=True)
+        if self.quick:
+            yield Step("one-cpu-6.12", "one-cpu", lambda out: self.one_cpu("6.12", out), alone=True)
         if not self.quick:
             yield Step("pressure-6.12", "buffers", lambda out: self.pressure("6.12", out), alone=True)
         for scenario, rounds in self.rounds().items():
@@ -80,7 +83,7 @@ class Plan:
 
     def build(self) -> None:
         """Builds the programs."""
-        names = [name for name in BINARIES if name in ("conformance", "headroom-binderd", "headroom-oomd")] if self.quick else BINARIES
+        names = [name for name in BINARIES if name in QUICK_BINARIES] if self.quick else BINARIES
         self.binaries = dict(zip(names, payload.build(names)))
         self.binaries["lab-tools"] = payload.lab_tools()
 
@@ -106,6 +109,20 @@ class Plan:
         """Four scheduling classes on one CPU, during reclaim. The other classes make about fifty calls per call of `nice 19`."""
         arguments = ["contention", "--reclaim", "--calls", "150", "--rounds", "2", "--limit-seconds", "600"]
         self.bench(line, out, arguments, memory=1024, timeout=2400)
+
+    def one_cpu(self, line: str, out: Path) -> None:
+        """Four scheduling classes share one CPU, by the guest's clock: no client may block the others for ever. Its figures are not kept."""
+        command = ["contention", "--newcomers", "0", "--calls", "20", "--rounds", "1", "--limit-seconds", "10", "--headroom"]
+        spec = machine.Spec(
+            kernel=line, command=command, memory=768, timeout=900,
+            payload=[(self.binaries[one], f"/payload/{one}") for one in ("contention", "headroom-binderd")],
+        )
+        results = [json.loads(text) for text in output(spec, "contention").splitlines()]
+        served = {(one["case"], one["subject"]) for one in results if one["subject"].startswith("headroom") and one["metric"] == "avg_us"}
+        if len(served) != 8:
+            raise LabError(f"contention on one CPU with {line}: 4 classes by 2 mappings expected, only {sorted(served)} were served")
+        result = {"bench": "one-cpu", "case": "four scheduling classes", "subject": f"headroom {line}", "kernel": line}
+        write(out, json.dumps({**result, "metric": "served", "value": len(served), "unit": "classes", "runs": 1}))
 
     def pressure(self, line: str, out: Path) -> None:
         """A machine that runs out of memory: the daemon releases idle buffers by itself. On the machine's own clock."""
