@@ -1,10 +1,11 @@
 //! Limits what an owner can cost the others by clients whose memory is slow or never answers.
 //!
-//! * An owner has a budget of event loop time for accesses that take long. The budget that is left
-//!   bounds the next access; while none is left, accesses to the owner's clients are refused.
-//! * A late access blocks a thread until the client's memory answers. Until then no other access to
-//!   that client is made. The number of blocked threads is bounded per owner and in total, and an
-//!   owner that has reached its bound is refused.
+//! * An owner has a budget of event loop time for accesses that take long. While less than half of
+//!   it is left, calls of the owner's clients are not started. The budget that is left bounds the
+//!   next access of a call that was started before; while none is left, it is refused.
+//! * A late access blocks a thread until the client's memory answers. Until then no call of that
+//!   client is started and no other access to it is made. The number of blocked threads is bounded
+//!   per owner and in total; the same applies to an owner that has reached its bound.
 //!
 //! Root and the server's own user could stop the server anyway: their time is not limited.
 
@@ -21,8 +22,10 @@ use crate::files::Charge;
 /// short either: this is some tens of disk accesses.
 pub(crate) const LONGEST_ACCESS: Duration = Duration::from_millis(250);
 /// Time of the event loop that an owner may use for long accesses: four late ones at once, and one
-/// part in a hundred. One token is one nanosecond.
-const BUDGET: Rate = Rate { per_second: 10_000_000, burst: 1_000_000_000 };
+/// part in twenty. One token is one nanosecond.
+const BUDGET: Rate = Rate { per_second: 50_000_000, burst: 1_000_000_000 };
+/// Budget with which a call is started: enough for some accesses of the call that take long.
+const BUDGET_TO_START: u64 = BUDGET.burst / 2;
 /// Number of threads that may be blocked. Each pins the address space of a client.
 const BLOCKED_THREADS: QuotaSize =
     QuotaSize { slots: 128, reserved: 8, of_an_owner: BLOCKED_OF_AN_OWNER };
@@ -69,19 +72,34 @@ impl AccessLimits {
         charge: Charge,
         now_ns: u64,
     ) -> Option<Duration> {
-        self.remove_returned();
-        let Charge { owner, uid } = charge;
-        // The quota bounds every owner but root; this bounds root as well.
-        let has_slot = self.threads.held(owner) < BLOCKED_OF_AN_OWNER
-            && self.threads.check(owner, uid).is_ok();
-        if !has_slot || self.blocked.iter().any(|blocked| blocked.process == process) {
+        if !self.may_block(process, charge) {
             return None;
         }
-        if self.is_exempt(owner) {
-            return Some(LONGEST_ACCESS);
-        }
-        let left_ns = self.budgets.tokens(owner, now_ns);
+        let left_ns = self.budget_ns(charge.owner, now_ns);
         (left_ns > 0).then(|| LONGEST_ACCESS.min(Duration::from_nanos(left_ns)))
+    }
+
+    /// Whether a call of a client may be started. If so, its first access is admitted.
+    pub(crate) fn may_start_call(
+        &mut self,
+        process: ProcessId,
+        charge: Charge,
+        now_ns: u64,
+    ) -> bool {
+        self.may_block(process, charge) && self.budget_ns(charge.owner, now_ns) >= BUDGET_TO_START
+    }
+
+    /// Whether one more thread may be blocked, in the memory of this client.
+    fn may_block(&mut self, process: ProcessId, Charge { owner, uid }: Charge) -> bool {
+        self.remove_returned();
+        // The quota bounds every owner but root; this bounds root as well.
+        self.threads.held(owner) < BLOCKED_OF_AN_OWNER
+            && self.threads.check(owner, uid).is_ok()
+            && self.blocked.iter().all(|blocked| blocked.process != process)
+    }
+
+    fn budget_ns(&mut self, owner: Owner, now_ns: u64) -> u64 {
+        if self.is_exempt(owner) { BUDGET.burst } else { self.budgets.tokens(owner, now_ns) }
     }
 
     fn is_exempt(&self, owner: Owner) -> bool {
@@ -165,9 +183,12 @@ mod tests {
         let late = be_late(&mut limits, 1, USER);
         assert!(!limits.is_unused());
         assert_eq!(limits.admit(process(1), charge(USER), 0), None);
+        assert!(!limits.may_start_call(process(1), charge(USER), 0));
         assert_eq!(limits.admit(process(2), charge(USER), 0), Some(LONGEST_ACCESS));
+        assert!(limits.may_start_call(process(2), charge(USER), 0));
         drop(late);
         assert_eq!(limits.admit(process(1), charge(USER), 0), Some(LONGEST_ACCESS));
+        assert!(limits.may_start_call(process(1), charge(USER), 0));
         assert!(limits.is_unused());
     }
 
@@ -179,9 +200,14 @@ mod tests {
         assert_eq!(limits.admit(process(1), charge(USER), 0), Some(LONGEST_ACCESS / 2));
         limits.charge(owner, 0, LONGEST_NS / 2 + TICK_NS);
         assert_eq!(limits.admit(process(1), charge(USER), 0), None);
-        // A hundredth of a second per second.
+        // A twentieth of a second per second.
         let admitted = limits.admit(process(1), charge(USER), 1_000_000_000);
-        assert_eq!(admitted, Some(Duration::from_millis(10)));
+        assert_eq!(admitted, Some(Duration::from_millis(50)));
+        // Calls start again with half of the budget.
+        let starts_at = |limits: &mut AccessLimits, seconds: u64| {
+            limits.may_start_call(process(1), charge(USER), seconds * 1_000_000_000)
+        };
+        assert_eq!([9, 10].map(|seconds| starts_at(&mut limits, seconds)), [false, true]);
         let other = limits.admit(process(2), charge(Uid(1001)), 0);
         assert_eq!(other, Some(LONGEST_ACCESS));
     }
@@ -273,13 +299,21 @@ mod tests {
             };
             for (number, step) in (1..).zip(steps) {
                 event_loop.execute(step, number);
-                let bound_ns = BUDGET.burst + event_loop.now_ns / 100;
+                let bound_ns = BUDGET.burst + event_loop.now_ns / 20;
                 for (owner, waited_ns) in &event_loop.waited_ns {
                     prop_assert!(*waited_ns <= bound_ns, "{owner}: {waited_ns} of {bound_ns}");
                     let blocked = event_loop.blocked.iter().filter(|(of, _)| of == owner).count();
                     prop_assert!(blocked <= BLOCKED_OF_AN_OWNER);
                 }
                 prop_assert!(event_loop.blocked.len() <= BLOCKED_THREADS.slots);
+                for number in 0..40 {
+                    // A call that is started makes progress.
+                    let (process, charge) = (process(0), charge(Uid(1000 + number)));
+                    let limits = &mut event_loop.limits;
+                    let starts = limits.may_start_call(process, charge, event_loop.now_ns);
+                    let admitted = limits.admit(process, charge, event_loop.now_ns);
+                    prop_assert!(!starts || admitted == Some(LONGEST_ACCESS));
+                }
                 let root = event_loop.limits.admit(process(0), charge(Uid::ROOT), 0);
                 prop_assert_eq!(root, Some(LONGEST_ACCESS));
             }

@@ -93,6 +93,8 @@ pub(crate) struct ClientHost {
     pages: Arc<PageServer>,
     access: ClientAccess,
     limits: AccessLimits,
+    /// The last read of a client's memory was refused or late.
+    read_failed: bool,
     lookups: LookupBudgets,
     warnings: WarningLimits,
     /// Device number of our filesystem in the clients' maps.
@@ -117,6 +119,7 @@ impl ClientHost {
             pages,
             access: ClientAccess::of_this_loop(),
             limits: AccessLimits::new(own_uid, coarse_clock::tick_ns()),
+            read_failed: false,
             lookups: LookupBudgets::new(),
             warnings: WarningLimits::new(),
             device,
@@ -172,6 +175,24 @@ impl ClientHost {
         Err(StoreError)
     }
 
+    /// Whether each access is admitted: no owner has used its budget, and none was late.
+    pub(crate) fn is_unlimited(&self) -> bool {
+        self.limits.is_unused()
+    }
+
+    /// Whether a call may be started or continued now.
+    pub(crate) fn may_start_call(&mut self, caller: Caller) -> bool {
+        self.is_unlimited() || {
+            let charge = self.charge(caller);
+            self.limits.may_start_call(caller.process, charge, coarse_clock::now_ns())
+        }
+    }
+
+    /// Returns whether the last read of a client's memory was refused or late; clears that.
+    pub(crate) fn take_read_failed(&mut self) -> bool {
+        std::mem::take(&mut self.read_failed)
+    }
+
     /// Writes to the memory of a client's thread.
     pub(crate) fn write_to(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
         self.access(to, |access| access.write(to.tid, address, bytes)).unwrap_or(Err(Fault))
@@ -184,7 +205,7 @@ impl ClientHost {
         touch: impl FnOnce(&mut ClientAccess) -> Result<T, Late>,
     ) -> Option<T> {
         let begun_ns = coarse_clock::now_ns();
-        let longest = if self.limits.is_unused() {
+        let longest = if self.is_unlimited() {
             LONGEST_ACCESS
         } else {
             self.limits.admit(client.process, self.charge(client), begun_ns)?
@@ -207,8 +228,8 @@ impl ClientHost {
         self.limits.add_blocked(client.process, charge, blocked);
         if self.warnings.admit(charge.owner) {
             tracing::warn!(
-                "thread {} ({}): its memory does not answer; calls of its process fail (EFAULT) \
-                 until it does",
+                "thread {} ({}): its memory does not answer; calls of its process wait until it \
+                 does",
                 client.tid,
                 charge.owner
             );
@@ -218,7 +239,9 @@ impl ClientHost {
 
 impl ClientMemory for ClientHost {
     fn read(&mut self, from: Caller, address: u64, into: &mut [u8]) -> Result<(), Fault> {
-        self.access(from, |access| access.read(from.tid, address, into)).unwrap_or(Err(Fault))
+        let read = self.access(from, |access| access.read(from.tid, address, into));
+        self.read_failed = read.is_none();
+        read.unwrap_or(Err(Fault))
     }
 
     fn read_parcel(

@@ -1,4 +1,5 @@
-//! A file whose filesystem never answers a read: FUSE, served by this process or by a child of it.
+//! A file whose filesystem answers reads late or never: FUSE, served by this process or by a child
+//! of it.
 //!
 //! An ordinary user mounts it in private namespaces.
 
@@ -6,6 +7,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::thread;
+use std::time::Duration;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::mount::{
@@ -27,6 +29,17 @@ pub enum Server {
     Thread,
     /// A child in a separate session, which outlives this process by at most a minute.
     Accomplice,
+    /// A thread of this process that answers reads.
+    Late(LateContent),
+}
+
+/// Content of a file whose reads are answered late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LateContent {
+    /// Time until the answer to a read.
+    pub after: Duration,
+    /// The file consists of this word, repeated.
+    pub word: u32,
 }
 
 /// The file.
@@ -56,7 +69,11 @@ impl HungFile {
         mount("hangs", place.path(), "fuse.hangs", flags, options.as_c_str())?;
         let accomplice = match server {
             Server::Thread => {
-                thread::spawn(move || serve(device, len as u64));
+                thread::spawn(move || serve(device, len as u64, None));
+                None
+            }
+            Server::Late(content) => {
+                thread::spawn(move || serve(device, len as u64, Some(content)));
                 None
             }
             // SAFETY: this process has one thread, so the child may do whatever the parent may.
@@ -118,12 +135,13 @@ fn accomplice(device: File, size: u64) -> ! {
         // A reader of the parent's output must see end of file when the parent exits.
         libc::close(1);
     }
-    serve(device, size);
+    serve(device, size, None);
     std::process::exit(0);
 }
 
-/// Serves the one file, until the filesystem is not in use any more.
-fn serve(mut device: File, size: u64) {
+/// Serves the one file, until the filesystem is not in use any more. Without content, reads are not
+/// answered.
+fn serve(mut device: File, size: u64, content: Option<LateContent>) {
     let mut request = vec![0; 128 << 10];
     while let Ok(len) = device.read(&mut request) {
         let Some(header) = request.get(..40).filter(|_| len >= 40) else { continue };
@@ -132,7 +150,15 @@ fn serve(mut device: File, size: u64) {
             INIT => init(),
             GETATTR => attributes(size),
             OPEN => vec![0; 16],
-            READ => continue,
+            READ => {
+                let Some(LateContent { after, word: content }) = content else { continue };
+                thread::sleep(after);
+                // `size` of `fuse_read_in`, which begins at 40.
+                let size = request
+                    .get(56..60)
+                    .map_or(0, |size| u32::from_ne_bytes([0, 1, 2, 3].map(|i| size[i])) as usize);
+                content.to_ne_bytes().repeat(size / 4)
+            }
             _ => {
                 // If no answer is expected, the kernel refuses this one.
                 let _ = device.write(&reply(&header[8..16], -libc::ENOSYS, &[]));

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use binder_client::{Client, Options};
 use binder_uapi::BinderWriteRead;
+use binder_uapi::command::BC_ENTER_LOOPER;
 use control::Uid;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use crate::hung_mapping::{HungFile, Server};
+use crate::hung_mapping::{HungFile, LateContent, Server};
 
 const PAGE: usize = 4096;
 /// First subordinate uid of the user; no other process has any of them.
@@ -61,9 +62,9 @@ pub fn run(device: &str, user: Uid, areas: usize, uids: usize) -> Outcome {
     }
 }
 
-/// The new process's files in `/proc` belong to the user, and it is killed with its parent.
+/// The process's files in `/proc` belong to the user, and it is killed with its parent.
 fn become_user(id: u32) -> Outcome {
-    // SAFETY: plain numbers; the process has one thread.
+    // SAFETY: plain numbers. The C library changes the ids of all threads.
     let changed = unsafe {
         libc::setresgid(id, id, id) == 0
             && libc::setresuid(id, id, id) == 0
@@ -109,6 +110,29 @@ fn start_clients(device: &str, areas: &Areas, uids: usize) -> Outcome {
     println!("clients {}", pids.join(" "));
     println!("ready");
     until_killed()
+}
+
+/// Makes a call with the commands of each page of a file, whose pages are read after `after`.
+pub fn call_from_late_pages(device: &str, user: Uid, pages: usize, after: Duration) -> Outcome {
+    let content = LateContent { after, word: BC_ENTER_LOOPER };
+    let hung = HungFile::new(pages * PAGE, Server::Late(content))?;
+    let first = hung.map(None)?;
+    become_user(user.0)?;
+    let client = Client::open(Path::new(device), &Options::default()).map_err(text)?;
+    println!("ready");
+    for page in 0..pages {
+        let mut bwr = BinderWriteRead {
+            write_size: PAGE as u64,
+            write_buffer: first + (page * PAGE) as u64,
+            ..Default::default()
+        };
+        // SAFETY: there is no read buffer.
+        unsafe { client.write_read(&mut bwr) }.map_err(text)?;
+        if bwr.write_consumed != PAGE as u64 {
+            return Err(format!("{bwr:?}"));
+        }
+    }
+    Ok(())
 }
 
 /// Makes calls with commands at this address, in an endless loop.

@@ -281,6 +281,9 @@ impl Server {
         if let Some(withdrawn) = self.queue.withdraw(unique) {
             return self.interrupt_queued(unique, withdrawn);
         }
+        if let Some(call) = self.delayed.withdraw(unique) {
+            return self.interrupt_queued(unique, Due::Slice(call));
+        }
         match self.interrupt_fd_delivery(unique) {
             Some(sent) => sent,
             None => {
@@ -358,7 +361,7 @@ impl Server {
     }
 
     /// Queues the rest of a long BINDER_WRITE_READ.
-    fn queue_slice(&mut self, slice: Slice) {
+    pub(super) fn queue_slice(&mut self, slice: Slice) {
         let PendingIoctl { key, caller, unique, .. } = slice.request;
         let Some(open) = self.host.opens.get_mut(key) else { return };
         open.calls.set(caller.tid, Some(unique));
@@ -385,10 +388,22 @@ impl Server {
         request: PendingIoctl,
         bwr: BinderWriteRead,
     ) -> io::Result<()> {
+        if !self.host.may_start_call(request.caller) {
+            self.delay_call(Slice { request, bwr });
+            return Ok(());
+        }
         let Some(open) = self.host.opens.get(request.key) else { return Ok(()) };
         let waiting = if open.nonblock { Waiting::Refused } else { Waiting::Allowed };
         let answer = self.driver.write_read(&mut self.host, request.caller, bwr, waiting);
-        self.answer_read(request, answer)
+        let read_failed = self.host.take_read_failed();
+        match answer {
+            // The commands could not be read in time. None of those that are left has been run.
+            WriteRead::Done { bwr, result: Err(Errno::EFAULT) } if read_failed => {
+                self.delay_call(Slice { request, bwr });
+                Ok(())
+            }
+            answer => self.answer_read(request, answer),
+        }
     }
 
     /// Replies to a BINDER_WRITE_READ: the argument is returned whatever the result is.
@@ -420,6 +435,9 @@ impl Server {
     }
 
     fn resume(&mut self, process: ProcessId, tid: u32) -> io::Result<()> {
+        if self.delay_parked(process, tid) {
+            return Ok(());
+        }
         let answer = self.driver.resume(&mut self.host, process, tid);
         if answer == WriteRead::Parked {
             return Ok(());
@@ -428,6 +446,33 @@ impl Server {
             Some(request) => self.answer_read(request, answer),
             None => Ok(()),
         }
+    }
+
+    /// Ends a parked read and starts it again later, if memory of its client cannot be accessed
+    /// now. False: it can.
+    fn delay_parked(&mut self, process: ProcessId, tid: u32) -> bool {
+        if self.host.is_unlimited() {
+            return false;
+        }
+        let caller = self.parked_request(process, tid).map(|request| request.caller);
+        if caller.is_none_or(|caller| self.host.may_start_call(caller)) {
+            return false;
+        }
+        let bwr = match self.driver.interrupt(process, tid) {
+            Interrupt::Ended(bwr) => bwr,
+            // The wake-up that follows ends it.
+            Interrupt::Woken => return true,
+            Interrupt::NotParked => return false,
+        };
+        if let Some(request) = self.host.key_of(process).and_then(|key| self.unpark(key, tid)) {
+            self.delay_call(Slice { request, bwr });
+        }
+        true
+    }
+
+    fn parked_request(&self, process: ProcessId, tid: u32) -> Option<PendingIoctl> {
+        let open = self.host.opens.get(self.host.key_of(process)?)?;
+        self.parked.get(&open.calls.request(tid)?).copied()
     }
 
     fn wake_pollers(&mut self, process: ProcessId) -> io::Result<()> {

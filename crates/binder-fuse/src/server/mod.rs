@@ -1,5 +1,6 @@
 //! The event loop: one thread that owns the driver and all state around it.
 
+mod delayed_calls;
 mod device;
 mod fd_delivery;
 mod files;
@@ -64,6 +65,7 @@ const FREEZE_TIMER: u64 = 3;
 const FD_DELIVERIES: u64 = 4;
 const NONBLOCK_LOOKUPS: u64 = 5;
 const HOLD_TIMER: u64 = 6;
+const DELAYED_CALLS: u64 = 7;
 const EXTERNAL: u64 = 1 << 32;
 const THREAD: u64 = 2 << 32;
 const OPENER: u64 = 3 << 32;
@@ -163,6 +165,7 @@ pub struct Server {
     nonblock: NonblockLookups,
     hold_timer: hold_timer::HoldTimer,
     queue: RequestQueue,
+    delayed: delayed_calls::DelayedCalls,
     reply: ReplyBuffer,
     buffer: Option<RequestBuffer>,
     externals: Vec<u32>,
@@ -288,6 +291,8 @@ impl Server {
             nonblock: NonblockLookups::new().map_err(Error::io("cannot make an eventfd"))?,
             hold_timer: hold_timer::HoldTimer::new().map_err(Error::io("cannot make a timer"))?,
             queue: RequestQueue::new(),
+            delayed: delayed_calls::DelayedCalls::new()
+                .map_err(Error::io("cannot make a timer"))?,
             reply: ReplyBuffer::default(),
             buffer: Some(RequestBuffer::new()),
             externals: Vec::new(),
@@ -307,6 +312,7 @@ impl Server {
         server.watch(server.pages.signal(), BACKLOG)?;
         server.watch(server.threads.timer(), THREAD_TIMER)?;
         server.watch(server.freezes.timer(), FREEZE_TIMER)?;
+        server.watch(server.delayed.timer(), DELAYED_CALLS)?;
         server.watch(server.nonblock.signal(), NONBLOCK_LOOKUPS)?;
         server.watch_edges(server.hold_timer.fd(), HOLD_TIMER)?;
         for name in &config.devices {
@@ -417,6 +423,7 @@ impl Server {
                 }
                 (_, FD_DELIVERIES) => self.serve_fd_deliveries(),
                 (_, FREEZE_TIMER) => self.serve_freeze_timeouts(),
+                (_, DELAYED_CALLS) => self.serve_delayed_calls(),
                 (_, NONBLOCK_LOOKUPS) => self.end_nonblocking_reads(),
                 (_, HOLD_TIMER) => self.release_held_reads(),
                 (_, BACKLOG) => self.serve_backlog(),

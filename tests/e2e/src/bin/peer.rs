@@ -87,6 +87,10 @@ fn act(device: &str, words: &[&str]) -> Outcome {
         ["freeze", pid, timeout] => number(pid)
             .and_then(|pid| number(timeout).and_then(|timeout| freeze(device, pid, timeout))),
         ["whoami", uid] => user(uid).and_then(|uid| call_as(device, uid)),
+        ["late-pages", uid, pages, ms] => {
+            let (pages, after) = (number(pages)? as usize, Duration::from_millis(number(ms)?));
+            late_clients::call_from_late_pages(device, user(uid)?, pages, after)
+        }
         ["late-clients", uid, areas, uids] => {
             let (areas, uids) = (number(areas)? as usize, number(uids)? as usize);
             late_clients::run(device, user(uid)?, areas, uids)

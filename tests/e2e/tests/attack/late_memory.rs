@@ -1,4 +1,4 @@
-//! Memory of clients that never answers.
+//! Memory of clients that answers late or never.
 
 use std::fs;
 use std::path::Path;
@@ -11,6 +11,7 @@ use crate::innocent::{ATTACKER, Innocent};
 
 crate::attacks! {
     areas_that_never_answer_in_many_uids_of_one_owner_cost_a_bounded_number_of_threads
+    calls_with_memory_that_answers_late_are_delayed_and_succeed
 }
 
 const AREAS: &str = "64";
@@ -23,9 +24,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Threads of the daemon that have taken the event loop over and have not exited: one after the
 /// first late access, and one for each blocked access after it.
 fn loop_threads(bus: &Bus) -> usize {
+    threads_named(bus, "event-loop")
+}
+
+fn threads_named(bus: &Bus, wanted: &str) -> usize {
     let tasks = fs::read_dir(format!("/proc/{}/task", bus.pid())).unwrap().flatten();
     let name = |task: &fs::DirEntry| fs::read_to_string(task.path().join("comm"));
-    tasks.filter(|task| name(task).is_ok_and(|name| name == "event-loop\n")).count()
+    tasks.filter(|task| name(task).is_ok_and(|name| name.trim_end() == wanted)).count()
 }
 
 fn descriptors(bus: &Bus) -> usize {
@@ -53,6 +58,9 @@ fn kill_and_see_gone(pid: u32) {
 fn areas_that_never_answer_in_many_uids_of_one_owner_cost_a_bounded_number_of_threads(bus: &Bus) {
     let innocent = Innocent::new(bus);
     innocent.makes_calls(10);
+    // The first read that is parked for some time starts this thread, which has a descriptor.
+    let started = || (threads_named(bus, "nonblock") > 0).then_some(());
+    assert!(wait::until(PATIENCE, started).is_some(), "{}", wait::describe(bus.pid()));
     let before = descriptors(bus);
     let program = Path::new(env!("CARGO_BIN_EXE_peer"));
     let words = ["late-clients", &ATTACKER.to_string(), AREAS, UIDS];
@@ -77,4 +85,18 @@ fn areas_that_never_answer_in_many_uids_of_one_owner_cost_a_bounded_number_of_th
     });
     let left = (descriptors(bus), before);
     assert!(settled.is_some(), "{left:?} descriptors; {}", wait::describe(bus.pid()));
+}
+
+fn calls_with_memory_that_answers_late_are_delayed_and_succeed(bus: &Bus) {
+    let innocent = Innocent::new(bus);
+    let program = Path::new(env!("CARGO_BIN_EXE_peer"));
+    // More than the owner's budget.
+    let words = ["late-pages", &ATTACKER.to_string(), "4", "300"];
+    let mut late = Peer::start_on(bus, program, "binder", &words);
+    late.expect("ready");
+    innocent.makes_calls(300);
+    innocent.newcomer_makes_calls(bus);
+    late.wait_for_success();
+    assert!(bus.log().contains("its memory does not answer"), "{}", bus.log());
+    assert_eq!(loop_threads(bus), 1, "{}", wait::describe(bus.pid()));
 }

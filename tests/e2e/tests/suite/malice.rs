@@ -15,6 +15,7 @@ use crate::support::{CALL, bounded, expect_echo, manager, open, peer, silent_pee
 crate::both_mappings! {
     memory_that_never_answers_is_waited_for_by_nobody_else
     a_client_whose_memory_never_answers_can_be_killed
+    a_call_whose_commands_never_answer_waits_until_it_is_killed
     a_mapping_whose_filesystem_hangs_is_waited_for_by_nobody_else
     a_client_with_a_mapping_whose_filesystem_hangs_can_be_killed_and_so_can_the_daemon_be_stopped
     memory_that_changes_while_it_is_read_harms_its_owner_only
@@ -63,7 +64,7 @@ fn suffered(bus: &Bus, what: &[&str]) -> Vec<String> {
 
 fn memory_that_never_answers_is_waited_for_by_nobody_else(bus: &Bus) {
     let _manager = manager(bus);
-    for part in ["commands", "data", "returns"] {
+    for part in ["data", "returns"] {
         assert_eq!(suffered(bus, &["silent-memory", part]), ["refused"], "{part}");
     }
     assert!(bus.log().contains("its memory does not answer"), "{}", bus.log());
@@ -79,9 +80,24 @@ fn a_client_whose_memory_never_answers_can_be_killed(bus: &Bus) {
     }
 }
 
+fn a_call_whose_commands_never_answer_waits_until_it_is_killed(bus: &Bus) {
+    let _manager = manager(bus);
+    for what in ["silent-memory", "hung-mapping"] {
+        let mut silent = peer(bus, &[what, "commands"]);
+        let warnings = |log: String| log.matches("its memory does not answer").count();
+        let before = warnings(bus.log());
+        let late = wait::until(wait::PATIENCE, || (warnings(bus.log()) > before).then_some(()));
+        assert!(late.is_some(), "{what}");
+        others_go_on(bus);
+        assert_eq!(silent.line_within(Duration::from_millis(100)), Word::Silence, "{what}");
+        silent.kill();
+        others_go_on(bus);
+    }
+}
+
 fn a_mapping_whose_filesystem_hangs_is_waited_for_by_nobody_else(bus: &Bus) {
     let _manager = manager(bus);
-    for part in ["commands", "data", "returns"] {
+    for part in ["data", "returns"] {
         assert_eq!(heard(bus, &["hung-mapping", part]), "refused", "{part}");
     }
     assert!(bus.log().contains("its memory does not answer"), "{}", bus.log());
